@@ -1,8 +1,8 @@
 """python -m bench [SUBJECT …] [--quick] [--only SUBJECT …] [--classes CLASS …] [--sizes SIZE …] [--networks NETWORK …]
                 [--json] [--out FOLDER]
 
-Runs every subject of bench/cases, ours and the peers' in turn, and prints medians, quartiles and ratios. It asserts nothing.
-"""
+Runs every subject of bench/cases, ours and the peers' in turn, and prints medians, quartiles and ratios. It asserts
+nothing."""
 
 import argparse
 import importlib
@@ -15,28 +15,61 @@ from rich.console import Console
 from bench import contenders, report
 from bench.cases import ENGINE_CLASSES, ENGINE_SIZES, NETWORKS
 
-SUBJECTS = ("round_trip", "throughput", "compute", "lifecycle", "stops", "data", "engine", "models", "sessions", "search", "scripts", "guest",
-            "device")
+SUBJECTS = (
+    "round_trip",
+    "throughput",
+    "compute",
+    "lifecycle",
+    "stops",
+    "data",
+    "engine",
+    "models",
+    "sessions",
+    "search",
+    "scripts",
+    "guest",
+    "device",
+)
 
 
 def main():
     parser = argparse.ArgumentParser(prog="vmhost bench", description=__doc__.split("\n\n")[1])
     parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help="the same as --only")
     parser.add_argument("--quick", action="store_true", help="few rounds: does it run, not how fast")
-    parser.add_argument("--only", nargs="+", choices=SUBJECTS, default=SUBJECTS, metavar="SUBJECT", help=", ".join(SUBJECTS))
-    parser.add_argument("--classes", nargs="+", choices=ENGINE_CLASSES, metavar="CLASS",
-                        help=f"of engine, only: {', '.join(ENGINE_CLASSES)}")
-    parser.add_argument("--sizes", nargs="+", choices=ENGINE_SIZES, metavar="SIZE",
-                        help=f"of engine's operators over arrays, elements: {', '.join(ENGINE_SIZES)}")
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, metavar="NETWORK", help=f"of models and sessions, only: {', '.join(NETWORKS)}")
+    parser.add_argument(
+        "--only", nargs="+", choices=SUBJECTS, default=SUBJECTS, metavar="SUBJECT", help=", ".join(SUBJECTS)
+    )
+    parser.add_argument(
+        "--classes",
+        nargs="+",
+        choices=ENGINE_CLASSES,
+        metavar="CLASS",
+        help=f"of engine, only: {', '.join(ENGINE_CLASSES)}",
+    )
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        choices=ENGINE_SIZES,
+        metavar="SIZE",
+        help=f"of engine's operators over arrays, elements: {', '.join(ENGINE_SIZES)}",
+    )
+    parser.add_argument(
+        "--networks",
+        nargs="+",
+        choices=NETWORKS,
+        metavar="NETWORK",
+        help=f"of models and sessions, only: {', '.join(NETWORKS)}",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder for results.json and results.svg")
+    parser.add_argument(
+        "--out", type=Path, default=Path("bench/results"), help="folder for results.json and results.svg"
+    )
     options = parser.parse_args()
     for subject in options.subjects:
         if subject not in SUBJECTS:
             parser.error(f"expected one of {', '.join(SUBJECTS)}, got {subject!r}")
     try:
-        options.out.mkdir(parents=True, exist_ok=True)      # before anything is measured, which takes minutes
+        options.out.mkdir(parents=True, exist_ok=True)  # before anything is measured, which takes minutes
     except OSError as error:
         parser.error(f"--out: {options.out}: expected a folder that can be made, got {error.strerror}")
     progress = Console(stderr=True)
@@ -44,10 +77,16 @@ def main():
     try:
         for subject in options.subjects or options.only:
             progress.print(f"measuring {subject} …", style="dim")
-            chosen = {"classes": options.classes, "sizes": options.sizes} if subject == "engine" else \
-                {"networks_asked": options.networks} if subject in ("models", "sessions") else {}
+            chosen = (
+                {"classes": options.classes, "sizes": options.sizes}
+                if subject == "engine"
+                else {"networks_asked": options.networks}
+                if subject in ("models", "sessions")
+                else {}
+            )
             results += importlib.import_module(f"bench.cases.{subject}").run(
-                options.quick, **{name: values for name, values in chosen.items() if values})
+                options.quick, **{name: values for name, values in chosen.items() if values}
+            )
     finally:
         contenders.remove_bundles()
     report.write_json(results, options.out / "results.json")

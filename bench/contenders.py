@@ -17,7 +17,8 @@ EXECUTORS = {THREADS: ThreadPoolExecutor, INTERPRETERS: InterpreterPoolExecutor,
 
 @contextlib.contextmanager
 def host(**limits):
-    """A Host for unsigned bundles, with `limits` as keyword arguments of Policy. No breaker: runaways are measured too."""
+    """A Host for unsigned bundles, with `limits` as keyword arguments of Policy. No breaker: runaways are measured
+    too."""
     policy = vmhost.Policy(task=vmhost.TaskPolicy(breaker=vmhost.BreakerPolicy(enabled=False)), **limits)
     with vmhost.Host(allow_unsigned=True, policy=policy) as running:
         yield running
@@ -44,9 +45,12 @@ def remove_bundles():
 def executors(workers, names=tuple(EXECUTORS), in_processes=None):
     """{name: executor} with `workers` workers each, started. Processes call `in_processes` first."""
     with contextlib.ExitStack() as stack:
-        yield {name: stack.enter_context(
-                   EXECUTORS[name](max_workers=workers, initializer=in_processes if name == PROCESSES else None))
-               for name in names}
+        yield {
+            name: stack.enter_context(
+                EXECUTORS[name](max_workers=workers, initializer=in_processes if name == PROCESSES else None)
+            )
+            for name in names
+        }
 
 
 def _plain(function, orders, first):
@@ -62,9 +66,8 @@ def _plain(function, orders, first):
 def plain_processes(function, count, in_processes=None):
     """A function (values, number) that has `number` of `count` processes run `function` over all `values` at once.
 
-    Nothing is between them: what the machine itself gives to so many workers. `function` is one that pools can import. Each calls
-    `in_processes` first.
-    """
+    Nothing is between them: what the machine itself gives to so many workers. `function` is one that pools can import.
+    Each calls `in_processes` first."""
     processes = multiprocessing.get_context("spawn")
     pairs = [processes.Pipe() for _ in range(count)]
     workers = [processes.Process(target=_plain, args=(function, theirs, in_processes)) for _, theirs in pairs]

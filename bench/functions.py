@@ -1,7 +1,8 @@
-"""The same work for every contender: module-level functions that pools can import, and tasks as a peer's worker runs them.
+"""The same work for every contender: module-level functions that pools can import, and tasks as a peer's worker runs
+them.
 
-A peer runs the very sources of `tasks/NAME`: `load(name)` makes the folder importable, opens its files and calls setup().
-"""
+A peer runs the very sources of `tasks/NAME`: `load(name)` makes the folder importable, opens its files and calls
+setup()."""
 
 import importlib
 import importlib.util
@@ -48,7 +49,7 @@ def forest(value):
     return load("forest")(value)
 
 
-grove = forest      # the same, asked for few trees
+grove = forest  # the same, asked for few trees
 
 
 def small_arrays(steps):

@@ -1,10 +1,10 @@
-"""What a stop costs on this machine without vmhost: a deadline that passes through plain processes, as a stop through threads.
+"""What a stop costs on this machine without vmhost: a deadline that passes through plain processes, as a stop through
+threads.
 
     caller --deadline--> timer --a byte--> runner (spins, or sleeps) --a byte--> caller
 
-How late the caller hears of the deadline is what the kernel, the hypervisor and the machine's other work add to any such
-chain.
-"""
+How late the caller hears of the deadline is what the kernel, the hypervisor and the machine's other work add to any
+such chain."""
 
 import contextlib
 import multiprocessing
@@ -36,8 +36,10 @@ def chain():
     due_in, due_out = processes.Pipe(duplex=False)
     known_in, known_out = processes.Pipe(duplex=False)
     flag = processes.Value("b", 0, lock=False)
-    workers = [processes.Process(target=_timer, args=(timer_in, flag, due_out)),
-               processes.Process(target=_runner, args=(runner_in, flag, due_in, known_out))]
+    workers = [
+        processes.Process(target=_timer, args=(timer_in, flag, due_out)),
+        processes.Process(target=_runner, args=(runner_in, flag, due_in, known_out)),
+    ]
     for worker in workers:
         worker.start()
 
@@ -49,7 +51,7 @@ def chain():
         return time.perf_counter() - deadline
 
     try:
-        lateness_s(0.0, False)      # both have started
+        lateness_s(0.0, False)  # both have started
         yield lateness_s
     finally:
         timer_out.send(None)

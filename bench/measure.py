@@ -45,19 +45,21 @@ class Figure:
 
 @dataclass(frozen=True)
 class Result:
-    """One measurement: a Figure for each contender, ours first, and the ratio that the project promises (None: none)."""
+    """One measurement: a Figure for each contender, ours first, and the ratio that the project promises (None:
+    none)."""
 
     name: str
     figures: dict
-    promises: tuple = ()        # (text, met)
+    promises: tuple = ()  # (text, met)
     note: str = ""
-    grid: tuple = ()            # Cells: what a figure over many cases is made of
-    ratios: dict = field(default_factory=dict)      # the peer's time over ours, as JSON has them
+    grid: tuple = ()  # Cells: what a figure over many cases is made of
+    ratios: dict = field(default_factory=dict)  # the peer's time over ours, as JSON has them
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One of many cases: microseconds of ours and of NumPy, how many times faster ours is, and NumPy against itself likewise."""
+    """One of many cases: microseconds of ours and of NumPy, how many times faster ours is, and NumPy against itself
+    likewise."""
 
     row: str
     column: str

@@ -1,22 +1,24 @@
-"""Who runs a network: our engine, in the host and in a VM, and those that a user would pick instead. Each has a class of the same form:
+"""Who runs a network: our engine, in the host and in a VM, and those that a user would pick instead. Each has a class
+of the same form:
 
-    Engine(folder, threads)     opens what the folder has of the network (bench/model_files.py), for runs of so many threads
-    engine.run(inputs)          {name: array} from {name: array}, of NumPy where that is what the engine takes and gives best
-    engine.about                {what: setting}: version and options, as they were given
-    Engine.ENVIRONMENT          of its process, if it needs any
-    Engine.MODULES              what it imports, of a peer the package first: importing is no part of opening
+    Engine(folder, threads)     opens what the folder has of the network (bench/model_files.py), for runs of so many
+    threads engine.run(inputs)          {name: array} from {name: array}, of NumPy where that is what the engine takes
+    and gives best engine.about                {what: setting}: version and options, as they were given
+    Engine.ENVIRONMENT          of its process, if it needs any Engine.MODULES              what it imports, of a peer
+    the package first: importing is no part of opening
 
-Each runs in a process of its own (bench/model_process.py), so its modules are imported there only. Peers compute in float32, with as many
-threads as we do, and with all that they do to a graph.
-"""
+Each runs in a process of its own (bench/model_process.py), so its modules are imported there only. Peers compute in
+float32, with as many threads as we do, and with all that they do to a graph."""
 
 import importlib.metadata
 import time
 
 
 def _read(folder):
-    """The bytes of our model file, as hosts and `engine.load` read them, and ms for that, which a host has done for its digests before it makes a session."""
+    """The bytes of our model file, as hosts and `engine.load` read them, and ms for that, which a host has done for its
+    digests before it makes a session."""
     from vmhost.engine.task_models import find
+
     began = time.perf_counter()
     _, data = find(folder / "network.vmm")
     return data, 1000 * (time.perf_counter() - began)
@@ -29,10 +31,15 @@ class InTheHost:
     def __init__(self, folder, threads):
         from vmhost.engine import library
         from vmhost.engine.models import opened
+
         library.set_threads(threads)
         data, read_ms = _read(folder)
         self._model = self.run = opened("network", data, spend=True)
-        self.about = {"backend": next(backend.name for backend in library.backends() if backend.current), "threads": threads, "read_ms": read_ms}
+        self.about = {
+            "backend": next(backend.name for backend in library.backends() if backend.current),
+            "threads": threads,
+            "read_ms": read_ms,
+        }
 
 
 class KeptInTheHost:
@@ -44,6 +51,7 @@ class KeptInTheHost:
     def __init__(self, folder, threads):
         from vmhost.engine import library
         from vmhost.runtime.kept_models import KeptModels
+
         library.set_threads(threads)
         data, read_ms = _read(folder)
         self._model = library.Model(data, kept=KeptModels(folder).place(b"network"), spend=True)
@@ -59,6 +67,7 @@ class InAVM:
     def __init__(self, folder, threads):
         import vmhost
         from vmhost.engine import library
+
         library.set_threads(threads)
         self._host = vmhost.Host(allow_unsigned=True, policy=vmhost.Policy(cores=8))
         self.run = self._host.load(folder / "network.vmb")
@@ -78,11 +87,14 @@ class ONNXRuntime:
 
     def __init__(self, folder, threads):
         import onnxruntime
+
         onnxruntime.disable_telemetry_events()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        self._session = onnxruntime.InferenceSession(str(folder / "network.onnx"), options, providers=["CPUExecutionProvider"])
+        self._session = onnxruntime.InferenceSession(
+            str(folder / "network.onnx"), options, providers=["CPUExecutionProvider"]
+        )
         self._names = [port.name for port in self._session.get_outputs()]
         self.about = {"version": onnxruntime.__version__, "threads": threads, "graph": "ORT_ENABLE_ALL"}
 
@@ -96,6 +108,7 @@ class OpenVINO:
 
     def __init__(self, folder, threads):
         import openvino
+
         options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
         model = openvino.Core().compile_model(str(folder / "network.onnx"), "CPU", options)
         self._request = model.create_infer_request()
@@ -112,31 +125,58 @@ class MNN:
 
     NAME = "MNN"
     MODULES = ("MNN",)
-    ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.rtld.execstack=2"}       # its libraries ask for an executable stack, which glibc 2.41 and newer refuse
-    CONVERSION = ("--optimizeLevel", "2", "--optimizePrefer", "2")      # --transformerFuse gives BERT wrong outputs (half of the largest)
+    ENVIRONMENT = {
+        "GLIBC_TUNABLES": "glibc.rtld.execstack=2"
+    }  # its libraries ask for an executable stack, which glibc 2.41 and newer refuse
+    CONVERSION = (
+        "--optimizeLevel",
+        "2",
+        "--optimizePrefer",
+        "2",
+    )  # --transformerFuse gives BERT wrong outputs (half of the largest)
 
     def __init__(self, folder, threads):
         import json
 
         import MNN
+
         ports = json.loads((folder / "network.json").read_text())
         options = {"backend": "CPU", "precision": "high", "memory": "normal", "power": "high", "numThread": threads}
         self._expr, self._outputs = MNN.expr, ports["outputs"]
-        self._inputs = [(name, MNN.expr.float if dtype == "float32" else MNN.expr.int) for name, dtype in ports["inputs"]]
+        self._inputs = [
+            (name, MNN.expr.float if dtype == "float32" else MNN.expr.int) for name, dtype in ports["inputs"]
+        ]
         self._runtime = MNN.nn.create_runtime_manager((options,))
-        self._model = MNN.nn.load_module_from_file(str(folder / "network.mnn"), [name for name, _ in self._inputs], self._outputs,
-                                                   runtime_manager=self._runtime)
-        self.about = {"version": importlib.metadata.version("MNN"), **options, "conversion": " ".join(self.CONVERSION), "built": "without AVX-512"}
+        self._model = MNN.nn.load_module_from_file(
+            str(folder / "network.mnn"),
+            [name for name, _ in self._inputs],
+            self._outputs,
+            runtime_manager=self._runtime,
+        )
+        self.about = {
+            "version": importlib.metadata.version("MNN"),
+            **options,
+            "conversion": " ".join(self.CONVERSION),
+            "built": "without AVX-512",
+        }
 
     def run(self, inputs):
         expr = self._expr
-        given = [expr.const(inputs[name] if dtype == expr.float else inputs[name].astype("int32"), list(inputs[name].shape), expr.NCHW, dtype)
-                 for name, dtype in self._inputs]
+        given = [
+            expr.const(
+                inputs[name] if dtype == expr.float else inputs[name].astype("int32"),
+                list(inputs[name].shape),
+                expr.NCHW,
+                dtype,
+            )
+            for name, dtype in self._inputs
+        ]
         return {name: variable.read() for name, variable in zip(self._outputs, self._model.forward(given))}
 
 
 class Torch:
-    """Traced, frozen and optimized for inference, which of its ways was the quickest here (torch.compile, which wants a C++ compiler, was slower on most)."""
+    """Traced, frozen and optimized for inference, which of its ways was the quickest here (torch.compile, which wants a
+    C++ compiler, was slower on most)."""
 
     NAME = "torch"
     MODULES = ("torch", "bench.torch_network")
@@ -146,17 +186,22 @@ class Torch:
         import torch
 
         from bench.torch_network import Network
+
         torch.set_num_threads(threads)
         torch.set_num_interop_threads(1)
         network = Network(folder / "network.onnx").eval()
         self._torch, self._inputs, self._outputs, self._traced = torch, network.inputs, network.outputs, None
         self._network = network
-        self.about = {"version": torch.__version__, "threads": threads, "graph": "torch.jit: trace, freeze, optimize_for_inference"}
+        self.about = {
+            "version": torch.__version__,
+            "threads": threads,
+            "graph": "torch.jit: trace, freeze, optimize_for_inference",
+        }
 
     def run(self, inputs):
         with self._torch.inference_mode():
             given = [self._torch.from_numpy(inputs[name]) for name in self._inputs]
-            if self._traced is None:        # shapes and dtypes are those of the first run
+            if self._traced is None:  # shapes and dtypes are those of the first run
                 jit = self._torch.jit
                 self._traced = jit.optimize_for_inference(jit.freeze(jit.trace(self._network, given)))
             return {name: made.numpy() for name, made in zip(self._outputs, self._traced(*given))}
@@ -164,5 +209,5 @@ class Torch:
 
 OURS = (InTheHost, InAVM)
 PEERS = (ONNXRuntime, OpenVINO, MNN, Torch)
-NEEDED = (ONNXRuntime, OpenVINO)            # without these a comparison says nothing
+NEEDED = (ONNXRuntime, OpenVINO)  # without these a comparison says nothing
 ENGINES = {engine.__name__: engine for engine in (*OURS, KeptInTheHost, *PEERS)}

@@ -1,6 +1,5 @@
-"""A network of bench/networks.py in the files that engines open, in one folder: network.onnx, ours (network.vmm, network.vmb), MNN's (network.mnn) and
-network.json, the names of inputs and outputs.
-"""
+"""A network of bench/networks.py in the files that engines open, in one folder: network.onnx, ours (network.vmm,
+network.vmb), MNN's (network.mnn) and network.json, the names of inputs and outputs."""
 
 import importlib.util
 import json
@@ -45,7 +44,8 @@ class Port(NamedTuple):
 
 
 def write(folder, name, model):
-    """Writes the ONNX `model` in all forms; its inputs as Ports, and what could not be written, {NAME of an engine: reason}."""
+    """Writes the ONNX `model` in all forms; its inputs as Ports, and what could not be written, {NAME of an engine:
+    reason}."""
     data = model.SerializeToString()
     (folder / "network.onnx").write_bytes(data)
     (folder / "main.py").write_text(MAIN)
@@ -53,19 +53,46 @@ def write(folder, name, model):
     bundle = compile_task(folder)
     (folder / "network.vmm").write_bytes(bundle.models["network"])
     (folder / "network.vmb").write_bytes(bundle.to_bytes())
-    ports = [Port(value.name, str(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
-                  tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim)) for value in model.graph.input]
-    (folder / "network.json").write_text(json.dumps({"inputs": [port[:2] for port in ports], "outputs": [value.name for value in model.graph.output]}))
+    ports = [
+        Port(
+            value.name,
+            str(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
+            tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim),
+        )
+        for value in model.graph.input
+    ]
+    (folder / "network.json").write_text(
+        json.dumps({"inputs": [port[:2] for port in ports], "outputs": [value.name for value in model.graph.output]})
+    )
     missing = _for_mnn(folder) if importlib.util.find_spec("MNN") is not None else None
     return ports, {} if missing is None else {MNN.NAME: missing}
 
 
 def _for_mnn(folder):
-    """Converts for MNN, in a process of its own; None, or why it could not be done. Its own command would tell its makers of it over the network."""
+    """Converts for MNN, in a process of its own; None, or why it could not be done. Its own command would tell its
+    makers of it over the network."""
     command = "import sys, _tools; _tools.mnnconvert(sys.argv)"
     done = subprocess.run(
-        [sys.executable, "-c", command, "-f", "ONNX", "--modelFile", "network.onnx", "--MNNModel", "network.mnn", "--bizCode", "bench", *MNN.CONVERSION],
-        cwd=folder, env={**os.environ, "HOME": str(folder), **MNN.ENVIRONMENT}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        [
+            sys.executable,
+            "-c",
+            command,
+            "-f",
+            "ONNX",
+            "--modelFile",
+            "network.onnx",
+            "--MNNModel",
+            "network.mnn",
+            "--bizCode",
+            "bench",
+            *MNN.CONVERSION,
+        ],
+        cwd=folder,
+        env={**os.environ, "HOME": str(folder), **MNN.ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     if (folder / "network.mnn").is_file():
         return None
     return f"not converted: {done.stdout.decode(errors='replace').strip()[-200:]}"

@@ -1,8 +1,8 @@
-"""A process in which one engine runs one network: `Runner` is the measuring side's hold of it, `python -m bench.model_process DESCRIPTOR ENGINE` the process.
+"""A process in which one engine runs one network: `Runner` is the measuring side's hold of it, `python -m
+bench.model_process DESCRIPTOR ENGINE` the process.
 
-So no engine's threads, allocator or environment is another's, and the memory of the process is the engine's. Only the calls themselves are timed, inside.
-Peers write ids of the machine into the user's home: they get another one.
-"""
+So no engine's threads, allocator or environment is another's, and the memory of the process is the engine's. Only the
+calls themselves are timed, inside. Peers write ids of the machine into the user's home: they get another one."""
 
 import importlib
 import os
@@ -25,17 +25,27 @@ class EngineFailed(Exception):
 
 
 class Runner:
-    """A fresh process for the class of bench/model_engines.py `engine`. A context manager: leaving it ends the process."""
+    """A fresh process for the class of bench/model_engines.py `engine`. A context manager: leaving it ends the
+    process."""
 
     def __init__(self, engine, home=None):
         self.engine = engine
         self._ours, theirs = Pipe()
-        places = {} if home is None else {name: str(home) for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")}
+        places = (
+            {}
+            if home is None
+            else {name: str(home) for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")}
+        )
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bench.model_process", str(theirs.fileno()), engine.__name__], cwd=ROOT,
-                env={**os.environ, **places, **getattr(engine, "ENVIRONMENT", {})}, pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)       # engines print
+                [sys.executable, "-m", "bench.model_process", str(theirs.fileno()), engine.__name__],
+                cwd=ROOT,
+                env={**os.environ, **places, **getattr(engine, "ENVIRONMENT", {})},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )  # engines print
         self._said = []
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -51,7 +61,9 @@ class Runner:
         except (EOFError, ConnectionError) as error:
             self._process.wait()
             self._listener.join()
-            raise EngineFailed(f"its process ended with status {self._process.returncode}: {' / '.join(self._said[-3:])}") from error
+            raise EngineFailed(
+                f"its process ended with status {self._process.returncode}: {' / '.join(self._said[-3:])}"
+            ) from error
         if not done:
             raise EngineFailed(answer)
         return answer
@@ -101,7 +113,7 @@ class Runner:
         try:
             self._ours.send(None)
             self._process.wait(20)
-        except (ConnectionError, subprocess.TimeoutExpired):
+        except ConnectionError, subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         self._ours.close()
@@ -166,7 +178,7 @@ def serve(descriptor, name):
         while (order := orders.recv()) is not None:
             try:
                 answer = True, getattr(served, order[0])(*order[1:])
-            except Exception as error:      # of any engine: the measuring side decides what it means
+            except Exception as error:  # of any engine: the measuring side decides what it means
                 answer = False, f"{type(error).__name__}: {error}"
             orders.send(answer)
         served.close()

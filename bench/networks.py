@@ -1,10 +1,10 @@
-"""The networks that models are measured with: true architectures, random weights, the same ones for the same seed. Needs `onnx`.
+"""The networks that models are measured with: true architectures, random weights, the same ones for the same seed.
+Needs `onnx`.
 
     python -m bench.networks resnet18 OUT.onnx
 
-Weights are drawn so that values neither vanish nor grow from layer to layer; batch normalization has statistics of its own, not the
-neutral ones, so that folding it is work.
-"""
+Weights are drawn so that values neither vanish nor grow from layer to layer; batch normalization has statistics of its
+own, not the neutral ones, so that folding it is work."""
 
 import sys
 
@@ -22,7 +22,9 @@ class Network:
         self.nodes, self.constants, self.inputs, self.outputs = [], [], [], []
 
     def input(self, name, shape, dtype="float32"):
-        self.inputs.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)), shape))
+        self.inputs.append(
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)), shape)
+        )
         return name
 
     def output(self, source, name, shape):
@@ -40,7 +42,7 @@ class Network:
 
     def dense(self, name, source, inputs, outputs):
         """A matrix product and a sum, as PyTorch exports a linear layer of tensors of rank 3."""
-        weights = self.random.standard_normal((inputs, outputs)) / inputs ** 0.5
+        weights = self.random.standard_normal((inputs, outputs)) / inputs**0.5
         product = self.add("MatMul", f"{name}.matmul", source, self.constant(f"{name}.weight", weights))
         return self.add("Add", name, self.constant(f"{name}.bias", self.random.normal(0, 0.1, outputs)), product)
 
@@ -53,15 +55,29 @@ class Network:
         sources = [source, self.constant(f"{name}.weight", weights)]
         if bias:
             sources.append(self.constant(f"{name}.bias", self.random.normal(0, 0.1, outputs)))
-        return self.add("Conv", name, *sources, kernel_shape=[kernel, kernel], strides=[stride, stride],
-                        pads=[kernel // 2 if pad is None else pad] * 4, group=groups)
+        return self.add(
+            "Conv",
+            name,
+            *sources,
+            kernel_shape=[kernel, kernel],
+            strides=[stride, stride],
+            pads=[kernel // 2 if pad is None else pad] * 4,
+            group=groups,
+        )
 
     def normalization(self, name, source, channels):
         parameters = {
-            "weight": self.random.uniform(0.5, 1.0, channels), "bias": self.random.normal(0, 0.1, channels),
-            "mean": self.random.normal(0, 0.1, channels), "variance": self.random.uniform(0.8, 1.2, channels),
+            "weight": self.random.uniform(0.5, 1.0, channels),
+            "bias": self.random.normal(0, 0.1, channels),
+            "mean": self.random.normal(0, 0.1, channels),
+            "variance": self.random.uniform(0.8, 1.2, channels),
         }
-        return self.add("BatchNormalization", name, source, *(self.constant(f"{name}.{key}", value) for key, value in parameters.items()))
+        return self.add(
+            "BatchNormalization",
+            name,
+            source,
+            *(self.constant(f"{name}.{key}", value) for key, value in parameters.items()),
+        )
 
     def normalized(self, name, source, channels, outputs, kernel, stride=1, groups=1):
         """A convolution and its batch normalization."""
@@ -77,13 +93,21 @@ class Network:
             flat = self.add("ReduceMean", "pool", source, axes=[2, 3], keepdims=0)
         else:
             flat = self.add("Flatten", "flatten", self.add("GlobalAveragePool", "pool", source), axis=1)
-        weights = self.random.standard_normal((classes, channels)) / channels ** 0.5
-        return self.add("Gemm", "classifier", flat, self.constant("classifier.weight", weights),
-                        self.constant("classifier.bias", self.random.normal(0, 0.1, classes)), transB=1)
+        weights = self.random.standard_normal((classes, channels)) / channels**0.5
+        return self.add(
+            "Gemm",
+            "classifier",
+            flat,
+            self.constant("classifier.weight", weights),
+            self.constant("classifier.bias", self.random.normal(0, 0.1, classes)),
+            transB=1,
+        )
 
     def model(self):
         graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, self.constants)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8, producer_name="vmhost")
+        return helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8, producer_name="vmhost"
+        )
 
 
 def resnet18(size=224, width=64, classes=1000, seed=1):
@@ -108,10 +132,12 @@ def resnet18(size=224, width=64, classes=1000, seed=1):
 
 
 def bert(tokens=256, layers=12, width=768, heads=12, hidden=3072, vocabulary=30522, seed=2, fused=True):
-    """BERT for questions about a text (Devlin et al., NAACL '19; SQuAD's two logits a token): base with these defaults, as PyTorch exports it;
-    `fused` False: with layer normalization in its parts, as before opset 17."""
+    """BERT for questions about a text (Devlin et al., NAACL '19; SQuAD's two logits a token): base with these defaults,
+    as PyTorch exports it; `fused` False: with layer normalization in its parts, as before opset 17."""
     net = Network("bert", seed)
-    ids, mask, segments = (net.input(name, [1, tokens], "int64") for name in ("input_ids", "attention_mask", "token_type_ids"))
+    ids, mask, segments = (
+        net.input(name, [1, tokens], "int64") for name in ("input_ids", "attention_mask", "token_type_ids")
+    )
 
     def normalized(name, source):
         scale = net.constant(f"{name}.scale", net.random.uniform(0.8, 1.2, width))
@@ -120,38 +146,78 @@ def bert(tokens=256, layers=12, width=768, heads=12, hidden=3072, vocabulary=305
             return net.add("LayerNormalization", name, source, scale, bias, axis=-1, epsilon=1e-12)
         below = net.add("Sub", f"{name}.below", source, net.add("ReduceMean", f"{name}.mean", source, axes=[-1]))
         squares = net.add("Pow", f"{name}.squares", below, net.constant(f"{name}.two", 2.0))
-        variance = net.add("Add", f"{name}.variance", net.add("ReduceMean", f"{name}.squares.mean", squares, axes=[-1]), net.constant(f"{name}.epsilon", 1e-12))
+        variance = net.add(
+            "Add",
+            f"{name}.variance",
+            net.add("ReduceMean", f"{name}.squares.mean", squares, axes=[-1]),
+            net.constant(f"{name}.epsilon", 1e-12),
+        )
         scaled = net.add("Div", f"{name}.scaled", below, net.add("Sqrt", f"{name}.deviation", variance))
         return net.add("Add", name, net.add("Mul", f"{name}.weighted", scaled, scale), bias)
 
     def embedded(name, indices, rows):
-        return net.add("Gather", name, net.constant(f"{name}.table", net.random.normal(0, 0.5, (rows, width))), indices, axis=0)
+        return net.add(
+            "Gather", name, net.constant(f"{name}.table", net.random.normal(0, 0.5, (rows, width))), indices, axis=0
+        )
 
     x = net.add("Add", "embeddings.typed", embedded("words", ids, vocabulary), embedded("segments", segments, 2))
-    x = normalized("embeddings", net.add("Add", "embeddings.sum", x, net.constant("positions", net.random.normal(0, 0.5, (1, tokens, width)))))
-    open_mask = net.add("Cast", "mask.float", net.add("Unsqueeze", "mask.wide", mask, net.constant("mask.axes", [1, 2], "int64")), to=TensorProto.FLOAT)
+    x = normalized(
+        "embeddings",
+        net.add("Add", "embeddings.sum", x, net.constant("positions", net.random.normal(0, 0.5, (1, tokens, width)))),
+    )
+    open_mask = net.add(
+        "Cast",
+        "mask.float",
+        net.add("Unsqueeze", "mask.wide", mask, net.constant("mask.axes", [1, 2], "int64")),
+        to=TensorProto.FLOAT,
+    )
     hidden_places = net.add("Sub", "mask.closed", net.constant("mask.one", 1.0), open_mask)
     penalty = net.add("Mul", "mask.penalty", hidden_places, net.constant("mask.least", -10000.0))
     for layer in range(layers):
         name = f"layer{layer}"
 
         def split(part, order, source=x, name=name):
-            heads_of = net.reshape(f"{name}.{part}.heads", net.dense(f"{name}.{part}", source, width, width), [1, tokens, heads, width // heads])
+            heads_of = net.reshape(
+                f"{name}.{part}.heads",
+                net.dense(f"{name}.{part}", source, width, width),
+                [1, tokens, heads, width // heads],
+            )
             return net.add("Transpose", f"{name}.{part}.turned", heads_of, perm=order)
 
         scores = net.add("MatMul", f"{name}.products", split("query", [0, 2, 1, 3]), split("key", [0, 2, 3, 1]))
         scores = net.add("Div", f"{name}.scaled", scores, net.constant(f"{name}.root", (width // heads) ** 0.5))
         weights = net.add("Softmax", f"{name}.weights", net.add("Add", f"{name}.scores", scores, penalty), axis=-1)
         context = net.add("MatMul", f"{name}.context", weights, split("value", [0, 2, 1, 3]))
-        context = net.reshape(f"{name}.joined", net.add("Transpose", f"{name}.back", context, perm=[0, 2, 1, 3]), [1, tokens, width])
-        x = normalized(f"{name}.attended", net.add("Add", f"{name}.residual1", net.dense(f"{name}.attention", context, width, width), x))
+        context = net.reshape(
+            f"{name}.joined", net.add("Transpose", f"{name}.back", context, perm=[0, 2, 1, 3]), [1, tokens, width]
+        )
+        x = normalized(
+            f"{name}.attended",
+            net.add("Add", f"{name}.residual1", net.dense(f"{name}.attention", context, width, width), x),
+        )
         y = net.dense(f"{name}.wide", x, width, hidden)
-        part = net.add("Erf", f"{name}.erf", net.add("Div", f"{name}.gelu.scaled", y, net.constant(f"{name}.gelu.root", 2 ** 0.5)))
-        part = net.add("Mul", f"{name}.gelu.part", y, net.add("Add", f"{name}.gelu.sum", part, net.constant(f"{name}.gelu.one", 1.0)))
-        y = net.dense(f"{name}.narrow", net.add("Mul", f"{name}.gelu", part, net.constant(f"{name}.gelu.half", 0.5)), hidden, width)
+        part = net.add(
+            "Erf", f"{name}.erf", net.add("Div", f"{name}.gelu.scaled", y, net.constant(f"{name}.gelu.root", 2**0.5))
+        )
+        part = net.add(
+            "Mul",
+            f"{name}.gelu.part",
+            y,
+            net.add("Add", f"{name}.gelu.sum", part, net.constant(f"{name}.gelu.one", 1.0)),
+        )
+        y = net.dense(
+            f"{name}.narrow",
+            net.add("Mul", f"{name}.gelu", part, net.constant(f"{name}.gelu.half", 0.5)),
+            hidden,
+            width,
+        )
         x = normalized(f"{name}.out", net.add("Add", f"{name}.residual2", y, x))
     logits = net.dense("logits", x, width, 2)
-    net.nodes.append(helper.make_node("Split", [logits, net.constant("split", [1, 1], "int64")], ["first", "second"], "split", axis=-1))
+    net.nodes.append(
+        helper.make_node(
+            "Split", [logits, net.constant("split", [1, 1], "int64")], ["first", "second"], "split", axis=-1
+        )
+    )
     for name, half in (("start_logits", "first"), ("end_logits", "second")):
         net.add("Squeeze", name, half, net.constant(f"{name}.axes", [-1], "int64"))
         net.output(name, name, [1, tokens])
@@ -159,27 +225,56 @@ def bert(tokens=256, layers=12, width=768, heads=12, hidden=3072, vocabulary=305
 
 
 def din(history=100, items=63001, categories=801, width=64, seed=3):
-    """Deep Interest Network (Zhou et al., KDD '18), sized as its authors' for Amazon's electronics: how likely a user with this history wants the
-    item. Attention over the history sees [q, h, q-h, q*h]; the sums go through a network of 80 and 40."""
+    """Deep Interest Network (Zhou et al., KDD '18), sized as its authors' for Amazon's electronics: how likely a user
+    with this history wants the item. Attention over the history sees [q, h, q-h, q*h]; the sums go through a network of
+    80 and 40."""
     net, double = Network("din", seed), 2 * width
     item, category = net.input("item", [1], "int64"), net.input("category", [1], "int64")
     past = [net.input(name, [1, history], "int64") for name in ("history_items", "history_categories")]
     mask = net.input("mask", [1, history], "bool")
-    tables = [net.constant(f"{name}.table", net.random.normal(0, 0.3, (rows, width))) for name, rows in (("items", items), ("categories", categories))]
+    tables = [
+        net.constant(f"{name}.table", net.random.normal(0, 0.3, (rows, width)))
+        for name, rows in (("items", items), ("categories", categories))
+    ]
 
     def embedded(name, indices):
-        return net.add("Concat", name, *(net.add("Gather", f"{name}.{number}", table, index) for number, (table, index) in enumerate(zip(tables, indices))), axis=-1)
+        return net.add(
+            "Concat",
+            name,
+            *(
+                net.add("Gather", f"{name}.{number}", table, index)
+                for number, (table, index) in enumerate(zip(tables, indices))
+            ),
+            axis=-1,
+        )
 
     wanted, seen = embedded("wanted", [item, category]), embedded("seen", past)
-    query = net.add("Expand", "query", net.add("Unsqueeze", "query.row", wanted, net.constant("query.axes", [1], "int64")),
-                    net.constant("query.shape", [1, history, double], "int64"))
-    x = net.add("Concat", "pairs", query, seen, net.add("Sub", "difference", query, seen), net.add("Mul", "product", query, seen), axis=-1)
+    query = net.add(
+        "Expand",
+        "query",
+        net.add("Unsqueeze", "query.row", wanted, net.constant("query.axes", [1], "int64")),
+        net.constant("query.shape", [1, history, double], "int64"),
+    )
+    x = net.add(
+        "Concat",
+        "pairs",
+        query,
+        seen,
+        net.add("Sub", "difference", query, seen),
+        net.add("Mul", "product", query, seen),
+        axis=-1,
+    )
     x = net.add("Sigmoid", "attention1.active", net.dense("attention1", x, 4 * double, 80))
     x = net.add("Sigmoid", "attention2.active", net.dense("attention2", x, 80, 40))
     scores = net.add("Transpose", "scores", net.dense("attention3", x, 40, 1), perm=[0, 2, 1])
-    open_scores = net.add("Where", "scores.open", net.add("Unsqueeze", "mask.row", mask, net.constant("mask.axes", [1], "int64")), scores,
-                          net.constant("scores.least", -4294967295.0))
-    scaled = net.add("Div", "scores.scaled", open_scores, net.constant("scores.root", double ** 0.5))
+    open_scores = net.add(
+        "Where",
+        "scores.open",
+        net.add("Unsqueeze", "mask.row", mask, net.constant("mask.axes", [1], "int64")),
+        scores,
+        net.constant("scores.least", -4294967295.0),
+    )
+    scaled = net.add("Div", "scores.scaled", open_scores, net.constant("scores.root", double**0.5))
     interest = net.add("MatMul", "interest", net.add("Softmax", "weights", scaled, axis=-1), seen)
     interest = net.reshape("interest.row", interest, [1, double])
     x = net.add("Concat", "features", interest, wanted, net.add("Mul", "match", interest, wanted), axis=-1)
@@ -189,16 +284,28 @@ def din(history=100, items=63001, categories=801, width=64, seed=3):
     return net.model()
 
 
-LIMITS = {"input_ids": 30522, "token_type_ids": 2, "item": 63001, "category": 801, "history_items": 63001, "history_categories": 801}
+LIMITS = {
+    "input_ids": 30522,
+    "token_type_ids": 2,
+    "item": 63001,
+    "category": 801,
+    "history_items": 63001,
+    "history_categories": 801,
+}
 
 
 def inputs(ports, seed, limits=LIMITS):
-    """{name: array} for ports with a name, dtype and shape: numbers of the normal distribution, indices below LIMITS, masks that end somewhere."""
+    """{name: array} for ports with a name, dtype and shape: numbers of the normal distribution, indices below LIMITS,
+    masks that end somewhere."""
     random, made = numpy.random.default_rng(seed), {}
     for port in ports:
         dtype = numpy.dtype(str(port.dtype))
         if "mask" in port.name:
-            made[port.name] = (numpy.arange(port.shape[-1]) < random.integers(port.shape[-1] // 2, port.shape[-1] + 1)).astype(dtype).reshape(port.shape)
+            made[port.name] = (
+                (numpy.arange(port.shape[-1]) < random.integers(port.shape[-1] // 2, port.shape[-1] + 1))
+                .astype(dtype)
+                .reshape(port.shape)
+            )
         elif dtype.kind == "i":
             made[port.name] = random.integers(0, limits[port.name], port.shape).astype(dtype)
         else:
@@ -228,11 +335,20 @@ def resnet50(size=224, width=64, classes=1000, blocks=(3, 4, 6, 3), seed=2):
     return net.model()
 
 
-MOBILENET_STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+MOBILENET_STAGES = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 
 
 def mobilenet_v2(size=224, width=1.0, classes=1000, stages=MOBILENET_STAGES, seed=3):
-    """MobileNetV2 (Sandler et al., CVPR '18): inverted residuals, linear at their ends; each stage is expansion, channels, blocks, stride."""
+    """MobileNetV2 (Sandler et al., CVPR '18): inverted residuals, linear at their ends; each stage is expansion,
+    channels, blocks, stride."""
     net = Network("mobilenet_v2", seed)
     zero, six = net.constant("zero", 0), net.constant("six", 6)
 
@@ -244,7 +360,11 @@ def mobilenet_v2(size=224, width=1.0, classes=1000, stages=MOBILENET_STAGES, see
     x = normalized("stem", net.input("input", [1, 3, size, size]), 3, channels, 3, 2)
     for stage, (expansion, outputs, count, first_stride) in enumerate(stages):
         for block in range(count):
-            name, stride, inner = f"stage{stage + 1}.block{block + 1}", first_stride if block == 0 else 1, channels * expansion
+            name, stride, inner = (
+                f"stage{stage + 1}.block{block + 1}",
+                first_stride if block == 0 else 1,
+                channels * expansion,
+            )
             made = int(outputs * width)
             y = x if expansion == 1 else normalized(f"{name}.expand", x, channels, inner, 1)
             y = normalized(f"{name}.depthwise", y, inner, inner, 3, stride, inner)
@@ -258,11 +378,14 @@ def mobilenet_v2(size=224, width=1.0, classes=1000, stages=MOBILENET_STAGES, see
 
 
 def squeezenet1_1(size=224, width=16, classes=1000, seed=4):
-    """SqueezeNet 1.1 (Iandola et al., 2016): fire modules, which squeeze to few channels and expand to 1x1 and 3x3 side by side."""
+    """SqueezeNet 1.1 (Iandola et al., 2016): fire modules, which squeeze to few channels and expand to 1x1 and 3x3 side
+    by side."""
     net = Network("squeezenet1_1", seed)
 
     def convolution(name, source, channels, outputs, kernel, stride=1, pad=None):
-        return net.relu(f"{name}.relu", net.convolution(name, source, channels, outputs, kernel, stride, bias=True, pad=pad))
+        return net.relu(
+            f"{name}.relu", net.convolution(name, source, channels, outputs, kernel, stride, bias=True, pad=pad)
+        )
 
     def pool(name, source):
         return net.add("MaxPool", name, source, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
@@ -274,8 +397,13 @@ def squeezenet1_1(size=224, width=16, classes=1000, seed=4):
         if number in (2, 4):
             x = pool(f"{name}.pool", x)
         y = convolution(f"{name}.squeeze", x, channels, squeeze, 1)
-        x = net.add("Concat", f"{name}.concat", convolution(f"{name}.expand1", y, squeeze, 4 * squeeze, 1),
-                    convolution(f"{name}.expand3", y, squeeze, 4 * squeeze, 3), axis=1)
+        x = net.add(
+            "Concat",
+            f"{name}.concat",
+            convolution(f"{name}.expand1", y, squeeze, 4 * squeeze, 1),
+            convolution(f"{name}.expand3", y, squeeze, 4 * squeeze, 3),
+            axis=1,
+        )
         channels = 8 * squeeze
     x = net.add("Dropout", "dropout", x)
     x = convolution("classifier", x, channels, classes, 1)
@@ -285,7 +413,8 @@ def squeezenet1_1(size=224, width=16, classes=1000, seed=4):
 
 
 def shufflenet_v2(size=224, channels=(24, 116, 232, 464, 1024), blocks=(4, 8, 4), classes=1000, seed=5):
-    """ShuffleNetV2 1x (Ma et al., ECCV '18): half of the channels pass each unit by, and then both halves are shuffled."""
+    """ShuffleNetV2 1x (Ma et al., ECCV '18): half of the channels pass each unit by, and then both halves are
+    shuffled."""
     net = Network("shufflenet_v2", seed)
 
     def normalized(name, source, inputs, outputs, kernel, stride=1, groups=1, relu=True):
@@ -305,8 +434,15 @@ def shufflenet_v2(size=224, channels=(24, 116, 232, 464, 1024), blocks=(4, 8, 4)
                 side = (side + 1) // 2
             else:
                 left, right = f"{name}.split.left", f"{name}.split.right"
-                net.nodes.append(helper.make_node("Split", [x, net.constant(f"{name}.halves", [half, half], "int64")], [left, right],
-                                                  f"{name}.split", axis=1))
+                net.nodes.append(
+                    helper.make_node(
+                        "Split",
+                        [x, net.constant(f"{name}.halves", [half, half], "int64")],
+                        [left, right],
+                        f"{name}.split",
+                        axis=1,
+                    )
+                )
             right = normalized(f"{name}.right1", right, inputs if unit == 0 else half, half, 1)
             right = normalized(f"{name}.right.depthwise", right, half, half, 3, stride, half, relu=False)
             right = normalized(f"{name}.right2", right, half, half, 1)
@@ -320,8 +456,15 @@ def shufflenet_v2(size=224, channels=(24, 116, 232, 464, 1024), blocks=(4, 8, 4)
     return net.model()
 
 
-NETWORKS = {"resnet18": resnet18, "resnet50": resnet50, "mobilenet_v2": mobilenet_v2, "squeezenet1_1": squeezenet1_1,
-            "shufflenet_v2": shufflenet_v2, "bert": bert, "din": din}
+NETWORKS = {
+    "resnet18": resnet18,
+    "resnet50": resnet50,
+    "mobilenet_v2": mobilenet_v2,
+    "squeezenet1_1": squeezenet1_1,
+    "shufflenet_v2": shufflenet_v2,
+    "bert": bert,
+    "din": din,
+}
 
 
 if __name__ == "__main__":

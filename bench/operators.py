@@ -1,14 +1,15 @@
 """vmhost.engine.numpy against NumPy in the main interpreter, operator by operator, on the same values and layouts.
 
-A case is timed in rounds: ours, NumPy's, NumPy's again, each as many calls in a row as fill about a third of a millisecond; the least of
-each counts, so that what else the machine does counts as little as possible. NumPy's two figures give its spread against itself, which
-ratios are to be read against. Cases of functions that vmhost.engine.numpy lacks are left out and named.
+A case is timed in rounds: ours, NumPy's, NumPy's again, each as many calls in a row as fill about a third of a
+millisecond; the least of each counts, so that what else the machine does counts as little as possible. NumPy's two
+figures give its spread against itself, which ratios are to be read against. Cases of functions that vmhost.engine.numpy
+lacks are left out and named.
 
-Where NumPy has threads, each sample waits until no thread of this process runs: after a call the threads of NumPy's OpenBLAS burn their
-cores for a tenth of a second, which whoever comes next would pay for. It then starts with ten milliseconds of calls that are not counted:
-16 MB that nobody has touched for so long have left the caches, and ours, whose turn comes after NumPy's, would read them from memory (a
-vector's product takes 540 us in the second call after such a rest, 350 from the third on, 290 at last), where NumPy's, after ours, would not.
-"""
+Where NumPy has threads, each sample waits until no thread of this process runs: after a call the threads of NumPy's
+OpenBLAS burn their cores for a tenth of a second, which whoever comes next would pay for. It then starts with ten
+milliseconds of calls that are not counted: 16 MB that nobody has touched for so long have left the caches, and ours,
+whose turn comes after NumPy's, would read them from memory (a vector's product takes 540 us in the second call after
+such a rest, 350 from the third on, 290 at last), where NumPy's, after ours, would not."""
 
 import functools
 import gc
@@ -22,8 +23,8 @@ from bench.measure import Cell
 from tests.engine import op_cases
 
 SAMPLE_S, WARM_S = 3e-4, 1e-2
-CASE_S, ROUNDS_LEAST = 0.3, 3       # the rounds of a case may take so long, and are fewer where they would take longer
-LOOK_S, IDLE, LOOKS_MOST = 5e-3, 0.1, 200   # idle: threads took less than this part of so long a look
+CASE_S, ROUNDS_LEAST = 0.3, 3  # the rounds of a case may take so long, and are fewer where they would take longer
+LOOK_S, IDLE, LOOKS_MOST = 5e-3, 0.1, 200  # idle: threads took less than this part of so long a look
 
 
 def measured(cases, rounds, threaded=False):
@@ -40,8 +41,18 @@ def measured(cases, rounds, threaded=False):
         except (AttributeError, NotImplementedError) as error:
             absent[row] = str(error)
             continue
-        cells.append(Cell(row, column, *_times(functools.partial(function, np, *ours), functools.partial(function, numpy, *arguments),
-                                               rounds, threaded)))
+        cells.append(
+            Cell(
+                row,
+                column,
+                *_times(
+                    functools.partial(function, np, *ours),
+                    functools.partial(function, numpy, *arguments),
+                    rounds,
+                    threaded,
+                ),
+            )
+        )
     return cells, absent
 
 
@@ -104,10 +115,16 @@ def overhead():
     """Calls on eight floats, where calling is all that there is."""
     for dtype in ("float32", "float64"):
         a, b = numpy.arange(8, dtype=dtype), numpy.ones(8, dtype=dtype)
-        for name, function in (("a + b", lambda module, a, b: a + b), ("a * 2.0", lambda module, a, b: a * 2.0),
-                               ("a < b", lambda module, a, b: a < b), ("np.add(a, b)", lambda module, a, b: module.add(a, b)),
-                               ("a += b", _in_place), ("a[2:5]", lambda module, a, b: a[2:5]),
-                               ("a.sum()", lambda module, a, b: a.sum()), ("np.exp(a)", lambda module, a, b: module.exp(b))):
+        for name, function in (
+            ("a + b", lambda module, a, b: a + b),
+            ("a * 2.0", lambda module, a, b: a * 2.0),
+            ("a < b", lambda module, a, b: a < b),
+            ("np.add(a, b)", lambda module, a, b: module.add(a, b)),
+            ("a += b", _in_place),
+            ("a[2:5]", lambda module, a, b: a[2:5]),
+            ("a.sum()", lambda module, a, b: a.sum()),
+            ("np.exp(a)", lambda module, a, b: module.exp(b)),
+        ):
             yield f"{name} {dtype}", "8", function, (a.copy(), b)
 
 
@@ -131,9 +148,12 @@ def elementwise(n, layouts, every=1):
         for layout in layouts:
             if len(dtypes) == 1 and layout in ("broadcast", "scalar"):
                 continue
-            yield (f"{name} {', '.join(dict.fromkeys(dtypes))}", f"{n:.0e} {layout}".replace("e+0", "e"),
-                   lambda module, *inputs, name=name: getattr(module, name)(*inputs),
-                   functools.partial(_operands, layout, n, dtypes, domain))
+            yield (
+                f"{name} {', '.join(dict.fromkeys(dtypes))}",
+                f"{n:.0e} {layout}".replace("e+0", "e"),
+                lambda module, *inputs, name=name: getattr(module, name)(*inputs),
+                functools.partial(_operands, layout, n, dtypes, domain),
+            )
 
 
 def reductions(n, every=1):
@@ -141,16 +161,23 @@ def reductions(n, every=1):
         for dtype in dtypes:
             for layout, axis in (("contiguous", None), ("strided", None), ("broadcast", 0), ("broadcast", 1)):
                 column = {None: layout, 0: "axis 0 of rows of 100", 1: "axis 1 of rows of 100"}[axis]
-                yield (f"{name} {dtype}", f"{n:.0e} {column}".replace("e+0", "e"),
-                       lambda module, a, name=name, axis=axis: getattr(module, name)(a, axis=axis),
-                       functools.partial(_operands, layout, n, (dtype,), op_cases.REDUCED_DOMAIN[name]))
+                yield (
+                    f"{name} {dtype}",
+                    f"{n:.0e} {column}".replace("e+0", "e"),
+                    lambda module, a, name=name, axis=axis: getattr(module, name)(a, axis=axis),
+                    functools.partial(_operands, layout, n, (dtype,), op_cases.REDUCED_DOMAIN[name]),
+                )
 
 
 def casts(n, every=1):
     for source, target in op_cases.CASTS[::every]:
         for layout in ("contiguous", "strided"):
-            yield (f"{source} to {target}", f"{n:.0e} {layout}".replace("e+0", "e"),
-                   lambda module, a, target=target: a.astype(target), functools.partial(_operands, layout, n, (source,), "small"))
+            yield (
+                f"{source} to {target}",
+                f"{n:.0e} {layout}".replace("e+0", "e"),
+                lambda module, a, target=target: a.astype(target),
+                functools.partial(_operands, layout, n, (source,), "small"),
+            )
 
 
 def movement(side):
@@ -161,13 +188,23 @@ def movement(side):
     a = numpy.arange(side * side, dtype="float32").reshape(side, side)
     image = numpy.arange(32 * 64 * 64, dtype="float32").reshape(32, 64, 64)
     places = numpy.random.default_rng(1).permutation(side)
-    yield "transposed image, channels last", "other", lambda module, a: module.ascontiguousarray(a.transpose(1, 2, 0)), (image,)
+    yield (
+        "transposed image, channels last",
+        "other",
+        lambda module, a: module.ascontiguousarray(a.transpose(1, 2, 0)),
+        (image,),
+    )
     yield "every other column", "other", lambda module, a: a[:, ::2].copy(), (a,)
     yield "columns backwards", "other", lambda module, a: a[:, ::-1].copy(), (a,)
     yield "concatenate of two transposed", "other", lambda module, a: module.concatenate([a.T, a.T], axis=0), (a,)
     yield "concatenate along columns", "other", lambda module, a: module.concatenate([a, a], axis=1), (a,)
     yield "pad by 1, images", "other", lambda module, a: module.pad(a, ((0, 0), (1, 1), (1, 1))), (image,)
-    yield "pad reflect by 3, images", "other", lambda module, a: module.pad(a, ((0, 0), (3, 3), (3, 3)), mode="reflect"), (image,)
+    yield (
+        "pad reflect by 3, images",
+        "other",
+        lambda module, a: module.pad(a, ((0, 0), (3, 3), (3, 3)), mode="reflect"),
+        (image,),
+    )
     yield "roll by 5", "other", lambda module, a: module.roll(a, 5, axis=1), (a,)
     yield "gather rows", "other", lambda module, a, places: a[places], (a, places)
     yield "gather columns", "other", lambda module, a, places: a[:, places], (a, places)
@@ -180,13 +217,16 @@ def chains(n):
     a, b = numpy.random.default_rng(1).uniform(0.1, 2, (2, n))
     table = a.reshape(-1, 100)
     for text, function, arguments in (
-            ("-(a * b)", lambda module, a, b: -(a * b), (a, b)), ("a * b + 1", lambda module, a, b: a * b + 1, (a, b)),
-            ("1 - a * b", lambda module, a, b: 1 - a * b, (a, b)), ("a + b * b", lambda module, a, b: a + b * b, (a, b)),
-            ("(a - b) * (a + b) / (a * a + 1)", lambda module, a, b: (a - b) * (a + b) / (a * a + 1), (a, b)),
-            ("np.sqrt((a - b) ** 2 + 1)", lambda module, a, b: module.sqrt((a - b) ** 2 + 1), (a, b)),
-            ("1 / (1 + np.exp(-a))", lambda module, a, b: 1 / (1 + module.exp(-a)), (a, b)),
-            ("(x - x.mean(0)) / x.std(0)", lambda module, x: (x - x.mean(0)) / x.std(0), (table,)),
-            ("polynomial of degree 4", lambda module, a, b: (((a + 2) * a + 3) * a + 4) * a + 5, (a, b))):
+        ("-(a * b)", lambda module, a, b: -(a * b), (a, b)),
+        ("a * b + 1", lambda module, a, b: a * b + 1, (a, b)),
+        ("1 - a * b", lambda module, a, b: 1 - a * b, (a, b)),
+        ("a + b * b", lambda module, a, b: a + b * b, (a, b)),
+        ("(a - b) * (a + b) / (a * a + 1)", lambda module, a, b: (a - b) * (a + b) / (a * a + 1), (a, b)),
+        ("np.sqrt((a - b) ** 2 + 1)", lambda module, a, b: module.sqrt((a - b) ** 2 + 1), (a, b)),
+        ("1 / (1 + np.exp(-a))", lambda module, a, b: 1 / (1 + module.exp(-a)), (a, b)),
+        ("(x - x.mean(0)) / x.std(0)", lambda module, x: (x - x.mean(0)) / x.std(0), (table,)),
+        ("polynomial of degree 4", lambda module, a, b: (((a + 2) * a + 3) * a + 4) * a + 5, (a, b)),
+    ):
         yield text, f"{n:.0e}".replace("e+0", "e"), function, arguments
 
 
@@ -196,12 +236,16 @@ def products(most):
     shapes += [(1, most, most), (most, most, 1), (8, most, most), (most, 64, most), (64, most, 64), (most, most, 16)]
     random = numpy.random.default_rng(1)
     for m, k, n in shapes:
-        yield (f"({m}, {k}) @ ({k}, {n})", "", lambda module, a, b: a @ b,
-               (random.random((m, k), dtype="float32"), random.random((k, n), dtype="float32")))
+        yield (
+            f"({m}, {k}) @ ({k}, {n})",
+            "",
+            lambda module, a, b: a @ b,
+            (random.random((m, k), dtype="float32"), random.random((k, n), dtype="float32")),
+        )
 
 
-# Why an expression of the surface takes more than twice NumPy's time: the bench names those that have no line here. NumPy's is one loop
-# in C in each of these; calls of a few microseconds are of a thousand elements.
+# Why an expression of the surface takes more than twice NumPy's time: the bench names those that have no line here.
+# NumPy's is one loop in C in each of these; calls of a few microseconds are of a thousand elements.
 WHY_SLOWER = {
     "np.add.reduceat(v, i[:50])": "a call of the reduction for each part",
     "np.vecdot(big, big)": "products first, then sums along rows of 10",

@@ -14,15 +14,15 @@ import zlib
 from .errors import BundleError
 
 MAX_BYTES = 1 << 30
-MAX_ENTRIES = 65_534            # one below the number that would mean zip64
+MAX_ENTRIES = 65_534  # one below the number that would mean zip64
 MAX_NAME_BYTES = 1024
 
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
 _VERSION_NEEDED = 20
-_MADE_BY = 3 << 8 | 20          # Unix, zip 2.0
-_DATE = 1 << 5 | 1              # 1980-01-01, the first day that zip knows
+_MADE_BY = 3 << 8 | 20  # Unix, zip 2.0
+_DATE = 1 << 5 | 1  # 1980-01-01, the first day that zip knows
 _MODE = 0o100644 << 16
 _UTF8 = 1 << 11
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\:]")
@@ -50,7 +50,8 @@ def write_archive(entries):
 
 
 def read_archive(data, where):
-    """The entries of the zip `data`, bytes or a bytearray, as a dict of path to memoryview of it; BundleError, naming `where`, unless it is canonical."""
+    """The entries of the zip `data`, bytes or a bytearray, as a dict of path to memoryview of it; BundleError, naming
+    `where`, unless it is canonical."""
     if len(data) < _END.size:
         raise BundleError(f"{where}: truncated: expected at least {_END.size} bytes, got {len(data)}; {_AGAIN}")
     if not data.startswith((b"PK\3\4", b"PK\5\6")):
@@ -76,10 +77,11 @@ def read_archive(data, where):
         if name < previous:
             raise BundleError(f"{where}: entry {label!r} is out of order: expected entries sorted by name; {_AGAIN}")
         header, local = _central_header(name, crc, size, offset), _local_header(name, crc, size)
-        if data[at:at + len(header)] != header:
-            raise BundleError(f"{where}: entry {label!r}: its directory record is not as the compiler writes it; "
-                              f"{_AGAIN}")
-        if data[offset:offset + len(local)] != local:
+        if data[at : at + len(header)] != header:
+            raise BundleError(
+                f"{where}: entry {label!r}: its directory record is not as the compiler writes it; {_AGAIN}"
+            )
+        if data[offset : offset + len(local)] != local:
             raise BundleError(f"{where}: entry {label!r}: its header does not agree with the directory; {_AGAIN}")
         start = offset + len(local)
         offset = start + size
@@ -118,13 +120,14 @@ def _read_central(data, at, end, number, where):
     if fields[0] != b"PK\1\2":
         raise BundleError(f"{where}: damaged: expected a zip directory record for entry {number}; {_AGAIN}")
     method, crc, size, name_bytes = fields[4], fields[7], fields[9], fields[10]
-    name = bytes(data[at + _CENTRAL.size:min(at + _CENTRAL.size + name_bytes, end)])
+    name = bytes(data[at + _CENTRAL.size : min(at + _CENTRAL.size + name_bytes, end)])
     if len(name) != name_bytes:
         raise BundleError(f"{where}: damaged: the name of entry {number} is cut off; {_AGAIN}")
     if method:
         raise BundleError(
             f"{where}: entry {name.decode(errors='backslashreplace')!r}: expected an entry without compression, got "
-            f"method {method}; another tool packed this file: compile it again")
+            f"method {method}; another tool packed this file: compile it again"
+        )
     return name, crc, size
 
 
@@ -133,14 +136,32 @@ def _flags(name):
 
 
 def _local_header(name, crc, size):
-    return _LOCAL.pack(
-        b"PK\3\4", _VERSION_NEEDED, _flags(name), 0, 0, _DATE, crc, size, size, len(name), 0) + name
+    return _LOCAL.pack(b"PK\3\4", _VERSION_NEEDED, _flags(name), 0, 0, _DATE, crc, size, size, len(name), 0) + name
 
 
 def _central_header(name, crc, size, offset):
-    return _CENTRAL.pack(
-        b"PK\1\2", _MADE_BY, _VERSION_NEEDED, _flags(name), 0, 0, _DATE, crc, size, size, len(name), 0, 0, 0, 0,
-        _MODE, offset) + name
+    return (
+        _CENTRAL.pack(
+            b"PK\1\2",
+            _MADE_BY,
+            _VERSION_NEEDED,
+            _flags(name),
+            0,
+            0,
+            _DATE,
+            crc,
+            size,
+            size,
+            len(name),
+            0,
+            0,
+            0,
+            0,
+            _MODE,
+            offset,
+        )
+        + name
+    )
 
 
 def _end(count, size, offset):

@@ -32,7 +32,8 @@ _THIRD_PARTY = {
     "yaml": f"{_REFUSES_VMS}; use json or tomllib",
     **dict.fromkeys(
         ("jax", "matplotlib", "onnxruntime", "pandas", "PIL", "scipy", "sklearn", "tensorflow", "torch"),
-        f"{_REFUSES_VMS}, or NumPy's does; compute on the host, and pass values to the task"),
+        f"{_REFUSES_VMS}, or NumPy's does; compute on the host, and pass values to the task",
+    ),
 }
 _CAUGHT = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 _COMPILES = {
@@ -44,12 +45,23 @@ _COMPILES = {
     "importlib.util.spec_from_file_location": "import the module by its name",
     "importlib.machinery.SourceFileLoader": "import the module by its name",
 }
-_OVER_CODE = {"builtins.eval", "builtins.exec", "types.FunctionType", "types.LambdaType"}      # work with code that is there
+_OVER_CODE = {
+    "builtins.eval",
+    "builtins.exec",
+    "types.FunctionType",
+    "types.LambdaType",
+}  # work with code that is there
 _MAKES_FUNCTIONS = {"types.FunctionType", "types.LambdaType"}
 _PICKLES = {"pickle.dump", "pickle.dumps"}
-_INSTALLED = ("site-packages", "dist-packages")     # folders of what others wrote
-_COMPARISONS = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
-                ast.Eq: operator.eq, ast.NotEq: operator.ne}
+_INSTALLED = ("site-packages", "dist-packages")  # folders of what others wrote
+_COMPARISONS = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
 _SOURCELESS = {"inspect.getsource", "inspect.getsourcelines", "inspect.findsource"}
 
 
@@ -81,8 +93,11 @@ def close_over_folder(folder, entry):
 
     closure = _Search(find, is_task=True).run(entry)
     root = Path(folder).resolve()
-    outside = [Diagnostic(source.path, 0, "is a link that leads out of the task's folder; copy the file there")
-               for source in closure.sources.values() if not Path(source.path).resolve().is_relative_to(root)]
+    outside = [
+        Diagnostic(source.path, 0, "is a link that leads out of the task's folder; copy the file there")
+        for source in closure.sources.values()
+        if not Path(source.path).resolve().is_relative_to(root)
+    ]
     return replace(closure, errors=(*outside, *closure.errors))
 
 
@@ -95,8 +110,8 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
     gets there. Returns a dict of dotted name to (source, filename, is_package).
 
     With `gap`, the text of an expression, an import at the top of one of the program's own modules is no error either:
-    in the sources that are returned, what `gap(__name__, "file:line: ...")` gives is bound to its names, on the same line.
-    """
+    in the sources that are returned, what `gap(__name__, "file:line: ...")` gives is bound to its names, on the same
+    line."""
     text = source.encode() if isinstance(source, str) else source
     given = Source(module_name, str(filename or f"<{module_name}>"), is_package, text)
 
@@ -108,7 +123,7 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
             if found:
                 return _read(name, *found)
         if module_name.startswith(name + "."):
-            return Source(name, f"<{name}>", True, b"")      # a package around the module that is not under the roots
+            return Source(name, f"<{name}>", True, b"")  # a package around the module that is not under the roots
         return None
 
     @functools.cache
@@ -125,15 +140,17 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
     if closure.errors:
         raise CompileError(closure.errors)
     gaps = search.gaps or {}
-    return {name: (_fill(found, gaps[name], gap) if name in gaps else found.text, found.path, found.is_package)
-            for name, found in closure.sources.items()}
+    return {
+        name: (_fill(found, gaps[name], gap) if name in gaps else found.text, found.path, found.is_package)
+        for name, found in closure.sources.items()
+    }
 
 
 def _can_have_gaps(source, node):
     """Can the import statement `node` be replaced where it stands?"""
     lines = source.text.splitlines(keepends=True)
     encoding, _ = tokenize.detect_encoding(iter(lines).__next__)
-    after = lines[node.end_lineno - 1][node.end_col_offset:].strip()
+    after = lines[node.end_lineno - 1][node.end_col_offset :].strip()
     return encoding == "utf-8" and (not after or after.startswith(b"#"))
 
 
@@ -148,15 +165,18 @@ def _fill(source, gaps, gap):
         good = [alias for alias in node.names if alias not in reasons]
         parts = []
         if good:
-            parts.append(ast.unparse(ast.Import(good) if isinstance(node, ast.Import) else
-                                     ast.ImportFrom(node.module, good, node.level)))
+            parts.append(
+                ast.unparse(
+                    ast.Import(good) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, good, node.level)
+                )
+            )
         for alias, message in reasons.items():
             name = alias.asname or (alias.name.partition(".")[0] if isinstance(node, ast.Import) else alias.name)
             if name != "*":
                 parts.append(f"{name} = {gap}(__name__, {f'{source.path}:{node.lineno}: {message}'!r})")
         first, last = node.lineno - 1, node.end_lineno - 1
         text = "; ".join(parts or ["pass"]).encode() + b"\n" * (last - first)
-        lines[first:last + 1] = [lines[first][:node.col_offset] + text + lines[last][node.end_col_offset:]]
+        lines[first : last + 1] = [lines[first][: node.col_offset] + text + lines[last][node.end_col_offset :]]
     return b"".join(lines)
 
 
@@ -175,11 +195,11 @@ class _Search:
     def __init__(self, find, is_task, native_part=lambda top: None, gaps=None):
         self._find = find
         self.gaps = gaps
-        self._outer = None              # the search that this one is done for
-        self._packages = {}             # installed module -> what is wrong with it, or None
+        self._outer = None  # the search that this one is done for
+        self._packages = {}  # installed module -> what is wrong with it, or None
         self._native_part = native_part
-        self.is_task = is_task          # if not, the modules are a running program's, written for both sides
-        self._found = {}                # what find has said
+        self.is_task = is_task  # if not, the modules are a running program's, written for both sides
+        self._found = {}  # what find has said
         self.sources = {}
         self.errors = set()
         self.warnings = set()
@@ -253,9 +273,15 @@ class _Search:
         if top in _THIRD_PARTY:
             return f"a VM can't load it: {_THIRD_PARTY[top]}"
         near = difflib.get_close_matches(top, offered_modules(), 1, 0.85)
-        advice = f"did you mean {near[0]!r}?" if near else (
-            "copy its sources into the folder if they are pure Python, or do this on the host" if self.is_task else
-            "VMs take pure Python modules that the program can import")
+        advice = (
+            f"did you mean {near[0]!r}?"
+            if near
+            else (
+                "copy its sources into the folder if they are pure Python, or do this on the host"
+                if self.is_task
+                else "VMs take pure Python modules that the program can import"
+            )
+        )
         where = "in the task's folder" if self.is_task else "beside the program, nor on sys.path,"
         return f"neither {where} nor in a VM's standard library; {advice}"
 
@@ -278,7 +304,7 @@ class _Search:
     def _missing_inside(self, name):
         parts = name.split(".")
         for length in range(2, len(parts) + 1):
-            prefix, outer = ".".join(parts[:length]), self.find(".".join(parts[:length - 1]))
+            prefix, outer = ".".join(parts[:length]), self.find(".".join(parts[: length - 1]))
             if self.find(prefix) is None:
                 if not outer.is_package:
                     return f"{outer.path} is a module, not a package"
@@ -296,11 +322,11 @@ class _Reader:
 
     def __init__(self, search, source, tree):
         self._search, self._source, self._tree = search, source, tree
-        self._optional = False          # inside code that expects its imports to fail
-        self._bound = set()             # names that this module gives a meaning of its own
-        self._imported = {}             # local name -> dotted name it stands for
-        self._functions = set()         # names that are defined as functions, and never given another value
-        self._codes = set()             # names that are given a code object
+        self._optional = False  # inside code that expects its imports to fail
+        self._bound = set()  # names that this module gives a meaning of its own
+        self._imported = {}  # local name -> dotted name it stands for
+        self._functions = set()  # names that are defined as functions, and never given another value
+        self._codes = set()  # names that are given a code object
         given = set()
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -337,7 +363,7 @@ class _Reader:
             elif isinstance(node, ast.ImportFrom):
                 self._import_from(node)
             elif isinstance(node, ast.expr):
-                excused = set()     # functions that are called, which _call judges, and what is compared
+                excused = set()  # functions that are called, which _call judges, and what is compared
                 for part in ast.walk(node):
                     if isinstance(part, ast.Call):
                         excused.add(part.func)
@@ -371,8 +397,11 @@ class _Reader:
             elif inner in LEFT_OUT or inner in REFUSED:
                 self._import(inner, node, shown + alias.name, alias)
             elif base == "vmhost" and self._search.is_task and inner not in offered_modules() and alias.name != "guest":
-                self._refuse(node, f"{shown}{alias.name}: a VM has vmhost.guest and vmhost.engine only, the host's side stays on the "
-                                   "host")
+                self._refuse(
+                    node,
+                    f"{shown}{alias.name}: a VM has vmhost.guest and vmhost.engine only, the host's side stays on the "
+                    "host",
+                )
             elif inner in REFUSED_NAMES:
                 self._refuse(node, f"{shown}{alias.name}: a VM does not have it: {REFUSED_NAMES[inner]}", alias)
 
@@ -389,8 +418,12 @@ class _Reader:
         gaps = self._search.gaps
         if self._optional:
             return
-        if gaps is not None and isinstance(node, (ast.Import, ast.ImportFrom)) and not _is_installed(self._source) and (
-                _can_have_gaps(self._source, node)):
+        if (
+            gaps is not None
+            and isinstance(node, (ast.Import, ast.ImportFrom))
+            and not _is_installed(self._source)
+            and (_can_have_gaps(self._source, node))
+        ):
             gaps.setdefault(self._source.name, []).append((node, alias, message))
         else:
             self._search.errors.add(Diagnostic(self._source.path, node.lineno, message))
@@ -402,11 +435,14 @@ class _Reader:
         if not self._source.is_package:
             package.pop()
         if node.level > len(package):
-            advice = "write `import x`, a module at the top of the folder is in no package" if not package else (
-                "write the import with fewer dots")
+            advice = (
+                "write `import x`, a module at the top of the folder is in no package"
+                if not package
+                else ("write the import with fewer dots")
+            )
             self._refuse(node, f"a relative import that leads out of the task's folder; {advice}")
             return None
-        package = package[:len(package) - node.level + 1]
+        package = package[: len(package) - node.level + 1]
         return ".".join(package + ([node.module] if node.module else []))
 
     def _listed(self, package):
@@ -415,21 +451,34 @@ class _Reader:
         try:
             tree = parse(source.text, source.path)
         except CompileError:
-            return []           # reported when its own turn comes
-        values = [node.value for node in tree.body if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign))
-                  and any(isinstance(target, ast.Name) and target.id == "__all__"
-                          for target in getattr(node, "targets", None) or [node.target])]
-        return [item.value for value in values if isinstance(value, (ast.List, ast.Tuple))
-                for item in value.elts if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+            return []  # reported when its own turn comes
+        values = [
+            node.value
+            for node in tree.body
+            if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign))
+            and any(
+                isinstance(target, ast.Name) and target.id == "__all__"
+                for target in getattr(node, "targets", None) or [node.target]
+            )
+        ]
+        return [
+            item.value
+            for value in values
+            if isinstance(value, (ast.List, ast.Tuple))
+            for item in value.elts
+            if isinstance(item, ast.Constant) and isinstance(item.value, str)
+        ]
 
     # What never runs in a VM, and what may fail
 
     def _children(self, node):
         """The nodes in `node` that are to be read, each with whether its imports may fail."""
         optional = self._optional or (
-            not self._search.is_task and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+            not self._search.is_task and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        )
         if isinstance(node, ast.If) and (
-                _plain_name(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or _is_main_guard(node.test)):
+            _plain_name(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or _is_main_guard(node.test)
+        ):
             return [(statement, optional) for statement in node.orelse]
         if isinstance(node, ast.If) and (known := _known_test(node.test)) is not None:
             return [(statement, optional) for statement in (node.body if known else node.orelse)]
@@ -439,9 +488,10 @@ class _Reader:
             # What handles the error never runs where the imports work.
             handled = optional or (may_fail and self._imports_succeed(node.body))
             return [
-                *((statement, may_fail) for statement in node.body + node.orelse),      # `else` runs after `try` worked
+                *((statement, may_fail) for statement in node.body + node.orelse),  # `else` runs after `try` worked
                 *((handler, handled) for handler in node.handlers),
-                *((statement, optional) for statement in node.finalbody)]
+                *((statement, optional) for statement in node.finalbody),
+            ]
         if isinstance(node, (ast.With, ast.AsyncWith)):
             may_fail = optional or any(_suppresses_import_error(item.context_expr) for item in node.items)
         return [(child, may_fail) for child in ast.iter_child_nodes(node)]
@@ -470,24 +520,38 @@ class _Reader:
         elif name in ("importlib.import_module", "builtins.__import__"):
             self._dynamic_import(node, name.removeprefix("builtins."))
         elif name in _MAKES_FUNCTIONS:
-            self._warn(node, f"{name}: a VM makes no new code objects; write the function into a module of the task, and bind "
-                             "arguments with functools.partial")
-        elif name in _PICKLES and (isinstance(first, ast.Lambda) or
-                                   isinstance(first, ast.Name) and first.id in self._functions):
-            self._warn(node, f"{name}: a function is pickled as a name, which only VMs of this task know; pass values, and choose "
-                             "the function from a table by its name")
-        elif name == "copy.replace" and self._is_code(first) or isinstance(node.func, ast.Attribute) and (
-                node.func.attr in ("replace", "__replace__") and self._is_code(node.func.value)):
+            self._warn(
+                node,
+                f"{name}: a VM makes no new code objects; write the function into a module of the task, and bind "
+                "arguments with functools.partial",
+            )
+        elif name in _PICKLES and (
+            isinstance(first, ast.Lambda) or isinstance(first, ast.Name) and first.id in self._functions
+        ):
+            self._warn(
+                node,
+                f"{name}: a function is pickled as a name, which only VMs of this task know; pass values, and choose "
+                "the function from a table by its name",
+            )
+        elif (
+            name == "copy.replace"
+            and self._is_code(first)
+            or isinstance(node.func, ast.Attribute)
+            and (node.func.attr in ("replace", "__replace__") and self._is_code(node.func.value))
+        ):
             self._warn(node, "code.replace: a VM makes no new code objects; write the variants out as functions")
 
     def _is_code(self, node):
         """Whether the expression is visibly a code object: `f.__code__`, or a name that is given one."""
-        return isinstance(node, ast.Attribute) and node.attr == "__code__" or (
-            isinstance(node, ast.Name) and node.id in self._codes)
+        return (
+            isinstance(node, ast.Attribute)
+            and node.attr == "__code__"
+            or (isinstance(node, ast.Name) and node.id in self._codes)
+        )
 
     def _name(self, node, is_excused):
         name = self._dotted(node)
-        if name in ("builtins.eval", "builtins.exec", "builtins.compile") and not is_excused:    # map(eval, lines)
+        if name in ("builtins.eval", "builtins.exec", "builtins.compile") and not is_excused:  # map(eval, lines)
             self._warn(node, f"{name.removeprefix('builtins.')}: a VM has no compiler; {_COMPILES[name]}")
         elif name in REFUSED_NAMES and isinstance(node, ast.Attribute):
             self._warn(node, f"{name}: a VM does not have it: {REFUSED_NAMES[name]}")
@@ -498,8 +562,11 @@ class _Reader:
             if len(node.args) == 1 and not node.keywords and not name.startswith("."):
                 self._import(name, node, f"{shown}({name!r})")
                 return
-        self._warn(node, f"{shown}: the compiler can't see which module this imports; import it by name as well, so "
-                         "that it is in the bundle")
+        self._warn(
+            node,
+            f"{shown}: the compiler can't see which module this imports; import it by name as well, so "
+            "that it is in the bundle",
+        )
 
     def _warn(self, node, message):
         self._search.warnings.add(Diagnostic(self._source.path, node.lineno, message))
@@ -526,20 +593,24 @@ def _plain_name(node):
 
 def _reads_expressions(call):
     """Whether a call of `ast.parse` is for an expression: those a VM can read."""
-    return any(keyword.arg == "mode" and isinstance(keyword.value, ast.Constant) and keyword.value.value == "eval"
-               for keyword in call.keywords)
+    return any(
+        keyword.arg == "mode" and isinstance(keyword.value, ast.Constant) and keyword.value.value == "eval"
+        for keyword in call.keywords
+    )
 
 
 def _is_main_guard(test):
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
         return False
     sides = [
-        side.value if isinstance(side, ast.Constant) else _plain_name(side) for side in (test.left, *test.comparators)]
+        side.value if isinstance(side, ast.Constant) else _plain_name(side) for side in (test.left, *test.comparators)
+    ]
     return sides in (["__name__", "__main__"], ["__main__", "__name__"])
 
 
 def _known_test(test):
-    """Whether a constant, or a comparison of `sys.version_info` or `sys.platform` with one, holds; None for other tests."""
+    """Whether a constant, or a comparison of `sys.version_info` or `sys.platform` with one, holds; None for other
+    tests."""
     if isinstance(test, ast.Constant):
         return bool(test.value)
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
@@ -549,7 +620,7 @@ def _known_test(test):
     compare = _COMPARISONS.get(type(test.ops[0]))
     try:
         return None if here is None or compare is None else compare(here, ast.literal_eval(test.comparators[0]))
-    except (ValueError, TypeError):
+    except ValueError, TypeError:
         return None
 
 
@@ -563,5 +634,8 @@ def _catches_import_error(kind):
 
 
 def _suppresses_import_error(call):
-    return isinstance(call, ast.Call) and _plain_name(call.func) in ("suppress", "contextlib.suppress") and any(
-        _plain_name(argument) in _CAUGHT for argument in call.args)
+    return (
+        isinstance(call, ast.Call)
+        and _plain_name(call.func) in ("suppress", "contextlib.suppress")
+        and any(_plain_name(argument) in _CAUGHT for argument in call.args)
+    )

@@ -17,8 +17,8 @@ from .texts import collect_texts
 
 @dataclass(frozen=True)
 class CompiledTask:
-    """A task ready to be written. `warnings` holds what will not work in a VM if the program gets there, `savings` of each model what compiling it
-    saved (bytecode/models/savings.py)."""
+    """A task ready to be written. `warnings` holds what will not work in a VM if the program gets there, `savings` of
+    each model what compiling it saved (bytecode/models/savings.py)."""
 
     manifest: Manifest
     modules: Mapping
@@ -61,6 +61,7 @@ def compile_task(task, *, target=None, optimize=0, strict=False):
     for name, path in spec.models.items():
         try:
             from .models import compiled  # NumPy and onnx are for tasks with models only
+
             file = spec.folder / path
             models[name], savings[name], _ = compiled(file.read_bytes(), str(file), file.parent)
         except CompileError as error:
@@ -69,8 +70,16 @@ def compile_task(task, *, target=None, optimize=0, strict=False):
         raise CompileError(errors + found if strict else errors)
     files = {path: (spec.folder / path).read_bytes() for path in spec.files}
     manifest = Manifest(
-        name=spec.name, version=spec.version, entry=spec.entry, optimize=optimize, limits=spec.limits,
-        permissions=spec.permissions, models=tuple(spec.models), priority=spec.priority, fresh=spec.fresh)
+        name=spec.name,
+        version=spec.version,
+        entry=spec.entry,
+        optimize=optimize,
+        limits=spec.limits,
+        permissions=spec.permissions,
+        models=tuple(spec.models),
+        priority=spec.priority,
+        fresh=spec.fresh,
+    )
     return CompiledTask(manifest, modules, files, texts, tuple(found), models, savings)
 
 
@@ -86,7 +95,8 @@ def compile_sources(sources, *, entry, name, version, optimize=0, limits=None, p
         modules[module] = Module(is_package, compile_source(text, filename, filename, optimize))
         texts.update(collect_texts(text))
     manifest = Manifest(
-        name=name, version=version, entry=entry, optimize=optimize, limits=limits or {}, permissions=permissions or {})
+        name=name, version=version, entry=entry, optimize=optimize, limits=limits or {}, permissions=permissions or {}
+    )
     return bundle_in_memory(manifest, modules, files, texts)
 
 
@@ -97,9 +107,12 @@ def _check_target(spec, target):
     message = f"expected Python {TARGET}, the one that compiles, got {wanted}"
     if target:
         raise CompileError([Diagnostic("--target", 0, f"{message}; run the compiler with Python {wanted}")])
-    raise TaskSpecError([
-        f"{spec.file}:{spec.lines['python']}: python: {message}; {_advice_for(wanted)}give it --target {TARGET} if the "
-        "task works there too"])
+    raise TaskSpecError(
+        [
+            f"{spec.file}:{spec.lines['python']}: python: {message}; {_advice_for(wanted)}give it "
+            f"--target {TARGET} if the task works there too"
+        ]
+    )
 
 
 def _advice_for(wanted):

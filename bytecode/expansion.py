@@ -38,9 +38,7 @@ def expanded(code, instructions, replaced):
     ]
     return code.replace(
         co_code=bytes(data),
-        co_exceptiontable=b"".join(
-            _entry(begin, past - begin, target, depth) for begin, past, target, depth in ranges
-        ),
+        co_exceptiontable=b"".join(_entry(begin, past - begin, target, depth) for begin, past, target, depth in ranges),
         co_linetable=_positions(code.co_linetable, instructions, sizes),
     )
 

@@ -1,21 +1,21 @@
-"""What the fields of a task may hold, the kinds of permissions among them: one definition for task.yaml, for manifests, and for the limits that a host sets.
+"""What the fields of a task may hold, the kinds of permissions among them: one definition for task.yaml, for manifests,
+and for the limits that a host sets.
 
-`task.schema.json` and `host.schema.json` state the same for editors; tests/bytecode/test_fields.py holds them against this file. Patterns
-match a text as a whole.
-"""
+`task.schema.json` and `host.schema.json` state the same for editors; tests/bytecode/test_fields.py holds them against
+this file. Patterns match a text as a whole."""
 
 import math
 import re
 
-MIN_MEMORY_BYTES = 4 << 20          # a bare VM takes 1.7 MB
+MIN_MEMORY_BYTES = 4 << 20  # a bare VM takes 1.7 MB
 MAX_MEMORY_BYTES = 1 << 48
-MIN_STACK_BYTES = 96 << 10          # below, calls fail with anything but RecursionError
+MIN_STACK_BYTES = 96 << 10  # below, calls fail with anything but RecursionError
 MAX_STACK_BYTES = 256 << 20
-END_OF_TIME_S = 1e9                 # times are below
+END_OF_TIME_S = 1e9  # times are below
 MAX_CONCURRENCY = 1024
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
 MAX_MODELS = 1024
-MAX_PERMISSIONS = 1024              # of one kind
+MAX_PERMISSIONS = 1024  # of one kind
 
 MAX_VERSION_CHARS, MAX_ENTRY_CHARS, MAX_MODEL_CHARS, MAX_GRANT_CHARS = 64, 255, 64, 4095
 
@@ -25,7 +25,9 @@ ENTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 TARGET = re.compile(r"3\.[1-9][0-9]")
 MODEL = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 ARCHITECTURE = re.compile(r"[A-Za-z0-9_]{1,64}")
-EXACT_PYTHON = re.compile(r"[0-9][0-9A-Za-z.+_-]{0,63}")       # a CPython's own version, of a standard library too: "3.15.0a1+"
+EXACT_PYTHON = re.compile(
+    r"[0-9][0-9A-Za-z.+_-]{0,63}"
+)  # a CPython's own version, of a standard library too: "3.15.0a1+"
 PATH = re.compile(r"/[^\u0000*]*|(/[^\u0000*]*)?/\*\*")
 ADDRESS = re.compile(r"[^\s:/\u0000]+:([0-9]{1,5}|\*)|\[[0-9a-fA-F:.]+\]:([0-9]{1,5}|\*)")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -41,8 +43,8 @@ GRANTS = {
 }
 # The entries that grant all of a kind; host functions are named one by one.
 EVERYTHING = {"read": ("/",), "write": ("/",), "net": ("*:*",), "listen": ("*:*",), "env": ("*",)}
-# Kinds that bundles of format 1 did not have from the start. A manifest names them only where something is asked for, so that hosts
-# which do not know them still load all other bundles.
+# Kinds that bundles of format 1 did not have from the start. A manifest names them only where something is asked for,
+# so that hosts which do not know them still load all other bundles.
 LATER_GRANTS = frozenset({"listen"})
 
 # Name of a limit in a manifest -> what it may be, in words.
@@ -56,17 +58,24 @@ EXPECTED_LIMITS = {
 
 
 def limit_is_right(name, value):
-    """May the limit `name`, as manifests call it, be the number `value`? Of another type than the name says it may not."""
+    """May the limit `name`, as manifests call it, be the number `value`? Of another type than the name says it may
+    not."""
     if name.endswith("_s"):
         return type(value) in (int, float) and 0 < value < END_OF_TIME_S
-    least, most = {"memory_bytes": (MIN_MEMORY_BYTES, MAX_MEMORY_BYTES), "stack_bytes": (MIN_STACK_BYTES, MAX_STACK_BYTES),
-                   "concurrency": (1, MAX_CONCURRENCY)}[name]
+    least, most = {
+        "memory_bytes": (MIN_MEMORY_BYTES, MAX_MEMORY_BYTES),
+        "stack_bytes": (MIN_STACK_BYTES, MAX_STACK_BYTES),
+        "concurrency": (1, MAX_CONCURRENCY),
+    }[name]
     return type(value) is int and least <= value <= most
 
 
 def matches(pattern, value, most_chars):
-    """Is `value` a str of at most `most_chars` characters that UTF-8 can say and the whole of which matches `pattern`?"""
-    return type(value) is str and len(value) <= most_chars and pattern.fullmatch(value) is not None and is_unicode(value)
+    """Is `value` a str of at most `most_chars` characters that UTF-8 can say and the whole of which matches
+    `pattern`?"""
+    return (
+        type(value) is str and len(value) <= most_chars and pattern.fullmatch(value) is not None and is_unicode(value)
+    )
 
 
 def is_unicode(text):
@@ -81,10 +90,10 @@ def is_unicode(text):
 def shown(value, most=80):
     """`value` as a message shows it, however large it is."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**most:
-        return f"a number of about {int(value.bit_length() * math.log10(2)) + 1} digits"      # str() has a limit, and nobody reads them
+        # str() has a limit, and nobody reads them
+        return f"a number of about {int(value.bit_length() * math.log10(2)) + 1} digits"
     try:
         text = repr(value)
-    except (ValueError, RecursionError):        # a number like that inside, or too deep
+    except ValueError, RecursionError:  # a number like that inside, or too deep
         return f"a {type(value).__name__}"
-    return text if len(text) <= most else text[:most - 3] + "..."
-
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -34,7 +34,7 @@ KINDS = ("task", "stdlib")
 LIMIT_NAMES = tuple(fields.EXPECTED_LIMITS)
 PERMISSION_NAMES = tuple(fields.GRANTS)
 
-MAX_MANIFEST_BYTES = 16 << 20       # 65,534 files of 200 bytes each
+MAX_MANIFEST_BYTES = 16 << 20  # 65,534 files of 200 bytes each
 
 _MANIFEST, _SIGNATURE = "manifest.msgpack", "signature"
 _HEADER = MAGIC + (1).to_bytes(4, "little") + bytes(8)
@@ -87,7 +87,10 @@ class Manifest:
     def __post_init__(self):
         unknown = self.permissions.keys() - PERMISSION_NAMES
         if unknown:
-            raise BundleError(f"{self.name}: permissions: expected {', '.join(PERMISSION_NAMES)}, got {', '.join(sorted(map(repr, unknown)))}")
+            raise BundleError(
+                f"{self.name}: permissions: expected {', '.join(PERMISSION_NAMES)}, got"
+                f" {', '.join(sorted(map(repr, unknown)))}"
+            )
         permissions = {name: tuple(self.permissions.get(name, ())) for name in PERMISSION_NAMES}
         object.__setattr__(self, "limits", MappingProxyType(dict(self.limits)))
         object.__setattr__(self, "permissions", MappingProxyType(permissions))
@@ -99,9 +102,9 @@ class Bundle:
     """A bundle whose signature and digests were checked. Nothing in it has been unmarshalled.
 
     `modules` maps dotted names to Module, `files` the task's own paths to bytes, `texts` 32-byte digests to marshalled
-    code, `models` names to the engine's model files, as views of the bundle's own bytes. `digest` is the SHA-256 of the manifest, which covers everything else. `signed_by` is the trusted key's name,
-    None if unsigned or signed by a key that isn't trusted. `where` names the bundle in messages.
-    """
+    code, `models` names to the engine's model files, as views of the bundle's own bytes. `digest` is the SHA-256 of the
+    manifest, which covers everything else. `signed_by` is the trusted key's name, None if unsigned or signed by a key
+    that isn't trusted. `where` names the bundle in messages."""
 
     manifest: Manifest
     modules: Mapping
@@ -113,7 +116,8 @@ class Bundle:
     models: Mapping = field(default_factory=lambda: MappingProxyType({}))
 
     def verify(self):
-        """Checks the manifest, unmarshals every code object and checks its structure (`verifier`); BundleError at the first wrong one."""
+        """Checks the manifest, unmarshals every code object and checks its structure (`verifier`); BundleError at the
+        first wrong one."""
         from .verifier import load, verify  # imports opcode tables that a caller who only inspects doesn't need
 
         check_manifest(self.manifest, self.where)
@@ -128,9 +132,9 @@ def write_bundle(manifest, modules, files=None, texts=None, key=None, models=Non
     """The bytes of a bundle; the same for the same arguments, always.
 
     `modules` maps dotted names to Module, `files` paths to bytes, `texts` 32-byte digests to marshalled code. The
-    manifest's `files` are filled in here; `models` has one model file for each of its models. `key` is a SigningKey, or None for an unsigned bundle. BundleError for names
-    and sizes that a bundle can't hold, and for what no manifest may say.
-    """
+    manifest's `files` are filled in here; `models` has one model file for each of its models. `key` is a SigningKey, or
+    None for an unsigned bundle. BundleError for names and sizes that a bundle can't hold, and for what no manifest may
+    say."""
     _, encoded, entries = _lay_out(manifest, modules, files or {}, texts or {}, models or {})
     entries[_MANIFEST] = encoded
     if key is not None:
@@ -146,8 +150,15 @@ def bundle_in_memory(manifest, modules, files=None, texts=None, models=None):
     files, texts, models = files or {}, texts or {}, models or {}
     manifest, encoded, _ = _lay_out(manifest, modules, files, texts, models)
     return Bundle(
-        manifest, MappingProxyType(dict(modules)), MappingProxyType(dict(files)), MappingProxyType(dict(texts)),
-        hashlib.sha256(encoded).digest(), None, f"{manifest.name}@{manifest.version}", MappingProxyType(dict(models)))
+        manifest,
+        MappingProxyType(dict(modules)),
+        MappingProxyType(dict(files)),
+        MappingProxyType(dict(texts)),
+        hashlib.sha256(encoded).digest(),
+        None,
+        f"{manifest.name}@{manifest.version}",
+        MappingProxyType(dict(models)),
+    )
 
 
 def read_bundle(source, trust=None, allow_unsigned=False):
@@ -160,8 +171,13 @@ def read_bundle(source, trust=None, allow_unsigned=False):
     entries = read_archive(data, where)
     for name in (_MANIFEST, _SIGNATURE):
         if len(entries.get(name, b"")) > MAX_MANIFEST_BYTES:
-            raise BundleError(f"{where}: {name}: expected at most {MAX_MANIFEST_BYTES:,} bytes, got {len(entries[name]):,}; compile it again")
-    encoded, signature = (None if (view := entries.pop(name, None)) is None else bytes(view) for name in (_MANIFEST, _SIGNATURE))
+            raise BundleError(
+                f"{where}: {name}: expected at most {MAX_MANIFEST_BYTES:,} bytes, got {len(entries[name]):,}; compile"
+                " it again"
+            )
+    encoded, signature = (
+        None if (view := entries.pop(name, None)) is None else bytes(view) for name in (_MANIFEST, _SIGNATURE)
+    )
     if encoded is None:
         raise BundleError(f"{where}: not a bundle: it has no {_MANIFEST}")
     decoded = _decode_manifest(encoded, where)
@@ -173,34 +189,47 @@ def read_bundle(source, trust=None, allow_unsigned=False):
     modules, files, texts, models = {}, {}, {}, {}
     prefix = f"code/{manifest.target}/"
     for path, view in entries.items():
-        if path.startswith("models/"):      # large: not copied
+        if path.startswith("models/"):  # large: not copied
             models[path.removeprefix("models/")] = view
             continue
         content = bytes(view)
         if path.startswith(prefix) and path.endswith(".pyc"):
             name, is_package = _module_name(path, prefix, where)
             if name in modules:
-                raise BundleError(f"{where}: module {name} is there twice, as a module and as a package; compile it "
-                                  "again")
-            if content[:len(_HEADER)] != _HEADER:
+                raise BundleError(
+                    f"{where}: module {name} is there twice, as a module and as a package; compile it again"
+                )
+            if content[: len(_HEADER)] != _HEADER:
                 raise BundleError(
                     f"{where}: {path}: expected the header of a .pyc for Python {TARGET} with an unchecked hash, got "
-                    f"{content[:len(_HEADER)].hex()}; compile it again")
-            modules[name] = Module(is_package, content[len(_HEADER):])
+                    f"{content[: len(_HEADER)].hex()}; compile it again"
+                )
+            modules[name] = Module(is_package, content[len(_HEADER) :])
         elif path.startswith("files/"):
             files[path.removeprefix("files/")] = content
         elif path.startswith("texts/"):
             texts[_text_digest(path, where)] = content
         else:
-            raise BundleError(f"{where}: {path}: expected {prefix}….pyc, files/…, texts/… or models/…; compile it again")
+            raise BundleError(
+                f"{where}: {path}: expected {prefix}….pyc, files/…, texts/… or models/…; compile it again"
+            )
     if models.keys() != set(manifest.models):
-        raise BundleError(f"{where}: the manifest names the models {sorted(manifest.models)}, the bundle has {sorted(models)}; "
-                          "compile it again")
+        raise BundleError(
+            f"{where}: the manifest names the models {sorted(manifest.models)}, the bundle has {sorted(models)}; "
+            "compile it again"
+        )
     if manifest.kind == "task" and manifest.entry.partition(":")[0] not in modules:
         raise BundleError(f"{where}: entry {manifest.entry}: the bundle has no such module; compile it again")
     return Bundle(
-        manifest, MappingProxyType(modules), MappingProxyType(files), MappingProxyType(texts),
-        hashlib.sha256(encoded).digest(), signed_by, where, MappingProxyType(models))
+        manifest,
+        MappingProxyType(modules),
+        MappingProxyType(files),
+        MappingProxyType(texts),
+        hashlib.sha256(encoded).digest(),
+        signed_by,
+        where,
+        MappingProxyType(models),
+    )
 
 
 def module_path(name, is_package):
@@ -222,12 +251,16 @@ def _lay_out(manifest, modules, files, texts, models):
     check_manifest(manifest, fields.shown(manifest.name).strip("'"))
     encoded = msgpack.packb(_fields_of(manifest))
     if len(encoded) > MAX_MANIFEST_BYTES:
-        raise BundleError(f"{manifest.name}: its manifest would have {len(encoded):,} bytes, expected at most {MAX_MANIFEST_BYTES:,}; leave files out")
+        raise BundleError(
+            f"{manifest.name}: its manifest would have {len(encoded):,} bytes, expected at most {MAX_MANIFEST_BYTES:,};"
+            " leave files out"
+        )
     return manifest, encoded, entries
 
 
 def check_manifest(manifest, where):
-    """BundleError, naming `where`, for a Manifest that says what none may; what is read from a bundle has been checked so."""
+    """BundleError, naming `where`, for a Manifest that says what none may; what is read from a bundle has been checked
+    so."""
     _manifest_from(_fields_of(manifest), where)
 
 
@@ -242,9 +275,16 @@ def _fields_of(manifest):
         "python": {"target": manifest.target, "magic": manifest.magic, "exact": manifest.exact_python},
         "architecture": manifest.architecture,
         "optimize": manifest.optimize,
-        "limits": {name: manifest.limits[name] for name in (*LIMIT_NAMES, *(manifest.limits.keys() - LIMIT_NAMES)) if name in manifest.limits},
-        "permissions": {name: list(manifest.permissions[name]) for name in PERMISSION_NAMES
-                        if manifest.permissions[name] or name not in fields.LATER_GRANTS},
+        "limits": {
+            name: manifest.limits[name]
+            for name in (*LIMIT_NAMES, *(manifest.limits.keys() - LIMIT_NAMES))
+            if name in manifest.limits
+        },
+        "permissions": {
+            name: list(manifest.permissions[name])
+            for name in PERMISSION_NAMES
+            if manifest.permissions[name] or name not in fields.LATER_GRANTS
+        },
         "models": list(manifest.models),
         "priority": manifest.priority,
         "fresh": manifest.fresh,
@@ -261,7 +301,7 @@ def _read_source(source):
         if "\0" in where:
             raise ValueError
         os.fsencode(where)
-    except (TypeError, ValueError):     # of the second kind are names that no file can have
+    except TypeError, ValueError:  # of the second kind are names that no file can have
         raise BundleError(f"expected a path or the bytes of a bundle, got {fields.shown(source)}") from None
     try:
         with open(source, "rb", buffering=0) as file:
@@ -271,7 +311,7 @@ def _read_source(source):
                 while more := file.readinto(room[read:]):
                     read += more
             del data[read:]
-            while more := file.read(MAX_BYTES + 1 - len(data)):     # of what has no size, a pipe
+            while more := file.read(MAX_BYTES + 1 - len(data)):  # of what has no size, a pipe
                 data += more
     except OSError as error:
         raise BundleError(f"{where}: can't read the bundle: {error.strerror}") from error
@@ -291,8 +331,9 @@ def _decode_manifest(encoded, where):
     version = found.get("format_version")
     if type(version) is not int or version != FORMAT_VERSION:
         raise BundleError(
-            f"{where}: bundle format {fields.shown(version)}, this host reads format {FORMAT_VERSION}; compile it again with this "
-            "host's tools/compile_cloud.py")
+            f"{where}: bundle format {fields.shown(version)}, this host reads format {FORMAT_VERSION}; compile it again"
+            " with this host's tools/compile_cloud.py"
+        )
     if canonical != encoded:
         raise BundleError(f"{where}: {_MANIFEST}: not as the compiler writes it (a key twice?); compile it again")
     return found
@@ -304,7 +345,8 @@ def _check_signature(encoded, signature, where, trust, allow_unsigned):
             return None
         raise BundleError(
             f"{where}: not signed; compile it with --sign KEY, or, while developing, allow unsigned bundles "
-            "(--allow-unsigned; allow_unsigned in Host and host.yaml)")
+            "(--allow-unsigned; allow_unsigned in Host and host.yaml)"
+        )
     public = signing.check_signature(encoded, signature, where)
     if trust is not None and (not allow_unsigned or public in trust.keys):
         return trust.verify(encoded, signature, where)
@@ -312,7 +354,8 @@ def _check_signature(encoded, signature, where, trust, allow_unsigned):
         return None
     raise BundleError(
         f"{where}: signed with the key {signing.fingerprint(public)}, but this host has no trust store; give it one "
-        "with the signer's .pub line in it")
+        "with the signer's .pub line in it"
+    )
 
 
 def _manifest_from(found, where):
@@ -327,18 +370,33 @@ def _manifest_from(found, where):
     task = kind == "task"
     manifest = Manifest(
         name=check.text("name", fields.NAME, 64, "a name of lower-case letters, digits, '-' and '_', such as digits"),
-        version=check.text("version", fields.VERSION if task else fields.EXACT_PYTHON, fields.MAX_VERSION_CHARS, "a version such as 1.2.0"),
-        entry=check.text("entry", fields.ENTRY, fields.MAX_ENTRY_CHARS, "`module:function`") if task else check.get("entry", type(None)),
+        version=check.text(
+            "version",
+            fields.VERSION if task else fields.EXACT_PYTHON,
+            fields.MAX_VERSION_CHARS,
+            "a version such as 1.2.0",
+        ),
+        entry=(
+            check.text("entry", fields.ENTRY, fields.MAX_ENTRY_CHARS, "`module:function`")
+            if task
+            else check.get("entry", type(None))
+        ),
         kind=kind,
         target=python.text("target", fields.TARGET, 4, "a Python version such as 3.14"),
         magic=python.get("magic", bytes),
-        exact_python=python.get("exact", str, type(None)) and python.text("exact", fields.EXACT_PYTHON, 64, "a Python version such as 3.14.8"),
+        exact_python=python.get("exact", str, type(None))
+        and python.text("exact", fields.EXACT_PYTHON, 64, "a Python version such as 3.14.8"),
         architecture=check.text("architecture", fields.ARCHITECTURE, 64, "an architecture such as x86_64"),
         optimize=check.whole("optimize", 0, 2),
         limits={name: limits.limit(name) for name in LIMIT_NAMES if name in limits.fields},
-        permissions={name: permissions.texts(name, *fields.GRANTS[name], fields.MAX_GRANT_CHARS, fields.MAX_PERMISSIONS)
-                     for name in PERMISSION_NAMES if name in permissions.fields or name not in fields.LATER_GRANTS},
-        models=check.texts("models", fields.MODEL, "the name of a model, such as digits", fields.MAX_MODEL_CHARS, fields.MAX_MODELS),
+        permissions={
+            name: permissions.texts(name, *fields.GRANTS[name], fields.MAX_GRANT_CHARS, fields.MAX_PERMISSIONS)
+            for name in PERMISSION_NAMES
+            if name in permissions.fields or name not in fields.LATER_GRANTS
+        },
+        models=check.texts(
+            "models", fields.MODEL, "the name of a model, such as digits", fields.MAX_MODEL_CHARS, fields.MAX_MODELS
+        ),
         priority=check.whole("priority", fields.MIN_PRIORITY, fields.MAX_PRIORITY),
         fresh=check.get("fresh", bool),
         files={path: _file_record(record, path, where) for path, record in check.get("files", dict).items()},
@@ -348,8 +406,25 @@ def _manifest_from(found, where):
     limits.only(LIMIT_NAMES)
     permissions.only(PERMISSION_NAMES)
     python.only(("target", "magic", "exact"))
-    check.only(("format", "format_version", "kind", "name", "version", "entry", "python", "architecture", "optimize",
-                "limits", "permissions", "models", "priority", "fresh", "files"))
+    check.only(
+        (
+            "format",
+            "format_version",
+            "kind",
+            "name",
+            "version",
+            "entry",
+            "python",
+            "architecture",
+            "optimize",
+            "limits",
+            "permissions",
+            "models",
+            "priority",
+            "fresh",
+            "files",
+        )
+    )
     return manifest
 
 
@@ -361,7 +436,9 @@ class _Fields:
 
     def refuse(self, name, expected, got):
         raise BundleError(
-            f"{self._where}: {_MANIFEST}: {self._prefix}{name}: expected {expected}, got {fields.shown(got)}; compile it again")
+            f"{self._where}: {_MANIFEST}: {self._prefix}{name}: expected {expected}, got {fields.shown(got)}; compile"
+            " it again"
+        )
 
     def get(self, name, *kinds):
         value = self.fields.get(name)
@@ -406,9 +483,17 @@ class _Fields:
 
 
 def _file_record(record, path, where):
-    if (type(path) is not str or type(record) is not list or len(record) != 2 or type(record[0]) is not bytes
-            or len(record[0]) != 32 or type(record[1]) is not int):
-        raise BundleError(f"{where}: {_MANIFEST}: files: {fields.shown(path)}: expected a SHA-256 and a size; compile it again")
+    if (
+        type(path) is not str
+        or type(record) is not list
+        or len(record) != 2
+        or type(record[0]) is not bytes
+        or len(record[0]) != 32
+        or type(record[1]) is not int
+    ):
+        raise BundleError(
+            f"{where}: {_MANIFEST}: files: {fields.shown(path)}: expected a SHA-256 and a size; compile it again"
+        )
     return FileRecord(*record)
 
 
@@ -416,37 +501,44 @@ def _check_target(manifest, where):
     if manifest.target != TARGET:
         raise BundleError(
             f"{where}: compiled for Python {manifest.target}, this host runs {TARGET}; compile again with --target "
-            f"{TARGET}")
+            f"{TARGET}"
+        )
     if manifest.magic != MAGIC:
         raise BundleError(
             f"{where}: compiled by a Python {manifest.target} with bytecode magic {manifest.magic.hex()}, this "
-            f"host's is {MAGIC.hex()}; compile again with the host's Python")
+            f"host's is {MAGIC.hex()}; compile again with the host's Python"
+        )
     running = sys.version.split()[0]
     if manifest.exact_python not in (None, running):
         raise BundleError(
             f"{where}: made for exactly Python {manifest.exact_python}, this host runs {running}; build it again with "
-            "`python -m vmhost.stdlib`")
+            "`python -m vmhost.stdlib`"
+        )
     if manifest.architecture not in (ANY_ARCHITECTURE, os.uname().machine):
         raise BundleError(
             f"{where}: compiled for {manifest.architecture}, this host is {os.uname().machine}; compile it again for "
-            "this architecture")
+            "this architecture"
+        )
 
 
 def _check_files(manifest, entries, where):
     for path, content in entries.items():
         record = manifest.files.get(path)
         if record is None:
-            raise BundleError(f"{where}: {path}: in the bundle but not in its manifest; it was added later: get it "
-                              "again")
+            raise BundleError(
+                f"{where}: {path}: in the bundle but not in its manifest; it was added later: get it again"
+            )
         if len(content) != record.size:
             raise BundleError(
                 f"{where}: {path}: altered: expected {record.size} bytes, got {len(content)}; compile it or get it "
-                "again")
+                "again"
+            )
         found = hashlib.sha256(content).digest()
         if found != record.sha256:
             raise BundleError(
                 f"{where}: {path}: altered: expected SHA-256 {record.sha256.hex()[:16]}…, got {found.hex()[:16]}…; "
-                "compile it or get it again")
+                "compile it or get it again"
+            )
     missing = manifest.files.keys() - entries.keys()
     if missing:
         raise BundleError(f"{where}: {min(missing)}: in the manifest but not in the bundle; compile it or get it again")

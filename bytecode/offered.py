@@ -1,4 +1,5 @@
-"""What a sealed VM offers to a task: which modules of the standard library, and where the sources of all that is in the system bundle lie.
+"""What a sealed VM offers to a task: which modules of the standard library, and where the sources of all that is in the
+system bundle lie.
 
 `vmhost.stdlib` builds the bundle from it; the import closure says by it what a task can import.
 """
@@ -10,7 +11,8 @@ from pathlib import Path
 
 # Native modules, built in or from lib-dynload, that a VM may load. Which of their names remain, and under which
 # permissions they work, is the business of the isolation layer.
-NATIVE_MODULES = frozenset("""
+NATIVE_MODULES = frozenset(
+    """
     _abc _ast _asyncio _bisect _blake2 _bz2 _codecs _codecs_cn _codecs_hk _codecs_iso2022 _codecs_jp _codecs_kr
     _codecs_tw _collections _contextvars _csv _datetime _decimal _elementtree _functools _hashlib _heapq _hmac _io _json
     _locale _lzma _md5 _multibytecodec _opcode _operator _pickle _random _sha1 _sha2 _sha3 _signal _socket
@@ -18,7 +20,8 @@ NATIVE_MODULES = frozenset("""
     _warnings _weakref _zoneinfo _zstd array atexit binascii builtins cmath errno gc itertools marshal math mmap posix
     pyexpat select sys time unicodedata zlib
     vmhost.engine._array
-""".split())
+""".split()
+)
 
 _NO_PROCESSES = "a VM starts no processes; run the work in the task itself, or start the process on the host"
 _NO_COMPILER = "a VM has no compiler"
@@ -31,36 +34,100 @@ _NO_GUI = "a VM has no display"
 
 # Standard-library modules (with all that is below them) that are neither in the bundle nor on the list above, and why.
 LEFT_OUT = {
-    "__hello__": _HOST_TOOL, "__phello__": _HOST_TOOL, "this": _HOST_TOOL,
-    "_aix_support": _OTHER_SYSTEM, "_android_support": _OTHER_SYSTEM, "_apple_support": _OTHER_SYSTEM,
-    "_ios_support": _OTHER_SYSTEM, "_osx_support": _OTHER_SYSTEM,
+    "__hello__": _HOST_TOOL,
+    "__phello__": _HOST_TOOL,
+    "this": _HOST_TOOL,
+    "_aix_support": _OTHER_SYSTEM,
+    "_android_support": _OTHER_SYSTEM,
+    "_apple_support": _OTHER_SYSTEM,
+    "_ios_support": _OTHER_SYSTEM,
+    "_osx_support": _OTHER_SYSTEM,
     "nturl2path": _OTHER_SYSTEM,
-    "asyncio.windows_events": _OTHER_SYSTEM, "asyncio.windows_utils": _OTHER_SYSTEM,
-    "encodings.mbcs": _OTHER_SYSTEM, "encodings.oem": _OTHER_SYSTEM,
-    "msvcrt": _OTHER_SYSTEM, "winreg": _OTHER_SYSTEM, "winsound": _OTHER_SYSTEM, "nt": _OTHER_SYSTEM,
-    "_curses": _NO_TERMINAL, "_pyrepl": _NO_TERMINAL, "curses": _NO_TERMINAL, "getpass": _NO_TERMINAL,
+    "asyncio.windows_events": _OTHER_SYSTEM,
+    "asyncio.windows_utils": _OTHER_SYSTEM,
+    "encodings.mbcs": _OTHER_SYSTEM,
+    "encodings.oem": _OTHER_SYSTEM,
+    "msvcrt": _OTHER_SYSTEM,
+    "winreg": _OTHER_SYSTEM,
+    "winsound": _OTHER_SYSTEM,
+    "nt": _OTHER_SYSTEM,
+    "_curses": _NO_TERMINAL,
+    "_pyrepl": _NO_TERMINAL,
+    "curses": _NO_TERMINAL,
+    "getpass": _NO_TERMINAL,
     "pty": _NO_TERMINAL,
-    "readline": _NO_TERMINAL, "rlcompleter": _NO_TERMINAL, "termios": _NO_TERMINAL, "tty": _NO_TERMINAL,
+    "readline": _NO_TERMINAL,
+    "rlcompleter": _NO_TERMINAL,
+    "termios": _NO_TERMINAL,
+    "tty": _NO_TERMINAL,
     "cmd": _NO_TERMINAL,
-    "_tkinter": _NO_GUI, "idlelib": _NO_GUI, "tkinter": _NO_GUI, "turtle": _NO_GUI, "turtledemo": _NO_GUI,
-    "antigravity": _NO_GUI, "webbrowser": _NO_GUI,
-    "bdb": _HOST_TOOL, "pdb": _HOST_TOOL, "pydoc": _HOST_TOOL, "pydoc_data": _HOST_TOOL, "cProfile": _HOST_TOOL,
-    "_lsprof": _HOST_TOOL, "profile": _HOST_TOOL, "pstats": _HOST_TOOL, "trace": _HOST_TOOL, "tabnanny": _HOST_TOOL,
-    "pyclbr": _HOST_TOOL, "modulefinder": _HOST_TOOL, "zipapp": _HOST_TOOL, "test": _HOST_TOOL, "venv": _HOST_TOOL,
-    "ensurepip": _HOST_TOOL, "lib2to3": _HOST_TOOL, "pip": _HOST_TOOL, "profiling": _HOST_TOOL,
+    "_tkinter": _NO_GUI,
+    "idlelib": _NO_GUI,
+    "tkinter": _NO_GUI,
+    "turtle": _NO_GUI,
+    "turtledemo": _NO_GUI,
+    "antigravity": _NO_GUI,
+    "webbrowser": _NO_GUI,
+    "bdb": _HOST_TOOL,
+    "pdb": _HOST_TOOL,
+    "pydoc": _HOST_TOOL,
+    "pydoc_data": _HOST_TOOL,
+    "cProfile": _HOST_TOOL,
+    "_lsprof": _HOST_TOOL,
+    "profile": _HOST_TOOL,
+    "pstats": _HOST_TOOL,
+    "trace": _HOST_TOOL,
+    "tabnanny": _HOST_TOOL,
+    "pyclbr": _HOST_TOOL,
+    "modulefinder": _HOST_TOOL,
+    "zipapp": _HOST_TOOL,
+    "test": _HOST_TOOL,
+    "venv": _HOST_TOOL,
+    "ensurepip": _HOST_TOOL,
+    "lib2to3": _HOST_TOOL,
+    "pip": _HOST_TOOL,
+    "profiling": _HOST_TOOL,
     "asyncio.tools": _HOST_TOOL,
-    "_distutils_system_mod": _HOST_TOOL, "_ctypes_test": _HOST_TOOL, "xxlimited": _HOST_TOOL, "xxsubtype": _HOST_TOOL,
-    "code": _NO_COMPILER, "codeop": _NO_COMPILER, "compileall": _NO_COMPILER, "doctest": _NO_COMPILER,
-    "py_compile": _NO_COMPILER, "runpy": _NO_COMPILER, "symtable": _NO_COMPILER, "_symtable": _NO_COMPILER,
-    "timeit": _NO_COMPILER, "site": _NO_COMPILER, "sitecustomize": _NO_COMPILER, "usercustomize": _NO_COMPILER,
-    "_posixsubprocess": _NO_PROCESSES, "_multiprocessing": _NO_PROCESSES, "_posixshmem": _NO_PROCESSES,
-    "multiprocessing": _NO_PROCESSES, "concurrent.futures.process": _NO_PROCESSES,
-    "_interpreters": _NO_INTERPRETERS, "_interpchannels": _NO_INTERPRETERS, "_interpqueues": _NO_INTERPRETERS,
-    "concurrent.interpreters": _NO_INTERPRETERS, "concurrent.futures.interpreter": _NO_INTERPRETERS,
-    "_ctypes": _PROCESS_WIDE, "ctypes": _PROCESS_WIDE, "_imp": _PROCESS_WIDE, "_remote_debugging": _PROCESS_WIDE,
-    "_tracemalloc": _PROCESS_WIDE, "tracemalloc": _PROCESS_WIDE, "faulthandler": _PROCESS_WIDE, "fcntl": _PROCESS_WIDE,
-    "grp": _PROCESS_WIDE, "pwd": _PROCESS_WIDE, "resource": _PROCESS_WIDE, "syslog": _PROCESS_WIDE,
-    "_dbm": "no build of it runs in a VM; use sqlite3", "_gdbm": "no build of it runs in a VM; use sqlite3",
+    "_distutils_system_mod": _HOST_TOOL,
+    "_ctypes_test": _HOST_TOOL,
+    "xxlimited": _HOST_TOOL,
+    "xxsubtype": _HOST_TOOL,
+    "code": _NO_COMPILER,
+    "codeop": _NO_COMPILER,
+    "compileall": _NO_COMPILER,
+    "doctest": _NO_COMPILER,
+    "py_compile": _NO_COMPILER,
+    "runpy": _NO_COMPILER,
+    "symtable": _NO_COMPILER,
+    "_symtable": _NO_COMPILER,
+    "timeit": _NO_COMPILER,
+    "site": _NO_COMPILER,
+    "sitecustomize": _NO_COMPILER,
+    "usercustomize": _NO_COMPILER,
+    "_posixsubprocess": _NO_PROCESSES,
+    "_multiprocessing": _NO_PROCESSES,
+    "_posixshmem": _NO_PROCESSES,
+    "multiprocessing": _NO_PROCESSES,
+    "concurrent.futures.process": _NO_PROCESSES,
+    "_interpreters": _NO_INTERPRETERS,
+    "_interpchannels": _NO_INTERPRETERS,
+    "_interpqueues": _NO_INTERPRETERS,
+    "concurrent.interpreters": _NO_INTERPRETERS,
+    "concurrent.futures.interpreter": _NO_INTERPRETERS,
+    "_ctypes": _PROCESS_WIDE,
+    "ctypes": _PROCESS_WIDE,
+    "_imp": _PROCESS_WIDE,
+    "_remote_debugging": _PROCESS_WIDE,
+    "_tracemalloc": _PROCESS_WIDE,
+    "tracemalloc": _PROCESS_WIDE,
+    "faulthandler": _PROCESS_WIDE,
+    "fcntl": _PROCESS_WIDE,
+    "grp": _PROCESS_WIDE,
+    "pwd": _PROCESS_WIDE,
+    "resource": _PROCESS_WIDE,
+    "syslog": _PROCESS_WIDE,
+    "_dbm": "no build of it runs in a VM; use sqlite3",
+    "_gdbm": "no build of it runs in a VM; use sqlite3",
     "dbm": "no build of it runs in a VM; use sqlite3",
     "shelve": "it stores through dbm and pickle; use sqlite3 or json",
 }
@@ -79,27 +146,66 @@ _SIGNALS = "signals belong to the whole process; use vmhost.guest.deadline(), or
 REFUSED_NAMES = {
     "concurrent.futures.ProcessPoolExecutor": _NO_PROCESSES,
     "concurrent.futures.InterpreterPoolExecutor": _NO_INTERPRETERS,
-    **{f"signal.{name}": _SIGNALS for name in (
-        "alarm", "pthread_kill", "pthread_sigmask", "raise_signal", "set_wakeup_fd", "setitimer", "siginterrupt",
-        "signal")},
-    **{f"os.{name}": _NO_PROCESSES for name in (
-        "execl", "execle", "execlp", "execlpe", "execv", "execve", "execvp", "execvpe", "fork", "forkpty", "popen",
-        "posix_spawn", "posix_spawnp", "spawnl", "spawnle", "spawnlp", "spawnlpe", "spawnv", "spawnve", "spawnvp",
-        "spawnvpe", "system")},
+    **{
+        f"signal.{name}": _SIGNALS
+        for name in (
+            "alarm",
+            "pthread_kill",
+            "pthread_sigmask",
+            "raise_signal",
+            "set_wakeup_fd",
+            "setitimer",
+            "siginterrupt",
+            "signal",
+        )
+    },
+    **{
+        f"os.{name}": _NO_PROCESSES
+        for name in (
+            "execl",
+            "execle",
+            "execlp",
+            "execlpe",
+            "execv",
+            "execve",
+            "execvp",
+            "execvpe",
+            "fork",
+            "forkpty",
+            "popen",
+            "posix_spawn",
+            "posix_spawnp",
+            "spawnl",
+            "spawnle",
+            "spawnlp",
+            "spawnlpe",
+            "spawnv",
+            "spawnve",
+            "spawnvp",
+            "spawnvpe",
+            "system",
+        )
+    },
     **{f"os.{name}": _PROCESS_WIDE for name in ("_exit", "abort", "kill", "killpg", "setuid", "setgid", "nice")},
 }
 
 # Modules that exist once another one has been imported, without a file of their own.
-ALIASES = frozenset({
-    "__main__",
-    "collections.abc", "os.path", "pyexpat.errors", "pyexpat.model", "xml.parsers.expat.errors",
-    "xml.parsers.expat.model",
-})
+ALIASES = frozenset(
+    {
+        "__main__",
+        "collections.abc",
+        "os.path",
+        "pyexpat.errors",
+        "pyexpat.model",
+        "xml.parsers.expat.errors",
+        "xml.parsers.expat.model",
+    }
+)
 
-_VMHOST = Path(__file__).parents[1]        # the package above; in a checkout its folder holds a link to this one
+_VMHOST = Path(__file__).parents[1]  # the package above; in a checkout its folder holds a link to this one
 GUEST, _ENGINE = _VMHOST / "guest", _VMHOST / "engine"
 _STUB = b'"""Inside a VM this package holds the guest runtime only."""\n'
-_OUTSIDE = ("testing.py",)        # in vmhost/guest/, but never inside a VM
+_OUTSIDE = ("testing.py",)  # in vmhost/guest/, but never inside a VM
 _NOT_LIBRARY = ("__pycache__", "lib-dynload", "site-packages", "dist-packages")
 
 
@@ -125,8 +231,10 @@ def library_sources():
     for folder, subfolders, files in os.walk(root):
         inside = Path(folder).relative_to(root).parts
         subfolders[:] = sorted(
-            sub for sub in subfolders
-            if sub not in _NOT_LIBRARY and sub.isidentifier() and left_out(".".join((*inside, sub))) is None)
+            sub
+            for sub in subfolders
+            if sub not in _NOT_LIBRARY and sub.isidentifier() and left_out(".".join((*inside, sub))) is None
+        )
         for file in sorted(files):
             stem, suffix = os.path.splitext(file)
             if suffix != ".py" or stem == "__main__" or stem.startswith("_sysconfigdata"):
@@ -152,9 +260,12 @@ def guest_sources(guest=GUEST):
 
 
 def engine_sources():
-    """The engine's Python that runs inside a VM: the package itself, `vmhost.engine.models` and `vmhost.engine.numpy`."""
-    sources = {"vmhost.engine": (_ENGINE / "__init__.py", (_ENGINE / "__init__.py").read_bytes(), True),
-               "vmhost.engine.models": (_ENGINE / "models.py", (_ENGINE / "models.py").read_bytes(), False)}
+    """The engine's Python that runs inside a VM: the package itself, `vmhost.engine.models` and
+    `vmhost.engine.numpy`."""
+    sources = {
+        "vmhost.engine": (_ENGINE / "__init__.py", (_ENGINE / "__init__.py").read_bytes(), True),
+        "vmhost.engine.models": (_ENGINE / "models.py", (_ENGINE / "models.py").read_bytes(), False),
+    }
     for path in sorted((_ENGINE / "numpy").rglob("*.py")):
         is_package = path.stem == "__init__"
         parts = ("vmhost", *path.relative_to(_VMHOST).with_suffix("").parts)

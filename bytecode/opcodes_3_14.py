@@ -7,9 +7,8 @@ is a kind here, what it checks itself is plain `obj`.
 
 Effects read `inputs -- outputs`, deepest slot first. `obj*oparg` repeats a slot, `=0` leaves input 0 as it was (with
 what it borrows), `a|b` allows either kind. Rows whose `rule` is set have an effect that depends on more than the
-operand; `vmhost.bytecode.verifier.flow` has a function of that name, and the text then says what is popped and pushed at
-least.
-"""
+operand; `vmhost.bytecode.verifier.flow` has a function of that name, and the text then says what is popped and pushed
+at least."""
 
 from collections import namedtuple
 
@@ -232,8 +231,8 @@ SET_BY_NAME = "__conditional_annotations__"
 # does not once it is specialised for `len`, `isinstance` or `list.append`.
 STOPPABLE = frozenset({"JUMP_BACKWARD"})
 
-# YIELD_VALUE's operand -> what the RESUME after it may say: after `yield`; after `yield from` or `await`, where it does not
-# look at the eval breaker, as what is delegated to does
+# YIELD_VALUE's operand -> what the RESUME after it may say: after `yield`; after `yield from` or `await`, where it does
+# not look at the eval breaker, as what is delegated to does
 RESUME_AFTER = {0: frozenset({1}), 1: frozenset({2, 3})}
 
 # flags of code objects that the compiler sets

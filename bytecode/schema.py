@@ -1,4 +1,5 @@
-"""JSON schemas as this project means them: a pattern matches a text as a whole, a text is one that UTF-8 can say, whole numbers are ints.
+"""JSON schemas as this project means them: a pattern matches a text as a whole, a text is one that UTF-8 can say, whole
+numbers are ints.
 
 JSON Schema itself lets `$` match before a last line break, and 1.0 be a whole number.
 """
@@ -28,6 +29,9 @@ def _is_number(_checker, instance):
 
 
 _Validator = jsonschema.validators.extend(
-    jsonschema.Draft202012Validator, {"pattern": _pattern},
-    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine_many({
-        "integer": lambda _checker, instance: type(instance) is int, "number": _is_number}))
+    jsonschema.Draft202012Validator,
+    {"pattern": _pattern},
+    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine_many(
+        {"integer": lambda _checker, instance: type(instance) is int, "number": _is_number}
+    ),
+)

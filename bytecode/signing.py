@@ -50,7 +50,8 @@ class SigningKey:
         path = Path(path)
         public = path.with_name(path.name + ".pub")
         pem = self._private.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
         line = format_public_key(name or path.stem, self.public)
         for target, content, mode in ((path, pem, 0o600), (public, line.encode(), 0o644)):
             try:
@@ -83,17 +84,20 @@ def load_key(path):
             pem = file.read(1 << 16)
     except OSError as error:
         raise SigningError(
-            f"{path}: can't read the signing key: {error.strerror}; make one with `vmhost keys new NAME`") from error
+            f"{path}: can't read the signing key: {error.strerror}; make one with `vmhost keys new NAME`"
+        ) from error
     if mode & 0o077:
         raise SigningError(
-            f"{path}: expected a key that only its owner can read, got mode {mode:04o}; run `chmod 600 {path}`")
+            f"{path}: expected a key that only its owner can read, got mode {mode:04o}; run `chmod 600 {path}`"
+        )
     try:
         private = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise SigningError(f"{path}: expected an unencrypted Ed25519 private key in PEM, got something else") from error
     if not isinstance(private, Ed25519PrivateKey):
-        raise SigningError(f"{path}: expected an Ed25519 key, got {type(private).__name__}; make one with `vmhost "
-                           "keys`")
+        raise SigningError(
+            f"{path}: expected an Ed25519 key, got {type(private).__name__}; make one with `vmhost keys`"
+        )
     return SigningKey(private)
 
 
@@ -136,7 +140,8 @@ class TrustStore:
             known = ", ".join(sorted(self.keys.values())) or "none"
             raise BundleError(
                 f"{where}: signed with the key {fingerprint(public)}, which this host does not trust (it trusts: "
-                f"{known}); add the signer's .pub line to the trust store, or sign with a trusted key")
+                f"{known}); add the signer's .pub line to the trust store, or sign with a trusted key"
+            )
         return self.keys[public]
 
 
@@ -149,12 +154,14 @@ def check_signature(manifest, signature, where):
     """The public key (32 bytes) whose signature over `manifest` this is; BundleError if the signature doesn't match."""
     if len(signature) != SIGNATURE_BYTES:
         raise BundleError(
-            f"{where}: signature: expected {SIGNATURE_BYTES} bytes, got {len(signature)}; sign and compile it again")
+            f"{where}: signature: expected {SIGNATURE_BYTES} bytes, got {len(signature)}; sign and compile it again"
+        )
     public = signature[:PUBLIC_BYTES]
     if not ed25519.matches(public, signature[PUBLIC_BYTES:], manifest):
         raise BundleError(
             f"{where}: the signature does not belong to this manifest: altered after signing, or the signature is of "
-            "another bundle; get the bundle again from who signed it")
+            "another bundle; get the bundle again from who signed it"
+        )
     return public
 
 
@@ -168,7 +175,7 @@ def _parse_public_key(line, where):
     try:
         kind, text, name = parts
         public = base64.b64decode(text, validate=True)
-    except (ValueError, binascii.Error):
+    except ValueError, binascii.Error:
         kind, public, name = None, b"", ""
     if kind != "ed25519" or len(public) != PUBLIC_BYTES:
         raise SigningError(f"{where}: expected `ed25519 <base64 of 32 bytes> <name>`, got {line.strip()[:60]!r}")

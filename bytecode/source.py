@@ -16,7 +16,7 @@ from types import CodeType
 from .corrections import compile_corrected
 from .errors import CompileError, Diagnostic
 
-_warnings_lock = threading.Lock()       # warnings.catch_warnings changes what all threads see
+_warnings_lock = threading.Lock()  # warnings.catch_warnings changes what all threads see
 
 
 def parse(source, shown):
@@ -44,8 +44,12 @@ def _without_docstrings(tree):
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         body = node.body
-        while body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant) and (
-                isinstance(body[0].value.value, str)):      # a second one would become the docstring
+        while (
+            body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+            and (isinstance(body[0].value.value, str))
+        ):  # a second one would become the docstring
             first = body.pop(0)
             if not body and not isinstance(node, ast.Module):
                 body.append(ast.copy_location(ast.Pass(), first))
@@ -55,17 +59,17 @@ def _without_docstrings(tree):
 def _settled(code):
     """`code`, with those constants shared that CPython shares or not as the process has interned their strings before.
 
-    Two kinds are known. The body of a nested class holds its qualified name as a constant and as `co_qualname`, which is
-    interned; that stays one object, written once, only where no equal string was interned already. And a set or slice of
-    strings that several functions hold is one object until one of its strings is replaced by an interned one.
+    Two kinds are known. The body of a nested class holds its qualified name as a constant and as `co_qualname`, which
+    is interned; that stays one object, written once, only where no equal string was interned already. And a set or
+    slice of strings that several functions hold is one object until one of its strings is replaced by an interned one.
 
     Here both are one object, in any process. Which code objects are rebuilt for it depends on values alone, never on
-    identities: a code object that was rebuilt shares its tuples of names with no other, and marshal tells that apart too.
-    """
+    identities: a code object that was rebuilt shares its tuples of names with no other, and marshal tells that apart
+    too."""
     shared, pending = {}, [code]
     while pending:
         inner = pending.pop()
-        if not inner.co_qualname.isidentifier():        # those are interned as constants anyway
+        if not inner.co_qualname.isidentifier():  # those are interned as constants anyway
             shared[inner.co_qualname] = sys.intern(inner.co_qualname)
         pending += [constant for constant in inner.co_consts if isinstance(constant, CodeType)]
     return _with_constants(code, shared, {})
@@ -84,7 +88,8 @@ def _with_constants(code, shared, known):
                 new.append(_with_constants(constant, shared, known))
                 changed = changed or new[-1] is not constant
             elif (type(constant) is str and constant in shared) or (
-                    isinstance(constant, (frozenset, slice)) and _has_text(constant)):
+                isinstance(constant, (frozenset, slice)) and _has_text(constant)
+            ):
                 new.append(shared.setdefault(_value(constant), constant))
                 changed = True
             else:
@@ -100,7 +105,8 @@ def _members(constant):
 
 def _has_text(constant):
     return isinstance(constant, str) or (
-        isinstance(constant, (tuple, frozenset, slice)) and any(map(_has_text, _members(constant))))
+        isinstance(constant, (tuple, frozenset, slice)) and any(map(_has_text, _members(constant)))
+    )
 
 
 def _value(constant):
@@ -111,7 +117,7 @@ def _value(constant):
         return type(constant), *map(_value, _members(constant))
     if isinstance(constant, frozenset):
         return frozenset, frozenset(map(_value, constant))
-    return type(constant), repr(constant)       # 0.0 is not -0.0, nor 1 True
+    return type(constant), repr(constant)  # 0.0 is not -0.0, nor 1 True
 
 
 @contextlib.contextmanager

@@ -30,8 +30,10 @@ _ELSEWHERE = "leave them where they are, and grant their folder under permission
 _SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _QUANTITY = re.compile(r"([0-9.]+) ?([A-Za-z]+)")
-_YAML_ADVICE = {            # what the YAML reader found, in its words -> what the author most likely did
-    "mapping values are not allowed here": "indent the keys of one level alike, and put a text with ': ' in it in quotes",
+_YAML_ADVICE = {  # what the YAML reader found, in its words -> what the author most likely did
+    "mapping values are not allowed here": (
+        "indent the keys of one level alike, and put a text with ': ' in it in quotes"
+    ),
     "found character '\\t' that cannot start any token": "indent with spaces",
     "could not find expected ':'": "write each line as `key: value`",
 }
@@ -43,8 +45,8 @@ class TaskSpec:
 
     `limits` has those of memory_bytes, wall_time_s, cpu_time_s, stack_bytes, concurrency that are written;
     `permissions` all of GRANTS, as tuples of str. `files` are paths below `folder`
-    with `/`, patterns resolved, sorted; `models` maps names to such paths, sorted by name. `lines` maps a key's path ("limits.memory") to its line.
-    """
+    with `/`, patterns resolved, sorted; `models` maps names to such paths, sorted by name. `lines` maps a key's path
+    ("limits.memory") to its line."""
 
     folder: Path
     file: str
@@ -77,7 +79,9 @@ def read_task(folder):
     problems.stop()
 
     limits = _read_limits(values.get("limits") or {}, problems)
-    files = _find_resources(folder, ((f"files[{index}]", pattern) for index, pattern in enumerate(values.get("files", ()))), problems)
+    files = _find_resources(
+        folder, ((f"files[{index}]", pattern) for index, pattern in enumerate(values.get("files", ()))), problems
+    )
     models = {}
     for name, path in sorted(values.get("models", {}).items()):
         models.update((name, found) for found in _find_resources(folder, [(f"models.{name}", path)], problems))
@@ -95,8 +99,7 @@ def read_task(folder):
         entry_function=function,
         python=values["python"],
         limits=MappingProxyType(limits),
-        permissions=MappingProxyType({
-            name: tuple(permissions.get(name) or ()) for name in GRANTS}),
+        permissions=MappingProxyType({name: tuple(permissions.get(name) or ()) for name in GRANTS}),
         files=files,
         models=MappingProxyType(models),
         priority=values.get("priority", 0),
@@ -113,7 +116,7 @@ def find_module(folder, name):
     """
     parts = name.split(".")
     if not all(part.isidentifier() for part in parts):
-        return None         # from import_module("../x"), say
+        return None  # from import_module("../x"), say
     base = folder.joinpath(*parts)
     if (base / "__init__.py").is_file():
         return base / "__init__.py", True
@@ -146,8 +149,13 @@ def _load(path, problems):
     try:
         data = path.read_bytes()
     except OSError as error:
-        advice = "; there is no such folder" if not path.parent.is_dir() else (
-            "; a task's folder has one, with at least name, version, entry and python" if not path.exists() else "")
+        advice = (
+            "; there is no such folder"
+            if not path.parent.is_dir()
+            else (
+                "; a task's folder has one, with at least name, version, entry and python" if not path.exists() else ""
+            )
+        )
         raise TaskSpecError([f"{path}: can't read the task's description: {error.strerror}{advice}"]) from error
     if len(data) > MAX_SPEC_BYTES:
         raise TaskSpecError([f"{path}: expected at most {MAX_SPEC_BYTES} bytes, got {len(data)}"])
@@ -169,7 +177,7 @@ def _load(path, problems):
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         if error.context == "while scanning a simple key":
-            mark = error.context_mark           # the key; that it has no colon shows on the next line only
+            mark = error.context_mark  # the key; that it has no colon shows on the next line only
         line = mark.line + 1 if mark else 1
         problem = error.problem or error.context
         advice = f"; {_YAML_ADVICE[problem]}" if problem in _YAML_ADVICE else ""
@@ -246,14 +254,15 @@ def _check_schema(values, problems):
             problems.add(path, f"{path}: expected each item once")
         else:
             prefix = f"{path}: " if path else ""
-            problems.add(path, f"{prefix}expected {expected}, got "
-                               f"{_shown(error.instance)}{_advice(path, error.instance)}")
+            problems.add(
+                path, f"{prefix}expected {expected}, got {_shown(error.instance)}{_advice(path, error.instance)}"
+            )
 
 
 def _shown(value):
     try:
         text = json.dumps(value, ensure_ascii=False, default=str).encode(errors="backslashreplace").decode()
-    except ValueError:          # a number of more digits than Python writes
+    except ValueError:  # a number of more digits than Python writes
         return shown(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -267,8 +276,11 @@ def _advice(path, value):
 def _read_limits(written, problems):
     limits = {}
     for name, units, suffix in (
-            ("memory", _SIZES, "_bytes"), ("wall_time", _TIMES, "_s"), ("cpu_time", _TIMES, "_s"),
-            ("stack", _SIZES, "_bytes")):
+        ("memory", _SIZES, "_bytes"),
+        ("wall_time", _TIMES, "_s"),
+        ("cpu_time", _TIMES, "_s"),
+        ("stack", _SIZES, "_bytes"),
+    ):
         if name in written:
             limits[name + suffix] = _quantity(written[name], units)
     if "concurrency" in written:
@@ -276,7 +288,9 @@ def _read_limits(written, problems):
     for name in written:
         unit = name + {"memory": "_bytes", "stack": "_bytes", "wall_time": "_s", "cpu_time": "_s"}.get(name, "")
         if not limit_is_right(unit, limits[unit]):
-            problems.add(f"limits.{name}", f"limits.{name}: expected {EXPECTED_LIMITS[unit]}, got {_shown(written[name])}")
+            problems.add(
+                f"limits.{name}", f"limits.{name}: expected {EXPECTED_LIMITS[unit]}, got {_shown(written[name])}"
+            )
     return limits
 
 
@@ -287,7 +301,7 @@ def _quantity(value, units):
         value = float(number) * units[unit]
     try:
         return int(value) if units is _SIZES else float(value)
-    except OverflowError:       # more than any limit may be
+    except OverflowError:  # more than any limit may be
         return 0
 
 
@@ -296,15 +310,19 @@ def _find_resources(folder, patterns, problems):
     root = folder.resolve()
     found = set()
     for where, pattern in patterns:
-        paths = [Path(path) for path in glob.glob(pattern, root_dir=folder, recursive=True)] \
-            if glob.has_magic(pattern) else [Path(pattern)]
+        paths = (
+            [Path(path) for path in glob.glob(pattern, root_dir=folder, recursive=True)]
+            if glob.has_magic(pattern)
+            else [Path(pattern)]
+        )
         if not paths:
             problems.add(where, f"{where}: expected a file in {folder}, nothing matches {pattern!r}")
         for path in paths:
             whole = folder / path
             if not whole.resolve().is_relative_to(root):
-                problems.add(where, f"{where}: expected a file inside the task's folder, got {str(path)!r}; copy it "
-                                    "there")
+                problems.add(
+                    where, f"{where}: expected a file inside the task's folder, got {str(path)!r}; copy it there"
+                )
             elif whole.is_dir():
                 if not glob.has_magic(pattern):
                     problems.add(where, f"{where}: {str(path)!r} is a folder; name its files, or write {str(path)}/**")
@@ -328,7 +346,9 @@ def _check_sizes(folder, resources, problems):
             size = (folder / path).stat().st_size
             total += size
             if size > MAX_BYTES:
-                problems.add(key, f"{key}: {path!r} has {size:,} bytes, a bundle holds at most {MAX_BYTES:,}; {_ELSEWHERE}")
+                problems.add(
+                    key, f"{key}: {path!r} has {size:,} bytes, a bundle holds at most {MAX_BYTES:,}; {_ELSEWHERE}"
+                )
     count = sum(map(len, resources.values()))
     if count > MAX_ENTRIES:
         problems.add("files", f"files: {count:,} files match, a bundle holds at most {MAX_ENTRIES:,}; {_ELSEWHERE}")
@@ -348,7 +368,7 @@ def _check_entry(folder, module, function, problems):
     try:
         tree = parse(path.read_bytes(), str(path))
     except CompileError:
-        return        # the compiler reports it, with its own line
+        return  # the compiler reports it, with its own line
     names, star = _top_level_names(tree.body)
     if function not in names and not star:
         near = difflib.get_close_matches(function, names, 1)
@@ -358,13 +378,18 @@ def _check_entry(folder, module, function, problems):
     node = names.get(function)
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not node.decorator_list:
         if _yields(node):
-            problems.add("entry", f"entry: {path}:{node.lineno}: expected a function that returns one value, got the "
-                                  f"generator {function!r}; return a list")
+            problems.add(
+                "entry",
+                f"entry: {path}:{node.lineno}: expected a function that returns one value, got the "
+                f"generator {function!r}; return a list",
+            )
         given, needed = _positional(node.args)
         if not given >= 1 >= needed or any(default is None for default in node.args.kw_defaults):
             problems.add(
-                "entry", f"entry: {path}:{node.lineno}: expected a function that takes the caller's one value, "
-                f"such as `def {function}(value):`, got `def {function}({ast.unparse(node.args)}):`")
+                "entry",
+                f"entry: {path}:{node.lineno}: expected a function that takes the caller's one value, "
+                f"such as `def {function}(value):`, got `def {function}({ast.unparse(node.args)}):`",
+            )
     elif isinstance(node, ast.ClassDef):
         problems.add("entry", f"entry: {path}:{node.lineno}: expected a function, got the class {function!r}")
 

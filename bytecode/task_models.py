@@ -1,4 +1,5 @@
-"""The models of a task's folder or of a bundle, for `engine.load` outside VMs: the entry point `vmhost.engine.models` of pyproject.toml."""
+"""The models of a task's folder or of a bundle, for `engine.load` outside VMs: the entry point `vmhost.engine.models`
+of pyproject.toml."""
 
 from pathlib import Path
 
@@ -8,20 +9,24 @@ from .spec import read_task
 
 
 def model_file(place, name):
-    """The bytes of the model file of the model `name` of `place`, a task's folder, whose ONNX file is compiled, or a bundle, signed or not.
+    """The bytes of the model file of the model `name` of `place`, a task's folder, whose ONNX file is compiled, or a
+    bundle, signed or not.
 
-    LookupError names the models that there are; TaskSpecError, CompileError and BundleError say what is wrong with the folder or bundle.
-    """
+    LookupError names the models that there are; TaskSpecError, CompileError and BundleError say what is wrong with the
+    folder or bundle."""
     place = Path(place)
     models = read_task(place).models if place.is_dir() else read_bundle(place, allow_unsigned=True).models
     if name not in models:
-        raise LookupError(f"{place}: this task has no model {name!r}; it has {', '.join(models) or 'none'} (task.yaml, models)")
+        raise LookupError(
+            f"{place}: this task has no model {name!r}; it has {', '.join(models) or 'none'} (task.yaml, models)"
+        )
     if not place.is_dir():
         return models[name]
     return _compiled(place / models[name])
 
 
-_kept = {}          # path to (the stamps of what it was compiled from, the model file): a test opens the same model again and again
+# path to (the stamps of what it was compiled from, the model file): a test opens the same model again and again
+_kept = {}
 _KEPT_MOST = 4
 
 

@@ -22,7 +22,7 @@ import typing
 from .source import parse
 
 _WORDS = (b"namedtuple", b"NamedTuple", b"dataclass")
-_ANY = 0        # stands for default values: the text only depends on whether there is one
+_ANY = 0  # stands for default values: the text only depends on whether there is one
 
 
 def text_digest(mode, text):
@@ -42,7 +42,11 @@ def collect_texts(source):
     tree = parse(source, "<text>")
     aliases = {
         alias.asname: alias.name
-        for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names if alias.asname}
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname
+    }
     found, stubs = {}, {}
     for node in ast.walk(tree):
         texts = []
@@ -81,8 +85,8 @@ def _called_fields(node, aliases):
             return [ast.literal_eval(field.elts[0]) for field in given["fields"].elts]
         rename = ast.literal_eval(given["rename"]) if "rename" in given else False
         return collections.namedtuple("typename", ast.literal_eval(given["field_names"]), rename=rename)._fields
-    except (KeyError, ValueError, TypeError, AttributeError, IndexError):
-        return None         # only known at run time, or wrong: then it raises there
+    except KeyError, ValueError, TypeError, AttributeError, IndexError:
+        return None  # only known at run time, or wrong: then it raises there
 
 
 def _namedtuple_text(fields):
@@ -113,8 +117,8 @@ def _dataclass_texts(node, aliases, stubs):
             namespace = _stub_namespace(node, aliases, module)
             options = {name: ast.literal_eval(value) for name, value in options.items()}
             stubs[node.name] = module.dataclass(**options)(type(node.name, bases, namespace))
-        except (ValueError, TypeError, SyntaxError):
-            return []       # only known at run time, or wrong: then it raises there
+        except ValueError, TypeError, SyntaxError:
+            return []  # only known at run time, or wrong: then it raises there
         return list(texts)
 
 

@@ -1,4 +1,5 @@
-"""The tensor engine: one C library for the host and every VM. `import vmhost.engine.numpy as np` computes, `engine.load` opens a model.
+"""The tensor engine: one C library for the host and every VM. `import vmhost.engine.numpy as np` computes,
+`engine.load` opens a model.
 
 This file imports nothing until it is used.
 """
@@ -8,6 +9,8 @@ if __name__ == "engine":
 
 
 def load(name, **options):
-    """The model `name` of the task's bundle, or outside a VM of the task's folder, or the model file at that path: vmhost.engine.models.load."""
+    """The model `name` of the task's bundle, or outside a VM of the task's folder, or the model file at that path:
+    vmhost.engine.models.load."""
     from vmhost.engine.models import load as open_model
+
     return open_model(name, **options)

@@ -1,8 +1,8 @@
-"""What cffi is told of the engine: the declarations of include/vme.h and vme_search.h, read from the headers themselves, so that they cannot drift.
+"""What cffi is told of the engine: the declarations of include/vme.h and vme_search.h, read from the headers
+themselves, so that they cannot drift.
 
-`python -m vmhost.engine.declarations OUT.c` writes the C source of `vmhost.engine._vme`, the host's binding; setup.py does so at build time.
-Needs cffi; nothing inside a VM imports this.
-"""
+`python -m vmhost.engine.declarations OUT.c` writes the C source of `vmhost.engine._vme`, the host's binding; setup.py
+does so at build time. Needs cffi; nothing inside a VM imports this."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ def declarations():
     constants = re.findall(r"^#define (VME_[A-Z_]+) +([0-9]+)u?\s*$", text, flags=re.MULTILINE)
     text = re.sub(r"^#ifdef __cplusplus\n.*?^#endif\n", "", text, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
-    for name, value in constants:       # array sizes
+    for name, value in constants:  # array sizes
         text = text.replace(f"[{name}]", f"[{value}]")
     return "".join(f"#define {name} ...\n" for name, _ in constants) + text.replace("VME_API ", "")
 
@@ -26,6 +26,7 @@ def declarations():
 def binding():
     """The cffi builder of `vmhost.engine._vme`."""
     from cffi import FFI
+
     builder = FFI()
     builder.cdef(declarations())
     builder.set_source("vmhost.engine._vme", '#include "vme_search.h"\n')

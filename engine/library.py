@@ -1,4 +1,5 @@
-"""Administration of the engine, for the host: backends, threads, what it is made of. Arrays are in `vmhost.engine.numpy`.
+"""Administration of the engine, for the host: backends, threads, what it is made of. Arrays are in
+`vmhost.engine.numpy`.
 
 Needs cffi, so it works in the main interpreter only; nothing inside a VM imports it.
 """
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 from vmhost.engine._vme import ffi, lib
 
-RATES = ("products", "points_2", "points_4", "weight_bytes", "bytes")       # in the order of vme_search.h
+RATES = ("products", "points_2", "points_4", "weight_bytes", "bytes")  # in the order of vme_search.h
 
 
 class EngineError(Exception):
@@ -28,8 +29,10 @@ class Backend(NamedTuple):
 def backends():
     """All backends, from the portable one to the fastest."""
     current = lib.vme_backend_current()
-    return [Backend(_text(lib.vme_backend_name(i)), lib.vme_backend_available(i), i == current)
-            for i in range(lib.vme_backend_count())]
+    return [
+        Backend(_text(lib.vme_backend_name(i)), lib.vme_backend_available(i), i == current)
+        for i in range(lib.vme_backend_count())
+    ]
 
 
 def force_backend(name):
@@ -41,12 +44,14 @@ def force_backend(name):
 
 
 def algorithms():
-    """The names of the ways in which a model's convolutions, products with constant weights and attention can be computed."""
+    """The names of the ways in which a model's convolutions, products with constant weights and attention can be
+    computed."""
     return [_text(lib.vme_algorithm_name(i)) for i in range(lib.vme_algorithm_count())]
 
 
 def force_algorithm(name):
-    """Makes models that are opened from now on compute each step by the algorithm `name` where that can, else by "direct", attention by "fused"; None: they choose."""
+    """Makes models that are opened from now on compute each step by the algorithm `name` where that can, else by
+    "direct", attention by "fused"; None: they choose."""
     names = algorithms()
     if name is not None and name not in names:
         raise EngineError(f"there is no algorithm {name!r}; there are {', '.join(names)}")
@@ -64,8 +69,8 @@ def set_threads(count):
 
 
 class Statistics(NamedTuple):
-    """What the arrays of one owner took: bytes and buffers that live, the most bytes so far, operators begun, ended by a stop, allocations refused,
-    nanoseconds of CPU of helper threads."""
+    """What the arrays of one owner took: bytes and buffers that live, the most bytes so far, operators begun, ended by
+    a stop, allocations refused, nanoseconds of CPU of helper threads."""
 
     live_bytes: int
     peak_bytes: int
@@ -79,15 +84,17 @@ class Statistics(NamedTuple):
 def statistics():
     """The Statistics of the host's own arrays; what each VM holds and pays for is in `Host.statistics()`."""
     from vmhost.engine import _array
+
     return Statistics(**_array._statistics())
 
 
 def find_lapack():
-    """Tells the engine where scipy-openblas32 lies, if it is installed; the engine opens it when a function first needs it.
+    """Tells the engine where scipy-openblas32 lies, if it is installed; the engine opens it when a function first needs
+    it.
 
     False: it is not installed, and what needs it will say so.
     """
-    found = importlib.util.find_spec("scipy_openblas32")        # not imported: that would open the library at once
+    found = importlib.util.find_spec("scipy_openblas32")  # not imported: that would open the library at once
     if found is None:
         return False
     for path in sorted(Path(found.origin).parent.glob("lib/libscipy_openblas*.so*")):
@@ -97,7 +104,8 @@ def find_lapack():
 
 
 def fixed_rates():
-    """What one core does in a nanosecond by what is built in, for the backend in use: what choices with `search="fixed"` go by. See vme_search.h."""
+    """What one core does in a nanosecond by what is built in, for the backend in use: what choices with
+    `search="fixed"` go by. See vme_search.h."""
     return _rates(lib.vme_rates_fixed)
 
 
@@ -120,10 +128,10 @@ def _rates(fill):
 class Model:
     """A model prepared from the bytes of a model file, for all that will run it; nobody is charged for its weights.
 
-    `search`: "measured" chooses algorithms by what this machine's cores do and tries near ties, "fixed" by built-in numbers. `kept`: a path that
-    stands for these bytes and this engine, backend and CPU, in a folder that only this user can write: what is prepared is mapped from there, or
-    kept there. `spend`: `data` is writable and nobody reads it afterwards, as of vmhost.engine.models.opened. EngineError says what is wrong with the bytes.
-    """
+    `search`: "measured" chooses algorithms by what this machine's cores do and tries near ties, "fixed" by built-in
+    numbers. `kept`: a path that stands for these bytes and this engine, backend and CPU, in a folder that only this
+    user can write: what is prepared is mapped from there, or kept there. `spend`: `data` is writable and nobody reads
+    it afterwards, as of vmhost.engine.models.opened. EngineError says what is wrong with the bytes."""
 
     def __init__(self, data, search="measured", kept=None, spend=False):
         if search not in ("measured", "fixed"):
@@ -133,7 +141,11 @@ class Model:
         options = ffi.new("vme_model_options *", {"fixed": search == "fixed", "kept": path, "spend": spend})
         _check(lib.vme_context_new(ffi.NULL, 0, context))
         try:
-            _check(lib.vme_model_prepare(context[0], ffi.from_buffer(data, require_writable=spend), len(data), options, model))
+            _check(
+                lib.vme_model_prepare(
+                    context[0], ffi.from_buffer(data, require_writable=spend), len(data), options, model
+                )
+            )
         finally:
             lib.vme_context_unref(context[0])
         self._model = ffi.gc(model[0], lib.vme_model_unref)

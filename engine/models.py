@@ -1,15 +1,14 @@
 """Models: what tools/compile_cloud.py made of ONNX, run by the engine. `engine.load` is the way in.
 
-In a VM a task opens the models of its own bundle by name; the host has prepared them when it loaded the bundle, and all VMs share
-their weights. Elsewhere a model is compiled from the task's folder, or read from its file.
-"""
+In a VM a task opens the models of its own bundle by name; the host has prepared them when it loaded the bundle, and all
+VMs share their weights. Elsewhere a model is compiled from the task's folder, or read from its file."""
 
 from vmhost.engine import _array
 
 
 class Port:
-    """An input or output of a model: its `name`, `dtype` and `shape`. A size that each call chooses is the name in the ONNX model, a str; of outputs
-    it may be what follows from some, such as "2*batch + 1"."""
+    """An input or output of a model: its `name`, `dtype` and `shape`. A size that each call chooses is the name in the
+    ONNX model, a str; of outputs it may be what follows from some, such as "2*batch + 1"."""
 
     __slots__ = ("name", "dtype", "shape")
 
@@ -21,10 +20,10 @@ class Port:
 
 
 class Step:
-    """A step of a model: its node's `name`, the operator's `kind`, the `algorithm` ("" where there is one only), `dtype` and `shape` of what it
-    makes, the `products` that it adds up (of convolutions and matrix products), the `bytes` that it reads and makes, the `expected_ms` that it should take
-    on one core, and in a profile the `ms` that it took.
-    """
+    """A step of a model: its node's `name`, the operator's `kind`, the `algorithm` ("" where there is one only),
+    `dtype` and `shape` of what it makes, the `products` that it adds up (of convolutions and matrix products), the
+    `bytes` that it reads and makes, the `expected_ms` that it should take on one core, and in a profile the `ms` that
+    it took."""
 
     __slots__ = ("name", "kind", "algorithm", "dtype", "shape", "products", "bytes", "expected_ms", "ms")
 
@@ -39,9 +38,8 @@ class Step:
 class Model:
     """A model, ready to run: `model({"input": x})` gives `{"output": y}`. `inputs` and `outputs` are tuples of Port.
 
-    Its arena is allocated when it is opened, and paid for by who opened it. Where sizes are open, the arrays of a call choose them: the first call with
-    new ones plans its steps and arena anew, and the last eight plans are kept.
-    """
+    Its arena is allocated when it is opened, and paid for by who opened it. Where sizes are open, the arrays of a call
+    choose them: the first call with new ones plans its steps and arena anew, and the last eight plans are kept."""
 
     __slots__ = ("name", "inputs", "outputs", "_session")
 
@@ -53,34 +51,44 @@ class Model:
     def __call__(self, inputs):
         """The outputs by name. `inputs` maps each input's name to an array of its dtype and shape.
 
-        TypeError and ValueError name the input that is missing, unknown, or of another dtype or shape, or the open sizes at which the model does not work.
-        """
+        TypeError and ValueError name the input that is missing, unknown, or of another dtype or shape, or the open
+        sizes at which the model does not work."""
         return self._named(_array._model_run(self._session, self._arrays(inputs)))
 
     def run(self, inputs, *, profile=False):
-        """As calling it; with `profile` a pair of that and a tuple of Steps, in the order in which they were done, with their times in `ms`."""
+        """As calling it; with `profile` a pair of that and a tuple of Steps, in the order in which they were done, with
+        their times in `ms`."""
         if not profile:
             return self(inputs)
         arrays = self._arrays(inputs)
         made, times = _array._model_run(self._session, arrays, True)
-        return self._named(made), tuple(Step(*step, time / 1e6) for step, time in zip(_array._model_steps(self._session, arrays), times))
+        return self._named(made), tuple(
+            Step(*step, time / 1e6) for step, time in zip(_array._model_steps(self._session, arrays), times)
+        )
 
     def warmup(self, sizes=None):
-        """One run on zeros, so that the first real one finds its plan, memory and helper threads in place. `sizes` maps names of open sizes to
-        numbers; 1 where it says nothing."""
+        """One run on zeros, so that the first real one finds its plan, memory and helper threads in place. `sizes` maps
+        names of open sizes to numbers; 1 where it says nothing."""
         shapes = self.shapes_at(sizes)
         self({port.name: _array.zeros(shapes[port.name], port.dtype) for port in self.inputs})
 
     def shapes_at(self, sizes=None):
-        """The inputs' shapes by name where the open sizes are those of the mapping `sizes`, and 1 where it says nothing.
+        """The inputs' shapes by name where the open sizes are those of the mapping `sizes`, and 1 where it says
+        nothing.
 
         ValueError names those that there are, if one is unknown.
         """
         sizes, known = sizes or {}, {size for port in self.inputs for size in port.shape if isinstance(size, str)}
         for name in sizes:
             if name not in known:
-                raise ValueError(f"{self.name}: there is no open size {name!r}; expected {', '.join(map(repr, sorted(known))) or 'none: all are fixed'}")
-        return {port.name: tuple(sizes.get(size, 1) if isinstance(size, str) else size for size in port.shape) for port in self.inputs}
+                raise ValueError(
+                    f"{self.name}: there is no open size {name!r}; expected"
+                    f" {', '.join(map(repr, sorted(known))) or 'none: all are fixed'}"
+                )
+        return {
+            port.name: tuple(sizes.get(size, 1) if isinstance(size, str) else size for size in port.shape)
+            for port in self.inputs
+        }
 
     @property
     def steps(self):
@@ -89,23 +97,32 @@ class Model:
 
     @property
     def backends(self):
-        """The backends that there were to choose from, as a dict of the milliseconds that a run is expected to take on one core with each; that of the
-        least is the first, and the model's."""
+        """The backends that there were to choose from, as a dict of the milliseconds that a run is expected to take on
+        one core with each; that of the least is the first, and the model's."""
         told = sorted(_array._model_backends(self._session), key=lambda backend: not backend[2])
         return {name: ns / 1e6 for name, ns, _ in told}
 
     def _arrays(self, inputs):
         if not hasattr(inputs, "keys"):
-            raise TypeError(f"{self.name}: expected a mapping of names to arrays, with {self._names()}, got a {type(inputs).__name__}")
+            raise TypeError(
+                f"{self.name}: expected a mapping of names to arrays, with {self._names()}, got a"
+                f" {type(inputs).__name__}"
+            )
         arrays, sizes = [], {}
         for port in self.inputs:
             if port.name not in inputs:
                 raise ValueError(f"{self.name}: input {port.name!r} is missing; expected {self._names()}")
             array = _array.asarray(inputs[port.name])
             if array.dtype != port.dtype:
-                raise TypeError(f"{self.name}: input {port.name!r}: expected {port.dtype}, got {array.dtype}; convert it with astype")
+                raise TypeError(
+                    f"{self.name}: input {port.name!r}: expected {port.dtype}, got {array.dtype}; convert it with"
+                    " astype"
+                )
             if array.shape != port.shape and not self._fits(port, array.shape, sizes):
-                raise ValueError(f"{self.name}: input {port.name!r}: expected shape {_text(port.shape)}{_where(sizes, port)}, got {array.shape}")
+                raise ValueError(
+                    f"{self.name}: input {port.name!r}: expected shape {_text(port.shape)}{_where(sizes, port)}, got"
+                    f" {array.shape}"
+                )
             arrays.append(array)
         if len(inputs) != len(arrays):
             unknown = next(name for name in inputs if all(name != port.name for port in self.inputs))
@@ -113,10 +130,13 @@ class Model:
         return tuple(arrays)
 
     def _fits(self, port, shape, sizes):
-        """Whether the shape is the port's; `sizes` has the open sizes that are known, and gets those that a fitting shape tells."""
+        """Whether the shape is the port's; `sizes` has the open sizes that are known, and gets those that a fitting
+        shape tells."""
         told = dict(sizes)
         fits = len(shape) == len(port.shape) and all(
-            size >= 1 and told.setdefault(wanted, size) == size if isinstance(wanted, str) else size == wanted for wanted, size in zip(port.shape, shape))
+            size >= 1 and told.setdefault(wanted, size) == size if isinstance(wanted, str) else size == wanted
+            for wanted, size in zip(port.shape, shape)
+        )
         if fits:
             sizes.update(told)
         return fits
@@ -143,29 +163,40 @@ def _where(sizes, port):
 
 
 def opened(name, data, *, threads=0, ftz=False, search=None, spend=False):
-    """The Model in the bytes of a model file, outside a VM; options as of `load`. `spend`: `data` is writable and nobody reads it afterwards: its memory
-    is given back while weights are packed, so that hardly more than the largest constant is in memory twice; zeros are left there."""
+    """The Model in the bytes of a model file, outside a VM; options as of `load`. `spend`: `data` is writable and
+    nobody reads it afterwards: its memory is given back while weights are packed, so that hardly more than the largest
+    constant is in memory twice; zeros are left there."""
     return Model(name, _array._model_open(data, threads, ftz, search == "fixed", spend))
 
 
 def load(name, *, threads=0, ftz=False, search=None, precision="float32"):
-    """The Model `name` of the task's bundle. Outside a VM the one that the task.yaml beside the caller, or in the current folder, calls so
-    (engine/task_models.py), or the one in the model file at the path `name`.
+    """The Model `name` of the task's bundle. Outside a VM the one that the task.yaml beside the caller, or in the
+    current folder, calls so (engine/task_models.py), or the one in the model file at the path `name`.
 
-    `threads`: its runs use so many at most; 0: as many as the process has for one operator. `ftz`: numbers below the least normal one count as
-    zero, which is faster where there are many. `search`, outside a VM: "measured" (None too) chooses algorithms by what this machine's cores do and
-    tries near ties, "fixed" by built-in numbers, so that every machine with this backend gives the same bytes; in a VM the host has chosen. `precision`: "float32", the only one there is.
-    LookupError lists the models that there are; ValueError says what is wrong with a file.
-    """
+    `threads`: its runs use so many at most; 0: as many as the process has for one operator. `ftz`: numbers below the
+    least normal one count as zero, which is faster where there are many. `search`, outside a VM: "measured" (None too)
+    chooses algorithms by what this machine's cores do and tries near ties, "fixed" by built-in numbers, so that every
+    machine with this backend gives the same bytes; in a VM the host has chosen. `precision`: "float32", the only one
+    there is. LookupError lists the models that there are; ValueError says what is wrong with a file."""
     names = _array._model_names()
     if search not in (None, "measured", "fixed") or (names is not None and search is not None):
-        raise ValueError(f"search: expected {'nothing: the host has prepared the model' if names is not None else 'measured or fixed'}, got {search!r}")
+        raise ValueError(
+            "search: expected"
+            f" {'nothing: the host has prepared the model' if names is not None else 'measured or fixed'}, got"
+            f" {search!r}"
+        )
     if precision != "float32":
-        raise ValueError(f"precision: expected float32, got {precision!r}; models compute in the dtypes of their ONNX file, images in float32: leave it out")
+        raise ValueError(
+            f"precision: expected float32, got {precision!r}; models compute in the dtypes of their ONNX file, images"
+            " in float32: leave it out"
+        )
     if names is None:
         from vmhost.engine.task_models import find  # on hosts only
+
         label, data = find(name)
         return opened(label, data, threads=threads, ftz=ftz, search=search, spend=isinstance(data, bytearray))
     if name not in names:
-        raise LookupError(f"this task's bundle has no model {name!r}; it has {', '.join(names) or 'none'} (task.yaml, models)")
+        raise LookupError(
+            f"this task's bundle has no model {name!r}; it has {', '.join(names) or 'none'} (task.yaml, models)"
+        )
     return Model(name, _array._model_open(name, threads, ftz))

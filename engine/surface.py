@@ -1,4 +1,5 @@
-"""`python -m vmhost.engine.surface` writes docs/numpy.md: every public name of NumPy, and whether `vmhost.engine.numpy` has it.
+"""`python -m vmhost.engine.surface` writes docs/numpy.md: every public name of NumPy, and whether `vmhost.engine.numpy`
+has it.
 
 Needs NumPy, whose names are listed, so it runs in the host and while developing only. What differs on purpose stands in
 DIFFERENT here; what is absent on purpose in engine/numpy/_absent.py.
@@ -32,15 +33,30 @@ DIFFERENT = {
         "vectorize": "results are numbers",
     },
     "random": {
-        "default_rng": "over Philox, so other numbers than NumPy's for a seed; those of numpy.random.Generator(numpy.random.Philox(seed))",
-        "Generator": "floating numbers agree with NumPy's to rounding; a single one is an array of no dimensions, not a float",
-        "RandomState": "takes a seed, no bit generator; without binomial, f, geometric, hypergeometric, logseries, multinomial, negative_binomial, "
-                       "noncentral_chisquare, noncentral_f, vonmises, wald, zipf; choice() of numbers only",
+        "default_rng": (
+            "over Philox, so other numbers than NumPy's for a seed; those of"
+            " numpy.random.Generator(numpy.random.Philox(seed))"
+        ),
+        "Generator": (
+            "floating numbers agree with NumPy's to rounding; a single one is an array of no dimensions, not a float"
+        ),
+        "RandomState": (
+            "takes a seed, no bit generator; without binomial, f, geometric, hypergeometric, logseries, multinomial,"
+            " negative_binomial, noncentral_chisquare, noncentral_f, vonmises, wald, zipf; choice() of numbers only"
+        ),
         "seed": "the state is shared by all code of a VM, and by nothing outside it",
     },
-    "linalg": dict.fromkeys(("cond", "eig", "eigh", "eigvals", "eigvalsh", "lstsq", "matrix_rank", "pinv", "qr", "svd", "svdvals"), "needs scipy-openblas32, else NotImplementedError says so"),
-    "fft": dict.fromkeys(("fftfreq", "rfftfreq"), "takes dtype too, as the array API standard asks")
-    | dict.fromkeys(("ifft", "irfft", "ifft2", "irfft2", "ifftn", "irfftn"), "of float16: the factor 1/n is not rounded to float16"),
+    "linalg": dict.fromkeys(
+        ("cond", "eig", "eigh", "eigvals", "eigvalsh", "lstsq", "matrix_rank", "pinv", "qr", "svd", "svdvals"),
+        "needs scipy-openblas32, else NotImplementedError says so",
+    ),
+    "fft": (
+        dict.fromkeys(("fftfreq", "rfftfreq"), "takes dtype too, as the array API standard asks")
+        | dict.fromkeys(
+            ("ifft", "irfft", "ifft2", "irfft2", "ifftn", "irfftn"),
+            "of float16: the factor 1/n is not rounded to float16",
+        )
+    ),
     "testing": {},
     "exceptions": {},
 }
@@ -48,11 +64,14 @@ MODULES = ("", "linalg", "fft", "random", "testing", "exceptions")
 
 
 def public_names(module):
-    """NumPy's public names of one module: what its documentation lists, without modules that only happen to be there."""
+    """NumPy's public names of one module: what its documentation lists, without modules that only happen to be
+    there."""
     numpy = importlib.import_module("numpy" + (f".{module}" if module else ""))
     names = getattr(numpy, "__all__", None) if module else None
     names = dir(numpy) if names is None else names
-    return sorted(name for name in set(names) if not name.startswith("_") and name not in ("test", "linalg_", "overrides"))
+    return sorted(
+        name for name in set(names) if not name.startswith("_") and name not in ("test", "linalg_", "overrides")
+    )
 
 
 def verdict(module, name):
@@ -70,16 +89,35 @@ def page():
     """The text of docs/numpy.md."""
     import numpy
 
-    lines = ["# NumPy's names in `vmhost.engine.numpy`", "",
-             "<!-- Made by: python -m vmhost.engine.surface > docs/numpy.md -->", "",
-             f"Against NumPy {'.'.join(numpy.__version__.split('.')[:2])}. *Same* means NumPy's arguments, values, dtypes and errors, with these differences everywhere: reductions and",
-             "full indexing give arrays of no dimensions that hash, compare, format and convert like numbers; there are no floating-point warnings;",
-             "object, string, datetime and structured dtypes are absent. A name that is absent raises AttributeError with the advice that stands here.", ""]
+    lines = [
+        "# NumPy's names in `vmhost.engine.numpy`",
+        "",
+        "<!-- Made by: python -m vmhost.engine.surface > docs/numpy.md -->",
+        "",
+        (
+            f"Against NumPy {'.'.join(numpy.__version__.split('.')[:2])}. *Same* means NumPy's arguments, values,"
+            " dtypes and errors, with these differences everywhere: reductions and"
+        ),
+        (
+            "full indexing give arrays of no dimensions that hash, compare, format and convert like numbers; there are"
+            " no floating-point warnings;"
+        ),
+        (
+            "object, string, datetime and structured dtypes are absent. A name that is absent raises AttributeError"
+            " with the advice that stands here."
+        ),
+        "",
+    ]
     for module in MODULES:
         found = {name: verdict(module, name) for name in public_names(module)}
         kinds = [kind for kind, _ in found.values()]
         title = f"`numpy{'.' + module if module else ''}`"
-        lines += [f"## {title}", "", ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("same", "different", "absent")) + ".", ""]
+        lines += [
+            f"## {title}",
+            "",
+            ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("same", "different", "absent")) + ".",
+            "",
+        ]
         same = [f"`{name}`" for name, (kind, _) in found.items() if kind == "same"]
         lines += _wrapped("Same: " + ", ".join(same) + ".") + [""] if same else []
         rest = [(name, *found[name]) for name in found if found[name][0] != "same"]
@@ -88,8 +126,14 @@ def page():
             lines += [f"| `{name}` | {kind} | {remark} |" for name, kind, remark in rest] + [""]
     methods = sorted(name for name in dir(numpy.ndarray) if not name.startswith("_"))
     absent = [name for name in methods if not hasattr(vmhost.engine.numpy.ones((1, 1)), name)]
-    lines += ["## Methods and attributes of arrays", "", f"{len(methods) - len(absent)} same, {len(absent)} absent.", "",
-              "| name | what to use |", "| --- | --- |"]
+    lines += [
+        "## Methods and attributes of arrays",
+        "",
+        f"{len(methods) - len(absent)} same, {len(absent)} absent.",
+        "",
+        "| name | what to use |",
+        "| --- | --- |",
+    ]
     lines += [f"| `{name}` | {ABSENT_METHODS.get(name, '')} |" for name in absent]
     return "\n".join(lines) + "\n"
 

@@ -1,9 +1,10 @@
-"""Models by name outside VMs, so that a task's modules run as plain Python: `engine.load("digits")` finds what task.yaml calls so.
+"""Models by name outside VMs, so that a task's modules run as plain Python: `engine.load("digits")` finds what
+task.yaml calls so.
 
-Names are looked up in the task folder that the calling module lies in, else in the one that is the current folder; `look_in` names another, or a bundle.
-Whoever can read these says so with an entry point of the group `vmhost.engine.models`: a function of a folder or a bundle and a name that gives the bytes of the
-model file, and raises LookupError where there is no such model. The engine itself knows neither.
-"""
+Names are looked up in the task folder that the calling module lies in, else in the one that is the current folder;
+`look_in` names another, or a bundle. Whoever can read these says so with an entry point of the group
+`vmhost.engine.models`: a function of a folder or a bundle and a name that gives the bytes of the model file, and raises
+LookupError where there is no such model. The engine itself knows neither."""
 
 import contextlib
 import os
@@ -26,15 +27,18 @@ def look_in(place):
 
 
 def find(name):
-    """What to call the model, and its model file's bytes, in a bytearray where nobody else has them. `name` is that of a model of the task, or the path
-    of a model file.
+    """What to call the model, and its model file's bytes, in a bytearray where nobody else has them. `name` is that of
+    a model of the task, or the path of a model file.
 
     LookupError says where it was looked for.
     """
     place = None if isinstance(name, os.PathLike) or os.sep in name else _place()
     if place is None and not os.path.isfile(name):
-        raise LookupError(f"there is no model file {os.fspath(name)!r}, and no {SPEC_NAME} beside the caller or in the current folder that could name a model so; "
-                          "name a file, call it from the task's folder, or say where: with vmhost.engine.task_models.look_in(FOLDER_OR_BUNDLE)")
+        raise LookupError(
+            f"there is no model file {os.fspath(name)!r}, and no {SPEC_NAME} beside the caller or in the current folder"
+            " that could name a model so; name a file, call it from the task's folder, or say where: with"
+            " vmhost.engine.task_models.look_in(FOLDER_OR_BUNDLE)"
+        )
     if place is not None:
         try:
             return name, _reader()(place, name)
@@ -66,4 +70,7 @@ def _place():
 def _reader():
     for found in metadata.entry_points(group="vmhost.engine.models"):
         return found.load()
-    raise LookupError("nothing installed here reads task folders and bundles; install vmhost (pip install vmhost, or make build), or name a model file")
+    raise LookupError(
+        "nothing installed here reads task folders and bundles; install vmhost (pip install vmhost, or make build), or"
+        " name a model file"
+    )

@@ -52,9 +52,8 @@ def pictures(count):
 def cases(name):
     """The cases of the task `name`.
 
-    500 images for digits, digits_cnn and neighbours, the same in arrays of 100 for strokes, 169 tumours under eight seeds for forest, 300 shoppers for
-    reranking, 100 pictures for vision.
-    """
+    500 images for digits, digits_cnn and neighbours, the same in arrays of 100 for strokes, 169 tumours under eight
+    seeds for forest, 300 shoppers for reranking, 100 pictures for vision."""
     if name in ("digits", "digits_cnn", "neighbours"):
         return [({"image": image}, digit) for image, digit in read_digits()[DIGITS_FOR_TRAINING:]]
     if name == "strokes":
@@ -69,15 +68,21 @@ def cases(name):
         rows = [[float(number) for number in row] for row, _ in held_out]
         return [({"rows": rows, "seed": seed}, [label for _, label in held_out]) for seed in range(8)]
     if name == "reranking":
-        return [({"history": history, "candidates": candidates}, {"clicked": clicked}) for history, candidates, clicked in read_shoppers()]
+        return [
+            ({"history": history, "candidates": candidates}, {"clicked": clicked})
+            for history, candidates, clicked in read_shoppers()
+        ]
     if name == "vision":
         return pictures(100)
-    raise KeyError(f"{name}: no cases; there are some for digits, digits_cnn, neighbours, strokes, forest, reranking and vision")
+    raise KeyError(
+        f"{name}: no cases; there are some for digits, digits_cnn, neighbours, strokes, forest, reranking and vision"
+    )
 
 
 def share_right(answer, truth):
-    """The part of `answer` that is right, 0..1: a label against a label, or a list of them against a list; of a ranking, the share of items that
-    stand behind the one that was clicked (the area under the curve, AUC); of shares of several labels, whether the first is right."""
+    """The part of `answer` that is right, 0..1: a label against a label, or a list of them against a list; of a
+    ranking, the share of items that stand behind the one that was clicked (the area under the curve, AUC); of shares of
+    several labels, whether the first is right."""
     if isinstance(truth, str):
         return float(answer[0]["label"] == truth)
     if isinstance(truth, dict):

@@ -3,8 +3,8 @@
     python tasks/prepare.py
 
 Writes digits/model.json, digits/image.json, neighbours/references.txt, strokes/references.txt, strokes/images.json,
-forest/training.csv and forest/rows.json. Needs numpy. Uses only the rows that `cases.py` keeps for training, save for the two example inputs, which are held-out rows.
-"""
+forest/training.csv and forest/rows.json. Needs numpy. Uses only the rows that `cases.py` keeps for training, save for
+the two example inputs, which are held-out rows."""
 
 import json
 import sys

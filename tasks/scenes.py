@@ -1,16 +1,18 @@
-"""Pictures that look like photographs and are none: the handwriting is real, paper, ink, light and noise are drawn by a generator.
+"""Pictures that look like photographs and are none: the handwriting is real, paper, ink, light and noise are drawn by a
+generator.
 
-A digit of 8x8 pixels is enlarged, turned and written in coloured ink on coloured paper, somewhere near the middle of a picture of some size; light falls
-from one side, and the sensor adds noise. The same seed draws the same pictures. `cases.py` shows them to tasks/vision, `training/vision.py` learns from others.
-"""
+A digit of 8x8 pixels is enlarged, turned and written in coloured ink on coloured paper, somewhere near the middle of a
+picture of some size; light falls from one side, and the sensor adds noise. The same seed draws the same pictures.
+`cases.py` shows them to tasks/vision, `training/vision.py` learns from others."""
 
 import vmhost.engine.numpy as np
 
-LEAST, MOST = 40, 88        # pixels of a side
+LEAST, MOST = 40, 88  # pixels of a side
 
 
 def picture(image, random):
-    """A picture (height, width, 3), uint8, of the digit `image` (64 numbers of ink from 0 to 16), by a Generator of vmhost.engine.numpy."""
+    """A picture (height, width, 3), uint8, of the digit `image` (64 numbers of ink from 0 to 16), by a Generator of
+    vmhost.engine.numpy."""
     height, width = (int(side) for side in random.integers(LEAST, MOST, 2))
     size = min(height, width) * random.uniform(0.75, 0.95)
     middle = np.asarray([height / 2, width / 2]) + random.uniform(-0.05, 0.05, 2) * size
@@ -34,5 +36,6 @@ def _between(image, rows, columns):
     rows, columns = np.clip(rows + 1, 0, 9), np.clip(columns + 1, 0, 9)
     above, before = np.floor(rows).astype("int64"), np.floor(columns).astype("int64")
     low, late = rows - above, columns - before
-    return ((framed[above, before] * (1 - late) + framed[above, before + 1] * late) * (1 - low)
-            + (framed[above + 1, before] * (1 - late) + framed[above + 1, before + 1] * late) * low)
+    return (framed[above, before] * (1 - late) + framed[above, before + 1] * late) * (1 - low) + (
+        framed[above + 1, before] * (1 - late) + framed[above + 1, before + 1] * late
+    ) * low

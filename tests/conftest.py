@@ -30,8 +30,8 @@ def pytest_sessionstart(session):
 
 
 def pytest_collection_finish(session):
-    """What is there by now stays: the collector, which fixtures call to see what tests leave behind, need not look at it again. With
-    fourteen thousand tests that takes 70 ms each time, minutes in all."""
+    """What is there by now stays: the collector, which fixtures call to see what tests leave behind, need not look at
+    it again. With fourteen thousand tests that takes 70 ms each time, minutes in all."""
     _first_example()
     gc.collect()
     gc.freeze()
@@ -40,32 +40,34 @@ def pytest_collection_finish(session):
 @settings(max_examples=1, derandomize=True, database=None)
 @given(nothing=none())
 def _first_example(nothing):
-    """With this Hypothesis has made its random numbers, and asked the collector who holds them: it could not see a frozen holder.
-    Where the variable CI is set, it would ask in the first test."""
+    """With this Hypothesis has made its random numbers, and asked the collector who holds them: it could not see a
+    frozen holder. Where the variable CI is set, it would ask in the first test."""
 
 
 def _thread_name(number):
     try:
         return Path("/proc/self/task", number, "comm").read_text().strip()
     except OSError:
-        return ""       # ended since it was listed
+        return ""  # ended since it was listed
 
 
 class Belongings:
-    """What this process holds: native threads that no Python thread stands for (VMs, and one warden once there was a VM; not the
-    engine's, which stay), Python threads, and open files."""
+    """What this process holds: native threads that no Python thread stands for (VMs, and one warden once there was a
+    VM; not the engine's, which stay), Python threads, and open files."""
 
     def __init__(self):
         threads = threading.enumerate()
         python = {str(thread.native_id) for thread in threads}
-        self.native = sum(number not in python and _thread_name(number) != "vme" for number in os.listdir("/proc/self/task"))
+        self.native = sum(
+            number not in python and _thread_name(number) != "vme" for number in os.listdir("/proc/self/task")
+        )
         self.threads = {thread for thread in threads if not thread.name.startswith("pytest_timeout")}
         self.files = {}
         for number in os.listdir("/proc/self/fd"):
             try:
                 self.files[number] = os.readlink(f"/proc/self/fd/{number}")
             except OSError:
-                pass        # the folder's own, closed by now
+                pass  # the folder's own, closed by now
 
     def left_since(self, before):
         """A sentence on each thing that is there and was not `before`."""
@@ -73,8 +75,11 @@ class Belongings:
         if self.native - before.native > 1:
             left.append(f"{self.native - before.native - 1} native threads of VMs")
         # the breadcrumbs of a process stay open, and locked, as long as it lives
-        return left + [f"file {number}: {path}" for number, path in self.files.items()
-                       if before.files.get(number) != path and "crash.map" not in path]
+        return left + [
+            f"file {number}: {path}"
+            for number, path in self.files.items()
+            if before.files.get(number) != path and "crash.map" not in path
+        ]
 
 
 def _hosts_are_open():
@@ -84,8 +89,8 @@ def _hosts_are_open():
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(request):
-    """No test leaves a VM, a thread or an open file. Not looked at while a host of a wider fixture is open; it is after its last test's
-    successor."""
+    """No test leaves a VM, a thread or an open file. Not looked at while a host of a wider fixture is open; it is after
+    its last test's successor."""
     if _hosts_are_open() or request.node.get_closest_marker("quarantines"):
         yield
         return

@@ -3,7 +3,7 @@
 `GUESTS` is the source of a task's module; what a test needs beyond it is added to its end.
 """
 
-GUESTS = '''
+GUESTS = """
 import re
 import threading
 import time
@@ -61,4 +61,4 @@ def leave_threads(value):
     for _ in range(value or 1):
         threading.Thread(target=stubborn, args=(None,)).start()
     return "left"
-'''
+"""

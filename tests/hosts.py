@@ -1,4 +1,5 @@
-"""What tests of running hosts share: bundles from a text, waiting for a condition, and scripts in a process of their own."""
+"""What tests of running hosts share: bundles from a text, waiting for a condition, and scripts in a process of their
+own."""
 
 import itertools
 import os
@@ -12,8 +13,12 @@ import vmhost
 from vmhost.bytecode.compiler import compile_sources
 from vmhost.limits import byte_count, seconds
 
-_LIMITS = {"memory": ("memory_bytes", byte_count), "stack": ("stack_bytes", byte_count), "wall_time": ("wall_time_s", seconds),
-           "cpu_time": ("cpu_time_s", seconds)}
+_LIMITS = {
+    "memory": ("memory_bytes", byte_count),
+    "stack": ("stack_bytes", byte_count),
+    "wall_time": ("wall_time_s", seconds),
+    "cpu_time": ("cpu_time_s", seconds),
+}
 ROOT = Path(__file__).parents[1]
 
 PROLOGUE = """
@@ -25,15 +30,26 @@ from tests.hosts import bundle, until
 
 
 def bundle(source, name="task", version="1.0.0", limits=None, permissions=None):
-    """An unsigned bundle in memory whose one module `main` is `source`; its entry is `main:run`. `limits` are as in task.yaml or a manifest."""
+    """An unsigned bundle in memory whose one module `main` is `source`; its entry is `main:run`. `limits` are as in
+    task.yaml or a manifest."""
     source = textwrap.dedent(source)
-    limits = {_LIMITS.get(key, (key, None))[0]: _LIMITS[key][1](value) if key in _LIMITS else value for key, value in (limits or {}).items()}
-    return compile_sources({"main": (source, f"{name}@{version}/main.py", False)}, entry="main:run", name=name,
-                           version=version, limits=limits, permissions=permissions)
+    limits = {
+        _LIMITS.get(key, (key, None))[0]: _LIMITS[key][1](value) if key in _LIMITS else value
+        for key, value in (limits or {}).items()
+    }
+    return compile_sources(
+        {"main": (source, f"{name}@{version}/main.py", False)},
+        entry="main:run",
+        name=name,
+        version=version,
+        limits=limits,
+        permissions=permissions,
+    )
 
 
 def interrupt_at(step):
-    """A trace function, for sys.settrace(), that presses Ctrl-C before instruction `step`, from 1 on, of what is called from here."""
+    """A trace function, for sys.settrace(), that presses Ctrl-C before instruction `step`, from 1 on, of what is called
+    from here."""
     steps = itertools.count(1)
 
     def trace(frame, event, _):
@@ -42,11 +58,13 @@ def interrupt_at(step):
             sys.settrace(None)
             raise KeyboardInterrupt
         return trace
+
     return trace
 
 
 def until(condition, timeout_s=60.0):
-    """Returns when `condition()` holds, with what it gave; AssertionError after `timeout_s`. For what tells no event."""
+    """Returns when `condition()` holds, with what it gave; AssertionError after `timeout_s`. For what tells no
+    event."""
     end = time.monotonic() + timeout_s
     while True:
         value = condition()
@@ -57,7 +75,8 @@ def until(condition, timeout_s=60.0):
 
 
 def stopped_by_its_deadline(task, value, entry, begun):
-    """The TimeLimitError of a call of `entry` that had begun, as `begun(error)` tells. On a slow machine the first deadlines come too early."""
+    """The TimeLimitError of a call of `entry` that had begun, as `begun(error)` tells. On a slow machine the first
+    deadlines come too early."""
     for timeout_s in (0.2, 2, 20):
         try:
             task(value, entry=f"main:{entry}", timeout_s=timeout_s)
@@ -68,6 +87,13 @@ def stopped_by_its_deadline(task, value, entry, begun):
 
 
 def in_a_process(script, *arguments, timeout_s=240, **environment):
-    """Runs `script`, which finds the names of PROLOGUE, in a Python of its own. Gives the CompletedProcess, text in and out."""
-    return subprocess.run([sys.executable, "-c", PROLOGUE + textwrap.dedent(script), *map(str, arguments)], cwd=ROOT,
-                          capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **environment})
+    """Runs `script`, which finds the names of PROLOGUE, in a Python of its own. Gives the CompletedProcess, text in and
+    out."""
+    return subprocess.run(
+        [sys.executable, "-c", PROLOGUE + textwrap.dedent(script), *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, **environment},
+    )

@@ -9,8 +9,8 @@ from vmhost.image import ImageError, toolchain
 
 
 def device_tools():
-    """The Toolchain, with the static libraries fetched where they are missing. Skips the test where the Python came without a static library, and so has no image
-    to test: tests/image/test_toolchain.py holds what is said then."""
+    """The Toolchain, with the static libraries fetched where they are missing. Skips the test where the Python came
+    without a static library, and so has no image to test: tests/image/test_toolchain.py holds what is said then."""
     try:
         toolchain.python_library()
     except ImageError as error:

@@ -27,27 +27,41 @@ def images(**changes):
 
 
 def graph(nodes, inputs, outputs, constants=None, opset=17):
-    """The bytes of a model; `inputs` and `outputs` map names to shapes (None: images, of sizes that follow), `constants` names to arrays."""
+    """The bytes of a model; `inputs` and `outputs` map names to shapes (None: images, of sizes that follow),
+    `constants` names to arrays."""
+
     def ports(shapes):
-        return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape or "abcd") for name, shape in shapes.items()]
+        return [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape or "abcd") for name, shape in shapes.items()
+        ]
 
     made = helper.make_graph(
-        nodes, "test", ports(inputs), ports(outputs),
-        [numpy_helper.from_array(numpy.asarray(values), name) for name, values in (constants or {}).items()])
+        nodes,
+        "test",
+        ports(inputs),
+        ports(outputs),
+        [numpy_helper.from_array(numpy.asarray(values), name) for name, values in (constants or {}).items()],
+    )
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=8).SerializeToString()
 
 
 def graph_of(nodes, inputs, outputs, constants=None, opset=18):
-    """The bytes of a model whose inputs are like the arrays `inputs`; `outputs` are names, of dtypes and shapes that follow."""
+    """The bytes of a model whose inputs are like the arrays `inputs`; `outputs` are names, of dtypes and shapes that
+    follow."""
+
     def port(name, array):
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
     made = helper.make_graph(
-        nodes, "test", [port(name, array) for name, array in inputs.items()], [helper.make_empty_tensor_value_info(name) for name in outputs],
-        [numpy_helper.from_array(numpy.asarray(array), name) for name, array in (constants or {}).items()])
+        nodes,
+        "test",
+        [port(name, array) for name, array in inputs.items()],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        [numpy_helper.from_array(numpy.asarray(array), name) for name, array in (constants or {}).items()],
+    )
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     model = shape_inference.infer_shapes(model, data_prop=True)
-    for value in model.graph.output:        # the checker wants types; what follows in our own compiler is not told shapes
+    for value in model.graph.output:  # the checker wants types; what follows in our own compiler is not told shapes
         if not value.type.tensor_type.elem_type:
             value.type.tensor_type.elem_type = TensorProto.FLOAT
         if not value.type.tensor_type.HasField("shape"):
@@ -71,13 +85,19 @@ def by_onnx_runtime(model, inputs):
 
 
 def all_by_onnx_runtime(model, inputs):
-    """The outputs, as lists, for each of `inputs`, {name: array}, by ONNX Runtime: in a process and a home of its own, since it opens files and starts
-    threads that it keeps."""
+    """The outputs, as lists, for each of `inputs`, {name: array}, by ONNX Runtime: in a process and a home of its own,
+    since it opens files and starts threads that it keeps."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "model.onnx").write_bytes(model)
         for number, given in enumerate(inputs):
             numpy.savez(Path(folder, f"{number}.npz"), **given)
-        subprocess.run([sys.executable, "-c", RUNTIME, str(len(inputs))], cwd=folder, env={**os.environ, "HOME": folder}, check=True, timeout=200)
+        subprocess.run(
+            [sys.executable, "-c", RUNTIME, str(len(inputs))],
+            cwd=folder,
+            env={**os.environ, "HOME": folder},
+            check=True,
+            timeout=200,
+        )
         made = []
         for number in range(len(inputs)):
             with numpy.load(Path(folder, f"made{number}.npz")) as outputs:

@@ -1,5 +1,5 @@
-"""The arrows between rooms, as docs/architecture.md draws them: every import of every source file, read and held against
-them; then every `#include` of the C files of vmhost/isolation and engine/src."""
+"""The arrows between rooms, as docs/architecture.md draws them: every import of every source file, read and held
+against them; then every `#include` of the C files of vmhost/isolation and engine/src."""
 
 import ast
 import os
@@ -16,7 +16,10 @@ ROOT = Path(__file__).resolve().parent.parent
 OURS = {"vmhost", "tools", "tasks", "bench", "tests"}
 
 # What all of the host stands on.
-BENEATH = {f"vmhost.{name}" for name in ("bytecode", "engine", "errors", "future", "isolation", "limits", "statistics", "stdlib")}
+BENEATH = {
+    f"vmhost.{name}"
+    for name in ("bytecode", "engine", "errors", "future", "isolation", "limits", "statistics", "stdlib")
+}
 # What lies in a folder may import these packages of ours, and no other. The first folder that holds a file decides.
 ROOMS = {
     "vmhost/guest": {"vmhost.guest"},
@@ -35,12 +38,21 @@ ROOMS = {
     "bench": {"bench", "tasks", "vmhost", "tests.engine.op_cases"},
 }
 # Within vmhost a module imports none that stands after it here.
-STACK = ["vmhost.isolation", "vmhost.runtime.pool", "vmhost.runtime.scheduler", "vmhost.runtime.service", "vmhost.host", "vmhost.executor", "vmhost.cli"]
+STACK = [
+    "vmhost.isolation",
+    "vmhost.runtime.pool",
+    "vmhost.runtime.scheduler",
+    "vmhost.runtime.service",
+    "vmhost.host",
+    "vmhost.executor",
+    "vmhost.cli",
+]
 # What a VM itself offers to the guest runtime: made by vmhost/isolation, known to no other Python.
 IN_EVERY_VM = {"_vmhost"}
 # What only a device image has: `vmhost/image`.
 IN_EVERY_IMAGE = {"_vmrun", "vmrun_commands"}
-# Dependencies that callers use with vmhost: their arrays cross the wall by the buffer protocol, without an import of ours.
+# Dependencies that callers use with vmhost: their arrays cross the wall by the buffer protocol, without an import of
+# ours.
 FOR_CALLERS = {"numpy"}
 # PyPI's name of what is imported under another one.
 DISTRIBUTIONS = {"yaml": "pyyaml", "onnx_ir": "onnx-ir"}
@@ -67,7 +79,7 @@ def imported_modules(path, text):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package[:len(package) - node.level + 1] if node.level else [])
+            base = ".".join(package[: len(package) - node.level + 1] if node.level else [])
             module = ".".join(filter(None, (base, node.module)))
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
@@ -86,7 +98,7 @@ def wrong_arrows(path, text):
     height = next((level for level, member in enumerate(STACK) if inside(here, [member])), None)
     if height is not None:
         for module in imported_modules(path, text):
-            if inside(module, STACK[height + 1:]):
+            if inside(module, STACK[height + 1 :]):
                 yield f"{path} imports {module}, which stands above it"
 
 
@@ -94,7 +106,14 @@ def foreign(path, text):
     """Top-level names that are neither ours nor the standard library's."""
     beside = {other.stem for other in (ROOT / path).parent.glob("*.py")}
     names = {module.partition(".")[0] for module in imported_modules(path, text)}
-    return names - OURS - set(sys.stdlib_module_names) - IN_EVERY_VM - IN_EVERY_IMAGE - (beside if path.is_relative_to("tasks") else set())
+    return (
+        names
+        - OURS
+        - set(sys.stdlib_module_names)
+        - IN_EVERY_VM
+        - IN_EVERY_IMAGE
+        - (beside if path.is_relative_to("tasks") else set())
+    )
 
 
 @pytest.mark.parametrize("path", sources(), ids=str)
@@ -103,16 +122,21 @@ def test_imports_follow_the_arrows(path):
 
 
 def test_the_guest_imports_the_standard_library_only():
-    found = {str(path): names for path in sources() if room_of(path) == "vmhost/guest"
-             and (names := foreign(path, (ROOT / path).read_text()))}
+    found = {
+        str(path): names
+        for path in sources()
+        if room_of(path) == "vmhost/guest" and (names := foreign(path, (ROOT / path).read_text()))
+    }
     assert found == {}
 
 
 def test_what_the_packages_import_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    declared, extra = ({re.match(r"[\w-]+", line)[0].lower() for line in lines}
-                       for lines in (project["dependencies"], [*extras["models"], *extras["bench"]]))
+    declared, extra = (
+        {re.match(r"[\w-]+", line)[0].lower() for line in lines}
+        for lines in (project["dependencies"], [*extras["models"], *extras["bench"]])
+    )
     imported = set()
     for path in sources():
         if path.parts[0] in ("vmhost", "bytecode", "engine"):
@@ -121,20 +145,23 @@ def test_what_the_packages_import_is_declared():
     assert declared - imported - FOR_CALLERS == set(), "declared, but imported nowhere"
 
 
-@pytest.mark.parametrize(("path", "text"), [
-    ("bytecode/format.py", "import vmhost.host"),
-    ("vmhost/guest/boot.py", "from vmhost import host"),
-    ("vmhost/guest/boot.py", "from .. import errors"),
-    ("bytecode/format.py", "from vmhost import engine"),
-    ("engine/models.py", "from ..bytecode import format"),
-    ("vmhost/isolation/vm.py", "from vmhost.bytecode.format import read_bundle"),
-    ("vmhost/runtime/pool.py", "def late():\n    import vmhost.runtime.scheduler"),
-    ("vmhost/isolation/vm.py", "from vmhost.runtime.pool import Pool"),
-    ("vmhost/runtime/service.py", "from vmhost.host import Host"),
-    ("vmhost/stdlib/build.py", "from vmhost import engine"),
-    ("vmhost/task.py", "import tests.vmhost"),
-    ("tools/compile_cloud.py", "import vmhost"),
-])
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("bytecode/format.py", "import vmhost.host"),
+        ("vmhost/guest/boot.py", "from vmhost import host"),
+        ("vmhost/guest/boot.py", "from .. import errors"),
+        ("bytecode/format.py", "from vmhost import engine"),
+        ("engine/models.py", "from ..bytecode import format"),
+        ("vmhost/isolation/vm.py", "from vmhost.bytecode.format import read_bundle"),
+        ("vmhost/runtime/pool.py", "def late():\n    import vmhost.runtime.scheduler"),
+        ("vmhost/isolation/vm.py", "from vmhost.runtime.pool import Pool"),
+        ("vmhost/runtime/service.py", "from vmhost.host import Host"),
+        ("vmhost/stdlib/build.py", "from vmhost import engine"),
+        ("vmhost/task.py", "import tests.vmhost"),
+        ("tools/compile_cloud.py", "import vmhost"),
+    ],
+)
 def test_a_wrong_arrow_is_found(path, text):
     assert list(wrong_arrows(Path(path), text)) != []
 
@@ -193,7 +220,7 @@ def circle(arrows):
 
     def walk(node, way):
         if node in way:
-            return way[way.index(node):]
+            return way[way.index(node) :]
         if node in done:
             return []
         for other in sorted(arrows.get(node, ())):
@@ -231,17 +258,24 @@ def test_includes_of_the_core_follow_the_arrows():
     assert list(wrong_includes(c_sources())) == []
 
 
-@pytest.mark.parametrize(("path", "text", "why"), [
-    ("lanes/new.c", '#include "cpython/compat.h"', "lanes may include no other room"),
-    ("lanes/new.h", "#include <Python.h>", "lanes/new.h includes Python.h, itself or through others"),
-    ("lanes/new.c", '#include "lanes/clock.h"', ""),
-    ("crash/new.h", '/* Breadcrumbs. No Python in here. */\n#include "memory/overflow_py.h"', "built without CPython"),
-    ("memory/new.c", '#include "vm/vm_private.h"', "memory may include cpython, lanes"),
-    ("seal/new.c", '#include "sqlite/sqlite_use.h"', "seal may include"),
-    ("seal/new.c", '#include "gates.h"', 'written "room/file.h"'),
-    ("vm/new.c", '#include "vme_python.h"', "for wire/engine.c, wire/wire.c only"),
-    ("lanes/events.h", '#include "lanes/lane.h"', "in a circle: lanes/events.h -> lanes/lane.h -> lanes/events.h"),
-])
+@pytest.mark.parametrize(
+    ("path", "text", "why"),
+    [
+        ("lanes/new.c", '#include "cpython/compat.h"', "lanes may include no other room"),
+        ("lanes/new.h", "#include <Python.h>", "lanes/new.h includes Python.h, itself or through others"),
+        ("lanes/new.c", '#include "lanes/clock.h"', ""),
+        (
+            "crash/new.h",
+            '/* Breadcrumbs. No Python in here. */\n#include "memory/overflow_py.h"',
+            "built without CPython",
+        ),
+        ("memory/new.c", '#include "vm/vm_private.h"', "memory may include cpython, lanes"),
+        ("seal/new.c", '#include "sqlite/sqlite_use.h"', "seal may include"),
+        ("seal/new.c", '#include "gates.h"', 'written "room/file.h"'),
+        ("vm/new.c", '#include "vme_python.h"', "for wire/engine.c, wire/wire.c only"),
+        ("lanes/events.h", '#include "lanes/lane.h"', "in a circle: lanes/events.h -> lanes/lane.h -> lanes/events.h"),
+    ],
+)
 def test_a_wrong_include_is_found(path, text, why):
     sources = c_sources() | {"memory/overflow_py.h": '#include "cpython/compat.h"', path: text}
     said = list(wrong_includes(sources))
@@ -301,14 +335,17 @@ def test_includes_of_the_engine_follow_the_arrows():
     assert list(wrong_engine_includes(sources, engine_headers())) == []
 
 
-@pytest.mark.parametrize(("path", "text", "why"), [
-    ("runtime/new.c", '#include "operators/nest.h"', "runtime may include no other"),
-    ("runtime/new.c", '#include "models/file.h"', "runtime may include no other"),
-    ("runtime/new.h", '#include "../kernels/loops.h"', "includes kernels/loops.h"),
-    ("operators/new.c", '#include "models/model.h"', "operators may include runtime, vendor"),
-    ("models/new.c", '#include "strange.h"', "which is no file of the engine"),
-    ("models/value.h", '#include "models/step.h"', "in a circle: models/step.h -> models/value.h -> models/step.h"),
-])
+@pytest.mark.parametrize(
+    ("path", "text", "why"),
+    [
+        ("runtime/new.c", '#include "operators/nest.h"', "runtime may include no other"),
+        ("runtime/new.c", '#include "models/file.h"', "runtime may include no other"),
+        ("runtime/new.h", '#include "../kernels/loops.h"', "includes kernels/loops.h"),
+        ("operators/new.c", '#include "models/model.h"', "operators may include runtime, vendor"),
+        ("models/new.c", '#include "strange.h"', "which is no file of the engine"),
+        ("models/value.h", '#include "models/step.h"', "in a circle: models/step.h -> models/value.h -> models/step.h"),
+    ],
+)
 def test_a_wrong_include_of_the_engine_is_found(path, text, why):
     said = list(wrong_engine_includes(engine_sources() | {path: text}, engine_headers()))
     assert any(why in sentence for sentence in said), said
@@ -323,8 +360,11 @@ def gating_rows():
 
 def test_every_gated_module_has_a_row_of_gates():
     rows = gating_rows()
-    gated = {module for module, rules in POLICY.items()
-             if rules.gated or any("." in name for name in rules.allowed | rules.refused)}
+    gated = {
+        module
+        for module, rules in POLICY.items()
+        if rules.gated or any("." in name for name in rules.allowed | rules.refused)
+    }
     assert gated - set(rows) == set(), "filed as gated; a VM refuses to load it without a row in gates.c"
     assert set(rows) - POLICY.keys() == set()
     assert sorted(set(rows)) == rows

@@ -1,8 +1,8 @@
 """Bad input, from a user's side: one clear error each, and nothing else is hurt.
 
-Wrong task folders are in tests/bytecode/, altered and foreign bundles in tests/bytecode/test_format.py and test_signing.py, a host's
-settings in tests/vmhost/. Here: values, what a task does to its process, and hosts closed at a bad moment.
-"""
+Wrong task folders are in tests/bytecode/, altered and foreign bundles in tests/bytecode/test_format.py and
+test_signing.py, a host's settings in tests/vmhost/. Here: values, what a task does to its process, and hosts closed at
+a bad moment."""
 
 import io
 import logging
@@ -180,11 +180,20 @@ def nest(depth):
 
 
 ARGUMENTS = {
-    "an object": (Anything(), "Anything"), "a class": (int, "type"), "a function": (nest, "function"), "a module": (sys, "module"),
-    "a subclass": (Text("x"), "Text"), "deep inside": ({"a": [(Anything(),)]}, r"\$.*a.*0.*0.*Anything"), "as a key": ({Anything(): 1}, "Anything"),
-    "a file": (io.StringIO(), "StringIO"), "a thread": (threading.current_thread(), "Thread"), "itself": (rings(), "deep|nest"),
-    "too deep": (nest(100_000), "deep|nest"), "an array of objects": (numpy.array([Anything()]), "object|dtype|format"),
-    "an exception": (ValueError("x"), "ValueError"), "Ellipsis": (..., "ellipsis"),
+    "an object": (Anything(), "Anything"),
+    "a class": (int, "type"),
+    "a function": (nest, "function"),
+    "a module": (sys, "module"),
+    "a subclass": (Text("x"), "Text"),
+    "deep inside": ({"a": [(Anything(),)]}, r"\$.*a.*0.*0.*Anything"),
+    "as a key": ({Anything(): 1}, "Anything"),
+    "a file": (io.StringIO(), "StringIO"),
+    "a thread": (threading.current_thread(), "Thread"),
+    "itself": (rings(), "deep|nest"),
+    "too deep": (nest(100_000), "deep|nest"),
+    "an array of objects": (numpy.array([Anything()]), "object|dtype|format"),
+    "an exception": (ValueError("x"), "ValueError"),
+    "Ellipsis": (..., "ellipsis"),
 }
 
 
@@ -192,22 +201,45 @@ ARGUMENTS = {
 @pytest.mark.parametrize("way", ["call", "submit", "map"])
 def test_an_argument_that_cannot_cross_is_named_and_nothing_is_submitted(task, what, way):
     value, named = ARGUMENTS[what]
-    calls = {"call": lambda: task(value), "submit": lambda: task.submit(value).result(), "map": lambda: list(task.map([1, value]))}
+    calls = {
+        "call": lambda: task(value),
+        "submit": lambda: task.submit(value).result(),
+        "map": lambda: list(task.map([1, value])),
+    }
     with pytest.raises(vmhost.CrossingError, match=named):
         calls[way]()
     assert task(1) == 1
 
 
-@pytest.mark.parametrize("what", ["an object", "a class", "a function", "a module", "a generator", "a subclass of int", "an object deep inside",
-                                  "an object as a key", "a range", "an iterator", "itself", "too deep", "an exception", "an open file",
-                                  "a lock"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "an object",
+        "a class",
+        "a function",
+        "a module",
+        "a generator",
+        "a subclass of int",
+        "an object deep inside",
+        "an object as a key",
+        "a range",
+        "an iterator",
+        "itself",
+        "too deep",
+        "an exception",
+        "an open file",
+        "a lock",
+    ],
+)
 def test_a_result_that_cannot_cross_is_named_and_its_vm_goes_on(task, what):
     with pytest.raises(vmhost.CrossingError, match="task 1.0.0: result: "):
         task(what, entry="main:evaluate")
     assert task(1) == 1
 
 
-@pytest.mark.parametrize(("entry", "value"), [("recursion", 0), ("recursion_in_c", 0), ("deep_str", 100_000), ("deep_comparison", 100_000)])
+@pytest.mark.parametrize(
+    ("entry", "value"), [("recursion", 0), ("recursion_in_c", 0), ("deep_str", 100_000), ("deep_comparison", 100_000)]
+)
 def test_recursion_without_end_is_an_error_of_the_task(task, entry, value):
     with pytest.raises(vmhost.TaskError) as caught:
         task(value, entry=f"main:{entry}")
@@ -237,9 +269,18 @@ def test_what_would_hurt_the_process_is_denied(task, entry):
     assert task(1) == 1
 
 
-@pytest.mark.parametrize(("entry", "type_name", "message"), [
-    ("exits", "SystemExit", "5"), ("quits", "SystemExit", "bye"), ("interrupts", "KeyboardInterrupt", ""), ("generator_exit", "GeneratorExit", ""),
-    ("odd", "main.Odd", None), ("group", "ExceptionGroup", "both (2 sub-exceptions)"), ("chained", "LookupError", "while dividing")])
+@pytest.mark.parametrize(
+    ("entry", "type_name", "message"),
+    [
+        ("exits", "SystemExit", "5"),
+        ("quits", "SystemExit", "bye"),
+        ("interrupts", "KeyboardInterrupt", ""),
+        ("generator_exit", "GeneratorExit", ""),
+        ("odd", "main.Odd", None),
+        ("group", "ExceptionGroup", "both (2 sub-exceptions)"),
+        ("chained", "LookupError", "while dividing"),
+    ],
+)
 def test_whatever_a_task_raises_is_its_callers_error_and_no_more(task, entry, type_name, message):
     with pytest.raises(vmhost.TaskError) as caught:
         task(0, entry=f"main:{entry}")
@@ -293,7 +334,8 @@ def test_output_of_many_vms_at_once_comes_as_whole_lines_to_the_logger_only(line
     dots = "." * 50
     for number in range(4):
         assert [line for line in lines if line.startswith("line") and f"of {number} " in line] == [
-            f"line {each} of {number} {dots}" for each in range(200)]
+            f"line {each} of {number} {dots}" for each in range(200)
+        ]
         assert f"raw {number}" in lines and f"old {number}" in lines
     assert sum(line == "".join(f"half {each} " for each in range(200)) for line in lines) == 4
     assert capfd.readouterr() == ("", "")
@@ -314,8 +356,13 @@ def test_a_flood_of_output_is_bounded(lines, entry):
 def test_closing_the_host_in_a_callback_and_in_a_host_function_ends_all_calls():
     ended = threading.Event()
     host = vmhost.Host(allow_unsigned=True, functions={"close": lambda value: host.close(drain=False)})
-    task = host.load(bundle("from vmhost import guest\nimport time\ndef run(value):\n    guest.host.close(value)\n    time.sleep(60)\n"
-                            "def sleep(value):\n    time.sleep(value)\n", permissions={"host": ["close"]}))
+    task = host.load(
+        bundle(
+            "from vmhost import guest\nimport time\ndef run(value):\n    guest.host.close(value)\n    time.sleep(60)\n"
+            "def sleep(value):\n    time.sleep(value)\n",
+            permissions={"host": ["close"]},
+        )
+    )
     waiting = task.submit(60, entry="main:sleep")
     waiting.add_done_callback(lambda future: ended.set())
     until(waiting.running)
@@ -364,5 +411,6 @@ def test_the_process_keeps_its_output_when_tasks_reach_for_it():
         print("still here")
     """)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [f"{entry} PermissionDenied" for entry in ("close_out", "dup_over", "leave", "kill", "abort")] + [
-        "exits TaskError", "interrupts TaskError", "still here"]
+    assert done.stdout.splitlines() == [
+        f"{entry} PermissionDenied" for entry in ("close_out", "dup_over", "leave", "kill", "abort")
+    ] + ["exits TaskError", "interrupts TaskError", "still here"]

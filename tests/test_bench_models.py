@@ -1,4 +1,5 @@
-"""What `vmhost bench models` makes of times: ratios against the best peer, validity, peers that are kept out; and that it runs."""
+"""What `vmhost bench models` makes of times: ratios against the best peer, validity, peers that are kept out; and that
+it runs."""
 
 import json
 
@@ -10,12 +11,26 @@ from bench.measure import Figure
 from bench.model_engines import MNN, InTheHost, ONNXRuntime, OpenVINO
 from bench.model_process import EngineFailed, Runner
 
-TIMES = {"in the host": (2.0, 4.0, 9.0), "in a VM": (4.0, 5.0, 6.0), "ONNX Runtime": (3.0, 9.0, 10.0), "OpenVINO": (5.0, 6.0, 7.0), "MNN": (1.0, 1.0, 1.0)}
+TIMES = {
+    "in the host": (2.0, 4.0, 9.0),
+    "in a VM": (4.0, 5.0, 6.0),
+    "ONNX Runtime": (3.0, 9.0, 10.0),
+    "OpenVINO": (5.0, 6.0, 7.0),
+    "MNN": (1.0, 1.0, 1.0),
+}
 
 
 def judged(left_out=(), worst=1e-6, agree=True):
     figures = {who: Figure(values, "ms", "less") for who, values in TIMES.items()}
-    return models._judged("din", 2, figures, dict.fromkeys(TIMES, worst), agree, dict.fromkeys(left_out, "why"), {"OpenVINO": {"version": "1"}})
+    return models._judged(
+        "din",
+        2,
+        figures,
+        dict.fromkeys(TIMES, worst),
+        agree,
+        dict.fromkeys(left_out, "why"),
+        {"OpenVINO": {"version": "1"}},
+    )
 
 
 def test_ratios_are_the_best_peers_time_over_ours_by_least_times_and_by_medians():
@@ -23,7 +38,11 @@ def test_ratios_are_the_best_peers_time_over_ours_by_least_times_and_by_medians(
     assert result.name == "din, 2 threads"
     json.dumps(report.as_dict([result]))
     ratios = report.as_dict([result])["ratios"]["din, 2 threads"]
-    assert (ratios["minimum"], ratios["median"], ratios["best_peer"]) == (1.5, 1.5, {"minimum": "ONNX Runtime", "median": "OpenVINO"})
+    assert (ratios["minimum"], ratios["median"], ratios["best_peer"]) == (
+        1.5,
+        1.5,
+        {"minimum": "ONNX Runtime", "median": "OpenVINO"},
+    )
     assert ratios["in a VM"] == {"minimum": 0.75, "median": 1.2} and ratios["valid"] is True
     assert ratios["engines"] == {"OpenVINO": {"version": "1"}} and ratios["left_out"] == {"MNN": "why"}
     assert result.promises[0] == ("1.50x OpenVINO by medians, 1.50x ONNX Runtime by least times (reach 2)", False)
@@ -42,8 +61,6 @@ def test_outputs_that_differ_are_a_promise_missed(changes):
     assert judged().promises[1][1] and not judged(**changes).promises[1][1]
 
 
-
-
 def test_what_an_engine_says_and_its_end_are_told(tmp_path):
     with Runner(InTheHost) as runner:
         with pytest.raises(EngineFailed, match="FileNotFoundError|LookupError"):
@@ -59,7 +76,7 @@ def test_it_runs_and_peers_leave_nothing_in_the_users_home(tmp_path, monkeypatch
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(home))
     told = models.run(True, ("din",))
-    assert [result.name for result in told] == ["din, 1 thread", "din, 2 threads"][:len(told)]
+    assert [result.name for result in told] == ["din, 1 thread", "din, 2 threads"][: len(told)]
     for result in told:
         assert result.ratios["valid"] is (OpenVINO in models.installed())
         assert list(result.figures)[:3] == ["in the host", "in a VM", "ONNX Runtime"]

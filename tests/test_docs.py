@@ -1,9 +1,8 @@
 """The README and the pages in docs/: every block of code and every command in them runs as it is printed.
 
-`BLOCKS` says of each block how it is tried, by its first words; one that no entry knows fails, so that a new block comes
-with its trial. What a block takes for granted (pixels, a task folder, a key) is made around it, the block itself is
-taken as it stands.
-"""
+`BLOCKS` says of each block how it is tried, by its first words; one that no entry knows fails, so that a new block
+comes with its trial. What a block takes for granted (pixels, a task folder, a key) is made around it, the block itself
+is taken as it stands."""
 
 import ast
 import contextlib
@@ -42,7 +41,8 @@ def block(page, first):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The current folder, as a reader's checkout is: tasks/, tools/, and build/digits.vmb signed with the key `me`, in keys/."""
+    """The current folder, as a reader's checkout is: tasks/, tools/, and build/digits.vmb signed with the key `me`, in
+    keys/."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VMHOST_KEYS", str(tmp_path / "own"))
     for name in ("tasks", "tools"):
@@ -58,8 +58,13 @@ def run_script(folder, text):
     """Runs `text` as a script in `folder`; what it printed."""
     (folder / "script.py").write_text(text)
     done = subprocess.run(
-        [sys.executable, "script.py"], cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        timeout=120)
+        [sys.executable, "script.py"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -76,9 +81,11 @@ def run_commands(text, capfd):
 
 def ten_lines(text, folder, capfd):
     library, _, work = text.partition("\n\n")
-    said = run_script(folder, (
+    said = run_script(
+        folder,
         f"{library}\npixels = [0] * 64\nitems = range(5)\n\ndef function(x):\n    return x * x\n\n"
-        f"if __name__ == '__main__':\n{textwrap.indent(work, '    ')}\n    print(results)\n"))
+        f"if __name__ == '__main__':\n{textwrap.indent(work, '    ')}\n    print(results)\n",
+    )
     assert re.match(r"\d \d HostStatistics", said) and said.endswith("[0, 1, 4, 9, 16]\n")
     [command] = re.findall(r"made by: (vmhost .*)", text)
     run_commands(command, capfd)
@@ -92,7 +99,9 @@ def arrays_in_tasks(text, folder, capfd):
     with vmhost.Host(allow_unsigned=True) as host:
         for run in (host.load(task), plain["run"]):
             got = numpy.asarray(run(samples))
-            numpy.testing.assert_allclose(got, (samples - samples.mean(axis=0)) / samples.std(axis=0), rtol=1e-3, atol=1e-5)
+            numpy.testing.assert_allclose(
+                got, (samples - samples.mean(axis=0)) / samples.std(axis=0), rtol=1e-3, atol=1e-5
+            )
 
 
 def engine_settings(text, folder, capfd):
@@ -110,22 +119,28 @@ def compile_cloud(text, folder, capfd):
     command = re.sub(r" \[.*", "", text.strip())
     program, script, *arguments = shlex.split(command)
     assert program == "python"
-    done = subprocess.run([sys.executable, ROOT / script, *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, ROOT / script, *arguments], cwd=folder, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
-    options = subprocess.run([sys.executable, ROOT / script, "--help"], capture_output=True, text=True, timeout=60).stdout
+    options = subprocess.run(
+        [sys.executable, ROOT / script, "--help"], capture_output=True, text=True, timeout=60
+    ).stdout
     assert [option for option in re.findall(r"--[a-z]+", text) if option not in options] == []
 
 
 def executor(text, folder, capfd):
-    said = run_script(folder, text.replace('if __name__', 'rows = [[1, 2], [3]]\n\nif __name__'))
+    said = run_script(folder, text.replace("if __name__", "rows = [[1, 2], [3]]\n\nif __name__"))
     assert said == "7.0\n[5.0, 9.0]\n"
 
 
 def the_host(text, folder, capfd):
     first, _, rest = text.partition("\n\n")
-    said = run_script(folder, (
-        f"{first}\npixels = [0] * 64\nimages = [{{'image': pixels}}] * 3\n\nasync def main():\n{textwrap.indent(rest, '    ')}\n"
-        "    print(label)\n\nasyncio.run(main())\n"))
+    said = run_script(
+        folder,
+        f"{first}\npixels = [0] * 64\nimages = [{{'image': pixels}}] * 3\n\nasync def"
+        f" main():\n{textwrap.indent(rest, '    ')}\n    print(label)\n\nasyncio.run(main())\n",
+    )
     assert re.fullmatch(r"\d\n", said)
 
 
@@ -133,16 +148,18 @@ def host_yaml(text, folder, capfd):
     (folder / "host.yaml").write_text(text)
     (folder / "shop").mkdir()
     (folder / "shop" / "prices.py").write_text("def lookup(value):\n    return value\n")
-    said = run_script(folder, (
+    said = run_script(
+        folder,
         "import vmhost\nwith vmhost.Host.from_file('host.yaml') as host:\n"
         "    task = host.task('digits')\n"
-        "    print(task({'image': [0] * 64}))\n"))
+        "    print(task({'image': [0] * 64}))\n",
+    )
     assert re.fullmatch(r"\d\n", said)
 
 
 def task_yaml(text, folder, capfd):
     if "permissions: {read: []," not in text:
-        text = "name: digits\nversion: 1.2.0\nentry: main:run\npython: \"3.14\"\n" + text
+        text = 'name: digits\nversion: 1.2.0\nentry: main:run\npython: "3.14"\n' + text
     task = write_digits(folder, text)
     spec = read_task(task)
     assert (spec.name, spec.limits["memory_bytes"]) == ("digits", 64 << 20)
@@ -160,13 +177,16 @@ def write_digits(folder, text):
 
 
 def task_yaml_errors(text, folder, capfd):
-    task = write_digits(folder, (
+    task = write_digits(
+        folder,
         'name: digits\nversion: 1.2.0\nentry: main:run\npython: "3.14"\nlimits: {memory: lots}\n\n\n'
-        'permissions:\n  emv: [LANG]\n'))
+        "permissions:\n  emv: [LANG]\n",
+    )
     with pytest.raises(TaskSpecError) as caught:
         read_task(task)
     assert [problem.partition("/task.yaml")[2] for problem in caught.value.problems] == [
-        line.partition("/task.yaml")[2] for line in text.splitlines()]
+        line.partition("/task.yaml")[2] for line in text.splitlines()
+    ]
 
 
 def verifier(text, folder, capfd):
@@ -175,7 +195,10 @@ def verifier(text, folder, capfd):
 
 
 def first_task(text, folder, capfd):
-    spec, source = block("docs/writing-tasks.md", "# hello/task.yaml"), block("docs/writing-tasks.md", "# hello/main.py")
+    spec, source = (
+        block("docs/writing-tasks.md", "# hello/task.yaml"),
+        block("docs/writing-tasks.md", "# hello/main.py"),
+    )
     (folder / "hello").mkdir()
     (folder / "hello" / "task.yaml").write_text(spec)
     (folder / "hello" / "main.py").write_text(source)
@@ -194,15 +217,26 @@ def without_a_vm(text, folder, capfd):
     """The test that the page shows, of the task that it shows above, by pytest and plain Python."""
     (folder / "main.py").write_text(block("docs/writing-tasks.md", "from vmhost.guest import"))
     (folder / "test_main.py").write_text(f"import main\n{text}")
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_main.py"], cwd=folder, capture_output=True, text=True,
-                          timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_main.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
 
 
 def asks_its_host(text, folder, capfd):
     task = compile_sources(
-        {"main": (text, "main.py", False)}, entry="main:run", name="asks", version="1", files={"table.csv": b"a,b"},
-        permissions={"host": ["lookup"]})
+        {"main": (text, "main.py", False)},
+        entry="main:run",
+        name="asks",
+        version="1",
+        files={"table.csv": b"a,b"},
+        permissions={"host": ["lookup"]},
+    )
     with vmhost.Host(allow_unsigned=True, functions={"lookup": len}) as host:
         assert host.load(task)([1, 2, 3], timeout_s=30) == 3
 
@@ -237,7 +271,7 @@ BLOCKS = {
     ("README.md", "import vmhost.engine.numpy as np"): arrays_in_tasks,
     ("docs/architecture.md", "tasks/digits/ ── compile_cloud"): shown_only,
     ("docs/bundle.md", "python tools/compile_cloud.py"): compile_cloud,
-    ("docs/bundle.md", "digits.vmb: compiled for Python 3.15"): shown_only,        # tests/bytecode/test_format.py
+    ("docs/bundle.md", "digits.vmb: compiled for Python 3.15"): shown_only,  # tests/bytecode/test_format.py
     ("docs/cli.md", "vmhost keys new me"): from_folder_to_answer,
     ("docs/conformance.md", "make conformance"): make_targets,
     ("docs/device-image.md", "vmhost image"): device_image,
@@ -250,9 +284,9 @@ BLOCKS = {
     ("docs/task-yaml.md", "tasks/x/task.yaml:5:"): task_yaml_errors,
     ("docs/task-yaml.md", "name: digits"): task_yaml,
     ("docs/verifier.md", "from vmhost.bytecode.verifier import"): verifier,
-    ("docs/verifier.md", "digits.vmb: module main: function f"): shown_only,       # tests/bytecode/test_verifier.py
-    ("docs/writing-tasks.md", "# hello/task.yaml"): shown_only,     # by first_task
-    ("docs/writing-tasks.md", "# hello/main.py"): shown_only,       # by first_task
+    ("docs/verifier.md", "digits.vmb: module main: function f"): shown_only,  # tests/bytecode/test_verifier.py
+    ("docs/writing-tasks.md", "# hello/task.yaml"): shown_only,  # by first_task
+    ("docs/writing-tasks.md", "# hello/main.py"): shown_only,  # by first_task
     ("docs/writing-tasks.md", "vmhost compile hello"): first_task,
     ("docs/writing-tasks.md", "import json"): set_up,
     ("docs/writing-tasks.md", "limits: {memory"): task_yaml,
@@ -268,23 +302,37 @@ def test_a_block_does_what_it_says(page, first, folder, capfd):
 
 
 def test_no_block_goes_untried():
-    untried = [(page, text.splitlines()[0]) for page in PAGES for _, text in blocks(page)
-               if not any(page == known and text.startswith(first) for known, first in BLOCKS)]
+    untried = [
+        (page, text.splitlines()[0])
+        for page in PAGES
+        for _, text in blocks(page)
+        if not any(page == known and text.startswith(first) for known, first in BLOCKS)
+    ]
     assert untried == []
 
 
 def test_a_task_runs_without_a_vm_as_the_docs_say():
-    [command] = re.findall(r"`cd tasks/digits && python -c \"(.*?)\"`", (ROOT / "docs/writing-tasks.md").read_text(), re.DOTALL)
+    [command] = re.findall(
+        r"`cd tasks/digits && python -c \"(.*?)\"`", (ROOT / "docs/writing-tasks.md").read_text(), re.DOTALL
+    )
     done = subprocess.run(
-        [sys.executable, "-c", command.replace("\n", " ")], cwd=ROOT / "tasks" / "digits", capture_output=True, text=True,
-        timeout=60)
+        [sys.executable, "-c", command.replace("\n", " ")],
+        cwd=ROOT / "tasks" / "digits",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     assert isinstance(ast.literal_eval(done.stdout), int)
 
 
 def test_every_page_that_is_named_is_there():
     missing = []
-    for page in (*PAGES, "tasks/README.md", *(f"docs/decisions/{path.name}" for path in (ROOT / "docs/decisions").glob("*.md"))):
+    for page in (
+        *PAGES,
+        "tasks/README.md",
+        *(f"docs/decisions/{path.name}" for path in (ROOT / "docs/decisions").glob("*.md")),
+    ):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text(encoding="utf-8")):
             if not (ROOT / page).parent.joinpath(target).exists():
                 missing.append((page, target))

@@ -18,14 +18,19 @@ ROOT = Path(__file__).resolve().parent.parent
 SHORT_DEMO = (
     "import sys; from vmhost.cli import demonstration as demo; from vmhost.cli import main\n"
     "demo.WORK = (('digits', 'light', 60, 20),); demo.ROUNDS = 1\n"
-    "sys.exit(main(['demo']))")
+    "sys.exit(main(['demo']))"
+)
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site-packages")
     subprocess.run([sys.executable, "setup.py", "-q", "build_py", "--build-lib", folder], cwd=ROOT, check=True)
-    for library in (*ROOT.glob("vmhost/isolation/*.so"), *ROOT.glob("vmhost/engine/*.so"), ROOT / "vmhost" / "data" / "stdlib.vmb"):
+    for library in (
+        *ROOT.glob("vmhost/isolation/*.so"),
+        *ROOT.glob("vmhost/engine/*.so"),
+        ROOT / "vmhost" / "data" / "stdlib.vmb",
+    ):
         target = folder / "vmhost" / library.relative_to(ROOT / "vmhost")
         target.parent.mkdir(exist_ok=True)
         shutil.copy(library, target)
@@ -34,8 +39,13 @@ def installed(tmp_path_factory):
 
 def run(installed, folder, program):
     return subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, env=os.environ | {"PYTHONPATH": str(installed)}, capture_output=True,
-        text=True, timeout=120)
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def test_one_package_is_installed(installed):

@@ -40,15 +40,23 @@ def build(checkout, **environment):
     """Builds in place: (exit status, what it said, names of the C files that were compiled)."""
     before = objects(checkout)
     done = subprocess.run(
-        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=checkout, env={**os.environ, **environment}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=checkout,
+        env={**os.environ, **environment},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=120,
+    )
     after = objects(checkout)
     return done.returncode, done.stdout, {name for name in after if after[name] != before.get(name)}
 
 
 def objects(checkout):
-    return {path.relative_to(checkout / "build").as_posix().partition("/")[2]: path.stat().st_mtime_ns
-            for path in (checkout / "build").rglob("*.o")}
+    return {
+        path.relative_to(checkout / "build").as_posix().partition("/")[2]: path.stat().st_mtime_ns
+        for path in (checkout / "build").rglob("*.o")
+    }
 
 
 def test_a_warning_is_an_error_only_where_that_is_asked_for_and_object_files_are_shared(built):

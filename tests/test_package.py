@@ -9,12 +9,20 @@ import pytest
 import vmhost
 
 ROOT = Path(__file__).resolve().parent.parent
-LOADED = "print(sorted(name for name in sys.modules if name.partition('.')[0] in ('vmhost', 'cffi', 'numpy', 'msgpack')))"
+LOADED = (
+    "print(sorted(name for name in sys.modules if name.partition('.')[0] in ('vmhost', 'cffi', 'numpy', 'msgpack')))"
+)
 
 
 def loaded(statement):
     """Names of modules, ours and heavy ones, after `statement` in a Python of its own."""
-    done = subprocess.run([sys.executable, "-c", f"import sys\n{statement}\n{LOADED}"], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{statement}\n{LOADED}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return eval(done.stdout)
 
 

@@ -1,4 +1,5 @@
-"""tools/setup.sh, tried in copies of the checkout with a machine of fakes: what it chooses, what it refuses, what it makes again.
+"""tools/setup.sh, tried in copies of the checkout with a machine of fakes: what it chooses, what it refuses, what it
+makes again.
 
 The fake Pythons and tools are shell scripts, so that nothing is downloaded and nothing is compiled here.
 """
@@ -45,8 +46,34 @@ def machine(tmp_path):
     """A PATH with the system's plain tools and the fakes of one test; no Python, no pip, no uv, no apt."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for tool in ("sh", "flock", "sha256sum", "sed", "awk", "cut", "cat", "mkdir", "mv", "rm", "ln", "realpath", "dirname", "head",
-                 "tr", "find", "sort", "xargs", "uname", "env", "ls", "id", "tail", "grep", "make", "printf"):
+    for tool in (
+        "sh",
+        "flock",
+        "sha256sum",
+        "sed",
+        "awk",
+        "cut",
+        "cat",
+        "mkdir",
+        "mv",
+        "rm",
+        "ln",
+        "realpath",
+        "dirname",
+        "head",
+        "tr",
+        "find",
+        "sort",
+        "xargs",
+        "uname",
+        "env",
+        "ls",
+        "id",
+        "tail",
+        "grep",
+        "make",
+        "printf",
+    ):
         found = shutil.which(tool)
         assert found, tool
         (folder / tool).symlink_to(found)
@@ -65,8 +92,14 @@ def machine(tmp_path):
 def set_up(checkout, machine, *arguments, **environment):
     """Runs set-up; (exit status, what it said)."""
     done = subprocess.run(
-        ["sh", "tools/setup.sh", *arguments], cwd=checkout, env={"PATH": str(machine.folder), **environment}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+        ["sh", "tools/setup.sh", *arguments],
+        cwd=checkout,
+        env={"PATH": str(machine.folder), **environment},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=60,
+    )
     return done.returncode, done.stdout
 
 
@@ -90,7 +123,10 @@ def test_peers_are_installed_when_they_are_asked_for_and_once(checkout, machine)
     machine("python3.14", GOOD)
     assert set_up(checkout, machine)[0] == 0
     assert not [line for line in calls(checkout) if "bench.lock" in line]
-    assert set_up(checkout, machine, "bench") == (0, "set-up: installing what models are measured against (tools/bench.lock)\n")
+    assert set_up(checkout, machine, "bench") == (
+        0,
+        "set-up: installing what models are measured against (tools/bench.lock)\n",
+    )
     assert "--no-deps --require-hashes -r tools/bench.lock" in calls(checkout)[-1]
     assert set_up(checkout, machine, "bench") == (0, "")
 
@@ -104,10 +140,13 @@ def test_a_shim_that_answers_with_an_error_is_passed_over(checkout, machine):
 
 
 def test_a_checkout_that_cannot_be_written_says_so_and_what_to_do(checkout, machine):
-    (checkout / ".python").write_text("")       # permissions would not keep root from writing
+    (checkout / ".python").write_text("")  # permissions would not keep root from writing
     status, said = set_up(checkout, machine)
-    assert (status, said) == (1, f"set-up: you may not write here: {checkout}; clone it into a folder of your own. If it is set up "
-                                 "already, .venv/bin/vmhost there does without\n")
+    assert (status, said) == (
+        1,
+        f"set-up: you may not write here: {checkout}; clone it into a folder of your own. If it is set up "
+        "already, .venv/bin/vmhost there does without\n",
+    )
 
 
 def test_without_any_python_the_reasons_are_all_given(checkout, machine):
@@ -126,18 +165,23 @@ def test_one_that_uv_has_is_taken_and_uv_is_told_not_to_retry(checkout, machine,
     python = tmp_path / "from uv"
     python.write_text(GOOD)
     python.chmod(0o755)
-    machine("uv", f"""#!/bin/sh
+    machine(
+        "uv",
+        f"""#!/bin/sh
 echo "retries=$UV_HTTP_RETRIES $*" >> uv-calls
 case "$*" in
     "python install"*) : > installed ;;
     "python find"*) [ -e installed ] && echo "{python}" ;;
     "pip install"*) exit 1 ;;
 esac
-""")
+""",
+    )
     status, said = set_up(checkout, machine)
     assert status == 0, said
     assert f"making .venv with {python}" in said
-    assert [line for line in (checkout / "uv-calls").read_text().splitlines() if line.startswith("retries=0 python install")]
+    assert [
+        line for line in (checkout / "uv-calls").read_text().splitlines() if line.startswith("retries=0 python install")
+    ]
 
 
 def test_a_chosen_python_that_is_unfit_is_refused_and_no_other_is_taken(checkout, machine, tmp_path):
@@ -183,14 +227,22 @@ def test_a_moved_checkout_gets_a_new_environment(checkout, machine):
 
 
 def test_an_interrupted_set_up_is_taken_up_again(checkout, machine):
-    machine("python3.14", GOOD.replace('*"-m pip"*|', '*"-m pip"*) echo there > "$HOME/waits"; cat "$HOME/never" ;;\n    '))
+    machine(
+        "python3.14", GOOD.replace('*"-m pip"*|', '*"-m pip"*) echo there > "$HOME/waits"; cat "$HOME/never" ;;\n    ')
+    )
     os.mkfifo(checkout / "waits")
     os.mkfifo(checkout / "never")
     running = subprocess.Popen(
-        ["sh", "tools/setup.sh"], cwd=checkout, env={"PATH": str(machine.folder), "HOME": str(checkout)}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-    assert (checkout / "waits").read_text() == "there\n"         # it is in the middle of the installation
-    for _ in range(60):                                         # as Ctrl-C does, again while a shell lets it pass between two commands
+        ["sh", "tools/setup.sh"],
+        cwd=checkout,
+        env={"PATH": str(machine.folder), "HOME": str(checkout)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    assert (checkout / "waits").read_text() == "there\n"  # it is in the middle of the installation
+    for _ in range(60):  # as Ctrl-C does, again while a shell lets it pass between two commands
         os.killpg(running.pid, signal.SIGINT)
         try:
             said, _ = running.communicate(timeout=1)
@@ -209,20 +261,27 @@ def test_a_second_set_up_waits_for_the_first(checkout, machine):
     with open(checkout / ".python" / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         waiting = subprocess.Popen(
-            ["sh", "tools/setup.sh"], cwd=checkout, env={"PATH": str(machine.folder)}, text=True, stderr=subprocess.PIPE)
+            ["sh", "tools/setup.sh"], cwd=checkout, env={"PATH": str(machine.folder)}, text=True, stderr=subprocess.PIPE
+        )
         assert "another set-up runs in this checkout; waiting" in waiting.stderr.readline()
         assert not (checkout / ".venv").exists()
     assert waiting.wait(60) == 0, waiting.stderr.read()
     waiting.stderr.close()
 
 
-@pytest.mark.parametrize(("fake", "reason"), [
-    ("import platform; platform.python_implementation = lambda: 'PyPy'", "it is PyPy, and vmhost needs CPython"),
-    ("import sys; sys.version_info = (3, 13, 0)", "vmhost needs 3.14 or newer"),
-    ("import sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1", "it is a free-threaded build"),
-    ("import sysconfig; sysconfig.get_config_vars()['Py_DEBUG'] = 1", "it is a debug build"),
-    ("import sysconfig; sysconfig.get_path = lambda name: '/nowhere'", "it has no C headers (/nowhere/Python.h is missing)"),
-])
+@pytest.mark.parametrize(
+    ("fake", "reason"),
+    [
+        ("import platform; platform.python_implementation = lambda: 'PyPy'", "it is PyPy, and vmhost needs CPython"),
+        ("import sys; sys.version_info = (3, 13, 0)", "vmhost needs 3.14 or newer"),
+        ("import sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1", "it is a free-threaded build"),
+        ("import sysconfig; sysconfig.get_config_vars()['Py_DEBUG'] = 1", "it is a debug build"),
+        (
+            "import sysconfig; sysconfig.get_path = lambda name: '/nowhere'",
+            "it has no C headers (/nowhere/Python.h is missing)",
+        ),
+    ],
+)
 def test_the_probe_says_what_is_wrong_with_a_python(fake, reason):
     run = f"{fake}; import runpy; runpy.run_path({str(ROOT / 'tools' / 'python_probe.py')!r}, run_name='__main__')"
     done = subprocess.run([sys.executable, "-I", "-c", run], capture_output=True, text=True)
@@ -230,7 +289,9 @@ def test_the_probe_says_what_is_wrong_with_a_python(fake, reason):
 
 
 def test_the_probe_accepts_this_python_and_sees_through_its_environment():
-    done = subprocess.run([sys.executable, "-I", "-S", ROOT / "tools" / "python_probe.py"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", ROOT / "tools" / "python_probe.py"], capture_output=True, text=True
+    )
     version, _, executable = done.stdout.rstrip("\n").partition("\t")
     assert done.returncode == 0
     assert version == ".".join(map(str, sys.version_info[:3]))
@@ -249,10 +310,17 @@ def test_pins_have_hashes_and_name_no_index(name):
 
 def test_every_declared_dependency_is_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    declared = project["project"]["dependencies"] + project["dependency-groups"]["dev"] + sum(
-        project["project"]["optional-dependencies"].values(), [])
-    pinned = {line.partition("==")[0] for name in ("requirements.lock", "tools/bench.lock")
-              for line in (ROOT / name).read_text().splitlines() if "==" in line}
+    declared = (
+        project["project"]["dependencies"]
+        + project["dependency-groups"]["dev"]
+        + sum(project["project"]["optional-dependencies"].values(), [])
+    )
+    pinned = {
+        line.partition("==")[0]
+        for name in ("requirements.lock", "tools/bench.lock")
+        for line in (ROOT / name).read_text().splitlines()
+        if "==" in line
+    }
     assert {line.partition(">=")[0] for line in declared} - pinned == set()
 
 

@@ -47,17 +47,32 @@ def main(arguments=None):
         print(f"warning: {warning}", file=sys.stderr)
     manifest = bundle.manifest
     if options.json:
-        print(json.dumps({
-            "ok": True, "bundle": str(out), "name": manifest.name, "version": manifest.version, "entry": manifest.entry,
-            "target": manifest.target, "bytes": len(data), "digest": bundle.digest.hex(),
-            "signed_by": fingerprint(key.public) if key else None, "modules": sorted(bundle.modules),
-            "files": sorted(bundle.files), "texts": len(bundle.texts), "warnings": warnings,
-            "models": {name: savings.plain() for name, savings in compiled.savings.items()},
-        }))
+        print(
+            json.dumps(
+                {
+                    "ok": True,
+                    "bundle": str(out),
+                    "name": manifest.name,
+                    "version": manifest.version,
+                    "entry": manifest.entry,
+                    "target": manifest.target,
+                    "bytes": len(data),
+                    "digest": bundle.digest.hex(),
+                    "signed_by": fingerprint(key.public) if key else None,
+                    "modules": sorted(bundle.modules),
+                    "files": sorted(bundle.files),
+                    "texts": len(bundle.texts),
+                    "warnings": warnings,
+                    "models": {name: savings.plain() for name, savings in compiled.savings.items()},
+                }
+            )
+        )
     else:
         signed = f"signed with {fingerprint(key.public)}" if key else "unsigned"
-        print(f"{out}: {manifest.name} {manifest.version}, {len(bundle.modules)} modules, {len(bundle.files)} files, "
-              f"{len(data):,} bytes, {signed}")
+        print(
+            f"{out}: {manifest.name} {manifest.version}, {len(bundle.modules)} modules, {len(bundle.files)} files, "
+            f"{len(data):,} bytes, {signed}"
+        )
         for name, savings in compiled.savings.items():
             print(f"model {name}: {savings}")
     return 0
@@ -67,11 +82,18 @@ def _parser():
     parser = argparse.ArgumentParser(prog="compile_cloud.py", description="Compile a task folder into a bundle.")
     parser.add_argument("task", type=Path, help="the task's folder, with its task.yaml")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="the bundle (default: NAME.vmb here)")
-    parser.add_argument("--target", metavar="VERSION",
-        help=f"the Python to compile for, instead of task.yaml's ({TARGET})")
+    parser.add_argument(
+        "--target", metavar="VERSION", help=f"the Python to compile for, instead of task.yaml's ({TARGET})"
+    )
     parser.add_argument("--sign", type=Path, metavar="KEY", help="sign with the private key in this file")
-    parser.add_argument("--optimize", type=int, choices=(0, 1, 2), default=0, metavar="N",
-                        help="as python -O: 1 drops assert, 2 docstrings too (default 0)")
+    parser.add_argument(
+        "--optimize",
+        type=int,
+        choices=(0, 1, 2),
+        default=0,
+        metavar="N",
+        help="as python -O: 1 drops assert, 2 docstrings too (default 0)",
+    )
     parser.add_argument("--strict", action="store_true", help="treat warnings as errors")
     parser.add_argument("--json", action="store_true", help="report as JSON on standard output")
     return parser
@@ -89,7 +111,7 @@ def _problems(error):
 
 def _write(out, data):
     out.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, unfinished = tempfile.mkstemp(dir=out.parent, prefix=out.name)      # a reader sees the old or the new
+    descriptor, unfinished = tempfile.mkstemp(dir=out.parent, prefix=out.name)  # a reader sees the old or the new
     try:
         with open(descriptor, "wb") as file:
             file.write(data)

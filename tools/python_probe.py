@@ -1,8 +1,8 @@
 """Says whether the Python that runs this file can carry vmhost.
 
-Prints its version and the path of its executable, outside of any virtual environment, with a tab between, and ends with 0;
-or prints the reason why not and ends with 1. Written so that any Python since 2.7 can run it.
-"""
+Prints its version and the path of its executable, outside of any virtual environment, with a tab between, and ends with
+0; or prints the reason why not and ends with 1. Written so that any Python since 2.7 can run it."""
+
 import os
 import platform
 import sys
@@ -15,7 +15,9 @@ def reason_against():
     if sys.version_info < (3, 14):
         return "it is Python %s, and vmhost needs 3.14 or newer" % platform.python_version()
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        return "it is a free-threaded build, and vmhost needs the default one, where each interpreter has a GIL of its own"
+        return (
+            "it is a free-threaded build, and vmhost needs the default one, where each interpreter has a GIL of its own"
+        )
     if sysconfig.get_config_var("Py_DEBUG"):
         return "it is a debug build, and vmhost needs a release build"
     headers = os.path.join(sysconfig.get_path("include"), "Python.h")

@@ -9,7 +9,7 @@ This file imports nothing until a name is used: `vmhost.bytecode` and `vmhost.en
 """
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:       # the same names again, for tools that read the source
+if TYPE_CHECKING:  # the same names again, for tools that read the source
     from vmhost.errors import (
         BreakerOpenError,
         BundleError,
@@ -31,8 +31,19 @@ if TYPE_CHECKING:       # the same names again, for tools that read the source
 
 _HOMES = {
     "errors": (
-        "BreakerOpenError", "BundleError", "ClosedError", "ConfigurationError", "CrossingError", "MemoryLimitError",
-        "PermissionDenied", "QueueFullError", "TaskError", "TimeLimitError", "VMHostError", "VMLostError"),
+        "BreakerOpenError",
+        "BundleError",
+        "ClosedError",
+        "ConfigurationError",
+        "CrossingError",
+        "MemoryLimitError",
+        "PermissionDenied",
+        "QueueFullError",
+        "TaskError",
+        "TimeLimitError",
+        "VMHostError",
+        "VMLostError",
+    ),
     "executor": ("BrokenVMExecutor", "VMExecutor"),
     "host": ("Host",),
     "limits": ("BreakerPolicy", "Limits", "Policy", "TaskPolicy"),
@@ -55,7 +66,7 @@ def __getattr__(name):
         try:
             return metadata.version("vmhost")
         except metadata.PackageNotFoundError:
-            return "checkout"               # that nobody installed
+            return "checkout"  # that nobody installed
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -112,7 +112,8 @@ class ClosedError(VMHostError, RuntimeError):
     guest_traceback = None
 
 
-# Of what is taken from a guest's report: characters of a text and of a note, notes, steps of a chain, arguments. The guest runtime sends less.
+# Of what is taken from a guest's report: characters of a text and of a note, notes, steps of a chain, arguments. The
+# guest runtime sends less.
 _TEXT_MOST, _NOTE_MOST, _NOTES_MOST, _CHAIN_MOST, _ARGS_MOST = 1 << 17, 4096, 20, 20, 100
 
 
@@ -128,11 +129,19 @@ def read_report(payload):
     args = given.get("args")
     report["args"] = args if type(args) is list and len(args) <= _ARGS_MOST and all(map(_is_plain, args)) else None
     attributes = _of_type(dict, given.get("attributes"))
-    report["attributes"] = {key: attributes[key] for key in ("filename", "filename2", "name", "path")
-                            if key in attributes and _is_plain(attributes[key])}
-    report["notes"] = [note[:_NOTE_MOST] for note in _of_type(list, given.get("notes"))[:_NOTES_MOST] if type(note) is str]
-    report["chain"] = [{key: _text(step.get(key))[:_NOTE_MOST] for key in ("relation", "type", "module", "message")}
-                       for step in _of_type(list, given.get("chain"))[:_CHAIN_MOST] if type(step) is dict]
+    report["attributes"] = {
+        key: attributes[key]
+        for key in ("filename", "filename2", "name", "path")
+        if key in attributes and _is_plain(attributes[key])
+    }
+    report["notes"] = [
+        note[:_NOTE_MOST] for note in _of_type(list, given.get("notes"))[:_NOTES_MOST] if type(note) is str
+    ]
+    report["chain"] = [
+        {key: _text(step.get(key))[:_NOTE_MOST] for key in ("relation", "type", "module", "message")}
+        for step in _of_type(list, given.get("chain"))[:_CHAIN_MOST]
+        if type(step) is dict
+    ]
     return report
 
 
@@ -145,7 +154,8 @@ def _text(value):
 
 
 def _is_plain(value):
-    """May stand among the arguments of an exception: whoever prints it prints them, so no large int, whose text Python refuses."""
+    """May stand among the arguments of an exception: whoever prints it prints them, so no large int, whose text Python
+    refuses."""
     if type(value) in (str, bytes):
         return len(value) <= _TEXT_MOST
     return value is None or type(value) in (bool, float) or type(value) is int and value.bit_length() <= 256
@@ -168,7 +178,7 @@ def _of_task(error_type, report, where, name, version):
 
 def _add_traceback(error, report, where):
     error.guest_traceback = report["traceback"]
-    if error.guest_traceback.startswith("  File"):      # of a call that was stopped: the core reports frames and no more
+    if error.guest_traceback.startswith("  File"):  # of a call that was stopped: the core reports frames and no more
         error.guest_traceback = f"Traceback (most recent call last):\n{error.guest_traceback}"
     if error.guest_traceback:
         error.add_note(f"{error.task} {error.version}, {where}:\n{error.guest_traceback.rstrip()}")
@@ -179,17 +189,32 @@ def _is_permission_denied(report):
 
 
 _ADVICE = {
-    Kind.TIME_LIMIT: (TimeLimitError, "the call did not end within its time",
-                      "raise timeout_s or limits.wall_time in task.yaml, or make the task faster"),
-    Kind.CPU_LIMIT: (TimeLimitError, "the call used up its CPU time",
-                     "raise limits.cpu_time in task.yaml, or make the task faster"),
-    Kind.MEMORY_LIMIT: (MemoryLimitError, "the call needed more memory than the task's limit",
-                        "raise limits.memory in task.yaml, or make the task smaller"),
-    Kind.VM_LOST: (VMLostError, "the VM was lost while the call was with it",
-                   "other tasks are not concerned; see host.statistics() for what was quarantined"),
+    Kind.TIME_LIMIT: (
+        TimeLimitError,
+        "the call did not end within its time",
+        "raise timeout_s or limits.wall_time in task.yaml, or make the task faster",
+    ),
+    Kind.CPU_LIMIT: (
+        TimeLimitError,
+        "the call used up its CPU time",
+        "raise limits.cpu_time in task.yaml, or make the task faster",
+    ),
+    Kind.MEMORY_LIMIT: (
+        MemoryLimitError,
+        "the call needed more memory than the task's limit",
+        "raise limits.memory in task.yaml, or make the task smaller",
+    ),
+    Kind.VM_LOST: (
+        VMLostError,
+        "the VM was lost while the call was with it",
+        "other tasks are not concerned; see host.statistics() for what was quarantined",
+    ),
     Kind.CLOSED: (ClosedError, "closed before the call ended", "submit to an open host"),
-    Kind.QUEUE_FULL: (QueueFullError, "the queue is full",
-                      "submit more slowly, or raise `queue` for this task in host.yaml"),
+    Kind.QUEUE_FULL: (
+        QueueFullError,
+        "the queue is full",
+        "submit more slowly, or raise `queue` for this task in host.yaml",
+    ),
 }
 
 

@@ -54,8 +54,8 @@ from vmhost.runtime import travel
 from vmhost.task import end_after
 
 _log = logging.getLogger("vmhost")
-_GUEST = "vmhost.guest.executor"        # the module in each VM that takes the calls
-_BATCH = 256                            # calls of one map() that are queued under one lock
+_GUEST = "vmhost.guest.executor"  # the module in each VM that takes the calls
+_BATCH = 256  # calls of one map() that are queued under one lock
 _workers_alive = weakref.WeakSet()
 
 
@@ -64,7 +64,8 @@ class BrokenVMExecutor(concurrent.futures.BrokenExecutor):
 
 
 class VMExecutor(concurrent.futures.Executor):
-    """Runs functions in at most `max_workers` VMs (as many as the process has CPUs; never more than 1,024), which boot when they are needed.
+    """Runs functions in at most `max_workers` VMs (as many as the process has CPUs; never more than 1,024), which boot
+    when they are needed.
 
     `thread_name_prefix` names the executor in logs (`vmhost.task.<name>`). `initializer(*initargs)` runs once in each
     VM before its first call. `permissions` are as in task.yaml, by default all that the host process may do itself;
@@ -73,8 +74,18 @@ class VMExecutor(concurrent.futures.Executor):
     `mp_context` and `max_tasks_per_child`, which process pools have, may be None only; TypeError says why.
     """
 
-    def __init__(self, max_workers=None, thread_name_prefix="", initializer=None, initargs=(), *, permissions=None,
-                 limits=None, mp_context=None, max_tasks_per_child=None):
+    def __init__(
+        self,
+        max_workers=None,
+        thread_name_prefix="",
+        initializer=None,
+        initargs=(),
+        *,
+        permissions=None,
+        limits=None,
+        mp_context=None,
+        max_tasks_per_child=None,
+    ):
         _refuse_what_processes_have(thread_name_prefix, mp_context, max_tasks_per_child)
         try:
             max_workers = operator.index(os.process_cpu_count() or 1 if max_workers is None else max_workers)
@@ -89,8 +100,9 @@ class VMExecutor(concurrent.futures.Executor):
         if initializer is not None and not callable(initializer):
             raise TypeError(f"initializer must be a callable, got {shown(initializer)}")
         self._max_workers = max_workers
-        self._workers = _Workers(thread_name_prefix or "executor", max_workers, permissions, limits, initializer,
-                                 initargs, self._own)
+        self._workers = _Workers(
+            thread_name_prefix or "executor", max_workers, permissions, limits, initializer, initargs, self._own
+        )
 
     def _own(self, service):
         # Dropped without shutdown(), what was submitted still runs, as with the standard executors.
@@ -106,7 +118,7 @@ class VMExecutor(concurrent.futures.Executor):
         submit = workers.submit
         try:
             entry = workers.entries.get(fn)
-        except TypeError:       # unhashable; entry_for() says so
+        except TypeError:  # unhashable; entry_for() says so
             entry = None
         if entry is None:
             function, fill, keywords = _unfold(fn)
@@ -132,7 +144,11 @@ class VMExecutor(concurrent.futures.Executor):
             raise TypeError("buffersize must be an integer or None")
         if buffersize is not None and buffersize < 1:
             raise ValueError("buffersize must be None or > 0")
-        end = None if timeout is None else end_after(max(timeout, 0) if isinstance(timeout, (int, float)) else timeout, "timeout")
+        end = (
+            None
+            if timeout is None
+            else end_after(max(timeout, 0) if isinstance(timeout, (int, float)) else timeout, "timeout")
+        )
         values, entry, sizes = self._map_values(fn, zip(*iterables), chunksize)
         calls = deque()
         try:
@@ -143,7 +159,8 @@ class VMExecutor(concurrent.futures.Executor):
         return self._map_results(calls, values, buffersize is not None, entry, sizes, end)
 
     def _map_values(self, fn, rows, chunksize):
-        """(values of the calls, their entry point, a deque that gets the number of rows in each call; None: each is one row)"""
+        """(values of the calls, their entry point, a deque that gets the number of rows in each call; None: each is one
+        row)"""
         function, fill, keywords = _unfold(fn)
         entry = self._workers.entry_for(function, in_rows=chunksize > 1)
         if fill is not tuple:
@@ -165,7 +182,7 @@ class VMExecutor(concurrent.futures.Executor):
             submit_many = self._workers.submit_many
             try:
                 calls.extend(submit_many(batch, None, 0, entry, True))
-            except ClosedError:     # as in submit()
+            except ClosedError:  # as in submit()
                 calls.extend(self._workers.submit_many(batch, None, 0, entry, True))
             if most is not None:
                 most -= len(batch)
@@ -181,7 +198,7 @@ class VMExecutor(concurrent.futures.Executor):
                 if refill:
                     self._feed(calls, values, 1, entry)
                 if sizes is None:
-                    yield outcome(calls.popleft())      # not kept: it may be large
+                    yield outcome(calls.popleft())  # not kept: it may be large
                     continue
                 results, report = self._workers.rows_of(outcome(calls.popleft()), sizes.popleft())
                 results.reverse()
@@ -213,7 +230,8 @@ class VMExecutor(concurrent.futures.Executor):
         return super().__exit__(exc_type, exc, traceback)
 
     def terminate_workers(self):
-        """Stop the calls that run, cancel those that wait, and shut down; all end with CancelledError. Waits for nothing."""
+        """Stop the calls that run, cancel those that wait, and shut down; all end with CancelledError. Waits for
+        nothing."""
         self._workers.end_now()
         self._workers.close(True)
 
@@ -230,7 +248,7 @@ class VMExecutor(concurrent.futures.Executor):
 class _VMFuture(TaskFuture):
     """The Future of one call of a VMExecutor. Builtin errors come as the function raised them."""
 
-    _end = None         # (result, error), kept: a Future gives the same objects each time
+    _end = None  # (result, error), kept: a Future gives the same objects each time
 
     def _outcome(self):
         if self._end is None:
@@ -244,7 +262,7 @@ class _VMFuture(TaskFuture):
         try:
             raise error
         finally:
-            del self, error     # the error's traceback has this frame
+            del self, error  # the error's traceback has this frame
 
     def _was_cancelled(self):
         return self._task.was_cancelled(self._call)
@@ -258,23 +276,30 @@ class _Workers:
 
     def __init__(self, name, max_workers, permissions, limits, initializer, initargs, own):
         self.closed = False
-        self.entries = {}               # function -> entry point
+        self.entries = {}  # function -> entry point
         self._lock = threading.RLock()  # of the image and what is known of it; a finalizer may submit as well
-        self._rows = {}                 # function -> entry point that takes many rows of arguments
+        self._rows = {}  # function -> entry point that takes many rows of arguments
         self._name = name
         self._process = os.getpid()
-        self._cancelling = False        # what waits when it closes counts as cancelled
+        self._cancelling = False  # what waits when it closes counts as cancelled
         self._broken = None
         self._lanes = []
         self._edition = 0
-        self._modules, self._texts = {}, {}     # what the image has
+        self._modules, self._texts = {}, {}  # what the image has
         self._initializer = None
         self._permissions = _permissions(permissions)
         self._permissions["host"] = ["initializer", "initializer failed"] if initializer is not None else []
         self._limits = _limits(limits, max_workers)
         self._task_policy = TaskPolicy(queue=sys.maxsize, breaker=BreakerPolicy(enabled=False))
-        policy = Policy(max_vms=max_workers, warm=0, max_warm=0, idle_s=float("inf"), memory_bytes=MAX_MEMORY_BYTES,
-                        boots_at_once=max_workers, task=self._task_policy)
+        policy = Policy(
+            max_vms=max_workers,
+            warm=0,
+            max_warm=0,
+            idle_s=float("inf"),
+            memory_bytes=MAX_MEMORY_BYTES,
+            boots_at_once=max_workers,
+            task=self._task_policy,
+        )
         native = isolation.core()
         self._native = native
         self._image = native.Image()
@@ -289,12 +314,16 @@ class _Workers:
             own(service)
 
         try:
-            start_service(policy, native, functions=lambda: {
-                "initializer": self._tell_initializer, "initializer failed": self._break}, own=mine)
+            start_service(
+                policy,
+                native,
+                functions=lambda: {"initializer": self._tell_initializer, "initializer failed": self._break},
+                own=mine,
+            )
             _drain_at_exit()
             _workers_alive.add(self)
             self._load()
-        except BaseException:       # Ctrl-C comes between any two steps
+        except BaseException:  # Ctrl-C comes between any two steps
             if self._service is not None:
                 self._service.abandon()
             raise
@@ -376,14 +405,24 @@ class _Workers:
             raise standard from error
 
     def rows_of(self, answer, size):
-        """(results, report or None) of a call that brought `size` rows; TaskError when the VM's code was made to answer something else."""
+        """(results, report or None) of a call that brought `size` rows; TaskError when the VM's code was made to answer
+        something else."""
         if type(answer) is tuple and len(answer) == 2:
             results, report = answer
-            if type(results) is list and (report is None and len(results) == size or type(report) is dict and len(results) < size):
+            if type(results) is list and (
+                report is None and len(results) == size or type(report) is dict and len(results) < size
+            ):
                 return results, report
-        raise from_core(Kind.TASK_ERROR, {"type": "SystemError", "message": f"a VM's answer to {size} rows of map() is not what "
-                                          "vmhost.guest.executor gives: a task has changed that module"},
-                        self._name, self._current.version)
+        raise from_core(
+            Kind.TASK_ERROR,
+            {
+                "type": "SystemError",
+                "message": f"a VM's answer to {size} rows of map() is not what "
+                "vmhost.guest.executor gives: a task has changed that module",
+            },
+            self._name,
+            self._current.version,
+        )
 
     def raise_report(self, report):
         """Raise the error that a guest reported."""
@@ -422,10 +461,11 @@ class _Workers:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self, cancel):
-        """No more calls; those that wait are cancelled when `cancel`, else they still run. Takes no lock: Ctrl-C may hit it."""
+        """No more calls; those that wait are cancelled when `cancel`, else they still run. Takes no lock: Ctrl-C may
+        hit it."""
         self.closed = True
         if os.getpid() != self._process:
-            return              # a forked child: the VMs are the parent's
+            return  # a forked child: the VMs are the parent's
         self.submit = self.submit_many = self._refuse
         self._service.ask_to_close(True)
         if cancel:
@@ -450,19 +490,25 @@ class _Workers:
 def _refuse_what_processes_have(thread_name_prefix, mp_context, max_tasks_per_child):
     """TypeError for arguments that only ProcessPoolExecutor takes; its second one is the mp_context."""
     if mp_context is not None or hasattr(thread_name_prefix, "get_start_method"):
-        raise TypeError("VMExecutor takes no mp_context: its workers are VMs in this process, nothing is started; leave it out")
+        raise TypeError(
+            "VMExecutor takes no mp_context: its workers are VMs in this process, nothing is started; leave it out"
+        )
     if not isinstance(thread_name_prefix, str):
         raise TypeError(f"thread_name_prefix: expected a str, got {thread_name_prefix!r:.80}")
     if "\0" in thread_name_prefix or not is_unicode(thread_name_prefix):
-        raise ValueError(f"thread_name_prefix: expected a name without NUL and surrogates, got {shown(thread_name_prefix)}")
+        raise ValueError(
+            f"thread_name_prefix: expected a name without NUL and surrogates, got {shown(thread_name_prefix)}"
+        )
     if max_tasks_per_child is not None:
-        raise TypeError("VMExecutor takes no max_tasks_per_child: its VMs serve until the end, and one whose call was stopped "
-                        "is replaced; leave it out, and bound what a VM may keep with limits={'memory': ...}")
+        raise TypeError(
+            "VMExecutor takes no max_tasks_per_child: its VMs serve until the end, and one whose call was stopped "
+            "is replaced; leave it out, and bound what a VM may keep with limits={'memory': ...}"
+        )
 
 
 def _limits(limits, max_workers):
     """The Limits that `limits`, a mapping as in task.yaml, leave: none where it says nothing."""
-    Limits.read(limits, "limits")           # says what is wrong with them
+    Limits.read(limits, "limits")  # says what is wrong with them
     none = Limits(memory_bytes=MAX_MEMORY_BYTES, stack_bytes=MAX_STACK_BYTES, concurrency=max_workers)
     if not isinstance(limits, Limits):
         limits = dict(limits or {})
@@ -474,9 +520,11 @@ def _limits(limits, max_workers):
 def _permissions(permissions):
     """What `permissions`, a mapping as in task.yaml, grant, with absolute paths; ConfigurationError."""
     if permissions is None:
-        return dict(EVERYTHING)        # what the host process may do itself, its functions may in its VMs
+        return dict(EVERYTHING)  # what the host process may do itself, its functions may in its VMs
     if not isinstance(permissions, Mapping):
-        raise ConfigurationError(f"permissions: expected a mapping such as {{'read': ['/data']}}, got {shown(permissions)}")
+        raise ConfigurationError(
+            f"permissions: expected a mapping such as {{'read': ['/data']}}, got {shown(permissions)}"
+        )
     granted = {}
     for kind, names in permissions.items():
         if kind not in EVERYTHING:
@@ -508,8 +556,9 @@ def _unfold(function):
 
     def fill(args):
         if len(args) < gaps:
-            raise TypeError(f"missing positional arguments in 'partial' call; expected at least {gaps}, got "
-                            f"{len(args)}")
+            raise TypeError(
+                f"missing positional arguments in 'partial' call; expected at least {gaps}, got {len(args)}"
+            )
         left = iter(args)
         return fill_inner((*(next(left) if value is functools.Placeholder else value for value in fixed), *left))
 
@@ -527,15 +576,20 @@ def _builtin_of(error):
         return None
     kind, args = vars(builtins).get(report["type"]), report["args"]
     if not isinstance(kind, type) or not issubclass(kind, Exception):
-        return None             # SystemExit of a guest must not end its host
+        return None  # SystemExit of a guest must not end its host
     if issubclass(kind, SyntaxError) and len(args) > 1:
-        return None             # whoever prints one expects numbers and lines in there
+        return None  # whoever prints one expects numbers and lines in there
     try:
         made = kind(*args)
-    except Exception:           # what was forged, such as an ExceptionGroup of nothing
+    except Exception:  # what was forged, such as an ExceptionGroup of nothing
         return None
     for name, value in report["attributes"].items():
-        if name in ("filename", "filename2") and isinstance(made, OSError) or name in ("name", "path") and isinstance(made, ImportError):
+        if (
+            name in ("filename", "filename2")
+            and isinstance(made, OSError)
+            or name in ("name", "path")
+            and isinstance(made, ImportError)
+        ):
             setattr(made, name, value)
         elif name == "name" and isinstance(made, (AttributeError, NameError)) and isinstance(value, str):
             made.name = value
@@ -565,7 +619,7 @@ def _drain_all(process):
     try:
         for workers in alive:
             workers.wait_closed()
-    except KeyboardInterrupt:       # nobody waits for them any more
+    except KeyboardInterrupt:  # nobody waits for them any more
         for workers in alive:
             workers.end_now()
         for workers in alive:

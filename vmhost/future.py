@@ -20,7 +20,7 @@ class TaskFuture(_Future):
     def __init__(self, call, task):
         # The standard __init__ is what this class puts off; see __getattr__.
         self._call = call
-        self._task = task           # keeps the host alive until the call ended
+        self._task = task  # keeps the host alive until the call ended
 
     def __getattr__(self, name):
         if name not in _LAZY:
@@ -33,15 +33,16 @@ class TaskFuture(_Future):
                 if ended:
                     self._settle(made)
                 condition = made.__dict__.pop("_condition")
-                if "_condition" not in self.__dict__:       # a finalizer that ran just now may have made it all
+                if "_condition" not in self.__dict__:  # a finalizer that ran just now may have made it all
                     self.__dict__.update(made.__dict__)
-                    self.__dict__["_condition"] = condition     # last: it is what others look for
+                    self.__dict__["_condition"] = condition  # last: it is what others look for
                     if not ended:
                         service.watch(self._call, self._ended)
         return self.__dict__[name]
 
     def result(self, timeout=None):
-        """The call's result; raises what went wrong with it, or TimeoutError after `timeout` seconds: the call goes on."""
+        """The call's result; raises what went wrong with it, or TimeoutError after `timeout` seconds: the call goes
+        on."""
         if timeout is not None and not self._call.wait(timeout):
             raise TimeoutError(f"the call has not ended within {timeout} s; it goes on, see cancel() and stop()")
         return self._outcome()

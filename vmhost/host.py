@@ -29,8 +29,8 @@ from vmhost.task import Task, end_after
 
 _log = logging.getLogger("vmhost")
 _services = weakref.WeakSet()
-_system_images = {}             # native core -> its system image; one for all hosts of the process
-_system_lock = threading.RLock()        # reading the bundle may run finalizers
+_system_images = {}  # native core -> its system image; one for all hosts of the process
+_system_lock = threading.RLock()  # reading the bundle may run finalizers
 
 
 class Host:
@@ -38,11 +38,10 @@ class Host:
 
     `trust`: whose bundles are loaded: a TrustStore, or the path of a file or folder of public keys. `allow_unsigned`:
     load unsigned ones too (while developing). `policy`: a Policy. `state`: a folder for what survives a restart
-    (breakers, prepared models). `functions`: functions by name that tasks may call whose `permissions.host` names them; each takes one
-    value and returns one, on threads of the host. `crashes` tells of which tasks the process that used the state
-    folder before crashed in (a tuple of Crash); their breakers start open. A context manager: leaving it drains,
-    leaving it through an exception cancels.
-    """
+    (breakers, prepared models). `functions`: functions by name that tasks may call whose `permissions.host` names them;
+    each takes one value and returns one, on threads of the host. `crashes` tells of which tasks the process that used
+    the state folder before crashed in (a tuple of Crash); their breakers start open. A context manager: leaving it
+    drains, leaving it through an exception cancels."""
 
     def __init__(self, *, trust=None, allow_unsigned=False, policy=None, state=None, functions=None):
         self._closed = False
@@ -61,15 +60,19 @@ class Host:
             return host._functions if host is not None else {}
 
         self._service = folder = None
-        try:        # Ctrl-C comes between any two steps: nothing may stay behind then, no thread, no VM, no lock on the folder
+        # Ctrl-C comes between any two steps: nothing may stay behind then, no thread, no VM, no lock on the folder
+        try:
             folder = _state_folder(state) if state is not None else None
             self._state = folder.path if folder is not None else None
-            self._keeps_models, self._kept_models = folder is not None, None    # the second is made with the first model; where that fails, none is kept
+            self._keeps_models, self._kept_models = (
+                folder is not None,
+                None,
+            )  # the second is made with the first model; where that fails, none is kept
             self.crashes = _crashes_before(native, folder) if folder is not None else ()
             start_service(self._policy, native, folder, functions_now, self._own)
         except BaseException:
             if self._service is not None:
-                self._service.abandon()     # and with it the folder
+                self._service.abandon()  # and with it the folder
             elif folder is not None:
                 folder.close()
             raise
@@ -88,8 +91,13 @@ class Host:
         from vmhost.host_yaml import read_host_yaml  # schema and YAML are needed by nobody else
 
         settings = read_host_yaml(_path(path, "host.yaml"))
-        host = cls(trust=settings.trust, allow_unsigned=settings.allow_unsigned, policy=settings.policy,
-                   state=settings.state, functions=settings.functions)
+        host = cls(
+            trust=settings.trust,
+            allow_unsigned=settings.allow_unsigned,
+            policy=settings.policy,
+            state=settings.state,
+            functions=settings.functions,
+        )
         try:
             for bundle in settings.load:
                 host.load(bundle)
@@ -106,7 +114,7 @@ class Host:
         A newer version of a task that is loaded takes its place: calls under way end in the old one, the Task that
         callers hold stays and calls the new one. BundleError, ClosedError.
         """
-        own = not isinstance(bundle, Bundle)        # nobody else has what is read here
+        own = not isinstance(bundle, Bundle)  # nobody else has what is read here
         bundle = self._read(bundle)
         manifest = bundle.manifest
         where = f"{bundle.where}: {manifest.name} {manifest.version}"
@@ -151,12 +159,15 @@ class Host:
             if names and kind not in self._policy.allow:
                 raise BundleError(
                     f"{where}: asks for permissions.{kind} {list(names)}, which this host does not allow; take them "
-                    f"out of task.yaml, or add {kind} to `allow` in host.yaml")
+                    f"out of task.yaml, or add {kind} to `allow` in host.yaml"
+                )
         for name in manifest.permissions.get("host", ()):
             if name not in self._functions:
                 known = ", ".join(sorted(self._functions)) or "none"
-                raise BundleError(f"{where}: asks for the host function {name!r}; this host has {known}; name it in "
-                                  "`functions` of host.yaml")
+                raise BundleError(
+                    f"{where}: asks for the host function {name!r}; this host has {known}; name it in "
+                    "`functions` of host.yaml"
+                )
 
     def task(self, name):
         """The Task of the loaded task `name`. KeyError names those that are loaded."""
@@ -197,18 +208,17 @@ class Host:
         """End all calls and VMs; gives the VMStatistics of what had to be quarantined. May be repeated.
 
         `drain`: calls that were submitted still run, for at most `timeout_s` seconds; then, or without `drain`, they
-        end with ClosedError. New calls get ClosedError at once. Host functions whose guests gave up on them are waited for
-        two seconds; what still runs then is logged, and is in `statistics().functions`. Called from a host function, it
-        begins to close and waits for nothing.
-        """
+        end with ClosedError. New calls get ClosedError at once. Host functions whose guests gave up on them are waited
+        for two seconds; what still runs then is logged, and is in `statistics().functions`. Called from a host
+        function, it begins to close and waits for nothing."""
         if isinstance(timeout_s, (int, float)):
-            timeout_s = max(timeout_s, 0)       # none is left
-        end_after(timeout_s)                    # says what is wrong with it
+            timeout_s = max(timeout_s, 0)  # none is left
+        end_after(timeout_s)  # says what is wrong with it
         if timeout_s is not None and timeout_s > threading.TIMEOUT_MAX:
             timeout_s = None
         self._closed = True
         if os.getpid() != self._process:
-            return ()           # a forked child: the VMs and their threads are the parent's
+            return ()  # a forked child: the VMs and their threads are the parent's
         service = self._service
         if service.is_waited_for(threading.current_thread()):
             service.begin_close(drain)
@@ -241,8 +251,10 @@ def start_service(policy, native, folder=None, functions=dict, own=lambda servic
     """
     _end_hosts_at_exit()
     if not native.sqlite_counted():
-        _log.warning("SQLite was in use before the first host was made, so what tasks allocate in it does not count against "
-                     "their memory limit; make the host before the first connection")
+        _log.warning(
+            "SQLite was in use before the first host was made, so what tasks allocate in it does not count against "
+            "their memory limit; make the host before the first connection"
+        )
     service = Service(policy, native, system_image(native), folder, functions)
     _services.add(service)
     own(service)
@@ -275,7 +287,7 @@ def _path(value, what, expected="a path"):
             path = os.fsdecode(path)
         if "\0" not in path and os.fsencode(path):
             return path
-    except (TypeError, UnicodeEncodeError):
+    except TypeError, UnicodeEncodeError:
         pass
     raise ConfigurationError(f"{what}: expected {expected}, got {shown(value)}")
 
@@ -306,7 +318,10 @@ def _state_folder(path):
 def _crashes_before(native, folder):
     """What the last process with this state folder left in its breadcrumbs; from now on they are this process's."""
     found, error = native.crash_open(folder.crash_map)
-    if error in (errno.EBUSY, errno.EEXIST):    # one process keeps one set of breadcrumbs, in the folder of its first host
+    if error in (
+        errno.EBUSY,
+        errno.EEXIST,
+    ):  # one process keeps one set of breadcrumbs, in the folder of its first host
         _log.info("%s: crashes will not be traced there: %s", folder.crash_map, os.strerror(error))
     elif error:
         _log.warning("%s: crashes will not be traced: %s", folder.crash_map, os.strerror(error))
@@ -315,7 +330,11 @@ def _crashes_before(native, folder):
         try:
             name = signal.Signals(entry["signal"]).name
         except ValueError:
-            _log.error("%s: damaged, there is no signal %s; what crashed before is not known", folder.crash_map, entry["signal"])
+            _log.error(
+                "%s: damaged, there is no signal %s; what crashed before is not known",
+                folder.crash_map,
+                entry["signal"],
+            )
             continue
         crashes.append(Crash(entry["task"], entry["version"], entry["phase"], name, entry["pid"]))
     for crash in crashes:
@@ -332,7 +351,7 @@ def system_image(native):
     """The image that all VMs boot from: the standard library and the guest runtime, as set-up compiled them."""
     image = _system_images.get(native)
     if image is not None:
-        return image                # without the lock, which Ctrl-C in the main thread might leave taken
+        return image  # without the lock, which Ctrl-C in the main thread might leave taken
     with _system_lock:
         image = _system_images.get(native)
         if image is None:
@@ -349,11 +368,10 @@ def _end_hosts_at_exit():
 def _close_all(process):
     """At exit: whatever hosts are still there end now, so that no VM's thread outlives the interpreter."""
     if os.getpid() != process:
-        return              # a forked child: the VMs and their threads are the parent's
+        return  # a forked child: the VMs and their threads are the parent's
     services = [service for service in _services if not service.finished]
     for service in services:
         service.begin_close(False)
     for service in services:
         service.wait_closed()
         service.wait_functions()
-

@@ -65,7 +65,12 @@ def _parse(path):
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigurationError(f"{path}:{line}: not YAML: {error.problem}") from error
-    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:     # the last two: of dates that are none, lists as keys
+    except (
+        yaml.YAMLError,
+        RecursionError,
+        ValueError,
+        TypeError,
+    ) as error:  # the last two: of dates that are none, lists as keys
         raise ConfigurationError(f"{path}: not YAML: {error}") from error
 
 
@@ -90,7 +95,8 @@ def _note_lines(node, where, lines, path):
             if inner in lines:
                 line = key.start_mark.line + 1
                 raise ConfigurationError(
-                    f"{path}:{line}: {'.'.join(inner)}: written twice (first in line {lines[inner]}); remove one")
+                    f"{path}:{line}: {'.'.join(inner)}: written twice (first in line {lines[inner]}); remove one"
+                )
             lines[inner] = key.start_mark.line + 1
             _note_lines(value, inner, lines, path)
     elif isinstance(node, yaml.SequenceNode):
@@ -129,10 +135,12 @@ def _function(name, target, problems):
     try:
         function = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
-        problems.add(("functions", name), f"{target} cannot be imported: {error}; if it is yours, put the folder that has it on "
-                                          "PYTHONPATH")
+        problems.add(
+            ("functions", name),
+            f"{target} cannot be imported: {error}; if it is yours, put the folder that has it on PYTHONPATH",
+        )
         return None
-    except (Exception, SystemExit) as error:      # whatever the module does when it is imported
+    except (Exception, SystemExit) as error:  # whatever the module does when it is imported
         problems.add(("functions", name), f"{target} cannot be imported: {type(error).__name__}: {error}")
         return None
     if not callable(function):
@@ -141,15 +149,36 @@ def _function(name, target, problems):
 
 
 # yaml key -> (field, conversion)
-_VMS = {"max": ("max_vms", int), "warm": ("warm", int), "max_warm": ("max_warm", int), "idle_time": ("idle_s", seconds),
-        "memory": ("memory_bytes", byte_count), "pressure": ("pressure_percent", float),
-        "boot_tries": ("boot_tries", int)}
-_BREAKER = {"enabled": ("enabled", bool), "failures": ("failures", tuple), "caller_errors": ("caller_errors", tuple), "consecutive": ("consecutive", int), "window": ("window_s", seconds),
-            "min_calls": ("min_calls", int), "failure_rate": ("failure_rate", float), "slow": ("slow_s", seconds),
-            "slow_rate": ("slow_rate", float), "open_time": ("open_s", seconds),
-            "max_open_time": ("max_open_s", seconds), "probes": ("probes", int)}
-_TASK = {"weight": ("weight", float), "priority": ("priority", int), "queue": ("queue", int), "fresh": ("fresh", bool),
-         "ready": ("ready", int)}
+_VMS = {
+    "max": ("max_vms", int),
+    "warm": ("warm", int),
+    "max_warm": ("max_warm", int),
+    "idle_time": ("idle_s", seconds),
+    "memory": ("memory_bytes", byte_count),
+    "pressure": ("pressure_percent", float),
+    "boot_tries": ("boot_tries", int),
+}
+_BREAKER = {
+    "enabled": ("enabled", bool),
+    "failures": ("failures", tuple),
+    "caller_errors": ("caller_errors", tuple),
+    "consecutive": ("consecutive", int),
+    "window": ("window_s", seconds),
+    "min_calls": ("min_calls", int),
+    "failure_rate": ("failure_rate", float),
+    "slow": ("slow_s", seconds),
+    "slow_rate": ("slow_rate", float),
+    "open_time": ("open_s", seconds),
+    "max_open_time": ("max_open_s", seconds),
+    "probes": ("probes", int),
+}
+_TASK = {
+    "weight": ("weight", float),
+    "priority": ("priority", int),
+    "queue": ("queue", int),
+    "fresh": ("fresh", bool),
+    "ready": ("ready", int),
+}
 
 
 def _fields(cls, values, keys, where, problems):
@@ -169,7 +198,9 @@ def _fields(cls, values, keys, where, problems):
 
 
 def _task_policy(base, values, where, problems):
-    breaker = replace(base.breaker, **_fields(BreakerPolicy, values.get("breaker", {}), _BREAKER, [*where, "breaker"], problems))
+    breaker = replace(
+        base.breaker, **_fields(BreakerPolicy, values.get("breaker", {}), _BREAKER, [*where, "breaker"], problems)
+    )
     if "limits" in values:
         base = replace(base, limits=_right_limits(values["limits"], [*where, "limits"], problems))
     return replace(base, breaker=breaker, **_fields(TaskPolicy, values, _TASK, where, problems))
@@ -198,6 +229,8 @@ def _policy(values, problems):
     limits = _right_limits(values.get("limits", {}), ["limits"], problems)
     default = {key: values[key] for key in ("queue", "breaker") if key in values}
     task = _task_policy(TaskPolicy(breaker=BreakerPolicy()), default, [], problems)
-    tasks = {name: _task_policy(task, settings or {}, ["tasks", name], problems)
-             for name, settings in values.get("tasks", {}).items()}
+    tasks = {
+        name: _task_policy(task, settings or {}, ["tasks", name], problems)
+        for name, settings in values.get("tasks", {}).items()
+    }
     return Policy(limits=limits, task=task, tasks=tasks, **fields)

@@ -56,7 +56,8 @@ def seconds(value, what="time"):
 
 
 def whole(value, what="count", least=1, most=None):
-    """`value` as an int of at least `least`, at most `most` where that is given. Raises ConfigurationError naming `what`."""
+    """`value` as an int of at least `least`, at most `most` where that is given. Raises ConfigurationError naming
+    `what`."""
     if isinstance(value, int) and not isinstance(value, bool) and least <= value and (most is None or value <= most):
         return int(value)
     expected = f"of at least {least}" if most is None else f"from {least} to {most}"
@@ -67,9 +68,8 @@ def whole(value, what="count", least=1, most=None):
 class Limits:
     """What one task may use. `memory_bytes` is the soft limit; `hard_bytes`, where allocations fail, is 25 % above.
 
-    None means no limit of that kind. `concurrency` is the number of VMs that may serve the task at once. The ranges are those of
-    task.yaml (`vmhost.bytecode.fields`); ConfigurationError for what lies outside.
-    """
+    None means no limit of that kind. `concurrency` is the number of VMs that may serve the task at once. The ranges are
+    those of task.yaml (`vmhost.bytecode.fields`); ConfigurationError for what lies outside."""
 
     memory_bytes: int = 64 << 20
     wall_s: float | None = None
@@ -81,7 +81,9 @@ class Limits:
         for name, manifest_name in _MANIFEST_NAMES.items():
             value = getattr(self, name)
             if not (limit_is_right(manifest_name, value) or value is None and name in ("wall_s", "cpu_s")):
-                raise ConfigurationError(f"limits: {name}: expected {EXPECTED_LIMITS[manifest_name]}, got {shown(value)}")
+                raise ConfigurationError(
+                    f"limits: {name}: expected {EXPECTED_LIMITS[manifest_name]}, got {shown(value)}"
+                )
 
     @property
     def hard_bytes(self):
@@ -93,7 +95,8 @@ class Limits:
         return cls(**_given(limits, where))
 
     def capped_by(self, caps):
-        """These limits, none of them wider than `caps`: a mapping as in host.yaml, or Limits, of which every number counts."""
+        """These limits, none of them wider than `caps`: a mapping as in host.yaml, or Limits, of which every number
+        counts."""
         changes = {}
         for name, cap in _given(caps, "host limits").items():
             mine = getattr(self, name)
@@ -102,34 +105,52 @@ class Limits:
 
 
 def _given(limits, where):
-    """Name of a field of Limits -> its number, of what `limits` says: a mapping, Limits, or None. ConfigurationError."""
+    """Name of a field of Limits -> its number, of what `limits` says: a mapping, Limits, or None.
+    ConfigurationError."""
     if isinstance(limits, Limits):
         return {name: value for name in _MANIFEST_NAMES if (value := getattr(limits, name)) is not None}
     if limits is None:
         return {}
     if not isinstance(limits, Mapping):
-        raise ConfigurationError(f"{where}: expected a mapping such as {{'memory': '64 MiB'}} or Limits, got {shown(limits)}")
+        raise ConfigurationError(
+            f"{where}: expected a mapping such as {{'memory': '64 MiB'}} or Limits, got {shown(limits)}"
+        )
     given = {}
     for key, value in limits.items():
         name, convert = _LIMIT_KEYS.get(key, (None, None)) if isinstance(key, str) else (None, None)
         if name is None:
-            raise ConfigurationError(f"{where}: unknown limit `{shown(key).strip(chr(39))}`; expected {', '.join(sorted(_LIMIT_KEYS))}")
+            raise ConfigurationError(
+                f"{where}: unknown limit `{shown(key).strip(chr(39))}`; expected {', '.join(sorted(_LIMIT_KEYS))}"
+            )
         if value is None:
             continue
         given[name] = convert(value, f"{where}: {key}")
         if not limit_is_right(_MANIFEST_NAMES[name], given[name]):
-            raise ConfigurationError(f"{where}: {key}: expected {EXPECTED_LIMITS[_MANIFEST_NAMES[name]]}, got {shown(value)}")
+            raise ConfigurationError(
+                f"{where}: {key}: expected {EXPECTED_LIMITS[_MANIFEST_NAMES[name]]}, got {shown(value)}"
+            )
     return given
 
 
 # Field of Limits -> its name in a manifest.
-_MANIFEST_NAMES = {"memory_bytes": "memory_bytes", "wall_s": "wall_time_s", "cpu_s": "cpu_time_s", "stack_bytes": "stack_bytes",
-                   "concurrency": "concurrency"}
+_MANIFEST_NAMES = {
+    "memory_bytes": "memory_bytes",
+    "wall_s": "wall_time_s",
+    "cpu_s": "cpu_time_s",
+    "stack_bytes": "stack_bytes",
+    "concurrency": "concurrency",
+}
 _LIMIT_KEYS = {
-    "memory": ("memory_bytes", byte_count), "memory_bytes": ("memory_bytes", byte_count),
-    "wall_time": ("wall_s", seconds), "wall_s": ("wall_s", seconds), "wall_time_s": ("wall_s", seconds),
-    "cpu_time": ("cpu_s", seconds), "cpu_s": ("cpu_s", seconds), "cpu_time_s": ("cpu_s", seconds),
-    "stack": ("stack_bytes", byte_count), "stack_bytes": ("stack_bytes", byte_count),
+    "memory": ("memory_bytes", byte_count),
+    "memory_bytes": ("memory_bytes", byte_count),
+    "wall_time": ("wall_s", seconds),
+    "wall_s": ("wall_s", seconds),
+    "wall_time_s": ("wall_s", seconds),
+    "cpu_time": ("cpu_s", seconds),
+    "cpu_s": ("cpu_s", seconds),
+    "cpu_time_s": ("cpu_s", seconds),
+    "stack": ("stack_bytes", byte_count),
+    "stack_bytes": ("stack_bytes", byte_count),
     "concurrency": ("concurrency", whole),
 }
 
@@ -145,8 +166,9 @@ class BreakerPolicy:
     What counts as a failure: calls that end as one of `failures` says ("error": the task raised; "load": its module or
     setup() failed; "value": it returned what cannot cross; "time", "cpu", "memory": a limit of the task), but for what
     is its caller's doing: exceptions of `caller_errors` (names as in TaskError.type_name, subclasses included), time
-    that the caller's own `timeout_s` ended or that passed in the queue, an `entry` that the task does not have. A VM that
-    is lost counts always, a call that was cancelled, closed or refused never. Why these: docs/decisions/breaker.md.
+    that the caller's own `timeout_s` ended or that passed in the queue, an `entry` that the task does not have. A VM
+    that is lost counts always, a call that was cancelled, closed or refused never. Why these:
+    docs/decisions/breaker.md.
 
     It opens at once when a VM of the task wedges or crashes, after `consecutive` failures in a row, and when of the
     calls of the last `window_s` seconds (at least `min_calls`) more than `failure_rate` failed, or more than
@@ -208,13 +230,13 @@ class Policy:
     tasks had to wait for a boot. `idle_s`: an idle VM is retired after this time. `memory_bytes`: idle VMs are
     retired when all VMs together hold more; None is a quarter of the machine's memory. `pressure_percent`: the same
     when so much of the machine's memory is in use. `grace_s`: the time a stopped call has to unwind before its VM is
-    quarantined. `replace_warm`: a warm VM that a task got is replaced (False: for a process that ends after a call). `quantum_s`: how long a task may keep VMs that another task with as good a claim waits for. `cores`:
-    processors that VMs may count on: a task of short calls gets no more VMs than that. `boot_tries`: boots that may
-    fail in a row before waiting calls get their error. `allow`: the kinds of permissions that a bundle may ask for.
-    `search`: how models' algorithms are chosen: "measured", by what this machine's cores do, or "fixed", by built-in
-    numbers, so that every machine with the same backend gives the same bytes. `limits`: as in TaskPolicy, for all tasks. `tasks`:
-    name of a task -> its TaskPolicy; `task` is that of all others. ConfigurationError.
-    """
+    quarantined. `replace_warm`: a warm VM that a task got is replaced (False: for a process that ends after a call).
+    `quantum_s`: how long a task may keep VMs that another task with as good a claim waits for. `cores`: processors that
+    VMs may count on: a task of short calls gets no more VMs than that. `boot_tries`: boots that may fail in a row
+    before waiting calls get their error. `allow`: the kinds of permissions that a bundle may ask for. `search`: how
+    models' algorithms are chosen: "measured", by what this machine's cores do, or "fixed", by built-in numbers, so that
+    every machine with the same backend gives the same bytes. `limits`: as in TaskPolicy, for all tasks. `tasks`: name
+    of a task -> its TaskPolicy; `task` is that of all others. ConfigurationError."""
 
     max_vms: int = 1000
     warm: int = 1
@@ -245,7 +267,9 @@ class Policy:
         return self.tasks.get(name, self.task)
 
 
-# -- what the fields of policies may be: each checks a value, named `what` in errors, and gives what is kept ---------------
+# -- what the fields of policies may be: each checks a value, named `what` in errors, and gives what is kept
+# ---------------
+
 
 def _whole(least, most=None):
     return lambda value, what: whole(value, what, least, most)
@@ -255,7 +279,10 @@ def _above_zero(most=math.inf):
     def check(value, what):
         if _is_number(value) and 0 < value <= most:
             return value
-        raise ConfigurationError(f"{what}: expected a number above 0{'' if most == math.inf else f', up to {most}'}, got {shown(value)}")
+        raise ConfigurationError(
+            f"{what}: expected a number above 0{'' if most == math.inf else f', up to {most}'}, got {shown(value)}"
+        )
+
     return check
 
 
@@ -274,6 +301,7 @@ def _of(cls):
         if isinstance(value, cls):
             return value
         raise ConfigurationError(f"{what}: expected a {cls.__name__}, got {shown(value)}")
+
     return check
 
 
@@ -283,21 +311,32 @@ def _caps(value, what):
 
 
 def _kinds(value, what):
-    if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(kind, str) and kind in GRANTS for kind in value):
+    if isinstance(value, (list, tuple, set, frozenset)) and all(
+        isinstance(kind, str) and kind in GRANTS for kind in value
+    ):
         return tuple(value)
     raise ConfigurationError(f"{what}: expected a list with any of {', '.join(GRANTS)}, got {shown(value)}")
 
 
 def _failures(value, what):
-    if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(kind, str) and kind in FAILURES for kind in value):
+    if isinstance(value, (list, tuple, set, frozenset)) and all(
+        isinstance(kind, str) and kind in FAILURES for kind in value
+    ):
         return tuple(value)
     raise ConfigurationError(f"{what}: expected a list with any of {', '.join(FAILURES)}, got {shown(value)}")
 
 
 def _exceptions(value, what):
-    if isinstance(value, (list, tuple, set, frozenset)) and len(value) <= 64 and all(matches(FUNCTION, name, 255) for name in value):
+    if (
+        isinstance(value, (list, tuple, set, frozenset))
+        and len(value) <= 64
+        and all(matches(FUNCTION, name, 255) for name in value)
+    ):
         return tuple(value)
-    raise ConfigurationError(f"{what}: expected a list of at most 64 names of exceptions, such as ValueError or main.BadOrder, got {shown(value)}")
+    raise ConfigurationError(
+        f"{what}: expected a list of at most 64 names of exceptions, such as ValueError or main.BadOrder, got"
+        f" {shown(value)}"
+    )
 
 
 def _search(value, what):
@@ -311,26 +350,55 @@ def _by_task(value, what):
         raise ConfigurationError(f"{what}: expected a mapping of names of tasks to TaskPolicy, got {shown(value)}")
     for name, policy in value.items():
         if not isinstance(name, str) or not isinstance(policy, TaskPolicy):
-            raise ConfigurationError(f"{what}: {shown(name)}: expected the name of a task and its TaskPolicy, got {shown(policy)}")
+            raise ConfigurationError(
+                f"{what}: {shown(name)}: expected the name of a task and its TaskPolicy, got {shown(policy)}"
+            )
     return dict(value)
 
 
 _COUNT, _SECONDS_LONG, _SHARE = _whole(1), _above_zero(), _above_zero(1)
 _CHECKS = {
     BreakerPolicy: {
-        "consecutive": _COUNT, "window_s": _SECONDS_LONG, "min_calls": _COUNT, "failure_rate": _SHARE, "slow_s": _optional(_SECONDS_LONG),
-        "slow_rate": _SHARE, "open_s": _SECONDS_LONG, "max_open_s": _SECONDS_LONG, "probes": _COUNT, "enabled": _flag,
-        "failures": _failures, "caller_errors": _exceptions,
+        "consecutive": _COUNT,
+        "window_s": _SECONDS_LONG,
+        "min_calls": _COUNT,
+        "failure_rate": _SHARE,
+        "slow_s": _optional(_SECONDS_LONG),
+        "slow_rate": _SHARE,
+        "open_s": _SECONDS_LONG,
+        "max_open_s": _SECONDS_LONG,
+        "probes": _COUNT,
+        "enabled": _flag,
+        "failures": _failures,
+        "caller_errors": _exceptions,
     },
     TaskPolicy: {
-        "weight": _above_zero(), "priority": _optional(_whole(MIN_PRIORITY, MAX_PRIORITY)), "queue": _whole(1), "fresh": _optional(_flag),
-        "ready": _whole(0, 1024), "limits": _caps, "breaker": _of(BreakerPolicy),
+        "weight": _above_zero(),
+        "priority": _optional(_whole(MIN_PRIORITY, MAX_PRIORITY)),
+        "queue": _whole(1),
+        "fresh": _optional(_flag),
+        "ready": _whole(0, 1024),
+        "limits": _caps,
+        "breaker": _of(BreakerPolicy),
     },
     Policy: {
-        "max_vms": _whole(1, 4096), "warm": _whole(0, 1024), "replace_warm": _flag, "max_warm": _whole(0, 1024), "idle_s": _SECONDS_LONG,
-        "memory_bytes": _optional(_whole(1, (1 << 63) - 1)), "pressure_percent": _above_zero(100), "grace_s": _SECONDS_LONG,
-        "quantum_s": _SECONDS_LONG, "cores": _COUNT, "boot_tries": _whole(1, 100), "boots_at_once": _whole(1, 4096),
-        "function_threads": _whole(1, 1024), "allow": _kinds, "search": _search, "limits": _caps, "task": _of(TaskPolicy),
+        "max_vms": _whole(1, 4096),
+        "warm": _whole(0, 1024),
+        "replace_warm": _flag,
+        "max_warm": _whole(0, 1024),
+        "idle_s": _SECONDS_LONG,
+        "memory_bytes": _optional(_whole(1, (1 << 63) - 1)),
+        "pressure_percent": _above_zero(100),
+        "grace_s": _SECONDS_LONG,
+        "quantum_s": _SECONDS_LONG,
+        "cores": _COUNT,
+        "boot_tries": _whole(1, 100),
+        "boots_at_once": _whole(1, 4096),
+        "function_threads": _whole(1, 1024),
+        "allow": _kinds,
+        "search": _search,
+        "limits": _caps,
+        "task": _of(TaskPolicy),
         "tasks": _by_task,
     },
 }

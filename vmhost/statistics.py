@@ -40,8 +40,12 @@ class VMTotals:
     def with_vms(self, vms):
         """These totals and those of `vms`, each a VMStatistics."""
         return VMTotals(
-            self.vms + len(vms), self.calls + sum(vm.calls for vm in vms), self.errors + sum(vm.errors for vm in vms),
-            self.stops + sum(vm.stops for vm in vms), self.cpu_s + sum(vm.cpu_s for vm in vms))
+            self.vms + len(vms),
+            self.calls + sum(vm.calls for vm in vms),
+            self.errors + sum(vm.errors for vm in vms),
+            self.stops + sum(vm.stops for vm in vms),
+            self.cpu_s + sum(vm.cpu_s for vm in vms),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,8 @@ class BreakerStatistics:
 class TaskStatistics:
     """One version of a task. `ended` maps how calls ended (names of `vmhost.errors.Kind`) to their number.
 
-    `draining` is true for a version that a newer one replaced and that still ends its calls. `totals` are of all VMs that
-    served it, also those that are gone.
-    """
+    `draining` is true for a version that a newer one replaced and that still ends its calls. `totals` are of all VMs
+    that served it, also those that are gone."""
 
     name: str
     version: str
@@ -97,11 +100,10 @@ class TaskStatistics:
 class HostStatistics:
     """One host. `tasks` by name (current versions), `draining` the versions that are on their way out.
 
-    `sqlite_counted`: the memory of SQLite is in what VMs are charged with. False where the process had connections of its
-    own before its first host: then tasks may use SQLite beyond their limit.
-    `totals` are of all VMs that there were, those of versions that are gone and of no task as well; what a VM does after it
-    was quarantined is not in them. `functions` names the host functions that run now.
-    """
+    `sqlite_counted`: the memory of SQLite is in what VMs are charged with. False where the process had connections of
+    its own before its first host: then tasks may use SQLite beyond their limit. `totals` are of all VMs that there
+    were, those of versions that are gone and of no task as well; what a VM does after it was quarantined is not in
+    them. `functions` names the host functions that run now."""
 
     tasks: dict
     draining: tuple
@@ -126,6 +128,6 @@ def of_vm(native, task=None, version=None):
     """The VMStatistics of a native VM that serves `task` `version`."""
     counters = dict(native.statistics())
     for name in ("id", "state"):
-        counters.pop(name, None)        # told above already
+        counters.pop(name, None)  # told above already
     known = {name: counters.pop(name, 0) for name in _KNOWN}
     return VMStatistics(id=native.id, state=native.state, task=task, version=version, counters=counters, **known)

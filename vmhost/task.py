@@ -22,10 +22,16 @@ from vmhost.runtime.breaker import CLOSED, Breaker, Counts, Refused
 from vmhost.statistics import VMTotals
 
 # What a BreakerPolicy's `failures` names.
-_KINDS = {"error": Kind.TASK_ERROR, "load": Kind.LOAD_ERROR, "value": Kind.VALUE, "time": Kind.TIME_LIMIT, "cpu": Kind.CPU_LIMIT,
-          "memory": Kind.MEMORY_LIMIT}
+_KINDS = {
+    "error": Kind.TASK_ERROR,
+    "load": Kind.LOAD_ERROR,
+    "value": Kind.VALUE,
+    "time": Kind.TIME_LIMIT,
+    "cpu": Kind.CPU_LIMIT,
+    "memory": Kind.MEMORY_LIMIT,
+}
 
-_MAP_WINDOW = 1024      # calls of one map() under way; more would only fill the queue
+_MAP_WINDOW = 1024  # calls of one map() under way; more would only fill the queue
 
 
 class Version:
@@ -45,19 +51,20 @@ class Version:
         self.stack_bytes = max(limits.stack_bytes, LEAST_STACK_BYTES)
         self.permissions = {kind: list(names) for kind, names in manifest.permissions.items()}
         self.draining = False
-        self.given_up = 0               # VMs of it in quarantine
-        self.totals = VMTotals()        # of its VMs that are gone
-        self.muted = False              # of its lane: says no more that it is starved
-        self.closed_because = None      # a sentence once calls are refused
+        self.given_up = 0  # VMs of it in quarantine
+        self.totals = VMTotals()  # of its VMs that are gone
+        self.muted = False  # of its lane: says no more that it is starved
+        self.closed_because = None  # a sentence once calls are refused
         self._failures = (Kind.VM_LOST, *(_KINDS[name] for name in policy.breaker.failures))
-        self.lane = None                # set by the service, which makes it
+        self.lane = None  # set by the service, which makes it
         # Calls and their seconds at the last look, and the mean seconds between that and the look before.
         self._recent = (0, 0.0, float("inf"))
-        self._probes = {}               # native call -> token, of submitted probes that the breaker has not been told of
+        self._probes = {}  # native call -> token, of submitted probes that the breaker has not been told of
         # No cycle: a version that is through takes its code with it at once, not at some collection.
         self_ref = weakref.ref(self)
         self.breaker = Breaker(
-            policy.breaker, lambda breaker: service.breaker_changed(self_ref()), clock=clock, wall=wall)
+            policy.breaker, lambda breaker: service.breaker_changed(self_ref()), clock=clock, wall=wall
+        )
 
     @property
     def key(self):
@@ -108,7 +115,10 @@ class Version:
                 return self._admit()
             error = BreakerOpenError(
                 f"{self.name} {self.version}: the breaker is open: {refused.reason}; try again in "
-                f"{refused.retry_in_s:.1f} s, or load a version that works", task=self.name, version=self.version)
+                f"{refused.retry_in_s:.1f} s, or load a version that works",
+                task=self.name,
+                version=self.version,
+            )
             error.retry_in_s = refused.retry_in_s
             raise error from None
 
@@ -121,7 +131,7 @@ class Version:
             return call.result()
         finally:
             if not call.done():
-                call.stop()         # the caller was interrupted
+                call.stop()  # the caller was interrupted
             self._probe_ended(token, call)
 
     def guarded_submit(self, value, timeout_s=None, priority=0, entry=None):
@@ -147,7 +157,7 @@ class Version:
 
     def _submitted_probe_ended(self, call):
         token = self._probes.pop(call, None)
-        if token is not None:           # nobody has told the breaker
+        if token is not None:  # nobody has told the breaker
             self._probe_ended(token, call)
 
     def _probe_ended(self, token, call):
@@ -178,7 +188,7 @@ class Task:
     __slots__ = ("_call", "_submit", "_submit_many", "_current", "_service", "_host", "__weakref__")
 
     def __init__(self, host, service, current):
-        self._host = host           # a handle keeps its host alive
+        self._host = host  # a handle keeps its host alive
         self._service = service
         self._move(current)
 
@@ -221,7 +231,7 @@ class Task:
             # The handle moved to a new version in this very moment.
             return self(value, timeout_s=timeout_s, priority=priority, entry=entry)
         except VMHostError:
-            self._current.observe()     # the next call of this thread must find the breaker open already
+            self._current.observe()  # the next call of this thread must find the breaker open already
             raise
 
     def submit(self, value=None, *, timeout_s=None, priority=0, entry=None):
@@ -259,9 +269,8 @@ class Task:
 
         Calls start at once, at most `window` ahead of what was taken from the iterator; `values` may be endless. The
         error of a call is raised at its place and ends the iteration; what was not taken is cancelled, as it is when
-        the iterator is dropped; Ctrl-C stops what runs, too. `timeout_s` counts from this call of map() for all items together: TimeLimitError, a
-        TimeoutError.
-        """
+        the iterator is dropped; Ctrl-C stops what runs, too. `timeout_s` counts from this call of map() for all items
+        together: TimeLimitError, a TimeoutError."""
         if not isinstance(window, int) or isinstance(window, bool):
             raise TypeError(f"window: expected a whole number of at least 1, got {shown(window)}")
         if window < 1:
@@ -286,8 +295,8 @@ class Task:
                 return
             except QueueFullError:
                 if len(values) > 1:
-                    source.give_back(values[len(values) // 2:])
-                    del values[len(values) // 2:]
+                    source.give_back(values[len(values) // 2 :])
+                    del values[len(values) // 2 :]
                 elif calls:
                     source.give_back(values)
                     return
@@ -303,14 +312,14 @@ class Task:
             while calls:
                 if len(calls) <= half and not source.empty:
                     self._feed(source, calls, window - len(calls), end, priority, entry)
-                calls[0].wait()     # interrupted here, it is among those that are stopped
+                calls[0].wait()  # interrupted here, it is among those that are stopped
                 yield calls.popleft().result()
         except VMHostError:
             self._current.observe()
             raise
         except KeyboardInterrupt:
             for call in calls:
-                call.stop()         # as of a call that is waited for: nobody else could stop those that run
+                call.stop()  # as of a call that is waited for: nobody else could stop those that run
             raise
         finally:
             for call in calls:
@@ -318,7 +327,8 @@ class Task:
 
 
 def end_after(timeout_s, name="timeout_s"):
-    """When a time-out given as the argument `name` will be over, on the monotonic clock; None: never. TypeError, ValueError."""
+    """When a time-out given as the argument `name` will be over, on the monotonic clock; None: never. TypeError,
+    ValueError."""
     if timeout_s is None:
         return None
     try:
@@ -357,7 +367,7 @@ def _wake(loop, ended):
     try:
         loop.call_soon_threadsafe(_set, ended)
     except RuntimeError:
-        pass        # the loop was closed; nobody waits any more
+        pass  # the loop was closed; nobody waits any more
 
 
 def _set(ended):

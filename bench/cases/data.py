@@ -1,8 +1,8 @@
 """Large data in and out: bytes are copied, arrays are not.
 
-A figure is the median of some calls in a row: the first ones after a contender that moved 64 MB find every cache cold and the
-VM asleep. Arrays take microseconds, so there are many of them; a small one beside each large one tells whether size matters.
-"""
+A figure is the median of some calls in a row: the first ones after a contender that moved 64 MB find every cache cold
+and the VM asleep. Arrays take microseconds, so there are many of them; a small one beside each large one tells whether
+size matters."""
 
 import numpy
 
@@ -26,14 +26,17 @@ def run(quick):
             if quick and size > 1_000_000:
                 continue
             data, array = bytes(size), numpy.zeros(size, dtype=numpy.uint8)
-            ways = {"task, array": lambda array=array: per_call_us(lambda: task(array), CALLS["array"]),
-                    "task, array of 64 B": lambda: per_call_us(lambda: task(small), CALLS["array"]),
-                    "task, bytes": lambda data=data: per_call_us(lambda: task(data), CALLS["bytes"])}
+            ways = {
+                "task, array": lambda array=array: per_call_us(lambda: task(array), CALLS["array"]),
+                "task, array of 64 B": lambda: per_call_us(lambda: task(small), CALLS["array"]),
+                "task, bytes": lambda data=data: per_call_us(lambda: task(data), CALLS["bytes"]),
+            }
             # NumPy does not load in the interpreter pool, so bytes are what can be sent there
             for name, value in ((f"{PROCESSES}, array", array), (f"{INTERPRETERS}, bytes", data)):
                 pool = pools[name.split(",")[0]]
                 ways[name] = lambda pool=pool, value=value: per_call_us(
-                    lambda: pool.submit(empty, value).result(), CALLS["bytes"])
+                    lambda: pool.submit(empty, value).result(), CALLS["bytes"]
+                )
             figures = interleaved(ways, rounds, "us", "less")
             ratio = figures["task, array of 64 B"].advantage_over(figures["task, array"])
             promises = ((f"array: {ratio:.2f}x the time of 64 B, median of rounds (independent of size)", ratio < 1.5),)

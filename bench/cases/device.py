@@ -1,8 +1,8 @@
-"""A device image: what it weighs, what an idle host of it holds, and how soon it answers, beside a plain Python that runs the task's source.
+"""A device image: what it weighs, what an idle host of it holds, and how soon it answers, beside a plain Python that
+runs the task's source.
 
-CPU times of whole processes, of all their threads; a promised time is read from the best round, as neighbours only ever add to it. Where
-no image can be made, the run says that it is invalid.
-"""
+CPU times of whole processes, of all their threads; a promised time is read from the best round, as neighbours only ever
+add to it. Where no image can be made, the run says that it is invalid."""
 
 import json
 import os
@@ -21,8 +21,11 @@ from bench.measure import Figure, Result, interleaved
 from vmhost.image import ImageError, folder
 
 _TASK = ROOT / "tasks" / "digits"
-_IDLE_S = 2.5       # within it an idle host gives pages back twice
-_PLAIN = "import json, sys; sys.path.insert(0, sys.argv[1]); import main; main.setup(); print(json.dumps(main.run(json.load(open(sys.argv[2])))))"
+_IDLE_S = 2.5  # within it an idle host gives pages back twice
+_PLAIN = (
+    "import json, sys; sys.path.insert(0, sys.argv[1]); import main; main.setup();"
+    " print(json.dumps(main.run(json.load(open(sys.argv[2])))))"
+)
 
 
 def _cpu_ms(command):
@@ -35,17 +38,32 @@ def _cpu_ms(command):
 
 def _start(image, bundle, rounds):
     shown = _TASK / "image.json"
-    figures = interleaved({
-        "vmrun run": lambda: _cpu_ms([image / "vmrun", "run", bundle, "--allow-unsigned", "--input", shown]),
-        "python, the task's source": lambda: _cpu_ms([sys.executable, "-I", "-c", _PLAIN, _TASK, shown])}, rounds, "ms CPU", "less")
+    figures = interleaved(
+        {
+            "vmrun run": lambda: _cpu_ms([image / "vmrun", "run", bundle, "--allow-unsigned", "--input", shown]),
+            "python, the task's source": lambda: _cpu_ms([sys.executable, "-I", "-c", _PLAIN, _TASK, shown]),
+        },
+        rounds,
+        "ms CPU",
+        "less",
+    )
     best = figures["vmrun run"].best
-    return Result("device: start to first result, task digits", figures,
-                  promises=((f"{best:.1f} ms of CPU in the best round (reach 60 ms)", best < 60),))
+    return Result(
+        "device: start to first result, task digits",
+        figures,
+        promises=((f"{best:.1f} ms of CPU in the best round (reach 60 ms)", best < 60),),
+    )
 
 
 def _resident_mb(image, served):
-    with subprocess.Popen([image / "vmrun", "serve", served, "--allow-unsigned"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL, text=True, bufsize=1) as process:
+    with subprocess.Popen(
+        [image / "vmrun", "serve", served, "--allow-unsigned"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        bufsize=1,
+    ) as process:
         value = json.loads((_TASK / "image.json").read_text(encoding="utf-8"))
         process.stdin.write(json.dumps({"id": 1, "task": "digits", "input": value}) + "\n")
         process.stdout.readline()
@@ -61,17 +79,24 @@ def _idle(image, bundle, place, rounds):
     shutil.copy(bundle, served / "digits.vmb")
     figures = interleaved({"vmrun serve, one VM": lambda: _resident_mb(image, served)}, rounds, "MB", "less")
     held = figures["vmrun serve, one VM"].median
-    return Result("device: resident memory of an idle host", figures, promises=((f"{held:.1f} MB (reach 12 MB)", held < 12),))
+    return Result(
+        "device: resident memory of an idle host", figures, promises=((f"{held:.1f} MB (reach 12 MB)", held < 12),)
+    )
 
 
 def _sizes(image):
     parts = {path.name: path.read_bytes() for path in image.iterdir()}
     packed = {name: len(zstd.compress(data, level=19)) / 1e6 for name, data in parts.items()}
     bare = len(parts["vmrun"]) / 1e6
-    return Result("device: size without the engine", {"image, zstd -19": Figure((sum(packed.values()),), "MB", "less")}, promises=(
-        (f"executable {bare:.2f} MB (reach 5.5 MB)", bare < 5.5),
-        (f"executable compressed {packed['vmrun']:.2f} MB (reach 1.9 MB)", packed["vmrun"] < 1.9),
-        (f"image compressed {sum(packed.values()):.2f} MB (reach 3 MB)", sum(packed.values()) < 3)))
+    return Result(
+        "device: size without the engine",
+        {"image, zstd -19": Figure((sum(packed.values()),), "MB", "less")},
+        promises=(
+            (f"executable {bare:.2f} MB (reach 5.5 MB)", bare < 5.5),
+            (f"executable compressed {packed['vmrun']:.2f} MB (reach 1.9 MB)", packed["vmrun"] < 1.9),
+            (f"image compressed {sum(packed.values()):.2f} MB (reach 3 MB)", sum(packed.values()) < 3),
+        ),
+    )
 
 
 def run(quick):
@@ -81,4 +106,8 @@ def run(quick):
             folder.make(image)
         except ImageError as error:
             return [Result("device", {"vmrun": Figure((0.0,), "", "less")}, promises=((f"invalid: {error}", False),))]
-        return [_sizes(image), _start(image, bundle, 3 if quick else 30), _idle(image, bundle, place, 1 if quick else 5)]
+        return [
+            _sizes(image),
+            _start(image, bundle, 3 if quick else 30),
+            _idle(image, bundle, place, 1 if quick else 5),
+        ]

@@ -28,15 +28,25 @@ OURS, NUMPY, ITSELF = "vmhost.engine.numpy", "NumPy", "NumPy, once more"
 
 # ---- operators
 def _ratios(name, measured, promises):
-    """The Results, one or none, of (Cells, what was left out): how many times faster than NumPy. `promises`: of the Cells."""
+    """The Results, one or none, of (Cells, what was left out): how many times faster than NumPy. `promises`: of the
+    Cells."""
     cells, absent = measured
     if not cells:
         return []
-    figures = {OURS: Figure(tuple(cell.ratio for cell in cells), "x NumPy", "more"),
-               ITSELF: Figure(tuple(cell.itself for cell in cells), "x NumPy", "more")}
-    return [Result(name, figures, promises=tuple(promises(cells)), grid=tuple(cells),
-                   note=f"NumPy against itself: nine of ten within {operators.spread(cells):.0%}"
-                        + (f"; not there yet: {', '.join(absent)}" if absent else ""))]
+    figures = {
+        OURS: Figure(tuple(cell.ratio for cell in cells), "x NumPy", "more"),
+        ITSELF: Figure(tuple(cell.itself for cell in cells), "x NumPy", "more"),
+    }
+    return [
+        Result(
+            name,
+            figures,
+            promises=tuple(promises(cells)),
+            grid=tuple(cells),
+            note=f"NumPy against itself: nine of ten within {operators.spread(cells):.0%}"
+            + (f"; not there yet: {', '.join(absent)}" if absent else ""),
+        )
+    ]
 
 
 def _most(cells):
@@ -45,7 +55,10 @@ def _most(cells):
     share = sum(cell.ratio >= min(0.95, 1 - spread) for cell in cells) / len(cells)
     strict = sum(cell.ratio >= 0.95 for cell in cells) / len(cells)
     mean = math.exp(statistics.fmean(math.log(cell.ratio) for cell in cells))
-    yield f"{share:.0%} of {len(cells)} cases at 0.95 or within the spread ({strict:.0%} without it; reach 90 %)", share >= 0.9
+    yield (
+        f"{share:.0%} of {len(cells)} cases at 0.95 or within the spread ({strict:.0%} without it; reach 90 %)",
+        share >= 0.9,
+    )
     yield f"geometric mean {mean:.2f} (reach 1.1)", mean > 1.1
 
 
@@ -57,13 +70,19 @@ def _broad(cells):
 
 
 def _surface(cells):
-    """The promises on functions of the whole surface; each case at less than half of NumPy's speed has a line of its own."""
+    """The promises on functions of the whole surface; each case at less than half of NumPy's speed has a line of its
+    own."""
     yield from _most(cells)
     slow = sorted((cell for cell in cells if cell.ratio < 0.5), key=lambda cell: cell.ratio)
-    yield (f"least {min(cell.ratio for cell in cells):.2f}; {len(slow)} under 0.5, each with a reason",
-           all(cell.row in operators.WHY_SLOWER for cell in slow))
+    yield (
+        f"least {min(cell.ratio for cell in cells):.2f}; {len(slow)} under 0.5, each with a reason",
+        all(cell.row in operators.WHY_SLOWER for cell in slow),
+    )
     for cell in slow:
-        yield f"  {cell.ratio:.2f} {cell.row}: {operators.WHY_SLOWER.get(cell.row, 'no reason given')}", cell.row in operators.WHY_SLOWER
+        yield (
+            f"  {cell.ratio:.2f} {cell.row}: {operators.WHY_SLOWER.get(cell.row, 'no reason given')}",
+            cell.row in operators.WHY_SLOWER,
+        )
 
 
 def _twice(cells):
@@ -85,8 +104,11 @@ def _products(threads):
         spread = operators.spread(cells)
         least = min(cells, key=lambda cell: cell.ratio)
         mean = math.exp(statistics.fmean(math.log(cell.ratio) for cell in cells))
-        yield (f"least {least.ratio:.2f} at {least.row}, geometric mean {mean:.2f} (reach 0.97 of NumPy's OpenBLAS)",
-               least.ratio >= min(0.97, 1 - spread))
+        yield (
+            f"least {least.ratio:.2f} at {least.row}, geometric mean {mean:.2f} (reach 0.97 of NumPy's OpenBLAS)",
+            least.ratio >= min(0.97, 1 - spread),
+        )
+
     return promises
 
 
@@ -117,8 +139,11 @@ def _over_arrays(quick, classes, sizes):
         n, every = ENGINE_SIZES[size], 6 if quick else 1
         # calls on few elements are short, and what disturbs one is a larger part of it
         rounds = 3 if quick else 25 if n <= 1000 else 9
-        for name, cases in (("elementwise", operators.elementwise(n, layouts, every)),
-                            ("reductions", operators.reductions(n, min(every, 3))), ("casts", operators.casts(n, min(every, 4)))):
+        for name, cases in (
+            ("elementwise", operators.elementwise(n, layouts, every)),
+            ("reductions", operators.reductions(n, min(every, 3))),
+            ("casts", operators.casts(n, min(every, 4))),
+        ):
             if name in classes:
                 results += _ratios(f"{name}, {size} elements", operators.measured(cases, rounds), _broad)
     if len(results) > 1:
@@ -130,24 +155,34 @@ def _operators(quick, classes, sizes):
     rounds = 3 if quick else 7
     results = []
     if "overhead" in classes:
-        results += _ratios("operators on 8 elements", operators.measured(operators.overhead(), 3 if quick else 25), _twice)
+        results += _ratios(
+            "operators on 8 elements", operators.measured(operators.overhead(), 3 if quick else 25), _twice
+        )
     results += _over_arrays(quick, classes, sizes)
     if "movement" in classes:
-        results += _ratios("copies of what does not lie in order",
-                           operators.measured(operators.movement(512 if quick else 2048), rounds), _movement)
+        results += _ratios(
+            "copies of what does not lie in order",
+            operators.measured(operators.movement(512 if quick else 2048), rounds),
+            _movement,
+        )
     if "chains" in classes:
         cases = [case for size in sizes for case in operators.chains(ENGINE_SIZES[size])]
         results += _ratios("expressions of several operators", operators.measured(cases, rounds), _broad)
     for size in sizes if "surface" in classes else ():
         if ENGINE_SIZES[size] <= 100_000:
-            results += _ratios(f"functions of the surface, {size} elements",
-                               operators.measured(op_cases.surface_cases(ENGINE_SIZES[size]), 3 if quick else 9), _surface)
+            results += _ratios(
+                f"functions of the surface, {size} elements",
+                operators.measured(op_cases.surface_cases(ENGINE_SIZES[size]), 3 if quick else 9),
+                _surface,
+            )
     for count in (1, 2) if "products" in classes else ():
         with _threads(count) as told:
             if told:
-                results += _ratios(f"matrix products, float32, {count} thread{'s' * (count > 1)}",
-                                   operators.measured(operators.products(256 if quick else 2048), rounds, threaded=count > 1),
-                                   _products(count))
+                results += _ratios(
+                    f"matrix products, float32, {count} thread{'s' * (count > 1)}",
+                    operators.measured(operators.products(256 if quick else 2048), rounds, threaded=count > 1),
+                    _products(count),
+                )
     return results
 
 
@@ -172,56 +207,98 @@ def _at_once(call, count):
 
 
 def _small(rounds, steps):
-    """As in compute: what two cores give varies, so rounds are short and many, two plain processes run the same in each, and the promise
-    on cores is read from the best rounds."""
+    """As in compute: what two cores give varies, so rounds are short and many, two plain processes run the same in
+    each, and the promise on cores is read from the best rounds."""
     calls = 16
-    with (_vms(1) as (_, one), _vms(8) as (_, eight), ThreadPoolExecutor(8) as threads,
-          contenders.plain_processes(functions.small_arrays, 2) as plain):
+    with (
+        _vms(1) as (_, one),
+        _vms(8) as (_, eight),
+        ThreadPoolExecutor(8) as threads,
+        contenders.plain_processes(functions.small_arrays, 2) as plain,
+    ):
         total = calls * steps
         ways = {
-            "8 VMs": lambda: per_second(lambda: _at_once(lambda: eight.submit(steps, entry="main:small"), calls), total),
+            "8 VMs": lambda: per_second(
+                lambda: _at_once(lambda: eight.submit(steps, entry="main:small"), calls), total
+            ),
             "1 VM": lambda: per_second(lambda: [one(steps, entry="main:small") for _ in range(calls)], total),
-            "8 GIL threads, NumPy": lambda: per_second(lambda: _at_once(lambda: threads.submit(work, numpy, steps), calls), total),
-            "8 GIL threads, vmhost.engine.numpy": lambda: per_second(lambda: _at_once(lambda: threads.submit(work, np, steps), calls), total),
+            "8 GIL threads, NumPy": lambda: per_second(
+                lambda: _at_once(lambda: threads.submit(work, numpy, steps), calls), total
+            ),
+            "8 GIL threads, vmhost.engine.numpy": lambda: per_second(
+                lambda: _at_once(lambda: threads.submit(work, np, steps), calls), total
+            ),
             "two plain processes": lambda: per_second(lambda: plain([steps] * (calls // 2), 2), total),
             "one plain process": lambda: per_second(lambda: plain([steps] * calls, 1), total),
         }
         figures = interleaved(ways, rounds, "steps/s", "more")
     eight, one, two = figures["8 VMs"], figures["1 VM"], figures["two plain processes"]
     many, gil = eight.best / one.best, eight.advantage_over(figures["8 GIL threads, NumPy"])
-    return Result("small arrays (32 floats) in VMs", figures, promises=(
-        (f"8 VMs: {many:.2f}x one VM (reach 1.9x on 2 cores); median of rounds {eight.advantage_over(one):.2f}x", many >= 1.9),
-        (f"8 VMs: {gil:.2f}x NumPy on 8 GIL threads (reach 1.7x)", gil >= 1.7)),
-        note=f"two plain processes do {two.best / figures['one plain process'].best:.2f}x one (median of rounds "
-             f"{two.advantage_over(figures['one plain process']):.2f}x): what two cores give here; 8 VMs do {eight.best / two.best:.2f}x "
-             f"their work (median of rounds {eight.advantage_over(two):.2f}x)")
+    return Result(
+        "small arrays (32 floats) in VMs",
+        figures,
+        promises=(
+            (
+                f"8 VMs: {many:.2f}x one VM (reach 1.9x on 2 cores); median of rounds {eight.advantage_over(one):.2f}x",
+                many >= 1.9,
+            ),
+            (f"8 VMs: {gil:.2f}x NumPy on 8 GIL threads (reach 1.7x)", gil >= 1.7),
+        ),
+        note=(
+            f"two plain processes do {two.best / figures['one plain process'].best:.2f}x one (median of rounds"
+            f" {two.advantage_over(figures['one plain process']):.2f}x): what two cores give here; 8 VMs do"
+            f" {eight.best / two.best:.2f}x their work (median of rounds {eight.advantage_over(two):.2f}x)"
+        ),
+    )
 
 
 def _large(rounds, count, size):
     operations = 2 * size**3
     with _vms(1) as (_, one), _vms(8) as (_, eight):
         ways = {
-            "8 VMs": lambda: 8 * count * operations / 1e9 / seconds(
-                lambda: _at_once(lambda: eight.submit([count, size], entry="main:products"), 8)),
-            "1 VM, all threads": lambda: 8 * count * operations / 1e9 / seconds(lambda: one([8 * count, size], entry="main:products")),
+            "8 VMs": lambda: (
+                8
+                * count
+                * operations
+                / 1e9
+                / seconds(lambda: _at_once(lambda: eight.submit([count, size], entry="main:products"), 8))
+            ),
+            "1 VM, all threads": lambda: (
+                8 * count * operations / 1e9 / seconds(lambda: one([8 * count, size], entry="main:products"))
+            ),
         }
         figures = interleaved(ways, rounds, "GFLOP/s", "more")
     ratio = figures["8 VMs"].advantage_over(figures["1 VM, all threads"])
-    return Result(f"products of {size} x {size} in VMs", figures, promises=(
-        (f"8 VMs: {ratio:.2f}x one VM on all threads (reach 0.95x)", ratio >= 0.95),))
+    return Result(
+        f"products of {size} x {size} in VMs",
+        figures,
+        promises=((f"8 VMs: {ratio:.2f}x one VM on all threads (reach 0.95x)", ratio >= 0.95),),
+    )
 
 
 def _crossing(rounds):
     calls = 50
     with _vms(1) as (_, task):
         arrays = {title: np.zeros(size, dtype="uint8") for title, size in (("64 bytes", 64), ("64 MB", 64_000_000))}
-        figures = interleaved({f"{title}, host to VM to host": lambda array=array: per_call_us(lambda: task(array), calls)
-                               for title, array in reversed(arrays.items())}, rounds, "us", "less")
+        figures = interleaved(
+            {
+                f"{title}, host to VM to host": lambda array=array: per_call_us(lambda: task(array), calls)
+                for title, array in reversed(arrays.items())
+            },
+            rounds,
+            "us",
+            "less",
+        )
     large, small = figures.values()
     noise = (small.high - small.low) / small.median
     ratio = large.median / small.median
-    return Result("an array of the engine in and out of a VM", figures, promises=(
-        (f"64 MB: {ratio:.2f}x the time of 64 bytes (within noise, {noise:.0%})", ratio <= 1 + max(noise, 0.1)),))
+    return Result(
+        "an array of the engine in and out of a VM",
+        figures,
+        promises=(
+            (f"64 MB: {ratio:.2f}x the time of 64 bytes (within noise, {noise:.0%})", ratio <= 1 + max(noise, 0.1)),
+        ),
+    )
 
 
 def _private_bytes():
@@ -232,13 +309,18 @@ def _private_bytes():
 def _shared():
     with _vms(16) as (host, task):
         first, array = np.zeros(64, dtype="uint8"), np.full(64_000_000, 1, dtype="uint8")
-        _at_once(lambda: task.submit(first, entry="main:keep"), 16)     # the engine's module is loaded with the first array
+        _at_once(
+            lambda: task.submit(first, entry="main:keep"), 16
+        )  # the engine's module is loaded with the first array
         before = _private_bytes()
         _at_once(lambda: task.submit(array, entry="main:keep"), 16)
         grown = (_private_bytes() - before) / 16 / 1000
         count = sum(1 for vm in host.statistics().vms if vm.task == task.name)
-    return Result(f"64 MB held by {count} VMs at once", {"grown by, each VM": Figure((grown,), "kB", "less")},
-                  promises=((f"{grown:.0f} kB each (headers only: under 100 kB)", grown < 100),))
+    return Result(
+        f"64 MB held by {count} VMs at once",
+        {"grown by, each VM": Figure((grown,), "kB", "less")},
+        promises=((f"{grown:.0f} kB each (headers only: under 100 kB)", grown < 100),),
+    )
 
 
 def _import(rounds):
@@ -251,10 +333,18 @@ def _import(rounds):
             times.append(task(None, entry="main:imported"))
             sizes.append((_vm_bytes(host, task) - before) / 1000)
     time_taken, size = Figure(tuple(times), "ms", "less"), Figure(tuple(sizes), "kB", "less")
-    return [Result("import of vmhost.engine.numpy in a VM, time", {"first import": time_taken},
-                   promises=((f"{time_taken.median:.1f} ms (reach 5 ms)", time_taken.median < 5),)),
-            Result("import of vmhost.engine.numpy in a VM, memory", {"first import": size},
-                   promises=((f"{size.median:.0f} kB (reach 600 kB)", size.median < 600),))]
+    return [
+        Result(
+            "import of vmhost.engine.numpy in a VM, time",
+            {"first import": time_taken},
+            promises=((f"{time_taken.median:.1f} ms (reach 5 ms)", time_taken.median < 5),),
+        ),
+        Result(
+            "import of vmhost.engine.numpy in a VM, memory",
+            {"first import": size},
+            promises=((f"{size.median:.0f} kB (reach 600 kB)", size.median < 600),),
+        ),
+    ]
 
 
 def _vm_bytes(host, task):
@@ -263,11 +353,17 @@ def _vm_bytes(host, task):
 
 def _in_vms(quick):
     rounds = 3 if quick else 9
-    return [_small(3 if quick else 25, 500 if quick else 5000), _large(rounds, 1 if quick else 3, 256 if quick else 1024),
-            _crossing(rounds), _shared(), *_import(rounds)]
+    return [
+        _small(3 if quick else 25, 500 if quick else 5000),
+        _large(rounds, 1 if quick else 3, 256 if quick else 1024),
+        _crossing(rounds),
+        _shared(),
+        *_import(rounds),
+    ]
 
 
 def run(quick, classes=ENGINE_CLASSES, sizes=None):
-    """`classes`: some of ENGINE_CLASSES; `sizes`: some of ENGINE_SIZES, all of them by default (quick: not the largest)."""
+    """`classes`: some of ENGINE_CLASSES; `sizes`: some of ENGINE_SIZES, all of them by default (quick: not the
+    largest)."""
     sizes = sizes or [size for size, n in ENGINE_SIZES.items() if not quick or n <= 100_000]
     return _operators(quick, classes, sizes) + (_in_vms(quick) if "vms" in classes else [])

@@ -1,10 +1,9 @@
 """Pure Python in a sealed VM against the main interpreter, and what replaces the compiler there against CPython's own.
 
 Both sides run the same functions of one module and measure themselves, in CPU time of the thread, over slices of a few
-milliseconds that take turns, on one core: two cores may have different clocks for seconds on end, which once showed as 0.66x.
-Clocks drift and neighbours interfere, which only ever adds: so a promise is read from the best slice of each side, and the
-median of the ratios round by round stands beside it.
-"""
+milliseconds that take turns, on one core: two cores may have different clocks for seconds on end, which once showed as
+0.66x. Clocks drift and neighbours interfere, which only ever adds: so a promise is read from the best slice of each
+side, and the median of the ratios round by round stands beside it."""
 
 import types
 
@@ -117,22 +116,41 @@ def run(request):
 '''
 
 PURE = ("loops", "calls", "containers", "objects", "library")
-REPLACED = {"import_collections": "import of collections", "import_dataclasses": "import of dataclasses",
-            "define_namedtuple": "five named tuples defined", "define_dataclass": "a dataclass defined",
-            "use_namedtuple": "named tuples made and replaced", "use_dataclass": "dataclasses made and compared"}
+REPLACED = {
+    "import_collections": "import of collections",
+    "import_dataclasses": "import of dataclasses",
+    "define_namedtuple": "five named tuples defined",
+    "define_dataclass": "a dataclass defined",
+    "use_namedtuple": "named tuples made and replaced",
+    "use_dataclass": "dataclasses made and compared",
+}
 _SLICE_US = 4000
 
 
 def _result(title, name, task, here, rounds, least):
     """`least`: how fast the VM must be, in times of the main interpreter."""
     count = max(1, int(_SLICE_US / here((name, 3))))
-    task((name, count))     # warm, as the main interpreter is
-    figures = interleaved({"sealed VM": lambda: task((name, count)), "main interpreter": lambda: here((name, count))},
-                          rounds, "us", "less")
+    task((name, count))  # warm, as the main interpreter is
+    figures = interleaved(
+        {"sealed VM": lambda: task((name, count)), "main interpreter": lambda: here((name, count))},
+        rounds,
+        "us",
+        "less",
+    )
     vm, main = figures["sealed VM"], figures["main interpreter"]
-    return Result(title, figures, promises=(
-        (f"{main.best / vm.best:.3f}x the main interpreter (reach {least}x); median of rounds {vm.advantage_over(main):.3f}x",
-         vm.best <= main.best / least),))
+    return Result(
+        title,
+        figures,
+        promises=(
+            (
+                (
+                    f"{main.best / vm.best:.3f}x the main interpreter (reach {least}x); median of rounds"
+                    f" {vm.advantage_over(main):.3f}x"
+                ),
+                vm.best <= main.best / least,
+            ),
+        ),
+    )
 
 
 def run(quick):
@@ -140,8 +158,13 @@ def run(quick):
     exec(compile(PROGRAM, "program.py", "exec"), module.__dict__)
     rounds = 5 if quick else 101
     with contenders.one_core(), contenders.host(max_vms=1) as host:
-        task = host.load(compile_sources({"main": (PROGRAM, "main.py", False)}, entry="main:run", name="program", version="1"))
+        task = host.load(
+            compile_sources({"main": (PROGRAM, "main.py", False)}, entry="main:run", name="program", version="1")
+        )
         return [
             *(_result(f"pure Python, {name}", name, task, module.run, rounds, 0.98) for name in PURE),
-            *(_result(f"without a compiler, {title}", name, task, module.run, rounds, 0.98)
-              for name, title in REPLACED.items())]
+            *(
+                _result(f"without a compiler, {title}", name, task, module.run, rounds, 0.98)
+                for name, title in REPLACED.items()
+            ),
+        ]

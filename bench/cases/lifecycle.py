@@ -30,8 +30,12 @@ class Bench:
     def __init__(self):
         self.native = core()
         self.system = system_image(self.native)
-        self.image = image_of(compile_sources({"main": (SOURCE, "imports/main.py", False)}, entry="main:run",
-                                              name="imports", version="1"), self.native)
+        self.image = image_of(
+            compile_sources(
+                {"main": (SOURCE, "imports/main.py", False)}, entry="main:run", name="imports", version="1"
+            ),
+            self.native,
+        )
 
     def boot(self):
         """A VM that is ready, and its events."""
@@ -57,7 +61,8 @@ class Bench:
 
 
 def _boot(rounds):
-    """What the clock does not see is the end of each VM, as with the workers beside it: a round finds what the one before left."""
+    """What the clock does not see is the end of each VM, as with the workers beside it: a round finds what the one
+    before left."""
     bench = Bench()
 
     def boot_ms():
@@ -84,14 +89,25 @@ def _boot(rounds):
     def process_ms():
         return seconds(lambda: subprocess.run([sys.executable, "-I", "-S", "-c", ""], check=True)) * 1000
 
-    boots = interleaved({"VM, booted and sealed": boot_ms, "interpreter pool worker": lambda: pool_ms(InterpreterPoolExecutor),
-                         "process pool worker": lambda: pool_ms(ProcessPoolExecutor), "python -I -S": process_ms},
-                        rounds, "ms", "less")
+    boots = interleaved(
+        {
+            "VM, booted and sealed": boot_ms,
+            "interpreter pool worker": lambda: pool_ms(InterpreterPoolExecutor),
+            "process pool worker": lambda: pool_ms(ProcessPoolExecutor),
+            "python -I -S": process_ms,
+        },
+        rounds,
+        "ms",
+        "less",
+    )
     lends = interleaved({"warm VM: attach and first call": lend_us}, rounds, "us", "less")
     return [
         Result("boot", boots, promises=(("VM under 5 ms", boots["VM, booted and sealed"].median < 5),)),
-        Result("lending a warm VM", lends,
-               promises=(("under 200 us", lends["warm VM: attach and first call"].median < 200),)),
+        Result(
+            "lending a warm VM",
+            lends,
+            promises=(("under 200 us", lends["warm VM: attach and first call"].median < 200),),
+        ),
     ]
 
 
@@ -109,12 +125,15 @@ def _per_second(rounds, count):
                         return
                     left[0] -= 1
                 bench.end(*bench.boot())
+
         threads = [threading.Thread(target=work) for _ in range(4)]
         taken = seconds(lambda: ([t.start() for t in threads], [t.join() for t in threads]))
         return count / taken
+
     figures = interleaved({"VMs booted and ended": cycles}, rounds, "VMs/s", "more")
-    return Result("boot and end, four at a time", figures,
-                  promises=(("200/s", figures["VMs booted and ended"].median >= 200),))
+    return Result(
+        "boot and end, four at a time", figures, promises=(("200/s", figures["VMs booted and ended"].median >= 200),)
+    )
 
 
 def _private_bytes(pid=None):
@@ -132,6 +151,7 @@ def idle_bytes(names, count):
             vm.attach(lane)
             lane.call(names)
             alive.append((vm, events, lane))
+
     grow(2)
     before = _private_bytes()
     grow(count)
@@ -142,7 +162,8 @@ def idle_bytes(names, count):
 
 
 def _memory(count):
-    """MB that each further idle VM, or worker, adds. In processes of their own: what ended VMs left would be used again."""
+    """MB that each further idle VM, or worker, adds. In processes of their own: what ended VMs left would be used
+    again."""
     results = []
     for title, names in IMPORTS.items():
         program = f"from bench.cases.lifecycle import idle_bytes\nprint(idle_bytes({names!r}, {count}))"
@@ -150,7 +171,9 @@ def _memory(count):
         ours = float(measured.stdout) / 1e6
         with ProcessPoolExecutor(max_workers=1) as pool:
             theirs = _private_bytes(pool.submit(import_all, names).result()) / 1e6
-        figures = interleaved({"VM": lambda ours=ours: ours, "process pool worker": lambda theirs=theirs: theirs}, 1, "MB", "less")
+        figures = interleaved(
+            {"VM": lambda ours=ours: ours, "process pool worker": lambda theirs=theirs: theirs}, 1, "MB", "less"
+        )
         promises = [(f"{theirs / ours:.1f}x less (reach 3x)", theirs >= 3 * ours)]
         if not names:
             promises.insert(0, ("under 2 MB", ours < 2))
@@ -179,18 +202,26 @@ def _cycles(count):
             vm.attach(lane)
             lane.call(choose.choice(mixes))
             bench.end(vm, events)
+
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
     taken = seconds(lambda: ([t.start() for t in threads], [t.join() for t in threads]))
-    settled = sizes[len(sizes) // 10:]
+    settled = sizes[len(sizes) // 10 :]
     half = len(settled) // 2
     trend = sum(settled[half:]) / len(settled[half:]) - sum(settled[:half]) / half
     figures = interleaved({"RSS, second half against first": lambda: trend}, 1, "MB", "less")
-    return Result(f"{count:,} boot-run-end cycles on 8 threads", figures,
-                  promises=(("no trend (within 10 MB)", abs(trend) < 10),),
-                  note=f"{count / taken:.0f} cycles/s; RSS {min(sizes):.0f} to {max(sizes):.0f} MB")
+    return Result(
+        f"{count:,} boot-run-end cycles on 8 threads",
+        figures,
+        promises=(("no trend (within 10 MB)", abs(trend) < 10),),
+        note=f"{count / taken:.0f} cycles/s; RSS {min(sizes):.0f} to {max(sizes):.0f} MB",
+    )
 
 
 def run(quick):
     rounds = 5 if quick else 31
-    return [*_boot(rounds), _per_second(1 if quick else 5, 40 if quick else 400), *_memory(4 if quick else 20),
-            _cycles(200 if quick else 10_000)]
+    return [
+        *_boot(rounds),
+        _per_second(1 if quick else 5, 40 if quick else 400),
+        *_memory(4 if quick else 20),
+        _cycles(200 if quick else 10_000),
+    ]

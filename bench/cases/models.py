@@ -1,10 +1,10 @@
 """The engine's models against ONNX Runtime, OpenVINO, MNN and, where it is installed, torch, on
 the same networks and inputs: in the host and in a VM, with one thread and with two.
 
-Every engine is in a process of its own, they take turns run by run, every run has a fresh input, and every output is compared with ONNX Runtime's. Peers
-get the same number of threads, float32 and their best options for graphs, which are in the results. Before each run nobody works for a while, since peers'
-threads spin after a run. A ratio is the best peer's time over ours. Without ONNX Runtime and OpenVINO a comparison is invalid, and says so.
-"""
+Every engine is in a process of its own, they take turns run by run, every run has a fresh input, and every output is
+compared with ONNX Runtime's. Peers get the same number of threads, float32 and their best options for graphs, which are
+in the results. Before each run nobody works for a while, since peers' threads spin after a run. A ratio is the best
+peer's time over ours. Without ONNX Runtime and OpenVINO a comparison is invalid, and says so."""
 
 import contextlib
 import importlib.util
@@ -20,8 +20,19 @@ from bench.model_process import EngineFailed, Runner
 
 REST_S = 0.02
 WARM_UP = 3
-NEAR, FAR = 1e-4, 1e-2          # how far outputs may lie from ONNX Runtime's: ours; a peer's, that it is still the same computation
-REACH = {"resnet18": 1.25, "resnet50": 1.1, "mobilenet_v2": 1.1, "squeezenet1_1": 1.25, "shufflenet_v2": 1.25, "bert": 1.1, "din": 2}
+NEAR, FAR = (
+    1e-4,
+    1e-2,
+)  # how far outputs may lie from ONNX Runtime's: ours; a peer's, that it is still the same computation
+REACH = {
+    "resnet18": 1.25,
+    "resnet50": 1.1,
+    "mobilenet_v2": 1.1,
+    "squeezenet1_1": 1.25,
+    "shufflenet_v2": 1.25,
+    "bert": 1.1,
+    "din": 2,
+}
 GET_PEERS = "make bench-peers"
 
 
@@ -42,7 +53,9 @@ def run(quick, networks_asked=tuple(networks.NETWORKS)):
 
 
 def _measured(name, folder, ports, unwritten, threads, rounds):
-    left_out = {peer.NAME: f"not installed ({getattr(peer, 'INSTALL', GET_PEERS)})" for peer in PEERS if peer not in installed()}
+    left_out = {
+        peer.NAME: f"not installed ({getattr(peer, 'INSTALL', GET_PEERS)})" for peer in PEERS if peer not in installed()
+    }
     times, worst, agree, about = {}, {}, True, {}
     with contextlib.ExitStack() as stack:
         runners = []
@@ -87,7 +100,13 @@ def _judged(name, threads, figures, worst, agree, left_out, about):
     ratios = {"network": name, "threads": threads, "engines": about, "outputs_differ": worst, "left_out": left_out}
     missing = [who for who in _names(NEEDED) if who in left_out]
     if missing:
-        return Result(title, figures, ((f"INVALID: compared without {' and '.join(missing)}", False),), note, ratios={"valid": False, **ratios})
+        return Result(
+            title,
+            figures,
+            ((f"INVALID: compared without {' and '.join(missing)}", False),),
+            note,
+            ratios={"valid": False, **ratios},
+        )
     peers = {who: figure for who, figure in figures.items() if who in _names(PEERS) and who not in left_out}
     ways = {}
     for ours in _names(OURS):
@@ -97,8 +116,27 @@ def _judged(name, threads, figures, worst, agree, left_out, about):
     first, second = _names(OURS)
     (by_least, least_peer), (by_median, median_peer) = ways[first, "minimum"], ways[first, "median"]
     off = max(worst[who] for who in _names(OURS))
-    ratios = {"valid": True, "minimum": by_least, "median": by_median, "best_peer": {"minimum": least_peer, "median": median_peer},
-              second: {how: ways[second, how][0] for how in ("minimum", "median")}, **ratios}
-    return Result(title, figures, (
-        (f"{by_median:.2f}x {median_peer} by medians, {by_least:.2f}x {least_peer} by least times (reach {REACH[name]})", min(by_median, by_least) >= REACH[name]),
-        (f"outputs differ by at most {off:.1e} ({NEAR}), same first class", agree and off <= NEAR)), note, ratios=ratios)
+    ratios = {
+        "valid": True,
+        "minimum": by_least,
+        "median": by_median,
+        "best_peer": {"minimum": least_peer, "median": median_peer},
+        second: {how: ways[second, how][0] for how in ("minimum", "median")},
+        **ratios,
+    }
+    return Result(
+        title,
+        figures,
+        (
+            (
+                (
+                    f"{by_median:.2f}x {median_peer} by medians, {by_least:.2f}x {least_peer} by least times (reach"
+                    f" {REACH[name]})"
+                ),
+                min(by_median, by_least) >= REACH[name],
+            ),
+            (f"outputs differ by at most {off:.1e} ({NEAR}), same first class", agree and off <= NEAR),
+        ),
+        note,
+        ratios=ratios,
+    )

@@ -1,8 +1,7 @@
 """Round trip of an empty call: task(x) and submit(x).result(), one core and two, idle and busy machine.
 
-What a round gives is the median of its calls. The promised time is read from the best round, as neighbours on the machine only ever
-add to it; ratios are medians over the rounds.
-"""
+What a round gives is the median of its calls. The promised time is read from the best round, as neighbours on the
+machine only ever add to it; ratios are medians over the rounds."""
 
 import contextlib
 import multiprocessing
@@ -46,14 +45,28 @@ def _regime(name, rounds, count):
             ways[pool_name] = lambda pool=pool: per_call_us(lambda: pool.submit(empty, 1).result(), count)
         figures = interleaved(ways, rounds, "us", "less")
     call, submit = figures["task(x)"], figures["submit(x).result()"]
-    return Result(f"round trip of an empty call, {name}", figures, promises=(
-        (f"task(x) {call.best:.1f} us in the best round (reach 8 us); median of rounds {call.median:.1f} us", call.best < 8),
-        (f"submit {submit.advantage_over(figures[INTERPRETERS]):.1f}x the interpreter pool (reach 3x)",
-         submit.advantage_over(figures[INTERPRETERS]) >= 3),
-        (f"submit {submit.advantage_over(figures[PROCESSES]):.1f}x the process pool (reach 8x)",
-         submit.advantage_over(figures[PROCESSES]) >= 8),
-        (f"submit {submit.advantage_over(figures[THREADS]):.2f}x threads (no slower)",
-         submit.advantage_over(figures[THREADS]) >= 1)))
+    return Result(
+        f"round trip of an empty call, {name}",
+        figures,
+        promises=(
+            (
+                f"task(x) {call.best:.1f} us in the best round (reach 8 us); median of rounds {call.median:.1f} us",
+                call.best < 8,
+            ),
+            (
+                f"submit {submit.advantage_over(figures[INTERPRETERS]):.1f}x the interpreter pool (reach 3x)",
+                submit.advantage_over(figures[INTERPRETERS]) >= 3,
+            ),
+            (
+                f"submit {submit.advantage_over(figures[PROCESSES]):.1f}x the process pool (reach 8x)",
+                submit.advantage_over(figures[PROCESSES]) >= 8,
+            ),
+            (
+                f"submit {submit.advantage_over(figures[THREADS]):.2f}x threads (no slower)",
+                submit.advantage_over(figures[THREADS]) >= 1,
+            ),
+        ),
+    )
 
 
 def _idle_cpu():
@@ -65,9 +78,13 @@ def _idle_cpu():
             before, began = time.process_time(), time.perf_counter()
             time.sleep(1.0)
             return (time.process_time() - before) / (time.perf_counter() - began) * 1000
+
         figures = interleaved({"idle host, one VM": burnt}, 2, "ms/s", "less")
-    return Result("CPU that an idle host burns", figures,
-                  promises=(("under 1 ms per second", figures["idle host, one VM"].median < 1),))
+    return Result(
+        "CPU that an idle host burns",
+        figures,
+        promises=(("under 1 ms per second", figures["idle host, one VM"].median < 1),),
+    )
 
 
 def run(quick):

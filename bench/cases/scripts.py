@@ -1,4 +1,5 @@
-"""Whole numerical scripts, unchanged but for the import: in a VM and in the host with `vmhost.engine.numpy`, against NumPy."""
+"""Whole numerical scripts, unchanged but for the import: in a VM and in the host with `vmhost.engine.numpy`, against
+NumPy."""
 
 import numpy
 
@@ -12,10 +13,12 @@ def _values():
     rows = read_digits()
     images, labels = (numpy.array(column) for column in zip(*rows[:DIGITS_FOR_TRAINING]))
     asked, truth = (numpy.array(column) for column in zip(*rows[DIGITS_FOR_TRAINING:]))
-    return {"clusters": ("k-means and whitened principal components", {"images": images, "labels": labels}),
-            "tracking": ("Kalman filter and smoother", {"count": 400}),
-            "bank": ("bank of FIR filters", {"seconds": 4.0}),
-            "regression": ("logistic regression", {"images": images, "labels": labels, "asked": asked, "truth": truth})}
+    return {
+        "clusters": ("k-means and whitened principal components", {"images": images, "labels": labels}),
+        "tracking": ("Kalman filter and smoother", {"count": 400}),
+        "bank": ("bank of FIR filters", {"seconds": 4.0}),
+        "regression": ("logistic regression", {"images": images, "labels": labels, "asked": asked, "truth": truth}),
+    }
 
 
 def _with_numpy(name):
@@ -32,10 +35,24 @@ def run(quick):
     with contenders.host(max_vms=1) as host:
         for name, (title, value) in _values().items():
             task, ours, theirs = host.load(contenders.bundle(name)), load(name), _with_numpy(name)
-            ways = {"in a VM": lambda: 1000 * seconds(lambda: task(value)), "in the host": lambda: 1000 * seconds(lambda: ours(value)),
-                    "NumPy": lambda: 1000 * seconds(lambda: theirs(value)), "NumPy again": lambda: 1000 * seconds(lambda: theirs(value))}
+            ways = {
+                "in a VM": lambda: 1000 * seconds(lambda: task(value)),
+                "in the host": lambda: 1000 * seconds(lambda: ours(value)),
+                "NumPy": lambda: 1000 * seconds(lambda: theirs(value)),
+                "NumPy again": lambda: 1000 * seconds(lambda: theirs(value)),
+            }
             figures = interleaved(ways, rounds, "ms", "less")
             ratio, itself = (figures[way].advantage_over(figures["NumPy"]) for way in ("in a VM", "NumPy again"))
-            results.append(Result(f"script: {title}", figures, promises=(
-                (f"{ratio:.2f}x NumPy (reach 1, less the spread of NumPy against itself: {itself:.2f}x)", ratio >= min(1, itself)),)))
+            results.append(
+                Result(
+                    f"script: {title}",
+                    figures,
+                    promises=(
+                        (
+                            f"{ratio:.2f}x NumPy (reach 1, less the spread of NumPy against itself: {itself:.2f}x)",
+                            ratio >= min(1, itself),
+                        ),
+                    ),
+                )
+            )
     return results

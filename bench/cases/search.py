@@ -1,6 +1,6 @@
-"""The engine's choice of algorithms judged: each one forced on every convolution, matrix product and attention of the networks in which there is a choice, against
-what the search chooses. One thread; the networks are run whole, so that each step finds the caches as they are; least times of interleaved runs.
-"""
+"""The engine's choice of algorithms judged: each one forced on every convolution, matrix product and attention of the
+networks in which there is a choice, against what the search chooses. One thread; the networks are run whole, so that
+each step finds the caches as they are; least times of interleaved runs."""
 
 import tempfile
 from pathlib import Path
@@ -24,14 +24,20 @@ def run(quick):
             times, chosen = _times(path, rounds)
             for search, ratios in (("measured", found), ("fixed", fixed)):
                 for number, ways in times.items():
-                    ratios[f"{name}: {number} {chosen[search][number].name}"] = (ways[chosen[search][number].algorithm] / min(ways.values()), ways,
-                                                                              chosen[search][number].algorithm)
+                    ratios[f"{name}: {number} {chosen[search][number].name}"] = (
+                        ways[chosen[search][number].algorithm] / min(ways.values()),
+                        ways,
+                        chosen[search][number].algorithm,
+                    )
             path.unlink()
-    return [_result(f"search, {search}", ratios) for search, ratios in (("measured", found), ("fixed", fixed)) if ratios]
+    return [
+        _result(f"search, {search}", ratios) for search, ratios in (("measured", found), ("fixed", fixed)) if ratios
+    ]
 
 
 def _times(path, rounds):
-    """{number of a step: {algorithm: least ms}} of steps with several, and what the search says of all steps, by its two names."""
+    """{number of a step: {algorithm: least ms}} of steps with several, and what the search says of all steps, by its
+    two names."""
     chosen = {search: engine.load(path, search=search, threads=1).steps for search in ("measured", "fixed")}
     models = {}
     try:
@@ -40,7 +46,11 @@ def _times(path, rounds):
             models[way] = engine.load(path, threads=1)
     finally:
         library.force_algorithm(None)
-    several = [number for number in range(len(chosen["fixed"])) if len({model.steps[number].algorithm for model in models.values()}) > 1]
+    several = [
+        number
+        for number in range(len(chosen["fixed"]))
+        if len({model.steps[number].algorithm for model in models.values()}) > 1
+    ]
     times = {number: {} for number in several}
     for number in range(rounds if several else 0):
         inputs = networks.inputs(models["direct"].inputs, number)
@@ -58,6 +68,11 @@ def _result(name, ratios):
     worst = max(ratios, key=lambda case: ratios[case][0])
     ratio, ways, chosen = ratios[worst]
     told = ", ".join(f"{way} {ms:.3f}" for way, ms in ways.items())
-    return Result(name, {"chosen over the fastest": Figure(tuple(values), "times", "less")}, (
-        (f"within 5 % of the fastest on {share:.0%} of {len(values)} (reach {SHARE:.0%})", share >= SHARE),
-        (f"at worst {ratio:.2f}x the fastest (reach {FAR}): {worst}: {told} ms, chosen {chosen}", ratio <= FAR)))
+    return Result(
+        name,
+        {"chosen over the fastest": Figure(tuple(values), "times", "less")},
+        (
+            (f"within 5 % of the fastest on {share:.0%} of {len(values)} (reach {SHARE:.0%})", share >= SHARE),
+            (f"at worst {ratio:.2f}x the fastest (reach {FAR}): {worst}: {told} ms, chosen {chosen}", ratio <= FAR),
+        ),
+    )

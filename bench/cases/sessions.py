@@ -1,6 +1,6 @@
-"""Sessions of models, each in fresh processes beside the peers': how long one takes to make, with the search and with what a state folder keeps; the memory of
-a process that makes one and runs it; and eight VMs that run one network at the same time, against ONNX Runtime's one session called from eight threads.
-"""
+"""Sessions of models, each in fresh processes beside the peers': how long one takes to make, with the search and with
+what a state folder keeps; the memory of a process that makes one and runs it; and eight VMs that run one network at the
+same time, against ONNX Runtime's one session called from eight threads."""
 
 import os
 import statistics
@@ -13,7 +13,7 @@ from bench.measure import Figure, Result, interleaved
 from bench.model_engines import InAVM, InTheHost, KeptInTheHost, ONNXRuntime
 from bench.model_process import EngineFailed, Runner
 
-MAKING_MOST_MS, KEPT_MOST_MS = 300, 30          # ResNet50
+MAKING_MOST_MS, KEPT_MOST_MS = 300, 30  # ResNet50
 AT_ONCE = 8
 RUNS = 5
 MEMORY_ROUNDS = 3
@@ -42,10 +42,11 @@ def _runs(engine, folder, ports):
 
 
 def _made_and_run(name, folder, ports, peers, rounds):
-    """Two Results: ms to make a session, MiB of a process that makes one and runs it. Looking at the memory takes time, so these are processes apart."""
+    """Two Results: ms to make a session, MiB of a process that makes one and runs it. Looking at the memory takes time,
+    so these are processes apart."""
     making, memory, made, rates, inputs = {}, {}, {}, [], networks.inputs(ports, 0)
     with Runner(KeptInTheHost, folder) as runner:
-        runner.open(folder, 1)                      # keeps what later processes find
+        runner.open(folder, 1)  # keeps what later processes find
     for _ in range(rounds):
         for engine in (InTheHost, KeptInTheHost, *peers):
             with Runner(engine, folder / "home") as runner:
@@ -57,21 +58,51 @@ def _made_and_run(name, folder, ports, peers, rounds):
 
     for engine in (InTheHost, *peers) * min(rounds, MEMORY_ROUNDS):
         with Runner(engine, folder / "home") as runner:
+
             def work():
                 runner.open(folder, 1)
                 for _ in range(RUNS):
                     runner.run(inputs)
+
             memory.setdefault(engine.NAME, []).append(runner.peak_mib(work))
     making = {who: Figure(tuple(values), "ms", "less") for who, values in making.items()}
     memory = {who: Figure(tuple(values), "MiB", "less") for who, values in memory.items()}
-    promises = [(f"{statistics.median(made[who]):.0f} ms {what}, from a model file that was read (below {most})", statistics.median(made[who]) < most)
-                for who, what, most in (
-        (InTheHost.NAME, "with the search", MAKING_MOST_MS), (KeptInTheHost.NAME, "with what a state folder keeps", KEPT_MOST_MS))] if name == "resnet50" else []
+    promises = (
+        [
+            (
+                f"{statistics.median(made[who]):.0f} ms {what}, from a model file that was read (below {most})",
+                statistics.median(made[who]) < most,
+            )
+            for who, what, most in (
+                (InTheHost.NAME, "with the search", MAKING_MOST_MS),
+                (KeptInTheHost.NAME, "with what a state folder keeps", KEPT_MOST_MS),
+            )
+        ]
+        if name == "resnet50"
+        else []
+    )
     measured = Figure(tuple(rates), "ms", "less")
-    yield Result(f"{name}: making a session", making, tuple(promises), f"measuring the machine before that, once: {measured.median:.0f} ms")
+    yield Result(
+        f"{name}: making a session",
+        making,
+        tuple(promises),
+        f"measuring the machine before that, once: {measured.median:.0f} ms",
+    )
     ours, theirs = memory[InTheHost.NAME], memory.get(ONNXRuntime.NAME)
-    yield Result(f"{name}: peak memory of a process, one thread", memory, () if theirs is None else (
-        (f"{ours.median:.0f} MiB, ONNX Runtime {theirs.median:.0f} (at most that)", ours.median <= theirs.median),))
+    yield Result(
+        f"{name}: peak memory of a process, one thread",
+        memory,
+        (
+            ()
+            if theirs is None
+            else (
+                (
+                    f"{ours.median:.0f} MiB, ONNX Runtime {theirs.median:.0f} (at most that)",
+                    ours.median <= theirs.median,
+                ),
+            )
+        ),
+    )
 
 
 def _at_once(folder, ports, quick):
@@ -87,13 +118,29 @@ def _at_once(folder, ports, quick):
                 vms.append(there)
             return made
 
-        figures = interleaved({f"{AT_ONCE} VMs": lambda: a_second(ours), f"{AT_ONCE} ONNX Runtime threads": lambda: a_second(theirs)}, rounds, "runs/s", "more")
+        figures = interleaved(
+            {f"{AT_ONCE} VMs": lambda: a_second(ours), f"{AT_ONCE} ONNX Runtime threads": lambda: a_second(theirs)},
+            rounds,
+            "runs/s",
+            "more",
+        )
         one.together(inputs, 1, seconds)
-        memory = {what: runner.memory_mib() for what, runner in (("VMs", ours), ("ONNX Runtime", theirs), ("one VM", one))}
+        memory = {
+            what: runner.memory_mib() for what, runner in (("VMs", ours), ("ONNX Runtime", theirs), ("one VM", one))
+        }
     ratio = figures[f"{AT_ONCE} VMs"].advantage_over(figures[f"{AT_ONCE} ONNX Runtime threads"])
     weights = (folder / "network.vmm").stat().st_size / 2**20
     each = (memory["VMs"] - memory["one VM"]) / (AT_ONCE - 1)
-    return Result(f"mobilenet_v2: {AT_ONCE} at once, one thread each, {len(os.sched_getaffinity(0))} cores", figures, (
-        (f"{ratio:.2f}x ONNX Runtime's throughput (at least 1), with {min(vms)} VMs", ratio >= 1 and min(vms) >= AT_ONCE),
-        (f"each further VM takes {each:.1f} MiB, the weights {weights:.1f} (once for all)", each < weights)),
-        f"memory: {AT_ONCE} VMs {memory['VMs']:.0f} MiB, one {memory['one VM']:.0f}, ONNX Runtime {memory['ONNX Runtime']:.0f}")
+    return Result(
+        f"mobilenet_v2: {AT_ONCE} at once, one thread each, {len(os.sched_getaffinity(0))} cores",
+        figures,
+        (
+            (
+                f"{ratio:.2f}x ONNX Runtime's throughput (at least 1), with {min(vms)} VMs",
+                ratio >= 1 and min(vms) >= AT_ONCE,
+            ),
+            (f"each further VM takes {each:.1f} MiB, the weights {weights:.1f} (once for all)", each < weights),
+        ),
+        f"memory: {AT_ONCE} VMs {memory['VMs']:.0f} MiB, one {memory['one VM']:.0f}, ONNX Runtime"
+        f" {memory['ONNX Runtime']:.0f}",
+    )

@@ -8,16 +8,16 @@ import vmhost
 from bench import contenders, handover
 from bench.measure import Figure, Result, interleaved
 
-_SPAN_S = 0.02          # a call lasts that long before it is stopped: by then its VM's successor has booted
+_SPAN_S = 0.02  # a call lasts that long before it is stopped: by then its VM's successor has booted
 _REACH_MS = 2.0
 _GRACE_S = 0.03
-_CHEWS = 8_000_000      # a call into C that lasts a few times deadline and grace
+_CHEWS = 8_000_000  # a call into C that lasts a few times deadline and grace
 _ANSWER_MS = 50.0
 
 
 def _stop_ms(task, entry):
     """Milliseconds from the deadline of a call that runs already until its caller has the error."""
-    task(None)              # a VM is there, so the deadline does not pass in the queue
+    task(None)  # a VM is there, so the deadline does not pass in the queue
     began = time.perf_counter()
     try:
         task(None, timeout_s=_SPAN_S, entry=entry)
@@ -28,18 +28,27 @@ def _stop_ms(task, entry):
 
 def _tail(figure):
     late = sum(value > _REACH_MS for value in figure.values)
-    return (f"p50 {figure.median:.2f}, p99 {figure.percentile(99):.2f}, worst {max(figure.values):.1f} ms, "
-            f"{late} of {len(figure.values)} above {_REACH_MS:g} ms")
+    return (
+        f"p50 {figure.median:.2f}, p99 {figure.percentile(99):.2f}, worst {max(figure.values):.1f} ms, "
+        f"{late} of {len(figure.values)} above {_REACH_MS:g} ms"
+    )
 
 
 def _stops(task, what, entry, alone, count):
     spins = entry == "main:spin"
-    figures = interleaved({"deadline to error": lambda: _stop_ms(task, entry),
-                           "machine alone": lambda: alone(_SPAN_S, spins) * 1000}, count, "ms", "less")
+    figures = interleaved(
+        {"deadline to error": lambda: _stop_ms(task, entry), "machine alone": lambda: alone(_SPAN_S, spins) * 1000},
+        count,
+        "ms",
+        "less",
+    )
     ours, control = figures.values()
-    return Result(f"stop of {what}", figures,
-                  promises=((f"{_tail(ours)} (reach p99 {_REACH_MS:g} ms)", ours.percentile(99) < _REACH_MS),),
-                  note=f"a deadline through three plain processes: {_tail(control)}")
+    return Result(
+        f"stop of {what}",
+        figures,
+        promises=((f"{_tail(ours)} (reach p99 {_REACH_MS:g} ms)", ours.percentile(99) < _REACH_MS),),
+        note=f"a deadline through three plain processes: {_tail(control)}",
+    )
 
 
 def _answer_ms(task):
@@ -52,7 +61,7 @@ def _answer_ms(task):
         late_s = time.perf_counter() - began - _SPAN_S - _GRACE_S
     else:
         raise AssertionError("the call into C was over before its caller was answered; raise _CHEWS")
-    time.sleep(10 * (_SPAN_S + _GRACE_S))       # for the machine to be idle again: the VM comes out of C, and ends
+    time.sleep(10 * (_SPAN_S + _GRACE_S))  # for the machine to be idle again: the VM comes out of C, and ends
     return late_s * 1000
 
 
@@ -60,9 +69,19 @@ def _answers(count):
     with contenders.host(grace_s=_GRACE_S) as host:
         task = host.load(contenders.empty_bundle())
         ours = Figure(tuple(_answer_ms(task) for _ in range(count)), "ms", "less")
-    return Result("answer to the caller of a call stuck in C", {"deadline plus grace to error": ours}, promises=(
-        (f"p50 {ours.median:.2f}, p99 {ours.percentile(99):.2f}, worst {max(ours.values):.1f} ms (reach p99 {_ANSWER_MS:g} ms)",
-         ours.percentile(99) < _ANSWER_MS),))
+    return Result(
+        "answer to the caller of a call stuck in C",
+        {"deadline plus grace to error": ours},
+        promises=(
+            (
+                (
+                    f"p50 {ours.median:.2f}, p99 {ours.percentile(99):.2f}, worst {max(ours.values):.1f} ms (reach p99"
+                    f" {_ANSWER_MS:g} ms)"
+                ),
+                ours.percentile(99) < _ANSWER_MS,
+            ),
+        ),
+    )
 
 
 def _late(task, count):
@@ -80,11 +99,11 @@ def _late(task, count):
         following = task.submit(2)
         try:
             future.result()
-        except (vmhost.VMHostError, CancelledError):
+        except vmhost.VMHostError, CancelledError:
             stopped += 1
         try:
             following.result()
-        except (vmhost.VMHostError, CancelledError):
+        except vmhost.VMHostError, CancelledError:
             hit += 1
     return hit, stopped
 
@@ -93,12 +112,19 @@ def run(quick):
     count = 20 if quick else 500
     with contenders.host() as host, handover.chain() as alone:
         task = host.load(contenders.empty_bundle())
-        results = [_stops(task, what, entry, alone, count)
-                   for what, entry in (("a loop", "main:spin"), ("a sleep", "main:sleep"), ("a lock", "main:wait"))]
+        results = [
+            _stops(task, what, entry, alone, count)
+            for what, entry in (("a loop", "main:spin"), ("a sleep", "main:sleep"), ("a lock", "main:wait"))
+        ]
         tries = 200 if quick else 10_000
         hit, stopped = _late(task, tries)
-        results.append(Result(f"stops aimed at a call's end, {tries:,} tries", {
-            "next calls hit": Figure((float(hit),), "calls", "less")}, promises=(("0", hit == 0),),
-            note=f"{stopped:,} arrived in time to stop the call that they were meant for"))
+        results.append(
+            Result(
+                f"stops aimed at a call's end, {tries:,} tries",
+                {"next calls hit": Figure((float(hit),), "calls", "less")},
+                promises=(("0", hit == 0),),
+                note=f"{stopped:,} arrived in time to stop the call that they were meant for",
+            )
+        )
     results.append(_answers(20 if quick else 200))
     return results

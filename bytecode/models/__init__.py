@@ -1,10 +1,13 @@
-"""ONNX models to the engine's model file (docs/model-format.md). Needs the packages `onnx` and `onnx-ir`, which the extra `models` brings.
+"""ONNX models to the engine's model file (docs/model-format.md). Needs the packages `onnx` and `onnx-ir`, which the
+extra `models` brings.
 
-parsing.py checks the file and reads weights that lie beside it; cleaning.py takes out of the graph what no output needs; reading.py goes through the graph once, front to back: what has constant operands only is computed, dropped or renamed nodes vanish, the rest
-becomes layers of the engine, by the readers of operators in image_operators.py and tensor_operators.py. passes.py then makes equal layers one
-(equal.py), fuses layers (patterns.py), takes out what parts of a concatenation have in common (factoring.py), lets producers write where their readers want it, and leaves out what nothing reads; savings.py counts what that saves, and
-writing.py makes the file's bytes. open_sizes.py does all that at several sizes where a model leaves some open.
-"""
+parsing.py checks the file and reads weights that lie beside it; cleaning.py takes out of the graph what no output
+needs; reading.py goes through the graph once, front to back: what has constant operands only is computed, dropped or
+renamed nodes vanish, the rest becomes layers of the engine, by the readers of operators in image_operators.py and
+tensor_operators.py. passes.py then makes equal layers one (equal.py), fuses layers (patterns.py), takes out what parts
+of a concatenation have in common (factoring.py), lets producers write where their readers want it, and leaves out what
+nothing reads; savings.py counts what that saves, and writing.py makes the file's bytes. open_sizes.py does all that at
+several sizes where a model leaves some open."""
 
 from typing import NamedTuple
 
@@ -28,7 +31,8 @@ __all__ = ["READERS", "Compiled", "compile_model", "compiled"]
 
 
 class Compiled(NamedTuple):
-    """The model file's bytes, the Savings (what compiling saved), and the paths of the files beside the model that hold its weights."""
+    """The model file's bytes, the Savings (what compiling saved), and the paths of the files beside the model that hold
+    its weights."""
 
     data: bytes
     savings: object
@@ -36,9 +40,11 @@ class Compiled(NamedTuple):
 
 
 def compile_model(data, where, folder=None):
-    """The engine's model file for the ONNX model `data` (bytes). CompileError with all that stands in the way; `where` names it.
+    """The engine's model file for the ONNX model `data` (bytes). CompileError with all that stands in the way; `where`
+    names it.
 
-    `folder` is where the model's file lies: weights in files of their own, as exporters write large models, are read from there."""
+    `folder` is where the model's file lies: weights in files of their own, as exporters write large models, are read
+    from there."""
     return compiled(data, where, folder).data
 
 
@@ -50,12 +56,18 @@ def compiled(data, where, folder=None):
         from .cleaning import cleaned
         from .parsing import parse, reason, refusal
     except ImportError as error:
-        raise CompileError([Diagnostic(where, 0, "models need the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'")]) from error
+        raise CompileError(
+            [
+                Diagnostic(
+                    where, 0, "models need the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'"
+                )
+            ]
+        ) from error
     model, weight_files = parse(data, where, folder)
     nodes = len(model.graph.node)
     try:
         model = cleaned(model)
-    except Exception as error:      # onnx-ir's own, and numpy's, of no common class
+    except Exception as error:  # onnx-ir's own, and numpy's, of no common class
         raise refusal(where, f"is no valid ONNX model: {reason(error)}") from error
 
     def network(unfolded=frozenset()):

@@ -33,7 +33,9 @@ def shift(reader, node):
 @reads("IsInf")
 def is_infinite(reader, node):
     add, [x] = Lowering(reader, node), node.inputs
-    signs = [value for value, key in ((math.inf, "detect_positive"), (-math.inf, "detect_negative")) if node.get(key, 1)]
+    signs = [
+        value for value, key in ((math.inf, "detect_positive"), (-math.inf, "detect_negative")) if node.get(key, 1)
+    ]
     if len(signs) == 2:
         add.done(add.do("isinf", x))
     else:
@@ -48,7 +50,7 @@ def leaky(reader, node):
         add.done(add.do("maximum", x, add.do("multiply", x, slope)))
         return
     if isinstance(slope, str) and node.opset < 7 and len(add.shape(slope)) == 1:
-        slope = add.reshape(slope, (-1, *(1,) * (len(add.shape(x)) - 2)))       # one of each channel
+        slope = add.reshape(slope, (-1, *(1,) * (len(add.shape(x)) - 2)))  # one of each channel
     add.done(add.where(add.do("less", x, 0), add.do("multiply", x, slope), x))
 
 
@@ -70,7 +72,11 @@ def exponential(reader, node):
 def hard_sigmoid(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     swish = node.op == "HardSwish"
-    line = add.do("add", add.do("multiply", x, 1 / 6 if swish else node.get("alpha", 0.2)), 0.5 if swish else node.get("beta", 0.5))
+    line = add.do(
+        "add",
+        add.do("multiply", x, 1 / 6 if swish else node.get("alpha", 0.2)),
+        0.5 if swish else node.get("beta", 0.5),
+    )
     made = add.do("minimum", add.do("maximum", line, 0), 1)
     add.done(add.do("multiply", x, made) if swish else made)
 
@@ -119,13 +125,16 @@ def triangle(reader, node):
     if shift is None:
         raise Unsupported("has a diagonal that is not constant")
     ones = numpy.ones(add.shape(x)[-2:], bool)
-    kept = numpy.triu(ones, int(shift.reshape(()))) if node.get("upper", 1) else numpy.tril(ones, int(shift.reshape(())))
+    kept = (
+        numpy.triu(ones, int(shift.reshape(()))) if node.get("upper", 1) else numpy.tril(ones, int(shift.reshape(())))
+    )
     add.done(add.where(add.constant(kept, bool), x, 0))
 
 
 @reads("EyeLike")
 def eye(reader, node):
     from onnx import helper
+
     name = node.inputs[0]
     dtype = helper.tensor_dtype_to_np_dtype(node.get("dtype")) if node.get("dtype") is not None else reader.dtype(name)
     reader.network.constants[node.output] = numpy.eye(*reader.shape(name), k=node.get("k", 0), dtype=dtype)

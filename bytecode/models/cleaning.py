@@ -1,14 +1,18 @@
-"""The first clean-up of an ONNX graph, by onnx-ir's passes: functions of the model's own are written out where they are called, nodes that no output
-needs are gone. What these lack, and what only layers and views show, is done in passes.py; identities vanish when the graph is read."""
+"""The first clean-up of an ONNX graph, by onnx-ir's passes: functions of the model's own are written out where they are
+called, nodes that no output needs are gone. What these lack, and what only layers and views show, is done in passes.py;
+identities vanish when the graph is read."""
 
 import onnx_ir
 from onnx_ir.passes import Sequential, common
 
 
 def cleaned(model):
-    """The ModelProto so cleaned; `model` itself is used up. Raises whatever onnx-ir does about a model that contradicts itself."""
+    """The ModelProto so cleaned; `model` itself is used up. Raises whatever onnx-ir does about a model that contradicts
+    itself."""
     for node in model.graph.node:
-        node.name = node.name       # where it was left out it is there from now on, and empty: onnx-ir makes names up, and errors tell nodes by outputs
+        # where it was left out it is there from now on, and empty: onnx-ir makes names up, and errors tell nodes by
+        # outputs
+        node.name = node.name
     graph = onnx_ir.from_proto(model)
     Sequential(common.InlinePass(), common.RemoveUnusedNodesPass())(graph)
     return onnx_ir.to_proto(graph)

@@ -1,4 +1,5 @@
-"""Reader of Einsum: operands are joined two at a time, by a product of matrices where something is summed, else element by element."""
+"""Reader of Einsum: operands are joined two at a time, by a product of matrices where something is summed, else element
+by element."""
 
 import math
 import string
@@ -20,7 +21,9 @@ def _terms(equation, ranks):
         terms[number] = term.replace("...", "".join(free[:count][::-1]))
         if len(terms[number]) != rank:
             raise Unsupported(f"has an operand of {rank} dimensions for {term!r}")
-    spread = max((rank - len(term.replace("...", "")) for term, rank in zip(left.split(","), ranks) if "..." in term), default=0)
+    spread = max(
+        (rank - len(term.replace("...", "")) for term, rank in zip(left.split(","), ranks) if "..." in term), default=0
+    )
     ellipsis = "".join(free[:spread][::-1])
     once = "".join(sorted(letter for letter in set(left) - set(".,") if left.count(letter) == 1))
     return terms, right.replace("...", ellipsis) if arrow else ellipsis + once
@@ -58,13 +61,21 @@ def _joined(add, a, left, b, right, kept):
     """The product of both, summed over the letters that are in both and not kept; its letters."""
     shared = [letter for letter in left if letter in right]
     summed, batch = [letter for letter in shared if letter not in kept], [letter for letter in shared if letter in kept]
-    sizes = {letter: size for term, name in ((right, b), (left, a)) for letter, size in zip(term, add.shape(name)) if size > 1}
-    rows, columns = [letter for letter in left if letter not in shared], [letter for letter in right if letter not in shared]
+    sizes = {
+        letter: size
+        for term, name in ((right, b), (left, a))
+        for letter, size in zip(term, add.shape(name))
+        if size > 1
+    }
+    rows, columns = (
+        [letter for letter in left if letter not in shared],
+        [letter for letter in right if letter not in shared],
+    )
     letters = "".join((*batch, *rows, *columns))
     uneven = any(add.shape(a)[left.index(letter)] != add.shape(b)[right.index(letter)] for letter in shared)
     if not summed:
         return add.do("multiply", _ordered(add, a, left, letters), _ordered(add, b, right, letters)), letters
-    if uneven:              # a dimension of size 1 is broadcast: element by element
+    if uneven:  # a dimension of size 1 is broadcast: element by element
         both = letters + "".join(summed)
         whole = add.do("multiply", _ordered(add, a, left, both), _ordered(add, b, right, both))
         return _summed(add, whole, both, letters)
@@ -88,7 +99,7 @@ def einsum(reader, node):
         operands[number] = _summed(add, name, term, result + others)
     made, letters = operands[0]
     for number, (name, term) in enumerate(operands[1:], 1):
-        later = "".join(other for _, other in operands[number + 1:])
+        later = "".join(other for _, other in operands[number + 1 :])
         made, letters = _joined(add, made, letters, name, term, result + later)
     made, letters = _summed(add, made, letters, result)
     add.done(_ordered(add, made, letters, result))

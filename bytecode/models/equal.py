@@ -1,21 +1,49 @@
-"""Equal layers, made one: what one operator makes of the same operands is made once, and so is a whole that is put together of the same parts
-(rasters, in the words of the paper: a transpose or a concatenation that two branches of a model ask for)."""
+"""Equal layers, made one: what one operator makes of the same operands is made once, and so is a whole that is put
+together of the same parts (rasters, in the words of the paper: a transpose or a concatenation that two branches of a
+model ask for)."""
 
 import hashlib
 
 from .network import Layer, float_bits
 
-# Operators that make the same of the same operands: all that there are so far. One that draws numbers or keeps a state is none of them.
-_ALIKE = frozenset({
-    "Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Gemm", "Add", "Relu", "Flatten", "Clip", "Concat", "Slice", "Shuffle", "Copy", "Unary",
-    "Binary", "Where", "Reduce", "MatMul", "Gather", "Softmax", "Normalize", "Activate", "Scan", "Argsort", "Scatter",
-    "Attention"})
+# Operators that make the same of the same operands: all that there are so far. One that draws numbers or keeps a state
+# is none of them.
+_ALIKE = frozenset(
+    {
+        "Conv",
+        "MaxPool",
+        "AveragePool",
+        "GlobalAveragePool",
+        "Gemm",
+        "Add",
+        "Relu",
+        "Flatten",
+        "Clip",
+        "Concat",
+        "Slice",
+        "Shuffle",
+        "Copy",
+        "Unary",
+        "Binary",
+        "Where",
+        "Reduce",
+        "MatMul",
+        "Gather",
+        "Softmax",
+        "Normalize",
+        "Activate",
+        "Scan",
+        "Argsort",
+        "Scatter",
+        "Attention",
+    }
+)
 
 
 def merge_equal(network):
     """Leaves out layers that make what is there already, and constants that others equal."""
-    one_for = _constants(network)           # a base that goes to the equal one that stays
-    named = {}                              # one that stays to the output of the model whose name it gets
+    one_for = _constants(network)  # a base that goes to the equal one that stays
+    named = {}  # one that stays to the output of the model whose name it gets
     last, early = _written(network)
     parts, found, kept, outputs = {}, {}, [], set(network.outputs)
     for number, layer in enumerate(network.layers):
@@ -23,7 +51,9 @@ def merge_equal(network):
         operands = tuple(name and _operand(network, name, one_for) for name in layer.inputs)
         bounds = layer.bounds and tuple(map(float_bits, layer.bounds))
         place = _operand(network, layer.output, {})[1:]
-        parts.setdefault(base, []).append((layer.op, operands, layer.window, layer.relu, bounds, layer.curve, layer.further, layer.parameters, place))
+        parts.setdefault(base, []).append(
+            (layer.op, operands, layer.window, layer.relu, bounds, layer.curve, layer.further, layer.parameters, place)
+        )
         kept.append(layer)
         if number != last[base] or base in early or not all(part[0] in _ALIKE for part in parts[base]):
             continue
@@ -35,7 +65,7 @@ def merge_equal(network):
         elif first not in outputs and first not in named:
             one_for[base], named[first] = first, base
         elif len(parts[base]) == 1:
-            kept[-1] = Layer("Copy", layer.name, [first], layer.output)         # two outputs are two tensors
+            kept[-1] = Layer("Copy", layer.name, [first], layer.output)  # two outputs are two tensors
 
     def final(name):
         name = one_for.get(name, name)
@@ -70,4 +100,9 @@ def _written(network):
 def _operand(network, name, one_for):
     """What the tensor is, so that equal ones compare equal: which elements of which base."""
     view, shape = network.as_view(name), network.shape(name)
-    return one_for.get(view.base, view.base), view.offset, shape, tuple(stride if size > 1 else 0 for size, stride in zip(shape, view.strides))
+    return (
+        one_for.get(view.base, view.base),
+        view.offset,
+        shape,
+        tuple(stride if size > 1 else 0 for size, stride in zip(shape, view.strides)),
+    )

@@ -1,9 +1,10 @@
-"""Products of a concatenation whose parts are made of each other, as attention over a history has them ([q, h, q-h, q*h] W): what is common is taken
-out, and what does not depend on the row is computed once.
+"""Products of a concatenation whose parts are made of each other, as attention over a history has them ([q, h, q-h,
+q*h] W): what is common is taken out, and what does not depend on the row is computed once.
 
-With W cut into a block for each part, [q, h, q-h, q*h] W is q (W1 + W3) + h (W2 - W3) + (q*h) W4. Where all rows have the same q, its term is one row
-that is added to the others, and (q*h) W4 is h (diag(q) W4): the product goes over h alone, a quarter of the numbers, and nothing is concatenated. Sums are
-made in another order than they were written in, as a product may; infinities that would have met can stay apart."""
+With W cut into a block for each part, [q, h, q-h, q*h] W is q (W1 + W3) + h (W2 - W3) + (q*h) W4. Where all rows have
+the same q, its term is one row that is added to the others, and (q*h) W4 is h (diag(q) W4): the product goes over h
+alone, a quarter of the numbers, and nothing is concatenated. Sums are made in another order than they were written in,
+as a product may; infinities that would have met can stay apart."""
 
 import math
 
@@ -11,20 +12,24 @@ import numpy
 
 from .network import Layer, View, contiguous, is_binary
 
-_ROWS_LEAST = 8                 # rows that weights of one's own must serve; open sizes are compiled at more (open_sizes.py), so one way serves all
-_WEIGHTS_MOST = 1 << 18         # numbers of such weights
-_SAVED_LEAST = 64               # numbers of a row: what a sum that is written and read again costs
+# rows that weights of one's own must serve; open sizes are compiled at more (open_sizes.py), so one way serves all
+_ROWS_LEAST = 8
+_WEIGHTS_MOST = 1 << 18  # numbers of such weights
+_SAVED_LEAST = 64  # numbers of a row: what a sum that is written and read again costs
 
 
 class _Part:
-    """A part of the concatenation, or an operand of one: `view` has as many strides as the concatenation, 0 where it is broadcast."""
+    """A part of the concatenation, or an operand of one: `view` has as many strides as the concatenation, 0 where it is
+    broadcast."""
 
     def __init__(self, network, name, shape):
         view, own = network.as_view(name), network.shape(name)
         strides = (0,) * (len(shape) - len(own)) + view.strides
         sizes = (1,) * (len(shape) - len(own)) + own
         self.name, self.shape = name, shape
-        self.view = View(view.base, view.offset, tuple(0 if size == 1 else stride for size, stride in zip(sizes, strides)))
+        self.view = View(
+            view.base, view.offset, tuple(0 if size == 1 else stride for size, stride in zip(sizes, strides))
+        )
         self.one_row = self.view.strides[-2] == 0
 
 
@@ -33,7 +38,11 @@ def factor_products(network):
     layers, network.layers = network.layers, []
     makers = {layer.output: layer for layer in layers}
     for layer in layers:
-        parts = _parts(network, layer, layers) if layer.op == "Gemm" and not layer.activated and not layer.inputs[3] else None
+        parts = (
+            _parts(network, layer, layers)
+            if layer.op == "Gemm" and not layer.activated and not layer.inputs[3]
+            else None
+        )
         if not (parts and _rewrite(network, layer, parts, makers)):
             network.layers.append(layer)
 
@@ -42,16 +51,32 @@ def _parts(network, product, layers):
     """[(part, its place in a row)] of the concatenation along rows whose rows the product reads, or None."""
     rows = product.inputs[0]
     whole = network.as_view(rows).base
-    if whole in network.constants or whole in network.inputs or not network.is_dense(rows) or network.as_view(rows).offset:
+    if (
+        whole in network.constants
+        or whole in network.inputs
+        or not network.is_dense(rows)
+        or network.as_view(rows).offset
+    ):
         return None
     shape, found, at = network.shape(whole), [], 0
     copies = [layer for layer in layers if network.as_view(layer.output).base == whole]
-    if len(shape) < 2 or shape[-1] != network.shape(rows)[1] or math.prod(shape) != math.prod(network.shape(rows)) or len(copies) < 2:
+    if (
+        len(shape) < 2
+        or shape[-1] != network.shape(rows)[1]
+        or math.prod(shape) != math.prod(network.shape(rows))
+        or len(copies) < 2
+    ):
         return None
     for copy in sorted(copies, key=lambda layer: network.as_view(layer.output).offset):
         view, part = network.as_view(copy.output), network.shape(copy.output)
-        if (copy.op != "Copy" or view.offset != at or part[:-1] != shape[:-1] or view.strides != contiguous(shape)
-                or network.dtype(copy.inputs[0]) != numpy.float32 or copy.inputs[0] in network.constants):
+        if (
+            copy.op != "Copy"
+            or view.offset != at
+            or part[:-1] != shape[:-1]
+            or view.strides != contiguous(shape)
+            or network.dtype(copy.inputs[0]) != numpy.float32
+            or copy.inputs[0] in network.constants
+        ):
             return None
         found.append((_Part(network, copy.inputs[0], part), at))
         at += part[-1]
@@ -59,7 +84,8 @@ def _parts(network, product, layers):
 
 
 def _terms(network, part, makers, columns, sign=1):
-    """[(sign, part, factor)] whose sum is the part: each of the part's shape; `factor` is a part of one row that weights can take, or None."""
+    """[(sign, part, factor)] whose sum is the part: each of the part's shape; `factor` is a part of one row that
+    weights can take, or None."""
     base = part.view.base
     whole = network.shape(base) == part.shape and _Part(network, base, part.shape).view == part.view
     layer = makers.get(base) if whole else None
@@ -70,22 +96,28 @@ def _terms(network, part, makers, columns, sign=1):
         second = sign if is_binary(layer, "add") else -sign
         return _terms(network, left, makers, columns, sign) + _terms(network, right, makers, columns, second)
     *lead, rows, width = part.shape
-    if (is_binary(layer, "multiply") and left.one_row != right.one_row and math.prod(lead) == 1 and rows >= _ROWS_LEAST
-            and width * columns <= _WEIGHTS_MOST):
+    if (
+        is_binary(layer, "multiply")
+        and left.one_row != right.one_row
+        and math.prod(lead) == 1
+        and rows >= _ROWS_LEAST
+        and width * columns <= _WEIGHTS_MOST
+    ):
         return [(sign, right, left) if left.one_row else (sign, left, right)]
     return [(sign, part, None)]
 
 
 def _rewrite(network, product, parts, makers):
-    """Whether the product, whose operand is these parts, could be written with fewer numbers; then its layers are there."""
+    """Whether the product, whose operand is these parts, could be written with fewer numbers; then its layers are
+    there."""
     weights = network.constants[product.inputs[1]].astype("float64")
-    groups = {}                 # what is multiplied to {factor: (its part, weights)}
+    groups = {}  # what is multiplied to {factor: (its part, weights)}
     for part, at in parts:
         width = part.shape[-1]
         for sign, term, factor in _terms(network, part, makers, len(weights)):
             _, blocks = groups.setdefault((term.view, width), (term, {}))
             key = factor and factor.view
-            blocks[key] = factor, sign * weights[:, at:at + width] + (blocks[key][1] if key in blocks else 0)
+            blocks[key] = factor, sign * weights[:, at : at + width] + (blocks[key][1] if key in blocks else 0)
     rows = [group for group in groups.values() if group[0].one_row]
     others = [group for group in groups.values() if not group[0].one_row]
     if not others or sum(term.shape[-1] for term, _ in others) > weights.shape[1] - _SAVED_LEAST:
@@ -106,9 +138,18 @@ class _Builder:
         network, bias, added, shape = self.network, self.product.inputs[2], [], (*self.shape, self.columns)
         fixed = [(term, blocks[None][1]) for term, blocks in others if list(blocks) == [None]]
         if rows:
-            terms = [(self._seen("row", term, (*term.shape[:-2], term.shape[-1]), term.view.strides[:-2] + term.view.strides[-1:]), blocks[None][1])
-                     for term, blocks in rows]
-            added.append(network.reshaped(self._name("added"), self._products(terms, bias), (*self.shape[:-1], 1, self.columns)))
+            terms = [
+                (
+                    self._seen(
+                        "row", term, (*term.shape[:-2], term.shape[-1]), term.view.strides[:-2] + term.view.strides[-1:]
+                    ),
+                    blocks[None][1],
+                )
+                for term, blocks in rows
+            ]
+            added.append(
+                network.reshaped(self._name("added"), self._products(terms, bias), (*self.shape[:-1], 1, self.columns))
+            )
             bias = None
         if fixed:
             whole = not added and len(fixed) == len(others)
@@ -128,7 +169,7 @@ class _Builder:
         result, total = network.view(self._name("whole"), self.product.output, shape, contiguous(shape)), added[0]
         for name in added[1:]:
             total = network.binary("add", self.product.name, total, name, self._name("sum"))
-        network.layers[-1].output = result          # instead of a tensor of its own: the sum, or a product alone
+        network.layers[-1].output = result  # instead of a tensor of its own: the sum, or a product alone
 
     def _name(self, what):
         return self.network.fresh(f"{self.product.output}/{what}")
@@ -141,7 +182,12 @@ class _Builder:
         made = None
         for number, (operand, block) in enumerate(terms, 1):
             rows = self.network.reshaped(self._name("rows"), operand, (-1, self.network.shape(operand)[-1]))
-            inputs = [rows, self.network.constant(f"{self.product.output}/weights", block, "float32"), None if made else bias, made]
+            inputs = [
+                rows,
+                self.network.constant(f"{self.product.output}/weights", block, "float32"),
+                None if made else bias,
+                made,
+            ]
             made = output if output and number == len(terms) else self._name("product")
             self.network.declare(made, (self.network.shape(rows)[0], self.columns), "float32")
             self.network.layers.append(Layer("Gemm", self.product.name, inputs, made))
@@ -153,7 +199,16 @@ class _Builder:
         for factor, block in sorted(blocks.values(), key=lambda pair: pair[0] is not None):
             weights = network.constant(f"{self.product.output}/weights", block.T, "float32")
             if factor is not None:
-                column = self._seen("factor", factor, (*(1 for _ in self.shape[:-1]), len(block.T), 1), (*factor.view.strides[:-2], factor.view.strides[-1], 0))
+                column = self._seen(
+                    "factor",
+                    factor,
+                    (*(1 for _ in self.shape[:-1]), len(block.T), 1),
+                    (*factor.view.strides[:-2], factor.view.strides[-1], 0),
+                )
                 weights = network.binary("multiply", self.product.name, column, weights, self._name("scaled"))
-            total = weights if total is None else network.binary("add", self.product.name, weights, total, self._name("weighed"))
+            total = (
+                weights
+                if total is None
+                else network.binary("add", self.product.name, weights, total, self._name("weighed"))
+            )
         return total

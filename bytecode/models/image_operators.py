@@ -1,5 +1,5 @@
-"""Readers of ONNX's operators on images: of rank 4, channels first as ONNX has them, in float32 (windows.py does the others); and of those on
-tensors that can stay on images, channels last: each of these says whether it did."""
+"""Readers of ONNX's operators on images: of rank 4, channels first as ONNX has them, in float32 (windows.py does the
+others); and of those on tensors that can stay on images, channels last: each of these says whether it did."""
 
 import numpy
 
@@ -8,7 +8,7 @@ from .network import contiguous
 from .operators import Unsupported, reads
 from .windows import Window, averages, convolved, largest, places_of_largest, sums, transposed, two_dimensional
 
-_MAKERS = {"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Slice", "Shuffle"}        # of images
+_MAKERS = {"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Slice", "Shuffle"}  # of images
 _KEEPERS = {"Relu", "Clip", "Unary", "Binary"}
 _CONCAT_MOST = 256
 
@@ -30,7 +30,13 @@ def convolution(reader, node):
     weights, bias = _weights(reader, node)
     window, groups = Window(reader, node, weights.shape[2:]), node.get("group", 1)
     if weights.ndim == 4:
-        reader.made("Conv", node, [*node.inputs[:2], node.input(2), None], reader.inferred_shape(node.output), window=window.parameters(groups))
+        reader.made(
+            "Conv",
+            node,
+            [*node.inputs[:2], node.input(2), None],
+            reader.inferred_shape(node.output),
+            window=window.parameters(groups),
+        )
     else:
         reader.same(node.output, convolved(Lowering(reader, node), node.inputs[0], weights, bias, window, groups))
 
@@ -46,8 +52,12 @@ def _pooled(reader, node, op, window, further=()):
         return False
     shape, flat = reader.inferred_shape(node.output), len(window.kernel) == 1
     source = two_dimensional(reader, node, window)
-    output, made = (reader.network.fresh(f"{node.output}/pool"), (*shape[:2], 1, shape[2])) if flat else (node.output, shape)
-    reader.made(op, node, [source], made, output=output, window=window.parameters(), further=further(window) if further else ())
+    output, made = (
+        (reader.network.fresh(f"{node.output}/pool"), (*shape[:2], 1, shape[2])) if flat else (node.output, shape)
+    )
+    reader.made(
+        op, node, [source], made, output=output, window=window.parameters(), further=further(window) if further else ()
+    )
     if flat:
         reader.network.reshaped(node.output, output, shape)
     return True
@@ -97,19 +107,29 @@ def batch_normalization(reader, node):
     factor = scale / numpy.sqrt(variance + node.get("epsilon", 1e-5))
     shape = (-1, *(1,) * (len(reader.shape(image)) - 2))
     values = {"factor": factor, "offset": bias - mean * factor}
-    names = {key: network.constant(f"{node.output}/{key}", value.reshape(shape), reader.dtype(image)) for key, value in values.items()}
+    names = {
+        key: network.constant(f"{node.output}/{key}", value.reshape(shape), reader.dtype(image))
+        for key, value in values.items()
+    }
     scaled = network.binary("multiply", node.name, image, names["factor"], network.fresh(f"{node.output}/scaled"))
     network.binary("add", node.name, scaled, names["offset"], node.output)
 
 
 # ---- operators on tensors, where their operands are images
 def lies_as_image(reader, *names):
-    """Whether the engine keeps all of these tensors as images: an operator on images makes each, or a chain of elementwise ones behind one."""
+    """Whether the engine keeps all of these tensors as images: an operator on images makes each, or a chain of
+    elementwise ones behind one."""
     network, makers = reader.network, reader.network.makers()
 
     def of_images(name, depth):
         layer = makers.get(name)
-        if layer is None or name in network.views or network.dtype(name) != numpy.float32 or len(network.shape(name)) != 4 or depth == 0:
+        if (
+            layer is None
+            or name in network.views
+            or network.dtype(name) != numpy.float32
+            or len(network.shape(name)) != 4
+            or depth == 0
+        ):
             return False
         same = [other for other in layer.inputs if other and network.shape(other) == network.shape(name)]
         return layer.op in _MAKERS or (layer.op in _KEEPERS and any(of_images(other, depth - 1) for other in same[:1]))
@@ -135,16 +155,27 @@ def channels_sliced(reader, node, output, first, count):
 
 
 def shuffled(reader, node, shape):
-    """The last of three: channels are split into groups, groups and members change places, and they are channels again."""
+    """The last of three: channels are split into groups, groups and members change places, and they are channels
+    again."""
     source, grouped = node.inputs[0], reader.shape(node.inputs[0])
     view = reader.network.as_view(source)
-    if len(grouped) != 5 or not lies_as_image(reader, view.base) or tuple(shape) != reader.shape(view.base) or view.offset != 0:
+    if (
+        len(grouped) != 5
+        or not lies_as_image(reader, view.base)
+        or tuple(shape) != reader.shape(view.base)
+        or view.offset != 0
+    ):
         return False
     strides, groups = contiguous((grouped[0], grouped[2], grouped[1], *grouped[3:])), grouped[2]
     if grouped[3:] != tuple(shape[2:]) or view.strides != (strides[0], strides[2], strides[1], *strides[3:]):
         return False
     whole = reader.network.makers()[view.base]
-    halves = whole.op == "Concat" and groups == 2 and len({reader.shape(name) for name in whole.inputs}) == 1 and len(whole.inputs) == 2
+    halves = (
+        whole.op == "Concat"
+        and groups == 2
+        and len({reader.shape(name) for name in whole.inputs}) == 1
+        and len(whole.inputs) == 2
+    )
     reader.made("Shuffle", node, whole.inputs if halves else [view.base], shape, window=(1,) * 10 + (groups,))
     return True
 
@@ -154,4 +185,10 @@ def averaged(reader, node, axes):
     source = node.inputs[0]
     if axes != [2, 3] or not lies_as_image(reader, source):
         return None
-    return reader.made("GlobalAveragePool", node, [source], (*reader.shape(source)[:2], 1, 1), output=reader.network.fresh(f"{node.output}/pixel"))
+    return reader.made(
+        "GlobalAveragePool",
+        node,
+        [source],
+        (*reader.shape(source)[:2], 1, 1),
+        output=reader.network.fresh(f"{node.output}/pixel"),
+    )

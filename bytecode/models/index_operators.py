@@ -17,17 +17,32 @@ def running(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     [axis] = numbers_of(reader, node, 1, "axis")
     shape, axis, dtype = add.shape(x), axis % len(add.shape(x)), add.dtype(x)
-    source, loop = add.reverse(x, axis) if node.get("reverse", 0) else x, {"i": "int64", "u": "uint64"}.get(dtype.kind, dtype)
-    made = reader.made("Scan", node, [source], shape, output=add.fresh("scan"),
-                       parameters=(_SCANS.index(node.op.lower()), dtype_number(loop), axis))
+    source, loop = (
+        add.reverse(x, axis) if node.get("reverse", 0) else x,
+        {"i": "int64", "u": "uint64"}.get(dtype.kind, dtype),
+    )
+    made = reader.made(
+        "Scan",
+        node,
+        [source],
+        shape,
+        output=add.fresh("scan"),
+        parameters=(_SCANS.index(node.op.lower()), dtype_number(loop), axis),
+    )
     if node.get("exclusive", 0):
-        first = add.constant(numpy.full([1 if d == axis else size for d, size in enumerate(shape)], int(node.op == "CumProd")), dtype)
-        made = add.joined([first, add.part(made, axis, 0, shape[axis] - 1)], axis) if shape[axis] > 1 else add.copy(first)
+        first = add.constant(
+            numpy.full([1 if d == axis else size for d, size in enumerate(shape)], int(node.op == "CumProd")), dtype
+        )
+        made = (
+            add.joined([first, add.part(made, axis, 0, shape[axis] - 1)], axis) if shape[axis] > 1 else add.copy(first)
+        )
     add.done(add.reverse(made, axis) if node.get("reverse", 0) else made)
 
 
 def _order(add, x, axis, largest):
-    return add.reader.made("Argsort", add.node, [x], add.shape(x), numpy.int64, add.fresh("order"), parameters=(axis, int(largest)))
+    return add.reader.made(
+        "Argsort", add.node, [x], add.shape(x), numpy.int64, add.fresh("order"), parameters=(axis, int(largest))
+    )
 
 
 @reads("TopK")
@@ -61,24 +76,38 @@ def _columns(add, indices):
     values, shape = add.reader.constant(indices), add.shape(indices)
     if values is not None:
         return [numpy.ascontiguousarray(values[..., number]) for number in range(shape[-1])]
-    return [add.reshape(add.part(indices, len(shape) - 1, number, number + 1), shape[:-1]) for number in range(shape[-1])]
+    return [
+        add.reshape(add.part(indices, len(shape) - 1, number, number + 1), shape[:-1]) for number in range(shape[-1])
+    ]
 
 
 @reads("GatherND")
 def gather_nd(reader, node):
     add, (x, indices) = Lowering(reader, node), node.inputs
     batch, shape = node.get("batch_dims", 0), add.shape(indices)
-    places = [numpy.arange(shape[d]).reshape([-1 if e == d else 1 for e in range(len(shape) - 1)]) for d in range(batch)]
+    places = [
+        numpy.arange(shape[d]).reshape([-1 if e == d else 1 for e in range(len(shape) - 1)]) for d in range(batch)
+    ]
     add.done(add.take(x, [*places, *_columns(add, _long(add, indices))]))
 
 
 def _scattered(add, x, values, indices):
-    op = {"none": None, "add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}[add.node.get("reduction", "none")]
+    op = {"none": None, "add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}[
+        add.node.get("reduction", "none")
+    ]
     if op not in (None, "add") and add.dtype(x) == numpy.float16:
         raise Unsupported(f"reduces float16 by {add.node.get('reduction')!r}")
     names = [name if isinstance(name, str) else add.constant(name, numpy.int64) for name in indices]
-    add.done(add.reader.made("Scatter", add.node, [x, values, *names], add.shape(x), output=add.fresh("scattered"),
-                             parameters=(0, -1 if op is None else BINARY.index(op))))
+    add.done(
+        add.reader.made(
+            "Scatter",
+            add.node,
+            [x, values, *names],
+            add.shape(x),
+            output=add.fresh("scattered"),
+            parameters=(0, -1 if op is None else BINARY.index(op)),
+        )
+    )
 
 
 @reads("ScatterElements", "Scatter")
@@ -132,6 +161,6 @@ def reverse_sequences(reader, node):
     lengths = numbers_of(reader, node, 1, "sequence_lens")
     batch, time, own = node.get("batch_axis", 1), node.get("time_axis", 0), add.shape(x)
     at = numpy.arange(own[time])
-    places = numpy.stack([numpy.where(at < length, length - 1 - at, at) for length in lengths])          # [batch, time]
+    places = numpy.stack([numpy.where(at < length, length - 1 - at, at) for length in lengths])  # [batch, time]
     others = numpy.arange(own[batch])[:, None]
     add.done(add.take(x, [others, places]) if (batch, time) == (0, 1) else add.take(x, [places.T, others.T]))

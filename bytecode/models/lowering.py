@@ -1,4 +1,5 @@
-"""For readers of composite operators: adds layers one after the other, under names made from the node's output; numbers become constants."""
+"""For readers of composite operators: adds layers one after the other, under names made from the node's output; numbers
+become constants."""
 
 import numpy
 
@@ -9,7 +10,8 @@ _OPERATIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2)}
 
 
 class Lowering:
-    """Each method adds layers or views and returns the name of what they make. Operands are names, or numbers of the dtype of the first name."""
+    """Each method adds layers or views and returns the name of what they make. Operands are names, or numbers of the
+    dtype of the first name."""
 
     def __init__(self, reader, node):
         self.reader, self.node, self.network = reader, node, reader.network
@@ -44,7 +46,9 @@ class Lowering:
 
     def mean(self, source, axes):
         count = int(numpy.prod([self.shape(source)[d] for d in axes]))
-        return self.do("divide" if self.dtype(source).kind == "f" else "floor_divide", self.reduce("sum", source, axes), count)
+        return self.do(
+            "divide" if self.dtype(source).kind == "f" else "floor_divide", self.reduce("sum", source, axes), count
+        )
 
     def where(self, condition, a, b):
         dtype = self.dtype(a if isinstance(a, str) else b)
@@ -53,7 +57,11 @@ class Lowering:
         return self.reader.made("Where", self.node, names, shape, dtype, self.fresh("where"))
 
     def cast(self, source, dtype):
-        return source if self.dtype(source) == dtype else self.network.copied(self.fresh("cast"), source, dtype, self.node.name)
+        return (
+            source
+            if self.dtype(source) == dtype
+            else self.network.copied(self.fresh("cast"), source, dtype, self.node.name)
+        )
 
     def copy(self, source):
         return self.network.copied(self.fresh("copy"), source, layer=self.node.name)
@@ -91,7 +99,9 @@ class Lowering:
 
     def joined(self, parts, axis):
         shapes = [self.shape(name) for name in parts]
-        whole = self.whole([*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1:]], self.dtype(parts[0]))
+        whole = self.whole(
+            [*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :]], self.dtype(parts[0])
+        )
         at = 0
         for name, shape in zip(parts, shapes):
             self.put(self.part(whole, axis, at, at + shape[axis]), name)
@@ -108,7 +118,7 @@ class Lowering:
             return source
         whole = self.whole([sum(sizes) for sizes in zip(before, own, after)], self.dtype(source))
         inside = whole
-        for d, (front, size, back) in enumerate(zip(before, own, after)):       # slabs: no two of them overlap
+        for d, (front, size, back) in enumerate(zip(before, own, after)):  # slabs: no two of them overlap
             if front:
                 self.put(self.part(inside, d, 0, front), value)
             if back:
@@ -127,14 +137,23 @@ class Lowering:
         """Elements by the broadcast indices (int64, names or arrays) of dimensions first, first+1, …"""
         names = [name if isinstance(name, str) else self.constant(name, numpy.int64) for name in indices]
         own, middle = self.shape(source), numpy.broadcast_shapes(*(self.shape(name) for name in names))
-        return self.reader.made("Gather", self.node, [source, *names], (*own[:first], *middle, *own[first + len(names):]),
-                                output=self.fresh("taken"), parameters=(first,))
+        return self.reader.made(
+            "Gather",
+            self.node,
+            [source, *names],
+            (*own[:first], *middle, *own[first + len(names) :]),
+            output=self.fresh("taken"),
+            parameters=(first,),
+        )
 
     def others(self, shape, axis, indices):
-        """Indices for `take` of all dimensions: `indices` (of that shape's rank) along one, its place along each other one."""
-        return [indices if d == axis else numpy.arange(size).reshape([-1 if e == d else 1 for e in range(len(shape))]) for d, size in enumerate(shape)]
+        """Indices for `take` of all dimensions: `indices` (of that shape's rank) along one, its place along each other
+        one."""
+        return [
+            indices if d == axis else numpy.arange(size).reshape([-1 if e == d else 1 for e in range(len(shape))])
+            for d, size in enumerate(shape)
+        ]
 
     def done(self, name, output=None):
         """The node's output is that."""
         self.reader.same(output or self.node.output, name)
-

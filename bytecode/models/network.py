@@ -1,4 +1,5 @@
-"""A model on its way from ONNX to the engine: layers over named tensors, which are computed, constant, or views of others."""
+"""A model on its way from ONNX to the engine: layers over named tensors, which are computed, constant, or views of
+others."""
 
 import math
 from dataclasses import dataclass, field
@@ -7,22 +8,122 @@ from typing import NamedTuple
 import numpy
 
 # In the order of the engine's numbers (engine/include/vme.h): the file has numbers.
-DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64", "complex64", "complex128")
+DTYPES = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+)
 UNARY = (
-    "negative", "positive", "absolute", "sign", "invert", "logical_not", "square", "sqrt", "cbrt", "reciprocal", "exp", "exp2", "expm1", "log",
-    "log2", "log10", "log1p", "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "erf",
-    "floor", "ceil", "trunc", "rint", "isnan", "isinf", "isfinite", "signbit", "real", "imag", "conjugate",
-    "bitwise_count")
+    "negative",
+    "positive",
+    "absolute",
+    "sign",
+    "invert",
+    "logical_not",
+    "square",
+    "sqrt",
+    "cbrt",
+    "reciprocal",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "arcsin",
+    "arccos",
+    "arctan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "arcsinh",
+    "arccosh",
+    "arctanh",
+    "erf",
+    "floor",
+    "ceil",
+    "trunc",
+    "rint",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "signbit",
+    "real",
+    "imag",
+    "conjugate",
+    "bitwise_count",
+)
 BINARY = (
-    "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "fmod", "power", "maximum", "minimum", "fmax", "fmin", "arctan2",
-    "hypot", "copysign", "nextafter", "logaddexp", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift", "equal", "not_equal",
-    "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor", "heaviside", "gcd", "lcm")
-TRUTHS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan",
-          "isinf", "isfinite", "signbit"}                # what they say is bool
+    "add",
+    "subtract",
+    "multiply",
+    "divide",
+    "floor_divide",
+    "remainder",
+    "fmod",
+    "power",
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "arctan2",
+    "hypot",
+    "copysign",
+    "nextafter",
+    "logaddexp",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "left_shift",
+    "right_shift",
+    "equal",
+    "not_equal",
+    "less",
+    "less_equal",
+    "greater",
+    "greater_equal",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "heaviside",
+    "gcd",
+    "lcm",
+)
+TRUTHS = {
+    "equal",
+    "not_equal",
+    "less",
+    "less_equal",
+    "greater",
+    "greater_equal",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "logical_not",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "signbit",
+}  # what they say is bool
 REDUCE = ("sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "count_nonzero", "fmax", "fmin")
 
-CURVES = ("gelu", "gelu tanh", "sigmoid", "silu", "mish")       # of Activate, and of products behind the other activations
-ROW_MOST = 1 << 16              # numbers of a row that Softmax and Normalize do
+CURVES = ("gelu", "gelu tanh", "sigmoid", "silu", "mish")  # of Activate, and of products behind the other activations
+ROW_MOST = 1 << 16  # numbers of a row that Softmax and Normalize do
 
 
 def dtype_number(dtype):
@@ -44,8 +145,9 @@ def float_bits(number):
 
 @dataclass
 class Layer:
-    """One node of the engine: `inputs` are names of tensors or None. Operators on images have the 11 parameters of a `window`, an activation
-    (`relu`, or `bounds`: lowest and highest value, or of products `curve`, one of CURVES) and `further` parameters of their own; the others have `parameters`."""
+    """One node of the engine: `inputs` are names of tensors or None. Operators on images have the 11 parameters of a
+    `window`, an activation (`relu`, or `bounds`: lowest and highest value, or of products `curve`, one of CURVES) and
+    `further` parameters of their own; the others have `parameters`."""
 
     op: str
     name: str
@@ -78,13 +180,14 @@ class View(NamedTuple):
 
 def contiguous(shape):
     """The strides, in elements, of a contiguous tensor."""
-    return tuple(math.prod(shape[d + 1:]) for d in range(len(shape)))
+    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
 @dataclass
 class Network:
-    """`shapes` and `dtypes` (NumPy's) of all tensors but constants, which are arrays; a view's base is no view, `sources` tells what it was made of.
-    `folded` are names of constants that the graph computes of others, `savings` what became of its nodes."""
+    """`shapes` and `dtypes` (NumPy's) of all tensors but constants, which are arrays; a view's base is no view,
+    `sources` tells what it was made of. `folded` are names of constants that the graph computes of others, `savings`
+    what became of its nodes."""
 
     inputs: list
     outputs: list = field(default_factory=list)
@@ -160,7 +263,9 @@ class Network:
         """Makes `name` see `source` broadcast to `shape`."""
         view, own = self.as_view(source), self.shape(source)
         own, strides = (1,) * (len(shape) - len(own)) + own, (0,) * (len(shape) - len(own)) + view.strides
-        return self.view(name, source, shape, [0 if size == 1 else stride for size, stride in zip(own, strides)], view.offset)
+        return self.view(
+            name, source, shape, [0 if size == 1 else stride for size, stride in zip(own, strides)], view.offset
+        )
 
     def copied(self, name, source, dtype=None, layer=None):
         self.declare(name, self.shape(source), dtype or self.dtype(source))
@@ -177,7 +282,11 @@ class Network:
     def binary(self, op, layer, a, b, output, dtype=None, loop=None):
         """The same with two operands, which are broadcast."""
         loop = numpy.dtype(loop or self.dtype(a))
-        self.declare(output, numpy.broadcast_shapes(self.shape(a), self.shape(b)), dtype or (numpy.bool_ if op in TRUTHS else loop))
+        self.declare(
+            output,
+            numpy.broadcast_shapes(self.shape(a), self.shape(b)),
+            dtype or (numpy.bool_ if op in TRUTHS else loop),
+        )
         self.layers.append(Layer("Binary", layer, [a, b], output, parameters=(BINARY.index(op), dtype_number(loop))))
         return output
 
@@ -185,7 +294,15 @@ class Network:
         """Reduces the axes, which stay with size 1."""
         loop = numpy.dtype(loop or self.dtype(source))
         self.declare(output, [1 if d in axes else size for d, size in enumerate(self.shape(source))], dtype or loop)
-        self.layers.append(Layer("Reduce", layer, [source], output, parameters=(REDUCE.index(op), dtype_number(loop), sum(1 << d for d in axes))))
+        self.layers.append(
+            Layer(
+                "Reduce",
+                layer,
+                [source],
+                output,
+                parameters=(REDUCE.index(op), dtype_number(loop), sum(1 << d for d in axes)),
+            )
+        )
         return output
 
     def makers(self):

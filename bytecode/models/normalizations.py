@@ -1,4 +1,5 @@
-"""Readers of ONNX's operators that scale by what they find in the same tensor, and of reductions that are more than one of the engine's."""
+"""Readers of ONNX's operators that scale by what they find in the same tensor, and of reductions that are more than one
+of the engine's."""
 
 import numpy
 
@@ -12,7 +13,7 @@ def reduce(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     own, axes = add.shape(x), reduced_axes(reader, node)
     if axes is None:
-        axes = []           # the rest is done all the same
+        axes = []  # the rest is done all the same
     if node.op == "ReduceLogSumExp":
         most = add.reduce("max", x, axes) if axes else x
         finite = add.where(add.do("isfinite", most), most, 0)
@@ -105,7 +106,9 @@ def hardmax(reader, node):
     if node.opset < 13:
         x, axis = add.reshape(x, (int(numpy.prod(own[:axis])), int(numpy.prod(own[axis:])))), 1
     shape = add.shape(x)
-    places = add.constant(numpy.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))]), numpy.int64)
+    places = add.constant(
+        numpy.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))]), numpy.int64
+    )
     hot = add.do("equal", add.reduce("argmax", x, [axis]), places)
     add.done(add.reshape(add.cast(hot, add.dtype(x)), own))
 
@@ -115,10 +118,16 @@ def place_of_most(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     axis, op = axis_of(reader, node, x, default=0), node.op.lower()
     if node.get("select_last_index", 0):
-        made = add.do("subtract", add.constant(add.shape(x)[axis] - 1, numpy.int64), add.reduce(op, add.reverse(x, axis), [axis]))
+        made = add.do(
+            "subtract", add.constant(add.shape(x)[axis] - 1, numpy.int64), add.reduce(op, add.reverse(x, axis), [axis])
+        )
     else:
         made = add.reduce(op, x, [axis])
-    add.done(made if node.get("keepdims", 1) else add.reshape(made, [size for d, size in enumerate(add.shape(x)) if d != axis]))
+    add.done(
+        made
+        if node.get("keepdims", 1)
+        else add.reshape(made, [size for d, size in enumerate(add.shape(x)) if d != axis])
+    )
 
 
 @reads("GlobalMaxPool")

@@ -1,13 +1,16 @@
 """The table of ONNX operators that there are readers for, and what a reader may say."""
 
-READERS = {}        # operator of ONNX's own domain to its reader
+READERS = {}  # operator of ONNX's own domain to its reader
 
 
 def reads(*operators):
-    """Enters a function of (reader, node) for these operators: it adds layers to the reader's network, or raises Unsupported."""
+    """Enters a function of (reader, node) for these operators: it adds layers to the reader's network, or raises
+    Unsupported."""
+
     def enter(function):
         READERS.update(dict.fromkeys(operators, function))
         return function
+
     return enter
 
 

@@ -1,4 +1,5 @@
-"""An ONNX file's bytes to a checked model that holds all its weights, or a CompileError that says what is wrong with the file."""
+"""An ONNX file's bytes to a checked model that holds all its weights, or a CompileError that says what is wrong with
+the file."""
 
 import os
 import warnings
@@ -8,16 +9,17 @@ from onnx import external_data_helper
 
 from ..errors import CompileError, Diagnostic
 
-_BYTES_MOST = (1 << 31) - 1         # of a protobuf message, which ONNX's checks and shape inference pass around
+_BYTES_MOST = (1 << 31) - 1  # of a protobuf message, which ONNX's checks and shape inference pass around
 
 
 def parse(data, where, folder):
-    """The ModelProto of `data`. Weights that lie in files beside the model are read from `folder`, the model's own; None: there is no folder.
+    """The ModelProto of `data`. Weights that lie in files beside the model are read from `folder`, the model's own;
+    None: there is no folder.
 
     Also returns the paths of these files."""
     try:
         model = onnx.load_model_from_string(data)
-    except Exception as error:      # protobuf's, whose class is no part of its interface
+    except Exception as error:  # protobuf's, whose class is no part of its interface
         raise refusal(where, f"not an ONNX model: {reason(error)}") from error
     if not model.ir_version or not model.HasField("graph"):
         raise refusal(where, "not an ONNX model: it has no version and no graph")
@@ -25,10 +27,12 @@ def parse(data, where, folder):
     files = _load_weights(model, where, folder)
     _check_form(model, where)
     if model.ByteSize() > _BYTES_MOST:
-        raise refusal(where, f"has {model.ByteSize():,} bytes with its weights; ONNX's checks take at most {_BYTES_MOST:,}")
+        raise refusal(
+            where, f"has {model.ByteSize():,} bytes with its weights; ONNX's checks take at most {_BYTES_MOST:,}"
+        )
     try:
         onnx.checker.check_model(model)
-    except Exception as error:      # the checker's own class, and ValueError
+    except Exception as error:  # the checker's own class, and ValueError
         raise refusal(where, f"is no valid ONNX model: {reason(error)}") from error
     return model, files
 
@@ -47,11 +51,17 @@ def reason(error):
 def _check_versions(model, where):
     advice = f"the onnx package here, {onnx.__version__}, knows up to"
     if model.ir_version > onnx.IR_VERSION:
-        raise refusal(where, f"is of ONNX's format version {model.ir_version}, {advice} {onnx.IR_VERSION}; install a newer one")
+        raise refusal(
+            where, f"is of ONNX's format version {model.ir_version}, {advice} {onnx.IR_VERSION}; install a newer one"
+        )
     newest = onnx.defs.onnx_opset_version()
     for item in model.opset_import:
         if item.domain in ("", "ai.onnx") and item.version > newest:
-            raise refusal(where, f"uses version {item.version} of ONNX's operators, {advice} {newest}; install a newer one, or export with opset {newest}")
+            raise refusal(
+                where,
+                f"uses version {item.version} of ONNX's operators, {advice} {newest}; install a newer one, or export"
+                f" with opset {newest}",
+            )
 
 
 def _check_form(model, where):
@@ -67,23 +77,34 @@ def _check_form(model, where):
 
 def _load_weights(model, where, folder):
     """Puts what lies in other files into the model; the paths of these files."""
-    outside = [tensor for tensor in external_data_helper._get_all_tensors(model) if external_data_helper.uses_external_data(tensor)]
+    outside = [
+        tensor
+        for tensor in external_data_helper._get_all_tensors(model)
+        if external_data_helper.uses_external_data(tensor)
+    ]
     files = {}
     for tensor in outside:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")         # of keys that the library does not know
+            warnings.simplefilter("ignore")  # of keys that the library does not know
             location = external_data_helper.ExternalDataInfo(tensor).location
         lies = f"the weights of tensor {tensor.name!r} lie in {location!r}"
         if folder is None:
-            raise refusal(where, f"{lies}, another file; give the model as a file in its folder, or export it with its weights inside")
+            raise refusal(
+                where,
+                f"{lies}, another file; give the model as a file in its folder, or export it with its weights inside",
+            )
         path = os.path.join(folder, location)
         if not os.path.exists(path):
-            raise refusal(where, f"{lies}, which is missing beside the model; copy it there, or export the model with its weights inside")
+            raise refusal(
+                where,
+                f"{lies}, which is missing beside the model; copy it there, or export the model with its weights"
+                " inside",
+            )
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 external_data_helper.load_external_data_for_tensor(tensor, str(folder))
-        except Exception as error:      # the library's C++ refuses links and paths that lead out of the folder
+        except Exception as error:  # the library's C++ refuses links and paths that lead out of the folder
             raise refusal(where, f"{lies}, which can't be read: {reason(error)}") from error
         files[path] = None
     return tuple(files)

@@ -10,12 +10,22 @@ from .places import activate_products, add_in_products, make_in_place
 
 # Operators on images, each with the numbers of those inputs that are images or rows (and the output is one).
 IMAGES = {
-    "Conv": (0, 3), "MaxPool": (0,), "AveragePool": (0,), "GlobalAveragePool": (0,), "Gemm": (0, 3), "Add": (0, 1), "Relu": (0,), "Clip": (0,),
-    "Flatten": (0,), "Concat": range(256), "Slice": (0,), "Shuffle": (0, 1),
+    "Conv": (0, 3),
+    "MaxPool": (0,),
+    "AveragePool": (0,),
+    "GlobalAveragePool": (0,),
+    "Gemm": (0, 3),
+    "Add": (0, 1),
+    "Relu": (0,),
+    "Clip": (0,),
+    "Flatten": (0,),
+    "Concat": range(256),
+    "Slice": (0,),
+    "Shuffle": (0, 1),
 }
 
-ROWS = ("Softmax", "Normalize", "Attention")         # read and make rows of plain tensors
-READS_ROWS = ("Softmax", "Normalize")                # whose elements lie side by side; Attention takes any order
+ROWS = ("Softmax", "Normalize", "Attention")  # read and make rows of plain tensors
+READS_ROWS = ("Softmax", "Normalize")  # whose elements lie side by side; Attention takes any order
 
 
 def improve(network):
@@ -68,14 +78,22 @@ def drop_dead(network):
 def _read_once(network):
     """Tensors that exactly one layer reads, that are no outputs, and of which there are no views."""
     viewed = {view.base for view in network.views.values()}
-    return {name for name, layers in network.readers().items() if len(layers) == 1 and layers[0] is not None and name not in viewed}
+    return {
+        name
+        for name, layers in network.readers().items()
+        if len(layers) == 1 and layers[0] is not None and name not in viewed
+    }
 
 
 def _channels(network, constant, image):
     """The constant's values for each channel of the image, or None where it has others."""
     values, shape = network.constants[constant], network.shape(image)
     values = values.reshape((1,) * max(0, len(shape) - values.ndim) + values.shape)
-    if values.ndim != len(shape) or any(size != 1 for d, size in enumerate(values.shape) if d != 1) or values.shape[1] not in (1, shape[1]):
+    if (
+        values.ndim != len(shape)
+        or any(size != 1 for d, size in enumerate(values.shape) if d != 1)
+        or values.shape[1] not in (1, shape[1])
+    ):
         return None
     return numpy.broadcast_to(values.reshape(-1), (shape[1],)).astype("float64")
 
@@ -89,12 +107,23 @@ def fold_channels(network):
         if op and len(constants) == 1:
             [image] = [name for name in layer.inputs if name != constants[0]]
             before, values = makers.get(image), None
-            if before and before.op == "Conv" and image in single and not before.inputs[3] and network.shape(layer.output) == network.shape(image):
+            if (
+                before
+                and before.op == "Conv"
+                and image in single
+                and not before.inputs[3]
+                and network.shape(layer.output) == network.shape(image)
+            ):
                 values = _channels(network, constants[0], image)
             if values is not None:
-                weights, bias = network.constants[before.inputs[1]], network.constants.get(before.inputs[2], numpy.zeros(len(values)))
+                weights, bias = (
+                    network.constants[before.inputs[1]],
+                    network.constants.get(before.inputs[2], numpy.zeros(len(values))),
+                )
                 if op == "multiply":
-                    before.inputs[1] = network.constant(f"{layer.output}/weights", weights * values[:, None, None, None], "float32")
+                    before.inputs[1] = network.constant(
+                        f"{layer.output}/weights", weights * values[:, None, None, None], "float32"
+                    )
                     bias = bias * values
                 else:
                     bias = bias + values
@@ -108,24 +137,38 @@ def fold_channels(network):
 
 
 def fuse(network):
-    """Additions go into the convolution that makes one operand, activations into what makes their operand, if nothing else reads that."""
+    """Additions go into the convolution that makes one operand, activations into what makes their operand, if nothing
+    else reads that."""
     single, place, kept = _read_once(network), {}, []
     for layer in network.layers:
         shapes = [network.shape(name) for name in layer.inputs if name]
-        if is_binary(layer, "add") and len(shapes[0]) in (2, 4) and shapes[0] == shapes[1] and layer.inputs[0] != layer.inputs[1]:
+        if (
+            is_binary(layer, "add")
+            and len(shapes[0]) in (2, 4)
+            and shapes[0] == shapes[1]
+            and layer.inputs[0] != layer.inputs[1]
+        ):
             makers = [place[name] for name in layer.inputs if name in place and name in single]
-            makers = [number for number in makers if kept[number].op == "Conv" and not kept[number].inputs[3] and not kept[number].activated]
+            makers = [
+                number
+                for number in makers
+                if kept[number].op == "Conv" and not kept[number].inputs[3] and not kept[number].activated
+            ]
             if makers and not any(name in network.constants for name in layer.inputs):
                 number = max(makers)
                 maker, kept[number] = kept[number], None
                 maker.inputs[3] = next(name for name in layer.inputs if name != maker.output)
                 maker.output = layer.output
-                layer = maker           # it moves here, where its addend is known
+                layer = maker  # it moves here, where its addend is known
         elif layer.op in ("Relu", "Clip", "Activate"):
             number = place.get(layer.inputs[0])
             maker = None if number is None else kept[number]
-            if maker is not None and layer.inputs[0] in single and not maker.activated and (
-                    maker.op in ("Conv", "Gemm") or (layer.op != "Activate" and _adds_images(network, maker, kept))):
+            if (
+                maker is not None
+                and layer.inputs[0] in single
+                and not maker.activated
+                and (maker.op in ("Conv", "Gemm") or (layer.op != "Activate" and _adds_images(network, maker, kept)))
+            ):
                 if maker.op == "Binary":
                     maker.op, maker.parameters = "Add", ()
                 maker.takes(layer)
@@ -141,8 +184,14 @@ def _adds_images(network, layer, layers):
     """Whether it is the sum of two images, one of which an operator on images makes."""
     made = {other.output for other in layers if other is not None and other.op in IMAGES}
     shapes = [network.shape(name) for name in layer.inputs if name]
-    return (is_binary(layer, "add") and len(shapes[0]) == 4 and shapes[0] == shapes[1] and network.dtype(layer.output) == numpy.float32
-            and any(name in made for name in layer.inputs) and not any(name in network.constants for name in layer.inputs))
+    return (
+        is_binary(layer, "add")
+        and len(shapes[0]) == 4
+        and shapes[0] == shapes[1]
+        and network.dtype(layer.output) == numpy.float32
+        and any(name in made for name in layer.inputs)
+        and not any(name in network.constants for name in layer.inputs)
+    )
 
 
 def settle(network):
@@ -165,23 +214,31 @@ def settle(network):
                 continue
             layer.op, shape = "Copy", network.shape(source)
             layer.output = network.view(network.fresh(f"{layer.output}/part"), layer.output, shape, contiguous(shape))
-        if (layer.op in IMAGES and len(network.shape(layer.output)) == 4) or (layer.op in ("Unary", "Binary", "Activate") and any(name in images for name in layer.inputs)):
+        if (layer.op in IMAGES and len(network.shape(layer.output)) == 4) or (
+            layer.op in ("Unary", "Binary", "Activate") and any(name in images for name in layer.inputs)
+        ):
             images.add(layer.output)
         network.layers.append(layer)
 
 
 def read_bases(network):
-    """What sees all of a tensor in its own shape, as back from another one, is read as that tensor: what no view sees may lie as it will."""
+    """What sees all of a tensor in its own shape, as back from another one, is read as that tensor: what no view sees
+    may lie as it will."""
     for layer in network.layers:
         for place, name in enumerate(layer.inputs):
             view = network.views.get(name)
-            if view and view.base not in network.constants and view == network.as_view(view.base) and network.shape(view.base) == network.shape(name):
+            if (
+                view
+                and view.base not in network.constants
+                and view == network.as_view(view.base)
+                and network.shape(view.base) == network.shape(name)
+            ):
                 layer.inputs[place] = view.base
 
 
 def part_rows(network):
-    """Operators on rows read a copy of what lies in another order, as behind a transpose or a slice with a step. Whoever makes the values may still
-    write the copy itself (make_in_place)."""
+    """Operators on rows read a copy of what lies in another order, as behind a transpose or a slice with a step.
+    Whoever makes the values may still write the copy itself (make_in_place)."""
     twins, kept = {}, network.layers
     network.layers = []
     for layer in kept:
@@ -194,14 +251,17 @@ def part_rows(network):
 
 
 def part_layouts(network):
-    """Images that views see, and views that are read as images, get a second tensor that is only the one, and a copy between the two."""
+    """Images that views see, and views that are read as images, get a second tensor that is only the one, and a copy
+    between the two."""
     bases = {view.base for view in network.views.values()}
     bases.update(name for layer in network.layers if layer.op in ROWS for name in (*layer.inputs, layer.output) if name)
     twins, kept = {}, network.layers
     network.layers = []
 
     def fits(name):
-        return network.is_dense(name) if len(network.shape(name)) == 2 else name not in network.views and name not in bases
+        return (
+            network.is_dense(name) if len(network.shape(name)) == 2 else name not in network.views and name not in bases
+        )
 
     for layer in kept:
         places = IMAGES.get(layer.op, ())
@@ -213,6 +273,9 @@ def part_layouts(network):
                 layer.inputs[place] = twins[name]
         network.layers.append(layer)
         if places and not fits(layer.output):
-            plain, layer.output = layer.output, network.declare(network.fresh(f"{layer.output}/image"), network.shape(layer.output), "float32")
+            plain, layer.output = (
+                layer.output,
+                network.declare(network.fresh(f"{layer.output}/image"), network.shape(layer.output), "float32"),
+            )
             twins[plain] = layer.output
             network.layers.append(Layer("Copy", layer.name, [layer.output], plain))

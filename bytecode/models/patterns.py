@@ -1,4 +1,5 @@
-"""Composite operators that exporters take apart, found again: layer normalization, GELU, SiLU, what is done to scores before a softmax, and attention."""
+"""Composite operators that exporters take apart, found again: layer normalization, GELU, SiLU, what is done to scores
+before a softmax, and attention."""
 
 import numpy
 
@@ -16,7 +17,9 @@ class Graph:
     def made_by(self, name, op, single=True):
         """The layer that makes `name`, if it is of that kind and, with `single`, nothing but one layer reads it."""
         layer = self.makers.get(name)
-        if layer is None or (single and (len(self.readers.get(name, ())) != 1 or self.readers[name][0] is None or name in self.bases)):
+        if layer is None or (
+            single and (len(self.readers.get(name, ())) != 1 or self.readers[name][0] is None or name in self.bases)
+        ):
             return None
         number = layer.parameters[0] if layer.parameters else None
         kind = {"Binary": BINARY, "Unary": UNARY, "Reduce": REDUCE}.get(layer.op)
@@ -98,7 +101,11 @@ def _gelu(graph, layer):
         operand, one = graph.split(sum_layer) if sum_layer else (None, None)
         erf = graph.made_by(operand, "erf") if one == 1 else None
         scaled, factor = graph.scaled(erf.inputs[0]) if erf else (None, None)
-        if scaled == source and abs(factor - 0.5 ** 0.5) < 1e-6 and graph.network.shape(source) == graph.network.shape(layer.output):
+        if (
+            scaled == source
+            and abs(factor - 0.5**0.5) < 1e-6
+            and graph.network.shape(source) == graph.network.shape(layer.output)
+        ):
             return _activation(layer, "gelu", source)
     return None
 
@@ -138,15 +145,27 @@ def _normalization(graph, layer):
             variance = graph.made_by(root.inputs[0], "add") if root else None
             squares, epsilon = graph.split(variance) if variance else (None, None)
             square = _mean(graph, squares) if squares else None
-            power, below = graph.makers.get(square), graph.made_by(quotient.inputs[0], "subtract", single=False) if quotient else None
+            power, below = (
+                graph.makers.get(square),
+                graph.made_by(quotient.inputs[0], "subtract", single=False) if quotient else None,
+            )
             if power is None or below is None or power.inputs[0] != below.output:
                 continue
-            squared = (graph.made_by(square, "power") and graph.split(power)[1] == 2) or graph.made_by(square, "square") or (
-                graph.made_by(square, "multiply") and power.inputs == [below.output] * 2)
+            squared = (
+                (graph.made_by(square, "power") and graph.split(power)[1] == 2)
+                or graph.made_by(square, "square")
+                or (graph.made_by(square, "multiply") and power.inputs == [below.output] * 2)
+            )
             source, length = below.inputs[0], network.shape(layer.output)[-1]
-            if squared and _mean(graph, below.inputs[1]) == source and length <= ROW_MOST and all(
-                    network.shape(name) == (length,) for name in (scale, bias)):
-                return Layer("Normalize", layer.name, [source, scale, bias], layer.output, parameters=(float_bits(epsilon),))
+            if (
+                squared
+                and _mean(graph, below.inputs[1]) == source
+                and length <= ROW_MOST
+                and all(network.shape(name) == (length,) for name in (scale, bias))
+            ):
+                return Layer(
+                    "Normalize", layer.name, [source, scale, bias], layer.output, parameters=(float_bits(epsilon),)
+                )
     return None
 
 
@@ -158,7 +177,11 @@ def _scores(graph, layer):
     total = graph.made_by(source, "add")
     if total is not None:
         for name, other in (total.inputs, total.inputs[::-1]):
-            if name not in network.constants and network.shape(name) == network.shape(source) and network.shape(other)[-1:] == network.shape(source)[-1:]:
+            if (
+                name not in network.constants
+                and network.shape(name) == network.shape(source)
+                and network.shape(other)[-1:] == network.shape(source)[-1:]
+            ):
                 source, addend = name, other
                 if graph.scaled(name)[0] is not None:
                     break
@@ -167,7 +190,9 @@ def _scores(graph, layer):
         source, factor = scaled, number
     if addend is None and scaled is None:
         return None
-    return Layer("Softmax", layer.name, [source, addend], layer.output, parameters=(layer.parameters[0], float_bits(factor)))
+    return Layer(
+        "Softmax", layer.name, [source, addend], layer.output, parameters=(layer.parameters[0], float_bits(factor))
+    )
 
 
 def _attention(graph, layer):
@@ -176,11 +201,25 @@ def _attention(graph, layer):
         return None
     network, weights = graph.network, graph.made_by(layer.inputs[0], "Softmax")
     scores = graph.made_by(weights.inputs[0], "MatMul") if weights is not None and not weights.parameters[0] else None
-    if scores is None or network.shape(scores.output) != network.shape(weights.output) or len(network.shape(layer.output)) != len(network.shape(scores.output)):
+    if (
+        scores is None
+        or network.shape(scores.output) != network.shape(weights.output)
+        or len(network.shape(layer.output)) != len(network.shape(scores.output))
+    ):
         return None
     addend, shape = weights.inputs[1], network.shape(scores.output)
-    if shape[:-2] != network.shape(layer.output)[:-2] or shape[-1] > ROW_MOST or any(network.dtype(name) != numpy.float32 for name in (*scores.inputs, layer.inputs[1])):
+    if (
+        shape[:-2] != network.shape(layer.output)[:-2]
+        or shape[-1] > ROW_MOST
+        or any(network.dtype(name) != numpy.float32 for name in (*scores.inputs, layer.inputs[1]))
+    ):
         return None
     if addend is not None and shape[-1] > 1 and network.as_view(addend).strides[-1] != 1:
         return None
-    return Layer("Attention", layer.name, [*scores.inputs, layer.inputs[1], addend], layer.output, parameters=(weights.parameters[1],))
+    return Layer(
+        "Attention",
+        layer.name,
+        [*scores.inputs, layer.inputs[1], addend],
+        layer.output,
+        parameters=(weights.parameters[1],),
+    )

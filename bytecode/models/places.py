@@ -1,4 +1,5 @@
-"""Where values are made: sums go into the matrix product that makes one operand, and copies vanish where the producer can write what they would."""
+"""Where values are made: sums go into the matrix product that makes one operand, and copies vanish where the producer
+can write what they would."""
 
 import math
 
@@ -6,7 +7,15 @@ import numpy
 
 from .network import View, contiguous, is_binary
 
-_WRITES_ANYWHERE = {"Unary", "Binary", "Where", "MatMul", "Gather", "Copy", "Attention"}      # operators whose result may have any strides
+_WRITES_ANYWHERE = {
+    "Unary",
+    "Binary",
+    "Where",
+    "MatMul",
+    "Gather",
+    "Copy",
+    "Attention",
+}  # operators whose result may have any strides
 
 
 class _Products:
@@ -22,21 +31,32 @@ class _Products:
         network, readers = self.network, self.readers
         base = network.as_view(name).base
         layer = self.makers.get(base)
-        alone = len(readers.get(name, ())) == 1 and readers[name][0] is not None and (name == base or base not in readers)
+        alone = (
+            len(readers.get(name, ())) == 1 and readers[name][0] is not None and (name == base or base not in readers)
+        )
         whole = math.prod(network.shape(name)) == math.prod(network.shape(base)) and network.is_dense(name)
-        unseen = self.seen.get(base, set()) <= {name} or all(other == name or other not in readers for other in self.seen[base])
-        return layer if layer is not None and layer.op == "Gemm" and not layer.activated and alone and whole and unseen else None
+        unseen = self.seen.get(base, set()) <= {name} or all(
+            other == name or other not in readers for other in self.seen[base]
+        )
+        return (
+            layer
+            if layer is not None and layer.op == "Gemm" and not layer.activated and alone and whole and unseen
+            else None
+        )
 
     def becomes(self, product, name, output):
         """`output`, which was made of the result as `name`, is the result."""
         network = self.network
         self.readers.pop(name)
         network.become_view(output, View(product.output, 0, ()))
-        self.seen.setdefault(product.output, set()).update(other for other, view in network.views.items() if view.base == product.output)
+        self.seen.setdefault(product.output, set()).update(
+            other for other, view in network.views.items() if view.base == product.output
+        )
 
 
 def activate_products(network):
-    """Activations go into the product whose result they see through a view, if nothing else reads that; passes.fuse has those that read it itself."""
+    """Activations go into the product whose result they see through a view, if nothing else reads that; passes.fuse has
+    those that read it itself."""
     products, kept = _Products(network), []
     for layer in network.layers:
         product = products.of(layer.inputs[0]) if layer.op in ("Relu", "Clip", "Activate") else None
@@ -49,7 +69,8 @@ def activate_products(network):
 
 
 def add_in_products(network):
-    """A row of constants becomes the bias, another operand the addend of the Gemm whose result is the other one, if nothing else reads that."""
+    """A row of constants becomes the bias, another operand the addend of the Gemm whose result is the other one, if
+    nothing else reads that."""
     products = _Products(network)
     place = {id(layer): number for number, layer in enumerate(network.layers)}
     layers = list(network.layers)
@@ -62,15 +83,31 @@ def add_in_products(network):
                 continue
             columns = network.shape(product.output)[1]
             values = network.constants.get(other)
-            if values is not None and values.size == columns and values.shape[-1:] == (columns,) and not product.inputs[2] and not product.inputs[3]:
+            if (
+                values is not None
+                and values.size == columns
+                and values.shape[-1:] == (columns,)
+                and not product.inputs[2]
+                and not product.inputs[3]
+            ):
                 product.inputs[2] = network.constant(f"{layer.output}/bias", values.reshape(-1), "float32")
-            elif (not product.inputs[3] and network.as_view(other).base not in network.constants and network.shape(other) == shape
-                  and network.is_dense(other) and network.as_view(other).base != network.as_view(name).base):
+            elif (
+                not product.inputs[3]
+                and network.as_view(other).base not in network.constants
+                and network.shape(other) == shape
+                and network.is_dense(other)
+                and network.as_view(other).base != network.as_view(name).base
+            ):
                 view, size = network.as_view(other), network.shape(product.output)
-                product.inputs[3] = other if shape == size else network.view(
-                    network.fresh(f"{layer.output}/addend"), view.base, size, contiguous(size), view.offset)
+                product.inputs[3] = (
+                    other
+                    if shape == size
+                    else network.view(
+                        network.fresh(f"{layer.output}/addend"), view.base, size, contiguous(size), view.offset
+                    )
+                )
                 products.readers.setdefault(product.inputs[3], []).append(product)
-                layers[place[id(product)]], layers[number] = None, product      # it moves here, where its addend is known
+                layers[place[id(product)]], layers[number] = None, product  # it moves here, where its addend is known
                 place[id(product)] = number
             else:
                 continue
@@ -86,11 +123,17 @@ def _wanted(network, copy):
     view, target = network.as_view(copy.inputs[0]), network.as_view(copy.output)
     source = view.base
     shape, own = network.shape(source), contiguous(network.shape(source))
-    seen = {stride: (size, to) for size, stride, to in zip(network.shape(copy.inputs[0]), view.strides, target.strides) if size > 1}
+    seen = {
+        stride: (size, to)
+        for size, stride, to in zip(network.shape(copy.inputs[0]), view.strides, target.strides)
+        if size > 1
+    }
     large = [(size, stride) for size, stride in zip(shape, own) if size > 1]
     if view.offset or len(seen) != len(large) or any(seen.get(stride, (0,))[0] != size for size, stride in large):
         return None
-    return View(target.base, target.offset, tuple(seen[stride][1] if size > 1 else 1 for size, stride in zip(shape, own)))
+    return View(
+        target.base, target.offset, tuple(seen[stride][1] if size > 1 else 1 for size, stride in zip(shape, own))
+    )
 
 
 def make_in_place(network):
@@ -101,9 +144,18 @@ def make_in_place(network):
         seen = {name for name, view in network.views.items() if view.base == source}
         readers = [layer for layer in network.layers if any(name == source or name in seen for name in layer.inputs)]
         target = network.as_view(copy.output).base
-        if (source in network.constants or source in network.inputs or any(name == source or name in seen for name in network.outputs) or readers != [copy]
-                or len(makers) != 1 or makers[0].output != source or makers[0].op not in _WRITES_ANYWHERE or target == source
-                or network.dtype(source) != network.dtype(target) or network.shape(copy.inputs[0]) != network.shape(copy.output)):
+        if (
+            source in network.constants
+            or source in network.inputs
+            or any(name == source or name in seen for name in network.outputs)
+            or readers != [copy]
+            or len(makers) != 1
+            or makers[0].output != source
+            or makers[0].op not in _WRITES_ANYWHERE
+            or target == source
+            or network.dtype(source) != network.dtype(target)
+            or network.shape(copy.inputs[0]) != network.shape(copy.output)
+        ):
             continue
         wanted = _wanted(network, copy)
         if wanted is not None and not any(network.as_view(name).base == target for name in makers[0].inputs if name):

@@ -1,13 +1,15 @@
-"""What stands in the way of a model, gathered while its graph is read and told in few lines: one for each operator and cause."""
+"""What stands in the way of a model, gathered while its graph is read and told in few lines: one for each operator and
+cause."""
 
 import re
 from typing import NamedTuple
 
-_SHOWN = 3          # nodes, or tensors, that a line names
+_SHOWN = 3  # nodes, or tensors, that a line names
 
 
 class Problem(NamedTuple):
-    """`place` is a node's label or a tensor's name; `operator` that of the node, None where a tensor is what is wrong."""
+    """`place` is a node's label or a tensor's name; `operator` that of the node, None where a tensor is what is
+    wrong."""
 
     operator: str | None
     place: str
@@ -15,7 +17,8 @@ class Problem(NamedTuple):
 
 
 def told(problems):
-    """The problems as sentences, in the order of their first occurrence; those that differ only in names are one sentence."""
+    """The problems as sentences, in the order of their first occurrence; those that differ only in names are one
+    sentence."""
     groups = {}
     for problem in dict.fromkeys(problems):
         groups.setdefault((problem.operator, re.sub(r"'[^']*'", "''", problem.cause)), []).append(problem)

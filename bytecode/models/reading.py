@@ -10,7 +10,7 @@ from .operators import READERS, Unsupported
 from .problems import Problem, told
 from .savings import Savings
 
-_LARGEST_CONSTANT = 1 << 24     # bytes that a node may be computed to ahead of time
+_LARGEST_CONSTANT = 1 << 24  # bytes that a node may be computed to ahead of time
 _RANK_MOST = 8
 
 
@@ -19,6 +19,7 @@ class Node:
 
     def __init__(self, proto, inputs, opset):
         from onnx import helper
+
         self.op, self.opset = proto.op_type, opset
         self.name, self.label = proto.name, proto.name or proto.output[0]
         self.inputs, self.outputs = inputs, list(proto.output)
@@ -44,11 +45,12 @@ class Reader:
 
     def __init__(self, model, where, unfolded=frozenset()):
         from onnx import numpy_helper
+
         self.model, self.graph, self.where, self.unfolded = model, model.graph, where, unfolded
         self.opset = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 1)
         self.problems = []
         self.renamed = {}
-        self.inferred = {}          # names to shapes and dtypes
+        self.inferred = {}  # names to shapes and dtypes
         self.network = Network([])
         for item in self.graph.initializer:
             try:
@@ -99,6 +101,7 @@ class Reader:
     def made(self, op, node, inputs, shape, dtype=None, output=None, **fields):
         """Adds a layer; the tensor that it makes, by default the node's output of the dtype of the first input."""
         from .network import Layer
+
         output = output or node.output
         self.network.declare(output, shape, dtype or self.dtype(inputs[0]))
         self.network.layers.append(Layer(op, node.name, list(inputs), output, **fields))
@@ -112,12 +115,16 @@ class Reader:
     def _take_inferred(self, values):
         """Remembers the tensors whose sizes are all given."""
         from onnx import helper
+
         for value in values:
             tensor = value.type.tensor_type
             if not value.type.HasField("tensor_type") or not tensor.HasField("shape") or tensor.elem_type == 0:
                 continue
             if all(size.HasField("dim_value") for size in tensor.shape.dim):
-                self.inferred[value.name] = (tuple(size.dim_value for size in tensor.shape.dim), helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+                self.inferred[value.name] = (
+                    tuple(size.dim_value for size in tensor.shape.dim),
+                    helper.tensor_dtype_to_np_dtype(tensor.elem_type),
+                )
 
     def _name(self, name):
         while name in self.renamed:
@@ -125,36 +132,57 @@ class Reader:
         return name or None
 
     def _infer_here(self):
-        """Asks ONNX again about the node that is being read: its operands' shapes are known here, even where what makes them has told ONNX nothing."""
+        """Asks ONNX again about the node that is being read: its operands' shapes are known here, even where what makes
+        them has told ONNX nothing."""
         import onnx
         from onnx import helper, numpy_helper
+
         proto, known = self.proto, []
         constants = {name: self.constant(self._name(name)) for name in dict.fromkeys(filter(None, proto.input))}
         for name, values in constants.items():
             if values is None:
-                known.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(self.dtype(self._name(name))), self.shape(self._name(name))))
-        graph = helper.make_graph([proto], "one", known, [helper.make_empty_tensor_value_info(name) for name in proto.output if name],
-                                  [numpy_helper.from_array(values, name) for name, values in constants.items() if values is not None])
+                known.append(
+                    helper.make_tensor_value_info(
+                        name,
+                        helper.np_dtype_to_tensor_dtype(self.dtype(self._name(name))),
+                        self.shape(self._name(name)),
+                    )
+                )
+        graph = helper.make_graph(
+            [proto],
+            "one",
+            known,
+            [helper.make_empty_tensor_value_info(name) for name in proto.output if name],
+            [numpy_helper.from_array(values, name) for name, values in constants.items() if values is not None],
+        )
         model = helper.make_model(graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version)
         self._take_inferred(onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output)
 
     def _compute(self, proto):
         """Whether the node is a constant or computes one of constants."""
         constants = self.network.constants
-        if (not all(not name or self._name(name) in constants for name in proto.input) or proto.op_type.startswith(("Random", "Bernoulli", "Multinomial"))
-                or not self.unfolded.isdisjoint(proto.output)):
+        if (
+            not all(not name or self._name(name) in constants for name in proto.input)
+            or proto.op_type.startswith(("Random", "Bernoulli", "Multinomial"))
+            or not self.unfolded.isdisjoint(proto.output)
+        ):
             return False
         from onnx import helper
         from onnx.reference import ReferenceEvaluator
+
         operands = {name: constants[self._name(name)] for name in proto.input if name}
         if any(math.prod(self.inferred.get(name, ((),))[0]) * 8 > _LARGEST_CONSTANT for name in proto.output):
             return False
         try:
-            graph = helper.make_graph([proto], "constant", [helper.make_empty_tensor_value_info(name) for name in operands],
-                                      [helper.make_empty_tensor_value_info(name) for name in proto.output if name])
+            graph = helper.make_graph(
+                [proto],
+                "constant",
+                [helper.make_empty_tensor_value_info(name) for name in operands],
+                [helper.make_empty_tensor_value_info(name) for name in proto.output if name],
+            )
             single = helper.make_model(graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version)
             values = ReferenceEvaluator(single).run(None, operands)
-        except Exception:           # whatever an operator raises: then it is not computed here, and is reported as it stands
+        except Exception:  # whatever an operator raises: then it is not computed here, and is reported as it stands
             return False
         if not all(isinstance(value, (numpy.ndarray, numpy.generic, int, float, bool)) for value in values):
             return False
@@ -166,13 +194,15 @@ class Reader:
         node = Node(proto, [self._name(name) for name in proto.input], self.opset)
         operator = node.op if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{node.op}"
         reader, self.proto = READERS.get(operator), proto
-        known = [name for name in node.inputs if name and (name in self.network.shapes or name in self.network.constants)]
+        known = [
+            name for name in node.inputs if name and (name in self.network.shapes or name in self.network.constants)
+        ]
         lost = [name for name in node.inputs if name and name not in known]
         try:
             if reader is None:
                 raise Unsupported("is not supported")
             if lost and self.problems:
-                return              # what made it is reported
+                return  # what made it is reported
             if lost:
                 raise Unsupported(f"works on {lost[0]!r}, of a shape that is not fixed")
             foreign = [name for name in known if self.dtype(name).name not in DTYPES]
@@ -183,7 +213,8 @@ class Reader:
             self.problems.append(Problem(operator, node.label, str(error)))
 
     def _name_outputs(self):
-        """Outputs get their own names, and layers that make them, where they are inputs, constants, or other outputs too."""
+        """Outputs get their own names, and layers that make them, where they are inputs, constants, or other outputs
+        too."""
         network, taken = self.network, set(self.network.inputs)
         for value in self.graph.output:
             name = self._name(value.name)
@@ -200,27 +231,41 @@ class Reader:
                 network.copied(value.name, name)
             elif name != value.name:
                 network.rename(name, value.name)
-                self.renamed.pop(value.name)            # which led to `name`
+                self.renamed.pop(value.name)  # which led to `name`
                 self.renamed[name] = value.name
             taken.add(value.name)
             network.outputs.append(value.name)
 
     def _check_tensors(self):
         network = self.network
-        for name in dict.fromkeys((*network.inputs, *(name for layer in network.layers for name in (*layer.inputs, layer.output) if name), *network.outputs)):
+        for name in dict.fromkeys(
+            (
+                *network.inputs,
+                *(name for layer in network.layers for name in (*layer.inputs, layer.output) if name),
+                *network.outputs,
+            )
+        ):
             shape, dtype = network.shape(name), network.dtype(name)
             if dtype.name not in DTYPES:
                 self.problems.append(Problem(None, name, _no_element_type(dtype)))
             elif any(size < 1 for size in shape) or len(shape) > _RANK_MOST:
-                self.problems.append(Problem(None, name, f"expected at most {_RANK_MOST} dimensions of fixed sizes of at least 1, got {shape}"))
+                self.problems.append(
+                    Problem(
+                        None,
+                        name,
+                        f"expected at most {_RANK_MOST} dimensions of fixed sizes of at least 1, got {shape}",
+                    )
+                )
 
 
 def _no_element_type(dtype):
     name = "string" if dtype.kind in "OUST" else dtype.name
-    return f"the engine has no element type {name}" + ("" if name == "string" else "; export the model in float32, float16 or integers")
+    return f"the engine has no element type {name}" + (
+        "" if name == "string" else "; export the model in float32, float16 or integers"
+    )
 
 
 def read(model, where, unfolded=frozenset()):
-    """The network of a checked ONNX model with inferred shapes; constants named in `unfolded` are left to layers. CompileError names all nodes that are in
-    the way."""
+    """The network of a checked ONNX model with inferred shapes; constants named in `unfolded` are left to layers.
+    CompileError names all nodes that are in the way."""
     return Reader(model, where, unfolded).read()

@@ -1,4 +1,5 @@
-"""Readers of ONNX's operators that make tensors of other sizes of what is there: borders, repetitions, interpolation, depth for space.
+"""Readers of ONNX's operators that make tensors of other sizes of what is there: borders, repetitions, interpolation,
+depth for space.
 
 An axis is interpolated by a product with a matrix, made here, of what each new place takes of each old one."""
 
@@ -43,10 +44,10 @@ def tile(reader, node):
     if len(counts) != len(own):
         raise Unsupported(f"has {len(counts)} repeats, expected {len(own)}, one a dimension")
     for d, count in enumerate(counts):
-        if count > 1:           # one dimension more is all that it needs at a time
+        if count > 1:  # one dimension more is all that it needs at a time
             shape = add.shape(x)
             x = add.expand(add.reshape(x, (*shape[:d], 1, *shape[d:])), (*shape[:d], count, *shape[d:]))
-            x = add.reshape(x, (*shape[:d], count * shape[d], *shape[d + 1:]))
+            x = add.reshape(x, (*shape[:d], count * shape[d], *shape[d + 1 :]))
         elif count < 1:
             raise Unsupported("makes a tensor of no elements")
     add.done(x)
@@ -68,7 +69,7 @@ def center(reader, node):
 def depth_to_space(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     (n, c, h, w), block = add.shape(x), node.get("blocksize")
-    inner = c // block ** 2
+    inner = c // block**2
     if node.get("mode", "DCR") == "DCR":
         made = add.transpose(add.reshape(x, (n, block, block, inner, h, w)), (0, 3, 4, 1, 5, 2))
     else:
@@ -82,7 +83,7 @@ def space_to_depth(reader, node):
     (n, c, h, w), block = add.shape(x), node.get("blocksize")
     split = add.reshape(x, (n, c, h // block, block, w // block, block))
     order = (0, 3, 5, 1, 2, 4) if node.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
-    add.done(add.reshape(add.transpose(split, order), (n, c * block ** 2, h // block, w // block)))
+    add.done(add.reshape(add.transpose(split, order), (n, c * block**2, h // block, w // block)))
 
 
 # ---- interpolation
@@ -115,13 +116,14 @@ def _weights(kind, distance, a):
     distance = abs(distance)
     if kind == "linear":
         return numpy.maximum(0, 1 - distance)
-    near = ((a + 2) * distance - (a + 3)) * distance ** 2 + 1
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
     return numpy.where(distance <= 1, near, numpy.where(distance < 2, far, 0))
 
 
 def _matrix(node, kind, places, size, scale):
-    """[new, old]: what each new place takes of each old one. Beyond the ends lies what is there, or with exclude_outside nothing."""
+    """[new, old]: what each new place takes of each old one. Beyond the ends lies what is there, or with
+    exclude_outside nothing."""
     narrowing = min(scale, 1.0) if node.get("antialias", 0) else 1.0
     reach = math.ceil((1 if kind == "linear" else 2) / narrowing) + 1
     matrix = numpy.zeros((len(places), size))
@@ -135,7 +137,10 @@ def _matrix(node, kind, places, size, scale):
 
 
 def _resized_axis(add, node, x, axis, made, scale, region):
-    mode, kind = node.get("coordinate_transformation_mode", "half_pixel" if node.opset >= 11 else "asymmetric"), node.get("mode", "nearest")
+    mode, kind = (
+        node.get("coordinate_transformation_mode", "half_pixel" if node.opset >= 11 else "asymmetric"),
+        node.get("mode", "nearest"),
+    )
     own = add.shape(x)
     size, rank = own[axis], len(own)
     places = _coordinates(mode, size, scale, made, region)
@@ -143,10 +148,10 @@ def _resized_axis(add, node, x, axis, made, scale, region):
     if kind == "nearest":
         chosen = _nearest(places, node.get("nearest_mode", "round_prefer_floor" if node.opset >= 11 else "floor"))
         chosen = numpy.clip(chosen, 0, size - 1).astype(numpy.int64)
-        if made % size == 0 and (chosen == numpy.arange(made) // (made // size)).all():        # each a number of times
-            shape = (*own[:axis + 1], made // size, *own[axis + 1:])
-            x = add.expand(add.reshape(x, (*own[:axis + 1], 1, *own[axis + 1:])), shape)
-            x = add.reshape(x, (*own[:axis], made, *own[axis + 1:]))
+        if made % size == 0 and (chosen == numpy.arange(made) // (made // size)).all():  # each a number of times
+            shape = (*own[: axis + 1], made // size, *own[axis + 1 :])
+            x = add.expand(add.reshape(x, (*own[: axis + 1], 1, *own[axis + 1 :])), shape)
+            x = add.reshape(x, (*own[:axis], made, *own[axis + 1 :]))
         else:
             x = add.take(x, [chosen], axis)
     else:
@@ -159,8 +164,8 @@ def _resized_axis(add, node, x, axis, made, scale, region):
         elif axis == rank - 2:
             x = add.matmul(add.constant(matrix, dtype), x)
         else:
-            rows = add.reshape(x, (math.prod(own[:axis]), size, math.prod(own[axis + 1:])))
-            x = add.reshape(add.matmul(add.constant(matrix, dtype), rows), (*own[:axis], made, *own[axis + 1:]))
+            rows = add.reshape(x, (math.prod(own[:axis]), size, math.prod(own[axis + 1 :])))
+            x = add.reshape(add.matmul(add.constant(matrix, dtype), rows), (*own[:axis], made, *own[axis + 1 :]))
     if outside.any():
         kept = add.constant(~outside.reshape([-1 if d == axis else 1 for d in range(rank)]), bool)
         x = add.where(kept, x, node.get("extrapolation_value", 0.0))
@@ -178,7 +183,9 @@ def resize(reader, node):
     if node.op == "Upsample" or node.opset < 11:
         scales = values[1] if len(values) > 1 else numpy.array(node.get("scales"))
     else:
-        region, scales, sizes = (value if value is not None and value.size else None for value in (*values[1:], None, None)[:3])
+        region, scales, sizes = (
+            value if value is not None and value.size else None for value in (*values[1:], None, None)[:3]
+        )
     axes = [axis % len(own) for axis in node.get("axes", range(len(own)))]
     if sizes is not None:
         scales = [int(size) / own[axis] for size, axis in zip(sizes, axes)]

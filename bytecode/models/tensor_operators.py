@@ -1,4 +1,5 @@
-"""Readers of ONNX's operators on tensors of any rank and dtype. Rearrangements become views, the rest the engine's operators."""
+"""Readers of ONNX's operators on tensors of any rank and dtype. Rearrangements become views, the rest the engine's
+operators."""
 
 import math
 
@@ -15,7 +16,8 @@ def axis_of(reader, node, name, attribute="axis", default=None):
 
 
 def numbers_of(reader, node, number, attribute):
-    """Integers that an operator takes as an attribute or, in newer versions, as that input; None where there are none."""
+    """Integers that an operator takes as an attribute or, in newer versions, as that input; None where there are
+    none."""
     name = node.input(number)
     if name is None:
         return node.get(attribute)
@@ -28,7 +30,11 @@ def numbers_of(reader, node, number, attribute):
 # ---- element by element
 @reads("Identity", "Dropout")
 def identity(reader, node):
-    if node.op == "Dropout" and node.input(2) and (reader.constant(node.input(2)) is None or reader.constant(node.input(2)).any()):
+    if (
+        node.op == "Dropout"
+        and node.input(2)
+        and (reader.constant(node.input(2)) is None or reader.constant(node.input(2)).any())
+    ):
         raise Unsupported("is made for training")
     reader.same(node.output, node.inputs[0])
     if len(node.outputs) > 1 and node.outputs[1]:
@@ -36,10 +42,32 @@ def identity(reader, node):
 
 
 UNARY = {
-    "Neg": "negative", "Abs": "absolute", "Sign": "sign", "Not": "logical_not", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Exp": "exp",
-    "Log": "log", "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "arcsin", "Acos": "arccos", "Atan": "arctan", "Sinh": "sinh", "Cosh": "cosh",
-    "Tanh": "tanh", "Asinh": "arcsinh", "Acosh": "arccosh", "Atanh": "arctanh", "Erf": "erf", "Floor": "floor", "Ceil": "ceil", "Round": "rint",
-    "IsNaN": "isnan", "BitwiseNot": "invert",
+    "Neg": "negative",
+    "Abs": "absolute",
+    "Sign": "sign",
+    "Not": "logical_not",
+    "Sqrt": "sqrt",
+    "Reciprocal": "reciprocal",
+    "Exp": "exp",
+    "Log": "log",
+    "Sin": "sin",
+    "Cos": "cos",
+    "Tan": "tan",
+    "Asin": "arcsin",
+    "Acos": "arccos",
+    "Atan": "arctan",
+    "Sinh": "sinh",
+    "Cosh": "cosh",
+    "Tanh": "tanh",
+    "Asinh": "arcsinh",
+    "Acosh": "arccosh",
+    "Atanh": "arctanh",
+    "Erf": "erf",
+    "Floor": "floor",
+    "Ceil": "ceil",
+    "Round": "rint",
+    "IsNaN": "isnan",
+    "BitwiseNot": "invert",
 }
 
 
@@ -49,9 +77,21 @@ def unary(reader, node):
 
 
 BINARY = {
-    "Add": "add", "Sub": "subtract", "Mul": "multiply", "Pow": "power", "Equal": "equal", "Less": "less", "LessOrEqual": "less_equal",
-    "Greater": "greater", "GreaterOrEqual": "greater_equal", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",
-    "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
+    "Add": "add",
+    "Sub": "subtract",
+    "Mul": "multiply",
+    "Pow": "power",
+    "Equal": "equal",
+    "Less": "less",
+    "LessOrEqual": "less_equal",
+    "Greater": "greater",
+    "GreaterOrEqual": "greater_equal",
+    "And": "logical_and",
+    "Or": "logical_or",
+    "Xor": "logical_xor",
+    "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor",
 }
 
 
@@ -59,7 +99,9 @@ BINARY = {
 def binary(reader, node):
     a, b = node.inputs
     loop = numpy.result_type(reader.dtype(a), reader.dtype(b))
-    reader.network.binary(BINARY[node.op], node.name, a, b, node.output, loop=loop, dtype=reader.dtype(a) if node.op == "Pow" else None)
+    reader.network.binary(
+        BINARY[node.op], node.name, a, b, node.output, loop=loop, dtype=reader.dtype(a) if node.op == "Pow" else None
+    )
 
 
 @reads("Div")
@@ -95,11 +137,20 @@ def clip(reader, node):
     network, source, dtype = reader.network, node.inputs[0], reader.dtype(node.inputs[0])
     bounds = [node.input(1), node.input(2)]
     if node.opset < 11:
-        bounds = [network.constant(f"{node.output}/{key}", node.get(key), dtype) if node.get(key) is not None else None for key in ("min", "max")]
+        bounds = [
+            network.constant(f"{node.output}/{key}", node.get(key), dtype) if node.get(key) is not None else None
+            for key in ("min", "max")
+        ]
     values = [reader.constant(name) for name in bounds]
-    known = all(name is None or (value is not None and value.size == 1 and not numpy.isnan(value).any()) for name, value in zip(bounds, values))
+    known = all(
+        name is None or (value is not None and value.size == 1 and not numpy.isnan(value).any())
+        for name, value in zip(bounds, values)
+    )
     if dtype == numpy.float32 and known:
-        low, high = (default if value is None else float(value.reshape(())) for value, default in zip(values, (-math.inf, math.inf)))
+        low, high = (
+            default if value is None else float(value.reshape(()))
+            for value, default in zip(values, (-math.inf, math.inf))
+        )
         reader.made("Clip", node, [source], reader.shape(source), bounds=(min(low, high), high))
         return
     for op, name in zip(("maximum", "minimum"), bounds):
@@ -144,8 +195,13 @@ def where(reader, node):
 @reads("Cast", "CastLike")
 def cast(reader, node):
     from onnx import helper
+
     try:
-        dtype = numpy.dtype(helper.tensor_dtype_to_np_dtype(node.get("to"))) if node.op == "Cast" else reader.dtype(node.inputs[1])
+        dtype = (
+            numpy.dtype(helper.tensor_dtype_to_np_dtype(node.get("to")))
+            if node.op == "Cast"
+            else reader.dtype(node.inputs[1])
+        )
     except KeyError as error:
         raise Unsupported(f"casts to ONNX's element type {node.get('to')}") from error
     reader.network.copied(node.output, node.inputs[0], dtype, node.name)
@@ -164,8 +220,10 @@ def matmul(reader, node):
         rows = network.reshaped(network.fresh(f"{node.output}/rows"), a, (-1, wide[0][-1])) if len(sides[0]) != 2 else a
         product(reader, node, rows, weights.T, None, final)
         return
-    a, b = (name if size == sides[i] else network.reshaped(network.fresh(f"{node.output}/matrix"), name, size)
-            for i, (name, size) in enumerate(zip((a, b), wide)))
+    a, b = (
+        name if size == sides[i] else network.reshaped(network.fresh(f"{node.output}/matrix"), name, size)
+        for i, (name, size) in enumerate(zip((a, b), wide))
+    )
     if final == shape:
         reader.made("MatMul", node, [a, b], shape)
     else:
@@ -195,7 +253,9 @@ def gemm(reader, node):
         a = network.transposed(network.fresh(f"{node.output}/a"), a, (1, 0))
     weights, bias = reader.constant(b), reader.constant(c)
     columns = reader.shape(b)[0 if node.get("transB", 0) else 1]
-    row = c is None or (bias is not None and bias.size in (1, columns) and (bias.ndim < 2 or bias.shape[-1] == bias.size))
+    row = c is None or (
+        bias is not None and bias.size in (1, columns) and (bias.ndim < 2 or bias.shape[-1] == bias.size)
+    )
     if weights is not None and dtype == numpy.float32 and row:
         weights = weights if node.get("transB", 0) else weights.T
         bias = None if bias is None else numpy.broadcast_to(bias.reshape(-1) * dtype.type(beta), (columns,))
@@ -211,7 +271,13 @@ def gemm(reader, node):
         return network.binary("multiply", node.name, name, constant, network.fresh(f"{node.output}/scaled"))
 
     last = c is None and alpha == 1.0
-    made = reader.made("MatMul", node, [a, b], (reader.shape(a)[0], columns), output=node.output if last else network.fresh(f"{node.output}/product"))
+    made = reader.made(
+        "MatMul",
+        node,
+        [a, b],
+        (reader.shape(a)[0], columns),
+        output=node.output if last else network.fresh(f"{node.output}/product"),
+    )
     if c is not None:
         network.binary("add", node.name, scaled(made, alpha), scaled(c, beta), node.output)
     elif not last:
@@ -239,7 +305,7 @@ def reshaped(reader, node, source, shape):
     elif shuffled(reader, node, shape):
         return
     elif len(own) == 4 and len(shape) == 2 and own[0] == shape[0] and reader.dtype(source) == numpy.float32:
-        reader.made("Flatten", node, [source], shape)       # an image's where it is one, see passes.py
+        reader.made("Flatten", node, [source], shape)  # an image's where it is one, see passes.py
     else:
         reader.network.reshaped(node.output, source, shape)
 
@@ -333,7 +399,7 @@ def concatenate(reader, node):
 @reads("Shape")
 def shape_of(reader, node):
     shape = numpy.array(reader.shape(node.inputs[0]), "int64")
-    reader.network.constants[node.output] = shape[node.get("start", 0):node.get("end")]
+    reader.network.constants[node.output] = shape[node.get("start", 0) : node.get("end")]
 
 
 @reads("Size")
@@ -349,13 +415,19 @@ def gather(reader, node):
     if reader.dtype(indices) != numpy.int64:
         indices = network.copied(network.fresh(f"{node.output}/indices"), indices, "int64")
     constant = reader.constant(indices)
-    if constant is not None and constant.size == 1 and reader.constant(source) is None:         # one of them: a view
+    if constant is not None and constant.size == 1 and reader.constant(source) is None:  # one of them: a view
         view, place = network.as_view(source), int(constant.reshape(())) % own[axis]
         shape, strides = list(own), list(view.strides)
-        shape[axis:axis + 1], strides[axis:axis + 1] = constant.shape, (1,) * constant.ndim
+        shape[axis : axis + 1], strides[axis : axis + 1] = constant.shape, (1,) * constant.ndim
         network.view(node.output, source, shape, strides, view.offset + place * view.strides[axis])
     else:
-        reader.made("Gather", node, [source, indices], (*own[:axis], *reader.shape(indices), *own[axis + 1:]), parameters=(axis,))
+        reader.made(
+            "Gather",
+            node,
+            [source, indices],
+            (*own[:axis], *reader.shape(indices), *own[axis + 1 :]),
+            parameters=(axis,),
+        )
 
 
 # ---- reductions
@@ -386,7 +458,9 @@ def reduce(reader, node):
             reshaped(reader, node, made, own[:2])
         return
     loop = {"i": "int64", "u": "uint64", "b": "bool"}.get(dtype.kind) if REDUCE[node.op] in ("sum", "prod") else None
-    made = network.reduced(REDUCE[node.op], node.name, source, axes, network.fresh(f"{node.output}/reduced"), dtype, loop)
+    made = network.reduced(
+        REDUCE[node.op], node.name, source, axes, network.fresh(f"{node.output}/reduced"), dtype, loop
+    )
     if node.op == "ReduceMean":
         count = network.constant(f"{node.output}/count", numpy.prod([own[d] for d in axes]), dtype)
         op = "divide" if dtype.kind == "f" else "floor_divide"
@@ -423,10 +497,20 @@ def layer_normalization(reader, node):
     axis, rank = axis_of(reader, node, source, default=-1), len(reader.shape(source))
     axes, label = list(range(axis, rank)), node.output
     dtype = reader.dtype(source)
-    if (axes == [rank - 1] and not any(node.outputs[1:]) and dtype == numpy.float32 and reader.shape(source)[-1] <= ROW_MOST
-            and all(name is None or reader.constant(name) is not None and reader.shape(name) == reader.shape(source)[-1:] for name in node.inputs[1:])):
+    if (
+        axes == [rank - 1]
+        and not any(node.outputs[1:])
+        and dtype == numpy.float32
+        and reader.shape(source)[-1] <= ROW_MOST
+        and all(
+            name is None or reader.constant(name) is not None and reader.shape(name) == reader.shape(source)[-1:]
+            for name in node.inputs[1:]
+        )
+    ):
         parameters = (float_bits(node.get("epsilon", 1e-5)),)
-        reader.made("Normalize", node, [source, node.inputs[1], node.input(2)], reader.shape(source), parameters=parameters)
+        reader.made(
+            "Normalize", node, [source, node.inputs[1], node.input(2)], reader.shape(source), parameters=parameters
+        )
         return
 
     def mean(name, what):
@@ -447,4 +531,9 @@ def layer_normalization(reader, node):
     if extra[1]:
         network.unary("reciprocal", node.name, deviation, extra[1])
     made = network.binary("multiply", node.name, scaled, node.inputs[1], network.fresh(f"{label}/weighted"))
-    reader.same(label, network.binary("add", node.name, made, node.inputs[2], network.fresh(f"{label}/whole")) if node.input(2) else made)
+    reader.same(
+        label,
+        network.binary("add", node.name, made, node.inputs[2], network.fresh(f"{label}/whole"))
+        if node.input(2)
+        else made,
+    )

@@ -1,7 +1,8 @@
-"""Windows over any number of dimensions and any dtype: what the engine's operators on images, of two dimensions and float32, do not do at once.
+"""Windows over any number of dimensions and any dtype: what the engine's operators on images, of two dimensions and
+float32, do not do at once.
 
-One dimension is two, of which the first has size 1. Convolutions of three are sums of convolutions of two, one for each place in depth; pools
-are the largest, or sum, of strided views, one dimension after the other."""
+One dimension is two, of which the first has size 1. Convolutions of three are sums of convolutions of two, one for each
+place in depth; pools are the largest, or sum, of strided views, one dimension after the other."""
 
 import itertools
 import math
@@ -13,13 +14,17 @@ from .operators import Unsupported
 
 
 class Window:
-    """A node's window: sizes of kernel, strides, dilations and explicit padding, one number a dimension; `made` are the result's sizes."""
+    """A node's window: sizes of kernel, strides, dilations and explicit padding, one number a dimension; `made` are the
+    result's sizes."""
 
     def __init__(self, reader, node, kernel):
         rank = len(kernel)
         self.kernel, self.made = tuple(kernel), tuple(reader.inferred_shape(node.output)[2:])
         self.sizes = tuple(reader.shape(node.inputs[0])[2:])
-        self.strides, self.dilations = tuple(node.get("strides", (1,) * rank)), tuple(node.get("dilations", (1,) * rank))
+        self.strides, self.dilations = (
+            tuple(node.get("strides", (1,) * rank)),
+            tuple(node.get("dilations", (1,) * rank)),
+        )
         pads, automatic = node.get("pads", (0,) * (2 * rank)), node.get("auto_pad", "NOTSET")
         self.before, self.after, self.uncounted = [], [], []
         for d in range(rank):
@@ -29,7 +34,9 @@ class Window:
                 whole = max(0, needed - self.sizes[d])
                 before = whole // 2 if automatic == "SAME_UPPER" else whole - whole // 2
                 after = whole - before
-            longer = max(after, needed - self.sizes[d] - before)        # where sizes are rounded up; that never counts in an average
+            longer = max(
+                after, needed - self.sizes[d] - before
+            )  # where sizes are rounded up; that never counts in an average
             self.before.append(before)
             self.after.append(longer)
             self.uncounted.append(longer - after)
@@ -83,11 +90,14 @@ def largest(reader, node, window):
 
 
 def places_of_largest(reader, node, window):
-    """Where each window's first largest number lies in the operand, as ONNX counts: over all of it, or with storage_order columns first."""
+    """Where each window's first largest number lies in the operand, as ONNX counts: over all of it, or with
+    storage_order columns first."""
     add, x = Lowering(reader, node), node.inputs[0]
     own = add.shape(x)
     order = range(len(window.sizes))[::-1] if node.get("storage_order", 0) else range(len(window.sizes))
-    inner = numpy.arange(math.prod(window.sizes)).reshape([window.sizes[d] for d in order]).transpose(numpy.argsort(order))
+    inner = (
+        numpy.arange(math.prod(window.sizes)).reshape([window.sizes[d] for d in order]).transpose(numpy.argsort(order))
+    )
     outer = numpy.arange(own[0] * own[1]).reshape((*own[:2], *(1,) * len(window.sizes))) * math.prod(window.sizes)
     numbers = numpy.pad(inner + outer, [(0, 0), (0, 0), *zip(window.before, window.after)])
     source, best, found = _bordered(add, x, window, least(add.dtype(x))), None, None
@@ -116,7 +126,11 @@ def counts(window, padding):
     made = numpy.ones((1,) * len(window.kernel))
     for d, size in enumerate(window.sizes):
         first, end = (-window.before[d], size + window.after[d] - window.uncounted[d]) if padding else (0, size)
-        at = numpy.arange(window.made[d])[:, None] * window.strides[d] - window.before[d] + numpy.arange(window.kernel[d]) * window.dilations[d]
+        at = (
+            numpy.arange(window.made[d])[:, None] * window.strides[d]
+            - window.before[d]
+            + numpy.arange(window.kernel[d]) * window.dilations[d]
+        )
         seen = ((at >= first) & (at < end)).sum(1)
         made = made * seen.reshape([-1 if e == d else 1 for e in range(len(window.kernel))])
     return numpy.maximum(made, 1)
@@ -129,13 +143,19 @@ def averages(reader, node, window):
 
 # ---- convolutions of float32 with constant weights
 def convolved(add, x, weights, bias, window, groups):
-    """Of `x` [n, channels, ...] with the array `weights`, of one to three dimensions; `bias` is an array or None. Negative padding cuts."""
+    """Of `x` [n, channels, ...] with the array `weights`, of one to three dimensions; `bias` is an array or None.
+    Negative padding cuts."""
     rank, outputs = weights.ndim - 2, len(weights)
     before, after = list(window.before), list(window.after)
     for d in range(rank):
         reach = window.dilations[d] * (weights.shape[d + 2] - 1)
-        if not (0 <= before[d] <= reach and 0 <= after[d] <= reach):            # the engine pads by less than a window
-            x = add.padded(x, [before[d] if e == d + 2 else 0 for e in range(rank + 2)], [after[d] if e == d + 2 else 0 for e in range(rank + 2)], 0)
+        if not (0 <= before[d] <= reach and 0 <= after[d] <= reach):  # the engine pads by less than a window
+            x = add.padded(
+                x,
+                [before[d] if e == d + 2 else 0 for e in range(rank + 2)],
+                [after[d] if e == d + 2 else 0 for e in range(rank + 2)],
+                0,
+            )
             before[d] = after[d] = 0
     own = add.shape(x)
     if rank == 3:
@@ -143,10 +163,23 @@ def convolved(add, x, weights, bias, window, groups):
     if rank == 1:
         x, weights = add.reshape(x, (*own[:2], 1, own[2])), weights[:, :, None]
     two = (0,) * (2 - rank)
-    parameters = (*weights.shape[2:], *(1,) * (2 - rank), *window.strides, *two, *before, *two, *after, *(1,) * (2 - rank), *window.dilations, groups)
+    parameters = (
+        *weights.shape[2:],
+        *(1,) * (2 - rank),
+        *window.strides,
+        *two,
+        *before,
+        *two,
+        *after,
+        *(1,) * (2 - rank),
+        *window.dilations,
+        groups,
+    )
     names = [add.constant(weights, "float32"), None if bias is None else add.constant(bias, "float32")]
     shape = (own[0], outputs, *(1,) * (2 - rank), *window.made)
-    made = add.reader.made("Conv", add.node, [x, *names, None], shape, output=add.fresh("convolution"), window=parameters)
+    made = add.reader.made(
+        "Conv", add.node, [x, *names, None], shape, output=add.fresh("convolution"), window=parameters
+    )
     return made if rank == 2 else add.reshape(made, (own[0], outputs, *window.made))
 
 
@@ -172,7 +205,8 @@ class Flat:
 
 
 class Full:
-    """The window that a transposed convolution's is, over its operand spread out: stride 1, padding to the other side."""
+    """The window that a transposed convolution's is, over its operand spread out: stride 1, padding to the other
+    side."""
 
     def __init__(self, reader, node, kernel, sizes):
         rank = len(kernel)
@@ -187,7 +221,7 @@ class Full:
             if shape is not None or automatic in ("SAME_UPPER", "SAME_LOWER"):
                 wanted = shape[-rank + d] if shape is not None else sizes[d] * strides[d]
                 whole = spread + reach + more[d] - wanted
-                cut = max(0, whole)                 # what is missing is added at the end
+                cut = max(0, whole)  # what is missing is added at the end
                 begin = cut // 2 if automatic == "SAME_UPPER" else cut - cut // 2
                 end = whole - begin
             self.before.append(reach - begin)
@@ -200,10 +234,10 @@ def spread_out(add, x, strides):
     for d, stride in enumerate(strides, 2):
         if stride > 1:
             shape = add.shape(x)
-            blocks = add.whole((*shape[:d + 1], stride, *shape[d + 1:]), add.dtype(x))
-            add.put(add.part(blocks, d + 1, 0, 1), add.reshape(x, (*shape[:d + 1], 1, *shape[d + 1:])))
+            blocks = add.whole((*shape[: d + 1], stride, *shape[d + 1 :]), add.dtype(x))
+            add.put(add.part(blocks, d + 1, 0, 1), add.reshape(x, (*shape[: d + 1], 1, *shape[d + 1 :])))
             add.put(add.part(blocks, d + 1, 1, stride), 0)
-            x = add.reshape(blocks, (*shape[:d], shape[d] * stride, *shape[d + 1:]))
+            x = add.reshape(blocks, (*shape[:d], shape[d] * stride, *shape[d + 1 :]))
     return x
 
 

@@ -1,4 +1,5 @@
-"""The model file's bytes (docs/model-format.md): header, tensors, nodes, inputs, outputs, operands, open sizes, names, weights."""
+"""The model file's bytes (docs/model-format.md): header, tensors, nodes, inputs, outputs, operands, open sizes, names,
+weights."""
 
 import struct
 
@@ -8,16 +9,38 @@ from .network import CURVES, dtype_number
 
 VERSION = 2
 OPS = {
-    "Conv": 1, "MaxPool": 2, "GlobalAveragePool": 3, "Gemm": 4, "Add": 5, "Relu": 6, "Flatten": 7, "Clip": 8, "AveragePool": 9, "Concat": 10,
-    "Slice": 11, "Shuffle": 12,
-    "Copy": 32, "Unary": 33, "Binary": 34, "Where": 35, "Reduce": 36, "MatMul": 37, "Gather": 38,
-    "Softmax": 39, "Normalize": 40, "Activate": 41, "Scan": 42, "Argsort": 43, "Scatter": 44, "Attention": 45,
+    "Conv": 1,
+    "MaxPool": 2,
+    "GlobalAveragePool": 3,
+    "Gemm": 4,
+    "Add": 5,
+    "Relu": 6,
+    "Flatten": 7,
+    "Clip": 8,
+    "AveragePool": 9,
+    "Concat": 10,
+    "Slice": 11,
+    "Shuffle": 12,
+    "Copy": 32,
+    "Unary": 33,
+    "Binary": 34,
+    "Where": 35,
+    "Reduce": 36,
+    "MatMul": 37,
+    "Gather": 38,
+    "Softmax": 39,
+    "Normalize": 40,
+    "Activate": 41,
+    "Scan": 42,
+    "Argsort": 43,
+    "Scatter": 44,
+    "Attention": 45,
 }
 _COMPUTED, _CONSTANT, _VIEW = range(3)
 _ABSENT = 0xFFFFFFFF
 _ALIGNMENT = 64
 _RANK, _PARAMETERS = 8, 24
-_OPEN, _VARYING, _TERM = 16, 24, 16         # bytes of records
+_OPEN, _VARYING, _TERM = 16, 24, 16  # bytes of records
 
 
 def write(network, sizes=None):
@@ -39,21 +62,54 @@ def write(network, sizes=None):
         visible = name_at(name) if name in network.inputs or name in network.outputs else (0, 0)
         kind = _CONSTANT if values is not None else _COMPUTED if view is None else _VIEW
         base, offset, strides = (0, 0, ()) if view is None else (tensors[view.base], view.offset, view.strides)
-        records += struct.pack(f"<4I{_RANK}q2Q2Iq{_RANK}q16x", *visible, dtype_number(network.dtype(name)), len(shape), *_padded(shape), at, len(data),
-                               kind, base, offset, *_padded(strides))
+        records += struct.pack(
+            f"<4I{_RANK}q2Q2Iq{_RANK}q16x",
+            *visible,
+            dtype_number(network.dtype(name)),
+            len(shape),
+            *_padded(shape),
+            at,
+            len(data),
+            kind,
+            base,
+            offset,
+            *_padded(strides),
+        )
     nodes, operands = bytearray(), []
     for layer in network.layers:
         parameters = layer.parameters or _image_parameters(layer)
-        nodes += struct.pack(f"<6I{_PARAMETERS}i8x", *name_at(layer.name), OPS[layer.op], len(operands), len(layer.inputs), 1,
-                             *parameters, *(0,) * (_PARAMETERS - len(parameters)))
+        nodes += struct.pack(
+            f"<6I{_PARAMETERS}i8x",
+            *name_at(layer.name),
+            OPS[layer.op],
+            len(operands),
+            len(layer.inputs),
+            1,
+            *parameters,
+            *(0,) * (_PARAMETERS - len(parameters)),
+        )
         operands += [_ABSENT if name is None else tensors[name] for name in layer.inputs] + [tensors[layer.output]]
     lists = [tensors[name] for name in (*network.inputs, *network.outputs)] + operands
     opens, varyings, terms = _open(network, sizes, tensors, name_at) if sizes else (b"",) * 3
     middle = records + nodes + struct.pack(f"<{len(lists)}I", *lists) + opens + varyings + terms + names
     middle += bytes(-len(middle) % _ALIGNMENT)
-    header = struct.pack("<8s2IQ6I2Q2I56x", b"VMEMODEL", VERSION, 1 if sizes else 0, 128 + len(middle) + len(weights), len(tensors), len(network.layers),
-                         len(network.inputs), len(network.outputs), len(operands), len(opens) // _OPEN, len(names), len(weights),
-                         len(varyings) // _VARYING, len(terms) // _TERM)
+    header = struct.pack(
+        "<8s2IQ6I2Q2I56x",
+        b"VMEMODEL",
+        VERSION,
+        1 if sizes else 0,
+        128 + len(middle) + len(weights),
+        len(tensors),
+        len(network.layers),
+        len(network.inputs),
+        len(network.outputs),
+        len(operands),
+        len(opens) // _OPEN,
+        len(names),
+        len(weights),
+        len(varyings) // _VARYING,
+        len(terms) // _TERM,
+    )
     return bytes(header + middle + weights)
 
 
@@ -63,7 +119,11 @@ def _open(network, sizes, tensors, name_at):
     varyings, terms = bytearray(), bytearray()
     for name, numbers in sizes.numbers.items():
         for place, polynomial in numbers.items():
-            label = name_at(sizes.label(polynomial)) if place < _RANK and (name in network.inputs or name in network.outputs) else (0, 0)
+            label = (
+                name_at(sizes.label(polynomial))
+                if place < _RANK and (name in network.inputs or name in network.outputs)
+                else (0, 0)
+            )
             varyings += struct.pack("<6I", tensors[name], place, len(terms) // _TERM, len(polynomial), *label)
             for exponents, factor in polynomial.items():
                 terms += struct.pack("<q8B", factor, *_padded(exponents))
@@ -78,7 +138,13 @@ def _image_parameters(layer):
 
 def numbered(network):
     """The tensors that the file needs, with their numbers."""
-    used = dict.fromkeys((*network.inputs, *(name for layer in network.layers for name in (*layer.inputs, layer.output) if name), *network.outputs))
+    used = dict.fromkeys(
+        (
+            *network.inputs,
+            *(name for layer in network.layers for name in (*layer.inputs, layer.output) if name),
+            *network.outputs,
+        )
+    )
     used.update(dict.fromkeys(network.views[name].base for name in tuple(used) if name in network.views))
     return {name: number for number, name in enumerate(used)}
 

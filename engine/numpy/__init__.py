@@ -1,7 +1,7 @@
 """NumPy's names over the tensor engine: `import vmhost.engine.numpy as np`, the same in the host and in every VM.
 
-What computes is C (`vmhost.engine._array`); what arranges calls of it is Python, in the files beside this one, loaded at first use.
-"""
+What computes is C (`vmhost.engine._array`); what arranges calls of it is Python, in the files beside this one, loaded
+at first use."""
 
 from vmhost.engine import _array
 from vmhost.engine._array import *  # noqa: F403 - the module's public names are NumPy's
@@ -16,8 +16,14 @@ little_endian = True
 
 # NumPy's other names for the same functions
 abs = _array.absolute
-acos, acosh, asin, asinh, atan, atanh = (_array.arccos, _array.arccosh, _array.arcsin, _array.arcsinh, _array.arctan,
-                                         _array.arctanh)
+acos, acosh, asin, asinh, atan, atanh = (
+    _array.arccos,
+    _array.arccosh,
+    _array.arcsin,
+    _array.arcsinh,
+    _array.arctan,
+    _array.arctanh,
+)
 amax, amin = _array.max, _array.min
 asanyarray = _array.asarray
 atan2 = _array.arctan2
@@ -32,76 +38,75 @@ true_divide = _array.divide
 
 # Which file has which names; each is read when the first of its names is asked for.
 _LATER = {
-    "_apply":
-        "apply_along_axis apply_over_axes iterable vectorize",
-    "_arithmetic":
+    "_apply": "apply_along_axis apply_over_axes iterable vectorize",
+    "_arithmetic": (
         "divmod modf frexp ldexp spacing deg2rad rad2deg radians degrees angle unwrap sinc fabs float_power "
-        "logaddexp2 real_if_close interp",
-    "_bits":
-        "packbits unpackbits binary_repr base_repr",
-    "_creation":
+        "logaddexp2 real_if_close interp"
+    ),
+    "_bits": "packbits unpackbits binary_repr base_repr",
+    "_creation": (
         "linspace logspace geomspace eye identity diag diagflat tri tril triu tril_indices triu_indices "
         "diag_indices meshgrid indices fromfunction fromiter vander asfortranarray asarray_chkfinite require copyto "
-        "broadcast_shapes broadcast_arrays",
-    "_dtypes":
-        "iinfo finfo generic number integer signedinteger unsignedinteger inexact floating complexfloating "
-        "issubdtype isdtype min_scalar_type isfortran True_ False_ ScalarType typecodes typename mintypecode common_type",
-    "_einsum":
-        "einsum einsum_path",
-    "_flat":
-        "flatiter",
-    "_files":
-        "load save savez savez_compressed",
-    "_grids":
+        "broadcast_shapes broadcast_arrays"
+    ),
+    "_dtypes": (
+        "iinfo finfo generic number integer signedinteger unsignedinteger inexact floating complexfloating issubdtype"
+        " isdtype min_scalar_type isfortran True_ False_ ScalarType typecodes typename mintypecode common_type"
+    ),
+    "_einsum": "einsum einsum_path",
+    "_flat": "flatiter",
+    "_files": "load save savez savez_compressed",
+    "_grids": (
         "mgrid ogrid r_ c_ index_exp s_ ix_ ndindex ndenumerate broadcast unravel_index ravel_multi_index "
-        "diag_indices_from tril_indices_from triu_indices_from mask_indices fill_diagonal",
-    "_histograms":
-        "bincount digitize histogram histogram_bin_edges histogram2d histogramdd",
-    "_inspection":
-        "__array_namespace_info__",
-    "_logic":
+        "diag_indices_from tril_indices_from triu_indices_from mask_indices fill_diagonal"
+    ),
+    "_histograms": "bincount digitize histogram histogram_bin_edges histogram2d histogramdd",
+    "_inspection": "__array_namespace_info__",
+    "_logic": (
         "isclose allclose array_equal array_equiv isneginf isposinf iscomplexobj isrealobj iscomplex isreal "
-        "isscalar nan_to_num",
-    "_memory":
-        "may_share_memory shares_memory",
-    "_nans":
-        "nansum nanprod nancumsum nancumprod nanmean nanvar nanstd nanmax nanmin nanargmax nanargmin",
-    "_options":
-        "errstate seterr geterr",
-    "_pads":
-        "pad",
-    "_poly1d":
-        "poly1d",
-    "_polynomials":
-        "poly polyadd polyder polydiv polyfit polyint polymul polysub polyval roots",
-    "_printing":
+        "isscalar nan_to_num"
+    ),
+    "_memory": "may_share_memory shares_memory",
+    "_nans": "nansum nanprod nancumsum nancumprod nanmean nanvar nanstd nanmax nanmin nanargmax nanargmin",
+    "_options": "errstate seterr geterr",
+    "_pads": "pad",
+    "_poly1d": "poly1d",
+    "_polynomials": "poly polyadd polyder polydiv polyfit polyint polymul polysub polyval roots",
+    "_printing": (
         "set_printoptions get_printoptions printoptions array2string array_str array_repr format_float_positional "
-        "format_float_scientific",
-    "_products":
-        "inner outer vdot vecdot matvec vecmat tensordot kron cross convolve correlate",
-    "_quantiles":
-        "median quantile percentile nanmedian nanquantile nanpercentile",
-    "_sets":
+        "format_float_scientific"
+    ),
+    "_products": "inner outer vdot vecdot matvec vecmat tensordot kron cross convolve correlate",
+    "_quantiles": "median quantile percentile nanmedian nanquantile nanpercentile",
+    "_sets": (
         "flatnonzero argwhere unique unique_all unique_counts unique_inverse unique_values union1d intersect1d isin "
-        "setdiff1d setxor1d partition argpartition lexsort sort_complex",
-    "_shapes":
+        "setdiff1d setxor1d partition argpartition lexsort sort_complex"
+    ),
+    "_shapes": (
         "ndim shape size expand_dims moveaxis rollaxis matrix_transpose flip flipud fliplr rot90 atleast_1d "
         "atleast_2d atleast_3d resize stack vstack row_stack hstack dstack column_stack block unstack array_split "
         "split vsplit hsplit dsplit tile repeat roll append delete insert trim_zeros take_along_axis "
-        "put_along_axis put place putmask extract compress choose select piecewise",
-    "_statistics":
+        "put_along_axis put place putmask extract compress choose select piecewise"
+    ),
+    "_statistics": (
         "var std ptp average diff ediff1d gradient trapezoid cumulative_sum cumulative_prod cov corrcoef round "
-        "around fix",
-    "_text":
-        "fromstring genfromtxt loadtxt savetxt",
-    "_windows":
-        "bartlett blackman hamming hanning kaiser i0",
+        "around fix"
+    ),
+    "_text": "fromstring genfromtxt loadtxt savetxt",
+    "_windows": "bartlett blackman hamming hanning kaiser i0",
 }
 # modules under NumPy's names: where each one is
-_MODULES = {"emath": "lib.scimath", "exceptions": "exceptions", "fft": "fft", "lib": "lib", "linalg": "linalg",
-            "random": "random", "testing": "testing"}
+_MODULES = {
+    "emath": "lib.scimath",
+    "exceptions": "exceptions",
+    "fft": "fft",
+    "lib": "lib",
+    "linalg": "linalg",
+    "random": "random",
+    "testing": "testing",
+}
 _FILE_OF = {name: file for file, names in _LATER.items() for name in names.split()}
-__version__ = "2.5.0"       # the NumPy whose behaviour is followed
+__version__ = "2.5.0"  # the NumPy whose behaviour is followed
 __array_api_version__ = "2025.12"
 
 

@@ -1,12 +1,13 @@
 """NumPy's public names that `vmhost.engine.numpy` leaves out by design, and what to use instead.
 
-Read by `vmhost.engine.numpy.__getattr__`, whose AttributeError ends with the advice, and by what writes docs/numpy.md. A name is here or it
-works; tests/engine/test_names.py holds the two against NumPy's own list. {name: advice}, an advice is one clause.
-"""
+Read by `vmhost.engine.numpy.__getattr__`, whose AttributeError ends with the advice, and by what writes docs/numpy.md.
+A name is here or it works; tests/engine/test_names.py holds the two against NumPy's own list. {name: advice}, an advice
+is one clause."""
 
 
 def missing(module, name):
-    """The AttributeError for a name that `module` ("": vmhost.engine.numpy itself) lacks, with the advice if there is one."""
+    """The AttributeError for a name that `module` ("": vmhost.engine.numpy itself) lacks, with the advice if there is
+    one."""
     advice = ABSENT_IN.get(module, {}).get(name) if module else ABSENT.get(name)
     title = f"vmhost.engine.numpy{'.' * bool(module)}{module}"
     return AttributeError(f"module {title!r} has no attribute {name!r}" + (f"; {advice}" if advice else ""))
@@ -17,7 +18,10 @@ def missing_method(name):
     return AttributeError(f"'vmhost.engine.numpy.ndarray' object has no attribute {name!r}; {ABSENT_METHODS[name]}")
 
 
-_DATES = "dates and times have no dtype here: keep seconds or days in an int64 or float64 array, and use the module datetime for calendars"
+_DATES = (
+    "dates and times have no dtype here: keep seconds or days in an int64 or float64 array, and use the module datetime"
+    " for calendars"
+)
 _TEXT = "text has no dtype here: keep strings in a list, and numbers in arrays"
 _OBJECTS = "arrays hold numbers only: keep Python objects in a list"
 _RECORDS = "structured dtypes are absent: keep an array for each field, in a dict or a dataclass"
@@ -30,7 +34,10 @@ _ERRORS = "the engine gives no floating-point warnings: ask isfinite() of the re
 ABSENT = {
     # dtypes that are absent, and what serves only them
     **dict.fromkeys(
-        "datetime64 timedelta64 datetime_as_string datetime_data busday_count busday_offset busdaycalendar is_busday isnat".split(), _DATES),
+        "datetime64 timedelta64 datetime_as_string datetime_data busday_count busday_offset busdaycalendar is_busday"
+        " isnat".split(),
+        _DATES,
+    ),
     **dict.fromkeys("str_ bytes_ character char strings".split(), _TEXT),
     "object_": _OBJECTS,
     **dict.fromkeys("void record recarray rec flexible".split(), _RECORDS),
@@ -47,7 +54,9 @@ ABSENT = {
     **dict.fromkeys("nditer nested_iters".split(), _WALKING),
     "frompyfunc": "use vectorize(), whose results are arrays of numbers, or write the function with array operations",
     # polynomials as objects
-    "polynomial": "use poly1d, or keep coefficients in an array: polyval, polyadd, polymul, polydiv, polyder, polyint, polyfit",
+    "polynomial": (
+        "use poly1d, or keep coefficients in an array: polyval, polyadd, polymul, polydiv, polyder, polyint, polyfit"
+    ),
     # floating-point errors and buffers
     **dict.fromkeys("geterrcall seterrcall".split(), _ERRORS),
     **dict.fromkeys("getbufsize setbufsize".split(), "operators need no buffer: there is nothing to set"),
@@ -68,22 +77,36 @@ _NUMPYS = "a tool of NumPy's own tests: use pytest in the host"
 _WARNINGS = "the engine gives no such warnings: use pytest.warns in the host"
 ABSENT_IN = {
     "random": {
-        **dict.fromkeys("binomial f geometric hypergeometric logseries multinomial negative_binomial noncentral_chisquare noncentral_f vonmises "
-                        "wald zipf".split(), _OWN),
+        **dict.fromkeys(
+            "binomial f geometric hypergeometric logseries multinomial negative_binomial noncentral_chisquare"
+            " noncentral_f vonmises wald zipf".split(),
+            _OWN,
+        ),
         **dict.fromkeys("MT19937 PCG64 PCG64DXSM SFC64".split(), _BITS),
     },
     "testing": {
-        **dict.fromkeys("BLAS_SUPPORTS_FPE HAS_LAPACK64 HAS_REFCOUNT IS_64BIT IS_EDITABLE IS_INSTALLED IS_MUSL IS_PYPY IS_PYSTON IS_WASM "
-                        "IgnoreException KnownFailureException NOGIL_BUILD NUMPY_ROOT break_cycles build_err_msg check_support_sve "
-                        "decorate_methods jiffies measure memusage run_threaded rundocs runstring verbose assert_no_gc_cycles".split(), _NUMPYS),
-        **dict.fromkeys("assert_no_warnings assert_warns clear_and_catch_warnings suppress_warnings".split(), _WARNINGS),
+        **dict.fromkeys(
+            "BLAS_SUPPORTS_FPE HAS_LAPACK64 HAS_REFCOUNT IS_64BIT IS_EDITABLE IS_INSTALLED IS_MUSL IS_PYPY IS_PYSTON"
+            " IS_WASM IgnoreException KnownFailureException NOGIL_BUILD NUMPY_ROOT break_cycles build_err_msg"
+            " check_support_sve decorate_methods jiffies measure memusage run_threaded rundocs runstring verbose"
+            " assert_no_gc_cycles".split(),
+            _NUMPYS,
+        ),
+        **dict.fromkeys(
+            "assert_no_warnings assert_warns clear_and_catch_warnings suppress_warnings".split(), _WARNINGS
+        ),
         **dict.fromkeys("SkipTest TestCase".split(), "use unittest's own"),
-        **dict.fromkeys("assert_array_almost_equal_nulp assert_array_max_ulp".split(), "compare the distance with spacing()"),
+        **dict.fromkeys(
+            "assert_array_almost_equal_nulp assert_array_max_ulp".split(), "compare the distance with spacing()"
+        ),
         "print_assert_equal": "use assert_equal",
         **dict.fromkeys("tempdir temppath".split(), "use the module tempfile"),
     },
     "exceptions": {
-        **dict.fromkeys("ComplexWarning ModuleDeprecationWarning VisibleDeprecationWarning".split(), "the engine gives no such warnings"),
+        **dict.fromkeys(
+            "ComplexWarning ModuleDeprecationWarning VisibleDeprecationWarning".split(),
+            "the engine gives no such warnings",
+        ),
         "DTypePromotionError": "the engine raises TypeError",
     },
 }

@@ -47,11 +47,12 @@ def iterable(y):
 
 
 class vectorize:
-    """A Python function of numbers as one of arrays: it is called once for every element of the broadcast arguments, which get Python's numbers.
+    """A Python function of numbers as one of arrays: it is called once for every element of the broadcast arguments,
+    which get Python's numbers.
 
-    A convenience, not speed. `otypes` are the results' dtypes, else those of the first call; what is named in `excluded` (places or names)
-    is passed as it is; `signature`, "(n),(n)->()", makes the function one of the last dimensions.
-    """
+    A convenience, not speed. `otypes` are the results' dtypes, else those of the first call; what is named in
+    `excluded` (places or names) is passed as it is; `signature`, "(n),(n)->()", makes the function one of the last
+    dimensions."""
 
     def __init__(self, pyfunc=None, otypes=None, doc=None, excluded=None, cache=False, signature=None):
         if pyfunc is not None and not callable(pyfunc):
@@ -72,7 +73,7 @@ class vectorize:
             self.__name__ = getattr(pyfunc, "__name__", "vectorize")
 
     def __call__(self, *args, **kwargs):
-        if self.pyfunc is None:         # a decorator with arguments: here comes the function
+        if self.pyfunc is None:  # a decorator with arguments: here comes the function
             if len(args) != 1 or kwargs or not callable(args[0]):
                 raise TypeError(_DECORATOR)
             return vectorize(args[0], self.otypes, self.__doc__, self.excluded, self.cache, self.signature)
@@ -83,7 +84,7 @@ class vectorize:
             own, named = list(args), dict(kwargs)
             for place, value in zip(places, given):
                 own[place] = value
-            named.update(zip(names, given[len(places):]))
+            named.update(zip(names, given[len(places) :]))
             return self.pyfunc(*own, **named)
 
         arrays = [_a.asarray(args[place]) for place in places] + [_a.asarray(kwargs[name]) for name in names]
@@ -122,11 +123,16 @@ class vectorize:
         sizes, outer = {}, []
         for array, names in zip(arrays, inputs):
             if array.ndim < len(names):
-                raise ValueError(f"{array.ndim}-dimensional argument does not have enough dimensions for all core dimensions {names}")
-            _measure(sizes, array.shape[array.ndim - len(names):], names)
-            outer.append(array.shape[:array.ndim - len(names)])
+                raise ValueError(
+                    f"{array.ndim}-dimensional argument does not have enough dimensions for all core dimensions {names}"
+                )
+            _measure(sizes, array.shape[array.ndim - len(names) :], names)
+            outer.append(array.shape[: array.ndim - len(names)])
         shape = broadcast_shapes(*outer)
-        arrays = [_a.broadcast_to(array, shape + array.shape[array.ndim - len(names):]) for array, names in zip(arrays, inputs)]
+        arrays = [
+            _a.broadcast_to(array, shape + array.shape[array.ndim - len(names) :])
+            for array, names in zip(arrays, inputs)
+        ]
         from vmhost.engine.numpy._grids import ndindex
 
         made = None
@@ -140,15 +146,23 @@ class vectorize:
             for result, names in zip(results, outputs):
                 _measure(sizes, result.shape, names)
             if made is None:
-                made = [_a.empty(shape + result.shape, self.otypes[k] if self.otypes else result.dtype) for k, result in enumerate(results)]
+                made = [
+                    _a.empty(shape + result.shape, self.otypes[k] if self.otypes else result.dtype)
+                    for k, result in enumerate(results)
+                ]
             for one, result in zip(made, results):
                 one[place] = result
         if made is None:
             if self.otypes is None:
                 raise ValueError("cannot call `vectorize` on size 0 inputs unless `otypes` is set")
             if any(name not in sizes for names in outputs for name in names):
-                raise ValueError("cannot call `vectorize` with a signature including new output dimensions on size 0 inputs")
-            made = [_a.empty(shape + tuple(sizes[name] for name in names), dtype) for names, dtype in zip(outputs, self.otypes)]
+                raise ValueError(
+                    "cannot call `vectorize` with a signature including new output dimensions on size 0 inputs"
+                )
+            made = [
+                _a.empty(shape + tuple(sizes[name] for name in names), dtype)
+                for names, dtype in zip(outputs, self.otypes)
+            ]
         return tuple(made) if len(outputs) > 1 else made[0]
 
 
@@ -169,7 +183,9 @@ def _signature(text):
 def _measure(sizes, shape, names):
     """Notes the sizes of the named dimensions, which must be the same everywhere."""
     if len(shape) != len(names):
-        raise ValueError(f"{len(shape)}-dimensional argument does not have enough dimensions for all core dimensions {names}")
+        raise ValueError(
+            f"{len(shape)}-dimensional argument does not have enough dimensions for all core dimensions {names}"
+        )
     for name, size in zip(names, shape):
         if sizes.setdefault(name, size) != size:
             raise ValueError(f"inconsistent size for core dimension {name!r}: {size!r} vs {sizes[name]!r}")

@@ -9,18 +9,21 @@ from vmhost.engine.numpy._statistics import diff
 def _refuse(name, *arrays, kinds):
     for array in arrays:
         if array.dtype.kind not in kinds:
-            raise TypeError(f"ufunc '{name}' not supported for the input types, and the inputs could not be safely coerced to any supported "
-                            "types according to the casting rule ''safe''")
+            raise TypeError(
+                f"ufunc '{name}' not supported for the input types, and the inputs could not be safely coerced to any"
+                " supported types according to the casting rule ''safe''"
+            )
 
 
 # ---- division and parts
+
 
 def _divmod(x1, x2):
     """(floor_divide(x1, x2), remainder(x1, x2))."""
     return _a.floor_divide(x1, x2), _a.remainder(x1, x2)
 
 
-LDEXP_PLAIN = 126       # up to here the power of two is a float32 that is no subnormal
+LDEXP_PLAIN = 126  # up to here the power of two is a float32 that is no subnormal
 
 
 def _ldexp(x1, x2):
@@ -28,11 +31,11 @@ def _ldexp(x1, x2):
     x1 = floating(x1)
     _refuse("ldexp", x1, kinds="f")
     if type(x2) is int and -LDEXP_PLAIN <= x2 <= LDEXP_PLAIN and x1.itemsize >= 4:
-        return x1 * 2.0 ** x2
+        return x1 * 2.0**x2
     x2 = _a.asarray(x2)
     _refuse("ldexp", x2, kinds="bi")
     wide = x1.astype(float, copy=False)
-    if x2.size and -1022 <= x2.min() and x2.max() <= 1022:      # a product with a power of two that is a number rounds once
+    if x2.size and -1022 <= x2.min() and x2.max() <= 1022:  # a product with a power of two that is a number rounds once
         return (wide * ((x2.astype(int) + 1023) << 52).view(_a.float64)).astype(x1.dtype, copy=False)
     mantissa, exponent = _a._split(wide)
     total = exponent + _a.clip(x2.astype(int), -5000, 5000)
@@ -47,18 +50,19 @@ def _spacing(x):
     x = floating(x)
     _refuse("spacing", x, kinds="f")
     size = _a.ascontiguousarray(_a.absolute(x)).reshape(x.shape)
-    following = (size.view(f"int{8 * x.itemsize}") + 1).view(x.dtype)      # floats are ordered as their bits are
+    following = (size.view(f"int{8 * x.itemsize}") + 1).view(x.dtype)  # floats are ordered as their bits are
     return _a.copysign(following - size, x)
 
 
 divmod = Composite(_divmod, 2, 2)
-modf = Composite(_a._parts, 1, 2, name="modf")          # (fractional, whole parts), both with the sign
-frexp = Composite(_a._split, 1, 2, name="frexp")        # (mantissas in [0.5, 1), exponents): x is mantissa * 2**exponent
+modf = Composite(_a._parts, 1, 2, name="modf")  # (fractional, whole parts), both with the sign
+frexp = Composite(_a._split, 1, 2, name="frexp")  # (mantissas in [0.5, 1), exponents): x is mantissa * 2**exponent
 ldexp = Composite(_ldexp, 2)
 spacing = Composite(_spacing, 1)
 
 
 # ---- angles
+
 
 def _deg2rad(x):
     return floating(x) * 0.017453292519943295
@@ -107,6 +111,7 @@ def unwrap(p, discont=None, axis=-1, *, period=6.283185307179586):
 
 # ---- the rest
 
+
 def sinc(x):
     """sin(pi x) / (pi x), 1 at zero."""
     x = _a.asarray(x)
@@ -141,7 +146,7 @@ def _logaddexp2(x1, x2):
     x1, x2 = floating(x1), floating(x2)
     _refuse("logaddexp2", x1, kinds="f")
     low, high = _a.minimum(x1, x2), _a.maximum(x1, x2)
-    distance = _a.where(x1 == x2, 0.0, low - high)       # equal infinities have none
+    distance = _a.where(x1 == x2, 0.0, low - high)  # equal infinities have none
     return high + _a.log1p(_a.exp2(distance)) * 1.4426950408889634
 
 

@@ -46,7 +46,9 @@ def unpackbits(a, /, axis=None, count=None, bitorder="big"):
     elif count < 0:
         count += length
     if axis != a.ndim - 1:
-        return _a.ascontiguousarray(_a._bits_unpacked(_a.ascontiguousarray(a.swapaxes(axis, -1)), count, big).swapaxes(axis, -1))
+        return _a.ascontiguousarray(
+            _a._bits_unpacked(_a.ascontiguousarray(a.swapaxes(axis, -1)), count, big).swapaxes(axis, -1)
+        )
     return _a._bits_unpacked(_a.ascontiguousarray(a), count, big)
 
 

@@ -1,10 +1,12 @@
-"""Ufuncs that are a few operators each: called with out=, where= and dtype=, and with reduce, accumulate, outer, reduceat and at."""
+"""Ufuncs that are a few operators each: called with out=, where= and dtype=, and with reduce, accumulate, outer,
+reduceat and at."""
 
 from vmhost.engine import _array as _a
 
 
 class Composite:
-    """An elementwise function of `nin` arrays with `nout` results, computed by a Python function over the engine's operators."""
+    """An elementwise function of `nin` arrays with `nout` results, computed by a Python function over the engine's
+    operators."""
 
     __slots__ = ("_compute", "__name__", "__dict__", "nin", "nout", "nargs", "identity")
 
@@ -25,9 +27,12 @@ class Composite:
         return (first if first.ndim else first[()], second if second.ndim else second[()])
 
     def _called(self, args, out=None, where=True, casting="same_kind", order="K", dtype=None, subok=True):
-        inputs, outputs = args[:self.nin], args[self.nin:]
+        inputs, outputs = args[: self.nin], args[self.nin :]
         if len(inputs) < self.nin or len(outputs) > self.nout:
-            raise TypeError(f"{self.__name__}() takes from {self.nin} to {self.nargs} positional arguments but {len(args)} were given")
+            raise TypeError(
+                f"{self.__name__}() takes from {self.nin} to {self.nargs} positional arguments but {len(args)} were"
+                " given"
+            )
         if outputs and out is not None:
             raise TypeError("cannot specify 'out' as both a positional and keyword argument")
         if out is not None:
@@ -47,16 +52,24 @@ class Composite:
     def _cast(self, operand, dtype):
         made = _a.asarray(operand)
         if not isinstance(operand, (bool, int, float, complex)) and not _a.can_cast(made.dtype, dtype, "same_kind"):
-            raise TypeError(f"Cannot cast ufunc '{self.__name__}' input from {made.dtype!r} to {_a.dtype(dtype)!r} with casting rule 'same_kind'")
+            raise TypeError(
+                f"Cannot cast ufunc '{self.__name__}' input from {made.dtype!r} to {_a.dtype(dtype)!r} with casting"
+                " rule 'same_kind'"
+            )
         return made.astype(dtype, copy=False)
 
     def _written(self, result, out, where, casting):
         if out is None:
             from vmhost.engine.numpy._creation import broadcast_shapes
 
-            out = _a.zeros(result.shape if where is True else broadcast_shapes(result.shape, _a.asarray(where).shape), result.dtype)
+            out = _a.zeros(
+                result.shape if where is True else broadcast_shapes(result.shape, _a.asarray(where).shape), result.dtype
+            )
         elif not _a.can_cast(result.dtype, out.dtype, casting):
-            raise TypeError(f"Cannot cast ufunc '{self.__name__}' output from {result.dtype!r} to {out.dtype!r} with casting rule '{casting}'")
+            raise TypeError(
+                f"Cannot cast ufunc '{self.__name__}' output from {result.dtype!r} to {out.dtype!r} with casting rule"
+                f" '{casting}'"
+            )
         out[...] = result if where is True else _a.where(where, result, out)
         return out
 

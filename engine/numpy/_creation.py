@@ -76,7 +76,7 @@ def eye(N, M=None, k=0, dtype=float, order="C", *, device=None, like=None):
 def _diagonal_of(matrix, k, length):
     """A view of diagonal `k` that can be written."""
     rows, columns = matrix.strides
-    return _a._as_strided(matrix[max(-k, 0):, max(k, 0):], (length,), (rows + columns,))
+    return _a._as_strided(matrix[max(-k, 0) :, max(k, 0) :], (length,), (rows + columns,))
 
 
 def identity(n, dtype=None, *, like=None):
@@ -94,7 +94,7 @@ def diag(v, k=0):
     made = _a.zeros((size, size), v.dtype)
     if v.shape[0]:
         step = v.itemsize
-        _a._as_strided(made if k == 0 else made[max(-k, 0):, max(k, 0):], v.shape, (size * step + step,))[...] = v
+        _a._as_strided(made if k == 0 else made[max(-k, 0) :, max(k, 0) :], v.shape, (size * step + step,))[...] = v
     return made
 
 
@@ -129,11 +129,26 @@ def triu_indices(n, k=0, m=None):
 
 
 def require(a, dtype=None, requirements=None, *, like=None):
-    """An array of that dtype whose memory is as the letters ask: C or F order, W writeable; A and O are true of every array."""
+    """An array of that dtype whose memory is as the letters ask: C or F order, W writeable; A and O are true of every
+    array."""
     wanted = set()
     for one in requirements or ():
-        names = {"C": "C", "CONTIGUOUS": "C", "C_CONTIGUOUS": "C", "F": "F", "FORTRAN": "F", "F_CONTIGUOUS": "F", "W": "W",
-                 "WRITEABLE": "W", "A": "A", "ALIGNED": "A", "O": "O", "OWNDATA": "O", "E": "E", "ENSUREARRAY": "E"}
+        names = {
+            "C": "C",
+            "CONTIGUOUS": "C",
+            "C_CONTIGUOUS": "C",
+            "F": "F",
+            "FORTRAN": "F",
+            "F_CONTIGUOUS": "F",
+            "W": "W",
+            "WRITEABLE": "W",
+            "A": "A",
+            "ALIGNED": "A",
+            "O": "O",
+            "OWNDATA": "O",
+            "E": "E",
+            "ENSUREARRAY": "E",
+        }
         wanted.add(names[one.upper()])
     if {"C", "F"} <= wanted:
         raise ValueError('Cannot specify both "C" and "F" order')
@@ -171,7 +186,9 @@ def meshgrid(*xi, copy=True, sparse=False, indexing="xy"):
 def indices(dimensions, dtype=int, sparse=False):
     """For each dimension of a grid, the index along it."""
     rank = len(dimensions)
-    each = [_a.arange(n, dtype=dtype).reshape((1,) * i + (n,) + (1,) * (rank - 1 - i)) for i, n in enumerate(dimensions)]
+    each = [
+        _a.arange(n, dtype=dtype).reshape((1,) * i + (n,) + (1,) * (rank - 1 - i)) for i, n in enumerate(dimensions)
+    ]
     if sparse:
         return tuple(each)
     made = _a.empty((rank, *dimensions), dtype)
@@ -206,7 +223,7 @@ def vander(x, N=None, increasing=False):
     made = _a.ones((len(x), count), _a.result_type(x.dtype, int))
     x = x.astype(made.dtype, copy=False)
     columns, power = made.T if increasing else made.T[::-1], x
-    for i in range(1, count):       # products, which are exact where powers are not
+    for i in range(1, count):  # products, which are exact where powers are not
         columns[i] = power
         if i + 1 < count:
             power = power * x
@@ -240,8 +257,10 @@ def broadcast_shapes(*args):
         for i, size in enumerate(shape, rank - len(shape)):
             if size != 1:
                 if result[i] not in (1, size):
-                    raise ValueError("shape mismatch: objects cannot be broadcast to a single shape.  Mismatch is between arg 0 with "
-                                     f"shape {shapes[0]} and arg {shapes.index(shape)} with shape {shape}.")
+                    raise ValueError(
+                        "shape mismatch: objects cannot be broadcast to a single shape.  Mismatch is between arg 0"
+                        f" with shape {shapes[0]} and arg {shapes.index(shape)} with shape {shape}."
+                    )
                 result[i] = size
     return tuple(result)
 

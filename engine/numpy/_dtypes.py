@@ -39,21 +39,23 @@ class finfo:
         self.dtype, self.bits, self.nmant, self.nexp = dtype, 8 * dtype.itemsize, bits, 8 * dtype.itemsize - bits - 1
         self.maxexp, self.minexp = largest + 1, 1 - largest
         self.machep, self.negep, self.iexp = -bits, -bits - 1, self.nexp
-        self.eps = dtype(2.0 ** -bits)
+        self.eps = dtype(2.0**-bits)
         self.epsneg = dtype(2.0 ** -(bits + 1))
-        self.max = dtype((2.0 - 2.0 ** -bits) * 2.0 ** largest)
+        self.max = dtype((2.0 - 2.0**-bits) * 2.0**largest)
         self.min = -self.max
-        self.tiny = self.smallest_normal = dtype(2.0 ** self.minexp)
+        self.tiny = self.smallest_normal = dtype(2.0**self.minexp)
         self.smallest_subnormal = dtype(2.0 ** (self.minexp - bits))
-        self.resolution = dtype(10.0 ** -self.precision)
+        self.resolution = dtype(10.0**-self.precision)
 
     def __str__(self):
         line = "-" * 63
-        return (f"Machine parameters for {self.dtype}\n{line}\nprecision = {self.precision}   resolution = {self.resolution!s}\n"
-                f"machep = {self.machep}   eps =        {self.eps!s}\nnegep =  {self.negep}   epsneg =     {self.epsneg!s}\n"
-                f"minexp = {self.minexp}   tiny =       {self.tiny!s}\nmaxexp = {self.maxexp}   max =        {self.max!s}\n"
-                f"nexp =   {self.nexp}   min =        -max\nsmallest_normal = {self.smallest_normal!s}   "
-                f"smallest_subnormal = {self.smallest_subnormal!s}\n{line}\n")
+        return (
+            f"Machine parameters for {self.dtype}\n{line}\nprecision = {self.precision}   resolution ="
+            f" {self.resolution!s}\nmachep = {self.machep}   eps =        {self.eps!s}\nnegep =  {self.negep}   epsneg"
+            f" =     {self.epsneg!s}\nminexp = {self.minexp}   tiny =       {self.tiny!s}\nmaxexp = {self.maxexp}   max"
+            f" =        {self.max!s}\nnexp =   {self.nexp}   min =        -max\nsmallest_normal ="
+            f" {self.smallest_normal!s}   smallest_subnormal = {self.smallest_subnormal!s}\n{line}\n"
+        )
 
     def __repr__(self):
         return f"finfo(resolution={self.resolution}, min={self.min}, max={self.max}, dtype={self.dtype})"
@@ -93,8 +95,15 @@ def issubdtype(arg1, arg2):
     return not isinstance(arg1, _Kind) and _a.dtype(arg1) == _a.dtype(arg2)
 
 
-_STANDARD = {"bool": "b", "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f",
-             "complex floating": "c", "numeric": "iufc"}
+_STANDARD = {
+    "bool": "b",
+    "signed integer": "i",
+    "unsigned integer": "u",
+    "integral": "iu",
+    "real floating": "f",
+    "complex floating": "c",
+    "numeric": "iufc",
+}
 
 
 def isdtype(dtype, kind):
@@ -129,21 +138,64 @@ def isfortran(a):
 
 # ---- names of dtypes, and lists of them
 
+
 def __getattr__(name):
-    if name in ("True_", "False_"):         # arrays, which this file makes when they are asked for
+    if name in ("True_", "False_"):  # arrays, which this file makes when they are asked for
         return _a.bool(name == "True_")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-ScalarType = (int, float, complex, bool, bytes, str, memoryview, _a.bool, _a.complex64, _a.complex128, _a.float16, _a.float32, _a.float64,
-              _a.int8, _a.int16, _a.int32, _a.int64, _a.uint8, _a.uint16, _a.uint32, _a.uint64)
-typecodes = {"Character": "", "Integer": "bhilqnp", "UnsignedInteger": "BHILQNP", "Float": "efd", "Complex": "FD",
-             "AllInteger": "bBhHiIlLqQnNpP", "AllFloat": "efdFD", "Datetime": "", "All": "?bhilqnpBHILQNPefdFD"}
+ScalarType = (
+    int,
+    float,
+    complex,
+    bool,
+    bytes,
+    str,
+    memoryview,
+    _a.bool,
+    _a.complex64,
+    _a.complex128,
+    _a.float16,
+    _a.float32,
+    _a.float64,
+    _a.int8,
+    _a.int16,
+    _a.int32,
+    _a.int64,
+    _a.uint8,
+    _a.uint16,
+    _a.uint32,
+    _a.uint64,
+)
+typecodes = {
+    "Character": "",
+    "Integer": "bhilqnp",
+    "UnsignedInteger": "BHILQNP",
+    "Float": "efd",
+    "Complex": "FD",
+    "AllInteger": "bBhHiIlLqQnNpP",
+    "AllFloat": "efdFD",
+    "Datetime": "",
+    "All": "?bhilqnpBHILQNPefdFD",
+}
 
 _DESCRIPTIONS = {
-    "?": "bool", "b": "signed char", "B": "unsigned char", "h": "short", "H": "unsigned short", "i": "integer", "I": "unsigned integer",
-    "l": "long integer", "L": "unsigned long integer", "q": "long long integer", "Q": "unsigned long long integer",
-    "f": "single precision", "d": "double precision", "F": "complex single precision", "D": "complex double precision",
+    "?": "bool",
+    "b": "signed char",
+    "B": "unsigned char",
+    "h": "short",
+    "H": "unsigned short",
+    "i": "integer",
+    "I": "unsigned integer",
+    "l": "long integer",
+    "L": "unsigned long integer",
+    "q": "long long integer",
+    "Q": "unsigned long long integer",
+    "f": "single precision",
+    "d": "double precision",
+    "F": "complex single precision",
+    "D": "complex double precision",
 }
 
 
@@ -168,4 +220,8 @@ def common_type(*arrays):
     dtypes = [_a.asarray(array).dtype for array in arrays]
     if any(dtype.kind == "b" for dtype in dtypes):
         raise TypeError("can't get common type for non-numeric array")
-    return _a.result_type(_a.float16, *(_a.float64 if dtype.kind in "iu" else dtype for dtype in dtypes)) if dtypes else _a.float16
+    return (
+        _a.result_type(_a.float16, *(_a.float64 if dtype.kind in "iu" else dtype for dtype in dtypes))
+        if dtypes
+        else _a.float16
+    )

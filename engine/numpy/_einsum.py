@@ -1,8 +1,8 @@
 """Einstein summation: subscripts read, an order of pairs chosen, each pair lowered to a batched matrix product.
 
-A pair's letters fall into four groups: in both and kept (the batch), in one and kept (rows, columns), in both and not kept (summed by
-the product). Letters of one operand alone that nobody else needs are summed first; repeated letters of one operand are its diagonal.
-"""
+A pair's letters fall into four groups: in both and kept (the batch), in one and kept (rows, columns), in both and not
+kept (summed by the product). Letters of one operand alone that nobody else needs are summed first; repeated letters of
+one operand are its diagonal."""
 
 import functools
 from operator import index
@@ -25,7 +25,8 @@ def _letters(numbers):
 
 
 def _read(operands):
-    """(letters of each operand, letters of the result, the arrays); every ellipsis written out with letters of its own."""
+    """(letters of each operand, letters of the result, the arrays); every ellipsis written out with letters of its
+    own."""
     if not operands:
         raise ValueError("No input operands")
     if isinstance(operands[0], str):
@@ -56,26 +57,34 @@ def _subscripts(text, ranks):
     for term, rank in zip(inputs, ranks):
         if "..." in term:
             most = max(most, rank - len(term.replace("...", "")))
-    dots = "".join(unused[len(unused) - most:])
+    dots = "".join(unused[len(unused) - most :])
     for i, (term, rank) in enumerate(zip(inputs, ranks)):
         named = len(term.replace("...", ""))
         if "..." in term:
             extra = rank - named
             if extra < 0:
-                raise ValueError("einstein sum subscripts string contains too many subscripts for operand " f"{i}")
-            inputs[i] = term.replace("...", dots[most - extra:])
+                raise ValueError(f"einstein sum subscripts string contains too many subscripts for operand {i}")
+            inputs[i] = term.replace("...", dots[most - extra :])
         elif named != rank:
-            raise ValueError("operand has more dimensions than subscripts given in einstein sum, but no '...' ellipsis provided to "
-                             "broadcast the extra dimensions." if named < rank else
-                             f"einstein sum subscripts string contains too many subscripts for operand {i}")
+            raise ValueError(
+                "operand has more dimensions than subscripts given in einstein sum, but no '...' ellipsis provided to "
+                "broadcast the extra dimensions."
+                if named < rank
+                else f"einstein sum subscripts string contains too many subscripts for operand {i}"
+            )
     if not arrow:
         together = "".join(inputs)
-        result = dots + "".join(sorted(letter for letter in set(together) if together.count(letter) == 1 and letter not in dots))
+        result = dots + "".join(
+            sorted(letter for letter in set(together) if together.count(letter) == 1 and letter not in dots)
+        )
     else:
         result = result.replace("...", dots)
         for letter in result:
             if letter not in "".join(inputs):
-                raise ValueError(f"einstein sum subscripts string included output subscript '{letter}' which never appeared in an input")
+                raise ValueError(
+                    f"einstein sum subscripts string included output subscript '{letter}' which never appeared in an"
+                    " input"
+                )
             if result.count(letter) > 1:
                 raise ValueError(f"einstein sum subscripts string includes output subscript '{letter}' multiple times")
     return tuple(inputs), result
@@ -88,8 +97,10 @@ def _sizes(inputs, arrays):
             known = sizes.setdefault(letter, n)
             if known != n and n != 1:
                 if known != 1:
-                    raise ValueError(f"operands could not be broadcast together with remapped shapes: size of label '{letter}' for "
-                                     f"operand {i} ({n}) does not match previous terms ({known}).")
+                    raise ValueError(
+                        f"operands could not be broadcast together with remapped shapes: size of label '{letter}' for "
+                        f"operand {i} ({n}) does not match previous terms ({known})."
+                    )
                 sizes[letter] = n
     return sizes
 
@@ -104,7 +115,10 @@ def _diagonal(array, term):
         axes = [i for i, other in enumerate(term) if other == letter]
         lengths = {array.shape[i] for i in axes}
         if len(lengths) > 1:
-            raise ValueError(f"dimensions in single operand for collapsing index '{letter}' don't match ({min(lengths)} != {max(lengths)})")
+            raise ValueError(
+                f"dimensions in single operand for collapsing index '{letter}' don't match ({min(lengths)} !="
+                f" {max(lengths)})"
+            )
         shape.append(array.shape[axes[0]])
         strides.append(sum(array.strides[i] for i in axes))
     if 0 in shape:
@@ -135,21 +149,21 @@ def _pair(a, a_term, b, b_term, kept, sizes):
     summed = [letter for letter in both if letter not in kept]
     rows = [letter for letter in a_term if letter not in b_term]
     columns = [letter for letter in b_term if letter not in a_term]
-    if not summed:          # nothing to sum: a broadcast multiplication
+    if not summed:  # nothing to sum: a broadcast multiplication
         term = batch + rows + columns
         left = a.transpose([a_term.index(letter) for letter in batch + rows])
         right = b.transpose([b_term.index(letter) for letter in batch + columns])
         left = left.reshape(left.shape + (1,) * len(columns))
-        right = right.reshape(right.shape[:len(batch)] + (1,) * len(rows) + right.shape[len(batch):])
+        right = right.reshape(right.shape[: len(batch)] + (1,) * len(rows) + right.shape[len(batch) :])
         return left * right, "".join(term)
-    for letter in both:     # a dimension of size 1 stands for any size
+    for letter in both:  # a dimension of size 1 stands for any size
         a, b = (_widened(array, term.index(letter), sizes[letter]) for array, term in ((a, a_term), (b, b_term)))
     left = a.transpose([a_term.index(letter) for letter in batch + rows + summed])
     right = b.transpose([b_term.index(letter) for letter in batch + summed + columns])
-    lead = left.shape[:len(batch)]
-    row_sizes = left.shape[len(batch):len(batch) + len(rows)]
-    column_sizes = right.shape[len(batch) + len(summed):]
-    count = _product(left.shape[len(batch) + len(rows):])
+    lead = left.shape[: len(batch)]
+    row_sizes = left.shape[len(batch) : len(batch) + len(rows)]
+    column_sizes = right.shape[len(batch) + len(summed) :]
+    count = _product(left.shape[len(batch) + len(rows) :])
     if not batch and not rows and not columns:
         return _a.asarray(_a.dot(left.reshape(count), right.reshape(count))), ""
     left = left.reshape(*lead, _product(row_sizes), count)
@@ -160,24 +174,27 @@ def _pair(a, a_term, b, b_term, kept, sizes):
 def _widened(array, axis, size):
     if array.shape[axis] == size:
         return array
-    return _a.broadcast_to(array, array.shape[:axis] + (size,) + array.shape[axis + 1:])
+    return _a.broadcast_to(array, array.shape[:axis] + (size,) + array.shape[axis + 1 :])
 
 
 # ---- what is written most, prepared once for each shape
 
+
 @functools.lru_cache(maxsize=128)
 def _plan(text, shapes):
-    """A function of arrays of these shapes: a sum over one of them, or the product of two. None: what is not as plain as that."""
+    """A function of arrays of these shapes: a sum over one of them, or the product of two. None: what is not as plain
+    as that."""
     inputs, result = _subscripts(text.replace(" ", ""), tuple(map(len, shapes)))
     sizes = {letter: n for term, shape in zip(inputs, shapes) for letter, n in zip(term, shape)}
     if any(sizes[letter] != n for term, shape in zip(inputs, shapes) for letter, n in zip(term, shape)):
-        return None                     # of different lengths, also of 1 and another
+        return None  # of different lengths, also of 1 and another
     if len(inputs) == 1:
         return _plan_of_sum(*inputs, result)
     letters = set("".join(inputs))
-    if any(len(set(term)) < len(term) for term in inputs) or any(letter not in result and not all(letter in term for term in inputs)
-                                                                 for letter in letters):
-        return None                     # diagonals; letters of one operand alone that are summed
+    if any(len(set(term)) < len(term) for term in inputs) or any(
+        letter not in result and not all(letter in term for term in inputs) for letter in letters
+    ):
+        return None  # diagonals; letters of one operand alone that are summed
     return _plan_of_product(*inputs, result, sizes)
 
 
@@ -194,7 +211,7 @@ def _plan_of_sum(term, result):
     kept = [letter for letter in term if letter in result]
     order = [kept.index(letter) for letter in result]
     if not gone:
-        return None                     # a view
+        return None  # a view
 
     def total(array):
         array = array if places is None else _a.diagonal(array, 0, *places)
@@ -208,10 +225,16 @@ def _plan_of_product(a_term, b_term, result, sizes):
     """A product as `_pair` makes it, of operands that are first brought into the order batch, rows, columns."""
     both = [letter for letter in a_term if letter in b_term]
     batch, summed = [letter for letter in both if letter in result], [letter for letter in both if letter not in result]
-    rows, columns = [letter for letter in a_term if letter not in b_term], [letter for letter in b_term if letter not in a_term]
+    rows, columns = (
+        [letter for letter in a_term if letter not in b_term],
+        [letter for letter in b_term if letter not in a_term],
+    )
     if not summed or 0 in sizes.values():
         return None
-    a_order, b_order = [a_term.index(letter) for letter in batch + rows + summed], [b_term.index(letter) for letter in batch + summed + columns]
+    a_order, b_order = (
+        [a_term.index(letter) for letter in batch + rows + summed],
+        [b_term.index(letter) for letter in batch + summed + columns],
+    )
     lead, row_sizes, column_sizes = (tuple(sizes[letter] for letter in letters) for letters in (batch, rows, columns))
     count = _product(sizes[letter] for letter in summed)
     a_shape, b_shape = (*lead, _product(row_sizes), count), (*lead, count, _product(column_sizes))
@@ -233,6 +256,7 @@ def _plan_of_product(a_term, b_term, result, sizes):
 
 # ---- the order of pairs
 
+
 def _cost(letters, sizes):
     return _product(sizes[letter] for letter in letters)
 
@@ -243,7 +267,8 @@ def _rest(terms, chosen, result):
 
 
 def _greedy(terms, result, sizes):
-    """Pairs, each time the one whose result is smallest against what it replaces; with equal ones the cheaper product."""
+    """Pairs, each time the one whose result is smallest against what it replaces; with equal ones the cheaper
+    product."""
     terms, path = list(terms), []
     while len(terms) > 1:
         best = None
@@ -252,7 +277,11 @@ def _greedy(terms, result, sizes):
                 letters = set(terms[i]) | set(terms[j])
                 made = letters & _rest(terms, (i, j), result)
                 shared = bool(set(terms[i]) & set(terms[j]))
-                rank = (not shared, _cost(made, sizes) - _cost(set(terms[i]), sizes) - _cost(set(terms[j]), sizes), _cost(letters, sizes))
+                rank = (
+                    not shared,
+                    _cost(made, sizes) - _cost(set(terms[i]), sizes) - _cost(set(terms[j]), sizes),
+                    _cost(letters, sizes),
+                )
                 if best is None or rank < best[0]:
                     best = (rank, i, j, made)
         _, i, j, made = best
@@ -276,7 +305,11 @@ def _optimal(terms, result, sizes):
             for j in range(i + 1, len(terms)):
                 letters = set(terms[i]) | set(terms[j])
                 made = "".join(sorted(letters & _rest(terms, (i, j), result)))
-                walk([term for k, term in enumerate(terms) if k not in (i, j)] + [made], spent + _cost(letters, sizes), [*path, (i, j)])
+                walk(
+                    [term for k, term in enumerate(terms) if k not in (i, j)] + [made],
+                    spent + _cost(letters, sizes),
+                    [*path, (i, j)],
+                )
 
     walk(list(terms), 0, [])
     return best[1]
@@ -307,7 +340,10 @@ def einsum(*operands, out=None, optimize=False, dtype=None, order="K", casting="
     loop = _a.result_type(*arrays) if dtype is None else _a.dtype(dtype)
     for array in arrays:
         if not _a.can_cast(array.dtype, loop, casting):
-            raise TypeError(f"Iterator operand 0 dtype could not be cast from {array.dtype!r} to {loop!r} according to the rule '{casting}'")
+            raise TypeError(
+                f"Iterator operand 0 dtype could not be cast from {array.dtype!r} to {loop!r} according to the rule"
+                f" '{casting}'"
+            )
     plain = len(arrays) == 1 and dtype is None and out is None
     pairs = [_diagonal(array.astype(loop, copy=False), term) for array, term in zip(arrays, inputs)]
     made = []
@@ -354,7 +390,9 @@ def einsum_path(*operands, optimize="greedy", einsum_call=False):
         spent += _cost(letters, sizes) * (2 if len(letters) > len(made) else 1)
         largest = max(largest, _cost(set(made), sizes))
         lines.append(f"{','.join(chosen)}->{made}".rjust(24) + f"{','.join(left)}->{result}".rjust(40))
-    text = (f"  Complete contraction:  {','.join(inputs)}->{result}\n         Naive scaling:  {len(set(''.join(terms)))}\n"
-            f"      Naive FLOP count:  {float(naive):.3e}\n  Optimized FLOP count:  {float(spent):.3e}\n"
-            f"  Largest intermediate:  {float(largest):.3e} elements\n" + "-" * 74 + "\n" + "\n".join(lines))
+    text = (
+        f"  Complete contraction:  {','.join(inputs)}->{result}\n         Naive scaling:  {len(set(''.join(terms)))}\n"
+        f"      Naive FLOP count:  {float(naive):.3e}\n  Optimized FLOP count:  {float(spent):.3e}\n"
+        f"  Largest intermediate:  {float(largest):.3e} elements\n" + "-" * 74 + "\n" + "\n".join(lines)
+    )
     return ["einsum_path", *path], text

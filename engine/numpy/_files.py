@@ -1,16 +1,17 @@
 """Arrays in files: NumPy's npy format (versions 1 to 3) and npz archives; never pickled objects.
 
-A path is opened as `open` does: in a VM a relative one names a file of the bundle, which can be read, and an absolute one needs
-the task's permission. Anything with `read` (or `write`) serves as well.
-"""
+A path is opened as `open` does: in a VM a relative one names a file of the bundle, which can be read, and an absolute
+one needs the task's permission. Anything with `read` (or `write`) serves as well."""
 
 from vmhost.engine import _array as _a
 
 _MAGIC = b"\x93NUMPY"
-_HEADER_MOST = 10_000           # characters: NumPy's own bound
-_PIECE = 1 << 20                # bytes that are read at a time
-_NO_OBJECTS = ("holds Python objects, which are pickled and could run code when they are read: vmhost.engine.numpy never does. Save numbers as "
-               "arrays, and everything else as JSON")
+_HEADER_MOST = 10_000  # characters: NumPy's own bound
+_PIECE = 1 << 20  # bytes that are read at a time
+_NO_OBJECTS = (
+    "holds Python objects, which are pickled and could run code when they are read: vmhost.engine.numpy never does."
+    " Save numbers as arrays, and everything else as JSON"
+)
 
 
 def _name_of(file):
@@ -23,6 +24,7 @@ def _path_with(file, suffix):
 
 
 # ---- one array
+
 
 def _header(array):
     fortran = array.flags.f_contiguous and not array.flags.c_contiguous
@@ -62,7 +64,9 @@ def _read(file, start=b"", max_header_size=_HEADER_MOST):
         raise ValueError(f"{_name_of(file)}: Invalid version {magic[6]}.{magic[7]}; there are 1.0, 2.0 and 3.0")
     size = int.from_bytes(_read_exactly(file, 2 if magic[6] == 1 else 4, "array header length"), "little")
     if size > max_header_size + 64:
-        raise ValueError(f"{_name_of(file)}: Header info length ({size}) is large and may not be safe to load securely.")
+        raise ValueError(
+            f"{_name_of(file)}: Header info length ({size}) is large and may not be safe to load securely."
+        )
     text = _read_exactly(file, size, "array header").decode("utf-8" if magic[6] == 3 else "latin1")
     dtype, fortran, shape, swap = _described(text, file)
     size = dtype.itemsize
@@ -72,11 +76,11 @@ def _read(file, start=b"", max_header_size=_HEADER_MOST):
         raise ValueError(f"{_name_of(file)}: an array of shape {shape} and dtype {dtype} is larger than any memory")
     raw, filled = _a.empty(size, _a.uint8), 0
     bytes_of = memoryview(raw)
-    while filled < size:        # in pieces: the array is the only copy of what it is made of
+    while filled < size:  # in pieces: the array is the only copy of what it is made of
         part = file.read(min(size - filled, _PIECE))
         if not part:
             raise ValueError(f"{_name_of(file)}: EOF: reading array data, expected {size} bytes got {filled}")
-        bytes_of[filled:filled + len(part)] = part
+        bytes_of[filled : filled + len(part)] = part
         filled += len(part)
     made = raw != 0 if dtype == _a.bool else (_swapped(raw, dtype) if swap else raw).view(dtype)
     return made.reshape(shape[::-1]).T if fortran else made.reshape(shape)
@@ -85,13 +89,19 @@ def _read(file, start=b"", max_header_size=_HEADER_MOST):
 def _described(text, file):
     """dtype, order, shape, and whether bytes are the wrong way round."""
     found = _literal(text)
-    if not isinstance(found, dict) or found.keys() != {"descr", "fortran_order", "shape"} or not isinstance(found["fortran_order"], bool):
+    if (
+        not isinstance(found, dict)
+        or found.keys() != {"descr", "fortran_order", "shape"}
+        or not isinstance(found["fortran_order"], bool)
+    ):
         raise ValueError(f"{_name_of(file)}: Header does not contain the correct keys: {text.strip()!r}")
     shape, description = found["shape"], found["descr"]
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError(f"{_name_of(file)}: shape is not valid: {shape!r}")
     if not isinstance(description, str):
-        raise ValueError(f"{_name_of(file)}: structured dtypes are absent here: {description!r}; save an array for each field")
+        raise ValueError(
+            f"{_name_of(file)}: structured dtypes are absent here: {description!r}; save an array for each field"
+        )
     if "O" in description:
         raise ValueError(f"{_name_of(file)} {_NO_OBJECTS}")
     try:
@@ -118,7 +128,7 @@ def _literal(text):
             made = {}
             while tokens[at] != "}":
                 key = value()
-                at += 1                 # the colon
+                at += 1  # the colon
                 made[key] = value()
                 if tokens[at] == ",":
                     at += 1
@@ -141,7 +151,7 @@ def _literal(text):
 
     try:
         made = value()
-    except (IndexError, ValueError, TypeError, RecursionError):
+    except IndexError, ValueError, TypeError, RecursionError:
         return None
     return made if at == len(tokens) else None
 
@@ -191,6 +201,7 @@ def load(file, mmap_mode=None, allow_pickle=False, fix_imports=True, encoding="A
 
 
 # ---- several
+
 
 class NpzFile:
     """The arrays of an archive by name, each read when it is asked for; a context manager."""
@@ -273,7 +284,7 @@ def _save_all(file, arrays, named, compressed):
         file = _path_with(file, ".npz")
     with ZipFile(file, "w", ZIP_DEFLATED if compressed else ZIP_STORED) as archive:
         for name, array in members.items():
-            about = ZipInfo(f"{name}.npy")      # of 1980: the same arrays make the same bytes
+            about = ZipInfo(f"{name}.npy")  # of 1980: the same arrays make the same bytes
             about.compress_type = ZIP_DEFLATED if compressed else ZIP_STORED
             with archive.open(about, "w", force_zip64=True) as member:
                 _write(member, array)

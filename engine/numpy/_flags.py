@@ -8,7 +8,9 @@ class Flags:
     __slots__ = (*_NAMES, "_array")
 
     def __init__(self, array, c_contiguous, f_contiguous, writeable, aligned, owndata):
-        for name, value in zip(self.__slots__, (c_contiguous, f_contiguous, writeable, aligned, owndata, array), strict=True):
+        for name, value in zip(
+            self.__slots__, (c_contiguous, f_contiguous, writeable, aligned, owndata, array), strict=True
+        ):
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name, value):
@@ -30,8 +32,13 @@ class Flags:
         return self.f_contiguous and not self.c_contiguous
 
     _KEYS = {
-        "C": "c_contiguous", "F": "f_contiguous", "W": "writeable", "A": "aligned", "O": "owndata",
-        "CONTIGUOUS": "c_contiguous", "FORTRAN": "f_contiguous",
+        "C": "c_contiguous",
+        "F": "f_contiguous",
+        "W": "writeable",
+        "A": "aligned",
+        "O": "owndata",
+        "CONTIGUOUS": "c_contiguous",
+        "FORTRAN": "f_contiguous",
     }
 
     def __getitem__(self, key):

@@ -1,4 +1,5 @@
-"""Places in grids: open and full grids by slices, joining by index syntax, flat numbers to indices and back, walking all indices."""
+"""Places in grids: open and full grids by slices, joining by index syntax, flat numbers to indices and back, walking
+all indices."""
 
 from vmhost.engine import _array as _a
 from vmhost.engine.numpy._shapes import _count
@@ -7,7 +8,8 @@ _INT64 = _a.dtype(int)
 
 
 class _Grid:
-    """`mgrid[0:5, 0:1:3j]`: coordinates of a grid, full or as one array for each dimension. A complex step is a number of points."""
+    """`mgrid[0:5, 0:1:3j]`: coordinates of a grid, full or as one array for each dimension. A complex step is a number
+    of points."""
 
     def __init__(self, sparse):
         self._sparse = sparse
@@ -19,7 +21,10 @@ class _Grid:
         dtype = _a.result_type(*each) if each else _a.dtype(int)
         rank = len(each)
         if self._sparse:
-            return tuple(one.astype(dtype, copy=False).reshape((1,) * i + (-1,) + (1,) * (rank - 1 - i)) for i, one in enumerate(each))
+            return tuple(
+                one.astype(dtype, copy=False).reshape((1,) * i + (-1,) + (1,) * (rank - 1 - i))
+                for i, one in enumerate(each)
+            )
         made = _a.empty((rank, *(len(one) for one in each)), dtype)
         for i, one in enumerate(each):
             made[i] = one.reshape((-1,) + (1,) * (rank - 1 - i))
@@ -46,7 +51,8 @@ mgrid, ogrid = _Grid(False), _Grid(True)
 
 
 class _Joined:
-    """`r_[1:4, 0, [7, 8]]`: ranges, numbers and arrays joined along an axis. A first item "axis,least rank,place" as in NumPy."""
+    """`r_[1:4, 0, [7, 8]]`: ranges, numbers and arrays joined along an axis. A first item "axis,least rank,place" as in
+    NumPy."""
 
     def __init__(self, axis, rank=1, place=-1):
         self._axis, self._rank, self._place = axis, rank, place
@@ -62,7 +68,7 @@ class _Joined:
                 numbers = [int(part) for part in directive.split(",")]
             except ValueError:
                 raise ValueError(f"unknown special directive {directive!r}") from None
-            axis, rank, place = numbers + [rank, place][len(numbers) - 1:]
+            axis, rank, place = numbers + [rank, place][len(numbers) - 1 :]
         parts, numbers = [], []
         for item in items:
             if isinstance(item, str):
@@ -190,7 +196,7 @@ def unravel_index(indices, shape, order="C"):
         raise TypeError("only int indices permitted")
     size, given = _count(shape), flat
     flat = flat.astype(int)
-    if flat.size and int(flat.view(_a.uint64).max()) >= size:       # a negative one is larger than any size
+    if flat.size and int(flat.view(_a.uint64).max()) >= size:  # a negative one is larger than any size
         wrong = given[(given < 0) | (given >= size)].ravel()[0]
         raise ValueError(f"index {wrong} is out of bounds for array with size {size}")
     places, first = [], 0 if _is_c(order) else len(shape) - 1
@@ -212,7 +218,12 @@ def ravel_multi_index(multi_index, dims, mode="raise", order="C"):
     """The numbers in the flat array of elements at these indices."""
     dims = (dims,) if isinstance(dims, int) else tuple(dims)
     places = [_a.asarray(one) for one in multi_index]
-    if mode == "raise" and order == "C" and len(places) == len(dims) > 1 and all([one.dtype is _INT64 and one.size for one in places]):
+    if (
+        mode == "raise"
+        and order == "C"
+        and len(places) == len(dims) > 1
+        and all([one.dtype is _INT64 and one.size for one in places])
+    ):
         flat = None
         for one, n in zip(places, dims):
             if int(one.view(_a.uint64).max()) >= n:
@@ -232,7 +243,9 @@ def ravel_multi_index(multi_index, dims, mode="raise", order="C"):
         elif how == "clip":
             one = _a.clip(one, 0, n - 1)
         one = one.astype(int, copy=False)
-        if how == "raise" and one.size and int(one.view(_a.uint64).max()) >= n:        # a negative one is larger than any size
+        if (
+            how == "raise" and one.size and int(one.view(_a.uint64).max()) >= n
+        ):  # a negative one is larger than any size
             raise ValueError("invalid entry in coordinates array")
         one = one if step == 1 else one * step
         flat = one if flat is None else flat + one

@@ -9,13 +9,15 @@ def bincount(x, /, weights=None, minlength=0):
     """How often each of 0, 1, 2, ... is in `x`, or the sums of their weights."""
     x = _a.asarray(x)
     if x.ndim != 1:
-        raise ValueError("object too deep for desired array" if x.ndim else "object of too small depth for desired array")
+        raise ValueError(
+            "object too deep for desired array" if x.ndim else "object of too small depth for desired array"
+        )
     if x.dtype.kind not in "iub" and x.size:
         raise TypeError(f"Cannot cast array data from {x.dtype!r} to dtype('int64') according to the rule 'safe'")
     if minlength < 0:
         raise ValueError("'minlength' must not be negative")
     if not x.size:
-        return _a.zeros(minlength, int)     # as NumPy, also with weights
+        return _a.zeros(minlength, int)  # as NumPy, also with weights
     if weights is not None:
         weights = _a.ascontiguousarray(weights, float)
         if weights.shape != x.shape:
@@ -36,6 +38,7 @@ def digitize(x, bins, right=False):
 
 
 # ---- the edges
+
 
 def _limits(a, range):
     if range is not None:
@@ -62,13 +65,13 @@ def _width(name, x, range):
 
     n, spread = x.size, float(x.max()) - float(x.min())
     if name == "sqrt":
-        return spread / n ** 0.5
+        return spread / n**0.5
     if name == "sturges":
         return spread / (float(_a.log2(n)) + 1.0)
     if name == "rice":
         return spread / (2.0 * n ** (1.0 / 3))
     if name == "scott":
-        return (24.0 * 3.141592653589793 ** 0.5 / n) ** (1.0 / 3.0) * float(std(x))
+        return (24.0 * 3.141592653589793**0.5 / n) ** (1.0 / 3.0) * float(std(x))
     if name == "fd":
         high, low = percentile(x, [75, 25])
         return 2.0 * float(high - low) * n ** (-1.0 / 3.0)
@@ -76,7 +79,7 @@ def _width(name, x, range):
         if n <= 2 or not float(std(x)) > 0:
             return 0.0
         scaled = (x - x.mean()) / std(x)
-        skew = abs(float((scaled ** 3).mean())) / (6.0 * (n - 2) / ((n + 1.0) * (n + 3))) ** 0.5
+        skew = abs(float((scaled**3).mean())) / (6.0 * (n - 2) / ((n + 1.0) * (n + 3))) ** 0.5
         return spread / float(1.0 + _a.log2(n) + _a.log2(1.0 + skew))
     if name == "auto":
         return min(max(_width("fd", x, range), _width("sqrt", x, range) / 2), _width("sturges", x, range))
@@ -88,7 +91,7 @@ def _width(name, x, range):
             shares = histogram(x, bins, range)[0] / n
             return float(2 - (n + 1) * shares.dot(shares)) / (spread / bins)
 
-        return spread / min([*_counting(1, max(100, int(n ** 0.5)) + 1)], key=risk)
+        return spread / min([*_counting(1, max(100, int(n**0.5)) + 1)], key=risk)
     raise ValueError(f"{name!r} is not a valid estimator for `bins`")
 
 
@@ -176,7 +179,8 @@ def histogram(a, bins=10, range=None, density=None, weights=None):
 
 
 def histogramdd(sample, bins=10, range=None, density=None, weights=None):
-    """Counts in a grid of bins over points of D dimensions, an (N, D) array or D arrays: (counts, edges of each dimension)."""
+    """Counts in a grid of bins over points of D dimensions, an (N, D) array or D arrays: (counts, edges of each
+    dimension)."""
     from vmhost.engine.numpy._creation import linspace
     from vmhost.engine.numpy._shapes import stack
 

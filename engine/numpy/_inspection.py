@@ -27,7 +27,12 @@ class __array_namespace_info__:
 
     def default_dtypes(self, *, device=None):
         _check(device)
-        return {"real floating": _a.float64, "complex floating": _a.complex128, "integral": _a.int64, "indexing": _a.int64}
+        return {
+            "real floating": _a.float64,
+            "complex floating": _a.complex128,
+            "integral": _a.int64,
+            "indexing": _a.int64,
+        }
 
     def dtypes(self, *, device=None, kind=None):
         """{name: dtype} of the standard's dtypes, of one kind or of several."""

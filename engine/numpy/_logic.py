@@ -18,21 +18,21 @@ def allclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
     return bool(isclose(a, b, rtol, atol, equal_nan).all())
 
 
-EQUAL_BLOCK = 1 << 14       # elements: where two large arrays first differ, what is behind is not looked at
+EQUAL_BLOCK = 1 << 14  # elements: where two large arrays first differ, what is behind is not looked at
 
 
 def array_equal(a1, a2, equal_nan=False):
     """Whether both have one shape and the same elements."""
     try:
         a1, a2 = _a.asarray(a1), _a.asarray(a2)
-    except (TypeError, ValueError):     # what no array can hold
+    except TypeError, ValueError:  # what no array can hold
         return False
     if a1.shape != a2.shape:
         return False
     if a1.size > EQUAL_BLOCK and not equal_nan and a1.flags.c_contiguous and a2.flags.c_contiguous:
         a1, a2 = a1.reshape(-1), a2.reshape(-1)
         for begin in range(0, a1.size, EQUAL_BLOCK):
-            if not (a1[begin:begin + EQUAL_BLOCK] == a2[begin:begin + EQUAL_BLOCK]).all():
+            if not (a1[begin : begin + EQUAL_BLOCK] == a2[begin : begin + EQUAL_BLOCK]).all():
                 return False
         return True
     same = a1 == a2
@@ -47,7 +47,7 @@ def array_equiv(a1, a2):
     try:
         a1, a2 = _a.asarray(a1), _a.asarray(a2)
         broadcast_shapes(a1.shape, a2.shape)
-    except (TypeError, ValueError):
+    except TypeError, ValueError:
         return False
     return bool((a1 == a2).all())
 
@@ -96,7 +96,10 @@ def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
 
         limits = finfo(x.dtype)
         bad, high, low = _a.isnan(x), isposinf(x), isneginf(x)
-        for where, value in ((bad, nan), (high, float(limits.max) if posinf is None else posinf),
-                             (low, float(limits.min) if neginf is None else neginf)):
+        for where, value in (
+            (bad, nan),
+            (high, float(limits.max) if posinf is None else posinf),
+            (low, float(limits.min) if neginf is None else neginf),
+        ):
             x[where] = value if isinstance(value, (int, float)) else _a.broadcast_to(value, x.shape)[where]
     return x if x.ndim else x[()]

@@ -24,7 +24,8 @@ def may_share_memory(a, b, /, max_work=0):
 
 
 def shares_memory(a, b, /, max_work=-1):
-    """Whether there is a byte that belongs to both arrays: each element's place is looked up among those of the other array.
+    """Whether there is a byte that belongs to both arrays: each element's place is looked up among those of the other
+    array.
 
     `max_work`: so many elements at most, else TooHardError."""
     a, b = _a.asarray(a), _a.asarray(b)
@@ -38,7 +39,8 @@ def shares_memory(a, b, /, max_work=-1):
         raise TooHardError("Exceeded max_work")
     starts = _a.sort(_starts(a))
     others = _starts(b)
-    # an element of b reaches b.itemsize bytes: the first element of a that ends behind its start must begin before its end
+    # an element of b reaches b.itemsize bytes: the first element of a that ends behind its start must begin before its
+    # end
     place = _a.searchsorted(starts, others - (a.itemsize - 1))
     found = starts[_a.minimum(place, len(starts) - 1)]
     return bool(((place < len(starts)) & (found < others + b.itemsize)).any())

@@ -70,11 +70,13 @@ def _variance(a, known, axis, ddof, keepdims):
     _a.square(distance, out=distance)
     total = _a.sum(distance, axis, keepdims=keepdims)
     freedom = counts.reshape(total.shape) - ddof
-    return (total / _a.where(freedom > 0, freedom, float("nan"))).astype(a.dtype, copy=False)[()]       # too few values: NaN
+    return (total / _a.where(freedom > 0, freedom, float("nan"))).astype(a.dtype, copy=False)[()]  # too few values: NaN
 
 
 def nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=None, correction=None):
-    return _finish(_a.sqrt(nanvar(a, axis, dtype, None, ddof, keepdims, where=where, mean=mean, correction=correction)), out)
+    return _finish(
+        _a.sqrt(nanvar(a, axis, dtype, None, ddof, keepdims, where=where, mean=mean, correction=correction)), out
+    )
 
 
 def _extreme(reduce, known, worst, a, axis, out, keepdims, initial, where):
@@ -84,7 +86,9 @@ def _extreme(reduce, known, worst, a, axis, out, keepdims, initial, where):
     a, there = _known(a)
     # the mask takes the NaNs out: what is left starts from the least (largest) number
     there = _where_known(there, where)
-    result = reduce(a, axis, keepdims=keepdims, initial=_a.asarray(worst if initial is None else initial, a.dtype), where=there)
+    result = reduce(
+        a, axis, keepdims=keepdims, initial=_a.asarray(worst if initial is None else initial, a.dtype), where=there
+    )
     if initial is None:
         result = _a.where(_a.any(there, axis, keepdims=keepdims), result, _a.asarray(float("nan"), a.dtype))[()]
     return _finish(result, out)

@@ -7,7 +7,10 @@ class errstate:
     def __init__(self, *, call=None, all=None, divide=None, over=None, under=None, invalid=None):
         for name, wanted in (("all", all), ("divide", divide), ("over", over), ("under", under), ("invalid", invalid)):
             if wanted not in (None, "ignore"):
-                raise ValueError(f"errstate({name}={wanted!r}): the engine gives no floating-point warnings; only 'ignore' is accepted")
+                raise ValueError(
+                    f"errstate({name}={wanted!r}): the engine gives no floating-point warnings; only 'ignore' is"
+                    " accepted"
+                )
 
     def __enter__(self):
         return self

@@ -1,15 +1,25 @@
 """numpy.pad: arrays grown at their edges.
 
-The five modes that only move elements are the engine's (`_array._pad`, regions of the raster primitive). The others compute what
-they put there, one dimension after the other, each along all that the earlier ones made, as NumPy does.
+The five modes that only move elements are the engine's (`_array._pad`, regions of the raster primitive). The others
+compute what they put there, one dimension after the other, each along all that the earlier ones made, as NumPy does.
 """
 
 from vmhost.engine import _array as _a
 
 _MOVES = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3, "wrap": 4}
-_OPTIONS = {"constant": "constant_values", "reflect": "reflect_type", "symmetric": "reflect_type", "linear_ramp": "end_values",
-            "maximum": "stat_length", "mean": "stat_length", "median": "stat_length", "minimum": "stat_length", "edge": None,
-            "wrap": None, "empty": None}
+_OPTIONS = {
+    "constant": "constant_values",
+    "reflect": "reflect_type",
+    "symmetric": "reflect_type",
+    "linear_ramp": "end_values",
+    "maximum": "stat_length",
+    "mean": "stat_length",
+    "median": "stat_length",
+    "minimum": "stat_length",
+    "edge": None,
+    "wrap": None,
+    "empty": None,
+}
 
 
 def _pairs(value, rank):
@@ -55,7 +65,9 @@ def pad(array, pad_width, mode="constant", **kwargs):
         values = _pairs(0 if option is None else option, array.ndim)
         if len({value for pair in values for value in pair}) > 1:
             return _each_axis(array, widths, values, _constants)
-        return _a._pad(array, before, shape, _MOVES["constant"], _a.asarray(values[0][0] if values else 0, array.dtype).item())
+        return _a._pad(
+            array, before, shape, _MOVES["constant"], _a.asarray(values[0][0] if values else 0, array.dtype).item()
+        )
     for axis, (n, pair) in enumerate(zip(array.shape, widths)):
         if n == 0 and any(pair):
             raise ValueError(f"can't extend empty axis {axis} using modes other than 'constant' or 'empty'")
@@ -72,7 +84,8 @@ def pad(array, pad_width, mode="constant", **kwargs):
 
 
 def _each_axis(array, widths, options, edges):
-    """`edges(array, widths of an axis, its option)` sees that axis as the first one, and returns what to put before and behind."""
+    """`edges(array, widths of an axis, its option)` sees that axis as the first one, and returns what to put before and
+    behind."""
     from vmhost.engine.numpy._shapes import moveaxis
 
     for axis, (pair, option) in enumerate(zip(widths, options)):
@@ -90,13 +103,16 @@ def _constants(lines, widths, values):
 def _ramps(lines, widths, ends):
     from vmhost.engine.numpy._creation import linspace
 
-    front, back = (linspace(end, edge, width, endpoint=False, dtype=lines.dtype)
-                   for end, edge, width in zip(ends, (lines[0], lines[-1]), widths))
+    front, back = (
+        linspace(end, edge, width, endpoint=False, dtype=lines.dtype)
+        for end, edge, width in zip(ends, (lines[0], lines[-1]), widths)
+    )
     return front, back[::-1]
 
 
 def _with_statistics(array, before, shape, mode, lengths):
-    """`array` in the middle, around it what its lines' ends (of `lengths`, None: the whole lines) have for a mean or the like."""
+    """`array` in the middle, around it what its lines' ends (of `lengths`, None: the whole lines) have for a mean or
+    the like."""
     from vmhost.engine.numpy._quantiles import median
 
     function = {"maximum": _a.max, "minimum": _a.min, "mean": _a.mean, "median": median}[mode]
@@ -108,7 +124,10 @@ def _with_statistics(array, before, shape, mode, lengths):
             if mode in ("maximum", "minimum") and not (front and back):
                 raise ValueError("stat_length of 0 yields no value for padding")
             stop, found = start + length, None
-            for ends, edge in ((slice(start, start + front), slice(start)), (slice(stop - back, stop), slice(stop, None))):
+            for ends, edge in (
+                (slice(start, start + front), slice(start)),
+                (slice(stop - back, stop), slice(stop, None)),
+            ):
                 if found is None or not front == back == length:
                     filled[axis] = ends
                     found = function(made[tuple(filled)], axis=axis, keepdims=True)
@@ -121,29 +140,31 @@ def _with_statistics(array, before, shape, mode, lengths):
 
 
 def _reflections(lines, widths, with_edge):
-    """Odd ones: turned around the edge's value. What is wider than the lines reflects what the reflections before made."""
+    """Odd ones: turned around the edge's value. What is wider than the lines reflects what the reflections before
+    made."""
     length, (front, back) = len(lines), widths
     if length == 1:
         return (_a.broadcast_to(lines, (width, *lines.shape[1:])) for width in widths)
     period = length if with_edge else length - 1
     whole = _a.empty((front + length + back, *lines.shape[1:]), lines.dtype)
-    start, stop = front, front + length         # of what is filled
+    start, stop = front, front + length  # of what is filled
     whole[start:stop] = lines
     while start > 0 or stop < len(whole):
         reach = (stop - start - (not with_edge)) // period * period
         first = start + (not with_edge)
         count = min(reach, start)
-        whole[start - count:start] = 2 * whole[start:start + 1] - whole[first:first + count][::-1]
+        whole[start - count : start] = 2 * whole[start : start + 1] - whole[first : first + count][::-1]
         start -= count
         last = stop - (not with_edge)
         count = min(reach, len(whole) - stop)
-        whole[stop:stop + count] = 2 * whole[stop - 1:stop] - whole[last - count:last][::-1]
+        whole[stop : stop + count] = 2 * whole[stop - 1 : stop] - whole[last - count : last][::-1]
         stop += count
-    return whole[:front], whole[front + length:]
+    return whole[:front], whole[front + length :]
 
 
 def _by_function(array, widths, function, options):
-    """`function(vector, widths, axis, options)` fills the edges of every vector of the grown array, an axis after the other."""
+    """`function(vector, widths, axis, options)` fills the edges of every vector of the grown array, an axis after the
+    other."""
     from itertools import product
 
     from vmhost.engine.numpy._shapes import moveaxis

@@ -9,7 +9,8 @@ from vmhost.engine.numpy._shapes import atleast_1d, trim_zeros
 
 
 class poly1d:
-    """The polynomial with these coefficients, the highest power first, or (`r`) with these roots; `variable` is its name in print."""
+    """The polynomial with these coefficients, the highest power first, or (`r`) with these roots; `variable` is its
+    name in print."""
 
     __hash__ = None
 
@@ -31,7 +32,7 @@ class poly1d:
 
     @coeffs.setter
     def coeffs(self, value):
-        if value is not self._coefficients:         # which `p.coeffs += 1` sets again
+        if value is not self._coefficients:  # which `p.coeffs += 1` sets again
             raise AttributeError("Cannot set attribute")
 
     c = coef = coefficients = coeffs
@@ -61,7 +62,9 @@ class poly1d:
             number = _text(coefficient)
             if number == "0" and self.order:
                 continue
-            terms.append(number + ("" if power == 0 else f" {self.variable}" if power == 1 else f" {self.variable}**{power}"))
+            terms.append(
+                number + ("" if power == 0 else f" {self.variable}" if power == 1 else f" {self.variable}**{power}")
+            )
         return _with_raised_powers(" + ".join(terms).replace("+ -", "- ") if terms else "0")
 
     def __len__(self):
@@ -100,10 +103,16 @@ class poly1d:
         return poly1d(_polynomials.polysub(self.coeffs, poly1d(other).coeffs))
 
     def __rsub__(self, other):
-        return other - self.coeffs if isinstance(other, _a.ndarray) else poly1d(_polynomials.polysub(poly1d(other).coeffs, self.coeffs))
+        return (
+            other - self.coeffs
+            if isinstance(other, _a.ndarray)
+            else poly1d(_polynomials.polysub(poly1d(other).coeffs, self.coeffs))
+        )
 
     def __mul__(self, other):
-        return poly1d(self.coeffs * other if isscalar(other) else _polynomials.polymul(self.coeffs, poly1d(other).coeffs))
+        return poly1d(
+            self.coeffs * other if isscalar(other) else _polynomials.polymul(self.coeffs, poly1d(other).coeffs)
+        )
 
     def __rmul__(self, other):
         return other * self.coeffs if isinstance(other, _a.ndarray) else self * other
@@ -149,7 +158,7 @@ def _with_raised_powers(text, most=70):
     """`x**2` with the 2 in a line above, in pairs of lines of so many characters."""
     above, below, made, end = "", "", " ", 0
     for found in re.finditer(r"\*\*([0-9]*)", text):
-        power, before = found[1], text[end:found.start()]
+        power, before = found[1], text[end : found.start()]
         end = found.end()
         upper, lower = " " * (len(before) - 1) + power, before + " " * (len(power) - 1)
         if len(below) + len(lower) > most or len(above) + len(upper) > most:

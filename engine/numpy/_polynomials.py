@@ -8,6 +8,7 @@ from vmhost.engine.numpy._shapes import atleast_1d
 
 def _of_poly1d_too(function):
     """The function, which takes poly1d as well: one among the arguments makes the results such."""
+
     @wraps(function)
     def either(*args, **options):
         for argument in args:
@@ -70,7 +71,7 @@ def roots(p):
     if not len(places):
         return _a.asarray([])
     trailing = len(p) - int(places[-1]) - 1
-    p = p[int(places[0]):int(places[-1]) + 1]
+    p = p[int(places[0]) : int(places[-1]) + 1]
     if p.dtype.kind not in "fc":
         p = p.astype(float)
     found = _a.zeros(0)
@@ -99,7 +100,7 @@ def polyint(p, m=1, k=None):
         raise ValueError("k must be a scalar or a rank-1 array of length 1 or >m.")
     p = _a.asarray(p)
     for i in range(m):
-        p = _a.concatenate((p / _a.arange(len(p), 0, -1), constants[i:i + 1]))
+        p = _a.concatenate((p / _a.arange(len(p), 0, -1), constants[i : i + 1]))
     return p
 
 
@@ -154,7 +155,7 @@ def polydiv(u, v):
     for k in range(len(u) - len(v) + 1):
         factor = scale * rest[k]
         quotient[k] = factor
-        rest[k:k + len(v)] -= factor * v
+        rest[k : k + len(v)] -= factor * v
     while len(rest) > 1 and bool(_a.absolute(rest[0]) <= 1e-8):
         rest = rest[1:]
     return quotient, rest

@@ -1,8 +1,8 @@
 """Arrays in words, exactly as NumPy prints them: `repr`, `str`, `array2string`, and the printing options.
 
-Numbers are printed with the fewest digits that tell them apart (`vmhost.engine._array._shortest`), cut off at `precision` by correct
-rounding, and padded so that decimal points stand in one column. The rules are those of NumPy's arrayprint.
-"""
+Numbers are printed with the fewest digits that tell them apart (`vmhost.engine._array._shortest`), cut off at
+`precision` by correct rounding, and padded so that decimal points stand in one column. The rules are those of NumPy's
+arrayprint."""
 
 import struct
 from contextlib import contextmanager
@@ -10,26 +10,61 @@ from contextlib import contextmanager
 from vmhost.engine import _array
 
 _options = {
-    "edgeitems": 3, "threshold": 1000, "floatmode": "maxprec", "precision": 8, "suppress": False, "linewidth": 75,
-    "nanstr": "nan", "infstr": "inf", "sign": "-", "formatter": None, "legacy": False, "override_repr": None,
+    "edgeitems": 3,
+    "threshold": 1000,
+    "floatmode": "maxprec",
+    "precision": 8,
+    "suppress": False,
+    "linewidth": 75,
+    "nanstr": "nan",
+    "infstr": "inf",
+    "sign": "-",
+    "formatter": None,
+    "legacy": False,
+    "override_repr": None,
 }
 _FLOAT_MODES = ("fixed", "unique", "maxprec", "maxprec_equal")
 # decimal digits that a dtype surely holds: beyond them arrays are printed with exponents
 _PRECISION = {"float16": 3, "float32": 6, "float64": 15}
-_UNNAMED = ("bool", "int64", "float64", "complex128")       # what literals of Python make
+_UNNAMED = ("bool", "int64", "float64", "complex128")  # what literals of Python make
 
 
 # ---- options
 
-def set_printoptions(precision=None, threshold=None, edgeitems=None, linewidth=None, suppress=None, nanstr=None, infstr=None,
-                     formatter=None, sign=None, floatmode=None, *, legacy=None, override_repr=None):
-    """Sets how arrays are printed in this interpreter; None leaves an option as it is, but `formatter` back to the usual one."""
+
+def set_printoptions(
+    precision=None,
+    threshold=None,
+    edgeitems=None,
+    linewidth=None,
+    suppress=None,
+    nanstr=None,
+    infstr=None,
+    formatter=None,
+    sign=None,
+    floatmode=None,
+    *,
+    legacy=None,
+    override_repr=None,
+):
+    """Sets how arrays are printed in this interpreter; None leaves an option as it is, but `formatter` back to the
+    usual one."""
     given = {
-        "precision": precision, "threshold": threshold, "edgeitems": edgeitems, "linewidth": linewidth, "suppress": suppress,
-        "nanstr": nanstr, "infstr": infstr, "sign": sign, "floatmode": floatmode,
+        "precision": precision,
+        "threshold": threshold,
+        "edgeitems": edgeitems,
+        "linewidth": linewidth,
+        "suppress": suppress,
+        "nanstr": nanstr,
+        "infstr": infstr,
+        "sign": sign,
+        "floatmode": floatmode,
     }
     if legacy:
-        raise ValueError(f"legacy printing option {legacy!r}: arrays are printed as today's NumPy prints them; expected None or False")
+        raise ValueError(
+            f"legacy printing option {legacy!r}: arrays are printed as today's NumPy prints them; expected None or"
+            " False"
+        )
     if floatmode is not None and floatmode not in _FLOAT_MODES:
         raise ValueError(f"floatmode option must be one of {', '.join(repr(mode) for mode in _FLOAT_MODES)}")
     if sign is not None and sign not in (" ", "+", "-"):
@@ -55,6 +90,7 @@ def printoptions(*args, **kwargs):
 
 # ---- digits
 
+
 def _split(shortest):
     """(is negative, digits without leading or trailing zeros, power of ten of the first digit) of "-1.25e-03"."""
     negative = shortest.startswith("-")
@@ -77,7 +113,7 @@ def _positional(value, shortest, precision, unique, sign):
         negative, digits, power = _split(shortest)
         if power >= 0:
             digits = digits.ljust(power + 1, "0")
-            whole, fraction = digits[:power + 1], digits[power + 1:]
+            whole, fraction = digits[: power + 1], digits[power + 1 :]
         else:
             whole, fraction = "0", "0" * (-power - 1) + digits if digits else ""
         if precision is not None and len(fraction) > precision:
@@ -134,7 +170,8 @@ def _float_words(array, options, sign=None):
     if sizes:
         largest, least = max(sizes), min(sizes)
         scientific = largest >= 10.0 ** min(8, _PRECISION[array.dtype.name]) or (
-            not options["suppress"] and (least < _rounded(0.0001, array) or _rounded(largest / least, array) > 1000.0))
+            not options["suppress"] and (least < _rounded(0.0001, array) or _rounded(largest / least, array) > 1000.0)
+        )
     left = right = 0
     exponent_size = -1
     if finite and scientific:
@@ -160,9 +197,11 @@ def _float_words(array, options, sign=None):
             words.append(_special(value, sign, options).rjust(left + right + 1))
         elif scientific:
             whole, fraction, exponent = next(ready)
-            if len(fraction) < precision:       # digits beyond the shortest are those of the exact value
+            if len(fraction) < precision:  # digits beyond the shortest are those of the exact value
                 whole, fraction, exponent = _scientific(value, "", precision, False, sign)
-            words.append(f"{whole.rjust(left)}.{fraction.ljust(precision, '0')}e{exponent[0]}{exponent[1:].zfill(exponent_size)}")
+            words.append(
+                f"{whole.rjust(left)}.{fraction.ljust(precision, '0')}e{exponent[0]}{exponent[1:].zfill(exponent_size)}"
+            )
         else:
             whole, fraction = next(ready)
             if mode == "maxprec_equal" and len(fraction) < right:
@@ -174,7 +213,7 @@ def _float_words(array, options, sign=None):
 def _complex_words(array, options):
     real = _float_words(_contiguous(array.real), options)
     imaginary = _float_words(_contiguous(array.imag), options, sign="+")
-    return [a + b.rstrip() + "j" + b[len(b.rstrip()):] for a, b in zip(real, imaginary)]
+    return [a + b.rstrip() + "j" + b[len(b.rstrip()) :] for a, b in zip(real, imaginary)]
 
 
 def _contiguous(array):
@@ -198,8 +237,13 @@ def _bool_words(array):
     return [true if value else "False" for value in array.ravel().tolist()]
 
 
-_FORMATTER_KEYS = {"b": ("bool",), "i": ("int", "int_kind"), "u": ("int", "int_kind"), "f": ("float", "float_kind"),
-                   "c": ("complexfloat", "complex_kind")}
+_FORMATTER_KEYS = {
+    "b": ("bool",),
+    "i": ("int", "int_kind"),
+    "u": ("int", "int_kind"),
+    "f": ("float", "float_kind"),
+    "c": ("complexfloat", "complex_kind"),
+}
 
 
 def _words(array, options):
@@ -216,6 +260,7 @@ def _words(array, options):
 
 
 # ---- layout
+
 
 def _corners(array, edge, axis=0):
     """Only the first and last `edge` elements of each dimension that has more than twice as many."""
@@ -254,7 +299,7 @@ class _Layout:
         else:
             end = self.separator.rstrip() + "\n" * (len(self.shape) - axis - 1)
             text = end.join(indent + piece for piece in inner)
-        return f"[{text[len(indent):]}]"
+        return f"[{text[len(indent) :]}]"
 
     def _row(self, words, dots_at, indent, width):
         width -= max(len(self.separator.rstrip()), 1)
@@ -277,12 +322,32 @@ def _array2string(array, options, separator, prefix):
     return layout.lines(0, " " * (len(prefix) + 1), options["linewidth"])
 
 
-def array2string(a, max_line_width=None, precision=None, suppress_small=None, separator=" ", prefix="", *, formatter=None,
-                 threshold=None, edgeitems=None, sign=None, floatmode=None, suffix="", legacy=None):
+def array2string(
+    a,
+    max_line_width=None,
+    precision=None,
+    suppress_small=None,
+    separator=" ",
+    prefix="",
+    *,
+    formatter=None,
+    threshold=None,
+    edgeitems=None,
+    sign=None,
+    floatmode=None,
+    suffix="",
+    legacy=None,
+):
     """The elements as text in brackets, as `numpy.array2string`."""
     given = {
-        "linewidth": max_line_width, "precision": precision, "suppress": suppress_small, "formatter": formatter,
-        "threshold": threshold, "edgeitems": edgeitems, "sign": sign, "floatmode": floatmode,
+        "linewidth": max_line_width,
+        "precision": precision,
+        "suppress": suppress_small,
+        "formatter": formatter,
+        "threshold": threshold,
+        "edgeitems": edgeitems,
+        "sign": sign,
+        "floatmode": floatmode,
     }
     options = _options | {name: value for name, value in given.items() if value is not None}
     options["linewidth"] -= len(suffix)
@@ -358,6 +423,7 @@ def array_repr(arr, max_line_width=None, precision=None, suppress_small=None):
 
 # ---- single numbers
 
+
 def _as_float(x):
     x = _array.asarray(x)
     if x.dtype.kind != "f":
@@ -366,7 +432,8 @@ def _as_float(x):
 
 
 def _trimmed(whole, fraction, trim):
-    """"whole.fraction" after one of the ways of `trim`: "k" as it is, "." without zeros at the end, "0" with one, "-" without the point."""
+    """ "whole.fraction" after one of the ways of `trim`: "k" as it is, "." without zeros at the end, "0" with one, "-"
+    without the point."""
     if trim not in ("k", ".", "0", "-"):
         raise TypeError(f"if supplied, trim must be 'k', '.', '0' or '-' found `{trim}`")
     if trim != "k":
@@ -386,8 +453,17 @@ def _padded(text, pad_left, pad_right):
     return whole + point + fraction
 
 
-def format_float_positional(x, precision=None, unique=True, fractional=True, trim="k", sign=False, pad_left=None, pad_right=None,
-                            min_digits=None):
+def format_float_positional(
+    x,
+    precision=None,
+    unique=True,
+    fractional=True,
+    trim="k",
+    sign=False,
+    pad_left=None,
+    pad_right=None,
+    min_digits=None,
+):
     """A number without an exponent; `precision`: digits behind the point, or in all without `fractional`."""
     value, shortest = _as_float(x)
     if not _is_finite(value):
@@ -402,7 +478,7 @@ def format_float_positional(x, precision=None, unique=True, fractional=True, tri
     text = f"{abs(value):.{max(behind, 0)}f}" if behind >= 0 else f"{round(abs(value), behind):.0f}"
     whole, _, fraction = text.partition(".")
     cut = behind < len(digits) - 1 - power
-    if unique and not (cut and float(text) < abs(value)):       # zeros that stand for digits cut off are shown
+    if unique and not (cut and float(text) < abs(value)):  # zeros that stand for digits cut off are shown
         fraction = fraction.rstrip("0")
     if min_digits is not None:
         fraction = fraction.ljust(min_digits if fractional else min_digits - 1 - power, "0")
@@ -410,7 +486,9 @@ def format_float_positional(x, precision=None, unique=True, fractional=True, tri
     return _padded(sign + _trimmed(whole, fraction, trim), pad_left, pad_right)
 
 
-def format_float_scientific(x, precision=None, unique=True, trim="k", sign=False, pad_left=None, exp_digits=None, min_digits=None):
+def format_float_scientific(
+    x, precision=None, unique=True, trim="k", sign=False, pad_left=None, exp_digits=None, min_digits=None
+):
     """A number with an exponent; `precision`: digits behind the point."""
     value, shortest = _as_float(x)
     if not _is_finite(value):

@@ -24,16 +24,20 @@ def vdot(a, b, /):
 
 def _core(name, signature, size, other):
     if size != other:
-        raise ValueError(f"{name}: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature {signature} "
-                         f"(size {other} is different from {size})")
+        raise ValueError(
+            f"{name}: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature {signature} "
+            f"(size {other} is different from {size})"
+        )
 
 
 def _as_vectors(name, *arrays):
     made = [_a.asarray(array) for array in arrays]
     for i, array in enumerate(made):
         if array.ndim == 0:
-            raise ValueError(f"{name}: Input operand {i} does not have enough dimensions (has 0, gufunc core with signature "
-                             "(n),(n)->() requires 1)")
+            raise ValueError(
+                f"{name}: Input operand {i} does not have enough dimensions (has 0, gufunc core with signature "
+                "(n),(n)->() requires 1)"
+            )
     return made
 
 
@@ -47,8 +51,10 @@ def _cores_last(axes, *arrays_and_counts):
     if not isinstance(axes, list):
         raise TypeError("axes should be a list.")
     if len(axes) not in (len(arrays), len(arrays) + 1):
-        raise ValueError(f"axes should be a list with an entry for all {len(arrays)} inputs and outputs; entries for outputs can only be "
-                         "omitted if none of them has core axes.")
+        raise ValueError(
+            f"axes should be a list with an entry for all {len(arrays)} inputs and outputs; entries for outputs can"
+            " only be omitted if none of them has core axes."
+        )
     named = [entry if isinstance(entry, tuple) else (entry,) for entry in axes]
     return [moveaxis(array, entry, tuple(range(-count, 0))) for (array, count), entry in zip(arrays_and_counts, named)]
 
@@ -63,14 +69,20 @@ def _core_placed(axes, result, inputs):
     return moveaxis(result, -1, entry[0] if isinstance(entry, tuple) else entry)
 
 
-ROWS_LONG = 32          # from this length on, products of matrices of one row and one column are faster than sums of products
+ROWS_LONG = 32  # from this length on, products of matrices of one row and one column are faster than sums of products
 
 
 def vecdot(x1, x2, /, out=None, *, axis=None, axes=None, keepdims=False, dtype=None):
-    """Sums of products of the vectors along `axis` (the last one), the first one conjugated; `axes` names one for each input."""
+    """Sums of products of the vectors along `axis` (the last one), the first one conjugated; `axes` names one for each
+    input."""
     if axis is axes is dtype is out is None and not keepdims:
         x1, x2 = _a.asarray(x1), _a.asarray(x2)
-        if x1.ndim > 1 and x2.ndim > 1 and x1.dtype.kind == x2.dtype.kind == "f" and x1.shape[-1] == x2.shape[-1] < ROWS_LONG:
+        if (
+            x1.ndim > 1
+            and x2.ndim > 1
+            and x1.dtype.kind == x2.dtype.kind == "f"
+            and x1.shape[-1] == x2.shape[-1] < ROWS_LONG
+        ):
             return (x1 * x2).sum(-1)
     from vmhost.engine.numpy._shapes import expand_dims
 
@@ -106,8 +118,11 @@ def matvec(x1, x2, /, out=None, *, axes=None, dtype=None):
     if x2.ndim == 1 and axes is dtype is out is None and x1.ndim >= 2 and x1.shape[-1] == x2.shape[0]:
         return _a.matmul(x1, x2)
     if x1.ndim < 2 or x2.ndim < 1:
-        raise ValueError(f"matvec: Input operand {int(x1.ndim >= 2)} does not have enough dimensions (has "
-                         f"{x1.ndim if x1.ndim < 2 else 0}, gufunc core with signature (m,n),(n)->(m) requires {2 if x1.ndim < 2 else 1})")
+        raise ValueError(
+            f"matvec: Input operand {int(x1.ndim >= 2)} does not have enough dimensions (has"
+            f" {x1.ndim if x1.ndim < 2 else 0}, gufunc core with signature (m,n),(n)->(m) requires"
+            f" {2 if x1.ndim < 2 else 1})"
+        )
     x1, x2 = _cores_last(axes, (x1, 2), (x2, 1))
     _core("matvec", "(m,n),(n)->(m)", x1.shape[-1], x2.shape[-1])
     if dtype is not None:
@@ -121,8 +136,11 @@ def vecmat(x1, x2, /, out=None, *, axes=None, dtype=None):
     """Each vector of `x1`, conjugated, times the matrix of `x2`."""
     x1, x2 = _a.asarray(x1), _a.asarray(x2)
     if x1.ndim < 1 or x2.ndim < 2:
-        raise ValueError(f"vecmat: Input operand {int(x1.ndim >= 1)} does not have enough dimensions (has "
-                         f"{0 if x1.ndim < 1 else x2.ndim}, gufunc core with signature (n),(n,m)->(m) requires {1 if x1.ndim < 1 else 2})")
+        raise ValueError(
+            f"vecmat: Input operand {int(x1.ndim >= 1)} does not have enough dimensions (has"
+            f" {0 if x1.ndim < 1 else x2.ndim}, gufunc core with signature (n),(n,m)->(m) requires"
+            f" {1 if x1.ndim < 1 else 2})"
+        )
     x1, x2 = _cores_last(axes, (x1, 1), (x2, 2))
     _core("vecmat", "(n),(n,m)->(m)", x1.shape[-1], x2.shape[-2])
     if dtype is not None:
@@ -135,8 +153,10 @@ def _cast(name, dtype, *operands, casting="same_kind"):
     """The operands of a product in the dtype that its argument `dtype` names."""
     for i, operand in enumerate(operands):
         if not _a.can_cast(operand.dtype, dtype, casting):
-            raise TypeError(f"Cannot cast ufunc '{name}' input {i} from {operand.dtype!r} to {_a.dtype(dtype)!r} with casting rule "
-                            f"'{casting}'")
+            raise TypeError(
+                f"Cannot cast ufunc '{name}' input {i} from {operand.dtype!r} to {_a.dtype(dtype)!r} with casting rule "
+                f"'{casting}'"
+            )
     return [operand.astype(dtype, copy=False) for operand in operands]
 
 
@@ -145,8 +165,10 @@ def matmul(x1, x2, /, out=None, *, axes=None, axis=None, casting="same_kind", or
     from vmhost.engine.numpy._shapes import moveaxis
 
     if axis is not None:
-        raise TypeError("matmul: axis can only be used with a single shared core dimension, not with the 3 distinct ones implied by signature "
-                        "(n?,k),(k,m?)->(n?,m?).")
+        raise TypeError(
+            "matmul: axis can only be used with a single shared core dimension, not with the 3 distinct ones implied by"
+            " signature (n?,k),(k,m?)->(n?,m?)."
+        )
     operands = [_a.asarray(x1), _a.asarray(x2)]
     if dtype is not None:
         operands = _cast("matmul", dtype, *operands, casting=casting)
@@ -157,15 +179,22 @@ def matmul(x1, x2, /, out=None, *, axes=None, axis=None, casting="same_kind", or
         if not isinstance(axes, list):
             raise TypeError("axes should be a list.")
         if len(axes) != 3:
-            raise ValueError("axes should be a list with an entry for all 3 inputs and outputs; entries for outputs can only be omitted if none "
-                             "of them has core axes.")
+            raise ValueError(
+                "axes should be a list with an entry for all 3 inputs and outputs; entries for outputs can only be"
+                " omitted if none of them has core axes."
+            )
         for i, (entry, count) in enumerate(zip(axes, counts)):
             if not isinstance(entry, tuple):
                 if count != 1:
-                    raise _a.AxisError(f"matmul: operand {i} has {count} core dimensions, but the axes item is a single integer.")
+                    raise _a.AxisError(
+                        f"matmul: operand {i} has {count} core dimensions, but the axes item is a single integer."
+                    )
                 entry = (entry,)
             if len(entry) != count:
-                raise _a.AxisError(f"matmul: operand {i} has {count} core dimensions, but {len(entry)} dimensions are specified by axes tuple.")
+                raise _a.AxisError(
+                    f"matmul: operand {i} has {count} core dimensions, but {len(entry)} dimensions are specified by"
+                    " axes tuple."
+                )
             for k, one in enumerate(entry):
                 if i < 2 and not -operands[i].ndim <= one < operands[i].ndim:
                     raise _a.AxisError(f"axis {one} is out of bounds for array of dimension {operands[i].ndim}")
@@ -191,7 +220,10 @@ def tensordot(a, b, axes=2):
         first, second = list(range(-axes, 0)), list(range(axes))
     else:
         first, second = axes
-        first, second = [first] if isinstance(first, int) else list(first), [second] if isinstance(second, int) else list(second)
+        first, second = (
+            [first] if isinstance(first, int) else list(first),
+            [second] if isinstance(second, int) else list(second),
+        )
     first, second = [axis % a.ndim for axis in first], [axis % b.ndim for axis in second]
     if len(first) != len(second) or any(a.shape[i] != b.shape[j] for i, j in zip(first, second)):
         raise ValueError("shape-mismatch for sum")
@@ -235,9 +267,11 @@ def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
         axisa = axisb = axisc = axis
     a, b = moveaxis(_a.asarray(a), axisa, 0), moveaxis(_a.asarray(b), axisb, 0)
     if len(a) != 3 or len(b) != 3:
-        raise ValueError(f"Both input arrays must be (arrays of) 3-dimensional vectors, but they are {len(a)} and "
-                         f"{len(b)} dimensional instead.")
-    a, b = _a.ascontiguousarray(a), _a.ascontiguousarray(b)         # each component side by side
+        raise ValueError(
+            f"Both input arrays must be (arrays of) 3-dimensional vectors, but they are {len(a)} and "
+            f"{len(b)} dimensional instead."
+        )
+    a, b = _a.ascontiguousarray(a), _a.ascontiguousarray(b)  # each component side by side
     parts = [a[i] * b[j] - a[j] * b[i] for i, j in ((1, 2), (2, 0), (0, 1))]
     return _a.ascontiguousarray(moveaxis(stack(parts, 0), 0, axisc))
 

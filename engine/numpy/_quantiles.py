@@ -1,7 +1,7 @@
 """Medians and quantiles, with and without NaNs: sorting along the axes, then picking between two neighbours.
 
-Methods of `quantile` after Hyndman and Fan, "Sample quantiles in statistical packages", The American Statistician 50 (1996).
-"""
+Methods of `quantile` after Hyndman and Fan, "Sample quantiles in statistical packages", The American Statistician 50
+(1996)."""
 
 from vmhost.engine import _array as _a
 from vmhost.engine.numpy._sets import SELECTED_MOST, partitioned
@@ -15,8 +15,8 @@ def _last(a, axis):
         return a.reshape(-1)
     axes = _axes(axis, a.ndim, "axis" if isinstance(axis, (tuple, list)) else None)
     a = moveaxis(a, axes, tuple(range(-len(axes), 0)))
-    rest = a.shape[:a.ndim - len(axes)]
-    return a.reshape(*rest, _count(a.shape[len(rest):]))
+    rest = a.shape[: a.ndim - len(axes)]
+    return a.reshape(*rest, _count(a.shape[len(rest) :]))
 
 
 def _with_nans(result, ordered):
@@ -36,7 +36,7 @@ def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
     count = rows.shape[-1]
     # the largest one, too, which is NaN if there is one
     ordered = partitioned(rows, ((count - 1) // 2, count // 2, count - 1)) if count else rows
-    middle = ordered[..., max(count - 1, 0) // 2:count // 2 + 1]
+    middle = ordered[..., max(count - 1, 0) // 2 : count // 2 + 1]
     result = _with_nans(_a.mean(middle, -1), ordered)
     return _finish(_keep(result, a, axis) if keepdims else result, out)
 
@@ -60,10 +60,23 @@ def nanmedian(a, axis=None, out=None, overwrite_input=False, keepdims=False):
 
 # The place of the quantile q among n sorted values, from 0 on: n*q + alpha + q*(1 - alpha - beta) - 1
 _CONTINUOUS = {
-    "interpolated_inverted_cdf": (0, 1), "hazen": (0.5, 0.5), "weibull": (0, 0), "median_unbiased": (1 / 3, 1 / 3),
+    "interpolated_inverted_cdf": (0, 1),
+    "hazen": (0.5, 0.5),
+    "weibull": (0, 0),
+    "median_unbiased": (1 / 3, 1 / 3),
     "normal_unbiased": (3 / 8, 3 / 8),
 }
-_METHODS = ("inverted_cdf", "averaged_inverted_cdf", "closest_observation", *_CONTINUOUS, "linear", "lower", "higher", "midpoint", "nearest")
+_METHODS = (
+    "inverted_cdf",
+    "averaged_inverted_cdf",
+    "closest_observation",
+    *_CONTINUOUS,
+    "linear",
+    "lower",
+    "higher",
+    "midpoint",
+    "nearest",
+)
 
 
 def _place(n, q, method):
@@ -99,8 +112,8 @@ def _pick(ordered, places):
 
 
 def _quantiles(ordered, known, q, method, weak):
-    """For each of `q` (1-d) the quantile of each sorted row, in a new last dimension. `known`: how many values of a row count, an int
-    or an array with a dimension of size 1 at the end."""
+    """For each of `q` (1-d) the quantile of each sorted row, in a new last dimension. `known`: how many values of a row
+    count, an int or an array with a dimension of size 1 at the end."""
     place, share = _place(known, q, method)
     integral = q.dtype.kind in "iub" and method == "linear"
     place = _a.asarray(place)

@@ -1,8 +1,9 @@
-"""`numpy.random`'s old interface: RandomState over the Mersenne Twister, and the functions of one that all code of a VM shares.
+"""`numpy.random`'s old interface: RandomState over the Mersenne Twister, and the functions of one that all code of a VM
+shares.
 
-Draws what NumPy draws for the same seed: words and integers exactly, floating numbers to rounding. The twister is that of Python's module
-`random`. New code takes a Generator of `default_rng(seed)`, which is faster and has more distributions.
-"""
+Draws what NumPy draws for the same seed: words and integers exactly, floating numbers to rounding. The twister is that
+of Python's module `random`. New code takes a Generator of `default_rng(seed)`, which is faster and has more
+distributions."""
 
 from math import exp, floor, lgamma, log, sqrt
 from operator import index
@@ -45,7 +46,8 @@ def _checked(values, right, sentence):
 
 
 class RandomState:
-    """Random numbers of the old interface for a seed: a number from 0 to 2**32 - 1, a list of these, or None for any."""
+    """Random numbers of the old interface for a seed: a number from 0 to 2**32 - 1, a list of these, or None for
+    any."""
 
     def __init__(self, seed=None):
         self._twister = Random()
@@ -55,7 +57,7 @@ class RandomState:
         return "RandomState(MT19937)"
 
     def seed(self, seed=None):
-        self._kept = None           # the second normal number of a pair
+        self._kept = None  # the second normal number of a pair
         if seed is None:
             self._twister.seed()
             return
@@ -68,7 +70,10 @@ class RandomState:
             if words.size == 0:
                 raise ValueError("Seed must be non-empty") from None
             if words.dtype.kind not in "biu":
-                raise TypeError(f"Cannot cast {'array data' if words.ndim else 'scalar'} from {words.dtype!r} to dtype('int64') according to the rule 'safe'") from None
+                raise TypeError(
+                    f"Cannot cast {'array data' if words.ndim else 'scalar'} from {words.dtype!r} to dtype('int64')"
+                    " according to the rule 'safe'"
+                ) from None
             if words.ndim != 1:
                 raise ValueError("Seed array must be 1-d") from None
             words = words.tolist()
@@ -92,7 +97,13 @@ class RandomState:
 
     def set_state(self, state):
         if isinstance(state, dict):
-            state = state["bit_generator"], state["state"]["key"], state["state"]["pos"], state.get("has_gauss", 0), state.get("gauss", 0.0)
+            state = (
+                state["bit_generator"],
+                state["state"]["key"],
+                state["state"]["pos"],
+                state.get("has_gauss", 0),
+                state.get("gauss", 0.0),
+            )
         if not isinstance(state, (tuple, list)):
             raise TypeError("state must be a dict or a tuple.")
         name, key, place, *kept = state
@@ -122,7 +133,7 @@ class RandomState:
             points, squares = points[inside], squares[inside]
             normals = (points[:, ::-1] * _a.sqrt(-2.0 * _a.log(squares) / squares)[:, None]).reshape(-1)
             taken = min(len(normals), count - filled)
-            made[filled:filled + taken] = normals[:taken]
+            made[filled : filled + taken] = normals[:taken]
             filled += taken
             if taken < len(normals):
                 self._kept = float(normals[taken])
@@ -166,7 +177,7 @@ class RandomState:
             left = pieces[wanted:]
             values = pieces[:wanted] & mask
             values = values[values <= most]
-            made[filled:filled + len(values)] = values
+            made[filled : filled + len(values)] = values
             filled += len(values)
         return made
 
@@ -186,13 +197,18 @@ class RandomState:
             if length < 0:
                 raise ValueError("negative dimensions are not allowed")
             count *= length
-        flat = [parameter if parameter.ndim == 0 else _a.broadcast_to(parameter, shape).ravel() for parameter in parameters]
+        flat = [
+            parameter if parameter.ndim == 0 else _a.broadcast_to(parameter, shape).ravel() for parameter in parameters
+        ]
         return draw(count, *flat).reshape(shape)
 
     def _each(self, size, one, *parameters, dtype=float):
         """one(*numbers) for every element, one after the other."""
+
         def draw(count, *flat):
-            rows = zip(*([parameter.item()] * count if parameter.ndim == 0 else parameter.tolist() for parameter in flat))
+            rows = zip(
+                *([parameter.item()] * count if parameter.ndim == 0 else parameter.tolist() for parameter in flat)
+            )
             return _a.array([one(*row) for row in rows], dtype).reshape(count)
 
         return self._made(size, draw, *parameters)
@@ -243,15 +259,22 @@ class RandomState:
         if all(isinstance(bound, (int, float)) or getattr(bound, "ndim", 1) == 0 for bound in (low, high)):
             least, last = int(low), int(high) - 1
             check(least, last)
-            made = self._made(size, lambda count: (self._bits(count, last) if width == 1 else self._below(last - least, count, width)).astype(dtype)
-                              + _a.asarray(least, dtype))
+            made = self._made(
+                size,
+                lambda count: (
+                    (self._bits(count, last) if width == 1 else self._below(last - least, count, width)).astype(dtype)
+                    + _a.asarray(least, dtype)
+                ),
+            )
             return made if size is not None or given in (int, bool) else _a.asarray(made, dtype)[()]
         pieces = self._pieces(width)
 
         lows, highs = _a.asarray(low), _a.asarray(high)
         for values in (lows, highs):
             if values.dtype.kind not in "biu":
-                raise TypeError(f"Cannot cast array data from {values.dtype!r} to {_a.dtype(int)!r} according to the rule 'safe'")
+                raise TypeError(
+                    f"Cannot cast array data from {values.dtype!r} to {_a.dtype(int)!r} according to the rule 'safe'"
+                )
 
         def one(least, high):
             check(int(least), int(high) - 1)
@@ -402,12 +425,12 @@ class RandomState:
         return self._made(size, self._exponentials)
 
     def exponential(self, scale=1.0, size=None):
-        scale, = _numbers(scale)
+        (scale,) = _numbers(scale)
         _checked(scale, lambda scale: scale >= 0, "scale < 0")
         return self._made(size, lambda count, scale: scale * self._exponentials(count), scale)
 
     def _of_positive(self, size, a, function, name="a", strictly=True):
-        a, = _numbers(a)
+        (a,) = _numbers(a)
         _checked(a, lambda a: a > 0 if strictly else a >= 0, f"{name} <= 0" if strictly else f"{name} < 0")
         return self._made(size, function, a)
 
@@ -415,8 +438,8 @@ class RandomState:
         return self._of_positive(size, a, lambda count, a: _a.expm1(self._exponentials(count) / a))
 
     def weibull(self, a, size=None):
-        a, = _numbers(a)
-        if (a == 0).any():      # takes no word for these
+        (a,) = _numbers(a)
+        if (a == 0).any():  # takes no word for these
             return self._each(size, lambda a: a and (-log(1.0 - self._twister.random())) ** (1.0 / a), a)
         return self._of_positive(size, a, lambda count, a: self._exponentials(count) ** (1.0 / a), strictly=False)
 
@@ -424,7 +447,9 @@ class RandomState:
         return self._of_positive(size, a, lambda count, a: (-_a.expm1(-self._exponentials(count))) ** (1.0 / a))
 
     def rayleigh(self, scale=1.0, size=None):
-        return self._of_positive(size, scale, lambda count, scale: scale * _a.sqrt(2.0 * self._exponentials(count)), "scale", False)
+        return self._of_positive(
+            size, scale, lambda count, scale: scale * _a.sqrt(2.0 * self._exponentials(count)), "scale", False
+        )
 
     def _located(self, size, loc, scale, function):
         loc, scale = _numbers(loc, scale)
@@ -442,13 +467,21 @@ class RandomState:
 
     def triangular(self, left, mode, right, size=None):
         left, mode, right = _numbers(left, mode, right)
-        for wrong, sentence in ((left > mode, "left > mode"), (mode > right, "mode > right"), (left == right, "left == right")):
+        for wrong, sentence in (
+            (left > mode, "left > mode"),
+            (mode > right, "mode > right"),
+            (left == right, "left == right"),
+        ):
             if wrong.any():
                 raise ValueError(sentence)
 
         def draw(count, left, mode, right):
             u, base = self._doubles(count), right - left
-            return _a.where(u <= (mode - left) / base, left + _a.sqrt(u * (mode - left) * base), right - _a.sqrt((1.0 - u) * (right - mode) * base))
+            return _a.where(
+                u <= (mode - left) / base,
+                left + _a.sqrt(u * (mode - left) * base),
+                right - _a.sqrt((1.0 - u) * (right - mode) * base),
+            )
 
         return self._made(size, draw, left, mode, right)
 
@@ -459,7 +492,7 @@ class RandomState:
             return -log(1.0 - uniform())
         if shape == 0.0:
             return 0.0
-        if shape < 1.0:         # Ahrens and Dieter's GS (1974)
+        if shape < 1.0:  # Ahrens and Dieter's GS (1974)
             while True:
                 u, v = uniform(), -log(1.0 - uniform())
                 if u <= 1.0 - shape:
@@ -471,7 +504,7 @@ class RandomState:
                     x = (1.0 - shape + shape * y) ** (1.0 / shape)
                     if x <= v + y:
                         return x
-        b = shape - 1.0 / 3.0   # Marsaglia and Tsang (2000)
+        b = shape - 1.0 / 3.0  # Marsaglia and Tsang (2000)
         c = 1.0 / sqrt(9.0 * b)
         while True:
             v = 0.0
@@ -479,14 +512,14 @@ class RandomState:
                 x = normal()
                 v = 1.0 + c * x
             v, u = v * v * v, uniform()
-            if u < 1.0 - 0.0331 * x ** 4 or log(u) < 0.5 * x * x + b * (1.0 - v + log(v)):
+            if u < 1.0 - 0.0331 * x**4 or log(u) < 0.5 * x * x + b * (1.0 - v + log(v)):
                 return b * v
 
     def _normal(self):
         return self._normals(1).item()
 
     def standard_gamma(self, shape, size=None):
-        shape, = _numbers(shape)
+        (shape,) = _numbers(shape)
         _checked(shape, lambda shape: shape >= 0, "shape < 0")
         return self._each(size, self._gamma, shape)
 
@@ -497,12 +530,12 @@ class RandomState:
         return self._each(size, lambda shape, scale: scale * self._gamma(shape), shape, scale)
 
     def chisquare(self, df, size=None):
-        df, = _numbers(df)
+        (df,) = _numbers(df)
         _checked(df, lambda df: df > 0, "df <= 0")
         return self._each(size, lambda df: 2.0 * self._gamma(df / 2.0), df)
 
     def standard_t(self, df, size=None):
-        df, = _numbers(df)
+        (df,) = _numbers(df)
         _checked(df, lambda df: df > 0, "df <= 0")
 
         def one(df):
@@ -520,7 +553,7 @@ class RandomState:
             if a > 1.0 or b > 1.0:
                 first = self._gamma(a)
                 return first / (first + self._gamma(b))
-            while True:         # Johnk (1964)
+            while True:  # Johnk (1964)
                 u, v = self._twister.random(), self._twister.random()
                 x, y = u ** (1.0 / a), v ** (1.0 / b)
                 if x + y <= 1.0:
@@ -540,8 +573,10 @@ class RandomState:
         return made / made.sum(axis=-1, keepdims=True)
 
     def poisson(self, lam=1.0, size=None):
-        lam, = _numbers(lam)
-        _checked(lam, lambda lam: lam >= 0, "lam < 0 or lam is NaN" if lam.ndim == 0 else "lam < 0 or lam contains NaNs")
+        (lam,) = _numbers(lam)
+        _checked(
+            lam, lambda lam: lam >= 0, "lam < 0 or lam is NaN" if lam.ndim == 0 else "lam < 0 or lam contains NaNs"
+        )
         return self._each(size, self._poisson, lam, dtype=int)
 
     def _poisson(self, lam):
@@ -554,7 +589,7 @@ class RandomState:
                     break
                 count += 1
             return count
-        b = 0.931 + 2.53 * sqrt(lam)        # Hörmann's transformed rejection, PTRS (1993)
+        b = 0.931 + 2.53 * sqrt(lam)  # Hörmann's transformed rejection, PTRS (1993)
         a = -0.059 + 0.02483 * b
         inverse = 1.1239 + 1.1328 / (b - 3.4)
         while True:
@@ -563,8 +598,11 @@ class RandomState:
             k = floor((2 * a / us + b) * u + lam + 0.43)
             if us >= 0.07 and v <= 0.9277 - 3.6224 / (b - 2):
                 return k
-            if k >= 0 and not (us < 0.013 and v > us) and \
-                    log(v) + log(inverse) - log(a / (us * us) + b) <= -lam + k * log(lam) - lgamma(k + 1):
+            if (
+                k >= 0
+                and not (us < 0.013 and v > us)
+                and log(v) + log(inverse) - log(a / (us * us) + b) <= -lam + k * log(lam) - lgamma(k + 1)
+            ):
                 return k
 
 
@@ -583,4 +621,8 @@ def shared(name):
     return getattr(_shared, name)
 
 
-SHARED = {"ranf": "random_sample", "sample": "random_sample", **{name: name for name in vars(RandomState) if not name.startswith("_")}}
+SHARED = {
+    "ranf": "random_sample",
+    "sample": "random_sample",
+    **{name: name for name in vars(RandomState) if not name.startswith("_")},
+}

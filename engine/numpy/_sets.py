@@ -19,8 +19,11 @@ def argwhere(a):
     return stack(a.nonzero(), 1)
 
 
-def unique(ar, return_index=False, return_inverse=False, return_counts=False, axis=None, *, equal_nan=True, sorted=True):
-    """The sorted values (with `axis` rows) without repetition; on request where each is first, which each element is, how often."""
+def unique(
+    ar, return_index=False, return_inverse=False, return_counts=False, axis=None, *, equal_nan=True, sorted=True
+):
+    """The sorted values (with `axis` rows) without repetition; on request where each is first, which each element is,
+    how often."""
     ar = _a.asarray(ar)
     if axis is None:
         rows = ar.ravel()
@@ -45,7 +48,11 @@ def unique(ar, return_index=False, return_inverse=False, return_counts=False, ax
         first = _a.ones(len(ordered), bool)
         if len(ordered):
             first[1:] = (ordered[1:] != ordered[:-1]).any(1)
-        values = moveaxis(ordered[first].reshape((-1, *moved.shape[1:]) if ordered.size else (int(first.sum()), *moved.shape[1:])), 0, axis)
+        values = moveaxis(
+            ordered[first].reshape((-1, *moved.shape[1:]) if ordered.size else (int(first.sum()), *moved.shape[1:])),
+            0,
+            axis,
+        )
     results = [values]
     if return_index:
         results.append(order[first])
@@ -149,7 +156,9 @@ def isin(element, test_elements, assume_unique=False, invert=False, *, kind=None
         return _a.full(element.shape, invert, bool)
     if kind != "sort" and element.dtype.kind in "iu" and element.dtype == values.dtype:
         low, high = int(values.min()), int(values.max())
-        if high - low <= 6 * (element.size + values.size) and high < 1 << 63:      # one place of a table for each number between
+        if (
+            high - low <= 6 * (element.size + values.size) and high < 1 << 63
+        ):  # one place of a table for each number between
             table = _a.full(high - low + 1, invert, bool)
             table[values - low] = not invert
             inside = (element >= low) & (element <= high)
@@ -178,6 +187,7 @@ def setxor1d(ar1, ar2, assume_unique=False):
 
 # ---- order
 
+
 def _partitioned(a, kth, axis, places):
     from vmhost.engine.numpy._shapes import _axis
 
@@ -199,7 +209,7 @@ def _partitioned(a, kth, axis, places):
     return partitioned(a, [place % size for place in wanted], axis, places)
 
 
-SELECTED_MOST = 6       # from so many places on, sorting altogether is faster
+SELECTED_MOST = 6  # from so many places on, sorting altogether is faster
 
 
 def partitioned(a, kth, axis=-1, places=False):
@@ -211,7 +221,8 @@ def partitioned(a, kth, axis=-1, places=False):
 
 
 def partition(a, kth, axis=-1, kind="introselect", order=None):
-    """The elements with the ones numbered `kth` where sorting would put them, smaller ones before, larger ones behind."""
+    """The elements with the ones numbered `kth` where sorting would put them, smaller ones before, larger ones
+    behind."""
     return _partitioned(a, kth, axis, False)
 
 

@@ -24,6 +24,7 @@ def _axes(axes, rank, name=None):
 
 # ---- axes
 
+
 def ndim(a):
     return _a.asarray(a).ndim
 
@@ -152,6 +153,7 @@ def resize(a, new_shape):
 
 # ---- joining and splitting
 
+
 def stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     """Joins arrays of one shape along a new axis."""
     arrays = [_a.asarray(array) for array in arrays]
@@ -188,7 +190,8 @@ def column_stack(tup):
 
 
 def block(arrays):
-    """One array of nested lists of arrays: the innermost lists joined along the last axis, the ones around them along the axis before."""
+    """One array of nested lists of arrays: the innermost lists joined along the last axis, the ones around them along
+    the axis before."""
     depth = _block_depth(arrays, ())
     rank = max(depth, _block_rank(arrays))
     joined = _block(arrays, depth, rank)
@@ -197,16 +200,20 @@ def block(arrays):
 
 def _block_depth(arrays, place):
     if isinstance(arrays, tuple):
-        raise TypeError(f"arrays{''.join(f'[{i}]' for i in place)} is a tuple. Only lists can be used to arrange blocks, and np.block does not "
-                        "allow implicit conversion from tuple to ndarray.")
+        raise TypeError(
+            f"arrays{''.join(f'[{i}]' for i in place)} is a tuple. Only lists can be used to arrange blocks, and"
+            " np.block does not allow implicit conversion from tuple to ndarray."
+        )
     if not isinstance(arrays, list):
         return 0
     if not arrays:
         raise ValueError(f"List at arrays{''.join(f'[{i}]' for i in place)} cannot be empty")
     depths = [_block_depth(one, (*place, i)) for i, one in enumerate(arrays)]
     if len(set(depths)) > 1:
-        raise ValueError(f"List depths are mismatched. First element was at depth {len(place) + 1 + depths[0]}, but there is an element at "
-                         f"another depth")
+        raise ValueError(
+            f"List depths are mismatched. First element was at depth {len(place) + 1 + depths[0]}, but there is an"
+            " element at another depth"
+        )
     return 1 + depths[0]
 
 
@@ -226,8 +233,10 @@ def _block_of_rows(rows):
     """The same of matrices: each is copied once, to where it stays."""
     widths = {sum(one.shape[1] for one in row) for row in rows}
     if len(rows) == 1 or len(widths) > 1 or any(len({one.shape[0] for one in row}) > 1 for row in rows):
-        return _a.concatenate([_a.concatenate(row, 1) for row in rows])      # which says what does not fit
-    made = _a.empty((sum(row[0].shape[0] for row in rows), *widths), _a.result_type(*(one.dtype for row in rows for one in row)))
+        return _a.concatenate([_a.concatenate(row, 1) for row in rows])  # which says what does not fit
+    made = _a.empty(
+        (sum(row[0].shape[0] for row in rows), *widths), _a.result_type(*(one.dtype for row in rows for one in row))
+    )
     top = 0
     for row in rows:
         bottom = top + row[0].shape[0]
@@ -281,6 +290,7 @@ def dsplit(ary, indices_or_sections):
 
 # ---- repeating and padding
 
+
 def tile(A, reps):
     """`A` set side by side `reps` times along each dimension."""
     reps = tuple(reps) if hasattr(reps, "__iter__") else (reps,)
@@ -303,7 +313,9 @@ def repeat(a, repeats, axis=None):
     if counts.dtype.kind not in "iub":
         raise TypeError(f"Cannot cast array data from {counts.dtype!r} to dtype('int64') according to the rule 'safe'")
     if (counts < 0).any():
-        raise ValueError("repeats may not contain negative values." if counts.ndim else "negative dimensions are not allowed")
+        raise ValueError(
+            "repeats may not contain negative values." if counts.ndim else "negative dimensions are not allowed"
+        )
     length = a.shape[axis]
     if counts.size == 1:
         return _repeated(a, int(counts.item()), axis)
@@ -314,7 +326,7 @@ def repeat(a, repeats, axis=None):
 
 
 def _repeated(a, count, axis):
-    before, length, behind = a.shape[:axis], a.shape[axis], a.shape[axis + 1:]
+    before, length, behind = a.shape[:axis], a.shape[axis], a.shape[axis + 1 :]
     made = _a.empty((*before, length, count, *behind), a.dtype)
     made[...] = a.reshape((*before, length, 1, *behind))
     return made.reshape((*before, length * count, *behind))
@@ -339,6 +351,7 @@ def roll(a, shift, axis=None):
 
 # ---- inserting and removing
 
+
 def append(arr, values, axis=None):
     if axis is None:
         return _a.concatenate((_a.ravel(arr), _a.ravel(values)))
@@ -355,10 +368,12 @@ def delete(arr, obj, axis=None):
     if not isinstance(obj, (int, slice)):
         obj = _a.asarray(obj)
         if obj.dtype.kind == "b" and obj.shape != keep.shape:
-            raise ValueError(f"boolean array argument obj to delete must be one dimensional and match the axis length of {len(keep)}")
+            raise ValueError(
+                f"boolean array argument obj to delete must be one dimensional and match the axis length of {len(keep)}"
+            )
         if obj.size == 0:
             return arr.copy()
-        if obj.size <= 16 and obj.dtype.kind == "i":       # few: what lies between them is joined
+        if obj.size <= 16 and obj.dtype.kind == "i":  # few: what lies between them is joined
             n = len(keep)
             gone = sorted({place if place >= 0 else place + n for place in obj.ravel().tolist()})
             if 0 <= gone[0] and gone[-1] < n:
@@ -433,12 +448,15 @@ def trim_zeros(filt, trim="fb", axis=None):
     for one, places in enumerate(filt.nonzero()):
         if one in axes:
             found = len(places) > 0
-            key[one] = slice(int(places.min()) if "f" in trim and found else None if found else 0,
-                             int(places.max()) + 1 if "b" in trim and found else None if found else 0)
+            key[one] = slice(
+                int(places.min()) if "f" in trim and found else None if found else 0,
+                int(places.max()) + 1 if "b" in trim and found else None if found else 0,
+            )
     return given[key[0]] if filt.ndim == 1 else filt[tuple(key)]
 
 
 # ---- by place
+
 
 def take_along_axis(arr, indices, axis=-1):
     """For each place along `axis`, the element that `indices` names."""
@@ -461,8 +479,10 @@ def _along(arr, indices, axis):
     if indices.ndim != arr.ndim:
         raise ValueError("`indices` and `arr` must have the same number of dimensions")
     rank = arr.ndim
-    return tuple(indices if i == axis else _a.arange(arr.shape[i]).reshape((1,) * i + (-1,) + (1,) * (rank - 1 - i))
-                 for i in range(rank))
+    return tuple(
+        indices if i == axis else _a.arange(arr.shape[i]).reshape((1,) * i + (-1,) + (1,) * (rank - 1 - i))
+        for i in range(rank)
+    )
 
 
 def put(a, ind, v, mode="raise"):
@@ -540,7 +560,7 @@ def compress(condition, a, axis=None, out=None):
     return _a.take(a, (condition != 0).nonzero()[0], axis, out)
 
 
-CHOICES_FEW = 4         # up to so many, a pass over all places for each choice is faster than gathering
+CHOICES_FEW = 4  # up to so many, a pass over all places for each choice is faster than gathering
 
 
 def choose(a, choices, out=None, mode="raise"):
@@ -579,8 +599,10 @@ def select(condlist, choicelist, default=0):
         raise ValueError("list of cases must be same length as list of conditions")
     if not condlist:
         raise ValueError("select with an empty condition list is not possible")
-    dtype = _a.result_type(*(c if isinstance(c, (int, float, complex)) else _a.asarray(c) for c in choicelist),
-                           default if isinstance(default, (int, float, complex)) else _a.asarray(default))
+    dtype = _a.result_type(
+        *(c if isinstance(c, (int, float, complex)) else _a.asarray(c) for c in choicelist),
+        default if isinstance(default, (int, float, complex)) else _a.asarray(default),
+    )
     result = _a.asarray(default, dtype)
     for condition, choice in zip(reversed(condlist), reversed(choicelist)):
         result = _a.where(condition, _a.asarray(choice, dtype), result)
@@ -595,7 +617,10 @@ def piecewise(x, condlist, funclist, *args, **kw):
     conditions = [_a.asarray(condition, bool) for condition in condlist]
     made = _a.zeros(x.shape, x.dtype)
     if len(funclist) not in (len(conditions), len(conditions) + 1):
-        raise ValueError(f"with {len(conditions)} condition(s), either {len(conditions)} or {len(conditions) + 1} functions are expected")
+        raise ValueError(
+            f"with {len(conditions)} condition(s), either {len(conditions)} or {len(conditions) + 1} functions are"
+            " expected"
+        )
     if len(funclist) == len(conditions) + 1:
         rest = _a.ones(x.shape, bool)
         for condition in conditions:

@@ -43,14 +43,18 @@ def var(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=Tru
     if where is True:
         divisor = max(_count(a, axis) - ddof, 0)
     else:
-        divisor = _a.maximum(_a.count_nonzero(_a.broadcast_to(_a.asarray(where), a.shape), axis, keepdims=keepdims) - ddof, 0)
+        divisor = _a.maximum(
+            _a.count_nonzero(_a.broadcast_to(_a.asarray(where), a.shape), axis, keepdims=keepdims) - ddof, 0
+        )
     result = _a.sum(distance, axis, keepdims=keepdims, where=where) / divisor
     return _finish(result.astype(kept, copy=False) if kept.kind == "f" else result, out)
 
 
 def std(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=None, correction=None):
     """The square root of `var`."""
-    return _finish(_a.sqrt(var(a, axis, dtype, None, ddof, keepdims, where=where, mean=mean, correction=correction)), out)
+    return _finish(
+        _a.sqrt(var(a, axis, dtype, None, ddof, keepdims, where=where, mean=mean, correction=correction)), out
+    )
 
 
 def ptp(a, axis=None, out=None, keepdims=False):
@@ -92,6 +96,7 @@ def _keep(result, a, axis):
 
 # ---- differences and sums along an axis
 
+
 def diff(a, n=1, axis=-1, prepend=None, append=None):
     """Each element less the one before it, `n` times."""
     if n < 0:
@@ -129,7 +134,8 @@ def ediff1d(ary, to_end=None, to_begin=None):
 
 
 def gradient(f, *varargs, axis=None, edge_order=1):
-    """Central differences, at the ends one-sided ones of `edge_order` 1 or 2; for equal steps, or places along an axis."""
+    """Central differences, at the ends one-sided ones of `edge_order` 1 or 2; for equal steps, or places along an
+    axis."""
     from vmhost.engine.numpy._shapes import _axes, moveaxis
 
     f = _a.asarray(f)
@@ -150,28 +156,37 @@ def gradient(f, *varargs, axis=None, edge_order=1):
     results = []
     for one, step in zip(axes, steps):
         if f.shape[one] < edge_order + 1:
-            raise ValueError("Shape of array too small to calculate a numerical gradient, at least (edge_order + 1) elements are required.")
+            raise ValueError(
+                "Shape of array too small to calculate a numerical gradient, at least (edge_order + 1) elements are"
+                " required."
+            )
         made, length = _a.empty(f.shape, dtype), f.shape[one]
         y, to = (f, made) if one == f.ndim - 1 else (moveaxis(f, one, -1), moveaxis(made, one, -1))
         if type(step) is float or _a.asarray(step).ndim == 0:
             to[..., 1:-1] = (y[..., 2:] - y[..., :-2]) / (2.0 * step)
-            if edge_order == 1 and length > 2:      # both ends at once
-                to[..., ::length - 1] = (y[..., 1::length - 2] - y[..., :-1:length - 2]) / step
+            if edge_order == 1 and length > 2:  # both ends at once
+                to[..., :: length - 1] = (y[..., 1 :: length - 2] - y[..., : -1 : length - 2]) / step
                 results.append(made)
                 continue
             near = far = (step, step)
         else:
             before, after = step[:-1], step[1:]
-            to[..., 1:-1] = (-after / (before * (before + after)) * y[..., :-2] + (after - before) / (before * after) * y[..., 1:-1]
-                             + before / (after * (before + after)) * y[..., 2:])
+            to[..., 1:-1] = (
+                -after / (before * (before + after)) * y[..., :-2]
+                + (after - before) / (before * after) * y[..., 1:-1]
+                + before / (after * (before + after)) * y[..., 2:]
+            )
             near, far = (step[0], step[min(1, len(step) - 1)]), (step[-1], step[max(-2, -len(step))])
         if edge_order == 1:
             to[..., 0] = (y[..., 1] - y[..., 0]) / near[0]
             to[..., -1] = (y[..., -1] - y[..., -2]) / far[0]
         else:
             for end, inner, outer, (d1, d2), sign in ((0, 1, 2, near, 1), (-1, -2, -3, far, -1)):
-                to[..., end] = sign * (-(2.0 * d1 + d2) / (d1 * (d1 + d2)) * y[..., end] + (d1 + d2) / (d1 * d2) * y[..., inner]
-                                       - d1 / (d2 * (d1 + d2)) * y[..., outer])
+                to[..., end] = sign * (
+                    -(2.0 * d1 + d2) / (d1 * (d1 + d2)) * y[..., end]
+                    + (d1 + d2) / (d1 * d2) * y[..., inner]
+                    - d1 / (d2 * (d1 + d2)) * y[..., outer]
+                )
         results.append(made)
     return results[0] if len(results) == 1 else tuple(results)
 
@@ -238,7 +253,8 @@ def _sample_weights(weights, name, count):
 
 
 def cov(m, y=None, rowvar=True, bias=False, ddof=None, fweights=None, aweights=None, *, dtype=None):
-    """The matrix of covariances of the rows (variables) of `m`; `fweights`: how often each sample counts, `aweights`: how much."""
+    """The matrix of covariances of the rows (variables) of `m`; `fweights`: how often each sample counts, `aweights`:
+    how much."""
     if ddof is not None and ddof != int(ddof):
         raise ValueError("ddof must be integer")
     m = _a.asarray(m)
@@ -296,6 +312,7 @@ def corrcoef(x, y=None, rowvar=True, *, dtype=None):
 
 
 # ---- rounding
+
 
 def round(a, decimals=0, out=None):
     """To so many decimal places, halves to even."""

@@ -1,8 +1,7 @@
 """Numbers in text: loadtxt, genfromtxt, savetxt, fromstring.
 
-A file is a path, opened as `open` does (in a VM a relative one names a file of the bundle), an open file, or any iterable of lines.
-Only numbers are read: a column of words needs a converter, or the module csv.
-"""
+A file is a path, opened as `open` does (in a VM a relative one names a file of the bundle), an open file, or any
+iterable of lines. Only numbers are read: a column of words needs a converter, or the module csv."""
 
 from operator import index
 
@@ -18,7 +17,9 @@ def _lines(source, encoding, what="fname"):
     try:
         lines = iter(source)
     except TypeError:
-        raise ValueError(f"{what} must be a string, filehandle, list of strings,\nor generator. Got {type(source)} instead.") from None
+        raise ValueError(
+            f"{what} must be a string, filehandle, list of strings,\nor generator. Got {type(source)} instead."
+        ) from None
     how = encoding if encoding not in (None, "bytes") else "latin1"
     return (line.decode(how) if isinstance(line, bytes) else line for line in lines), opened
 
@@ -32,7 +33,11 @@ def _reader(dtype):
     if dtype.kind == "b":
         return lambda word: bool(int(word))
     if dtype.kind in "iu":
-        lowest, highest = (0, (1 << 8 * dtype.itemsize) - 1) if dtype.kind == "u" else (-(1 << 8 * dtype.itemsize - 1), (1 << 8 * dtype.itemsize - 1) - 1)
+        lowest, highest = (
+            (0, (1 << 8 * dtype.itemsize) - 1)
+            if dtype.kind == "u"
+            else (-(1 << 8 * dtype.itemsize - 1), (1 << 8 * dtype.itemsize - 1) - 1)
+        )
 
         def whole(word):
             value = int(word)
@@ -56,7 +61,7 @@ def _fields(line, delimiter, quote):
     while at < len(line):
         one = line[at]
         if one == quote:
-            if inside and line[at + 1:at + 2] == quote:
+            if inside and line[at + 1 : at + 2] == quote:
                 word.append(quote)
                 at += 1
             else:
@@ -75,25 +80,47 @@ def _fields(line, delimiter, quote):
     return fields
 
 
-def loadtxt(fname, dtype=float, comments="#", delimiter=None, converters=None, skiprows=0, usecols=None, unpack=False, ndmin=0, encoding=None,
-            max_rows=None, *, quotechar=None, like=None):
-    """An array of the numbers in the lines, a row for each line that has any. ValueError names what is no number, its row and column."""
+def loadtxt(
+    fname,
+    dtype=float,
+    comments="#",
+    delimiter=None,
+    converters=None,
+    skiprows=0,
+    usecols=None,
+    unpack=False,
+    ndmin=0,
+    encoding=None,
+    max_rows=None,
+    *,
+    quotechar=None,
+    like=None,
+):
+    """An array of the numbers in the lines, a row for each line that has any. ValueError names what is no number, its
+    row and column."""
     dtype = _a.dtype(float if dtype is None else dtype)
     if ndmin not in (0, 1, 2):
         raise ValueError(f"Illegal value of ndmin keyword: {ndmin}")
-    marks = () if comments is None else tuple(map(_text, [comments] if isinstance(comments, (str, bytes)) else comments))
+    marks = (
+        () if comments is None else tuple(map(_text, [comments] if isinstance(comments, (str, bytes)) else comments))
+    )
     if "" in marks:
         raise ValueError("comments cannot be an empty string. Use comments=None to disable comments.")
     delimiter = _text(delimiter)
     if delimiter is not None and len(delimiter) != 1:
-        raise TypeError(f"Text reading control character must be a single unicode character or None; but got: {delimiter!r}")
+        raise TypeError(
+            f"Text reading control character must be a single unicode character or None; but got: {delimiter!r}"
+        )
     if skiprows < 0 or max_rows is not None and max_rows < 0:
         raise ValueError("argument must be nonnegative")
     if usecols is not None:
         usecols = list(usecols) if hasattr(usecols, "__iter__") else [usecols]
         for column in usecols:
             if not hasattr(column, "__index__"):
-                raise TypeError(f"usecols must be an int or a sequence of ints but it contains at least one element of type '{type(column).__name__}'")
+                raise TypeError(
+                    "usecols must be an int or a sequence of ints but it contains at least one element of type"
+                    f" '{type(column).__name__}'"
+                )
         usecols = [index(column) for column in usecols]
     number = _reader(dtype)
     rows, width = [], None
@@ -113,8 +140,10 @@ def loadtxt(fname, dtype=float, comments="#", delimiter=None, converters=None, s
             if width is None:
                 width = len(words)
             if usecols is None and len(words) != width:
-                raise ValueError(f"the number of columns changed from {width} to {len(words)} at row {len(rows) + 1}; use `usecols` to select a "
-                                 "subset and avoid this error")
+                raise ValueError(
+                    f"the number of columns changed from {width} to {len(words)} at row {len(rows) + 1}; use `usecols`"
+                    " to select a subset and avoid this error"
+                )
             columns = range(width) if usecols is None else usecols
             row = []
             for column in columns:
@@ -125,11 +154,18 @@ def loadtxt(fname, dtype=float, comments="#", delimiter=None, converters=None, s
                 if isinstance(converters, dict):
                     converter = converters.get(column, converters.get(column - len(words)))
                 try:
-                    if converter is None and "_" in word:       # which Python allows in numbers
+                    if converter is None and "_" in word:  # which Python allows in numbers
                         raise ValueError(word)
-                    row.append(converter(word.encode("latin1") if encoding == "bytes" else word) if converter else number(word.strip()))
+                    row.append(
+                        converter(word.encode("latin1") if encoding == "bytes" else word)
+                        if converter
+                        else number(word.strip())
+                    )
                 except ValueError:
-                    raise ValueError(f"could not convert string {word!r} to {dtype.name} at row {len(rows)}, column {column % len(words) + 1}.") from None
+                    raise ValueError(
+                        f"could not convert string {word!r} to {dtype.name} at row {len(rows)}, column"
+                        f" {column % len(words) + 1}."
+                    ) from None
             rows.append(row)
     finally:
         if opened is not None:
@@ -146,15 +182,43 @@ def _shaped(made, ndmin, unpack):
     return made.T if unpack else made
 
 
-def genfromtxt(fname, dtype=float, comments="#", delimiter=None, skip_header=0, skip_footer=0, converters=None, missing_values=None,
-               filling_values=None, usecols=None, names=None, excludelist=None, deletechars="", replace_space="_", autostrip=False,
-               case_sensitive=True, defaultfmt="f%i", unpack=None, usemask=False, loose=True, invalid_raise=True, max_rows=None,
-               encoding=None, *, ndmin=0, like=None):
-    """loadtxt for tables with gaps: a word that is missing, or no number, becomes `filling_values` (NaN, for integers -1)."""
+def genfromtxt(
+    fname,
+    dtype=float,
+    comments="#",
+    delimiter=None,
+    skip_header=0,
+    skip_footer=0,
+    converters=None,
+    missing_values=None,
+    filling_values=None,
+    usecols=None,
+    names=None,
+    excludelist=None,
+    deletechars="",
+    replace_space="_",
+    autostrip=False,
+    case_sensitive=True,
+    defaultfmt="f%i",
+    unpack=None,
+    usemask=False,
+    loose=True,
+    invalid_raise=True,
+    max_rows=None,
+    encoding=None,
+    *,
+    ndmin=0,
+    like=None,
+):
+    """loadtxt for tables with gaps: a word that is missing, or no number, becomes `filling_values` (NaN, for integers
+    -1)."""
     if names is not None or usemask:
         from vmhost.engine.numpy._absent import ABSENT
 
-        raise ValueError(f"genfromtxt({'names' if names is not None else 'usemask'}=): {ABSENT['record' if names is not None else 'ma']}")
+        raise ValueError(
+            f"genfromtxt({'names' if names is not None else 'usemask'}=):"
+            f" {ABSENT['record' if names is not None else 'ma']}"
+        )
     if max_rows is not None and skip_footer:
         raise ValueError("The keywords 'skip_footer' and 'max_rows' can not be specified at the same time.")
     if max_rows is not None and max_rows < 1:
@@ -201,18 +265,26 @@ def genfromtxt(fname, dtype=float, comments="#", delimiter=None, skip_header=0, 
             opened.close()
     if skip_footer:
         skipped = sum(place > len(rows) + skip_header for place, _ in wrong)
-        del wrong[len(wrong) - skipped:]
-        del rows[max(len(rows) - max(skip_footer - skipped, 0), 0):]
+        del wrong[len(wrong) - skipped :]
+        del rows[max(len(rows) - max(skip_footer - skipped, 0), 0) :]
     if wrong and invalid_raise:
-        raise ValueError("Some errors were detected !\n" + "\n".join(
-            f"    Line #{place} (got {count} columns instead of {width})" for place, count in wrong))
+        raise ValueError(
+            "Some errors were detected !\n"
+            + "\n".join(f"    Line #{place} (got {count} columns instead of {width})" for place, count in wrong)
+        )
     columns = list(range(width or 0)) if usecols is None else usecols
     made = []
     for words in rows:
         row = []
         for place, (column, word) in enumerate(zip(columns, words)):
             converter = (converters or {}).get(column)
-            filling = fill.get(column, float("nan")) if isinstance(fill, dict) else fill[place] if isinstance(fill, (list, tuple)) else fill
+            filling = (
+                fill.get(column, float("nan"))
+                if isinstance(fill, dict)
+                else fill[place]
+                if isinstance(fill, (list, tuple))
+                else fill
+            )
             if converter is not None:
                 row.append(converter(word))
                 continue
@@ -233,10 +305,10 @@ def genfromtxt(fname, dtype=float, comments="#", delimiter=None, skip_header=0, 
 def _cut(line, widths):
     """The line in pieces of so many characters each."""
     if isinstance(widths, int):
-        return [line[at:at + widths] for at in range(0, len(line), widths)]
+        return [line[at : at + widths] for at in range(0, len(line), widths)]
     pieces, at = [], 0
     for width in widths:
-        pieces.append(line[at:at + width])
+        pieces.append(line[at : at + width])
         at += width
     return pieces
 
@@ -272,13 +344,17 @@ def savetxt(fname, X, fmt="%.18e", delimiter=" ", newline="\n", header="", foote
     try:
         if header:
             write(comments + header.replace("\n", "\n" + comments) + newline)
-        for row in rows if "%s" in line else rows.tolist():     # the text of a float32 is not that of its number as a float
+        for row in (
+            rows if "%s" in line else rows.tolist()
+        ):  # the text of a float32 is not that of its number as a float
             if paired:
                 row = [part for number in row for part in (number.real, number.imag)]
             try:
                 text = line % tuple(row)
             except TypeError as error:
-                raise TypeError(f"Mismatch between array dtype ('{X.dtype}') and format specifier ('{line}')") from error
+                raise TypeError(
+                    f"Mismatch between array dtype ('{X.dtype}') and format specifier ('{line}')"
+                ) from error
             write((text.replace("+-", "-") if paired else text) + newline)
         if footer:
             write(comments + footer.replace("\n", "\n" + comments) + newline)
@@ -289,6 +365,7 @@ def savetxt(fname, X, fmt="%.18e", delimiter=" ", newline="\n", header="", foote
 
 def _writer(file, encoding):
     """A function that writes text to the file, as bytes if it takes no text."""
+
     def write(text):
         nonlocal binary
         if binary is None:
@@ -312,7 +389,7 @@ def fromstring(string, dtype=float, count=-1, *, sep, like=None):
     number = _reader(dtype)
     string = _text(string)
     words = string.split() if not sep.strip() else string.split(sep.strip())
-    if words and not words[-1].strip():     # a separator may end the text
+    if words and not words[-1].strip():  # a separator may end the text
         words.pop()
     if count >= 0:
         words = words[:count]

@@ -3,13 +3,21 @@
 from vmhost.engine import _array as _a
 
 _REDUCTIONS = {
-    "add": _a.sum, "multiply": _a.prod, "maximum": _a.max, "minimum": _a.min, "fmax": _a._fmax, "fmin": _a._fmin, "logical_and": _a.all, "logical_or": _a.any,
+    "add": _a.sum,
+    "multiply": _a.prod,
+    "maximum": _a.max,
+    "minimum": _a.min,
+    "fmax": _a._fmax,
+    "fmin": _a._fmin,
+    "logical_and": _a.all,
+    "logical_or": _a.any,
 }
 _SCANS = {"add": _a.cumsum, "multiply": _a.cumprod, "maximum": _a._cummax, "minimum": _a._cummin}
 
 
 def _folded(ufunc, rows, made):
-    """Folds the first dimension with the ufunc itself, an element after the other: [first, first∘second, ...] into `made`."""
+    """Folds the first dimension with the ufunc itself, an element after the other: [first, first∘second, ...] into
+    `made`."""
     if len(rows):
         made[0] = rows[0]
     for i in range(1, len(rows)):
@@ -26,11 +34,18 @@ def _placed(result, out, name):
     if out is None:
         return result
     if out.ndim != result.ndim:
-        raise ValueError(f"output parameter for reduction operation {name} has the wrong number of dimensions: Found {out.ndim} but expected {result.ndim}")
+        raise ValueError(
+            f"output parameter for reduction operation {name} has the wrong number of dimensions: Found {out.ndim} but"
+            f" expected {result.ndim}"
+        )
     if out.shape != result.shape:
-        raise ValueError(f"non-broadcastable output operand with shape {out.shape} doesn't match the broadcast shape {result.shape}")
+        raise ValueError(
+            f"non-broadcastable output operand with shape {out.shape} doesn't match the broadcast shape {result.shape}"
+        )
     if not _a.can_cast(result.dtype, out.dtype, "same_kind"):
-        raise TypeError(f"Cannot cast ufunc '{name}' output from {result.dtype!r} to {out.dtype!r} with casting rule 'same_kind'")
+        raise TypeError(
+            f"Cannot cast ufunc '{name}' output from {result.dtype!r} to {out.dtype!r} with casting rule 'same_kind'"
+        )
     out[...] = result
     return out
 
@@ -61,7 +76,9 @@ def _reduced_axes(ufunc, array, axis):
         return ()
     axes = tuple(range(array.ndim)) if axis is None else _axes(axis, array.ndim)
     if len(axes) > 1 and ufunc.identity is None:
-        raise ValueError(f"reduction operation '{ufunc.__name__}' is not reorderable, so at most one axis may be specified")
+        raise ValueError(
+            f"reduction operation '{ufunc.__name__}' is not reorderable, so at most one axis may be specified"
+        )
     return axes
 
 
@@ -74,17 +91,20 @@ def _folded_all(ufunc, array, axes, initial, where, keepdims):
     rows = array.transpose([*axes, *others]).reshape([count, *kept])
     start = ufunc.identity if initial is None and (where is not True or not count) else initial
     if start is None and where is not True:
-        raise ValueError(f"reduction operation '{ufunc.__name__}' does not have an identity, so to use a where mask one has to specify 'initial'")
+        raise ValueError(
+            f"reduction operation '{ufunc.__name__}' does not have an identity, so to use a where mask one has to"
+            " specify 'initial'"
+        )
     if start is None and not count:
         raise ValueError(f"zero-size array to reduction operation {ufunc.__name__} which has no identity")
     one = _a.ones((1,), array.dtype)
     dtype = ufunc(one, one).dtype
     if where is not True:
         mask = _a.broadcast_to(_a.asarray(where), array.shape).transpose([*axes, *others]).reshape(rows.shape)
-    elif ufunc.identity is not None:        # any order will do: halves at once
+    elif ufunc.identity is not None:  # any order will do: halves at once
         while len(rows) > 8:
             half = len(rows) // 2
-            rows = _a.concatenate([ufunc(rows[:half], rows[half:2 * half]), rows[2 * half:]])
+            rows = _a.concatenate([ufunc(rows[:half], rows[half : 2 * half]), rows[2 * half :]])
     total = _a.array(rows[0], dtype) if start is None else _a.full(kept, start, dtype)
     for i in range(start is None, len(rows)):
         further = ufunc(total, rows[i]).astype(dtype, copy=False)
@@ -123,7 +143,7 @@ def at(ufunc, a, indices, b=None):
     values = None if b is None else _a.broadcast_to(_a.asarray(b), named.shape).ravel()
     flat = a.ravel()
     waiting = _a.arange(len(places))
-    while len(waiting):         # in each round every place that still waits takes its first turn
+    while len(waiting):  # in each round every place that still waits takes its first turn
         order = places[waiting].argsort()
         sorted_places = places[waiting][order]
         first = _a.ones(len(waiting), bool)
@@ -146,7 +166,9 @@ def reduceat(ufunc, array, indices, axis=0, dtype=None, out=None):
         raise TypeError(f"Cannot cast array data from {starts.dtype!r} to dtype('int64') according to the rule 'safe'")
     rows = moveaxis(array, axis, 0) if axis else array
     if ufunc.__name__ in _REDUCTIONS:
-        result = _a._reduceat(_REDUCTIONS[ufunc.__name__].__name__.lstrip("_"), rows, _a.asarray(starts, int, "C"), ufunc.__name__)
+        result = _a._reduceat(
+            _REDUCTIONS[ufunc.__name__].__name__.lstrip("_"), rows, _a.asarray(starts, int, "C"), ufunc.__name__
+        )
     else:
         result = _folds_at(ufunc, rows, starts.tolist())
     result = moveaxis(result, 0, axis) if axis else result

@@ -1,8 +1,8 @@
-"""Draws from urns, without putting back: what `hypergeometric` and `multivariate_hypergeometric` of a Generator are made of.
+"""Draws from urns, without putting back: what `hypergeometric` and `multivariate_hypergeometric` of a Generator are
+made of.
 
-Number by number and in NumPy's streams: small samples one draw after the other, larger ones by Stadlober's ratio of uniforms (HRUA, 1989).
-`generator` is a `random.Generator`; all counts are Python's integers and have been checked.
-"""
+Number by number and in NumPy's streams: small samples one draw after the other, larger ones by Stadlober's ratio of
+uniforms (HRUA, 1989). `generator` is a `random.Generator`; all counts are Python's integers and have been checked."""
 
 from math import floor, lgamma, log, sqrt
 
@@ -32,7 +32,7 @@ def hypergeometric(generator, good, bad, sample):
 
 def _one_by_one(generator, good, bad, sample):
     total = good + bad
-    turned = sample > total // 2        # draw what stays in the urn instead
+    turned = sample > total // 2  # draw what stays in the urn instead
     left, left_good, to_draw = total, good, total - sample if turned else sample
     while to_draw > 0 and left_good > 0 and left > left_good:
         left -= 1

@@ -1,5 +1,5 @@
-"""`numpy.fft`: discrete Fourier transforms, by pocketfft (engine/src/vendor/pocketfft). float32 and complex64 stay in single precision,
-all else is computed in double."""
+"""`numpy.fft`: discrete Fourier transforms, by pocketfft (engine/src/vendor/pocketfft). float32 and complex64 stay in
+single precision, all else is computed in double."""
 
 from operator import index as _index
 
@@ -7,8 +7,26 @@ from vmhost.engine import _array as _a
 from vmhost.engine.numpy._shapes import _axis
 from vmhost.engine.numpy._shapes import roll as _roll
 
-__all__ = ["fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft", "irfft", "irfft2", "irfftn",
-           "rfft", "rfft2", "rfftfreq", "rfftn"]
+__all__ = [
+    "fft",
+    "fft2",
+    "fftfreq",
+    "fftn",
+    "fftshift",
+    "hfft",
+    "ifft",
+    "ifft2",
+    "ifftn",
+    "ifftshift",
+    "ihfft",
+    "irfft",
+    "irfft2",
+    "irfftn",
+    "rfft",
+    "rfft2",
+    "rfftfreq",
+    "rfftn",
+]
 
 _FORWARD, _BACKWARD, _REAL_FORWARD, _REAL_BACKWARD = range(4)
 _DIVIDES = {_FORWARD: "forward", _REAL_FORWARD: "forward", _BACKWARD: "backward", _REAL_BACKWARD: "backward"}
@@ -20,15 +38,17 @@ def _transform(kind, a, n, axis, norm, out=None):
         raise ValueError(f"Invalid number of FFT data points ({n}) specified.")
     if norm not in _OTHER_WAY:
         raise ValueError(f'Invalid norm value {norm}; should be "backward","ortho" or "forward".')
-    factor = n ** -0.5 if norm == "ortho" else 1 / n if (norm or "backward") == _DIVIDES[kind] else 1.0
+    factor = n**-0.5 if norm == "ortho" else 1 / n if (norm or "backward") == _DIVIDES[kind] else 1.0
     single = a.dtype in (_a.float16, _a.float32, _a.complex64)
     real, number = (_a.float32, _a.complex64) if single else (_a.float64, _a.complex128)
     if kind == _REAL_FORWARD and a.dtype.kind == "c":
-        raise TypeError(f"ufunc 'rfft_n_{'odd' if n % 2 else 'even'}' not supported for the input types: complex numbers; use fft")
+        raise TypeError(
+            f"ufunc 'rfft_n_{'odd' if n % 2 else 'even'}' not supported for the input types: complex numbers; use fft"
+        )
     rows = _rows_last(a.astype(real if kind == _REAL_FORWARD else number, copy=False), axis)
     columns = n // 2 + 1 if kind == _REAL_FORWARD else n
     dtype = real if kind == _REAL_BACKWARD else number
-    shape = a.shape[:axis] + (columns,) + a.shape[axis + 1:]
+    shape = a.shape[:axis] + (columns,) + a.shape[axis + 1 :]
     if out is not None and out.shape != shape:
         raise ValueError("output array has wrong shape.")
     last = axis == a.ndim - 1
@@ -41,7 +61,9 @@ def _transform(kind, a, n, axis, norm, out=None):
         made = made.swapaxes(axis, -1)
     if out is not None:
         if not _a.can_cast(dtype, out.dtype, "same_kind"):
-            raise TypeError(f"Cannot cast ufunc 'fft' output from {dtype!r} to {out.dtype!r} with casting rule 'same_kind'")
+            raise TypeError(
+                f"Cannot cast ufunc 'fft' output from {dtype!r} to {out.dtype!r} with casting rule 'same_kind'"
+            )
         out[...] = made
         return out
     return made
@@ -165,8 +187,10 @@ def irfft2(a, s=None, axes=(-2, -1), norm=None, out=None):
 
 # ---- frequencies
 
+
 def fftfreq(n, d=1.0, device=None, *, dtype=None):
-    """The frequency of each value of `fft`, in cycles per unit of the sample spacing `d`; `dtype`: floating, float64 by default."""
+    """The frequency of each value of `fft`, in cycles per unit of the sample spacing `d`; `dtype`: floating, float64 by
+    default."""
     n = _points(n)
     numbers = _a.concatenate((_a.arange(0, (n - 1) // 2 + 1), _a.arange(-(n // 2), 0)))
     return _of(dtype, numbers * (1.0 / (n * d)))
@@ -179,7 +203,9 @@ def rfftfreq(n, d=1.0, device=None, *, dtype=None):
 
 def _of(dtype, frequencies):
     if dtype is not None and _a.dtype(dtype).kind != "f":
-        raise TypeError(f"frequencies have a real floating dtype, got {_a.dtype(dtype)}: leave dtype out, and cast the result")
+        raise TypeError(
+            f"frequencies have a real floating dtype, got {_a.dtype(dtype)}: leave dtype out, and cast the result"
+        )
     return frequencies.astype(dtype or frequencies.dtype, copy=False)
 
 

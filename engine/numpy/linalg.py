@@ -1,8 +1,8 @@
-"""`numpy.linalg`: systems of equations, factorizations, eigenvalues, norms. Matrices are the last two dimensions; others are a batch.
+"""`numpy.linalg`: systems of equations, factorizations, eigenvalues, norms. Matrices are the last two dimensions;
+others are a batch.
 
-The work is the engine's `vme_linear`: solve, inv, det and cholesky need nothing else, the other factorizations need LAPACK
-(scipy-openblas32, see docs/numpy.md) and raise NotImplementedError without it, with what to install.
-"""
+The work is the engine's `vme_linear`: solve, inv, det and cholesky need nothing else, the other factorizations need
+LAPACK (scipy-openblas32, see docs/numpy.md) and raise NotImplementedError without it, with what to install."""
 
 from operator import index as _index
 
@@ -13,9 +13,40 @@ from vmhost.engine.numpy._products import tensordot, vecdot
 from vmhost.engine.numpy._shapes import matrix_transpose
 from vmhost.engine.numpy._shapes import moveaxis as _moveaxis
 
-__all__ = ["LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq", "matmul",
-           "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr",
-           "slogdet", "solve", "svd", "svdvals", "tensordot", "tensorinv", "tensorsolve", "trace", "vecdot", "vector_norm"]
+__all__ = [
+    "LinAlgError",
+    "cholesky",
+    "cond",
+    "cross",
+    "det",
+    "diagonal",
+    "eig",
+    "eigh",
+    "eigvals",
+    "eigvalsh",
+    "inv",
+    "lstsq",
+    "matmul",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
+    "matrix_transpose",
+    "multi_dot",
+    "norm",
+    "outer",
+    "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "svd",
+    "svdvals",
+    "tensordot",
+    "tensorinv",
+    "tensorsolve",
+    "trace",
+    "vecdot",
+    "vector_norm",
+]
 
 matmul = _a.matmul
 _inf = float("inf")
@@ -58,6 +89,7 @@ SVDResult = _result("SVDResult", "U", "S", "Vh")
 
 # ---- what all of them need
 
+
 def _matrices(a, square=False):
     a = _a.asarray(a)
     if a.ndim < 2:
@@ -87,7 +119,7 @@ def _complex(dtype):
 
 def _call(op, flags, a, shapes, dtypes, b=None, columns=0, cutoff=0.0, failure=None):
     """Runs `op` on the batch `a`; outputs of these shapes (None: not wanted) behind the batch's."""
-    dtype = _a.complex128 if dtypes[0].kind == "c" else _a.float64       # as NumPy: all in double precision, then rounded
+    dtype = _a.complex128 if dtypes[0].kind == "c" else _a.float64  # as NumPy: all in double precision, then rounded
     lead, (m, n) = a.shape[:-2], a.shape[-2:]
     batch = 1
     for size in lead:
@@ -95,10 +127,14 @@ def _call(op, flags, a, shapes, dtypes, b=None, columns=0, cutoff=0.0, failure=N
     a = _a.ascontiguousarray(a.astype(dtype, copy=False)).reshape(a.shape)
     if b is not None:
         b = _a.ascontiguousarray(b.astype(dtype, copy=False)).reshape(b.shape)
-    outputs = tuple(None if shape is None else _a.empty(lead + shape, _wide(kind)) for shape, kind in zip(shapes, dtypes[1:]))
+    outputs = tuple(
+        None if shape is None else _a.empty(lead + shape, _wide(kind)) for shape, kind in zip(shapes, dtypes[1:])
+    )
     if _a._linear(op, flags, cutoff, (batch, m, n, columns), (a, b), outputs) and failure:
         raise LinAlgError(failure)
-    return tuple(None if output is None else output.astype(kind, copy=False)[()] for output, kind in zip(outputs, dtypes[1:]))
+    return tuple(
+        None if output is None else output.astype(kind, copy=False)[()] for output, kind in zip(outputs, dtypes[1:])
+    )
 
 
 def _wide(dtype):
@@ -126,6 +162,7 @@ def _find_lapack():
 
 # ---- equations
 
+
 def solve(a, b):
     """x with a @ x = b; `b` of one dimension is a vector, else matrices."""
     a, b = _matrices(a, True), _a.asarray(b)
@@ -134,12 +171,23 @@ def solve(a, b):
     if vector:
         b = b.reshape(-1, 1)
     if b.ndim == 0 or b.shape[-2] != n:
-        raise ValueError(f"{'solve1' if vector else 'solve'}: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature "
-                         f"{'(m,m),(m)->(m)' if vector else '(m,m),(m,n)->(m,n)'} (size {b.shape[-2] if b.ndim else 0} is different from {n})")
+        raise ValueError(
+            f"{'solve1' if vector else 'solve'}: Input operand 1 has a mismatch in its core dimension 0, with gufunc"
+            f" signature {'(m,m),(m)->(m)' if vector else '(m,m),(m,n)->(m,n)'} (size {b.shape[-2] if b.ndim else 0} is"
+            f" different from {n})"
+        )
     lead = _broadcast(a.shape[:-2], b.shape[:-2])
     columns = b.shape[-1]
-    x, = _call(_SOLVE, 0, _a.broadcast_to(a, lead + (n, n)), [(n, columns)], [dtype, dtype], _a.broadcast_to(b, lead + (n, columns)), columns,
-               failure="Singular matrix")
+    (x,) = _call(
+        _SOLVE,
+        0,
+        _a.broadcast_to(a, lead + (n, n)),
+        [(n, columns)],
+        [dtype, dtype],
+        _a.broadcast_to(b, lead + (n, columns)),
+        columns,
+        failure="Singular matrix",
+    )
     return x[..., 0] if vector else x
 
 
@@ -175,7 +223,9 @@ def cholesky(a, /, *, upper=False):
     """The triangular factor of a positive definite matrix; one triangle of `a` is read."""
     a = _matrices(a, True)
     dtype = _dtype_for(a)
-    return _call(_CHOLESKY, _UPPER if upper else 0, a, [a.shape[-2:]], [dtype, dtype], failure="Matrix is not positive definite")[0]
+    return _call(
+        _CHOLESKY, _UPPER if upper else 0, a, [a.shape[-2:]], [dtype, dtype], failure="Matrix is not positive definite"
+    )[0]
 
 
 def tensorsolve(a, b, axes=None):
@@ -185,12 +235,14 @@ def tensorsolve(a, b, axes=None):
     if axes is not None:
         order = [i for i in range(rank) if i not in axes] + list(axes)
         a = a.transpose(order)
-    old_shape = a.shape[-(rank - b.ndim):]
+    old_shape = a.shape[-(rank - b.ndim) :]
     size = 1
     for k in old_shape:
         size *= k
-    if a.size != size ** 2:
-        raise LinAlgError("Input arrays must satisfy the requirement             prod(a.shape[b.ndim:]) == prod(a.shape[:b.ndim])")
+    if a.size != size**2:
+        raise LinAlgError(
+            "Input arrays must satisfy the requirement             prod(a.shape[b.ndim:]) == prod(a.shape[:b.ndim])"
+        )
     return solve(a.reshape(size, size), b.ravel()).reshape(old_shape)
 
 
@@ -223,7 +275,7 @@ def matrix_power(a, n):
     if n <= 3:
         return a if n == 1 else a @ a if n == 2 else a @ a @ a
     power = result = None
-    for bit in reversed(f"{n:b}"):      # not n // 2 again and again, which takes a huge n the square of its length
+    for bit in reversed(f"{n:b}"):  # not n // 2 again and again, which takes a huge n the square of its length
         power = a if power is None else power @ power
         if bit == "1":
             result = power if result is None else result @ power
@@ -231,6 +283,7 @@ def matrix_power(a, n):
 
 
 # ---- factorizations
+
 
 def qr(a, mode="reduced"):
     """Orthonormal Q and upper triangular R; mode: reduced, complete, r or raw."""
@@ -243,12 +296,15 @@ def qr(a, mode="reduced"):
         h, tau = _lapack(_QR, _RAW, a, [(n, m), (k,)], [dtype] * 3)
         return h, tau
     full = m if mode == "complete" else k
-    q, r = _lapack(_QR, _FULL if mode == "complete" else 0, a, [None if mode == "r" else (m, full), (full, n)], [dtype] * 3)
+    q, r = _lapack(
+        _QR, _FULL if mode == "complete" else 0, a, [None if mode == "r" else (m, full), (full, n)], [dtype] * 3
+    )
     return r if mode == "r" else QRResult(q, r)
 
 
 def svd(a, full_matrices=True, compute_uv=True, hermitian=False):
-    """U, the singular values from large to small, and V's conjugate transpose; the values alone without `compute_uv`."""
+    """U, the singular values from large to small, and V's conjugate transpose; the values alone without
+    `compute_uv`."""
     a = _matrices(a)
     if hermitian:
         return _svd_of_hermitian(a, compute_uv)
@@ -260,7 +316,9 @@ def svd(a, full_matrices=True, compute_uv=True, hermitian=False):
         s = _a.empty(a.shape[:-2] + (0,), real)
         return SVDResult(_identities(a, u_shape, dtype), s, _identities(a, vh_shape, dtype)) if compute_uv else s
     shapes = [(k,), u_shape, vh_shape] if compute_uv else [(k,)]
-    parts = _lapack(_SVD, _FULL if full_matrices else 0, a, shapes, [dtype, real, dtype, dtype], failure="SVD did not converge")
+    parts = _lapack(
+        _SVD, _FULL if full_matrices else 0, a, shapes, [dtype, real, dtype, dtype], failure="SVD did not converge"
+    )
     return SVDResult(parts[1], parts[0], parts[2]) if compute_uv else parts[0]
 
 
@@ -324,7 +382,9 @@ def eigh(a, UPLO="L"):
     """Eigenvalues of a Hermitian matrix, from small to large, and eigenvectors in columns; one triangle is read."""
     flags, a = _triangle(UPLO), _matrices(a, True)
     dtype, n = _dtype_for(a), a.shape[-1]
-    return EighResult(*_lapack(_EIGH, flags, a, [(n,), (n, n)], [dtype, _real(dtype), dtype], failure="Eigenvalues did not converge"))
+    return EighResult(
+        *_lapack(_EIGH, flags, a, [(n,), (n, n)], [dtype, _real(dtype), dtype], failure="Eigenvalues did not converge")
+    )
 
 
 def eigvalsh(a, UPLO="L"):
@@ -335,7 +395,8 @@ def eigvalsh(a, UPLO="L"):
 
 
 def lstsq(a, b, rcond=None):
-    """x that makes |a @ x - b| least, the sums of squared residuals (empty where there is none), a's rank and singular values."""
+    """x that makes |a @ x - b| least, the sums of squared residuals (empty where there is none), a's rank and singular
+    values."""
     a, b = _a.asarray(a), _a.asarray(b)
     if a.ndim != 2:
         raise LinAlgError(f"{a.ndim}-dimensional array given. Array must be two-dimensional")
@@ -351,8 +412,17 @@ def lstsq(a, b, rcond=None):
     if rcond is None:
         rcond = _epsilon(_a.float64) * max(m, n)
     wide = b if columns else _a.zeros((m, 1), b.dtype)
-    x, s, rank = _lapack(_LSTSQ, 0, a, [(max(m, n), wide.shape[1]), (min(m, n),), ()], [dtype, dtype, _real(dtype), _a.int64], wide, wide.shape[1],
-                         float(rcond), failure="SVD did not converge in Linear Least Squares")
+    x, s, rank = _lapack(
+        _LSTSQ,
+        0,
+        a,
+        [(max(m, n), wide.shape[1]), (min(m, n),), ()],
+        [dtype, dtype, _real(dtype), _a.int64],
+        wide,
+        wide.shape[1],
+        float(rcond),
+        failure="SVD did not converge in Linear Least Squares",
+    )
     rank = int(rank)
     residuals = _a.asarray([], dtype=_real(dtype))
     if rank == n and m > n and columns:
@@ -366,7 +436,7 @@ def lstsq(a, b, rcond=None):
 
 
 def _epsilon(dtype):
-    return 2.0 ** -23 if dtype in (_a.float32, _a.complex64) else 2.0 ** -52
+    return 2.0**-23 if dtype in (_a.float32, _a.complex64) else 2.0**-52
 
 
 def pinv(a, rcond=None, hermitian=False, *, rtol=None):
@@ -413,13 +483,14 @@ def cond(x, p=None):
         return s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
     x = _matrices(x, True)
     dtype = _dtype_for(x)
-    inverse, = _call(_INVERSE, 0, x, [x.shape[-2:]], [dtype, dtype])        # singular: NaN
+    (inverse,) = _call(_INVERSE, 0, x, [x.shape[-2:]], [dtype, dtype])  # singular: NaN
     ratio = norm(x, p, axis=(-2, -1)) * norm(inverse, p, axis=(-2, -1))
     bad = _a.isnan(ratio) & ~_a.isnan(x).any(axis=(-2, -1))
     return _a.where(bad, _a.asarray(_inf, dtype=ratio.dtype), ratio)[()]
 
 
 # ---- norms
+
 
 def norm(x, ord=None, axis=None, keepdims=False):
     """The norm of vectors (one axis) or matrices (two); of all elements as one vector without `ord` and `axis`."""
@@ -507,6 +578,7 @@ def matrix_norm(x, /, *, keepdims=False, ord="fro"):
 
 # ---- products and parts, as the array API standard has them here
 
+
 def multi_dot(arrays, *, out=None):
     """The product of several matrices, in the order that takes the fewest multiplications."""
     arrays = [_a.asarray(array) for array in arrays]
@@ -539,7 +611,9 @@ def _best_product(arrays):
     for length in range(1, n):
         for i in range(n - length):
             j = i + length
-            cost[i][j], split[i][j] = min((cost[i][k] + cost[k + 1][j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j))
+            cost[i][j], split[i][j] = min(
+                (cost[i][k] + cost[k + 1][j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j)
+            )
 
     def product(i, j):
         return arrays[i] if i == j else product(i, split[i][j]) @ product(split[i][j] + 1, j)
@@ -557,8 +631,10 @@ def outer(x1, x2, /):
 def cross(x1, x2, /, *, axis=-1):
     x1, x2 = _a.asarray(x1), _a.asarray(x2)
     if x1.shape[axis] != 3 or x2.shape[axis] != 3:
-        raise ValueError(f"Both input arrays must be (arrays of) 3-dimensional vectors, but they are {x1.shape[axis]} and "
-                         f"{x2.shape[axis]} dimensional instead.")
+        raise ValueError(
+            f"Both input arrays must be (arrays of) 3-dimensional vectors, but they are {x1.shape[axis]} and "
+            f"{x2.shape[axis]} dimensional instead."
+        )
     return _cross(x1, x2, axis=axis)
 
 

@@ -1,9 +1,8 @@
 """`numpy.random`: `default_rng(seed)` gives a Generator over Philox, with NumPy's numbers for the same key.
 
-`Generator(Philox(seed))` draws what `numpy.random.Generator(numpy.random.Philox(seed))` draws: words and integers exactly, floating
-numbers to rounding. (NumPy's own default_rng uses PCG64 and gives others.) RandomState and the functions of the old interface (seed, rand,
-normal …) are in _random_state.py.
-"""
+`Generator(Philox(seed))` draws what `numpy.random.Generator(numpy.random.Philox(seed))` draws: words and integers
+exactly, floating numbers to rounding. (NumPy's own default_rng uses PCG64 and gives others.) RandomState and the
+functions of the old interface (seed, rand, normal …) are in _random_state.py."""
 
 from operator import index as _index
 
@@ -12,9 +11,32 @@ from vmhost.engine import _array as _a
 __all__ = ["BitGenerator", "Generator", "Philox", "SeedSequence", "default_rng"]
 
 # the order of enum vme_random_kind
-(_UNIFORM, _NORMAL, _EXPONENTIAL, _EXPONENTIAL_INVERSE, _GAMMA, _BETA, _LAPLACE, _GUMBEL, _LOGISTIC, _STUDENT, _WALD, _VONMISES, _TRIANGULAR,
- _NONCENTRAL_CHISQUARE, _POISSON, _BINOMIAL, _GEOMETRIC, _NEGATIVE_BINOMIAL, _LOGSERIES, _ZIPF, _INTEGERS, _SHUFFLE, _SHUFFLE_TAIL,
- _SAMPLE) = range(24)
+(
+    _UNIFORM,
+    _NORMAL,
+    _EXPONENTIAL,
+    _EXPONENTIAL_INVERSE,
+    _GAMMA,
+    _BETA,
+    _LAPLACE,
+    _GUMBEL,
+    _LOGISTIC,
+    _STUDENT,
+    _WALD,
+    _VONMISES,
+    _TRIANGULAR,
+    _NONCENTRAL_CHISQUARE,
+    _POISSON,
+    _BINOMIAL,
+    _GEOMETRIC,
+    _NEGATIVE_BINOMIAL,
+    _LOGSERIES,
+    _ZIPF,
+    _INTEGERS,
+    _SHUFFLE,
+    _SHUFFLE_TAIL,
+    _SAMPLE,
+) = range(24)
 _WORD = (1 << 64) - 1
 _HALF = (1 << 32) - 1
 
@@ -38,8 +60,12 @@ class SeedSequence:
 
     @property
     def state(self):
-        return {"entropy": self.entropy, "spawn_key": self.spawn_key, "pool_size": self.pool_size,
-                "n_children_spawned": self.n_children_spawned}
+        return {
+            "entropy": self.entropy,
+            "spawn_key": self.spawn_key,
+            "pool_size": self.pool_size,
+            "n_children_spawned": self.n_children_spawned,
+        }
 
     def generate_state(self, n_words, dtype=None):
         """`n_words` words of uint32 (or uint64)."""
@@ -47,10 +73,10 @@ class SeedSequence:
         if dtype not in (_a.uint32, _a.uint64):
             raise ValueError("only support uint32 or uint64")
         count = n_words * (dtype.itemsize // 4)
-        multiplier, made = 0x8b51f9dd, []
+        multiplier, made = 0x8B51F9DD, []
         for i in range(count):
             value = self._pool[i % self.pool_size] ^ multiplier
-            multiplier = multiplier * 0x58f38ded & _HALF
+            multiplier = multiplier * 0x58F38DED & _HALF
             value = value * multiplier & _HALF
             made.append(value ^ value >> 16)
         if dtype == _a.uint64:
@@ -61,8 +87,10 @@ class SeedSequence:
         """`n_children` sequences that differ from this one and from each other."""
         first = self.n_children_spawned
         self.n_children_spawned += n_children
-        return [SeedSequence(self.entropy, spawn_key=(*self.spawn_key, i), pool_size=self.pool_size)
-                for i in range(first, first + n_children)]
+        return [
+            SeedSequence(self.entropy, spawn_key=(*self.spawn_key, i), pool_size=self.pool_size)
+            for i in range(first, first + n_children)
+        ]
 
     def __repr__(self):
         return f"SeedSequence(\n    entropy={self.entropy!r},\n)"
@@ -85,17 +113,17 @@ def _words_of(value):
 
 
 def _mixed(words, size):
-    multiplier = 0x43b0d7e5
+    multiplier = 0x43B0D7E5
 
     def hashed(value):
         nonlocal multiplier
         value ^= multiplier
-        multiplier = multiplier * 0x931e8875 & _HALF
+        multiplier = multiplier * 0x931E8875 & _HALF
         value = value * multiplier & _HALF
         return value ^ value >> 16
 
     def mix(x, y):
-        value = 0xca01f9dd * x - 0x4973f715 * y & _HALF
+        value = 0xCA01F9DD * x - 0x4973F715 * y & _HALF
         return value ^ value >> 16
 
     pool = [hashed(words[i] if i < len(words) else 0) for i in range(size)]
@@ -126,13 +154,19 @@ class Philox(BitGenerator):
         self._state = _a.zeros(13, _a.uint64)
         self._state[:2] = _as_words(key, 2, "key")
         self._state[2:6] = _as_words(0 if counter is None else counter, 4, "counter")
-        self._state[10] = 4         # nothing is left of a block
+        self._state[10] = 4  # nothing is left of a block
 
     @property
     def state(self):
         s = self._state
-        return {"bit_generator": "Philox", "state": {"counter": s[2:6].copy(), "key": s[:2].copy()}, "buffer": s[6:10].copy(),
-                "buffer_pos": int(s[10]), "has_uint32": int(s[11]), "uinteger": int(s[12])}
+        return {
+            "bit_generator": "Philox",
+            "state": {"counter": s[2:6].copy(), "key": s[:2].copy()},
+            "buffer": s[6:10].copy(),
+            "buffer_pos": int(s[10]),
+            "has_uint32": int(s[11]),
+            "uinteger": int(s[12]),
+        }
 
     @state.setter
     def state(self, value):
@@ -140,8 +174,14 @@ class Philox(BitGenerator):
             raise TypeError("state must be a dict")
         if value.get("bit_generator") != "Philox":
             raise ValueError("state must be for a Philox RNG")
-        made = [*value["state"]["key"], *value["state"]["counter"], *value["buffer"], value["buffer_pos"], value["has_uint32"],
-                value["uinteger"]]
+        made = [
+            *value["state"]["key"],
+            *value["state"]["counter"],
+            *value["buffer"],
+            value["buffer_pos"],
+            value["has_uint32"],
+            value["uinteger"],
+        ]
         self._state[...] = _a.array([int(word) for word in made], _a.uint64)
 
     def random_raw(self, size=None, output=True):
@@ -188,7 +228,8 @@ def _as_words(value, count, name):
 
 
 def default_rng(seed=None):
-    """A Generator over Philox; `seed`: None, an int, ints, a SeedSequence, a Philox, or a Generator, which is given back."""
+    """A Generator over Philox; `seed`: None, an int, ints, a SeedSequence, a Philox, or a Generator, which is given
+    back."""
     if isinstance(seed, Generator):
         return seed
     return Generator(seed if isinstance(seed, BitGenerator) else Philox(seed))
@@ -232,7 +273,9 @@ class Generator:
                 shape = common
             elif broadcast_shapes(shape, common) != shape:
                 raise ValueError(f"Output size {shape} is not compatible with broadcast dimensions of inputs {common}.")
-            parameters = tuple(p if p.ndim == 0 else _a.ascontiguousarray(_a.broadcast_to(p, shape)) for p in parameters)
+            parameters = tuple(
+                p if p.ndim == 0 else _a.ascontiguousarray(_a.broadcast_to(p, shape)) for p in parameters
+            )
         if out is not None:
             if shape is not None and shape != out.shape:
                 raise ValueError("size must match out.shape when used together")
@@ -285,7 +328,13 @@ class Generator:
         return _a.exp(self._scaled(_NORMAL, size, _number(mean), _positive(sigma, "sigma")))
 
     def standard_exponential(self, size=None, dtype=float, method="zig", out=None):
-        return self._draw(_EXPONENTIAL if method == "zig" else _EXPONENTIAL_INVERSE, size, (), _float_dtype(dtype, "standard_exponential"), out)
+        return self._draw(
+            _EXPONENTIAL if method == "zig" else _EXPONENTIAL_INVERSE,
+            size,
+            (),
+            _float_dtype(dtype, "standard_exponential"),
+            out,
+        )
 
     def exponential(self, scale=1.0, size=None):
         scale = _positive(scale, "scale")
@@ -334,7 +383,9 @@ class Generator:
 
     def f(self, dfnum, dfden, size=None):
         top, below = _positive(dfnum, "dfnum", True), _positive(dfden, "dfden", True)
-        both = _a.broadcast_to(_pairs(top, below) / 2.0, (*(_shape(size) if size is not None else _a.add(top, below).shape), 2))
+        both = _a.broadcast_to(
+            _pairs(top, below) / 2.0, (*(_shape(size) if size is not None else _a.add(top, below).shape), 2)
+        )
         drawn = 2.0 * self._draw(_GAMMA, None, (both,))
         return (drawn[..., 0] * below / (drawn[..., 1] * top))[()]
 
@@ -369,8 +420,10 @@ class Generator:
         parameters = [_positive(dfnum, "dfnum", True), _positive(dfden, "dfden", True), _positive(nonc, "nonc")]
         shape = _shape_of(*parameters) if size is None else _shape(size)
         columns = [_a.broadcast_to(one, shape).ravel().tolist() for one in broadcast_arrays(*parameters)]
-        made = [float(self.noncentral_chisquare(top, nonc)) * below / (float(self.chisquare(below)) * top)
-                for top, below, nonc in zip(*columns, strict=True)]
+        made = [
+            float(self.noncentral_chisquare(top, nonc)) * below / (float(self.chisquare(below)) * top)
+            for top, below, nonc in zip(*columns, strict=True)
+        ]
         return _a.array(made, _a.float64).reshape(shape)[()]
 
     def dirichlet(self, alpha, size=None):
@@ -378,9 +431,16 @@ class Generator:
         if alpha.ndim != 1:
             raise ValueError("alpha must be a one-dimensional sequence")
         shape = alpha.shape if size is None else (*_shape(size), len(alpha))
-        if float(alpha.max()) < 0.1:        # breaks a stick of length 1: sums of so small gammas would underflow
+        if float(alpha.max()) < 0.1:  # breaks a stick of length 1: sums of so small gammas would underflow
             rest = _a.cumsum(alpha[::-1])[::-1][1:]
-            sticks = self._draw(_BETA, None, (_a.broadcast_to(alpha[:-1], (*shape[:-1], len(alpha) - 1)), _a.broadcast_to(rest, (*shape[:-1], len(rest)))))
+            sticks = self._draw(
+                _BETA,
+                None,
+                (
+                    _a.broadcast_to(alpha[:-1], (*shape[:-1], len(alpha) - 1)),
+                    _a.broadcast_to(rest, (*shape[:-1], len(rest))),
+                ),
+            )
             made, left = _a.empty(shape), _a.ones(shape[:-1])
             for j in range(len(alpha) - 1):
                 made[..., j] = left * sticks[..., j]
@@ -483,8 +543,11 @@ class Generator:
         times = 1
         for n in shape:
             times *= n
-        rows = by_counting(self, counts, nsample, times) if method == "count" else [
-            by_marginals(self, counts, nsample) for _ in range(times)]
+        rows = (
+            by_counting(self, counts, nsample, times)
+            if method == "count"
+            else [by_marginals(self, counts, nsample) for _ in range(times)]
+        )
         return _a.array(rows, _a.int64).reshape((*shape, len(counts)))
 
     def integers(self, low, high=None, size=None, dtype=_a.int64, endpoint=False):
@@ -510,7 +573,8 @@ class Generator:
 
     # ---- choosing and ordering
     def choice(self, a, size=None, replace=True, p=None, axis=0, shuffle=True):
-        """Elements of `a` (of range(a) where it is a number), drawn with or without putting back, with the chances `p`."""
+        """Elements of `a` (of range(a) where it is a number), drawn with or without putting back, with the chances
+        `p`."""
         a = _a.asarray(a)
         if a.ndim == 0:
             if a.dtype.kind not in "iu":
@@ -548,7 +612,9 @@ class Generator:
         else:
             if count > population:
                 raise ValueError("Cannot take a larger sample than population when replace is False")
-            places = (self._different(population, count, shuffle) if p is None else self._different_by_chance(p, count)).reshape(shape)
+            places = (
+                self._different(population, count, shuffle) if p is None else self._different_by_chance(p, count)
+            ).reshape(shape)
         if size is None:
             places = places.reshape(())[()]
         if a.ndim == 0:
@@ -559,7 +625,7 @@ class Generator:
         if population > 10000 and count > population // (50 if shuffle else 20):
             places = _a.arange(population)
             self.bit_generator._fill(_SHUFFLE_TAIL, (_a.full((), max(population - count, 1), _a.uint64),), places)
-            return places[population - count:].copy()
+            return places[population - count :].copy()
         places = _a.empty(count, _a.int64)
         self.bit_generator._fill(_SAMPLE, (_a.full((), population, _a.uint64),), places)
         if shuffle:
@@ -646,7 +712,11 @@ class Generator:
         else:
             u, s, vh = linalg.svd(cov)
             factor = u * _a.sqrt(s)
-            if check_valid != "ignore" and not (_a.absolute(vh.T * s @ vh - cov) <= tol + tol * _a.absolute(cov)).all() and check_valid == "raise":
+            if (
+                check_valid != "ignore"
+                and not (_a.absolute(vh.T * s @ vh - cov) <= tol + tol * _a.absolute(cov)).all()
+                and check_valid == "raise"
+            ):
                 raise ValueError("covariance is not symmetric positive-semidefinite.")
         return mean + (x.reshape(-1, len(mean)) @ factor.T).reshape(x.shape)
 
@@ -730,8 +800,10 @@ def _integer_ranges(lows, highs, lowest, highest, endpoint):
     lasts = highs if endpoint else [high - 1 for high in highs]
     for low, last in zip(lows, lasts):
         _check_range(low, last, lowest, highest, endpoint)
-    return (_a.array([low & _WORD for low in lows], _a.uint64).reshape(shape),
-            _a.array([last - low for low, last in zip(lows, lasts)], _a.uint64).reshape(shape))
+    return (
+        _a.array([low & _WORD for low in lows], _a.uint64).reshape(shape),
+        _a.array([last - low for low, last in zip(lows, lasts)], _a.uint64).reshape(shape),
+    )
 
 
 def _axis_of(axis, rank):

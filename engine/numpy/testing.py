@@ -4,8 +4,20 @@ from vmhost.engine import _array as _a
 from vmhost.engine.numpy._logic import isclose
 from vmhost.engine.numpy._printing import array2string, array_repr
 
-__all__ = ["assert_", "assert_allclose", "assert_almost_equal", "assert_approx_equal", "assert_array_almost_equal", "assert_array_compare",
-           "assert_array_equal", "assert_array_less", "assert_equal", "assert_raises", "assert_raises_regex", "assert_string_equal"]
+__all__ = [
+    "assert_",
+    "assert_allclose",
+    "assert_almost_equal",
+    "assert_approx_equal",
+    "assert_array_almost_equal",
+    "assert_array_compare",
+    "assert_array_equal",
+    "assert_array_less",
+    "assert_equal",
+    "assert_raises",
+    "assert_raises_regex",
+    "assert_string_equal",
+]
 
 
 _NAMES = "ACTUAL", "DESIRED"
@@ -27,7 +39,19 @@ def _message(header, err_msg, actual, desired, verbose=True, precision=8, names=
     return "\n".join(lines)
 
 
-def _compare(agrees, actual, desired, err_msg="", verbose=True, header="", equal_nan=True, equal_inf=True, strict=False, precision=6, names=_NAMES):
+def _compare(
+    agrees,
+    actual,
+    desired,
+    err_msg="",
+    verbose=True,
+    header="",
+    equal_nan=True,
+    equal_inf=True,
+    strict=False,
+    precision=6,
+    names=_NAMES,
+):
     """Fails unless agrees(a, b) holds everywhere, apart from NaNs (and infinities) that stand in the same places."""
     actual, desired = _a.asarray(actual), _a.asarray(desired)
 
@@ -63,10 +87,25 @@ def _remarks(actual, desired, wrong, names):
     count = int(_a.count_nonzero(wrong))
     lines = [f"Mismatched elements: {count} / {wrong.size} ({100 * count / wrong.size:.3g}%)"]
     if wrong.ndim:
-        title = "Mismatch at index:" if count == 1 else "Mismatch at indices:" if count <= 5 else "First 5 mismatches are at indices:"
+        title = (
+            "Mismatch at index:"
+            if count == 1
+            else "Mismatch at indices:"
+            if count <= 5
+            else "First 5 mismatches are at indices:"
+        )
         places = argwhere(wrong)[:5].tolist()
-        lines += [title, *(f" {place}: " + ", ".join(f"{value[tuple(place)] if value.ndim else value} ({name})"
-                                                     for value, name in zip((actual, desired), names)) for place in places)]
+        lines += [
+            title,
+            *(
+                f" {place}: "
+                + ", ".join(
+                    f"{value[tuple(place)] if value.ndim else value} ({name})"
+                    for value, name in zip((actual, desired), names)
+                )
+                for place in places
+            ),
+        ]
     if actual.dtype.kind == "b" and desired.dtype.kind == "b":
         return lines
     one, other = (_a.broadcast_to(value, wrong.shape)[wrong] for value in (actual, desired))
@@ -75,19 +114,33 @@ def _remarks(actual, desired, wrong, names):
         gap = _a.minimum(gap, abs(other - one))
     divisible = other != 0
     ratio = _a.max(gap[divisible] / abs(other[divisible])) if divisible.any() else _a.asarray(float("inf"))
-    return [*lines, f"Max absolute difference among violations: {array2string(_a.max(gap))}",
-            f"Max relative difference among violations: {array2string(ratio)}"]
+    return [
+        *lines,
+        f"Max absolute difference among violations: {array2string(_a.max(gap))}",
+        f"Max relative difference among violations: {array2string(ratio)}",
+    ]
 
 
-def assert_array_compare(comparison, x, y, err_msg="", verbose=True, header="", precision=6, equal_nan=True, equal_inf=True, *, strict=False):
+def assert_array_compare(
+    comparison, x, y, err_msg="", verbose=True, header="", precision=6, equal_nan=True, equal_inf=True, *, strict=False
+):
     """Fails unless comparison(x, y) is true everywhere."""
     _compare(comparison, x, y, err_msg, verbose, header, equal_nan, equal_inf, strict, precision)
 
 
 def assert_allclose(actual, desired, rtol=1e-7, atol=0, equal_nan=True, err_msg="", verbose=True, *, strict=False):
     """Fails unless |actual - desired| <= atol + rtol * |desired| everywhere."""
-    _compare(lambda a, b: isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan), actual, desired, err_msg, verbose,
-             f"Not equal to tolerance rtol={rtol:g}, atol={atol:g}", equal_nan, True, strict)
+    _compare(
+        lambda a, b: isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan),
+        actual,
+        desired,
+        err_msg,
+        verbose,
+        f"Not equal to tolerance rtol={rtol:g}, atol={atol:g}",
+        equal_nan,
+        True,
+        strict,
+    )
 
 
 def assert_array_equal(actual, desired, err_msg="", verbose=True, *, strict=False):
@@ -97,13 +150,31 @@ def assert_array_equal(actual, desired, err_msg="", verbose=True, *, strict=Fals
 
 def assert_array_almost_equal(actual, desired, decimal=6, err_msg="", verbose=True):
     """Fails unless |actual - desired| < 1.5 * 10**-decimal everywhere."""
-    _compare(lambda a, b: _a.absolute(a * 1 - b * 1) < 1.5 * 10.0 ** -decimal, actual, desired, err_msg, verbose,
-             f"Arrays are not almost equal to {decimal} decimals", precision=decimal)
+    _compare(
+        lambda a, b: _a.absolute(a * 1 - b * 1) < 1.5 * 10.0**-decimal,
+        actual,
+        desired,
+        err_msg,
+        verbose,
+        f"Arrays are not almost equal to {decimal} decimals",
+        precision=decimal,
+    )
 
 
 def assert_array_less(x, y, err_msg="", verbose=True, *, strict=False):
     """Fails unless x < y everywhere."""
-    _compare(_a.less, x, y, err_msg, verbose, "Arrays are not strictly ordered `x < y`", True, False, strict, names=("x", "y"))
+    _compare(
+        _a.less,
+        x,
+        y,
+        err_msg,
+        verbose,
+        "Arrays are not strictly ordered `x < y`",
+        True,
+        False,
+        strict,
+        names=("x", "y"),
+    )
 
 
 def assert_almost_equal(actual, desired, decimal=7, err_msg="", verbose=True):
@@ -112,7 +183,7 @@ def assert_almost_equal(actual, desired, decimal=7, err_msg="", verbose=True):
         assert_array_almost_equal(actual, desired, decimal, err_msg, verbose)
         return
     same = actual == desired or actual != actual and desired != desired
-    if not same and not abs(desired - actual) < 1.5 * 10.0 ** -decimal:
+    if not same and not abs(desired - actual) < 1.5 * 10.0**-decimal:
         raise AssertionError(_message(f"Arrays are not almost equal to {decimal} decimals", err_msg, actual, desired))
 
 
@@ -125,7 +196,9 @@ def assert_approx_equal(actual, desired, significant=7, err_msg="", verbose=True
     scale = 0.5 * (abs(desired) + abs(actual))
     scale = 10.0 ** floor(log10(scale))
     if not abs(desired / scale - actual / scale) < 10.0 ** -(significant - 1):
-        raise AssertionError(_message(f"Items are not equal to {significant} significant digits:", err_msg, actual, desired))
+        raise AssertionError(
+            _message(f"Items are not equal to {significant} significant digits:", err_msg, actual, desired)
+        )
 
 
 def assert_equal(actual, desired, err_msg="", verbose=True, *, strict=False):

@@ -9,16 +9,17 @@ is looked at by Welch's spectra and by its autocorrelation, and what the bands h
 
 import vmhost.engine.numpy as np
 
-RATE = 16000                # samples a second
-RIPPLE = 80.0               # decibels that the stop band lies below the pass band
-TRANSITION = 0.04           # width of the transition, in cycles per sample
+RATE = 16000  # samples a second
+RIPPLE = 80.0  # decibels that the stop band lies below the pass band
+TRANSITION = 0.04  # width of the transition, in cycles per sample
 WINDOWS = ("rectangular", "bartlett", "hann", "hamming", "blackman")
-LEAST = 1e-12               # power that counts as silence
+LEAST = 1e-12  # power that counts as silence
 
 
 # ---- filters
 def kaiser_order(ripple, width):
-    """(taps, beta) of the Kaiser window with this ripple in decibels and this transition in cycles per sample; taps are odd."""
+    """(taps, beta) of the Kaiser window with this ripple in decibels and this transition in cycles per sample; taps are
+    odd."""
     taps = int(np.ceil((ripple - 7.95) / (14.36 * width))) + 1
     if ripple > 50:
         beta = 0.1102 * (ripple - 8.7)
@@ -31,7 +32,13 @@ def kaiser_order(ripple, width):
 
 def window_of(kind, taps, beta=0.0):
     """A window by its name."""
-    makers = {"hann": np.hanning, "hamming": np.hamming, "blackman": np.blackman, "bartlett": np.bartlett, "rectangular": np.ones}
+    makers = {
+        "hann": np.hanning,
+        "hamming": np.hamming,
+        "blackman": np.blackman,
+        "bartlett": np.bartlett,
+        "rectangular": np.ones,
+    }
     return np.kaiser(taps, beta) if kind == "kaiser" else makers[kind](taps)
 
 
@@ -72,7 +79,8 @@ def stop_band(taps, edge):
 
 # ---- through a filter
 def overlap_save(signal, taps, block=4096):
-    """The signal through a filter, by transforms of `block` points; as long as the signal, the filter's delay taken out."""
+    """The signal through a filter, by transforms of `block` points; as long as the signal, the filter's delay taken
+    out."""
     step, delay = block - len(taps) + 1, (len(taps) - 1) // 2
     count = -(-(len(signal) + delay) // step)
     padded = np.zeros((count - 1) * step + block)
@@ -94,9 +102,9 @@ def decimate(signal, taps, factor):
     parts, delay = phases(taps, factor), (len(taps) - 1) // 2
     wanted = -(-len(signal) // factor)
     padded = np.zeros((wanted + parts.shape[1] + delay // factor + 1) * factor)
-    padded[:len(signal)] = signal
+    padded[: len(signal)] = signal
     total = np.zeros(len(padded) // factor + parts.shape[1] - 1)
-    for number, part in enumerate(parts):       # sample n of part p stands at n * factor - p
+    for number, part in enumerate(parts):  # sample n of part p stands at n * factor - p
         phase = padded[::factor] if number == 0 else np.concatenate([[0.0], padded[factor - number :: factor][:-1]])
         total += np.convolve(phase, part)
     # the filter's delay must be whole at the low rate
@@ -113,16 +121,17 @@ def interpolate(signal, taps, factor, length):
 
 # ---- the bank
 class Bank:
-    """`count` octaves, the highest first, and what is below them. Filters' delays are multiples of 2, so that bands stay in step."""
+    """`count` octaves, the highest first, and what is below them. Filters' delays are multiples of 2, so that bands
+    stay in step."""
 
     def __init__(self, count, ripple=RIPPLE, width=TRANSITION):
         taps, beta = kaiser_order(ripple, width)
-        taps += -(taps - 1) // 2 % 2 * 2        # (taps - 1) / 2 even
+        taps += -(taps - 1) // 2 % 2 * 2  # (taps - 1) / 2 even
         self.count, self.low = count, low_pass(0.25 - width / 2, window_of("kaiser", taps, beta))
 
     def split(self, signal):
-        """Bands, each at half the rate of the one before; the last is the rest. The upper octave is what the lower half, put back at
-        the full rate, does not explain: so `join` gives the signal back."""
+        """Bands, each at half the rate of the one before; the last is the rest. The upper octave is what the lower
+        half, put back at the full rate, does not explain: so `join` gives the signal back."""
         bands = []
         for _ in range(self.count):
             lower = decimate(signal, self.low, 2)
@@ -159,7 +168,8 @@ def welch(signal, size, kind="hann"):
 
 
 def pitches(signal, size, lowest, highest):
-    """The pitch in Hz of each piece of `size` samples: the first strong peak of its autocorrelation, between samples by a parabola."""
+    """The pitch in Hz of each piece of `size` samples: the first strong peak of its autocorrelation, between samples by
+    a parabola."""
     pieces = signal[: len(signal) // size * size].reshape(-1, size)
     pieces = (pieces - pieces.mean(axis=1, keepdims=True)) * np.hanning(size)
     spectra = np.abs(np.fft.rfft(pieces, n=2 * size, axis=1)) ** 2
@@ -178,7 +188,8 @@ def pitches(signal, size, lowest, highest):
 
 
 def chirp(seconds, start, stop):
-    """A tone that rises from `start` to `stop` Hz, the same number of octaves in every second, and its second harmonic."""
+    """A tone that rises from `start` to `stop` Hz, the same number of octaves in every second, and its second
+    harmonic."""
     t = np.linspace(0, seconds, int(seconds * RATE), endpoint=False)
     growth = np.log(stop / start) / seconds
     phase = 2 * np.pi * start * np.expm1(growth * t) / growth
@@ -186,9 +197,11 @@ def chirp(seconds, start, stop):
 
 
 def run(value):
-    """{"seconds": s, "seed": n, "octaves": k} makes a sound; {"sound": (n,), "octaves": k} takes one, at 16,000 samples a second.
+    """{"seconds": s, "seed": n, "octaves": k} makes a sound; {"sound": (n,), "octaves": k} takes one, at 16,000 samples
+    a second.
 
-    Answers the bands' powers over time (k + 1, frames), which is loudest, spectra, pitches, and how exact filters and bank are."""
+    Answers the bands' powers over time (k + 1, frames), which is loudest, spectra, pitches, and how exact filters and
+    bank are."""
     count, seconds = value.get("octaves", 6), value.get("seconds", 2.0)
     random = np.random.Generator(np.random.Philox(value.get("seed", 0)))
     if value.get("sound") is not None:
@@ -202,17 +215,25 @@ def run(value):
     levels = powers(bands, frames)
     frequencies, density = welch(signal, 1024)
     heard = pitches(signal, 1024, 80.0, 4000.0)
-    # the same two ways: decimation by parts and at the full rate, blocks and the sum that they stand for, windows by their names
+    # the same two ways: decimation by parts and at the full rate, blocks and the sum that they stand for, windows by
+    # their names
     whole = overlap_save(signal, bank.low)
     direct = np.convolve(signal[:3000], bank.low, "same")
     middle = band_pass(0.05, 0.1, window_of("blackman", 129))
     answer = {
-        "powers": levels, "loudest": levels.argmax(axis=0), "rebuilt": float(np.abs(bank.join(bands) - signal).max()),
+        "powers": levels,
+        "loudest": levels.argmax(axis=0),
+        "rebuilt": float(np.abs(bank.join(bands) - signal).max()),
         "by_parts": float(np.abs(decimate(signal, bank.low, 2) - whole[::2]).max()),
-        "by_blocks": float(np.abs(whole[:2800] - direct[:2800]).max()), "stop_band": stop_band(bank.low, 0.25 + TRANSITION / 2),
+        "by_blocks": float(np.abs(whole[:2800] - direct[:2800]).max()),
+        "stop_band": stop_band(bank.low, 0.25 + TRANSITION / 2),
         "stop_bands": np.array([stop_band(low_pass(0.2, window_of(kind, 101)), 0.25) for kind in WINDOWS]),
-        "delay": response_of(middle)[2][51:102], "high": response_of(high_pass(0.2, window_of("hamming", 101)))[1][::64],
-        "density": density, "centre": float((frequencies * density).sum() / density.sum()), "pitches": heard}
+        "delay": response_of(middle)[2][51:102],
+        "high": response_of(high_pass(0.2, window_of("hamming", 101)))[1][::64],
+        "density": density,
+        "centre": float((frequencies * density).sum() / density.sum()),
+        "pitches": heard,
+    }
     if tone is not None:
         wanted = tone[: len(heard) * 1024].reshape(-1, 1024).mean(axis=1)
         answer["pitch_error"] = float(np.median(np.abs(heard / wanted - 1)))

@@ -10,15 +10,15 @@ them: purity, adjusted Rand index, normalised mutual information.
 
 import vmhost.engine.numpy as np
 
-SHARE = 0.6         # of the variance, that the kept components carry
+SHARE = 0.6  # of the variance, that the kept components carry
 ROUNDS, TOLERANCE = 100, 1e-6
-BLOCK = 256         # rows whose distances to all others are held at once
+BLOCK = 256  # rows whose distances to all others are held at once
 
 
 # ---- principal components
 class Components:
-    """The directions in which samples vary most. `mean` (d,), `directions` (k, d) of unit length, `spread` (k,) standard deviations,
-    `shares` (k,) of the variance."""
+    """The directions in which samples vary most. `mean` (d,), `directions` (k, d) of unit length, `spread` (k,)
+    standard deviations, `shares` (k,) of the variance."""
 
     def __init__(self, samples, share):
         self.mean = samples.mean(axis=0)
@@ -52,7 +52,8 @@ def distances(points, centres):
 
 
 def first_centres(points, count, random):
-    """Centres far from each other: each next one is the best of some drawn with chances that grow with the squared distance."""
+    """Centres far from each other: each next one is the best of some drawn with chances that grow with the squared
+    distance."""
     tries = 2 + int(np.log(count))
     chosen = np.empty(count, dtype=np.int64)
     chosen[0] = random.integers(len(points))
@@ -106,7 +107,8 @@ def best_of(points, count, starts, random):
 
 # ---- how good groups are by themselves
 def silhouettes(points, groups):
-    """For each point, from -1 to 1: how much nearer the points of its own group are than those of the nearest other one."""
+    """For each point, from -1 to 1: how much nearer the points of its own group are than those of the nearest other
+    one."""
     count, sizes = groups.max() + 1, np.bincount(groups)
     members = (groups[:, np.newaxis] == np.arange(count)).astype(points.dtype)
     values = np.zeros(len(points))
@@ -134,7 +136,9 @@ def calinski_harabasz(points, groups, centres, inertia):
 def davies_bouldin(points, groups, centres):
     """How alike each group and its most similar other one are, on average: spreads over distance; less is better."""
     own = np.sqrt(((points - centres[groups]) ** 2).sum(axis=1))
-    spreads = np.bincount(groups, weights=own, minlength=len(centres)) / np.maximum(np.bincount(groups, minlength=len(centres)), 1)
+    spreads = np.bincount(groups, weights=own, minlength=len(centres)) / np.maximum(
+        np.bincount(groups, minlength=len(centres)), 1
+    )
     apart = np.sqrt(distances(centres, centres))
     np.fill_diagonal(apart, np.inf)
     return float(((spreads[:, np.newaxis] + spreads) / apart).max(axis=1).mean())
@@ -161,7 +165,9 @@ def purity(table):
 
 
 def adjusted_rand(table):
-    """Agreement over pairs of samples, 0 where it is what chance gives and 1 where it is whole (Hubert and Arabie, 1985)."""
+    """Agreement over pairs of samples, 0 where it is what chance gives and 1 where it is whole (Hubert and Arabie,
+    1985)."""
+
     def pairs(counts):
         return float((counts * (counts - 1) // 2).sum())
 
@@ -186,7 +192,8 @@ def mutual_information(table):
 def run(value):
     """{"images": (n, d), "labels": (n,) or absent, "groups": k or a list to choose from, "starts": s, "seed": s}.
 
-    Answers groups (n,), centres as images (k, d), exemplars (k,), inertia, silhouette of each number of groups, and other figures."""
+    Answers groups (n,), centres as images (k, d), exemplars (k,), inertia, silhouette of each number of groups, and
+    other figures."""
     samples = np.asarray(value["images"], dtype=np.float64)
     random = np.random.Generator(np.random.Philox(value.get("seed", 0)))
     found = Components(samples, value.get("share", SHARE))
@@ -198,11 +205,22 @@ def run(value):
     best = max(tried, key=lambda count: float(tried[count][4].mean()))
     groups, centres, inertia, rounds, silhouette = tried[best]
     answer = {
-        "groups": groups, "centres": found.restore(centres), "exemplars": exemplars(points, groups, centres), "inertia": inertia,
-        "rounds": rounds, "silhouettes": np.array([tried[count][4].mean() for count in tried]), "silhouette": silhouette,
-        "calinski_harabasz": calinski_harabasz(points, groups, centres, inertia), "davies_bouldin": davies_bouldin(points, groups, centres),
-        "spread": found.spread, "shares": found.shares, "left_out": float(found.left_out(samples).mean())}
+        "groups": groups,
+        "centres": found.restore(centres),
+        "exemplars": exemplars(points, groups, centres),
+        "inertia": inertia,
+        "rounds": rounds,
+        "silhouettes": np.array([tried[count][4].mean() for count in tried]),
+        "silhouette": silhouette,
+        "calinski_harabasz": calinski_harabasz(points, groups, centres, inertia),
+        "davies_bouldin": davies_bouldin(points, groups, centres),
+        "spread": found.spread,
+        "shares": found.shares,
+        "left_out": float(found.left_out(samples).mean()),
+    }
     if value.get("labels") is not None:
         table = contingency(groups, np.asarray(value["labels"], dtype=np.int64))
-        answer.update(table=table, purity=purity(table), adjusted_rand=adjusted_rand(table), information=mutual_information(table))
+        answer.update(
+            table=table, purity=purity(table), adjusted_rand=adjusted_rand(table), information=mutual_information(table)
+        )
     return answer

@@ -19,7 +19,9 @@ def setup():
 def run(value):
     image = np.asarray(value["image"], dtype="float32")
     if image.size != SIDE * SIDE or not ((image >= 0) & (image <= INK)).all():
-        raise ValueError(f"image: expected {SIDE * SIDE} numbers from 0 to {INK}, row by row, got {image.size}"
-                         + (f" from {float(image.min())} to {float(image.max())}" if image.size else ""))
+        raise ValueError(
+            f"image: expected {SIDE * SIDE} numbers from 0 to {INK}, row by row, got {image.size}"
+            + (f" from {float(image.min())} to {float(image.max())}" if image.size else "")
+        )
     scores = _known["model"]({"image": np.reshape(image, (1, 1, SIDE, SIDE)) / INK})["scores"]
     return int(np.argmax(scores))

@@ -11,11 +11,14 @@ def read_references(file):
     One per line: 64 pixels as digits of base 17, a space, the label.
     """
     pixels, digits = zip(*(line.split() for line in file))
-    return np.asarray([[int(pixel, 17) for pixel in row] for row in pixels], dtype="float64"), [int(one) for one in digits]
+    return np.asarray([[int(pixel, 17) for pixel in row] for row in pixels], dtype="float64"), [
+        int(one) for one in digits
+    ]
 
 
 def shifts(steps):
-    """A matrix (len(steps)**2 * 64, 64) that moves an image in all ways at once: by each of `steps` down and each to the right.
+    """A matrix (len(steps)**2 * 64, 64) that moves an image in all ways at once: by each of `steps` down and each to
+    the right.
 
     Steps are parts of a pixel, between -1 and 1; what enters at the edge is blank.
     """
@@ -25,5 +28,6 @@ def shifts(steps):
 
 
 def _part(step, distance):
-    """How much of a pixel ends up `distance` pixels on when an image is moved by `step`: half a pixel goes half nowhere, half one on."""
+    """How much of a pixel ends up `distance` pixels on when an image is moved by `step`: half a pixel goes half
+    nowhere, half one on."""
     return max(0.0, 1.0 - abs(step - distance))

@@ -6,11 +6,11 @@ precision and recall, log loss, Brier's score, areas under ROC curves.
 
 import vmhost.engine.numpy as np
 
-MEMORY = 8                          # steps that L-BFGS remembers
-SUFFICIENT, CURVATURE = 1e-4, 0.9   # Wolfe's constants
+MEMORY = 8  # steps that L-BFGS remembers
+SUFFICIENT, CURVATURE = 1e-4, 0.9  # Wolfe's constants
 PENALTIES = (1e-4, 1e-3, 1e-2)
 FOLDS = 3
-BINS = 10                           # of the reliability diagram
+BINS = 10  # of the reliability diagram
 
 
 # ---- the model
@@ -51,7 +51,8 @@ def objective(samples, targets, classes, penalty):
 
 # ---- minimising
 def direction_of(gradient, steps, changes):
-    """The quasi-Newton direction, by the two-loop recursion over the steps and changes of gradient that are remembered."""
+    """The quasi-Newton direction, by the two-loop recursion over the steps and changes of gradient that are
+    remembered."""
     direction, factors = -gradient, []
     for step, change in zip(reversed(steps), reversed(changes), strict=True):
         factor = (step @ direction) / (change @ step)
@@ -65,7 +66,8 @@ def direction_of(gradient, steps, changes):
 
 
 def line_search(function, place, loss, gradient, direction, most=25):
-    """(step length, place, loss, gradient) under Wolfe's conditions, by halving and doubling; the best found where there is none."""
+    """(step length, place, loss, gradient) under Wolfe's conditions, by halving and doubling; the best found where
+    there is none."""
     low, high, length = 0.0, np.inf, 1.0
     slope = float(gradient @ direction)
     for _ in range(most):
@@ -116,7 +118,8 @@ def folds_of(targets, count, random):
 
 
 def cross_validated(samples, targets, classes, penalties, random):
-    """Mean log loss (penalties,) on folds held out, and the best penalty's scores (n, classes), each sample's by weights that did not see it."""
+    """Mean log loss (penalties,) on folds held out, and the best penalty's scores (n, classes), each sample's by
+    weights that did not see it."""
     fold = folds_of(targets, FOLDS, random)
     scores = np.zeros((len(penalties), len(targets), classes))
     for number in range(FOLDS):
@@ -129,7 +132,8 @@ def cross_validated(samples, targets, classes, penalties, random):
 
 
 def temperature_of(scores, targets, rounds=30):
-    """By what scores are divided so that chances are as sure as they are right: Newton's method on the log loss of its inverse."""
+    """By what scores are divided so that chances are as sure as they are right: Newton's method on the log loss of its
+    inverse."""
     inverse, rows = 1.0, np.arange(len(targets))
     for _ in range(rounds):
         chances = softmax(scores * inverse)
@@ -158,11 +162,14 @@ def precision_recall(table):
     right = np.diagonal(table).astype(np.float64)
     precision, recall = (right / np.maximum(table.sum(axis=axis), 1) for axis in (0, 1))
     both = precision + recall
-    return np.stack([precision, recall, np.where(both > 0, 2 * precision * recall / np.where(both > 0, both, 1.0), 0.0)])
+    return np.stack(
+        [precision, recall, np.where(both > 0, 2 * precision * recall / np.where(both > 0, both, 1.0), 0.0)]
+    )
 
 
 def reliability(chances, targets):
-    """(bins, 3): how many answers were so sure, how sure, how many of them right; and the expected error of calibration."""
+    """(bins, 3): how many answers were so sure, how sure, how many of them right; and the expected error of
+    calibration."""
     sure, right = chances.max(axis=1), chances.argmax(axis=1) == targets
     places = np.clip(np.digitize(sure, np.linspace(0, 1, BINS + 1)) - 1, 0, BINS - 1)
     counts = np.bincount(places, minlength=BINS)
@@ -195,7 +202,8 @@ def areas(chances, targets):
 
 
 def run(value):
-    """{"images": (n, d), "labels": (n,), "asked": (m, d), "truth": (m,), "seed": s, "penalties": list} -> answers (m,) and figures.
+    """{"images": (n, d), "labels": (n,), "asked": (m, d), "truth": (m,), "seed": s, "penalties": list} -> answers (m,)
+    and figures.
 
     Images are any samples; labels are 0, 1, …"""
     images, labels = np.asarray(value["images"], dtype=np.float64), np.asarray(value["labels"], dtype=np.int64)
@@ -214,9 +222,19 @@ def run(value):
     diagram, error = reliability(chances, truth)
     second = np.argsort(chances, axis=1)[:, -2:]
     return {
-        "answers": answers, "accuracy": float((answers == truth).mean()),
+        "answers": answers,
+        "accuracy": float((answers == truth).mean()),
         "among_two": float((second == truth[:, np.newaxis]).any(axis=1).mean()),
-        "losses": losses, "validation": validation, "penalty": penalty, "temperature": temperature, "confusion": table,
-        "precision_recall": precision_recall(table), "reliability": diagram, "calibration_error": error,
-        "log_loss": log_loss(chances, truth), "uncalibrated": log_loss(softmax(scores), truth), "brier": brier(chances, truth),
-        "areas": areas(chances, truth)}
+        "losses": losses,
+        "validation": validation,
+        "penalty": penalty,
+        "temperature": temperature,
+        "confusion": table,
+        "precision_recall": precision_recall(table),
+        "reliability": diagram,
+        "calibration_error": error,
+        "log_loss": log_loss(chances, truth),
+        "uncalibrated": log_loss(softmax(scores), truth),
+        "brier": brier(chances, truth),
+        "areas": areas(chances, truth),
+    }

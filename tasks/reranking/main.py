@@ -1,9 +1,8 @@
 """Re-ranking: in which order to show a shopper some items, by a small Deep Interest Network that the bundle carries.
 
-Takes `{"history": items bought, latest first, "candidates": items}`, items being numbers from 0 to 599, and returns `{"items": the candidates, best
-first, "scores": theirs}`. The latest 30 of the history count; candidates go through the network 20 at a time. Without a history the order is that of
-sales.
-"""
+Takes `{"history": items bought, latest first, "candidates": items}`, items being numbers from 0 to 599, and returns
+`{"items": the candidates, best first, "scores": theirs}`. The latest 30 of the history count; candidates go through the
+network 20 at a time. Without a history the order is that of sales."""
 
 import json
 
@@ -17,7 +16,9 @@ def setup():
     with open("catalogue.json", encoding="ascii") as file:
         catalogue = json.load(file)
     _known["sales"] = np.asarray(catalogue["sales"], dtype="float32")
-    _known["categories"] = np.asarray([*catalogue["categories"], max(catalogue["categories"]) + 1])     # the last is what fills up
+    _known["categories"] = np.asarray(
+        [*catalogue["categories"], max(catalogue["categories"]) + 1]
+    )  # the last is what fills up
     _known["model"] = model = engine.load("din")
     sizes = {port.name: port.shape for port in model.inputs}
     _known["longest"], _known["batch"] = sizes["history"][1], sizes["items"][0]
@@ -43,14 +44,18 @@ def _items(value, name):
 def _scores(history, candidates):
     """What the network thinks of each candidate."""
     model, categories, batch = _known["model"], _known["categories"], _known["batch"]
-    history = history[:_known["longest"]]
+    history = history[: _known["longest"]]
     past = np.full(_known["longest"], len(_known["sales"]))
-    past[:history.size] = history
-    inputs = {"history": past[None], "history_categories": categories[past][None], "bought": (np.arange(past.size) < history.size)[None]}
+    past[: history.size] = history
+    inputs = {
+        "history": past[None],
+        "history_categories": categories[past][None],
+        "bought": (np.arange(past.size) < history.size)[None],
+    }
     scores = []
     for first in range(0, candidates.size, batch):
-        some = candidates[first:first + batch]
+        some = candidates[first : first + batch]
         asked = np.full(batch, len(_known["sales"]))
-        asked[:some.size] = some
-        scores.append(model({**inputs, "items": asked, "categories": categories[asked]})["scores"][:some.size])
+        asked[: some.size] = some
+        scores.append(model({**inputs, "items": asked, "categories": categories[asked]})["scores"][: some.size])
     return np.concatenate(scores)

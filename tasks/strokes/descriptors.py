@@ -1,14 +1,13 @@
 """Descriptors of images of 8x8 pixels: how much edge there is in each part of the image, by direction.
 
-After Dalal and Triggs, Histograms of Oriented Gradients for Human Detection (CVPR 2005), on images that are first sheared upright by
-their second moments and enlarged to 16x16, both in one bilinear sampling.
-"""
+After Dalal and Triggs, Histograms of Oriented Gradients for Human Detection (CVPR 2005), on images that are first
+sheared upright by their second moments and enlarged to 16x16, both in one bilinear sampling."""
 
 import vmhost.engine.numpy as np
 
-SIDE = 8            # pixels of an image that comes in
-LARGE = 16          # pixels of the one that edges are looked for in
-CELL = 4            # pixels of a cell: 4 x 4 cells
+SIDE = 8  # pixels of an image that comes in
+LARGE = 16  # pixels of the one that edges are looked for in
+CELL = 4  # pixels of a cell: 4 x 4 cells
 DIRECTIONS = 12
 
 
@@ -22,7 +21,7 @@ def slants(images):
     places = np.arange(SIDE, dtype="float32") - (SIDE - 1) / 2
     ink = np.maximum(images.sum(axis=(1, 2)), 1)
     by_row, by_column = images.sum(axis=2), images.sum(axis=1)
-    down = places - ((by_row @ places) / ink)[:, None]          # of each row from the centre of mass
+    down = places - ((by_row @ places) / ink)[:, None]  # of each row from the centre of mass
     right = places - ((by_column @ places) / ink)[:, None]
     together = ((images * down[:, :, None]).sum(axis=1) * right).sum(axis=1)
     return together / np.maximum((by_row * down * down).sum(axis=1), 1e-6)
@@ -33,7 +32,7 @@ def enlarged(images, slants):
     count = images.shape[0]
     framed = np.zeros((count, SIDE + 2, SIDE + 2), dtype="float32")
     framed[:, 1:-1, 1:-1] = images
-    places = (np.arange(LARGE, dtype="float32") + 0.5) * (SIDE / LARGE) + 0.5       # in pixels of the frame
+    places = (np.arange(LARGE, dtype="float32") + 0.5) * (SIDE / LARGE) + 0.5  # in pixels of the frame
     rows = places[:, None]
     columns = places + slants[:, None, None] * (rows - (SIDE + 1) / 2)
     columns = np.minimum(np.maximum(columns, 0), SIDE + 1)
@@ -48,7 +47,8 @@ def enlarged(images, slants):
 
 
 def histograms(images):
-    """The gradients' lengths of images (n, 16, 16) by cell and direction, (n, 192); each goes to the two directions that it is between."""
+    """The gradients' lengths of images (n, 16, 16) by cell and direction, (n, 192); each goes to the two directions
+    that it is between."""
     down, right = np.zeros_like(images), np.zeros_like(images)
     down[:, 1:-1] = images[:, 2:] - images[:, :-2]
     right[:, :, 1:-1] = images[:, :, 2:] - images[:, :, :-2]
@@ -61,6 +61,8 @@ def histograms(images):
     shares, cells = [], LARGE // CELL
     for number in range(DIRECTIONS):
         share = to_lower * (lower == number) + to_upper * (lower == (number - 1) % DIRECTIONS)
-        shares.append(np.reshape(np.reshape(share, (-1, cells, CELL, cells, CELL)).sum(axis=(2, 4)), (-1, cells * cells)))
+        shares.append(
+            np.reshape(np.reshape(share, (-1, cells, CELL, cells, CELL)).sum(axis=(2, 4)), (-1, cells * cells))
+        )
     found = np.sqrt(np.concatenate(shares, axis=1))
     return found / np.maximum(np.sqrt((found * found).sum(axis=1, keepdims=True)), 1e-6)

@@ -2,7 +2,7 @@
 
 import vmhost.engine.numpy as np
 
-RIDGE = 0.1     # of the mean variance, added to each: a covariance from few examples is too sure of itself
+RIDGE = 0.1  # of the mean variance, added to each: a covariance from few examples is too sure of itself
 
 
 def fit(rows, labels, classes):
@@ -23,7 +23,8 @@ def fit(rows, labels, classes):
 
 
 def solve(matrix, right):
-    """`x` with `matrix @ x == right`, for a symmetric positive definite matrix (n, n) and right sides (n, m): Gauss and Jordan.
+    """`x` with `matrix @ x == right`, for a symmetric positive definite matrix (n, n) and right sides (n, m): Gauss and
+    Jordan.
 
     Such a matrix needs no pivots.
     """

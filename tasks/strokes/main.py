@@ -1,9 +1,9 @@
 """Image processing: which digits a batch of 8x8 images shows, by the directions of their strokes.
 
-Takes `{"images": array (n, 8, 8) or (n, 64) of 0..16}` and returns n digits, 0..9. Every image is set upright and its edges are
-counted by place and direction (`descriptors.py`); the nearest class wins, by the distance that takes the spread within classes into
-account (linear discriminant analysis). What is known of the classes is worked out in setup() from 1,297 images with labels.
-"""
+Takes `{"images": array (n, 8, 8) or (n, 64) of 0..16}` and returns n digits, 0..9. Every image is set upright and its
+edges are counted by place and direction (`descriptors.py`); the nearest class wins, by the distance that takes the
+spread within classes into account (linear discriminant analysis). What is known of the classes is worked out in setup()
+from 1,297 images with labels."""
 
 from descriptors import SIDE, describe
 from discriminant import fit
@@ -26,7 +26,9 @@ def setup():
 def run(value):
     images = np.asarray(value["images"], dtype="float32")
     if images.ndim not in (2, 3) or images.shape[0] == 0 or images.size != images.shape[0] * SIDE * SIDE:
-        raise ValueError(f"images: expected an array (n, {SIDE}, {SIDE}) or (n, {SIDE * SIDE}), n > 0, got shape {images.shape}")
+        raise ValueError(
+            f"images: expected an array (n, {SIDE}, {SIDE}) or (n, {SIDE * SIDE}), n > 0, got shape {images.shape}"
+        )
     if not ((images >= 0) & (images <= INK)).all():
         raise ValueError(f"images: expected ink from 0 to {INK}, got {float(images.min())} to {float(images.max())}")
     scores = describe(np.reshape(images, (-1, SIDE, SIDE))) @ _known["weights"] + _known["biases"]

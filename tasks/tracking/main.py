@@ -8,9 +8,10 @@ none.
 
 import vmhost.engine.numpy as np
 
-DT = 0.1                    # seconds between sightings
-GATE = 13.815510557964274   # squared distance, in standard deviations, that one right sighting in a thousand exceeds (two dimensions)
-WATCH = ((1.0, 0.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0))       # what of a state is seen
+DT = 0.1  # seconds between sightings
+# squared distance, in standard deviations, that one right sighting in a thousand exceeds (two dimensions)
+GATE = 13.815510557964274
+WATCH = ((1.0, 0.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0))  # what of a state is seen
 
 
 # ---- the model
@@ -41,8 +42,9 @@ def simulate(count, dt, jerk, blur, random):
 
 # ---- filter and smoother
 class Filtered:
-    """What the filter found, step by step: `means` and `covs` after each sighting, `ahead_means` and `ahead_covs` before it, `surprises`
-    (NaN where nothing was seen), `oddness` (their squared distance in standard deviations), `used` sightings, and the log likelihood."""
+    """What the filter found, step by step: `means` and `covs` after each sighting, `ahead_means` and `ahead_covs`
+    before it, `surprises` (NaN where nothing was seen), `oddness` (their squared distance in standard deviations),
+    `used` sightings, and the log likelihood."""
 
     def __init__(self, count, size):
         self.means, self.covs = np.empty((count, size)), np.empty((count, size, size))
@@ -68,7 +70,7 @@ def kalman(seen, forward, noise, blurred, gate=np.inf):
             if oddness <= gate:
                 gain = np.linalg.solve(spread, watch @ cov).T
                 mean = mean + gain @ surprise
-                keep = identity - gain @ watch          # Joseph's form: the covariance stays symmetric and positive
+                keep = identity - gain @ watch  # Joseph's form: the covariance stays symmetric and positive
                 cov = keep @ cov @ keep.T + gain @ blurred @ gain.T
                 found.likelihood -= 0.5 * float(np.linalg.slogdet(2 * np.pi * spread)[1] + oddness)
                 found.used[i] = True
@@ -102,8 +104,8 @@ def expected_noise(seen, used, forward, means, covs, lagged):
 
 
 def learn(seen, forward, dt, rounds):
-    """(jerk, blur, log likelihoods): both noises from sightings alone, the better with every round. What is learned keeps its form: the
-    density of the acceleration and the deviation of a sighting, the same in x and y."""
+    """(jerk, blur, log likelihoods): both noises from sightings alone, the better with every round. What is learned
+    keeps its form: the density of the acceleration and the deviation of a sighting, the same in x and y."""
     shape = wandering(dt, 1.0)
     inverse = np.linalg.inv(shape)
     jerk, blur, likelihoods = 1.0, 1.0, []
@@ -117,7 +119,8 @@ def learn(seen, forward, dt, rounds):
 
 # ---- how good it is
 def settled_gain(forward, noise, blurred, most=1000):
-    """The gain that the filter settles on, by going through Riccati's equation until nothing moves; and the rounds that took."""
+    """The gain that the filter settles on, by going through Riccati's equation until nothing moves; and the rounds that
+    took."""
     watch, cov = np.array(WATCH), noise.copy()
     for rounds in range(1, most + 1):
         ahead = forward @ cov @ forward.T + noise
@@ -148,14 +151,19 @@ def foresee(mean, cov, forward, noise, steps):
 
 
 def between(means, times):
-    """Places (len(times), 2) at any times, in seconds from the first state: cubics that fit places and speeds at both ends."""
+    """Places (len(times), 2) at any times, in seconds from the first state: cubics that fit places and speeds at both
+    ends."""
     before = np.clip((times / DT).astype(np.int64), 0, len(means) - 2)
     part = (times / DT - before)[:, np.newaxis]
     start, stop = means[before], means[before + 1]
     places = (start[:, ::2], stop[:, ::2])
     speeds = (start[:, 1::2] * DT, stop[:, 1::2] * DT)
-    return ((1 + 2 * part) * (1 - part) ** 2 * places[0] + part * (1 - part) ** 2 * speeds[0]
-            + part**2 * (3 - 2 * part) * places[1] - part**2 * (1 - part) * speeds[1])
+    return (
+        (1 + 2 * part) * (1 - part) ** 2 * places[0]
+        + part * (1 - part) ** 2 * speeds[0]
+        + part**2 * (3 - 2 * part) * places[1]
+        - part**2 * (1 - part) * speeds[1]
+    )
 
 
 def error(found, truth):
@@ -171,9 +179,11 @@ def turns(states):
 
 
 def run(value):
-    """{"count": n, "seed": s, "rounds": r, "ahead": k} simulates a path and follows it; {"seen": (n, 2), …} follows what was seen.
+    """{"count": n, "seed": s, "rounds": r, "ahead": k} simulates a path and follows it; {"seen": (n, 2), …} follows
+    what was seen.
 
-    Answers the smoothed states (n, 4), what was learned, figures of consistency, places ahead, and errors where the path is known."""
+    Answers the smoothed states (n, 4), what was learned, figures of consistency, places ahead, and errors where the
+    path is known."""
     random = np.random.Generator(np.random.Philox(value.get("seed", 0)))
     states = wrong = None
     if value.get("seen") is not None:
@@ -190,14 +200,30 @@ def run(value):
     speeds, turned = turns(means)
     fine = between(means, np.linspace(0, (len(seen) - 1) * DT, 10 * len(seen)))
     answer = {
-        "path": means, "jerk": jerk, "blur": blur, "likelihoods": likelihoods, "likelihood": found.likelihood,
-        "consistency": float(np.nanmean(found.oddness[found.used]) / 2), "left_out": int((~found.used & ~np.isnan(found.oddness)).sum()),
-        "whiteness": whiteness(found.surprises[found.used], 5), "gain": gain, "rounds": rounds,
-        "ahead": places, "ahead_deviations": deviations,
-        "fastest": float(speeds.max()), "turned": turned, "travelled": float(np.hypot(*np.diff(fine, axis=0).T).sum())}
+        "path": means,
+        "jerk": jerk,
+        "blur": blur,
+        "likelihoods": likelihoods,
+        "likelihood": found.likelihood,
+        "consistency": float(np.nanmean(found.oddness[found.used]) / 2),
+        "left_out": int((~found.used & ~np.isnan(found.oddness)).sum()),
+        "whiteness": whiteness(found.surprises[found.used], 5),
+        "gain": gain,
+        "rounds": rounds,
+        "ahead": places,
+        "ahead_deviations": deviations,
+        "fastest": float(speeds.max()),
+        "turned": turned,
+        "travelled": float(np.hypot(*np.diff(fine, axis=0).T).sum()),
+    }
     if states is not None:
         truth = states[:, ::2]
         within = np.abs(means[:, ::2] - truth) <= 2 * np.sqrt(np.diagonal(covs, axis1=1, axis2=2)[:, ::2])
-        answer.update(seen=error(seen, truth), filtered=error(found.means[:, ::2], truth), smoothed=error(means[:, ::2], truth),
-                      within=float(within.mean()), caught=float((~found.used)[wrong & ~np.isnan(seen[:, 0])].mean()))
+        answer.update(
+            seen=error(seen, truth),
+            filtered=error(found.means[:, ::2], truth),
+            smoothed=error(means[:, ::2], truth),
+            within=float(within.mean()),
+            caught=float((~found.used)[wrong & ~np.isnan(seen[:, 0])].mean()),
+        )
     return answer

@@ -1,8 +1,8 @@
-"""The network of tasks/digits_cnn: three convolutions and a product, trained on the 1,297 images of tasks/data that are for training.
+"""The network of tasks/digits_cnn: three convolutions and a product, trained on the 1,297 images of tasks/data that are
+for training.
 
-Each step sees images turned, sheared, scaled and moved a little, by other amounts each time. The held-out 500 images are looked at once,
-when all is done.
-"""
+Each step sees images turned, sheared, scaled and moved a little, by other amounts each time. The held-out 500 images
+are looked at once, when all is done."""
 
 import numpy
 
@@ -40,7 +40,7 @@ def forward(weights, images):
         if name == "conv3":
             x = pooled(x)
         x = relu(convolution(x, weights[f"{name}.weight"]) + weights[f"{name}.bias"])
-    x = turned(x, (0, 3, 1, 2))         # as ONNX has them
+    x = turned(x, (0, 3, 1, 2))  # as ONNX has them
     return x.reshape(x.shape[0], -1) @ weights["classes.weight"] + weights["classes.bias"]
 
 
@@ -51,15 +51,24 @@ def moved(images, random):
     scale = random.normal(1, 0.06, (2, count))
     shift = random.normal(0, 0.35, (2, count))
     down, right = numpy.mgrid[0:8, 0:8] - 3.5
-    rows = (numpy.cos(turn) / scale[0])[:, None, None] * down - numpy.sin(turn)[:, None, None] * right + shift[0][:, None, None]
-    columns = (numpy.sin(turn) + shear)[:, None, None] * down + (numpy.cos(turn) / scale[1])[:, None, None] * right + shift[1][:, None, None]
+    rows = (
+        (numpy.cos(turn) / scale[0])[:, None, None] * down
+        - numpy.sin(turn)[:, None, None] * right
+        + shift[0][:, None, None]
+    )
+    columns = (
+        (numpy.sin(turn) + shear)[:, None, None] * down
+        + (numpy.cos(turn) / scale[1])[:, None, None] * right
+        + shift[1][:, None, None]
+    )
     framed = numpy.pad(images, ((0, 0), (1, 2), (1, 2)))
     rows, columns = (numpy.clip(places + 4.5, 0, 9) for places in (rows, columns))
     above, before = rows.astype(int), columns.astype(int)
     low, late = rows - above, columns - before
     every = numpy.arange(count)[:, None, None]
-    made = ((framed[every, above, before] * (1 - late) + framed[every, above, before + 1] * late) * (1 - low)
-            + (framed[every, above + 1, before] * (1 - late) + framed[every, above + 1, before + 1] * late) * low)
+    made = (framed[every, above, before] * (1 - late) + framed[every, above, before + 1] * late) * (1 - low) + (
+        framed[every, above + 1, before] * (1 - late) + framed[every, above + 1, before + 1] * late
+    ) * low
     return made.astype("float32")
 
 
@@ -72,15 +81,17 @@ def examples(rows):
 def train(seed=SEED, epochs=EPOCHS, tell=print):
     """Weights, names to arrays, after `epochs` times all training images."""
     random = numpy.random.default_rng(seed)
-    images, digits = examples(cases.read_digits()[:cases.DIGITS_FOR_TRAINING])
+    images, digits = examples(cases.read_digits()[: cases.DIGITS_FOR_TRAINING])
     weights = new_weights(random)
     optimizer, steps = Adam(weights, DECAY), epochs * (len(images) // BATCH)
     done = 0
     for epoch in range(epochs):
         order, total = random.permutation(len(images)), 0.0
         for first in range(0, len(images) - BATCH + 1, BATCH):
-            chosen = order[first:first + BATCH]
-            loss = cross_entropy(forward(weights, Value(moved(images[chosen], random)[..., None])), digits[chosen], SMOOTHING)
+            chosen = order[first : first + BATCH]
+            loss = cross_entropy(
+                forward(weights, Value(moved(images[chosen], random)[..., None])), digits[chosen], SMOOTHING
+            )
             optimizer.step(loss, RATE * 0.5 * (1 + numpy.cos(numpy.pi * done / steps)))
             total, done = total + float(loss.data), done + 1
         tell(f"epoch {epoch + 1} of {epochs}: loss {total / (len(images) // BATCH):.4f}")
@@ -94,7 +105,7 @@ def scores(weights, images):
 
 def accuracy(weights):
     """The share of the held-out images that come out right."""
-    images, digits = examples(cases.read_digits()[cases.DIGITS_FOR_TRAINING:])
+    images, digits = examples(cases.read_digits()[cases.DIGITS_FOR_TRAINING :])
     return float((scores(weights, images).argmax(axis=1) == digits).mean())
 
 
@@ -118,4 +129,3 @@ def made(tell=print):
     weights = train(tell=tell)
     said = f"seed {SEED}, {EPOCHS} epochs: {accuracy(weights):.1%} of 500 held-out images right"
     return {FILE: to_onnx(weights, said)}, said
-

@@ -1,13 +1,12 @@
 """Gradients for the small networks that ship: operators on NumPy arrays that remember how to go back, and Adam.
 
-A network is a function of a dict of Values to a Value; `gradients(loss)` goes through what it did, last operator first. All is plain
-NumPy in float32, written to be read and checked rather than to be fast: it trains networks of some ten thousand weights in a minute,
-and its forward pass is what tests hold the engine against.
-"""
+A network is a function of a dict of Values to a Value; `gradients(loss)` goes through what it did, last operator first.
+All is plain NumPy in float32, written to be read and checked rather than to be fast: it trains networks of some ten
+thousand weights in a minute, and its forward pass is what tests hold the engine against."""
 
 import numpy
 
-EPSILON = 1e-5      # added to variances
+EPSILON = 1e-5  # added to variances
 
 
 class Value:
@@ -36,8 +35,11 @@ class Value:
         return Value(self.data * other.data, (self, other), lambda g: (g * other.data, g * self.data))
 
     def __matmul__(self, other):
-        return Value(self.data @ other.data, (self, other),
-                     lambda g: (g @ other.data.swapaxes(-1, -2), self.data.swapaxes(-1, -2) @ g))
+        return Value(
+            self.data @ other.data,
+            (self, other),
+            lambda g: (g @ other.data.swapaxes(-1, -2), self.data.swapaxes(-1, -2) @ g),
+        )
 
     def reshape(self, *shape):
         return Value(self.data.reshape(shape), (self,), lambda g: (g.reshape(self.shape),))
@@ -99,10 +101,12 @@ def softmax(x):
 
 def rows(table, indices):
     """The rows of `table` (n, width) at `indices`, an array of any shape."""
+
     def back(g):
         made = numpy.zeros_like(table.data)
         numpy.add.at(made, indices, g)
         return (made,)
+
     return Value(table.data[indices], (table,), back)
 
 
@@ -117,7 +121,9 @@ def joined(*values):
 def mean(x, axes):
     """The mean over `axes`, which go."""
     share = x.data.size // x.data.mean(axis=axes).size
-    return Value(x.data.mean(axis=axes), (x,), lambda g: (numpy.broadcast_to(numpy.expand_dims(g / share, axes), x.shape),))
+    return Value(
+        x.data.mean(axis=axes), (x,), lambda g: (numpy.broadcast_to(numpy.expand_dims(g / share, axes), x.shape),)
+    )
 
 
 def turned(x, order):
@@ -126,10 +132,13 @@ def turned(x, order):
 
 
 def convolution(x, weights, stride=1):
-    """Images (n, height, width, channels) by kernels (out, channels, k, k), k odd, with k // 2 pixels of zeros around."""
+    """Images (n, height, width, channels) by kernels (out, channels, k, k), k odd, with k // 2 pixels of zeros
+    around."""
     outputs, channels, size, _ = weights.shape
     framed, places, high, wide = _walk(x.data, size, stride)
-    columns = numpy.concatenate([_at(framed, place, high, wide, stride) for place in places], axis=3).reshape(-1, size * size * channels)
+    columns = numpy.concatenate([_at(framed, place, high, wide, stride) for place in places], axis=3).reshape(
+        -1, size * size * channels
+    )
     flat = weights.data.transpose(2, 3, 1, 0).reshape(-1, outputs)
 
     def back(g):
@@ -156,7 +165,9 @@ def depthwise(x, weights, stride=1):
             by_weights[:, 0, *place] = (g * _at(framed, place, high, wide, stride)).sum(axis=(0, 1, 2))
         return _unframed(by_image, size), by_weights
 
-    return Value(sum(_at(framed, place, high, wide, stride) * weights.data[:, 0, *place] for place in places), (x, weights), back)
+    return Value(
+        sum(_at(framed, place, high, wide, stride) * weights.data[:, 0, *place] for place in places), (x, weights), back
+    )
 
 
 def _walk(images, size, stride):
@@ -170,12 +181,12 @@ def _walk(images, size, stride):
 def _at(framed, place, high, wide, stride):
     """What a kernel's weight at `place` sees."""
     down, right = place
-    return framed[:, down:down + (high - 1) * stride + 1:stride, right:right + (wide - 1) * stride + 1:stride]
+    return framed[:, down : down + (high - 1) * stride + 1 : stride, right : right + (wide - 1) * stride + 1 : stride]
 
 
 def _unframed(images, size):
     frame = size // 2
-    return images[:, frame:images.shape[1] - frame, frame:images.shape[2] - frame]
+    return images[:, frame : images.shape[1] - frame, frame : images.shape[2] - frame]
 
 
 def pooled(x):
@@ -192,7 +203,8 @@ def pooled(x):
 
 
 def normalized(x, scale, bias, running, learning):
-    """Batch normalization of images by channel, the last axis. `running`: a pair of arrays (channels,), mean and variance.
+    """Batch normalization of images by channel, the last axis. `running`: a pair of arrays (channels,), mean and
+    variance.
 
     `learning`: by the batch's own statistics, which `running` follows; otherwise by `running`.
     """
@@ -212,7 +224,8 @@ def normalized(x, scale, bias, running, learning):
 
 
 def cross_entropy(scores, classes, smoothing=0.0):
-    """The mean loss of `scores` (n, classes) where `classes` (n,) are right; `smoothing` is what all others are wanted by together."""
+    """The mean loss of `scores` (n, classes) where `classes` (n,) are right; `smoothing` is what all others are wanted
+    by together."""
     shares = numpy.exp(scores.data - scores.data.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
     count, width = shares.shape
@@ -228,7 +241,8 @@ def initial(random, *shape, inputs):
 
 
 class Adam:
-    """Kingma and Ba (ICLR '15), with weight decay beside the steps (Loshchilov and Hutter, ICLR '19) on weights of two dimensions and more."""
+    """Kingma and Ba (ICLR '15), with weight decay beside the steps (Loshchilov and Hutter, ICLR '19) on weights of two
+    dimensions and more."""
 
     def __init__(self, weights, decay=0.0):
         """`weights`: a dict of Values, changed in place by `step`."""
@@ -240,7 +254,7 @@ class Adam:
         """One step against the gradients of `loss`."""
         gradients(loss)
         self._count += 1
-        rate_now = numpy.float32(rate * (1 - 0.999 ** self._count) ** 0.5 / (1 - 0.9 ** self._count))
+        rate_now = numpy.float32(rate * (1 - 0.999**self._count) ** 0.5 / (1 - 0.9**self._count))
         for one, first, second in zip(self._weights, self._first, self._second):
             first += numpy.float32(0.1) * (one.grad - first)
             second += numpy.float32(0.001) * (one.grad * one.grad - second)

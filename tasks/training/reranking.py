@@ -1,11 +1,12 @@
-"""The network of tasks/reranking: a small Deep Interest Network (Zhou et al., KDD '18), and the shoppers that it is trained on.
+"""The network of tasks/reranking: a small Deep Interest Network (Zhou et al., KDD '18), and the shoppers that it is
+trained on.
 
-No shop's data are in here: shoppers are generated, and said to be. Every item has a category and a style that nobody is told; a shopper
-has two to four interests, each a category and a style in it, and a history of items drawn from them, a fifth of it bought by popularity alone.
-Of the candidates that a shopper is shown, half drawn blindly, a quarter by popularity, a quarter from the shopper's categories, one is clicked: the more a candidate's
-style is that of an interest in its category, the likelier, and the better it sells. So popularity alone says little, the categories of the history say
-more, and the rest is in the styles, which the network has to find out from who clicked what.
-"""
+No shop's data are in here: shoppers are generated, and said to be. Every item has a category and a style that nobody is
+told; a shopper has two to four interests, each a category and a style in it, and a history of items drawn from them, a
+fifth of it bought by popularity alone. Of the candidates that a shopper is shown, half drawn blindly, a quarter by
+popularity, a quarter from the shopper's categories, one is clicked: the more a candidate's style is that of an interest
+in its category, the likelier, and the better it sells. So popularity alone says little, the categories of the history
+say more, and the rest is in the styles, which the network has to find out from who clicked what."""
 
 import gzip
 import json
@@ -18,13 +19,13 @@ from .onnx_files import Graph
 FILE = "reranking/din.onnx"
 SEED = 31
 ITEMS, CATEGORIES, STYLES = 600, 20, 3
-HISTORY, CANDIDATES = 30, 20        # the model's sizes; shorter ones are filled up
+HISTORY, CANDIDATES = 30, 20  # the model's sizes; shorter ones are filled up
 SHOPPERS, HELD_OUT = 8000, 300
-WIDTH = 12                          # of an embedding
+WIDTH = 12  # of an embedding
 HIDDEN = (24, 12)
-KEEN = 6                            # how much a style that matches counts, against the logarithm of sales
+KEEN = 6  # how much a style that matches counts, against the logarithm of sales
 LEARNING = {"epochs": 6, "batch": 32, "others": 5, "rate": 1e-2, "decay": 1e-3}
-PADDING = ITEMS                     # the item that fills up; its category is CATEGORIES
+PADDING = ITEMS  # the item that fills up; its category is CATEGORIES
 
 
 def shop(random):
@@ -36,21 +37,31 @@ def shop(random):
 
 
 def shoppers(random, shop, count):
-    """`count` times (history, candidates, clicked): lists of items, the history latest first, and one of the candidates."""
+    """`count` times (history, candidates, clicked): lists of items, the history latest first, and one of the
+    candidates."""
     categories, styles, sales = shop
     made = []
     for _ in range(count):
-        interests = random.permutation(CATEGORIES)[:random.integers(2, 5)]
+        interests = random.permutation(CATEGORIES)[: random.integers(2, 5)]
         tastes = random.standard_normal((len(interests), STYLES))
         tastes /= numpy.linalg.norm(tastes, axis=1, keepdims=True)
-        match = numpy.full(ITEMS, -numpy.inf)                   # what is no interest
+        match = numpy.full(ITEMS, -numpy.inf)  # what is no interest
         for interest, taste in zip(interests, tastes):
             match[categories == interest] = styles[categories == interest] @ taste
         related = match > -numpy.inf
         length = random.integers(6, HISTORY + 1)
-        history = numpy.where(random.random(length) < 0.8, _drawn(random, sales * numpy.exp(KEEN * match), length), _drawn(random, sales, length))
-        shown = random.permutation(numpy.unique(numpy.concatenate([
-            random.integers(0, ITEMS, 10), _drawn(random, sales, 5), _drawn(random, sales * related, 5)])))
+        history = numpy.where(
+            random.random(length) < 0.8,
+            _drawn(random, sales * numpy.exp(KEEN * match), length),
+            _drawn(random, sales, length),
+        )
+        shown = random.permutation(
+            numpy.unique(
+                numpy.concatenate(
+                    [random.integers(0, ITEMS, 10), _drawn(random, sales, 5), _drawn(random, sales * related, 5)]
+                )
+            )
+        )
         appeal = numpy.log(sales[shown]) + KEEN * numpy.maximum(match[shown] + 1, 0)
         shares = numpy.exp(appeal - appeal.max())
         made.append((history.tolist(), shown.tolist(), int(shown[_drawn(random, shares, 1)[0]])))
@@ -71,10 +82,11 @@ def world(seed=SEED):
 
 
 def arrays(seen):
-    """What the network takes, for shoppers (n): histories (n, 30), their mask, candidates (n, 20), their mask, place of the click (n,)."""
+    """What the network takes, for shoppers (n): histories (n, 30), their mask, candidates (n, 20), their mask, place of
+    the click (n,)."""
     histories, candidates = (numpy.full((len(seen), size), PADDING) for size in (HISTORY, CANDIDATES))
     for number, (history, shown, _) in enumerate(seen):
-        histories[number, :len(history)], candidates[number, :len(shown)] = history, shown
+        histories[number, : len(history)], candidates[number, : len(shown)] = history, shown
     clicks = numpy.asarray([shown.index(click) for _, shown, click in seen])
     return histories, histories != PADDING, candidates, candidates != PADDING, clicks
 
@@ -93,6 +105,7 @@ def new_weights(random):
 
 def forward(weights, categories, histories, mask, candidates):
     """Scores (n, candidates). `categories` are those of all items, the padding's too."""
+
     def embedded(items):
         return joined(rows(weights["items"], items), rows(weights["categories"], categories[items]))
 
@@ -107,14 +120,17 @@ def forward(weights, categories, histories, mask, candidates):
     seen = embedded(histories)
     asked = wanted.reshape(count, most, 1, -1)
     past = seen.reshape(count, 1, histories.shape[1], -1)
-    scores = layers("attention", joined(asked, past, asked - past, asked * past)).reshape(count, most, histories.shape[1])
+    scores = layers("attention", joined(asked, past, asked - past, asked * past)).reshape(
+        count, most, histories.shape[1]
+    )
     weight = softmax(scores + numpy.where(mask, 0, -1e9).astype("float32")[:, None])
     interest = weight @ seen
     return layers("last", joined(interest, wanted, interest * wanted)).reshape(count, most)
 
 
 def train(world, seed=SEED, tell=print, epochs=LEARNING["epochs"]):
-    """Weights, names to arrays. The loss is that of telling the click from `others` of the shopper's candidates, drawn anew each time."""
+    """Weights, names to arrays. The loss is that of telling the click from `others` of the shopper's candidates, drawn
+    anew each time."""
     shop, learned, _ = world
     categories = numpy.append(shop[0], CATEGORIES)
     random = numpy.random.default_rng(seed)
@@ -124,11 +140,11 @@ def train(world, seed=SEED, tell=print, epochs=LEARNING["epochs"]):
     every = numpy.arange(len(learned))
     for epoch in range(epochs):
         order, total = random.permutation(len(learned)), 0.0
-        lots = random.random(candidates.shape) + ~shown         # the least are drawn: the click first, padding last
+        lots = random.random(candidates.shape) + ~shown  # the least are drawn: the click first, padding last
         lots[every, clicks] = -1
-        drawn = numpy.take_along_axis(candidates, numpy.argsort(lots, axis=1)[:, :1 + LEARNING["others"]], axis=1)
+        drawn = numpy.take_along_axis(candidates, numpy.argsort(lots, axis=1)[:, : 1 + LEARNING["others"]], axis=1)
         for first in range(0, len(learned) - batch + 1, batch):
-            chosen = order[first:first + batch]
+            chosen = order[first : first + batch]
             longest = mask[chosen].sum(axis=1).max()
             scores = forward(weights, categories, histories[chosen, :longest], mask[chosen, :longest], drawn[chosen])
             loss = cross_entropy(scores, numpy.zeros(batch, int))
@@ -146,22 +162,33 @@ def scores(weights, shop, seen):
 
 
 def area(found, seen):
-    """The area under the curve (AUC), mean over shoppers: the share of their candidates that score below the one that was clicked, ties half."""
-    return sum(float(numpy.mean([(one < own) + (one == own) / 2 for item, one in zip(shown, ours) if item != click]))
-               for ours, (_, shown, click) in zip(found, seen) for own in [ours[shown.index(click)]]) / len(seen)
+    """The area under the curve (AUC), mean over shoppers: the share of their candidates that score below the one that
+    was clicked, ties half."""
+    return sum(
+        float(numpy.mean([(one < own) + (one == own) / 2 for item, one in zip(shown, ours) if item != click]))
+        for ours, (_, shown, click) in zip(found, seen)
+        for own in [ours[shown.index(click)]]
+    ) / len(seen)
 
 
 def to_onnx(weights, remark):
-    """The network for one shopper: int64 "history", "history_categories" (1, 30), bool "bought" (1, 30) (False: filled up), "items", "categories"
-    (20,); output "scores" (20,), larger for what is likelier to be clicked."""
+    """The network for one shopper: int64 "history", "history_categories" (1, 30), bool "bought" (1, 30) (False: filled
+    up), "items", "categories" (20,); output "scores" (20,), larger for what is likelier to be clicked."""
     graph, double = Graph("din", weights), 2 * WIDTH
     histories = [graph.input(name, [1, HISTORY], "int64") for name in ("history", "history_categories")]
     bought = graph.input("bought", [1, HISTORY], "bool")
     candidates = [graph.input(name, [CANDIDATES], "int64") for name in ("items", "categories")]
 
     def embedded(name, indices):
-        return graph.add("Concat", name, *(graph.add("Gather", f"{name}.{table}", table, index, axis=0)
-                                           for table, index in zip(("items.table", "categories.table"), indices)), axis=-1)
+        return graph.add(
+            "Concat",
+            name,
+            *(
+                graph.add("Gather", f"{name}.{table}", table, index, axis=0)
+                for table, index in zip(("items.table", "categories.table"), indices)
+            ),
+            axis=-1,
+        )
 
     def layers(name, x):
         for number in (1, 2, 3):
@@ -172,12 +199,29 @@ def to_onnx(weights, remark):
 
     wanted, seen = embedded("wanted", candidates), embedded("seen", histories)
     shape = graph.constant("pairs.shape", [CANDIDATES, HISTORY, double], "int64")
-    asked = graph.add("Expand", "asked", graph.add("Unsqueeze", "asked.row", wanted, graph.constant("asked.axes", [1], "int64")), shape)
+    asked = graph.add(
+        "Expand",
+        "asked",
+        graph.add("Unsqueeze", "asked.row", wanted, graph.constant("asked.axes", [1], "int64")),
+        shape,
+    )
     past = graph.add("Expand", "past", seen, shape)
-    pairs = graph.add("Concat", "pairs", asked, past, graph.add("Sub", "differences", asked, past), graph.add("Mul", "products", asked, past), axis=-1)
-    scores = graph.add("Squeeze", "attention", layers("attention", pairs), graph.constant("attention.axes", [2], "int64"))
+    pairs = graph.add(
+        "Concat",
+        "pairs",
+        asked,
+        past,
+        graph.add("Sub", "differences", asked, past),
+        graph.add("Mul", "products", asked, past),
+        axis=-1,
+    )
+    scores = graph.add(
+        "Squeeze", "attention", layers("attention", pairs), graph.constant("attention.axes", [2], "int64")
+    )
     least = graph.constant("attention.least", -1e9, "float32")
-    weight = graph.add("Softmax", "attention.weights", graph.add("Where", "attention.bought", bought, scores, least), axis=-1)
+    weight = graph.add(
+        "Softmax", "attention.weights", graph.add("Where", "attention.bought", bought, scores, least), axis=-1
+    )
     past = graph.add("Squeeze", "seen.rows", seen, graph.constant("seen.axes", [0], "int64"))
     interest = graph.add("MatMul", "interest", weight, past)
     features = graph.add("Concat", "features", interest, wanted, graph.add("Mul", "matches", interest, wanted), axis=-1)
@@ -193,11 +237,20 @@ def made(tell=print):
     categories, _, sales = shop
     weights = train(all_of_it, tell=tell)
     by_sales = area([[sales[item] for item in shown] for _, shown, _ in held_out], held_out)
-    said = f"seed {SEED}, {LEARNING['epochs']} epochs: {area(scores(weights, shop, held_out), held_out):.3f} AUC on {HELD_OUT} held-out shoppers; by sales {by_sales:.3f}"
+    said = (
+        f"seed {SEED}, {LEARNING['epochs']} epochs: {area(scores(weights, shop, held_out), held_out):.3f} AUC on"
+        f" {HELD_OUT} held-out shoppers; by sales {by_sales:.3f}"
+    )
     catalogue = {"categories": categories.tolist(), "sales": (sales / sales.max()).round(4).tolist()}
-    lines = "".join(";".join((" ".join(map(str, history)), " ".join(map(str, shown)), str(click))) + "\n" for history, shown, click in held_out)
+    lines = "".join(
+        ";".join((" ".join(map(str, history)), " ".join(map(str, shown)), str(click))) + "\n"
+        for history, shown, click in held_out
+    )
     return {
-        FILE: to_onnx({f"{name}.table" if name in ("items", "categories") else name: values for name, values in weights.items()}, said),
+        FILE: to_onnx(
+            {f"{name}.table" if name in ("items", "categories") else name: values for name, values in weights.items()},
+            said,
+        ),
         "reranking/catalogue.json": (json.dumps(catalogue) + "\n").encode(),
         "data/shoppers.csv.gz": gzip.compress(lines.encode(), mtime=0),
     }, said

@@ -1,8 +1,8 @@
-"""The network of tasks/vision: MobileNetV2 (Sandler et al., CVPR '18) made small, trained on pictures of real handwriting that `tasks/scenes.py` draws.
+"""The network of tasks/vision: MobileNetV2 (Sandler et al., CVPR '18) made small, trained on pictures of real
+handwriting that `tasks/scenes.py` draws.
 
-Every epoch draws new pictures of the 1,297 training digits. They are prepared as the task prepares its pictures, by the task's own `pictures.py`. What
-is drawn of the held-out 500 is looked at once, when all is done.
-"""
+Every epoch draws new pictures of the 1,297 training digits. They are prepared as the task prepares its pictures, by the
+task's own `pictures.py`. What is drawn of the held-out 500 is looked at once, when all is done."""
 
 import numpy
 
@@ -21,12 +21,13 @@ RATE = 6e-3
 DECAY = 1e-2
 SMOOTHING = 0.05
 STEM, LAST, EXPANSION = 8, 64, 3
-BLOCKS = ((8, 1), (16, 2), (16, 1), (24, 2), (24, 1))       # channels and stride of each inverted residual
+BLOCKS = ((8, 1), (16, 2), (16, 1), (24, 2), (24, 1))  # channels and stride of each inverted residual
 CLASSES = 10
 
 
 def layers():
-    """The convolutions in order: name, kernel's shape, stride, whether it is depthwise, whether ReLU6 follows, whether the block's input is added."""
+    """The convolutions in order: name, kernel's shape, stride, whether it is depthwise, whether ReLU6 follows, whether
+    the block's input is added."""
     yield "stem", (STEM, 3, 3, 3), 2, False, True, False
     channels = STEM
     for number, (outputs, stride) in enumerate(BLOCKS, 1):
@@ -72,14 +73,14 @@ def drawn(rows, random):
 def train(seed=SEED, epochs=EPOCHS, tell=print):
     """Weights, names to arrays; mean and variance of the normalizations among them."""
     random, scenery = numpy.random.default_rng(seed), np.random.default_rng(seed)
-    rows = cases.read_digits()[:cases.DIGITS_FOR_TRAINING]
+    rows = cases.read_digits()[: cases.DIGITS_FOR_TRAINING]
     digits = numpy.asarray([digit for _, digit in rows])
     weights, running = new_weights(random)
     optimizer, steps, done = Adam(weights, DECAY), epochs * (len(rows) // BATCH), 0
     for epoch in range(epochs):
         images, order, total = drawn(rows, scenery), random.permutation(len(rows)), 0.0
         for first in range(0, len(rows) - BATCH + 1, BATCH):
-            chosen = order[first:first + BATCH]
+            chosen = order[first : first + BATCH]
             loss = cross_entropy(forward(weights, running, Value(images[chosen]), True), digits[chosen], SMOOTHING)
             optimizer.step(loss, RATE * 0.5 * (1 + numpy.cos(numpy.pi * done / steps)))
             total, done = total + float(loss.data), done + 1
@@ -99,7 +100,9 @@ def scores(weights, images):
 def accuracy(weights):
     """The share of the 500 pictures of held-out digits in `cases.py` that come out right."""
     asked = cases.pictures(500)
-    images = numpy.concatenate([numpy.asarray(pictures.prepare(value["picture"])) for value, _ in asked]).transpose(0, 2, 3, 1)
+    images = numpy.concatenate([numpy.asarray(pictures.prepare(value["picture"])) for value, _ in asked]).transpose(
+        0, 2, 3, 1
+    )
     found = scores(weights, images).argmax(axis=1)
     return float(numpy.mean([cases.LABELS[place] == label for place, (_, label) in zip(found, asked)]))
 
@@ -112,9 +115,23 @@ def to_onnx(weights, remark):
     for name, shape, stride, deep, active, added in layers():
         if name.endswith("wide"):
             before = x
-        x = graph.add("Conv", name, x, f"{name}.weight", kernel_shape=shape[2:], strides=[stride, stride], pads=[shape[2] // 2] * 4,
-                      group=shape[0] if deep else 1)
-        x = graph.add("BatchNormalization", f"{name}.norm", x, *(f"{name}.{part}" for part in ("scale", "bias", "mean", "variance")), epsilon=EPSILON)
+        x = graph.add(
+            "Conv",
+            name,
+            x,
+            f"{name}.weight",
+            kernel_shape=shape[2:],
+            strides=[stride, stride],
+            pads=[shape[2] // 2] * 4,
+            group=shape[0] if deep else 1,
+        )
+        x = graph.add(
+            "BatchNormalization",
+            f"{name}.norm",
+            x,
+            *(f"{name}.{part}" for part in ("scale", "bias", "mean", "variance")),
+            epsilon=EPSILON,
+        )
         if active:
             x = graph.add("Clip", f"{name}.active", x, *bounds)
         elif added:

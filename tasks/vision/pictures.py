@@ -2,13 +2,14 @@
 
 import vmhost.engine.numpy as np
 
-SIDE = 32               # pixels of what the network sees
-SHORTER = 36            # what the shorter side is resized to before the middle is cut out
-MEAN, DEVIATION = (0.62, 0.62, 0.61), (0.20, 0.21, 0.21)       # of the training pictures, red, green and blue, from 0 to 1
+SIDE = 32  # pixels of what the network sees
+SHORTER = 36  # what the shorter side is resized to before the middle is cut out
+MEAN, DEVIATION = (0.62, 0.62, 0.61), (0.20, 0.21, 0.21)  # of the training pictures, red, green and blue, from 0 to 1
 
 
 def prepare(picture):
-    """What the network takes, float32 (1, 3, 32, 32), of a picture of any size, (height, width, 3), uint8 of 0 to 255."""
+    """What the network takes, float32 (1, 3, 32, 32), of a picture of any size, (height, width, 3), uint8 of 0 to
+    255."""
     height, width = picture.shape[:2]
     scale = SHORTER / min(height, width)
     small = resize(picture.astype("float32"), max(SHORTER, round(height * scale)), max(SHORTER, round(width * scale)))
@@ -18,7 +19,8 @@ def prepare(picture):
 
 
 def resize(image, height, width):
-    """The image (h, w, channels) in another size: bilinear, and where it shrinks a mean over all pixels that fall together (as Pillow's BILINEAR)."""
+    """The image (h, w, channels) in another size: bilinear, and where it shrinks a mean over all pixels that fall
+    together (as Pillow's BILINEAR)."""
     down, right = resampling(image.shape[0], height), resampling(image.shape[1], width)
     rows = np.reshape(down @ np.reshape(image, (image.shape[0], -1)), (height, image.shape[1], image.shape[2]))
     return right @ rows
@@ -27,7 +29,7 @@ def resize(image, height, width):
 def crop(image, side):
     """The middle of an image, side x side."""
     top, left = (image.shape[0] - side) // 2, (image.shape[1] - side) // 2
-    return image[top:top + side, left:left + side]
+    return image[top : top + side, left : left + side]
 
 
 def resampling(come, go):

@@ -10,14 +10,20 @@ from vmhost.bytecode.errors import BundleError
 from vmhost.bytecode.format import Bundle, Manifest, Module, read_bundle, write_bundle
 
 GOOD = compile("word = 'text'", "stdlib@3/word.py", "exec")
-BAD = GOOD.replace(co_consts=())        # right digests around code that reads beyond its constants
+BAD = GOOD.replace(co_consts=())  # right digests around code that reads beyond its constants
 
 
 def write(path, code=GOOD, text=GOOD, kind="stdlib"):
-    manifest = Manifest(name="stdlib", version="1", kind=kind, entry=None if kind == "stdlib" else "word:run",
-                        exact_python=platform.python_version())
-    path.write_bytes(write_bundle(manifest, {"word": Module(False, marshal.dumps(code))},
-                                  texts={bytes(32): marshal.dumps(text)}))
+    manifest = Manifest(
+        name="stdlib",
+        version="1",
+        kind=kind,
+        entry=None if kind == "stdlib" else "word:run",
+        exact_python=platform.python_version(),
+    )
+    path.write_bytes(
+        write_bundle(manifest, {"word": Module(False, marshal.dumps(code))}, texts={bytes(32): marshal.dumps(text)})
+    )
     return read_bundle(path, allow_unsigned=True)
 
 

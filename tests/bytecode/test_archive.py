@@ -13,9 +13,12 @@ from vmhost.bytecode.archive import MAX_BYTES, path_problem, read_archive, write
 from vmhost.bytecode.errors import BundleError
 
 names = st.lists(
-    st.text(st.characters(codec="utf-8", exclude_characters='\\:/\x7f', min_codepoint=32), min_size=1, max_size=8)
-    .filter(lambda part: part not in (".", "..")),
-    min_size=1, max_size=3).map("/".join)
+    st.text(
+        st.characters(codec="utf-8", exclude_characters="\\:/\x7f", min_codepoint=32), min_size=1, max_size=8
+    ).filter(lambda part: part not in (".", "..")),
+    min_size=1,
+    max_size=3,
+).map("/".join)
 entries = st.dictionaries(names, st.binary(max_size=64), max_size=6)
 
 
@@ -41,7 +44,7 @@ def test_any_changed_byte_is_refused(content, data):
     at = data.draw(st.integers(0, len(original) - 1))
     value = data.draw(st.integers(0, 255).filter(lambda value: value != original[at]))
     with pytest.raises(BundleError):
-        read_archive(original[:at] + bytes([value]) + original[at + 1:], "x")
+        read_archive(original[:at] + bytes([value]) + original[at + 1 :], "x")
 
 
 @given(entries, st.data())
@@ -86,7 +89,7 @@ def forged(*members):
     body, directory = b"", b""
     for name, data in members:
         whole = write_archive({"a": data})
-        header, central = whole[:30], whole[31 + len(data):-22]
+        header, central = whole[:30], whole[31 + len(data) : -22]
         header = header[:26] + struct.pack("<H", len(name)) + header[28:] + name
         central = central[:28] + struct.pack("<H", len(name)) + central[30:42] + struct.pack("<I", len(body)) + name
         body += header + data
@@ -99,19 +102,22 @@ def test_forged_helper_makes_the_canonical_form():
     assert forged((b"a", b"1"), (b"b", b"2")) == write_archive({"a": b"1", "b": b"2"})
 
 
-@pytest.mark.parametrize(("members", "message"), [
-    ([(b"a", b"1"), (b"a", b"2")], "entry 'a' is there twice"),
-    ([(b"b", b"1"), (b"a", b"2")], "entry 'a' is out of order"),
-    ([(b"../a", b"1")], "without empty, '.' and '..' parts"),
-    ([(b"/a", b"1")], "without empty, '.' and '..' parts"),
-    ([(b"a//b", b"1")], "without empty, '.' and '..' parts"),
-    ([(b"a\\b", b"1")], "without backslashes"),
-    ([(b"c:a", b"1")], "without backslashes, colons"),
-    ([(b"a\0b", b"1")], "control characters"),
-    ([(b"\xff", b"1")], "in UTF-8"),
-    ([(b"", b"1")], "a path of 1 to 1024 bytes, got 0"),
-    ([(b"x" * 1025, b"1")], "a path of 1 to 1024 bytes, got 1025"),
-])
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ([(b"a", b"1"), (b"a", b"2")], "entry 'a' is there twice"),
+        ([(b"b", b"1"), (b"a", b"2")], "entry 'a' is out of order"),
+        ([(b"../a", b"1")], "without empty, '.' and '..' parts"),
+        ([(b"/a", b"1")], "without empty, '.' and '..' parts"),
+        ([(b"a//b", b"1")], "without empty, '.' and '..' parts"),
+        ([(b"a\\b", b"1")], "without backslashes"),
+        ([(b"c:a", b"1")], "without backslashes, colons"),
+        ([(b"a\0b", b"1")], "control characters"),
+        ([(b"\xff", b"1")], "in UTF-8"),
+        ([(b"", b"1")], "a path of 1 to 1024 bytes, got 0"),
+        ([(b"x" * 1025, b"1")], "a path of 1 to 1024 bytes, got 1025"),
+    ],
+)
 def test_bad_names_are_refused(members, message):
     with pytest.raises(BundleError, match=f"x.vmb: .*{message}"):
         read_archive(forged(*members), "x.vmb")
@@ -121,8 +127,11 @@ def test_bad_names_are_refused(members, message):
 
 
 def test_what_is_too_large_to_write_is_refused():
-    with mmap.mmap(-1, MAX_BYTES + 1) as large, pytest.raises(ValueError, match="expected at most 1073741824 bytes in a bundle"):
-        write_archive({"a": large})         # pages that nothing touches
+    with (
+        mmap.mmap(-1, MAX_BYTES + 1) as large,
+        pytest.raises(ValueError, match="expected at most 1073741824 bytes in a bundle"),
+    ):
+        write_archive({"a": large})  # pages that nothing touches
 
 
 def test_oversized_counts_are_refused_without_believing_them():

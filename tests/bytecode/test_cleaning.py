@@ -1,4 +1,5 @@
-"""The first clean-up of an ONNX graph, by onnx-ir: what it takes away, what it must leave, and that its errors are one sentence."""
+"""The first clean-up of an ONNX graph, by onnx-ir: what it takes away, what it must leave, and that its errors are one
+sentence."""
 
 import numpy
 import pytest
@@ -22,14 +23,26 @@ def refused(model):
 
 def with_functions(nodes, functions, opset=17):
     """A model x -> y, of (2, 3) both, that has functions of its own: (name, nodes from a to b, opset)."""
-    made = [helper.make_function(DOMAIN, name, ["a"], ["b"], body, [helper.make_opsetid("", own), helper.make_opsetid(DOMAIN, 1)]) for name, body, own in functions]
+    made = [
+        helper.make_function(
+            DOMAIN, name, ["a"], ["b"], body, [helper.make_opsetid("", own), helper.make_opsetid(DOMAIN, 1)]
+        )
+        for name, body, own in functions
+    ]
     ports = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, (2, 3))] for name in "xy"]
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
-    return helper.make_model(helper.make_graph(nodes, "test", *ports), functions=made, opset_imports=opsets, ir_version=8).SerializeToString()
+    return helper.make_model(
+        helper.make_graph(nodes, "test", *ports), functions=made, opset_imports=opsets, ir_version=8
+    ).SerializeToString()
 
 
 def test_what_no_output_needs_stands_in_nobodys_way():
-    nodes = [helper.make_node("Det", ["square"], ["d"]), helper.make_node("NonZero", ["d"], ["n"]), helper.make_node("Identity", ["x"], ["i"]), helper.make_node("Neg", ["i"], ["y"])]
+    nodes = [
+        helper.make_node("Det", ["square"], ["d"]),
+        helper.make_node("NonZero", ["d"], ["n"]),
+        helper.make_node("Identity", ["x"], ["i"]),
+        helper.make_node("Neg", ["i"], ["y"]),
+    ]
     model = networks.graph_of(nodes, {"x": X}, ["y"], {"square": numpy.eye(2, dtype="float32")})
     made = compiled(model, "net")
     assert (made.savings.nodes, made.savings.needed, made.savings.operators, made.savings.steps) == (4, 2, 1, 1)
@@ -38,17 +51,35 @@ def test_what_no_output_needs_stands_in_nobodys_way():
 
 
 def test_functions_are_written_out():
-    twice = [helper.make_node("Square", ["a"], ["c"], domain=DOMAIN), helper.make_node("Square", ["c"], ["b"], domain=DOMAIN)]
-    nodes = [helper.make_node("Fourth", ["x"], ["h"], domain=DOMAIN), helper.make_node("Fourth", ["h"], ["y"], domain=DOMAIN)]
-    made = compiled(with_functions(nodes, [("Fourth", twice, 17), ("Square", [helper.make_node("Mul", ["a", "a"], ["b"])], 17)]), "net")
+    twice = [
+        helper.make_node("Square", ["a"], ["c"], domain=DOMAIN),
+        helper.make_node("Square", ["c"], ["b"], domain=DOMAIN),
+    ]
+    nodes = [
+        helper.make_node("Fourth", ["x"], ["h"], domain=DOMAIN),
+        helper.make_node("Fourth", ["h"], ["y"], domain=DOMAIN),
+    ]
+    made = compiled(
+        with_functions(nodes, [("Fourth", twice, 17), ("Square", [helper.make_node("Mul", ["a", "a"], ["b"])], 17)]),
+        "net",
+    )
     assert (made.savings.nodes, made.savings.needed, made.savings.steps) == (2, 4, 4)
-    numpy.testing.assert_allclose(opened("net", made.data)({"x": X})["y"], X ** 16, rtol=1e-5)
+    numpy.testing.assert_allclose(opened("net", made.data)({"x": X})["y"], X**16, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("functions", "expected"), [
-    ([("f", [helper.make_node("g", ["a"], ["b"], domain=DOMAIN)], 17), ("g", [helper.make_node("f", ["a"], ["b"], domain=DOMAIN)], 17)], "Cycle detected"),
-    ([("f", [helper.make_node("Neg", ["a"], ["b"])], 12)], "Opset import"),
-])
+@pytest.mark.parametrize(
+    ("functions", "expected"),
+    [
+        (
+            [
+                ("f", [helper.make_node("g", ["a"], ["b"], domain=DOMAIN)], 17),
+                ("g", [helper.make_node("f", ["a"], ["b"], domain=DOMAIN)], 17),
+            ],
+            "Cycle detected",
+        ),
+        ([("f", [helper.make_node("Neg", ["a"], ["b"])], 12)], "Opset import"),
+    ],
+)
 def test_functions_that_cannot_be_written_out_are_one_error(functions, expected):
     said = refused(with_functions([helper.make_node("f", ["x"], ["y"], domain=DOMAIN)], functions))
     assert said.startswith("net: is no valid ONNX model: ") and expected in said and "\n" not in said
@@ -58,12 +89,16 @@ def test_training_is_not_cleaned_away():
     """Without the outputs that nobody reads it would look like inference, which has other numbers."""
     names = ["x", "scale", "bias", "mean", "variance"]
     nodes = [helper.make_node("BatchNormalization", names, ["y", "m", "v"], training_mode=1)]
-    model = networks.graph(nodes, {"x": (1, 3, 4, 4)}, {"y": None}, {name: numpy.ones(3, "float32") for name in names[1:]})
+    model = networks.graph(
+        nodes, {"x": (1, 3, 4, 4)}, {"y": None}, {name: numpy.ones(3, "float32") for name in names[1:]}
+    )
     assert "operator BatchNormalization (node 'y') is not made for inference" in refused(model)
 
 
 def test_nodes_without_names_are_told_by_their_outputs():
-    assert "operator Det (node 'y')" in refused(networks.graph_of([helper.make_node("Det", ["x"], ["y"])], {"x": networks.values((2, 2))}, ["y"]))
+    assert "operator Det (node 'y')" in refused(
+        networks.graph_of([helper.make_node("Det", ["x"], ["y"])], {"x": networks.values((2, 2))}, ["y"])
+    )
 
 
 def test_what_onnx_ir_refuses_is_one_error(monkeypatch):
@@ -73,6 +108,7 @@ def test_what_onnx_ir_refuses_is_one_error(monkeypatch):
     def fails(*passes):
         def apply(graph):
             raise RuntimeError("in pass 1\nof 2") from ValueError("two nodes make one tensor\nnamed y")
+
         return apply
 
     monkeypatch.setattr(cleaning, "Sequential", fails)

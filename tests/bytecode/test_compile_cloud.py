@@ -14,8 +14,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments, cwd=ROOT):
-    return subprocess.run([sys.executable, str(ROOT / "tools" / "compile_cloud.py"), *map(str, arguments)], cwd=cwd,
-                          capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "compile_cloud.py"), *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_compiles_and_signs(write_task, tmp_path):
@@ -47,16 +52,19 @@ def test_default_name_is_the_folders(write_task, tmp_path):
     assert (tmp_path / "sample.vmb").exists()
 
 
-@pytest.mark.parametrize(("files", "options", "message"), [
-    ({"main.py": "import numpy\ndef run(v): pass"}, (), "main.py:1: import numpy: a VM can't load it"),
-    ({"main.py": "def run(v:"}, (), "main.py:1: SyntaxError"),
-    ({"task.yaml": "name: x\n"}, (), "task.yaml:1: entry: is missing"),
-    ({"task.yaml": None}, (), "task.yaml: can't read the task's description: No such file"),
-    ({"main.py": ""}, (), "task.yaml:3: entry: "),
-    ({"main.py": "def run(v): eval(v)"}, ("--strict",), "main.py:1: eval: a VM has no compiler"),
-    ({}, ("--target", "3.99"), "--target: expected Python "),
-    ({}, ("--sign", "/nothing/key"), "/nothing/key: can't read the signing key"),
-])
+@pytest.mark.parametrize(
+    ("files", "options", "message"),
+    [
+        ({"main.py": "import numpy\ndef run(v): pass"}, (), "main.py:1: import numpy: a VM can't load it"),
+        ({"main.py": "def run(v:"}, (), "main.py:1: SyntaxError"),
+        ({"task.yaml": "name: x\n"}, (), "task.yaml:1: entry: is missing"),
+        ({"task.yaml": None}, (), "task.yaml: can't read the task's description: No such file"),
+        ({"main.py": ""}, (), "task.yaml:3: entry: "),
+        ({"main.py": "def run(v): eval(v)"}, ("--strict",), "main.py:1: eval: a VM has no compiler"),
+        ({}, ("--target", "3.99"), "--target: expected Python "),
+        ({}, ("--sign", "/nothing/key"), "/nothing/key: can't read the signing key"),
+    ],
+)
 def test_problems_are_lines_and_status_1(write_task, tmp_path, files, options, message):
     out = tmp_path / "out.vmb"
     folder = write_task(files)

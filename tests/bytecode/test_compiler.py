@@ -28,9 +28,12 @@ priority: -2
 """
 FILES = {
     "main.py": '"""Doc."""\nfrom pkg import part\n\n'
-               'def run(value):\n    """Doc."""\n    assert value\n    return part.go(value)\n',
-    "pkg/__init__.py": "", "pkg/part.py": "def go(value):\n    return 1 / value\n",
-    "data/labels.json": "[1]", "net.onnx": networks.small(), "not_named.txt": "x",
+    'def run(value):\n    """Doc."""\n    assert value\n    return part.go(value)\n',
+    "pkg/__init__.py": "",
+    "pkg/part.py": "def go(value):\n    return 1 / value\n",
+    "data/labels.json": "[1]",
+    "net.onnx": networks.small(),
+    "not_named.txt": "x",
 }
 
 
@@ -40,7 +43,10 @@ def test_a_task_folder_becomes_a_bundle(write_task):
     bundle = read_bundle(compiled.to_bytes(key), TrustStore.of(ours=key.public))
     assert (bundle.manifest.name, bundle.manifest.version, bundle.manifest.entry) == ("sample", "1.2.0", "main:run")
     assert {name: module.is_package for name, module in bundle.modules.items()} == {
-        "main": False, "pkg": True, "pkg.part": False}
+        "main": False,
+        "pkg": True,
+        "pkg.part": False,
+    }
     assert bundle.files == {"data/labels.json": b"[1]"}
     assert bundle.models == {"net": compile_model(networks.small(), "net.onnx")}
     assert dict(bundle.manifest.limits) == {"memory_bytes": 32 << 20, "concurrency": 2}
@@ -84,7 +90,7 @@ def test_warnings_are_reported_and_errors_when_strict(write_task, recwarn):
     folder = write_task({"main.py": "def run(value):\n    return eval(value) is 1\nx = '\\d namedtuple'\n"})
     compiled = compile_task(folder)
     shown = [str(found).removeprefix(f"{folder}/") for found in compiled.warnings]
-    assert shown[0] == '''main.py:2: "is" with 'int' literal. Did you mean "=="?'''
+    assert shown[0] == """main.py:2: "is" with 'int' literal. Did you mean "=="?"""
     assert shown[1].startswith("main.py:2: eval: a VM has no compiler")
     assert shown[2].startswith(r'main.py:3: "\d" is an invalid escape sequence')
     assert recwarn.list == []
@@ -93,12 +99,15 @@ def test_warnings_are_reported_and_errors_when_strict(write_task, recwarn):
     assert len(caught.value.diagnostics) == 3
 
 
-@pytest.mark.parametrize(("source", "message"), [
-    ("import numpy\ndef run(value): pass", "main.py:1: import numpy: a VM can't load it"),
-    ("def run(value):\n    retrun value", "main.py:2: SyntaxError: invalid syntax"),
-    ("def run(value):\n    return 1\nreturn 2", "main.py:3: SyntaxError: 'return' outside function"),
-    ("def run(value):\n    nonlocal x", "main.py:2: SyntaxError: no binding for nonlocal 'x' found"),
-])
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import numpy\ndef run(value): pass", "main.py:1: import numpy: a VM can't load it"),
+        ("def run(value):\n    retrun value", "main.py:2: SyntaxError: invalid syntax"),
+        ("def run(value):\n    return 1\nreturn 2", "main.py:3: SyntaxError: 'return' outside function"),
+        ("def run(value):\n    nonlocal x", "main.py:2: SyntaxError: no binding for nonlocal 'x' found"),
+    ],
+)
 def test_source_errors_stop_the_compilation(write_task, source, message):
     folder = write_task({"main.py": source})
     with pytest.raises(CompileError) as caught:
@@ -109,21 +118,27 @@ def test_source_errors_stop_the_compilation(write_task, source, message):
 
 def test_other_python_than_the_running_one(write_task):
     folder = write_task(spec=SPEC.partition("files")[0].replace(f'"{TARGET}"', '"3.19"'))
-    with pytest.raises(TaskSpecError,
-        match=rf"task.yaml:4: python: expected Python {TARGET}, the one that compiles, got 3.19"):
+    with pytest.raises(
+        TaskSpecError, match=rf"task.yaml:4: python: expected Python {TARGET}, the one that compiles, got 3.19"
+    ):
         compile_task(folder)
     assert compile_task(folder, target=TARGET).manifest.target == TARGET
     with pytest.raises(CompileError, match=f"--target: expected Python {TARGET}, the one that compiles, got 3.19; run"):
         compile_task(folder, target="3.19")
     old = write_task(spec=SPEC.partition("files")[0].replace(f'"{TARGET}"', '"3.12"'))
     with pytest.raises(TaskSpecError, match=f"got 3.12; give it --target {TARGET} if the task works there too"):
-        compile_task(old)       # no compiler of ours runs in 3.12
+        compile_task(old)  # no compiler of ours runs in 3.12
 
 
 def test_sources_in_memory_become_a_bundle():
     bundle = compile_sources(
         {"m": ("import n\ndef go(x): return n.y + x", "/srv/m.py", False), "n": (b"y = 1", "/srv/n.py", False)},
-        entry="m:go", name="m", version="0", permissions={"net": ("*:1",)}, limits={"concurrency": 1})
+        entry="m:go",
+        name="m",
+        version="0",
+        permissions={"net": ("*:1",)},
+        limits={"concurrency": 1},
+    )
     assert (bundle.manifest.entry, bundle.signed_by, bundle.where) == ("m:go", None, "m@0")
     assert bundle.manifest.permissions["net"] == ("*:1",)
     assert marshal.loads(bundle.modules["m"].code).co_filename == "/srv/m.py"
@@ -135,8 +150,9 @@ def test_sources_in_memory_become_a_bundle():
 
 
 def test_precompiled_texts_travel_in_the_bundle(write_task):
-    folder = write_task({
-        "main.py": "from collections import namedtuple\nP = namedtuple('P', 'x y')\ndef run(v): return P(1, v)\n"})
+    folder = write_task(
+        {"main.py": "from collections import namedtuple\nP = namedtuple('P', 'x y')\ndef run(v): return P(1, v)\n"}
+    )
     bundle = read_bundle(compile_task(folder).to_bytes(), allow_unsigned=True)
     (code,) = map(marshal.loads, bundle.texts.values())
     assert eval(code, {"_tuple_new": tuple.__new__})(tuple, 1, 2) == (1, 2)
@@ -144,9 +160,14 @@ def test_precompiled_texts_travel_in_the_bundle(write_task):
 
 def test_threads_of_a_host_may_compile_at_the_same_time():
     sources = {
-        f"m{index}": ("from dataclasses import dataclass\n" + "".join(
-            f"@dataclass\nclass C{number}:\n    f{index}_{number}: int\n" for number in range(5)), f"m{index}.py", False)
-        for index in range(8)}
+        f"m{index}": (
+            "from dataclasses import dataclass\n"
+            + "".join(f"@dataclass\nclass C{number}:\n    f{index}_{number}: int\n" for number in range(5)),
+            f"m{index}.py",
+            False,
+        )
+        for index in range(8)
+    }
 
     def digest(name):
         return compile_sources({name: sources[name]}, entry=f"{name}:C0", name="m", version="0").digest
@@ -178,7 +199,7 @@ def checked(value):
 
 
 def test_docstrings_go_without_the_asserts():
-    source = UNDOCUMENTED.replace('"and a second string"\n', "").encode()      # only one may stand before __future__
+    source = UNDOCUMENTED.replace('"and a second string"\n', "").encode()  # only one may stand before __future__
     for text in (source, UNDOCUMENTED.replace("from __future__ import annotations\n", "").encode()):
         space = {"__name__": "sample"}
         exec(marshal.loads(compile_source(text, "sample.py", "sample.py", docstrings=False)), space)
@@ -187,7 +208,8 @@ def test_docstrings_go_without_the_asserts():
         assert [each.__doc__ for each in found] == [None] * 5 and "__doc__" not in space
         assert space["Named"].__doc__.startswith("kept") and space["checked"](1) is True
         assert [each.__code__.co_firstlineno for each in (space["later"], space["checked"])] == [
-            text.decode()[:text.decode().index(word)].count("\n") + 1 for word in ("async def", "def checked")]
+            text.decode()[: text.decode().index(word)].count("\n") + 1 for word in ("async def", "def checked")
+        ]
         with pytest.raises(AssertionError, match="no value"):
             space["checked"](0)
         exec(marshal.loads(compile_source(text, "sample.py", "sample.py")), space)

@@ -81,20 +81,27 @@ def test_jumps_that_become_long_get_a_prefix():
     verify(split)
 
 
-SUMS = '''
+SUMS = """
 def f(text, more, pieces):
     try:
         for piece in pieces: text += piece
         {statement}
     except MemoryError:
         return {used}
-'''
+"""
 
 
-@pytest.mark.parametrize(("statement", "used"), [
-    ("pass", "text"), ("pass", "text, more"), ("pass", "more, text"), ("text = text + more", "text.upper()"),
-    ("more = text; more += text; more = text", "[more, text]"), ("more += text; f(more)", "more, text"),
-])
+@pytest.mark.parametrize(
+    ("statement", "used"),
+    [
+        ("pass", "text"),
+        ("pass", "text, more"),
+        ("pass", "more, text"),
+        ("text = text + more", "text.upper()"),
+        ("more = text; more += text; more = text", "[more, text]"),
+        ("more += text; f(more)", "more, text"),
+    ],
+)
 def test_loads_of_locals_that_an_addition_may_empty_are_checked(statement, used):
     """What CPython compiles is refused; what is compiled here is accepted, adds as it did, and runs as it ran."""
     source = SUMS.format(statement=statement, used=used)
@@ -108,6 +115,7 @@ def test_loads_of_locals_that_an_addition_may_empty_are_checked(statement, used)
     class Refuses(str):
         def __radd__(self, text):
             raise MemoryError
+
     assert namespace["f"]("a", "b", ["c", Refuses("d")]) == eval(used, {"text": "ac", "more": "b"})
     made = [each.opname for each in dis.get_instructions(corrected.co_consts[0])]
     assert made[made.index("BINARY_OP") + 1] == "STORE_FAST"

@@ -1,4 +1,5 @@
-"""One definition of what a task's fields hold: the schemas that editors read say the same, and nothing that a reader refuses is written."""
+"""One definition of what a task's fields hold: the schemas that editors read say the same, and nothing that a reader
+refuses is written."""
 
 import json
 from dataclasses import replace
@@ -25,8 +26,13 @@ def test_the_schema_that_editors_read_has_the_same_patterns_and_ranges():
     grants = {name: keys["permissions"]["properties"][name] for name in fields.GRANTS}
     grants |= dict.fromkeys(("read", "write"), SCHEMA["$defs"]["paths"])
     grants |= dict.fromkeys(("net", "listen"), SCHEMA["$defs"]["addresses"])
-    texts = [(keys["name"], fields.NAME, None), (keys["version"], fields.VERSION, fields.MAX_VERSION_CHARS), (keys["python"], fields.TARGET, None),
-             (keys["entry"], fields.ENTRY, fields.MAX_ENTRY_CHARS), (keys["models"]["propertyNames"], fields.MODEL, fields.MAX_MODEL_CHARS)]
+    texts = [
+        (keys["name"], fields.NAME, None),
+        (keys["version"], fields.VERSION, fields.MAX_VERSION_CHARS),
+        (keys["python"], fields.TARGET, None),
+        (keys["entry"], fields.ENTRY, fields.MAX_ENTRY_CHARS),
+        (keys["models"]["propertyNames"], fields.MODEL, fields.MAX_MODEL_CHARS),
+    ]
     texts += [(grants[name]["items"], pattern, fields.MAX_GRANT_CHARS) for name, (pattern, _) in fields.GRANTS.items()]
     for said, pattern, most in texts:
         assert said["pattern"] == f"^(?:{pattern.pattern})$"
@@ -36,41 +42,88 @@ def test_the_schema_that_editors_read_has_the_same_patterns_and_ranges():
     assert keys["models"]["maxProperties"] == fields.MAX_MODELS
     assert (keys["priority"]["minimum"], keys["priority"]["maximum"]) == (fields.MIN_PRIORITY, fields.MAX_PRIORITY)
     for schema in (keys["limits"], HOST_SCHEMA["$defs"]["limits"]):
-        assert (schema["properties"]["concurrency"]["minimum"], schema["properties"]["concurrency"]["maximum"]) == (1, fields.MAX_CONCURRENCY)
+        assert (schema["properties"]["concurrency"]["minimum"], schema["properties"]["concurrency"]["maximum"]) == (
+            1,
+            fields.MAX_CONCURRENCY,
+        )
 
 
 # Value of a manifest's field -> what a reader and a writer say. None: it is right.
 EDGES = [
     ("limits", {"memory_bytes": 2**63}, "limits.memory_bytes: expected 4 MiB to 256 TiB, got 9223372036854775808"),
     ("limits", {"memory_bytes": 2**64 - 1}, "limits.memory_bytes: expected 4 MiB to 256 TiB"),
-    ("limits", {"memory_bytes": (1 << 48) + 1}, "limits.memory_bytes: expected"), ("limits", {"memory_bytes": 1 << 48}, None),
-    ("limits", {"memory_bytes": (4 << 20) - 1}, "limits.memory_bytes: expected"), ("limits", {"memory_bytes": 4 << 20}, None),
-    ("limits", {"stack_bytes": 2**63}, "limits.stack_bytes: expected 96 KiB to 256 MiB"), ("limits", {"stack_bytes": 256 << 20}, None),
-    ("limits", {"stack_bytes": 1}, "limits.stack_bytes: expected 96 KiB to 256 MiB"), ("limits", {"stack_bytes": 1e6}, "limits.stack_bytes: expected int"),
-    ("limits", {"wall_time_s": 1e9}, "limits.wall_time_s: expected a time above 0"), ("limits", {"wall_time_s": 999_999_999}, None),
-    ("limits", {"cpu_time_s": float("inf")}, "limits.cpu_time_s: expected a time above 0"), ("limits", {"cpu_time_s": 0}, "limits.cpu_time_s: expected"),
-    ("limits", {"concurrency": 1025}, "limits.concurrency: expected a whole number from 1 to 1024"), ("limits", {"concurrency": 1024}, None),
+    ("limits", {"memory_bytes": (1 << 48) + 1}, "limits.memory_bytes: expected"),
+    ("limits", {"memory_bytes": 1 << 48}, None),
+    ("limits", {"memory_bytes": (4 << 20) - 1}, "limits.memory_bytes: expected"),
+    ("limits", {"memory_bytes": 4 << 20}, None),
+    ("limits", {"stack_bytes": 2**63}, "limits.stack_bytes: expected 96 KiB to 256 MiB"),
+    ("limits", {"stack_bytes": 256 << 20}, None),
+    ("limits", {"stack_bytes": 1}, "limits.stack_bytes: expected 96 KiB to 256 MiB"),
+    ("limits", {"stack_bytes": 1e6}, "limits.stack_bytes: expected int"),
+    ("limits", {"wall_time_s": 1e9}, "limits.wall_time_s: expected a time above 0"),
+    ("limits", {"wall_time_s": 999_999_999}, None),
+    ("limits", {"cpu_time_s": float("inf")}, "limits.cpu_time_s: expected a time above 0"),
+    ("limits", {"cpu_time_s": 0}, "limits.cpu_time_s: expected"),
+    ("limits", {"concurrency": 1025}, "limits.concurrency: expected a whole number from 1 to 1024"),
+    ("limits", {"concurrency": 1024}, None),
     ("limits", {"memory": 64 << 20}, "limits.memory: expected one of memory_bytes"),
-    ("name", "", "name: expected a name"), ("name", "a" * 65, "name: expected a name"), ("name", "a" * 64, None), ("name", "a\n", "name: expected a name"),
-    ("name", "a\0b", "name: expected a name"), ("name", "../a", "name: expected a name"), ("name", "A", "name: expected a name"),
-    ("version", "1\n", "version: expected a version"), ("version", "", "version: expected"), ("version", "1" * 65, "version: expected"),
-    ("version", "1.0\0", "version: expected a version"), ("version", "1.0-rc1", None),
-    ("entry", "main:run\n", "entry: expected `module:function`"), ("entry", "main:run\0", "entry: expected"), ("entry", "m" * 255 + ":run", "entry: expected"),
-    ("entry", ":run", "entry: expected"), ("entry", "main:", "entry: expected"), ("entry", "../main:run", "entry: expected"),
-    ("permissions", {"read": ("data",)}, r"permissions.read[0]: expected an absolute path, such as /var/data/**, got 'data'"),
-    ("permissions", {"read": ("/a", "/b\0c")}, "permissions.read[1]: expected an absolute path"), ("permissions", {"write": ("",)}, "permissions.write[0]"),
-    ("permissions", {"write": ("/a/*/b",)}, "permissions.write[0]: expected an absolute path"), ("permissions", {"read": ("/a/**", "/b")}, None),
-    ("permissions", {"read": ("/" + "a" * 5000,)}, "permissions.read[0]: expected"), ("permissions", {"read": ("/a", "/a")}, "permissions.read: expected each"),
-    ("permissions", {"net": ("example.org",)}, "permissions.net[0]: expected an address"), ("permissions", {"net": ("a\0b:1",)}, "permissions.net[0]"),
-    ("permissions", {"net": ("[::1]:443", "*:*")}, None), ("permissions", {"env": ("A=B",)}, "permissions.env[0]: expected the name of an environment"),
-    ("permissions", {"env": ("A\0",)}, "permissions.env[0]"), ("permissions", {"host": ("a b",)}, "permissions.host[0]: expected the name of a host function"),
-    ("permissions", {"host": tuple(f"f{number}" for number in range(1025))}, "permissions.host: expected at most 1024 items, got 1025"),
-    ("models", ("a/b",), "models[0]: expected the name of a model"), ("models", ("../a",), "models[0]"), ("models", ("a\0",), "models[0]"),
-    ("optimize", 3, "optimize: expected a whole number from 0 to 2, got 3"), ("optimize", -1, "optimize: expected"), ("optimize", 2, None),
-    ("priority", 101, "priority: expected a whole number from -100 to 100"), ("priority", -(2**63), "priority: expected"), ("priority", -100, None),
-    ("priority", True, "priority: expected int"), ("fresh", 1, "fresh: expected bool"), ("architecture", "x86\0", "architecture: expected"),
-    ("architecture", "a" * 65, "architecture: expected"), ("target", "3.14\n", "python.target: expected"), ("target", "3." + "1" * 1000, "python.target"),
-    ("magic", b"\0", "python.magic: expected 4 bytes"), ("exact_python", "3.14\0", "python.exact: expected"),
+    ("name", "", "name: expected a name"),
+    ("name", "a" * 65, "name: expected a name"),
+    ("name", "a" * 64, None),
+    ("name", "a\n", "name: expected a name"),
+    ("name", "a\0b", "name: expected a name"),
+    ("name", "../a", "name: expected a name"),
+    ("name", "A", "name: expected a name"),
+    ("version", "1\n", "version: expected a version"),
+    ("version", "", "version: expected"),
+    ("version", "1" * 65, "version: expected"),
+    ("version", "1.0\0", "version: expected a version"),
+    ("version", "1.0-rc1", None),
+    ("entry", "main:run\n", "entry: expected `module:function`"),
+    ("entry", "main:run\0", "entry: expected"),
+    ("entry", "m" * 255 + ":run", "entry: expected"),
+    ("entry", ":run", "entry: expected"),
+    ("entry", "main:", "entry: expected"),
+    ("entry", "../main:run", "entry: expected"),
+    (
+        "permissions",
+        {"read": ("data",)},
+        r"permissions.read[0]: expected an absolute path, such as /var/data/**, got 'data'",
+    ),
+    ("permissions", {"read": ("/a", "/b\0c")}, "permissions.read[1]: expected an absolute path"),
+    ("permissions", {"write": ("",)}, "permissions.write[0]"),
+    ("permissions", {"write": ("/a/*/b",)}, "permissions.write[0]: expected an absolute path"),
+    ("permissions", {"read": ("/a/**", "/b")}, None),
+    ("permissions", {"read": ("/" + "a" * 5000,)}, "permissions.read[0]: expected"),
+    ("permissions", {"read": ("/a", "/a")}, "permissions.read: expected each"),
+    ("permissions", {"net": ("example.org",)}, "permissions.net[0]: expected an address"),
+    ("permissions", {"net": ("a\0b:1",)}, "permissions.net[0]"),
+    ("permissions", {"net": ("[::1]:443", "*:*")}, None),
+    ("permissions", {"env": ("A=B",)}, "permissions.env[0]: expected the name of an environment"),
+    ("permissions", {"env": ("A\0",)}, "permissions.env[0]"),
+    ("permissions", {"host": ("a b",)}, "permissions.host[0]: expected the name of a host function"),
+    (
+        "permissions",
+        {"host": tuple(f"f{number}" for number in range(1025))},
+        "permissions.host: expected at most 1024 items, got 1025",
+    ),
+    ("models", ("a/b",), "models[0]: expected the name of a model"),
+    ("models", ("../a",), "models[0]"),
+    ("models", ("a\0",), "models[0]"),
+    ("optimize", 3, "optimize: expected a whole number from 0 to 2, got 3"),
+    ("optimize", -1, "optimize: expected"),
+    ("optimize", 2, None),
+    ("priority", 101, "priority: expected a whole number from -100 to 100"),
+    ("priority", -(2**63), "priority: expected"),
+    ("priority", -100, None),
+    ("priority", True, "priority: expected int"),
+    ("fresh", 1, "fresh: expected bool"),
+    ("architecture", "x86\0", "architecture: expected"),
+    ("architecture", "a" * 65, "architecture: expected"),
+    ("target", "3.14\n", "python.target: expected"),
+    ("target", "3." + "1" * 1000, "python.target"),
+    ("magic", b"\0", "python.magic: expected 4 bytes"),
+    ("exact_python", "3.14\0", "python.exact: expected"),
 ]
 
 
@@ -80,7 +133,9 @@ def test_a_reader_and_a_writer_take_the_same_values(name, value, says):
     code = {"main": Module(False, b"")}
     if says is None:
         models = dict.fromkeys(manifest.models, b"")
-        assert getattr(read_bundle(write_bundle(manifest, code, models=models), allow_unsigned=True).manifest, name) == getattr(manifest, name)
+        assert getattr(
+            read_bundle(write_bundle(manifest, code, models=models), allow_unsigned=True).manifest, name
+        ) == getattr(manifest, name)
         return
     for write in (write_bundle, bundle_in_memory):
         with pytest.raises(BundleError) as caught:
@@ -97,7 +152,9 @@ def _forged(manifest, code):
 
     entries = read_archive(write_bundle(MANIFEST, code), "x")
     files = msgpack.unpackb(bytes(entries["manifest.msgpack"]))["files"]
-    return write_archive({**entries, "manifest.msgpack": msgpack.packb({**bundle_format._fields_of(manifest), "files": files})})
+    return write_archive(
+        {**entries, "manifest.msgpack": msgpack.packb({**bundle_format._fields_of(manifest), "files": files})}
+    )
 
 
 @pytest.mark.parametrize("write", [write_bundle, bundle_in_memory])
@@ -109,7 +166,10 @@ def test_what_utf8_cannot_say_is_not_written(write):
 def test_a_bundle_in_memory_is_held_to_the_same_before_it_is_loaded():
     bundle = bundle_in_memory(MANIFEST, {"main": Module(False, b"")})
     wrong = replace(bundle, manifest=replace(MANIFEST, limits={"memory_bytes": 2**63}))
-    with vmhost.Host(allow_unsigned=True) as host, pytest.raises(vmhost.BundleError, match="limits.memory_bytes: expected 4 MiB to 256 TiB"):
+    with (
+        vmhost.Host(allow_unsigned=True) as host,
+        pytest.raises(vmhost.BundleError, match="limits.memory_bytes: expected 4 MiB to 256 TiB"),
+    ):
         host.load(wrong)
 
 
@@ -125,10 +185,25 @@ def test_unknown_permissions_and_large_manifests_are_refused():
 HUGE = "0x" + "f" * 5000
 
 
-@pytest.mark.parametrize("line", [
-    f"limits: {{memory: {HUGE}}}", f'limits: {{memory: "{"9" * 400} MiB"}}', f"limits: {{wall_time: {'9' * 400}}}", "limits: {wall_time: .nan}",
-    "limits: {concurrency: 2.0}", "priority: 1.0", "limits: {memory: 67108864.0}", 'permissions: {read: ["/x\\ud800"]}', 'permissions: {env: ["A\\n"]}',
-    'limits: {wall_time: "5 s\\n"}', f"priority: {HUGE}", f"fresh: {HUGE}", 'files: ["\\ud800"]', f"permissions: {{host: [{'a.' * 3000}b]}}"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"limits: {{memory: {HUGE}}}",
+        f'limits: {{memory: "{"9" * 400} MiB"}}',
+        f"limits: {{wall_time: {'9' * 400}}}",
+        "limits: {wall_time: .nan}",
+        "limits: {concurrency: 2.0}",
+        "priority: 1.0",
+        "limits: {memory: 67108864.0}",
+        'permissions: {read: ["/x\\ud800"]}',
+        'permissions: {env: ["A\\n"]}',
+        'limits: {wall_time: "5 s\\n"}',
+        f"priority: {HUGE}",
+        f"fresh: {HUGE}",
+        'files: ["\\ud800"]',
+        f"permissions: {{host: [{'a.' * 3000}b]}}",
+    ],
+)
 def test_task_yaml_says_what_is_wrong_with_a_value_of_any_size(write_task, line):
     folder = write_task(spec='name: sample\nversion: 1.2.0\nentry: main:run\npython: "3.14"\n' + line + "\n")
     with pytest.raises(TaskSpecError) as caught:

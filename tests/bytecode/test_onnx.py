@@ -18,7 +18,7 @@ from vmhost.bytecode.task_models import model_file
 from vmhost.engine.models import opened
 
 OPERATORS = {number: name for name, number in OPS.items()}
-TENSOR, NODE, HEADER = 192, 128, 128        # bytes of records
+TENSOR, NODE, HEADER = 192, 128, 128  # bytes of records
 
 
 def operators(model):
@@ -29,7 +29,13 @@ def operators(model):
     for number in range(nodes):
         at = HEADER + TENSOR * tensors + NODE * number
         op, _, inputs = struct.unpack_from("<3I", data, at + 8)
-        found.append((OPERATORS[op], inputs == 4 and number_of(data, at) is not None, bool(struct.unpack_from("<i", data, at + 24 + 44)[0])))
+        found.append(
+            (
+                OPERATORS[op],
+                inputs == 4 and number_of(data, at) is not None,
+                bool(struct.unpack_from("<i", data, at + 24 + 44)[0]),
+            )
+        )
     return found
 
 
@@ -37,7 +43,9 @@ def number_of(data, at):
     """The fourth operand of the node whose record is at `at`, or None."""
     tensors, nodes, inputs, outputs = struct.unpack_from("<4I", data, 24)
     first = struct.unpack_from("<I", data, at + 12)[0]
-    operand = struct.unpack_from("<I", data, HEADER + TENSOR * tensors + NODE * nodes + 4 * (inputs + outputs + first + 3))[0]
+    operand = struct.unpack_from(
+        "<I", data, HEADER + TENSOR * tensors + NODE * nodes + 4 * (inputs + outputs + first + 3)
+    )[0]
     return None if operand == 0xFFFFFFFF else operand
 
 
@@ -59,22 +67,41 @@ def test_resnet18_becomes_convolutions_with_everything_in_them():
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_layer_of_bert_is_nine_steps(fused):
-    """No transpose, reshape, bias, residual, scale or mask is a step of its own; those besides are embeddings, the mask and the ends."""
+    """No transpose, reshape, bias, residual, scale or mask is a step of its own; those besides are embeddings, the mask
+    and the ends."""
     found = Counter(name for name, _, _ in operators(bert(16, 2, 32, 4, 64, 100, fused=fused).SerializeToString()))
-    assert {name: found[name] for name in ("Gemm", "Attention", "MatMul", "Softmax", "Activate", "Normalize", "Copy")} == {
-        "Gemm": 2 * 6 + 1, "Attention": 2, "MatMul": 0, "Softmax": 0, "Activate": 0, "Normalize": 2 * 2 + 1, "Copy": 1}
+    assert {
+        name: found[name] for name in ("Gemm", "Attention", "MatMul", "Softmax", "Activate", "Normalize", "Copy")
+    } == {
+        "Gemm": 2 * 6 + 1,
+        "Attention": 2,
+        "MatMul": 0,
+        "Softmax": 0,
+        "Activate": 0,
+        "Normalize": 2 * 2 + 1,
+        "Copy": 1,
+    }
     assert sum(found.values()) == 27
 
 
 def test_what_others_read_is_not_fused():
-    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["r"]), helper.make_node("Add", ["c", "r"], ["s"])]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Add", ["c", "r"], ["s"]),
+    ]
     model = networks.graph(nodes, {"x": (1, 2, 3, 3)}, {"s": None}, {"w": numpy.ones((2, 2, 1, 1), "float32")})
     assert operators(model) == [("Conv", False, False), ("Relu", False, False), ("Binary", False, False)]
 
 
 def test_constants_are_computed_and_dead_nodes_dropped():
-    nodes = [helper.make_node("Constant", [], ["one"], value_float=1.0), helper.make_node("Mul", ["w", "one"], ["w2"]),
-             helper.make_node("Identity", ["x"], ["i"]), helper.make_node("Conv", ["i", "w2"], ["y"]), helper.make_node("Relu", ["x"], ["unused"])]
+    nodes = [
+        helper.make_node("Constant", [], ["one"], value_float=1.0),
+        helper.make_node("Mul", ["w", "one"], ["w2"]),
+        helper.make_node("Identity", ["x"], ["i"]),
+        helper.make_node("Conv", ["i", "w2"], ["y"]),
+        helper.make_node("Relu", ["x"], ["unused"]),
+    ]
     model = networks.graph(nodes, {"x": (1, 2, 3, 3)}, {"y": None}, {"w": numpy.ones((2, 2, 1, 1), "float32")})
     assert operators(model) == [("Conv", False, False)]
 
@@ -92,19 +119,35 @@ def test_the_same_model_gives_the_same_bytes():
 
 
 def test_all_unsupported_operators_are_named_at_once():
-    nodes = [helper.make_node("Det", ["x"], ["a"], "volume"), helper.make_node("NonZero", ["x"], ["b"]),
-             helper.make_node("Conv", ["x", "w"], ["y"], "two"), helper.make_node("Cast", ["b"], ["c"], to=TensorProto.FLOAT)]
-    refused(networks.graph(nodes, {"x": (1, 2, 3, 3), "w": (2, 2, 1, 1)}, {"y": None, "a": (1, 2), "c": (4, "found")}),
-            "operator Det (node 'volume') is not supported", "operator NonZero (node 'b') is not supported",
-            "operator Conv (node 'two') has weights that are not constant")
+    nodes = [
+        helper.make_node("Det", ["x"], ["a"], "volume"),
+        helper.make_node("NonZero", ["x"], ["b"]),
+        helper.make_node("Conv", ["x", "w"], ["y"], "two"),
+        helper.make_node("Cast", ["b"], ["c"], to=TensorProto.FLOAT),
+    ]
+    refused(
+        networks.graph(nodes, {"x": (1, 2, 3, 3), "w": (2, 2, 1, 1)}, {"y": None, "a": (1, 2), "c": (4, "found")}),
+        "operator Det (node 'volume') is not supported",
+        "operator NonZero (node 'b') is not supported",
+        "operator Conv (node 'two') has weights that are not constant",
+    )
 
 
 def test_an_input_that_is_no_tensor_is_refused():
-    graph = helper.make_graph([helper.make_node("SequenceAt", ["x", "place"], ["y"])], "test", [
-        helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, (1, 2)), helper.make_tensor_value_info("place", TensorProto.INT64, ())], [
-        helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 2))])
-    refused(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString(),
-            "x: expected a tensor with a number of dimensions", "operator SequenceAt (node 'y') is not supported")
+    graph = helper.make_graph(
+        [helper.make_node("SequenceAt", ["x", "place"], ["y"])],
+        "test",
+        [
+            helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, (1, 2)),
+            helper.make_tensor_value_info("place", TensorProto.INT64, ()),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 2))],
+    )
+    refused(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString(),
+        "x: expected a tensor with a number of dimensions",
+        "operator SequenceAt (node 'y') is not supported",
+    )
 
 
 @pytest.mark.parametrize("data", [b"no model", b""])
@@ -114,11 +157,17 @@ def test_what_is_no_model_is_refused(data):
 
 def made(nodes, inputs=None, outputs=None, weights=(), **versions):
     """The ModelProto of these nodes, from x to y of 2 by 3 float32 unless told otherwise."""
+
     def ports(described):
         return [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in described.items()]
 
-    graph = helper.make_graph(nodes, "test", ports(inputs or {"x": (TensorProto.FLOAT, (2, 3))}),
-                              ports({"y": (TensorProto.FLOAT, (2, 3))} if outputs is None else outputs), list(weights))
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        ports(inputs or {"x": (TensorProto.FLOAT, (2, 3))}),
+        ports({"y": (TensorProto.FLOAT, (2, 3))} if outputs is None else outputs),
+        list(weights),
+    )
     domains = [helper.make_opsetid("", versions.get("opset", 20)), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=domains, ir_version=versions.get("ir_version", 10))
 
@@ -127,63 +176,119 @@ X = networks.values((2, 3))
 RELU = [helper.make_node("Relu", ["x"], ["y"])]
 
 
-@pytest.mark.parametrize(("model", "message"), [
-    (made(RELU, ir_version=99), "is of ONNX's format version 99, the onnx package here"),
-    (made(RELU, opset=99), "uses version 99 of ONNX's operators, the onnx package here"),
-    (made(RELU, outputs={}), "has no outputs"),
-    (made([helper.make_node("Constant", [], ["y"], value_floats=[1.0] * 3)], {"x": (TensorProto.FLOAT, (2, 3))}, {"y": (TensorProto.FLOAT, (3,))},
-          [numpy_helper.from_array(numpy.ones((2, 3), "float32"), "x")]), "has no inputs"),
-    (made([helper.make_node("Relu", ["y"], ["z"]), helper.make_node("Relu", ["z"], ["y"])]), "is no valid ONNX model: "),
-    (made(RELU, outputs={"y": (TensorProto.FLOAT, (5, 6))}), "contradicts itself, says ONNX's shape inference: "),
-    (made(RELU, {"x": (TensorProto.FLOAT, (0, 3))}, {"y": (TensorProto.FLOAT, (0, 3))}), "x, y: expected at most 8 dimensions of fixed sizes of at least 1"),
-    (made([helper.make_node("Fused", ["x"], ["y"], domain="com.microsoft")]), "operator com.microsoft.Fused (node 'y') is not supported"),
-])
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (made(RELU, ir_version=99), "is of ONNX's format version 99, the onnx package here"),
+        (made(RELU, opset=99), "uses version 99 of ONNX's operators, the onnx package here"),
+        (made(RELU, outputs={}), "has no outputs"),
+        (
+            made(
+                [helper.make_node("Constant", [], ["y"], value_floats=[1.0] * 3)],
+                {"x": (TensorProto.FLOAT, (2, 3))},
+                {"y": (TensorProto.FLOAT, (3,))},
+                [numpy_helper.from_array(numpy.ones((2, 3), "float32"), "x")],
+            ),
+            "has no inputs",
+        ),
+        (
+            made([helper.make_node("Relu", ["y"], ["z"]), helper.make_node("Relu", ["z"], ["y"])]),
+            "is no valid ONNX model: ",
+        ),
+        (made(RELU, outputs={"y": (TensorProto.FLOAT, (5, 6))}), "contradicts itself, says ONNX's shape inference: "),
+        (
+            made(RELU, {"x": (TensorProto.FLOAT, (0, 3))}, {"y": (TensorProto.FLOAT, (0, 3))}),
+            "x, y: expected at most 8 dimensions of fixed sizes of at least 1",
+        ),
+        (
+            made([helper.make_node("Fused", ["x"], ["y"], domain="com.microsoft")]),
+            "operator com.microsoft.Fused (node 'y') is not supported",
+        ),
+    ],
+)
 def test_a_model_that_cannot_be_compiled_is_called_what_it_is(model, message):
     refused(model.SerializeToString(), message)
 
 
 def test_sparse_weights_are_refused():
     model = made([helper.make_node("MatMul", ["x", "w"], ["y"])], outputs={"y": (TensorProto.FLOAT, (2, 4))})
-    values = [numpy_helper.from_array(numpy.array([1, 2], "float32"), "w"), numpy_helper.from_array(numpy.array([0, 5]), "places")]
+    values = [
+        numpy_helper.from_array(numpy.array([1, 2], "float32"), "w"),
+        numpy_helper.from_array(numpy.array([0, 5]), "places"),
+    ]
     model.graph.sparse_initializer.append(helper.make_sparse_tensor(*values, [3, 4]))
     refused(model.SerializeToString(), "has sparse weights (w), which the engine does not have; export them dense")
 
 
-@pytest.mark.parametrize(("kind", "name"), [
-    (TensorProto.BFLOAT16, "bfloat16"), (TensorProto.FLOAT8E4M3FN, "float8_e4m3fn"), (TensorProto.INT4, "int4"), (TensorProto.STRING, "string")])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (TensorProto.BFLOAT16, "bfloat16"),
+        (TensorProto.FLOAT8E4M3FN, "float8_e4m3fn"),
+        (TensorProto.INT4, "int4"),
+        (TensorProto.STRING, "string"),
+    ],
+)
 @pytest.mark.parametrize("op", ["Identity", "Softmax", "Add", "ReduceSum", "Clip", "Pad"])
 def test_element_types_that_the_engine_lacks_are_named(kind, name, op):
     operands = {"Add": ["x", "x"], "Pad": ["x", "widths"]}.get(op, ["x"])
     nodes = [helper.make_node(op, operands, ["y"])]
     shape = {"ReduceSum": (1, 1), "Pad": (4, 3)}.get(op, (2, 3))
-    model = made(nodes, {"x": (kind, (2, 3))}, {"y": (kind, shape)}, [numpy_helper.from_array(numpy.array([1, 0, 1, 0]), "widths")])
+    model = made(
+        nodes,
+        {"x": (kind, (2, 3))},
+        {"y": (kind, shape)},
+        [numpy_helper.from_array(numpy.array([1, 0, 1, 0]), "widths")],
+    )
     refused(model.SerializeToString(), f"x: the engine has no element type {name}")
 
 
 def test_what_is_wrong_with_many_nodes_is_one_line():
     """A quantized model of 364 nodes was 364 lines."""
     names = ["x", *(f"a{number}" for number in range(49)), "y"]
-    nodes = [helper.make_node("QLinearGlue" if number % 10 else "NonZero", [source], [made_of], f"node{number}", domain="com.microsoft" if number % 10 else "")
-             for number, (source, made_of) in enumerate(zip(names, names[1:]))]
-    refused(made(nodes).SerializeToString(), "operator NonZero (5 nodes, 'node0', 'node10', 'node20' and 2 more) is not supported",
-            "operator com.microsoft.QLinearGlue (45 nodes, 'node1', 'node2', 'node3' and 42 more) is not supported")
+    nodes = [
+        helper.make_node(
+            "QLinearGlue" if number % 10 else "NonZero",
+            [source],
+            [made_of],
+            f"node{number}",
+            domain="com.microsoft" if number % 10 else "",
+        )
+        for number, (source, made_of) in enumerate(zip(names, names[1:]))
+    ]
+    refused(
+        made(nodes).SerializeToString(),
+        "operator NonZero (5 nodes, 'node0', 'node10', 'node20' and 2 more) is not supported",
+        "operator com.microsoft.QLinearGlue (45 nodes, 'node1', 'node2', 'node3' and 42 more) is not supported",
+    )
 
 
 def test_shapes_that_onnx_does_not_follow_are_asked_for_again():
     """Pads that the graph computes: ONNX's inference gives up there, and the convolution behind them was blamed."""
-    nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Gather", ["s", "last"], ["n"]), helper.make_node("Sub", ["n", "n"], ["zero"]),
-             helper.make_node("Concat", ["zero", "zero", "one", "one"] * 2, ["p"], axis=0), helper.make_node("Pad", ["x", "p"], ["padded"]),
-             helper.make_node("Conv", ["padded", "w"], ["c"]), helper.make_node("MaxPool", ["c"], ["y"], kernel_shape=[2, 2])]
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "last"], ["n"]),
+        helper.make_node("Sub", ["n", "n"], ["zero"]),
+        helper.make_node("Concat", ["zero", "zero", "one", "one"] * 2, ["p"], axis=0),
+        helper.make_node("Pad", ["x", "p"], ["padded"]),
+        helper.make_node("Conv", ["padded", "w"], ["c"]),
+        helper.make_node("MaxPool", ["c"], ["y"], kernel_shape=[2, 2]),
+    ]
     constants = {"last": numpy.array([2]), "one": numpy.array([1]), "w": numpy.ones((2, 2, 3, 3), "float32")}
     weights = [numpy_helper.from_array(values, name) for name, values in constants.items()]
-    model = made(nodes, {"x": (TensorProto.FLOAT, (1, 2, 4, 4))}, {"y": (TensorProto.FLOAT, (1, 2, None, None))}, weights)
+    model = made(
+        nodes, {"x": (TensorProto.FLOAT, (1, 2, 4, 4))}, {"y": (TensorProto.FLOAT, (1, 2, None, None))}, weights
+    )
     assert [name for name, _, _ in operators(model.SerializeToString())][-2:] == ["Conv", "MaxPool"]
 
 
 def outside(folder, values, location="weights.data"):
     """A model whose weights lie in another file, which is written into `folder`; `values` is what is in it."""
-    model = made([helper.make_node("MatMul", ["x", "w"], ["y"])], outputs={"y": (TensorProto.FLOAT, (2, 4))},
-                 weights=[numpy_helper.from_array(numpy.zeros((3, 4), "float32"), "w")])
+    model = made(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        outputs={"y": (TensorProto.FLOAT, (2, 4))},
+        weights=[numpy_helper.from_array(numpy.zeros((3, 4), "float32"), "w")],
+    )
     external_data_helper.set_external_data(model.graph.initializer[0], location)
     model.graph.initializer[0].ClearField("raw_data")
     if values is not None:
@@ -224,7 +329,9 @@ def test_weights_outside_that_cannot_be_read_say_so(tmp_path):
 
 def test_a_task_is_compiled_anew_when_its_weights_change(tmp_path):
     """`engine.load` outside VMs keeps what it compiled."""
-    (tmp_path / "task.yaml").write_text('name: net\nversion: 1.0.0\nentry: main:run\npython: "3.14"\nmodels: {net: net.onnx}\n')
+    (tmp_path / "task.yaml").write_text(
+        'name: net\nversion: 1.0.0\nentry: main:run\npython: "3.14"\nmodels: {net: net.onnx}\n'
+    )
     (tmp_path / "main.py").write_text("def run(value):\n    return value\n")
     for weights in (networks.values((3, 4), 1), networks.values((3, 4), 2)):
         (tmp_path / "net.onnx").write_bytes(outside(tmp_path, weights))

@@ -1,4 +1,5 @@
-"""The kinds of permissions stand in one list; what cannot import it says the same, and bundles from before `listen` load."""
+"""The kinds of permissions stand in one list; what cannot import it says the same, and bundles from before `listen`
+load."""
 
 import json
 import marshal
@@ -38,7 +39,7 @@ def test_the_core_fills_a_list_of_each_kind_but_host():
 @pytest.mark.parametrize("page", ["task-yaml.md", "isolation.md", "bundle.md", "host-yaml.md"])
 def test_the_pages_name_each_kind(page):
     text = (ROOT / "docs" / page).read_text()
-    kinds = EVERYTHING if page == "isolation.md" else KINDS      # host functions are told elsewhere
+    kinds = EVERYTHING if page == "isolation.md" else KINDS  # host functions are told elsewhere
     assert [kind for kind in kinds if not re.search(rf"`{kind}`|[\[ {{]{kind}[:,\]]", text)] == []
 
 

@@ -64,8 +64,12 @@ kept = [marshal.loads(module.code) for module in compile_task(sys.argv[2]).modul
 
 def compiled(folder, imports="sys", before="", **environment):
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys\n{before}\n{COMPILE}", imports, folder], cwd=ROOT, check=True, capture_output=True,
-        env={"PYTHONPATH": str(ROOT), **environment})
+        [sys.executable, "-c", f"import sys\n{before}\n{COMPILE}", imports, folder],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        env={"PYTHONPATH": str(ROOT), **environment},
+    )
     return done.stdout
 
 
@@ -78,8 +82,9 @@ def test_a_task_gives_the_same_bytes_everywhere(write_task, tmp_path):
     assert wanted.startswith(b"PK")
     assert compiled(other, PYTHONHASHSEED="1") == wanted
     assert compiled(first, imports="asyncio json decimal typing unittest.mock", PYTHONHASHSEED="4242") == wanted
-    assert compiled(first, imports="enum", PYTHONHASHSEED="random", TZ="Asia/Tokyo",
-        PYTHONDONTWRITEBYTECODE="1") == wanted
+    assert (
+        compiled(first, imports="enum", PYTHONHASHSEED="random", TZ="Asia/Tokyo", PYTHONDONTWRITEBYTECODE="1") == wanted
+    )
     assert compiled(first, PYTHONOPTIMIZE="2") == wanted
     assert compiled(first, before=LOADED) == wanted, "in a process that runs the very same code"
 
@@ -88,7 +93,12 @@ def test_the_library_gives_the_same_bytes_everywhere(tmp_path):
     digests = set()
     for seed in "17":
         out = tmp_path / f"{seed}.vmb"
-        subprocess.run([sys.executable, "-m", "vmhost.stdlib", out], cwd=ROOT, check=True, capture_output=True,
-                       env={"PYTHONHASHSEED": seed})
+        subprocess.run(
+            [sys.executable, "-m", "vmhost.stdlib", out],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            env={"PYTHONHASHSEED": seed},
+        )
         digests.add(out.read_bytes())
     assert len(digests) == 1

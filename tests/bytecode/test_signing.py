@@ -40,8 +40,11 @@ def test_what_is_no_ed25519_key_is_refused(tmp_path):
     path.write_bytes(b"hello")
     with pytest.raises(SigningError, match="expected an unencrypted Ed25519 private key in PEM"):
         load_key(path)
-    path.write_bytes(generate_private_key(SECP256R1()).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    path.write_bytes(
+        generate_private_key(SECP256R1()).private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
     with pytest.raises(SigningError, match="expected an Ed25519 key, got .*EC"):
         load_key(path)
     with pytest.raises(SigningError, match="nothing: can't read the signing key"):
@@ -77,7 +80,7 @@ def test_verify_names_the_signer_and_refuses_others():
     with pytest.raises(BundleError, match="the signature does not belong to this manifest"):
         store.verify(b"another", ours.sign(b"manifest"), "x")
     with pytest.raises(BundleError, match="the signature does not belong to this manifest"):
-        store.verify(b"manifest", ours.public + theirs.sign(b"manifest")[32:], "x")      # another's, under our name
+        store.verify(b"manifest", ours.public + theirs.sign(b"manifest")[32:], "x")  # another's, under our name
     with pytest.raises(BundleError, match="expected 96 bytes, got 0"):
         store.verify(b"manifest", b"", "x")
 

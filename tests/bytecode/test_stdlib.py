@@ -46,23 +46,64 @@ def guest(tmp_path, monkeypatch):
 def test_it_is_a_library_for_exactly_this_python(bundle):
     manifest = bundle.manifest
     assert (
-        manifest.kind, manifest.name, manifest.version, manifest.exact_python, manifest.optimize, manifest.entry) == (
-        "stdlib", "stdlib", platform.python_version(), platform.python_version(), 0, None)
+        manifest.kind,
+        manifest.name,
+        manifest.version,
+        manifest.exact_python,
+        manifest.optimize,
+        manifest.entry,
+    ) == ("stdlib", "stdlib", platform.python_version(), platform.python_version(), 0, None)
 
 
-@pytest.mark.parametrize("name", [
-    "asyncio", "collections", "concurrent.futures", "contextlib", "dataclasses", "datetime", "decimal", "enum",
-    "functools",
-    "json", "logging", "re", "sqlite3", "statistics", "typing", "urllib.parse", "encodings.utf_8",
-    "importlib.resources"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "asyncio",
+        "collections",
+        "concurrent.futures",
+        "contextlib",
+        "dataclasses",
+        "datetime",
+        "decimal",
+        "enum",
+        "functools",
+        "json",
+        "logging",
+        "re",
+        "sqlite3",
+        "statistics",
+        "typing",
+        "urllib.parse",
+        "encodings.utf_8",
+        "importlib.resources",
+    ],
+)
 def test_what_tasks_use_is_in_it(bundle, name):
     assert name in bundle.modules
 
 
-@pytest.mark.parametrize("name", [
-    "tkinter", "idlelib.idle", "test", "test.support", "ensurepip", "venv", "multiprocessing", "ctypes", "curses",
-    "pip", "site",
-    "pdb", "turtle", "sitecustomize", "json.__main__", "concurrent.futures.process", "lib2to3"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tkinter",
+        "idlelib.idle",
+        "test",
+        "test.support",
+        "ensurepip",
+        "venv",
+        "multiprocessing",
+        "ctypes",
+        "curses",
+        "pip",
+        "site",
+        "pdb",
+        "turtle",
+        "sitecustomize",
+        "json.__main__",
+        "concurrent.futures.process",
+        "lib2to3",
+    ],
+)
 def test_what_a_vm_cannot_use_is_not(bundle, name):
     assert name not in bundle.modules
 
@@ -89,7 +130,7 @@ def test_asserts_stay_and_docstrings_go(bundle):
             pending += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
             if code.co_flags & inspect.CO_HAS_DOCSTRING:
                 documented.add((name, code.co_qualname))
-            if asserting in {code.co_code[at:at + 2] for at in range(0, len(code.co_code), 2)}:
+            if asserting in {code.co_code[at : at + 2] for at in range(0, len(code.co_code), 2)}:
                 checking.add(name)
     assert documented == set()
     assert {"wsgiref.handlers", "threading", "argparse"} <= checking and len(checking) > 60
@@ -99,15 +140,24 @@ def test_what_is_imported_unconditionally_is_offered_too(bundle):
     """No module of the bundle needs, at its top level, a module that the tables forget."""
     import ast
     import warnings
+
     warnings.simplefilter("ignore", SyntaxWarning)
     known = offered.offered_modules() | offered.ALIASES | {"_frozen_importlib", "_frozen_importlib_external"}
-    imp = {"_imp"}          # loaded before a VM is sealed, so these find it without an importer
-    needed_anyway = {"zipimport": imp, "importlib": imp, "importlib._bootstrap_external": imp, "importlib.util": imp,
-                     "xmlrpc.server": {"pydoc"}}        # put off by vmhost/stdlib/patches.py
+    imp = {"_imp"}  # loaded before a VM is sealed, so these find it without an importer
+    needed_anyway = {
+        "zipimport": imp,
+        "importlib": imp,
+        "importlib._bootstrap_external": imp,
+        "importlib.util": imp,
+        "xmlrpc.server": {"pydoc"},
+    }  # put off by vmhost/stdlib/patches.py
     for name, (path, is_package) in offered.library_sources().items():
         for node in ast.parse(path.read_bytes()).body:
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else (
-                [node.module] if isinstance(node, ast.ImportFrom) and not node.level else [])
+            names = (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else ([node.module] if isinstance(node, ast.ImportFrom) and not node.level else [])
+            )
             missing = set(names) - known - needed_anyway.get(name, set())
             assert not missing, f"{name} imports {missing}"
 
@@ -124,11 +174,20 @@ def test_guest_runtime_overlays_and_patches(guest, monkeypatch):
     (guest / "overlays" / "json.py").write_text("overlaid = True")
     (guest / "overlays" / "subprocess.py").write_text("stand_in = True")
     asked = []
-    monkeypatch.setattr(build, "patch", lambda name, source: source + "\npatched = True\n" if name == "keyword" else source)
+    monkeypatch.setattr(
+        build, "patch", lambda name, source: source + "\npatched = True\n" if name == "keyword" else source
+    )
     monkeypatch.setattr(build, "system_texts", lambda names: asked.extend(names) or [("eval", "lambda: 42")])
     bundle = read_bundle(build.build_stdlib(), allow_unsigned=True)
     assert set(bundle.modules) == {
-        "json", "json.tool", "keyword", "subprocess", "vmhost", "vmhost.guest", "vmhost.guest.boot"}
+        "json",
+        "json.tool",
+        "keyword",
+        "subprocess",
+        "vmhost",
+        "vmhost.guest",
+        "vmhost.guest.boot",
+    }
     assert bundle.modules["json"].is_package
     assert bundle.modules["vmhost"].is_package
 
@@ -169,8 +228,12 @@ def test_library_of_another_python_is_refused(guest, monkeypatch):
 
 def test_native_modules_exist_in_this_python():
     import importlib.util
-    unknown = {name for name in offered.NATIVE_MODULES
-               if name not in sys.builtin_module_names and importlib.util.find_spec(name) is None}
+
+    unknown = {
+        name
+        for name in offered.NATIVE_MODULES
+        if name not in sys.builtin_module_names and importlib.util.find_spec(name) is None
+    }
     assert not unknown
 
 

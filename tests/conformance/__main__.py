@@ -1,11 +1,11 @@
 """CPython's own tests in sealed VMs: `python -m tests.conformance [MODULE ...] [--suite FOLDER] [--vms N] [--times N]`.
 
-Without names and --list, all modules of CPython's are run but those that left_out.toml names. Compiles each test module into a bundle, runs it in a sealed VM and in plain CPython, and prints for each how many tests
-pass there and here. Left out of the share are tests for which plain CPython's own run raised an audit event, from the
-test's own frames, that a sealed VM denies. What still differs must have a reason in reasons.toml. Writes
-build/conformance/report.json and report.html. Exit status 1 if a difference has no reason, the process crashed, a module
-could not be run, or (--check) a module passes less than docs/conformance.md says.
-"""
+Without names and --list, all modules of CPython's are run but those that left_out.toml names. Compiles each test module
+into a bundle, runs it in a sealed VM and in plain CPython, and prints for each how many tests pass there and here. Left
+out of the share are tests for which plain CPython's own run raised an audit event, from the test's own frames, that a
+sealed VM denies. What still differs must have a reason in reasons.toml. Writes build/conformance/report.json and
+report.html. Exit status 1 if a difference has no reason, the process crashed, a module could not be run, or (--check) a
+module passes less than docs/conformance.md says."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ from .sealed import Crashed, Process
 HERE = Path(__file__).resolve().parent
 DOCUMENT = HERE.parent.parent / "docs" / "conformance.md"
 _PLAIN_SECONDS = 900
-_SKIPPED = ("SkipTest: ", "ResourceDenied: ")        # of a module that skips itself, as plain.py tells it
+_SKIPPED = ("SkipTest: ", "ResourceDenied: ")  # of a module that skips itself, as plain.py tells it
 
 
 class Run:
@@ -56,7 +56,9 @@ class Run:
             return {"module": module, "error": f"not compiled: {problem}"}
         # tests that do what a VM denies come last: some wait for what will not come, and take the module's time
         names = sorted(plain["listed"], key=lambda name: name in plain["denied"])
-        found = {"module": module, "plain": plain["outcomes"], "denied": plain["denied"]} | self.sealed(module, bundle, names)
+        found = {"module": module, "plain": plain["outcomes"], "denied": plain["denied"]} | self.sealed(
+            module, bundle, names
+        )
         found["seconds"].insert(0, round(middle - start, 2))
         if "error" not in found:
             kept.write_text(json.dumps(found), encoding="utf-8")
@@ -66,9 +68,18 @@ class Run:
         """{"sealed": outcomes, "seconds": [in a VM]}, or {"error", "seconds"}."""
         began = time.monotonic()
         try:
-            found = {"sealed": self.process.run({
-                "module": module, "bundle": str(bundle), "names": names, "folder": str(self._writable()),
-                "home": str(self.tests / "test"), "seconds": self.seconds})}
+            found = {
+                "sealed": self.process.run(
+                    {
+                        "module": module,
+                        "bundle": str(bundle),
+                        "names": names,
+                        "folder": str(self._writable()),
+                        "home": str(self.tests / "test"),
+                        "seconds": self.seconds,
+                    }
+                )
+            }
         except Crashed as crash:
             found = {"error": f"CRASHED: {crash}"}
         except RuntimeError as error:
@@ -89,9 +100,15 @@ class Run:
                 return kept
         out.unlink(missing_ok=True)
         try:
-            done = subprocess.run([sys.executable, "-s", "-P", HERE / "plain.py", self.tests, module, self._writable(), out],
-                                  capture_output=True, text=True, errors="replace", timeout=_PLAIN_SECONDS, check=False,
-                                  stdin=subprocess.DEVNULL)
+            done = subprocess.run(
+                [sys.executable, "-s", "-P", HERE / "plain.py", self.tests, module, self._writable(), out],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_PLAIN_SECONDS,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
         except subprocess.TimeoutExpired:
             return {"error": f"plain CPython took longer than {_PLAIN_SECONDS} s"}
         if not out.exists():
@@ -110,16 +127,22 @@ class Run:
 
 def _parsed(arguments):
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__.partition("\n")[0])
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help="test_dict, test_json.test_decode, ... (default: --list's)")
+    parser.add_argument(
+        "modules", nargs="*", metavar="MODULE", help="test_dict, test_json.test_decode, ... (default: --list's)"
+    )
     parser.add_argument("--list", type=Path, help="a file of modules (default: all but those of left_out.toml)")
     parser.add_argument("--suite", type=Path, help="the folder of CPython's tests, if the Python has none")
     parser.add_argument("--vms", type=int, default=2, help="modules that run side by side (2)")
     parser.add_argument("--times", type=int, default=1, help="how often all of them run in VMs (1)")
     parser.add_argument("--seconds", type=int, default=300, help="what a module may take in a VM (300)")
-    parser.add_argument("--keep", action="store_true", help="take plain CPython's results and the bundles of the last run")
+    parser.add_argument(
+        "--keep", action="store_true", help="take plain CPython's results and the bundles of the last run"
+    )
     parser.add_argument("--resume", action="store_true", help="take whole results of the last run, where it has them")
     parser.add_argument("--home", type=Path, default=Path("build/conformance"), help="where bundles and reports go")
-    parser.add_argument("--vmrun", type=Path, help="run the modules by this executable of a device image, not by the full host")
+    parser.add_argument(
+        "--vmrun", type=Path, help="run the modules by this executable of a device image, not by the full host"
+    )
     parser.add_argument("--check", action="store_true", help=f"fail if a module passes less than {DOCUMENT.name} says")
     parser.add_argument("--write", action="store_true", help=f"write the results into {DOCUMENT.name}")
     return parser.parse_args(arguments)
@@ -128,17 +151,21 @@ def _parsed(arguments):
 def _again(run, found, times, vms, reasons):
     """Runs what ran well `times` more times, all side by side; returns what happened that should not, as lines.
 
-    What passed before and does not again may have a reason, as a difference has: a descriptor that a test has closed belongs to a VM beside it.
-    """
+    What passed before and does not again may have a reason, as a difference has: a descriptor that a test has closed
+    belongs to a VM beside it."""
     wrong = []
     whole = [one for one in found if "error" not in one]
 
     def sealed(one):
-        return one["module"], run.sealed(one["module"], run.home / f"{one['module'].replace('.', '_')}.vmb", list(one["plain"]))
+        return one["module"], run.sealed(
+            one["module"], run.home / f"{one['module'].replace('.', '_')}.vmb", list(one["plain"])
+        )
 
     for round_ in range(2, times + 2):
-        passed = {one["module"]: {name for name, (outcome, _) in one["sealed"].items() if outcome != "failed"}
-                  for one in whole}
+        passed = {
+            one["module"]: {name for name, (outcome, _) in one["sealed"].items() if outcome != "failed"}
+            for one in whole
+        }
         with ThreadPoolExecutor(vms) as threads:
             for module, again in threads.map(sealed, whole):
                 if "error" in again:
@@ -151,7 +178,10 @@ def _again(run, found, times, vms, reasons):
                             wrong.append(f"round {round_}: {name} passed before")
                         else:
                             print(f"    round {round_}: {name} passed before: {reason}", flush=True)
-        print(f"round {round_}: {len(whole)} modules, {vms} side by side, {run.process.crashes} crashes so far", flush=True)
+        print(
+            f"round {round_}: {len(whole)} modules, {vms} side by side, {run.process.crashes} crashes so far",
+            flush=True,
+        )
     return wrong
 
 

@@ -1,4 +1,5 @@
-"""The test modules run by a device image's `vmrun` in place of the full host: `python -m tests.conformance --vmrun IMAGE/vmrun`.
+"""The test modules run by a device image's `vmrun` in place of the full host: `python -m tests.conformance --vmrun
+IMAGE/vmrun`.
 
 The same bundles, asked for the same tests; one process of `vmrun serve` for each module.
 """
@@ -50,9 +51,14 @@ class _Host:
         name = read_bundle(path, allow_unsigned=True).manifest.name
         self._folder = tempfile.mkdtemp()
         shutil.copy(path, self._folder)
-        self._told = tempfile.TemporaryFile("w+", errors="replace")     # what the tests print
-        self._child = subprocess.Popen([self._vmrun, "serve", self._folder, "--allow-unsigned"], text=True, stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, stderr=self._told)
+        self._told = tempfile.TemporaryFile("w+", errors="replace")  # what the tests print
+        self._child = subprocess.Popen(
+            [self._vmrun, "serve", self._folder, "--allow-unsigned"],
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._told,
+        )
 
         def task(value, timeout_s):
             try:
@@ -63,7 +69,9 @@ class _Host:
             answer = self._child.stdout.readline()
             if not answer:
                 self._told.seek(0)
-                raise sealed.Crashed(f"{Path(self._vmrun).name} ended with {self._child.wait()}: {self._told.read()[-1500:]}")
+                raise sealed.Crashed(
+                    f"{Path(self._vmrun).name} ended with {self._child.wait()}: {self._told.read()[-1500:]}"
+                )
             answer = json.loads(answer)
             if "error" in answer:
                 error = vmhost.VMHostError(f"{answer['error']['type']}: {answer['error']['message']}")

@@ -1,8 +1,7 @@
 """CPython's test package made into task folders: one folder for all of it, with an entry module for each test module.
 
-`original(home)` is the test package as CPython ships it, `Folder` the copy that is compiled for VMs, in which imports that
-a VM can't have are gaps (guest/gaps.py): they are found by the bundle compiler's own diagnostics.
-"""
+`original(home)` is the test package as CPython ships it, `Folder` the copy that is compiled for VMs, in which imports
+that a VM can't have are gaps (guest/gaps.py): they are found by the bundle compiler's own diagnostics."""
 
 import ast
 import hashlib
@@ -20,7 +19,7 @@ from vmhost.bytecode.offered import left_out, offered_modules
 HERE = Path(__file__).resolve().parent
 _BYTECODE = HERE.parent.parent / "bytecode"
 _MODULE = re.compile(r"test(\.[A-Za-z_]\w*)+")
-_ROUNDS = 60    # of patching: each shows what the last one's imports led to
+_ROUNDS = 60  # of patching: each shows what the last one's imports led to
 
 
 def original(home, suite=None):
@@ -34,8 +33,9 @@ def original(home, suite=None):
         folders = [own, *([Path(suite)] if suite else [])]
         if not any((folder / "test_dict.py").exists() for folder in folders):
             raise FileNotFoundError(
-                f"no test_dict.py in {' or '.join(map(str, folders))}: CPython's tests are not installed with this Python; "
-                "name the folder that holds them with --suite (Debian: package libpython3.14-testsuite)")
+                f"no test_dict.py in {' or '.join(map(str, folders))}: CPython's tests are not installed with this"
+                " Python; name the folder that holds them with --suite (Debian: package libpython3.14-testsuite)"
+            )
         shutil.rmtree(found, ignore_errors=True)
         for folder in folders:
             shutil.copytree(folder, found / "test", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -73,16 +73,32 @@ class Folder:
         name = module.replace(".", "_").lower()
         parts = module.split(".")
         outers = [".".join(parts[:length]) for length in range(1, len(parts))]
-        (self.path / f"main_{name}.py").write_text("\n".join([
-            "import runner", "import stand_ins", "", "", "def run(request):",
-            '    stand_ins.place(request["home"])',
-            "    stand_ins.install()",
-            '    runner.prepare(request["folder"], request["home"])',
-            *(f"    import test.{outer}; test.{outer}.__file__ = place_of(test.{outer}.__file__)" for outer in outers),
-            f"    import test.{module}",
-            f"    return runner.run(test.{module}, request)", "", "",
-            "def needs():        # never called: so that the bundle holds them",
-            *(f"    import {needed}" for needed in (f"test.{module}", *self._named_in(module))), ""]), encoding="utf-8")
+        (self.path / f"main_{name}.py").write_text(
+            "\n".join(
+                [
+                    "import runner",
+                    "import stand_ins",
+                    "",
+                    "",
+                    "def run(request):",
+                    '    stand_ins.place(request["home"])',
+                    "    stand_ins.install()",
+                    '    runner.prepare(request["folder"], request["home"])',
+                    *(
+                        f"    import test.{outer}; test.{outer}.__file__ = place_of(test.{outer}.__file__)"
+                        for outer in outers
+                    ),
+                    f"    import test.{module}",
+                    f"    return runner.run(test.{module}, request)",
+                    "",
+                    "",
+                    "def needs():        # never called: so that the bundle holds them",
+                    *(f"    import {needed}" for needed in (f"test.{module}", *self._named_in(module))),
+                    "",
+                ]
+            ),
+            encoding="utf-8",
+        )
         problem, sources = self._leave_gaps(f"main_{name}")
         if problem:
             return problem
@@ -94,17 +110,25 @@ class Folder:
             "limits: {memory: 512 MiB, wall_time: 600 s, stack: 8 MiB, concurrency: 1}\n"
             f"permissions: {{read: ['{self._writable}/**', '{self._tests}/**'], write: ['{self._writable}/**'], "
             "net: ['127.0.0.1:*', 'localhost:*'], listen: ['127.0.0.1:*', 'localhost:*']}\n",
-            encoding="utf-8")
-        done = subprocess.run([sys.executable, HERE.parent.parent / "tools" / "compile_cloud.py", self.path, "-o", out],
-                              capture_output=True, text=True, check=False)
+            encoding="utf-8",
+        )
+        done = subprocess.run(
+            [sys.executable, HERE.parent.parent / "tools" / "compile_cloud.py", self.path, "-o", out],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         return None if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
 
     def _named_in(self, module):
         """Modules of the package `test` that the test module names in texts: it imports them by name."""
         path = self.path / "test" / Path(*module.split("."))
         source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_bytes()
-        named = {node.value for node in ast.walk(ast.parse(source))
-                 if isinstance(node, ast.Constant) and isinstance(node.value, str) and _MODULE.fullmatch(node.value)}
+        named = {
+            node.value
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and _MODULE.fullmatch(node.value)
+        }
         return sorted(name for name in named if (self.path / Path(*name.split("."))).with_suffix(".py").exists())
 
     def _leave_gaps(self, entry):
@@ -127,26 +151,39 @@ def _digest(paths):
 
 
 def _place(path):
-    """Has the module in `path` look for files beside it where CPython's tests lie: its `__file__` is a name in the bundle."""
+    """Has the module in `path` look for files beside it where CPython's tests lie: its `__file__` is a name in the
+    bundle."""
     try:
         text = path.read_text(encoding="utf-8")
         if "__file__" not in text:
             return
         nodes = list(ast.walk(ast.parse(text)))
-        names = [node for node in nodes
-                 if isinstance(node, ast.Name) and node.id == "__file__" and isinstance(node.ctx, ast.Load)]
-        landmarks = [(node, alias.asname) for node in nodes if isinstance(node, ast.ImportFrom)
-                     for alias in node.names if alias.name == "__file__" and alias.asname]
-    except (UnicodeDecodeError, SyntaxError, ValueError):
-        return      # files that are wrong on purpose
+        names = [
+            node
+            for node in nodes
+            if isinstance(node, ast.Name) and node.id == "__file__" and isinstance(node.ctx, ast.Load)
+        ]
+        landmarks = [
+            (node, alias.asname)
+            for node in nodes
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if alias.name == "__file__" and alias.asname
+        ]
+    except UnicodeDecodeError, SyntaxError, ValueError:
+        return  # files that are wrong on purpose
     lines = text.encode().splitlines(keepends=True)
     for node, name in landmarks:
         line = lines[node.end_lineno - 1]
         lines[node.end_lineno - 1] = b"%s; %s = place_of(%s)%s" % (
-            line[:node.end_col_offset], name.encode(), name.encode(), line[node.end_col_offset:])
+            line[: node.end_col_offset],
+            name.encode(),
+            name.encode(),
+            line[node.end_col_offset :],
+        )
     for node in sorted(names, key=lambda node: (node.lineno, node.col_offset), reverse=True):
         line = lines[node.lineno - 1]
-        lines[node.lineno - 1] = line[:node.col_offset] + b"place_of(__file__)" + line[node.end_col_offset:]
+        lines[node.lineno - 1] = line[: node.col_offset] + b"place_of(__file__)" + line[node.end_col_offset :]
     path.write_bytes(b"".join(lines))
 
 
@@ -155,7 +192,7 @@ def _patch(path, diagnostics):
     try:
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
-    except (SyntaxError, UnicodeDecodeError) as error:      # wrong on purpose: importing it shall fail
+    except (SyntaxError, UnicodeDecodeError) as error:  # wrong on purpose: importing it shall fail
         path.write_text(f"raise SyntaxError({str(error)!r})\n", encoding="utf-8")
         return True
     inside = {}
@@ -176,8 +213,14 @@ def _patch(path, diagnostics):
         good, bad = [], []
         for alias in node.names:
             (bad if _is_refused(node, alias, messages) else good).append(alias)
-        parts = [ast.unparse(ast.Import([alias]) if isinstance(node, ast.Import) else
-                             ast.ImportFrom(node.module, [alias], node.level)) for alias in good]
+        parts = [
+            ast.unparse(
+                ast.Import([alias])
+                if isinstance(node, ast.Import)
+                else ast.ImportFrom(node.module, [alias], node.level)
+            )
+            for alias in good
+        ]
         if node in inside:
             parts.append(f"raise ImportError({messages[0]!r})")
         else:
@@ -193,8 +236,12 @@ def _patch(path, diagnostics):
                     parts.append(f"{name} = Gap({whole!r}, {reason!r})")
         first, last = node.lineno - 1, node.end_lineno - 1
         raw_first, raw_last = lines[first].encode(), lines[last].encode()
-        lines[first:last + 1] = [raw_first[:node.col_offset].decode() + "; ".join(parts) +
-                                 "\n" * (last - first) + raw_last[node.end_col_offset:].decode()]
+        lines[first : last + 1] = [
+            raw_first[: node.col_offset].decode()
+            + "; ".join(parts)
+            + "\n" * (last - first)
+            + raw_last[node.end_col_offset :].decode()
+        ]
     path.write_text("".join(lines), encoding="utf-8")
     return True
 

@@ -1,10 +1,9 @@
 """The process whose VMs run test modules: `python -m tests.conformance.sealed --vms N`.
 
-Reads one request a line on standard input, {"module", "bundle", "names", "folder", "home", "seconds"}, serves N of them side
-by side, and answers with a line each on standard output: {"module", "outcomes": {id: [outcome, text]}} or {"module",
-"error"}. Ends when its input ends. It is a process of its own so that a crash is a result like any other: `Process` is
-the parent's side, and `Crashed` is what it raises for the modules that were running.
-"""
+Reads one request a line on standard input, {"module", "bundle", "names", "folder", "home", "seconds"}, serves N of them
+side by side, and answers with a line each on standard output: {"module", "outcomes": {id: [outcome, text]}} or
+{"module", "error"}. Ends when its input ends. It is a process of its own so that a crash is a result like any other:
+`Process` is the parent's side, and `Crashed` is what it raises for the modules that were running."""
 
 import argparse
 import contextlib
@@ -18,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 _CLASS_SECONDS, _TEST_SECONDS = 90, 20
 _CLOSING_SECONDS = 120
-_STDERR = 1500      # characters of a crashed process's standard error that are kept
+_STDERR = 1500  # characters of a crashed process's standard error that are kept
 
 
 class Crashed(Exception):
@@ -39,19 +38,23 @@ def serve(host, request):
         left = end - time.monotonic()
         if left <= 0:
             return {name: ["failed", f"not run: the module's {request['seconds']} s were over"] for name in names}
-        return task({"folder": request["folder"], "home": request["home"], "names": names}, timeout_s=min(seconds, left))
+        return task(
+            {"folder": request["folder"], "home": request["home"], "names": names}, timeout_s=min(seconds, left)
+        )
 
     try:
         for names in classes.values():
             try:
                 outcomes |= call(names, _CLASS_SECONDS)
-            except vmhost.VMHostError:      # the class lost its VM: test by test, to know which
+            except vmhost.VMHostError:  # the class lost its VM: test by test, to know which
                 for name in names:
                     try:
                         outcomes |= call([name], _TEST_SECONDS)
                     except vmhost.VMHostError as error:
-                        outcomes[name] = ["failed", f"{getattr(error, 'guest_traceback', '') or ''}\n"
-                                                    f"{type(error).__name__}: {error}"]
+                        outcomes[name] = [
+                            "failed",
+                            f"{getattr(error, 'guest_traceback', '') or ''}\n{type(error).__name__}: {error}",
+                        ]
     finally:
         host.unload(task.name)
     return outcomes
@@ -103,7 +106,7 @@ class Process:
                 self._child.stdin.write(json.dumps(request) + "\n")
                 self._child.stdin.flush()
             except BrokenPipeError:
-                pass        # it just crashed: the reader will say so
+                pass  # it just crashed: the reader will say so
         found = future.result()
         if "error" in found:
             raise RuntimeError(found["error"])
@@ -126,7 +129,13 @@ class Process:
 
     def _start(self):
         child = self._child = subprocess.Popen(
-            self._command, text=True, errors="replace", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self._command,
+            text=True,
+            errors="replace",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         said = []
         errors = threading.Thread(target=lambda: said.append(child.stderr.read()[-_STDERR:]), daemon=True)
         errors.start()
@@ -150,7 +159,9 @@ class Process:
             lost, self._asked = self._asked, {}
             self._child = None
             self.crashes += status != 0
-            self._last = f"the process of the VMs ended with {name} while it ran {', '.join(lost) or 'nothing'}: {said[0]}"
+            self._last = (
+                f"the process of the VMs ended with {name} while it ran {', '.join(lost) or 'nothing'}: {said[0]}"
+            )
         for future in lost.values():
             future.set_exception(Crashed(self._last))
 

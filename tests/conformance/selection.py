@@ -8,11 +8,14 @@ _LEFT_OUT = Path(__file__).with_name("left_out.toml")
 
 
 def all_modules(tests):
-    """The dotted names of all test modules in the folder `tests`/test, sorted: files test_*.py, and packages that hold tests themselves."""
+    """The dotted names of all test modules in the folder `tests`/test, sorted: files test_*.py, and packages that hold
+    tests themselves."""
     found = set()
     for path in (tests / "test").rglob("*.py"):
         name = path.parent if path.name == "__init__.py" else path.with_suffix("")
-        if name.name.startswith("test_") and (path.name != "__init__.py" or "    def test_" in path.read_text(encoding="utf-8", errors="replace")):
+        if name.name.startswith("test_") and (
+            path.name != "__init__.py" or "    def test_" in path.read_text(encoding="utf-8", errors="replace")
+        ):
             found.add(".".join(name.relative_to(tests / "test").parts))
     return sorted(found)
 
@@ -24,7 +27,9 @@ def left_out_patterns():
 
 def reason_for(module, patterns):
     """Why `module` is left out, or None: it is run."""
-    return next((reason for reason, names in patterns.items() if any(fnmatch.fnmatchcase(module, name) for name in names)), None)
+    return next(
+        (reason for reason, names in patterns.items() if any(fnmatch.fnmatchcase(module, name) for name in names)), None
+    )
 
 
 def select(modules, patterns):

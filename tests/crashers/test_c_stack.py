@@ -1,9 +1,9 @@
-"""Recursion in C that CPython does not count runs over the end of a VM's stack: the VM is lost, and nothing else (overflow.c).
+"""Recursion in C that CPython does not count runs over the end of a VM's stack: the VM is lost, and nothing else
+(overflow.c).
 
-Its caller is told, its task's breaker opens, other calls go on, the process forks and leaves with its own status. A crash that is not an
-overflow still ends the process, attributed, with every handler's turn. A Python that has learnt to count answers a call that
-overflows here with an error of the task's, which is as good.
-"""
+Its caller is told, its task's breaker opens, other calls go on, the process forks and leaves with its own status. A
+crash that is not an overflow still ends the process, attributed, with every handler's turn. A Python that has learnt to
+count answers a call that overflows here with an error of the task's, which is as good."""
 
 import signal
 
@@ -13,17 +13,26 @@ from tests.hosts import in_a_process
 
 DEEP = {
     "map": "it = iter([1])\n    for _ in range(10**5): it = map(abs, it)\n    next(it, 0)",
-    "itertools.chain": "import itertools\n    it = iter(())\n    for _ in range(10**5): it = itertools.chain(it)\n    next(it, 0)",
+    "itertools.chain": (
+        "import itertools\n    it = iter(())\n    for _ in range(10**5): it = itertools.chain(it)\n    next(it, 0)"
+    ),
     "generic aliases": "alias = int\n    for _ in range(10**5): alias = list[alias]\n    hash(alias)",
     "filter": "it = iter([1])\n    for _ in range(10**5): it = filter(None, it)\n    next(it, 0)",
     "enumerate": "it = iter([1])\n    for _ in range(10**5): it = enumerate(it)\n    next(it, 0)",
     "zip": "it = iter([1])\n    for _ in range(10**5): it = zip(it)\n    next(it, 0)",
-    "itertools.islice": "import itertools\n    it = iter([1])\n    for _ in range(10**5): it = itertools.islice(it, 1)\n    next(it, 0)",
-    "functools.partial": "import functools\n    call = len\n    for _ in range(10**5):\n        outer = functools.partial(len)\n"
-                         "        outer.__setstate__((call, (), {}, {}))\n        call = outer\n    call([])",
-    # arguments add up, so each level asks malloc for memory, whose frames lie deepest: it is there that the end of the stack is met
-    "in malloc": "import functools\n    call = len\n    for _ in range(10**4):\n        outer = functools.partial(len)\n"
-                 "        outer.__setstate__((call, (1,), {}, {}))\n        call = outer\n    call([])",
+    "itertools.islice": (
+        "import itertools\n    it = iter([1])\n    for _ in range(10**5): it = itertools.islice(it, 1)\n    next(it, 0)"
+    ),
+    "functools.partial": (
+        "import functools\n    call = len\n    for _ in range(10**5):\n        outer = functools.partial(len)\n"
+        "        outer.__setstate__((call, (), {}, {}))\n        call = outer\n    call([])"
+    ),
+    # arguments add up, so each level asks malloc for memory, whose frames lie deepest: it is there that the end of the
+    # stack is met
+    "in malloc": (
+        "import functools\n    call = len\n    for _ in range(10**4):\n        outer = functools.partial(len)\n"
+        "        outer.__setstate__((call, (1,), {}, {}))\n        call = outer\n    call([])"
+    ),
 }
 
 WHERE = """
@@ -125,7 +134,9 @@ def test_so_it_is_wherever_in_the_vm_it_happens(phase, tmp_path):
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("what", ["itertools.chain", "generic aliases", "filter", "enumerate", "zip", "itertools.islice"])
+@pytest.mark.parametrize(
+    "what", ["itertools.chain", "generic aliases", "filter", "enumerate", "zip", "itertools.islice"]
+)
 def test_the_other_recursions_that_cpython_does_not_count(what, tmp_path):
     check(what, "call", tmp_path)
 
@@ -191,7 +202,8 @@ def test_a_queue_full_of_calls_that_all_overflow_costs_a_few_vms_not_one_each():
     assert (done.stdout.splitlines(), done.returncode) == (["{'VMLostError'}", "True"], 6), done.stderr
 
 
-# The code of the bundle is damaged where no verifier looks: LOAD_FAST of a local that was never set, whose NULL it then calls.
+# The code of the bundle is damaged where no verifier looks: LOAD_FAST of a local that was never set, whose NULL it then
+# calls.
 NULL = """
     import ctypes, faulthandler, marshal
     from vmhost.isolation import vm as isolation
@@ -230,5 +242,7 @@ NEXT = """
 def test_a_null_pointer_is_no_overflow_and_ends_the_process_attributed(where, told, tmp_path):
     done = in_a_process(NULL, where, tmp_path)
     assert done.returncode == -signal.SIGSEGV, done.stderr
-    assert "Fatal Python error: Segmentation fault" in done.stderr, "faulthandler, which was there before, has its turn too"
+    assert "Fatal Python error: Segmentation fault" in done.stderr, (
+        "faulthandler, which was there before, has its turn too"
+    )
     assert in_a_process(NEXT, tmp_path).stdout.splitlines() == [str(told)]

@@ -95,7 +95,9 @@ SHAPES = [list_cleared, list_longer, list_other, inner_list, dict_cleared, dict_
           tuple_of_all]
 '''
 
-GUEST = VALUES + '''
+GUEST = (
+    VALUES
+    + """
 from vmhost.guest import host
 
 def run(which):
@@ -111,7 +113,8 @@ def take(value):
 
 def anything(value):
     return None
-'''
+"""
+)
 
 
 def test_what_changes_while_it_crosses_is_refused_or_whole():

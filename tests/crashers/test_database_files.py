@@ -1,12 +1,12 @@
-"""Files of a task's databases that the task itself cuts: SQLite maps none of them for a VM, where a map of a cut file kills
-the process (SIGBUS)."""
+"""Files of a task's databases that the task itself cuts: SQLite maps none of them for a VM, where a map of a cut file
+kills the process (SIGBUS)."""
 
 import sqlite3
 from contextlib import closing
 
 from tests.hosts import in_a_process
 
-TASK = '''
+TASK = """
 import os, sqlite3
 
 def cut(path):
@@ -31,7 +31,7 @@ def run(asked):
         return use(*asked)
     except PermissionError as error:
         return [error.args[1]]
-'''
+"""
 
 
 def test_a_hidden_sqlite_has_no_write_ahead_logs(tmp_path):
@@ -41,14 +41,18 @@ def test_a_hidden_sqlite_has_no_write_ahead_logs(tmp_path):
     with closing(sqlite3.connect(tmp_path / "log")) as own:
         own.execute("pragma journal_mode=wal")
         own.execute("create table t (x)")
-    done = in_a_process(f"    {WAYS['where SQLite hides its functions']}\n" + """
+    done = in_a_process(
+        f"    {WAYS['where SQLite hides its functions']}\n"
+        + """
     from tests.crashers.test_database_files import TASK
     folder = sys.argv[1]
     with vmhost.Host(allow_unsigned=True) as host:
         task = host.load(bundle(TASK, permissions={"read": [folder], "write": [folder]}))
         print(task((folder + "/new",))[:3])
         print("PRAGMA journal_mode=DELETE" in task((folder + "/log",))[0])
-    """, tmp_path)
+    """,
+        tmp_path,
+    )
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
     assert done.stdout.splitlines() == ["['DatabaseError', [], []]", "True"]
 
@@ -57,7 +61,8 @@ def test_a_database_may_be_cut_while_it_is_open(tmp_path):
     with closing(sqlite3.connect(tmp_path / "log")) as own:
         own.execute("pragma journal_mode=wal")
         own.execute("create table t (x)")
-    done = in_a_process("""
+    done = in_a_process(
+        """
         from tests.crashers.test_database_files import TASK
         folder = sys.argv[1]
         with vmhost.Host(allow_unsigned=True) as host:
@@ -67,7 +72,14 @@ def test_a_database_may_be_cut_while_it_is_open(tmp_path):
             print(task((folder + "/log",))[0])          # is in that mode: no connection without a lock of its own
             print(task((folder + "/log", "pragma locking_mode=exclusive"))[:4])
             print("alive")
-    """, tmp_path)
+    """,
+        tmp_path,
+    )
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
-    assert done.stdout.splitlines() == ["[('delete',)]", "[[('exclusive',)], 'DatabaseError', [('wal',)]]", "OperationalError",
-                                        "[[('exclusive',)], [('wal',)], [], []]", "alive"]
+    assert done.stdout.splitlines() == [
+        "[('delete',)]",
+        "[[('exclusive',)], 'DatabaseError', [('wal',)]]",
+        "OperationalError",
+        "[[('exclusive',)], [('wal',)], [], []]",
+        "alive",
+    ]

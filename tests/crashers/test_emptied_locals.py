@@ -8,7 +8,7 @@ import pytest
 from tests.hosts import in_a_process
 
 # A stop follows the MemoryError: a variant can crash only before its next jump back or call of Python code.
-GUEST = '''
+GUEST = """
 def run(name):
     more = "x" * (20 << 20)
     return VARIANTS[name]("a", ["b"] * 40 + [more] * 20)    # specialised before the long ones come
@@ -162,9 +162,11 @@ def in_another_frame(text, parts):
         return dict(error.__traceback__.tb_next.tb_frame.f_locals)
 
 VARIANTS = {name: value for name, value in globals().items() if name != "run" and callable(value)}
-'''.replace("LOCALS", "\n".join(f"    local{n} = {n}" for n in range(80)))
+""".replace("LOCALS", "\n".join(f"    local{n} = {n}" for n in range(80)))
 
-NAMES = [line[4:line.index("(")] for line in GUEST.splitlines() if line.startswith("def ") and line != "def run(name):"]
+NAMES = [
+    line[4 : line.index("(")] for line in GUEST.splitlines() if line.startswith("def ") and line != "def run(name):"
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,5 +1,5 @@
-"""Tasks that reach into the making of native modules: half-made ones, and Python of theirs that runs while one is made. One process runs
-them all."""
+"""Tasks that reach into the making of native modules: half-made ones, and Python of theirs that runs while one is made.
+One process runs them all."""
 
 from tests.hosts import in_a_process
 
@@ -11,7 +11,8 @@ NAMES = """
 """
 TASKS = {
     # CPython crashes over functions of a module that was not executed
-    "every function of every module, just created": """
+    "every function of every module, just created": (
+        """
         import _vmhost
         called = 0
         for name in NAMES.split():
@@ -28,8 +29,10 @@ TASKS = {
                             pass
                         called += 1
         assert called > 500, called
-    """,
-    "a module made by its spec alone": """
+    """
+    ),
+    "a module made by its spec alone": (
+        """
         import importlib.util
         for name in ("_csv", "_struct", "_pickle", "_json"):
             module = importlib.util.module_from_spec(importlib.util.find_spec(name))
@@ -39,9 +42,12 @@ TASKS = {
                         function([])
                     except Exception:
                         pass
-    """,
-    # Python that runs while _sqlite3 is made would find its types before they are gated, and take the originals of their methods
-    "functools that looks at what is being made": """
+    """
+    ),
+    # Python that runs while _sqlite3 is made would find its types before they are gated, and take the originals of
+    # their methods
+    "functools that looks at what is being made": (
+        """
         import functools, sys
         class Spy:
             def __getattr__(self, name):
@@ -56,8 +62,10 @@ TASKS = {
         assert not spied, spied
         assert _sqlite3.connect(":memory:").execute("select 1").fetchone() == (1,)
         assert sys.modules["functools"] is functools
-    """,
-    "an import function that looks at what is being made": """
+    """
+    ),
+    "an import function that looks at what is being made": (
+        """
         import builtins, sys, _vmhost
         spied = []
         real = builtins.__import__
@@ -71,8 +79,10 @@ TASKS = {
         finally:
             builtins.__import__ = real
         assert not spied, spied
-    """,
-    "a key of sys.modules that runs Python when it is compared": """
+    """
+    ),
+    "a key of sys.modules that runs Python when it is compared": (
+        """
         import sys, _vmhost
         class Key(str):
             __hash__ = lambda self: hash("functools")
@@ -93,9 +103,11 @@ TASKS = {
             sys.modules.clear()
             sys.modules.update(keep)
         assert not spied, spied
-    """,
+    """
+    ),
     # sqlite takes what the cache gives for statements, without a look
-    "a cache of statements that gives something else": """
+    "a cache of statements that gives something else": (
+        """
         import functools
         functools.lru_cache = lambda size: lambda connection: lambda text: 5
         import sqlite3
@@ -103,9 +115,11 @@ TASKS = {
         for number in range(5):
             assert connection.execute(f"select {number}").fetchone() == (number,)
         assert connection.execute("select 4").fetchall() == [(4,)]
-    """,
+    """
+    ),
     # what `_decimal` shows it is not whole yet
-    "a kind of numbers that uses what it is shown": """
+    "a kind of numbers that uses what it is shown": (
+        """
         import numbers, sys
         class Number:
             @staticmethod
@@ -126,13 +140,17 @@ TASKS = {
         assert shown == [decimal.Decimal], shown
         assert decimal.Decimal("1.5") + 1 == decimal.Decimal("2.5") and str(decimal.Decimal(1).as_tuple()).startswith("DecimalTuple")
         assert sys.modules["numbers"] is numbers
-    """,
-    "decimals are numbers": """
+    """
+    ),
+    "decimals are numbers": (
+        """
         import decimal, numbers
         assert isinstance(decimal.Decimal(1), numbers.Number) and decimal.getcontext().prec == 28
-    """,
+    """
+    ),
     # types that are being made are not told of
-    "an import function that uses what is being made": """
+    "an import function that uses what is being made": (
+        """
         import builtins, _vmhost
         real, depth = builtins.__import__, 0
         before = set(object.__subclasses__())
@@ -163,8 +181,10 @@ TASKS = {
             builtins.__import__ = real
         import pickle, decimal
         assert pickle.loads(pickle.dumps(decimal.Decimal("1.5"))) == 1.5
-    """,
-    "a type in the place of one that is gated": """
+    """
+    ),
+    "a type in the place of one that is gated": (
+        """
         import _sqlite3, sys
         class Connection:
             pass
@@ -172,8 +192,10 @@ TASKS = {
         spec = _sqlite3.__spec__
         spec.loader.exec_module(_sqlite3)
         assert _sqlite3.Connection is Connection and Connection.__init__ is object.__init__
-    """,
-    "_asyncio before asyncio": """
+    """
+    ),
+    "_asyncio before asyncio": (
+        """
         import _asyncio, sys
         import asyncio
         assert sys.modules["_asyncio"] is _asyncio and asyncio.Future is _asyncio.Future
@@ -181,12 +203,15 @@ TASKS = {
             await asyncio.sleep(0)
             return 5
         assert asyncio.run(nothing()) == 5
-    """,
-    "tls, which is made of sockets": """
+    """
+    ),
+    "tls, which is made of sockets": (
+        """
         import sys
         import _ssl, _socket, ssl
         assert isinstance(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), _ssl._SSLContext)
-    """,
+    """
+    ),
 }
 
 SCRIPT = """

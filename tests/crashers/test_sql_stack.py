@@ -1,8 +1,9 @@
-"""SQL that nests deep makes SQLite call itself, and SQLite knows no end of its stack: `LIKE` with ten thousand stars ended the process.
+"""SQL that nests deep makes SQLite call itself, and SQLite knows no end of its stack: `LIKE` with ten thousand stars
+ended the process.
 
-Each statement here is answered or refused with an error of the task's, at the top of the stack and at its end, on the VM's thread and on one
-of the task's own, and the process lives. Most ended it, if not at the top of a stack of 1 MiB then nearer to its end.
-"""
+Each statement here is answered or refused with an error of the task's, at the top of the stack and at its end, on the
+VM's thread and on one of the task's own, and the process lives. Most ended it, if not at the top of a stack of 1 MiB
+then nearer to its end."""
 
 import json
 
@@ -77,7 +78,7 @@ def run(value):
     return [answers.count(kind) for kind in ("answered", "OperationalError", "DatabaseError", "MemoryError", "RecursionError")], len(answers)
 '''
 
-SCRIPT = '''
+SCRIPT = """
     import json
     from tests.crashers.test_sql_stack import GUEST
     host = vmhost.Host(allow_unsigned=True)
@@ -87,7 +88,7 @@ SCRIPT = '''
             for kind, count in (("nested", 30), ("nested", 990), ("chains", 20), ("chains", 900)):
                 print(json.dumps([stack >> 10, where, kind, count, *task([kind, count, where], timeout_s=60)]))
     host.close()
-'''
+"""
 
 
 def test_sql_that_nests_deep_ends_no_process():
@@ -100,7 +101,7 @@ def test_sql_that_nests_deep_ends_no_process():
         if where == "end":
             assert refused[-1] == asked, (stack, where, kind, count, answered, refused)
         elif count < 100:
-            assert answered == asked, (stack, where, kind, count, refused)      # what is usual is answered
+            assert answered == asked, (stack, where, kind, count, refused)  # what is usual is answered
 
 
 LIMITS = '''

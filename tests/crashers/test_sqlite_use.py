@@ -1,5 +1,5 @@
-"""Connections and blobs that are closed by what they call, or by another thread meanwhile: plain CPython 3.14 crashes over many of
-these, or waits for ever; a VM answers with ProgrammingError."""
+"""Connections and blobs that are closed by what they call, or by another thread meanwhile: plain CPython 3.14 crashes
+over many of these, or waits for ever; a VM answers with ProgrammingError."""
 
 from tests.hosts import in_a_process
 
@@ -172,9 +172,31 @@ def run(case):
         return sorted(closes.said)
 '''
 
-CASES = ["trace", "function", "one_by_one", "aggregates", "window", "collation", "progress", "adapted", "sequence", "mapping", "many",
-         "made_again", "backup", "rows", "other_thread", "isolation_level", "autocommit", "with_block", "blob_read", "blob_write",
-         "blob_get", "blob_set", "blob_of_blob"]
+CASES = [
+    "trace",
+    "function",
+    "one_by_one",
+    "aggregates",
+    "window",
+    "collation",
+    "progress",
+    "adapted",
+    "sequence",
+    "mapping",
+    "many",
+    "made_again",
+    "backup",
+    "rows",
+    "other_thread",
+    "isolation_level",
+    "autocommit",
+    "with_block",
+    "blob_read",
+    "blob_write",
+    "blob_get",
+    "blob_set",
+    "blob_of_blob",
+]
 
 
 def test_a_connection_in_use_cannot_be_closed():
@@ -187,7 +209,8 @@ def test_a_connection_in_use_cannot_be_closed():
     """)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == [
-        f"{case} ['the {'blob' if case == 'blob_of_blob' else 'connection'} is in use']" for case in CASES]
+        f"{case} ['the {'blob' if case == 'blob_of_blob' else 'connection'} is in use']" for case in CASES
+    ]
 
 
 THREADS = """
@@ -231,7 +254,8 @@ def run(rounds):
 
 
 def test_blobs_that_other_threads_close_meanwhile():
-    """Each thread does its work or gets an error of sqlite3; plain CPython soon waits for the lock of a database that is gone."""
+    """Each thread does its work or gets an error of sqlite3; plain CPython soon waits for the lock of a database that
+    is gone."""
     done = in_a_process("""
         from tests.crashers.test_sqlite_use import THREADS
         with vmhost.Host(allow_unsigned=True) as host:

@@ -1,5 +1,5 @@
-"""Arrays of any dtype, shape and strides for hypothesis, with the values that break things: NaN, infinities, signed zeros, ends of
-integer ranges."""
+"""Arrays of any dtype, shape and strides for hypothesis, with the values that break things: NaN, infinities, signed
+zeros, ends of integer ranges."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -9,9 +9,11 @@ def shapes(least_rank=0, most_rank=5, most=7):
     return st.lists(st.integers(0, most), min_size=least_rank, max_size=most_rank).map(tuple)
 
 
-SPECIAL = {"f": [0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 1e-7, 60000.0],
-           "c": [0.0, -0.0, 1 + 2j, complex(np.nan, 1), complex(1, np.nan), complex(np.inf, -1), -3.5j],
-           "b": [False, True]}
+SPECIAL = {
+    "f": [0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 1e-7, 60000.0],
+    "c": [0.0, -0.0, 1 + 2j, complex(np.nan, 1), complex(1, np.nan), complex(np.inf, -1), -3.5j],
+    "b": [False, True],
+}
 
 
 def values(dtype, size, seed):

@@ -1,11 +1,11 @@
-"""Cases: an expression of `np` and of named values, evaluated by NumPy and by `vmhost.engine.numpy` in the host, and then again in a sealed VM.
+"""Cases: an expression of `np` and of named values, evaluated by NumPy and by `vmhost.engine.numpy` in the host, and
+then again in a sealed VM.
 
     check("np.roll(x, n, axis=axis)", x=x, n=3, axis=0)
 
-compares NumPy's outcome with the engine's at once. A test that asks for the fixture `again_in_a_vm` has its cases kept; when it is over,
-one bundle whose functions are the expressions gets all of them in one call, arrays with the strides that they had, and every outcome
-there must be the host's to the bit.
-"""
+compares NumPy's outcome with the engine's at once. A test that asks for the fixture `again_in_a_vm` has its cases kept;
+when it is over, one bundle whose functions are the expressions gets all of them in one call, arrays with the strides
+that they had, and every outcome there must be the host's to the bit."""
 
 import binascii
 import inspect
@@ -18,7 +18,7 @@ import vmhost.engine.numpy
 from tests.engine.test_arrays_against_numpy import assert_same
 from tests.hosts import bundle
 
-_kept = None        # [(expression, values, the host's outcome)] while a test's cases are kept
+_kept = None  # [(expression, values, the host's outcome)] while a test's cases are kept
 _functions = {}
 
 
@@ -97,28 +97,33 @@ def check(expression, **values):
 
 # ---- in a sealed VM
 
+
 def run(batch):
-    """The entry: of (memories, cases), what tells the outcome of each case (number of its expression, values; an array is "array", number of its memory,
-    shape, strides, first element)."""
+    """The entry: of (memories, cases), what tells the outcome of each case (number of its expression, values; an array
+    is "array", number of its memory, shape, strides, first element)."""
     import vmhost.engine.numpy as np
 
     (memories, cases), told = batch, []
     for number, values in cases:
         try:
-            own = [viewed(np, memories[value[1]], *value[2:]) if isinstance(value, tuple) and value[:1] == ("array",) else value
-                   for value in values]
+            own = [
+                viewed(np, memories[value[1]], *value[2:])
+                if isinstance(value, tuple) and value[:1] == ("array",)
+                else value
+                for value in values
+            ]
             outcome = EXPRESSIONS[number](np, *own)
         except Exception as error:
             outcome = error
         told.append(tellable(outcome))
-        outcome = None      # an exception and this frame, which its traceback has, would keep each other and the arrays
+        outcome = None  # an exception and this frame, which its traceback has, would keep each other and the arrays
     return told
 
 
 def in_a_vm(host, cases):
     """AssertionError if the outcome of a kept case differs in a VM of `host`."""
     sources, memories, sent = {}, [], []
-    places = {}         # a memory that many cases use is sent once
+    places = {}  # a memory that many cases use is sent once
     for expression, values, _ in cases:
         own = []
         for value in values.values():
@@ -132,8 +137,15 @@ def in_a_vm(host, cases):
             own.append(value)
         _, source = _function(expression, values)
         sent.append((sources.setdefault(source, len(sources)), own))
-    text = "\n".join(["import binascii", *map(inspect.getsource, (viewed, tellable, run)),
-                      "EXPRESSIONS = [", *(f"    {source}," for source in sources), "]"])
+    text = "\n".join(
+        [
+            "import binascii",
+            *map(inspect.getsource, (viewed, tellable, run)),
+            "EXPRESSIONS = [",
+            *(f"    {source}," for source in sources),
+            "]",
+        ]
+    )
     task = host.load(bundle(text, name="cases", limits={"memory": "256 MiB", "wall_time": "60 s"}))
     for (expression, values, wanted), got in zip(cases, task((memories, sent)), strict=True):
         assert got == wanted, (expression, values, got, wanted)

@@ -8,7 +8,7 @@ import vmhost.engine.numpy
 from tests.engine.library import Context, backend_name, backends, check, library
 from vmhost.engine import _array
 
-vmhost.engine.numpy.True_, vmhost.engine.numpy.False_      # constants: made once, kept by the module
+vmhost.engine.numpy.True_, vmhost.engine.numpy.False_  # constants: made once, kept by the module
 
 
 @pytest.fixture(params=backends(), ids=backend_name)
@@ -31,7 +31,7 @@ def no_engine_bytes_are_left():
     before = _array._statistics()
     yield
     after = _array._statistics()
-    if after["buffers"] != before["buffers"]:       # what a reference cycle holds
+    if after["buffers"] != before["buffers"]:  # what a reference cycle holds
         gc.collect()
         after = _array._statistics()
     left = {name: after[name] - before[name] for name in ("live_bytes", "buffers")}

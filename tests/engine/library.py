@@ -1,9 +1,8 @@
-"""A small ctypes view of engine/include/vme.h for tests: operators called on NumPy arrays, on any backend, with a context whose
-account can refuse the n-th request.
+"""A small ctypes view of engine/include/vme.h for tests: operators called on NumPy arrays, on any backend, with a
+context whose account can refuse the n-th request.
 
-`Context()` counts what is charged; `check` turns a status into `EngineError`; `Tensor(array)` lends a NumPy array to the library
-for as long as the Tensor lives.
-"""
+`Context()` counts what is charged; `check` turns a status into `EngineError`; `Tensor(array)` lends a NumPy array to
+the library for as long as the Tensor lives."""
 
 import contextlib
 import ctypes
@@ -14,20 +13,39 @@ import numpy as np
 
 library = ctypes.CDLL(str(Path(__file__).resolve().parents[2] / "engine" / "libvme.so"))
 
-DTYPES = [np.dtype(name) for name in (
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64", "complex64",
-    "complex128")]
+DTYPES = [
+    np.dtype(name)
+    for name in (
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    )
+]
 NUMBER = {dtype: number for number, dtype in enumerate(DTYPES)}
 
-Status = enum.IntEnum("Status", "OK NO_MEMORY BAD_SHAPE BAD_DTYPE BAD_INDEX BAD_AXIS BAD_VALUE READ_ONLY STOPPED UNSUPPORTED",
-                      start=0)
+Status = enum.IntEnum(
+    "Status", "OK NO_MEMORY BAD_SHAPE BAD_DTYPE BAD_INDEX BAD_AXIS BAD_VALUE READ_ONLY STOPPED UNSUPPORTED", start=0
+)
 
 
 def names(kind):
     """{NumPy's name: number} of the operators of one kind: "unary", "binary", "reduce", "scan"."""
     text = (Path(__file__).resolve().parents[2] / "engine" / "include" / "vme.h").read_text()
     listed = text.split(f"typedef enum vme_{kind}_op {{")[1].split("}")[0]
-    count = len([word for word in listed.replace("\n", " ").split(",") if word.strip()]) - 1    # the last is the count itself
+    count = (
+        len([word for word in listed.replace("\n", " ").split(",") if word.strip()]) - 1
+    )  # the last is the count itself
     name = getattr(library, f"vme_{kind}_name")
     name.restype = ctypes.c_char_p
     return {name(number).decode(): number for number in range(count)}
@@ -50,8 +68,14 @@ def check(status):
 
 
 class _Tensor(ctypes.Structure):
-    _fields_ = [("buffer", ctypes.c_void_p), ("data", ctypes.c_void_p), ("shape", ctypes.POINTER(ctypes.c_int64)),
-                ("strides", ctypes.POINTER(ctypes.c_int64)), ("rank", ctypes.c_int32), ("dtype", ctypes.c_int32)]
+    _fields_ = [
+        ("buffer", ctypes.c_void_p),
+        ("data", ctypes.c_void_p),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("rank", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
+    ]
 
 
 class Tensor(_Tensor):
@@ -82,13 +106,20 @@ _RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class _Account(ctypes.Structure):
-    _fields_ = [("owner", ctypes.c_void_p), ("charge", _CHARGE), ("release", _RELEASE), ("inherit", ctypes.c_void_p),
-                ("worked", ctypes.c_void_p), ("retain", ctypes.c_void_p), ("forget", ctypes.c_void_p)]
+    _fields_ = [
+        ("owner", ctypes.c_void_p),
+        ("charge", _CHARGE),
+        ("release", _RELEASE),
+        ("inherit", ctypes.c_void_p),
+        ("worked", ctypes.c_void_p),
+        ("retain", ctypes.c_void_p),
+        ("forget", ctypes.c_void_p),
+    ]
 
 
 class Context:
-    """An engine context. `charged` is what lives now, in bytes; `requests` counts allocations; the one numbered `refuse` (from 0)
-    and those after it are refused."""
+    """An engine context. `charged` is what lives now, in bytes; `requests` counts allocations; the one numbered
+    `refuse` (from 0) and those after it are refused."""
 
     def __init__(self, refuse=None):
         self.charged = self.requests = 0

@@ -2,9 +2,9 @@
 
     python -m tests.engine.onnx_nodes > docs/operators.md
 
-An operator is claimed when there is a reader for it. A case is left out for its types only: element types that the engine has not, sequences and
-optionals, tensors of no elements; or because it trains. Inputs that the compiler wants as constants (shapes, axes, weights) are made constants.
-"""
+An operator is claimed when there is a reader for it. A case is left out for its types only: element types that the
+engine has not, sequences and optionals, tensors of no elements; or because it trains. Inputs that the compiler wants as
+constants (shapes, axes, weights) are made constants."""
 
 import collections
 import sys
@@ -24,10 +24,12 @@ UNREAD = "unread"
 
 
 def cases():
-    """(operator, case) of each case with one node; those of functions that ONNX has expanded are other operators' and not here."""
+    """(operator, case) of each case with one node; those of functions that ONNX has expanded are other operators' and
+    not here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.loader import load_model_tests
+
         found = load_model_tests(kind="node")
     for case in found:
         graph = case.model.graph
@@ -44,7 +46,9 @@ def left_out(case):
         if not _has(value.type):
             return "element types"
     [node] = graph.node
-    if any(item.name == "training_mode" and item.i for item in node.attribute) or (node.op_type == "Dropout" and len(node.input) > 2):
+    if any(item.name == "training_mode" and item.i for item in node.attribute) or (
+        node.op_type == "Dropout" and len(node.input) > 2
+    ):
         return "training"
     for inputs, outputs in case.data_sets:
         for array in (*inputs, *outputs):
@@ -60,13 +64,13 @@ def left_out(case):
 def _has(kind: TypeProto):
     try:
         return numpy.dtype(helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type)).name in DTYPES
-    except (KeyError, TypeError):
+    except KeyError, TypeError:
         return False
 
 
 def compiled(case):
-    """The model file, and names of inputs that became constants because the compiler wants that: those behind the first. Where there is none
-    left, the model gets an input that nothing reads."""
+    """The model file, and names of inputs that became constants because the compiler wants that: those behind the
+    first. Where there is none left, the model gets an input that nothing reads."""
     try:
         return compile_model(case.model.SerializeToString(), case.name), ()
     except CompileError:
@@ -126,7 +130,7 @@ def main():
         else:
             try:
                 wrong = failure(case)
-            except Exception as error:              # noqa: BLE001 - any failure is a line of the report
+            except Exception as error:  # noqa: BLE001 - any failure is a line of the report
                 wrong = f"{type(error).__name__}: {error}"
             table[operator]["passed" if wrong is None else "failed"] += 1
             if wrong is not None:
@@ -138,8 +142,12 @@ def page(table, reasons):
     claimed = sorted(name for name in READERS)
     passed, failed, left = (sum(table[name][key] for name in claimed) for key in ("passed", "failed", "left"))
     yield "# Operators of ONNX\n"
-    yield ("Made by `python -m tests.engine.onnx_nodes`, which runs ONNX's own tests of single nodes (`onnx.backend.test`) on every backend. A case is left out for its types\n"
-           f"or because it trains: {', '.join(f'{reason} ({count})' for reason, count in sorted(reasons.items()))}. Shapes, axes and weights are constants.\n")
+    yield (
+        "Made by `python -m tests.engine.onnx_nodes`, which runs ONNX's own tests of single nodes"
+        " (`onnx.backend.test`) on every backend. A case is left out for its types\nor because it trains:"
+        f" {', '.join(f'{reason} ({count})' for reason, count in sorted(reasons.items()))}. Shapes, axes and weights"
+        " are constants.\n"
+    )
     yield f"{len(claimed)} operators are claimed: {passed} cases pass, {failed} fail, {left} are left out.\n"
     yield "| operator | passed | failed | left out |\n| --- | --- | --- | --- |"
     for name in claimed:

@@ -1,8 +1,7 @@
 """What tests and benchmarks run: operators with dtypes, and layouts of operands. Plain data.
 
-A case is an operator's name, the dtypes of its inputs and a domain (which values make sense); a layout says how operands of `n`
-elements lie in memory.
-"""
+A case is an operator's name, the dtypes of its inputs and a domain (which values make sense); a layout says how
+operands of `n` elements lie in memory."""
 
 import numpy as np
 
@@ -16,48 +15,155 @@ DOMAINS = {"any": (-50, 50), "positive": (0.1, 50), "unit": (-0.99, 0.99), "abov
 
 # operator: domain of its input
 UNARY = {
-    "negative": "any", "positive": "any", "absolute": "any", "sign": "any", "invert": "any", "logical_not": "any", "square": "any",
-    "sqrt": "positive", "cbrt": "any", "reciprocal": "positive", "exp": "any", "exp2": "any", "expm1": "any", "log": "positive",
-    "log2": "positive", "log10": "positive", "log1p": "positive", "sin": "any", "cos": "any", "tan": "any", "arcsin": "unit",
-    "arccos": "unit", "arctan": "any", "sinh": "any", "cosh": "any", "tanh": "any", "arcsinh": "any", "arccosh": "above one",
-    "arctanh": "unit", "floor": "any", "ceil": "any", "trunc": "any", "rint": "any", "isnan": "any", "isinf": "any",
-    "isfinite": "any", "signbit": "any", "conjugate": "any", "bitwise_count": "any",
+    "negative": "any",
+    "positive": "any",
+    "absolute": "any",
+    "sign": "any",
+    "invert": "any",
+    "logical_not": "any",
+    "square": "any",
+    "sqrt": "positive",
+    "cbrt": "any",
+    "reciprocal": "positive",
+    "exp": "any",
+    "exp2": "any",
+    "expm1": "any",
+    "log": "positive",
+    "log2": "positive",
+    "log10": "positive",
+    "log1p": "positive",
+    "sin": "any",
+    "cos": "any",
+    "tan": "any",
+    "arcsin": "unit",
+    "arccos": "unit",
+    "arctan": "any",
+    "sinh": "any",
+    "cosh": "any",
+    "tanh": "any",
+    "arcsinh": "any",
+    "arccosh": "above one",
+    "arctanh": "unit",
+    "floor": "any",
+    "ceil": "any",
+    "trunc": "any",
+    "rint": "any",
+    "isnan": "any",
+    "isinf": "any",
+    "isfinite": "any",
+    "signbit": "any",
+    "conjugate": "any",
+    "bitwise_count": "any",
 }
 BINARY = {
-    "add": "any", "subtract": "any", "multiply": "any", "divide": "positive", "floor_divide": "positive", "remainder": "positive",
-    "fmod": "positive", "power": "small", "maximum": "any", "minimum": "any", "fmax": "any", "fmin": "any", "arctan2": "any",
-    "hypot": "any", "copysign": "any", "nextafter": "any", "logaddexp": "any", "bitwise_and": "any", "bitwise_or": "any",
-    "bitwise_xor": "any", "left_shift": "small", "right_shift": "small", "equal": "any", "not_equal": "any", "less": "any",
-    "less_equal": "any", "greater": "any", "greater_equal": "any", "logical_and": "any", "logical_or": "any", "logical_xor": "any",
-    "heaviside": "any", "gcd": "any", "lcm": "any",
+    "add": "any",
+    "subtract": "any",
+    "multiply": "any",
+    "divide": "positive",
+    "floor_divide": "positive",
+    "remainder": "positive",
+    "fmod": "positive",
+    "power": "small",
+    "maximum": "any",
+    "minimum": "any",
+    "fmax": "any",
+    "fmin": "any",
+    "arctan2": "any",
+    "hypot": "any",
+    "copysign": "any",
+    "nextafter": "any",
+    "logaddexp": "any",
+    "bitwise_and": "any",
+    "bitwise_or": "any",
+    "bitwise_xor": "any",
+    "left_shift": "small",
+    "right_shift": "small",
+    "equal": "any",
+    "not_equal": "any",
+    "less": "any",
+    "less_equal": "any",
+    "greater": "any",
+    "greater_equal": "any",
+    "logical_and": "any",
+    "logical_or": "any",
+    "logical_xor": "any",
+    "heaviside": "any",
+    "gcd": "any",
+    "lcm": "any",
 }
 
 # what a benchmark measures: (operator, dtypes of its inputs)
 MEASURED = [
-    *((name, (dtype, dtype)) for name in ("add", "multiply", "maximum", "less", "equal")
-      for dtype in ("float32", "float64", "int32", "int64", "uint8")),
+    *(
+        (name, (dtype, dtype))
+        for name in ("add", "multiply", "maximum", "less", "equal")
+        for dtype in ("float32", "float64", "int32", "int64", "uint8")
+    ),
     *((name, (dtype, dtype)) for name in ("divide", "power", "arctan2") for dtype in ("float32", "float64")),
     *((name, (dtype, dtype)) for name in ("floor_divide", "remainder") for dtype in ("float32", "int32", "int64")),
     *((name, ("int64", "int64")) for name in ("bitwise_and", "left_shift")),
-    ("logical_and", ("bool", "bool")), ("add", ("int32", "float32")), ("add", ("float16", "float16")), ("multiply", ("complex64",) * 2),
-    *((name, (dtype,)) for name in ("negative", "absolute", "sqrt", "square", "floor", "isnan", "exp", "log", "sin", "cos", "tanh",
-                                    "expm1", "log1p", "arctan")
-      for dtype in ("float32", "float64")),
-    ("absolute", ("int32",)), ("absolute", ("complex64",)), ("logical_not", ("bool",)), ("exp", ("float16",)),
+    ("logical_and", ("bool", "bool")),
+    ("add", ("int32", "float32")),
+    ("add", ("float16", "float16")),
+    ("multiply", ("complex64",) * 2),
+    *(
+        (name, (dtype,))
+        for name in (
+            "negative",
+            "absolute",
+            "sqrt",
+            "square",
+            "floor",
+            "isnan",
+            "exp",
+            "log",
+            "sin",
+            "cos",
+            "tanh",
+            "expm1",
+            "log1p",
+            "arctan",
+        )
+        for dtype in ("float32", "float64")
+    ),
+    ("absolute", ("int32",)),
+    ("absolute", ("complex64",)),
+    ("logical_not", ("bool",)),
+    ("exp", ("float16",)),
 ]
 
 # what a benchmark reduces: operator, dtypes; and what the values are drawn from
 REDUCED = {
-    "sum": ("float32", "float64", "int64", "uint8"), "mean": ("float32", "float64"), "prod": ("float64",),
-    "max": ("float32", "float64", "int32", "uint8"), "min": ("float32", "int64"), "argmax": ("float32", "int64"),
-    "all": ("bool",), "any": ("bool",), "count_nonzero": ("bool", "int32"), "cumsum": ("float32", "int64"),
+    "sum": ("float32", "float64", "int64", "uint8"),
+    "mean": ("float32", "float64"),
+    "prod": ("float64",),
+    "max": ("float32", "float64", "int32", "uint8"),
+    "min": ("float32", "int64"),
+    "argmax": ("float32", "int64"),
+    "all": ("bool",),
+    "any": ("bool",),
+    "count_nonzero": ("bool", "int32"),
+    "cumsum": ("float32", "int64"),
 }
 REDUCED_DOMAIN = {name: "unit" if name == "prod" else "any" for name in REDUCED}
 
 # what a benchmark casts: from, to
-CASTS = [("float32", "float64"), ("float64", "float32"), ("int32", "float32"), ("int64", "float64"), ("float32", "int32"),
-         ("float64", "int64"), ("uint8", "float32"), ("float32", "uint8"), ("bool", "float32"), ("int64", "int32"), ("int32", "int64"),
-         ("float16", "float32"), ("float32", "float16"), ("float32", "bool")]
+CASTS = [
+    ("float32", "float64"),
+    ("float64", "float32"),
+    ("int32", "float32"),
+    ("int64", "float64"),
+    ("float32", "int32"),
+    ("float64", "int64"),
+    ("uint8", "float32"),
+    ("float32", "uint8"),
+    ("bool", "float32"),
+    ("int64", "int32"),
+    ("int32", "int64"),
+    ("float16", "float32"),
+    ("float32", "float16"),
+    ("float32", "bool"),
+]
 
 DRAWN = 250_007
 # layout: how many operands of `n` elements are laid out
@@ -67,8 +173,9 @@ LAYOUTS = ["contiguous", "strided", "broadcast", "scalar", "transposed"]
 def operand(layout, number, n, dtype, domain, seed=0):
     """Input `number` (0, 1) of a case: about `n` elements of `dtype` in one of LAYOUTS.
 
-    strided: every other element; broadcast: (rows, 100) with a row of 100; scalar: with a 0-d array; transposed: a square's transpose,
-    both inputs alike. Large operands repeat DRAWN values: what they are does not matter, that drawing them takes long does."""
+    strided: every other element; broadcast: (rows, 100) with a row of 100; scalar: with a 0-d array; transposed: a
+    square's transpose, both inputs alike. Large operands repeat DRAWN values: what they are does not matter, that
+    drawing them takes long does."""
     low, high = DOMAINS[domain]
     random = np.random.default_rng(seed + number)
 
@@ -85,6 +192,7 @@ def operand(layout, number, n, dtype, domain, seed=0):
             made = np.ceil(made)
         made = np.asarray(made, dtype)
         return made if drawn == size else np.resize(made, size)
+
     if layout == "strided":
         return values(2 * n)[::2]
     if layout == "broadcast":
@@ -92,13 +200,13 @@ def operand(layout, number, n, dtype, domain, seed=0):
     if layout == "scalar" and number == 1:
         return values(())
     if layout == "transposed":
-        side = round(n ** 0.5)
+        side = round(n**0.5)
         return values(side * side).reshape(side, side).T
     return values(n)
 
 
-# Functions of the whole surface as a task writes them, of operands that `surface_operands` makes: benched against NumPy, and
-# compared with it.
+# Functions of the whole surface as a task writes them, of operands that `surface_operands` makes: benched against
+# NumPy, and compared with it.
 SURFACE = """
     np.median(v); np.median(big, 0); np.median(big, 1); np.percentile(v, [10, 50, 90]); np.nanmedian(z);
     np.nanpercentile(z, 30); np.nansum(z); np.nanmax(z); np.nanmean(z); np.nanvar(z); np.nanargmax(z);
@@ -138,22 +246,33 @@ SURFACE = """
 
 
 def surface_operands(n):
-    """{name: array} of about `n` elements: v, w (positive), f (float32) vectors, i integers below n, b truth, z with NaNs, c complex,
-    u bytes; s, xs (sorted), ys short vectors; m, big, k (triples), q arrays of more dimensions."""
+    """{name: array} of about `n` elements: v, w (positive), f (float32) vectors, i integers below n, b truth, z with
+    NaNs, c complex, u bytes; s, xs (sorted), ys short vectors; m, big, k (triples), q arrays of more dimensions."""
     random = np.random.default_rng(1)
-    side, short = max(round(n ** 0.5), 4), max(n // 100, 4)
+    side, short = max(round(n**0.5), 4), max(n // 100, 4)
     normal = random.normal
     return {
-        "v": normal(size=n), "w": random.uniform(0.1, 2, n), "f": normal(size=n).astype("f4"), "i": random.integers(0, n, n),
-        "b": random.uniform(size=n) > 0.5, "z": np.where(random.uniform(size=n) > 0.9, np.nan, normal(size=n)),
-        "c": normal(size=n) + 1j * normal(size=n), "u": random.integers(0, 255, n).astype("u1"), "s": normal(size=min(short, 100)),
-        "xs": np.sort(normal(size=short)), "ys": normal(size=short), "m": normal(size=(side, side)), "big": normal(size=(n // 10, 10)),
-        "k": random.integers(0, 40, (n // 10, 3)), "q": normal(size=(4, 5, max(n // 20, 1))),
+        "v": normal(size=n),
+        "w": random.uniform(0.1, 2, n),
+        "f": normal(size=n).astype("f4"),
+        "i": random.integers(0, n, n),
+        "b": random.uniform(size=n) > 0.5,
+        "z": np.where(random.uniform(size=n) > 0.9, np.nan, normal(size=n)),
+        "c": normal(size=n) + 1j * normal(size=n),
+        "u": random.integers(0, 255, n).astype("u1"),
+        "s": normal(size=min(short, 100)),
+        "xs": np.sort(normal(size=short)),
+        "ys": normal(size=short),
+        "m": normal(size=(side, side)),
+        "big": normal(size=(n // 10, 10)),
+        "k": random.integers(0, 40, (n // 10, 3)),
+        "q": normal(size=(4, 5, max(n // 20, 1))),
     }
 
 
 def surface_cases(n):
-    """(expression, "n", function of a module and the operands, the operands) of each of SURFACE, as bench.operators.measured takes them."""
+    """(expression, "n", function of a module and the operands, the operands) of each of SURFACE, as
+    bench.operators.measured takes them."""
     operands = surface_operands(n)
     names = ", ".join(operands)
     expressions = [one.strip() for line in SURFACE.strip().splitlines() for one in line.split(";") if one.strip()]

@@ -1,4 +1,5 @@
-"""Bad input to `vmhost.engine.numpy`: a clear error, NumPy's where NumPy refuses the same, and nothing changed, held or left charged."""
+"""Bad input to `vmhost.engine.numpy`: a clear error, NumPy's where NumPy refuses the same, and nothing changed, held or
+left charged."""
 
 import ctypes
 import math
@@ -116,18 +117,34 @@ class Undecided:
         raise Boom
 
 
-@pytest.mark.parametrize("call", [
-    lambda np, x, no: x.reshape(24, copy=no), lambda np, x, no: np.reshape(x, 24, copy=no), lambda np, x, no: np.array(x, copy=no),
-    lambda np, x, no: np.asarray(x, copy=no), lambda np, x, no: x.astype("f4", copy=no), lambda np, x, no: x.sum(keepdims=no),
-    lambda np, x, no: np.from_dlpack(x, copy=no), lambda np, x, no: x.byteswap(no), lambda np, x, no: x.setflags(write=no)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda np, x, no: x.reshape(24, copy=no),
+        lambda np, x, no: np.reshape(x, 24, copy=no),
+        lambda np, x, no: np.array(x, copy=no),
+        lambda np, x, no: np.asarray(x, copy=no),
+        lambda np, x, no: x.astype("f4", copy=no),
+        lambda np, x, no: x.sum(keepdims=no),
+        lambda np, x, no: np.from_dlpack(x, copy=no),
+        lambda np, x, no: x.byteswap(no),
+        lambda np, x, no: x.setflags(write=no),
+    ],
+)
 def test_an_argument_that_is_neither_true_nor_false(call):
     with pytest.raises(Boom):
         call(vmhost.engine.numpy, vmhost.engine.numpy.asarray(CUBE.copy()), Undecided())
 
 
-@pytest.mark.parametrize("call", [
-    lambda np, lone: np.astype(np.zeros(2), lone, lone), lambda np, lone: np.zeros(2).astype("nothing", lone, lone),
-    lambda np, lone: np.zeros_like(np.zeros(2), lone, lone), lambda np, lone: np.full_like(np.zeros(2), 1, lone, lone)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda np, lone: np.astype(np.zeros(2), lone, lone),
+        lambda np, lone: np.zeros(2).astype("nothing", lone, lone),
+        lambda np, lone: np.zeros_like(np.zeros(2), lone, lone),
+        lambda np, lone: np.full_like(np.zeros(2), 1, lone, lone),
+    ],
+)
 def test_two_wrong_arguments_give_one_error(call):
     """A lone surrogate has no UTF-8: looking at it with an exception set was a SystemError."""
     with pytest.raises((TypeError, ValueError)):
@@ -137,8 +154,11 @@ def test_two_wrong_arguments_give_one_error(call):
 def test_whole_numbers_are_rounded_far_above_them():
     x = numpy.array([15, -25, 2**62])
     for decimals in range(-20, 3):
-        assert vmhost.engine.numpy.round(vmhost.engine.numpy.asarray(x), decimals).tolist() == numpy.round(x, decimals).tolist(), decimals
-    assert vmhost.engine.numpy.round(vmhost.engine.numpy.asarray(x), -2**31).tolist() == [0, 0, 0]
+        assert (
+            vmhost.engine.numpy.round(vmhost.engine.numpy.asarray(x), decimals).tolist()
+            == numpy.round(x, decimals).tolist()
+        ), decimals
+    assert vmhost.engine.numpy.round(vmhost.engine.numpy.asarray(x), -(2**31)).tolist() == [0, 0, 0]
 
 
 def test_powers_of_a_matrix_with_a_huge_exponent():
@@ -148,19 +168,38 @@ def test_powers_of_a_matrix_with_a_huge_exponent():
         assert vmhost.engine.numpy.linalg.matrix_power(turn, exponent).tolist() == wanted.tolist(), exponent
 
 
-@pytest.mark.parametrize(("name", "sentence"), [
-    ("S3", "data type 'S3' not understood"), ("U", "data type 'U' not understood"), ("datetime64[s]", "data type 'datetime64[s]' not understood"),
-    ("O", "data type 'O' not understood"), (">f8", "data type '>f8' not understood"), ("f4,i4", "data type 'f4,i4' not understood"),
-    ("longdouble", "data type 'longdouble' not understood"), ([("a", "f4")], "Cannot interpret"), (object, "Cannot interpret"), (str, "Cannot interpret")])
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("S3", "data type 'S3' not understood"),
+        ("U", "data type 'U' not understood"),
+        ("datetime64[s]", "data type 'datetime64[s]' not understood"),
+        ("O", "data type 'O' not understood"),
+        (">f8", "data type '>f8' not understood"),
+        ("f4,i4", "data type 'f4,i4' not understood"),
+        ("longdouble", "data type 'longdouble' not understood"),
+        ([("a", "f4")], "Cannot interpret"),
+        (object, "Cannot interpret"),
+        (str, "Cannot interpret"),
+    ],
+)
 def test_dtypes_that_the_engine_lacks(name, sentence):
-    for use in (vmhost.engine.numpy.dtype, lambda dtype: vmhost.engine.numpy.zeros(3, dtype), vmhost.engine.numpy.ones(3).astype, vmhost.engine.numpy.ones(2).view,
-                lambda dtype: vmhost.engine.numpy.asarray([1], dtype), lambda dtype: vmhost.engine.numpy.ones(3).sum(dtype=dtype)):
+    for use in (
+        vmhost.engine.numpy.dtype,
+        lambda dtype: vmhost.engine.numpy.zeros(3, dtype),
+        vmhost.engine.numpy.ones(3).astype,
+        vmhost.engine.numpy.ones(2).view,
+        lambda dtype: vmhost.engine.numpy.asarray([1], dtype),
+        lambda dtype: vmhost.engine.numpy.ones(3).sum(dtype=dtype),
+    ):
         with pytest.raises(TypeError) as caught:
             use(name)
         assert sentence in str(caught.value)
 
 
-@pytest.mark.parametrize("value", ["a", ["a", "b"], [None], [object()], {1: 2}, {1, 2}, [1, "x"], b"ab", [b"a"], [[1, 2], "ab"], print])
+@pytest.mark.parametrize(
+    "value", ["a", ["a", "b"], [None], [object()], {1: 2}, {1, 2}, [1, "x"], b"ab", [b"a"], [[1, 2], "ab"], print]
+)
 def test_values_that_are_no_numbers(value):
     with pytest.raises((TypeError, ValueError)):
         vmhost.engine.numpy.array(value, "f8")
@@ -168,8 +207,15 @@ def test_values_that_are_no_numbers(value):
 
 def test_a_view_never_reaches_beyond_its_memory():
     x = vmhost.engine.numpy.arange(600.0)
-    for shape, strides in [((601,), (8,)), ((2,), (4800,)), ((2,), (-8,)), ((3,), (2**62,)), ((2**62,), (8,)), ((2, 2), (4792, 8)),
-                           ((2,), (-2**63,))]:
+    for shape, strides in [
+        ((601,), (8,)),
+        ((2,), (4800,)),
+        ((2,), (-8,)),
+        ((3,), (2**62,)),
+        ((2**62,), (8,)),
+        ((2, 2), (4792, 8)),
+        ((2,), (-(2**63),)),
+    ]:
         with pytest.raises(ValueError):
             _array._as_strided(x, shape, strides)
     assert _array._as_strided(x, (0,), (2**62,)).shape == (0,)
@@ -177,15 +223,31 @@ def test_a_view_never_reaches_beyond_its_memory():
 
 class PyBuffer(ctypes.Structure):
     """Py_buffer: to make exporters that lie."""
-    _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.c_void_p), ("len", ctypes.c_ssize_t), ("itemsize", ctypes.c_ssize_t),
-                ("readonly", ctypes.c_int), ("ndim", ctypes.c_int), ("format", ctypes.c_char_p),
-                ("shape", ctypes.POINTER(ctypes.c_ssize_t)), ("strides", ctypes.POINTER(ctypes.c_ssize_t)),
-                ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)), ("internal", ctypes.c_void_p)]
+
+    _fields_ = [
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("strides", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("internal", ctypes.c_void_p),
+    ]
 
 
 def exported(memory, shape, strides, itemsize=8, format=b"d", suboffsets=None):
-    sizes = [ctypes.cast((ctypes.c_ssize_t * max(len(list_), 1))(*list_), ctypes.POINTER(ctypes.c_ssize_t)) if list_ is not None else None
-             for list_ in (shape, strides, suboffsets)]
+    sizes = [
+        (
+            ctypes.cast((ctypes.c_ssize_t * max(len(list_), 1))(*list_), ctypes.POINTER(ctypes.c_ssize_t))
+            if list_ is not None
+            else None
+        )
+        for list_ in (shape, strides, suboffsets)
+    ]
     size = math.prod(shape) * itemsize
     size = size if 0 <= size < 2**63 else len(memory)
     view = PyBuffer(ctypes.addressof(memory), None, size, itemsize, 0, len(shape), format, *sizes, None)
@@ -194,17 +256,21 @@ def exported(memory, shape, strides, itemsize=8, format=b"d", suboffsets=None):
     return function(ctypes.byref(view)), sizes
 
 
-@pytest.mark.parametrize(("layout", "error", "sentence"), [
-    (dict(shape=(3,), strides=(2**62,)), ValueError, "strides is incompatible with shape"),
-    (dict(shape=(2, 2), strides=(2**62, 2**62)), ValueError, "strides is incompatible with shape"),
-    (dict(shape=(2, 2), strides=(2**62, -2**62)), ValueError, "strides is incompatible with shape"),
-    (dict(shape=(-1,), strides=(8,)), ValueError, "negative dimensions are not allowed"),
-    (dict(shape=(2**62, 2**62), strides=(0, 0)), ValueError, "array is too big"),
-    (dict(shape=(4,), strides=(8,), itemsize=4), ValueError, "does not lie as an array can"),
-    (dict(shape=(4,), strides=(8,), suboffsets=(0,)), ValueError, "does not lie as an array can"),
-    (dict(shape=(4,), strides=(8,), format=b"Zg"), TypeError, "no dtype"),
-    (dict(shape=(4,), strides=(8,), format=b">d"), TypeError, "no dtype"),
-    (dict(shape=(4,), strides=(8,), format=b"dd"), TypeError, "no dtype")])
+@pytest.mark.parametrize(
+    ("layout", "error", "sentence"),
+    [
+        (dict(shape=(3,), strides=(2**62,)), ValueError, "strides is incompatible with shape"),
+        (dict(shape=(2, 2), strides=(2**62, 2**62)), ValueError, "strides is incompatible with shape"),
+        (dict(shape=(2, 2), strides=(2**62, -(2**62))), ValueError, "strides is incompatible with shape"),
+        (dict(shape=(-1,), strides=(8,)), ValueError, "negative dimensions are not allowed"),
+        (dict(shape=(2**62, 2**62), strides=(0, 0)), ValueError, "array is too big"),
+        (dict(shape=(4,), strides=(8,), itemsize=4), ValueError, "does not lie as an array can"),
+        (dict(shape=(4,), strides=(8,), suboffsets=(0,)), ValueError, "does not lie as an array can"),
+        (dict(shape=(4,), strides=(8,), format=b"Zg"), TypeError, "no dtype"),
+        (dict(shape=(4,), strides=(8,), format=b">d"), TypeError, "no dtype"),
+        (dict(shape=(4,), strides=(8,), format=b"dd"), TypeError, "no dtype"),
+    ],
+)
 def test_foreign_buffers_that_cannot_be(layout, error, sentence):
     memory = ctypes.create_string_buffer(64)
     view, kept = exported(memory, **layout)
@@ -214,13 +280,26 @@ def test_foreign_buffers_that_cannot_be(layout, error, sentence):
 
 
 class DLTensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device", ctypes.c_int32), ("ndim", ctypes.c_int32),
-                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
-                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
 
 
 class DLManagedTensor(ctypes.Structure):
-    _fields_ = [("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p))]
+    _fields_ = [
+        ("tensor", DLTensor),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+    ]
 
 
 class Producer:
@@ -243,19 +322,28 @@ class Producer:
         return make(ctypes.addressof(self.managed), b"dltensor", None)
 
 
-@pytest.mark.parametrize(("producer", "error", "sentence"), [
-    (dict(said=2), BufferError, "Unsupported device in DLTensor"), (dict(device=2), BufferError, "Unsupported device in DLTensor"),
-    (dict(device=13), BufferError, "Unsupported device in DLTensor"),
-    (dict(shape=(-1,)), ValueError, "negative dimensions"), (dict(shape=(2**62, 2**62), strides=(0, 0)), ValueError, "too big"),
-    (dict(shape=(3,), strides=(2**61,)), BufferError, "strides"),
-    (dict(shape=(1,) * 65, strides=(1,) * 65), BufferError, "higher than the supported maxdims"),
-    (dict(code=4, bits=16), BufferError, "Unsupported dtype"), (dict(lanes=2), BufferError, "Unsupported lanes"),
-    (dict(bits=128), BufferError, "Unsupported dtype"), (dict(code=77), BufferError, "Unsupported dtype"), (dict(capsule=3), ValueError, "PyCapsule_GetPointer")])
+@pytest.mark.parametrize(
+    ("producer", "error", "sentence"),
+    [
+        (dict(said=2), BufferError, "Unsupported device in DLTensor"),
+        (dict(device=2), BufferError, "Unsupported device in DLTensor"),
+        (dict(device=13), BufferError, "Unsupported device in DLTensor"),
+        (dict(shape=(-1,)), ValueError, "negative dimensions"),
+        (dict(shape=(2**62, 2**62), strides=(0, 0)), ValueError, "too big"),
+        (dict(shape=(3,), strides=(2**61,)), BufferError, "strides"),
+        (dict(shape=(1,) * 65, strides=(1,) * 65), BufferError, "higher than the supported maxdims"),
+        (dict(code=4, bits=16), BufferError, "Unsupported dtype"),
+        (dict(lanes=2), BufferError, "Unsupported lanes"),
+        (dict(bits=128), BufferError, "Unsupported dtype"),
+        (dict(code=77), BufferError, "Unsupported dtype"),
+        (dict(capsule=3), ValueError, "PyCapsule_GetPointer"),
+    ],
+)
 def test_dlpack_that_cannot_be(producer, error, sentence):
     made = Producer(**producer)
     with pytest.raises(error, match=sentence):
         vmhost.engine.numpy.from_dlpack(made)
-    assert not made.freed       # the capsule was not taken: its maker's to free
+    assert not made.freed  # the capsule was not taken: its maker's to free
 
 
 def test_dlpack_that_can_be_frees_its_memory_once():
@@ -278,6 +366,7 @@ def test_what_the_system_refuses_is_no_peak(size):
 
 def test_a_number_that_becomes_a_sequence_while_an_array_is_made_is_refused():
     """What was to be an element would else stay undefined."""
+
     class Changes:
         looks = 0
 

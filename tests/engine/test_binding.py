@@ -15,7 +15,9 @@ def header_functions():
     """Name to number of parameters of every function that the headers export."""
     text = re.sub(r"/\*.*?\*/", "", TEXT, flags=re.DOTALL)
     found = {}
-    for name, parameters in re.findall(r"^VME_API [^;]*?\b(vme_\w+)\(((?:[^()]|\([^()]*\))*)\);", text, flags=re.MULTILINE):
+    for name, parameters in re.findall(
+        r"^VME_API [^;]*?\b(vme_\w+)\(((?:[^()]|\([^()]*\))*)\);", text, flags=re.MULTILINE
+    ):
         while "(" in parameters:
             parameters = re.sub(r"\([^()]*\)", "", parameters)
         found[name] = 0 if parameters == "void" else parameters.count(",") + 1
@@ -32,7 +34,11 @@ def test_the_table_for_the_isolation_core_is_of_this_header():
     table = lib.vme_api()
     assert table.abi == lib.VME_ABI
     assert table.size == ffi.sizeof("struct vme_api")
-    assert all(getattr(table, name) != ffi.NULL for name, _ in ffi.typeof("struct vme_api").fields if name not in ("abi", "size"))
+    assert all(
+        getattr(table, name) != ffi.NULL
+        for name, _ in ffi.typeof("struct vme_api").fields
+        if name not in ("abi", "size")
+    )
 
 
 @pytest.mark.parametrize("refuse", [False, True])
@@ -84,7 +90,8 @@ def test_the_account_outlives_its_context_with_the_last_buffer():
 
 
 class Payer:
-    """A context whose account has room for so many bytes, and counts them; `room` None: a context without an account."""
+    """A context whose account has room for so many bytes, and counts them; `room` None: a context without an
+    account."""
 
     def __init__(self, room):
         self.paid, self.room = 0, room
@@ -102,7 +109,11 @@ class Payer:
             return self.inherit(size, forced)
 
         self.kept = charge, release, inherit
-        account = ffi.NULL if room is None else ffi.new("vme_account *", {"charge": charge, "release": release, "inherit": inherit})
+        account = (
+            ffi.NULL
+            if room is None
+            else ffi.new("vme_account *", {"charge": charge, "release": release, "inherit": inherit})
+        )
         self.made = ffi.new("vme_context **")
         assert lib.vme_context_new(account, 0, self.made) == lib.VME_OK
         self.context = self.made[0]
@@ -135,13 +146,25 @@ def sent(payer, size=1000):
     return buffer[0]
 
 
-@pytest.mark.parametrize(("rooms", "heir"), [
-    ([], None), ([5000], 0), ([10], 0), ([10, 5000], 1), ([5000, 10], 0), ([None], 0), ([None, 5000], 1), ([None, 10], 1)], ids=str)
+@pytest.mark.parametrize(
+    ("rooms", "heir"),
+    [
+        ([], None),
+        ([5000], 0),
+        ([10], 0),
+        ([10, 5000], 1),
+        ([5000, 10], 0),
+        ([None], 0),
+        ([None, 5000], 1),
+        ([None, 10], 1),
+    ],
+    ids=str,
+)
 def test_when_its_payer_ends_one_holder_pays(rooms, heir):
     maker, holders = Payer(10_000), [Payer(room) for room in rooms]
     buffer = sent(maker)
     shares = [holder.share(buffer) for holder in holders]
-    kept = lib.vme_buffer_ref(buffer)           # on the way in a message, say
+    kept = lib.vme_buffer_ref(buffer)  # on the way in a message, say
     lib.vme_buffer_unref(buffer)
     assert maker.live == 1000
     lib.vme_context_end(maker.context)
@@ -163,11 +186,11 @@ def test_the_charge_goes_on_from_heir_to_heir():
     for ending, payer in enumerate(payers[:-1]):
         lib.vme_context_end(payer.context)
         assert sorted(one.live for one in payers) == [0, 0, 0, 1000]
-        assert not any(one.live for one in payers[:ending + 1])
+        assert not any(one.live for one in payers[: ending + 1])
         if ending:
             continue
         unpaid = next(number for number in (1, 2, 3) if not payers[number].live)
-        lib.vme_buffer_unref(shares[unpaid - 1])        # who holds it no more does not inherit
+        lib.vme_buffer_unref(shares[unpaid - 1])  # who holds it no more does not inherit
         shares[unpaid - 1] = None
     for share in shares:
         if share is not None:

@@ -6,7 +6,7 @@ import pytest
 import vmhost.engine.numpy as np
 from tests.engine.op_cases import INTEGERS
 
-pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
 
 LENGTHS = [0, 1, 7, 8, 9, 31, 64, 65, 1003]
 
@@ -44,7 +44,9 @@ def test_packs_and_unpacks(backend, axis, order):
             values = drawn("uint8", shape)
             length = 8 * (values.size if axis is None else shape[axis])
             for count in (None, length - 3, length + 5) if length else (None,):
-                same(np.unpackbits(np.asarray(values), axis, count, order), numpy.unpackbits(values, axis, count, order))
+                same(
+                    np.unpackbits(np.asarray(values), axis, count, order), numpy.unpackbits(values, axis, count, order)
+                )
 
 
 def test_any_byte_but_zero_is_true(backend):
@@ -53,4 +55,4 @@ def test_any_byte_but_zero_is_true(backend):
 
 
 def test_missing_bytes_are_zeros(backend):
-    same(np.unpackbits(np.asarray([], np.uint8), count=5), numpy.zeros(5, "uint8"))       # NumPy leaves these undefined
+    same(np.unpackbits(np.asarray([], np.uint8), count=5), numpy.zeros(5, "uint8"))  # NumPy leaves these undefined

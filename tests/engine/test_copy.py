@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.engine.arrays import arrays, shapes, stretched
 from tests.engine.library import DTYPES, Context, EngineError, Status, check, library, tensor
 
-pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
 
 RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -34,7 +34,7 @@ def test_any_strides(backend, context, data):
 @given(data=st.data())
 def test_broadcasts(backend, context, data):
     shape = data.draw(shapes())
-    kept = tuple(size if data.draw(st.booleans()) else 1 for size in shape)[data.draw(st.integers(0, len(shape))):]
+    kept = tuple(size if data.draw(st.booleans()) else 1 for size in shape)[data.draw(st.integers(0, len(shape))) :]
     source = data.draw(arrays(DTYPES, shape=kept))
     target = stretched(np.zeros(shape, source.dtype), 1)
     copy(context, source, target)
@@ -73,8 +73,10 @@ def test_rank_64(backend, context):
     assert same(target, source)
 
 
-@pytest.mark.parametrize(("target", "source"), [(np.s_[1:], np.s_[:-1]), (np.s_[:-1], np.s_[1:]), (np.s_[::-1], np.s_[:]),
-                                                (np.s_[::2], np.s_[1::2])])
+@pytest.mark.parametrize(
+    ("target", "source"),
+    [(np.s_[1:], np.s_[:-1]), (np.s_[:-1], np.s_[1:]), (np.s_[::-1], np.s_[:]), (np.s_[::2], np.s_[1::2])],
+)
 def test_overlap(backend, context, target, source):
     array = np.arange(100_000, dtype="int16")
     expected = array.copy()

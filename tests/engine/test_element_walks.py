@@ -86,8 +86,12 @@ WALKS = {
 
 @pytest.fixture(scope="module")
 def outcomes():
-    result = subprocess.run([sys.executable, "-c", SETTING, json.dumps(WALKS)], cwd=Path(__file__).resolve().parents[2],
-                            stdout=subprocess.PIPE, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", SETTING, json.dumps(WALKS)],
+        cwd=Path(__file__).resolve().parents[2],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
     return json.loads(result.stdout)
 
 

@@ -1,5 +1,5 @@
-"""Elementwise operators against NumPy: values that break things, every dtype, any strides and broadcasts, casts, overlaps, stops,
-refused memory; each backend in turn."""
+"""Elementwise operators against NumPy: values that break things, every dtype, any strides and broadcasts, casts,
+overlaps, stops, refused memory; each backend in turn."""
 
 import ctypes
 import itertools
@@ -16,19 +16,47 @@ from tests.engine.test_types import types
 
 RELAXED = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 # every test on each backend
-pytestmark = [pytest.mark.usefixtures("backend"),
-              pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::numpy.exceptions.ComplexWarning")]
+pytestmark = [
+    pytest.mark.usefixtures("backend"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::numpy.exceptions.ComplexWarning"),
+]
 UNARY_NUMBER, BINARY_NUMBER = names("unary"), names("binary")
 
-TRANSCENDENTAL = {"cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh",
-                  "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "power", "arctan2", "hypot", "logaddexp"}
-EITHER_ZERO = {"maximum", "minimum", "fmax", "fmin"}        # of 0.0 and -0.0 each is right
+TRANSCENDENTAL = {
+    "cbrt",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "arcsin",
+    "arccos",
+    "arctan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "arcsinh",
+    "arccosh",
+    "arctanh",
+    "power",
+    "arctan2",
+    "hypot",
+    "logaddexp",
+}
+EITHER_ZERO = {"maximum", "minimum", "fmax", "fmin"}  # of 0.0 and -0.0 each is right
 
 
 def unary(context, name, a, out=None, loop=None):
     chosen, result = types(library.vme_unary_types, UNARY_NUMBER[name], a.dtype)
     out = np.zeros(a.shape, result) if out is None else out
-    check(library.vme_unary(context.handle, UNARY_NUMBER[name], NUMBER[np.dtype(loop or chosen)], tensor(a), tensor(out)))
+    check(
+        library.vme_unary(context.handle, UNARY_NUMBER[name], NUMBER[np.dtype(loop or chosen)], tensor(a), tensor(out))
+    )
     return out
 
 
@@ -36,7 +64,11 @@ def binary(context, name, a, b, out=None, loop=None):
     chosen, result = types(library.vme_binary_types, BINARY_NUMBER[name], a.dtype, b.dtype)
     if out is None:
         out = np.zeros(a.shape if a.shape == b.shape else np.broadcast_shapes(a.shape, b.shape), result)
-    check(library.vme_binary(context.handle, BINARY_NUMBER[name], NUMBER[np.dtype(loop or chosen)], tensor(a), tensor(b), tensor(out)))
+    check(
+        library.vme_binary(
+            context.handle, BINARY_NUMBER[name], NUMBER[np.dtype(loop or chosen)], tensor(a), tensor(b), tensor(out)
+        )
+    )
     return out
 
 
@@ -49,7 +81,9 @@ def same(a, b):
     if a.dtype.kind != "f":
         return bool((a == b).all())
     nan = np.isnan(a)
-    return bool((nan == np.isnan(b)).all() and ((a == b) | nan).all() and ((np.signbit(a) == np.signbit(b)) | nan).all())
+    return bool(
+        (nan == np.isnan(b)).all() and ((a == b) | nan).all() and ((np.signbit(a) == np.signbit(b)) | nan).all()
+    )
 
 
 def ulps(found, exact):
@@ -65,7 +99,7 @@ def ulps(found, exact):
 def close(name, found, plain, exact):
     """Whether `found` is right: the same special values as NumPy's `plain`, the others within 4 ulp of `exact`."""
     assert found.dtype == plain.dtype and found.shape == plain.shape
-    if found.dtype.kind == "c":         # libm's, which NumPy calls as well; products there may use fused operations
+    if found.dtype.kind == "c":  # libm's, which NumPy calls as well; products there may use fused operations
         size = np.maximum(np.abs(plain), np.finfo(plain.dtype).tiny)
         good = np.isfinite(plain.real) & np.isfinite(plain.imag) & np.isfinite(size)
         assert (np.isfinite(found.real) & np.isfinite(found.imag))[good].all()
@@ -91,19 +125,60 @@ def hard_values(dtype):
         return np.array([False, True])
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
-        near = [limits.min, limits.min + 1, limits.max, limits.max - 1, *range(max(limits.min, -9), 10), limits.max // 2, limits.bits,
-                limits.bits - 1]
-        return np.concatenate([np.array(near, dtype), random.integers(limits.min, limits.max, 30, dtype, endpoint=True)])
+        near = [
+            limits.min,
+            limits.min + 1,
+            limits.max,
+            limits.max - 1,
+            *range(max(limits.min, -9), 10),
+            limits.max // 2,
+            limits.bits,
+            limits.bits - 1,
+        ]
+        return np.concatenate(
+            [np.array(near, dtype), random.integers(limits.min, limits.max, 30, dtype, endpoint=True)]
+        )
     if dtype.kind == "c":
         part = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 0.5, 3.0, -2.5], dtype.type(0).real.dtype)
-        grid = np.array([complex(x, y) for x in part for y in part], dtype)     # the parts as they are: no inf * 1j
+        grid = np.array([complex(x, y) for x in part for y in part], dtype)  # the parts as they are: no inf * 1j
         return np.concatenate([grid, (random.normal(size=40) * 3 + 1j * random.normal(size=40)).astype(dtype)])
     limits = np.finfo(dtype)
-    base = [0.0, 1.0, 0.5, 1.5, 2.0, 2.5, 3.0, 10.0, 0.1, 1e-3, 20.5, 88.0, 100.0, np.pi, np.pi / 2, np.inf, limits.max, limits.tiny,
-            limits.smallest_subnormal, limits.smallest_subnormal * 5, limits.eps, limits.max / 2, 1 + limits.eps, 1 - limits.epsneg]
+    base = [
+        0.0,
+        1.0,
+        0.5,
+        1.5,
+        2.0,
+        2.5,
+        3.0,
+        10.0,
+        0.1,
+        1e-3,
+        20.5,
+        88.0,
+        100.0,
+        np.pi,
+        np.pi / 2,
+        np.inf,
+        limits.max,
+        limits.tiny,
+        limits.smallest_subnormal,
+        limits.smallest_subnormal * 5,
+        limits.eps,
+        limits.max / 2,
+        1 + limits.eps,
+        1 - limits.epsneg,
+    ]
     base = np.array(base, dtype)
-    return np.concatenate([base, -base, [dtype.type(np.nan)], (random.normal(size=40) * 10).astype(dtype),
-                           (10.0 ** random.uniform(-4, 4, 40)).astype(dtype)])
+    return np.concatenate(
+        [
+            base,
+            -base,
+            [dtype.type(np.nan)],
+            (random.normal(size=40) * 10).astype(dtype),
+            (10.0 ** random.uniform(-4, 4, 40)).astype(dtype),
+        ]
+    )
 
 
 def wide(array):
@@ -121,11 +196,17 @@ def test_unary_values(backend, context, name):
             continue
         found = unary(context, name, a)
         loop = types(library.vme_unary_types, UNARY_NUMBER[name], a.dtype)[0]
-        if name in TRANSCENDENTAL or (loop.kind == "c" and name in ("sqrt", "absolute", "sign", "reciprocal", "square")):
+        if name in TRANSCENDENTAL or (
+            loop.kind == "c" and name in ("sqrt", "absolute", "sign", "reciprocal", "square")
+        ):
             exact = ufunc(wide(a.astype(loop)))
             close((name, dtype), found, plain, exact)
         else:
-            assert same(found, plain), (name, dtype, [(x, f, p) for x, f, p in zip(a, found, plain) if not same(np.array(f), np.array(p))][:6])
+            assert same(found, plain), (
+                name,
+                dtype,
+                [(x, f, p) for x, f, p in zip(a, found, plain) if not same(np.array(f), np.array(p))][:6],
+            )
 
 
 @pytest.mark.parametrize("name", BINARY)
@@ -143,35 +224,47 @@ def test_binary_values(backend, context, name):
         found = binary(context, name, a, b)
         loop = types(library.vme_binary_types, BINARY_NUMBER[name], a.dtype, b.dtype)[0]
         if (name in TRANSCENDENTAL and loop.kind in "fc") or (loop.kind == "c" and name in ("multiply", "divide")):
-            exact = wide(plain) if name == "logaddexp" else ufunc(wide(a.astype(loop)), wide(b.astype(loop)))   # it cancels
+            exact = (
+                wide(plain) if name == "logaddexp" else ufunc(wide(a.astype(loop)), wide(b.astype(loop)))
+            )  # it cancels
             close((name, dtype), found, plain, exact)
         elif name in EITHER_ZERO and loop.kind == "f":
             assert same(found + loop.type(0), plain + loop.type(0)), (name, dtype)
         else:
-            wrong = [] if same(found, plain) else [
-                (x, y, f, p) for (x, y, f, p) in zip(*(v.ravel() for v in (*np.broadcast_arrays(a, b), found, plain)))
-                if not same(np.array(f), np.array(p))]
+            wrong = (
+                []
+                if same(found, plain)
+                else [
+                    (x, y, f, p)
+                    for (x, y, f, p) in zip(*(v.ravel() for v in (*np.broadcast_arrays(a, b), found, plain)))
+                    if not same(np.array(f), np.array(p))
+                ]
+            )
             assert not wrong, (name, dtype, wrong[:6])
 
 
 @pytest.mark.parametrize("name", sorted(TRANSCENDENTAL & set(UNARY)))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_accuracy(backend, context, name, dtype):
-    """Within 4 units of the last place of the true value, over all magnitudes, also at the end of a run and with steps."""
+    """Within 4 units of the last place of the true value, over all magnitudes, also at the end of a run and with
+    steps."""
     random = np.random.default_rng(3)
-    a = np.concatenate([random.normal(size=2000), random.uniform(-100, 100, 2000), 10 ** random.uniform(-30, 30, 2001)]).astype(dtype)
+    a = np.concatenate(
+        [random.normal(size=2000), random.uniform(-100, 100, 2000), 10 ** random.uniform(-30, 30, 2001)]
+    ).astype(dtype)
     ufunc = getattr(np, name)
     exact = ufunc(wide(a))
     found = unary(context, name, a)
     keep = np.abs(exact) < np.finfo(dtype).max
     assert ulps(found[keep], exact[keep]) <= 4
     stepping = unary(context, name, np.repeat(a, 3)[::3])
-    assert same(found, stepping)            # a value does not depend on where it lies
+    assert same(found, stepping)  # a value does not depend on where it lies
     assert same(unary(context, name, a[5:18].copy()), found[5:18])
 
 
 def test_erf_and_parts(backend, context):
     import math
+
     for dtype in FLOATS:
         a = hard_values(dtype)
         exact = np.array([math.erf(x) for x in a])
@@ -188,11 +281,13 @@ def test_erf_and_parts(backend, context):
 @given(data=st.data())
 def test_any_views(backend, context, data):
     """Any dtypes, strides, broadcasts and outputs of another dtype."""
-    name = data.draw(st.sampled_from(["add", "multiply", "subtract", "less", "equal", "maximum", "logical_and", "bitwise_xor"]))
+    name = data.draw(
+        st.sampled_from(["add", "multiply", "subtract", "less", "equal", "maximum", "logical_and", "bitwise_xor"])
+    )
     shape = data.draw(shapes())
     operands = []
     for _ in range(2):
-        kept = tuple(size if data.draw(st.booleans()) else 1 for size in shape)[data.draw(st.integers(0, len(shape))):]
+        kept = tuple(size if data.draw(st.booleans()) else 1 for size in shape)[data.draw(st.integers(0, len(shape))) :]
         operands.append(data.draw(arrays(DTYPES, shape=kept)))
     try:
         plain = getattr(np, name)(*operands)
@@ -202,12 +297,14 @@ def test_any_views(backend, context, data):
         return
     full = np.broadcast_shapes(shape, plain.shape)
     if data.draw(st.booleans()) and all(size != 0 for size in full):
-        out = stretched(np.zeros(full, data.draw(st.sampled_from([plain.dtype, np.result_type(plain.dtype, np.float32)]))), 5)
+        out = stretched(
+            np.zeros(full, data.draw(st.sampled_from([plain.dtype, np.result_type(plain.dtype, np.float32)]))), 5
+        )
         getattr(np, name)(*operands, out=(expected := np.zeros(full, out.dtype)))
     else:
         out, expected = np.zeros(plain.shape, plain.dtype), plain
     found = binary(context, name, *operands, out=out)
-    if plain.dtype.kind == "c" or name == "maximum":        # fused products; either zero
+    if plain.dtype.kind == "c" or name == "maximum":  # fused products; either zero
         np.testing.assert_allclose(found, expected, rtol=1e-3 if plain.dtype == "c8" else 1e-12)
     else:
         assert same(found, np.asarray(expected))
@@ -217,7 +314,13 @@ def test_any_views(backend, context, data):
 @given(data=st.data())
 def test_in_place_and_overlaps(backend, context, data):
     base = data.draw(arrays(["float32", "int64", "uint8", "float16"], shape=(40,), nan=False)).copy()
-    views = {"same": slice(0, 20), "behind": slice(0, 20), "before": slice(1, 21), "stepping": slice(0, 40, 2), "backwards": slice(19, None, -1)}
+    views = {
+        "same": slice(0, 20),
+        "behind": slice(0, 20),
+        "before": slice(1, 21),
+        "stepping": slice(0, 40, 2),
+        "backwards": slice(19, None, -1),
+    }
     a, b, out = (views[data.draw(st.sampled_from(list(views)))] for _ in range(3))
     mine, theirs = base.copy(), base.copy()
     np.add(theirs[a], theirs[b], out=theirs[out])
@@ -230,13 +333,18 @@ def test_casts(backend, context):
     for source, target in itertools.product(ALL, ALL):
         a = hard_values(source)
         kinds = np.dtype(source).kind, np.dtype(target).kind
-        if kinds[0] in "fc" and kinds[1] in "iu":       # what an integer cannot hold is undefined
+        if kinds[0] in "fc" and kinds[1] in "iu":  # what an integer cannot hold is undefined
             limits = np.iinfo(target)
             wide_enough = a.real.astype("g")
-            a = a[np.isfinite(a.real) & (wide_enough > max(limits.min, -2**31) - 1) & (wide_enough < limits.max)]
+            a = a[np.isfinite(a.real) & (wide_enough > max(limits.min, -(2**31)) - 1) & (wide_enough < limits.max)]
         out = np.zeros(a.shape, target)
         check(library.vme_copy(context.handle, tensor(a), tensor(out)))
-        assert same(out, a.astype(target)), (source, target, a[out != a.astype(target)][:5], out[out != a.astype(target)][:5])
+        assert same(out, a.astype(target)), (
+            source,
+            target,
+            a[out != a.astype(target)][:5],
+            out[out != a.astype(target)][:5],
+        )
 
 
 def test_every_half(backend, context):
@@ -245,7 +353,9 @@ def test_every_half(backend, context):
         out = np.zeros(halves.shape, dtype)
         check(library.vme_copy(context.handle, tensor(halves), tensor(out)))
         assert same(out, halves.astype(dtype))
-        between = np.concatenate([np.nextafter(out, np.inf), out, np.nextafter(out, -np.inf), (out[1:] + out[:-1]) / 2]).astype(dtype)
+        between = np.concatenate(
+            [np.nextafter(out, np.inf), out, np.nextafter(out, -np.inf), (out[1:] + out[:-1]) / 2]
+        ).astype(dtype)
         between = np.concatenate([between, np.nextafter(between, np.inf), np.nextafter(between, -np.inf)])
         back = np.zeros(between.shape, "float16")
         check(library.vme_copy(context.handle, tensor(between), tensor(back)))
@@ -254,7 +364,7 @@ def test_every_half(backend, context):
 
 @pytest.mark.parametrize("name", ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"])
 def test_signed_with_unsigned(backend, context, name):
-    a = np.array([-1, 0, 2**63 - 1, -2**63, 5], "int64")
+    a = np.array([-1, 0, 2**63 - 1, -(2**63), 5], "int64")
     b = np.array([2**64 - 1, 0, 2**63 - 1, 2**63, 5], "uint64")
     for x, y in ((a, b[:, None]), (b, a[:, None]), (a.astype("int8"), b[:, None])):
         assert same(binary(context, name, x, y), getattr(np, name)(x, y))
@@ -275,7 +385,11 @@ def test_where(backend, context):
     for dtype in ALL:
         a, b = (np.resize(hard_values(dtype), (30, 40)), np.resize(hard_values(dtype)[::-1], (40,)))
         for x, y in ((a, b), (b, a), (a, b[3:4].reshape(())), (a[:, ::-1], a)):
-            for out in (np.zeros((30, 40), dtype), np.zeros((40, 30), dtype).T, np.zeros((30, 40), np.result_type(dtype, "c16"))):
+            for out in (
+                np.zeros((30, 40), dtype),
+                np.zeros((40, 30), dtype).T,
+                np.zeros((30, 40), np.result_type(dtype, "c16")),
+            ):
                 check(library.vme_where(context.handle, tensor(condition), tensor(x), tensor(y), tensor(out)))
                 assert same(out.copy(), np.where(condition, x, y).astype(out.dtype)), dtype
     with pytest.raises(EngineError, match="bool"):
@@ -284,29 +398,46 @@ def test_where(backend, context):
 
 def arange(context, start, step, count, dtype):
     out = np.zeros(count, dtype)
-    check(library.vme_arange(context.handle, ctypes.c_double(start), ctypes.c_double(step), ctypes.c_int64(int(start)),
-                             ctypes.c_int64(int(step)), tensor(out)))
+    check(
+        library.vme_arange(
+            context.handle,
+            ctypes.c_double(start),
+            ctypes.c_double(step),
+            ctypes.c_int64(int(start)),
+            ctypes.c_int64(int(step)),
+            tensor(out),
+        )
+    )
     return out
 
 
 @pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS, *COMPLEX])
 def test_arange(backend, context, dtype):
     whole = np.dtype(dtype).kind in "iu"
-    for start, step, count in ((0, 1, 100), (3, 2, 50), (100, -1, 50), *(() if whole else ((0.1, 0.1, 50), (1e-3, 1 / 3, 300)))):
-        assert same(arange(context, start, step, count, dtype), np.arange(start, start + step * (count - 0.5), step, dtype)), (start, step)
+    for start, step, count in (
+        (0, 1, 100),
+        (3, 2, 50),
+        (100, -1, 50),
+        *(() if whole else ((0.1, 0.1, 50), (1e-3, 1 / 3, 300))),
+    ):
+        assert same(
+            arange(context, start, step, count, dtype), np.arange(start, start + step * (count - 0.5), step, dtype)
+        ), (start, step)
 
 
 def test_read_only_is_refused(context):
     a = np.zeros(3, "float32")
     buffer = ctypes.c_void_p()
     check(library.vme_buffer_new(context.handle, ctypes.c_size_t(12), True, ctypes.byref(buffer)))
-    library.vme_buffer_ref(buffer)          # held elsewhere too: frozen for all holders
+    library.vme_buffer_ref(buffer)  # held elsewhere too: frozen for all holders
     library.vme_buffer_freeze(buffer)
     out = tensor(a)
     out._obj.buffer = buffer
-    for call in (lambda: library.vme_binary(context.handle, 0, NUMBER[a.dtype], tensor(a), tensor(a), out),
-                 lambda: library.vme_unary(context.handle, 0, NUMBER[a.dtype], tensor(a), out),
-                 lambda: library.vme_arange(context.handle, ctypes.c_double(0), ctypes.c_double(1), 0, 1, out)):
+    for call in (
+        lambda: library.vme_binary(context.handle, 0, NUMBER[a.dtype], tensor(a), tensor(a), out),
+        lambda: library.vme_unary(context.handle, 0, NUMBER[a.dtype], tensor(a), out),
+        lambda: library.vme_arange(context.handle, ctypes.c_double(0), ctypes.c_double(1), 0, 1, out),
+    ):
         with pytest.raises(EngineError, match="read-only") as caught:
             check(call())
         assert caught.value.status == Status.READ_ONLY
@@ -324,8 +455,12 @@ def test_shapes_that_do_not_fit(context):
 def test_stops(backend, context, size):
     a = np.ones(size, "float64")
     context.stop()
-    for call in (lambda: binary(context, "power", a, a), lambda: unary(context, "exp", a), lambda: binary(context, "add", a, a),
-                 lambda: binary(context, "add", a, a.astype("float32"))):
+    for call in (
+        lambda: binary(context, "power", a, a),
+        lambda: unary(context, "exp", a),
+        lambda: binary(context, "add", a, a),
+        lambda: binary(context, "add", a, a.astype("float32")),
+    ):
         with pytest.raises(EngineError) as caught:
             call()
         assert caught.value.status == Status.STOPPED
@@ -336,7 +471,7 @@ def test_stops(backend, context, size):
 def test_refused_memory(backend):
     context = Context(refuse=0)
     a = np.arange(20.0)
-    with pytest.raises(EngineError) as caught:          # an overlap needs a copy
+    with pytest.raises(EngineError) as caught:  # an overlap needs a copy
         binary(context, "add", a[:10], a[:10], out=a[1:11])
     assert caught.value.status == Status.NO_MEMORY
     assert context.charged == 0 and (a == np.arange(20.0)).all()
@@ -344,23 +479,26 @@ def test_refused_memory(backend):
 
 
 def test_long_runs_from_any_place(backend, context):
-    """The first elements are done apart, up to where lines begin: nothing is left out, done twice, or written beyond the end."""
+    """The first elements are done apart, up to where lines begin: nothing is left out, done twice, or written beyond
+    the end."""
     a, b = np.arange(40_100.0), np.arange(40_100.0)[::-1].copy()
     for first, second, third in ((0, 0, 0), (1, 1, 0), (2, 2, 2), (3, 5, 1), (0, 0, 7), (4, 0, 4), (7, 6, 5)):
         for n in (4096, 40_000):
-            x, y, out = a[first:first + n], b[second:second + n], np.full(40_100, -1.0)
-            binary(context, "subtract", x, y, out[third:third + n])
-            np.testing.assert_array_equal(out[third:third + n], x - y)
-            binary(context, "add", out[third:third + n], y, out[third:third + n])
-            np.testing.assert_array_equal(out[third:third + n], x)
+            x, y, out = a[first : first + n], b[second : second + n], np.full(40_100, -1.0)
+            binary(context, "subtract", x, y, out[third : third + n])
+            np.testing.assert_array_equal(out[third : third + n], x - y)
+            binary(context, "add", out[third : third + n], y, out[third : third + n])
+            np.testing.assert_array_equal(out[third : third + n], x)
             truth = np.full(40_100, 7, dtype="uint8").view(bool)
-            binary(context, "less", x, y, truth[third:third + n])
-            np.testing.assert_array_equal(truth[third:third + n], x < y)
+            binary(context, "less", x, y, truth[third : third + n])
+            np.testing.assert_array_equal(truth[third : third + n], x < y)
             for written in (out, truth.view("uint8")):
-                assert len(set(written[:third]) | set(written[third + n:])) == 1
-            unary(context, "negative", x, out[third:third + n])
-            np.testing.assert_array_equal(out[third:third + n], -x)
-    wide = np.frombuffer(bytes(3) + a.tobytes(), dtype="uint8")[3:].view("float64")     # no element begins at a multiple of its size
+                assert len(set(written[:third]) | set(written[third + n :])) == 1
+            unary(context, "negative", x, out[third : third + n])
+            np.testing.assert_array_equal(out[third : third + n], -x)
+    wide = np.frombuffer(bytes(3) + a.tobytes(), dtype="uint8")[3:].view(
+        "float64"
+    )  # no element begins at a multiple of its size
     np.testing.assert_array_equal(unary(context, "negative", wide), -a)
 
 

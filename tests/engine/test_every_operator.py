@@ -1,4 +1,5 @@
-"""No operator of the engine's headers is missing in the tests that call them all from C: whoever adds one is told where it belongs."""
+"""No operator of the engine's headers is missing in the tests that call them all from C: whoever adds one is told where
+it belongs."""
 
 import importlib
 import re
@@ -14,27 +15,55 @@ OPERATOR = re.compile(r"^VME_API vme_status (vme_\w+)\(vme_context \*context,([^
 
 def operators():
     """Functions of a context and tensors."""
-    found = {name for header in (ROOT / "engine" / "include").glob("vme*.h") for name, parameters in OPERATOR.findall(header.read_text())
-             if "vme_tensor" in parameters or "vme_region" in parameters}
+    found = {
+        name
+        for header in (ROOT / "engine" / "include").glob("vme*.h")
+        for name, parameters in OPERATOR.findall(header.read_text())
+        if "vme_tensor" in parameters or "vme_region" in parameters
+    }
     assert len(found) > 25
     return found
 
 
-RUNS = {"vme_session_new", "vme_session_run"}       # all operators of models are within
+RUNS = {"vme_session_new", "vme_session_run"}  # all operators of models are within
 
 
-@pytest.mark.parametrize(("path", "wanted"), [
-    ("tests/native/engine/test_fuzz.c", operators()), ("tests/native/engine/test_polls.c", operators() | RUNS), ("tests/engine/stack.c", operators() | RUNS),
-    ("tests/native/engine/test_model.c", RUNS)], ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("tests/native/engine/test_fuzz.c", operators()),
+        ("tests/native/engine/test_polls.c", operators() | RUNS),
+        ("tests/engine/stack.c", operators() | RUNS),
+        ("tests/native/engine/test_model.c", RUNS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_every_operator_is_called(path, wanted):
     text = re.sub(r"/\*.*?\*/", "", (ROOT / path).read_text(), flags=re.DOTALL)
     called = set(re.findall(r"\b(vme_\w+)\b", text))
     assert sorted(wanted - called) == []
 
 
-# Where the values that operators give are held against NumPy's. Files of whole programs, models and linear algebra choose what they repeat.
-OF_VALUES = ("array_expressions", "arrays_against_numpy", "bits", "copy", "elementwise", "fft", "index", "matmul", "padding", "random", "random_generator",
-             "reduce", "scan", "sort", "tables", "transform")
+# Where the values that operators give are held against NumPy's. Files of whole programs, models and linear algebra
+# choose what they repeat.
+OF_VALUES = (
+    "array_expressions",
+    "arrays_against_numpy",
+    "bits",
+    "copy",
+    "elementwise",
+    "fft",
+    "index",
+    "matmul",
+    "padding",
+    "random",
+    "random_generator",
+    "reduce",
+    "scan",
+    "sort",
+    "tables",
+    "transform",
+)
 
 
 @pytest.mark.parametrize("name", OF_VALUES)

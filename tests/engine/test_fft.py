@@ -1,4 +1,5 @@
-"""`vmhost.engine.numpy.fft` against NumPy's: every function, length, axis, norm and precision; plans that are kept; in a sealed VM."""
+"""`vmhost.engine.numpy.fft` against NumPy's: every function, length, axis, norm and precision; plans that are kept; in
+a sealed VM."""
 
 import numpy
 import pytest
@@ -9,7 +10,7 @@ import vmhost
 import vmhost.engine.numpy as np
 from tests.hosts import bundle
 
-pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
 
 NORMS = [None, "backward", "ortho", "forward"]
 COMPLEX, REAL = ["fft", "ifft"], ["rfft", "ihfft"]
@@ -30,9 +31,15 @@ def same(got, wanted):
 
 
 @settings(max_examples=200, deadline=None)
-@given(shape=st.lists(st.integers(1, 12), min_size=1, max_size=3), seed=st.integers(0, 2**32 - 1), norm=st.sampled_from(NORMS),
-       n=st.one_of(st.none(), st.integers(1, 30)), name=st.sampled_from(COMPLEX + REAL + ["irfft", "hfft"]),
-       dtype=st.sampled_from(["float32", "float64", "int32", "bool", "complex64", "complex128"]), data=st.data())
+@given(
+    shape=st.lists(st.integers(1, 12), min_size=1, max_size=3),
+    seed=st.integers(0, 2**32 - 1),
+    norm=st.sampled_from(NORMS),
+    n=st.one_of(st.none(), st.integers(1, 30)),
+    name=st.sampled_from(COMPLEX + REAL + ["irfft", "hfft"]),
+    dtype=st.sampled_from(["float32", "float64", "int32", "bool", "complex64", "complex128"]),
+    data=st.data(),
+)
 def test_one_axis(shape, seed, norm, n, name, dtype, data):
     if name in REAL and dtype.startswith("complex"):
         dtype = "float64"
@@ -43,7 +50,10 @@ def test_one_axis(shape, seed, norm, n, name, dtype, data):
     same(getattr(np.fft, name)(np.asarray(a), n, axis, norm), getattr(numpy.fft, name)(a, n, axis, norm))
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 7, 11, 13, 16, 49, 53, 64, 97, 120, 127, 211, 1000, 1024, 1009, 2187, 4099, 16384, 20000, 32771])
+@pytest.mark.parametrize(
+    "length",
+    [1, 2, 3, 4, 5, 7, 11, 13, 16, 49, 53, 64, 97, 120, 127, 211, 1000, 1024, 1009, 2187, 4099, 16384, 20000, 32771],
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_kind_of_length(length, dtype):
     a = numbers(length, length, dtype)
@@ -55,8 +65,13 @@ def test_every_kind_of_length(length, dtype):
 
 
 @settings(max_examples=100, deadline=None)
-@given(shape=st.lists(st.integers(2, 7), min_size=2, max_size=4), seed=st.integers(0, 2**32 - 1), norm=st.sampled_from(NORMS),
-       name=st.sampled_from(["fft2", "ifft2", "rfft2", "irfft2", "fftn", "ifftn", "rfftn", "irfftn"]), data=st.data())
+@given(
+    shape=st.lists(st.integers(2, 7), min_size=2, max_size=4),
+    seed=st.integers(0, 2**32 - 1),
+    norm=st.sampled_from(NORMS),
+    name=st.sampled_from(["fft2", "ifft2", "rfft2", "irfft2", "fftn", "ifftn", "rfftn", "irfftn"]),
+    data=st.data(),
+)
 def test_several_axes(shape, seed, norm, name, data):
     axes = data.draw(st.permutations(range(len(shape))).map(lambda order: tuple(order[:2])))
     s = data.draw(st.one_of(st.none(), st.tuples(st.integers(2, 9), st.integers(2, 9))))
@@ -83,7 +98,9 @@ def test_frequencies_and_shifts():
     for n in (1, 2, 5, 8):
         same(np.fft.fftfreq(n, 0.1), numpy.fft.fftfreq(n, 0.1))
         same(np.fft.rfftfreq(n, 0.1), numpy.fft.rfftfreq(n, 0.1))
-        same(np.fft.fftfreq(n, dtype="float32"), numpy.fft.fftfreq(n).astype("float32"))        # the standard's dtype, which NumPy lacks
+        same(
+            np.fft.fftfreq(n, dtype="float32"), numpy.fft.fftfreq(n).astype("float32")
+        )  # the standard's dtype, which NumPy lacks
         same(np.fft.rfftfreq(n, dtype=np.float64), numpy.fft.rfftfreq(n))
         a = numpy.arange(float(n * 3)).reshape(n, 3)
         for axes in (None, 0, (1, 0)):
@@ -98,9 +115,17 @@ def test_frequencies_are_real():
                 make(4, dtype=dtype)
 
 
-@pytest.mark.parametrize("wrong", [lambda m: m.fft.fft(m.ones(3), 0), lambda m: m.fft.fft(m.ones(3), norm="all"), lambda m: m.fft.fft(m.ones(3), axis=2),
-                                   lambda m: m.fft.irfft(m.ones(1)), lambda m: m.fft.fftn(m.ones((2, 2)), s=(1,), axes=(0, 1)),
-                                   lambda m: m.fft.rfft(m.ones(3, dtype="complex128"))])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda m: m.fft.fft(m.ones(3), 0),
+        lambda m: m.fft.fft(m.ones(3), norm="all"),
+        lambda m: m.fft.fft(m.ones(3), axis=2),
+        lambda m: m.fft.irfft(m.ones(1)),
+        lambda m: m.fft.fftn(m.ones((2, 2)), s=(1,), axes=(0, 1)),
+        lambda m: m.fft.rfft(m.ones(3, dtype="complex128")),
+    ],
+)
 def test_errors(wrong):
     for module in (np, numpy):
         with pytest.raises((ValueError, TypeError, IndexError)):
@@ -114,12 +139,17 @@ def test_more_lengths_than_plans_are_kept():
 
 def test_in_a_sealed_vm():
     with vmhost.Host(allow_unsigned=True) as host:
-        task = host.load(bundle("""
+        task = host.load(
+            bundle(
+                """
             import vmhost.engine.numpy as np
 
             def run(a):
                 return [np.fft.fft(a), np.fft.rfft2(np.ones((4, 6))), np.fft.irfft(np.fft.rfft(np.arange(100001.0)), 100001)]
-        """, name="fft"))
+        """,
+                name="fft",
+            )
+        )
         a = numbers(2, (3, 50), "complex64")
         transformed, constant, back = task(a)
     same(transformed, numpy.fft.fft(a))

@@ -1,4 +1,5 @@
-"""Arrays in npy and npz files: NumPy reads what we write and the other way round; pickles are refused; from a task's bundle."""
+"""Arrays in npy and npz files: NumPy reads what we write and the other way round; pickles are refused; from a task's
+bundle."""
 
 import io
 import pickle
@@ -11,7 +12,22 @@ import vmhost
 import vmhost.engine.numpy as np
 from tests.hosts import bundle
 
-DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64", "complex64", "complex128"]
+DTYPES = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
 SHAPES = [(), (0,), (5,), (2, 3), (2, 0, 3), (2, 3, 4)]
 
 
@@ -86,18 +102,34 @@ def header(shape, descr="<f8"):
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
-@pytest.mark.parametrize(("data", "why"), [
-    (saved(numpy.array([{}], dtype=object), allow_pickle=True), "never"), (pickle.dumps([1]), "pickle"), (b"hello there", "no npy or npz"),
-    (saved(numpy.ones(4))[:-3], "EOF"), (saved(numpy.ones(4))[:20], "EOF"), (saved(numpy.array(["a"])), "absent"),
-    (saved(numpy.zeros(2, "i4,f8")), "structured"), (b"\x93NUMPY\x09\x00" + bytes(100), "version"),
-    (saved(numpy.ones(4)).replace(b"'shape': (4,)", b"'shape': (-4)"), "Header|shape"),
-    (saved(numpy.ones(4)).replace(b"'shape'", b"'forms'"), "Header"), (saved(numpy.ones(4)).replace(b"(4,)", b"(9,)"), "EOF"),
-    (saved(numpy.ones(4)).replace(b"False", b"f()  "), "Header"), (saved(numpy.ones(4))[:5], "expected 8 bytes got 5"),
-    (header("(4611686018427387904, 4)"), "larger than any memory"), (header("(99999999999999999999999999,)"), "larger than any memory"),
-    (header("(2**9,)"), "Header"), (header("(True,)"), "shape is not valid"), (header("(-1,)"), "Header"), (header("3"), "shape is not valid"),
-    (header("(" + "1," * 70 + ")") + bytes(8), "maximum supported dimension"), (header("(" * 3000), "Header"), (header("{'a':" * 1500), "Header"),
-    (header("(2,)") + bytes(9), "expected 16 bytes got 9"),
-])
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (saved(numpy.array([{}], dtype=object), allow_pickle=True), "never"),
+        (pickle.dumps([1]), "pickle"),
+        (b"hello there", "no npy or npz"),
+        (saved(numpy.ones(4))[:-3], "EOF"),
+        (saved(numpy.ones(4))[:20], "EOF"),
+        (saved(numpy.array(["a"])), "absent"),
+        (saved(numpy.zeros(2, "i4,f8")), "structured"),
+        (b"\x93NUMPY\x09\x00" + bytes(100), "version"),
+        (saved(numpy.ones(4)).replace(b"'shape': (4,)", b"'shape': (-4)"), "Header|shape"),
+        (saved(numpy.ones(4)).replace(b"'shape'", b"'forms'"), "Header"),
+        (saved(numpy.ones(4)).replace(b"(4,)", b"(9,)"), "EOF"),
+        (saved(numpy.ones(4)).replace(b"False", b"f()  "), "Header"),
+        (saved(numpy.ones(4))[:5], "expected 8 bytes got 5"),
+        (header("(4611686018427387904, 4)"), "larger than any memory"),
+        (header("(99999999999999999999999999,)"), "larger than any memory"),
+        (header("(2**9,)"), "Header"),
+        (header("(True,)"), "shape is not valid"),
+        (header("(-1,)"), "Header"),
+        (header("3"), "shape is not valid"),
+        (header("(" + "1," * 70 + ")") + bytes(8), "maximum supported dimension"),
+        (header("(" * 3000), "Header"),
+        (header("{'a':" * 1500), "Header"),
+        (header("(2,)") + bytes(9), "expected 16 bytes got 9"),
+    ],
+)
 def test_what_is_refused(data, why):
     with pytest.raises(ValueError, match=why):
         np.load(io.BytesIO(data))
@@ -128,7 +160,7 @@ def test_an_archive_that_says_more_than_it_holds():
         def run(data):
             return len(np.load(io.BytesIO(data))["b"])
     """
-    with vmhost.Host(allow_unsigned=True) as host:      # what it unpacks to counts
+    with vmhost.Host(allow_unsigned=True) as host:  # what it unpacks to counts
         with pytest.raises(vmhost.MemoryLimitError):
             host.load(bundle(source, limits={"memory": "8 MiB"}))(archive.getvalue())
 
@@ -142,7 +174,9 @@ def test_from_a_bundle_in_a_sealed_vm(tmp_path):
     archive = io.BytesIO()
     numpy.savez_compressed(archive, weights=numpy.arange(4.0))
     with vmhost.Host(allow_unsigned=True) as host:
-        task = host.load(bundle("""
+        task = host.load(
+            bundle(
+                """
             import io
             import vmhost.engine.numpy as np
 
@@ -153,5 +187,8 @@ def test_from_a_bundle_in_a_sealed_vm(tmp_path):
                 np.save(file, weights * 2)
                 file.seek(0)
                 return np.load(file)
-        """, name="files"))
+        """,
+                name="files",
+            )
+        )
         same(task(archive.getvalue()), numpy.arange(4.0) * 2)

@@ -1,4 +1,5 @@
-"""Foreign memory that lies about itself, through DLPack and the buffer protocol: a clear error, as NumPy words it, and no crash."""
+"""Foreign memory that lies about itself, through DLPack and the buffer protocol: a clear error, as NumPy words it, and
+no crash."""
 
 import ctypes
 import gc
@@ -8,7 +9,7 @@ import pytest
 
 import vmhost.engine.numpy as np
 
-VERSIONED, PLAIN = ctypes.c_char_p(b"dltensor_versioned"), ctypes.c_char_p(b"dltensor")      # outlive their capsules
+VERSIONED, PLAIN = ctypes.c_char_p(b"dltensor_versioned"), ctypes.c_char_p(b"dltensor")  # outlive their capsules
 READ_ONLY = 1
 DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 capsule_new = ctypes.pythonapi.PyCapsule_New
@@ -16,9 +17,18 @@ capsule_new.restype, capsule_new.argtypes = ctypes.py_object, [ctypes.c_void_p, 
 
 
 class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
-                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
 
 
 class Plain(ctypes.Structure):
@@ -26,23 +36,51 @@ class Plain(ctypes.Structure):
 
 
 class Versioned(ctypes.Structure):
-    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("manager", ctypes.c_void_p), ("deleter", DELETER),
-                ("flags", ctypes.c_uint64), ("tensor", Tensor)]
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager", ctypes.c_void_p),
+        ("deleter", DELETER),
+        ("flags", ctypes.c_uint64),
+        ("tensor", Tensor),
+    ]
 
 
 class Producer:
     """Eight float64, 0 to 7, and what a test says otherwise. `deleted` counts the consumer's calls of the deleter."""
 
-    def __init__(self, shape=(8,), strides=None, ndim=None, data=True, offset=0, dtype=(2, 64, 1), device=(1, 0), says=(1, 0), major=1,
-                 flags=0, deleter=True, versioned=True):
+    def __init__(
+        self,
+        shape=(8,),
+        strides=None,
+        ndim=None,
+        data=True,
+        offset=0,
+        dtype=(2, 64, 1),
+        device=(1, 0),
+        says=(1, 0),
+        major=1,
+        flags=0,
+        deleter=True,
+        versioned=True,
+    ):
         self.numbers = (ctypes.c_double * 8)(*range(8))
         self.deleted, self.says = 0, says
         self.deleter = DELETER(self._delete) if deleter else DELETER()
         self.shape = None if shape is None else (ctypes.c_int64 * 100)(*shape)
         self.strides = None if strides is None else (ctypes.c_int64 * 100)(*strides)
-        tensor = Tensor(ctypes.addressof(self.numbers) if data is True else data, *device, len(shape or ()) if ndim is None else ndim, *dtype,
-                        self.shape, self.strides, offset)
-        self.managed = Versioned(major, 0, None, self.deleter, flags, tensor) if versioned else Plain(tensor, None, self.deleter)
+        tensor = Tensor(
+            ctypes.addressof(self.numbers) if data is True else data,
+            *device,
+            len(shape or ()) if ndim is None else ndim,
+            *dtype,
+            self.shape,
+            self.strides,
+            offset,
+        )
+        self.managed = (
+            Versioned(major, 0, None, self.deleter, flags, tensor) if versioned else Plain(tensor, None, self.deleter)
+        )
         self.capsule = capsule_new(ctypes.addressof(self.managed), VERSIONED if versioned else PLAIN, None)
 
     def _delete(self, managed):
@@ -56,8 +94,8 @@ class Producer:
         return self.capsule
 
 
-FAR = 2 ** 62
-REFUSED = {     # what is wrong: the error and its words
+FAR = 2**62
+REFUSED = {  # what is wrong: the error and its words
     "another version": (dict(major=2), BufferError, "exported DLPack major version is too high to be imported: 2"),
     "another device": (dict(device=(2, 0)), BufferError, "Unsupported device in DLTensor"),
     "says another device": (dict(says=(2, 0)), BufferError, "Unsupported device in DLTensor"),
@@ -69,16 +107,28 @@ REFUSED = {     # what is wrong: the error and its words
     "bits": (dict(dtype=(2, 128, 1)), BufferError, "Unsupported dtype in DLTensor: code 2 of 128 bits"),
     "odd bits": (dict(dtype=(0, 7, 1)), BufferError, "Unsupported dtype in DLTensor: code 0 of 7 bits"),
     "a kind of number": (dict(dtype=(4, 16, 1)), BufferError, "Unsupported dtype in DLTensor: code 4"),
-    "too many dimensions": (dict(shape=[1] * 65), BufferError, "maxdims of DLPack tensor is higher than the supported maxdims"),
-    "far too many dimensions": (dict(ndim=2 ** 31 - 1), BufferError, "maxdims of DLPack tensor is higher"),
-    "fewer than none": (dict(ndim=-1), ValueError, "maximum supported dimension for an ndarray is currently 64, found -1"),
+    "too many dimensions": (
+        dict(shape=[1] * 65),
+        BufferError,
+        "maxdims of DLPack tensor is higher than the supported maxdims",
+    ),
+    "far too many dimensions": (dict(ndim=2**31 - 1), BufferError, "maxdims of DLPack tensor is higher"),
+    "fewer than none": (
+        dict(ndim=-1),
+        ValueError,
+        "maximum supported dimension for an ndarray is currently 64, found -1",
+    ),
     "no shape": (dict(shape=None, ndim=1), BufferError, "has 1 dimensions and no shape"),
     "a negative size": (dict(shape=[-1]), ValueError, "negative dimensions are not allowed"),
     "a size beyond memory": (dict(shape=[FAR, 4]), ValueError, "array is too big"),
     "strides beyond memory": (dict(shape=[3], strides=[FAR]), BufferError, "strides reach beyond what memory can hold"),
-    "strides beyond memory together": (dict(shape=[3, 3], strides=[FAR // 16, FAR // 16]), BufferError, "strides reach beyond"),
+    "strides beyond memory together": (
+        dict(shape=[3, 3], strides=[FAR // 16, FAR // 16]),
+        BufferError,
+        "strides reach beyond",
+    ),
     "strides below address 0": (dict(shape=[2], strides=[-FAR // 8]), BufferError, "cannot lie at address"),
-    "an offset beyond addresses": (dict(offset=2 ** 64 - 8), BufferError, "cannot lie at address"),
+    "an offset beyond addresses": (dict(offset=2**64 - 8), BufferError, "cannot lie at address"),
     "no data": (dict(data=None), BufferError, "cannot lie at address"),
 }
 
@@ -93,7 +143,7 @@ def test_dlpack_refuses(wrong, versioned):
     with pytest.raises(error, match=words):
         np.from_dlpack(producer)
     gc.collect()
-    assert producer.deleted == 0        # what was not taken over is its producer's still
+    assert producer.deleted == 0  # what was not taken over is its producer's still
 
 
 def test_dlpack_of_anything_else():
@@ -101,7 +151,11 @@ def test_dlpack_of_anything_else():
         def __dlpack__(self, **options):
             return self.given
 
-    for given, words in ((5, "invalid PyCapsule object"), (None, "invalid PyCapsule object"), (capsule_new(1, b"other", None), "incorrect name")):
+    for given, words in (
+        (5, "invalid PyCapsule object"),
+        (None, "invalid PyCapsule object"),
+        (capsule_new(1, b"other", None), "incorrect name"),
+    ):
         odd = Odd()
         odd.given = given
         with pytest.raises(ValueError, match=words):
@@ -140,7 +194,11 @@ def test_dlpack_with_strides_and_offsets():
 
 
 def test_dlpack_says_what_may_be_written():
-    for producer, writable in ((Producer(flags=READ_ONLY), False), (Producer(), True), (Producer(versioned=False), False)):
+    for producer, writable in (
+        (Producer(flags=READ_ONLY), False),
+        (Producer(), True),
+        (Producer(versioned=False), False),
+    ):
         ours = np.from_dlpack(producer)
         assert ours.flags.writeable == writable
         if writable:
@@ -157,15 +215,24 @@ def test_dlpack_says_what_may_be_written():
 
 # ---- the buffer protocol
 class Buffer(ctypes.Structure):
-    _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.c_void_p), ("len", ctypes.c_ssize_t), ("itemsize", ctypes.c_ssize_t),
-                ("readonly", ctypes.c_int), ("ndim", ctypes.c_int), ("format", ctypes.c_char_p), ("shape", ctypes.POINTER(ctypes.c_ssize_t)),
-                ("strides", ctypes.POINTER(ctypes.c_ssize_t)), ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)),
-                ("internal", ctypes.c_void_p)]
+    _fields_ = [
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("strides", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("internal", ctypes.c_void_p),
+    ]
 
 
 GET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Buffer), ctypes.c_int)
 numbers = (ctypes.c_double * 8)(*range(8))
-told = {}               # the fields of the next buffer
+told = {}  # the fields of the next buffer
 kept = []
 
 
@@ -175,7 +242,17 @@ def sizes(values):
 
 @GET
 def get_buffer(exporter, view, flags):
-    fields = dict(buf=ctypes.addressof(numbers), len=64, itemsize=8, readonly=0, ndim=1, format=b"d", shape=(8,), strides=(8,), suboffsets=None)
+    fields = dict(
+        buf=ctypes.addressof(numbers),
+        len=64,
+        itemsize=8,
+        readonly=0,
+        ndim=1,
+        format=b"d",
+        shape=(8,),
+        strides=(8,),
+        suboffsets=None,
+    )
     fields.update(told)
     for name in ("shape", "strides", "suboffsets"):
         fields[name] = sizes(fields[name])
@@ -192,14 +269,22 @@ class Slot(ctypes.Structure):
 
 
 class Spec(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("basicsize", ctypes.c_int), ("itemsize", ctypes.c_int), ("flags", ctypes.c_uint),
-                ("slots", ctypes.POINTER(Slot))]
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("basicsize", ctypes.c_int),
+        ("itemsize", ctypes.c_int),
+        ("flags", ctypes.c_uint),
+        ("slots", ctypes.POINTER(Slot)),
+    ]
 
 
-BF_GETBUFFER = 1        # typeslots.h
+BF_GETBUFFER = 1  # typeslots.h
 slots = (Slot * 2)((BF_GETBUFFER, ctypes.cast(get_buffer, ctypes.c_void_p)), (0, None))
 spec = Spec(b"hostile.Exporter", object.__basicsize__, 0, 0, slots)
-ctypes.pythonapi.PyType_FromSpec.restype, ctypes.pythonapi.PyType_FromSpec.argtypes = ctypes.py_object, [ctypes.POINTER(Spec)]
+ctypes.pythonapi.PyType_FromSpec.restype, ctypes.pythonapi.PyType_FromSpec.argtypes = (
+    ctypes.py_object,
+    [ctypes.POINTER(Spec)],
+)
 Exporter = ctypes.pythonapi.PyType_FromSpec(ctypes.byref(spec))
 
 
@@ -215,8 +300,12 @@ def told_to():
 
 def test_an_honest_buffer(told_to):
     assert np.asarray(told_to()).tolist() == list(range(8))
-    assert np.asarray(told_to(buf=ctypes.addressof(numbers) + 56, shape=(2, 4), ndim=2, strides=(-32, -8))).tolist() == [[7, 6, 5, 4], [3, 2, 1, 0]]
-    assert np.asarray(told_to(buf=ctypes.addressof(numbers), shape=None, strides=None, ndim=1)).tolist() == list(range(8))
+    assert np.asarray(
+        told_to(buf=ctypes.addressof(numbers) + 56, shape=(2, 4), ndim=2, strides=(-32, -8))
+    ).tolist() == [[7, 6, 5, 4], [3, 2, 1, 0]]
+    assert np.asarray(told_to(buf=ctypes.addressof(numbers), shape=None, strides=None, ndim=1)).tolist() == list(
+        range(8)
+    )
     assert np.asarray(told_to(shape=None, ndim=0, len=8)).tolist() == 0
 
 
@@ -228,8 +317,16 @@ BUFFERS = {
     "an item of another size": (dict(itemsize=4), ValueError, "does not lie as an array can"),
     "an item of size 0": (dict(itemsize=0), ValueError, "does not lie as an array can"),
     "suboffsets": (dict(suboffsets=(0,)), ValueError, "does not lie as an array can"),
-    "too many dimensions": (dict(ndim=65, shape=(1,) * 65, strides=(8,) * 65, len=8), ValueError, "does not lie as an array can"),
-    "fewer than none": (dict(ndim=-1), ValueError, "maximum supported dimension for an ndarray is currently 64, found -1"),
+    "too many dimensions": (
+        dict(ndim=65, shape=(1,) * 65, strides=(8,) * 65, len=8),
+        ValueError,
+        "does not lie as an array can",
+    ),
+    "fewer than none": (
+        dict(ndim=-1),
+        ValueError,
+        "maximum supported dimension for an ndarray is currently 64, found -1",
+    ),
     "dimensions without shape": (dict(ndim=2, shape=None, strides=None, len=63), ValueError, "has 63 bytes at"),
     "a negative size": (dict(shape=(-8,)), ValueError, "negative dimensions are not allowed"),
     "a size beyond memory": (dict(ndim=2, shape=(FAR, 4), strides=(8, 8)), ValueError, "array is too big"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.engine.arrays import arrays, shapes, stretched, values
 from tests.engine.library import DTYPES, Context, EngineError, Status, check, library, tensor, tensors
 
-pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
 
 RELAXED = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -25,8 +25,11 @@ def gather(context, array, first, indices, out):
 
 
 def scatter(context, values_, first, indices, target, add=False):
-    check(library.vme_scatter(context.handle, tensor(values_), first, len(indices), tensors(indices), ctypes.c_bool(add),
-                              tensor(target)))
+    check(
+        library.vme_scatter(
+            context.handle, tensor(values_), first, len(indices), tensors(indices), ctypes.c_bool(add), tensor(target)
+        )
+    )
 
 
 def nonzero(context, mask):
@@ -40,7 +43,9 @@ def nonzero(context, mask):
 @st.composite
 def places(draw, dtypes):
     """An array, where its indexed dimensions begin, and index tensors for them."""
-    array = draw(arrays(dtypes, shape=draw(shapes(least_rank=1, most_rank=4, most=5).filter(lambda shape: 0 not in shape))))
+    array = draw(
+        arrays(dtypes, shape=draw(shapes(least_rank=1, most_rank=4, most=5).filter(lambda shape: 0 not in shape)))
+    )
     first = draw(st.integers(0, array.ndim - 1))
     count = draw(st.integers(1, array.ndim - first))
     shape = draw(shapes(most_rank=3, most=4))
@@ -86,14 +91,16 @@ def test_large(backend, context):
     np.testing.assert_array_equal(gather(context, flat, 0, [index], np.zeros(200_000)), flat[index])
 
 
-@pytest.mark.parametrize("index", [5, -6, 2**62, -2**63])
+@pytest.mark.parametrize("index", [5, -6, 2**62, -(2**63)])
 def test_out_of_bounds(backend, context, index):
     array = np.zeros((2, 5))
     indices = [np.array([0, index])]
     with pytest.raises(IndexError) as theirs:
         array[:, indices[0]]
-    for call in (lambda: gather(context, array, 1, indices, np.zeros((2, 2))),
-                 lambda: scatter(context, np.ones((2, 2)), 1, indices, array)):
+    for call in (
+        lambda: gather(context, array, 1, indices, np.zeros((2, 2))),
+        lambda: scatter(context, np.ones((2, 2)), 1, indices, array),
+    ):
         with pytest.raises(EngineError) as caught:
             call()
         assert caught.value.status is Status.BAD_INDEX
@@ -105,7 +112,7 @@ def test_over_itself(backend, context):
     array = np.arange(10)
     gather(context, array, 0, [array[::-1]], array)
     assert array.tolist() == list(range(9, -1, -1))
-    scatter(context, array, 0, [array], array)          # array[v] = v
+    scatter(context, array, 0, [array], array)  # array[v] = v
     assert array.tolist() == list(range(10))
 
 
@@ -126,9 +133,11 @@ def test_sparse_mask(backend, context):
 def test_without_memory():
     context = Context(refuse=0)
     array, square = np.arange(10.0), np.zeros((3, 3))
-    for call in (lambda: gather(context, square, 0, [np.arange(3)], np.zeros((3, 3))),
-                 lambda: scatter(context, np.zeros(3), 0, [np.arange(3)], array),
-                 lambda: scatter(context, array[:3], 0, [np.arange(3)], array)):
+    for call in (
+        lambda: gather(context, square, 0, [np.arange(3)], np.zeros((3, 3))),
+        lambda: scatter(context, np.zeros(3), 0, [np.arange(3)], array),
+        lambda: scatter(context, array[:3], 0, [np.arange(3)], array),
+    ):
         with pytest.raises(EngineError) as caught:
             call()
         assert caught.value.status is Status.NO_MEMORY
@@ -140,8 +149,10 @@ def test_without_memory():
 def test_stop():
     context = Context()
     context.stop()
-    for call in (lambda: gather(context, np.zeros(10), 0, [np.arange(3)], np.zeros(3)),
-                 lambda: scatter(context, np.zeros(3), 0, [np.arange(3)], np.zeros(10))):
+    for call in (
+        lambda: gather(context, np.zeros(10), 0, [np.arange(3)], np.zeros(3)),
+        lambda: scatter(context, np.zeros(3), 0, [np.arange(3)], np.zeros(10)),
+    ):
         with pytest.raises(EngineError) as caught:
             call()
         assert caught.value.status is Status.STOPPED
@@ -154,8 +165,10 @@ def test_single_elements_of_a_vector(backend, context, dtype):
     array, random = values(dtype, 3000, 1), np.random.default_rng(2)
     for source in (array, array[::-2]):
         indices = random.integers(-len(source), len(source), (70, 600))
-        np.testing.assert_array_equal(gather(context, source, 0, [indices], np.zeros(indices.shape, dtype)), source[indices])
-        for bad in (len(source), -len(source) - 1, 2**63 - 1, -2**63):
+        np.testing.assert_array_equal(
+            gather(context, source, 0, [indices], np.zeros(indices.shape, dtype)), source[indices]
+        )
+        for bad in (len(source), -len(source) - 1, 2**63 - 1, -(2**63)):
             indices[50, 3] = bad
             with pytest.raises(EngineError, match=f"index {bad} is out of bounds for axis 0 with size {len(source)}"):
                 gather(context, source, 0, [indices], np.zeros(indices.shape, dtype))
@@ -168,15 +181,17 @@ def test_single_elements_of_a_matrix(backend, context, dtype):
         rows, columns = (random.integers(-size, size, (70, 600)) for size in source.shape)
         target = np.zeros(rows.shape, dtype)
         np.testing.assert_array_equal(gather(context, source, 0, [rows, columns], target), source[rows, columns])
-        np.testing.assert_array_equal(gather(context, source, 0, [rows, columns[:1]], target), source[rows, columns[:1]])
+        np.testing.assert_array_equal(
+            gather(context, source, 0, [rows, columns[:1]], target), source[rows, columns[:1]]
+        )
         for axis, indices in enumerate((rows, columns)):
             size, kept = source.shape[axis], indices[50, 3]
-            for bad in (size, -size - 1, 2**63 - 1, -2**63):
+            for bad in (size, -size - 1, 2**63 - 1, -(2**63)):
                 indices[50, 3] = bad
                 with pytest.raises(EngineError, match=f"index {bad} is out of bounds for axis {axis} with size {size}"):
                     gather(context, source, 0, [rows, columns], target)
             indices[50, 3] = kept
-        rows[60, 0], columns[0, 0] = 99, 99         # NumPy tells of the first axis first
+        rows[60, 0], columns[0, 0] = 99, 99  # NumPy tells of the first axis first
         with pytest.raises(EngineError, match="index 99 is out of bounds for axis 0"):
             gather(context, source, 0, [rows, columns], target)
 

@@ -28,8 +28,13 @@ def test_we_read_and_write_numpys_memory():
 
 
 def test_operators_beside_numpys_are_ours():
-    for ours, theirs in ((np.arange(3.0), numpy.arange(3.0)), (np.arange(3.0), numpy.float64(2)), (np.arange(3.0)[2], numpy.arange(3.0)),
-                         (np.arange(3.0)[2], numpy.float64(2)), (np.arange(3)[2], numpy.int8(2))):
+    for ours, theirs in (
+        (np.arange(3.0), numpy.arange(3.0)),
+        (np.arange(3.0), numpy.float64(2)),
+        (np.arange(3.0)[2], numpy.arange(3.0)),
+        (np.arange(3.0)[2], numpy.float64(2)),
+        (np.arange(3)[2], numpy.int8(2)),
+    ):
         for result in (ours + theirs, theirs + ours, ours * theirs, theirs * ours, ours == theirs, theirs <= ours):
             assert isinstance(result, np.ndarray)
         assert numpy.asarray(theirs - ours).tolist() == (theirs - numpy.asarray(ours)).tolist()

@@ -1,4 +1,5 @@
-"""`vmhost.engine.numpy.linalg` against NumPy's: values, dtypes, errors; batches; without LAPACK; stopped in the middle."""
+"""`vmhost.engine.numpy.linalg` against NumPy's: values, dtypes, errors; batches; without LAPACK; stopped in the
+middle."""
 
 import subprocess
 import sys
@@ -34,7 +35,9 @@ def compare(got, wanted, dtype, signs=True):
 
 
 square = st.tuples(st.lists(st.integers(0, 3), max_size=2), st.integers(1, 7)).map(lambda x: (*x[0], x[1], x[1]))
-any_shape = st.tuples(st.lists(st.integers(0, 3), max_size=2), st.integers(1, 7), st.integers(1, 7)).map(lambda x: (*x[0], x[1], x[2]))
+any_shape = st.tuples(st.lists(st.integers(0, 3), max_size=2), st.integers(1, 7), st.integers(1, 7)).map(
+    lambda x: (*x[0], x[1], x[2])
+)
 seeds, dtypes = st.integers(0, 2**32 - 1), st.sampled_from(DTYPES[:4])
 
 
@@ -81,7 +84,11 @@ def test_any_matrices(shape, seed, dtype, mode):
 def test_equations(shape, seed, dtype, columns):
     a = (matrix(seed, shape, dtype) + 60 * numpy.eye(shape[-1])).astype(dtype)
     b = matrix(seed + 1, shape[-1:] if columns is None else (*shape[:-1], columns), "float64")
-    compare(np.linalg.solve(np.asarray(a), np.asarray(b)), numpy.linalg.solve(a, b), dtype if dtype == "complex64" else "float64")
+    compare(
+        np.linalg.solve(np.asarray(a), np.asarray(b)),
+        numpy.linalg.solve(a, b),
+        dtype if dtype == "complex64" else "float64",
+    )
 
 
 @pytest.mark.usefixtures("backend")
@@ -107,13 +114,22 @@ def test_large_matrices_go_to_lapack_and_agree_with_small_ones(name, size):
 def test_matrix_norms(order):
     a = matrix(4, (3, 4, 5), "float64")
     for keep in (False, True):
-        compare(np.linalg.norm(np.asarray(a), order, (0, 2), keep), numpy.linalg.norm(a, order, (0, 2), keep), "float64")
-    compare(np.linalg.matrix_norm(np.asarray(a), ord=order or "fro"), numpy.linalg.matrix_norm(a, ord=order or "fro"), "float64")
+        compare(
+            np.linalg.norm(np.asarray(a), order, (0, 2), keep), numpy.linalg.norm(a, order, (0, 2), keep), "float64"
+        )
+    compare(
+        np.linalg.matrix_norm(np.asarray(a), ord=order or "fro"),
+        numpy.linalg.matrix_norm(a, ord=order or "fro"),
+        "float64",
+    )
     if order not in ("fro", "nuc"):
         compare(np.linalg.norm(np.asarray(a[0]), order), numpy.linalg.norm(a[0], order), "float64")
         square = a[:, :, :4]
-        compare(np.linalg.cond(np.asarray(square[:, :4, :][:, :4]), order) if square.shape[1] == 4 else 0,
-                numpy.linalg.cond(square[:, :4], order) if square.shape[1] == 4 else 0, "float64")
+        compare(
+            np.linalg.cond(np.asarray(square[:, :4, :][:, :4]), order) if square.shape[1] == 4 else 0,
+            numpy.linalg.cond(square[:, :4], order) if square.shape[1] == 4 else 0,
+            "float64",
+        )
 
 
 @pytest.mark.usefixtures("backend")
@@ -143,16 +159,29 @@ def test_products_and_powers():
     compare(np.linalg.trace(f), numpy.linalg.trace(b), "float64")
     t = matrix(9, (2, 3, 6), "float64")
     compare(np.linalg.tensorinv(np.asarray(t)), numpy.linalg.tensorinv(t), "float64")
-    compare(np.linalg.tensorsolve(np.asarray(t), np.asarray(t[:, :, 0])), numpy.linalg.tensorsolve(t, t[:, :, 0]), "float64")
+    compare(
+        np.linalg.tensorsolve(np.asarray(t), np.asarray(t[:, :, 0])), numpy.linalg.tensorsolve(t, t[:, :, 0]), "float64"
+    )
 
 
-@pytest.mark.parametrize("wrong", [
-    lambda m: m.linalg.inv(m.zeros((3, 3))), lambda m: m.linalg.inv(m.zeros((70, 70))), lambda m: m.linalg.cholesky(-m.eye(3)),
-    lambda m: m.linalg.solve(m.eye(3), m.ones(4)), lambda m: m.linalg.solve(m.eye(3), m.ones((4, 1))), lambda m: m.linalg.inv(m.ones((2, 3))),
-    lambda m: m.linalg.eig(m.asarray([[float("nan"), 1], [1, 1]])), lambda m: m.linalg.det(m.asarray(3.0)),
-    lambda m: m.linalg.inv(m.ones((2, 2), dtype="float16")), lambda m: m.linalg.qr(m.eye(2), "fast"),
-    lambda m: m.linalg.lstsq(m.eye(2), m.ones(3)), lambda m: m.linalg.matrix_power(m.eye(2), 1.5), lambda m: m.linalg.svd(m.ones(3)),
-])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda m: m.linalg.inv(m.zeros((3, 3))),
+        lambda m: m.linalg.inv(m.zeros((70, 70))),
+        lambda m: m.linalg.cholesky(-m.eye(3)),
+        lambda m: m.linalg.solve(m.eye(3), m.ones(4)),
+        lambda m: m.linalg.solve(m.eye(3), m.ones((4, 1))),
+        lambda m: m.linalg.inv(m.ones((2, 3))),
+        lambda m: m.linalg.eig(m.asarray([[float("nan"), 1], [1, 1]])),
+        lambda m: m.linalg.det(m.asarray(3.0)),
+        lambda m: m.linalg.inv(m.ones((2, 2), dtype="float16")),
+        lambda m: m.linalg.qr(m.eye(2), "fast"),
+        lambda m: m.linalg.lstsq(m.eye(2), m.ones(3)),
+        lambda m: m.linalg.matrix_power(m.eye(2), 1.5),
+        lambda m: m.linalg.svd(m.ones(3)),
+    ],
+)
 def test_errors_are_numpys(wrong):
     said = []
     for module in (np, numpy):
@@ -196,7 +225,12 @@ def test_in_a_sealed_vm():
     a = matrix(10, (9, 9), "float64") + 9 * numpy.eye(9)
     with vmhost.Host(allow_unsigned=True) as host:
         got = host.load(bundle(TASK, name="linalg"))(a, entry="main:factors")
-    wanted = [numpy.linalg.solve(a, numpy.ones(9)), numpy.linalg.svd(a)[1], numpy.linalg.eigvals(a), numpy.linalg.qr(a)[1]]
+    wanted = [
+        numpy.linalg.solve(a, numpy.ones(9)),
+        numpy.linalg.svd(a)[1],
+        numpy.linalg.eigvals(a),
+        numpy.linalg.qr(a)[1],
+    ]
     for one, other in zip(got, wanted, strict=True):
         compare(one, other, "float64")
 
@@ -206,7 +240,7 @@ def test_a_stop_abandons_lapack():
     host = vmhost.Host(allow_unsigned=True)
     try:
         task = host.load(bundle(TASK, name="linalg-stop", limits={"memory": "1 GiB"}))
-        task(numpy.eye(3), entry="main:factors")    # a VM that has imported everything: the stop meets the factorization
+        task(numpy.eye(3), entry="main:factors")  # a VM that has imported everything: the stop meets the factorization
         with pytest.raises(vmhost.TimeLimitError):
             task(1200, entry="main:for_ever", timeout_s=0.2)
         assert task(numpy.eye(3), entry="main:factors") is not None
@@ -239,8 +273,11 @@ sys.exit(3)
 
 @pytest.mark.parametrize("size", [600, 3000], ids=["ends within a second", "does not"])
 def test_a_process_exits_while_lapack_works(size, tmp_path):
-    """OpenBLAS unmaps its buffers at exit; a factorization that went on died of it, in the time that the ends of libraries opened later take."""
+    """OpenBLAS unmaps its buffers at exit; a factorization that went on died of it, in the time that the ends of
+    libraries opened later take."""
     slow = tmp_path / "slow.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-xc", "-", "-o", str(slow)], input=SLOW_END, text=True, check=True)
-    done = subprocess.run([sys.executable, "-c", EXIT.replace("SIZE", str(size)), str(slow)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT.replace("SIZE", str(size)), str(slow)], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout, done.stderr) == (3, "leaves\n", "")

@@ -1,4 +1,5 @@
-"""vme_matmul against NumPy's matmul: every dtype, shapes on both sides of every block's edge, any strides, broadcast batches."""
+"""vme_matmul against NumPy's matmul: every dtype, shapes on both sides of every block's edge, any strides, broadcast
+batches."""
 
 import mmap
 import threading
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests.engine.arrays import stretched
 from tests.engine.library import DTYPES, Context, EngineError, Status, check, library, tensor
 
-pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
 
 RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -30,7 +31,7 @@ def values(dtype, shape, seed):
     dtype = np.dtype(dtype)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
-        return random.integers(limits.min, limits.max, shape, dtype=dtype, endpoint=True)     # wraps
+        return random.integers(limits.min, limits.max, shape, dtype=dtype, endpoint=True)  # wraps
     made = random.integers(-3, 4, shape)
     if dtype.kind == "b":
         return random.random(shape) < 0.2
@@ -52,7 +53,9 @@ def test_any_shapes_and_strides(backend, context, data):
     size = st.one_of(st.integers(0, 40), st.integers(60, 130))
     m, n, k = data.draw(size), data.draw(size), data.draw(size)
     lead = data.draw(st.lists(st.integers(0, 3), max_size=3))
-    leads = [[1 if data.draw(st.booleans()) else size for size in lead][data.draw(st.integers(0, len(lead))):] for _ in "ab"]
+    leads = [
+        [1 if data.draw(st.booleans()) else size for size in lead][data.draw(st.integers(0, len(lead))) :] for _ in "ab"
+    ]
     dtype, seed = data.draw(st.sampled_from(DTYPES)), data.draw(st.integers(0, 999))
     a, b = values(dtype, (*leads[0], m, k), seed), values(dtype, (*leads[1], k, n), seed + 1)
     out = np.zeros((*np.broadcast_shapes(*leads), m, n), dtype)
@@ -66,19 +69,38 @@ def test_any_shapes_and_strides(backend, context, data):
 
 
 @pytest.mark.parametrize("dtype", [str(dtype) for dtype in DTYPES])
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (14, 32, 5), (15, 33, 400), (29, 65, 769), (1, 100, 300), (100, 1, 300),
-                                           (3, 70, 500), (70, 3, 500), (130, 140, 150), (6, 16, 1), (5, 4, 0)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [
+        (1, 1, 1),
+        (14, 32, 5),
+        (15, 33, 400),
+        (29, 65, 769),
+        (1, 100, 300),
+        (100, 1, 300),
+        (3, 70, 500),
+        (70, 3, 500),
+        (130, 140, 150),
+        (6, 16, 1),
+        (5, 4, 0),
+    ],
+)
 def test_block_edges(backend, context, dtype, m, n, k):
     a, b = values(dtype, (m, k), 1), values(dtype, (k, n), 2)
     turned = a[::-1, ::-1]
-    products = {False: expected(a, b), True: expected(turned, b)}       # NumPy takes long; b turned as well makes these turned, as sums are exact
+    products = {
+        False: expected(a, b),
+        True: expected(turned, b),
+    }  # NumPy takes long; b turned as well makes these turned, as sums are exact
     for left in (a, np.asfortranarray(a), turned):
         for right in (b, np.asfortranarray(b)):
             np.testing.assert_array_equal(matmul(context, left, right), products[left is turned])
         np.testing.assert_array_equal(matmul(context, left, b[::-1, ::-1]), products[left is not turned][::-1, ::-1])
 
 
-@pytest.mark.parametrize(("dtype", "m"), [("float32", 16), ("float32", 31), ("float64", 2), ("float64", 5), ("float64", 17)])
+@pytest.mark.parametrize(
+    ("dtype", "m"), [("float32", 16), ("float32", 31), ("float64", 2), ("float64", 5), ("float64", 17)]
+)
 def test_few_rows_of_a_large_matrix(backend, context, dtype, m):
     """The second operand goes by in strips; 1031 and 1030 end in parts of them."""
     a, b = values(dtype, (2, m, 1031), 1), values(dtype, (2, 1031, 1030), 2)
@@ -157,8 +179,15 @@ def test_threads_do_not_change_results(backend, context):
     random = np.random.default_rng(10)
     most = library.vme_threads()
     try:
-        for m, n, k in [(300, 310, 800), (64, 64, 2048), (16, 700, 1000), (2, 5000, 300), (1, 3000, 3000), (3000, 1, 3000),
-                        (1, 1, 1_000_000)]:
+        for m, n, k in [
+            (300, 310, 800),
+            (64, 64, 2048),
+            (16, 700, 1000),
+            (2, 5000, 300),
+            (1, 3000, 3000),
+            (3000, 1, 3000),
+            (1, 1, 1_000_000),
+        ]:
             a, b = random.normal(size=(m, k)).astype("float32"), random.normal(size=(k, n)).astype("float32")
             results = []
             for threads in (1, most, most):
@@ -193,16 +222,27 @@ def test_every_refused_request(dtype, shape):
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "complex64"])
 def test_huge_strides(backend, context, dtype):
-    """Elements a mebibyte apart along either dimension, and matrices that are one element or one row again and again."""
+    """Elements a mebibyte apart along either dimension, and matrices that are one element or one row again and
+    again."""
     step = 1 << 20
-    with mmap.mmap(-1, 72 * step) as memory:    # nearly all of it is never touched
+    with mmap.mmap(-1, 72 * step) as memory:  # nearly all of it is never touched
         spread = np.ndarray((70,), dtype, memory, strides=(step,))
         spread[...] = values(dtype, (70,), 13)
-        for shape, strides in [((1, 70), (0, step)), ((70, 1), (step, 0)), ((3, 70), (0, step)), ((70, 80), (step, 0)),
-                               ((70, 80), (-step, 0))]:
+        for shape, strides in [
+            ((1, 70), (0, step)),
+            ((70, 1), (step, 0)),
+            ((3, 70), (0, step)),
+            ((70, 80), (step, 0)),
+            ((70, 80), (-step, 0)),
+        ]:
             first = 69 * step if strides[0] < 0 else 0
             a = np.ndarray(shape, dtype, memory, offset=first, strides=strides)
-            for left, right in [(a, values(dtype, (shape[1], 90), 14)), (values(dtype, (50, shape[0]), 15), a), (a, a.T), (a.T, a)]:
+            for left, right in [
+                (a, values(dtype, (shape[1], 90), 14)),
+                (values(dtype, (50, shape[0]), 15), a),
+                (a, a.T),
+                (a.T, a),
+            ]:
                 np.testing.assert_array_equal(matmul(context, left, right), expected(left.copy(), right.copy()))
             del a, left, right
         out = np.ndarray((70, 1), dtype, memory, offset=64, strides=(step, 0))
@@ -211,8 +251,15 @@ def test_huge_strides(backend, context, dtype):
         del spread, out
 
 
-@pytest.mark.parametrize(("dtype", "shapes"), [("float32", ((700, 1300), (1300, 700))), ("float16", ((300, 800), (800, 300))),
-                                               ("float64", ((6, 90, 900), (900, 90))), ("float32", ((1, 3000), (3000, 2000)))])
+@pytest.mark.parametrize(
+    ("dtype", "shapes"),
+    [
+        ("float32", ((700, 1300), (1300, 700))),
+        ("float16", ((300, 800), (800, 300))),
+        ("float64", ((6, 90, 900), (900, 90))),
+        ("float32", ((1, 3000), (3000, 2000))),
+    ],
+)
 def test_a_stop_in_the_middle(dtype, shapes):
     context = Context()
     a, b = (np.ones(shape, dtype) for shape in shapes)
@@ -252,13 +299,22 @@ def test_a_stopped_context(backend):
     context.close()
 
 
-@pytest.mark.parametrize(("a", "b", "out", "status", "sentence"), [
-    ((2, 3), (4, 2), (2, 2), "BAD_SHAPE", r"matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature "
-     r"\(n\?,k\),\(k,m\?\)->\(n\?,m\?\) \(size 4 is different from 3\)"),
-    ((2, 3), (3, 2), (2, 3), "BAD_SHAPE", "expected an output of 2 x 2 matrices, got 2 x 3"),
-    ((2, 2, 3), (3, 3, 2), (2, 2, 2), "BAD_SHAPE", "could not broadcast"),
-    ((3,), (3, 2), (1, 2), "BAD_SHAPE", "two dimensions or more, got 1, 2 and 2"),
-])
+@pytest.mark.parametrize(
+    ("a", "b", "out", "status", "sentence"),
+    [
+        (
+            (2, 3),
+            (4, 2),
+            (2, 2),
+            "BAD_SHAPE",
+            r"matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature "
+            r"\(n\?,k\),\(k,m\?\)->\(n\?,m\?\) \(size 4 is different from 3\)",
+        ),
+        ((2, 3), (3, 2), (2, 3), "BAD_SHAPE", "expected an output of 2 x 2 matrices, got 2 x 3"),
+        ((2, 2, 3), (3, 3, 2), (2, 2, 2), "BAD_SHAPE", "could not broadcast"),
+        ((3,), (3, 2), (1, 2), "BAD_SHAPE", "two dimensions or more, got 1, 2 and 2"),
+    ],
+)
 def test_shapes_that_do_not_fit(context, a, b, out, status, sentence):
     with pytest.raises(EngineError, match=sentence) as caught:
         matmul(context, np.ones(a), np.ones(b), np.ones(out))

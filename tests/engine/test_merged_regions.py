@@ -1,5 +1,5 @@
-"""What moves elements only (reshapes, transposes, slices, concatenations) is read and written where it lies: with a copy for each of these instead,
-any network of them gives the same bytes, and NumPy's."""
+"""What moves elements only (reshapes, transposes, slices, concatenations) is read and written where it lies: with a
+copy for each of these instead, any network of them gives the same bytes, and NumPy's."""
 
 import numpy
 from hypothesis import given, settings
@@ -11,7 +11,7 @@ from vmhost.bytecode.models import compile_model, passes
 from vmhost.bytecode.models.network import Layer
 from vmhost.engine.models import opened
 
-MOST = 4096         # elements of a tensor
+MOST = 4096  # elements of a tensor
 
 
 def _apart(network):
@@ -33,7 +33,9 @@ def _nodes(draw, first):
     def add(op, made, inputs, extra=(), **attributes):
         name = f"t{len(nodes)}"
         constants.update({f"{name}/{place}": numpy.array(numbers) for place, numbers in enumerate(extra)})
-        nodes.append(helper.make_node(op, [*inputs, *(f"{name}/{place}" for place in range(len(extra)))], [name], **attributes))
+        nodes.append(
+            helper.make_node(op, [*inputs, *(f"{name}/{place}" for place in range(len(extra)))], [name], **attributes)
+        )
         values[name] = made
 
     for _ in range(draw(st.integers(2, 9))):
@@ -50,10 +52,24 @@ def _nodes(draw, first):
             case "slice":
                 start = draw(st.integers(0, x.shape[axis] - 1))
                 step = draw(st.sampled_from([1, 2]))
-                add("Slice", x.take(range(start, x.shape[axis], step), axis), [source], [[start], [x.shape[axis]], [axis], [step]])
+                add(
+                    "Slice",
+                    x.take(range(start, x.shape[axis], step), axis),
+                    [source],
+                    [[start], [x.shape[axis]], [axis], [step]],
+                )
             case "concat" if 2 * x.size <= MOST:
-                other = draw(st.sampled_from([name for name in values if values[name].ndim == x.ndim and values[name].size <= MOST - x.size
-                                              and all(a == b for d, (a, b) in enumerate(zip(values[name].shape, x.shape)) if d != axis)]))
+                other = draw(
+                    st.sampled_from(
+                        [
+                            name
+                            for name in values
+                            if values[name].ndim == x.ndim
+                            and values[name].size <= MOST - x.size
+                            and all(a == b for d, (a, b) in enumerate(zip(values[name].shape, x.shape)) if d != axis)
+                        ]
+                    )
+                )
                 add("Concat", numpy.concatenate([x, values[other]], axis), [source, other], axis=axis)
             case "add":
                 other = draw(st.sampled_from([name for name in values if values[name].shape == x.shape]))
@@ -84,7 +100,11 @@ def test_merged_and_unmerged_regions_give_the_same_bytes(data):
 
 
 def test_unmerged_is_more_steps():
-    nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]), helper.make_node("Concat", ["t", "t"], ["c"], axis=0), helper.make_node("Neg", ["c"], ["y"])]
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+        helper.make_node("Concat", ["t", "t"], ["c"], axis=0),
+        helper.make_node("Neg", ["c"], ["y"]),
+    ]
     model, in_place = networks.graph(nodes, {"x": (3, 4)}, {"y": (8, 3)}), passes.make_in_place
     merged = opened("merged", compile_model(model, "merged"))
     try:

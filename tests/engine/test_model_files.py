@@ -1,4 +1,5 @@
-"""Files that are no models, or damaged ones: each is refused with one sentence, or is a model all the same and runs; never a crash.
+"""Files that are no models, or damaged ones: each is refused with one sentence, or is a model all the same and runs;
+never a crash.
 
 One file of each kind of operators, and every damage done to all of them."""
 
@@ -21,7 +22,7 @@ from vmhost.bytecode.models import compile_model
 from vmhost.engine import _array
 from vmhost.engine.models import Model
 
-_TENSOR, _NODE, _HEADER = 192, 128, 128         # bytes of records: docs/model-format.md
+_TENSOR, _NODE, _HEADER = 192, 128, 128  # bytes of records: docs/model-format.md
 HOSTILE = (0, 1, 2, 3, 5, 9, 10, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 20)
 
 
@@ -31,32 +32,73 @@ def node(operator, inputs, outputs="y", **attributes):
 
 def _images():
     nodes = [
-        node("MaxPool", "x", "i", kernel_shape=[1, 1]), node("Conv", "i d", "a", group=6, pads=[1] * 4), node("Split", "a halves", "l r", axis=1),
-        node("Conv", "r g", "s", group=3), node("AveragePool", "l", "m", kernel_shape=[3, 3]), node("Clip", "s low high", "t"),
-        node("Concat", "m t m", "n", axis=1), node("Reshape", "n five", "o"), node("Transpose", "o", "p", perm=[0, 2, 1, 3, 4]),
-        node("Reshape", "p four", "q"), node("ReduceMean", "q", "u", axes=[2, 3]), node("Conv", "q v", "y")]
-    return networks.graph(nodes, {"x": (2, 6, 7, 5)}, {"y": None, "u": None}, {
-        "d": networks.values((6, 1, 3, 3), 1), "halves": numpy.array([3, 3]), "g": networks.values((3, 1, 3, 3), 2), "five": numpy.array([2, 3, 3, 5, 3]),
-        "four": numpy.array([2, 9, 5, 3]), "v": networks.values((4, 9, 1, 1), 3), "low": numpy.float32(-0.5), "high": numpy.float32(0.75)})
+        node("MaxPool", "x", "i", kernel_shape=[1, 1]),
+        node("Conv", "i d", "a", group=6, pads=[1] * 4),
+        node("Split", "a halves", "l r", axis=1),
+        node("Conv", "r g", "s", group=3),
+        node("AveragePool", "l", "m", kernel_shape=[3, 3]),
+        node("Clip", "s low high", "t"),
+        node("Concat", "m t m", "n", axis=1),
+        node("Reshape", "n five", "o"),
+        node("Transpose", "o", "p", perm=[0, 2, 1, 3, 4]),
+        node("Reshape", "p four", "q"),
+        node("ReduceMean", "q", "u", axes=[2, 3]),
+        node("Conv", "q v", "y"),
+    ]
+    return networks.graph(
+        nodes,
+        {"x": (2, 6, 7, 5)},
+        {"y": None, "u": None},
+        {
+            "d": networks.values((6, 1, 3, 3), 1),
+            "halves": numpy.array([3, 3]),
+            "g": networks.values((3, 1, 3, 3), 2),
+            "five": numpy.array([2, 3, 3, 5, 3]),
+            "four": numpy.array([2, 9, 5, 3]),
+            "v": networks.values((4, 9, 1, 1), 3),
+            "low": numpy.float32(-0.5),
+            "high": numpy.float32(0.75),
+        },
+    )
 
 
 def _views():
-    nodes = [node("Transpose", "x", "t", perm=[0, 1, 3, 2]), node("Conv", "t w", "c"), node("Sigmoid", "c", "s"), node("ReduceMax", "s axes", "m"),
-             node("Where", "b m s")]
-    return networks.graph_of(nodes, {"x": networks.values((1, 2, 3, 4)), "b": numpy.ones(3, bool)}, ("y",),
-                             {"w": networks.values((2, 2, 1, 1)), "axes": numpy.array([1])})
+    nodes = [
+        node("Transpose", "x", "t", perm=[0, 1, 3, 2]),
+        node("Conv", "t w", "c"),
+        node("Sigmoid", "c", "s"),
+        node("ReduceMax", "s axes", "m"),
+        node("Where", "b m s"),
+    ]
+    return networks.graph_of(
+        nodes,
+        {"x": networks.values((1, 2, 3, 4)), "b": numpy.ones(3, bool)},
+        ("y",),
+        {"w": networks.values((2, 2, 1, 1)), "axes": numpy.array([1])},
+    )
 
 
 def _places():
-    nodes = [node("CumSum", "x axis", "c"), node("TopK", "c k", "v i"), node("GatherElements", "x i", "g"), node("ScatterElements", "x i g", "s", reduction="add"),
-             node("ScatterND", "s j v", "y", reduction="max"), node("GatherND", "y j", "z")]
-    return networks.graph_of(nodes, {"x": networks.values((3, 4)), "j": numpy.array([[0], [2], [1]])}, ("y", "z"), {"axis": numpy.array(1), "k": numpy.array([4])})
+    nodes = [
+        node("CumSum", "x axis", "c"),
+        node("TopK", "c k", "v i"),
+        node("GatherElements", "x i", "g"),
+        node("ScatterElements", "x i g", "s", reduction="add"),
+        node("ScatterND", "s j v", "y", reduction="max"),
+        node("GatherND", "y j", "z"),
+    ]
+    return networks.graph_of(
+        nodes,
+        {"x": networks.values((3, 4)), "j": numpy.array([[0], [2], [1]])},
+        ("y", "z"),
+        {"axis": numpy.array(1), "k": numpy.array([4])},
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)
 def bounded_memory():
-    """Damaged sizes ask for gigabytes, and some machines have them: here the address space ends half of one beyond what the process has, so that
-    memory refused is the error."""
+    """Damaged sizes ask for gigabytes, and some machines have them: here the address space ends half of one beyond what
+    the process has, so that memory refused is the error."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 29), before[1]))
@@ -65,10 +107,23 @@ def bounded_memory():
 
 
 FILES = {
-    "network": networks.small, "images": _images, "views": _views, "places": _places,
-    "open": lambda: networks.graph([node("MatMul", "x w", "m"), node("Transpose", "m", "t", perm=[1, 0, 2]), node("Concat", "t t", "c", axis=1), node("Softmax", "c")],
-                                   {"x": ("b", "n", 6)}, {"y": ("n", "c", 3)}, {"w": networks.values((6, 3))}),
-    "bert": lambda: bench.networks.bert(4, 1, 8, 2, 8, 10).SerializeToString(), "din": lambda: bench.networks.din(5, 10, 10, 4).SerializeToString(),
+    "network": networks.small,
+    "images": _images,
+    "views": _views,
+    "places": _places,
+    "open": lambda: networks.graph(
+        [
+            node("MatMul", "x w", "m"),
+            node("Transpose", "m", "t", perm=[1, 0, 2]),
+            node("Concat", "t t", "c", axis=1),
+            node("Softmax", "c"),
+        ],
+        {"x": ("b", "n", 6)},
+        {"y": ("n", "c", 3)},
+        {"w": networks.values((6, 3))},
+    ),
+    "bert": lambda: bench.networks.bert(4, 1, 8, 2, 8, 10).SerializeToString(),
+    "din": lambda: bench.networks.din(5, 10, 10, 4).SerializeToString(),
 }
 
 
@@ -92,7 +147,7 @@ def refuses(data):
         for size in (1, 3):
             try:
                 _run(model, size)
-            except (IndexError, MemoryError) as error:          # indices are values, and are looked at when they are there
+            except (IndexError, MemoryError) as error:  # indices are values, and are looked at when they are there
                 assert "\n" not in str(error)
             except (ValueError, NotImplementedError) as error:
                 assert "\n" not in str(error) and _open_sizes(data)
@@ -127,7 +182,7 @@ def test_what_is_whole_is_not_refused():
 @settings(deadline=None)
 def test_a_file_that_ends_early_is_refused(name, data):
     file = file_of(name)
-    assert refuses(file[:data.draw(st.integers(0, len(file) - 1))])
+    assert refuses(file[: data.draw(st.integers(0, len(file) - 1))])
 
 
 @given(st.binary(max_size=300))
@@ -163,17 +218,26 @@ def test_exchanged_records_never_crash(name, data):
     """Nodes or tensors in another order: operands of other shapes, dtypes and layouts."""
     file = bytearray(file_of(name))
     tensors, nodes = struct.unpack_from("<2I", file, 24)
-    at, size, count = data.draw(st.sampled_from([(_HEADER, _TENSOR, tensors), (_HEADER + _TENSOR * tensors, _NODE, nodes)]))
+    at, size, count = data.draw(
+        st.sampled_from([(_HEADER, _TENSOR, tensors), (_HEADER + _TENSOR * tensors, _NODE, nodes)])
+    )
     one, other = (at + size * data.draw(st.integers(0, count - 1)) for _ in range(2))
-    file[one:one + size], file[other:other + size] = file[other:other + size], file[one:one + size]
+    file[one : one + size], file[other : other + size] = file[other : other + size], file[one : one + size]
     refuses(file)
 
 
 def _largest(file):
-    """Elements of the file's largest tensor: what is not as small as the models here are is prepared, but takes too long to run."""
+    """Elements of the file's largest tensor: what is not as small as the models here are is prepared, but takes too
+    long to run."""
     tensors = struct.unpack_from("<I", file, 24)[0]
-    return max(math.prod(struct.unpack_from("<8q", file, _HEADER + _TENSOR * number + 16)[:struct.unpack_from("<I", file, _HEADER + _TENSOR * number + 12)[0]])
-               for number in range(tensors))
+    return max(
+        math.prod(
+            struct.unpack_from("<8q", file, _HEADER + _TENSOR * number + 16)[
+                : struct.unpack_from("<I", file, _HEADER + _TENSOR * number + 12)[0]
+            ]
+        )
+        for number in range(tensors)
+    )
 
 
 def _records(file):
@@ -181,18 +245,29 @@ def _records(file):
     return struct.unpack_from("<Q", file, 16)[0] - struct.unpack_from("<Q", file, 56)[0]
 
 
-@pytest.mark.parametrize(("at", "value", "message"), [
-    (44, b"\1", "its header says"), (0, b"X", "does not begin with VMEMODEL"), (8, b"\3", "has format 3, this engine reads format 2"), (16, b"\1", "its header says"),
-])
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [
+        (44, b"\1", "its header says"),
+        (0, b"X", "does not begin with VMEMODEL"),
+        (8, b"\3", "has format 3, this engine reads format 2"),
+        (16, b"\1", "its header says"),
+    ],
+)
 def test_the_header_says_what_is_wrong(at, value, message):
     file = file_of("network")
     with pytest.raises(ValueError, match=message):
-        opened(file[:at] + value + file[at + 1:])
+        opened(file[:at] + value + file[at + 1 :])
 
 
-@pytest.mark.parametrize(("offset", "value", "message"), [
-    (100, 99, "is a view of tensor 99 of"), (104, 1000, "sees more than tensor"), (96, 3, "is of the unknown kind 3"),
-])
+@pytest.mark.parametrize(
+    ("offset", "value", "message"),
+    [
+        (100, 99, "is a view of tensor 99 of"),
+        (104, 1000, "sees more than tensor"),
+        (96, 3, "is of the unknown kind 3"),
+    ],
+)
 def test_a_wrong_view_is_named(offset, value, message):
     file = bytearray(file_of("bert"))
     first = next(at for at in range(_HEADER, len(file), _TENSOR) if struct.unpack_from("<I", file, at + 96)[0] == 2)
@@ -206,51 +281,84 @@ def altered(name, operator, parameter, value):
     file = bytearray(file_of(name))
     tensors, nodes = struct.unpack_from("<2I", file, 24)
     first = _HEADER + _TENSOR * tensors
-    at = next(at for at in range(first, first + _NODE * nodes, _NODE) if struct.unpack_from("<I", file, at + 8)[0] == operator)
+    at = next(
+        at for at in range(first, first + _NODE * nodes, _NODE) if struct.unpack_from("<I", file, at + 8)[0] == operator
+    )
     struct.pack_into("<i", file, at + 24 + 4 * parameter, value)
     return file
 
 
-@pytest.mark.parametrize(("name", "operator", "parameter", "value", "message"), [
-    ("images", 1, 10, 4, "has 4 groups"), ("images", 1, 10, 0, "has 0 groups"), ("images", 1, 11, 8, "unknown activation 8"), ("images", 1, 11, -1, "unknown activation -1"),
-    ("images", 9, 11, 3, "unknown activation 3"),
-    ("images", 9, 15, 1, "counts padding that is none"), ("images", 11, 17, 4, "channels that are not there"),
-    ("images", 11, 17, -1, "channels that are not there"), ("images", 12, 10, 2, "does not shuffle 2 equal groups"),
-    ("images", 12, 10, 0, "does not shuffle 0 equal groups"), ("places", 38, 0, 1, "takes 2 dimensions from number 1 of 2"),
-    ("places", 42, 0, 4, "unknown operation 4"), ("places", 42, 1, 99, "unknown operation 0 or dtype 99"), ("places", 42, 2, 2, "along axis 2"),
-    ("places", 43, 0, -1, "the order along axis -1"), ("places", 44, 0, 1, "takes 2 dimensions from number 1 of 2"),
-    ("places", 44, 1, 3, "unknown operation 3 for dtype 10"), ("places", 44, 1, -2, "unknown operation -2"),
-])
+@pytest.mark.parametrize(
+    ("name", "operator", "parameter", "value", "message"),
+    [
+        ("images", 1, 10, 4, "has 4 groups"),
+        ("images", 1, 10, 0, "has 0 groups"),
+        ("images", 1, 11, 8, "unknown activation 8"),
+        ("images", 1, 11, -1, "unknown activation -1"),
+        ("images", 9, 11, 3, "unknown activation 3"),
+        ("images", 9, 15, 1, "counts padding that is none"),
+        ("images", 11, 17, 4, "channels that are not there"),
+        ("images", 11, 17, -1, "channels that are not there"),
+        ("images", 12, 10, 2, "does not shuffle 2 equal groups"),
+        ("images", 12, 10, 0, "does not shuffle 0 equal groups"),
+        ("places", 38, 0, 1, "takes 2 dimensions from number 1 of 2"),
+        ("places", 42, 0, 4, "unknown operation 4"),
+        ("places", 42, 1, 99, "unknown operation 0 or dtype 99"),
+        ("places", 42, 2, 2, "along axis 2"),
+        ("places", 43, 0, -1, "the order along axis -1"),
+        ("places", 44, 0, 1, "takes 2 dimensions from number 1 of 2"),
+        ("places", 44, 1, 3, "unknown operation 3 for dtype 10"),
+        ("places", 44, 1, -2, "unknown operation -2"),
+    ],
+)
 def test_parameters_that_do_not_fit_are_refused(name, operator, parameter, value, message):
     with pytest.raises(ValueError, match=message):
         opened(altered(name, operator, parameter, value))
 
 
 def varying(number, field, value):
-    """The file with open sizes, with another 32-bit field of its first number that varies (first term: of that term)."""
+    """The file with open sizes, with another 32-bit field of its first number that varies (first term: of that
+    term)."""
     file = bytearray(file_of("open"))
     tensors, nodes, inputs, outputs, operands, opens = struct.unpack_from("<6I", file, 24)
     first = _HEADER + _TENSOR * tensors + _NODE * nodes + 4 * (inputs + outputs + operands)
-    at = {"open": first, "varying": first + 16 * opens, "term": first + 16 * opens + 24 * struct.unpack_from("<I", file, 64)[0]}[number]
+    at = {
+        "open": first,
+        "varying": first + 16 * opens,
+        "term": first + 16 * opens + 24 * struct.unpack_from("<I", file, 64)[0],
+    }[number]
     struct.pack_into("<I", file, at + 4 * field, value)
     return file
 
 
-@pytest.mark.parametrize(("number", "field", "value", "message"), [
-    ("open", 2, 1, "open size 0 is that of dimension 0 of input 1, which is not there"), ("open", 3, 3, "dimension 3 of input 0"),
-    ("open", 0, 1 << 20, "the name of open size 0 lies outside the names"), ("varying", 0, 99, "varying number 0 is number 0 of tensor 99"),
-    ("varying", 1, 17, "is number 17 of tensor 0"), ("varying", 2, 1 << 20, "of 1 terms"), ("varying", 3, 1 << 20, "of 1048576 terms"),
-    ("varying", 4, 1 << 20, "the name of varying number 0"), ("term", 2, 5, "term 0 has power 5 of open size 0"),
-    ("term", 2, 1 << 16, "term 0 has power 1 of open size 2"),
-])
+@pytest.mark.parametrize(
+    ("number", "field", "value", "message"),
+    [
+        ("open", 2, 1, "open size 0 is that of dimension 0 of input 1, which is not there"),
+        ("open", 3, 3, "dimension 3 of input 0"),
+        ("open", 0, 1 << 20, "the name of open size 0 lies outside the names"),
+        ("varying", 0, 99, "varying number 0 is number 0 of tensor 99"),
+        ("varying", 1, 17, "is number 17 of tensor 0"),
+        ("varying", 2, 1 << 20, "of 1 terms"),
+        ("varying", 3, 1 << 20, "of 1048576 terms"),
+        ("varying", 4, 1 << 20, "the name of varying number 0"),
+        ("term", 2, 5, "term 0 has power 5 of open size 0"),
+        ("term", 2, 1 << 16, "term 0 has power 1 of open size 2"),
+    ],
+)
 def test_wrong_open_sizes_are_refused(number, field, value, message):
     with pytest.raises(ValueError, match=message):
         opened(varying(number, field, value))
 
 
-@pytest.mark.parametrize(("factor", "message"), [
-    (0, "dimension 0 of tensor 0 is 0"), (2, "input 'x': expected a contiguous array"), (0x7FFFFFFF, "input 'x': expected a contiguous array"),
-])
+@pytest.mark.parametrize(
+    ("factor", "message"),
+    [
+        (0, "dimension 0 of tensor 0 is 0"),
+        (2, "input 'x': expected a contiguous array"),
+        (0x7FFFFFFF, "input 'x': expected a contiguous array"),
+    ],
+)
 def test_open_sizes_that_come_to_nonsense_are_refused_when_they_are_asked_for(factor, message):
     model = opened(varying("term", 0, factor))
     with pytest.raises((ValueError, MemoryError), match=message):

@@ -1,4 +1,5 @@
-"""Models in the engine: against ONNX's reference on every backend, ResNet18 against ONNX Runtime, and what a session may be asked."""
+"""Models in the engine: against ONNX's reference on every backend, ResNet18 against ONNX Runtime, and what a session
+may be asked."""
 
 import threading
 
@@ -24,7 +25,8 @@ def opened(data):
 
 
 def agrees(model, shape, seeds=(0, 1, 2), most=1e-5):
-    """Every output is on every backend what ONNX's reference computes, which takes longer than they; `shape` is the one input's."""
+    """Every output is on every backend what ONNX's reference computes, which takes longer than they; `shape` is the one
+    input's."""
     compiled = compile_model(model, "model.onnx")
     [name] = (port.name for port in opened(compiled).inputs)
     inputs = [{name: networks.values(shape, seed)} for seed in seeds]
@@ -42,20 +44,41 @@ def agrees(model, shape, seeds=(0, 1, 2), most=1e-5):
 
 def window(operator="Conv", shape=(1, 5, 13, 17), outputs=7, kernel=(3, 3), then=(), **attributes):
     """A model of one convolution or pool of an input x, and `then` nodes from y to z."""
-    node = helper.make_node(operator, ["x", "w", "b"] if operator == "Conv" else ["x"], ["y"], "window", kernel_shape=kernel, **attributes)
-    constants = {"w": networks.values((outputs, shape[1] // attributes.get("group", 1), *kernel), 7), "b": networks.values((outputs,), 8)} if operator == "Conv" else {}
+    node = helper.make_node(
+        operator, ["x", "w", "b"] if operator == "Conv" else ["x"], ["y"], "window", kernel_shape=kernel, **attributes
+    )
+    constants = (
+        {
+            "w": networks.values((outputs, shape[1] // attributes.get("group", 1), *kernel), 7),
+            "b": networks.values((outputs,), 8),
+        }
+        if operator == "Conv"
+        else {}
+    )
     return networks.graph([node, *then], {"x": shape}, {"z" if then else "y": None}, constants)
 
 
-@pytest.mark.parametrize("case", [
-    {}, {"pads": (1, 1, 1, 1)}, {"strides": (2, 2), "pads": (1, 1, 1, 1)}, {"kernel": (1, 1), "outputs": 33}, {"shape": (2, 70, 9, 9), "outputs": 70},
-    {"kernel": (1, 1), "strides": (2, 2)}, {"kernel": (5, 2), "pads": (0, 1, 2, 0), "strides": (1, 3)}, {"dilations": (2, 3), "pads": (2, 3, 2, 3)},
-    {"auto_pad": "SAME_LOWER", "strides": (2, 2)}, {"shape": (3, 400, 4, 5), "outputs": 40, "pads": (1, 1, 1, 1)},
-    {"then": (helper.make_node("Relu", ["y"], ["z"]),)},
-    {"operator": "MaxPool"}, {"operator": "MaxPool", "strides": (2, 2), "pads": (1, 1, 1, 1)},
-    {"operator": "MaxPool", "strides": (2, 2), "ceil_mode": 1, "shape": (1, 3, 14, 18)},
-    {"operator": "MaxPool", "kernel": (2, 3), "dilations": (2, 1)},
-], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        {},
+        {"pads": (1, 1, 1, 1)},
+        {"strides": (2, 2), "pads": (1, 1, 1, 1)},
+        {"kernel": (1, 1), "outputs": 33},
+        {"shape": (2, 70, 9, 9), "outputs": 70},
+        {"kernel": (1, 1), "strides": (2, 2)},
+        {"kernel": (5, 2), "pads": (0, 1, 2, 0), "strides": (1, 3)},
+        {"dilations": (2, 3), "pads": (2, 3, 2, 3)},
+        {"auto_pad": "SAME_LOWER", "strides": (2, 2)},
+        {"shape": (3, 400, 4, 5), "outputs": 40, "pads": (1, 1, 1, 1)},
+        {"then": (helper.make_node("Relu", ["y"], ["z"]),)},
+        {"operator": "MaxPool"},
+        {"operator": "MaxPool", "strides": (2, 2), "pads": (1, 1, 1, 1)},
+        {"operator": "MaxPool", "strides": (2, 2), "ceil_mode": 1, "shape": (1, 3, 14, 18)},
+        {"operator": "MaxPool", "kernel": (2, 3), "dilations": (2, 1)},
+    ],
+    ids=str,
+)
 def test_a_window_agrees(case):
     agrees(window(**case), case.get("shape", (1, 5, 13, 17)))
 
@@ -64,7 +87,11 @@ def test_a_window_agrees(case):
 def test_every_algorithm_for_convolutions_agrees(algorithm):
     try:
         library.force_algorithm(algorithm)
-        agrees(window(pads=(1, 1, 1, 1), shape=(2, 19, 10, 7), outputs=35, then=(helper.make_node("Relu", ["y"], ["z"]),)), (2, 19, 10, 7), (0,))
+        agrees(
+            window(pads=(1, 1, 1, 1), shape=(2, 19, 10, 7), outputs=35, then=(helper.make_node("Relu", ["y"], ["z"]),)),
+            (2, 19, 10, 7),
+            (0,),
+        )
         agrees(window(pads=(0, 1, 2, 0), shape=(1, 32, 17, 9)), (1, 32, 17, 9), (0,))
         agrees(window(kernel=(1, 1), shape=(2, 131, 7, 9), outputs=97), (2, 131, 7, 9), (0,))
         agrees(window(kernel=(1, 1), strides=(2, 2), shape=(2, 40, 7, 9), outputs=66), (2, 40, 7, 9), (0,))
@@ -75,7 +102,10 @@ def test_every_algorithm_for_convolutions_agrees(algorithm):
 
 
 def test_an_algorithm_that_there_is_not_is_refused():
-    with pytest.raises(library.EngineError, match="no algorithm 'magic'; there are direct, winograd2, winograd4, strassen, im2col, fused, apart"):
+    with pytest.raises(
+        library.EngineError,
+        match="no algorithm 'magic'; there are direct, winograd2, winograd4, strassen, im2col, fused, apart",
+    ):
         library.force_algorithm("magic")
 
 
@@ -105,20 +135,42 @@ def test_any_number_of_threads_gives_the_same_bytes():
 
 
 def test_flattening_images_keeps_onnx_order():
-    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Flatten", ["r"], ["f"]),
-             helper.make_node("Gemm", ["f", "w", "b"], ["y"], alpha=0.5, beta=2.0)]
-    agrees(networks.graph(nodes, {"x": (3, 4, 5, 6)}, {"y": (3, 8)},
-                          {"w": networks.values((120, 8), 1), "b": networks.values((8,), 2)}), (3, 4, 5, 6))
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Flatten", ["r"], ["f"]),
+        helper.make_node("Gemm", ["f", "w", "b"], ["y"], alpha=0.5, beta=2.0),
+    ]
+    agrees(
+        networks.graph(
+            nodes,
+            {"x": (3, 4, 5, 6)},
+            {"y": (3, 8)},
+            {"w": networks.values((120, 8), 1), "b": networks.values((8,), 2)},
+        ),
+        (3, 4, 5, 6),
+    )
 
 
-@given(shape=st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 9), st.integers(1, 9)), margin=st.sampled_from([0, 1, 2]), seed=st.integers(0, 9))
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 9), st.integers(1, 9)),
+    margin=st.sampled_from([0, 1, 2]),
+    seed=st.integers(0, 9),
+)
 @settings(deadline=None, max_examples=25)
 def test_images_come_back_from_channels_last_byte_for_byte(shape, margin, seed):
     """A window of one pixel changes nothing; a convolution beside it wants a margin around the same image."""
     window = 2 * margin + 1
-    nodes = [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[1, 1]), helper.make_node("MaxPool", ["y"], ["again"], kernel_shape=[1, 1]),
-             helper.make_node("Conv", ["y", "w"], ["c"], pads=[margin] * 4)]
-    model = compile_model(networks.graph(nodes, {"x": shape}, {"again": None, "c": None}, {"w": numpy.ones((1, shape[1], window, window), "float32")}), "model")
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[1, 1]),
+        helper.make_node("MaxPool", ["y"], ["again"], kernel_shape=[1, 1]),
+        helper.make_node("Conv", ["y", "w"], ["c"], pads=[margin] * 4),
+    ]
+    model = compile_model(
+        networks.graph(
+            nodes, {"x": shape}, {"again": None, "c": None}, {"w": numpy.ones((1, shape[1], window, window), "float32")}
+        ),
+        "model",
+    )
     x = networks.values(shape, seed)
     for backend in backends():
         with on_backend(backend):
@@ -126,24 +178,44 @@ def test_images_come_back_from_channels_last_byte_for_byte(shape, margin, seed):
 
 
 def test_several_outputs_and_a_value_that_two_read():
-    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Add", ["r", "x"], ["s"]),
-             helper.make_node("Conv", ["s", "w"], ["c"], pads=[1, 1, 1, 1]), helper.make_node("Add", ["s", "c"], ["t"]),
-             helper.make_node("GlobalAveragePool", ["t"], ["g"])]
-    agrees(networks.graph(nodes, {"x": (2, 4, 7, 6)}, {"s": None, "t": None, "g": None}, {"w": networks.values((4, 4, 3, 3), 1)}), (2, 4, 7, 6))
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Add", ["r", "x"], ["s"]),
+        helper.make_node("Conv", ["s", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["s", "c"], ["t"]),
+        helper.make_node("GlobalAveragePool", ["t"], ["g"]),
+    ]
+    agrees(
+        networks.graph(
+            nodes, {"x": (2, 4, 7, 6)}, {"s": None, "t": None, "g": None}, {"w": networks.values((4, 4, 3, 3), 1)}
+        ),
+        (2, 4, 7, 6),
+    )
 
 
 def test_ports_tell_names_dtypes_and_shapes(tmp_path):
     (tmp_path / "small.vmm").write_bytes(SMALL)
     model = engine.load(tmp_path / "small.vmm")
     assert [(port.name, str(port.dtype), port.shape) for port in (*model.inputs, *model.outputs)] == [
-        ("input", "float32", (1, 3, 32, 32)), ("output", "float32", (1, 10))]
+        ("input", "float32", (1, 3, 32, 32)),
+        ("output", "float32", (1, 10)),
+    ]
 
 
-@pytest.mark.parametrize(("inputs", "error", "message"), [
-    ([1, 2], TypeError, "expected a mapping of names to arrays, with .*, got a list"), ({}, ValueError, "input 'input' is missing"), ({"input": networks.values((1, 3, 32, 32)), "more": 1}, ValueError, "no input 'more'"),
-    ({"input": networks.values((1, 3, 32, 31))}, ValueError, r"expected shape \(1, 3, 32, 32\), got \(1, 3, 32, 31\)"),
-    ({"input": numpy.zeros((1, 3, 32, 32))}, TypeError, "expected float32, got float64"),
-])
+@pytest.mark.parametrize(
+    ("inputs", "error", "message"),
+    [
+        ([1, 2], TypeError, "expected a mapping of names to arrays, with .*, got a list"),
+        ({}, ValueError, "input 'input' is missing"),
+        ({"input": networks.values((1, 3, 32, 32)), "more": 1}, ValueError, "no input 'more'"),
+        (
+            {"input": networks.values((1, 3, 32, 31))},
+            ValueError,
+            r"expected shape \(1, 3, 32, 32\), got \(1, 3, 32, 31\)",
+        ),
+        ({"input": numpy.zeros((1, 3, 32, 32))}, TypeError, "expected float32, got float64"),
+    ],
+)
 def test_a_wrong_call_says_what_was_expected(inputs, error, message):
     with pytest.raises(error, match=message):
         opened(SMALL)(inputs)

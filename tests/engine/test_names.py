@@ -39,7 +39,9 @@ def test_absent_names_are_numpys_and_are_not_listed():
 def test_a_method_that_arrays_lack_says_what_to_use(name):
     with pytest.raises(AttributeError) as caught:
         getattr(vmhost.engine.numpy.ones(1), name)
-    assert str(caught.value) == f"'vmhost.engine.numpy.ndarray' object has no attribute {name!r}; {ABSENT_METHODS[name]}"
+    assert (
+        str(caught.value) == f"'vmhost.engine.numpy.ndarray' object has no attribute {name!r}; {ABSENT_METHODS[name]}"
+    )
 
 
 def test_every_listed_name_can_be_had():

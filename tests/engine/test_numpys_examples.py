@@ -1,9 +1,10 @@
-"""The examples in NumPy's own docstrings, of every name that `vmhost.engine.numpy` has: run with both, they print the same.
+"""The examples in NumPy's own docstrings, of every name that `vmhost.engine.numpy` has: run with both, they print the
+same.
 
-The docstrings are the installed NumPy's, read when the tests run; what an example prints is compared with what it prints with NumPy, not
-with the docstring's text, which is of many versions. Digits beyond the rounding of both may differ. Examples that need what the
-engine leaves out by design are passed over when the error says so; other differences stand in DIFFERENT with their reason.
-"""
+The docstrings are the installed NumPy's, read when the tests run; what an example prints is compared with what it
+prints with NumPy, not with the docstring's text, which is of many versions. Digits beyond the rounding of both may
+differ. Examples that need what the engine leaves out by design are passed over when the error says so; other
+differences stand in DIFFERENT with their reason."""
 
 import ast
 import contextlib
@@ -30,30 +31,52 @@ KEPT = "overwrite_input allows to overwrite, and need not"
 DIFFERENT = {
     ("common_type", "common_type"): "dtypes are no classes here",
     ("einsum_path", "print("): "the text is our own",
-    ("seterr", ""): NO_WARNINGS, ("geterr", ""): NO_WARNINGS,
-    ("cov", "cov(x)"): SCALAR, ("i0", "i0(0.)"): SCALAR, ("imag", "imag(1 + 1j)"): SCALAR, ("real", "real(1 + 1j)"): SCALAR,
+    ("seterr", ""): NO_WARNINGS,
+    ("geterr", ""): NO_WARNINGS,
+    ("cov", "cov(x)"): SCALAR,
+    ("i0", "i0(0.)"): SCALAR,
+    ("imag", "imag(1 + 1j)"): SCALAR,
+    ("real", "real(1 + 1j)"): SCALAR,
     ("require", "flags"): "no WRITEBACKIFCOPY, and memory of a list's own",
-    ("ndarray.setflags", "flags"): "no WRITEBACKIFCOPY, and elements are always aligned", ("ndarray.setflags", "uic"): "no WRITEBACKIFCOPY",
+    ("ndarray.setflags", "flags"): "no WRITEBACKIFCOPY, and elements are always aligned",
+    ("ndarray.setflags", "uic"): "no WRITEBACKIFCOPY",
     ("ldexp", "np.ldexp(5"): "float64: NumPy's float16 overflows from 2**16 on",
-    ("median", "assert not"): KEPT, ("percentile", "assert not"): KEPT, ("quantile", "assert not"): KEPT,
-    ("partition", "p2"): "any order on both sides of the places", ("unique_values", ""): "any order",
-    ("typename", "typechars"): "text and dates have no dtype", ("isreal", "object"): "objects have no dtype",
-    ("r_", "'r'"): "matrices are absent", ("ndarray", "order='F'"): "shows what memory held",
-    ("linalg.eigh", "eigenvectors"): "matrices are absent", ("linalg.inv", "ainv"): "matrices are absent",
+    ("median", "assert not"): KEPT,
+    ("percentile", "assert not"): KEPT,
+    ("quantile", "assert not"): KEPT,
+    ("partition", "p2"): "any order on both sides of the places",
+    ("unique_values", ""): "any order",
+    ("typename", "typechars"): "text and dates have no dtype",
+    ("isreal", "object"): "objects have no dtype",
+    ("r_", "'r'"): "matrices are absent",
+    ("ndarray", "order='F'"): "shows what memory held",
+    ("linalg.eigh", "eigenvectors"): "matrices are absent",
+    ("linalg.inv", "ainv"): "matrices are absent",
     ("linalg.inv", "inv(a)"): "of a singular matrix: nothing but rounding",
-    ("exceptions.AxisError", "msg_prefix"): "takes a sentence only", ("ndarray.astype", "same_value"): "compare with the original instead",
-    ("ndarray.byteswap", "newbyteorder"): "one byte order only", ("atleast_2d", ".base"): "no base: shares_memory()",
-    ("atleast_3d", ".base"): "no base: shares_memory()", ("asarray", "is a"): "no subclasses", ("asanyarray", "is a"): "no subclasses",
+    ("exceptions.AxisError", "msg_prefix"): "takes a sentence only",
+    ("ndarray.astype", "same_value"): "compare with the original instead",
+    ("ndarray.byteswap", "newbyteorder"): "one byte order only",
+    ("atleast_2d", ".base"): "no base: shares_memory()",
+    ("atleast_3d", ".base"): "no base: shares_memory()",
+    ("asarray", "is a"): "no subclasses",
+    ("asanyarray", "is a"): "no subclasses",
     ("ndarray.view", "dtype=["): "structured dtypes are absent",
 }
-# examples that are no comparison: pictures, other packages, files, times, chance, addresses, types' names, what memory held; and those
-# that take seconds
-LEFT_OUT = re.compile(r"plt|scipy|matplotlib|\bax\b|\bfig\b|tempfile|TemporaryFile|outfile|\bopen\(|\.np[yz]|/tmp|timeit|t2-t1|entropy|\bid\(|empty|\btype\("
-                      r"|test\.out|sum\(s|1000000|range\(500\)|logdet|multi_dot|512\*512|36674")
+# examples that are no comparison: pictures, other packages, files, times, chance, addresses, types' names, what memory
+# held; and those that take seconds
+LEFT_OUT = re.compile(
+    r"plt|scipy|matplotlib|\bax\b|\bfig\b|tempfile|TemporaryFile|outfile|\bopen\(|\.np[yz]|/tmp|timeit|t2-t1|entropy|\bid\(|empty|\btype\("
+    r"|test\.out|sum\(s|1000000|range\(500\)|logdet|multi_dot|512\*512|36674"
+)
 # our errors that say so
-BY_DESIGN = re.compile(r"structured dtypes are absent|has no attribute '\w+'; |cannot make an array element of|not understood|only 'ignore' is accepted"
-                       r"|Cannot interpret '[(\[{]|Cannot interpret .*'[SUOM<>|]|cannot import name")
-PLAIN = re.compile(r"np\.(?:float64|int64|bool)\(([^()]*)\)")         # scalars of the generators, which NumPy gives as Python's numbers
+BY_DESIGN = re.compile(
+    r"structured dtypes are absent|has no attribute '\w+'; |cannot make an array element of|not understood|only"
+    r" 'ignore' is accepted"
+    r"|Cannot interpret '[(\[{]|Cannot interpret .*'[SUOM<>|]|cannot import name"
+)
+PLAIN = re.compile(
+    r"np\.(?:float64|int64|bool)\(([^()]*)\)"
+)  # scalars of the generators, which NumPy gives as Python's numbers
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?)")
 
 
@@ -65,10 +88,15 @@ def documented():
         for name in surface.public_names(module):
             if surface.verdict(module, name)[0] != "absent":
                 found.append((f"{module}.{name}".strip("."), getattr(theirs, name)))
-    for title, theirs, ours in (("ndarray", numpy.ndarray, vmhost.engine.numpy.ndarray),
-                                ("random.Generator", numpy.random.Generator, vmhost.engine.numpy.random.Generator)):
-        found += [(f"{title}.{name}", getattr(theirs, name)) for name in dir(theirs)
-                  if not name.startswith("_") and hasattr(ours, name) and name not in ABSENT_METHODS]
+    for title, theirs, ours in (
+        ("ndarray", numpy.ndarray, vmhost.engine.numpy.ndarray),
+        ("random.Generator", numpy.random.Generator, vmhost.engine.numpy.random.Generator),
+    ):
+        found += [
+            (f"{title}.{name}", getattr(theirs, name))
+            for name in dir(theirs)
+            if not name.startswith("_") and hasattr(ours, name) and name not in ABSENT_METHODS
+        ]
     for name, thing in found:
         text = getattr(thing, "__doc__", None)
         if isinstance(text, str) and ">>>" in text and text not in seen:
@@ -97,8 +125,12 @@ def alike(got, wanted):
         return True
     if NUMBER.sub("#", "".join(got.split())) != NUMBER.sub("#", "".join(wanted.split())):
         return False
-    return all(math.isclose(float(one), float(other), rel_tol=1e-6, abs_tol=1e-12)
-               for one, other in zip(NUMBER.findall("".join(got.split())), NUMBER.findall("".join(wanted.split())), strict=True))
+    return all(
+        math.isclose(float(one), float(other), rel_tol=1e-6, abs_tol=1e-12)
+        for one, other in zip(
+            NUMBER.findall("".join(got.split())), NUMBER.findall("".join(wanted.split())), strict=True
+        )
+    )
 
 
 def names_of(source):
@@ -117,20 +149,26 @@ def names_of(source):
 def differences(name, text):
     """(example, NumPy's output, ours) of those that are not alike."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (numpy, vmhost.engine.numpy):        # one stream of random numbers for both
+        for module in (numpy, vmhost.engine.numpy):  # one stream of random numbers for both
             made = module.random.Generator
             bits = module.random.Philox
             module.random.seed(1)
             patch.setattr(module.random, "default_rng", lambda seed=0, made=made, bits=bits: made(bits(seed)))
         theirs, ours = ({"np": module, "__name__": "example"} for module in (numpy, vmhost.engine.numpy))
-        unknown = set()         # names that examples passed over would have bound
+        unknown = set()  # names that examples passed over would have bound
         for example in doctest.DocTestParser().get_examples(text):
             read, bound = names_of(example.source)
-            if LEFT_OUT.search(example.source) or read & unknown or any(of == name and part in example.source for of, part in DIFFERENT):
+            if (
+                LEFT_OUT.search(example.source)
+                or read & unknown
+                or any(of == name and part in example.source for of, part in DIFFERENT)
+            ):
                 unknown |= bound
                 continue
             wanted, their_error = printed(example.source, theirs)
-            got, our_error = printed(re.sub(r"\b(from|import) numpy\b", r"\1 vmhost.engine.numpy", example.source), ours)
+            got, our_error = printed(
+                re.sub(r"\b(from|import) numpy\b", r"\1 vmhost.engine.numpy", example.source), ours
+            )
             if our_error is not None and BY_DESIGN.search(str(our_error)):
                 unknown |= bound
                 continue
@@ -160,8 +198,9 @@ def as_a_function(number, text):
     lines = [f"def example_{number}(np):", "    shown = []"]
     for example in doctest.DocTestParser().get_examples(text):
         tree = ast.parse(example.source)
-        if LEFT_OUT.search(example.source) or any(isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef))
-                                                  for node in ast.walk(tree)):
+        if LEFT_OUT.search(example.source) or any(
+            isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)) for node in ast.walk(tree)
+        ):
             continue
         lines.append("    try:")
         for statement in tree.body:
@@ -178,9 +217,18 @@ def without_addresses(shown):
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_examples_show_the_same_in_a_sealed_vm():
-    chosen = [text for name, text in DOCUMENTED.items() if not name.startswith("random")]       # chance has seeds of its own there
-    source = "\n".join(["import vmhost.engine.numpy as np", *(as_a_function(number, text) for number, text in enumerate(chosen)),
-                        "def run(number):", "    with np.printoptions():", f"        return ({', '.join(f'example_{number}' for number in range(len(chosen)))})[number](np)"])
+    chosen = [
+        text for name, text in DOCUMENTED.items() if not name.startswith("random")
+    ]  # chance has seeds of its own there
+    source = "\n".join(
+        [
+            "import vmhost.engine.numpy as np",
+            *(as_a_function(number, text) for number, text in enumerate(chosen)),
+            "def run(number):",
+            "    with np.printoptions():",
+            f"        return ({', '.join(f'example_{number}' for number in range(len(chosen)))})[number](np)",
+        ]
+    )
     names = {}
     exec(compile(source, "examples", "exec"), names)
     with vmhost.Host(allow_unsigned=True) as host:

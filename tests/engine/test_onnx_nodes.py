@@ -1,4 +1,5 @@
-"""ONNX's own tests of single nodes: what the compiler claims, the engine computes as ONNX says. docs/operators.md tells the numbers."""
+"""ONNX's own tests of single nodes: what the compiler claims, the engine computes as ONNX says. docs/operators.md tells
+the numbers."""
 
 import re
 from pathlib import Path
@@ -13,5 +14,6 @@ def test_what_is_claimed_is_right_on_every_backend():
     found = {case.name: onnx_nodes.failure(case) for case in cases}
     assert {name: wrong for name, wrong in found.items() if wrong is not None} == {}
     page = (Path(__file__).parents[2] / "docs" / "operators.md").read_text()
-    assert f"{len(READERS)} operators are claimed: {len(cases)} cases pass, 0 fail" in re.sub(r"\s+", " ", page), \
+    assert f"{len(READERS)} operators are claimed: {len(cases)} cases pass, 0 fail" in re.sub(r"\s+", " ", page), (
         "make docs/operators.md again: python -m tests.engine.onnx_nodes > docs/operators.md"
+    )

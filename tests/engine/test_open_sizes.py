@@ -1,4 +1,5 @@
-"""Models that leave sizes open: every size gives what ONNX's reference computes, plans are kept, and what does not work says so."""
+"""Models that leave sizes open: every size gives what ONNX's reference computes, plans are kept, and what does not work
+says so."""
 
 import threading
 
@@ -18,35 +19,65 @@ from vmhost.engine.models import opened
 
 
 def attention(heads=2, depth=8, positions=40):
-    """One layer of BERT's form on any number of texts of any length, as exporters write it: shapes are computed of shapes, positions are a slice."""
+    """One layer of BERT's form on any number of texts of any length, as exporters write it: shapes are computed of
+    shapes, positions are a slice."""
     node, width = helper.make_node, heads * depth
     split = [node("Reshape", [name, "parts"], [f"{name}4"]) for name in "qkv"]
     nodes = [
-        node("Shape", ["ids"], ["shape"]), node("Slice", ["shape", "0", "1"], ["b"]), node("Slice", ["shape", "1", "2"], ["s"]),
-        node("Slice", ["positions", "0", "s", "1"], ["at"]), node("Gather", ["position_table", "at"], ["placed"]),
-        node("Gather", ["word_table", "ids"], ["words"]), node("Add", ["words", "placed"], ["sum"]),
+        node("Shape", ["ids"], ["shape"]),
+        node("Slice", ["shape", "0", "1"], ["b"]),
+        node("Slice", ["shape", "1", "2"], ["s"]),
+        node("Slice", ["positions", "0", "s", "1"], ["at"]),
+        node("Gather", ["position_table", "at"], ["placed"]),
+        node("Gather", ["word_table", "ids"], ["words"]),
+        node("Add", ["words", "placed"], ["sum"]),
         node("LayerNormalization", ["sum", "scale", "bias"], ["h"], axis=-1),
-        *(node("MatMul", ["h", f"w{name}"], [name]) for name in "qkv"), node("Concat", ["b", "s", "heads", "rest"], ["parts"], axis=0), *split,
-        node("Transpose", ["q4"], ["qt"], perm=[0, 2, 1, 3]), node("Transpose", ["k4"], ["kt"], perm=[0, 2, 3, 1]),
-        node("Transpose", ["v4"], ["vt"], perm=[0, 2, 1, 3]), node("MatMul", ["qt", "kt"], ["scores"]), node("Mul", ["scores", "half"], ["scaled"]),
-        node("Softmax", ["scaled"], ["p"], axis=-1), node("MatMul", ["p", "vt"], ["o"]), node("Transpose", ["o"], ["ot"], perm=[0, 2, 1, 3]),
-        node("Concat", ["b", "s", "rest"], ["joined"], axis=0), node("Reshape", ["ot", "joined"], ["oj"]), node("MatMul", ["oj", "wo"], ["made"]),
-        node("Add", ["made", "h"], ["added"]), node("Concat", ["h", "added"], ["y"], axis=1)]
+        *(node("MatMul", ["h", f"w{name}"], [name]) for name in "qkv"),
+        node("Concat", ["b", "s", "heads", "rest"], ["parts"], axis=0),
+        *split,
+        node("Transpose", ["q4"], ["qt"], perm=[0, 2, 1, 3]),
+        node("Transpose", ["k4"], ["kt"], perm=[0, 2, 3, 1]),
+        node("Transpose", ["v4"], ["vt"], perm=[0, 2, 1, 3]),
+        node("MatMul", ["qt", "kt"], ["scores"]),
+        node("Mul", ["scores", "half"], ["scaled"]),
+        node("Softmax", ["scaled"], ["p"], axis=-1),
+        node("MatMul", ["p", "vt"], ["o"]),
+        node("Transpose", ["o"], ["ot"], perm=[0, 2, 1, 3]),
+        node("Concat", ["b", "s", "rest"], ["joined"], axis=0),
+        node("Reshape", ["ot", "joined"], ["oj"]),
+        node("MatMul", ["oj", "wo"], ["made"]),
+        node("Add", ["made", "h"], ["added"]),
+        node("Concat", ["h", "added"], ["y"], axis=1),
+    ]
     constants = {
-        **{str(number): numpy.array([number]) for number in range(3)}, "positions": numpy.arange(positions)[None], "heads": numpy.array([heads]),
-        "rest": numpy.array([-1]), "half": numpy.float32(0.5), "position_table": networks.values((positions, width), 1), "word_table": networks.values((50, width), 2),
-        "scale": networks.values((width,), 3), "bias": networks.values((width,), 4),
-        **{f"w{name}": networks.values((width, width), place) for place, name in enumerate("qkvo", 5)}}
+        **{str(number): numpy.array([number]) for number in range(3)},
+        "positions": numpy.arange(positions)[None],
+        "heads": numpy.array([heads]),
+        "rest": numpy.array([-1]),
+        "half": numpy.float32(0.5),
+        "position_table": networks.values((positions, width), 1),
+        "word_table": networks.values((50, width), 2),
+        "scale": networks.values((width,), 3),
+        "bias": networks.values((width,), 4),
+        **{f"w{name}": networks.values((width, width), place) for place, name in enumerate("qkvo", 5)},
+    }
     graph = helper.make_graph(
-        nodes, "attention", [helper.make_tensor_value_info("ids", TensorProto.INT64, ("texts", "words"))],
+        nodes,
+        "attention",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ("texts", "words"))],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("texts", "twice", width))],
-        [numpy_helper.from_array(numpy.asarray(values), name) for name, values in constants.items()])
+        [numpy_helper.from_array(numpy.asarray(values), name) for name, values in constants.items()],
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
 
 
 def concatenation():
     """Two inputs of one size, which are also put together: a strange model, with a number that is a sum."""
-    return networks.graph([helper.make_node("Concat", ["a", "b", "c"], ["y"], axis=0)], {"a": ("n", 3), "b": ("n", 3), "c": (1, 3)}, {"y": ("all", 3)})
+    return networks.graph(
+        [helper.make_node("Concat", ["a", "b", "c"], ["y"], axis=0)],
+        {"a": ("n", 3), "b": ("n", 3), "c": (1, 3)},
+        {"y": ("all", 3)},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +96,10 @@ def test_every_number_of_images_gives_the_reference(files):
 
 
 def test_every_number_and_length_of_texts_gives_the_reference(files):
-    given = [numpy.random.default_rng(words).integers(0, 50, (texts, words)) for texts, words in ((1, 1), (3, 40), (2, 7), (1, 40))]
+    given = [
+        numpy.random.default_rng(words).integers(0, 50, (texts, words))
+        for texts, words in ((1, 1), (3, 40), (2, 7), (1, 40))
+    ]
     for backend in backends():
         with on_backend(backend):
             model = opened("attention", files[attention])
@@ -74,7 +108,8 @@ def test_every_number_and_length_of_texts_gives_the_reference(files):
 
 
 def test_each_plan_chooses_how_attention_is_done(files):
-    """For its own sizes, whatever was chosen for the small ones at which the model was prepared; weights, which lie in memory once, stay as they were chosen there."""
+    """For its own sizes, whatever was chosen for the small ones at which the model was prepared; weights, which lie in
+    memory once, stay as they were chosen there."""
     model = opened("attention", files[attention])
     for words, way in ((4, "apart"), (40, "fused"), (4, "apart")):
         _, steps = model.run({"ids": numpy.zeros((1, words), "int64")}, profile=True)
@@ -83,7 +118,10 @@ def test_each_plan_chooses_how_attention_is_done(files):
 
 def test_ports_name_the_sizes_that_are_open(files):
     model = opened("attention", files[attention])
-    assert [(port.name, port.shape) for port in (*model.inputs, *model.outputs)] == [("ids", ("texts", "words")), ("y", ("texts", "2*words", 16))]
+    assert [(port.name, port.shape) for port in (*model.inputs, *model.outputs)] == [
+        ("ids", ("texts", "words")),
+        ("y", ("texts", "2*words", 16)),
+    ]
     model = opened("concatenation", files[concatenation])
     assert [port.shape for port in (*model.inputs, *model.outputs)] == [("n", 3), ("n", 3), (1, 3), ("2*n + 1", 3)]
     assert model.shapes_at({"n": 5}) == {"a": (5, 3), "b": (5, 3), "c": (1, 3)} and model.shapes_at()["a"] == (1, 3)
@@ -92,12 +130,27 @@ def test_ports_name_the_sizes_that_are_open(files):
         model.warmup({"m": 7})
 
 
-@pytest.mark.parametrize(("make", "shapes", "message"), [
-    (images, {"input": (2, 3, 32, 31)}, r"input 'input': expected shape \(batch, 3, 32, 32\), got \(2, 3, 32, 31\)"),
-    (images, {"input": (0, 3, 32, 32)}, r"input 'input': expected shape \(batch, 3, 32, 32\), got \(0, 3, 32, 32\)"),
-    (images, {"input": (3, 32, 32)}, r"input 'input': expected shape \(batch, 3, 32, 32\), got \(3, 32, 32\)"),
-    (concatenation, {"a": (2, 3), "b": (4, 3), "c": (1, 3)}, r"input 'b': expected shape \(n, 3\) with n = 2, got \(4, 3\)"),
-])
+@pytest.mark.parametrize(
+    ("make", "shapes", "message"),
+    [
+        (
+            images,
+            {"input": (2, 3, 32, 31)},
+            r"input 'input': expected shape \(batch, 3, 32, 32\), got \(2, 3, 32, 31\)",
+        ),
+        (
+            images,
+            {"input": (0, 3, 32, 32)},
+            r"input 'input': expected shape \(batch, 3, 32, 32\), got \(0, 3, 32, 32\)",
+        ),
+        (images, {"input": (3, 32, 32)}, r"input 'input': expected shape \(batch, 3, 32, 32\), got \(3, 32, 32\)"),
+        (
+            concatenation,
+            {"a": (2, 3), "b": (4, 3), "c": (1, 3)},
+            r"input 'b': expected shape \(n, 3\) with n = 2, got \(4, 3\)",
+        ),
+    ],
+)
 def test_a_shape_that_does_not_fit_says_what_was_expected(files, make, shapes, message):
     with pytest.raises(ValueError, match=message):
         opened("model", files[make])({name: numpy.zeros(shape, "float32") for name, shape in shapes.items()})
@@ -106,7 +159,10 @@ def test_a_shape_that_does_not_fit_says_what_was_expected(files, make, shapes, m
 def test_a_size_at_which_constants_end_says_so_and_others_work_on(files):
     model = opened("attention", files[attention])
     for _ in range(2):
-        with pytest.raises(ValueError, match="this model does not work at texts = 2, words = 41: tensor [0-9]+ sees more than tensor [0-9]+ has"):
+        with pytest.raises(
+            ValueError,
+            match="this model does not work at texts = 2, words = 41: tensor [0-9]+ sees more than tensor [0-9]+ has",
+        ):
             model({"ids": numpy.zeros((2, 41), "int64")})
     assert model({"ids": numpy.zeros((2, 40), "int64")})["y"].shape == (2, 80, 16)
 
@@ -114,7 +170,7 @@ def test_a_size_at_which_constants_end_says_so_and_others_work_on(files):
 def test_a_steady_run_allocates_its_output_only_and_the_last_eight_plans_stay(files):
     model = opened("images", files[images])
     given = [np.asarray(networks.values((count, 3, 32, 32), count)) for count in range(1, 9)]
-    for x in given[::-1]:               # the largest arena first
+    for x in given[::-1]:  # the largest arena first
         model({"input": x})
 
     def taken(x):
@@ -122,7 +178,9 @@ def test_a_steady_run_allocates_its_output_only_and_the_last_eight_plans_stay(fi
         model({"input": x})
         return _array._statistics()["peak_bytes"] - before
 
-    peak = np.zeros(_array._statistics()["peak_bytes"] - _array._statistics()["live_bytes"], "uint8")      # what is allocated from now on shows
+    peak = np.zeros(
+        _array._statistics()["peak_bytes"] - _array._statistics()["live_bytes"], "uint8"
+    )  # what is allocated from now on shows
     assert peak.size
     assert all(taken(x) <= 64 * len(x) for x in given)
     more = np.asarray(networks.values((9, 3, 32, 32)))
@@ -134,7 +192,9 @@ def test_a_profile_is_of_the_sizes_of_the_call(files):
     model = opened("images", files[images])
     steps = {count: model.run({"input": networks.values((count, 3, 32, 32))}, profile=True)[1] for count in (1, 4)}
     assert [step.name for step in steps[1]] == [step.name for step in steps[4]]
-    assert steps[4][0].shape == (4, 3, 32, 32) and all(four.products == 4 * one.products for one, four in zip(steps[1], steps[4]))
+    assert steps[4][0].shape == (4, 3, 32, 32) and all(
+        four.products == 4 * one.products for one, four in zip(steps[1], steps[4])
+    )
 
 
 def test_calls_of_several_sizes_at_the_same_time_do_not_meet(files):
@@ -163,23 +223,38 @@ def refused(nodes, inputs, outputs, message, constants=None):
 
 
 def test_a_size_that_constants_fix_is_refused_when_it_is_compiled():
-    refused([helper.make_node("Reshape", ["x", "shape"], ["y"])], {"x": ("n", 6)}, {"y": (4, 3)},
-            "operator Reshape (node 'y') does not make [4, 3] of (11, 6)\nmodel.onnx: that is at n = 11, tried since the model leaves n open; "
-            "export it with fixed sizes if it cannot take all", {"shape": numpy.array([4, 3])})
+    refused(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        {"x": ("n", 6)},
+        {"y": (4, 3)},
+        "operator Reshape (node 'y') does not make [4, 3] of (11, 6)\nmodel.onnx: that is at n = 11, tried since the"
+        " model leaves n open; export it with fixed sizes if it cannot take all",
+        {"shape": numpy.array([4, 3])},
+    )
 
 
 def test_a_size_that_is_rounded_is_refused():
-    refused([helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2])], {"x": (1, 3, "height", 8)}, {"y": None},
-            "depends on the open size height in a way that the engine cannot follow; export the model with fixed sizes")
+    refused(
+        [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2])],
+        {"x": (1, 3, "height", 8)},
+        {"y": None},
+        "depends on the open size height in a way that the engine cannot follow; export the model with fixed sizes",
+    )
 
 
 def test_more_open_sizes_than_two_are_refused():
-    refused([helper.make_node("Relu", ["x"], ["y"])], {"x": ("a", "b", "c")}, {"y": ("a", "b", "c")},
-            "leaves 3 sizes open (a, b, c), at most 2 can be; fix others when exporting")
+    refused(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        {"x": ("a", "b", "c")},
+        {"y": ("a", "b", "c")},
+        "leaves 3 sizes open (a, b, c), at most 2 can be; fix others when exporting",
+    )
 
 
 def test_sizes_without_names_get_some():
-    model = onnx.load_model_from_string(networks.graph([helper.make_node("Relu", ["x"], ["y"])], {"x": ("n", 2)}, {"y": ("n", 2)}))
+    model = onnx.load_model_from_string(
+        networks.graph([helper.make_node("Relu", ["x"], ["y"])], {"x": ("n", 2)}, {"y": ("n", 2)})
+    )
     for value in (model.graph.input[0], model.graph.output[0]):
         value.type.tensor_type.shape.dim[0].Clear()
     made = opened("model", compile_model(model.SerializeToString(), "model"))

@@ -1,4 +1,5 @@
-"""The lists of operators that `vmhost doctor` prints are what the sources do, and what lowering saves is counted from them."""
+"""The lists of operators that `vmhost doctor` prints are what the sources do, and what lowering saves is counted from
+them."""
 
 import re
 from pathlib import Path
@@ -14,10 +15,22 @@ ROOT = Path(__file__).parents[2]
 DEFINITION = re.compile(r"^(static )?[a-z][\w *]*?\b(\w+)\([^;{}]*?\)\n\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 # Whose kernels a part of the backends' tables is: others that use it have none of their own.
 KERNELS_OF = {
-    "raster": r"->move\.|move_kernels", "copy": r"elementwise\.cast\[", "unary": r"elementwise\.unary\[", "binary": r"elementwise\.binary\[",
-    "where": r"elementwise\.choose\[", "reduce": r"reduce\.(fold|rows)|->(fold|rows)\[", "matmul": r"gemm\.of\[", "sort": r"kernels->order\b",
-    "argsort": r"kernels->order\b", "partition": r"kernels->order\b", "philox": r"random\.blocks",
-    "searchsorted": r"order\.search\b", "interpolate": r"order\.search\b", "bits_pack": r"kernels->pack\(", "bits_unpack": r"kernels->unpack\(", "split": r"kernels->split\[",
+    "raster": r"->move\.|move_kernels",
+    "copy": r"elementwise\.cast\[",
+    "unary": r"elementwise\.unary\[",
+    "binary": r"elementwise\.binary\[",
+    "where": r"elementwise\.choose\[",
+    "reduce": r"reduce\.(fold|rows)|->(fold|rows)\[",
+    "matmul": r"gemm\.of\[",
+    "sort": r"kernels->order\b",
+    "argsort": r"kernels->order\b",
+    "partition": r"kernels->order\b",
+    "philox": r"random\.blocks",
+    "searchsorted": r"order\.search\b",
+    "interpolate": r"order\.search\b",
+    "bits_pack": r"kernels->pack\(",
+    "bits_unpack": r"kernels->unpack\(",
+    "split": r"kernels->split\[",
 }
 LOOPS = r"\bvme_parallel\(|\bvme_stopping\("
 
@@ -26,7 +39,9 @@ LOOPS = r"\bvme_parallel\(|\bvme_stopping\("
 def functions():
     """{(file or None for what all files see, name): body} of the library's C functions."""
     found = {}
-    for path in (path for room in ("runtime", "operators", "models") for path in (ROOT / "engine" / "src" / room).glob("*.c")):
+    for path in (
+        path for room in ("runtime", "operators", "models") for path in (ROOT / "engine" / "src" / room).glob("*.c")
+    ):
         text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
         for static, name, body in DEFINITION.findall(text):
             found[path.name if static else None, name] = path.name, body
@@ -37,7 +52,7 @@ def reached(functions, operator):
     """(file of its definition, the text of all functions that it calls before another operator is called)."""
     others = of_the_headers() - {f"vme_{operator}"}
     if operator not in ("raster", "copy"):
-        others.add("vme_move")      # what raster is within the library
+        others.add("vme_move")  # what raster is within the library
     waiting, seen, texts = [(None, f"vme_{operator}")], set(), []
     home = functions[None, f"vme_{operator}"][0]
     while waiting:
@@ -77,22 +92,38 @@ def test_operators_are_made_as_the_list_says(functions):
 
 
 def test_what_transform_c_offers_is_lowered(functions):
-    exported = {name.removeprefix("vme_") for (file, name), (home, _) in functions.items() if home == "transform.c" and file is None}
+    exported = {
+        name.removeprefix("vme_")
+        for (file, name), (home, _) in functions.items()
+        if home == "transform.c" and file is None
+    }
     assert exported and exported == {name for name, making in operators.listed() if making == operators.LOWERED}
 
 
 def test_families_are_counted_one_by_one():
     names = [operator.name for operator in operators.operators()]
     assert {"raster", "negative", "conjugate", "add", "logical_xor", "sum", "fmin", "cumsum", "roll"} <= set(names)
-    assert len(names) == len(operators.listed()) - 4 + lib.VME_UNARY_COUNT + lib.VME_BINARY_COUNT + lib.VME_REDUCE_COUNT + lib.VME_SCAN_COUNT
+    assert (
+        len(names)
+        == len(operators.listed())
+        - 4
+        + lib.VME_UNARY_COUNT
+        + lib.VME_BINARY_COUNT
+        + lib.VME_REDUCE_COUNT
+        + lib.VME_SCAN_COUNT
+    )
 
 
 def test_a_backend_counts_the_kernels_that_it_brings():
     kernels = operators.kernels()
     # the portable one has all: at least one for each unary operator and dtype that computes in itself
     loop, result = operators.ffi.new("vme_dtype *"), operators.ffi.new("vme_dtype *")
-    loops = sum(lib.vme_unary_types(op, dtype, loop, result) == lib.VME_OK and loop[0] == dtype
-                for op in range(lib.VME_UNARY_COUNT) for dtype in range(lib.VME_DTYPE_COUNT) if dtype != lib.VME_FLOAT16)
+    loops = sum(
+        lib.vme_unary_types(op, dtype, loop, result) == lib.VME_OK and loop[0] == dtype
+        for op in range(lib.VME_UNARY_COUNT)
+        for dtype in range(lib.VME_DTYPE_COUNT)
+        if dtype != lib.VME_FLOAT16
+    )
     assert kernels["portable"] > loops > 200
     assert all(0 < count < kernels["portable"] * 2 for count in kernels.values())
     assert lib.vme_backend_kernels(-1) == lib.vme_backend_kernels(99) == 0
@@ -100,8 +131,28 @@ def test_a_backend_counts_the_kernels_that_it_brings():
 
 def test_what_the_surface_lowers_is_listed():
     lowered = set(operators.lowered())
-    assert {"concatenate", "pad", "tile", "roll", "transpose", "flip", "moveaxis", "hstack", "diff", "kron", "tensordot", "isclose", "clip", "unique",
-            "einsum", "linspace", "median", "histogram", "kaiser", "divmod"} <= lowered
+    assert {
+        "concatenate",
+        "pad",
+        "tile",
+        "roll",
+        "transpose",
+        "flip",
+        "moveaxis",
+        "hstack",
+        "diff",
+        "kron",
+        "tensordot",
+        "isclose",
+        "clip",
+        "unique",
+        "einsum",
+        "linspace",
+        "median",
+        "histogram",
+        "kaiser",
+        "divmod",
+    } <= lowered
     assert not lowered & {operator.name for operator in operators.operators() if operator.making != operators.LOWERED}
     # one function, one name
     functions = [getattr(vmhost.engine.numpy, name) for name in lowered]
@@ -118,12 +169,28 @@ def test_what_is_no_operator_is_still_there():
 def test_functions_of_the_array_module_are_lowered_when_they_call_no_kernel_of_their_own():
     """Whoever adds a function in C says here that it is made of operators, or lists it among those that are one."""
     builtins = {name for name in operators.lowered() if hasattr(_array, name)}
-    assert builtins == {"ascontiguousarray", "broadcast_to", "clip", "concatenate", "diagonal", "dot", "mean", "ravel", "reshape", "squeeze", "swapaxes",
-                        "trace", "transpose"}
+    assert builtins == {
+        "ascontiguousarray",
+        "broadcast_to",
+        "clip",
+        "concatenate",
+        "diagonal",
+        "dot",
+        "mean",
+        "ravel",
+        "reshape",
+        "squeeze",
+        "swapaxes",
+        "trace",
+        "transpose",
+    }
 
 
 def test_pieces_are_counted_as_walle_counts():
     made = [operator.making for operator in operators.operators()]
     backends, lowered = lib.vme_backend_count(), len(operators.lowered())
     own = sum(making != operators.LOWERED for making in made)
-    assert operators.pieces() == (made.count("kernels") * backends + made.count("loops") + lowered, (own + lowered) * backends)
+    assert operators.pieces() == (
+        made.count("kernels") * backends + made.count("loops") + lowered,
+        (own + lowered) * backends,
+    )

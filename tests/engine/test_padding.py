@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import vmhost.engine.numpy
 from tests.engine.test_arrays_against_numpy import check
 
-pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
 
 DTYPES = ["bool", "int8", "uint16", "int64", "float32", "float64", "complex128"]
 COMPUTED = ["linear_ramp", "maximum", "mean", "median", "minimum"]
@@ -43,7 +43,7 @@ def test_odd_reflections(case, mode):
 def test_what_is_computed(case, mode, option):
     array, widths = case
     if array.dtype == "bool" or mode == "median" and array.dtype.kind == "c":
-        return          # NumPy's own errors on the way
+        return  # NumPy's own errors on the way
     name = "end_values" if mode == "linear_ramp" else "stat_length"
     options = {} if option is None else {name: option}
     wanted = numpy.pad(array, widths, mode, **options) if not (array.size == 0 and any(map(any, widths))) else None
@@ -66,18 +66,37 @@ def test_the_grown_array_is_a_new_one():
 
 def test_a_function_fills_the_edges():
     def fill(vector, widths, axis, options):
-        vector[:widths[0]] = options["value"] + axis
-        vector[len(vector) - widths[1]:] = -1
+        vector[: widths[0]] = options["value"] + axis
+        vector[len(vector) - widths[1] :] = -1
 
     check(lambda np, a: np.pad(a, ((1, 2), (0, 1)), fill, value=7), numpy.arange(6).reshape(2, 3))
 
 
-@pytest.mark.parametrize("expression", [
-    "np.pad(x, 1, 'x')", "np.pad(x, 1, 'edge', constant_values=2)", "np.pad(x, 1, 'constant', stat_length=2)", "np.pad(x, -1)",
-    "np.pad(x, 1.5)", "np.pad(x, ((1, 2), (3, 4), (5, 6)))", "np.pad(x, 1, 'maximum', stat_length=0)", "np.pad(x, 1, 'mean', stat_length=-1)",
-    "np.pad(x[:0], 1, 'mean')", "np.pad(x[:0], ((0, 0), (1, 2)), 'mean')", "np.pad(x, {0: 1})", "np.pad(x, {-1: (2, 1)}, 'edge')",
-    "np.pad(x, 1, constant_values=((1, 2), (3, 4)))", "np.pad(x, ((2, 1), (1, 0)), 'linear_ramp', end_values=((1, 2), (3, 4)))",
-    "np.pad(np.array(5), [])", "np.pad(np.array(5), ())", "np.pad(x, 0, 'mean')",
-])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "np.pad(x, 1, 'x')",
+        "np.pad(x, 1, 'edge', constant_values=2)",
+        "np.pad(x, 1, 'constant', stat_length=2)",
+        "np.pad(x, -1)",
+        "np.pad(x, 1.5)",
+        "np.pad(x, ((1, 2), (3, 4), (5, 6)))",
+        "np.pad(x, 1, 'maximum', stat_length=0)",
+        "np.pad(x, 1, 'mean', stat_length=-1)",
+        "np.pad(x[:0], 1, 'mean')",
+        "np.pad(x[:0], ((0, 0), (1, 2)), 'mean')",
+        "np.pad(x, {0: 1})",
+        "np.pad(x, {-1: (2, 1)}, 'edge')",
+        "np.pad(x, 1, constant_values=((1, 2), (3, 4)))",
+        "np.pad(x, ((2, 1), (1, 0)), 'linear_ramp', end_values=((1, 2), (3, 4)))",
+        "np.pad(np.array(5), [])",
+        "np.pad(np.array(5), ())",
+        "np.pad(x, 0, 'mean')",
+    ],
+)
 def test_arguments(expression):
-    check(lambda np, x: eval(expression, {"np": np, "x": x}), numpy.arange(6.0).reshape(2, 3), sentences="broadcast" not in expression)
+    check(
+        lambda np, x: eval(expression, {"np": np, "x": x}),
+        numpy.arange(6.0).reshape(2, 3),
+        sentences="broadcast" not in expression,
+    )

@@ -19,7 +19,10 @@ VALUES = """np.array([1, 2]) * p; np.array([1, 2, 3]) * p; np.float64(2) * p; np
 
 @pytest.mark.parametrize("expression", [expression.strip() for expression in POLYNOMIALS.split(";")])
 def test_polynomials(expression):
-    check(f"(lambda p, q: [(made := {expression}).coeffs, str(made), repr(made), made.variable])(np.poly1d([1., -3, 2]), np.poly1d([1, 4]))")
+    check(
+        f"(lambda p, q: [(made := {expression}).coeffs, str(made), repr(made), made.variable])(np.poly1d([1., -3, 2]),"
+        " np.poly1d([1, 4]))"
+    )
 
 
 @pytest.mark.parametrize("expression", [expression.strip() for expression in VALUES.split(";")])

@@ -1,4 +1,5 @@
-"""`vmhost.engine.numpy.random` against numpy.random.Generator(Philox): the same streams for the same seed, every distribution; in a sealed VM."""
+"""`vmhost.engine.numpy.random` against numpy.random.Generator(Philox): the same streams for the same seed, every
+distribution; in a sealed VM."""
 
 import numpy
 import pytest
@@ -7,7 +8,7 @@ import vmhost
 import vmhost.engine.numpy as np
 from tests.hosts import bundle
 
-pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
 
 SIZE = 3000
 
@@ -20,35 +21,101 @@ def same(got, wanted, tolerance=1e-11):
     got, wanted = numpy.asarray(got), numpy.asarray(wanted)
     assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
     if wanted.dtype.kind == "f":
-        numpy.testing.assert_allclose(got, wanted, rtol=1e-4 if wanted.dtype == numpy.float32 else tolerance, atol=1e-12)
+        numpy.testing.assert_allclose(
+            got, wanted, rtol=1e-4 if wanted.dtype == numpy.float32 else tolerance, atol=1e-12
+        )
     else:
         numpy.testing.assert_array_equal(got, wanted)
 
 
 CASES = {
-    "random": ((), {}), "random float32": ((), {"dtype": "float32"}), "uniform": ((-2.0, 5.0), {}),
-    "standard_normal": ((), {}), "standard_normal float32": ((), {"dtype": "float32"}), "normal": ((3.0, 0.5), {}), "lognormal": ((0.1, 0.7), {}),
-    "standard_exponential": ((), {}), "standard_exponential float32": ((), {"dtype": "float32"}),
-    "standard_exponential inverse": ((), {"method": "inv"}), "exponential": ((2.5,), {}),
-    "standard_gamma": ((2.3,), {}), "standard_gamma small": ((0.3,), {}), "standard_gamma float32": ((2.5,), {"dtype": "float32"}),
-    "gamma": ((1.5, 2.0), {}), "beta": ((0.5, 0.7), {}), "beta large": ((2.0, 3.0), {}), "chisquare": ((3.0,), {}), "f": ((3.0, 5.0), {}),
-    "standard_t": ((4.0,), {}), "standard_cauchy": ((), {}), "pareto": ((3.0,), {}), "weibull": ((1.5,), {}), "power": ((2.5,), {}),
-    "rayleigh": ((2.0,), {}), "laplace": ((1.0, 2.0), {}), "gumbel": ((1.0, 2.0), {}), "logistic": ((1.0, 2.0), {}),
-    "wald": ((1.0, 2.0), {}), "vonmises": ((0.5, 2.0), {}), "vonmises wide": ((0.5, 1e-6), {}), "vonmises narrow": ((0.5, 1e7), {}),
-    "triangular": ((-1.0, 0.5, 2.0), {}), "noncentral_chisquare": ((3.0, 2.0), {}), "noncentral_chisquare small": ((0.5, 2.0), {}),
-    "poisson": ((3.0,), {}), "poisson large": ((300.0,), {}), "binomial": ((10, 0.3), {}), "binomial large": ((1000, 0.4), {}),
-    "binomial likely": ((1000, 0.9), {}), "geometric": ((0.5,), {}), "geometric rare": ((0.01,), {}), "negative_binomial": ((5.0, 0.4), {}),
-    "logseries": ((0.7,), {}), "zipf": ((2.5,), {}),
-    **{f"integers {dtype}": ((0, high), {"dtype": dtype}) for dtype, high in
-       (("int8", 100), ("uint8", 7), ("int16", 1000), ("uint16", 65536), ("int32", 10**6), ("uint32", 2**32), ("int64", 10), ("int64", 2**40), ("bool", 2))},
-    "integers wide": ((-2**63, 2**63 - 1), {"endpoint": True}), "integers half": ((0, 2**32), {}), "integers one": ((4, 5), {}),
-    "choice": ((50,), {}), "choice weighted": ((4,), {"p": [0.1, 0.2, 0.3, 0.4]}), "dirichlet": (([0.5, 2.0, 3.0],), {}),
-    **{f"hypergeometric {n}": (counts, {}) for n, counts in enumerate([(5, 4, 3), (5, 4, 8), (15, 4, 9), (100, 50, 30), (50, 100, 120), (7000, 20, 500), (0, 5, 3),
-                                                                       (5, 0, 3), (20, 20, 0)])},
-    "multivariate_hypergeometric": (([16, 8, 4], 6), {}), "multivariate_hypergeometric most": (([160, 80, 40, 0], 250), {}),
+    "random": ((), {}),
+    "random float32": ((), {"dtype": "float32"}),
+    "uniform": ((-2.0, 5.0), {}),
+    "standard_normal": ((), {}),
+    "standard_normal float32": ((), {"dtype": "float32"}),
+    "normal": ((3.0, 0.5), {}),
+    "lognormal": ((0.1, 0.7), {}),
+    "standard_exponential": ((), {}),
+    "standard_exponential float32": ((), {"dtype": "float32"}),
+    "standard_exponential inverse": ((), {"method": "inv"}),
+    "exponential": ((2.5,), {}),
+    "standard_gamma": ((2.3,), {}),
+    "standard_gamma small": ((0.3,), {}),
+    "standard_gamma float32": ((2.5,), {"dtype": "float32"}),
+    "gamma": ((1.5, 2.0), {}),
+    "beta": ((0.5, 0.7), {}),
+    "beta large": ((2.0, 3.0), {}),
+    "chisquare": ((3.0,), {}),
+    "f": ((3.0, 5.0), {}),
+    "standard_t": ((4.0,), {}),
+    "standard_cauchy": ((), {}),
+    "pareto": ((3.0,), {}),
+    "weibull": ((1.5,), {}),
+    "power": ((2.5,), {}),
+    "rayleigh": ((2.0,), {}),
+    "laplace": ((1.0, 2.0), {}),
+    "gumbel": ((1.0, 2.0), {}),
+    "logistic": ((1.0, 2.0), {}),
+    "wald": ((1.0, 2.0), {}),
+    "vonmises": ((0.5, 2.0), {}),
+    "vonmises wide": ((0.5, 1e-6), {}),
+    "vonmises narrow": ((0.5, 1e7), {}),
+    "triangular": ((-1.0, 0.5, 2.0), {}),
+    "noncentral_chisquare": ((3.0, 2.0), {}),
+    "noncentral_chisquare small": ((0.5, 2.0), {}),
+    "poisson": ((3.0,), {}),
+    "poisson large": ((300.0,), {}),
+    "binomial": ((10, 0.3), {}),
+    "binomial large": ((1000, 0.4), {}),
+    "binomial likely": ((1000, 0.9), {}),
+    "geometric": ((0.5,), {}),
+    "geometric rare": ((0.01,), {}),
+    "negative_binomial": ((5.0, 0.4), {}),
+    "logseries": ((0.7,), {}),
+    "zipf": ((2.5,), {}),
+    **{
+        f"integers {dtype}": ((0, high), {"dtype": dtype})
+        for dtype, high in (
+            ("int8", 100),
+            ("uint8", 7),
+            ("int16", 1000),
+            ("uint16", 65536),
+            ("int32", 10**6),
+            ("uint32", 2**32),
+            ("int64", 10),
+            ("int64", 2**40),
+            ("bool", 2),
+        )
+    },
+    "integers wide": ((-(2**63), 2**63 - 1), {"endpoint": True}),
+    "integers half": ((0, 2**32), {}),
+    "integers one": ((4, 5), {}),
+    "choice": ((50,), {}),
+    "choice weighted": ((4,), {"p": [0.1, 0.2, 0.3, 0.4]}),
+    "dirichlet": (([0.5, 2.0, 3.0],), {}),
+    **{
+        f"hypergeometric {n}": (counts, {})
+        for n, counts in enumerate(
+            [
+                (5, 4, 3),
+                (5, 4, 8),
+                (15, 4, 9),
+                (100, 50, 30),
+                (50, 100, 120),
+                (7000, 20, 500),
+                (0, 5, 3),
+                (5, 0, 3),
+                (20, 20, 0),
+            ]
+        )
+    },
+    "multivariate_hypergeometric": (([16, 8, 4], 6), {}),
+    "multivariate_hypergeometric most": (([160, 80, 40, 0], 250), {}),
     "multivariate_hypergeometric count": (([16, 8, 4], 6), {"method": "count"}),
     "multivariate_hypergeometric count most": (([16, 0, 4], 17), {"method": "count"}),
-    "noncentral_f": ((3.0, 5.0, 2.0), {}), "noncentral_f central": ((3.0, 5.0, 0.0), {}),
+    "noncentral_f": ((3.0, 5.0, 2.0), {}),
+    "noncentral_f central": ((3.0, 5.0, 0.0), {}),
     "dirichlet small": (([0.01, 0.02, 0.03],), {}),
 }
 
@@ -57,10 +124,16 @@ CASES = {
 def test_the_stream_is_numpys(case):
     name, (args, kwargs) = case.split()[0], CASES[case]
     ours, theirs = both()
-    sizes = (SIZE, (3, 5), 7) if "float32" in case else (SIZE, (3, 5), None, 7)       # NumPy has Python floats for single numbers
+    sizes = (
+        (SIZE, (3, 5), 7) if "float32" in case else (SIZE, (3, 5), None, 7)
+    )  # NumPy has Python floats for single numbers
     for size in sizes:
-        same(getattr(ours, name)(*args, size=size, **kwargs), getattr(theirs, name)(*args, size=size, **kwargs), 1e-6 if "dirichlet" in case else 1e-9)
-    assert ours.integers(0, 1 << 60) == theirs.integers(0, 1 << 60)       # both have taken the same words
+        same(
+            getattr(ours, name)(*args, size=size, **kwargs),
+            getattr(theirs, name)(*args, size=size, **kwargs),
+            1e-6 if "dirichlet" in case else 1e-9,
+        )
+    assert ours.integers(0, 1 << 60) == theirs.integers(0, 1 << 60)  # both have taken the same words
 
 
 def test_words_and_state():
@@ -68,14 +141,20 @@ def test_words_and_state():
     for count in (1, 3, 4, 5, 31, 32, 33, 1000):
         same(ours.random_raw(count), theirs.random_raw(count))
         mine, its = ours.state, theirs.state
-        assert int(mine["buffer_pos"]) == its["buffer_pos"] and mine["state"]["counter"].tolist() == its["state"]["counter"].tolist()
+        assert (
+            int(mine["buffer_pos"]) == its["buffer_pos"]
+            and mine["state"]["counter"].tolist() == its["state"]["counter"].tolist()
+        )
     saved = ours.state
     first = ours.random_raw(10)
     ours.state = saved
     same(ours.random_raw(10), numpy.asarray(first))
     for seed in (0, 1, 2**100, [1, 2, 3]):
         same(np.random.Philox(seed).random_raw(5), numpy.random.Philox(seed).random_raw(5))
-        same(np.random.SeedSequence(seed).spawn(2)[1].generate_state(5), numpy.random.SeedSequence(seed).spawn(2)[1].generate_state(5))
+        same(
+            np.random.SeedSequence(seed).spawn(2)[1].generate_state(5),
+            numpy.random.SeedSequence(seed).spawn(2)[1].generate_state(5),
+        )
     same(np.random.Philox(9).jumped(2).random_raw(3), numpy.random.Philox(9).jumped(2).random_raw(3))
 
 
@@ -127,16 +206,34 @@ def test_vectors():
     ours, theirs = both()
     mean, cov = [1.0, 2.0, 3.0], [[2.0, 0.3, 0.1], [0.3, 1.0, 0.2], [0.1, 0.2, 0.5]]
     for method in ("cholesky", "eigh", "svd"):
-        got, wanted = ours.multivariate_normal(mean, cov, 5, method=method), theirs.multivariate_normal(mean, cov, 5, method=method)
+        got, wanted = (
+            ours.multivariate_normal(mean, cov, 5, method=method),
+            theirs.multivariate_normal(mean, cov, 5, method=method),
+        )
         same(got, wanted, 1e-7)
     same(ours.multinomial(20, [0.2, 0.3, 0.5], 4), theirs.multinomial(20, [0.2, 0.3, 0.5], 4))
-    same(ours.multinomial([[5], [50]], [[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]]), theirs.multinomial([[5], [50]], [[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]]))
+    same(
+        ours.multinomial([[5], [50]], [[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]]),
+        theirs.multinomial([[5], [50]], [[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]]),
+    )
     same(ours.multinomial([5, 50], [0.2, 0.8], (3, 2)), theirs.multinomial([5, 50], [0.2, 0.8], (3, 2)))
 
 
-@pytest.mark.parametrize("wrong", [lambda r: r.normal(0, -1), lambda r: r.integers(5, 5), lambda r: r.integers(0, 300, dtype="uint8"),
-                                   lambda r: r.choice(3, 4, replace=False), lambda r: r.choice(3, p=[0.5, 0.5]), lambda r: r.binomial(3, 1.5),
-                                   lambda r: r.gamma(-1), lambda r: r.uniform(2, 1), lambda r: r.choice(0, 1), lambda r: r.beta(0, 1)])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda r: r.normal(0, -1),
+        lambda r: r.integers(5, 5),
+        lambda r: r.integers(0, 300, dtype="uint8"),
+        lambda r: r.choice(3, 4, replace=False),
+        lambda r: r.choice(3, p=[0.5, 0.5]),
+        lambda r: r.binomial(3, 1.5),
+        lambda r: r.gamma(-1),
+        lambda r: r.uniform(2, 1),
+        lambda r: r.choice(0, 1),
+        lambda r: r.beta(0, 1),
+    ],
+)
 def test_errors_are_valueerrors(wrong):
     for generator in both():
         with pytest.raises(ValueError):
@@ -145,13 +242,18 @@ def test_errors_are_valueerrors(wrong):
 
 def test_in_a_sealed_vm():
     with vmhost.Host(allow_unsigned=True) as host:
-        task = host.load(bundle("""
+        task = host.load(
+            bundle(
+                """
             import vmhost.engine.numpy as np
 
             def run(seed):
                 random = np.random.default_rng(seed)
                 return [random.normal(size=5), random.integers(0, 10, 5), random.permutation(6), np.random.default_rng().random() < 1]
-        """, name="random"))
+        """,
+                name="random",
+            )
+        )
         normals, integers, order, below = task(7)
     theirs = both(7)[1]
     same(normals, theirs.normal(size=5), 1e-9)
@@ -161,12 +263,22 @@ def test_in_a_sealed_vm():
 
 
 DRAWS = [
-    lambda g, n: g.random(n), lambda g, n: g.random(n, dtype="float32"), lambda g, n: g.standard_normal(n),
-    lambda g, n: g.standard_normal(n, dtype="float32"), lambda g, n: g.standard_exponential(n),
-    lambda g, n: g.standard_exponential(n, dtype="float32"), lambda g, n: g.integers(0, 1000, n), lambda g, n: g.integers(0, 3 * 10**9, n),
-    lambda g, n: g.integers(0, 2**40, n), lambda g, n: g.integers(-5, 100, n, dtype="int32"), lambda g, n: g.integers(0, 200, n, dtype="uint8"),
-    lambda g, n: g.integers(0, 2**32, n, dtype="uint32"), lambda g, n: g.integers(-100, 2000, n, dtype="int16"),
-    lambda g, n: g.poisson(3, n), lambda g, n: g.binomial(10, 0.3, n), lambda g, n: g.permutation(n),
+    lambda g, n: g.random(n),
+    lambda g, n: g.random(n, dtype="float32"),
+    lambda g, n: g.standard_normal(n),
+    lambda g, n: g.standard_normal(n, dtype="float32"),
+    lambda g, n: g.standard_exponential(n),
+    lambda g, n: g.standard_exponential(n, dtype="float32"),
+    lambda g, n: g.integers(0, 1000, n),
+    lambda g, n: g.integers(0, 3 * 10**9, n),
+    lambda g, n: g.integers(0, 2**40, n),
+    lambda g, n: g.integers(-5, 100, n, dtype="int32"),
+    lambda g, n: g.integers(0, 200, n, dtype="uint8"),
+    lambda g, n: g.integers(0, 2**32, n, dtype="uint32"),
+    lambda g, n: g.integers(-100, 2000, n, dtype="int16"),
+    lambda g, n: g.poisson(3, n),
+    lambda g, n: g.binomial(10, 0.3, n),
+    lambda g, n: g.permutation(n),
 ]
 
 
@@ -178,5 +290,9 @@ def test_draws_of_any_kind_after_any_other(backend):
         draw, n = DRAWS[order.integers(len(DRAWS))], int(order.choice([1, 2, 3, 5, 63, 64, 65, 300]))
         same(draw(ours, n), draw(theirs, n))
         here, there = ours.bit_generator.state, theirs.bit_generator.state
-        assert (here["has_uint32"], here["uinteger"], here["buffer_pos"]) == (there["has_uint32"], there["uinteger"], there["buffer_pos"])
+        assert (here["has_uint32"], here["uinteger"], here["buffer_pos"]) == (
+            there["has_uint32"],
+            there["uinteger"],
+            there["buffer_pos"],
+        )
         numpy.testing.assert_array_equal(here["state"]["counter"], there["state"]["counter"])

@@ -1,4 +1,5 @@
-"""Random chains of rearrangements and operators: whatever the compiler writes, the engine loads, and computes what ONNX's reference does."""
+"""Random chains of rearrangements and operators: whatever the compiler writes, the engine loads, and computes what
+ONNX's reference does."""
 
 import math
 import random
@@ -14,7 +15,8 @@ SEED, GRAPHS, LENGTH = 20261123, 160, 6
 
 
 class Chain:
-    """Nodes one after the other, each on the result of the one before; `names` are earlier results of the same chain."""
+    """Nodes one after the other, each on the result of the one before; `names` are earlier results of the same
+    chain."""
 
     def __init__(self, seed):
         self.random, self.nodes, self.constants = random.Random(seed), [], {}
@@ -68,13 +70,22 @@ class Chain:
 
     def expand(self):
         if math.prod(self.shape) < 2000 and self.rank < 5:
-            self.add("Expand", [2, *(3 if size == 1 else size for size in self.shape)], numpy.array([2, *(3 if n == 1 else n for n in self.shape)]))
+            self.add(
+                "Expand",
+                [2, *(3 if size == 1 else size for size in self.shape)],
+                numpy.array([2, *(3 if n == 1 else n for n in self.shape)]),
+            )
 
     def concatenate(self):
         others = [name for name, shape in self.earlier if shape == self.shape]
         axis = self.random.randrange(self.rank)
         if others and math.prod(self.shape) < 2000:
-            self.add("Concat", [size * (1 + (d == axis)) for d, size in enumerate(self.shape)], self.random.choice(others), axis=axis)
+            self.add(
+                "Concat",
+                [size * (1 + (d == axis)) for d, size in enumerate(self.shape)],
+                self.random.choice(others),
+                axis=axis,
+            )
 
     # ---- operators
     def softmax(self):
@@ -85,8 +96,18 @@ class Chain:
         self.add("LayerNormalization", self.shape, self.values(size), self.values(size), axis=-1, epsilon=0.1)
 
     def activate(self):
-        op, attributes = self.random.choice([("Relu", {}), ("Sigmoid", {}), ("Gelu", {}), ("Gelu", {"approximate": "tanh"}), ("Tanh", {}), ("LeakyRelu", {}),
-                                             ("HardSwish", {}), ("Mish", {})])
+        op, attributes = self.random.choice(
+            [
+                ("Relu", {}),
+                ("Sigmoid", {}),
+                ("Gelu", {}),
+                ("Gelu", {"approximate": "tanh"}),
+                ("Tanh", {}),
+                ("LeakyRelu", {}),
+                ("HardSwish", {}),
+                ("Mish", {}),
+            ]
+        )
         self.add(op, self.shape, **attributes)
 
     def clip(self):
@@ -119,7 +140,13 @@ class Chain:
 
     def convolve(self):
         if self.rank == 4 and self.shape[1] <= 16:
-            self.add("Conv", [self.shape[0], 4, *self.shape[2:]], self.values(4, self.shape[1], 3, 3), self.values(4), pads=[1] * 4)
+            self.add(
+                "Conv",
+                [self.shape[0], 4, *self.shape[2:]],
+                self.values(4, self.shape[1], 3, 3),
+                self.values(4),
+                pads=[1] * 4,
+            )
 
     def pool(self):
         if self.rank == 4:
@@ -132,7 +159,11 @@ class Chain:
     def reduce(self):
         if self.rank > 1:
             axis = self.random.randrange(self.rank)
-            self.add(self.random.choice(["ReduceMean", "ReduceMax", "ReduceSum"]), [1 if d == axis else size for d, size in enumerate(self.shape)], [axis])
+            self.add(
+                self.random.choice(["ReduceMean", "ReduceMax", "ReduceSum"]),
+                [1 if d == axis else size for d, size in enumerate(self.shape)],
+                [axis],
+            )
 
     def accumulate(self):
         self.add("CumSum", self.shape, numpy.int64(self.random.randrange(self.rank)))
@@ -140,20 +171,47 @@ class Chain:
     def batch_normalize(self):
         if self.rank >= 2:
             size = self.shape[1]
-            self.add("BatchNormalization", self.shape, self.values(size), self.values(size), self.values(size), abs(self.values(size)) + 0.5)
+            self.add(
+                "BatchNormalization",
+                self.shape,
+                self.values(size),
+                self.values(size),
+                self.values(size),
+                abs(self.values(size)) + 0.5,
+            )
 
     def gather(self):
         axis = self.random.randrange(self.rank)
         chosen = [self.random.randrange(self.shape[axis]) for _ in range(3)]
-        self.add("Gather", [3 if d == axis else size for d, size in enumerate(self.shape)], numpy.array(chosen), axis=axis)
+        self.add(
+            "Gather", [3 if d == axis else size for d, size in enumerate(self.shape)], numpy.array(chosen), axis=axis
+        )
 
     def pad(self):
         self.add("Pad", [size + 1 for size in self.shape], numpy.array([0] * self.rank + [1] * self.rank))
 
 
 REARRANGEMENTS = ("transpose", "transpose", "slice", "slice", "reshape", "unsqueeze", "expand", "concatenate")
-OPERATORS = ("softmax", "softmax", "normalize", "normalize", "activate", "clip", "arithmetic", "product", "gemm", "square", "convolve", "pool", "pixel",
-             "reduce", "accumulate", "batch_normalize", "gather", "pad")
+OPERATORS = (
+    "softmax",
+    "softmax",
+    "normalize",
+    "normalize",
+    "activate",
+    "clip",
+    "arithmetic",
+    "product",
+    "gemm",
+    "square",
+    "convolve",
+    "pool",
+    "pixel",
+    "reduce",
+    "accumulate",
+    "batch_normalize",
+    "gather",
+    "pad",
+)
 
 
 @pytest.mark.parametrize("part", range(8))
@@ -172,5 +230,8 @@ def test_what_the_compiler_writes_the_engine_loads_and_computes(part):
         try:
             agrees(chain.nodes, chain.inputs, chain.constants, dict.fromkeys(outputs), most=1e-4, opset=20)
         except BaseException as error:
-            error.add_note(f"seed {seed}: {[(node.op_type, list(node.input), list(node.output)) for node in chain.nodes]} of {chain.inputs['x'].shape}")
+            error.add_note(
+                f"seed {seed}: {[(node.op_type, list(node.input), list(node.output)) for node in chain.nodes]} of"
+                f" {chain.inputs['x'].shape}"
+            )
             raise

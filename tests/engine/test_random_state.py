@@ -1,4 +1,5 @@
-"""RandomState and the functions of numpy.random's old interface draw NumPy's numbers for a seed, in the host and in a VM."""
+"""RandomState and the functions of numpy.random's old interface draw NumPy's numbers for a seed, in the host and in a
+VM."""
 
 import numpy
 import pytest
@@ -34,7 +35,9 @@ DRAWS = """rand(); rand(3); rand(2, 2); random_sample((2, 0)); random_sample(())
 @pytest.mark.parametrize("draw", [draw.strip() for draw in DRAWS.split(";")])
 def test_a_draw_and_the_next(draw):
     """The number after a draw tells whether it took as many words as NumPy's, and whether it kept a normal number."""
-    wanted, got = outcomes(f"(lambda r: [r.randn(1), r.{draw}, r.rand(), r.randn(2)])(np.random.RandomState(len({draw!r})))")
+    wanted, got = outcomes(
+        f"(lambda r: [r.randn(1), r.{draw}, r.rand(), r.randn(2)])(np.random.RandomState(len({draw!r})))"
+    )
     if isinstance(wanted, Exception):
         assert type(got).__name__ == type(wanted).__name__, (wanted, got)
         if "broadcast" not in str(wanted):
@@ -42,7 +45,12 @@ def test_a_draw_and_the_next(draw):
         return
     assert [type(value) is float for value in got] == [type(value) is float for value in wanted]
     for one, other in zip(got, wanted, strict=True):
-        assert_near(*(module.asarray(value) if isinstance(other, float) else value for module, value in ((np, one), (numpy, other))))
+        assert_near(
+            *(
+                module.asarray(value) if isinstance(other, float) else value
+                for module, value in ((np, one), (numpy, other))
+            )
+        )
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, [1, 2, 3], [0], list(range(700))], ids=str)
@@ -62,7 +70,10 @@ def test_a_state_comes_back():
         state = module.random.RandomState(3)
         state.randn(1)
         kept = state.get_state()
-        assert [state.randn(3).tolist(), state.set_state(kept), state.randn(3).tolist()][::2] == [state.set_state(kept), [state.randn(3).tolist()] * 2][1]
+        assert [state.randn(3).tolist(), state.set_state(kept), state.randn(3).tolist()][::2] == [
+            state.set_state(kept),
+            [state.randn(3).tolist()] * 2,
+        ][1]
     other = np.random.RandomState(9)
     other.set_state(numpy.random.RandomState(3).get_state())
     assert other.rand() == numpy.random.RandomState(3).rand()
@@ -70,7 +81,11 @@ def test_a_state_comes_back():
 
 def test_the_functions_share_a_state_which_ends_with_the_vm():
     np.random.seed(5), numpy.random.seed(5)
-    assert [np.random.rand(), np.random.randint(9), np.random.ranf()] == [numpy.random.rand(), numpy.random.randint(9), numpy.random.ranf()]
+    assert [np.random.rand(), np.random.randint(9), np.random.ranf()] == [
+        numpy.random.rand(),
+        numpy.random.randint(9),
+        numpy.random.ranf(),
+    ]
     source = """
         import vmhost.engine.numpy as np
 
@@ -84,7 +99,7 @@ def test_the_functions_share_a_state_which_ends_with_the_vm():
         first = np.random.RandomState(5)
         assert task(5) == first.rand()
         assert task(None) != task(None)
-        assert np.random.rand() == numpy.random.rand()       # of no VM's doing
+        assert np.random.rand() == numpy.random.rand()  # of no VM's doing
 
 
 def test_no_seed_is_another_state_each_time():

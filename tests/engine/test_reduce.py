@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 from tests.engine.arrays import arrays, stretched, values
 from tests.engine.library import DTYPES, NUMBER, Context, EngineError, Status, check, library, names, tensor
 
-pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
 
 RELAXED = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 OPS = names("reduce")
-NUMPY = {name: getattr(np, name) for name in OPS if name not in ("fmax", "fmin")} | {"fmax": np.fmax.reduce, "fmin": np.fmin.reduce}
+NUMPY = {name: getattr(np, name) for name in OPS if name not in ("fmax", "fmin")} | {
+    "fmax": np.fmax.reduce,
+    "fmin": np.fmin.reduce,
+}
 
 
 def types(op, dtype):
@@ -36,8 +39,8 @@ def reduce(context, op, array, axes, out=None, initial=None, dtype=None):
 
 
 def wanted(op, array, axis):
-    """NumPy's reduction. Sums and products of float16 are made in float32 and rounded once, more exactly than NumPy's, which rounds
-    between two dimensions."""
+    """NumPy's reduction. Sums and products of float16 are made in float32 and rounded once, more exactly than NumPy's,
+    which rounds between two dimensions."""
     half = array.dtype == "float16" and op in ("sum", "prod")
     with np.errstate(all="ignore"):
         made = NUMPY[op](array.astype("float32") if half else array, axis=axis, keepdims=True)
@@ -53,7 +56,7 @@ def expect(result, expected, array, op):
         size = {2: 1e-3, 4: 1e-5, 8: 1e-13}[expected.dtype.itemsize // (2 if expected.dtype.kind == "c" else 1)]
         with np.errstate(all="ignore"):
             scale = np.nanmax(np.abs(np.where(np.isfinite(array), array, 0)), initial=1) * max(array.size, 1)
-        if expected.dtype == "float16":         # the last place, also of what is subnormal
+        if expected.dtype == "float16":  # the last place, also of what is subnormal
             np.testing.assert_allclose(result, expected, rtol=size, atol=1e-7)
             return
         np.testing.assert_allclose(result, expected, rtol=size, atol=size * float(scale) if op == "sum" else 0)
@@ -66,13 +69,13 @@ def expect(result, expected, array, op):
 @given(data=st.data(), op=st.sampled_from([op for op in OPS if not op.startswith("arg")]))
 def test_any_axes(backend, context, data, op):
     array = data.draw(arrays(DTYPES, nan=op != "prod"))
-    if op in ("sum", "prod") and array.dtype.kind in "fc":      # where the order of additions decides nothing but rounding
+    if op in ("sum", "prod") and array.dtype.kind in "fc":  # where the order of additions decides nothing but rounding
         array = np.where(np.isfinite(array) & (np.abs(array) < 1000), array, array.dtype.type(2))
         if op == "prod":
             array = np.where(np.abs(array) > 1, array / np.abs(array), array).astype(array.dtype)
     axes = tuple(axis for axis in range(array.ndim) if data.draw(st.booleans()))
     if op == "count_nonzero" and not axes:
-        axes = tuple(range(array.ndim))         # NumPy takes () for all there
+        axes = tuple(range(array.ndim))  # NumPy takes () for all there
     try:
         expected = wanted(op, array, axes)
     except ValueError as error:
@@ -100,8 +103,17 @@ def test_places(backend, context, data, op):
     expect(reduce(context, op, array, (axis,)), expected, array, op)
 
 
-LARGE = [((100_001,), (0,)), ((200, 613), (0,)), ((200, 613), (1,)), ((70, 40, 30), (1,)), ((70, 40, 30), (0, 2)),
-         ((50_000, 3), (0,)), ((20_000, 17), (0,)), ((3, 40_000), (1,)), ((3000, 4, 9), (1,))]
+LARGE = [
+    ((100_001,), (0,)),
+    ((200, 613), (0,)),
+    ((200, 613), (1,)),
+    ((70, 40, 30), (1,)),
+    ((70, 40, 30), (0, 2)),
+    ((50_000, 3), (0,)),
+    ((20_000, 17), (0,)),
+    ((3, 40_000), (1,)),
+    ((3000, 4, 9), (1,)),
+]
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -116,7 +128,7 @@ def test_large(backend, context, op, shape, axes):
             array = np.nan_to_num(array, nan=1, posinf=3, neginf=-3)
             if op == "prod":
                 array = np.where(array.real < 0, -1, 1j if array.dtype.kind == "c" else 1).astype(dtype)
-            if dtype == "float16":      # sums stay where float16 has numbers, and where float32 adds them exactly
+            if dtype == "float16":  # sums stay where float16 has numbers, and where float32 adds them exactly
                 array = array.clip(0, 30).round()
                 array[np.random.default_rng(1).random(shape) < 0.99] = op == "prod"
         for view in (array, stretched(array, 3)):
@@ -126,11 +138,12 @@ def test_large(backend, context, op, shape, axes):
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "float64"])
 @pytest.mark.parametrize("op", ["max", "min", "sum", "argmax", "argmin", "count_nonzero"])
 def test_long_runs_from_any_place(backend, context, dtype, op):
-    """The first elements are folded apart, up to where a line begins: an extreme is found among them, at their end, and behind."""
+    """The first elements are folded apart, up to where a line begins: an extreme is found among them, at their end, and
+    behind."""
     array = np.full(40_100, 2, dtype)
     for first in (0, 1, 3, 15, 16, 40):
         for n in (1024, 40_000):
-            run = array[first:first + n]
+            run = array[first : first + n]
             for place in (0, 1, 7, 8, 15, 16, 63, 64, n - 1):
                 for value in (1, 3):
                     run[place] = value
@@ -158,7 +171,8 @@ def test_nan_wins_at_any_place(backend, context):
 @pytest.mark.parametrize("op", ["argmax", "argmin"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8", "bool"])
 def test_first_place_among_ties(backend, context, op, dtype):
-    """Rows of every length around those of vectors and of blocks, with few distinct values, zeros of both signs and a NaN or two."""
+    """Rows of every length around those of vectors and of blocks, with few distinct values, zeros of both signs and a
+    NaN or two."""
     random = np.random.default_rng(3)
     for width in (*range(1, 140, 3), *range(127, 134), 255, 256, 257, 1000, 2047, 2048, 2050, 2081, 4100):
         made = random.integers(0, 3, (12, width)).astype(dtype)
@@ -183,7 +197,9 @@ def test_bytes_above_one_are_true(backend, context, op):
             expected = wanted(op, meant, axes[0])
             np.testing.assert_array_equal(reduce(context, op, given, axes).view("uint8"), expected.view("uint8"))
     if op in ("sum", "prod"):
-        assert reduce(context, op, np.array([2, 255], "uint8").view("bool"), (0,), initial=5).tolist() == [7 if op == "sum" else 5]
+        assert reduce(context, op, np.array([2, 255], "uint8").view("bool"), (0,), initial=5).tolist() == [
+            7 if op == "sum" else 5
+        ]
 
 
 def test_initial(backend, context):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.engine.arrays import arrays, shapes, stretched, values
 from tests.engine.library import DTYPES, NUMBER, Context, EngineError, Status, check, library, names, tensor
 
-pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
 
 RELAXED = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 OPS = names("scan")
@@ -33,7 +33,7 @@ def scan(context, op, array, axis, out=None):
 def test_scans(backend, context, data, op):
     array = data.draw(arrays(KINDS, shape=data.draw(shapes(least_rank=1)), nan=op != "cumprod"))
     axis = data.draw(st.integers(0, array.ndim - 1))
-    if array.dtype == "float16":        # as float32, rounded once: NumPy rounds at every step
+    if array.dtype == "float16":  # as float32, rounded once: NumPy rounds at every step
         expected = NUMPY[op](array.astype("float32"), axis=axis).astype("float16")
     else:
         expected = NUMPY[op](array, axis=axis)
@@ -46,7 +46,9 @@ def test_scans(backend, context, data, op):
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize(("shape", "axis"), [((200_001,), 0), ((300, 701), 0), ((300, 701), 1), ((20, 50, 300), 1), ((50_000, 3), 0)])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((200_001,), 0), ((300, 701), 0), ((300, 701), 1), ((20, 50, 300), 1), ((50_000, 3), 0)]
+)
 def test_large(backend, context, op, shape, axis):
     array = values("int64", int(np.prod(shape)), 3).reshape(shape)
     np.testing.assert_array_equal(scan(context, op, array, axis), NUMPY[op](array, axis=axis))
@@ -60,7 +62,10 @@ def test_in_place(backend, context):
     assert np.array_equal(array, expected)
 
 
-@pytest.mark.parametrize("place", [lambda whole: (whole[1:], whole[:-1]), lambda whole: (whole[:-1], whole[1:]), lambda whole: (whole, whole[::-1])])
+@pytest.mark.parametrize(
+    "place",
+    [lambda whole: (whole[1:], whole[:-1]), lambda whole: (whole[:-1], whole[1:]), lambda whole: (whole, whole[::-1])],
+)
 @pytest.mark.parametrize("shape", [(1000,), (40, 9)])
 def test_onto_part_of_itself(backend, context, place, shape):
     array, out = place(np.arange(float(np.prod(shape))).reshape(shape))

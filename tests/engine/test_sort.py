@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.engine.arrays import arrays, shapes, stretched, values
 from tests.engine.library import DTYPES, Context, EngineError, Status, check, library, tensor
 
-pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
 
 RELAXED = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -22,7 +22,7 @@ def call(context, name, array, axis, descending, out):
 
 def descending_order(array, axis):
     """Stable, NaNs last: NumPy has no such order of its own."""
-    ranks = np.argsort(np.argsort(array, axis=axis, kind="stable"), axis=axis)      # only to get the shape
+    ranks = np.argsort(np.argsort(array, axis=axis, kind="stable"), axis=axis)  # only to get the shape
     out = np.empty_like(ranks)
     for index in np.ndindex(*(size for at, size in enumerate(array.shape) if at != axis)):
         where = index[:axis] + (slice(None),) + index[axis:]
@@ -39,29 +39,39 @@ def descending_order(array, axis):
 def test_orders(backend, context, data):
     array = data.draw(arrays(DTYPES, shape=data.draw(shapes(least_rank=1, most_rank=3, most=60))))
     axis = data.draw(st.integers(0, array.ndim - 1))
-    np.testing.assert_array_equal(call(context, "argsort", array, axis, False, stretched(np.zeros(array.shape, "int64"), 1)),
-                                  np.argsort(array, axis=axis, kind="stable"))
-    np.testing.assert_array_equal(call(context, "sort", array, axis, False, stretched(np.zeros_like(array), 1)),
-                                  np.sort(array, axis=axis, kind="stable"))
+    np.testing.assert_array_equal(
+        call(context, "argsort", array, axis, False, stretched(np.zeros(array.shape, "int64"), 1)),
+        np.argsort(array, axis=axis, kind="stable"),
+    )
+    np.testing.assert_array_equal(
+        call(context, "sort", array, axis, False, stretched(np.zeros_like(array), 1)),
+        np.sort(array, axis=axis, kind="stable"),
+    )
 
 
 @RELAXED
 @given(data=st.data())
 def test_descending(backend, context, data):
-    array = data.draw(arrays([dtype for dtype in DTYPES if dtype.kind != "c"],
-                             shape=data.draw(shapes(least_rank=1, most_rank=2, most=40))))
+    array = data.draw(
+        arrays(
+            [dtype for dtype in DTYPES if dtype.kind != "c"],
+            shape=data.draw(shapes(least_rank=1, most_rank=2, most=40)),
+        )
+    )
     axis = data.draw(st.integers(0, array.ndim - 1))
     expected = descending_order(array, axis)
     np.testing.assert_array_equal(call(context, "argsort", array, axis, True, np.zeros(array.shape, "int64")), expected)
-    np.testing.assert_array_equal(call(context, "sort", array, axis, True, np.zeros_like(array)),
-                                  np.take_along_axis(array, expected, axis))
+    np.testing.assert_array_equal(
+        call(context, "sort", array, axis, True, np.zeros_like(array)), np.take_along_axis(array, expected, axis)
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_large(backend, context, dtype):
     array = values(dtype, 100_000, 5)
-    np.testing.assert_array_equal(call(context, "argsort", array, 0, False, np.zeros(array.shape, "int64")),
-                                  np.argsort(array, kind="stable"))
+    np.testing.assert_array_equal(
+        call(context, "argsort", array, 0, False, np.zeros(array.shape, "int64")), np.argsort(array, kind="stable")
+    )
     np.testing.assert_array_equal(call(context, "sort", array, 0, False, array.copy()), np.sort(array))
 
 
@@ -73,8 +83,8 @@ PATTERNS = {
     "sorted": lambda random, n: np.sort(random.normal(size=n)),
     "falling": lambda random, n: -np.sort(random.normal(size=n)),
     "organ pipes": lambda random, n: np.concatenate([np.arange(n - n // 2), np.arange(n // 2)[::-1]]) * 1.0,
-    "last bits": lambda random, n: 1 + random.integers(0, 9, n) * 2.0 ** -52,
-    "one far off": lambda random, n: np.where(np.arange(n) == n // 3, 1e300, 1 + random.integers(0, 9, n) * 2.0 ** -52),
+    "last bits": lambda random, n: 1 + random.integers(0, 9, n) * 2.0**-52,
+    "one far off": lambda random, n: np.where(np.arange(n) == n // 3, 1e300, 1 + random.integers(0, 9, n) * 2.0**-52),
 }
 
 
@@ -91,7 +101,11 @@ def test_patterns(backend, context, pattern, n):
         kth = np.array(sorted({0, n // 3, n // 2, n - 1}))
         for places in (False, True):
             out = np.zeros(n, "int64" if places else dtype)
-            check(library.vme_partition(context.handle, tensor(array), 0, len(kth), kth.ctypes, ctypes.c_bool(places), tensor(out)))
+            check(
+                library.vme_partition(
+                    context.handle, tensor(array), 0, len(kth), kth.ctypes, ctypes.c_bool(places), tensor(out)
+                )
+            )
             parted = array[out] if places else out
             np.testing.assert_array_equal(np.sort(parted), array[order])
             np.testing.assert_array_equal(parted[kth], array[order][kth])
@@ -146,9 +160,11 @@ def test_searchsorted(backend, context, data, right):
 
 
 def test_refuses(context):
-    for name, array, axis, out, status in [("sort", np.zeros(3), 1, np.zeros(3), Status.BAD_AXIS),
-                                           ("argsort", np.zeros(3), 0, np.zeros(3), Status.BAD_DTYPE),
-                                           ("sort", np.zeros(3), 0, np.zeros(2), Status.BAD_SHAPE)]:
+    for name, array, axis, out, status in [
+        ("sort", np.zeros(3), 1, np.zeros(3), Status.BAD_AXIS),
+        ("argsort", np.zeros(3), 0, np.zeros(3), Status.BAD_DTYPE),
+        ("sort", np.zeros(3), 0, np.zeros(2), Status.BAD_SHAPE),
+    ]:
         with pytest.raises(EngineError) as caught:
             call(context, name, array, axis, False, out)
         assert caught.value.status is status
@@ -159,7 +175,7 @@ def test_without_memory():
     square = np.arange(100.0).reshape(10, 10)
     for name, dtype in (("sort", "float64"), ("argsort", "int64")):
         with pytest.raises(EngineError) as caught:
-            call(context, name, square, 0, False, np.zeros(square.shape, dtype))        # columns: sorted aside
+            call(context, name, square, 0, False, np.zeros(square.shape, dtype))  # columns: sorted aside
         assert caught.value.status is Status.NO_MEMORY
     assert context.charged == 0
     context.close()

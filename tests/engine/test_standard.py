@@ -1,6 +1,6 @@
-"""The Python array API standard (2024.12) in `vmhost.engine.numpy`: its names, its inspection, promotion, special values, and its functions on
-arrays of any dtype, shape and strides, NumPy the oracle. Where NumPy and the standard differ, NumPy is followed. Every case is evaluated in
-the host and again in a sealed VM: see cases.py."""
+"""The Python array API standard (2024.12) in `vmhost.engine.numpy`: its names, its inspection, promotion, special
+values, and its functions on arrays of any dtype, shape and strides, NumPy the oracle. Where NumPy and the standard
+differ, NumPy is followed. Every case is evaluated in the host and again in a sealed VM: see cases.py."""
 
 import inspect
 import itertools
@@ -17,9 +17,23 @@ from tests.engine.test_array_expressions import assert_near
 
 pytestmark = pytest.mark.usefixtures("again_in_a_vm")
 
-for name in dir(vmhost.engine.numpy):      # all loaded here, so that no test is the first to import one
+for name in dir(vmhost.engine.numpy):  # all loaded here, so that no test is the first to import one
     getattr(vmhost.engine.numpy, name)
-DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "complex64", "complex128"]
+DTYPES = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
 
 NAMES = """
     e inf nan newaxis pi bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64 complex128 __array_namespace_info__
@@ -53,23 +67,42 @@ def test_inspection():
     info, theirs = vmhost.engine.numpy.__array_namespace_info__(), numpy.__array_namespace_info__()
     assert info.capabilities() == theirs.capabilities()
     assert (info.default_device(), info.devices()) == ("cpu", ("cpu",)) == (theirs.default_device(), theirs.devices())
-    assert {name: dtype.name for name, dtype in info.default_dtypes().items()} == \
-           {name: numpy.dtype(dtype).name for name, dtype in theirs.default_dtypes().items()}
+    assert {name: dtype.name for name, dtype in info.default_dtypes().items()} == {
+        name: numpy.dtype(dtype).name for name, dtype in theirs.default_dtypes().items()
+    }
     for kind in (None, "bool", "signed integer", "integral", "numeric", ("real floating", "bool")):
-        assert {name: dtype.name for name, dtype in info.dtypes(kind=kind).items()} == \
-               {name: numpy.dtype(dtype).name for name, dtype in theirs.dtypes(kind=kind).items()}
-    for wrong in (lambda: info.dtypes(kind="text"), lambda: info.dtypes(device="gpu"), lambda: info.default_dtypes(device="gpu")):
+        assert {name: dtype.name for name, dtype in info.dtypes(kind=kind).items()} == {
+            name: numpy.dtype(dtype).name for name, dtype in theirs.dtypes(kind=kind).items()
+        }
+    for wrong in (
+        lambda: info.dtypes(kind="text"),
+        lambda: info.dtypes(device="gpu"),
+        lambda: info.default_dtypes(device="gpu"),
+    ):
         with pytest.raises(ValueError):
             wrong()
 
 
 def test_functions_in_c_have_signatures_of_numpys_parameters():
-    for name in ("sum", "sort", "clip", "asarray", "zeros", "full_like", "where", "take", "searchsorted", "concatenate", "can_cast"):
+    for name in (
+        "sum",
+        "sort",
+        "clip",
+        "asarray",
+        "zeros",
+        "full_like",
+        "where",
+        "take",
+        "searchsorted",
+        "concatenate",
+        "can_cast",
+    ):
         own, theirs = (list(inspect.signature(getattr(np, name)).parameters) for np in (vmhost.engine.numpy, numpy))
         assert own == [parameter for parameter in theirs if parameter != "kwargs"]
 
 
 # ---- dtypes
+
 
 @pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
 def test_promotion_of_every_pair():
@@ -82,8 +115,19 @@ def test_promotion_of_every_pair():
         check("str(np.result_type(one, number))", one=one, number=number)
 
 
-@pytest.mark.parametrize("kind", ["bool", "signed integer", "unsigned integer", "integral", "real floating", "complex floating", "numeric",
-                                  ("integral", "bool")])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "bool",
+        "signed integer",
+        "unsigned integer",
+        "integral",
+        "real floating",
+        "complex floating",
+        "numeric",
+        ("integral", "bool"),
+    ],
+)
 def test_kinds_of_dtypes(kind):
     for dtype in DTYPES:
         check("np.isdtype(np.dtype(dtype), kind)", dtype=dtype, kind=kind)
@@ -93,7 +137,20 @@ def test_limits_of_dtypes():
     for dtype in DTYPES:
         kind = numpy.dtype(dtype).kind
         if kind in "fc":
-            for name in ("eps", "max", "min", "smallest_normal", "tiny", "bits", "nmant", "maxexp", "minexp", "precision", "resolution", "epsneg"):
+            for name in (
+                "eps",
+                "max",
+                "min",
+                "smallest_normal",
+                "tiny",
+                "bits",
+                "nmant",
+                "maxexp",
+                "minexp",
+                "precision",
+                "resolution",
+                "epsneg",
+            ):
                 check("float(getattr(np.finfo(dtype), name))", dtype=dtype, name=name)
         elif kind in "iu":
             for name in ("bits", "min", "max"):
@@ -124,7 +181,7 @@ def test_special_values(name, dtype):
     else:
         wanted, got = outcomes(f"np.{name}(x, y)", x=values[:, None], y=values)
     assert_near(got, wanted)
-    if name not in ("maximum", "minimum"):      # of two zeros NumPy gives either
+    if name not in ("maximum", "minimum"):  # of two zeros NumPy gives either
         numpy.testing.assert_array_equal(signs(got), signs(wanted))
 
 
@@ -138,7 +195,7 @@ REAL = [dtype for dtype in DTYPES if dtype[0] != "c"]
 def test_searching_and_sorting(x, data):
     axis = data.draw(st.integers(-x.ndim, x.ndim - 1)) if x.ndim else None
     check("np.count_nonzero(x, axis=axis)", x=x, axis=axis)
-    check("np.sort(np.unique_values(x.ravel()))", x=x)          # NumPy's come in no order
+    check("np.sort(np.unique_values(x.ravel()))", x=x)  # NumPy's come in no order
     check("[*np.unique_counts(x)]", x=x)
     check("[*np.unique_all(x)]", x=x)
     if x.ndim:
@@ -163,7 +220,9 @@ def test_moving_elements(x, data):
     if x.ndim:
         axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
         order = data.draw(st.permutations(range(x.ndim)))
-        places = data.draw(st.lists(st.integers(-x.shape[axis], x.shape[axis] - 1), max_size=5)) if x.shape[axis] else []
+        places = (
+            data.draw(st.lists(st.integers(-x.shape[axis], x.shape[axis] - 1), max_size=5)) if x.shape[axis] else []
+        )
         check("np.permute_dims(x, order)", x=x, order=order)
         check("np.moveaxis(x, axis, 0)", x=x, axis=axis)
         check("np.expand_dims(x, axis)", x=x, axis=axis)
@@ -179,7 +238,11 @@ def test_moving_elements(x, data):
 @settings(max_examples=60, deadline=None)
 @given(x=arrays(["bool", "int8", "int64", "uint8", "float64", "complex128"], nan=False), data=st.data())
 def test_statistics(x, data):
-    axes = data.draw(st.one_of(st.none(), st.lists(st.integers(0, x.ndim - 1), unique=True, max_size=x.ndim).map(tuple))) if x.ndim else None
+    axes = (
+        data.draw(st.one_of(st.none(), st.lists(st.integers(0, x.ndim - 1), unique=True, max_size=x.ndim).map(tuple)))
+        if x.ndim
+        else None
+    )
     keep = data.draw(st.booleans())
     finite = numpy.where(numpy.isfinite(x), x, x.dtype.type(1))
     largest = float(numpy.abs(finite).max(initial=0))
@@ -191,7 +254,7 @@ def test_statistics(x, data):
             assert isinstance(got, Exception)
         else:
             # sums in another order differ by the rounding of their terms, however little is left of these in the end
-            scale = {"sum": largest * finite.size, "mean": largest, "var": largest ** 2, "std": largest}.get(name, 0)
+            scale = {"sum": largest * finite.size, "mean": largest, "var": largest**2, "std": largest}.get(name, 0)
             assert described_near(got, wanted, scale)
     if x.ndim:
         for name in ("cumulative_sum", "cumulative_prod"):
@@ -207,17 +270,36 @@ def described_near(got, wanted, scale=0.0):
 
 
 @settings(max_examples=60, deadline=None)
-@given(x=arrays(["int32", "float64", "complex128"], shape=(3, 4), nan=False), y=arrays(["int32", "float64"], shape=(4,), nan=False))
+@given(
+    x=arrays(["int32", "float64", "complex128"], shape=(3, 4), nan=False),
+    y=arrays(["int32", "float64"], shape=(4,), nan=False),
+)
 def test_products(x, y):
-    x, y = (numpy.where(numpy.isfinite(a), a, 1).clip(-1000, 1000) if a.dtype.kind != "c" else numpy.where(numpy.isfinite(a), a, 1) for a in (x, y))
+    x, y = (
+        (
+            numpy.where(numpy.isfinite(a), a, 1).clip(-1000, 1000)
+            if a.dtype.kind != "c"
+            else numpy.where(numpy.isfinite(a), a, 1)
+        )
+        for a in (x, y)
+    )
     for expression in ("np.matmul(x, y)", "np.tensordot(x, y, axes=1)", "np.vecdot(x, y)"):
         wanted, got = outcomes(expression, x=x, y=y)
         assert described_near(got, wanted)
 
 
-@pytest.mark.parametrize("expression", [
-    "np.arange(5, dtype=np.float32)", "np.linspace(0, 1, num=4, endpoint=False)", "np.eye(3, 4, k=-1)", "np.full((2, 2), 7)",
-    "np.full_like(np.zeros(3), 2, dtype=np.int64)", "np.meshgrid(np.arange(3), np.arange(2))",
-    "np.asarray([[1, 2], [3, 4]], device='cpu', copy=True)", "np.tril(np.ones((3, 3)), k=1)"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "np.arange(5, dtype=np.float32)",
+        "np.linspace(0, 1, num=4, endpoint=False)",
+        "np.eye(3, 4, k=-1)",
+        "np.full((2, 2), 7)",
+        "np.full_like(np.zeros(3), 2, dtype=np.int64)",
+        "np.meshgrid(np.arange(3), np.arange(2))",
+        "np.asarray([[1, 2], [3, 4]], device='cpu', copy=True)",
+        "np.tril(np.ones((3, 3)), k=1)",
+    ],
+)
 def test_creation_by_the_standard(expression):
     check(expression)

@@ -7,7 +7,7 @@ import pytest
 from vmhost.engine import surface
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "numpy.md"
-WRITTEN = surface.page()        # here, since modules that it loads keep arrays for as long as they live
+WRITTEN = surface.page()  # here, since modules that it loads keep arrays for as long as they live
 
 
 def test_the_page_is_up_to_date():

@@ -1,4 +1,5 @@
-"""Counting, interpolation, windows, parts of reductions, floats taken apart and extremes of known numbers: values, odd ones and refusals as NumPy's."""
+"""Counting, interpolation, windows, parts of reductions, floats taken apart and extremes of known numbers: values, odd
+ones and refusals as NumPy's."""
 
 import numpy
 import pytest
@@ -6,13 +7,14 @@ import pytest
 import vmhost.engine.numpy as np
 from vmhost.engine import _array
 
-pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
 
 LENGTHS = [0, 1, 2, 7, 8, 33, 64, 257, 1003]
 
 
 def both(function, *arrays):
     """What the function of a module and arrays gives of ours and of NumPy's, or the exception."""
+
     def outcome(module):
         with numpy.errstate(all="ignore"):
             try:
@@ -28,7 +30,9 @@ def agree(function, *arrays):
     if isinstance(wanted, tuple) and isinstance(wanted[0], type):
         assert ours == wanted
         return
-    for one, other in zip(ours if isinstance(ours, tuple) else (ours,), wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+    for one, other in zip(
+        ours if isinstance(ours, tuple) else (ours,), wanted if isinstance(wanted, tuple) else (wanted,), strict=True
+    ):
         one = numpy.asarray(one)
         assert one.dtype == other.dtype and one.shape == other.shape
         numpy.testing.assert_array_equal(one, other)
@@ -38,8 +42,13 @@ def odd_floats(n, dtype="float64"):
     """Numbers among NaNs, infinities, zeros of both signs and subnormals."""
     random = numpy.random.default_rng(n)
     info = numpy.finfo(dtype)
-    odd = numpy.array([numpy.nan, numpy.inf, -numpy.inf, 0.0, -0.0, info.smallest_subnormal, -info.tiny / 3, info.max, info.tiny], dtype)
-    return numpy.where(random.random(n) < 0.4, odd[random.integers(0, len(odd), n)], random.normal(size=n).astype(dtype))
+    odd = numpy.array(
+        [numpy.nan, numpy.inf, -numpy.inf, 0.0, -0.0, info.smallest_subnormal, -info.tiny / 3, info.max, info.tiny],
+        dtype,
+    )
+    return numpy.where(
+        random.random(n) < 0.4, odd[random.integers(0, len(odd), n)], random.normal(size=n).astype(dtype)
+    )
 
 
 @pytest.mark.parametrize("n", LENGTHS)
@@ -71,7 +80,12 @@ def test_interpolates(n, points):
 
 def test_interpolates_numbers_and_grids():
     agree(lambda module, xp, fp: module.interp(0.3, xp, fp), numpy.arange(3.0), numpy.arange(3) * 2)
-    agree(lambda module, x, xp, fp: module.interp(x, xp, fp), numpy.linspace(-1, 4, 12).reshape(3, 4), numpy.arange(3), numpy.array([1.0, 5, 2]))
+    agree(
+        lambda module, x, xp, fp: module.interp(x, xp, fp),
+        numpy.linspace(-1, 4, 12).reshape(3, 4),
+        numpy.arange(3),
+        numpy.array([1.0, 5, 2]),
+    )
 
 
 @pytest.mark.parametrize("mode", ["full", "same", "valid", "none"])
@@ -91,7 +105,12 @@ def test_reduces_parts(name):
         for places in ([0, 3, 3, 5, 1], [2], [], [0, 20], [-1]):
             places = numpy.array(places, int)
             agree(lambda module, values, places: getattr(module, name).reduceat(values, places, axis), values, places)
-    agree(lambda module, values: getattr(module, name).reduceat(values, numpy.array([0.5]) if module is numpy else np.asarray([0.5])), values)
+    agree(
+        lambda module, values: getattr(module, name).reduceat(
+            values, numpy.array([0.5]) if module is numpy else np.asarray([0.5])
+        ),
+        values,
+    )
 
 
 def test_equal_in_blocks():
@@ -101,7 +120,9 @@ def test_equal_in_blocks():
         other[place] = numpy.nan
         for a, b in ((large, other), (large, large.copy()), (other, other), (large[::2], other[::2])):
             assert np.array_equal(np.asarray(a), np.asarray(b)) is numpy.array_equal(a, b)
-            assert np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True) is numpy.array_equal(a, b, equal_nan=True)
+            assert np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True) is numpy.array_equal(
+                a, b, equal_nan=True
+            )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -122,7 +143,7 @@ def test_extremes_pass_nans_over(backend, name, dtype):
         values = random.integers(-50, 50, (3, n)).astype(dtype)
         if numpy.dtype(dtype).kind in "fc":
             values[0] = values[1, : n // 2] = numpy.nan
-            values[2, :: 3] = -numpy.inf
+            values[2, ::3] = -numpy.inf
         for axis in (0, 1, None):
             agree(lambda module, values: getattr(module, name).reduce(values, axis), values)
         agree(lambda module, values: getattr(module, name).reduce(values[:, ::-2], 1), values)
@@ -132,7 +153,8 @@ def test_extremes_pass_nans_over(backend, name, dtype):
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64"])
 @pytest.mark.parametrize("name", ["gcd", "lcm"])
 def test_divisors(backend, name, dtype):
-    """Numbers of one size together, around each size from which on they are taken in another way; with zeros, of both signs."""
+    """Numbers of one size together, around each size from which on they are taken in another way; with zeros, of both
+    signs."""
     limits, random = numpy.iinfo(dtype), numpy.random.default_rng(8)
     for most in (10, 1000, 2**22, 2**31, 2**33, 2**63):
         high = min(most, limits.max)
@@ -148,13 +170,19 @@ def test_divisors(backend, name, dtype):
 def test_rounds_down_by_one_divisor(backend, dtype):
     """Multiples of the divisor and their neighbours, of every size; the extremes; every layout."""
     limits = numpy.iinfo(dtype)
-    sizes = numpy.array([0, 1, 2, 1000, 2**30, 2**31 - 1, 2**49, 2**50 - 1, 2**50, 2**50 + 1, 2**53, 2**62][:12 if dtype == "int64" else 6])
+    sizes = numpy.array(
+        [0, 1, 2, 1000, 2**30, 2**31 - 1, 2**49, 2**50 - 1, 2**50, 2**50 + 1, 2**53, 2**62][
+            : 12 if dtype == "int64" else 6
+        ]
+    )
     divisors = [1, -1, 2, 3, -3, 7, -10, 641, 2**16, 2**31 - 1, -(2**31), limits.max, limits.min]
     if dtype == "int64":
         divisors += [2**49 + 1, 2**50, -(2**50) + 1]
     for divisor in divisors:
         near = [int(size) // divisor * divisor + step for size in (*sizes, *-sizes) for step in (-1, 0, 1)]
-        values = numpy.array([value for value in near if limits.min <= value <= limits.max] + [limits.min, limits.max], dtype)
+        values = numpy.array(
+            [value for value in near if limits.min <= value <= limits.max] + [limits.min, limits.max], dtype
+        )
         values = numpy.concatenate([values, values[: 3 * len(sizes)], numpy.arange(-70, 71, dtype=dtype)])
         agree(lambda module, x, divisor=divisor: x // divisor, values)
         agree(lambda module, x, divisor=divisor: x[::2] // divisor, values)
@@ -162,13 +190,20 @@ def test_rounds_down_by_one_divisor(backend, dtype):
 
 def test_blocks_of_rows_and_clips_in_place():
     m = numpy.arange(6.0).reshape(2, 3)
-    for rows in ([[m, m], [m, m]], [[m, m[:, :1]], [m[:1, :1], m[:1]]], [[1, 2], [3, m[:1, :1]]], [[m, m.astype("float32")], [m.astype("int8"), m > 2]],
-                 [[m], [m[:, :2]]], [[m, m[:1]], [m, m]], [[m[:0], m[:0]], [m, m]]):
+    for rows in (
+        [[m, m], [m, m]],
+        [[m, m[:, :1]], [m[:1, :1], m[:1]]],
+        [[1, 2], [3, m[:1, :1]]],
+        [[m, m.astype("float32")], [m.astype("int8"), m > 2]],
+        [[m], [m[:, :2]]],
+        [[m, m[:1]], [m, m]],
+        [[m[:0], m[:0]], [m, m]],
+    ):
         assert_same_blocks(rows)
     for low, high in ((-1, 1), (1, 3.5), (0.5, 2), (None, 2), (3, 1)):
         for dtype in ("float32", "int16", "bool"):
             agree(lambda module, a, low=low, high=high: module.clip(a, low, high), m.astype(dtype))
-    for dtype in ("float16", "float64", "complex64", "int16", "uint64"):        # more than a block
+    for dtype in ("float16", "float64", "complex64", "int16", "uint64"):  # more than a block
         large = numpy.arange(20_000).astype(dtype)
         for low, high in ((5, 9000), (9000, 5), (0.5, 9000), (7, numpy.nan), (numpy.float32(3), 60), (None, 60)):
             agree(lambda module, a, low=low, high=high: module.clip(a, low, high), large)
@@ -194,7 +229,10 @@ def assert_same_blocks(rows):
 
 def test_diagonals_are_read_only_views():
     for offset in (-9, -2, 0, 1, 9):
-        agree(lambda module, a: (module.diagonal(a, offset), module.trace(a, offset, 2, 0)), numpy.arange(24.0).reshape(2, 3, 4))
+        agree(
+            lambda module, a: (module.diagonal(a, offset), module.trace(a, offset, 2, 0)),
+            numpy.arange(24.0).reshape(2, 3, 4),
+        )
     view = np.diagonal(np.ones((3, 3)))
     with pytest.raises(ValueError):
         view[0] = 2

@@ -6,10 +6,35 @@ import pytest
 import vmhost.engine.numpy as np
 
 NAN, INF = float("nan"), float("inf")
-PAIRS = [([1.0, 2.0], [1.0, 2.0]), ([1.0, 2.0], [1.0, 2.1]), ([1.0, NAN], [1.0, NAN]), ([1.0, NAN], [NAN, 1.0]), ([INF, -INF], [INF, -INF]), ([INF], [-INF]),
-         ([1.0], [1.0 + 1e-9]), ([1, 2, 3], [1, 2]), ([1, 2], 1), ([1, 1], 1), (1.0, 1.0), (1.0, 2.0), ([True], [False]), ([[1, 2]], [[1, 3]]),
-         ([1 + 2j], [1 + 2j]), ([1 + 2j], [1 + 3j]), ([], []), ([0.0], [-0.0]), ([1e-9], [0.0])]
-NAMES = ["assert_allclose", "assert_array_equal", "assert_equal", "assert_almost_equal", "assert_array_almost_equal", "assert_array_less"]
+PAIRS = [
+    ([1.0, 2.0], [1.0, 2.0]),
+    ([1.0, 2.0], [1.0, 2.1]),
+    ([1.0, NAN], [1.0, NAN]),
+    ([1.0, NAN], [NAN, 1.0]),
+    ([INF, -INF], [INF, -INF]),
+    ([INF], [-INF]),
+    ([1.0], [1.0 + 1e-9]),
+    ([1, 2, 3], [1, 2]),
+    ([1, 2], 1),
+    ([1, 1], 1),
+    (1.0, 1.0),
+    (1.0, 2.0),
+    ([True], [False]),
+    ([[1, 2]], [[1, 3]]),
+    ([1 + 2j], [1 + 2j]),
+    ([1 + 2j], [1 + 3j]),
+    ([], []),
+    ([0.0], [-0.0]),
+    ([1e-9], [0.0]),
+]
+NAMES = [
+    "assert_allclose",
+    "assert_array_equal",
+    "assert_equal",
+    "assert_almost_equal",
+    "assert_array_almost_equal",
+    "assert_array_less",
+]
 
 
 def fails(module, name, actual, desired):
@@ -21,14 +46,20 @@ def fails(module, name, actual, desired):
     return False
 
 
-@pytest.mark.parametrize(("name", "pair"), [(name, pair) for name in NAMES for pair in PAIRS
-                                            if name != "assert_array_less" or "j" not in str(pair)], ids=str)     # no order that both define
+@pytest.mark.parametrize(
+    ("name", "pair"),
+    [(name, pair) for name in NAMES for pair in PAIRS if name != "assert_array_less" or "j" not in str(pair)],
+    ids=str,
+)  # no order that both define
 def test_as_numpy(name, pair):
     assert fails(np, name, *pair) == fails(numpy, name, *pair)
 
 
 def test_messages_say_where():
-    with pytest.raises(AssertionError, match=r"(?s)rtol=1e-07, atol=0.*here.*Mismatched elements: 1 / 3.*ACTUAL: array\(\[1., 2., 3.\]\).*DESIRED"):
+    with pytest.raises(
+        AssertionError,
+        match=r"(?s)rtol=1e-07, atol=0.*here.*Mismatched elements: 1 / 3.*ACTUAL: array\(\[1., 2., 3.\]\).*DESIRED",
+    ):
         np.testing.assert_allclose(np.asarray([1.0, 2, 3]), [1.0, 2, 4], err_msg="here")
     with pytest.raises(AssertionError, match="shapes"):
         np.testing.assert_array_equal(np.ones(2), np.ones(3))
@@ -52,10 +83,25 @@ def test_exceptions_that_are_wanted():
 
 
 # ---- the sentences are NumPy's, character by character
-DIFFERING = [([1.0, 2], [1.0, 2.1]), ([1.0, 2, numpy.nan], [1, 2, 3]), (numpy.arange(20.0), numpy.arange(20.0) + 1), (1.0, 2.0), ([1, 2], [1, 2, 3]),
-         ([numpy.inf, 1], [1, 1]), ([[1, 2], [3, 4]], [[1, 2], [3, 5]]), (numpy.array([1, 2], "u1"), numpy.array([2, 1], "u1")), ([True, False], [True, True]),
-         ([1 + 1j, 2], [1, 2]), (numpy.ones((9, 9)), numpy.zeros((9, 9))), ([numpy.nan, 1.0], [numpy.nan, 2.0]), (numpy.ones(3), 1.5), ([], []),
-         ([0.0, 1], [0, numpy.inf]), ([1.0, numpy.nan], numpy.nan), (numpy.float32([1.1, 2]), numpy.float32([1.1, 2.5]))]
+DIFFERING = [
+    ([1.0, 2], [1.0, 2.1]),
+    ([1.0, 2, numpy.nan], [1, 2, 3]),
+    (numpy.arange(20.0), numpy.arange(20.0) + 1),
+    (1.0, 2.0),
+    ([1, 2], [1, 2, 3]),
+    ([numpy.inf, 1], [1, 1]),
+    ([[1, 2], [3, 4]], [[1, 2], [3, 5]]),
+    (numpy.array([1, 2], "u1"), numpy.array([2, 1], "u1")),
+    ([True, False], [True, True]),
+    ([1 + 1j, 2], [1, 2]),
+    (numpy.ones((9, 9)), numpy.zeros((9, 9))),
+    ([numpy.nan, 1.0], [numpy.nan, 2.0]),
+    (numpy.ones(3), 1.5),
+    ([], []),
+    ([0.0, 1], [0, numpy.inf]),
+    ([1.0, numpy.nan], numpy.nan),
+    (numpy.float32([1.1, 2]), numpy.float32([1.1, 2.5])),
+]
 
 
 def sentence(module, name, pair, options):
@@ -67,7 +113,9 @@ def sentence(module, name, pair, options):
 
 
 @pytest.mark.parametrize("options", [{}, {"err_msg": "why"}, {"err_msg": "long " * 30, "verbose": False}], ids=str)
-@pytest.mark.parametrize("name", ["assert_allclose", "assert_array_equal", "assert_array_almost_equal", "assert_array_less", "assert_equal"])
+@pytest.mark.parametrize(
+    "name", ["assert_allclose", "assert_array_equal", "assert_array_almost_equal", "assert_array_less", "assert_equal"]
+)
 def test_a_failure_reads_as_numpys(name, options):
     for pair in DIFFERING:
         with numpy.errstate(all="ignore"):

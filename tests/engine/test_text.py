@@ -1,4 +1,5 @@
-"""Numbers in text: loadtxt, genfromtxt, savetxt, fromstring, and arrays of numbers written as text; NumPy the oracle, in the host and in a VM."""
+"""Numbers in text: loadtxt, genfromtxt, savetxt, fromstring, and arrays of numbers written as text; NumPy the oracle,
+in the host and in a VM."""
 
 import io
 import itertools
@@ -15,14 +16,70 @@ from vmhost.bytecode.compiler import compile_sources
 
 pytestmark = [pytest.mark.usefixtures("again_in_a_vm"), pytest.mark.filterwarnings("ignore")]
 
-TEXTS = ["1 2\n3 4", "1,2\n3,4\n", "# h\n1 2\n\n3 4 # c\n", "1;2;3", "5", "1 2\n3", "1 x", "1,,2", "1 2 3\n4 5 6", '"1","2"', "0x10 1", "1e3 nan\ninf -1",
-         "1+2j 3", "(1+2j) 3j", " 1 , 2 \n 3 , 4", "1_0 2", "300 1", "-1 0", "True False", "1\n2\n3", ""]
-READ = [{}, {"delimiter": ","}, {"dtype": "int64"}, {"dtype": "uint8"}, {"dtype": "complex128"}, {"dtype": "bool"}, {"dtype": "float32"}, {"delimiter": ";"},
-        {"ndmin": 1}, {"ndmin": 2}, {"ndmin": 3}, {"unpack": True}, {"usecols": 1}, {"usecols": (0, -1)}, {"usecols": 5}, {"usecols": 1.5}, {"skiprows": 1},
-        {"skiprows": -1}, {"max_rows": 1}, {"quotechar": '"', "delimiter": ","}, {"comments": ["#", "3"]}, {"comments": None}, {"delimiter": ""}]
-GAPS = [{}, {"delimiter": ","}, {"dtype": "int64"}, {"delimiter": ",", "filling_values": 7}, {"skip_header": 1}, {"skip_footer": 1}, {"usecols": (0,)},
-        {"delimiter": ",", "missing_values": "x", "filling_values": -9}, {"unpack": True}, {"max_rows": 1}, {"invalid_raise": False}, {"ndmin": 2},
-        {"loose": False}, {"delimiter": ",", "dtype": "int64", "autostrip": True}]
+TEXTS = [
+    "1 2\n3 4",
+    "1,2\n3,4\n",
+    "# h\n1 2\n\n3 4 # c\n",
+    "1;2;3",
+    "5",
+    "1 2\n3",
+    "1 x",
+    "1,,2",
+    "1 2 3\n4 5 6",
+    '"1","2"',
+    "0x10 1",
+    "1e3 nan\ninf -1",
+    "1+2j 3",
+    "(1+2j) 3j",
+    " 1 , 2 \n 3 , 4",
+    "1_0 2",
+    "300 1",
+    "-1 0",
+    "True False",
+    "1\n2\n3",
+    "",
+]
+READ = [
+    {},
+    {"delimiter": ","},
+    {"dtype": "int64"},
+    {"dtype": "uint8"},
+    {"dtype": "complex128"},
+    {"dtype": "bool"},
+    {"dtype": "float32"},
+    {"delimiter": ";"},
+    {"ndmin": 1},
+    {"ndmin": 2},
+    {"ndmin": 3},
+    {"unpack": True},
+    {"usecols": 1},
+    {"usecols": (0, -1)},
+    {"usecols": 5},
+    {"usecols": 1.5},
+    {"skiprows": 1},
+    {"skiprows": -1},
+    {"max_rows": 1},
+    {"quotechar": '"', "delimiter": ","},
+    {"comments": ["#", "3"]},
+    {"comments": None},
+    {"delimiter": ""},
+]
+GAPS = [
+    {},
+    {"delimiter": ","},
+    {"dtype": "int64"},
+    {"delimiter": ",", "filling_values": 7},
+    {"skip_header": 1},
+    {"skip_footer": 1},
+    {"usecols": (0,)},
+    {"delimiter": ",", "missing_values": "x", "filling_values": -9},
+    {"unpack": True},
+    {"max_rows": 1},
+    {"invalid_raise": False},
+    {"ndmin": 2},
+    {"loose": False},
+    {"delimiter": ",", "dtype": "int64", "autostrip": True},
+]
 
 
 def test_reading():
@@ -44,18 +101,44 @@ def test_converters():
     check("np.genfromtxt(['a 1', 'b 2'], converters={0: lambda word: 5.0})")
 
 
-@pytest.mark.parametrize(("array", "options"), [
-    ([[1.0, 2], [3, 4]], {}), ([1, 2, 3], {"fmt": "%d"}), ([[1 + 2j, 3 - 4j]], {}), ([[1 + 2j]], {"fmt": "%.1f"}),
-    ([[1, 2.5]], {"fmt": ["%d", "%.3f"], "delimiter": ","}), ([[1, 2]], {"fmt": "%d-%d"}), ([[1, 2]], {"fmt": "%d %d %d"}),
-    ([[1.0, 2]], {"header": "a\nb", "footer": "c", "comments": "// "}), ([[1.5]], {"fmt": "%s"}), (5, {}), ([True, False], {"fmt": "%s"}),
-    ([1.5], {"fmt": "%q"}), ([[1, 2]], {"fmt": 3}), ([[1, 2]], {"fmt": "%x", "newline": "|"}), ([[1.5, 2]], {"fmt": ["%d"]}), ([[0.1]], {"fmt": "%s"})])
+@pytest.mark.parametrize(
+    ("array", "options"),
+    [
+        ([[1.0, 2], [3, 4]], {}),
+        ([1, 2, 3], {"fmt": "%d"}),
+        ([[1 + 2j, 3 - 4j]], {}),
+        ([[1 + 2j]], {"fmt": "%.1f"}),
+        ([[1, 2.5]], {"fmt": ["%d", "%.3f"], "delimiter": ","}),
+        ([[1, 2]], {"fmt": "%d-%d"}),
+        ([[1, 2]], {"fmt": "%d %d %d"}),
+        ([[1.0, 2]], {"header": "a\nb", "footer": "c", "comments": "// "}),
+        ([[1.5]], {"fmt": "%s"}),
+        (5, {}),
+        ([True, False], {"fmt": "%s"}),
+        ([1.5], {"fmt": "%q"}),
+        ([[1, 2]], {"fmt": 3}),
+        ([[1, 2]], {"fmt": "%x", "newline": "|"}),
+        ([[1.5, 2]], {"fmt": ["%d"]}),
+        ([[0.1]], {"fmt": "%s"}),
+    ],
+)
 def test_writing(array, options):
     for dtype, file in itertools.product((None, "float32"), (io.StringIO, io.BytesIO)):
         written = []
         for module in (numpy, np):
             opened = file()
-            error = outcome(module, lambda np: np.savetxt(opened, np.asarray(array, **({} if dtype is None or isinstance(array, list) and "j" in str(array)
-                                                                                     else {"dtype": dtype})), **options), [])
+            error = outcome(
+                module,
+                lambda np: np.savetxt(
+                    opened,
+                    np.asarray(
+                        array,
+                        **({} if dtype is None or isinstance(array, list) and "j" in str(array) else {"dtype": dtype}),
+                    ),
+                    **options,
+                ),
+                [],
+            )
             written.append((opened.getvalue(), type(error).__name__, str(error)))
         assert written[0] == written[1]
 
@@ -63,7 +146,11 @@ def test_writing(array, options):
 def test_a_files_text_comes_back(tmp_path):
     values = numpy.random.default_rng(1).normal(size=(4, 3))
     np.savetxt(tmp_path / "x.csv", np.asarray(values), delimiter=",", header="a,b,c")
-    assert np.loadtxt(tmp_path / "x.csv", delimiter=",").tolist() == values.tolist() == numpy.loadtxt(tmp_path / "x.csv", delimiter=",").tolist()
+    assert (
+        np.loadtxt(tmp_path / "x.csv", delimiter=",").tolist()
+        == values.tolist()
+        == numpy.loadtxt(tmp_path / "x.csv", delimiter=",").tolist()
+    )
     assert np.genfromtxt(str(tmp_path / "x.csv"), delimiter=",", skip_header=1).tolist() == values.tolist()
 
 
@@ -75,15 +162,25 @@ def test_a_tasks_file_is_read():
             return np.loadtxt("prices.csv", delimiter=",", skiprows=1).mean(axis=0)
     """
     with vmhost.Host(allow_unsigned=True) as host:
-        made = host.load(compile_sources({"main": (textwrap.dedent(source), "main.py", False)}, entry="main:run", name="prices", version="1.0.0",
-                                         files={"prices.csv": b"open,close\n1,2\n3,4\n"}))(None)
+        made = host.load(
+            compile_sources(
+                {"main": (textwrap.dedent(source), "main.py", False)},
+                entry="main:run",
+                name="prices",
+                version="1.0.0",
+                files={"prices.csv": b"open,close\n1,2\n3,4\n"},
+            )
+        )(None)
     assert made.tolist() == [2.0, 3.0]
 
 
 @pytest.mark.parametrize("text", ["1 2 3", "1\n2\t3", "1,2,3", "1, 2 ,3,", "", "1.5", "7"])
 def test_numbers_in_a_text(text):
     check("np.fromstring(text, sep=',' if ',' in text else ' ')", text=text)
-    check("np.fromstring(text, sep=',' if ',' in text else ' ', count=1)" if text else "np.fromstring('', sep=' ')", **{"text": text} if text else {})
+    check(
+        "np.fromstring(text, sep=',' if ',' in text else ' ', count=1)" if text else "np.fromstring('', sep=' ')",
+        **{"text": text} if text else {},
+    )
 
 
 def test_wrong_numbers_in_a_text():
@@ -95,18 +192,41 @@ def test_wrong_numbers_in_a_text():
         np.fromstring("12345678", sep="")
 
 
-@pytest.mark.parametrize("expression", [
-    "np.array(['1', '2.5'], dtype=float)", "np.array(['1', '2.5'], dtype=int)", "np.array([['1', '2']], dtype=int)", "np.array('1.5', dtype='f4')",
-    "np.array([b'1'], dtype=int)", "np.array([b'1.5'], dtype=float)", "np.array(['1+2j', b'3'], dtype=complex)", "np.array(['300'], dtype='u1')",
-    "np.array(['x'], dtype=float)", "np.array([' 1 '], dtype=int)", "np.array(['1', 2], dtype=float)", "np.array(['1', ['2']], dtype=float)",
-    "np.asarray(['1e400', 'nan'], dtype=float)", "np.array([''], dtype=float)", "np.full(2, '3', dtype=int)", "np.array([['1', '2'], '12'], dtype=float)",
-    "np.array([('1', 2.5), ('3', '4')], dtype='f4')", "np.array([1, '2'], dtype='i1', ndmin=2)", "np.array([['1', '2'], ['3']], dtype=float)"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "np.array(['1', '2.5'], dtype=float)",
+        "np.array(['1', '2.5'], dtype=int)",
+        "np.array([['1', '2']], dtype=int)",
+        "np.array('1.5', dtype='f4')",
+        "np.array([b'1'], dtype=int)",
+        "np.array([b'1.5'], dtype=float)",
+        "np.array(['1+2j', b'3'], dtype=complex)",
+        "np.array(['300'], dtype='u1')",
+        "np.array(['x'], dtype=float)",
+        "np.array([' 1 '], dtype=int)",
+        "np.array(['1', 2], dtype=float)",
+        "np.array(['1', ['2']], dtype=float)",
+        "np.asarray(['1e400', 'nan'], dtype=float)",
+        "np.array([''], dtype=float)",
+        "np.full(2, '3', dtype=int)",
+        "np.array([['1', '2'], '12'], dtype=float)",
+        "np.array([('1', 2.5), ('3', '4')], dtype='f4')",
+        "np.array([1, '2'], dtype='i1', ndmin=2)",
+        "np.array([['1', '2'], ['3']], dtype=float)",
+    ],
+)
 def test_arrays_of_numbers_written_as_text(expression):
     check(expression)
 
 
 def test_text_is_no_number_where_none_is_asked_for():
-    for wrong in (lambda: np.array(["1"]), lambda: np.zeros(2) + ["1", "2"], lambda: np.take(np.arange(3), "1"), lambda: np.where(["1"], 1, 2)):
+    for wrong in (
+        lambda: np.array(["1"]),
+        lambda: np.zeros(2) + ["1", "2"],
+        lambda: np.take(np.arange(3), "1"),
+        lambda: np.where(["1"], 1, 2),
+    ):
         with pytest.raises(TypeError, match="cannot make an array element of 'str'"):
             wrong()
     a = np.zeros(3)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.engine.arrays import arrays, shapes, stretched, values
 from tests.engine.library import DTYPES, Context, EngineError, Status, check, library, tensor, tensors
 
-pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
 
 RELAXED = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MODES = ["constant", "edge", "reflect", "symmetric", "wrap"]
@@ -44,16 +44,27 @@ def test_concatenate(backend, context, data):
     assert same(out, expected)
 
 
-@pytest.mark.parametrize(("parts", "axis", "status"), [
-    ([], 0, Status.BAD_VALUE), ([np.zeros(())], 0, Status.BAD_VALUE), ([np.zeros((2, 3)), np.zeros((3, 3))], 1, Status.BAD_SHAPE),
-    ([np.zeros((2, 3)), np.zeros(3)], 0, Status.BAD_SHAPE), ([np.zeros(3)], 1, Status.BAD_AXIS)])
+@pytest.mark.parametrize(
+    ("parts", "axis", "status"),
+    [
+        ([], 0, Status.BAD_VALUE),
+        ([np.zeros(())], 0, Status.BAD_VALUE),
+        ([np.zeros((2, 3)), np.zeros((3, 3))], 1, Status.BAD_SHAPE),
+        ([np.zeros((2, 3)), np.zeros(3)], 0, Status.BAD_SHAPE),
+        ([np.zeros(3)], 1, Status.BAD_AXIS),
+    ],
+)
 def test_concatenate_refuses(context, parts, axis, status):
     with pytest.raises(ValueError) as theirs:
         np.concatenate(parts, axis)
     with pytest.raises(EngineError) as caught:
         concatenate(context, parts, axis, np.zeros((2, 6)))
     assert caught.value.status is status
-    if "array at index" not in str(theirs.value) or status is Status.BAD_SHAPE and len({part.ndim for part in parts}) == 1:
+    if (
+        "array at index" not in str(theirs.value)
+        or status is Status.BAD_SHAPE
+        and len({part.ndim for part in parts}) == 1
+    ):
         assert str(caught.value) == str(theirs.value)
 
 
@@ -66,8 +77,16 @@ def test_concatenate_onto_a_part(backend, context):
 def pad(context, array, widths, mode, value=0):
     out = np.full([size + sum(width) for size, width in zip(array.shape, widths, strict=True)], 99).astype(array.dtype)
     one = np.array(value, array.dtype)
-    check(library.vme_pad(context.handle, MODES.index(mode), tensor(array), int64s([width[0] for width in widths]),
-                          one.ctypes.data_as(ctypes.c_void_p), tensor(out)))
+    check(
+        library.vme_pad(
+            context.handle,
+            MODES.index(mode),
+            tensor(array),
+            int64s([width[0] for width in widths]),
+            one.ctypes.data_as(ctypes.c_void_p),
+            tensor(out),
+        )
+    )
     return out
 
 
@@ -87,8 +106,10 @@ def test_pad(backend, context, data, mode):
 
 
 def test_pad_with_a_value(backend, context):
-    assert same(pad(context, np.ones((2, 3), "int16"), [(1, 0), (0, 2)], "constant", 7),
-                np.pad(np.ones((2, 3), "int16"), [(1, 0), (0, 2)], constant_values=7))
+    assert same(
+        pad(context, np.ones((2, 3), "int16"), [(1, 0), (0, 2)], "constant", 7),
+        np.pad(np.ones((2, 3), "int16"), [(1, 0), (0, 2)], constant_values=7),
+    )
 
 
 @RELAXED
@@ -125,24 +146,40 @@ def test_roll(backend, context, data):
 
 
 class Region(ctypes.Structure):
-    _fields_ = [("source", ctypes.c_void_p), ("source_offset", ctypes.c_int64), ("destination_offset", ctypes.c_int64),
-                ("rank", ctypes.c_int32), ("size", ctypes.c_int64 * 8), ("source_strides", ctypes.c_int64 * 8),
-                ("destination_strides", ctypes.c_int64 * 8)]
+    _fields_ = [
+        ("source", ctypes.c_void_p),
+        ("source_offset", ctypes.c_int64),
+        ("destination_offset", ctypes.c_int64),
+        ("rank", ctypes.c_int32),
+        ("size", ctypes.c_int64 * 8),
+        ("source_strides", ctypes.c_int64 * 8),
+        ("destination_strides", ctypes.c_int64 * 8),
+    ]
 
 
 def raster(context, source, regions, elements):
     buffer = ctypes.c_void_p()
-    check(library.vme_buffer_new(context.handle, ctypes.c_size_t(elements * source.itemsize), ctypes.c_bool(True),
-                                 ctypes.byref(buffer)))
+    check(
+        library.vme_buffer_new(
+            context.handle, ctypes.c_size_t(elements * source.itemsize), ctypes.c_bool(True), ctypes.byref(buffer)
+        )
+    )
     library.vme_buffer_data.restype = ctypes.c_void_p
     try:
         listed = (Region * max(len(regions), 1))()
         for made, (from_, to, size, from_strides, to_strides) in zip(listed, regions, strict=False):
-            made.source, made.source_offset, made.destination_offset, made.rank = source.ctypes.data, from_, to, len(size)
-            made.size[:len(size)] = size
-            made.source_strides[:len(size)], made.destination_strides[:len(size)] = from_strides, to_strides
+            made.source, made.source_offset, made.destination_offset, made.rank = (
+                source.ctypes.data,
+                from_,
+                to,
+                len(size),
+            )
+            made.size[: len(size)] = size
+            made.source_strides[: len(size)], made.destination_strides[: len(size)] = from_strides, to_strides
         check(library.vme_raster(context.handle, source.itemsize, len(regions), listed, buffer))
-        return np.frombuffer(ctypes.string_at(library.vme_buffer_data(buffer), elements * source.itemsize), source.dtype)
+        return np.frombuffer(
+            ctypes.string_at(library.vme_buffer_data(buffer), elements * source.itemsize), source.dtype
+        )
     finally:
         library.vme_buffer_unref(buffer)
 
@@ -156,8 +193,15 @@ def test_regions(backend, context):
     assert same(got[300:].reshape(20, 15), np.ascontiguousarray(grid[::-1, 30:14:-1]))
 
 
-@pytest.mark.parametrize("region", [(0, 0, (11,), (1,), (1,)), (0, 5, (10,), (1,), (-1,)), (0, 0, (2, 2**62), (0, 0), (0, 4)),
-                                    (0, 0, (-1,), (1,), (1,))])
+@pytest.mark.parametrize(
+    "region",
+    [
+        (0, 0, (11,), (1,), (1,)),
+        (0, 5, (10,), (1,), (-1,)),
+        (0, 0, (2, 2**62), (0, 0), (0, 4)),
+        (0, 0, (-1,), (1,), (1,)),
+    ],
+)
 def test_regions_outside(context, region):
     with pytest.raises(EngineError, match="region 0 does not lie inside its destination of 10 elements"):
         raster(context, np.zeros(20, "int32"), [region], 10)
@@ -166,9 +210,11 @@ def test_regions_outside(context, region):
 def test_without_memory():
     context = Context(refuse=0)
     array = np.arange(10.0)
-    for call in (lambda: concatenate(context, [array[5:], array[:5]], 0, array),
-                 lambda: check(library.vme_roll(context.handle, tensor(array), int64s([3]), tensor(array))),
-                 lambda: check(library.vme_pad(context.handle, 1, tensor(array[1:9]), int64s([1]), None, tensor(array)))):
+    for call in (
+        lambda: concatenate(context, [array[5:], array[:5]], 0, array),
+        lambda: check(library.vme_roll(context.handle, tensor(array), int64s([3]), tensor(array))),
+        lambda: check(library.vme_pad(context.handle, 1, tensor(array[1:9]), int64s([1]), None, tensor(array))),
+    ):
         with pytest.raises(EngineError) as caught:
             call()
         assert caught.value.status is Status.NO_MEMORY

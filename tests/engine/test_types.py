@@ -49,7 +49,12 @@ def test_binary(name):
                 continue
             # integers of both signs compare in no common dtype; logical operators look at each operand by itself
             assert isinstance(found, tuple) and found[1] == wanted[1] == bool, (a, b, found, wanted)
-            assert name.startswith("logical") or (a.kind + b.kind in ("iu", "ui") and found[0] == np.uint64), (a, b, found, wanted)
+            assert name.startswith("logical") or (a.kind + b.kind in ("iu", "ui") and found[0] == np.uint64), (
+                a,
+                b,
+                found,
+                wanted,
+            )
 
 
 def test_parts_and_erf():
@@ -58,5 +63,5 @@ def test_parts_and_erf():
         assert types(library.vme_unary_types, UNARY["real"], dtype) == (dtype, part)
         assert types(library.vme_unary_types, UNARY["imag"], dtype) == (dtype, part)
         found = outcome(library.vme_unary_types, UNARY["erf"], dtype)
-        wanted = expected(np.cbrt, dtype)       # NumPy has no erf; a real function of floats like it
+        wanted = expected(np.cbrt, dtype)  # NumPy has no erf; a real function of floats like it
         assert found == (wanted.replace("cbrt", "erf") if isinstance(wanted, str) else wanted)

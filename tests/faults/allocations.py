@@ -1,10 +1,10 @@
-"""Boots VMs and runs one call in each with less and less memory, and prints how each try ended. Run by test_allocations.py.
+"""Boots VMs and runs one call in each with less and less memory, and prints how each try ended. Run by
+test_allocations.py.
 
     python -m tests.faults.allocations FIRST LAST STEP
 
-Each try has a hard limit of so many bytes above what its VM holds when it is ready, so what fails is the first request, or a later
-one, that does not fit any more. Booting is not limited: a VM's limits are in force from then on.
-"""
+Each try has a hard limit of so many bytes above what its VM holds when it is ready, so what fails is the first request,
+or a later one, that does not fit any more. Booting is not limited: a VM's limits are in force from then on."""
 
 import collections
 import sys
@@ -59,7 +59,7 @@ def main(first, last, step):
         call = lane.submit(None, 20)
         until(lambda: call.done() or vm.state in ("ended", "quarantined"))
         untaken = not call.done()
-        lane.close(False)       # a VM that had no memory for the task's grants ends without taking its call
+        lane.close(False)  # a VM that had no memory for the task's grants ends without taking its call
         try:
             call.result()
             ends["result"] += 1

@@ -2,11 +2,12 @@
 
     LD_PRELOAD=failing.so python -m tests.faults.array_allocations account|engine|python [STEP]
 
-`account`: what the context's account is asked for is refused, that one alone and, in a second round, from it on. `engine`: what libvme
-asks of libc. `python`: what CPython's allocators are asked for, by vmhost.engine._array, by vmhost.engine.numpy and by CPython itself. Every STEP-th n is
-tried. The operations are those written here and, but for `python`, all of the op-case table that tests and benchmarks share. Each operation may give its usual result or MemoryError, and must leave nothing charged. Each is named before it is tried, so a crash is
-known by its name. Run by test_array_allocations.py.
-"""
+`account`: what the context's account is asked for is refused, that one alone and, in a second round, from it on.
+`engine`: what libvme asks of libc. `python`: what CPython's allocators are asked for, by vmhost.engine._array, by
+vmhost.engine.numpy and by CPython itself. Every STEP-th n is tried. The operations are those written here and, but for
+`python`, all of the op-case table that tests and benchmarks share. Each operation may give its usual result or
+MemoryError, and must leave nothing charged. Each is named before it is tried, so a crash is known by its name. Run by
+test_array_allocations.py."""
 
 import collections
 import contextlib
@@ -29,7 +30,7 @@ NEVER = 10**9
 def charge_arrays_of_this_interpreter(lib):
     """vmhost.engine._array, which must not be imported yet, gets a context whose account is failing.c's."""
     account, handle = ctypes.create_string_buffer(7 * ctypes.sizeof(ctypes.c_void_p)), ctypes.c_void_p()
-    pointers = ctypes.cast(account, ctypes.POINTER(ctypes.c_void_p))        # struct vme_account: owner, charge, release, …
+    pointers = ctypes.cast(account, ctypes.POINTER(ctypes.c_void_p))  # struct vme_account: owner, charge, release, …
     for number, function in ((1, lib.failing_charge), (2, lib.failing_release)):
         pointers[number] = ctypes.cast(function, ctypes.c_void_p).value
     check(library.vme_context_new(account, 0, ctypes.byref(handle)))
@@ -40,7 +41,10 @@ def charge_arrays_of_this_interpreter(lib):
     api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     api.PyDict_SetItemString.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.py_object]
     capsule = api.PyCapsule_New(handle, CONTEXT_CAPSULE, None)
-    assert api.PyDict_SetItemString(api.PyInterpreterState_GetDict(api.PyInterpreterState_Get()), CONTEXT_CAPSULE, capsule) == 0
+    assert (
+        api.PyDict_SetItemString(api.PyInterpreterState_GetDict(api.PyInterpreterState_Get()), CONTEXT_CAPSULE, capsule)
+        == 0
+    )
 
 
 def operations():
@@ -72,50 +76,111 @@ def operations():
         x[1:] = x[:-1]
 
     return {
-        "zeros": lambda: np.zeros((20, 30)), "array": lambda: np.array([[1, 2.5], [3, 4]]), "asarray": lambda: np.asarray(range(30)),
-        "of_arrays": lambda: np.array([a, b]), "full": lambda: np.full((3, 4, 5, 6, 1, 1), 2.0), "arange": lambda: np.arange(0, 9, 0.25),
-        "linspace": lambda: np.linspace(0, 1, 50), "eye": lambda: np.eye(5), "frombuffer": lambda: np.frombuffer(b"12345678" * 20, "i2"),
-        "astype": lambda: a.astype("float32"), "casting": lambda: whole.astype("complex128"), "copy": lambda: a.copy("F"),
-        "item": lambda: [a[3], a[-1].item(), square[2, 3]], "views": lambda: [a[3:], square[1], square[:, None, ..., ::2], square.T],
-        "gather": lambda: a[places], "mask": lambda: a[mask], "mixed_index": lambda: square[places[:5] % 30, 1:4],
-        "take": lambda: np.take(square, [1, 2, 3], 1), "set_slice": lambda: changed(set_slice), "set_places": lambda: changed(set_places),
-        "set_mask": lambda: changed(set_mask), "set_overlapping": lambda: changed(set_overlapping),
-        "add": lambda: a + b, "add_small": lambda: a[:4] + 1, "broadcast": lambda: square + square[0], "strided": lambda: square.T * square,
-        "mixed": lambda: a + whole, "chain": lambda: -(a * b + 1) / 2, "compare": lambda: a < b, "power": lambda: a ** 2.5,
-        "in_place": lambda: changed(add_in_place), "out": lambda: changed(lambda x: np.multiply(a, b, out=x)),
-        "out_overlapping": lambda: changed(lambda x: np.add(x[:-1], 1, out=x[1:])), "where_argument": lambda: np.add(a, 1, where=mask, out=b.copy()),
-        "exp": lambda: np.exp(square / 900), "where": lambda: np.where(mask, a, b), "clip": lambda: a.clip(3, 9),
-        "sum": lambda: a.sum(), "mean": lambda: square.mean(axis=0), "max": lambda: square.max(axis=(0, 1), keepdims=True),
-        "argmax": lambda: square.argmax(axis=1), "var": lambda: square.var(axis=1), "overlapping_reduction":
-        lambda: changed(lambda x: x.sum(keepdims=True, out=x[:1])), "cumsum": lambda: square.cumsum(axis=0), "any": lambda: mask.any(),
-        "reduce": lambda: np.add.reduce(square, 1), "accumulate": lambda: np.add.accumulate(a), "outer": lambda: np.multiply.outer(a[:9], b[:9]),
-        "sort": lambda: np.sort(b[::-1]), "sort_in_place": lambda: changed(lambda x: x.sort(), b), "argsort": lambda: np.argsort(square, axis=0),
-        "searchsorted": lambda: np.searchsorted(a, b), "unique": lambda: np.unique(whole % 7), "nonzero": lambda: mask.nonzero(),
-        "matmul": lambda: square @ square, "batched": lambda: np.stack([square, square]) @ square, "dot": lambda: a.dot(b),
-        "matmul_out": lambda: changed(lambda x: np.matmul(x, square, out=x), square), "integers": lambda: (square.astype(int) @ square.astype(int)),
-        "concatenate": lambda: np.concatenate([a, b, whole]), "stack": lambda: np.stack([a, b], 1), "pad": lambda: np.pad(square, 2, "reflect"),
-        "tile": lambda: np.tile(square, (2, 3)), "roll": lambda: np.roll(square, 3), "reshape": lambda: square.T.reshape(-1),
-        "repeat": lambda: np.repeat(a[:20], 3), "split": lambda: np.array_split(a, 3), "padding": lambda: np.pad(square, 2, "mean"),
-        "repr": lambda: repr(square), "str": lambda: str(a[:9]), "text_of_one": lambda: f"{a[3]:.3f} {a[4]}", "tolist": lambda: square.tolist(),
-        "tobytes": lambda: a.tobytes(), "memoryview": lambda: bytes(memoryview(square)[3:5].tobytes()), "of_a_buffer": lambda: np.asarray(lent) * 2,
-        "dlpack_out": lambda: numpy.from_dlpack(square).sum(), "dlpack_in": lambda: np.from_dlpack(lent) + 1, "copied": lambda: copy.copy(square),
-        "deepcopied": lambda: copy.deepcopy({"a": a, "b": [a]})["b"][0], "words": lambda: np.asarray(np._array._words((1, 2), (0, 0, 0, 0), 0, 50)),
-        "high_rank": lambda: np.zeros((1,) * 20) + np.zeros((1,) * 20), "iteration": lambda: [float(row.sum()) for row in square],
-        "errors": lambda: failing(np, a, square), "complex": lambda: (a[:50] * 1j).conj(), "equal": lambda: np.array_equal(a, a),
-        **linear_algebra(np), **transforms(np, a), **draws(np),
+        "zeros": lambda: np.zeros((20, 30)),
+        "array": lambda: np.array([[1, 2.5], [3, 4]]),
+        "asarray": lambda: np.asarray(range(30)),
+        "of_arrays": lambda: np.array([a, b]),
+        "full": lambda: np.full((3, 4, 5, 6, 1, 1), 2.0),
+        "arange": lambda: np.arange(0, 9, 0.25),
+        "linspace": lambda: np.linspace(0, 1, 50),
+        "eye": lambda: np.eye(5),
+        "frombuffer": lambda: np.frombuffer(b"12345678" * 20, "i2"),
+        "astype": lambda: a.astype("float32"),
+        "casting": lambda: whole.astype("complex128"),
+        "copy": lambda: a.copy("F"),
+        "item": lambda: [a[3], a[-1].item(), square[2, 3]],
+        "views": lambda: [a[3:], square[1], square[:, None, ..., ::2], square.T],
+        "gather": lambda: a[places],
+        "mask": lambda: a[mask],
+        "mixed_index": lambda: square[places[:5] % 30, 1:4],
+        "take": lambda: np.take(square, [1, 2, 3], 1),
+        "set_slice": lambda: changed(set_slice),
+        "set_places": lambda: changed(set_places),
+        "set_mask": lambda: changed(set_mask),
+        "set_overlapping": lambda: changed(set_overlapping),
+        "add": lambda: a + b,
+        "add_small": lambda: a[:4] + 1,
+        "broadcast": lambda: square + square[0],
+        "strided": lambda: square.T * square,
+        "mixed": lambda: a + whole,
+        "chain": lambda: -(a * b + 1) / 2,
+        "compare": lambda: a < b,
+        "power": lambda: a**2.5,
+        "in_place": lambda: changed(add_in_place),
+        "out": lambda: changed(lambda x: np.multiply(a, b, out=x)),
+        "out_overlapping": lambda: changed(lambda x: np.add(x[:-1], 1, out=x[1:])),
+        "where_argument": lambda: np.add(a, 1, where=mask, out=b.copy()),
+        "exp": lambda: np.exp(square / 900),
+        "where": lambda: np.where(mask, a, b),
+        "clip": lambda: a.clip(3, 9),
+        "sum": lambda: a.sum(),
+        "mean": lambda: square.mean(axis=0),
+        "max": lambda: square.max(axis=(0, 1), keepdims=True),
+        "argmax": lambda: square.argmax(axis=1),
+        "var": lambda: square.var(axis=1),
+        "overlapping_reduction": lambda: changed(lambda x: x.sum(keepdims=True, out=x[:1])),
+        "cumsum": lambda: square.cumsum(axis=0),
+        "any": lambda: mask.any(),
+        "reduce": lambda: np.add.reduce(square, 1),
+        "accumulate": lambda: np.add.accumulate(a),
+        "outer": lambda: np.multiply.outer(a[:9], b[:9]),
+        "sort": lambda: np.sort(b[::-1]),
+        "sort_in_place": lambda: changed(lambda x: x.sort(), b),
+        "argsort": lambda: np.argsort(square, axis=0),
+        "searchsorted": lambda: np.searchsorted(a, b),
+        "unique": lambda: np.unique(whole % 7),
+        "nonzero": lambda: mask.nonzero(),
+        "matmul": lambda: square @ square,
+        "batched": lambda: np.stack([square, square]) @ square,
+        "dot": lambda: a.dot(b),
+        "matmul_out": lambda: changed(lambda x: np.matmul(x, square, out=x), square),
+        "integers": lambda: square.astype(int) @ square.astype(int),
+        "concatenate": lambda: np.concatenate([a, b, whole]),
+        "stack": lambda: np.stack([a, b], 1),
+        "pad": lambda: np.pad(square, 2, "reflect"),
+        "tile": lambda: np.tile(square, (2, 3)),
+        "roll": lambda: np.roll(square, 3),
+        "reshape": lambda: square.T.reshape(-1),
+        "repeat": lambda: np.repeat(a[:20], 3),
+        "split": lambda: np.array_split(a, 3),
+        "padding": lambda: np.pad(square, 2, "mean"),
+        "repr": lambda: repr(square),
+        "str": lambda: str(a[:9]),
+        "text_of_one": lambda: f"{a[3]:.3f} {a[4]}",
+        "tolist": lambda: square.tolist(),
+        "tobytes": lambda: a.tobytes(),
+        "memoryview": lambda: bytes(memoryview(square)[3:5].tobytes()),
+        "of_a_buffer": lambda: np.asarray(lent) * 2,
+        "dlpack_out": lambda: numpy.from_dlpack(square).sum(),
+        "dlpack_in": lambda: np.from_dlpack(lent) + 1,
+        "copied": lambda: copy.copy(square),
+        "deepcopied": lambda: copy.deepcopy({"a": a, "b": [a]})["b"][0],
+        "words": lambda: np.asarray(np._array._words((1, 2), (0, 0, 0, 0), 0, 50)),
+        "high_rank": lambda: np.zeros((1,) * 20) + np.zeros((1,) * 20),
+        "iteration": lambda: [float(row.sum()) for row in square],
+        "errors": lambda: failing(np, a, square),
+        "complex": lambda: (a[:50] * 1j).conj(),
+        "equal": lambda: np.array_equal(a, a),
+        **linear_algebra(np),
+        **transforms(np, a),
+        **draws(np),
     }
 
 
 def cases(np):
-    """Of the op-case table: every operator on each layout, every reduction and cast, and every expression of the surface."""
+    """Of the op-case table: every operator on each layout, every reduction and cast, and every expression of the
+    surface."""
     made = {}
     for table in (op_cases.UNARY, op_cases.BINARY):
         for name, domain in table.items():
             function = getattr(np, name)
             for number, layout in enumerate(op_cases.LAYOUTS):
                 dtype = ("float64", "int64", "float32", "int8", "float16")[number]
-                operands = [np.asarray(op_cases.operand(layout, number, 900, dtype, domain)) for number in range(1 if table is op_cases.UNARY else 2)]
-                with contextlib.suppress(TypeError):            # no loop for this dtype
+                operands = [
+                    np.asarray(op_cases.operand(layout, number, 900, dtype, domain))
+                    for number in range(1 if table is op_cases.UNARY else 2)
+                ]
+                with contextlib.suppress(TypeError):  # no loop for this dtype
                     function(*operands)
                     made[f"{name} {layout} {dtype}"] = lambda function=function, operands=operands: function(*operands)
     for name, dtypes in op_cases.REDUCED.items():
@@ -124,7 +189,9 @@ def cases(np):
                 operand = np.array(op_cases.operand(layout, 0, 900, dtype, "unit"))
                 axes = (None,) if operand.ndim == 1 else (0, 1)
                 for axis in axes:
-                    made[f"{name} {layout} {dtype} {axis}"] = lambda function=getattr(np, name), operand=operand, axis=axis: function(operand, axis)
+                    made[f"{name} {layout} {dtype} {axis}"] = (
+                        lambda function=getattr(np, name), operand=operand, axis=axis: function(operand, axis)
+                    )
     for source, target in op_cases.CASTS:
         operand = np.array(op_cases.operand("contiguous", 0, 900, source, "small"))
         made[f"{source} to {target}"] = lambda operand=operand, target=target: operand.astype(target)
@@ -141,12 +208,19 @@ def linear_algebra(np):
         a = np.eye(size) * 9 * size + np.arange(float(size * size)).reshape(size, size) % 7
         symmetric, b = a + a.T, np.arange(float(size))
         linalg = {
-            "solve": lambda a=a, b=b: np.linalg.solve(a, b), "inv": lambda a=a: np.linalg.inv(a), "det": lambda a=a: np.linalg.det(a),
-            "cholesky": lambda a=symmetric: np.linalg.cholesky(a), "qr": lambda a=a: np.linalg.qr(a),
-            "qr_complete": lambda a=a[:, :5]: np.linalg.qr(a, "complete"), "svd": lambda a=a: np.linalg.svd(a),
-            "eig": lambda a=a: np.linalg.eigvals(a), "eigh": lambda a=symmetric: np.linalg.eigvalsh(a),
-            "lstsq": lambda a=a[:, :5], b=b: np.linalg.lstsq(a, b)[0], "of_float32": lambda a=a.astype("float32"): np.linalg.inv(a),
-            "batch": lambda a=np.stack([a, symmetric]): np.linalg.inv(a), "singular": lambda a=a * 0: singular(np, a),
+            "solve": lambda a=a, b=b: np.linalg.solve(a, b),
+            "inv": lambda a=a: np.linalg.inv(a),
+            "det": lambda a=a: np.linalg.det(a),
+            "cholesky": lambda a=symmetric: np.linalg.cholesky(a),
+            "qr": lambda a=a: np.linalg.qr(a),
+            "qr_complete": lambda a=a[:, :5]: np.linalg.qr(a, "complete"),
+            "svd": lambda a=a: np.linalg.svd(a),
+            "eig": lambda a=a: np.linalg.eigvals(a),
+            "eigh": lambda a=symmetric: np.linalg.eigvalsh(a),
+            "lstsq": lambda a=a[:, :5], b=b: np.linalg.lstsq(a, b)[0],
+            "of_float32": lambda a=a.astype("float32"): np.linalg.inv(a),
+            "batch": lambda a=np.stack([a, symmetric]): np.linalg.inv(a),
+            "singular": lambda a=a * 0: singular(np, a),
         }
         made.update({f"linalg_{name}_{size}": function for name, function in linalg.items()})
     return made
@@ -163,10 +237,16 @@ def transforms(np, a):
     """Of lengths that are factored, that are prime (Bluestein's way), along other axes, and of reals."""
     image = a[:1980].reshape(44, 45)
     return {
-        "fft": lambda: np.fft.fft(a[:1000]), "fft_prime": lambda: np.fft.fft(a[:1009]), "ifft": lambda: np.fft.ifft(image + 0j, axis=0),
-        "rfft": lambda: np.fft.rfft(a[:1001]), "irfft": lambda: np.fft.irfft(a[:300] + 0j), "fft2": lambda: np.fft.fft2(image),
-        "rfftn": lambda: np.fft.rfftn(image, (50, 30)), "fft_of_float32": lambda: np.fft.fft(image.astype("float32")),
-        "hfft": lambda: np.fft.hfft(a[:64] + 0j), "fftshift": lambda: np.fft.fftshift(image),
+        "fft": lambda: np.fft.fft(a[:1000]),
+        "fft_prime": lambda: np.fft.fft(a[:1009]),
+        "ifft": lambda: np.fft.ifft(image + 0j, axis=0),
+        "rfft": lambda: np.fft.rfft(a[:1001]),
+        "irfft": lambda: np.fft.irfft(a[:300] + 0j),
+        "fft2": lambda: np.fft.fft2(image),
+        "rfftn": lambda: np.fft.rfftn(image, (50, 30)),
+        "fft_of_float32": lambda: np.fft.fft(image.astype("float32")),
+        "hfft": lambda: np.fft.hfft(a[:64] + 0j),
+        "fftshift": lambda: np.fft.fftshift(image),
     }
 
 
@@ -175,23 +255,45 @@ def draws(np):
         return lambda: draw(np.random.default_rng(7))
 
     places = np.arange(20)
-    return {f"random_{name}": drawn(draw) for name, draw in {
-        "words": lambda r: r.integers(0, 9, 50), "bounds": lambda r: r.integers(0, places + 1, 20), "uniform": lambda r: r.random((30, 30)),
-        "float32": lambda r: r.random(90, dtype="float32"), "normal": lambda r: r.normal(0, 1, 200), "of_arrays": lambda r: r.normal(places, places + 1),
-        "exponential": lambda r: r.exponential(2, 50), "gamma": lambda r: r.gamma(2, 1, 50), "poisson": lambda r: r.poisson(3, 50),
-        "binomial": lambda r: r.binomial(9, 0.3, 50), "permutation": lambda r: r.permutation(places), "choice": lambda r: r.choice(places, 5, replace=False),
-        "chances": lambda r: r.choice(places, 5, p=np.full(20, 0.05)), "multinomial": lambda r: r.multinomial(20, [0.2, 0.3, 0.5], 4),
-        "multivariate_normal": lambda r: r.multivariate_normal([0, 1], [[2, 0.5], [0.5, 1]], 5), "dirichlet": lambda r: r.dirichlet([1, 2, 3], 4),
-        "state": lambda r: [r.bit_generator.state["state"]["key"], r.bit_generator.jumped().random_raw(3)], "bytes": lambda r: list(r.bytes(9)),
-        "spawn": lambda r: [child.random(3) for child in r.spawn(2)],
-    }.items()}
+    return {
+        f"random_{name}": drawn(draw)
+        for name, draw in {
+            "words": lambda r: r.integers(0, 9, 50),
+            "bounds": lambda r: r.integers(0, places + 1, 20),
+            "uniform": lambda r: r.random((30, 30)),
+            "float32": lambda r: r.random(90, dtype="float32"),
+            "normal": lambda r: r.normal(0, 1, 200),
+            "of_arrays": lambda r: r.normal(places, places + 1),
+            "exponential": lambda r: r.exponential(2, 50),
+            "gamma": lambda r: r.gamma(2, 1, 50),
+            "poisson": lambda r: r.poisson(3, 50),
+            "binomial": lambda r: r.binomial(9, 0.3, 50),
+            "permutation": lambda r: r.permutation(places),
+            "choice": lambda r: r.choice(places, 5, replace=False),
+            "chances": lambda r: r.choice(places, 5, p=np.full(20, 0.05)),
+            "multinomial": lambda r: r.multinomial(20, [0.2, 0.3, 0.5], 4),
+            "multivariate_normal": lambda r: r.multivariate_normal([0, 1], [[2, 0.5], [0.5, 1]], 5),
+            "dirichlet": lambda r: r.dirichlet([1, 2, 3], 4),
+            "state": lambda r: [r.bit_generator.state["state"]["key"], r.bit_generator.jumped().random_raw(3)],
+            "bytes": lambda r: list(r.bytes(9)),
+            "spawn": lambda r: [child.random(3) for child in r.spawn(2)],
+        }.items()
+    }
 
 
 def failing(np, a, square):
     """The sentences of errors are made, too."""
     sentences = []
-    for wrong in (lambda: a + square, lambda: a[5000], lambda: a.reshape(7, 7), lambda: np.zeros(-1), lambda: square @ a, lambda: a["x"],
-                  lambda: np.dtype("foo"), lambda: square.sum(axis=9)):
+    for wrong in (
+        lambda: a + square,
+        lambda: a[5000],
+        lambda: a.reshape(7, 7),
+        lambda: np.zeros(-1),
+        lambda: square @ a,
+        lambda: a["x"],
+        lambda: np.dtype("foo"),
+        lambda: square.sum(axis=9),
+    ):
         try:
             wrong()
         except (ValueError, IndexError, TypeError) as error:
@@ -240,10 +342,10 @@ def try_all(operations, failures, charged, ends, step):
     from vmhost.engine import _array
 
     gc.collect()
-    gc.freeze()                     # of what is there now nothing becomes garbage
+    gc.freeze()  # of what is there now nothing becomes garbage
     for name, function in operations.items():
         expected = function()
-        for _ in range(3):          # what is made once is made
+        for _ in range(3):  # what is made once is made
             assert same(function(), expected), name
         gc.collect()
         _array._statistics()
@@ -265,7 +367,7 @@ def try_all(operations, failures, charged, ends, step):
                 break
             ends["MemoryError" if error else "result"] += 1
             _array._statistics()
-            if charged() != before:         # what a cycle of the error's traceback holds
+            if charged() != before:  # what a cycle of the error's traceback holds
                 gc.collect()
                 _array._statistics()
             assert charged() == before, f"{name}, {number}: {charged() - before} bytes left"
@@ -290,6 +392,7 @@ def main(mode, step="1"):
     def run():
         try:
             import vmhost.engine.numpy as np  # so that libvme is there
+
             tried = operations() | (cases(np) if mode != "python" else {})
             ways = [Refused(lib, True), Refused(lib, False)] if mode == "account" else [Failing(lib, mode)]
             for way in ways:

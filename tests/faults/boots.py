@@ -1,14 +1,15 @@
-"""Boots a VM, loads a task, makes its first calls and ends it, while the n-th allocation fails; for one n after the other.
+"""Boots a VM, loads a task, makes its first calls and ends it, while the n-th allocation fails; for one n after the
+other.
 
     LD_PRELOAD=failing.so python -m tests.faults.boots core|libraries|backups|making|python|alone|posix N…
 
-`core`: allocations that the native core asks of libc, on all threads. `libraries`: the same, those that it asks for OpenSSL and libzstd among them,
-with a task that uses them. `backups`: those that CPython makes on the VM's thread in a call that backs up a database. `making`: those that CPython makes on the
-VM's threads while it makes the interpreter; `python`: all its others there. `alone` and `posix` are controls: CPython makes and ends an interpreter on a
-native thread, and none of our code is there; what fails is the making, or a second import of the module posix. Each n is printed before it is tried, so a crash is known by
-its n, and after it how it ended and what was wrong with that. The last line tells how many allocations there are, once an n was beyond.
-Run by test_boots.py.
-"""
+`core`: allocations that the native core asks of libc, on all threads. `libraries`: the same, those that it asks for
+OpenSSL and libzstd among them, with a task that uses them. `backups`: those that CPython makes on the VM's thread in a
+call that backs up a database. `making`: those that CPython makes on the VM's threads while it makes the interpreter;
+`python`: all its others there. `alone` and `posix` are controls: CPython makes and ends an interpreter on a native
+thread, and none of our code is there; what fails is the making, or a second import of the module posix. Each n is
+printed before it is tried, so a crash is known by its n, and after it how it ended and what was wrong with that. The
+last line tells how many allocations there are, once an n was beyond. Run by test_boots.py."""
 
 import ctypes
 import faulthandler
@@ -88,7 +89,7 @@ def run(value):
 def teardown():
     table.clear()
 """
-LIBRARIES = '''
+LIBRARIES = """
 def run(value):
     import hashlib, ssl
     from compression import zstd
@@ -101,9 +102,10 @@ def run(value):
         context.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
     except ssl.SSLWantReadError:
         return len(outgoing.read()) > 100
-'''
-# Three ways through the gate of Connection.backup: it adds both of its arguments, or one, or puts its own where they stand.
-BACKUPS = '''
+"""
+# Three ways through the gate of Connection.backup: it adds both of its arguments, or one, or puts its own where they
+# stand.
+BACKUPS = """
 import sqlite3
 
 hoard = []
@@ -126,7 +128,7 @@ def run(value):
     source.backup(target, progress=tell)
     source.backup(target, pages=1, progress=tell, sleep=0.001)
     return [len(told) > 1, target.execute("select x from t").fetchone()[0]]
-'''
+"""
 CALLS = ("sealed", "threads", "files", "denied", "raised", list(range(50)), "array", np.ones((2, 3)))
 LIBRARY_CALLS = ("zstd", "hashlib", "ssl", "zstd")
 BACKUP_CALLS = ("warm", "hoard", "last")
@@ -150,7 +152,8 @@ def code_of_the_core(core):
 
 
 def try_once(core, system, image, arm, calls=CALLS, disarm=None):
-    """(how boot and calls ended, what is wrong with it). With `disarm` allocations fail in the last call alone, until it has ended."""
+    """(how boot and calls ended, what is wrong with it). With `disarm` allocations fail in the last call alone, until
+    it has ended."""
     wrong = []
     events = core.Events()
     lane = core.Lane("work", "1", image, "main:run", events)
@@ -173,7 +176,7 @@ def try_once(core, system, image, arm, calls=CALLS, disarm=None):
                 ends.append("MemoryError")
                 continue
             until(lambda: call.done() or vm.state in ("ended", "quarantined"))
-            if not call.done():         # attaching failed before the call was there: it waits for another VM
+            if not call.done():  # attaching failed before the call was there: it waits for another VM
                 lane.close(False)
                 until(call.done)
                 ends.append("no VM")
@@ -191,7 +194,9 @@ def try_once(core, system, image, arm, calls=CALLS, disarm=None):
         vm.retire()
         until(lambda: vm.state in ("ended", "quarantined"))
     else:
-        until(lambda: ends.extend(f"failed boot: {event[2]}" for event in events.wait(1) if event[0] == "failed") or ends)
+        until(
+            lambda: ends.extend(f"failed boot: {event[2]}" for event in events.wait(1) if event[0] == "failed") or ends
+        )
     if vm.state == "quarantined":
         wrong.append("quarantined")
     elif bytes_left(vm):
@@ -203,11 +208,15 @@ def try_once(core, system, image, arm, calls=CALLS, disarm=None):
 def while_posix_is_made(failing):
     """Did the allocation fail while os imports the native module posix for the first time?"""
     files = [Path(name).name for name in failing.failing_where().decode("ascii", "replace").split()]
-    return next((name for name in files if name not in ("boot.py", "importlib._bootstrap>", "<frozen")), "") == "os.py" and files[0] == "boot.py"
+    return (
+        next((name for name in files if name not in ("boot.py", "importlib._bootstrap>", "<frozen")), "") == "os.py"
+        and files[0] == "boot.py"
+    )
 
 
 def bytes_left(vm, wait_s=1.0):
-    """What a VM that has ended holds. Libraries free some of theirs as its thread exits, a moment after that: for them it waits."""
+    """What a VM that has ended holds. Libraries free some of theirs as its thread exits, a moment after that: for them
+    it waits."""
     end = time.monotonic() + wait_s
     while (left := vm.statistics()["live_bytes"]) != 0 and time.monotonic() < end:
         time.sleep(0.002)
@@ -240,7 +249,9 @@ def main(mode, *numbers):
         return alone(failing, mode == "posix", map(int, numbers))
     core = isolation.core()
     core.set_error_factory(from_core)
-    source, calls = {"libraries": (LIBRARIES, LIBRARY_CALLS), "backups": (BACKUPS, BACKUP_CALLS)}.get(mode, (WORK, CALLS))
+    source, calls = {"libraries": (LIBRARIES, LIBRARY_CALLS), "backups": (BACKUPS, BACKUP_CALLS)}.get(
+        mode, (WORK, CALLS)
+    )
     system, image = system_image(core), isolation.image_of(bundle(source), core)
     image.add_file("words.txt", b"some words")
     failing.failing_disarm.restype = ctypes.c_long
@@ -250,10 +261,17 @@ def main(mode, *numbers):
         failing.failing_core(*code_of_the_core(core))
     threads = len(os.listdir("/proc/self/task"))
     total = None
-    try_once(core, system, image, lambda: None, calls)     # what is made once per process is made
+    try_once(core, system, image, lambda: None, calls)  # what is made once per process is made
     for n in map(int, numbers):
         print("n", n, flush=True)
-        end, wrong = try_once(core, system, image, lambda: failing.failing_arm(n), calls, failing.failing_disarm if mode == "backups" else None)
+        end, wrong = try_once(
+            core,
+            system,
+            image,
+            lambda: failing.failing_arm(n),
+            calls,
+            failing.failing_disarm if mode == "backups" else None,
+        )
         counted = failing.failing_disarm()
         if counted >= 0:
             total = counted
@@ -264,7 +282,7 @@ def main(mode, *numbers):
         print("=", end, *(f"wrong: {what}" for what in wrong), flush=True)
     end, wrong = try_once(core, system, image, lambda: None, calls)
     assert end == "nothing" and not wrong, (end, wrong)
-    until(lambda: len(os.listdir("/proc/self/task")) <= threads + 1)      # the warden
+    until(lambda: len(os.listdir("/proc/self/task")) <= threads + 1)  # the warden
     print("total", total, flush=True)
 
 

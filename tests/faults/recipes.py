@@ -1,10 +1,10 @@
-"""Makes code objects from recipes while the n-th allocation fails, for each n, and prints how many there are. Run by test_recipes.py.
+"""Makes code objects from recipes while the n-th allocation fails, for each n, and prints how many there are. Run by
+test_recipes.py.
 
     LD_PRELOAD=failing.so python -m tests.faults.recipes
 
-Each try must end in a MemoryError or in the same code as ever; after the number of tries come how many of them gave the code, and how
-many blocks a pass through all of them left behind.
-"""
+Each try must end in a MemoryError or in the same code as ever; after the number of tries come how many of them gave the
+code, and how many blocks a pass through all of them left behind."""
 
 import ctypes
 import gc
@@ -15,8 +15,13 @@ import threading
 from vmhost.isolation import vm as isolation
 
 PARAMETERS = ("self", *(f"f{index}" for index in range(20)))
-STEPS = (("field", "f0", "given", "f0", "make"), ("frozen", "f1", "given", "f1", "make"), ("frozen", "f2", "variable", "default"),
-         ("field", "f3", "parameter", "f3"), ("post_init", PARAMETERS[1:]))
+STEPS = (
+    ("field", "f0", "given", "f0", "make"),
+    ("frozen", "f1", "given", "f1", "make"),
+    ("frozen", "f2", "variable", "default"),
+    ("field", "f3", "parameter", "f3"),
+    ("post_init", PARAMETERS[1:]),
+)
 FIELDS = PARAMETERS[1:]
 
 
@@ -37,7 +42,8 @@ RECIPES = {
 
 
 def try_all(native, failing, name, function, arguments):
-    """Fails one allocation after the other, until there are no more. How many there were, how many tries gave the code all the same."""
+    """Fails one allocation after the other, until there are no more. How many there were, how many tries gave the code
+    all the same."""
     expected = function(*arguments)
     n = given = 0
     while True:
@@ -50,7 +56,7 @@ def try_all(native, failing, name, function, arguments):
         try:
             is_beyond = failing.failing_disarm() >= 0
         except MemoryError:
-            is_beyond = True        # that call's own
+            is_beyond = True  # that call's own
         assert made == expected if made is not None else not is_beyond, (name, n)
         if is_beyond:
             return n - 1, given
@@ -60,9 +66,9 @@ def try_all(native, failing, name, function, arguments):
 def main(failing):
     native = isolation.core()
     for name, (function, *arguments) in RECIPES.items():
-        try_all(native, failing, name, getattr(native, function), arguments)      # what is kept is kept by now
+        try_all(native, failing, name, getattr(native, function), arguments)  # what is kept is kept by now
         left = []
-        for _ in range(3):      # what the measuring keeps comes once, what is lost in each pass
+        for _ in range(3):  # what the measuring keeps comes once, what is lost in each pass
             gc.collect()
             before = sys.getallocatedblocks()
             tried, given = try_all(native, failing, name, getattr(native, function), arguments)
@@ -75,7 +81,7 @@ def main(failing):
 if __name__ == "__main__":
     failing = ctypes.PyDLL(os.environ["VMHOST_FAILING"])
     failing.failing_disarm.restype = ctypes.c_long
-    failing.failing_python()        # on this thread none fails
+    failing.failing_python()  # on this thread none fails
     thread = threading.Thread(target=main, args=(failing,))
     thread.start()
     thread.join()

@@ -1,8 +1,8 @@
 """With too little memory a VM ends its call with MemoryLimitError, and never the process.
 
-`allocations.py` says what is tried. CPython itself crashes when some small allocations fail (python/cpython#151763, and PyType_Ready
-while a class is made): small requests therefore have a reserve (meter.c), and what fails here is what the reserve does not cover.
-"""
+`allocations.py` says what is tried. CPython itself crashes when some small allocations fail (python/cpython#151763, and
+PyType_Ready while a class is made): small requests therefore have a reserve (meter.c), and what fails here is what the
+reserve does not cover."""
 
 import ast
 import subprocess
@@ -12,12 +12,17 @@ import pytest
 
 from tests.hosts import ROOT
 
-LITTLE = 60_000     # bytes: with less, a VM may not get as far as taking the call
+LITTLE = 60_000  # bytes: with less, a VM may not get as far as taking the call
 
 
 def ends_of(first, last, step):
-    done = subprocess.run([sys.executable, "-X", "faulthandler", "-m", "tests.faults.allocations", str(first), str(last), str(step)],
-                          cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-m", "tests.faults.allocations", str(first), str(last), str(step)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stderr
     return ast.literal_eval(done.stdout)
 

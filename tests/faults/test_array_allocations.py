@@ -1,5 +1,5 @@
-"""When memory runs out at any one point of an operation on arrays, it gives MemoryError: no crash, nothing charged any more, and the next
-operation is as good as ever.
+"""When memory runs out at any one point of an operation on arrays, it gives MemoryError: no crash, nothing charged any
+more, and the next operation is as good as ever.
 
 `array_allocations.py` says what is tried, `failing.c` how an allocation fails.
 """
@@ -15,8 +15,14 @@ from tests.hosts import ROOT
 
 
 def ends_of(failing, mode, step):
-    done = subprocess.run([sys.executable, "-X", "faulthandler", "-m", "tests.faults.array_allocations", mode, str(step)], cwd=ROOT, capture_output=True,
-                          text=True, timeout=600, env={**os.environ, "LD_PRELOAD": str(failing), "VMHOST_FAILING": str(failing)})
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-m", "tests.faults.array_allocations", mode, str(step)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "LD_PRELOAD": str(failing), "VMHOST_FAILING": str(failing)},
+    )
     lines = done.stdout.splitlines()
     assert done.returncode == 0, f"{mode}, at {lines[-1:]}:\n{done.stderr[-3000:]}"
     ends = ast.literal_eval(lines[-1].removeprefix("ends "))

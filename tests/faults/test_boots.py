@@ -1,9 +1,9 @@
-"""When memory runs out at any one moment of a VM's boot, load, first calls or end, the caller gets one clear error or the result: no crash,
-no hang, nothing left behind, and nothing left open that the seal closes.
+"""When memory runs out at any one moment of a VM's boot, load, first calls or end, the caller gets one clear error or
+the result: no crash, no hang, nothing left behind, and nothing left open that the seal closes.
 
-`boots.py` says what is tried, `failing.c` how an allocation fails. CPython itself crashes when some allocations fail: a crash whose innermost
-frames are CPython's is let pass here and counted; one with a frame of the core among the INNERMOST is a bug of ours.
-"""
+`boots.py` says what is tried, `failing.c` how an allocation fails. CPython itself crashes when some allocations fail: a
+crash whose innermost frames are CPython's is let pass here and counted; one with a frame of the core among the
+INNERMOST is a bug of ours."""
 
 import collections
 import os
@@ -19,37 +19,56 @@ from tests.hosts import ROOT
 
 INNERMOST = 4
 BEYOND = 10**7
-# An interpreter that could not be made so, or whose first import of posix failed near its end, leaves its heap behind, in
-# CPython 3.14, without any code of ours: test_cpython_alone_…
+# An interpreter that could not be made so, or whose first import of posix failed near its end, leaves its heap behind,
+# in CPython 3.14, without any code of ours: test_cpython_alone_…
 CPYTHON_LEAVES = ("failed to add exceptions to builtins", "external importer setup failed", "while posix is made")
 
 
 def run(failing, mode, numbers):
-    """Tries each of `numbers`. ({how it ended: count}, {n: innermost frames of a crash}, how many allocations there are, if met)."""
+    """Tries each of `numbers`. ({how it ended: count}, {n: innermost frames of a crash}, how many allocations there
+    are, if met)."""
     ends, crashes, left = collections.Counter(), {}, list(numbers)
     while left:
-        done = subprocess.run([sys.executable, "-X", "faulthandler", "-m", "tests.faults.boots", mode, *map(str, left)], cwd=ROOT,
-                              capture_output=True, text=True, timeout=900,
-                              env={**os.environ, "LD_PRELOAD": str(failing), "VMHOST_FAILING": str(failing)})
+        done = subprocess.run(
+            [sys.executable, "-X", "faulthandler", "-m", "tests.faults.boots", mode, *map(str, left)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            env={**os.environ, "LD_PRELOAD": str(failing), "VMHOST_FAILING": str(failing)},
+        )
         tried = re.findall(r"^n (\d+)$", done.stdout, re.MULTILINE)
         for end, wrong in re.findall(r"^= (\S.*?)(?: (wrong: .*))?$", done.stdout, re.MULTILINE):
-            assert not wrong or (wrong == "wrong: bytes left" and (mode == "posix" or end.endswith(CPYTHON_LEAVES))), (mode, done.stdout)
+            assert not wrong or (wrong == "wrong: bytes left" and (mode == "posix" or end.endswith(CPYTHON_LEAVES))), (
+                mode,
+                done.stdout,
+            )
             ends[f"{end}, bytes left" if wrong else end] += 1
         if done.returncode == 0:
             total = done.stdout.split()[-1]
             return ends, crashes, None if total == "None" else int(total)
         assert done.returncode < 0, (tried[-1:], done.stderr)
         n = int(tried[-1])
-        frames = [line.split('"')[1] for line in done.stderr.partition("C stack trace")[2].splitlines() if "Binary file" in line]
-        crashes[n] = [Path(name).name for name in frames if "libc.so" not in name][2:2 + INNERMOST]     # two of faulthandler's
-        assert crashes[n] and not any(name.startswith("_core.") for name in crashes[n]), f"{mode}, allocation {n}:\n{done.stderr}"
-        left = left[left.index(n) + 1:]
+        frames = [
+            line.split('"')[1]
+            for line in done.stderr.partition("C stack trace")[2].splitlines()
+            if "Binary file" in line
+        ]
+        crashes[n] = [Path(name).name for name in frames if "libc.so" not in name][
+            2 : 2 + INNERMOST
+        ]  # two of faulthandler's
+        assert crashes[n] and not any(name.startswith("_core.") for name in crashes[n]), (
+            f"{mode}, allocation {n}:\n{done.stderr}"
+        )
+        left = left[left.index(n) + 1 :]
     return ends, crashes, None
 
 
 def report(mode, ends, crashes, total):
-    print(f"{mode}: {sum(ends.values()) + len(crashes)} allocations failed of {total}, {len(crashes)} crashed inside CPython "
-          f"{sorted(crashes)[:20]}; {dict(ends)}")
+    print(
+        f"{mode}: {sum(ends.values()) + len(crashes)} allocations failed of {total}, {len(crashes)} crashed inside"
+        f" CPython {sorted(crashes)[:20]}; {dict(ends)}"
+    )
 
 
 def test_each_allocation_of_the_core_fails_once(failing):
@@ -67,7 +86,8 @@ def test_some_allocations_that_openssl_and_libzstd_ask_the_core_for_fail(failing
 
 
 def test_each_allocation_of_cpython_fails_once_while_a_database_is_backed_up(failing):
-    """A backup's gate makes arguments of its own: the call ends with MemoryError or as ever, and the VM with nothing left."""
+    """A backup's gate makes arguments of its own: the call ends with MemoryError or as ever, and the VM with nothing
+    left."""
     ends, crashes, total = run(failing, "backups", range(1, BEYOND // 10000))
     report("backups", ends, crashes, total)
     assert total > 20 and ends == {"result,result,MemoryLimitError": total} and not crashes
@@ -106,7 +126,8 @@ def test_the_allocations_of_cpython_fail_while_an_interpreter_is_made(failing, p
 
 @pytest.mark.stress
 def test_cpython_alone_leaves_an_interpreters_memory_behind_when_making_it_fails_in_some_places(failing):
-    """The control, and the proof that CPYTHON_LEAVES is none of ours. One such place is some ninety allocations wide."""
+    """The control, and the proof that CPYTHON_LEAVES is none of ours. One such place is some ninety allocations
+    wide."""
     ends, crashes, _ = run(failing, "alone", range(1, 20000, 40))
     report("alone", ends, crashes, None)
     assert ends["nothing"] > 0 and not crashes and any(end.endswith("bytes left") for end in ends)

@@ -1,4 +1,5 @@
-"""When memory runs out while a code object is made from a recipe, there is a MemoryError and nothing is left behind. See `recipes.py`."""
+"""When memory runs out while a code object is made from a recipe, there is a MemoryError and nothing is left behind.
+See `recipes.py`."""
 
 import os
 import re
@@ -9,8 +10,14 @@ from tests.hosts import ROOT
 
 
 def test_each_allocation_of_each_recipe_fails_cleanly(failing):
-    done = subprocess.run([sys.executable, "-X", "faulthandler", "-m", "tests.faults.recipes"], cwd=ROOT, capture_output=True, text=True,
-                          timeout=60, env={**os.environ, "LD_PRELOAD": str(failing), "VMHOST_FAILING": str(failing)})
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-m", "tests.faults.recipes"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "LD_PRELOAD": str(failing), "VMHOST_FAILING": str(failing)},
+    )
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     found = re.findall(r"^(.*): (\d+) (\d+) (-?\d+)$", done.stdout, re.MULTILINE)
     assert len(found) == 8, done.stdout

@@ -21,8 +21,8 @@ from pathlib import Path
 from tests.fuzz.guest_notes import notes
 
 ROOT = Path(__file__).parents[2]
-ROUNDS_MOST = 30                # of one process: references that CPython loses keep some MiB of each VM
-HANG_S = 120.0                  # no round takes as long
+ROUNDS_MOST = 30  # of one process: references that CPython loses keep some MiB of each VM
+HANG_S = 120.0  # no round takes as long
 
 
 class Totals(dict):
@@ -37,18 +37,33 @@ class Totals(dict):
 def process(options, first, seconds, totals):
     """Runs rounds from `first` on in one process: (the next round, what went wrong or "")."""
     folder = Path(tempfile.mkdtemp(prefix="vmhost-fuzz-"))
-    command = [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz.process", folder, options.seed, str(first), str(seconds), str(min(options.rounds, ROUNDS_MOST))]
+    command = [
+        sys.executable,
+        "-X",
+        "faulthandler",
+        "-m",
+        "tests.fuzz.process",
+        folder,
+        options.seed,
+        str(first),
+        str(seconds),
+        str(min(options.rounds, ROUNDS_MOST)),
+    ]
     errors = folder / "errors"
     number = first
     try:
         with errors.open("wb") as file:
-            child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file, text=True)
+            child = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file, text=True
+            )
         alarm = None
         try:
             for line in itertools.chain([""], child.stdout):
                 if alarm is not None:
                     alarm.cancel()
-                alarm = threading.Timer(HANG_S, child.send_signal, (signal.SIGABRT,))      # its threads' tracebacks come with that
+                alarm = threading.Timer(
+                    HANG_S, child.send_signal, (signal.SIGABRT,)
+                )  # its threads' tracebacks come with that
                 alarm.start()
                 if not line:
                     continue
@@ -64,11 +79,18 @@ def process(options, first, seconds, totals):
             child.wait()
         if status in (0, 4):
             return number, ""
-        what = "a task had an effect on the host" if status == 3 else \
-            f"the process died: {signal.Signals(-status).name if status < 0 else f'status {status}'}"
+        what = (
+            "a task had an effect on the host"
+            if status == 3
+            else f"the process died: {signal.Signals(-status).name if status < 0 else f'status {status}'}"
+        )
         failed = number - (status == 3)
-        told = [f"{what}, in round {failed}; again: python -m tests.fuzz --seed {options.seed} --first {failed} --rounds 1"]
-        told += [f"    thread {thread}: {line}" for thread, lines in notes(folder / "notes").items() for line in lines[-12:]]
+        told = [
+            f"{what}, in round {failed}; again: python -m tests.fuzz --seed {options.seed} --first {failed} --rounds 1"
+        ]
+        told += [
+            f"    thread {thread}: {line}" for thread, lines in notes(folder / "notes").items() for line in lines[-12:]
+        ]
         told.append(errors.read_text(errors="replace")[-6000:])
         return number, "\n".join(told)
     finally:

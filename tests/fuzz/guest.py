@@ -30,8 +30,8 @@ import weakref
 
 import vmhost.engine.numpy as np
 
-SLOT, SLOTS = 240, 32           # bytes of a note, and how many are kept of each thread
-STRIDE = 200                    # results that are kept for later calls
+SLOT, SLOTS = 240, 32  # bytes of a note, and how many are kept of each thread
+STRIDE = 200  # results that are kept for later calls
 
 
 class Junk(Exception):
@@ -46,7 +46,7 @@ class Found:
         for name in modules:
             try:
                 module = importlib.import_module(name)
-            except Exception:       # not there on this machine, or not in a VM
+            except Exception:  # not there on this machine, or not in a VM
                 continue
             for attribute, value in list(vars(module).items()):
                 if callable(value) and f"{name}.{attribute}" not in skipped and attribute not in skipped:
@@ -60,9 +60,13 @@ class Found:
                 self.types[name] = kind
         self.function_names, self.type_names = sorted(self.functions), sorted(self.types)
         # exceptions, and the classes of syntax trees, are a third of the types and alike
-        self.own_types = [name for name in self.type_names if not issubclass(self.types[name], (BaseException, _ast.AST))]
+        self.own_types = [
+            name for name in self.type_names if not issubclass(self.types[name], (BaseException, _ast.AST))
+        ]
         self.native_types = [name for name in self.own_types if "__firstlineno__" not in vars(self.types[name])]
-        self.native_names = [name for name in self.function_names if isinstance(self.functions[name], types.BuiltinFunctionType)]
+        self.native_names = [
+            name for name in self.function_names if isinstance(self.functions[name], types.BuiltinFunctionType)
+        ]
 
     def some_type(self, random):
         choose = random.random()
@@ -219,7 +223,15 @@ class Shared:
     def __init__(self, found, settings):
         self.found, self.settings = found, settings
         self.pool = []
-        self.own = {id(self), id(found), id(self.pool), id(sys.modules), id(settings), id(found.functions), id(found.types)}
+        self.own = {
+            id(self),
+            id(found),
+            id(self.pool),
+            id(sys.modules),
+            id(settings),
+            id(found.functions),
+            id(found.types),
+        }
         self.leaks = []
 
 
@@ -231,9 +243,28 @@ class Fuzz:
         self.notes = os.path.join(shared.settings["notes"], f"{thread}.notes")
         self.file, self.step = None, 0
         inside, outside = shared.settings["inside"], shared.settings["outside"]
-        self.paths = [inside, f"{inside}/a", f"{inside}/d/b", f"{inside}/link", f"{inside}/../outside/secret", f"{outside}/secret", outside, "/etc/passwd",
-                      f"{inside}/new", f"{inside}/keep/", ":memory:", "", "/", ".", "..", "/proc/self/fd/0", "/proc/self/mem", f"{inside}/new.db",
-                      shared.settings["readable"], shared.settings["readable"] + "/r"]
+        self.paths = [
+            inside,
+            f"{inside}/a",
+            f"{inside}/d/b",
+            f"{inside}/link",
+            f"{inside}/../outside/secret",
+            f"{outside}/secret",
+            outside,
+            "/etc/passwd",
+            f"{inside}/new",
+            f"{inside}/keep/",
+            ":memory:",
+            "",
+            "/",
+            ".",
+            "..",
+            "/proc/self/fd/0",
+            "/proc/self/mem",
+            f"{inside}/new.db",
+            shared.settings["readable"],
+            shared.settings["readable"] + "/r",
+        ]
         self.descriptors = [0, 1, 2, 3, 4, *shared.settings["descriptors"], 99, -1, 5, 6, 7, 8, 9, 10, 11, 12]
 
     # ---- junk
@@ -252,11 +283,24 @@ class Fuzz:
         return self.random.choice(PLAIN)() if choose < 0.97 else self.made()
 
     def made(self):
-        return self.random.choice([
-            lambda: generator(self), lambda: agenerator(self), lambda: [Meddler(self), 1], lambda: (Meddler(self), "a"), lambda: {"a": Meddler(self)},
-            lambda: bytearray(16), lambda: iter(list(self.pool)), lambda: sys._getframe(), lambda: types.SimpleNamespace(a=1), lambda: self.meddle,
-            lambda: memoryview(bytearray(32)), lambda: Texting("a"), lambda: Counting(3), lambda: type("Own", (), {"__slots__": ("a",)})(),
-        ])()
+        return self.random.choice(
+            [
+                lambda: generator(self),
+                lambda: agenerator(self),
+                lambda: [Meddler(self), 1],
+                lambda: (Meddler(self), "a"),
+                lambda: {"a": Meddler(self)},
+                lambda: bytearray(16),
+                lambda: iter(list(self.pool)),
+                lambda: sys._getframe(),
+                lambda: types.SimpleNamespace(a=1),
+                lambda: self.meddle,
+                lambda: memoryview(bytearray(32)),
+                lambda: Texting("a"),
+                lambda: Counting(3),
+                lambda: type("Own", (), {"__slots__": ("a",)})(),
+            ]
+        )()
 
     def arguments(self):
         count = self.random.choice((0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 8))
@@ -295,7 +339,22 @@ class Fuzz:
         self.depth += 1
         try:
             value = self.random.choice(self.pool) if self.pool else None
-            name = self.random.choice(("clear", "close", "__init__", "pop", "append", "release", "update", "resize", "reverse", "extend", "truncate", "detach"))
+            name = self.random.choice(
+                (
+                    "clear",
+                    "close",
+                    "__init__",
+                    "pop",
+                    "append",
+                    "release",
+                    "update",
+                    "resize",
+                    "reverse",
+                    "extend",
+                    "truncate",
+                    "detach",
+                )
+            )
             method = getattr(type(value), name, None)
             if method is None or isinstance(value, (type, types.FunctionType)):
                 gc.collect(0)
@@ -312,15 +371,18 @@ class Fuzz:
     def note(self, what, arguments=(), named=None):
         self.step += 1
         self.last = what
-        told = ", ".join([self.told(one) for one in arguments[:6]] + [f"{name}={self.told(one)}" for name, one in (named or {}).items()])
-        line = f"{self.step}: {what}({told})".encode("ascii", "backslashreplace")[:SLOT - 1].ljust(SLOT - 1) + b"\n"
+        told = ", ".join(
+            [self.told(one) for one in arguments[:6]]
+            + [f"{name}={self.told(one)}" for name, one in (named or {}).items()]
+        )
+        line = f"{self.step}: {what}({told})".encode("ascii", "backslashreplace")[: SLOT - 1].ljust(SLOT - 1) + b"\n"
         for _ in range(2):
             try:
                 if self.file is None:
                     self.file = OPEN(self.notes, os.O_RDWR | os.O_CREAT)
                 PWRITE(self.file, line, self.step % SLOTS * SLOT)
                 return
-            except OSError:         # a call closed it
+            except OSError:  # a call closed it
                 self.file = None
 
     def told(self, value):
@@ -373,7 +435,11 @@ class Fuzz:
         value = self.random.choice(self.pool)
         kind = type(value)
         attribute = self.random.choice(dir(kind))
-        if attribute in NEVER or attribute in self.shared.settings["skipped"] or f"{kind.__module__}.{kind.__qualname__}.{attribute}" in self.shared.settings["skipped"]:
+        if (
+            attribute in NEVER
+            or attribute in self.shared.settings["skipped"]
+            or f"{kind.__module__}.{kind.__qualname__}.{attribute}" in self.shared.settings["skipped"]
+        ):
             return
         what = f"<{kind.__module__}.{kind.__qualname__}>.{attribute}"
         self.note(what)
@@ -409,49 +475,197 @@ class Fuzz:
         self.attempt(f"{name} of a {type(value).__qualname__}", function, (value, other))
 
     def run(self, steps):
-        choices = [self.call] * 6 + [self.new] * 3 + [self.unbound] * 3 + [self.method] * 7 + [self.change] * 2 + [self.use] * 4
+        choices = (
+            [self.call] * 6
+            + [self.new] * 3
+            + [self.unbound] * 3
+            + [self.method] * 7
+            + [self.change] * 2
+            + [self.use] * 4
+        )
         for _ in range(steps):
             self.random.choice(choices)()
         return self.step
 
 
 OPEN, PWRITE = os.open, os.pwrite
-NEVER = frozenset(("__class__", "__init_subclass__", "__subclasshook__", "__abstractmethods__", "acquire", "acquire_lock", "_acquire_restore"))
-NAMES = ("key", "default", "dtype", "axis", "out", "size", "mode", "encoding", "errors", "timeout", "buffering", "closefd", "opener", "flags", "name",
-         "start", "stop", "step", "maxlen", "copy", "order", "context", "loop", "factory", "uri", "dir_fd", "follow_symlinks", "usedforsecurity", "strict")
+NEVER = frozenset(
+    (
+        "__class__",
+        "__init_subclass__",
+        "__subclasshook__",
+        "__abstractmethods__",
+        "acquire",
+        "acquire_lock",
+        "_acquire_restore",
+    )
+)
+NAMES = (
+    "key",
+    "default",
+    "dtype",
+    "axis",
+    "out",
+    "size",
+    "mode",
+    "encoding",
+    "errors",
+    "timeout",
+    "buffering",
+    "closefd",
+    "opener",
+    "flags",
+    "name",
+    "start",
+    "stop",
+    "step",
+    "maxlen",
+    "copy",
+    "order",
+    "context",
+    "loop",
+    "factory",
+    "uri",
+    "dir_fd",
+    "follow_symlinks",
+    "usedforsecurity",
+    "strict",
+)
 PLAIN = (
-    lambda: None, lambda: True, lambda: 0, lambda: 1, lambda: -1, lambda: 2, lambda: 7, lambda: 255, lambda: 4096,
-    lambda: 2**31, lambda: -2**31, lambda: 2**63 - 1, lambda: 2**64, lambda: -10**30, lambda: 0.5,
-    lambda: float("inf"), lambda: float("nan"), lambda: 1j, lambda: "", lambda: "a", lambda: "\0",
-    lambda: chr(0xDC80), lambda: "utf-8", lambda: "r", lambda: "w+b", lambda: "f8", lambda: "é" * 9,
-    lambda: "select 1", lambda: "%s%d{0}", lambda: b"", lambda: b"abc", lambda: b"\xff" * 40, lambda: b"\0",
-    lambda: (), lambda: (1, 2), lambda: ("127.0.0.1", 1), list, lambda: [1, "a"], dict,
-    lambda: {"a": 1}, lambda: set(), lambda: frozenset((1,)), lambda: range(5), lambda: slice(0, 2**70, -1),
-    lambda: ..., lambda: NotImplemented, lambda: bytearray(b"abc"), lambda: memoryview(bytearray(8)),
-    lambda: object(), lambda: ValueError("x"), lambda: Junk, lambda: len, lambda: print, lambda: lambda *a, **k: 1,
-    lambda: iter(()), lambda: int, lambda: str, lambda: type, lambda: object, lambda: array.array("d", [1, 2]),
-    lambda: np.arange(6.0).reshape(2, 3), lambda: np.zeros(()), lambda: np.float32(3), lambda: np.arange(4)[::-1],
-    lambda: io.BytesIO(b"abc"), lambda: io.StringIO("abc"), lambda: collections.deque([1, 2]),
-    lambda: sqlite3.connect(":memory:"), lambda: mmap.mmap(-1, 4096), lambda: threading.Lock(),
-    lambda: re.compile("a+"), lambda: decimal.Decimal("1.5"), lambda: datetime.datetime(2026, 1, 1),
+    lambda: None,
+    lambda: True,
+    lambda: 0,
+    lambda: 1,
+    lambda: -1,
+    lambda: 2,
+    lambda: 7,
+    lambda: 255,
+    lambda: 4096,
+    lambda: 2**31,
+    lambda: -(2**31),
+    lambda: 2**63 - 1,
+    lambda: 2**64,
+    lambda: -(10**30),
+    lambda: 0.5,
+    lambda: float("inf"),
+    lambda: float("nan"),
+    lambda: 1j,
+    lambda: "",
+    lambda: "a",
+    lambda: "\0",
+    lambda: chr(0xDC80),
+    lambda: "utf-8",
+    lambda: "r",
+    lambda: "w+b",
+    lambda: "f8",
+    lambda: "é" * 9,
+    lambda: "select 1",
+    lambda: "%s%d{0}",
+    lambda: b"",
+    lambda: b"abc",
+    lambda: b"\xff" * 40,
+    lambda: b"\0",
+    lambda: (),
+    lambda: (1, 2),
+    lambda: ("127.0.0.1", 1),
+    list,
+    lambda: [1, "a"],
+    dict,
+    lambda: {"a": 1},
+    lambda: set(),
+    lambda: frozenset((1,)),
+    lambda: range(5),
+    lambda: slice(0, 2**70, -1),
+    lambda: ...,
+    lambda: NotImplemented,
+    lambda: bytearray(b"abc"),
+    lambda: memoryview(bytearray(8)),
+    lambda: object(),
+    lambda: ValueError("x"),
+    lambda: Junk,
+    lambda: len,
+    lambda: print,
+    lambda: lambda *a, **k: 1,
+    lambda: iter(()),
+    lambda: int,
+    lambda: str,
+    lambda: type,
+    lambda: object,
+    lambda: array.array("d", [1, 2]),
+    lambda: np.arange(6.0).reshape(2, 3),
+    lambda: np.zeros(()),
+    lambda: np.float32(3),
+    lambda: np.arange(4)[::-1],
+    lambda: io.BytesIO(b"abc"),
+    lambda: io.StringIO("abc"),
+    lambda: collections.deque([1, 2]),
+    lambda: sqlite3.connect(":memory:"),
+    lambda: mmap.mmap(-1, 4096),
+    lambda: threading.Lock(),
+    lambda: re.compile("a+"),
+    lambda: decimal.Decimal("1.5"),
+    lambda: datetime.datetime(2026, 1, 1),
     lambda: collections.OrderedDict(a=1),
 )
-USES = tuple([(function.__name__, lambda value, other, function=function: function(value)) for function in (
-    repr, str, hash, len, bool, int, float, complex, bytes, dir, vars, reversed, iter, memoryview, callable, abs, ascii, id, sys.getsizeof)]) + (
-    ("next", lambda value, other: next(iter(value))), ("some", lambda value, other: list(itertools.islice(value, 20))),
-    ("==", lambda value, other: value == other), ("<", lambda value, other: value < other), ("+", lambda value, other: value + other),
-    ("-", lambda value, other: value - other), ("&", lambda value, other: value & other), ("|", lambda value, other: value | other),
-    ("@", lambda value, other: value @ other), ("%", lambda value, other: value % other), ("//", lambda value, other: value // other),
-    ("+=", lambda value, other: operator.iadd(value, other)), ("[]", lambda value, other: value[other]),
-    ("[:]", lambda value, other: value[0:2**40]), ("[] =", lambda value, other: operator.setitem(value, other, other)),
-    ("del []", lambda value, other: operator.delitem(value, other)), ("in", lambda value, other: other in value), ("call", lambda value, other: value(other)),
-    ("isinstance", lambda value, other: isinstance(value, other)), ("format", lambda value, other: format(value, other)),
-    ("copy", lambda value, other: copy.copy(value)), ("deepcopy", lambda value, other: copy.deepcopy(value)), ("pickle", lambda value, other: pickle.dumps(value)),
-    ("__buffer__", lambda value, other: value.__buffer__(other)), ("send", lambda value, other: value.send(other)),
-    ("throw", lambda value, other: value.throw(Junk)), ("with", lambda value, other: [value.__enter__(), value.__exit__(None, None, None)]),
-    ("__init__", lambda value, other: value.__init__(other)), ("__setstate__", lambda value, other: value.__setstate__(other)),
-    ("weakref", lambda value, other: weakref.ref(value, other)), ("await", lambda value, other: value.__await__()),
-    ("slots", lambda value, other: type("Own", (type(value),), {})(other)), ("class", lambda value, other: setattr(value, "__class__", type(other))),
+USES = tuple(
+    [
+        (function.__name__, lambda value, other, function=function: function(value))
+        for function in (
+            repr,
+            str,
+            hash,
+            len,
+            bool,
+            int,
+            float,
+            complex,
+            bytes,
+            dir,
+            vars,
+            reversed,
+            iter,
+            memoryview,
+            callable,
+            abs,
+            ascii,
+            id,
+            sys.getsizeof,
+        )
+    ]
+) + (
+    ("next", lambda value, other: next(iter(value))),
+    ("some", lambda value, other: list(itertools.islice(value, 20))),
+    ("==", lambda value, other: value == other),
+    ("<", lambda value, other: value < other),
+    ("+", lambda value, other: value + other),
+    ("-", lambda value, other: value - other),
+    ("&", lambda value, other: value & other),
+    ("|", lambda value, other: value | other),
+    ("@", lambda value, other: value @ other),
+    ("%", lambda value, other: value % other),
+    ("//", lambda value, other: value // other),
+    ("+=", lambda value, other: operator.iadd(value, other)),
+    ("[]", lambda value, other: value[other]),
+    ("[:]", lambda value, other: value[0 : 2**40]),
+    ("[] =", lambda value, other: operator.setitem(value, other, other)),
+    ("del []", lambda value, other: operator.delitem(value, other)),
+    ("in", lambda value, other: other in value),
+    ("call", lambda value, other: value(other)),
+    ("isinstance", lambda value, other: isinstance(value, other)),
+    ("format", lambda value, other: format(value, other)),
+    ("copy", lambda value, other: copy.copy(value)),
+    ("deepcopy", lambda value, other: copy.deepcopy(value)),
+    ("pickle", lambda value, other: pickle.dumps(value)),
+    ("__buffer__", lambda value, other: value.__buffer__(other)),
+    ("send", lambda value, other: value.send(other)),
+    ("throw", lambda value, other: value.throw(Junk)),
+    ("with", lambda value, other: [value.__enter__(), value.__exit__(None, None, None)]),
+    ("__init__", lambda value, other: value.__init__(other)),
+    ("__setstate__", lambda value, other: value.__setstate__(other)),
+    ("weakref", lambda value, other: weakref.ref(value, other)),
+    ("await", lambda value, other: value.__await__()),
+    ("slots", lambda value, other: type("Own", (type(value),), {})(other)),
+    ("class", lambda value, other: setattr(value, "__class__", type(other))),
 )
 
 _found = None

@@ -29,9 +29,11 @@ HERE = Path(__file__).parent
 BATCHES, STEPS, THREADS = 6, 400, 2
 BATCH_S, GRACE_S = 4.0, 2.0
 MEMORY_BYTES = 256 << 20
-GROWTH_BYTES = 768 << 20        # beyond what the process had after its first round: caches, arenas that are kept, one wedged VM's heap
+GROWTH_BYTES = (
+    768 << 20
+)  # beyond what the process had after its first round: caches, arenas that are kept, one wedged VM's heap
 SETTLE_S = 5.0
-SQLITE_FLAGS = f"0{os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | 0o100000:o}"        # and O_LARGEFILE, which os has as 0
+SQLITE_FLAGS = f"0{os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | 0o100000:o}"  # and O_LARGEFILE, which os has as 0
 DATABASES_MOST = 8
 SECRET = "vmhost-fuzz-secret-7Qx"
 
@@ -70,7 +72,9 @@ class Canaries:
         os.write(self.pipe[1], SECRET.encode())
         self.sockets[0].send(SECRET.encode())
         self.held[0].seek(5)
-        self.descriptors = [one.fileno() for one in self.held] + list(self.pipe) + [one.fileno() for one in self.sockets]
+        self.descriptors = (
+            [one.fileno() for one in self.held] + list(self.pipe) + [one.fileno() for one in self.sockets]
+        )
         self.before = None
         self.databases = set()
 
@@ -86,19 +90,37 @@ class Canaries:
         for top in ("outside", "readable"):
             for path in sorted((self.folder / top).rglob("*")):
                 status = path.lstat()
-                files[str(path)] = (status.st_mode, status.st_mtime_ns, status.st_uid, path.read_bytes() if path.is_file() else None)
+                files[str(path)] = (
+                    status.st_mode,
+                    status.st_mtime_ns,
+                    status.st_uid,
+                    path.read_bytes() if path.is_file() else None,
+                )
         own = Path("/proc/self/status").read_text().splitlines()
         status = {line.partition(":")[0]: line for line in own}
         return {
-            "files": files, "descriptors": self.descriptors_now(), "environment": dict(os.environb), "current folder": os.getcwd(),
-            "pipe": self.peek(), "umask": status["Umask"], "signals": [status[name] for name in ("SigBlk", "SigIgn", "SigCgt")],
-            "handlers": {number: signal.getsignal(number) for number in signal.valid_signals()}, "timers": signal.getitimer(signal.ITIMER_REAL),
+            "files": files,
+            "descriptors": self.descriptors_now(),
+            "environment": dict(os.environb),
+            "current folder": os.getcwd(),
+            "pipe": self.peek(),
+            "umask": status["Umask"],
+            "signals": [status[name] for name in ("SigBlk", "SigIgn", "SigCgt")],
+            "handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
+            "timers": signal.getitimer(signal.ITIMER_REAL),
             "limits": [resource.getrlimit(number) for number in range(16)],
-            "users": (os.getresuid(), os.getresgid(), os.getgroups()), "priority": os.getpriority(os.PRIO_PROCESS, 0),
-            "affinity": os.sched_getaffinity(0), "name": Path("/proc/self/comm").read_text(),
-            "children": Path(f"/proc/self/task/{os.getpid()}/children").read_text(), "host name": socket.gethostname(),
-            "recursion": sys.getrecursionlimit(), "digits": sys.get_int_max_str_digits(), "switch": sys.getswitchinterval(),
-            "warnings": len(warnings.filters), "zone": time.tzname, "modules": "main" in sys.modules,
+            "users": (os.getresuid(), os.getresgid(), os.getgroups()),
+            "priority": os.getpriority(os.PRIO_PROCESS, 0),
+            "affinity": os.sched_getaffinity(0),
+            "name": Path("/proc/self/comm").read_text(),
+            "children": Path(f"/proc/self/task/{os.getpid()}/children").read_text(),
+            "host name": socket.gethostname(),
+            "recursion": sys.getrecursionlimit(),
+            "digits": sys.get_int_max_str_digits(),
+            "switch": sys.getswitchinterval(),
+            "warnings": len(warnings.filters),
+            "zone": time.tzname,
+            "modules": "main" in sys.modules,
         }
 
     def descriptors_now(self):
@@ -109,7 +131,11 @@ class Canaries:
             for number in map(int, os.listdir("/proc/self/fd")):
                 try:
                     info = os.fstat(number)
-                    position = Path(f"/proc/self/fdinfo/{number}").read_text().splitlines()[:2] if number in self.descriptors else None
+                    position = (
+                        Path(f"/proc/self/fdinfo/{number}").read_text().splitlines()[:2]
+                        if number in self.descriptors
+                        else None
+                    )
                     found[number] = (info.st_dev, info.st_ino, position)
                 except OSError:
                     pass
@@ -126,7 +152,7 @@ class Canaries:
         """Sentences on what is not as it was. A VM that was lost keeps the descriptors that it had."""
         now = self.state()
         if self.before is None:
-            while True:         # the last descriptors of the first host's VM go after its end was told
+            while True:  # the last descriptors of the first host's VM go after its end was told
                 time.sleep(0.3)
                 self.before, now = now, self.state()
                 if now["descriptors"] == self.before["descriptors"]:
@@ -135,7 +161,9 @@ class Canaries:
         for name, was in self.before.items():
             if name == "descriptors":
                 gone = [number for number, about in was.items() if now[name].get(number) != about]
-                more = [number for number in now[name] if number not in was and not lost and not self.is_database(number)]
+                more = [
+                    number for number in now[name] if number not in was and not lost and not self.is_database(number)
+                ]
                 told += [f"descriptor {number} was {was[number]} and is {now[name].get(number)}" for number in gone]
                 told += [f"descriptor {number} was left open: {descriptor_text(number)}" for number in more]
             elif now[name] != was:
@@ -153,8 +181,11 @@ class Canaries:
 
 def descriptor_text(number):
     try:
-        return f"{os.readlink(f'/proc/self/fd/{number}')} {' '.join(Path(f'/proc/self/fdinfo/{number}').read_text().split()[:4])}"
-    except FileNotFoundError:       # garbage of a VM's, closed since: the next look tells
+        return (
+            f"{os.readlink(f'/proc/self/fd/{number}')}"
+            f" {' '.join(Path(f'/proc/self/fdinfo/{number}').read_text().split()[:4])}"
+        )
+    except FileNotFoundError:  # garbage of a VM's, closed since: the next look tells
         return "closed since"
 
 
@@ -165,28 +196,61 @@ def resident_bytes():
 def slow(folder):
     """The calls that have been under way for a second."""
     now = time.time()
-    return [f"{lines[-1]} since {now - (folder / f'{thread}.notes').stat().st_mtime:.1f} s" for thread, lines in notes(folder).items()
-            if lines and now - (folder / f"{thread}.notes").stat().st_mtime > 1]
+    return [
+        f"{lines[-1]} since {now - (folder / f'{thread}.notes').stat().st_mtime:.1f} s"
+        for thread, lines in notes(folder).items()
+        if lines and now - (folder / f"{thread}.notes").stat().st_mtime > 1
+    ]
 
 
 def good_bundle():
-    return compile_sources({"main": ("def run(value):\n    return value\n", "main.py", False)}, entry="main:run", name="good", version="1.0.0")
+    return compile_sources(
+        {"main": ("def run(value):\n    return value\n", "main.py", False)},
+        entry="main:run",
+        name="good",
+        version="1.0.0",
+    )
 
 
 def one_round(canaries, folder, seed, number, modules):
     """One round: a host, a task, some batches. What it counted, and what went wrong."""
-    counts = {"round": number, "steps": 0, "timeouts": 0, "lost": 0, "errors": 0, "functions": 0, "types": 0, "slow": [], "effects": []}
+    counts = {
+        "round": number,
+        "steps": 0,
+        "timeouts": 0,
+        "lost": 0,
+        "errors": 0,
+        "functions": 0,
+        "types": 0,
+        "slow": [],
+        "effects": [],
+    }
     calm = TaskPolicy(breaker=BreakerPolicy(enabled=False))
     inside, readable = str(folder / "inside"), str(folder / "readable")
-    task_bundle = compile_sources({"main": ((HERE / "guest.py").read_text(), "main.py", False)}, entry="main:run", name="fuzz", version="1.0.0",
-                                  limits={"memory_bytes": MEMORY_BYTES, "concurrency": 1},
-                                  permissions={"read": [inside, readable, str(folder / "notes")], "write": [inside, str(folder / "notes")]})
+    task_bundle = compile_sources(
+        {"main": ((HERE / "guest.py").read_text(), "main.py", False)},
+        entry="main:run",
+        name="fuzz",
+        version="1.0.0",
+        limits={"memory_bytes": MEMORY_BYTES, "concurrency": 1},
+        permissions={"read": [inside, readable, str(folder / "notes")], "write": [inside, str(folder / "notes")]},
+    )
     with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=GRACE_S, task=calm)) as host:
         task, good = host.load(task_bundle), host.load(good_bundle())
         for batch in range(BATCHES):
-            settings = {"seed": f"{seed}/{number}/{batch}", "steps": STEPS, "threads": THREADS, "modules": modules, "skipped": sorted(SKIPPED),
-                        "inside": inside, "outside": str(folder / "outside"), "readable": readable, "notes": str(folder / "notes"),
-                        "descriptors": canaries.descriptors, "secret": SECRET[::-1]}
+            settings = {
+                "seed": f"{seed}/{number}/{batch}",
+                "steps": STEPS,
+                "threads": THREADS,
+                "modules": modules,
+                "skipped": sorted(SKIPPED),
+                "inside": inside,
+                "outside": str(folder / "outside"),
+                "readable": readable,
+                "notes": str(folder / "notes"),
+                "descriptors": canaries.descriptors,
+                "secret": SECRET[::-1],
+            }
             try:
                 answer = task(settings, timeout_s=BATCH_S)
             except vmhost.TimeLimitError:
@@ -206,7 +270,7 @@ def one_round(canaries, folder, seed, number, modules):
         counts["lost"] += len(host.close())
     end = time.monotonic() + SETTLE_S
     while (changed := canaries.changed(counts["lost"])) and time.monotonic() < end:
-        time.sleep(0.1)         # a VM's last steps come after its end is told
+        time.sleep(0.1)  # a VM's last steps come after its end is told
     counts["effects"] += changed
     return counts
 
@@ -216,7 +280,7 @@ def main(folder, seed, first, seconds, rounds):
     modules = sorted({*POLICY, *PURE.split()})
     canaries = Canaries(folder)
     end, number, resident = time.monotonic() + seconds, first, None
-    with vmhost.Host(allow_unsigned=True) as host:      # what the process keeps from its first host on
+    with vmhost.Host(allow_unsigned=True) as host:  # what the process keeps from its first host on
         host.load(good_bundle())(0)
     canaries.changed(0)
     while time.monotonic() < end and number - first < rounds:
@@ -226,8 +290,15 @@ def main(folder, seed, first, seconds, rounds):
         counts = one_round(canaries, folder, seed, number, modules)
         resident = resident or resident_bytes()
         if resident_bytes() > resident + GROWTH_BYTES:
-            counts["effects"].append(f"memory: {resident_bytes() >> 20} MiB resident, {resident >> 20} after the first round")
-        print(json.dumps({**counts, "seconds": round(time.monotonic() - begun, 1), "resident_mib": resident_bytes() >> 20}), flush=True)
+            counts["effects"].append(
+                f"memory: {resident_bytes() >> 20} MiB resident, {resident >> 20} after the first round"
+            )
+        print(
+            json.dumps(
+                {**counts, "seconds": round(time.monotonic() - begun, 1), "resident_mib": resident_bytes() >> 20}
+            ),
+            flush=True,
+        )
         if counts["effects"]:
             return 3
         if counts["lost"]:
@@ -239,4 +310,4 @@ def main(folder, seed, first, seconds, rounds):
 if __name__ == "__main__":
     status = main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))
     sys.stdout.flush()
-    os._exit(status)        # a VM that was lost would be waited for
+    os._exit(status)  # a VM that was lost would be waited for

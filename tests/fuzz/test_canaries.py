@@ -24,15 +24,23 @@ EFFECTS = {
     "the umask": (lambda one: os.umask(0o27), "umask"),
     "a handler": (lambda one: signal.signal(signal.SIGUSR2, signal.SIG_IGN), "signals"),
     "a timer": (lambda one: signal.setitimer(signal.ITIMER_REAL, 1000), "timers"),
-    "a limit": (lambda one: resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1])), "limits"),
+    "a limit": (
+        lambda one: resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1])),
+        "limits",
+    ),
 }
 
 
 @pytest.fixture
 def canaries(tmp_path):
-    folder, mask, handler, core = os.getcwd(), os.umask(0o22), signal.getsignal(signal.SIGUSR2), resource.getrlimit(resource.RLIMIT_CORE)
+    folder, mask, handler, core = (
+        os.getcwd(),
+        os.umask(0o22),
+        signal.getsignal(signal.SIGUSR2),
+        resource.getrlimit(resource.RLIMIT_CORE),
+    )
     if core[1] == resource.RLIM_INFINITY or core[1] > 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (1, core[1]))      # so that it can be seen to change
+        resource.setrlimit(resource.RLIMIT_CORE, (1, core[1]))  # so that it can be seen to change
     made = Canaries(tmp_path / "canaries")
     yield made
     made.close()

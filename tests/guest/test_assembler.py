@@ -75,9 +75,7 @@ def functions_of(*arguments, **options):
     ((text, variables, parts),) = kept
     namespace = {}
     exec(compile(text, "<string>", "exec"), namespace)
-    return namespace["__create_fn__"](**variables), assembler.dataclass_functions(
-        native, namespace, variables, parts
-    )
+    return namespace["__create_fn__"](**variables), assembler.dataclass_functions(native, namespace, variables, parts)
 
 
 def assert_same(compiled, assembled):

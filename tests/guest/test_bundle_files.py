@@ -1,11 +1,12 @@
-"""A task's own files through os, os.path, glob, pathlib, shutil and pkgutil, as code meant for a folder asks for them."""
+"""A task's own files through os, os.path, glob, pathlib, shutil and pkgutil, as code meant for a folder asks for
+them."""
 
 import pytest
 
 import vmhost
 from vmhost.bytecode.compiler import compile_sources
 
-SOURCE = '''
+SOURCE = """
 import os
 import pathlib
 
@@ -94,8 +95,14 @@ def plugins(folder):
             "charset" in [found.name for found in pkgutil.iter_modules(email.__path__)],
             {"main", "pack", "json"} <= {found.name for found in pkgutil.iter_modules()},
             list(pkgutil.iter_modules(["/etc", "none@1/none"])), pkgutil.get_data("pack", "inside.txt"))
-'''
-FILES = {"labels.json": b"[]", "data/a.csv": b"1", "data/b.csv": b"2", "data/sub/c.csv": b"333", "pack/inside.txt": b"in"}
+"""
+FILES = {
+    "labels.json": b"[]",
+    "data/a.csv": b"1",
+    "data/b.csv": b"2",
+    "data/sub/c.csv": b"333",
+    "pack/inside.txt": b"in",
+}
 SOURCES = {
     "main": (SOURCE, "filed@1.2/main.py", False),
     "pack": ("", "filed@1.2/pack/__init__.py", True),
@@ -125,9 +132,17 @@ ANSWERS = {
 def ask(tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("granted"))
     with vmhost.Host(allow_unsigned=True) as host:
-        task = host.load(compile_sources(SOURCES, entry="main:run", name="filed", version="1.2", files=FILES,
-                                         permissions={"read": [folder], "write": [folder]},
-                                         limits={"concurrency": 1, "wall_time_s": 60.0}))
+        task = host.load(
+            compile_sources(
+                SOURCES,
+                entry="main:run",
+                name="filed",
+                version="1.2",
+                files=FILES,
+                permissions={"read": [folder], "write": [folder]},
+                limits={"concurrency": 1, "wall_time_s": 60.0},
+            )
+        )
         yield lambda name: task([name, folder])
 
 
@@ -146,9 +161,16 @@ def test_what_is_granted_goes_before_what_the_bundle_has_under_the_same_path(tmp
     path = tmp_path / "labels.json"
     path.write_text("granted")
     with vmhost.Host(allow_unsigned=True) as host:
-        task = host.load(compile_sources({"main": (SOURCE, "filed@1.2/main.py", False)}, entry="main:run", name="filed", version="1.2",
-                                         files={str(path).lstrip("/"): b"bundled, longer"},
-                                         permissions={"read": [str(tmp_path)] if granted else []},
-                                         limits={"concurrency": 1, "wall_time_s": 60.0}))
+        task = host.load(
+            compile_sources(
+                {"main": (SOURCE, "filed@1.2/main.py", False)},
+                entry="main:run",
+                name="filed",
+                version="1.2",
+                files={str(path).lstrip("/"): b"bundled, longer"},
+                permissions={"read": [str(tmp_path)] if granted else []},
+                limits={"concurrency": 1, "wall_time_s": 60.0},
+            )
+        )
         assert task(["granted_first", str(tmp_path)]) == size
         assert task(["read_first", str(tmp_path)]) == ("granted" if granted else "bundled, longer")

@@ -1,4 +1,5 @@
-"""TLS contexts in a VM read certificates from granted files only: OpenSSL's default files, folders and links included."""
+"""TLS contexts in a VM read certificates from granted files only: OpenSSL's default files, folders and links
+included."""
 
 import os
 
@@ -8,7 +9,7 @@ import vmhost
 from tests.guest.test_library import certificate_in
 from tests.hosts import bundle
 
-GUEST = '''
+GUEST = """
 import os, ssl, vmhost.guest
 
 def run(asked):
@@ -58,7 +59,7 @@ def chain_with_password(context, certificate):
 
 def exchange(context, path):
     context.load_dh_params(path)
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +67,13 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("certificates")
     for name in ("in", "in/hashed", "outside", "outside/hashed"):
         (folder / name).mkdir()
-    pem = (folder / "outside" / "pem")
+    pem = folder / "outside" / "pem"
     os.rename(certificate_in(folder / "outside"), pem)
     text = pem.read_bytes()
     (folder / "in" / "pem").write_bytes(text)
     (folder / "in" / "link").symlink_to(pem)
     (folder / "in" / "junk").write_text("no certificate")
-    (folder / "in" / "hashed" / "0123abcd.0").symlink_to("../pem")      # as in the systems' folders
+    (folder / "in" / "hashed" / "0123abcd.0").symlink_to("../pem")  # as in the systems' folders
     (folder / "in" / "hashed" / "0123abcd.r1").write_text("no revocation list")
     (folder / "in" / "hashed" / "readme").write_bytes(text)
     (folder / "outside" / "hashed" / "0123abcd.0").write_bytes(text)
@@ -92,8 +93,13 @@ def test_authorities_are_read_where_that_is_granted(task, folder):
     assert task(("positional", str(inside / "pem"), str(inside / "hashed"))) == 1
     assert task(("positional", None, f"{inside / 'hashed'}:{inside / 'missing'}")) == 1
     assert task(("text", str(inside / "pem"))) == 1
-    for name, path in (("cafile", outside / "pem"), ("cafile", inside / "link"), ("capath", outside / "hashed"), ("capath", outside / "missing"),
-                       ("capath", f"{inside / 'hashed'}:{outside / 'hashed'}")):
+    for name, path in (
+        ("cafile", outside / "pem"),
+        ("cafile", inside / "link"),
+        ("capath", outside / "hashed"),
+        ("capath", outside / "missing"),
+        ("capath", f"{inside / 'hashed'}:{outside / 'hashed'}"),
+    ):
         assert "permissions: {read: [...]}" in task(("where", name, str(path))), (name, path)
     assert task(("where", "cafile", str(inside / "missing"))) == ("FileNotFoundError", 2, str(inside / "missing"))
     assert task(("where", "cafile", str(inside / "junk")))[0] == "SSLError"
@@ -101,10 +107,18 @@ def test_authorities_are_read_where_that_is_granted(task, folder):
 
 def test_the_default_files_are_read_where_that_is_granted(task, folder, monkeypatch):
     assert task(("defaults",)) == (0, 0)
-    monkeypatch.setenv("SSL_CERT_FILE", str(folder / "outside" / "pem"))      # OpenSSL asks the process's environment itself
+    monkeypatch.setenv(
+        "SSL_CERT_FILE", str(folder / "outside" / "pem")
+    )  # OpenSSL asks the process's environment itself
     assert task(("defaults",)) == (0, 0)
-    for name, path, count in (("SSL_CERT_FILE", "in/pem", 1), ("SSL_CERT_DIR", "in/hashed", 1), ("SSL_CERT_FILE", "outside/pem", 0),
-                              ("SSL_CERT_FILE", "in/link", 0), ("SSL_CERT_DIR", "outside/hashed", 0), ("SSL_CERT_FILE", "in/junk", 0)):
+    for name, path, count in (
+        ("SSL_CERT_FILE", "in/pem", 1),
+        ("SSL_CERT_DIR", "in/hashed", 1),
+        ("SSL_CERT_FILE", "outside/pem", 0),
+        ("SSL_CERT_FILE", "in/link", 0),
+        ("SSL_CERT_DIR", "outside/hashed", 0),
+        ("SSL_CERT_FILE", "in/junk", 0),
+    ):
         assert task(("defaults_of", name, str(folder / path))) == (count, count), (name, path)
 
 

@@ -1,4 +1,5 @@
-"""Code objects that the native core writes from recipes: the verifier accepts each, and a recipe that makes no sense is refused."""
+"""Code objects that the native core writes from recipes: the verifier accepts each, and a recipe that makes no sense is
+refused."""
 
 import itertools
 import random
@@ -16,9 +17,31 @@ from vmhost.isolation import vm as isolation
 native = isolation.core()
 
 # Any identifier, the names that the code itself uses among them; a small choice, so that some meet.
-names = st.sampled_from(["a", "b", "self", "other", "name", "value", "_cls", "type", "super", "hash", "_tuple_new", "__class__", "é", "변수",
-                         "NotImplemented", "FrozenInstanceError", "__dataclass_HAS_DEFAULT_FACTORY__", "__dataclass_builtins_object__"])
-distinct = st.lists(st.one_of(names, st.integers(0, 999).map("f{}".format)), min_size=1, max_size=40, unique=True).map(tuple)
+names = st.sampled_from(
+    [
+        "a",
+        "b",
+        "self",
+        "other",
+        "name",
+        "value",
+        "_cls",
+        "type",
+        "super",
+        "hash",
+        "_tuple_new",
+        "__class__",
+        "é",
+        "변수",
+        "NotImplemented",
+        "FrozenInstanceError",
+        "__dataclass_HAS_DEFAULT_FACTORY__",
+        "__dataclass_builtins_object__",
+    ]
+)
+distinct = st.lists(st.one_of(names, st.integers(0, 999).map("f{}".format)), min_size=1, max_size=40, unique=True).map(
+    tuple
+)
 texts = st.one_of(names, st.text(max_size=5), st.just("a\0b"), st.just("\udc80"))
 lines = st.sampled_from([1, 2, 63, 64, 5000, 1 << 24])
 METHODS = ["__repr__", "__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__setattr__", "__delattr__"]
@@ -29,10 +52,17 @@ def init_details(draw):
     parameters = draw(distinct)
     own = st.sampled_from(parameters)
     around = names.filter(lambda name: name not in parameters)
-    value = st.one_of(st.tuples(st.just("parameter"), own), st.tuples(st.just("variable"), around), st.tuples(st.just("factory"), around),
-                      st.tuples(st.just("given"), own, around))
-    step = st.one_of(st.just(("pass",)), st.tuples(st.just("field"), names, value).map(lambda each: (*each[:2], *each[2])),
-                     st.tuples(st.just("frozen"), texts, value).map(lambda each: (*each[:2], *each[2])))
+    value = st.one_of(
+        st.tuples(st.just("parameter"), own),
+        st.tuples(st.just("variable"), around),
+        st.tuples(st.just("factory"), around),
+        st.tuples(st.just("given"), own, around),
+    )
+    step = st.one_of(
+        st.just(("pass",)),
+        st.tuples(st.just("field"), names, value).map(lambda each: (*each[:2], *each[2])),
+        st.tuples(st.just("frozen"), texts, value).map(lambda each: (*each[:2], *each[2])),
+    )
     steps = draw(st.lists(step, min_size=1, max_size=30).map(tuple))
     if draw(st.booleans()):
         steps += (("post_init", draw(st.lists(own, max_size=20).map(tuple))),)
@@ -96,12 +126,14 @@ def test_a_generator_function_becomes_awaitable_and_nothing_else_does():
         held = value
         got = yield from (lambda: [held, *[each for each in rest], more])()
         return got
+
     code = accepted(native.coroutine_code(generator.__code__))
     assert code == generator.__code__.replace(co_flags=generator.__code__.co_flags | 0x100)
     made = types.FunctionType(code, globals(), "made", None, generator.__closure__)
 
     async def awaits():
         return await made(1)
+
     with pytest.raises(StopIteration):
         running = awaits()
         for _ in range(10):
@@ -109,6 +141,7 @@ def test_a_generator_function_becomes_awaitable_and_nothing_else_does():
 
     async def stream():
         yield 1
+
     for other in (awaits, stream, test_operators_are_counted):
         with pytest.raises(ValueError, match="is no generator function"):
             native.coroutine_code(other.__code__)
@@ -118,7 +151,8 @@ def test_a_generator_function_becomes_awaitable_and_nothing_else_does():
 
 
 def test_operators_are_counted():
-    """The stack that the code asks for is what its instructions need: the verifier refuses less, and the compiler asks for no more."""
+    """The stack that the code asks for is what its instructions need: the verifier refuses less, and the compiler asks
+    for no more."""
     for count in (0, 1, 5, 20):
         fields = tuple(f"f{index}" for index in range(count))
         text = "lambda self: hash((" + "".join(f"self.{field}," for field in fields) + "))"
@@ -140,6 +174,7 @@ class Text(str):
 class Items(tuple):
     def __iter__(self):
         raise AssertionError("asked")
+
     __len__ = __getitem__ = __iter__
 
 
@@ -183,17 +218,55 @@ REFUSED = {
     "a count of another type": lambda: native.method_code("__init__", 1, 1, SELF, Number(1), (("pass",),)),
     "a count beyond": lambda: native.method_code("__init__", 1, 1, SELF, 1 << 70, (("pass",),)),
     "no body": lambda: native.method_code("__init__", 1, 1, SELF, 1, ()),
-    "a __post_init__ in the midst": lambda: native.method_code("__init__", 1, 1, SELF, 1, (("post_init", ()), ("pass",))),
+    "a __post_init__ in the midst": lambda: native.method_code(
+        "__init__", 1, 1, SELF, 1, (("post_init", ()), ("pass",))
+    ),
     "a body that is a list": lambda: native.method_code("__init__", 1, 1, SELF, 1, [("pass",)]),
-    **{f"the step {step!r}": lambda step=step: native.method_code("__init__", 1, 1, SELF, 1, (step,)) for step in [
-        None, (), "pass", ["pass"], ("pass", 1), ("jump",), (1,), (b"pass",), (Text("pass"),), Items(("pass",)),
-        ("post_init",), ("post_init", ["a"]), ("post_init", ("b",)), ("post_init", (1,)), ("post_init", ("a",), 1), ("post_init", (Text("a"),)),
-        ("field",), ("field", "a"), ("field", "a", "parameter"), ("field", "a", "parameter", "b"), ("field", "a", "parameter", "a", "a"),
-        ("field", "a", "parameter", Text("a")), ("field", "a", "parameter", ["a"]), ("field", "a", "variable", "a"), ("field", "a", "variable", 1),
-        ("field", "a", "factory", "a"), ("field", "a", "factory", ".x"), ("field", "a", "other", "a"), ("field", "a", Text("parameter"), "a"),
-        ("field", "a b", "parameter", "a"), ("field", ".x", "parameter", "a"), ("field", 5, "parameter", "a"),
-        ("field", "a", "given", "a"), ("field", "a", "given", "b", "make"), ("field", "a", "given", "a", "a"), ("field", "a", "given", "a", None),
-        ("field", "a", "given", "a", "make", 1), ("frozen", b"a", "parameter", "a"), ("frozen", Text("a"), "parameter", "a"), ("frozen", "a")]},
+    **{
+        f"the step {step!r}": lambda step=step: native.method_code("__init__", 1, 1, SELF, 1, (step,))
+        for step in [
+            None,
+            (),
+            "pass",
+            ["pass"],
+            ("pass", 1),
+            ("jump",),
+            (1,),
+            (b"pass",),
+            (Text("pass"),),
+            Items(("pass",)),
+            ("post_init",),
+            ("post_init", ["a"]),
+            ("post_init", ("b",)),
+            ("post_init", (1,)),
+            ("post_init", ("a",), 1),
+            ("post_init", (Text("a"),)),
+            ("field",),
+            ("field", "a"),
+            ("field", "a", "parameter"),
+            ("field", "a", "parameter", "b"),
+            ("field", "a", "parameter", "a", "a"),
+            ("field", "a", "parameter", Text("a")),
+            ("field", "a", "parameter", ["a"]),
+            ("field", "a", "variable", "a"),
+            ("field", "a", "variable", 1),
+            ("field", "a", "factory", "a"),
+            ("field", "a", "factory", ".x"),
+            ("field", "a", "other", "a"),
+            ("field", "a", Text("parameter"), "a"),
+            ("field", "a b", "parameter", "a"),
+            ("field", ".x", "parameter", "a"),
+            ("field", 5, "parameter", "a"),
+            ("field", "a", "given", "a"),
+            ("field", "a", "given", "b", "make"),
+            ("field", "a", "given", "a", "a"),
+            ("field", "a", "given", "a", None),
+            ("field", "a", "given", "a", "make", 1),
+            ("frozen", b"a", "parameter", "a"),
+            ("frozen", Text("a"), "parameter", "a"),
+            ("frozen", "a"),
+        ]
+    },
 }
 
 
@@ -208,20 +281,53 @@ def test_random_recipes_are_refused_or_verified():
     seed = 20261123
     print("seed", seed)
     chance = random.Random(seed)
-    junk = [None, 0, 1, -1, 1 << 40, "a", "self", ".x", "", "\udc80", b"a", (), ("a",), ["a"], Text("a"), Items("a"), Number(1), "pass", "field",
-            "given", "parameter", ("pass",), ("field", "a", "parameter", "a"), float("nan"), True]
+    junk = [
+        None,
+        0,
+        1,
+        -1,
+        1 << 40,
+        "a",
+        "self",
+        ".x",
+        "",
+        "\udc80",
+        b"a",
+        (),
+        ("a",),
+        ["a"],
+        Text("a"),
+        Items("a"),
+        Number(1),
+        "pass",
+        "field",
+        "given",
+        "parameter",
+        ("pass",),
+        ("field", "a", "parameter", "a"),
+        float("nan"),
+        True,
+    ]
     steps = (("field", "a", "given", "a", "make"), ("frozen", "b", "variable", "v"), ("pass",), ("post_init", ("a",)))
     made = 0
     for _ in range(20000):
+
         def change(value):
             if chance.random() < 0.06:
                 return chance.choice(junk)
             return tuple(map(change, value)) if type(value) is tuple else value
-        recipe = chance.choice([("__init__", 2, 3, SELF, 1, steps), ("__eq__", 2, 3, SELF), ("__setattr__", 2, 3, SELF),
-                                ("__repr__", 2, 3, SELF, SELF)])
+
+        recipe = chance.choice(
+            [
+                ("__init__", 2, 3, SELF, 1, steps),
+                ("__eq__", 2, 3, SELF),
+                ("__setattr__", 2, 3, SELF),
+                ("__repr__", 2, 3, SELF, SELF),
+            ]
+        )
         try:
             code = native.method_code(*map(change, recipe))
-        except (TypeError, ValueError):
+        except TypeError, ValueError:
             continue
         made += 1
         if made % 20 == 0:
@@ -230,7 +336,8 @@ def test_random_recipes_are_refused_or_verified():
 
 
 def test_a_task_cannot_make_code_of_its_own_by_any_of_them():
-    """The runtime's own functions take stand-ins, and a task can call the native ones: what comes out is always one of the known shapes."""
+    """The runtime's own functions take stand-ins, and a task can call the native ones: what comes out is always one of
+    the known shapes."""
     source = """
         import _vmhost
         from vmhost.guest import assembler, texts
@@ -271,7 +378,16 @@ def test_a_task_cannot_make_code_of_its_own_by_any_of_them():
     """
     with Host(allow_unsigned=True) as host:
         ends, forged, pair = host.load(bundle(source))(None)
-    assert ends == {"make_code": "AttributeError", "_Function": "AttributeError", "replacement": "TypeError", "flags": "ValueError",
-                    "fake fields": "TypeError", "template": "TypeError", "fake steps": "TypeError", "instructions": "TypeError",
-                    "keywords": "TypeError", "replace": "PermissionDenied"}
+    assert ends == {
+        "make_code": "AttributeError",
+        "_Function": "AttributeError",
+        "replacement": "TypeError",
+        "flags": "ValueError",
+        "fake fields": "TypeError",
+        "template": "TypeError",
+        "fake steps": "TypeError",
+        "instructions": "TypeError",
+        "keywords": "TypeError",
+        "replace": "PermissionDenied",
+    }
     assert forged == [] and tuple(pair) == (3, 0)

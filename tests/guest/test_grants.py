@@ -184,8 +184,9 @@ def folder(tmp_path_factory):
     (folder / "drop" / "kept").write_text("written, not read")
     (folder / "in" / "text").write_text("granted")
     (folder / "outside" / "secret").write_text("secret")
-    (folder / "in" / "Here").write_bytes(      # a time zone of one offset (RFC 8536)
-        b"TZif" + bytes(16) + struct.pack(">6I", 0, 0, 0, 0, 1, 4) + struct.pack(">iBB", 5400, 0, 0) + b"HET\0")
+    (folder / "in" / "Here").write_bytes(  # a time zone of one offset (RFC 8536)
+        b"TZif" + bytes(16) + struct.pack(">6I", 0, 0, 0, 0, 1, 4) + struct.pack(">iBB", 5400, 0, 0) + b"HET\0"
+    )
     (folder / "in" / "link").symlink_to(folder / "outside" / "secret")
     (folder / "in" / "link_inside").symlink_to(folder / "in" / "text")
     (folder / "out" / "link").symlink_to(folder / "outside" / "made")
@@ -198,6 +199,7 @@ def folder(tmp_path_factory):
 def server():
     """The port of a server on this machine that greets and hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
+
         def serve():
             while True:
                 try:
@@ -228,14 +230,24 @@ def own_port():
 def task(folder, server, own_port):
     os.environ["VMHOST_TEST_GRANTED"] = "given"
     os.environ["VMHOST_TEST_SECRET"] = "kept"
-    permissions = {"read": [str(folder / "in" / "**"), str(folder / "out")], "write": [str(folder / "out" / "**"), str(folder / "drop")],
-                   "net": [f"127.0.0.1:{server}", f"localhost:{server}", f"127.0.0.1:{own_port}"],
-                   "listen": [f"127.0.0.1:{own_port}"],
-                   "env": ["VMHOST_TEST_GRANTED"]}
+    permissions = {
+        "read": [str(folder / "in" / "**"), str(folder / "out")],
+        "write": [str(folder / "out" / "**"), str(folder / "drop")],
+        "net": [f"127.0.0.1:{server}", f"localhost:{server}", f"127.0.0.1:{own_port}"],
+        "listen": [f"127.0.0.1:{own_port}"],
+        "env": ["VMHOST_TEST_GRANTED"],
+    }
     with vmhost.Host(allow_unsigned=True) as host:
-        task = host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run", name="granted",
-                                         version="1", permissions=permissions,
-                                         limits={"concurrency": 1, "wall_time_s": 30.0}))
+        task = host.load(
+            compile_sources(
+                {"main": (SOURCE, "main.py", False)},
+                entry="main:run",
+                name="granted",
+                version="1",
+                permissions=permissions,
+                limits={"concurrency": 1, "wall_time_s": 30.0},
+            )
+        )
         yield lambda *asked: task(asked)
     del os.environ["VMHOST_TEST_GRANTED"], os.environ["VMHOST_TEST_SECRET"]
 
@@ -248,7 +260,10 @@ def test_a_granted_file_is_read(task, folder):
     assert task("read", f"{folder}/in/text") == "granted"
     assert task("read", f"{folder}/in/link_inside") == "granted"
     assert task("size", f"{folder}/in/text") == 7
-    assert task("names", f"{folder}/in") == (["Here", "link", "link_inside", "text"], ["Here", "link", "link_inside", "text"])
+    assert task("names", f"{folder}/in") == (
+        ["Here", "link", "link_inside", "text"],
+        ["Here", "link", "link_inside", "text"],
+    )
 
 
 def test_time_zones_are_read_where_that_is_granted_and_their_error_says_so_elsewhere(task, folder):
@@ -257,8 +272,10 @@ def test_time_zones_are_read_where_that_is_granted_and_their_error_says_so_elsew
     assert "permissions: {read: [/usr/share/zoneinfo]}" in task("offset", "Elsewhere", str(folder / "outside"))
 
 
-@pytest.mark.parametrize("path", ["outside/secret", "in/link", "in/../outside/secret", "in/../../../../etc/passwd",
-                                  "input", "out/folder/secret"])
+@pytest.mark.parametrize(
+    "path",
+    ["outside/secret", "in/link", "in/../outside/secret", "in/../../../../etc/passwd", "input", "out/folder/secret"],
+)
 def test_no_other_file_is_read(task, folder, path):
     answer = task("read", f"{folder}/{path}")
     assert denied(answer) and "permissions: {read: [...]}" in answer
@@ -299,8 +316,9 @@ def test_folders_are_made_walked_and_removed(task, folder):
     assert os.listdir(folder / "out" / "tree") == []
 
 
-@pytest.mark.parametrize("path", ["in/text", "in/new", "outside/new", "out/link", "out/folder/new",
-                                  "out/../outside/new"])
+@pytest.mark.parametrize(
+    "path", ["in/text", "in/new", "outside/new", "out/link", "out/folder/new", "out/../outside/new"]
+)
 def test_nothing_else_is_written(task, folder, path):
     assert denied(task("write", f"{folder}/{path}", "text"))
     assert (folder / "in" / "text").read_text() == "granted"

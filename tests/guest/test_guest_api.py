@@ -153,11 +153,17 @@ FILES = {"data/lines.txt": b"one\ntwo\n", "other.bin": b"\x00\xff", "pack/inside
 
 
 def load(host, source=SOURCE, name="asks", **limits):
-    sources = {"main": (source, f"{name}@1/main.py", False), "pack": (PACK, f"{name}@1/pack/__init__.py", True),
-               "pack.part": (PACK, f"{name}@1/pack/part.py", False),
-               "pack.broken": ("table = {}\nfirst = table['x']\n", f"{name}@1/pack/broken.py", False)}
-    return host.load(compile_sources(sources, entry="main:run", name=name, version="1", files=FILES,
-                                     limits={"concurrency": 1, **limits}))
+    sources = {
+        "main": (source, f"{name}@1/main.py", False),
+        "pack": (PACK, f"{name}@1/pack/__init__.py", True),
+        "pack.part": (PACK, f"{name}@1/pack/part.py", False),
+        "pack.broken": ("table = {}\nfirst = table['x']\n", f"{name}@1/pack/broken.py", False),
+    }
+    return host.load(
+        compile_sources(
+            sources, entry="main:run", name=name, version="1", files=FILES, limits={"concurrency": 1, **limits}
+        )
+    )
 
 
 @pytest.fixture
@@ -176,8 +182,9 @@ def task():
 def lines(caplog):
     """What the host's logger of the task got: (level, text)."""
     caplog.set_level(logging.DEBUG, "vmhost.task.asks")
-    return lambda: [(record.levelno, record.getMessage()) for record in caplog.records
-                    if record.name == "vmhost.task.asks"]
+    return lambda: [
+        (record.levelno, record.getMessage()) for record in caplog.records if record.name == "vmhost.task.asks"
+    ]
 
 
 def test_setup_runs_once_and_first(task):
@@ -226,10 +233,21 @@ def test_output_and_logs_reach_the_host_as_lines(host, lines, capfd):
     out, err = capfd.readouterr()
     assert "printed" not in out + err
     got = lines()
-    for line in [(20, "printed 1 2"), (20, "two"), (20, "lines"), (30, "to stderr"), (20, "no endbytes é"),
-                 (20, "descriptor"), (30, "warned at 3"), (40, "part: failed: x"), (20, "root"),
-                 (20, "teardown after 3 calls"), (20, "exit handler"),
-                 (20, "finaliser of a cycle"), (20, "finaliser of a global")]:
+    for line in [
+        (20, "printed 1 2"),
+        (20, "two"),
+        (20, "lines"),
+        (30, "to stderr"),
+        (20, "no endbytes é"),
+        (20, "descriptor"),
+        (30, "warned at 3"),
+        (40, "part: failed: x"),
+        (20, "root"),
+        (20, "teardown after 3 calls"),
+        (20, "exit handler"),
+        (20, "finaliser of a cycle"),
+        (20, "finaliser of a global"),
+    ]:
         assert [text for text in got if text[1].endswith(line[1]) and text[0] == line[0]], (line, got)
     assert sum("not shown twice" in text for _, text in got) <= 1
 
@@ -255,11 +273,12 @@ def test_an_error_while_importing_is_reported_without_the_frames_of_the_import_s
     task = load(host, "def run(value):\n    import pack.broken\n", "asks")
     with pytest.raises(vmhost.TaskError, match="KeyError: 'x'") as caught:
         task(1)
-    assert caught.value.guest_traceback == (
-        "Traceback (most recent call last):\n"
+    assert (
+        caught.value.guest_traceback == "Traceback (most recent call last):\n"
         '  File "asks@1/main.py", line 2, in run\n'
         '  File "asks@1/pack/broken.py", line 2, in <module>\n'
-        "KeyError: 'x'\n")
+        "KeyError: 'x'\n"
+    )
 
 
 def test_odd_errors_are_reported_too(task):

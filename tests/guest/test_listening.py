@@ -1,4 +1,5 @@
-"""Listening is a permission of its own: what `listen` names can be reached by others, and nothing else of a task can."""
+"""Listening is a permission of its own: what `listen` names can be reached by others, and nothing else of a task
+can."""
 
 import socket
 import threading
@@ -134,10 +135,19 @@ def asked(port):
         "none": {},
     }
     with vmhost.Host(allow_unsigned=True, functions={"ready": lambda _: ready.set()}) as host:
-        tasks = {kind: host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run",
-                                                 name="l" + kind.replace(" ", "-"), version="1", permissions=permissions,
-                                                 limits={"concurrency": 1, "wall_time_s": 60.0}))
-                 for kind, permissions in kinds.items()}
+        tasks = {
+            kind: host.load(
+                compile_sources(
+                    {"main": (SOURCE, "main.py", False)},
+                    entry="main:run",
+                    name="l" + kind.replace(" ", "-"),
+                    version="1",
+                    permissions=permissions,
+                    limits={"concurrency": 1, "wall_time_s": 60.0},
+                )
+            )
+            for kind, permissions in kinds.items()
+        }
 
         def ask(kind, *call):
             return tasks[kind](call)
@@ -160,6 +170,7 @@ def test_connecting_is_no_listening(asked, port):
 
 def test_a_client_may_ask_for_a_free_port(asked):
     with socket.create_server(("127.0.0.1", 0)) as server:
+
         def answer():
             with server.accept()[0] as connection:
                 connection.sendall(b"hello")
@@ -169,7 +180,7 @@ def test_a_client_may_ask_for_a_free_port(asked):
         try:
             assert asked("net", "fetch", server.getsockname()[1], ("127.0.0.1", 0)) == b"hello"
         finally:
-            server.shutdown(socket.SHUT_RDWR)       # where nobody came
+            server.shutdown(socket.SHUT_RDWR)  # where nobody came
             answering.join()
     assert asked("net", "bind", "", 0, "SOCK_DGRAM")[0] == "0.0.0.0"
     assert denied(asked("net", "bind", "example.org", 0)), "that would ask for a name that nothing grants"
@@ -187,7 +198,7 @@ def test_an_unbound_datagram_socket_is_answered(asked):
         try:
             assert asked("net", "datagram", server.getsockname()[1]) == b"answer"
         finally:
-            with socket.socket(type=socket.SOCK_DGRAM) as last:         # where none came
+            with socket.socket(type=socket.SOCK_DGRAM) as last:  # where none came
                 last.sendto(b"", server.getsockname())
             answering.join()
 

@@ -1,4 +1,5 @@
-"""A task as an author writes it, with most of what the standard library offers: a sealed VM answers what plain Python answers.
+"""A task as an author writes it, with most of what the standard library offers: a sealed VM answers what plain Python
+answers.
 
 `desk/` is its folder. Each section of it gives a list of values, as text; sections are compared one by one.
 """
@@ -26,14 +27,32 @@ def answers(tmp_path_factory):
     bundle.write_bytes(compiled.to_bytes())
     # -B: nothing is left in the folder
     plain = subprocess.run(
-        [sys.executable, "-B", "-c", IN_PLAIN_PYTHON], cwd=FOLDER, capture_output=True, text=True, timeout=120)
+        [sys.executable, "-B", "-c", IN_PLAIN_PYTHON], cwd=FOLDER, capture_output=True, text=True, timeout=120
+    )
     assert plain.returncode == 0, plain.stderr
     with vmhost.Host(allow_unsigned=True) as host:
         return json.loads(plain.stdout), host.load(bundle)(None)
 
 
-SECTIONS = ("enums", "tuples", "classes", "typings", "functions", "texts", "numbers", "times", "databases", "logs", "contexts",
-            "tracebacks", "matches", "threads", "asyncios", "documents", "objects")
+SECTIONS = (
+    "enums",
+    "tuples",
+    "classes",
+    "typings",
+    "functions",
+    "texts",
+    "numbers",
+    "times",
+    "databases",
+    "logs",
+    "contexts",
+    "tracebacks",
+    "matches",
+    "threads",
+    "asyncios",
+    "documents",
+    "objects",
+)
 
 
 @pytest.mark.parametrize("section", SECTIONS)

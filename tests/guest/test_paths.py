@@ -137,7 +137,9 @@ def answers(root, cases):
     return [answer(root, *case) for case in cases]
 '''
 
-GUEST = TABLE + '''
+GUEST = (
+    TABLE
+    + '''
 import sqlite3, time, vmhost.guest
 
 def run(asked):
@@ -289,11 +291,14 @@ def journal(path, *statements):
     finally:
         connection.close()
 '''
+)
 
 
 # Operations that leave everything as it is.
-LOOKS = set("""stat lstat stat_itself access listdir entries in_bytes readlink statvfs realpath read file_io open_code os_read
-               os_no_link os_folder os_path os_path_no_link os_temporary""".split())
+LOOKS = set(
+    """stat lstat stat_itself access listdir entries in_bytes readlink statvfs realpath read file_io open_code os_read
+               os_no_link os_folder os_path os_path_no_link os_temporary""".split()
+)
 
 
 def make_tree(tree):
@@ -301,8 +306,16 @@ def make_tree(tree):
     (tree / "empty").mkdir()
     (tree / "file").write_text("in a file")
     (tree / "dir" / "inner").write_text("inner")
-    for name, target in dict(to_file="file", to_dir="dir", to_link="to_file", to_absolute=tree / "file", loop="loop",
-                             to_folder_absolute=tree / "dir", dangling="not_there", into_dangling="dangling").items():
+    for name, target in dict(
+        to_file="file",
+        to_dir="dir",
+        to_link="to_file",
+        to_absolute=tree / "file",
+        loop="loop",
+        to_folder_absolute=tree / "dir",
+        dangling="not_there",
+        into_dangling="dangling",
+    ).items():
         (tree / name).symlink_to(target)
 
 
@@ -314,9 +327,16 @@ def state(root):
             path = os.path.join(folder, name)
             status = os.lstat(path)
             found[os.path.relpath(path, root)] = (
-                status.st_mode, os.readlink(path).replace(str(root), "") if stat.S_ISLNK(status.st_mode)
-                else Path(path).read_bytes() if stat.S_ISREG(status.st_mode) else None,
-                status.st_mtime if status.st_mtime < 10 else None)
+                status.st_mode,
+                (
+                    os.readlink(path).replace(str(root), "")
+                    if stat.S_ISLNK(status.st_mode)
+                    else Path(path).read_bytes()
+                    if stat.S_ISREG(status.st_mode)
+                    else None
+                ),
+                status.st_mtime if status.st_mtime < 10 else None,
+            )
     return found
 
 
@@ -330,8 +350,11 @@ def task(folder):
     granted = [str(folder / "in"), str(folder / "races"), str(folder / "exact")]
     (folder / "in").mkdir()
     with vmhost.Host(allow_unsigned=True) as host:
-        yield host.load(bundle(GUEST, permissions={"read": granted, "write": granted},
-                               limits={"concurrency": 2, "wall_time_s": 100.0}))
+        yield host.load(
+            bundle(
+                GUEST, permissions={"read": granted, "write": granted}, limits={"concurrency": 2, "wall_time_s": 100.0}
+            )
+        )
         assert held(folder) == []
 
 
@@ -354,25 +377,28 @@ def _table():
 
 def test_a_path_means_what_it_means_to_cpython(task, folder):
     table, cases, expected, number = _table(), [], [], 0
-    plain, sealed = folder / "as" / "table", folder / "in" / "table"      # names of one length: links have sizes
+    plain, sealed = folder / "as" / "table", folder / "in" / "table"  # names of one length: links have sizes
     make_tree(plain / "0")
     for name in table["OPERATIONS"]:
         for path in table["PATHS"]:
             cases.append((name, path, number))
             expected.append(table["answer"](str(plain), *cases[-1]))
-            if expected[-1][0] == "did" and name not in LOOKS:      # what has been changed is nobody else's
+            if expected[-1][0] == "did" and name not in LOOKS:  # what has been changed is nobody else's
                 number += 1
                 make_tree(plain / str(number))
     for tree in range(number + 1):
         make_tree(sealed / str(tree))
     got = task(("answers", str(sealed), cases))
-    assert held(folder) == []       # of what gates hold, nothing is left
+    assert held(folder) == []  # of what gates hold, nothing is left
     told = zip(cases, expected, got, strict=True)
     assert [(case, wanted, given) for case, wanted, given in told if wanted != given] == []
     assert number > 200
     left = [state(root) for root in (plain, sealed)]
-    assert {name: (left[0].get(name), left[1].get(name)) for name in left[0].keys() | left[1].keys()
-            if left[0].get(name) != left[1].get(name)} == {}
+    assert {
+        name: (left[0].get(name), left[1].get(name))
+        for name in left[0].keys() | left[1].keys()
+        if left[0].get(name) != left[1].get(name)
+    } == {}
 
 
 def make_outside(folder):
@@ -396,9 +422,9 @@ def test_links_out_of_what_is_granted_lead_nowhere(task, folder):
         if name == "access":
             assert answer[:2] == (False, False), case
         elif name == "makedirs":
-            assert answer in ("denied", 17), case       # 17: the name is taken
+            assert answer in ("denied", 17), case  # 17: the name is taken
         elif path in ("out_file/", "out_dir/") and not isinstance(answer, str):
-            assert isinstance(answer, int), case       # about the name of the link: is it a folder?
+            assert isinstance(answer, int), case  # about the name of the link: is it a folder?
         else:
             assert answer == "denied", (case, answer)
 
@@ -428,7 +454,9 @@ def test_a_path_is_asked_once(task, folder):
 def test_a_granted_database_alone_has_its_journal(task, folder):
     """No folder is granted here: the journal is made beside the database all the same."""
     (folder / "exact").unlink(missing_ok=True)
-    assert task(("journal", str(folder / "exact"), "create table t (x)", "insert into t values (1)", "select * from t"))[2] == [(1,)]
+    assert task(
+        ("journal", str(folder / "exact"), "create table t (x)", "insert into t values (1)", "select * from t")
+    )[2] == [(1,)]
     with closing(sqlite3.connect(folder / "exact")) as own:
         assert own.execute("select * from t").fetchall() == [(1,)]
 
@@ -436,8 +464,9 @@ def test_a_granted_database_alone_has_its_journal(task, folder):
 def test_write_ahead_logs_are_exclusive(task, folder):
     path = folder / "in" / "log"
     assert task(("journal", str(path), "pragma journal_mode=wal", "create table t (x)")) == [[("delete",)], []]
-    assert task(("journal", str(path), "pragma locking_mode=exclusive", "pragma journal_mode=wal", "insert into t values (1)")) == [
-        [("exclusive",)], [("wal",)], []]
+    assert task(
+        ("journal", str(path), "pragma locking_mode=exclusive", "pragma journal_mode=wal", "insert into t values (1)")
+    ) == [[("exclusive",)], [("wal",)], []]
     assert not (folder / "in" / "log-shm").exists()
     # the host's own connections are as they were
     with closing(sqlite3.connect(path)) as own:
@@ -496,7 +525,7 @@ def test_nothing_outside_is_reached_while_paths_change(task, folder):
     assert state(outside) == before
     assert not {"secret", "the secret of seventeen", "23"} & set(seen), seen
     for way in ("reads", "reads_below", "asks", "lists", "writes", "changes"):
-        assert done[way] > 0, done      # or nothing was tried
+        assert done[way] > 0, done  # or nothing was tried
 
 
 def test_a_task_cannot_win_a_race_against_itself(task, folder):

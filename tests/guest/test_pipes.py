@@ -5,7 +5,7 @@ import pytest
 import vmhost
 from tests.hosts import bundle
 
-SOURCE = '''
+SOURCE = """
 import errno, io, os
 
 CALLS = {
@@ -29,7 +29,7 @@ def run(name):
     finally:
         os.close(reader)
         os.close(writer)
-'''
+"""
 PLAIN = {}
 exec(compile(SOURCE, "plain", "exec"), PLAIN)
 

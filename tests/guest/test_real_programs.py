@@ -5,7 +5,7 @@ import pytest
 import vmhost
 from vmhost.bytecode.compiler import compile_sources
 
-SOURCE = '''\
+SOURCE = """\
 import sys
 
 def shown():
@@ -92,7 +92,7 @@ def main_module():
 
 def run(name):
     return globals()[name]()
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +102,11 @@ def host():
 
 
 def load(host, name, files):
-    return host.load(compile_sources({"main": (SOURCE, f"{name}@1/main.py", False)}, entry="main:run", name=name, version="1",
-                                     files=files))
+    return host.load(
+        compile_sources(
+            {"main": (SOURCE, f"{name}@1/main.py", False)}, entry="main:run", name=name, version="1", files=files
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +154,9 @@ def test_the_switch_interval_is_that_of_one_vm(host, task, closed):
     assert closed("interval")[0] == before
 
 
-@pytest.mark.parametrize(("name", "expected"), [("io_in_python", b"words"), ("main_module", "__main__"),
-                                              ("main_thread", (True, "MainThread", [False], 1))])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("io_in_python", b"words"), ("main_module", "__main__"), ("main_thread", (True, "MainThread", [False], 1))],
+)
 def test_modules_that_are_there(task, name, expected):
     assert task(name) == expected

@@ -104,7 +104,8 @@ DENIED = {
     "frame_trace_opcodes": "import sys; setattr(sys._getframe(), 'f_trace_opcodes', True)",
     "frame_trace_deleted": "import sys; delattr(sys._getframe(), 'f_trace')",
     "breakpoint": "breakpoint()",
-    # variables of frames, by the proxy of PEP 667: those of the standard library, and where the compiler keeps hidden ones
+    # variables of frames, by the proxy of PEP 667: those of the standard library, and where the compiler keeps hidden
+    # ones
     "frame_local": "import operator; operator.setitem(library.f_locals, 'value', 1)",
     "frame_local_deleted": "import operator; operator.delitem(library.f_locals, 'value')",
     "frame_local_by_its_method": "f = library.f_locals; type(f).__setitem__(f, 'value', 1)",
@@ -117,7 +118,9 @@ DENIED = {
     "frame_local_by_exec": "exec(storing, {'__name__': ''}, library.f_locals)",
     "frame_local_of_a_template": "import operator; operator.setitem(template.f_locals, 'value', 1)",
     "frame_local_of_a_generator": "import operator; operator.setitem((one for one in [1]).gi_frame.f_locals, '.0', 1)",
-    "frame_local_under_another_name": "import operator; operator.setitem((one for one in [1]).gi_frame.f_locals, 'one', 1)",
+    "frame_local_under_another_name": (
+        "import operator; operator.setitem((one for one in [1]).gi_frame.f_locals, 'one', 1)"
+    ),
     "frame_local_of_a_generic_function": "import operator; operator.setitem(generic.f_locals, '.type_params', 1)",
 }
 
@@ -145,9 +148,26 @@ GONE = {
     "zone": "import time; time.tzset",
 }
 
-MODULES = ["ctypes", "_ctypes", "_interpreters", "_interpqueues", "_testcapi", "faulthandler", "_tracemalloc",
-           "resource", "readline", "termios", "fcntl", "pwd", "multiprocessing.shared_memory", "symtable",
-           "_remote_debugging", "sys.monitoring", "_lsprof", "bdb"]
+MODULES = [
+    "ctypes",
+    "_ctypes",
+    "_interpreters",
+    "_interpqueues",
+    "_testcapi",
+    "faulthandler",
+    "_tracemalloc",
+    "resource",
+    "readline",
+    "termios",
+    "fcntl",
+    "pwd",
+    "multiprocessing.shared_memory",
+    "symtable",
+    "_remote_debugging",
+    "sys.monitoring",
+    "_lsprof",
+    "bdb",
+]
 
 SOURCE = """
 import sys
@@ -333,10 +353,12 @@ def reach(value):
     return given
 """
 
+
 @pytest.fixture(scope="module")
 def host():
     with vmhost.Host(allow_unsigned=True) as host:
         yield host
+
 
 @pytest.fixture(scope="module")
 def task(host):
@@ -345,8 +367,17 @@ def task(host):
         lines = body.split("; ")
         lines[-1] = f"return {lines[-1]}"
         source += f"\ndef _{name}():\n" + "".join(f"    {line}\n" for line in lines) + f"tries[{name!r}] = _{name}\n"
-    return host.load(compile_sources({"main": (source, "main.py", False)}, entry="main:run", name="escape", version="1",
-                                     limits={"wall_time_s": 30.0}, files={"data.txt": b"bundled"}))
+    return host.load(
+        compile_sources(
+            {"main": (source, "main.py", False)},
+            entry="main:run",
+            name="escape",
+            version="1",
+            limits={"wall_time_s": 30.0},
+            files={"data.txt": b"bundled"},
+        )
+    )
+
 
 @pytest.mark.parametrize("name", DENIED)
 def test_it_is_denied_in_words(task, name):
@@ -354,25 +385,31 @@ def test_it_is_denied_in_words(task, name):
     assert kind == "PermissionDenied", text
     assert is_permission_error and ": " in text and text.startswith("[Errno 13] ")
 
+
 @pytest.mark.parametrize("name", GONE)
 def test_it_is_not_there(task, name):
     assert task(name)[0] == "AttributeError"
 
+
 @pytest.mark.parametrize("module", MODULES)
 def test_the_module_is_not_there(task, module):
     assert task(module, entry="main:load") is not None
+
 
 def test_a_grant_is_named_with_its_key(task):
     assert "permissions: {read: [...]}" in task("read_file")[1]
     assert "permissions: {write: [...]}" in task("make_folder")[1]
     assert 'permissions: {net: ["host:port"]}' in task("connect")[1]
 
+
 def test_modules_made_again_are_gated(task):
     first, second = task(None, entry="main:instances")
     assert "posix._exit" in first and "posix._exit" in second
 
+
 def test_nothing_traces_and_that_can_be_asked(task):
     assert task(None, entry="main:tracing") == (None, None)
+
 
 def test_a_descriptor_that_is_nobodys_is_a_bad_one_as_in_cpython(task):
     assert task(None, entry="main:closed") == {("OSError", "EBADF")}
@@ -380,7 +417,10 @@ def test_a_descriptor_that_is_nobodys_is_a_bad_one_as_in_cpython(task):
 
 def test_misuse_is_told_as_cpython_tells_it(task):
     assert task(None, entry="main:misused") == [
-        False, "bool is used as a file descriptor", "'str' object cannot be interpreted as an integer or float"]
+        False,
+        "bool is used as a file descriptor",
+        "'str' object cannot be interpreted as an integer or float",
+    ]
 
 
 def test_what_is_not_granted_is_not_accessible(task):
@@ -389,15 +429,28 @@ def test_what_is_not_granted_is_not_accessible(task):
 
 def test_replaced_functions_have_the_signatures_of_the_originals(task):
     found, is_in_its_module, classes = task(None, entry="main:signatures")
-    assert found == [str(inspect.signature(function))
-                     for function in (input, os.fork, os.kill, threading.stack_size, threading.Lock, time.sleep,
-                                      threading.Lock().__exit__, sys.__breakpointhook__, io.FileIO.close, io.FileIO._isatty_open_only)]
+    assert found == [
+        str(inspect.signature(function))
+        for function in (
+            input,
+            os.fork,
+            os.kill,
+            threading.stack_size,
+            threading.Lock,
+            time.sleep,
+            threading.Lock().__exit__,
+            sys.__breakpointhook__,
+            io.FileIO.close,
+            io.FileIO._isatty_open_only,
+        )
+    ]
     assert is_in_its_module
-    assert classes == []        # the module's __loader__ is none
+    assert classes == []  # the module's __loader__ is none
 
 
 def test_variables_of_frames_can_be_read(task):
     assert task(1, entry="main:frames") == (2, 1, ["found"], 2, True)
+
 
 def test_a_task_writes_the_variables_of_its_own_functions(task):
     *values, refused, closed, found = task(None, entry="main:writes")
@@ -405,8 +458,10 @@ def test_a_task_writes_the_variables_of_its_own_functions(task):
     assert "local variables" in refused
     assert (closed, found) == (8, 9)
 
+
 def test_what_a_variable_held_outlives_a_write_while_it_is_in_use(task):
     assert task(None, entry="main:borrowed") == (True, None)
+
 
 def test_the_host_can_still_write_variables_of_frames(task):
     assert task("frame_local")[0] == "PermissionDenied"
@@ -421,11 +476,14 @@ def test_the_host_can_still_write_variables_of_frames(task):
     seen.update({"most": 4})
     assert (value, seen["more"], seen.pop("most")) == (2, 3, 4)
 
+
 def test_classes_lead_to_no_original(task):
     assert task(None, entry="main:rooted") == []
 
+
 def test_functions_lead_to_no_original(task):
     assert set(task(None, entry="main:reach")) <= {"module", "str"}
+
 
 def test_the_process_is_as_before(task):
     before = os.getcwd(), os.umask(0o77), signal.getsignal(signal.SIGINT), time.tzname, dict(os.environ)
@@ -439,6 +497,7 @@ def test_the_process_is_as_before(task):
     assert before == after
     os.fstat(1)
     assert not os.path.exists("/tmp/made-by-a-guest")
+
 
 def test_the_host_can_still_trace_and_jump(task):
     assert task("jump")[0] == "PermissionDenied"

@@ -27,7 +27,9 @@ def listing(module, types):
     return sorted(names)
 """
 
-SOURCE = LISTING + """
+SOURCE = (
+    LISTING
+    + """
 import importlib
 
 def run(asked):
@@ -45,6 +47,7 @@ def refused(name):
     except vmhost.guest.PermissionDenied as error:
         return str(error)
 """
+)
 
 
 def types_of(rules):
@@ -55,15 +58,18 @@ def types_of(rules):
 @pytest.fixture(scope="module")
 def task():
     with vmhost.Host(allow_unsigned=True) as host:
-        yield host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run", name="policy",
-                                        version="1"))
+        yield host.load(
+            compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run", name="policy", version="1")
+        )
 
 
 @pytest.fixture(scope="module")
 def plain():
     """What CPython itself has: {module: names}, asked in a process that nothing was imported into."""
     asked = {module: types_of(rules) for module, rules in POLICY.items()}
-    program = LISTING + f"""
+    program = (
+        LISTING
+        + f"""
 import importlib
 found = {{}}
 for module, types in {asked!r}.items():
@@ -73,6 +79,7 @@ for module, types in {asked!r}.items():
         pass
 print(found)
 """
+    )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
     return eval(done.stdout)
 
@@ -96,20 +103,22 @@ def test_every_callable_is_filed(plain, module):
 @pytest.mark.parametrize("module", POLICY)
 def test_a_vm_has_what_is_filed_and_nothing_else(task, plain, module):
     if module not in plain:
-        return      # this Python was built without it
+        return  # this Python was built without it
     names = task((module, types_of(POLICY[module])))
     assert names is not None, f"{module} cannot be imported in a VM"
     rules = POLICY[module]
     wanted = {name for name in plain[module] if rules.verdict(name) in ("allowed", "gated", "refused")}
     if module == "sys":
-        wanted -= {"stdin", "__stdin__"}    # None in a VM
+        wanted -= {"stdin", "__stdin__"}  # None in a VM
     if module == "select":
-        wanted |= {"poll"}      # one of our own: polling.py
+        wanted |= {"poll"}  # one of our own: polling.py
     assert set(names) == wanted
 
 
-@pytest.mark.parametrize("module, name", [(module, name) for module, rules in POLICY.items()
-                                          for name in sorted(rules.refused) if "." not in name])
+@pytest.mark.parametrize(
+    "module, name",
+    [(module, name) for module, rules in POLICY.items() for name in sorted(rules.refused) if "." not in name],
+)
 def test_what_is_refused_raises(task, plain, module, name):
     if name in plain.get(module, ()):
         assert f"{module}.{name}" in task((module, name), entry="main:refused")

@@ -15,7 +15,7 @@ from vmhost.stdlib import splitting
 
 CUT = [*splitting.PARTS, *splitting.FACADES]
 
-SOURCE = '''
+SOURCE = """
 import sys
 
 def described(value):
@@ -90,7 +90,7 @@ def deprecated(value):
 
 def run(value):
     return value
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +106,9 @@ def task():
 def fresh():
     """A task whose VM has imported nothing yet."""
     with vmhost.Host(allow_unsigned=True) as host:
-        yield host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run", name="fresh",
-                                        version="1"))
+        yield host.load(
+            compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run", name="fresh", version="1")
+        )
 
 
 def described(value):
@@ -119,17 +120,37 @@ def described(value):
 
 
 # modules that wait, behind a stand-in or for whoever imports them, and what `patches.py` has made another thing of
-ELSEWHERE = {"ast", "copy", "inspect", "_casefix", "_compiler", "_constants", "_parser", "sslproto", "_ExtraNameFixer",
-             "_lazy_annotationlib",
-             "__getattr__", "__builtins__", "__cached__", "__doc__", "__file__", "__path__", "__loader__", "__spec__"}
+ELSEWHERE = {
+    "ast",
+    "copy",
+    "inspect",
+    "_casefix",
+    "_compiler",
+    "_constants",
+    "_parser",
+    "sslproto",
+    "_ExtraNameFixer",
+    "_lazy_annotationlib",
+    "__getattr__",
+    "__builtins__",
+    "__cached__",
+    "__doc__",
+    "__file__",
+    "__path__",
+    "__loader__",
+    "__spec__",
+}
 
 
 @pytest.mark.parametrize("name", CUT)
 def test_every_name_is_there_and_is_what_it_is_in_cpython(task, name, monkeypatch):
-    monkeypatch.setattr(collections, "heapq", None)     # as imported: Counter.most_common() fills it, in whatever test that was
+    monkeypatch.setattr(
+        collections, "heapq", None
+    )  # as imported: Counter.most_common() fills it, in whatever test that was
     ours = importlib.import_module(name)
-    listed = subprocess.run([sys.executable, "-c", f"import {name}\nprint(*dir({name}))"], capture_output=True,
-                            check=True)
+    listed = subprocess.run(
+        [sys.executable, "-c", f"import {name}\nprint(*dir({name}))"], capture_output=True, check=True
+    )
     wanted = sorted(set(listed.stdout.decode().split()) - ELSEWHERE - set(splitting.NO_PART_OF_FACADES))
     there, unlisted = task([name, wanted], entry="main:names")
     assert sorted(there) == wanted
@@ -178,8 +199,11 @@ def test_asyncio_finds_traceback_when_it_debugs(fresh):
 
 
 def test_deprecated_names_of_asyncio_still_warn(fresh):
-    assert fresh(entry="main:deprecated") == ["_UnixDefaultEventLoopPolicy", "_AbstractEventLoopPolicy",
-                                                ["DeprecationWarning"]]
+    assert fresh(entry="main:deprecated") == [
+        "_UnixDefaultEventLoopPolicy",
+        "_AbstractEventLoopPolicy",
+        ["DeprecationWarning"],
+    ]
 
 
 def test_patterns_are_those_that_re_compiles():
@@ -189,11 +213,14 @@ def test_patterns_are_those_that_re_compiles():
         assert (ours.flags, ours.groups, ours.groupindex) == (theirs.flags, theirs.groups, theirs.groupindex)
 
 
-@pytest.mark.parametrize("source, message", [
-    ("import sys\ndef b(): pass\n", "binds a; this Python differs"),
-    ("import sys\ndef a(): pass\nb = a()\n", "line 3: a is needed while the module is imported"),
-    ("import sys\ndef a(): pass\ndef b(a): pass\n", "line 3: hides the deferred name a"),
-])
+@pytest.mark.parametrize(
+    "source, message",
+    [
+        ("import sys\ndef b(): pass\n", "binds a; this Python differs"),
+        ("import sys\ndef a(): pass\nb = a()\n", "line 3: a is needed while the module is imported"),
+        ("import sys\ndef a(): pass\ndef b(a): pass\n", "line 3: hides the deferred name a"),
+    ],
+)
 def test_what_cannot_be_cut_fails_the_build(source, message, monkeypatch):
     monkeypatch.setitem(splitting.PARTS, "cut", ["a"])
     with pytest.raises(splitting.SplitError, match=message):
@@ -207,4 +234,7 @@ def test_lines_stay_where_they_were(monkeypatch):
     assert kept.splitlines()[9] == "d = 1" and kept.splitlines()[1:7] == [""] * 6
     assert sorted(parts) == ["vmhost.parts.cut__a", "vmhost.parts.cut__b"]
     assert parts["vmhost.parts.cut__a"].splitlines()[2:5] == [
-        "@sys.intern", "def a():", "    return _deferred_('b')(a)"]
+        "@sys.intern",
+        "def a():",
+        "    return _deferred_('b')(a)",
+    ]

@@ -356,20 +356,28 @@ def threads_that_spin():
     time.sleep(60)
 """
 
-WAITS = [line.split("(")[0][4:] for line in SOURCE.splitlines()
-         if line.startswith(("def wait_", "def threads_that_spin"))]
+WAITS = [
+    line.split("(")[0][4:] for line in SOURCE.splitlines() if line.startswith(("def wait_", "def threads_that_spin"))
+]
 
 
 @pytest.fixture(scope="module")
 def host():
     with vmhost.Host(allow_unsigned=True) as host:
         yield host
-        assert host.close() == ()   # nothing had to be quarantined
+        assert host.close() == ()  # nothing had to be quarantined
 
 
 def load(host, name):
-    return host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run",
-                                     name=name.replace("_", "-"), version="1", limits={"wall_time_s": 60.0}))
+    return host.load(
+        compile_sources(
+            {"main": (SOURCE, "main.py", False)},
+            entry="main:run",
+            name=name.replace("_", "-"),
+            version="1",
+            limits={"wall_time_s": 60.0},
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -382,9 +390,16 @@ def test_locks_exclude(task):
 
 
 def test_lock_arguments_and_errors_are_cpythons(task):
-    assert task("lock_arguments") == [True, False, False, False, False,
-                                      "can't specify a timeout for a non-blocking call",
-                                      "timeout value must be a non-negative number", "release unlocked lock"]
+    assert task("lock_arguments") == [
+        True,
+        False,
+        False,
+        False,
+        False,
+        "can't specify a timeout for a non-blocking call",
+        "timeout value must be a non-negative number",
+        "release unlocked lock",
+    ]
 
 
 def test_reentrant_locks(task):
@@ -413,15 +428,17 @@ def test_an_error_in_a_thread_reaches_its_hook(task):
 
 def test_daemon_threads_end_with_the_task(caplog):
     with vmhost.Host(allow_unsigned=True) as host:
-        task = host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run", name="waits", version="1"))
+        task = host.load(
+            compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run", name="waits", version="1")
+        )
         assert task("daemons") == [True] * 8
-    assert [record.getMessage() for record in caplog.records] == ["a daemon cleaned up"]    # no VM was quarantined
+    assert [record.getMessage() for record in caplog.records] == ["a daemon cleaned up"]  # no VM was quarantined
 
 
 def test_poll(task):
     namespace = {}
     exec(SOURCE, namespace)
-    assert task("polls") == namespace["polls"]()        # CPython's own
+    assert task("polls") == namespace["polls"]()  # CPython's own
 
 
 def test_logging_through_a_queue(task):
@@ -453,5 +470,5 @@ def test_a_stop_ends_the_wait(host, name):
     begin = time.monotonic()
     with pytest.raises(vmhost.TimeLimitError):
         task(name, timeout_s=0.3)
-    assert time.monotonic() - begin < 50       # it would wait for a minute
+    assert time.monotonic() - begin < 50  # it would wait for a minute
     assert host.statistics().quarantined == ()

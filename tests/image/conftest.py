@@ -43,8 +43,13 @@ def vmrun(image):
     """vmrun(*arguments) -> CompletedProcess, of the shared image, with nothing of this Python in its environment."""
 
     def run(*arguments, folder=image):
-        return subprocess.run([folder / "vmrun", *map(str, arguments)], capture_output=True, text=True, timeout=120,
-                              env={"PATH": "/nonexistent", "LANG": os.environ.get("LANG", "C")})
+        return subprocess.run(
+            [folder / "vmrun", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={"PATH": "/nonexistent", "LANG": os.environ.get("LANG", "C")},
+        )
 
     return run
 
@@ -58,7 +63,10 @@ def task(tmp_path):
         folder = tmp_path / name
         folder.mkdir()
         (folder / "main.py").write_text(source)
-        (folder / "task.yaml").write_text(f'name: {name}\nversion: 1.0.0\nentry: main:run\npython: "3.14"\nlimits: {{memory: 64 MiB, wall_time: 20 s}}\n')
+        (folder / "task.yaml").write_text(
+            f'name: {name}\nversion: 1.0.0\nentry: main:run\npython: "3.14"\nlimits: {{memory: 64 MiB, wall_time: 20'
+            " s}\n"
+        )
         path = tmp_path / f"{name}.vmb"
         path.write_bytes(compile_task(folder).to_bytes(key))
         return path

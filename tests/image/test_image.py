@@ -29,15 +29,29 @@ import cases  # noqa: E402
 
 sys.path.remove(str(ROOT / "tasks"))
 
-COMPILER = ("_PyPegen_", "_PyParser_AST", "_PyTokenizer_From", "_PyTokenizer_Get", "_PyAST_Compile", "_PySymtable_Build", "_PyCodegen_", "_PyCfg_",
-            "_PyAssemble_", "PyInit__ast", "PyInit__symtable", "PyInit__tokenize")
+COMPILER = (
+    "_PyPegen_",
+    "_PyParser_AST",
+    "_PyTokenizer_From",
+    "_PyTokenizer_Get",
+    "_PyAST_Compile",
+    "_PySymtable_Build",
+    "_PyCodegen_",
+    "_PyCfg_",
+    "_PyAssemble_",
+    "PyInit__ast",
+    "PyInit__symtable",
+    "PyInit__tokenize",
+)
 
 
 @pytest.mark.parametrize("name", ["digits", "forest", "neighbours", "strokes", *numerical.SCRIPTS])
 def test_shipped_tasks_give_the_answers_of_the_full_host(vmrun, engine_image, tmp_path, name):
     bundle, asked = tmp_path / f"{name}.vmb", tmp_path / "input.json"
     bundle.write_bytes(compile_task(ROOT / "tasks" / name).to_bytes())
-    given = json_values.to_plain(numerical.value(name) if name in numerical.SCRIPTS else next(iter(cases.cases(name)))[0])
+    given = json_values.to_plain(
+        numerical.value(name) if name in numerical.SCRIPTS else next(iter(cases.cases(name)))[0]
+    )
     asked.write_text(json.dumps(given))
     with vmhost.Host(allow_unsigned=True) as host:
         expected = host.load(bundle)(json_values.from_plain(given))
@@ -70,7 +84,9 @@ def test_a_bundle_with_a_model_gives_the_answer_of_the_full_host(vmrun, engine_i
     folder.mkdir()
     (folder / "main.py").write_text(MODEL)
     (folder / "net.onnx").write_bytes(networks.small())
-    (folder / "task.yaml").write_text('name: vision\nversion: "1.0.0"\nentry: main:run\npython: "3.14"\nmodels: {net: net.onnx}\n')
+    (folder / "task.yaml").write_text(
+        'name: vision\nversion: "1.0.0"\nentry: main:run\npython: "3.14"\nmodels: {net: net.onnx}\n'
+    )
     compiled = compile_task(folder)
     bundle.write_bytes(compiled.to_bytes())
     with vmhost.Host(allow_unsigned=True) as host:
@@ -80,19 +96,30 @@ def test_a_bundle_with_a_model_gives_the_answer_of_the_full_host(vmrun, engine_i
     # each measured for itself which algorithms are fastest here, and they round differently
     assert json.loads(done.stdout)["output"] == [pytest.approx(expected["output"][0], rel=0, abs=1e-5)]
     refused = vmrun("run", bundle, "--allow-unsigned", "--input", "0.25")
-    assert refused.returncode == failures.REFUSED and "model net" in refused.stderr and "--with-engine" in refused.stderr
+    assert (
+        refused.returncode == failures.REFUSED and "model net" in refused.stderr and "--with-engine" in refused.stderr
+    )
 
 
 @pytest.mark.parametrize("kind", ["image", "sqlite_image"])
 def test_no_member_of_the_compiler_is_linked_in(kind, tools, request):
     image = request.getfixturevalue(kind)
     stripped = (image / "vmrun").read_bytes()
-    linked = next(path.with_name("vmrun") for path in link.OBJECTS.glob("*/*/stripped") if path.read_bytes() == stripped)     # with its names
-    names = subprocess.run([tools.nm, "--defined-only", linked], capture_output=True, text=True, check=True).stdout.split()
-    refusing = {"_PyParser_ASTFromString", "_PyParser_ASTFromFile", "_PyAST_Compile"}      # absent.c
+    linked = next(
+        path.with_name("vmrun") for path in link.OBJECTS.glob("*/*/stripped") if path.read_bytes() == stripped
+    )  # with its names
+    names = subprocess.run(
+        [tools.nm, "--defined-only", linked], capture_output=True, text=True, check=True
+    ).stdout.split()
+    refusing = {"_PyParser_ASTFromString", "_PyParser_ASTFromFile", "_PyAST_Compile"}  # absent.c
     assert [name for name in names if name.startswith(COMPILER) and name not in refusing] == []
     assert "_PyEval_EvalFrameDefault" in names, "this is no Python at all"
-    for words in (b"invalid syntax", b"unterminated string literal", b"'return' outside function", b"too many statically nested blocks"):
+    for words in (
+        b"invalid syntax",
+        b"unterminated string literal",
+        b"'return' outside function",
+        b"too many statically nested blocks",
+    ):
         assert words not in stripped
 
 
@@ -146,15 +173,21 @@ def test_the_library_works_as_on_the_full_host(vmrun, task):
     assert json.loads(done.stdout) == expected
 
 
-@pytest.mark.parametrize("text", ["(a, /, b=1.5, *c, d='x', $e=<f>) -> int", "($self, x=1e-5, y=0x1f, z=.5)", r'(a="q\"r", b=...)'])
+@pytest.mark.parametrize(
+    "text", ["(a, /, b=1.5, *c, d='x', $e=<f>) -> int", "($self, x=1e-5, y=0x1f, z=.5)", r'(a="q\"r", b=...)']
+)
 def test_words_of_one_line_are_told_apart_as_by_cpython(text):
     names = {}
     exec(absent_modules._TOKENIZE.decode(), names)
+
     def lines():
         yield text
         while True:
             yield ""
-    mine, its = (list(kind(lines().__next__, extra_tokens=True)) for kind in (names["TokenizerIter"], _tokenize.TokenizerIter))
+
+    mine, its = (
+        list(kind(lines().__next__, extra_tokens=True)) for kind in (names["TokenizerIter"], _tokenize.TokenizerIter)
+    )
     assert mine == its
     with pytest.raises(RuntimeError, match="no tokenizer"):
         names["TokenizerIter"](iter(["a\n", "b\n"]).__next__)
@@ -175,7 +208,7 @@ def test_signatures_are_checked(vmrun, task, tmp_path):
     refused = vmrun("run", bundle, "--trust", tmp_path / "other.pub")
     assert refused.returncode == failures.REFUSED and "which this host does not trust" in refused.stderr
     data = bytearray(bundle.read_bytes())
-    at = data.index(key.public) + 40            # in the signature itself
+    at = data.index(key.public) + 40  # in the signature itself
     data[at] ^= 1
     (tmp_path / "forged.vmb").write_bytes(data)
     forged = vmrun("run", tmp_path / "forged.vmb", "--trust", tmp_path / "signer.pub")
@@ -191,7 +224,9 @@ def test_a_module_that_was_cut_away_is_named_with_the_command_that_adds_it(vmrun
     assert "colorsys is not in this image" in done.stderr and "--module colorsys" in done.stderr
 
 
-def test_a_module_that_no_image_has_is_named_when_the_image_is_made_and_when_it_is_imported(vmrun, task, tmp_path, capsys):
+def test_a_module_that_no_image_has_is_named_when_the_image_is_made_and_when_it_is_imported(
+    vmrun, task, tmp_path, capsys
+):
     bundle = task("""
 def run(value):
     try:
@@ -217,14 +252,14 @@ def test_an_image_for_a_bundle_has_what_it_imports_and_not_more(image, task, tmp
     assert vmrun("run", bundle, "--allow-unsigned", folder=out).stdout == "1\n"
     other = task("def run(value):\n    import sched\n", "other")
     assert "sched is not in this image" in vmrun("run", other, "--allow-unsigned", folder=out).stderr
-    for made in (image, out):       # nor the engine, where nothing computes with it
+    for made in (image, out):  # nor the engine, where nothing computes with it
         assert "engine no\n" in (made / "manifest").read_text()
 
 
 def test_the_same_inputs_give_the_same_bytes(image, tmp_path, monkeypatch):
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "objects").symlink_to(link.OBJECTS / "objects")
-    monkeypatch.setattr(link, "OBJECTS", tmp_path / "build")            # linked again, at another place
+    monkeypatch.setattr(link, "OBJECTS", tmp_path / "build")  # linked again, at another place
     assert main(["image", str(tmp_path / "again")]) == 0
     for path in image.iterdir():
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
@@ -244,7 +279,11 @@ def test_a_damaged_image_says_so(image, vmrun, tmp_path, name):
     assert f"expected {len(data)} bytes, got {len(data) - 1}" in vmrun("check", folder=copy).stderr
     (copy / name).unlink()
     missing = vmrun("check", folder=copy)
-    assert missing.returncode == failures.HOST_FAILED and "No such file" in missing.stderr and "vmhost image" in missing.stderr
+    assert (
+        missing.returncode == failures.HOST_FAILED
+        and "No such file" in missing.stderr
+        and "vmhost image" in missing.stderr
+    )
 
 
 def test_an_altered_executable_is_found_by_check(image, vmrun, tmp_path):
@@ -256,17 +295,24 @@ def test_an_altered_executable_is_found_by_check(image, vmrun, tmp_path):
     assert done.returncode == failures.UNHEALTHY and "vmrun: altered or damaged" in done.stderr
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-100], lambda data: data[:400] + b"\xff" + data[401:], lambda data: data + b"\n"])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-100], lambda data: data[:400] + b"\xff" + data[401:], lambda data: data + b"\n"]
+)
 def test_a_damaged_manifest_says_so(image, vmrun, tmp_path, damage):
     copy = tmp_path / "copy"
     shutil.copytree(image, copy)
     (copy / "manifest").write_bytes(damage((copy / "manifest").read_bytes()))
     done = vmrun("--version", folder=copy)
-    assert done.returncode == failures.HOST_FAILED and "manifest: altered or damaged" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.returncode == failures.HOST_FAILED
+        and "manifest: altered or damaged" in done.stderr
+        and "Traceback" not in done.stderr
+    )
 
 
 def test_the_executable_is_not_laid_out_for_large_pages(image):
-    """Mapped by pages of 2 MiB where the file system keeps it so, an idle host holds megabytes that it does not touch."""
+    """Mapped by pages of 2 MiB where the file system keeps it so, an idle host holds megabytes that it does not
+    touch."""
     data = (image / "vmrun").read_bytes()
     at, size, count = struct.unpack_from("<Q", data, 32)[0], *struct.unpack_from("<HH", data, 54)
     parts = [struct.unpack_from("<IIQQ", data, at + size * number) for number in range(count)]
@@ -281,21 +327,28 @@ def test_files_of_an_image_for_another_python_or_machine_are_refused(image, vmru
     manifest = (copy / "manifest").read_text()
     (copy / "manifest").write_text(manifest.replace(line, f"{line}other", 1))
     done = vmrun("run", "nothing.vmb", folder=copy)
-    assert done.returncode == failures.HOST_FAILED and "expected an image for Python" in done.stderr and "vmhost image" in done.stderr
+    assert (
+        done.returncode == failures.HOST_FAILED
+        and "expected an image for Python" in done.stderr
+        and "vmhost image" in done.stderr
+    )
     (copy / "manifest").write_text("")
     assert "is empty" in vmrun("run", "nothing.vmb", folder=copy).stderr
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
-    ([], "usage: vmrun"),
-    (["frobnicate"], "no such command"),
-    (["run"], "expected BUNDLE"),
-    (["run", "nothing.vmb"], "nothing.vmb: can't read the bundle"),
-    (["run", "nothing.vmb", "--input"], "--input: expected a value"),
-    (["run", "nothing.vmb", "--input", "{"], "not JSON"),
-    (["run", "nothing.vmb", "--color"], "--color: no such option"),
-    (["run", "--help"], "usage: vmrun"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "usage: vmrun"),
+        (["frobnicate"], "no such command"),
+        (["run"], "expected BUNDLE"),
+        (["run", "nothing.vmb"], "nothing.vmb: can't read the bundle"),
+        (["run", "nothing.vmb", "--input"], "--input: expected a value"),
+        (["run", "nothing.vmb", "--input", "{"], "not JSON"),
+        (["run", "nothing.vmb", "--color"], "--color: no such option"),
+        (["run", "--help"], "usage: vmrun"),
+    ],
+)
 def test_wrong_input_gets_one_clear_error(vmrun, arguments, says):
     done = vmrun(*arguments)
     assert says in done.stderr + done.stdout
@@ -306,12 +359,23 @@ def test_a_result_that_cannot_be_printed_and_an_input_that_cannot_be_read_get_on
     command = [image / "vmrun", "run", task("def run(value):\n    return '\\ud800'\n"), "--allow-unsigned"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (failures.HOST_FAILED, "vmrun: stdout: cannot be written: No space left on device\n")
+    assert (done.returncode, done.stderr) == (
+        failures.HOST_FAILED,
+        "vmrun: stdout: cannot be written: No space left on device\n",
+    )
     with open("/dev/full", "w") as full:
         done = subprocess.run([image / "vmrun", "check"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (failures.HOST_FAILED, "vmrun: stdout: cannot be written: No space left on device\n")
-    done = subprocess.run(["sh", "-c", '"$@" --input - <&-', "sh", *command], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (failures.WRONG_INPUT, "vmrun: -: cannot read the input: stdin is closed\n")
+    assert (done.returncode, done.stderr) == (
+        failures.HOST_FAILED,
+        "vmrun: stdout: cannot be written: No space left on device\n",
+    )
+    done = subprocess.run(
+        ["sh", "-c", '"$@" --input - <&-', "sh", *command], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (
+        failures.WRONG_INPUT,
+        "vmrun: -: cannot read the input: stdin is closed\n",
+    )
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, '"\\ud800"\n')
 
@@ -326,7 +390,9 @@ def test_a_full_disk_leaves_nothing_half_made(image, tmp_path, monkeypatch, caps
         return written(path, data)
 
     monkeypatch.setattr(Path, "write_bytes", until_full)
-    monkeypatch.setattr(folder, "_made", lambda out, *_: (None, {path.name: path.read_bytes() for path in image.iterdir()}))       # which takes long
+    monkeypatch.setattr(
+        folder, "_made", lambda out, *_: (None, {path.name: path.read_bytes() for path in image.iterdir()})
+    )  # which takes long
     assert main(["image", str(tmp_path / "out")]) == failures.REFUSED
     assert "No space left on device" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -363,7 +429,11 @@ def test_the_size_page_tells_sizes_and_the_command(image, tmp_path, capsys, monk
     assert "Made by `vmhost image OUT --sizes docs/size.md`" in text
     tables = text.split("The same with ")
     assert [part.partition(":")[0] for part in tables[1:]] == ["`--with-engine`", "`--module sqlite3`"]
-    assert all("Native modules: " in part for part in tables) and "_sqlite3" in tables[2] and "`_sqlite3.so`" not in tables[0]
+    assert (
+        all("Native modules: " in part for part in tables)
+        and "_sqlite3" in tables[2]
+        and "`_sqlite3.so`" not in tables[0]
+    )
 
 
 def test_a_folder_is_served_until_ctrl_c_and_every_call_is_answered(image, task, tmp_path):
@@ -372,8 +442,15 @@ def test_a_folder_is_served_until_ctrl_c_and_every_call_is_answered(image, task,
     shutil.copy(task("def run(value):\n    return value + 1\n", "adds"), served / "adds.vmb")
     shutil.copy(task("def run(value):\n    while True: pass\n", "spins"), served / "spins.vmb")
     (served / "wrong.vmb").write_bytes(b"no bundle")
-    with subprocess.Popen([image / "vmrun", "serve", served, "--allow-unsigned"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, bufsize=1, env={}) as process:
+    with subprocess.Popen(
+        [image / "vmrun", "serve", served, "--allow-unsigned"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        env={},
+    ) as process:
         process.stdin.write('{"id": 1, "task": "adds", "input": 41}\n')
         assert json.loads(process.stdout.readline()) == {"id": 1, "result": 42}
         process.stdin.write('{"id": 2, "task": "spins"}\n{"id": 3, "task": "nobody"}\n')
@@ -387,4 +464,8 @@ def test_a_folder_is_served_until_ctrl_c_and_every_call_is_answered(image, task,
 
 def test_what_is_no_folder_is_not_served(vmrun, tmp_path):
     done = vmrun("serve", tmp_path / "nowhere")
-    assert "expected a folder of bundles, got No such file" in done.stderr and "Traceback" not in done.stderr and done.returncode != failures.DONE
+    assert (
+        "expected a folder of bundles, got No such file" in done.stderr
+        and "Traceback" not in done.stderr
+        and done.returncode != failures.DONE
+    )

@@ -1,4 +1,5 @@
-"""sqlite3 in a device image: it is there where it is asked for, and then is what it is in a VM of the full host; elsewhere it costs nothing."""
+"""sqlite3 in a device image: it is there where it is asked for, and then is what it is in a VM of the full host;
+elsewhere it costs nothing."""
 
 import json
 import shutil
@@ -11,7 +12,7 @@ from tests.crashers import test_sql_stack
 from vmhost.cli import failures, main
 from vmhost.image import ImageError, link, shared_object
 
-WORK = '''
+WORK = """
 import dataclasses, datetime, sqlite3, threading
 
 @dataclasses.dataclass
@@ -92,7 +93,7 @@ def run(value):
         found[statement] = repr(refused(copy, statement))
     found["sum"] = value
     return found
-'''
+"""
 
 
 def run_full(bundle, value=None):
@@ -112,15 +113,25 @@ def test_a_bundle_that_imports_it_gets_it_and_gives_the_answers_of_the_full_host
 
 
 def test_it_needs_nothing_of_the_machine_but_its_libc_and_may_lie_anywhere(sqlite_image, vmrun, task, tmp_path, tools):
-    needs = subprocess.run([tools.readelf, "-dW", sqlite_image / "_sqlite3.so", sqlite_image / "vmrun"], capture_output=True, text=True, check=True).stdout
+    needs = subprocess.run(
+        [tools.readelf, "-dW", sqlite_image / "_sqlite3.so", sqlite_image / "vmrun"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert "libc.so.6" in needs and "libsqlite" not in needs
     moved = tmp_path / "a new place"
     shutil.copytree(sqlite_image, moved)
-    bundle = task("import sqlite3\ndef run(value):\n    return sqlite3.connect(':memory:').execute('select sqlite_version()').fetchone()[0]\n")
+    bundle = task(
+        "import sqlite3\ndef run(value):\n    return sqlite3.connect(':memory:').execute('select"
+        " sqlite_version()').fetchone()[0]\n"
+    )
     done = vmrun("run", bundle, "--allow-unsigned", folder=moved)
     assert (done.returncode, done.stderr, json.loads(done.stdout)) == (0, "", run_full(bundle))
     asked = dict(line.split(" ", 1) for line in (moved / "manifest").read_text().splitlines())
-    assert "_sqlite3" in asked["native"].split() and asked["glibc"] == link.needed_glibc(tools, moved / "vmrun", moved / "_sqlite3.so")
+    assert "_sqlite3" in asked["native"].split() and asked["glibc"] == link.needed_glibc(
+        tools, moved / "vmrun", moved / "_sqlite3.so"
+    )
 
 
 GREEDY = """
@@ -149,15 +160,27 @@ def test_what_a_task_allocates_in_it_counts_and_its_queries_can_be_stopped(sqlit
     assert done.returncode == failures.LIMIT and "did not end within its time" in done.stderr
 
 
-def test_vms_side_by_side_have_each_their_own_and_a_host_that_outlives_greedy_ones_goes_on(sqlite_image, task, tmp_path):
+def test_vms_side_by_side_have_each_their_own_and_a_host_that_outlives_greedy_ones_goes_on(
+    sqlite_image, task, tmp_path
+):
     served = tmp_path / "served"
     served.mkdir()
     for name, source in (("good", WORK), ("greedy", GREEDY)):
         shutil.copy(task(source, name), served / f"{name}.vmb")
-    with subprocess.Popen([sqlite_image / "vmrun", "serve", served, "--allow-unsigned"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL, text=True, env={}) as process:
-        calls = "".join(json.dumps({"id": n, "task": "greedy" if n % 3 == 2 else "good", "input": n}) + "\n" for n in range(12))
-        answers = {answer["id"]: answer for answer in map(json.loads, process.communicate(calls, timeout=120)[0].splitlines())}
+    with subprocess.Popen(
+        [sqlite_image / "vmrun", "serve", served, "--allow-unsigned"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={},
+    ) as process:
+        calls = "".join(
+            json.dumps({"id": n, "task": "greedy" if n % 3 == 2 else "good", "input": n}) + "\n" for n in range(12)
+        )
+        answers = {
+            answer["id"]: answer for answer in map(json.loads, process.communicate(calls, timeout=120)[0].splitlines())
+        }
     expected = run_full(served / "good.vmb", 0)
     assert sorted(answers) == list(range(12)) and process.returncode == failures.DONE
     assert all(answers[n]["result"] == expected | {"sum": n} for n in answers if n % 3 != 2)
@@ -171,7 +194,9 @@ def test_an_image_without_it_names_it_with_the_command_that_adds_it(image, vmrun
     assert not (image / "_sqlite3.so").exists()
     data = (image / "vmrun").read_bytes()
     assert b"SQLite format 3" not in data
-    exported = subprocess.run([tools.nm, "-D", "--defined-only", image / "vmrun"], capture_output=True, text=True, check=True).stdout
+    exported = subprocess.run(
+        [tools.nm, "-D", "--defined-only", image / "vmrun"], capture_output=True, text=True, check=True
+    ).stdout
     assert "Py" not in exported
 
 
@@ -183,24 +208,36 @@ def test_a_damaged_or_missing_module_says_so(sqlite_image, vmrun, task, tmp_path
     data[len(data) // 2] ^= 1
     (copy / "_sqlite3.so").write_bytes(data)
     done = vmrun("check", folder=copy)
-    assert done.returncode == failures.HOST_FAILED and "_sqlite3.so: altered or damaged: expected SHA-256" in done.stderr
+    assert (
+        done.returncode == failures.HOST_FAILED and "_sqlite3.so: altered or damaged: expected SHA-256" in done.stderr
+    )
     (copy / "_sqlite3.so").unlink()
     missing = vmrun("check", folder=copy)
-    assert missing.returncode == failures.HOST_FAILED and "No such file" in missing.stderr and "vmhost image" in missing.stderr
+    assert (
+        missing.returncode == failures.HOST_FAILED
+        and "No such file" in missing.stderr
+        and "vmhost image" in missing.stderr
+    )
 
 
 def test_the_same_inputs_give_the_same_bytes_with_it_too(sqlite_image, tmp_path, monkeypatch):
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "objects").symlink_to(link.OBJECTS / "objects")
-    monkeypatch.setattr(link, "OBJECTS", tmp_path / "build")            # linked again, at another place
+    monkeypatch.setattr(link, "OBJECTS", tmp_path / "build")  # linked again, at another place
     assert main(["image", str(tmp_path / "again"), "--module", "sqlite3"]) == 0
     for path in sqlite_image.iterdir():
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
 
 
 def test_a_python_without_sqlites_static_library_is_told(tmp_path, monkeypatch, capsys, tools):
-    monkeypatch.setattr("vmhost.image.toolchain._beside", lambda python, name, advice, beside=vmhost.image.toolchain._beside:
-                        beside(tmp_path / "lib" / "python", name, advice) if name == "libsqlite3.a" else beside(python, name, advice))
+    monkeypatch.setattr(
+        "vmhost.image.toolchain._beside",
+        lambda python, name, advice, beside=vmhost.image.toolchain._beside: (
+            beside(tmp_path / "lib" / "python", name, advice)
+            if name == "libsqlite3.a"
+            else beside(python, name, advice)
+        ),
+    )
     assert main(["image", str(tmp_path / "out"), "--module", "sqlite3"]) == failures.REFUSED
     told = capsys.readouterr().err
     assert "has no libsqlite3.a" in told and "make device-libraries" in told and not (tmp_path / "out").exists()
@@ -218,7 +255,16 @@ def test_what_is_no_shared_object_or_needs_other_libraries_is_refused(tools):
 def test_sql_that_nests_deep_gets_the_full_hosts_answers(vmrun, task, sqlite_image, where):
     bundle = task(test_sql_stack.GUEST)
     for kind, count in (("nested", 30), ("nested", 990), ("chains", 900)):
-        done = vmrun("run", bundle, "--allow-unsigned", "--timeout", "110", "--input", json.dumps([kind, count, where]), folder=sqlite_image)
+        done = vmrun(
+            "run",
+            bundle,
+            "--allow-unsigned",
+            "--timeout",
+            "110",
+            "--input",
+            json.dumps([kind, count, where]),
+            folder=sqlite_image,
+        )
         assert (done.returncode, done.stderr) == (0, "")
         counts, asked = run_full(bundle, [kind, count, where])
         assert json.loads(done.stdout) == {"$tuple": [list(counts), asked]}

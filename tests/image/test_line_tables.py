@@ -7,7 +7,8 @@ import pytest
 
 from vmhost.image.line_tables import without_columns
 
-BACKWARDS = """
+BACKWARDS = (
+    """
 def f(a):
     return (
         a +
@@ -15,7 +16,10 @@ def f(a):
             for x in a) * [
                 lambda: 1][
                     0]())
-""" + "\n" * 3000 + "far = 1\n"
+"""
+    + "\n" * 3000
+    + "far = 1\n"
+)
 
 
 def codes(code):
@@ -25,7 +29,11 @@ def codes(code):
             yield from codes(inner)
 
 
-@pytest.mark.parametrize("source", [BACKWARDS, inspect.getsource(inspect), inspect.getsource(inspect.getmodule(pytest.approx))], ids=["odd", "inspect", "approx"])
+@pytest.mark.parametrize(
+    "source",
+    [BACKWARDS, inspect.getsource(inspect), inspect.getsource(inspect.getmodule(pytest.approx))],
+    ids=["odd", "inspect", "approx"],
+)
 def test_lines_stay_and_columns_go(source):
     before = compile(source, "x.py", "exec")
     after = marshal.loads(without_columns(marshal.dumps(before)))

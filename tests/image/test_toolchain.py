@@ -44,10 +44,19 @@ def test_an_engine_older_than_one_of_its_headers_is_not_linked_in(tmp_path, monk
     assert link._newer_than(made, source) == source
 
 
-@pytest.mark.parametrize(("script", "says"), [
-    ("mkdir -p lib/here; echo another > lib/here/libsodium.a; echo another > lib/here/libtomcrypt.a", "expected SHA-256 .*, got"),
-    ("echo unpacking; echo 'no such server' >&2; exit 3", "could not be fetched: no such server; look at what `make device-libraries` says"),
-])
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (
+            "mkdir -p lib/here; echo another > lib/here/libsodium.a; echo another > lib/here/libtomcrypt.a",
+            "expected SHA-256 .*, got",
+        ),
+        (
+            "echo unpacking; echo 'no such server' >&2; exit 3",
+            "could not be fetched: no such server; look at what `make device-libraries` says",
+        ),
+    ],
+)
 def test_libraries_are_fetched_where_they_were_not_yet(monkeypatch, tmp_path, script, says):
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools" / "device_libraries.sh").write_text(script)

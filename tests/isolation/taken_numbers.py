@@ -1,8 +1,8 @@
-"""A host whose files and sockets come to numbers that a guest gave up: what the guest still reaches through what is left of it.
+"""A host whose files and sockets come to numbers that a guest gave up: what the guest still reaches through what is
+left of it.
 
-Run by test_descriptors.py in a process of its own, since a guest that closes the host's descriptors would take the tests along. Prints one
-JSON line per case: its name, what the guest got, and what happened to the host's.
-"""
+Run by test_descriptors.py in a process of its own, since a guest that closes the host's descriptors would take the
+tests along. Prints one JSON line per case: its name, what the guest got, and what happened to the host's."""
 
 import fcntl
 import json
@@ -495,10 +495,17 @@ class Numbers:
         status = os.fstat(fd)
         flags = fcntl.fcntl(fd, fcntl.F_GETFL), fcntl.fcntl(fd, fcntl.F_GETFD)
         if not stat.S_ISSOCK(status.st_mode):
-            return status.st_ino, flags, status.st_mode, status.st_size, os.lseek(fd, 0, os.SEEK_CUR), os.pread(fd, 1000, 0)
+            return (
+                status.st_ino,
+                flags,
+                status.st_mode,
+                status.st_size,
+                os.lseek(fd, 0, os.SEEK_CUR),
+                os.pread(fd, 1000, 0),
+            )
         with socket.socket(fileno=os.dup(fd)) as end:
             received = end.recv(1000, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-            end.send(b"", socket.MSG_DONTWAIT)      # raises where it has been shut down
+            end.send(b"", socket.MSG_DONTWAIT)  # raises where it has been shut down
         return status.st_ino, flags, received
 
     def work(self, over, wrong):
@@ -539,9 +546,9 @@ def settled(_):
         for thread in os.listdir("/proc/self/task"):
             try:
                 states.append(Path(f"/proc/self/task/{thread}/syscall").read_text().split()[0])
-            except (OSError, IndexError):
+            except OSError, IndexError:
                 pass
-        if any(state == "7" for state in states):      # poll(2), on x86-64
+        if any(state == "7" for state in states):  # poll(2), on x86-64
             return
     time.sleep(0.3)
 
@@ -552,29 +559,60 @@ def open_files():
         try:
             found[number] = os.readlink(f"/proc/self/fd/{number}")
         except OSError:
-            pass        # the folder's own, closed by now
+            pass  # the folder's own, closed by now
     return found
 
 
 def cases(path, numbers):
     """(name, call of the guest)"""
     tables = {}
-    exec(compile("import io\n" + GUEST[GUEST.index("FILE_METHODS"):GUEST.index("def unfiled")], "guest", "exec"), tables)
+    exec(
+        compile("import io\n" + GUEST[GUEST.index("FILE_METHODS") : GUEST.index("def unfiled")], "guest", "exec"),
+        tables,
+    )
     for name in tables["FILE_METHODS"]:
         for closefd in (True, False):
             yield f"file {name} {closefd}", ("file_method", name, path, closefd)
     for name in tables["SOCKET_METHODS"]:
         yield f"socket {name}", ("socket_method", name, "socket")
-        if name not in ("accept", "dup", "makefile", "sendfile", "get_inheritable", "set_inheritable", "__enter__", "__exit__") and (
-                not name.startswith("_") or name == "_accept" or name == "__del__" or name == "__init__"):
+        if name not in (
+            "accept",
+            "dup",
+            "makefile",
+            "sendfile",
+            "get_inheritable",
+            "set_inheritable",
+            "__enter__",
+            "__exit__",
+        ) and (not name.startswith("_") or name == "_accept" or name == "__del__" or name == "__init__"):
             yield f"_socket {name}", ("socket_method", name, "_socket")
     for name in tables["EPOLL_METHODS"]:
         yield f"epoll {name}", ("epoll_method", name)
-    for name in ("double_close", "double_close_of_two", "double_close_of_a_socket", "dropped", "dropped_socket", "dropped_epoll", "buffered_writer",
-                 "text_reader", "made_again", "made_again_in_vain", "closed_while_it_is_named",
-                 "closed_by_its_own_flush", "closed_by_its_own_name", "opener_of_a_folder", "buffer_that_closes",
-                 "bytes_that_close", "tls", "waiting_read", "waiting_file", "waiting_socket", "waiting_select", "scandir_of_a_descriptor",
-                 "stdout_that_goes"):
+    for name in (
+        "double_close",
+        "double_close_of_two",
+        "double_close_of_a_socket",
+        "dropped",
+        "dropped_socket",
+        "dropped_epoll",
+        "buffered_writer",
+        "text_reader",
+        "made_again",
+        "made_again_in_vain",
+        "closed_while_it_is_named",
+        "closed_by_its_own_flush",
+        "closed_by_its_own_name",
+        "opener_of_a_folder",
+        "buffer_that_closes",
+        "bytes_that_close",
+        "tls",
+        "waiting_read",
+        "waiting_file",
+        "waiting_socket",
+        "waiting_select",
+        "scandir_of_a_descriptor",
+        "stdout_that_goes",
+    ):
         yield name, (name, path)
     for by_opener in (False, True):
         yield f"made_in_the_midst {by_opener}", ("made_in_the_midst", path, by_opener)
@@ -590,10 +628,21 @@ def main():
         functions = {"occupy": numbers.occupy, "look": numbers.look, "settled": settled}
         permissions = {"read": [str(own)], "write": [str(own)], "net": ["127.0.0.1:*"], "host": list(functions)}
         before = open_files()
-        with vmhost.Host(policy=vmhost.Policy(task=vmhost.TaskPolicy(breaker=vmhost.BreakerPolicy(enabled=False))), allow_unsigned=True,
-                         functions=functions) as host:
-            task = host.load(compile_sources({"main": (GUEST, "main.py", False)}, entry="main:run", name="numbers", version="1",
-                                             permissions=permissions, limits={"concurrency": 1, "wall_time_s": 60.0}))
+        with vmhost.Host(
+            policy=vmhost.Policy(task=vmhost.TaskPolicy(breaker=vmhost.BreakerPolicy(enabled=False))),
+            allow_unsigned=True,
+            functions=functions,
+        ) as host:
+            task = host.load(
+                compile_sources(
+                    {"main": (GUEST, "main.py", False)},
+                    entry="main:run",
+                    name="numbers",
+                    version="1",
+                    permissions=permissions,
+                    limits={"concurrency": 1, "wall_time_s": 60.0},
+                )
+            )
 
             def tell(name, call):
                 try:
@@ -616,7 +665,10 @@ def main():
                     numbers.occupy([0, "socket" if name.startswith("socket") else "file"])
                     tell(f"lie {name} {flips}", ("lie", name, path, next(iter(numbers.taken)), flips))
             for level, name in ((1, 26), (1, 50), (1, 52), (1, 77), (6, 35), (6, 19), (0, 64), (41, 64)):
-                print(json.dumps({"case": f"option {level} {name}", "got": task(("option", level, name)), "changed": []}), flush=True)
+                print(
+                    json.dumps({"case": f"option {level} {name}", "got": task(("option", level, name)), "changed": []}),
+                    flush=True,
+                )
             print(json.dumps({"case": "family", "got": task(("family_of_another", 0)), "changed": []}), flush=True)
             numbers.path.write_bytes(SECRET)
             for name in ("race", "made_and_closed"):
@@ -633,7 +685,11 @@ def main():
             print(json.dumps({"case": "made_while_tls_takes_it", "got": got, "changed": changed}), flush=True)
             task(("left_open", path))
         # a VM that is being booted or ended has events of its own; guests make none
-        left = [f"{number}: {name}" for number, name in open_files().items() if before.get(number) != name and "eventfd" not in name]
+        left = [
+            f"{number}: {name}"
+            for number, name in open_files().items()
+            if before.get(number) != name and "eventfd" not in name
+        ]
         print(json.dumps({"case": "left open", "got": "", "changed": left}), flush=True)
 
 

@@ -1,8 +1,8 @@
 """Proof of isolation: what one VM changes of itself is not seen in another one, nor in the host.
 
-Each case is a probe that reads a setting of an interpreter and an act that changes it. Two tasks run the same bundle in a VM
-each; one acts, then both and the host are probed. What CPython keeps per process instead is refused or virtual: docs/isolation.md.
-"""
+Each case is a probe that reads a setting of an interpreter and an act that changes it. Two tasks run the same bundle in
+a VM each; one acts, then both and the host are probed. What CPython keeps per process instead is refused or virtual:
+docs/isolation.md."""
 
 import concurrent.interpreters
 import decimal
@@ -24,12 +24,17 @@ from tests.hosts import ROOT, bundle
 
 # name: (what to read, what changes it)
 SETTINGS = {
-    "modules": ("sorted(name for name in sys.modules if name.startswith('wave') or name == 'planted')",
-                "import wave; sys.modules['planted'] = sys"),
+    "modules": (
+        "sorted(name for name in sys.modules if name.startswith('wave') or name == 'planted')",
+        "import wave; sys.modules['planted'] = sys",
+    ),
     "attributes of a module": ("getattr(math, 'planted', None)", "math.planted = 1"),
     "builtins": ("getattr(builtins, 'planted', None)", "builtins.planted = 1"),
     "a builtin function": ("len([1])", "builtins.len = lambda items: 7"),
-    "sys.path": ("'elsewhere' in sys.path, len(sys.path_hooks) > 40", "sys.path.append('elsewhere'); sys.path_hooks.extend([len] * 50)"),
+    "sys.path": (
+        "'elsewhere' in sys.path, len(sys.path_hooks) > 40",
+        "sys.path.append('elsewhere'); sys.path_hooks.extend([len] * 50)",
+    ),
     "sys.meta_path": ("len(sys.meta_path)", "sys.meta_path.append(len)"),
     "sys.argv": ("len(sys.argv) > 5", "sys.argv.extend('abcdefgh')"),
     "recursion limit": ("sys.getrecursionlimit()", "sys.setrecursionlimit(777)"),
@@ -38,19 +43,31 @@ SETTINGS = {
     "gc switched off": ("gc.isenabled()", "gc.disable()"),
     "gc callbacks": ("len(gc.callbacks) > 40", "gc.callbacks.extend([lambda *_: None] * 50)"),
     "gc frozen objects": ("gc.get_freeze_count()", "gc.freeze()"),
-    "warnings filters": ("len(warnings.filters) > 50", "[warnings.filterwarnings('ignore', message='planted %d' % i) for i in range(60)]"),
+    "warnings filters": (
+        "len(warnings.filters) > 50",
+        "[warnings.filterwarnings('ignore', message='planted %d' % i) for i in range(60)]",
+    ),
     "decimal context": ("decimal.getcontext().prec", "decimal.getcontext().prec = 5"),
     "decimal defaults": ("decimal.DefaultContext.prec", "decimal.DefaultContext.prec = 6"),
     "random state": ("random.getstate() == random.Random(1).getstate()", "random.seed(1)"),
-    "subclasses of a static type": ("sorted(c.__name__ for c in int.__subclasses__() if 'Planted' in c.__name__)",
-                                    "kept.append(type('Planted', (int,), {}))"),
-    "subclasses of a static exception": ("[c.__name__ for c in ValueError.__subclasses__() if 'Planted' in c.__name__]",
-                                         "kept.append(type('PlantedError', (ValueError,), {}))"),
+    "subclasses of a static type": (
+        "sorted(c.__name__ for c in int.__subclasses__() if 'Planted' in c.__name__)",
+        "kept.append(type('Planted', (int,), {}))",
+    ),
+    "subclasses of a static exception": (
+        "[c.__name__ for c in ValueError.__subclasses__() if 'Planted' in c.__name__]",
+        "kept.append(type('PlantedError', (ValueError,), {}))",
+    ),
     "attributes of a type": ("getattr(collections.Counter, 'planted', None)", "collections.Counter.planted = 1"),
     "registered abstract classes": ("issubclass(Mine, collections.abc.Sized)", "collections.abc.Sized.register(Mine)"),
-    "codec error handlers": ("known(lambda: codecs.lookup_error('planted'))", "codecs.register_error('planted', lambda e: ('', e.end))"),
-    "codec searches": ("known(lambda: codecs.lookup('planted'))",
-                       "codecs.register(lambda name: codecs.lookup('utf-8') if name == 'planted' else None)"),
+    "codec error handlers": (
+        "known(lambda: codecs.lookup_error('planted'))",
+        "codecs.register_error('planted', lambda e: ('', e.end))",
+    ),
+    "codec searches": (
+        "known(lambda: codecs.lookup('planted'))",
+        "codecs.register(lambda name: codecs.lookup('utf-8') if name == 'planted' else None)",
+    ),
     "copyreg": ("Mine in copyreg.dispatch_table", "copyreg.pickle(Mine, str)"),
     "standard output": ("sys.stdout is None", "sys.stdout = None"),
     "exception hook": ("sys.excepthook is None", "sys.excepthook = None"),
@@ -58,10 +75,16 @@ SETTINGS = {
     "logging levels": ("logging.getLogger('planted').level", "logging.getLogger('planted').setLevel(33)"),
     "thread stack size": ("threading.stack_size() == 262144", "threading.stack_size(262144)"),
     "socket timeouts": ("socket.getdefaulttimeout()", "socket.setdefaulttimeout(5)"),
-    "asyncio policy": ("asyncio.events._event_loop_policy is not None", "asyncio.set_event_loop(loop := asyncio.new_event_loop()); loop.close()"),
+    "asyncio policy": (
+        "asyncio.events._event_loop_policy is not None",
+        "asyncio.set_event_loop(loop := asyncio.new_event_loop()); loop.close()",
+    ),
     "context variables": ("variable.get()", "variable.set('changed')"),
     "csv dialects": ("'planted' in csv.list_dialects()", "csv.register_dialect('planted', delimiter='|')"),
-    "sqlite adapters": ("known(lambda: sqlite3.adapters[Mine, sqlite3.PrepareProtocol])", "sqlite3.register_adapter(Mine, str)"),
+    "sqlite adapters": (
+        "known(lambda: sqlite3.adapters[Mine, sqlite3.PrepareProtocol])",
+        "sqlite3.register_adapter(Mine, str)",
+    ),
     "mime types": ("mimetypes.guess_type('a.planted')[0]", "mimetypes.add_type('text/planted', '.planted')"),
     "environment": ("os.environ.get('PLANTED')", "os.environ['PLANTED'] = '1'; os.putenv('PLANTED', '1')"),
 }
@@ -84,14 +107,24 @@ def known(look):
     return True
 
 SETTINGS = {{
-{"".join(f'''
-    {name!r}: lambda: ({probe}),''' for name, (probe, _) in SETTINGS.items())}
+{
+    "".join(
+        f'''
+    {name!r}: lambda: ({probe}),'''
+        for name, (probe, _) in SETTINGS.items()
+    )
+}
 }}
 
-{"".join(f'''
+{
+    "".join(
+        f'''
 def act{number}():
     {act}
-''' for number, (_, act) in enumerate(SETTINGS.values()))}
+'''
+        for number, (_, act) in enumerate(SETTINGS.values())
+    )
+}
 
 def probe(name):
     return SETTINGS[name]()
@@ -128,7 +161,7 @@ def probes():
 def test_a_change_in_one_vm_is_not_seen_in_another_nor_in_the_host(pair, probes, setting):
     first, second = pair
     before, in_host = [task(setting, entry="main:probe") for task in pair], probes(setting)
-    if setting == "a builtin function":         # the last that the first VM can use: its own runtime needs len() too
+    if setting == "a builtin function":  # the last that the first VM can use: its own runtime needs len() too
         first = first._host.load(bundle(TASK, "third"))
         before[0] = first(setting, entry="main:probe")
     first(list(SETTINGS).index(setting), entry="main:act")
@@ -165,14 +198,23 @@ def test_what_the_process_shares_is_refused_and_stays_as_it_was(host, what):
     before = look()
     with pytest.raises((vmhost.PermissionDenied, vmhost.TaskError)) as caught:
         task()
-    assert caught.type is vmhost.PermissionDenied or caught.value.type_name in ("PermissionError", "OSError"), caught.value
+    assert caught.type is vmhost.PermissionDenied or caught.value.type_name in (
+        "PermissionError",
+        "OSError",
+    ), caught.value
     assert look() == before
 
 
 def test_memory_of_each_vm_is_its_own(host):
-    """Arenas of the hook belong to the VM that asked for them: what one takes is not on the other's account, nor its ids shared."""
-    source = "kept = []\ndef run(value):\n    kept.append([object() for _ in range(value)])\n    return id(kept[-1][0])\n"
-    tasks = [host.load(bundle(source, name, limits={"concurrency": 1, "memory_bytes": 256 << 20})) for name in ("taker", "idler")]
+    """Arenas of the hook belong to the VM that asked for them: what one takes is not on the other's account, nor its
+    ids shared."""
+    source = (
+        "kept = []\ndef run(value):\n    kept.append([object() for _ in range(value)])\n    return id(kept[-1][0])\n"
+    )
+    tasks = [
+        host.load(bundle(source, name, limits={"concurrency": 1, "memory_bytes": 256 << 20}))
+        for name in ("taker", "idler")
+    ]
 
     def counters():
         return {vm.task: vm for vm in host.statistics().vms if vm.task in ("taker", "idler")}
@@ -189,14 +231,20 @@ def test_memory_of_each_vm_is_its_own(host):
 
 
 def test_objects_of_a_vm_are_not_in_the_allocator_of_the_host(host, capfd):
-    """What CPython itself says of the main interpreter's allocator: objects of a VM leave its arenas alone, as many of the host's own
-    do not."""
+    """What CPython itself says of the main interpreter's allocator: objects of a VM leave its arenas alone, as many of
+    the host's own do not."""
+
     def arenas_ever_made():
         sys._debugmallocstats()
         return int(re.search(r"# arenas allocated total += +([\d,]+)", capfd.readouterr().err)[1].replace(",", ""))
 
-    task = host.load(bundle("kept = []\ndef run(value):\n    kept.extend(object() for _ in range(value))\n", "elsewhere",
-                            limits={"memory_bytes": 256 << 20}))
+    task = host.load(
+        bundle(
+            "kept = []\ndef run(value):\n    kept.extend(object() for _ in range(value))\n",
+            "elsewhere",
+            limits={"memory_bytes": 256 << 20},
+        )
+    )
     task(1)
     before = arenas_ever_made()
     task(4_000_000)
@@ -208,20 +256,26 @@ def test_objects_of_a_vm_are_not_in_the_allocator_of_the_host(host, capfd):
 
 
 def test_a_vm_reads_its_codecs_from_the_bundle(host):
-    task = host.load(bundle("""
+    task = host.load(
+        bundle(
+            """
         import encodings, encodings.aliases, encodings.utf_8
 
         def run(value):
             return [encodings.search_function.__code__.co_filename, encodings.utf_8.decode.__code__.co_filename,
                     encodings.aliases.aliases["latin"], value.encode("cp1252")]
-    """, "codecs"))
+    """,
+            "codecs",
+        )
+    )
     *places, alias, encoded = task("é")
     assert [place.partition("@")[0] for place in places] == ["stdlib", "stdlib"]
     assert alias == "latin_1" and encoded == b"\xe9"
 
 
 def test_interpreters_that_others_make_during_boots_are_as_ever(host):
-    """VMs do without `site`, the path-based importers and the early codecs; what the process makes beside them has them all."""
+    """VMs do without `site`, the path-based importers and the early codecs; what the process makes beside them has them
+    all."""
     checks = f"""if True:
         import sys, encodings, zipimport, importlib.machinery as machinery
         assert "site" in sys.modules
@@ -265,7 +319,9 @@ def test_a_host_whose_file_names_are_not_utf8_boots_vms_too():
 
 def test_what_a_boot_leaves_out_comes_when_it_is_asked_for(host):
     """The path-based importers, `zipimport` and the codecs, each the same as if it had been there from the start."""
-    task = host.load(bundle("""
+    task = host.load(
+        bundle(
+            """
         import sys
 
         def run(value):
@@ -281,9 +337,21 @@ def test_what_a_boot_leaves_out_comes_when_it_is_asked_for(host):
             return [before, encoded, codecs.lookup("UTF8").name, unknown, spec.cached, type(spec.loader).__name__,
                     external is sys.modules["_frozen_importlib_external"], external is importlib._bootstrap._bootstrap_external,
                     issubclass(zipimport.zipimporter, external._LoaderBasics)]
-    """, "later"))
-    assert task("é") == [[], b"\xe9", "utf-8", "unknown encoding: no such codec", f"/some/__pycache__/there.{sys.implementation.cache_tag}.pyc",
-                         "SourceFileLoader", True, True, True]
+    """,
+            "later",
+        )
+    )
+    assert task("é") == [
+        [],
+        b"\xe9",
+        "utf-8",
+        "unknown encoding: no such codec",
+        f"/some/__pycache__/there.{sys.implementation.cache_tag}.pyc",
+        "SourceFileLoader",
+        True,
+        True,
+        True,
+    ]
 
 
 def test_the_host_keeps_its_own_settings(host):

@@ -1,6 +1,6 @@
-"""A crash of the process is laid at the right door: whatever phase the VM was in, whichever of its threads, and at no task's when the
-host itself crashed. Tasks have no way to crash by design, so a signal is sent to the thread that the guest names.
-"""
+"""A crash of the process is laid at the right door: whatever phase the VM was in, whichever of its threads, and at no
+task's when the host itself crashed. Tasks have no way to crash by design, so a signal is sent to the thread that the
+guest names."""
 
 import signal
 
@@ -70,13 +70,16 @@ NEXT = """
 """
 
 
-@pytest.mark.parametrize(("phase", "number", "told"), [
-    ("call", signal.SIGABRT, [("bad", "2.0.0", "call", "SIGABRT")]),
-    ("load", signal.SIGSEGV, [("bad", "2.0.0", "load", "SIGSEGV")]),
-    ("end", signal.SIGBUS, [("bad", "2.0.0", "end", "SIGBUS")]),
-    ("thread", signal.SIGFPE, [("bad", "2.0.0", "call", "SIGFPE")]),
-    ("host", signal.SIGSEGV, []),
-])
+@pytest.mark.parametrize(
+    ("phase", "number", "told"),
+    [
+        ("call", signal.SIGABRT, [("bad", "2.0.0", "call", "SIGABRT")]),
+        ("load", signal.SIGSEGV, [("bad", "2.0.0", "load", "SIGSEGV")]),
+        ("end", signal.SIGBUS, [("bad", "2.0.0", "end", "SIGBUS")]),
+        ("thread", signal.SIGFPE, [("bad", "2.0.0", "call", "SIGFPE")]),
+        ("host", signal.SIGSEGV, []),
+    ],
+)
 def test_the_next_host_is_told_and_that_tasks_breaker_is_open(tmp_path, phase, number, told):
     crashed = in_a_process(CRASH, phase, int(number), tmp_path)
     assert crashed.returncode == -number, crashed.stderr

@@ -1,5 +1,6 @@
-"""A guest reaches its own descriptors and no others: not with a number that it has closed and the host got, not by naming two at once, not
-while its threads close what they use. The cases are in taken_numbers.py, which runs in a process of its own."""
+"""A guest reaches its own descriptors and no others: not with a number that it has closed and the host got, not by
+naming two at once, not while its threads close what they use. The cases are in taken_numbers.py, which runs in a
+process of its own."""
 
 import json
 import re
@@ -22,7 +23,14 @@ tls, closed_while_it_is_named, made_in_the_midst False, made_in_the_midst True
 
 @pytest.fixture(scope="module")
 def cases():
-    done = subprocess.run([sys.executable, PROGRAM], cwd=PROGRAM.parent.parent.parent, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        [sys.executable, PROGRAM],
+        cwd=PROGRAM.parent.parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found = {case.pop("case"): case for case in map(json.loads, done.stdout.splitlines())}
     assert len(found) > 250
@@ -30,11 +38,17 @@ def cases():
 
 
 def test_every_method_of_a_file_a_socket_and_an_epoll_object_is_tried(cases):
-    assert cases["unfiled"]["changed"] == [], "methods that this Python has, and that the tables of taken_numbers.py do not call"
+    assert cases["unfiled"]["changed"] == [], (
+        "methods that this Python has, and that the tables of taken_numbers.py do not call"
+    )
 
 
 def test_nothing_of_the_hosts_is_read_changed_or_closed(cases):
-    reached = {name: case for name, case in cases.items() if name != "unfiled" and (case["changed"] or "SECRET" in str(case["got"]))}
+    reached = {
+        name: case
+        for name, case in cases.items()
+        if name != "unfiled" and (case["changed"] or "SECRET" in str(case["got"]))
+    }
     assert reached == {}
 
 
@@ -58,7 +72,13 @@ def test_who_waits_for_a_descriptor_that_is_closed_gets_nothing_of_the_next_ones
 
 
 def test_threads_that_close_what_others_use(cases):
-    assert set(cases["race"]["got"].strip("[]").split(", ")) <= {"\"b'own fi'\"", "\"b''\"", "\"b'le'\"", "'EBADF'", "'ValueError'"}
+    assert set(cases["race"]["got"].strip("[]").split(", ")) <= {
+        "\"b'own fi'\"",
+        "\"b''\"",
+        "\"b'le'\"",
+        "'EBADF'",
+        "'ValueError'",
+    }
 
 
 def test_threads_that_make_a_socket_again_and_close_it(cases):

@@ -1,4 +1,5 @@
-"""Large bytes and str change hands with their memory, and nobody who still has them may notice: not the task, not another caller."""
+"""Large bytes and str change hands with their memory, and nobody who still has them may notice: not the task, not
+another caller."""
 
 import tracemalloc
 
@@ -7,7 +8,7 @@ import pytest
 import vmhost
 from tests.hosts import bundle, in_a_process
 
-LARGE = 300_032     # more than the 64 KiB from which memory is handed over (handover.h)
+LARGE = 300_032  # more than the 64 KiB from which memory is handed over (handover.h)
 
 TASK = f"""
 import sys
@@ -32,12 +33,33 @@ def twice(value):
 
 # what a task may return; the same expressions make the expected value here
 RESULTS = [
-    "data()", "text()", "[bytes(65536), 'x' * 65536]", "[bytes(65535), 'x' * 65535]", "bytes(1_000_003)",
-    "{'image': data(), 'text': text(), 'n': 1}", "[1, data(), [text()], 2]", "(data(), (text(), {'deep': [data()]}))",
-    "twice(data())", "[twice(text()), twice(data())]", "keep(data())", "[keep(text())]", "keep([data(), 1])", "[keep({1: data()})]",
-    "keep((text(), data()))", "[CONSTANT, CONSTANT]", "'\u00e9' * LARGE", "['\U0001f600' * LARGE, data()]",
-    "{data(): data(), text(): text()}", "{(data(), 1): data(), (text(),): 2}", "{data(), text()}", "{(data(), text())}",
-    "data(4 * LARGE)[:LARGE]", "bytes(bytearray(data()))", "''.join([text(), text()])", "sys.intern(text())", "keep(sys.intern(text(70_000)))",
+    "data()",
+    "text()",
+    "[bytes(65536), 'x' * 65536]",
+    "[bytes(65535), 'x' * 65535]",
+    "bytes(1_000_003)",
+    "{'image': data(), 'text': text(), 'n': 1}",
+    "[1, data(), [text()], 2]",
+    "(data(), (text(), {'deep': [data()]}))",
+    "twice(data())",
+    "[twice(text()), twice(data())]",
+    "keep(data())",
+    "[keep(text())]",
+    "keep([data(), 1])",
+    "[keep({1: data()})]",
+    "keep((text(), data()))",
+    "[CONSTANT, CONSTANT]",
+    "'\u00e9' * LARGE",
+    "['\U0001f600' * LARGE, data()]",
+    "{data(): data(), text(): text()}",
+    "{(data(), 1): data(), (text(),): 2}",
+    "{data(), text()}",
+    "{(data(), text())}",
+    "data(4 * LARGE)[:LARGE]",
+    "bytes(bytearray(data()))",
+    "''.join([text(), text()])",
+    "sys.intern(text())",
+    "keep(sys.intern(text(70_000)))",
 ]
 TASK += "".join(f"\ndef make_{number}(value):\n    return {text}\n" for number, text in enumerate(RESULTS))
 TASK += "\ndef what_was_kept(value):\n    return kept[-1]\n\ndef run(value):\n    return value\n"
@@ -64,7 +86,9 @@ def test_a_large_result_is_what_the_task_made_and_the_task_keeps_its_own(task, n
             assert task(None, entry="main:what_was_kept") == names["kept"][-1]
 
 
-@pytest.mark.parametrize("value", [bytes(LARGE), "a" * LARGE, ["a" * 65535, "a" * 65536], {"a" * LARGE: "b" * LARGE}, "\u00e9" * LARGE])
+@pytest.mark.parametrize(
+    "value", [bytes(LARGE), "a" * LARGE, ["a" * 65535, "a" * 65536], {"a" * LARGE: "b" * LARGE}, "\u00e9" * LARGE]
+)
 def test_a_large_argument_comes_back(task, value):
     assert task(value) == value
 
@@ -73,7 +97,7 @@ def test_memory_that_is_given_away_is_paid_for_no_longer():
     source = "def run(size):\n    return [bytes(size), {'text': 'x' * size}]\n"
     with vmhost.Host(allow_unsigned=True) as host:
         task = host.load(bundle(source, "giver", limits={"memory_bytes": 64 << 20, "concurrency": 1}))
-        results = [task(10_000_000) for _ in range(10)]     # in all three times what the VM may have
+        results = [task(10_000_000) for _ in range(10)]  # in all three times what the VM may have
         assert all(len(data) == len(rest["text"]) == 10_000_000 for data, rest in results)
         [vm] = [vm for vm in host.statistics().vms if vm.task == "giver"]
         assert 0 < vm.live_bytes < 10_000_000
@@ -98,8 +122,10 @@ def test_results_that_nobody_asks_for_are_let_go_of():
 
 
 def test_the_memory_itself_changes_hands():
-    """The host's value lies where the task made it. In a process with CPython's default allocators, whatever this one has."""
-    ended = in_a_process("""
+    """The host's value lies where the task made it. In a process with CPython's default allocators, whatever this one
+    has."""
+    ended = in_a_process(
+        """
         with vmhost.Host(allow_unsigned=True) as host:
             task = host.load(bundle('''
                 def run(size):
@@ -108,17 +134,23 @@ def test_the_memory_itself_changes_hands():
             '''))
             value = task(1_000_000)
             assert value["at"] == [id(value["data"]), id(value["text"])], "copied"
-    """, PYTHONMALLOC="default", PYTHONDEVMODE="")
+    """,
+        PYTHONMALLOC="default",
+        PYTHONDEVMODE="",
+    )
     assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize("allocator", ["malloc", "debug", "pymalloc_debug"])
 def test_other_allocators_get_copies(allocator):
-    ended = in_a_process("""
+    ended = in_a_process(
+        """
         with vmhost.Host(allow_unsigned=True) as host:
             task = host.load(bundle("def run(size): return [bytes(range(256)) * size, 'x' * size * 256]"))
             assert task(1000) == [bytes(range(256)) * 1000, "x" * 256_000]
-    """, PYTHONMALLOC=allocator)
+    """,
+        PYTHONMALLOC=allocator,
+    )
     assert ended.returncode == 0, ended.stderr
 
 

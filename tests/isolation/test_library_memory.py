@@ -1,4 +1,5 @@
-"""What OpenSSL and libzstd ask of the C library counts against the limit of the VM that asks for it, and is given back."""
+"""What OpenSSL and libzstd ask of the C library counts against the limit of the VM that asks for it, and is given
+back."""
 
 import subprocess
 import sys
@@ -104,7 +105,9 @@ def task(host, request):
     loaded(None, entry="main:warm")
     yield loaded
     host.unload("libraries")
-    until(lambda: not any(vm.task == "libraries" for vm in host.statistics().vms))     # a VM that still ends would be read for the next
+    until(
+        lambda: not any(vm.task == "libraries" for vm in host.statistics().vms)
+    )  # a VM that still ends would be read for the next
 
 
 def live(host, name="libraries"):
@@ -166,7 +169,7 @@ def test_one_request_beyond_the_limit_may_be_caught_and_ends_the_call_if_it_is_n
     host.unload("greedy")
 
 
-PROGRAM = '''
+PROGRAM = """
 import vmhost
 from tests.hosts import bundle, until
 from vmhost.host import system_image
@@ -190,14 +193,22 @@ from compression import zstd
 ssl.create_default_context()
 assert zstd.decompress(zstd.compress(b"x" * 10_000_000)) == b"x" * 10_000_000
 print(hashlib.new("sha256", b"").hexdigest()[:8])
-'''
+"""
 
 
-@pytest.mark.parametrize("before", ["", "import ssl, hashlib, compression.zstd; mine = hashlib.new('sha256', b'x'); ssl.create_default_context()"])
+@pytest.mark.parametrize(
+    "before",
+    ["", "import ssl, hashlib, compression.zstd; mine = hashlib.new('sha256', b'x'); ssl.create_default_context()"],
+)
 def test_a_vm_that_ends_leaves_nothing_and_the_host_goes_on(before):
-    """In a process of its own: the first use of OpenSSL, which leaves what it keeps for the whole process, is the VM's or the host's."""
-    done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", PROGRAM.replace("BEFORE", before)], capture_output=True, text=True,
-                          timeout=300)
+    """In a process of its own: the first use of OpenSSL, which leaves what it keeps for the whole process, is the VM's
+    or the host's."""
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", PROGRAM.replace("BEFORE", before)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "e3b0c442\n"
 

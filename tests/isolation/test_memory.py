@@ -1,4 +1,5 @@
-"""Memory: what a limit stops, what a single request gets, that nobody else notices, and that an ended VM has given all of it back."""
+"""Memory: what a limit stops, what a single request gets, that nobody else notices, and that an ended VM has given all
+of it back."""
 
 import pytest
 
@@ -165,8 +166,27 @@ def text_product(value):
     return len("x" * value)
 """
 
-GREEDY = ["many_small", "numbers", "strings", "one_string", "growing_bytearray", "doubling_list", "dictionary", "deque", "nested", "cycles", "integers",
-          "text_stream", "byte_stream", "database", "inflate", "compressors", "anonymous_maps", "frames", "catches"]
+GREEDY = [
+    "many_small",
+    "numbers",
+    "strings",
+    "one_string",
+    "growing_bytearray",
+    "doubling_list",
+    "dictionary",
+    "deque",
+    "nested",
+    "cycles",
+    "integers",
+    "text_stream",
+    "byte_stream",
+    "database",
+    "inflate",
+    "compressors",
+    "anonymous_maps",
+    "frames",
+    "catches",
+]
 
 
 @pytest.fixture(scope="module")
@@ -210,8 +230,8 @@ def test_a_request_beyond_the_hard_limit_fails_at_once_and_may_be_caught(host, g
 
 
 def test_scrypt_pays_for_the_memory_that_openssl_takes(greedy):
-    assert greedy([2**14, 8], entry="main:scrypt")[:2] == [64, 64]                          # 16 MiB
-    said = greedy([2**15, 8], entry="main:scrypt")                                          # 32 MiB: the hard limit is 30
+    assert greedy([2**14, 8], entry="main:scrypt")[:2] == [64, 64]  # 16 MiB
+    said = greedy([2**15, 8], entry="main:scrypt")  # 32 MiB: the hard limit is 30
     assert said[:2] == ["refused"] * 2 and said[2] in ("refused", "TypeError")
     assert greedy([2**62, 2**40], entry="main:scrypt")[0] == "ValueError"
     assert greedy([-1, 8], entry="main:scrypt")[0] == "ValueError"
@@ -233,12 +253,18 @@ GROUPS = [
     "asyncio selectors socket ssl select",
     "sqlite3 csv configparser tomllib plistlib",
     "logging logging.handlers warnings traceback inspect ast tokenize dis",
-    "urllib.parse urllib.request http.client http.cookies email email.mime.text html html.parser mimetypes ipaddress uuid",
+    (
+        "urllib.parse urllib.request http.client http.cookies email email.mime.text html html.parser mimetypes"
+        " ipaddress uuid"
+    ),
     "zlib gzip bz2 lzma zipfile tarfile hashlib hmac secrets base64 binascii struct array compression.zstd",
     "threading queue concurrent.futures contextvars weakref sched",
     "xml.etree.ElementTree xml.dom.minidom xml.sax pyexpat",
     "pathlib os shutil tempfile glob fnmatch io mmap pickle copyreg",
-    "string textwrap difflib pprint reprlib unicodedata codecs encodings.idna stringprep locale gettext shlex argparse optparse getopt",
+    (
+        "string textwrap difflib pprint reprlib unicodedata codecs encodings.idna stringprep locale gettext shlex"
+        " argparse optparse getopt"
+    ),
     "heapq bisect graphlib types importlib importlib.resources importlib.metadata pkgutil unittest unittest.mock",
 ]
 
@@ -327,8 +353,13 @@ def test_a_task_that_needs_more_to_be_loaded_than_its_limit_is_answered_at_once(
 
 
 def test_counters_return_to_what_they_were_when_a_call_lets_go(host):
-    task = host.load(bundle("def run(value):\n    return len([bytes(100_000) for _ in range(value)])\n", "breather",
-                            limits={"memory_bytes": 128 * MIB, "concurrency": 1}))
+    task = host.load(
+        bundle(
+            "def run(value):\n    return len([bytes(100_000) for _ in range(value)])\n",
+            "breather",
+            limits={"memory_bytes": 128 * MIB, "concurrency": 1},
+        )
+    )
 
     def live():
         return next(vm.live_bytes for vm in host.statistics().vms if vm.task == "breather")

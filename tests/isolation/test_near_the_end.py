@@ -1,4 +1,5 @@
-"""What libraries call of ours, wherever the end of a VM's stack lies in it: they may hold locks of the whole process then, so no thread is parked there."""
+"""What libraries call of ours, wherever the end of a VM's stack lies in it: they may hold locks of the whole process
+then, so no thread is parked there."""
 
 import os
 import shutil
@@ -44,7 +45,24 @@ OPENSSL = """openssl = ctypes.CDLL(_hashlib.__file__)
 def test_no_thread_is_parked_in_what_a_library_calls(tmp_path, use):
     library = tmp_path / "near_the_end.so"
     compiler = os.environ.get("CC") or shutil.which("gcc") or "cc"
-    subprocess.run([compiler, "-std=c11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-o", library, Path(__file__).with_name("near_the_end.c")], check=True)
-    done = subprocess.run([sys.executable, "-c", PROGRAM.replace("USE", use), library], capture_output=True, text=True, timeout=120)
+    subprocess.run(
+        [
+            compiler,
+            "-std=c11",
+            "-O1",
+            "-fPIC",
+            "-shared",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-o",
+            library,
+            Path(__file__).with_name("near_the_end.c"),
+        ],
+        check=True,
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.replace("USE", use), library], capture_output=True, text=True, timeout=120
+    )
     told = [0] * (4 if use == SQLITE else 1)
     assert (done.stdout, done.stderr) == (f"[{told}, [7], 1]\n", "")

@@ -45,8 +45,13 @@ UNUSED = {
 
 
 def run(before, after=""):
-    done = subprocess.run([sys.executable, "-c", PROGRAM.replace("BEFORE", before).replace("AFTER", after)],
-                          capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.replace("BEFORE", before).replace("AFTER", after)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     return *json.loads(done.stdout.splitlines()[0]), done.stdout.splitlines()[1:], done.stderr
 
 

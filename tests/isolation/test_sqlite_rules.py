@@ -1,5 +1,5 @@
-"""A task's SQLite connections: what is refused, by whichever way the rules get there; that their queries can be stopped; that threads share
-one; that the host's stay free."""
+"""A task's SQLite connections: what is refused, by whichever way the rules get there; that their queries can be
+stopped; that threads share one; that the host's stay free."""
 
 import json
 
@@ -196,11 +196,15 @@ SCRIPT = '''
 '''
 WAYS = {
     "native": "",
-    "after the host emptied SQLite's list": "import ctypes, _sqlite3; vmhost.Host(allow_unsigned=True).close()\n"
-        "    ctypes.CDLL(_sqlite3.__file__).sqlite3_reset_auto_extension()",
-    "where SQLite hides its functions": "import importlib.util\n    of, importlib.util.find_spec = importlib.util.find_spec, "
+    "after the host emptied SQLite's list": (
+        "import ctypes, _sqlite3; vmhost.Host(allow_unsigned=True).close()\n"
+        "    ctypes.CDLL(_sqlite3.__file__).sqlite3_reset_auto_extension()"
+    ),
+    "where SQLite hides its functions": (
+        "import importlib.util\n    of, importlib.util.find_spec = importlib.util.find_spec, "
         "lambda name: type('Spec', (), {'origin': '/none'}) if name == '_sqlite3' else of(name)\n"
-        "    import vmhost.isolation._core; importlib.util.find_spec = of",
+        "    import vmhost.isolation._core; importlib.util.find_spec = of"
+    ),
 }
 
 
@@ -212,18 +216,40 @@ def answers(before, after):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_rules_are_the_same_by_every_way(way):
-    rules, handler, authorizer = answers(WAYS[way], "print(json.dumps(ask('rules') + ask('own_handler') + ask('own_authorizer')))")
+    rules, handler, authorizer = answers(
+        WAYS[way], "print(json.dumps(ask('rules') + ask('own_handler') + ask('own_authorizer')))"
+    )
     opened, settings = rules
     assert opened == {"plain": [], "autocommit": [], "subclass": [], "again": [], "asked": [], "cleared": []}
     assert settings == [[0, True, False]] * 6
     assert handler == [1, 1, 1, "interrupted", 100_000, 0]
     assert authorizer == [
-        [[1]], "access to t.b is prohibited", [20, "t", "a", "main", None], "not authorized",
-        [[1]], ["[[1]]", "the connection asks its authorizer", "the connection is in use"], [[2]]]
+        [[1]],
+        "access to t.b is prohibited",
+        [20, "t", "a", "main", None],
+        "not authorized",
+        [[1]],
+        ["[[1]]", "the connection asks its authorizer", "the connection is in use"],
+        [[2]],
+    ]
 
 
-RUNAWAYS = ["usual", "none", "off", "rare", "native", "trace", "opened again", "collations", "many", "cursor", "closed",
-            "backup", "backup asleep", "backup with a function"]
+RUNAWAYS = [
+    "usual",
+    "none",
+    "off",
+    "rare",
+    "native",
+    "trace",
+    "opened again",
+    "collations",
+    "many",
+    "cursor",
+    "closed",
+    "backup",
+    "backup asleep",
+    "backup with a function",
+]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -234,7 +260,10 @@ def test_a_query_that_never_ends_is_stopped_whatever_the_task_did_with_its_progr
 
 
 def test_a_backup_tells_and_refuses_what_it_does_elsewhere():
-    after = "plain = {}; exec(__import__('textwrap').dedent(GUEST), plain); print(json.dumps([ask('backups')[0], plain['backups']('')]))"
+    after = (
+        "plain = {}; exec(__import__('textwrap').dedent(GUEST), plain); print(json.dumps([ask('backups')[0],"
+        " plain['backups']('')]))"
+    )
     here, elsewhere = answers("", after)
     assert here == elsewhere
     told, wrong = here
@@ -247,6 +276,8 @@ def test_threads_that_share_a_connection_get_through():
 
 
 def test_the_hosts_own_connections_stay_free():
-    after = ("import sqlite3; ask('rules'); mine = sqlite3.connect(':memory:'); mine.execute(\"attach ':memory:' as other\"); "
-             "print(mine.execute('pragma database_list').fetchall()[1][1] == 'other' and 1)")
+    after = (
+        "import sqlite3; ask('rules'); mine = sqlite3.connect(':memory:'); mine.execute(\"attach ':memory:' as"
+        " other\"); print(mine.execute('pragma database_list').fetchall()[1][1] == 'other' and 1)"
+    )
     assert answers("", after) == 1

@@ -1,7 +1,7 @@
 """Stops on a machine without a core to spare: a VM that has no turn cannot unwind, and is not quarantined for that.
 
-The program and six busy loops share one core: each thread has a turn every twenty milliseconds or so, which is many times the grace.
-"""
+The program and six busy loops share one core: each thread has a turn every twenty milliseconds or so, which is many
+times the grace."""
 
 import os
 from textwrap import dedent
@@ -27,7 +27,8 @@ STARVED = """
 """
 
 CASES = {
-    "stop()": """
+    "stop()": (
+        """
         task = spinning("task")
         compete()
         for _ in range(3):
@@ -38,17 +39,22 @@ CASES = {
                 future.result()
             except BaseException as error:
                 print(type(error).__name__)
-    """,
-    "closing": """
+    """
+    ),
+    "closing": (
+        """
         futures = [task.submit(None) for task in [spinning("one"), spinning("two"), spinning("three")]]
         for future in futures:
             until(future.running)
         compete()
-    """,
+    """
+    ),
 }
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel does not tell what threads wait for cores")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/schedstat"), reason="this kernel does not tell what threads wait for cores"
+)
 @pytest.mark.parametrize("case", CASES)
 def test_a_vm_that_has_no_turn_is_not_quarantined(case):
     done = in_a_process(dedent(STARVED) + dedent(CASES[case]) + "print(host.close(drain=False))\n")

@@ -1,8 +1,8 @@
-"""Stops, seen from outside: the caller has the documented answer, other tasks do not notice, the process leaves as it should.
+"""Stops, seen from outside: the caller has the documented answer, other tasks do not notice, the process leaves as it
+should.
 
-Each case is a task that does not want to end. The ways in which a call is stopped: its deadline, its CPU time, `stop()`,
-closing the host, and the end of the process.
-"""
+Each case is a task that does not want to end. The ways in which a call is stopped: its deadline, its CPU time,
+`stop()`, closing the host, and the end of the process."""
 
 import concurrent.futures
 
@@ -13,7 +13,9 @@ from tests.guests import GUESTS
 from tests.hosts import bundle, in_a_process, until
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
-TASK = GUESTS + """
+TASK = (
+    GUESTS
+    + """
 import asyncio
 import queue
 import select
@@ -210,10 +212,38 @@ def group(value):
 
     asyncio.run(main())
 """
+)
 
-SOFT = ["forever", "in_finally", "sleep", "sleeps", "lock", "timed_lock", "own_lock", "get", "simple_get", "put", "event", "condition", "barrier",
-        "join", "selects", "receives", "sends", "sql", "asynchronous", "coroutine", "busy_coroutine", "recursion", "generator",
-        "sort", "executor", "group", "stubborn_once", "finalizer"]
+SOFT = [
+    "forever",
+    "in_finally",
+    "sleep",
+    "sleeps",
+    "lock",
+    "timed_lock",
+    "own_lock",
+    "get",
+    "simple_get",
+    "put",
+    "event",
+    "condition",
+    "barrier",
+    "join",
+    "selects",
+    "receives",
+    "sends",
+    "sql",
+    "asynchronous",
+    "coroutine",
+    "busy_coroutine",
+    "recursion",
+    "generator",
+    "sort",
+    "executor",
+    "group",
+    "stubborn_once",
+    "finalizer",
+]
 
 POLICY = Policy(grace_s=0.5, task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))
 
@@ -267,7 +297,8 @@ def test_closing_ends_it(entry):
 
 @pytest.mark.parametrize("entry", ["stubborn", "regex"])
 def test_what_cannot_be_stopped_is_quarantined_its_breaker_opens_and_the_process_leaves(entry):
-    done = in_a_process("""
+    done = in_a_process(
+        """
         from tests.guests import GUESTS
         host = vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=0.1))
         bad, good = host.load(bundle(GUESTS, "bad")), host.load(bundle(GUESTS, "good"))
@@ -286,12 +317,14 @@ def test_what_cannot_be_stopped_is_quarantined_its_breaker_opens_and_the_process
         print(good(2))
         print([(vm.task, vm.state) for vm in host.close()], flush=True)
         sys.exit(4)
-    """, entry)
+    """,
+        entry,
+    )
     assert done.stdout.splitlines() == ["answered True", "2", "[('bad', 'quarantined')]"], done.stderr
     assert done.returncode == 4
 
 
-STUCK = '''
+STUCK = """
 import json, re
 
 def run(value):
@@ -305,12 +338,12 @@ def search(value):
 
 def parse(value):
     return json.loads("[" + "1," * 20_000_000 + "1]")       # seconds, on a core that eight others want
-'''
+"""
 
 
 def test_a_caller_is_answered_when_grace_is_over_however_long_its_vm_stays_in_c():
-    """All VMs share one core, so each waits for it most of the time. That puts off when a VM is given up, five seconds at most; it once put off
-    the answers, too."""
+    """All VMs share one core, so each waits for it most of the time. That puts off when a VM is given up, five seconds
+    at most; it once put off the answers, too."""
     done = in_a_process("""
         import asyncio, contextlib
         from concurrent.futures import ThreadPoolExecutor
@@ -394,8 +427,10 @@ def match(go):
 
 
 def test_what_a_vm_is_handed_and_cannot_begin_ends_in_time_and_so_does_closing(tmp_path):
-    """A thread that a task left behind keeps the GIL of its idle VM: no phase begins in there, so no deadline of a phase helps."""
-    done = in_a_process("""
+    """A thread that a task left behind keeps the GIL of its idle VM: no phase begins in there, so no deadline of a
+    phase helps."""
+    done = in_a_process(
+        """
         from tests.isolation.test_stops import KEEPS
         host = vmhost.Host(allow_unsigned=True)
         names = "late", "cancelled", "two"
@@ -420,9 +455,17 @@ def test_what_a_vm_is_handed_and_cannot_begin_ends_in_time_and_so_does_closing(t
         print(first.result())       # by another VM, once the one that it was handed to is given up
         print(sorted((vm.task, vm.state) for vm in host.close()), flush=True)
         sys.exit(4)
-    """, tmp_path)
-    assert done.stdout.splitlines() == ["2", "TimeLimitError", "1 0 0", "True True 0", "1", str(
-        [(name, "quarantined") for name in ("cancelled", "late", "two")])], done.stderr
+    """,
+        tmp_path,
+    )
+    assert done.stdout.splitlines() == [
+        "2",
+        "TimeLimitError",
+        "1 0 0",
+        "True True 0",
+        "1",
+        str([(name, "quarantined") for name in ("cancelled", "late", "two")]),
+    ], done.stderr
     assert done.returncode == 4
 
 
@@ -435,7 +478,9 @@ LEFT = {
     "a finaliser that loops": "kept.append(Endless())",
     "a weak reference's callback that loops": "kept.append(held); refs.append(weakref.ref(held, lambda _: spin()))",
     "an event loop with tasks": "loops()",
-    "an exception hook that loops": "sys.excepthook = sys.unraisablehook = threading.excepthook = lambda *a: spin(); kept.append(Bad())",
+    "an exception hook that loops": (
+        "sys.excepthook = sys.unraisablehook = threading.excepthook = lambda *a: spin(); kept.append(Bad())"
+    ),
 }
 
 LEAVES = """
@@ -535,7 +580,9 @@ def test_a_teardown_that_loops_is_ended():
 
 
 def test_cpu_time_counts_every_thread_of_the_call(host):
-    task = host.load(bundle("""
+    task = host.load(
+        bundle(
+            """
         import threading, time
 
         def burn():
@@ -546,7 +593,11 @@ def test_cpu_time_counts_every_thread_of_the_call(host):
             for _ in range(value):
                 threading.Thread(target=burn).start()
             time.sleep(60)
-    """, "burner", limits={"cpu_time_s": 0.3}))
+    """,
+            "burner",
+            limits={"cpu_time_s": 0.3},
+        )
+    )
     with pytest.raises(vmhost.TimeLimitError) as caught:
         task(3)
     assert caught.value.resource == "cpu"
@@ -560,7 +611,7 @@ def stop_calls_at_their_end(task, tries, span_s):
         second = task.submit(number)
         try:
             first.result()
-            timeout_s *= 0.98       # so that it stays about the call's length, however long this machine takes for one
+            timeout_s *= 0.98  # so that it stays about the call's length, however long this machine takes for one
         except vmhost.TimeLimitError:
             stopped += 1
             timeout_s *= 1.02
@@ -601,8 +652,11 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize(("entry", "ending"), [("forever", ending) for ending in ENDINGS] + [
-    ("stubborn", "sys.exit(3)"), ("stubborn", "an exception"), ("sleep", "the end of the script")])
+@pytest.mark.parametrize(
+    ("entry", "ending"),
+    [("forever", ending) for ending in ENDINGS]
+    + [("stubborn", "sys.exit(3)"), ("stubborn", "an exception"), ("sleep", "the end of the script")],
+)
 def test_a_process_ends_as_it_would_without_the_calls_under_way(ending, entry):
     statement, status, said = ENDINGS[ending]
     done = in_a_process(f"""
@@ -643,7 +697,8 @@ def test_a_vm_that_comes_out_of_a_long_c_call_while_the_process_exits_does_not_a
 
 
 def test_a_stop_leaves_no_lock_of_the_import_system_behind():
-    """Threads that wait for such a lock hear no stop, so one that an ended thread kept would hold the others, and the VM, for ever."""
+    """Threads that wait for such a lock hear no stop, so one that an ended thread kept would hold the others, and the
+    VM, for ever."""
     done = in_a_process("""
         source = '''
             import threading

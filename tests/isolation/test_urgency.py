@@ -1,4 +1,5 @@
-"""A VM that boots gives way to others; once it serves calls it must be as urgent as any thread of the host, or callers wait."""
+"""A VM that boots gives way to others; once it serves calls it must be as urgent as any thread of the host, or callers
+wait."""
 
 import ctypes
 import os
@@ -8,7 +9,7 @@ import vmhost
 from tests.hosts import bundle
 from vmhost.limits import Policy
 
-_SCHED_GETATTR = {"x86_64": 315}.get(os.uname().machine, 275)       # 275: the numbers that all newer architectures share
+_SCHED_GETATTR = {"x86_64": 315}.get(os.uname().machine, 275)  # 275: the numbers that all newer architectures share
 
 
 def slice_ns(thread):
@@ -24,6 +25,6 @@ def test_a_vm_that_serves_is_as_urgent_as_any_thread():
         task = host.load(bundle("def run(value): return value"))
         assert task(1) == 1
         threads = set(os.listdir("/proc/self/task")) - before
-        assert len(threads) >= 2        # the VM's, and the host's service
+        assert len(threads) >= 2  # the VM's, and the host's service
         usual = slice_ns(os.getpid())
         assert [slice_ns(int(thread)) for thread in threads if slice_ns(int(thread)) > usual] == []

@@ -11,13 +11,22 @@ from hypothesis import strategies as some
 import vmhost
 from tests.hosts import bundle
 
-PLAIN = some.none() | some.booleans() | some.integers() | some.floats(allow_nan=False) | some.complex_numbers(allow_nan=False) \
-    | some.text(some.characters(codec=None)) | some.binary()
+PLAIN = (
+    some.none()
+    | some.booleans()
+    | some.integers()
+    | some.floats(allow_nan=False)
+    | some.complex_numbers(allow_nan=False)
+    | some.text(some.characters(codec=None))
+    | some.binary()
+)
 KEYS = some.none() | some.booleans() | some.integers() | some.text() | some.binary()
 VALUES = some.recursive(
-    PLAIN, lambda inner: some.lists(inner) | some.lists(inner).map(tuple) | some.dictionaries(KEYS, inner) | some.sets(KEYS),
-    max_leaves=30)
-LENT_FROM = 64 * 1024       # bytes; wire.c
+    PLAIN,
+    lambda inner: some.lists(inner) | some.lists(inner).map(tuple) | some.dictionaries(KEYS, inner) | some.sets(KEYS),
+    max_leaves=30,
+)
+LENT_FROM = 64 * 1024  # bytes; wire.c
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +50,17 @@ def test_values_come_back_as_they_went(echo, value):
     assert back == value and types(back) == types(value)
 
 
-@pytest.mark.parametrize("value", [
-    "\ud800", "a\udcffb", "\udbff\udfffä", {"\udc80": "\ud8ff"}, ["x" * LENT_FROM + "\ud800"], {("\udfff",)},
-])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "\ud800",
+        "a\udcffb",
+        "\udbff\udfffä",
+        {"\udc80": "\ud8ff"},
+        ["x" * LENT_FROM + "\ud800"],
+        {("\udfff",)},
+    ],
+)
 def test_lone_surrogates_come_back_as_they_went(echo, value):
     assert echo(value) == value
 
@@ -54,13 +71,18 @@ def test_bytes_of_any_size_come_back_and_are_let_go_of(echo, size):
     before = sys.getrefcount(data)
     assert echo({"a": [data, data], "b": data}) == {"a": [data, data], "b": data}
     echo(None)
-    echo(None)      # the host's references are given back by one of its next calls
+    echo(None)  # the host's references are given back by one of its next calls
     assert sys.getrefcount(data) == before
 
 
-@pytest.mark.parametrize("value", [
-    numpy.arange(24, dtype=dtype).reshape(2, 3, 4) for dtype in ("int8", "uint16", "int32", "int64", "float32", "float64", "complex128")
-] + [numpy.array(2.5), numpy.zeros((0, 3)), array.array("h", [1, -2]), bytearray(b"abc"), memoryview(b"xyz")])
+@pytest.mark.parametrize(
+    "value",
+    [
+        numpy.arange(24, dtype=dtype).reshape(2, 3, 4)
+        for dtype in ("int8", "uint16", "int32", "int64", "float32", "float64", "complex128")
+    ]
+    + [numpy.array(2.5), numpy.zeros((0, 3)), array.array("h", [1, -2]), bytearray(b"abc"), memoryview(b"xyz")],
+)
 def test_arrays_come_back_read_only_with_shape_and_type(echo, value):
     back = numpy.asarray(echo(value))
     expected = numpy.asarray(value)
@@ -80,20 +102,46 @@ class Sub(int):
 
 
 NOT_NUMBERS = [
-    numpy.datetime64("2026-01-01"), numpy.timedelta64(3, "s"), numpy.array(["2026-01-01"], "M8[D]"), numpy.array([3], "m8[s]"),
-    numpy.zeros(2, [("a", "i4"), ("b", "f8")]), numpy.zeros(1, [("a", "i4")])[0], numpy.rec.array([(1, 2.0)]), numpy.array([1, None]),
-    numpy.array([b"text"]), numpy.array(["text"]), numpy.void(b"text"), numpy.array(["text"], numpy.dtypes.StringDType()),
+    numpy.datetime64("2026-01-01"),
+    numpy.timedelta64(3, "s"),
+    numpy.array(["2026-01-01"], "M8[D]"),
+    numpy.array([3], "m8[s]"),
+    numpy.zeros(2, [("a", "i4"), ("b", "f8")]),
+    numpy.zeros(1, [("a", "i4")])[0],
+    numpy.rec.array([(1, 2.0)]),
+    numpy.array([1, None]),
+    numpy.array([b"text"]),
+    numpy.array(["text"]),
+    numpy.void(b"text"),
+    numpy.array(["text"], numpy.dtypes.StringDType()),
 ]
 
 
-@pytest.mark.parametrize("value", [
-    *NOT_NUMBERS, numpy.str_("text"), numpy.bytes_(b"text"), numpy.longdouble(1), numpy.zeros(2, "g"), numpy.clongdouble(1),
-    numpy.zeros(2, ">f8"), numpy.array(2, ">i4"), numpy.ma.masked_array([1, 2], mask=[0, 1]), numpy.ma.masked, numpy.arange(3)[::-1],
-    numpy.zeros((1,) * 20), numpy.dtype("f8"), array.array("w", "text"),
-])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *NOT_NUMBERS,
+        numpy.str_("text"),
+        numpy.bytes_(b"text"),
+        numpy.longdouble(1),
+        numpy.zeros(2, "g"),
+        numpy.clongdouble(1),
+        numpy.zeros(2, ">f8"),
+        numpy.array(2, ">i4"),
+        numpy.ma.masked_array([1, 2], mask=[0, 1]),
+        numpy.ma.masked,
+        numpy.arange(3)[::-1],
+        numpy.zeros((1,) * 20),
+        numpy.dtype("f8"),
+        array.array("w", "text"),
+    ],
+)
 def test_what_numpy_has_and_a_vm_has_not_is_refused_with_its_place(echo, value):
-    with pytest.raises(vmhost.CrossingError, match=r"argument: \$\.x\[3\]: .*cannot cross|argument: \$\.x\[3\]: .*not contiguous"
-                       r"|argument: \$\.x\[3\]: 20 dimensions"):
+    with pytest.raises(
+        vmhost.CrossingError,
+        match=r"argument: \$\.x\[3\]: .*cannot cross|argument: \$\.x\[3\]: .*not contiguous"
+        r"|argument: \$\.x\[3\]: 20 dimensions",
+    ):
         echo({"x": [1, 2, 3, value]})
 
 
@@ -101,14 +149,26 @@ def test_what_numpy_has_and_a_vm_has_not_is_refused_with_its_place(echo, value):
 def test_what_is_no_number_is_named_by_type_and_dtype(echo, value):
     with pytest.raises(vmhost.CrossingError) as caught:
         echo(value)
-    assert f"a `{type(value).__module__}.{type(value).__name__}`" in str(caught.value) or isinstance(value, numpy.recarray)
+    assert f"a `{type(value).__module__}.{type(value).__name__}`" in str(caught.value) or isinstance(
+        value, numpy.recarray
+    )
     assert f"of dtype '{value.__array_interface__['typestr']}'" in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [
-    numpy.float16(1.5), numpy.bool_(True), numpy.int8(-3), numpy.uint64(2**64 - 1), numpy.float32(0.1), numpy.complex64(1 + 2j),
-    numpy.zeros(3, numpy.float16), numpy.array(True), numpy.zeros((0, 2)),
-])
+@pytest.mark.parametrize(
+    "value",
+    [
+        numpy.float16(1.5),
+        numpy.bool_(True),
+        numpy.int8(-3),
+        numpy.uint64(2**64 - 1),
+        numpy.float32(0.1),
+        numpy.complex64(1 + 2j),
+        numpy.zeros(3, numpy.float16),
+        numpy.array(True),
+        numpy.zeros((0, 2)),
+    ],
+)
 def test_numpy_numbers_arrive_as_they_were(echo, value):
     back = echo(value)
     assert numpy.array_equal(numpy.asarray(back), numpy.asarray(value))
@@ -139,7 +199,7 @@ def test_a_result_that_is_small_in_its_vm_only_is_bounded_by_its_limit():
         task = host.load(bundle(source, limits={"memory_bytes": 16 << 20}))
         assert task(1) == [[0] * 100] * 100
         with pytest.raises(vmhost.MemoryLimitError):
-            task(6)         # nine bytes each: 9 TB
+            task(6)  # nine bytes each: 9 TB
         assert task(0) == [0] * 100
 
 
@@ -166,15 +226,21 @@ def test_what_a_buffer_raises_is_told_and_ctrl_c_goes_on(echo):
     assert echo(1) == 1
 
 
-@pytest.mark.parametrize(("value", "said"), [
-    (object(), "argument: $: a `object` cannot cross"),
-    ({"a": [1, Sub(2)]}, "argument: $.a[1]: a `Sub` cannot cross"),
-    ([numpy.zeros((4, 4))[:, 1]], "argument: $[0]: the memory of this `numpy.ndarray` is not contiguous"),
-    (array.array("w", "text"), "argument: $: items of format"),
-    ({Sub(1): {Sub(2): 3}}, "argument: $[a `Sub`]: a `Sub` cannot cross"),
-    ({"k" * 1000: Sub(1)}, f"argument: $.{'k' * 100}: a `Sub` cannot cross"),
-    ({"deep": __import__("functools").reduce(lambda inner, _: [inner], range(300), None)}, "nested deeper than 200 levels"),
-])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (object(), "argument: $: a `object` cannot cross"),
+        ({"a": [1, Sub(2)]}, "argument: $.a[1]: a `Sub` cannot cross"),
+        ([numpy.zeros((4, 4))[:, 1]], "argument: $[0]: the memory of this `numpy.ndarray` is not contiguous"),
+        (array.array("w", "text"), "argument: $: items of format"),
+        ({Sub(1): {Sub(2): 3}}, "argument: $[a `Sub`]: a `Sub` cannot cross"),
+        ({"k" * 1000: Sub(1)}, f"argument: $.{'k' * 100}: a `Sub` cannot cross"),
+        (
+            {"deep": __import__("functools").reduce(lambda inner, _: [inner], range(300), None)},
+            "nested deeper than 200 levels",
+        ),
+    ],
+)
 def test_what_cannot_cross_is_named_with_its_place(echo, value, said):
     with pytest.raises(vmhost.CrossingError) as caught:
         echo(value)

@@ -1,4 +1,5 @@
-"""Functions of os that take a path or a descriptor, given what is none: a task sees the error that plain CPython raises."""
+"""Functions of os that take a path or a descriptor, given what is none: a task sees the error that plain CPython
+raises."""
 
 import pytest
 
@@ -6,15 +7,41 @@ import vmhost
 from tests.hosts import bundle
 
 CALLS = {
-    "open": "os.open(wrong, 0)", "stat": "os.stat(wrong)", "lstat": "os.lstat(wrong)", "listdir": "os.listdir(wrong)", "access": "os.access(wrong, 0)",
-    "mkdir": "os.mkdir(wrong)", "rmdir": "os.rmdir(wrong)", "remove": "os.remove(wrong)", "unlink": "os.unlink(wrong)", "readlink": "os.readlink(wrong)",
-    "statvfs": "os.statvfs(wrong)", "chmod": "os.chmod(wrong, 0)", "utime": "os.utime(wrong)", "truncate": "os.truncate(wrong, 0)",
-    "rename": "os.rename(wrong, 'x')", "replace": "os.replace('x', wrong)", "io.open": "open(wrong)", "scandir": "os.scandir(wrong)",
-    "read": "os.read(wrong, 1)", "readinto": "os.readinto(wrong, bytearray(1))", "readv": "os.readv(wrong, [bytearray(1)])", "pread": "os.pread(wrong, 1, 0)",
-    "write": "os.write(wrong, b'x')", "close": "os.close(wrong)", "fsync": "os.fsync(wrong)", "fdatasync": "os.fdatasync(wrong)",
-    "fstat": "os.fstat(wrong)", "lseek": "os.lseek(wrong, 0, 0)", "dup": "os.dup(wrong)", "ftruncate": "os.ftruncate(wrong, 0)",
-    "isatty": "os.isatty(wrong)", "get_blocking": "os.get_blocking(wrong)", "sendfile": "os.sendfile(wrong, 0, 0, 1)",
-    "socket.close": "socket.close(wrong)", "epoll.register": "select.epoll().register(wrong)",
+    "open": "os.open(wrong, 0)",
+    "stat": "os.stat(wrong)",
+    "lstat": "os.lstat(wrong)",
+    "listdir": "os.listdir(wrong)",
+    "access": "os.access(wrong, 0)",
+    "mkdir": "os.mkdir(wrong)",
+    "rmdir": "os.rmdir(wrong)",
+    "remove": "os.remove(wrong)",
+    "unlink": "os.unlink(wrong)",
+    "readlink": "os.readlink(wrong)",
+    "statvfs": "os.statvfs(wrong)",
+    "chmod": "os.chmod(wrong, 0)",
+    "utime": "os.utime(wrong)",
+    "truncate": "os.truncate(wrong, 0)",
+    "rename": "os.rename(wrong, 'x')",
+    "replace": "os.replace('x', wrong)",
+    "io.open": "open(wrong)",
+    "scandir": "os.scandir(wrong)",
+    "read": "os.read(wrong, 1)",
+    "readinto": "os.readinto(wrong, bytearray(1))",
+    "readv": "os.readv(wrong, [bytearray(1)])",
+    "pread": "os.pread(wrong, 1, 0)",
+    "write": "os.write(wrong, b'x')",
+    "close": "os.close(wrong)",
+    "fsync": "os.fsync(wrong)",
+    "fdatasync": "os.fdatasync(wrong)",
+    "fstat": "os.fstat(wrong)",
+    "lseek": "os.lseek(wrong, 0, 0)",
+    "dup": "os.dup(wrong)",
+    "ftruncate": "os.ftruncate(wrong, 0)",
+    "isatty": "os.isatty(wrong)",
+    "get_blocking": "os.get_blocking(wrong)",
+    "sendfile": "os.sendfile(wrong, 0, 0, 1)",
+    "socket.close": "socket.close(wrong)",
+    "epoll.register": "select.epoll().register(wrong)",
 }
 SOURCE = f"""
 import os, select, socket

@@ -67,8 +67,8 @@ def main():
         options.folders, options.optimize or [0, 2]
     ).items():
         print(
-            f"optimize {level}: {count} modules, {objects} code objects, {size} bytes of bytecode in {seconds:.1f} s of CPU "
-            f"({size / 1000 / seconds:.0f} kB/s), {len(refusals)} refused"
+            f"optimize {level}: {count} modules, {objects} code objects, {size} bytes of bytecode in {seconds:.1f} s of"
+            f" CPU ({size / 1000 / seconds:.0f} kB/s), {len(refusals)} refused"
         )
         for each in refusals:
             print("   ", each)

@@ -1,8 +1,8 @@
-"""VMs and hosts by the hundred: booted, used and ended from eight threads, dropped, forked, loaded and unloaded while calls run.
+"""VMs and hosts by the hundred: booted, used and ended from eight threads, dropped, forked, loaded and unloaded while
+calls run.
 
-Each has a small version in the normal run and a long one for `make stress`. VMHOST_STRESS_CYCLES sets the length of the latter
-(10,000 cycles as the README tells, 2,000 unless told).
-"""
+Each has a small version in the normal run and a long one for `make stress`. VMHOST_STRESS_CYCLES sets the length of the
+latter (10,000 cycles as the README tells, 2,000 unless told)."""
 
 import gc
 import os
@@ -20,8 +20,15 @@ from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
 CYCLES = int(os.environ.get("VMHOST_STRESS_CYCLES", "2000"))
 
-MIX = ["pass", "import json, re", "import dataclasses, typing, functools", "import datetime, decimal", "import sqlite3", "import asyncio",
-       "import threading; threading.Thread(target=len, args=('',)).start()"]
+MIX = [
+    "pass",
+    "import json, re",
+    "import dataclasses, typing, functools",
+    "import datetime, decimal",
+    "import sqlite3",
+    "import asyncio",
+    "import threading; threading.Thread(target=len, args=('',)).start()",
+]
 
 
 def boot_run_and_end(cycles, threads):
@@ -95,7 +102,9 @@ def test_hosts_that_are_dropped_end_by_themselves():
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("tenth", range(10))        # each with the time of a test: ten hosts take a hundred times as long on a loaded machine
+@pytest.mark.parametrize(
+    "tenth", range(10)
+)  # each with the time of a test: ten hosts take a hundred times as long on a loaded machine
 def test_many_hosts_are_dropped(tenth):
     drop_hosts(10)
 
@@ -133,7 +142,9 @@ def test_a_host_forks_often():
 
 def many_tasks(number):
     with vmhost.Host(allow_unsigned=True, policy=Policy(max_vms=8)) as host:
-        tasks = [host.load(bundle(f"def run(value):\n    return value + {each}\n", f"task{each}")) for each in range(number)]
+        tasks = [
+            host.load(bundle(f"def run(value):\n    return value + {each}\n", f"task{each}")) for each in range(number)
+        ]
         futures = [task.submit(1000) for task in tasks for _ in range(3)]
         assert [future.result() for future in futures] == [1000 + each for each in range(number) for _ in range(3)]
         assert len(host.statistics().tasks) == number
@@ -152,7 +163,8 @@ def test_three_hundred_distinct_tasks_share_few_vms():
 
 
 def load_and_unload(rounds):
-    """One thread loads and unloads a task, others call it: each call gives its result or ClosedError, and nothing else is hurt."""
+    """One thread loads and unloads a task, others call it: each call gives its result or ClosedError, and nothing else
+    is hurt."""
     calm = TaskPolicy(breaker=BreakerPolicy(enabled=False))
     with vmhost.Host(allow_unsigned=True, policy=Policy(task=calm)) as host, vmhost.Host(allow_unsigned=True) as second:
         steady = host.load(bundle("def run(value):\n    return value\n", "steady"))
@@ -165,7 +177,7 @@ def load_and_unload(rounds):
                     try:
                         assert host.task("coming")(3) == 3
                         counts["results"] += 1
-                    except (vmhost.ClosedError, KeyError):
+                    except vmhost.ClosedError, KeyError:
                         counts["closed"] += 1
                     assert steady(4) == 4
                     assert elsewhere(5) == -5

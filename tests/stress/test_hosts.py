@@ -25,8 +25,13 @@ NAMES = ("light", "other", "fresh", "single", "endless", "greedy")
 
 def build(name, version="1"):
     limits = {"memory_bytes": 32 << 20, "concurrency": 1 if name == "single" else 4}
-    return compile_sources({"main": (GUESTS, f"{name}@{version}/main.py", False)}, entry="main:run", name=name,
-                           version=version, limits=limits)
+    return compile_sources(
+        {"main": (GUESTS, f"{name}@{version}/main.py", False)},
+        entry="main:run",
+        name=name,
+        version=version,
+        limits=limits,
+    )
 
 
 class Caller(threading.Thread):
@@ -39,8 +44,19 @@ class Caller(threading.Thread):
         self.submitted, self.ends, self.wrong = 0, collections.Counter(), []
 
     def run(self):
-        ways = (self.good, self.good, self.many, self.mapped, self.failing, self.working, self.sleeping, self.endless,
-                self.greedy, self.cancelled, self.newer)
+        ways = (
+            self.good,
+            self.good,
+            self.many,
+            self.mapped,
+            self.failing,
+            self.working,
+            self.sleeping,
+            self.endless,
+            self.greedy,
+            self.cancelled,
+            self.newer,
+        )
         while time.monotonic() < self.until:
             try:
                 self.random.choice(ways)(self.tasks[self.random.choice(NAMES)])
@@ -83,8 +99,12 @@ class Caller(threading.Thread):
         self.ended(lambda: task(0.01, entry="main:sleep", timeout_s=self.random.random() * 0.02), vmhost.TimeLimitError)
 
     def endless(self, task):
-        assert self.ended(lambda: task(None, entry="main:forever", timeout_s=self.random.random() * 0.05),
-                          vmhost.TimeLimitError) is None
+        assert (
+            self.ended(
+                lambda: task(None, entry="main:forever", timeout_s=self.random.random() * 0.05), vmhost.TimeLimitError
+            )
+            is None
+        )
 
     def greedy(self, task):
         assert self.ended(lambda: task(None, entry="main:hog"), vmhost.MemoryLimitError) is None
@@ -106,8 +126,14 @@ def test_every_call_has_one_end(drain):
     seed = int(os.environ.get("VMHOST_STRESS_SEED", random.SystemRandom().randrange(10**9)))
     print(f"VMHOST_STRESS_SEED={seed}")
     calm = BreakerPolicy(enabled=False)
-    policy = Policy(max_vms=4, warm=2, max_warm=4, quantum_s=0.02, task=TaskPolicy(queue=500, breaker=calm),
-                    tasks={"fresh": TaskPolicy(fresh=True, breaker=calm)})
+    policy = Policy(
+        max_vms=4,
+        warm=2,
+        max_warm=4,
+        quantum_s=0.02,
+        task=TaskPolicy(queue=500, breaker=calm),
+        tasks={"fresh": TaskPolicy(fresh=True, breaker=calm)},
+    )
     host = vmhost.Host(allow_unsigned=True, policy=policy)
     tasks = {name: host.load(build(name)) for name in NAMES}
     callers = [Caller(host, tasks, seed + number, time.monotonic() + SECONDS) for number in range(8)]

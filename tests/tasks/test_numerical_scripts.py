@@ -1,5 +1,5 @@
-"""Numerical scripts in ordinary NumPy: the same results with NumPy, with `vmhost.engine.numpy` in the host, and in a sealed VM, unchanged but
-for the import."""
+"""Numerical scripts in ordinary NumPy: the same results with NumPy, with `vmhost.engine.numpy` in the host, and in a
+sealed VM, unchanged but for the import."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from vmhost.bytecode.compiler import compile_task
 
 TASKS = Path(__file__).resolve().parents[2] / "tasks"
 SCRIPTS = ("clusters", "tracking", "bank", "regression")
-CALLS = (*SCRIPTS, "tumours")       # regression once more, on the other data set
+CALLS = (*SCRIPTS, "tumours")  # regression once more, on the other data set
 
 
 def value(name):
@@ -20,7 +20,13 @@ def value(name):
         rows = read_tumours()
         measured = numpy.array([row for row, _ in rows], dtype=float)
         kinds = numpy.array([kind for _, kind in rows])
-        return {"images": measured[:400], "labels": kinds[:400], "asked": measured[400:], "truth": kinds[400:], "seed": 5}
+        return {
+            "images": measured[:400],
+            "labels": kinds[:400],
+            "asked": measured[400:],
+            "truth": kinds[400:],
+            "seed": 5,
+        }
     if name == "tracking":
         return {"count": 150, "seed": 3}
     if name == "bank":
@@ -39,7 +45,10 @@ def run(call, module):
     source = (TASKS / name / "main.py").read_text()
     assert source.count("import vmhost.engine.numpy as np\n") == 1
     names = {"__name__": name}
-    exec(compile(source.replace("import vmhost.engine.numpy as np\n", f"import {module} as np\n"), f"{name}.py", "exec"), names)
+    exec(
+        compile(source.replace("import vmhost.engine.numpy as np\n", f"import {module} as np\n"), f"{name}.py", "exec"),
+        names,
+    )
     return names["run"](value(call))
 
 
@@ -84,7 +93,7 @@ def test_groups_are_digits(answers):
     assert found["table"].sum() == 500 and (numpy.bincount(found["groups"]) == found["table"].sum(axis=1)).all()
     assert found["silhouettes"].max() == pytest.approx(found["silhouette"].mean())
     nearest = numpy.array(read_digits()[found["exemplars"][0]][0])
-    assert numpy.abs(nearest - found["centres"][0]).mean() < 3        # ink from 0 to 16
+    assert numpy.abs(nearest - found["centres"][0]).mean() < 3  # ink from 0 to 16
 
 
 def test_the_path_is_found_again(answers):
@@ -100,7 +109,7 @@ def test_the_bank_hears_what_was_played(answers):
     assert max(found["rebuilt"], found["by_parts"], found["by_blocks"]) < 1e-13
     assert (numpy.diff(found["loudest"]) <= 0).all() and len(set(found["loudest"])) == 5
     assert found["pitch_error"] < 0.01 and found["stop_band"] < -80
-    assert numpy.allclose(found["delay"], 64)       # of a symmetric filter: half its length
+    assert numpy.allclose(found["delay"], 64)  # of a symmetric filter: half its length
 
 
 def test_classes_are_told_and_chances_mean_what_they_say(answers):

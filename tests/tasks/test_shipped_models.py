@@ -1,4 +1,5 @@
-"""The networks that shipped tasks carry: in a VM they are as good as it says, and give what a plain NumPy forward pass gives."""
+"""The networks that shipped tasks carry: in a VM they are as good as it says, and give what a plain NumPy forward pass
+gives."""
 
 import json
 from pathlib import Path
@@ -31,7 +32,9 @@ def committed(file):
     return Model(file, _array._model_open(compile_model(data, file))), *read_weights(data)
 
 
-@pytest.mark.parametrize("module", [digits_cnn, reranking, vision], ids=lambda module: module.__name__.rpartition(".")[2])
+@pytest.mark.parametrize(
+    "module", [digits_cnn, reranking, vision], ids=lambda module: module.__name__.rpartition(".")[2]
+)
 def test_file_and_page_say_the_same_about_seed_and_quality(module):
     _, _, remark = committed(module.FILE)
     page = (TASKS / module.FILE).with_name("README.md").read_text()
@@ -46,9 +49,9 @@ def test_digits_cnn_reads_held_out_images_in_a_vm(task):
     assert len(answers) == 500
     assert sum(answer == truth for answer, (_, truth) in zip(answers, asked)) / 500 >= 0.99
     _, weights, _ = committed(digits_cnn.FILE)
-    images, _ = digits_cnn.examples(cases.read_digits()[cases.DIGITS_FOR_TRAINING:])
+    images, _ = digits_cnn.examples(cases.read_digits()[cases.DIGITS_FOR_TRAINING :])
     plain = digits_cnn.scores(weights, images)
-    sure = numpy.sort(plain, axis=1)[:, -1] - numpy.sort(plain, axis=1)[:, -2] > 1e-3       # else rounding decides
+    sure = numpy.sort(plain, axis=1)[:, -1] - numpy.sort(plain, axis=1)[:, -2] > 1e-3  # else rounding decides
     assert numpy.asarray(answers)[sure].tolist() == plain.argmax(axis=1)[sure].tolist()
 
 
@@ -63,7 +66,10 @@ def test_digits_cnn_scores_are_those_of_the_plain_forward_pass():
 def test_reranking_puts_what_is_clicked_in_front_in_a_vm(task):
     seen = cases.read_shoppers()
     answers = task("reranking").map([value for value, _ in cases.cases("reranking")])
-    scores = [[dict(zip(answer["items"], answer["scores"]))[item] for item in shown] for answer, (_, shown, _) in zip(answers, seen)]
+    scores = [
+        [dict(zip(answer["items"], answer["scores"]))[item] for item in shown]
+        for answer, (_, shown, _) in zip(answers, seen)
+    ]
     catalogue = json.loads((TASKS / "reranking/catalogue.json").read_text())
     by_sales = reranking.area([[catalogue["sales"][item] for item in shown] for _, shown, _ in seen], seen)
     by_network = reranking.area(scores, seen)
@@ -73,12 +79,12 @@ def test_reranking_puts_what_is_clicked_in_front_in_a_vm(task):
     weights = {name.removesuffix(".table"): values for name, values in weights.items()}
     plain = reranking.scores(weights, (numpy.asarray(catalogue["categories"]),), seen[:50])
     for ours, theirs in zip(scores, plain):
-        assert abs(ours - theirs[:len(ours)]).max() <= 1e-4 * max(1, abs(theirs).max())
+        assert abs(ours - theirs[: len(ours)]).max() <= 1e-4 * max(1, abs(theirs).max())
 
 
 def test_reranking_takes_any_number_of_items(task):
     ask = task("reranking")
-    history, some = [item * 7 % 600 for item in range(45)], list(range(0, 600, 13))       # more than the model's 30 and 20
+    history, some = [item * 7 % 600 for item in range(45)], list(range(0, 600, 13))  # more than the model's 30 and 20
     whole = ask({"history": history, "candidates": some})
     assert sorted(whole["items"]) == some and whole["scores"] == sorted(whole["scores"], reverse=True)
     for item, score in list(zip(whole["items"], whole["scores"]))[::9]:
@@ -88,4 +94,6 @@ def test_reranking_takes_any_number_of_items(task):
 
 def test_reranking_without_a_history_goes_by_sales(task):
     sales = json.loads((TASKS / "reranking/catalogue.json").read_text())["sales"]
-    assert task("reranking")({"history": [], "candidates": [5, 400, 17]})["items"] == sorted([5, 400, 17], key=lambda item: -sales[item])
+    assert task("reranking")({"history": [], "candidates": [5, 400, 17]})["items"] == sorted(
+        [5, 400, 17], key=lambda item: -sales[item]
+    )

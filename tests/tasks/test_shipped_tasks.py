@@ -54,7 +54,8 @@ def entry(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "at_least"), [("digits", 500, 0.91), ("neighbours", 40, 0.95), ("strokes", 5, 0.97), ("forest", 1, 0.95)]
+    ("name", "count", "at_least"),
+    [("digits", 500, 0.91), ("neighbours", 40, 0.95), ("strokes", 5, 0.97), ("forest", 1, 0.95)],
 )
 def test_answers_agree_with_truth_on_held_out_rows(entry, name, count, at_least):
     cases = load_script("cases")
@@ -84,7 +85,11 @@ def test_forest_is_the_same_for_the_same_seed_and_not_for_another(entry):
         ("digits_cnn", {"image": [-1] + [0] * 63}, "got 64 from -1.0 to 0.0"),
         ("neighbours", {"image": []}, "expected 64 numbers"),
         ("neighbours", {"image": [0] * 64, "count": 0}, "at least 1 neighbour"),
-        ("reranking", {"history": [600], "candidates": [1]}, r"history: expected a list of items from 0 to 599, got \[600\]"),
+        (
+            "reranking",
+            {"history": [600], "candidates": [1]},
+            r"history: expected a list of items from 0 to 599, got \[600\]",
+        ),
         ("reranking", {"history": [], "candidates": []}, "candidates: expected at least one item"),
         ("strokes", {"images": [[0] * 63]}, r"expected an array \(n, 8, 8\) or \(n, 64\), n > 0, got shape \(1, 63\)"),
         ("strokes", {"images": [[17] + [0] * 63]}, "ink from 0 to 16, got 0.0 to 17.0"),

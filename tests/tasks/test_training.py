@@ -13,7 +13,12 @@ OPERATORS = {
     "convolution by two": (lambda x, w: gradients.convolution(x, w, 2), (2, 7, 6, 3), (4, 3, 3, 3)),
     "depthwise": (lambda x, w: gradients.depthwise(x, w, 2), (2, 7, 6, 3), (3, 1, 3, 3)),
     "pooled": (gradients.pooled, (2, 4, 6, 3)),
-    "normalized": (lambda x, a, b: gradients.normalized(x, a, b, (numpy.zeros(3), numpy.ones(3)), True), (2, 4, 4, 3), (3,), (3,)),
+    "normalized": (
+        lambda x, a, b: gradients.normalized(x, a, b, (numpy.zeros(3), numpy.ones(3)), True),
+        (2, 4, 4, 3),
+        (3,),
+        (3,),
+    ),
     "softmax": (gradients.softmax, (2, 3, 4)),
     "sigmoid": (gradients.sigmoid, (2, 3, 4)),
     "clipped": (lambda x: gradients.clipped(x, 1.0), (2, 3, 4)),

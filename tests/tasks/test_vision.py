@@ -24,7 +24,8 @@ def ask():
 
 
 def by_loops(image, height, width):
-    """Each new pixel is a mean of old ones, weighed by a triangle over the place where it lies, as wide as a new pixel or an old one."""
+    """Each new pixel is a mean of old ones, weighed by a triangle over the place where it lies, as wide as a new pixel
+    or an old one."""
     made = numpy.zeros((height, width, image.shape[2]))
     for row in range(height):
         for column in range(width):
@@ -60,7 +61,12 @@ def test_what_the_network_takes(shape):
 
 def test_the_middle_is_cut_out():
     image = np.reshape(np.arange(8 * 6 * 1), (8, 6, 1))
-    assert pictures.crop(image, 4)[:, :, 0].tolist() == [[13, 14, 15, 16], [19, 20, 21, 22], [25, 26, 27, 28], [31, 32, 33, 34]]
+    assert pictures.crop(image, 4)[:, :, 0].tolist() == [
+        [13, 14, 15, 16],
+        [19, 20, 21, 22],
+        [25, 26, 27, 28],
+        [31, 32, 33, 34],
+    ]
 
 
 def test_pictures_of_held_out_digits_are_read_in_a_vm(ask):
@@ -68,7 +74,9 @@ def test_pictures_of_held_out_digits_are_read_in_a_vm(ask):
     answers = list(ask.map([{**value, "count": 10} for value, _ in asked]))
     assert sum(answer[0]["label"] == label for answer, (_, label) in zip(answers, asked)) >= 0.9 * len(asked)
     weights, _ = read_weights((TASKS / vision.FILE).read_bytes())
-    images = numpy.concatenate([numpy.asarray(pictures.prepare(value["picture"])) for value, _ in asked[:20]]).transpose(0, 2, 3, 1)
+    images = numpy.concatenate(
+        [numpy.asarray(pictures.prepare(value["picture"])) for value, _ in asked[:20]]
+    ).transpose(0, 2, 3, 1)
     powers = numpy.exp(vision.scores(weights, images).astype("float64"))
     labels = json.loads((TASKS / "vision/labels.json").read_text())
     for answer, shares in zip(answers, powers / powers.sum(axis=1, keepdims=True)):
@@ -83,12 +91,18 @@ def test_as_many_answers_as_asked_for(ask):
     assert len(whole) == 10 and ask(value) == whole[:3] and ask({**value, "count": 1}) == whole[:1]
 
 
-@pytest.mark.parametrize(("value", "says"), [
-    ({"picture": numpy.zeros((40, 40, 3))}, r"expected uint8 of shape \(height, width, 3\), sides from 8 to 4096, got float64"),
-    ({"picture": numpy.zeros((40, 40), "uint8")}, r"got uint8 of \(40, 40\)"),
-    ({"picture": numpy.zeros((40, 7, 3), "uint8")}, r"got uint8 of \(40, 7, 3\)"),
-    ({"picture": numpy.zeros((40, 40, 3), "uint8"), "count": 11}, "count: expected 1 to 10, got 11"),
-])
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (
+            {"picture": numpy.zeros((40, 40, 3))},
+            r"expected uint8 of shape \(height, width, 3\), sides from 8 to 4096, got float64",
+        ),
+        ({"picture": numpy.zeros((40, 40), "uint8")}, r"got uint8 of \(40, 40\)"),
+        ({"picture": numpy.zeros((40, 7, 3), "uint8")}, r"got uint8 of \(40, 7, 3\)"),
+        ({"picture": numpy.zeros((40, 40, 3), "uint8"), "count": 11}, "count: expected 1 to 10, got 11"),
+    ],
+)
 def test_wrong_pictures_are_named(ask, value, says):
     with pytest.raises(vmhost.TaskError, match=says):
         ask(value)

@@ -27,14 +27,14 @@ class FakeCore:
         self.boots = boots
         self.lock = threading.RLock()
         self.factory = None
-        self.made = []              # every VM
+        self.made = []  # every VM
         self.lanes = []
         self.boots_to_fail = 0
-        self.threads_left = 10**9   # below one, a VM cannot even begin to boot
+        self.threads_left = 10**9  # below one, a VM cannot even begin to boot
         self.ids = itertools.count(1)
-        self.lingers = False        # a VM that was stopped says so at once, and ends when the test calls its leave()
-        self.crashes = []           # what crash_open() tells
-        self.now = 0.0              # seconds, for idle times
+        self.lingers = False  # a VM that was stopped says so at once, and ends when the test calls its leave()
+        self.crashes = []  # what crash_open() tells
+        self.now = 0.0  # seconds, for idle times
         bind = lambda cls: lambda *args, **kwargs: cls(self, *args, **kwargs)
         self.Image, self.Events, self.VM, self.Lane = bind(Image), bind(Events), bind(VM), bind(Lane)
 
@@ -74,8 +74,8 @@ class Events:
         self._changed = threading.Condition()
         self._queue = []
         self._woken = False
-        self.waits = 0              # how often someone began to wait
-        self.timeouts = []          # with what timeouts
+        self.waits = 0  # how often someone began to wait
+        self.timeouts = []  # with what timeouts
 
     def wait(self, timeout_s=None):
         with self._changed:
@@ -172,8 +172,17 @@ class VM:
 
     def statistics(self):
         idle_s = self.core.now - self.idle_since if self.idle_since is not None else 0.0
-        return {"live_bytes": self.live_bytes, "peak_bytes": self.live_bytes, "arenas": 1, "cpu_s": 0.0,
-                "calls": self.served, "errors": 0, "stops": 0, "threads": 0, "idle_s": idle_s}
+        return {
+            "live_bytes": self.live_bytes,
+            "peak_bytes": self.live_bytes,
+            "arenas": 1,
+            "cpu_s": 0.0,
+            "calls": self.served,
+            "errors": 0,
+            "stops": 0,
+            "threads": 0,
+            "idle_s": idle_s,
+        }
 
     def quarantine(self, phase):
         """The call in it wedged: its caller gets VM_LOST, the VM is out."""
@@ -194,13 +203,28 @@ class VM:
 
 
 class Lane:
-    def __init__(self, core, name, version, image, entry, events, *, wall_s, cpu_s, capacity, calls_per_vm, slow_s, caller_errors=""):
+    def __init__(
+        self,
+        core,
+        name,
+        version,
+        image,
+        entry,
+        events,
+        *,
+        wall_s,
+        cpu_s,
+        capacity,
+        calls_per_vm,
+        slow_s,
+        caller_errors="",
+    ):
         self.core, self.name, self.version, self.image, self.entry = core, name, version, image, entry
         self.events, self.wall_s, self.cpu_s, self.capacity = events, wall_s, cpu_s, capacity
         self.calls_per_vm = calls_per_vm
         self.attached = []
         self.waiting = collections.deque()
-        self.handed_over = 0        # calls that a VM was given and has not begun; a test sets it
+        self.handed_over = 0  # calls that a VM was given and has not begun; a test sets it
         self.closed = False
         self.muted = False
         self.slow_s = slow_s
@@ -232,8 +256,13 @@ class Lane:
         return bool(self.waiting) and not self.idle
 
     def statistics(self):
-        return {"ends": tuple(self.ends), "excused": tuple(self.excused), "slow": self.slow, "wall_s": self.wall_s_total,
-                "submitted": sum(self.ends) + self.queued + self.running}
+        return {
+            "ends": tuple(self.ends),
+            "excused": tuple(self.excused),
+            "slow": self.slow,
+            "wall_s": self.wall_s_total,
+            "submitted": sum(self.ends) + self.queued + self.running,
+        }
 
     def call(self, value, timeout_s=None, priority=0, entry=None):
         return self.submit(value, timeout_s, priority, entry).result()

@@ -129,6 +129,7 @@ def doubled(function):
     @functools.wraps(function)
     def twice(*args):
         return 2 * function(*args)
+
     return twice
 
 
@@ -146,12 +147,13 @@ async def later(x):
     return x * 5
 
 
-triple = lambda x: x * 3        # noqa: E731  lambdas that have a name travel
+triple = lambda x: x * 3  # noqa: E731  lambdas that have a name travel
 
 
 def make_closure(y):
     def inner(x):
         return x + y
+
     return inner
 
 

@@ -38,7 +38,8 @@ def run(count):
 def twos(size):
     a = np.full((size, size), 2.0)
     return float(np.matmul(a, a)[0, 0])
-""" + "".join(f"""
+""" + "".join(
+    f"""
 def {name}(a):
     return {call}
 
@@ -50,7 +51,9 @@ def {name}_beside(given):
     except MemoryError:
         return "refused"
     return "there was room"
-""" for name, call in OPERATORS.items())
+"""
+    for name, call in OPERATORS.items()
+)
 
 
 def threads():
@@ -70,12 +73,12 @@ def test_arrays_outlive_their_vm_and_their_host():
         assert back[2] == [3, 99_999 * 50_000]
     del back
     gc.collect()
-    given[0] = kept[0] = 42             # nobody else holds them any more
+    given[0] = kept[0] = 42  # nobody else holds them any more
     assert (given[0], kept[0], given.sum()) == (42, 42, kept.sum())
     before = _array._statistics()["live_bytes"]
     del given, kept
     gc.collect()
-    assert _array._statistics()["live_bytes"] == before - 1_600_000      # the host paid for them since
+    assert _array._statistics()["live_bytes"] == before - 1_600_000  # the host paid for them since
 
 
 def test_one_pool_serves_hosts_that_come_and_go():
@@ -87,14 +90,14 @@ def test_one_pool_serves_hosts_that_come_and_go():
             assert [future.result(60) for future in futures] == [2400.0] * 4
         counts.append(threads())
     gc.collect()
-    until(lambda: threads() < counts[0] + 4)        # those of twelve hosts have ended
+    until(lambda: threads() < counts[0] + 4)  # those of twelve hosts have ended
     assert _array._statistics()["live_bytes"] <= live
 
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_memory_that_runs_out_at_any_point_of_an_operator(name):
-    """With more and more of the limit taken, until nothing is left for the operator: each call ends as it should, and the host goes on.
-    The task catches the MemoryError; whether the stop comes before it has returned is a race."""
+    """With more and more of the limit taken, until nothing is left for the operator: each call ends as it should, and
+    the host goes on. The task catches the MemoryError; whether the stop comes before it has returned is a race."""
     a, outcomes = np.array(numpy.random.default_rng(5).random((500, 500))), set()
     policy = Policy(grace_s=10, task=TaskPolicy(breaker=BreakerPolicy(consecutive=100, failure_rate=1)))
     with vmhost.Host(allow_unsigned=True, policy=policy) as host:

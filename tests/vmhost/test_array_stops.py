@@ -1,5 +1,5 @@
-"""A stop in the middle of each class of the engine's operations, on arrays that the VM shares with the host: the call ends, what was
-shared is as it was and the host's again, and nothing stays charged."""
+"""A stop in the middle of each class of the engine's operations, on arrays that the VM shares with the host: the call
+ends, what was shared is as it was and the host's again, and nothing stays charged."""
 
 import gc
 import threading
@@ -66,12 +66,35 @@ LOOPS = {
 }
 # Which of them is in which of the library's operators.
 LOOP_OF = {
-    "raster": "transpose", "copy": "cast", "unary": "elementwise_of_one", "binary": "elementwise", "where": "where", "reduce": "reduction",
-    "matmul": "product", "sort": "sort", "argsort": "argsort", "partition": "partition", "philox": "random",
-    "bits_pack": "bits_packed", "bits_unpack": "bits_unpacked", "split": "floats_taken_apart", "scan": "scan", "gather": "gather",
-    "scatter": "scatter", "nonzero": "nonzero", "searchsorted": "searchsorted", "arange": "arange", "count": "counts",
-    "interpolate": "lines_between_points", "random": "random_normal", "fft": "transform", "linear": "factors_by_lapack",
-    "concatenate": "concatenate", "pad": "pad", "tile": "tile", "roll": "roll",
+    "raster": "transpose",
+    "copy": "cast",
+    "unary": "elementwise_of_one",
+    "binary": "elementwise",
+    "where": "where",
+    "reduce": "reduction",
+    "matmul": "product",
+    "sort": "sort",
+    "argsort": "argsort",
+    "partition": "partition",
+    "philox": "random",
+    "bits_pack": "bits_packed",
+    "bits_unpack": "bits_unpacked",
+    "split": "floats_taken_apart",
+    "scan": "scan",
+    "gather": "gather",
+    "scatter": "scatter",
+    "nonzero": "nonzero",
+    "searchsorted": "searchsorted",
+    "arange": "arange",
+    "count": "counts",
+    "interpolate": "lines_between_points",
+    "random": "random_normal",
+    "fft": "transform",
+    "linear": "factors_by_lapack",
+    "concatenate": "concatenate",
+    "pad": "pad",
+    "tile": "tile",
+    "roll": "roll",
 }
 TASK = """
 import vmhost.engine.numpy as np
@@ -88,16 +111,20 @@ def put(out, places, values):
 def run(value):
     return value
 
-""" + "".join(f"""
+""" + "".join(
+    f"""
 def {name}(named):
     a = Arrays(named)
     out, nothing, numbers = np.zeros_like(a.x), np.zeros((a.x.size, 0), dtype="int8"), [1.5] * a.x.size
     guest.host.begun(None)
     while True:
         {call}
-""" for name, call in LOOPS.items())
+"""
+    for name, call in LOOPS.items()
+)
 
-# A single call each that goes over a thousand million elements: where nothing looks at the stop flag in the middle, the VM is wedged.
+# A single call each that goes over a thousand million elements: where nothing looks at the stop flag in the middle, the
+# VM is wedged.
 LONG = """
 import vmhost.engine.numpy as np
 
@@ -118,8 +145,12 @@ class Running:
     def __init__(self):
         self.begun = threading.Event()
         # the machine may be busy: that a stopped thread gets no CPU for a while is no failure
-        self.host = vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=10), functions={"begun": lambda _: self.begun.set()})
-        self.task = self.host.load(bundle(TASK, limits={"memory": "256 MiB", "wall_time": "300 s"}, permissions={"host": ["begun"]}))
+        self.host = vmhost.Host(
+            allow_unsigned=True, policy=Policy(grace_s=10), functions={"begun": lambda _: self.begun.set()}
+        )
+        self.task = self.host.load(
+            bundle(TASK, limits={"memory": "256 MiB", "wall_time": "300 s"}, permissions={"host": ["begun"]})
+        )
 
     def vms(self):
         return [vm for vm in self.host.statistics().vms if vm.state != "ended"]
@@ -138,8 +169,17 @@ def running():
 @pytest.fixture(scope="module")
 def arrays():
     x = numpy.random.default_rng(7).random(500 * 500)
-    made = {"x": x, "square": x.reshape(500, 500), "narrow": x.astype("float32"), "mask": x > 0.5, "places": numpy.argsort(x),
-            "ordered": numpy.sort(x), "packed": numpy.packbits(x > 0.5), "small": x.reshape(1000, 10, 25)[:, :, :10].copy(), "whole": (x.reshape(500, 500) * 100).astype("int64")}
+    made = {
+        "x": x,
+        "square": x.reshape(500, 500),
+        "narrow": x.astype("float32"),
+        "mask": x > 0.5,
+        "places": numpy.argsort(x),
+        "ordered": numpy.sort(x),
+        "packed": numpy.packbits(x > 0.5),
+        "small": x.reshape(1000, 10, 25)[:, :, :10].copy(),
+        "whole": (x.reshape(500, 500) * 100).astype("int64"),
+    }
     return {name: np.array(value) for name, value in made.items()}
 
 
@@ -166,7 +206,7 @@ def test_a_stop_in_the_middle(running, arrays, name):
     gc.collect()
     for name, value in arrays.items():
         assert numpy.array_equal(numpy.asarray(value), before[name]), name
-        until(lambda value=value: value.flags.writeable)        # the VM has let go of it
+        until(lambda value=value: value.flags.writeable)  # the VM has let go of it
     # no more than before: what a test before this one left to be collected may have gone meanwhile
     until(lambda: _array._statistics()["live_bytes"] <= live)
     assert running.task(3) == 3
@@ -176,7 +216,7 @@ def test_a_stop_in_the_middle(running, arrays, name):
 def test_the_time_limit_in_the_middle_of_one_call(name):
     with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=10)) as host:
         task = host.load(bundle(LONG, limits={"memory": "64 MiB"}))
-        assert task(3) == 3         # a VM that has imported everything: the stop meets the call
+        assert task(3) == 3  # a VM that has imported everything: the stop meets the call
         with pytest.raises(vmhost.TimeLimitError):
             task(None, entry=f"main:{name}", timeout_s=0.2)
         assert not [vm for vm in host.statistics().vms if vm.state == "quarantined"]

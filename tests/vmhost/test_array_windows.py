@@ -1,4 +1,5 @@
-"""What has crossed is not written any more, whoever holds a way to write it: a window (memoryview, DLPack), or an operation under way."""
+"""What has crossed is not written any more, whoever holds a way to write it: a window (memoryview, DLPack), or an
+operation under way."""
 
 import numpy
 import pytest
@@ -281,11 +282,15 @@ taken = Taken()
 @pytest.fixture(scope="module")
 def task():
     with vmhost.Host(allow_unsigned=True, functions={"take": taken}) as host:
-        yield host.load(bundle(TASK, permissions={"host": ["take"]}, limits={"memory_bytes": 64 << 20, "concurrency": 1}))
+        yield host.load(
+            bundle(TASK, permissions={"host": ["take"]}, limits={"memory_bytes": 64 << 20, "concurrency": 1})
+        )
 
 
 def names_in(text, prefix):
-    return [line.partition("(")[0].removeprefix("def ") for line in text.splitlines() if line.startswith(f"def {prefix}")]
+    return [
+        line.partition("(")[0].removeprefix("def ") for line in text.splitlines() if line.startswith(f"def {prefix}")
+    ]
 
 
 WAYS = [name.removeprefix("through_") for name in names_in(TASK, "through_")]
@@ -308,7 +313,9 @@ def test_nor_is_a_view_of_it(task, way):
     assert (view == EXPECTED[:, 1:]).all() and (row == EXPECTED[0]).all()
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way not in ("parts", "itself", "flat", "out", "old_dlpack_capsule")])
+@pytest.mark.parametrize(
+    "way", [way for way in WAYS if way not in ("parts", "itself", "flat", "out", "old_dlpack_capsule")]
+)
 def test_nor_is_what_a_host_function_was_given(task, way):
     task(way, entry="main:to_the_host")
     assert taken.unchanged()
@@ -326,7 +333,9 @@ def test_a_buffer_with_a_window_does_not_cross(task):
         task(None, entry="main:a_buffer")
 
 
-@pytest.mark.parametrize("name", TASK.partition("MIDST = [")[2].partition("]")[0].replace("\n", " ").replace(",", " ").split())
+@pytest.mark.parametrize(
+    "name", TASK.partition("MIDST = [")[2].partition("]")[0].replace("\n", " ").replace(",", " ").split()
+)
 def test_what_crosses_in_the_midst_of_an_operation_is_not_written_by_it(task, name):
     said = task(name, entry="main:in_the_midst")
     assert said == "written" or "Error" in said

@@ -90,7 +90,11 @@ def load(host, request):
     loaded = []
 
     def load(**limits):
-        loaded.append(host.load(bundle(TASK, name=f"arrays{len(loaded)}-{abs(hash(request.node.name)) % 10**8}", limits=limits or None)))
+        loaded.append(
+            host.load(
+                bundle(TASK, name=f"arrays{len(loaded)}-{abs(hash(request.node.name)) % 10**8}", limits=limits or None)
+            )
+        )
         return loaded[-1]
 
     yield load
@@ -124,15 +128,46 @@ def test_views_cross_as_they_are(load):
     assert numpy.array_equal(numpy.asarray(task(None, entry="main:strided")), numpy.arange(6).reshape(2, 3).T[::-1])
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
-                                   "float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    ],
+)
 def test_numpys_arrays_arrive_as_arrays(load, dtype):
     sent = numpy.arange(6).reshape(2, 3).astype(dtype)
     assert load()(sent, entry="main:kind") == ["vmhost.engine.numpy.ndarray", dtype, [2, 3], sent.tobytes().hex()]
 
 
-KINDS = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
-         "complex64", "complex128"]
+KINDS = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,8 +175,8 @@ def test_numbers_of_arrays_cross_as_numbers(load, kind):
     task = load()
     answer = task(kind, entry="main:number")
     a = numpy.arange(6).astype(kind) * numpy.array(1.5).astype(kind)
-    assert answer == {"sum": a.sum(), "of": [a[3], numpy.mean(a)], a[2]: {a[1], a[2]}}      # hashed and compared
-    assert answer[a[2].item()] == {a[1].item(), a[2].item()}        # Python's numbers are the same keys
+    assert answer == {"sum": a.sum(), "of": [a[3], numpy.mean(a)], a[2]: {a[1], a[2]}}  # hashed and compared
+    assert answer[a[2].item()] == {a[1].item(), a[2].item()}  # Python's numbers are the same keys
     assert (repr(answer["sum"]), answer["of"][0].dtype.name) == (repr(a.sum()), kind)
     assert task({answer["of"][0]: answer["sum"]}, entry="main:described") == repr({a[3]: a.sum()})
 
@@ -154,7 +189,7 @@ def test_a_count_of_values(load):
 def test_numpys_numbers_cross_as_numbers(load, host, kind):
     sent = numpy.array(1.5).astype(kind)[()]
     assert load()({sent: [sent]}, entry="main:described") == repr({sent: [sent]})
-    plain = host.load(bundle("def run(value):\n    return repr(value)\n", name=f"plain-{kind}"))      # loads no engine
+    plain = host.load(bundle("def run(value):\n    return repr(value)\n", name=f"plain-{kind}"))  # loads no engine
     assert plain({sent: [sent]}) == repr({sent.item(): [sent.item()]})
 
 
@@ -251,9 +286,13 @@ def test_the_host_pays_when_no_vm_holds(host):
 
 
 def test_the_heir_with_room_is_asked_first_and_one_without_fails_at_its_next_allocation(host, load):
-    maker, small, large = host.load(bundle(TASK, name="giver", limits={"memory": "256 MiB"})), load(memory="48 MiB"), load(memory="256 MiB")
+    maker, small, large = (
+        host.load(bundle(TASK, name="giver", limits={"memory": "256 MiB"})),
+        load(memory="48 MiB"),
+        load(memory="256 MiB"),
+    )
     for holder in (small, large):
-        holder(maker(8_000_000, entry="main:ones"), entry="main:keep")      # 64 MB
+        holder(maker(8_000_000, entry="main:ones"), entry="main:keep")  # 64 MB
     shared = maker(8_000_000, entry="main:ones")
     for holder in (large, small):
         holder(shared, entry="main:keep")
@@ -263,7 +302,7 @@ def test_the_heir_with_room_is_asked_first_and_one_without_fails_at_its_next_all
     until(lambda: (paid(host, small), paid(host, large)) == (64_000_000, 128_000_000))
     with pytest.raises(vmhost.MemoryLimitError):
         small(100_000, entry="main:ones")
-    assert small(3, entry="main:ones").tolist() == [1, 1, 1]        # a new VM, which holds nothing
+    assert small(3, entry="main:ones").tolist() == [1, 1, 1]  # a new VM, which holds nothing
     assert large(None, entry="main:total") == 16_000_000
 
 
@@ -285,7 +324,9 @@ def test_more_than_the_memory_limit_ends_the_call_and_hurts_no_other(load):
     assert task(3, entry="main:ones").tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize(("entry", "size"), [("multiply_for_ever", 400), ("add_for_ever", 200_000), ("one_long_product", 10**9)])
+@pytest.mark.parametrize(
+    ("entry", "size"), [("multiply_for_ever", 400), ("add_for_ever", 200_000), ("one_long_product", 10**9)]
+)
 def test_a_stop_reaches_the_engine_in_the_middle(load, entry, size):
     task = load(wall_time="60 s")
     task(3, entry="main:ones")
@@ -295,8 +336,11 @@ def test_a_stop_reaches_the_engine_in_the_middle(load, entry, size):
 
 
 def test_the_engine_works_on_the_smallest_stack(host):
-    """An operator takes at most 16 KiB of a VM's stack (tests/engine/test_stack.py): it works deep in calls of the guest, too."""
-    task = host.load(bundle("""
+    """An operator takes at most 16 KiB of a VM's stack (tests/engine/test_stack.py): it works deep in calls of the
+    guest, too."""
+    task = host.load(
+        bundle(
+            """
         import vmhost.engine.numpy as np
 
         def work():
@@ -313,7 +357,11 @@ def test_the_engine_works_on_the_smallest_stack(host):
 
         def run(depths):
             return [deep(depth) for depth in depths]
-    """, name="small-stack", limits={"stack": "96 KiB", "memory": "256 MiB"}))
+    """,
+            name="small-stack",
+            limits={"stack": "96 KiB", "memory": "256 MiB"},
+        )
+    )
     shallow, deep = task([0, 60])
     assert shallow == deep
     assert shallow[1:] == [172, 0.0, [[4, 9, 16], [8, 27, 64]], 319.0, pytest.approx(numpy.std(numpy.arange(6400)))]
@@ -324,7 +372,7 @@ def test_the_engine_works_on_the_smallest_stack(host):
 def test_the_cpu_time_of_helper_threads_is_the_callers(host, load):
     task = load(wall_time="60 s", memory="256 MiB")
     task(3, entry="main:ones")
-    for _ in range(100):        # helpers join when cores are free
+    for _ in range(100):  # helpers join when cores are free
         [vm] = [vm for vm in host.statistics().vms if vm.task == task.name]
         used = vm.cpu_s
         own = task(1000, entry="main:timed_product")
@@ -345,16 +393,43 @@ def test_many_vms_share_one_array(host):
 def test_the_numpy_surface_works_in_a_sealed_vm(host):
     """The same expressions in a VM and in NumPy; every file of vmhost.engine.numpy is opened on the way."""
     expressions = [
-        "np.arange(12.0).reshape(3, 4).mean(axis=0)", "np.linspace(0, 1, 5)", "np.eye(3) @ np.arange(3.0)", "np.exp(np.arange(3.0)).sum()",
-        "np.concatenate([np.zeros(2), np.ones(3)])", "np.unique(np.asarray([3, 1, 3]))", "np.stack([np.arange(3), np.arange(3)], axis=1)",
-        "np.where(np.arange(5) > 2, 1, 0)", "np.argsort(np.asarray([3, 1, 2]))", "np.cumsum(np.arange(5))", "np.pad(np.ones(3), 1)",
-        "np.percentile(np.arange(11.0), 30)", "np.std(np.arange(5.0))", "np.outer(np.arange(3), np.arange(3))", "np.arange(10)[::-2]",
-        "np.arange(10)[np.asarray([1, -1])]", "np.isnan(np.asarray([1.0, float('nan')]))", "np.tile(np.arange(2), 3)",
-        "np.float32(1.5) * np.ones(2, dtype='float32')", "np.clip(np.arange(5), 1, 3)", "np.dot(np.arange(3.0), np.arange(3.0))",
+        "np.arange(12.0).reshape(3, 4).mean(axis=0)",
+        "np.linspace(0, 1, 5)",
+        "np.eye(3) @ np.arange(3.0)",
+        "np.exp(np.arange(3.0)).sum()",
+        "np.concatenate([np.zeros(2), np.ones(3)])",
+        "np.unique(np.asarray([3, 1, 3]))",
+        "np.stack([np.arange(3), np.arange(3)], axis=1)",
+        "np.where(np.arange(5) > 2, 1, 0)",
+        "np.argsort(np.asarray([3, 1, 2]))",
+        "np.cumsum(np.arange(5))",
+        "np.pad(np.ones(3), 1)",
+        "np.percentile(np.arange(11.0), 30)",
+        "np.std(np.arange(5.0))",
+        "np.outer(np.arange(3), np.arange(3))",
+        "np.arange(10)[::-2]",
+        "np.arange(10)[np.asarray([1, -1])]",
+        "np.isnan(np.asarray([1.0, float('nan')]))",
+        "np.tile(np.arange(2), 3)",
+        "np.float32(1.5) * np.ones(2, dtype='float32')",
+        "np.clip(np.arange(5), 1, 3)",
+        "np.dot(np.arange(3.0), np.arange(3.0))",
     ]
-    task = host.load(bundle("\n".join(
-        ["import vmhost.engine.numpy as np", "def values(_):", f"    return [np.asarray(v) for v in ({', '.join(expressions)},)]", "def texts(_):",
-         f"    return [repr(v) for v in ({', '.join(expressions)},)]", "run = values"]), name="surface"))
+    task = host.load(
+        bundle(
+            "\n".join(
+                [
+                    "import vmhost.engine.numpy as np",
+                    "def values(_):",
+                    f"    return [np.asarray(v) for v in ({', '.join(expressions)},)]",
+                    "def texts(_):",
+                    f"    return [repr(v) for v in ({', '.join(expressions)},)]",
+                    "run = values",
+                ]
+            ),
+            name="surface",
+        )
+    )
     values, texts = task(None), task(None, entry="main:texts")
     for expression, value, text in zip(expressions, values, texts, strict=True):
         expected = eval(expression, {"np": numpy})

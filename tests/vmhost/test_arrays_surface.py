@@ -1,4 +1,5 @@
-"""The whole surface of `vmhost.engine.numpy` inside a sealed VM: every expression of the host's table gives the same there."""
+"""The whole surface of `vmhost.engine.numpy` inside a sealed VM: every expression of the host's table gives the same
+there."""
 
 import inspect
 import textwrap
@@ -51,7 +52,9 @@ def same(one, other):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_every_expression_gives_in_a_vm_what_it_gives_in_the_host():
     expressions = [expression for _, expression in CASES]
-    source = "".join(map(inspect.getsource, (fill, flat, part, pads, protected, same_array))) + textwrap.dedent(TASK).format(expressions=", ".join(f"lambda {', '.join(VALUES)}: {expression}" for expression in expressions))
+    source = "".join(map(inspect.getsource, (fill, flat, part, pads, protected, same_array))) + textwrap.dedent(
+        TASK
+    ).format(expressions=", ".join(f"lambda {', '.join(VALUES)}: {expression}" for expression in expressions))
     with vmhost.Host(allow_unsigned=True) as host:
         task = host.load(bundle(source, name="surface", limits={"memory": "256 MiB", "wall_time": "60 s"}))
         found = task(list(VALUES.values()))

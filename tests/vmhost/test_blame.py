@@ -54,7 +54,9 @@ def load():
     tasks, hosts = iter(range(10**6)), []
 
     def made(limits=None, source=TASK, **breaker):
-        policy = Policy(task=TaskPolicy(breaker=BreakerPolicy(consecutive=2, open_s=300, **breaker)), warm=1, max_warm=1)
+        policy = Policy(
+            task=TaskPolicy(breaker=BreakerPolicy(consecutive=2, open_s=300, **breaker)), warm=1, max_warm=1
+        )
         hosts.append(vmhost.Host(allow_unsigned=True, policy=policy))
         return hosts[-1].load(bundle(source, name=f"blame{next(tasks)}", limits=limits))
 
@@ -90,13 +92,22 @@ def test_any_other_exception_is_the_tasks(load, error):
     assert opened(load(), error)
 
 
-@pytest.mark.parametrize(("error", "breaker", "opens"), [
-    ("worse", {"caller_errors": ["main.BadOrder"]}, False), ("own", {"caller_errors": ["main.Worse"]}, True),
-    ("own", {"caller_errors": ["BadOrder"]}, True), ("own", {"caller_errors": ["main.BadOrderly"]}, True),
-    ("value", {"caller_errors": []}, True), ("value", {"caller_errors": ["KeyError"]}, True),
-    ("runtime", {"caller_errors": ["Exception"]}, False), ("exit", {"caller_errors": ["Exception"]}, True),
-    ("runtime", {"failures": ["load", "time"]}, False), ("runtime", {"failures": []}, False), ("runtime", {"failures": ["error"]}, True),
-])
+@pytest.mark.parametrize(
+    ("error", "breaker", "opens"),
+    [
+        ("worse", {"caller_errors": ["main.BadOrder"]}, False),
+        ("own", {"caller_errors": ["main.Worse"]}, True),
+        ("own", {"caller_errors": ["BadOrder"]}, True),
+        ("own", {"caller_errors": ["main.BadOrderly"]}, True),
+        ("value", {"caller_errors": []}, True),
+        ("value", {"caller_errors": ["KeyError"]}, True),
+        ("runtime", {"caller_errors": ["Exception"]}, False),
+        ("exit", {"caller_errors": ["Exception"]}, True),
+        ("runtime", {"failures": ["load", "time"]}, False),
+        ("runtime", {"failures": []}, False),
+        ("runtime", {"failures": ["error"]}, True),
+    ],
+)
 def test_which_exceptions_count_is_configured(load, error, breaker, opens):
     assert opened(load(**breaker), error) is opens
 
@@ -116,7 +127,9 @@ def test_entries_that_the_caller_made_up_are_the_callers(load):
     assert not opened(load(), entry="main:nowhere", times=6)
     assert not opened(load(), entry="nowhere:run", times=6)
     assert opened(load(source="raise RuntimeError('not today')\ndef run(value): pass\n"))
-    assert opened(load(source="raise ValueError('not today')\ndef run(value): pass\n"))     # no input of a caller is in sight
+    assert opened(
+        load(source="raise ValueError('not today')\ndef run(value): pass\n")
+    )  # no input of a caller is in sight
 
 
 def test_a_callers_own_timeout_is_the_callers_and_a_limit_is_the_tasks(load):
@@ -146,7 +159,7 @@ def test_a_probe_that_its_caller_spoils_proves_nothing():
         task = host.load(bundle(TASK))
         with pytest.raises(vmhost.TaskError, match="RuntimeError"):
             task("runtime")
-        state = lambda: host.statistics().tasks["task"].breaker.state     # noqa: E731
+        state = lambda: host.statistics().tasks["task"].breaker.state  # noqa: E731
         for _ in range(3):
             with pytest.raises(vmhost.TaskError, match="ValueError"):
                 task("value")

@@ -50,12 +50,12 @@ def test_the_same_totals_count_once():
 
 def test_opens_at_the_failure_rate_of_the_window_only():
     breaker, clock, _ = make(consecutive=100, min_calls=10, failure_rate=0.5, window_s=30)
-    breaker.observe(Counts(calls=5, failures=5))            # 5 of 5, long ago
+    breaker.observe(Counts(calls=5, failures=5))  # 5 of 5, long ago
     clock.now += 31
-    breaker.observe(Counts(calls=13, failures=8))           # 3 of 8: too few calls
-    breaker.observe(Counts(calls=17, failures=9))           # 4 of 12
+    breaker.observe(Counts(calls=13, failures=8))  # 3 of 8: too few calls
+    breaker.observe(Counts(calls=17, failures=9))  # 4 of 12
     assert breaker.state == CLOSED
-    breaker.observe(Counts(calls=27, failures=17))          # 12 of 22
+    breaker.observe(Counts(calls=27, failures=17))  # 12 of 22
     assert breaker.state == OPEN
     assert breaker.reason == "12 of the last 22 calls failed"
 

@@ -16,7 +16,7 @@ import pytest
 import vmhost
 from tests.vmhost import functions
 
-LONG_S = 60         # longer than any test takes: nothing waits so long unless something is wrong
+LONG_S = 60  # longer than any test takes: nothing waits so long unless something is wrong
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +110,19 @@ def test_max_workers_is_a_count(number):
         vmhost.VMExecutor(max_workers=number)
 
 
-@pytest.mark.parametrize("arguments, said", [
-    ({"mp_context": multiprocessing.get_context("spawn")}, "VMExecutor takes no mp_context: .* leave it out"),
-    ({"thread_name_prefix": multiprocessing.get_context("spawn")}, "VMExecutor takes no mp_context: .* leave it out"),
-    ({"max_tasks_per_child": 3}, "VMExecutor takes no max_tasks_per_child: .* leave it out"),
-    ({"thread_name_prefix": 3}, "thread_name_prefix: expected a str, got 3"),
-    ({"max_workers": 1.5}, "max_workers: expected a whole number or None, got 1.5"),
-])
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ({"mp_context": multiprocessing.get_context("spawn")}, "VMExecutor takes no mp_context: .* leave it out"),
+        (
+            {"thread_name_prefix": multiprocessing.get_context("spawn")},
+            "VMExecutor takes no mp_context: .* leave it out",
+        ),
+        ({"max_tasks_per_child": 3}, "VMExecutor takes no max_tasks_per_child: .* leave it out"),
+        ({"thread_name_prefix": 3}, "thread_name_prefix: expected a str, got 3"),
+        ({"max_workers": 1.5}, "max_workers: expected a whole number or None, got 1.5"),
+    ],
+)
 def test_what_only_process_pools_take_is_refused_with_the_reason(arguments, said):
     with pytest.raises(TypeError, match=said):
         vmhost.VMExecutor(**arguments)
@@ -165,8 +171,15 @@ def test_permissions_are_the_hosts_own_unless_given(pool, tmp_path):
     assert file.read_text() == "hello\n"
 
 
-@pytest.mark.parametrize("settings", [{"permissions": {"read": "/data"}}, {"permissions": {"rad": []}},
-                                      {"limits": {"memry": 1}}, {"limits": {"memory": "a lot"}}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"permissions": {"read": "/data"}},
+        {"permissions": {"rad": []}},
+        {"limits": {"memry": 1}},
+        {"limits": {"memory": "a lot"}},
+    ],
+)
 def test_wrong_settings_are_said(settings):
     with pytest.raises(vmhost.ConfigurationError, match="permissions|limit"):
         vmhost.VMExecutor(1, **settings)
@@ -195,7 +208,7 @@ def test_map_gives_the_results_before_an_error_then_the_error(pool, chunksize):
 
 def test_map_raises_timeout_error(pool, gate):
     path, _ = gate
-    for timeout_s in (0.05, 1, 20):     # a slow machine may need more for the first
+    for timeout_s in (0.05, 1, 20):  # a slow machine may need more for the first
         results = pool.map(functions.wait_for_file, [__file__, path], timeout=timeout_s)
         try:
             assert next(results) == __file__
@@ -213,8 +226,10 @@ def test_map_starts_before_it_is_iterated(pool, tmp_path):
     assert list(results) == [None]
 
 
-@pytest.mark.parametrize("chunksize, buffersize, error", [(0, None, ValueError), (-1, None, ValueError),
-                                                          (1, 0, ValueError), (1, "2", TypeError)])
+@pytest.mark.parametrize(
+    "chunksize, buffersize, error",
+    [(0, None, ValueError), (-1, None, ValueError), (1, 0, ValueError), (1, "2", TypeError)],
+)
 def test_map_refuses_wrong_sizes(pool, chunksize, buffersize, error):
     with pytest.raises(error, match="chunksize|buffersize"):
         pool.map(functions.echo, [1], chunksize=chunksize, buffersize=buffersize)
@@ -336,7 +351,7 @@ def test_callbacks_have_run_when_the_executor_was_left():
     got = []
 
     def take(future):
-        threading.Event().wait(0.01)        # longer than the VMs take to end
+        threading.Event().wait(0.01)  # longer than the VMs take to end
         got.append(future.result())
 
     with vmhost.VMExecutor(2) as executor:
@@ -449,9 +464,18 @@ def test_a_future_does_not_keep_what_it_was_called_with(pool):
 # -- errors ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [ValueError("bad", 3), KeyError("x"), ZeroDivisionError(), OSError(2, "No such file"),
-                                   UnicodeDecodeError("utf-8", b"\xff", 0, 1, "why"), TimeoutError("late"),
-                                   StopIteration(4)])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("bad", 3),
+        KeyError("x"),
+        ZeroDivisionError(),
+        OSError(2, "No such file"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "why"),
+        TimeoutError("late"),
+        StopIteration(4),
+    ],
+)
 def test_builtin_exceptions_come_back_as_themselves(pool, error):
     future = pool.submit(functions.raise_error, type(error).__name__, *error.args)
     raised = future.exception()

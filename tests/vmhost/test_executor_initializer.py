@@ -31,8 +31,15 @@ def test_it_may_be_of_another_module_than_the_functions():
         assert executor.submit(functions.recall).result() == [1]
 
 
-@pytest.mark.parametrize("initializer, error", [(3, TypeError), ("name", TypeError), (lambda: 1, vmhost.CrossingError),
-                                                (functions.shop.greet, vmhost.CrossingError)])
+@pytest.mark.parametrize(
+    "initializer, error",
+    [
+        (3, TypeError),
+        ("name", TypeError),
+        (lambda: 1, vmhost.CrossingError),
+        (functions.shop.greet, vmhost.CrossingError),
+    ],
+)
 def test_what_cannot_be_an_initializer_is_said_at_once(initializer, error):
     with pytest.raises(error, match="callable|travel"):
         vmhost.VMExecutor(1, initializer=initializer)

@@ -25,8 +25,14 @@ def run_script(tmp_path, text, status=0):
     """Run `text` as a script in a process of its own; gives what it printed."""
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(text))
-    done = subprocess.run([sys.executable, "-W", "error", str(script)], capture_output=True, text=True, timeout=LONG_S,
-                          env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+    )
     assert done.returncode == status, done.stderr
     if status == 0:
         assert done.stderr == ""
@@ -58,7 +64,7 @@ def test_submit_and_map_after_shutdown_raise_runtime_error():
 
 def test_shutdown_may_be_repeated_and_leaves_no_thread_behind():
     with vmhost.VMExecutor(1) as first:
-        first.submit(functions.echo).result()       # the core's own thread stays
+        first.submit(functions.echo).result()  # the core's own thread stays
     before = threading.active_count(), len(os.listdir("/proc/self/task"))
     executor = vmhost.VMExecutor(2)
     assert sorted(executor.map(functions.echo, range(4))) == [0, 1, 2, 3]
@@ -66,7 +72,7 @@ def test_shutdown_may_be_repeated_and_leaves_no_thread_behind():
         executor.shutdown()
     executor.shutdown(wait=False, cancel_futures=True)
     assert threading.active_count() <= before[0]
-    end = time.monotonic() + 60                         # the kernel lists a thread a moment longer than the thread runs
+    end = time.monotonic() + 60  # the kernel lists a thread a moment longer than the thread runs
     while len(os.listdir("/proc/self/task")) > before[1]:
         assert time.monotonic() < end, "a thread of the executor still runs"
         time.sleep(0.001)
@@ -264,10 +270,18 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("end", [
-    "", "executor.shutdown(wait=False)", "del executor", "del executor, futures", "sys.exit(0)",
-    "threading.Thread(target=lambda: futures[2].result()).start()", "import atexit; atexit.register(executor.shutdown)",
-])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "",
+        "executor.shutdown(wait=False)",
+        "del executor",
+        "del executor, futures",
+        "sys.exit(0)",
+        "threading.Thread(target=lambda: futures[2].result()).start()",
+        "import atexit; atexit.register(executor.shutdown)",
+    ],
+)
 def test_at_exit_what_was_submitted_still_runs(tmp_path, end):
     lines = tmp_path / "lines"
     run_script(tmp_path, PROGRAM % str(lines) + f"        {end}\n")
@@ -281,7 +295,9 @@ def test_an_uncaught_error_of_the_program_keeps_its_status_and_waits(tmp_path):
 
 
 def test_submitting_at_exit_is_refused_once_the_executor_was_drained(tmp_path):
-    out = run_script(tmp_path, """
+    out = run_script(
+        tmp_path,
+        """
         import atexit
         from vmhost import VMExecutor
 
@@ -295,12 +311,15 @@ def test_submitting_at_exit_is_refused_once_the_executor_was_drained(tmp_path):
             atexit.register(late)
             executor = VMExecutor(1)
             print(executor.submit(abs, -1).result())
-    """)
+    """,
+    )
     assert out == "1\ncannot schedule new futures after shutdown\n"
 
 
 def test_an_executor_with_a_call_that_never_ends_can_be_interrupted(tmp_path):
-    out = run_script(tmp_path, """
+    out = run_script(
+        tmp_path,
+        """
         import os, signal, threading
         from vmhost import VMExecutor
 
@@ -319,22 +338,32 @@ def test_an_executor_with_a_call_that_never_ends_can_be_interrupted(tmp_path):
             except KeyboardInterrupt:
                 print("interrupted")
             future.stop()
-    """)
+    """,
+    )
     assert out == "interrupted\n"
 
 
-@pytest.mark.parametrize("way_out", ["""
+@pytest.mark.parametrize(
+    "way_out",
+    [
+        """
             with VMExecutor(1) as executor:
                 wait_running(executor.submit(spin))
                 os.kill(os.getpid(), signal.SIGINT)
-""", """
+""",
+        """
             executor = VMExecutor(1)
             wait_running(executor.submit(spin))
             threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
             executor.shutdown()
-"""], ids=["leaving with", "waiting in shutdown"])
+""",
+    ],
+    ids=["leaving with", "waiting in shutdown"],
+)
 def test_ctrl_c_stops_what_runs_as_it_ends_the_workers_of_a_process_pool(tmp_path, way_out):
-    out = run_script(tmp_path, """
+    out = run_script(
+        tmp_path,
+        """
         import os, signal, threading
         from vmhost import VMExecutor
 
@@ -349,19 +378,24 @@ def test_ctrl_c_stops_what_runs_as_it_ends_the_workers_of_a_process_pool(tmp_pat
 
         def main():
             global executor
-""" + way_out + """
+"""
+        + way_out
+        + """
         if __name__ == "__main__":
             try:
                 main()
             except KeyboardInterrupt:
                 print("interrupted")
-    """)
+    """,
+    )
     assert out == "interrupted\n"
 
 
 def test_ctrl_c_between_any_two_steps_of_shutdown(tmp_path):
     """A lock that was taken in that step, and is never given back, would hold up the second shutdown for ever."""
-    out = run_script(tmp_path, """
+    out = run_script(
+        tmp_path,
+        """
         import itertools, sys
         from tests.hosts import interrupt_at
         from vmhost import VMExecutor
@@ -389,12 +423,15 @@ def test_ctrl_c_between_any_two_steps_of_shutdown(tmp_path):
             for number in itertools.count(5, 7):
                 if not interrupted(number):
                     break
-    """)
+    """,
+    )
     assert set(out.split()) == {"True"} and len(out.split()) > 10
 
 
 def test_ctrl_c_at_exit_ends_the_wait_for_what_still_runs_without_a_traceback(tmp_path):
-    out = run_script(tmp_path, """
+    out = run_script(
+        tmp_path,
+        """
         import os, signal, sys, threading
         from vmhost import VMExecutor
 
@@ -418,7 +455,8 @@ def test_ctrl_c_at_exit_ends_the_wait_for_what_still_runs_without_a_traceback(tm
                 os.kill(os.getpid(), signal.SIGINT)
 
             threading.Thread(target=interrupt, daemon=True).start()
-    """)
+    """,
+    )
     assert out == "True\n"
 
 
@@ -462,7 +500,9 @@ def test_terminate_workers_ends_what_runs_and_what_waits(gate):
 
 
 def test_a_call_that_cannot_be_unwound_holds_up_nobody(tmp_path):
-    out = run_script(tmp_path, """
+    out = run_script(
+        tmp_path,
+        """
         import os
         import re
         import threading
@@ -486,5 +526,6 @@ def test_a_call_that_cannot_be_unwound_holds_up_nobody(tmp_path):
                     print("answered")
                 print(executor.submit(abs, -1).result())
             print(len(executor.statistics().quarantined))
-    """)
+    """,
+    )
     assert out == "answered\n1\n1\n"

@@ -50,8 +50,14 @@ def write_module(tmp_path, monkeypatch):
 def run_python(tmp_path, *arguments, text=None):
     """Run Python in a process of its own; gives what it printed."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", *arguments], capture_output=True, text=True, timeout=LONG_S, input=text,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHON_COLORS": "0", "TERM": "dumb"}, cwd=tmp_path)
+        [sys.executable, "-W", "error", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        input=text,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHON_COLORS": "0", "TERM": "dumb"},
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -59,12 +65,24 @@ def run_python(tmp_path, *arguments, text=None):
 # -- what travels ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("function, arguments, result", [
-    (pow, (2, 5), 32), (math.sqrt, (9,), 3.0), (str.upper, ("a",), "A"), (operator.add, (1, 2), 3), (int, ("7",), 7),
-    (dict.fromkeys, ("ab",), {"a": None, "b": None}), (len, ("abc",), 3), (sorted, ([3, 1],), [1, 3]),
-    (re.escape, ("*",), r"\*"), (time.sleep, (0,), None), (bytes.fromhex, ("ff",), b"\xff"),
-    (random.randint, (4, 4), 4), (object.__eq__, (1, 1), True),
-])
+@pytest.mark.parametrize(
+    "function, arguments, result",
+    [
+        (pow, (2, 5), 32),
+        (math.sqrt, (9,), 3.0),
+        (str.upper, ("a",), "A"),
+        (operator.add, (1, 2), 3),
+        (int, ("7",), 7),
+        (dict.fromkeys, ("ab",), {"a": None, "b": None}),
+        (len, ("abc",), 3),
+        (sorted, ([3, 1],), [1, 3]),
+        (re.escape, ("*",), r"\*"),
+        (time.sleep, (0,), None),
+        (bytes.fromhex, ("ff",), b"\xff"),
+        (random.randint, (4, 4), 4),
+        (object.__eq__, (1, 1), True),
+    ],
+)
 def test_functions_of_the_standard_library(pool, function, arguments, result):
     assert pool.submit(function, *arguments).result() == result
 
@@ -91,32 +109,41 @@ def test_partials_of_what_travels(pool):
 
 
 def test_a_function_named_setup_is_not_taken_for_a_tasks(pool, write_module):
-    module = write_module("with_setup", """
+    module = write_module(
+        "with_setup",
+        """
         ran = []
         def setup(): ran.append("setup")
         def teardown(): ran.append("teardown")
         def get(): return ran
-    """)
+    """,
+    )
     assert pool.submit(module.get).result() == []
 
 
 def test_modules_come_with_what_they_import(pool, write_module):
     write_module("shop.__init__", "", load=False)
     write_module("shop.rates", "RATE = 3\n", load=False)
-    module = write_module("shop.prices", """
+    module = write_module(
+        "shop.prices",
+        """
         from . import rates
         import shop.rates as again
         def price(x):
             import late_helper
             return x * rates.RATE * again.RATE * late_helper.one
-    """, load=False)
+    """,
+        load=False,
+    )
     write_module("late_helper", "one = 1\n", load=False)
     module = importlib.import_module("shop.prices")
     assert pool.submit(module.price, 2).result() == 18
 
 
 def test_a_module_that_imports_vmhost(pool, write_module):
-    module = write_module("program", """
+    module = write_module(
+        "program",
+        """
         import vmhost
         from vmhost import VMExecutor
 
@@ -126,21 +153,25 @@ def test_a_module_that_imports_vmhost(pool, write_module):
         def run():
             with VMExecutor(1) as executor:
                 return executor.submit(work, 1).result()
-    """)
+    """,
+    )
     assert module.run() == 2
     with pytest.raises(RuntimeError, match="on the host"):
         pool.submit(module.run).result()
 
 
 def test_imports_inside_functions_that_are_not_called_do_no_harm(pool, write_module):
-    module = write_module("plots", """
+    module = write_module(
+        "plots",
+        """
         def plot():
             import numpy
             return numpy.zeros(1)
 
         def light(x):
             return x
-    """)
+    """,
+    )
     assert pool.submit(module.light, 1).result() == 1
     with pytest.raises(vmhost.CrossingError, match=r"plots.py:3: import numpy: a VM does not have it"):
         pool.submit(module.plot)
@@ -216,13 +247,16 @@ def test_installed_packages_travel_when_they_are_pure_python(pool, write_module)
 
 
 def test_a_module_that_is_loaded_again_travels_again(write_module, tmp_path):
-    module = write_module("changing", """
+    module = write_module(
+        "changing",
+        """
         import os
         def version(): return 1
         def slow(path):
             while not os.path.exists(path): pass
             return version()
-    """)
+    """,
+    )
     gate = tmp_path / "gate"
     with vmhost.VMExecutor(2) as executor:
         before = executor.submit(module.slow, str(gate))
@@ -236,7 +270,7 @@ def test_a_module_that_is_loaded_again_travels_again(write_module, tmp_path):
         with pytest.raises(vmhost.CrossingError, match="defined again"):
             executor.submit(old)
         gate.touch()
-        assert before.result() == 1         # what was submitted runs as it was
+        assert before.result() == 1  # what was submitted runs as it was
 
 
 def test_two_executors_have_vms_of_their_own(pool):
@@ -339,8 +373,11 @@ def test_other_functions_of_a_module_that_imports_a_native_one_travel(pool, writ
 
 def test_a_helpers_native_module_is_named_with_the_helpers_line(pool, write_module, tmp_path):
     write_module("native_helper", "x = 1\nfrom yaml import safe_load\ndef load(): return safe_load('1')\n", load=False)
-    module = write_module("needs_helper", "import native_helper\ndef run(name): return getattr(native_helper, name)\n"
-                                          "def load(): return native_helper.load()\n")
+    module = write_module(
+        "needs_helper",
+        "import native_helper\ndef run(name): return getattr(native_helper, name)\n"
+        "def load(): return native_helper.load()\n",
+    )
     assert pool.submit(module.run, "x").result() == 1
     with pytest.raises(ImportError) as caught:
         pool.submit(module.load).result()
@@ -348,25 +385,31 @@ def test_a_helpers_native_module_is_named_with_the_helpers_line(pool, write_modu
 
 
 def test_a_program_may_prepare_for_what_a_vm_has_not(pool, write_module):
-    module = write_module("prepared", """
+    module = write_module(
+        "prepared",
+        """
         try:
             import numpy
         except ImportError:
             numpy = None
         def has_numpy(): return numpy is not None
-    """)
+    """,
+    )
     assert module.has_numpy() is True
     assert pool.submit(module.has_numpy).result() is False
 
 
 def test_an_error_at_import_is_the_functions_error(pool, write_module, monkeypatch):
     monkeypatch.setenv("ON_THE_HOST", "1")
-    module = write_module("fails_in_vm", """
+    module = write_module(
+        "fails_in_vm",
+        """
         import sys
         if not sys.executable:
             raise ValueError("not here")
         def run(): return 1
-    """)
+    """,
+    )
     future = pool.submit(module.run)
     with pytest.raises(ValueError, match="not here") as caught:
         future.result()
@@ -424,8 +467,10 @@ def test_functions_of_a_folder_and_of_a_zip(tmp_path):
 
 
 def test_a_script_without_a_main_guard_is_told_of_it(tmp_path):
-    (tmp_path / "script.py").write_text("from vmhost import VMExecutor\ndef f(): return 1\npool = VMExecutor(1)\n"
-                                        "print(pool.submit(f).exception().__notes__)\n")
+    (tmp_path / "script.py").write_text(
+        "from vmhost import VMExecutor\ndef f(): return 1\npool = VMExecutor(1)\n"
+        "print(pool.submit(f).exception().__notes__)\n"
+    )
     assert "__name__ ==" in run_python(tmp_path, "script.py")
 
 
@@ -460,8 +505,15 @@ def test_functions_of_a_command(tmp_path):
 
 
 def test_functions_typed_at_the_prompt(tmp_path):
-    out = run_python(tmp_path, "-i", "-q", text=TYPED.replace("\nlazy", "\n\nlazy").replace("\nclass", "\n\nclass")
-                     .replace("self.x = x\n\n", "self.x = x\n") + "\npool.shutdown()\n")
+    out = run_python(
+        tmp_path,
+        "-i",
+        "-q",
+        text=TYPED.replace("\nlazy", "\n\nlazy")
+        .replace("\nclass", "\n\nclass")
+        .replace("self.x = x\n\n", "self.x = x\n")
+        + "\npool.shutdown()\n",
+    )
     assert "15 8 5" in out and "[6, 11]" in out
 
 
@@ -479,7 +531,9 @@ def run_cell(text):
 
 
 def test_functions_of_cells_that_are_run_again(tmp_path):
-    (tmp_path / "notebook.py").write_text(CELLS + textwrap.dedent('''
+    (tmp_path / "notebook.py").write_text(
+        CELLS
+        + textwrap.dedent('''
         run_cell("import vmhost\\npool = vmhost.VMExecutor(1)\\n")
         run_cell("N = 1\\n\\ndef add(x):\\n    return x + N\\n")
         run_cell("print(pool.submit(add, 1).result())")
@@ -504,7 +558,8 @@ def test_functions_of_cells_that_are_run_again(tmp_path):
         run_cell("model = object()\\ndef use(): return model\\n")
         run_cell("try: pool.submit(use)\\nexcept vmhost.CrossingError as e: print(e)")
         run_cell("pool.shutdown()")
-    '''))
+    ''')
+    )
     out = run_python(tmp_path, "notebook.py").splitlines()
     assert out[:4] == ["2", "3", "7", "ZeroDivisionError Traceback (most recent call last):"]
     assert re.fullmatch(r'  File "/tmp/ipykernel_\d+/cell.py", line 13, in fail', out[4])
@@ -512,7 +567,10 @@ def test_functions_of_cells_that_are_run_again(tmp_path):
 
 
 def test_functions_from_a_pipe_are_refused_with_the_reason(tmp_path):
-    out = run_python(tmp_path, "-", text=textwrap.dedent("""
+    out = run_python(
+        tmp_path,
+        "-",
+        text=textwrap.dedent("""
         import vmhost
         def f(): pass
 
@@ -521,13 +579,16 @@ def test_functions_from_a_pipe_are_refused_with_the_reason(tmp_path):
                 pool.submit(f)
             except vmhost.CrossingError as error:
                 print(error)
-    """))
+    """),
+    )
     assert "the source of f is not to be had" in out
 
 
 def test_a_function_that_begins_with_an_import_that_a_vm_has_not_is_refused_with_its_line(pool, write_module):
     write_module("deferred_help", "def double(x): return 2 * x\n")
-    module = write_module("deferred", """
+    module = write_module(
+        "deferred",
+        """
         import contextlib
 
         def first(x):
@@ -575,7 +636,8 @@ def test_a_function_that_begins_with_an_import_that_a_vm_has_not_is_refused_with
                 import numpy
             except ImportError:
                 return x
-    """)
+    """,
+    )
     for function, line, name in ((module.first, 5, "numpy.linalg"), (module.second, 10, "numpy")):
         with pytest.raises(vmhost.CrossingError, match=rf"deferred.py:{line}: import {name}: a VM does not have it"):
             pool.submit(function, 1)

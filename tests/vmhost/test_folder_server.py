@@ -1,4 +1,5 @@
-"""A folder of bundles is served: calls and answers are lines of JSON; bundles come, are replaced and go; the host refuses the wrong ones."""
+"""A folder of bundles is served: calls and answers are lines of JSON; bundles come, are replaced and go; the host
+refuses the wrong ones."""
 
 import errno
 import io
@@ -45,7 +46,7 @@ class Served:
         monkeypatch.setattr(folder_server, "LOOK_EVERY_S", 0.01)
         self.host = vmhost.Host(allow_unsigned=True)
         self.out = out or io.StringIO()
-        self.looks = 0              # at the folder
+        self.looks = 0  # at the folder
         look = FolderServer._look
 
         def counted(server):
@@ -62,7 +63,7 @@ class Served:
     def say(self, text):
         left = text.encode()
         while left:
-            left = left[os.write(self._writes, left):]
+            left = left[os.write(self._writes, left) :]
 
     def ask(self, **asked):
         before = len(self.answers())
@@ -90,7 +91,10 @@ def served(folder, monkeypatch):
 
 def test_calls_are_answered_with_their_id(served):
     assert served.ask(id=7, task="double", input=21) == {"id": 7, "result": 42}
-    assert served.ask(id={"a": 1}, task="double", input={"$tuple": [1]}) == {"id": {"a": 1}, "result": {"$tuple": [1, 1]}}
+    assert served.ask(id={"a": 1}, task="double", input={"$tuple": [1]}) == {
+        "id": {"a": 1},
+        "result": {"$tuple": [1, 1]},
+    }
 
 
 def test_a_task_that_raises_is_an_answer_with_its_traceback(served):
@@ -98,16 +102,19 @@ def test_a_task_that_raises_is_an_answer_with_its_traceback(served):
     assert error["type"] == "TaskError" and "TypeError" in error["message"] and "main.py" in error["traceback"]
 
 
-@pytest.mark.parametrize(("line", "says"), [
-    ("{", "not JSON: Expecting property name"),
-    ("[" * 100_000, "nested too deeply: '[[["),
-    ("[1]", "expected an object such as"),
-    ("\udcff", "surrogates not allowed"),
-    ('{"task": "triple"}', "no task 'triple'; loaded are: double"),
-    ('{"task": "double", "inputs": 1}', "unknown keys ['inputs']"),
-    ('{"task": "double", "timeout_s": 0}', "expected seconds above zero"),
-    ('{"task": "double", "input": {"$set": [[]]}}', "set"),
-])
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "not JSON: Expecting property name"),
+        ("[" * 100_000, "nested too deeply: '[[["),
+        ("[1]", "expected an object such as"),
+        ("\udcff", "surrogates not allowed"),
+        ('{"task": "triple"}', "no task 'triple'; loaded are: double"),
+        ('{"task": "double", "inputs": 1}', "unknown keys ['inputs']"),
+        ('{"task": "double", "timeout_s": 0}', "expected seconds above zero"),
+        ('{"task": "double", "input": {"$set": [[]]}}', "set"),
+    ],
+)
 def test_a_wrong_line_is_an_answer_and_not_the_end(served, line, says):
     if line == "\udcff":
         os.write(served._writes, b"\xff\n")
@@ -149,9 +156,14 @@ def test_a_wrong_bundle_is_logged_once_and_the_old_one_serves_on(served, folder,
 
 def test_the_end_of_the_input_leaves_no_call_without_answer(folder, monkeypatch):
     server = Served(folder, monkeypatch)
-    server.say("".join(f'{{"id": {number}, "task": "double", "input": {number}}}\n' for number in range(50)) + '{"id": 50, "task": "double", "input": 50}')
+    server.say(
+        "".join(f'{{"id": {number}, "task": "double", "input": {number}}}\n' for number in range(50))
+        + '{"id": 50, "task": "double", "input": 50}'
+    )
     server.end()
-    assert sorted((answer["id"], answer["result"]) for answer in server.answers()) == [(number, 2 * number) for number in range(51)]
+    assert sorted((answer["id"], answer["result"]) for answer in server.answers()) == [
+        (number, 2 * number) for number in range(51)
+    ]
 
 
 def test_idle_is_told_while_nothing_comes_and_nothing_runs(folder, monkeypatch):
@@ -171,17 +183,32 @@ def test_idle_is_told_while_nothing_comes_and_nothing_runs(folder, monkeypatch):
 
 
 def test_no_folder_is_one_clear_error(tmp_path, capsys):
-    with vmhost.Host() as host, pytest.raises(ConfigurationError, match="nowhere: expected a folder of bundles, got No such file"):
+    with (
+        vmhost.Host() as host,
+        pytest.raises(ConfigurationError, match="nowhere: expected a folder of bundles, got No such file"),
+    ):
         FolderServer(host, tmp_path / "nowhere", io.StringIO())
     assert main(["serve", str(tmp_path / "nowhere"), "--allow-unsigned"]) != failures.DONE
     assert "expected a folder of bundles" in capsys.readouterr().err
 
 
 HOSTILE = [
-    '{"id": 1, "task": "double", "input": {"$complex": [' + "9" * 400 + ", 0]}}", '{"id": 1, "task": "double", "input": ' + "7" * 5000 + "}",
-    '{"id": ' + "[" * 300 + "]" * 300 + "}", '{"id": ' + "[" * 100_000 + "}", '{"id": {"$complex": [1e999, 2]}}', '{"id": 1, "task": "\\ud800"}',
-    '{"id": "\\ud800", "task": "double", "timeout_s": {"$float": "nan"}}', '{"id": 1, "task": "double", "timeout_s": "1"}', "\0", "null", "{}",
-    '{"task": "' + "x" * 100_000 + '"}', '{"id": 1, "id": 2}', '{"' + "k" * 100_000 + '": 1, "task": "double"}', "\ufeff{}", '"' + "x" * 100_000 + '"',
+    '{"id": 1, "task": "double", "input": {"$complex": [' + "9" * 400 + ", 0]}}",
+    '{"id": 1, "task": "double", "input": ' + "7" * 5000 + "}",
+    '{"id": ' + "[" * 300 + "]" * 300 + "}",
+    '{"id": ' + "[" * 100_000 + "}",
+    '{"id": {"$complex": [1e999, 2]}}',
+    '{"id": 1, "task": "\\ud800"}',
+    '{"id": "\\ud800", "task": "double", "timeout_s": {"$float": "nan"}}',
+    '{"id": 1, "task": "double", "timeout_s": "1"}',
+    "\0",
+    "null",
+    "{}",
+    '{"task": "' + "x" * 100_000 + '"}',
+    '{"id": 1, "id": 2}',
+    '{"' + "k" * 100_000 + '": 1, "task": "double"}',
+    "\ufeff{}",
+    '"' + "x" * 100_000 + '"',
     '{"id": 1, "task": "double", "input": {"$tuple": ' * 400,
 ]
 
@@ -198,14 +225,21 @@ def test_every_line_gets_one_answer_whatever_it_says(served):
 
 
 def test_values_that_json_can_barely_say_are_answered(served, folder):
-    put(folder, "odd", "def run(value):\n    deep = []\n    for _ in range(400): deep = [deep]\n"
-                       "    return {'int': 10**5000, 'deep': deep, 'surrogate': chr(0xd800), 'nan': float('nan')}[value]\n")
+    put(
+        folder,
+        "odd",
+        "def run(value):\n    deep = []\n    for _ in range(400): deep = [deep]\n"
+        "    return {'int': 10**5000, 'deep': deep, 'surrogate': chr(0xd800), 'nan': float('nan')}[value]\n",
+    )
     until(lambda: "odd" in served.host.tasks)
     assert served.ask(id=1, task="odd", input="int") == {"id": 1, "result": {"$int": hex(10**5000)}}
     assert served.ask(id=2, task="odd", input="surrogate") == {"id": 2, "result": "\ud800"}
     assert served.ask(id=3, task="odd", input="nan") == {"id": 3, "result": {"$float": "nan"}}
     assert served.ask(id=4, task="odd", input="deep")["id"] == 4
-    assert served.ask(id=5, task="double", input={"$int": hex(10**5000)}) == {"id": 5, "result": {"$int": hex(2 * 10**5000)}}
+    assert served.ask(id=5, task="double", input={"$int": hex(10**5000)}) == {
+        "id": 5,
+        "result": {"$int": hex(2 * 10**5000)},
+    }
     assert served.ask(id=6, task="double", input=1, timeout_s=10**400 // 10**392) == {"id": 6, "result": 2}
 
 
@@ -213,7 +247,11 @@ def test_a_line_without_end_is_refused_once_and_holds_up_nobody(served, folder, 
     monkeypatch.setattr(folder_server, "MAX_LINE_BYTES", 1 << 20)
     entered, goes_on = threading.Event(), threading.Event()
     served.host._functions["wait"] = lambda _: (entered.set(), goes_on.wait(60))[1]
-    made = bundle("from vmhost import guest\ndef run(value): return guest.host.wait(None)\n", name="waits", permissions={"host": ["wait"]})
+    made = bundle(
+        "from vmhost import guest\ndef run(value): return guest.host.wait(None)\n",
+        name="waits",
+        permissions={"host": ["wait"]},
+    )
     (folder / "waits.vmb").write_bytes(write_bundle(made.manifest, made.modules, made.files, made.texts))
     until(lambda: "waits" in served.host.tasks)
     served.say('{"id": "before", "task": "waits"}\n')
@@ -221,18 +259,21 @@ def test_a_line_without_end_is_refused_once_and_holds_up_nobody(served, folder, 
     for _ in range(64):
         served.say("x" * (1 << 18))
     goes_on.set()
-    until(served.answers)           # while the line goes on
+    until(served.answers)  # while the line goes on
     assert served.answers() == [{"id": "before", "result": True}]
     served.say('\n{"id": "after", "task": "double", "input": 1}\n')
     until(lambda: len(served.answers()) == 3)
     refused, after = served.answers()[1:]
-    assert (refused["id"], refused["error"]["message"]) == (None, "a line of more than 1,048,576 bytes; send less at a time")
+    assert (refused["id"], refused["error"]["message"]) == (
+        None,
+        "a line of more than 1,048,576 bytes; send less at a time",
+    )
     assert after == {"id": "after", "result": 2}
 
 
 def test_lines_are_cut_in_time_that_grows_with_their_length_and_kept_up_to_a_bound():
     lines, piece = folder_server._Lines(), b"x" * (1 << 16)
-    for _ in range(8 << 10):        # 512 MiB
+    for _ in range(8 << 10):  # 512 MiB
         assert list(lines.take(piece)) == []
     assert sum(map(len, lines._parts)) <= folder_server.MAX_LINE_BYTES
     assert list(lines.take(b"\nab\n\nc")) == [None, b"ab", b""]
@@ -262,15 +303,21 @@ class Slow(io.StringIO):
 
 def test_a_client_that_does_not_read_holds_up_itself_only(folder, monkeypatch):
     server = Served(folder, monkeypatch, out=Slow())
-    said = threading.Thread(target=lambda: [server.say(f'{{"id": {number}, "task": "double", "input": {number}}}\n') for number in range(3000)])
+    said = threading.Thread(
+        target=lambda: [
+            server.say(f'{{"id": {number}, "task": "double", "input": {number}}}\n') for number in range(3000)
+        ]
+    )
     said.start()
     until(lambda: server.host.statistics().tasks["double"].calls)
-    assert server.host.task("double")(4) == 8           # others are served
-    assert server.host.statistics().tasks["double"].calls < 3000        # no more is taken in than is answered
+    assert server.host.task("double")(4) == 8  # others are served
+    assert server.host.statistics().tasks["double"].calls < 3000  # no more is taken in than is answered
     server.out.reads.set()
     said.join()
     server.end()
-    assert sorted((answer["id"], answer["result"]) for answer in server.answers()) == [(number, 2 * number) for number in range(3000)]
+    assert sorted((answer["id"], answer["result"]) for answer in server.answers()) == [
+        (number, 2 * number) for number in range(3000)
+    ]
 
 
 class Full(io.StringIO):
@@ -313,7 +360,7 @@ def test_bundles_swapped_cut_and_removed_under_load(folder, monkeypatch, caplog)
             for number in range(20):
                 ask(step * 20 + number)
             version = ("2.0.0", "1.0.0")[step % 2]
-            if step % 3 == 0:           # in place, as cp does it
+            if step % 3 == 0:  # in place, as cp does it
                 with open(place, "wb", buffering=0) as file:
                     half = len(contents[version]) // 2
                     file.write(contents[version][:half])
@@ -321,11 +368,11 @@ def test_bundles_swapped_cut_and_removed_under_load(folder, monkeypatch, caplog)
                     until(lambda looks=looks: server.looks > looks + 1)
                     assert server.host.task("swapped").version != version
                     file.write(contents[version][half:])
-            elif step % 3 == 1:         # at once
+            elif step % 3 == 1:  # at once
                 unfinished = folder / "unfinished"
                 unfinished.write_bytes(contents[version])
                 os.replace(unfinished, place)
-            else:                       # cut short, then whole
+            else:  # cut short, then whole
                 place.write_bytes(contents[version][:-1])
                 place.write_bytes(contents[version])
             settle(version)
@@ -336,25 +383,32 @@ def test_bundles_swapped_cut_and_removed_under_load(folder, monkeypatch, caplog)
     answered = server.answers()
     assert sorted(answer["id"] for answer in answered) == list(range(1201))
     assert [answer for answer in answered if "error" in answer] == [
-        {"id": 1200, "error": {"type": "InputError", "message": "no task 'swapped'; loaded are: double"}}]
+        {"id": 1200, "error": {"type": "InputError", "message": "no task 'swapped'; loaded are: double"}}
+    ]
     assert {tuple(answer["result"]) for answer in answered if "result" in answer} <= {
-        (number, version) for number in range(1200) for version in contents}
+        (number, version) for number in range(1200) for version in contents
+    }
     told = [record.getMessage() for record in caplog.records]
     assert told and all("swapped.vmb: " in message and "Traceback" not in message for message in told)
-    assert len(told) <= 2 * 40          # once for each half
+    assert len(told) <= 2 * 40  # once for each half
 
 
 def test_the_older_of_two_bundles_of_a_task_serves_again_when_the_newer_goes(served, folder):
     for number, name in enumerate(("first", "second")):
         (folder / f"{name}.vmb").write_bytes(_bundle_of(f"{number + 1}.0.0"))
-        until(lambda number=number: "swapped" in served.host.tasks and served.host.task("swapped").version == f"{number + 1}.0.0")
+        until(
+            lambda number=number: (
+                "swapped" in served.host.tasks and served.host.task("swapped").version == f"{number + 1}.0.0"
+            )
+        )
     (folder / "second.vmb").unlink()
     until(lambda: served.host.task("swapped").version == "1.0.0")
     assert served.ask(task="swapped", input=1)["result"] == [1, "1.0.0"]
 
 
 def test_many_servers_and_many_clients_share_one_folder(folder):
-    """Three processes serve it, each to four clients that write to one pipe, while a bundle is replaced again and again."""
+    """Three processes serve it, each to four clients that write to one pipe, while a bundle is replaced again and
+    again."""
     command = [sys.executable, "-m", "vmhost", "serve", str(folder), "--allow-unsigned"]
     servers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) for _ in range(3)]
     answers = [[] for _ in servers]
@@ -363,9 +417,13 @@ def test_many_servers_and_many_clients_share_one_folder(folder):
         for number in range(first, first + 100):
             os.write(server.stdin.fileno(), f'{{"id": {number}, "task": "double", "input": {number}}}\n'.encode())
 
-    readers = [threading.Thread(target=lambda server=server, into=into: into.extend(map(json.loads, server.stdout)))
-               for server, into in zip(servers, answers)]
-    clients = [threading.Thread(target=client, args=(server, 100 * number)) for server in servers for number in range(4)]
+    readers = [
+        threading.Thread(target=lambda server=server, into=into: into.extend(map(json.loads, server.stdout)))
+        for server, into in zip(servers, answers)
+    ]
+    clients = [
+        threading.Thread(target=client, args=(server, 100 * number)) for server in servers for number in range(4)
+    ]
     for thread in readers + clients:
         thread.start()
     for number in range(5):
@@ -379,4 +437,6 @@ def test_many_servers_and_many_clients_share_one_folder(folder):
     for server, into in zip(servers, answers):
         assert server.wait(60) == 0
         server.stdout.close()
-        assert sorted((answer["id"], answer["result"]) for answer in into) == [(number, 2 * number) for number in range(400)]
+        assert sorted((answer["id"], answer["result"]) for answer in into) == [
+            (number, 2 * number) for number in range(400)
+        ]

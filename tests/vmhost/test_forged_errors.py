@@ -27,8 +27,13 @@ NEVER = Policy(task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))
 
 
 def size_of(report):
-    return sum(map(size_of, report.values() if isinstance(report, dict) else report)) if isinstance(report, (dict, list)) \
-        else len(report) if isinstance(report, (str, bytes)) else 1
+    return (
+        sum(map(size_of, report.values() if isinstance(report, dict) else report))
+        if isinstance(report, (dict, list))
+        else len(report)
+        if isinstance(report, (str, bytes))
+        else 1
+    )
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +84,28 @@ def test_a_function_ends_in_an_error_of_vmhost_or_a_builtin_one(function):
             list(pool.map(function, [1, 2], chunksize=2)) if in_rows else pool.submit(function, 1).result(60)
         error = caught.value
         assert isinstance(error, vmhost.VMHostError) or (
-            type(error).__module__ == "builtins" and isinstance(error.__cause__, vmhost.TaskError))
+            type(error).__module__ == "builtins" and isinstance(error.__cause__, vmhost.TaskError)
+        )
         assert len("".join(traceback.format_exception(error))) < 2_000_000
 
 
 def test_each_builtin_error_comes_back_as_itself_with_what_it_knows(pool):
-    for error in (ValueError("x", 1, 2.5, None, True, b"y"), KeyError("k"), ZeroDivisionError(), StopIteration(5),
-                  FileNotFoundError(2, "gone", "a/b"), PermissionError(1, "no", "from", None, "to"), OSError("plain"),
-                  OSError(5, "io", b"bytes"), UnicodeDecodeError("utf-8", b"abc", 0, 1, "bad"), ImportError("no", name="n", path="p"),
-                  NameError("x", name="y"), AttributeError("x", name="y"), BlockingIOError(11, "later", 7), SyntaxError("bad")):
+    for error in (
+        ValueError("x", 1, 2.5, None, True, b"y"),
+        KeyError("k"),
+        ZeroDivisionError(),
+        StopIteration(5),
+        FileNotFoundError(2, "gone", "a/b"),
+        PermissionError(1, "no", "from", None, "to"),
+        OSError("plain"),
+        OSError(5, "io", b"bytes"),
+        UnicodeDecodeError("utf-8", b"abc", 0, 1, "bad"),
+        ImportError("no", name="n", path="p"),
+        NameError("x", name="y"),
+        AttributeError("x", name="y"),
+        BlockingIOError(11, "later", 7),
+        SyntaxError("bad"),
+    ):
         with pytest.raises(type(error)) as caught:
             pool.submit(raise_again, type(error).__name__, error.args, vars_of(error)).result(60)
         back = caught.value
@@ -135,14 +153,21 @@ def ask_with(function):
         return host.load(bundle(source, permissions={"host": ["ask"]}))(1, timeout_s=60)
 
 
-@pytest.mark.parametrize(("error", "said"), [
-    (SystemExit(3), "SystemExit: 3"), (GeneratorExit(), "GeneratorExit: "), (ValueError("no"), "ValueError: no"),
-    (Mute(), "Mute: str() of the exception failed"), (ValueError("\udc80"), "ValueError: \udc80"),
-    (BaseExceptionGroup("g", [SystemExit(1)]), "BaseExceptionGroup: g (1 sub-exception)"),
-])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (SystemExit(3), "SystemExit: 3"),
+        (GeneratorExit(), "GeneratorExit: "),
+        (ValueError("no"), "ValueError: no"),
+        (Mute(), "Mute: str() of the exception failed"),
+        (ValueError("\udc80"), "ValueError: \udc80"),
+        (BaseExceptionGroup("g", [SystemExit(1)]), "BaseExceptionGroup: g (1 sub-exception)"),
+    ],
+)
 def test_a_host_function_that_raises_answers_at_once(error, said):
     def ask(_):
         raise error
+
     assert ask_with(ask) == said
 
 
@@ -156,14 +181,17 @@ def test_ctrl_c_in_a_host_function_answers_the_guest_and_reaches_the_main_thread
 
     def ask(_):
         raise KeyboardInterrupt
+
     assert ask_with(ask) == "KeyboardInterrupt: "
     assert interrupted.wait(60)
 
 
 def test_a_host_function_call_that_nobody_answers_is_answered(monkeypatch, caplog):
     """As when memory runs out while its answer is made."""
+
     def fails(self, request):
         raise MemoryError
+
     monkeypatch.setattr(vmhost.runtime.service.Service, "_answer", fails)
     with caplog.at_level(logging.CRITICAL, "vmhost"):
         assert ask_with(lambda _: 1) == "the host did not answer; its log says why"
@@ -207,7 +235,14 @@ def test_lone_surrogates_are_written_as_escapes():
         logger.removeHandler(handler)
     assert caught.value.guest_message == "said \udc84" and "said \udc84" in caught.value.guest_traceback
     text = "\n".join(records)
-    for line in ("out \\ud800", "err \\udc80 \xe9", "half \\udcff", "guest \\udfff", "logged \\udc82", "warned \\udc83",
-                 "ValueError: thread \\udc81"):
+    for line in (
+        "out \\ud800",
+        "err \\udc80 \xe9",
+        "half \\udcff",
+        "guest \\udfff",
+        "logged \\udc82",
+        "warned \\udc83",
+        "ValueError: thread \\udc81",
+    ):
         assert line in text, line
     assert max(map(len, records)) <= 8192

@@ -1,4 +1,5 @@
-"""Orders of events after which someone waited for ever, or would have. Each is forced here; threads that wait are joined with a limit."""
+"""Orders of events after which someone waited for ever, or would have. Each is forced here; threads that wait are
+joined with a limit."""
 
 import threading
 
@@ -66,6 +67,7 @@ def test_a_finalizer_may_watch_a_call_while_the_watchers_are_locked(task):
 
 def test_a_finalizer_may_submit_while_a_function_is_packed():
     with vmhost.VMExecutor(1) as executor:
+
         def submit():
             with executor._workers._lock:
                 return executor.submit(functions.echo, 1)
@@ -107,11 +109,12 @@ def test_the_service_outlives_a_failure_to_take_events(task, monkeypatch, caplog
     assert failed.wait(LONG_S)
     assert in_time(lambda: task.submit(1).result()) == 1
     assert "events could not be taken" in caplog.text
-    caplog.clear()      # the record's traceback keeps what the thread holds
+    caplog.clear()  # the record's traceback keeps what the thread holds
 
 
 def test_ctrl_c_that_comes_right_before_the_sleep_is_seen():
-    """Then nothing interrupts the sleep: `interrupt_main` does just that, it says that a signal came and wakes nobody."""
+    """Then nothing interrupts the sleep: `interrupt_main` does just that, it says that a signal came and wakes
+    nobody."""
     done = in_a_process("""
         import _thread
         host = vmhost.Host(allow_unsigned=True)
@@ -154,7 +157,8 @@ def test_two_threads_that_fork_at_once_do_not_keep_vms_from_booting():
 
 
 def test_a_forked_child_lets_go_of_everything_without_a_lock():
-    """A thread that is not in the child may have held any of them at that moment: the child runs with all of them taken."""
+    """A thread that is not in the child may have held any of them at that moment: the child runs with all of them
+    taken."""
     done = in_a_process("""
         import gc, warnings
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -30,6 +30,7 @@ def failing(kind=fake_core.TASK_ERROR):
         if value == "good":
             return value
         raise Ends(kind, {"type": "ValueError", "builtin": True, "message": "bad"})
+
     return guest
 
 
@@ -81,6 +82,7 @@ def test_a_call_that_meets_the_closed_lane_of_an_old_version_goes_to_the_new_one
 
     class Racing:
         """The moment between reading the handle's function and calling it, in which the version changed."""
+
         def __init__(self, old, new, name):
             self.old, self.new, self.name = old, new, name
 
@@ -89,7 +91,8 @@ def test_a_call_that_meets_the_closed_lane_of_an_old_version_goes_to_the_new_one
             return self.old(*args)
 
     task._call, task._submit, task._submit_many = (
-        Racing(*pair) for pair in zip(stale, fresh, ("_call", "_submit", "_submit_many")))
+        Racing(*pair) for pair in zip(stale, fresh, ("_call", "_submit", "_submit_many"))
+    )
     assert task(1) == 1
     assert task.submit(2).result(10) == 2
     assert list(task.map([3])) == [3]
@@ -231,7 +234,7 @@ def test_when_no_vm_can_be_booted_waiting_calls_get_their_error(fake_host, bundl
     task = host.load(bundle())
     with pytest.raises(vmhost.VMLostError, match="no VM could be booted.*no memory"):
         task(1)
-    with pytest.raises(vmhost.VMLostError):       # not the task's fault: its breaker stays closed
+    with pytest.raises(vmhost.VMLostError):  # not the task's fault: its breaker stays closed
         task(1)
     settle(host)
     tried = len(core.made)
@@ -274,7 +277,7 @@ def test_idle_vms_go_after_their_time_and_an_idle_host_does_not_wake(fake_host, 
     host.load(bundle())(1)
     settle(host)
     core.now += 61
-    host._service._clock = lambda: 10.0**9      # the look that was planned is due
+    host._service._clock = lambda: 10.0**9  # the look that was planned is due
     settle(host)
     settle(host)
     assert [vm.state for vm in core.made if vm.lane] == ["ended"]
@@ -352,7 +355,7 @@ def test_probes_close_it(fake_host, bundle, way):
     policy = Policy(task=TaskPolicy(breaker=BreakerPolicy(consecutive=2, open_s=1e-9, max_open_s=1e-9, probes=2)))
     host, core = fake_host(FakeCore(failing()), policy=policy)
     task = host.load(bundle())
-    for _ in range(3):              # the third is a probe, and fails
+    for _ in range(3):  # the third is a probe, and fails
         with pytest.raises(vmhost.TaskError):
             task("bad")
     for _ in range(2):
@@ -437,7 +440,7 @@ def test_a_task_that_crashed_the_process_before_starts_with_its_breaker_open(fak
     host, _ = fake_host(core, state=tmp_path)
     assert [str(crash) for crash in host.crashes] == ["process 4711 crashed with SIGSEGV while echo 1.0.0 (call) ran"]
     host.close()
-    host, _ = fake_host(state=tmp_path)         # the task was not loaded in between
+    host, _ = fake_host(state=tmp_path)  # the task was not loaded in between
     assert host.crashes == ()
     assert host.load(bundle("other"))(1) == 1
     task = host.load(bundle())
@@ -465,8 +468,9 @@ def test_the_state_folder_of_a_dropped_host_can_be_taken_up_at_once(monkeypatch,
         del host
 
 
-@pytest.mark.parametrize("content", [
-    b"", b"\xc1", msgpack.packb(7), msgpack.packb({"format": 99, "breakers": [], "crashes": []})])
+@pytest.mark.parametrize(
+    "content", [b"", b"\xc1", msgpack.packb(7), msgpack.packb({"format": 99, "breakers": [], "crashes": []})]
+)
 def test_a_damaged_state_file_is_put_aside(tmp_path, content):
     (tmp_path / "breakers.msgpack").write_bytes(content)
     folder = StateFolder(tmp_path)

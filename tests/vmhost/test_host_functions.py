@@ -1,4 +1,5 @@
-"""Host functions that take their time: what a guest gets, and what becomes of them when the host ends, or the process."""
+"""Host functions that take their time: what a guest gets, and what becomes of them when the host ends, or the
+process."""
 
 import logging
 import os
@@ -16,7 +17,7 @@ from vmhost.runtime.host_functions import FunctionThreads
 
 ASKS = "from vmhost import guest\ndef run(value):\n    return guest.host.price(value)\n"
 LONG_S = 120
-PATIENT = Policy(grace_s=20)        # on a busy machine a stopped guest may take a while to unwind
+PATIENT = Policy(grace_s=20)  # on a busy machine a stopped guest may take a while to unwind
 
 
 def asking(host, **fields):
@@ -26,6 +27,7 @@ def asking(host, **fields):
 @pytest.fixture
 def slow():
     """A function that begins, and returns when the test lets it: (function, its events `began` and `end`)."""
+
     class Slow:
         def __init__(self):
             self.began, self.end = threading.Event(), threading.Event()
@@ -142,8 +144,15 @@ def test_an_initializer_runs_though_its_vm_boots_when_the_program_has_ended(tmp_
         "if __name__ == '__main__':\n"
         f"    path = {str(tmp_path / 'lines')!r}\n"
         "    executor = vmhost.VMExecutor(1, initializer=begin, initargs=(path,))\n"
-        "    future = executor.submit(note, path)\n")
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=LONG_S, cwd=tmp_path,
-                          env=os.environ | {"PYTHONPATH": str(ROOT)})
+        "    future = executor.submit(note, path)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "lines").read_text() == "began noted "

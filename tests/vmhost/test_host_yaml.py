@@ -57,24 +57,41 @@ def test_an_empty_file_is_a_host_with_the_defaults(tmp_path):
     assert (settings.policy, settings.trust, settings.functions) == (Policy(), None, {})
 
 
-@pytest.mark.parametrize("text, expected", [
-    ("a: [", "host.yaml:1: not YAML"),
-    ("vms:\n  max: many\n", "host.yaml:2: vms.max: expected a whole number from 1 to 4096, got 'many'"),
-    ("vms: {warmth: 3}\n", "host.yaml:1: vms.warmth: unknown key; expected one of max, warm"),
-    ("queue: 5\nqueue: 6\n", "host.yaml:2: queue: written twice (first in line 1)"),
-    ("grace_time: soon\n", "host.yaml:1: grace_time: expected a time such as 500 ms, got 'soon'"),
-    ("grace_time: 0 s\n", "host.yaml:1: grace_time: expected a quantity above zero"),
-    ("tasks:\n  digits:\n    limits: {memory: 0 MiB}\n",
-     "host.yaml:3: tasks.digits.limits.memory: expected a quantity above"),
-    ("functions: {f: 'nowhere.at.all:f'}\n", "host.yaml:1: functions.f: nowhere.at.all:f cannot be imported: No module named "
-     "'nowhere'; if it is yours, put the folder that has it on PYTHONPATH"),
-    ("functions: {f: 'math:nothing'}\n", "host.yaml:1: functions.f: math:nothing cannot be imported: AttributeError: "),
-    ("functions: {f: 'math:pi'}\n", "host.yaml:1: functions.f: expected a function, got math:pi of type float"),
-    ("allow: [read, exec]\n", "host.yaml:1: allow.1: expected one of read, write, net, listen, env, host, got 'exec'"),
-    ("search: quick\n", "host.yaml:1: search: expected measured or fixed, got 'quick'"),
-    ("tasks: {digits: {priority: 101}}\n", "host.yaml:1: tasks.digits.priority: expected a whole number from -100 to 100, got 101"),
-    ("- a list\n", "host.yaml:1: the file: expected a mapping"),
-])
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("a: [", "host.yaml:1: not YAML"),
+        ("vms:\n  max: many\n", "host.yaml:2: vms.max: expected a whole number from 1 to 4096, got 'many'"),
+        ("vms: {warmth: 3}\n", "host.yaml:1: vms.warmth: unknown key; expected one of max, warm"),
+        ("queue: 5\nqueue: 6\n", "host.yaml:2: queue: written twice (first in line 1)"),
+        ("grace_time: soon\n", "host.yaml:1: grace_time: expected a time such as 500 ms, got 'soon'"),
+        ("grace_time: 0 s\n", "host.yaml:1: grace_time: expected a quantity above zero"),
+        (
+            "tasks:\n  digits:\n    limits: {memory: 0 MiB}\n",
+            "host.yaml:3: tasks.digits.limits.memory: expected a quantity above",
+        ),
+        (
+            "functions: {f: 'nowhere.at.all:f'}\n",
+            "host.yaml:1: functions.f: nowhere.at.all:f cannot be imported: No module named "
+            "'nowhere'; if it is yours, put the folder that has it on PYTHONPATH",
+        ),
+        (
+            "functions: {f: 'math:nothing'}\n",
+            "host.yaml:1: functions.f: math:nothing cannot be imported: AttributeError: ",
+        ),
+        ("functions: {f: 'math:pi'}\n", "host.yaml:1: functions.f: expected a function, got math:pi of type float"),
+        (
+            "allow: [read, exec]\n",
+            "host.yaml:1: allow.1: expected one of read, write, net, listen, env, host, got 'exec'",
+        ),
+        ("search: quick\n", "host.yaml:1: search: expected measured or fixed, got 'quick'"),
+        (
+            "tasks: {digits: {priority: 101}}\n",
+            "host.yaml:1: tasks.digits.priority: expected a whole number from -100 to 100, got 101",
+        ),
+        ("- a list\n", "host.yaml:1: the file: expected a mapping"),
+    ],
+)
 def test_what_is_wrong_is_named(tmp_path, text, expected):
     with pytest.raises(vmhost.ConfigurationError) as caught:
         read_host_yaml(write(tmp_path, text))
@@ -84,7 +101,9 @@ def test_what_is_wrong_is_named(tmp_path, text, expected):
 def test_a_host_function_whose_module_is_broken_is_a_mistake_in_the_file(tmp_path, monkeypatch):
     (tmp_path / "broken_functions.py").write_text("def f(:\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(vmhost.ConfigurationError, match="yaml:1: functions.f: broken_functions:f cannot be imported: SyntaxError"):
+    with pytest.raises(
+        vmhost.ConfigurationError, match="yaml:1: functions.f: broken_functions:f cannot be imported: SyntaxError"
+    ):
         read_host_yaml(write(tmp_path, "functions: {f: 'broken_functions:f'}\n"))
 
 

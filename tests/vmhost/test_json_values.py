@@ -94,25 +94,29 @@ def test_numbers_of_any_size_go_both_ways():
     for value in (10**4299, -(10**4299), 10**4300, -(10**4300), 2**1_000_000, [{"a": 10**5000}], {10**5000: 1}):
         text = values.dumps(value)
         assert values.loads(text) == value
-        assert json.loads(text) is not None       # no decimal that Python refuses to read
+        assert json.loads(text) is not None  # no decimal that Python refuses to read
 
 
-@pytest.mark.parametrize(("text", "says"), ids=range(14), argvalues=[
-    ('{"$complex": [' + "9" * 400 + ", 0]}", r"\$complex.* is not what it can hold"),
-    ('{"$complex": [true, 0]}', r"\$complex.* is not what it can hold"),
-    ('{"$complex": ["1", 0]}', r"\$complex.* is not what it can hold"),
-    ("9" * 4301, r'too many digits; write one of more than 4,300 as \{"\$int"'),
-    ("-" + "9" * 100_000, "too many digits"),
-    ('{"$int": "12"}', r"\$int.* is not what it can hold"),
-    ('{"$int": 12}', r"\$int.* is not what it can hold"),
-    ('{"$tuple": "ab"}', r"\$tuple.*\"ab\" is not what it can hold"),
-    ('{"$tuple": {"a": 1}}', r"\$tuple.* a dict of 1 is not what it can hold"),
-    ('{"$dict": ["ab"]}', r"\$dict.* is not what it can hold"),
-    ('{"$tuple": [{"$set": [{"$float": "1"}]}]}', r'\{"\$float": \.\.\.\}: "1" is not what it can hold'),
-    ("[" * 100_000, "nested too deeply"),
-    ('{"$tuple": [' * 5000 + "]}" * 5000, "nested too deeply"),
-    ('{"$float": "' + "x" * 1000 + '"}', "is not what it can hold"),
-])
+@pytest.mark.parametrize(
+    ("text", "says"),
+    ids=range(14),
+    argvalues=[
+        ('{"$complex": [' + "9" * 400 + ", 0]}", r"\$complex.* is not what it can hold"),
+        ('{"$complex": [true, 0]}', r"\$complex.* is not what it can hold"),
+        ('{"$complex": ["1", 0]}', r"\$complex.* is not what it can hold"),
+        ("9" * 4301, r'too many digits; write one of more than 4,300 as \{"\$int"'),
+        ("-" + "9" * 100_000, "too many digits"),
+        ('{"$int": "12"}', r"\$int.* is not what it can hold"),
+        ('{"$int": 12}', r"\$int.* is not what it can hold"),
+        ('{"$tuple": "ab"}', r"\$tuple.*\"ab\" is not what it can hold"),
+        ('{"$tuple": {"a": 1}}', r"\$tuple.* a dict of 1 is not what it can hold"),
+        ('{"$dict": ["ab"]}', r"\$dict.* is not what it can hold"),
+        ('{"$tuple": [{"$set": [{"$float": "1"}]}]}', r'\{"\$float": \.\.\.\}: "1" is not what it can hold'),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"$tuple": [' * 5000 + "]}" * 5000, "nested too deeply"),
+        ('{"$float": "' + "x" * 1000 + '"}', "is not what it can hold"),
+    ],
+)
 def test_every_text_is_a_value_or_one_short_error(text, says):
     with pytest.raises(ValueError, match=says) as caught:
         values.loads(text)
@@ -125,5 +129,5 @@ def test_a_value_too_deep_to_write_says_so():
         deep = [deep]
     with pytest.raises(ValueError, match="nested too deeply"):
         values.dumps(deep)
-    while deep:         # let it go level by level
+    while deep:  # let it go level by level
         deep = deep[0]

@@ -1,4 +1,5 @@
-"""Prepared models in a state folder that is damaged, open to others, full, read-only or gone: answers stay right, loads succeed."""
+"""Prepared models in a state folder that is damaged, open to others, full, read-only or gone: answers stay right, loads
+succeed."""
 
 import os
 import resource
@@ -34,7 +35,9 @@ def bundle(tmp_path):
     folder.mkdir()
     (folder / "main.py").write_text(MAIN)
     (folder / "net.onnx").write_bytes(networks.small())
-    (folder / "task.yaml").write_text('name: small\nversion: "1.0.0"\nentry: main:run\npython: "3.14"\nmodels: {net: net.onnx}\n')
+    (folder / "task.yaml").write_text(
+        'name: small\nversion: "1.0.0"\nentry: main:run\npython: "3.14"\nmodels: {net: net.onnx}\n'
+    )
     path = tmp_path / "small.vmb"
     path.write_bytes(compile_task(folder).to_bytes())
     return path
@@ -47,7 +50,9 @@ def state(tmp_path):
 
 def check(task):
     x = networks.values((1, 3, 32, 32))
-    networks.assert_close(numpy.asarray(task({"input": x})["output"]), networks.expected(networks.small(), {"input": x})[0])
+    networks.assert_close(
+        numpy.asarray(task({"input": x})["output"]), networks.expected(networks.small(), {"input": x})[0]
+    )
 
 
 def answers(bundle, state):
@@ -76,8 +81,8 @@ def test_a_kept_model_that_was_damaged_between_runs_is_prepared_anew(bundle, sta
     [kept, _] = answers(bundle, state)
     path = state / "models" / kept
     good, before = path.read_bytes(), path.stat().st_ino
-    for at in (7, 21, 29, 33, 45, 4096, len(good) // 2, len(good) - 1):         # header, with sizes; sum, choices, weights
-        path.write_bytes(good[:at] + bytes([good[at] ^ 0x40]) + good[at + 1:])
+    for at in (7, 21, 29, 33, 45, 4096, len(good) // 2, len(good) - 1):  # header, with sizes; sum, choices, weights
+        path.write_bytes(good[:at] + bytes([good[at] ^ 0x40]) + good[at + 1 :])
         assert answers(bundle, state) == [kept, "rates.json"]
         assert path.read_bytes() == good and path.stat().st_ino != before
         before = path.stat().st_ino
@@ -113,7 +118,7 @@ def test_what_a_killed_host_had_begun_is_taken_away(bundle, state):
 def test_a_full_disk_keeps_nothing_and_leaves_nothing(bundle, state, caplog):
     with vmhost.Host(allow_unsigned=True, state=state) as host:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))        # every write into a file fails, as on a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # every write into a file fails, as on a full disk
         try:
             task = host.load(bundle)
         finally:
@@ -129,7 +134,7 @@ def test_a_kept_model_that_is_swapped_under_load_is_right_in_every_call_and_prep
     path = state / "models" / kept
     good = path.read_bytes()
     with vmhost.Host(allow_unsigned=True, state=state) as host:
-        task = host.load(bundle)        # it is mapped
+        task = host.load(bundle)  # it is mapped
         with ThreadPoolExecutor(2) as callers:
             ended = threading.Event()
 
@@ -142,7 +147,7 @@ def test_a_kept_model_that_is_swapped_under_load_is_right_in_every_call_and_prep
 
             running = [callers.submit(call) for _ in range(2)]
             try:
-                for content in (b"", good[:len(good) // 2], bytes(len(good)), good[:-1] + bytes([good[-1] ^ 1])):
+                for content in (b"", good[: len(good) // 2], bytes(len(good)), good[:-1] + bytes([good[-1] ^ 1])):
                     (state / "models" / "swapped").write_bytes(content)
                     os.replace(state / "models" / "swapped", path)
                     host.unload("small")
@@ -151,17 +156,24 @@ def test_a_kept_model_that_is_swapped_under_load_is_right_in_every_call_and_prep
                     assert path.read_bytes() == good
             finally:
                 ended.set()
-            assert all(future.exception() is None or isinstance(future.exception(), vmhost.ClosedError) for future in running)
+            assert all(
+                future.exception() is None or isinstance(future.exception(), vmhost.ClosedError) for future in running
+            )
 
 
 def test_a_pipe_in_a_kept_models_place_is_not_waited_for(bundle, state):
     [kept, _] = answers(bundle, state)
     (state / "models" / kept).unlink()
     os.mkfifo(state / "models" / kept)
-    done = in_a_process("""
+    done = in_a_process(
+        """
         with vmhost.Host(allow_unsigned=True, state=sys.argv[1]) as host:
             host.load(sys.argv[2])
-    """, state, bundle, timeout_s=60)
+    """,
+        state,
+        bundle,
+        timeout_s=60,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     answers(bundle, state)
 
@@ -187,7 +199,9 @@ def test_a_folder_that_becomes_read_only_is_done_without(bundle, state, caplog, 
 
 def test_a_state_folder_that_cannot_be_written_is_refused_before_anything_is_loaded(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(vmhost.ConfigurationError, match="expected a folder that can be written, .*choose another folder for `state`"):
+    with pytest.raises(
+        vmhost.ConfigurationError, match="expected a folder that can be written, .*choose another folder for `state`"
+    ):
         vmhost.Host(state=tmp_path / "file" / "state")
 
 
@@ -205,7 +219,13 @@ def test_a_second_host_does_not_get_a_folder_whose_files_are_mapped(bundle, stat
         task = host.load(bundle)
         with pytest.raises(vmhost.ConfigurationError, match="already in use"):
             vmhost.Host(state=state)
-        said = subprocess.run([sys.executable, "-c", OTHER_HOST, str(state)], cwd=Path(vmhost.__file__).parents[1], capture_output=True, text=True, timeout=60)
+        said = subprocess.run(
+            [sys.executable, "-c", OTHER_HOST, str(state)],
+            cwd=Path(vmhost.__file__).parents[1],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert "already in use" in said.stdout, said.stderr
         check(task)
 

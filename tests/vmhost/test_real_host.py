@@ -21,7 +21,9 @@ from vmhost.bytecode.format import write_bundle
 from vmhost.bytecode.signing import generate_key
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
-TASK = GUESTS + """
+TASK = (
+    GUESTS
+    + """
 import logging
 
 from vmhost import guest
@@ -55,11 +57,18 @@ def flood(value):
 def ask(value):
     return guest.host.price(value)
 """
+)
 
 
 def build(name="echo", version="1.0.0", source=TASK, limits=None, permissions=None):
-    return compile_sources({"main": (source, f"{name}@{version}/main.py", False)}, entry="main:run", name=name,
-                           version=version, limits=limits, permissions=permissions)
+    return compile_sources(
+        {"main": (source, f"{name}@{version}/main.py", False)},
+        entry="main:run",
+        name=name,
+        version=version,
+        limits=limits,
+        permissions=permissions,
+    )
 
 
 @pytest.fixture
@@ -73,8 +82,9 @@ def echo(host):
     return host.load(build())
 
 
-@pytest.mark.parametrize("value", [
-    None, True, -1, 1 << 80, 0.5, 1j, "ü", b"\0", [1, [2]], (1, ()), {"a": {1: None}}, {1, 2}])
+@pytest.mark.parametrize(
+    "value", [None, True, -1, 1 << 80, 0.5, 1j, "ü", b"\0", [1, [2]], (1, ()), {"a": {1: None}}, {1, 2}]
+)
 def test_values_go_in_and_come_back(echo, value):
     assert echo(value) == value
     assert type(echo(value)) is type(value)
@@ -234,7 +244,7 @@ def test_cancelling_an_await_stops_the_call(echo):
 
 
 def test_a_wedged_vm_is_quarantined_and_the_host_goes_on():
-    script = '''
+    script = """
         policy = Policy(grace_s=0.05)
         host = vmhost.Host(allow_unsigned=True, policy=policy)
         bad, good = host.load(build("bad")), host.load(build("good"))
@@ -253,7 +263,7 @@ def test_a_wedged_vm_is_quarantined_and_the_host_goes_on():
         print(good(1))
         print([(vm.task, vm.state) for vm in host.close()])
         sys.exit(5)
-    '''
+    """
     done = in_a_process(script)
     assert done.stdout.splitlines() == ["answered True", "1", "[('bad', 'quarantined')]"]
     assert done.returncode == 5, done.stderr
@@ -264,13 +274,13 @@ def in_a_process(script):
 
 
 def test_a_vm_with_a_thread_left_in_it_is_quarantined_and_the_process_leaves():
-    done = in_a_process('''
+    done = in_a_process("""
         host = vmhost.Host(allow_unsigned=True)
         task = host.load(build())
         print(task(None, entry="main:leave_threads"), task(1))
         print([vm.task for vm in host.close()])
         sys.exit(6)
-    ''')
+    """)
     assert (done.returncode, done.stdout) == (6, "left 1\n['echo']\n"), done.stderr
 
 
@@ -314,7 +324,7 @@ def test_a_flood_of_lines_is_bounded_and_says_so(echo):
     gate.acquire()
     handler.addFilter(lambda record: gate.acquire(timeout=120) and (gate.release() or True))
     try:
-        echo(20_000, entry="main:flood")        # the logger stands still meanwhile
+        echo(20_000, entry="main:flood")  # the logger stands still meanwhile
         gate.release()
         echo(1)
         until(lambda: any("lines were dropped" in record.getMessage() for record in handler.records))
@@ -459,7 +469,9 @@ def test_close_ends_every_call_and_leaves_nothing_behind():
         task = host.load(build(limits={"concurrency": 2}))
         futures = [task.submit(0.02 if drain else 60, entry="main:sleep") for _ in range(20)]
         assert host.close(drain=drain) == ()
-        assert [type(future.exception(timeout=0)) for future in futures] == [type(None) if drain else vmhost.ClosedError] * 20
+        assert [type(future.exception(timeout=0)) for future in futures] == [
+            type(None) if drain else vmhost.ClosedError
+        ] * 20
         with pytest.raises(vmhost.ClosedError):
             task(1)
     assert set(threading.enumerate()) == before
@@ -503,7 +515,7 @@ def test_calls_race_with_close():
 
 @pytest.mark.parametrize("what", ["idle", "forever", "stubborn"])
 def test_the_process_leaves_with_its_own_status_when_the_host_was_not_closed(what):
-    done = in_a_process(f'''
+    done = in_a_process(f"""
         host = vmhost.Host(allow_unsigned=True)
         task = host.load(build())
         print(task(1), flush=True)
@@ -511,7 +523,7 @@ def test_the_process_leaves_with_its_own_status_when_the_host_was_not_closed(wha
             future = task.submit(None, entry="main:{what}")
             until(future.running)
         sys.exit(3)
-    ''')
+    """)
     assert (done.returncode, done.stdout) == (3, "1\n"), done.stderr
 
 
@@ -521,7 +533,7 @@ def interrupt(when):
 
 
 def test_ctrl_c_ends_a_call_and_the_host_goes_on():
-    done = in_a_process('''
+    done = in_a_process("""
         host = vmhost.Host(allow_unsigned=True)
         task = host.load(build())
         task(0)
@@ -530,12 +542,12 @@ def test_ctrl_c_ends_a_call_and_the_host_goes_on():
             task(None, entry="main:forever")
         except KeyboardInterrupt:
             print("interrupted", task(2), host.close())
-    ''')
+    """)
     assert (done.returncode, done.stdout) == (0, "interrupted 2 ()\n"), done.stderr
 
 
 def test_ctrl_c_ends_the_calls_of_a_map_those_too_that_run():
-    done = in_a_process('''
+    done = in_a_process("""
         host = vmhost.Host(allow_unsigned=True)
         task = host.load(build())
         task(0)
@@ -544,12 +556,12 @@ def test_ctrl_c_ends_the_calls_of_a_map_those_too_that_run():
             list(task.map([None] * 9, entry="main:forever"))
         except KeyboardInterrupt:
             print("interrupted", task(2), host.close())
-    ''')
+    """)
     assert (done.returncode, done.stdout) == (0, "interrupted 2 ()\n"), done.stderr
 
 
 def test_ctrl_c_in_close_can_be_followed_by_a_harder_close():
-    done = in_a_process('''
+    done = in_a_process("""
         host = vmhost.Host(allow_unsigned=True)
         task = host.load(build())
         future = task.submit(None, entry="main:forever")
@@ -560,13 +572,13 @@ def test_ctrl_c_in_close_can_be_followed_by_a_harder_close():
         except KeyboardInterrupt:
             host.close(drain=False)
             print(type(future.exception(timeout=0)).__name__)
-    ''')
+    """)
     assert (done.returncode, done.stdout) == (0, "ClosedError\n"), done.stderr
 
 
 def test_ctrl_c_between_any_two_steps_of_close():
     """A lock that was taken in that step, and is never given back, would hold up the second close for ever."""
-    done = in_a_process('''
+    done = in_a_process("""
         for number in itertools.count(5, 7):
             host = vmhost.Host(allow_unsigned=True)
             future = host.load(build()).submit(None, entry="main:forever")
@@ -579,7 +591,7 @@ def test_ctrl_c_between_any_two_steps_of_close():
             finally:
                 sys.settrace(None)
                 print(type(future.exception(timeout=0)).__name__)
-    ''')
+    """)
     assert done.returncode == 0 and set(done.stdout.split()) == {"ClosedError"}, done.stderr
     assert len(done.stdout.split()) > 20
 
@@ -591,7 +603,7 @@ def test_an_idle_host_burns_no_cpu(host, echo):
         return time.process_time() - before < 0.05
 
     echo(1)
-    until(idle)     # VMs may still boot ahead
+    until(idle)  # VMs may still boot ahead
 
 
 def test_two_hosts_live_side_by_side(host):

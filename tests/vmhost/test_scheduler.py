@@ -30,9 +30,18 @@ def test_an_odd_vm_stays_where_it_is():
     assert shares({"a": Claim(9, held=2), "b": Claim(9, held=1)}, 3) == {"a": 2, "b": 1}
 
 
-claims = st.dictionaries(st.integers(0, 20), st.builds(
-    Claim, demand=st.integers(0, 12), weight=st.sampled_from((0.5, 1, 2, 4)), priority=st.integers(-1, 1),
-    used=st.integers(0, 9), held=st.integers(0, 3)), max_size=8)
+claims = st.dictionaries(
+    st.integers(0, 20),
+    st.builds(
+        Claim,
+        demand=st.integers(0, 12),
+        weight=st.sampled_from((0.5, 1, 2, 4)),
+        priority=st.integers(-1, 1),
+        used=st.integers(0, 9),
+        held=st.integers(0, 3),
+    ),
+    max_size=8,
+)
 
 
 @given(claims, st.integers(0, 24))
@@ -62,7 +71,7 @@ def test_a_second_task_gets_half_of_the_vms_as_calls_of_the_first_end(fake_host,
     host._service.events.settle()
     assert len(running(core, "a")) == 4
     others = [b.submit(i) for i in range(8)]
-    for _ in range(2):              # it gives them up one by one, each when its call ends
+    for _ in range(2):  # it gives them up one by one, each when its call ends
         host._service.events.settle()
         next(vm for vm in running(core, "a") if vm.retired).call.end("done")
     host._service.events.settle()
@@ -149,9 +158,10 @@ def test_tasks_take_turns_when_there_are_more_of_them_than_vms(fake_host, bundle
 
 
 def test_weights_come_from_the_policy_of_the_task(fake_host, bundle):
-    host, core = fake_host(idle_core(), policy=Policy(
-        max_vms=4, warm=4, max_warm=4, tasks={"a": TaskPolicy(weight=3.0)}))
-    with host._service.lock:        # both want VMs before the first is dealt
+    host, core = fake_host(
+        idle_core(), policy=Policy(max_vms=4, warm=4, max_warm=4, tasks={"a": TaskPolicy(weight=3.0)})
+    )
+    with host._service.lock:  # both want VMs before the first is dealt
         a, b = host.load(bundle("a")), host.load(bundle("b"))
         for i in range(8):
             a.submit(i)

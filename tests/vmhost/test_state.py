@@ -1,5 +1,5 @@
-"""The state folder when things go wrong: damage, a full disk, two processes, kill -9, Ctrl-C anywhere. Hosts start, errors are typed, nothing
-stays behind."""
+"""The state folder when things go wrong: damage, a full disk, two processes, kill -9, Ctrl-C anywhere. Hosts start,
+errors are typed, nothing stays behind."""
 
 import logging
 import math
@@ -19,7 +19,7 @@ from vmhost.runtime.state import StateFolder
 
 KEY = ["echo", "1.0.0", "digest"]
 SAVED = {"reason": "it wedged", "trips": 1, "open_s": 1.0, "until": 2e9}
-SLOT = struct.Struct("@iiiQ96s96s")         # vmh_crash_slot
+SLOT = struct.Struct("@iiiQ96s96s")  # vmh_crash_slot
 ECHO = "def run(value):\n    return value\n"
 
 
@@ -38,11 +38,34 @@ def test_what_is_kept_is_read_again(tmp_path):
     folder.close()
 
 
-@pytest.mark.parametrize("content", [
-    packed([[KEY, None]]), packed([[KEY, {"reason": "x"}]]), packed([[KEY]]), packed([["echo", SAVED]]), packed([[[1, 2, 3], SAVED]]),
-    packed([[[[], "1", "2"], SAVED]]), packed(crashes=[[["echo", "1.0.0"], 7]]), packed(crashes=7), saved(until="soon"), saved(until=math.nan),
-    saved(open_s=math.inf), saved(open_s=-1), saved(trips=None), saved(trips=-3), saved(reason=b"x"), packed(format=2), b"\x81" * 5000,
-    msgpack.packb([]), b"\xc7\x0c\xff" + b"\xff" * 12, saved() + b"more", "a folder", "a full folder", "a pipe"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        packed([[KEY, None]]),
+        packed([[KEY, {"reason": "x"}]]),
+        packed([[KEY]]),
+        packed([["echo", SAVED]]),
+        packed([[[1, 2, 3], SAVED]]),
+        packed([[[[], "1", "2"], SAVED]]),
+        packed(crashes=[[["echo", "1.0.0"], 7]]),
+        packed(crashes=7),
+        saved(until="soon"),
+        saved(until=math.nan),
+        saved(open_s=math.inf),
+        saved(open_s=-1),
+        saved(trips=None),
+        saved(trips=-3),
+        saved(reason=b"x"),
+        packed(format=2),
+        b"\x81" * 5000,
+        msgpack.packb([]),
+        b"\xc7\x0c\xff" + b"\xff" * 12,
+        saved() + b"more",
+        "a folder",
+        "a full folder",
+        "a pipe",
+    ],
+)
 def test_damage_is_put_aside_and_told_once(tmp_path, content, caplog):
     file = tmp_path / "breakers.msgpack"
     if content == "a pipe":
@@ -80,7 +103,7 @@ def test_an_empty_folder_is_not_in_a_damaged_files_way(tmp_path):
 def test_what_cannot_be_put_aside_is_one_typed_error_and_the_folder_is_free(tmp_path):
     (tmp_path / "breakers.msgpack").write_bytes(b"\xc1")
     (tmp_path / "breakers.damaged" / "in the way").mkdir(parents=True)
-    for _ in range(2):      # not "already in use", the second time
+    for _ in range(2):  # not "already in use", the second time
         with pytest.raises(vmhost.ConfigurationError, match="breakers.damaged"):
             vmhost.Host(state=tmp_path)
     shutil.rmtree(tmp_path / "breakers.damaged")
@@ -90,25 +113,31 @@ def test_what_cannot_be_put_aside_is_one_typed_error_and_the_folder_is_free(tmp_
 def test_a_crash_map_with_wrong_contents_is_told_and_no_more(tmp_path):
     slot = SLOT.pack(1, 4711, 99, 3, b"echo", b"1.0.0") + SLOT.pack(1, 11, -5, 3, b"\xff" * 96, b"1.0.0")
     (tmp_path / "crash.map").write_bytes(struct.pack("@8siI", b"VMHCRSH1", -1, 0) + slot + bytes(1022 * SLOT.size))
-    done = in_a_process("""
+    done = in_a_process(
+        """
         import logging
         logging.basicConfig()
         for _ in range(2):
             with vmhost.Host(state=sys.argv[1]) as host:
                 print([(crash.phase, crash.signal) for crash in host.crashes])
-    """, tmp_path)
+    """,
+        tmp_path,
+    )
     assert done.returncode == 0 and "there is no signal 4711" in done.stderr, done.stderr
     assert done.stdout.splitlines() == ["[('idle', 'SIGSEGV')]", "[]"]
 
 
 def test_a_crash_map_that_is_no_file_is_done_without(tmp_path):
     os.mkfifo(tmp_path / "crash.map")
-    done = in_a_process("""
+    done = in_a_process(
+        """
         import logging
         logging.basicConfig()
         with vmhost.Host(allow_unsigned=True, state=sys.argv[1]) as host:
             print(host.crashes, host.load(bundle("def run(value): return value"))(1))
-    """, tmp_path)
+    """,
+        tmp_path,
+    )
     assert (done.returncode, done.stdout) == (0, "() 1\n") and "crashes will not be traced" in done.stderr, done.stderr
 
 
@@ -142,9 +171,17 @@ def test_a_full_disk_costs_traces_and_memory_of_breakers_and_nothing_else(tmp_pa
     if subprocess.run([*namespace, "sh", "-c", mount], capture_output=True).returncode != 0:
         pytest.skip("this user may mount nothing, not even in a namespace of its own")
     script = PROLOGUE + "\n" + "\n".join(line.removeprefix("    ") for line in FULL.splitlines())
-    done = subprocess.run([*namespace, "sh", "-c", f"{mount} && exec \"$@\"", "sh", sys.executable, "-c", script, tmp_path, how], cwd=ROOT,
-                          capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0 and "crashes will not be traced: No space left on device" in done.stderr, (done.returncode, done.stderr)
+    done = subprocess.run(
+        [*namespace, "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-c", script, tmp_path, how],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0 and "crashes will not be traced: No space left on device" in done.stderr, (
+        done.returncode,
+        done.stderr,
+    )
     left = {"tiny": ["breakers.msgpack", "crash.map", "lock"], "full": ["crash.map", "filler", "lock"]}[how]
     assert done.stdout.splitlines() == ["8", str(left)]
     assert ("cannot be saved" in done.stderr) == (how == "full")
@@ -159,7 +196,7 @@ def test_a_breaker_that_cannot_be_saved_leaves_what_was_saved_before(tmp_path):
     try:
         with pytest.raises(OSError):
             folder.save_breaker(("echo", "2.0.0", "digest"), SAVED)
-        folder.add_crash("echo", "3.0.0", "SIGSEGV")        # told in the log
+        folder.add_crash("echo", "3.0.0", "SIGSEGV")  # told in the log
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert sorted(os.listdir(tmp_path)) == ["breakers.msgpack", "lock"]
@@ -169,8 +206,10 @@ def test_a_breaker_that_cannot_be_saved_leaves_what_was_saved_before(tmp_path):
 
 # -- two processes, kill -9 -------------------------------------------------------------------------------------------
 
+
 def test_the_folder_is_free_as_soon_as_its_process_was_killed_even_if_a_forked_child_lives_on(tmp_path):
-    done = in_a_process("""
+    done = in_a_process(
+        """
         import subprocess
         holder = '''
             import os, sys, time, warnings
@@ -198,14 +237,17 @@ def test_the_folder_is_free_as_soon_as_its_process_was_killed_even_if_a_forked_c
                 print(host.load(bundle("def run(value): return value"))(1))
         finally:
             os.kill(child, signal.SIGKILL)
-    """, tmp_path)
+    """,
+        tmp_path,
+    )
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "True ConfigurationError\n1\n")
 
 
 def test_a_process_that_is_killed_while_it_writes_leaves_the_old_or_the_new(tmp_path):
     seed = int.from_bytes(os.urandom(4))
     print("seed", seed)
-    done = in_a_process("""
+    done = in_a_process(
+        """
         import random
         from vmhost.runtime.state import StateFolder
         choose, key, seen = random.Random(int(sys.argv[2])), ("echo", "1.0.0", "digest"), set()
@@ -231,17 +273,22 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_or_the_new(tmp_
             seen.add(found["trips"])
             folder.close()
         print(len(seen) > 1, sorted(set(os.listdir(sys.argv[1])) - {"breakers.new"}))
-    """, tmp_path, seed)
+    """,
+        tmp_path,
+        seed,
+    )
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "True ['breakers.msgpack', 'lock']\n")
 
 
 # -- Ctrl-C, descriptors ----------------------------------------------------------------------------------------------
 
+
 def test_ctrl_c_between_any_two_steps_of_making_or_closing_a_host_leaves_nothing(tmp_path):
     """Between each 37th and the next here, others in each run; all of them were tried."""
     first = 1 + int.from_bytes(os.urandom(4)) % 37
     print("first", first)
-    done = in_a_process("""
+    done = in_a_process(
+        """
         import gc, itertools
         from tests import hosts
         def counts():
@@ -277,7 +324,10 @@ def test_ctrl_c_between_any_two_steps_of_making_or_closing_a_host_leaves_nothing
         until(lambda: counts() == before, 20)
         vmhost.Host(state=sys.argv[1], policy=policy).close()
         print(interrupted > 50)
-    """, tmp_path, first)
+    """,
+        tmp_path,
+        first,
+    )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 

@@ -70,7 +70,9 @@ def test_a_bundle_that_others_could_have_written_is_refused(tmp_path, cache):
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, cache, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(ConfigurationError, match=r"file/vmhost/stdlib-.*cannot be kept here \(Not a directory\); set XDG_CACHE_HOME"):
+    with pytest.raises(
+        ConfigurationError, match=r"file/vmhost/stdlib-.*cannot be kept here \(Not a directory\); set XDG_CACHE_HOME"
+    ):
         system_bundle(tmp_path / "missing")
 
 

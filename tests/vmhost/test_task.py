@@ -19,6 +19,7 @@ from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 def raising(kind, payload=None):
     def guest(value, entry):
         raise Ends(kind, payload)
+
     return guest
 
 
@@ -42,9 +43,15 @@ def test_call_submit_run_and_map_give_the_result(fake_host, bundle):
     assert list(task.map([4, 5])) == [(4, None), (5, None)]
 
 
-REPORT = {"type": "ValueError", "module": "builtins", "builtin": True, "message": "no such pixel",
-          "args": ("no such pixel",), "traceback": 'Traceback (most recent call last):\n'
-          '  File "echo@1.0.0/main.py", line 3, in run\nValueError: no such pixel\n'}
+REPORT = {
+    "type": "ValueError",
+    "module": "builtins",
+    "builtin": True,
+    "message": "no such pixel",
+    "args": ("no such pixel",),
+    "traceback": "Traceback (most recent call last):\n"
+    '  File "echo@1.0.0/main.py", line 3, in run\nValueError: no such pixel\n',
+}
 
 
 def test_a_task_error_tells_what_the_guest_raised_and_where(fake_host, bundle):
@@ -58,11 +65,19 @@ def test_a_task_error_tells_what_the_guest_raised_and_where(fake_host, bundle):
     assert 'File "echo@1.0.0/main.py", line 3' in error.__notes__[0]
 
 
-@pytest.mark.parametrize("kind, expected", [
-    (fake_core.TIME_LIMIT, vmhost.TimeLimitError), (fake_core.CPU_LIMIT, vmhost.TimeLimitError),
-    (fake_core.MEMORY_LIMIT, vmhost.MemoryLimitError), (fake_core.VM_LOST, vmhost.VMLostError),
-    (fake_core.VALUE, vmhost.CrossingError), (fake_core.LOAD_ERROR, vmhost.TaskError),
-    (fake_core.CLOSED, vmhost.ClosedError), (fake_core.CANCELLED, concurrent.futures.CancelledError)])
+@pytest.mark.parametrize(
+    "kind, expected",
+    [
+        (fake_core.TIME_LIMIT, vmhost.TimeLimitError),
+        (fake_core.CPU_LIMIT, vmhost.TimeLimitError),
+        (fake_core.MEMORY_LIMIT, vmhost.MemoryLimitError),
+        (fake_core.VM_LOST, vmhost.VMLostError),
+        (fake_core.VALUE, vmhost.CrossingError),
+        (fake_core.LOAD_ERROR, vmhost.TaskError),
+        (fake_core.CLOSED, vmhost.ClosedError),
+        (fake_core.CANCELLED, concurrent.futures.CancelledError),
+    ],
+)
 def test_each_end_has_its_error(fake_host, bundle, kind, expected):
     policy = Policy(task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))
     host, _ = fake_host(FakeCore(raising(kind)), policy=policy)
@@ -177,7 +192,7 @@ def test_the_error_of_a_watched_future_reaches_its_waiters(fake_host, bundle):
 
 def test_a_callback_may_call_tasks(fake_host, bundle):
     host, core, task = manual(fake_host, bundle, policy=Policy(max_vms=2))
-    other = host.load(bundle("other"))          # it has no VM yet: the service thread must be free to give it one
+    other = host.load(bundle("other"))  # it has no VM yet: the service thread must be free to give it one
     answers = []
     called = threading.Event()
 

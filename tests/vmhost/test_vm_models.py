@@ -1,4 +1,5 @@
-"""Models in VMs: opened by name from the task's own bundle, shared, charged for what a run takes, stopped in the middle of a run."""
+"""Models in VMs: opened by name from the task's own bundle, shared, charged for what a run takes, stopped in the middle
+of a run."""
 
 import dataclasses
 import threading
@@ -61,8 +62,10 @@ def task_bundle(folder, models, name="vision", memory="64 MiB", main=MAIN):
     for model, data in models.items():
         (folder / f"{model}.onnx").write_bytes(data)
     listed = ", ".join(f"{model}: {model}.onnx" for model in models)
-    (folder / "task.yaml").write_text(f'name: {name}\nversion: "1.0.0"\nentry: main:run\npython: "3.14"\n'
-                                      f"limits: {{memory: {memory}}}\nmodels: {{{listed}}}\npermissions: {{host: [begun]}}\n")
+    (folder / "task.yaml").write_text(
+        f'name: {name}\nversion: "1.0.0"\nentry: main:run\npython: "3.14"\n'
+        f"limits: {{memory: {memory}}}\nmodels: {{{listed}}}\npermissions: {{host: [begun]}}\n"
+    )
     return compile_task(folder).to_bytes()
 
 
@@ -72,24 +75,34 @@ BEGUN = threading.Event()
 @pytest.fixture
 def host():
     # the machine may be busy: that a stopped thread gets no CPU for a while is no failure
-    with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=10), functions={"begun": lambda _: BEGUN.set()}) as made:
+    with vmhost.Host(
+        allow_unsigned=True, policy=Policy(grace_s=10), functions={"begun": lambda _: BEGUN.set()}
+    ) as made:
         yield made
 
 
 def test_resnet18_answers_in_a_vm_as_onnx_runtime_does(host, tmp_path):
     model = resnet18().SerializeToString()
-    task = host.load(task_bundle(tmp_path / "vision", {"resnet18": model}, memory="24 MiB"))      # less than its weights take
+    task = host.load(
+        task_bundle(tmp_path / "vision", {"resnet18": model}, memory="24 MiB")
+    )  # less than its weights take
     inputs = [networks.values((1, 3, 224, 224), seed) for seed in range(2)]
     for x, theirs in zip(inputs, networks.by_onnx_runtime(model, inputs)):
         networks.assert_close(task(("resnet18", {"input": x}))["output"], theirs)
 
 
 def test_a_task_opens_its_own_models_only(host, tmp_path):
-    first = host.load(task_bundle(tmp_path / "a", {"small": networks.small(), "other": networks.small(seed=2)}, "first"))
+    first = host.load(
+        task_bundle(tmp_path / "a", {"small": networks.small(), "other": networks.small(seed=2)}, "first")
+    )
     second = host.load(task_bundle(tmp_path / "b", {"another": networks.small()}, "second"))
     x = networks.values((1, 3, 32, 32))
-    networks.assert_close(second(("another", {"input": x}))["output"], networks.expected(networks.small(), {"input": x})[0])
-    networks.assert_close(first(("other", {"input": x}))["output"], networks.expected(networks.small(seed=2), {"input": x})[0])
+    networks.assert_close(
+        second(("another", {"input": x}))["output"], networks.expected(networks.small(), {"input": x})[0]
+    )
+    networks.assert_close(
+        first(("other", {"input": x}))["output"], networks.expected(networks.small(seed=2), {"input": x})[0]
+    )
     with pytest.raises(vmhost.TaskError, match="no model 'another'; it has other, small"):
         first(("another", {"input": x}))
     with pytest.raises(vmhost.TaskError, match="no model '../small'"):
@@ -114,8 +127,13 @@ def test_a_wrong_call_says_what_was_expected(host, tmp_path):
 def test_a_damaged_model_stops_the_load(host, tmp_path):
     bundle = read_bundle(task_bundle(tmp_path / "a", {"small": networks.small()}), allow_unsigned=True)
     damaged = {"small": bundle.models["small"][:-64]}
-    data = write_bundle(dataclasses.replace(bundle.manifest, files={}), bundle.modules, bundle.files, bundle.texts, models=damaged)
-    with pytest.raises(vmhost.BundleError, match="vision 1.0.0: model small: not a model file that this engine can run: its header says"):
+    data = write_bundle(
+        dataclasses.replace(bundle.manifest, files={}), bundle.modules, bundle.files, bundle.texts, models=damaged
+    )
+    with pytest.raises(
+        vmhost.BundleError,
+        match="vision 1.0.0: model small: not a model file that this engine can run: its header says",
+    ):
         host.load(data)
 
 
@@ -127,18 +145,29 @@ def test_bytes_are_no_way_to_a_model_in_a_vm(host, tmp_path):
 
 def test_ports_are_told_in_a_vm(host, tmp_path):
     task = host.load(task_bundle(tmp_path / "a", {"small": networks.small()}))
-    assert task("small", entry="main:describe") == [("input", "float32", [1, 3, 32, 32]), ("output", "float32", [1, 10])]
+    assert task("small", entry="main:describe") == [
+        ("input", "float32", [1, 3, 32, 32]),
+        ("output", "float32", [1, 10]),
+    ]
 
 
 def test_options_warming_up_and_profiles_are_there_in_a_vm(host, tmp_path):
-    half = networks.graph([helper.make_node("Mul", ["x", "half"], ["y"])], {"x": (70000,)}, {"y": (70000,)}, {"half": numpy.float32(0.5)})
-    task, least = host.load(task_bundle(tmp_path / "a", {"net": half})), {"x": numpy.full(70000, numpy.finfo("float32").tiny)}
+    half = networks.graph(
+        [helper.make_node("Mul", ["x", "half"], ["y"])], {"x": (70000,)}, {"y": (70000,)}, {"half": numpy.float32(0.5)}
+    )
+    task, least = (
+        host.load(task_bundle(tmp_path / "a", {"net": half})),
+        {"x": numpy.full(70000, numpy.finfo("float32").tiny)},
+    )
     for options, subnormal in (({}, True), ({"threads": 1, "ftz": True, "precision": "float32"}, False)):
         outputs, steps = task((least, options), entry="main:with_options")
         assert bool(numpy.asarray(outputs["y"]).all()) is subnormal
         assert steps and all(took for _, took in steps)
-    for options, told in (({"precision": "float16"}, "precision: expected float32, got 'float16'"), ({"threads": -1}, "threads: expected 1 or more"),
-                          ({"search": "fixed"}, "search: expected nothing: the host has prepared the model")):
+    for options, told in (
+        ({"precision": "float16"}, "precision: expected float32, got 'float16'"),
+        ({"threads": -1}, "threads: expected 1 or more"),
+        ({"search": "fixed"}, "search: expected nothing: the host has prepared the model"),
+    ):
         with pytest.raises(vmhost.TaskError, match=told):
             task((least, options), entry="main:with_options")
 
@@ -169,7 +198,7 @@ def test_prepared_models_are_kept_in_the_state_folder(tmp_path):
 
     first = answer()
     kept = {file.name: file.stat().st_ino for file in (tmp_path / "state" / "models").iterdir()}
-    assert len(kept) == 2 and "rates.json" in kept          # and one prepared model
+    assert len(kept) == 2 and "rates.json" in kept  # and one prepared model
     assert answer() == first
     assert {file.name: file.stat().st_ino for file in (tmp_path / "state" / "models").iterdir()} == kept
     (tmp_path / "state" / "models" / "rates.json").write_text("{}")
@@ -183,16 +212,25 @@ def test_the_host_chooses_how_algorithms_are_searched_and_keeps_each_kind_apart(
     bundle, value = task_bundle(tmp_path / "task", {"net": model}), ("net", {"input": networks.values((1, 3, 64, 64))})
     (tmp_path / "task.vmb").write_bytes(bundle)
     seen, prepare = [], library.Model
-    monkeypatch.setattr(library, "Model", lambda data, search, kept, spend: seen.append((search, prepare(data, search, kept, spend))) or seen[-1][1])
+    monkeypatch.setattr(
+        library,
+        "Model",
+        lambda data, search, kept, spend: seen.append((search, prepare(data, search, kept, spend))) or seen[-1][1],
+    )
     answers = {}
     for search in (*order, *order):
-        (tmp_path / "host.yaml").write_text(f"allow_unsigned: true\nstate: state\nload: [task.vmb]\nsearch: {search}\nfunctions: {{begun: 'builtins:id'}}\n")
+        (tmp_path / "host.yaml").write_text(
+            f"allow_unsigned: true\nstate: state\nload: [task.vmb]\nsearch: {search}\nfunctions: {{begun:"
+            " 'builtins:id'}\n"
+        )
         with vmhost.Host.from_file(tmp_path / "host.yaml") as host:
             answers.setdefault(search, []).append(numpy.asarray(host.task("vision")(value)["output"]).tobytes())
     assert [name for name, _ in seen] == [*order, *order]
     assert [model.was_kept for _, model in seen] == [False, False, True, True]
     compiled = compile_model(model, "net")
-    assert set(answers["fixed"]) == {numpy.asarray(opened("net", compiled, search="fixed")(value[1])["output"]).tobytes()}
+    assert set(answers["fixed"]) == {
+        numpy.asarray(opened("net", compiled, search="fixed")(value[1])["output"]).tobytes()
+    }
     assert len(set(answers["measured"])) == 1
     kept = [file.name for file in (tmp_path / "state" / "models").iterdir()]
     assert len(kept) == 3 and "rates.json" in kept
@@ -211,14 +249,24 @@ def test_a_fixed_search_measures_nothing(tmp_path, monkeypatch):
 
 def test_each_call_in_a_vm_chooses_the_open_sizes(host, tmp_path):
     model = networks.images()
-    wide = networks.graph([helper.make_node("MatMul", ["x", "a"], ["between"]), helper.make_node("Exp", ["between"], ["more"]),
-                           helper.make_node("MatMul", ["more", "b"], ["y"])], {"x": ("rows", 8)}, {"y": ("rows", 8)},
-                          {"a": networks.values((8, 4096), 1), "b": networks.values((4096, 8), 2)})
+    wide = networks.graph(
+        [
+            helper.make_node("MatMul", ["x", "a"], ["between"]),
+            helper.make_node("Exp", ["between"], ["more"]),
+            helper.make_node("MatMul", ["more", "b"], ["y"]),
+        ],
+        {"x": ("rows", 8)},
+        {"y": ("rows", 8)},
+        {"a": networks.values((8, 4096), 1), "b": networks.values((4096, 8), 2)},
+    )
     task = host.load(task_bundle(tmp_path / "a", {"small": model, "wide": wide}, memory="24 MiB"))
-    assert task("small", entry="main:describe") == [("input", "float32", ["batch", 3, 32, 32]), ("output", "float32", ["batch", 10])]
+    assert task("small", entry="main:describe") == [
+        ("input", "float32", ["batch", 3, 32, 32]),
+        ("output", "float32", ["batch", 10]),
+    ]
     for count in (1, 5, 2):
         x = networks.values((count, 3, 32, 32), count)
         networks.assert_close(task(("small", {"input": x}))["output"], networks.expected(model, {"input": x})[0])
     with pytest.raises(vmhost.MemoryLimitError):
-        task(("wide", {"x": numpy.zeros((4000, 8), "float32")}))        # 64 MB between the products: the arena is the task's
+        task(("wide", {"x": numpy.zeros((4000, 8), "float32")}))  # 64 MB between the products: the arena is the task's
     assert task(("wide", {"x": numpy.zeros((4, 8), "float32")}))["y"].shape == (4, 8)

@@ -66,9 +66,19 @@ def without_proc():
         pytest.skip("this user may mount nothing, not even in a namespace of its own")
 
     def run(script, *arguments):
-        command = [*namespace, "sh", "-c", f'{hide} && exec "$@"', "sh", sys.executable, "-c",
-                   PROLOGUE + textwrap.dedent(script), *map(str, arguments)]
+        command = [
+            *namespace,
+            "sh",
+            "-c",
+            f'{hide} && exec "$@"',
+            "sh",
+            sys.executable,
+            "-c",
+            PROLOGUE + textwrap.dedent(script),
+            *map(str, arguments),
+        ]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+
     return run
 
 

@@ -51,6 +51,6 @@ def main(arguments=None):
     except click.ClickException as error:
         error.show()
         return failures.WRONG_INPUT
-    except (KeyboardInterrupt, click.Abort):
+    except KeyboardInterrupt, click.Abort:
         print("vmhost: interrupted", file=sys.stderr)
         return failures.INTERRUPTED

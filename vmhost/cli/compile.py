@@ -44,8 +44,10 @@ def command(output, folders, path, target, optimize, sign, strict):
             name = f"{bundle.manifest.name}.vmb"
             target_path = (path / name if into_folder else path) if path is not None else Path(name)
             if target_path in made_of:
-                raise failures.Failure(f"{folder}: {target_path} was just made of {made_of[target_path]}; give each task a name "
-                                       "of its own in task.yaml")
+                raise failures.Failure(
+                    f"{folder}: {target_path} was just made of {made_of[target_path]}; give each task a name "
+                    "of its own in task.yaml"
+                )
             made_of[target_path] = folder
             _write(target_path, data)
             warnings = [str(warning) for warning in compiled.warnings]

@@ -1,4 +1,5 @@
-"""`vmhost demo`: runs `vmhost.cli.demonstration` and shows what it did: a live table on a terminal, lines elsewhere, or JSON."""
+"""`vmhost demo`: runs `vmhost.cli.demonstration` and shows what it did: a live table on a terminal, lines elsewhere, or
+JSON."""
 
 import dataclasses
 import math
@@ -55,7 +56,8 @@ def tasks_folder(given):
             f"{given}: expected the folder of the shipped tasks, with cases.py in it; it is tasks/ in the checkout"
         )
     raise failures.Failure(
-        "the tasks that the demo runs were not installed with vmhost; go to the project's checkout, or give --tasks FOLDER"
+        "the tasks that the demo runs were not installed with vmhost; go to the project's checkout, or give --tasks"
+        " FOLDER"
     )
 
 
@@ -157,7 +159,10 @@ def _show(output, report):
     )
     output.line()
     if report.left_out:
-        output.line(f"Left out: {', '.join(report.left_out)}; models need the package onnx: pip install 'vmhost[models]'", style="yellow")
+        output.line(
+            f"Left out: {', '.join(report.left_out)}; models need the package onnx: pip install 'vmhost[models]'",
+            style="yellow",
+        )
     for sentence in report.wrong:
         output.error(sentence)
     if not report.wrong:

@@ -8,8 +8,8 @@ It goes through four stages and prints nothing; `vmhost.cli.demo` shows what it 
 4. compare: task by task, the same work through its VMs, then through a ThreadPoolExecutor in this interpreter, whose
 GIL they share.
 
-Assumes the shipped tasks' folder, `tasks/` in the checkout; leaves nothing behind: bundles and key live in a temporary folder.
-"""
+Assumes the shipped tasks' folder, `tasks/` in the checkout; leaves nothing behind: bundles and key live in a temporary
+folder."""
 
 import contextlib
 import functools
@@ -92,9 +92,8 @@ class StopReport:
 class Report:
     """The whole run. `wrong` has a sentence for everything that was not as it should be; empty when all was well.
 
-    `load_before` is the machine's load average before the run: what else it was doing. `left_out` are tasks with models where the package
-    onnx, which compiles them, is missing.
-    """
+    `load_before` is the machine's load average before the run: what else it was doing. `left_out` are tasks with models
+    where the package onnx, which compiles them, is missing."""
 
     tasks: tuple
     stops: tuple
@@ -243,7 +242,8 @@ def _left_out(tasks_folder):
 
 
 def _compile_all(tasks_folder, names, folder, progress):
-    """Writes NAME.vmb for every name into `folder`; the trust store for the key that signed them, and each task's compiled models."""
+    """Writes NAME.vmb for every name into `folder`; the trust store for the key that signed them, and each task's
+    compiled models."""
     from vmhost.bytecode import signing
     from vmhost.bytecode.compiler import compile_task
     from vmhost.bytecode.format import TARGET
@@ -270,7 +270,9 @@ def _together(host, work, tasks, asked, watch, progress):
             futures = []
             for name, _, count, _ in work:
                 values = iter(_work(asked[name], count))  # shared by the task's callers: next() is atomic under the GIL
-                futures += [threads.submit(_call_all, tasks[name], values, calls[name], progress) for _ in range(CALLERS)]
+                futures += [
+                    threads.submit(_call_all, tasks[name], values, calls[name], progress) for _ in range(CALLERS)
+                ]
             stops = [
                 threads.submit(_stop, tasks[name], value, expected, watch, progress)
                 for name, value, expected in MISBEHAVING
@@ -334,9 +336,9 @@ def _compare(work, tasks, tasks_folder, models, asked, workers, progress):
 def plain_function(folder, models):
     """The entry function `main:run` of the task in `folder`, imported into this interpreter, after its `setup()`.
 
-    `setup()` runs in a copy of the folder, where its `models` (names to bytes, as in a CompiledTask) lie under their names for
-    `engine.load`. Leaves neither the folder on sys.path nor its modules in sys.modules, where the next task's would meet them.
-    """
+    `setup()` runs in a copy of the folder, where its `models` (names to bytes, as in a CompiledTask) lie under their
+    names for `engine.load`. Leaves neither the folder on sys.path nor its modules in sys.modules, where the next task's
+    would meet them."""
     path = list(sys.path)
     own = [file.stem for file in folder.glob("*.py")]
     others = {name: sys.modules.pop(name) for name in own if name in sys.modules}

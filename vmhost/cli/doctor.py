@@ -96,9 +96,11 @@ def python():
         "Python headers",
         OK if found else REMARK,
         str(header.parents[1]) if found else f"none in {header.parents[1]}",
-        None
-        if found
-        else "only needed to build vmhost: install the package that brings them, python3.14-dev or the like",
+        (
+            None
+            if found
+            else "only needed to build vmhost: install the package that brings them, python3.14-dev or the like"
+        ),
     )
 
 
@@ -143,11 +145,19 @@ def installation():
     else:
         yield Finding("native core", OK, _core.__file__)
         if not _core.sqlite_counted():
-            yield Finding("SQLite", REMARK, "its memory is not charged to the VM that asks for it",
-                          "this SQLite hides its functions, or the process used it first: see memory-accounting.md in docs")
+            yield Finding(
+                "SQLite",
+                REMARK,
+                "its memory is not charged to the VM that asks for it",
+                "this SQLite hides its functions, or the process used it first: see memory-accounting.md in docs",
+            )
         if uncounted := _core.libraries_uncounted():
-            yield Finding("libraries", REMARK, f"what {', '.join(uncounted)} take from the C library is not charged to the VM that asks for it",
-                          "they are linked into this Python: bound such a process from outside, see isolation.md in docs")
+            yield Finding(
+                "libraries",
+                REMARK,
+                f"what {', '.join(uncounted)} take from the C library is not charged to the VM that asks for it",
+                "they are linked into this Python: bound such a process from outside, see isolation.md in docs",
+            )
     from vmhost.bytecode.acceptance import is_accepted
     from vmhost.bytecode.errors import BundleError
     from vmhost.bytecode.format import read_bundle
@@ -183,8 +193,13 @@ def engine():
     backends, threads = library.backends(), library.threads()
     here = [backend.name + (" (in use)" if backend.current else "") for backend in backends if backend.available]
     missing = [backend.name for backend in backends if not backend.available]
-    yield Finding("engine", OK, f"backends {', '.join(here)}" + (f"; not on this CPU: {', '.join(missing)}" if missing else "")
-                  + f"; {threads} {'thread' if threads == 1 else 'threads'}")
+    yield Finding(
+        "engine",
+        OK,
+        f"backends {', '.join(here)}"
+        + (f"; not on this CPU: {', '.join(missing)}" if missing else "")
+        + f"; {threads} {'thread' if threads == 1 else 'threads'}",
+    )
     yield from _operators()
 
 
@@ -197,11 +212,25 @@ def _operators():
     made, lowered, pieces = operators.operators(), operators.lowered(), operators.pieces()
     makings = [operator.making for operator in made]
     kernels = operators.kernels()
-    yield Finding("primitives", OK, f"{', '.join(operators.primitives())}: {makings.count(operators.KERNELS)} operators with kernels in the backends ("
-                  + ", ".join(f"{count} in {name}" for name, count in kernels.items()) + f"), {makings.count(operators.LOOPS)} written once")
-    yield Finding("lowered operators", OK, f"{len(lowered)} ({', '.join(lowered)}): {pieces.written} pieces to write instead of "
-                  f"{pieces.without_lowering} for {len(kernels)} backends")
-    yield Finding("model operators", OK, f"{len(READERS)} of ONNX ({', '.join(sorted(READERS))}), made of {len(OPS)} kinds of steps")
+    yield Finding(
+        "primitives",
+        OK,
+        f"{', '.join(operators.primitives())}: {makings.count(operators.KERNELS)} operators with kernels in the"
+        " backends ("
+        + ", ".join(f"{count} in {name}" for name, count in kernels.items())
+        + f"), {makings.count(operators.LOOPS)} written once",
+    )
+    yield Finding(
+        "lowered operators",
+        OK,
+        f"{len(lowered)} ({', '.join(lowered)}): {pieces.written} pieces to write instead of "
+        f"{pieces.without_lowering} for {len(kernels)} backends",
+    )
+    yield Finding(
+        "model operators",
+        OK,
+        f"{len(READERS)} of ONNX ({', '.join(sorted(READERS))}), made of {len(OPS)} kinds of steps",
+    )
 
 
 def trust():
@@ -212,9 +241,11 @@ def trust():
         "trusted keys",
         OK if names else REMARK,
         names or f"none in {keys.home() / 'trusted'}",
-        None
-        if names
-        else "make a key and trust it (vmhost keys new NAME --trust), or run with --allow-unsigned while developing",
+        (
+            None
+            if names
+            else "make a key and trust it (vmhost keys new NAME --trust), or run with --allow-unsigned while developing"
+        ),
     )
 
 
@@ -261,5 +292,5 @@ def _cgroup(name):
     try:
         own = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
         return (Path("/sys/fs/cgroup") / own[3:].lstrip("/") / name).read_text().split()
-    except (OSError, StopIteration):
+    except OSError, StopIteration:
         return None

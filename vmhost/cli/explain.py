@@ -1,4 +1,5 @@
-"""`vmhost explain`: what the engine makes of a model on this machine: the steps, the algorithm of each, the time expected and the time taken."""
+"""`vmhost explain`: what the engine makes of a model on this machine: the steps, the algorithm of each, the time
+expected and the time taken."""
 
 from pathlib import Path
 
@@ -13,7 +14,13 @@ _LABELLED = 0.01  # of the whole time: steps below are in the picture without th
 @click.command(short_help="Show how the engine computes MODEL, and how long each step takes.")
 @click.argument("path", type=click.Path(path_type=Path), metavar="MODEL")
 @click.option("--model", "only", help="Of a bundle, only the model of this name.")
-@click.option("--runs", type=click.IntRange(1), default=10, show_default=True, help="Runs of which each step's least time is shown.")
+@click.option(
+    "--runs",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Runs of which each step's least time is shown.",
+)
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads that a run may use; 0: all.")
 @click.option(
     "--search",
@@ -22,12 +29,19 @@ _LABELLED = 0.01  # of the whole time: steps below are in the picture without th
     show_default=True,
     help="How algorithms are chosen.",
 )
-@click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="A size that the model leaves open (1 where not given).")
-@click.option("--picture", type=click.Path(path_type=Path), help="Also draw the steps' times, as SVG or PNG by its name.")
-@click.option("--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to check a bundle's signature against.")
+@click.option(
+    "--size", "sizes", multiple=True, metavar="NAME=N", help="A size that the model leaves open (1 where not given)."
+)
+@click.option(
+    "--picture", type=click.Path(path_type=Path), help="Also draw the steps' times, as SVG or PNG by its name."
+)
+@click.option(
+    "--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to check a bundle's signature against."
+)
 @failures.command
 def command(output, path, only, runs, threads, search, sizes, picture, trust):
-    """Show how the engine computes MODEL: an .onnx file, a model file, or a bundle with models. It is run on random numbers."""
+    """Show how the engine computes MODEL: an .onnx file, a model file, or a bundle with models. It is run on random
+    numbers."""
     chosen = dict(map(_size, sizes))
     explained = [
         _explained(name, data, savings, runs, threads, search, chosen)
@@ -142,9 +156,13 @@ def _show(output, model):
         output.line(f"compiled: {model['compiled']}")
     if model["in_place"]["steps"]:
         idle = model["in_place"]
-        output.line(f"prepared: {idle['steps']} of {len(model['steps'])} steps take no time ({idle['bytes'] / 1024:.1f} KiB)")
+        output.line(
+            f"prepared: {idle['steps']} of {len(model['steps'])} steps take no time ({idle['bytes'] / 1024:.1f} KiB)"
+        )
     chosen, *others = (f"{name} {ms:.2f} ms" for name, ms in model["backends"].items())
-    output.line(f"backend: {chosen}{f', chosen over {' and '.join(others)}' if others else ''}, as expected on one core")
+    output.line(
+        f"backend: {chosen}{f', chosen over {" and ".join(others)}' if others else ''}, as expected on one core"
+    )
     rows = [
         [
             step["kind"],
@@ -159,11 +177,14 @@ def _show(output, model):
         for step in model["steps"]
     ]
     rows.append(["all", "", "", "", "", "", f"{model['expected_ms']:.3f}", f"{model['ms']:.3f}"])
-    output.table("", ["operator", "algorithm", "node", "makes", "10^6 products>", "KiB>", "expected ms>", "least ms>"], rows)
+    output.table(
+        "", ["operator", "algorithm", "node", "makes", "10^6 products>", "KiB>", "expected ms>", "least ms>"], rows
+    )
 
 
 def draw(explained, path):
-    """One panel a model: a bar for each step's time, coloured by its algorithm, and a mark where it was expected. Needs matplotlib."""
+    """One panel a model: a bar for each step's time, coloured by its algorithm, and a mark where it was expected. Needs
+    matplotlib."""
     try:
         import matplotlib
 
@@ -181,14 +202,23 @@ def draw(explained, path):
         places = range(len(steps))
         for number, way in enumerate(ways):
             own = [place for place in places if steps[place]["algorithm"] == way]
-            panel.barh(own, [steps[place]["ms"] for place in own], color=_COLOURS[number % len(_COLOURS)], label=way or "one way only")
+            panel.barh(
+                own,
+                [steps[place]["ms"] for place in own],
+                color=_COLOURS[number % len(_COLOURS)],
+                label=way or "one way only",
+            )
         panel.plot([step["expected_ms"] for step in steps], places, "k|", markersize=9, label="expected, on one core")
         least = _LABELLED * model["ms"]
         panel.set_yticks(
-            list(places), [f"{step['kind']} {step['name'] if step['ms'] >= least else ''}".strip() for step in steps], fontsize=7
+            list(places),
+            [f"{step['kind']} {step['name'] if step['ms'] >= least else ''}".strip() for step in steps],
+            fontsize=7,
         )
         panel.set_ylim(len(steps) - 0.4, -0.6)
-        panel.set_title(f"{model['name']}: {model['ms']:.2f} ms, expected {model['expected_ms']:.2f} ms", fontsize=10, loc="left")
+        panel.set_title(
+            f"{model['name']}: {model['ms']:.2f} ms, expected {model['expected_ms']:.2f} ms", fontsize=10, loc="left"
+        )
         panel.set_xlabel("ms, least of the runs", fontsize=8)
         panel.tick_params(axis="x", labelsize=8)
         panel.legend(fontsize=8, loc="best", frameon=False)

@@ -14,11 +14,34 @@ from vmhost.cli.inspect import size_text
 
 @click.command(short_help="Make a device image.")
 @click.argument("out", type=click.Path(path_type=Path), metavar="OUT")
-@click.option("--bundle", "bundles", multiple=True, type=click.Path(path_type=Path), help="A bundle that the image must be able to run.")
-@click.option("--module", "modules", multiple=True, metavar="NAME", help="A further module of the standard library to take in; all: the whole library.")
-@click.option("--with-engine", is_flag=True, help="Take in the tensor engine, as bundles that import vmhost.engine.numpy do.")
-@click.option("--with-lapack", is_flag=True, help="Take in the engine and the OpenBLAS of scipy-openblas32, 25 MB, for linear algebra.")
-@click.option("--sizes", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page of what the image weighs, and print what zstd -19 makes of it.")
+@click.option(
+    "--bundle",
+    "bundles",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A bundle that the image must be able to run.",
+)
+@click.option(
+    "--module",
+    "modules",
+    multiple=True,
+    metavar="NAME",
+    help="A further module of the standard library to take in; all: the whole library.",
+)
+@click.option(
+    "--with-engine", is_flag=True, help="Take in the tensor engine, as bundles that import vmhost.engine.numpy do."
+)
+@click.option(
+    "--with-lapack",
+    is_flag=True,
+    help="Take in the engine and the OpenBLAS of scipy-openblas32, 25 MB, for linear algebra.",
+)
+@click.option(
+    "--sizes",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write a page of what the image weighs, and print what zstd -19 makes of it.",
+)
 @failures.command
 def command(output, out, bundles, modules, with_engine, with_lapack, sizes):
     """Make the device image OUT: `OUT/vmrun run BUNDLE` then runs bundles on a bare Linux.
@@ -34,15 +57,31 @@ def command(output, out, bundles, modules, with_engine, with_lapack, sizes):
     except ImageError as error:
         raise failures.Failure(str(error), failures.REFUSED, "ImageError") from error
     for path, name in image.lacking:
-        output.remark(f"warning: {path}: imports a module that needs {name}, which the static library does not hold: no image has it, and the import "
-                      "raises ModuleNotFoundError there", style="yellow")
+        output.remark(
+            f"warning: {path}: imports a module that needs {name}, which the static library does not hold: no image has"
+            " it, and the import raises ModuleNotFoundError there",
+            style="yellow",
+        )
     packed = None if sizes is None else _packed(image)
-    output.document({"image": str(image.folder), "bytes": image.sizes, "total_bytes": sum(image.sizes.values()), "glibc": image.glibc,
-                     "engine": image.engine, "modules": list(image.modules), "native": list(image.native),
-                     "lacking": [[str(path), name] for path, name in image.lacking], "packed_bytes": packed})
+    output.document(
+        {
+            "image": str(image.folder),
+            "bytes": image.sizes,
+            "total_bytes": sum(image.sizes.values()),
+            "glibc": image.glibc,
+            "engine": image.engine,
+            "modules": list(image.modules),
+            "native": list(image.native),
+            "lacking": [[str(path), name] for path, name in image.lacking],
+            "packed_bytes": packed,
+        }
+    )
     shown = [_with_total(image.sizes)] if packed is None else [_with_total(image.sizes), _with_total(packed)]
-    output.table(str(out), ["file", "size>", "zstd -19>"][:1 + len(shown)],
-                 [[name, *(size_text(column[name]) for column in shown)] for name in shown[0]])
+    output.table(
+        str(out),
+        ["file", "size>", "zstd -19>"][: 1 + len(shown)],
+        [[name, *(size_text(column[name]) for column in shown)] for name in shown[0]],
+    )
     output.line(f"needs glibc {image.glibc}; native modules: {' '.join(image.native)}")
     if sizes is not None:
         try:
@@ -62,8 +101,11 @@ def _with_total(sizes):
 
 def _table(image, packed):
     sizes, packed = _with_total(image.sizes), _with_total(packed)
-    return ["| file | size | zstd -19 |", "| --- | ---: | ---: |",
-            *(f"| `{name}` | {sizes[name] / 1e6:.2f} | {packed[name] / 1e6:.2f} |" for name in sizes)]
+    return [
+        "| file | size | zstd -19 |",
+        "| --- | ---: | ---: |",
+        *(f"| `{name}` | {sizes[name] / 1e6:.2f} | {packed[name] / 1e6:.2f} |" for name in sizes),
+    ]
 
 
 def _size_page(image, packed, bundles, modules):
@@ -71,8 +113,14 @@ def _size_page(image, packed, bundles, modules):
     from vmhost.image import folder
 
     library = Path(sysconfig.get_path("stdlib"))
-    full = sum(path.stat().st_size for path in library.rglob("*") if path.is_file() and "__pycache__" not in path.parts
-               and not path.name.endswith(".a") and "test" not in path.parts)
+    full = sum(
+        path.stat().st_size
+        for path in library.rglob("*")
+        if path.is_file()
+        and "__pycache__" not in path.parts
+        and not path.name.endswith(".a")
+        and "test" not in path.parts
+    )
     options = "".join([*(f" --bundle {path.name}" for path in bundles), *(f" --module {name}" for name in modules)])
     parts = [*_table(image, packed), "", f"Native modules: {' '.join(image.native)}."]
     more = {"--with-engine": (modules, True)} if not image.engine else {}
@@ -81,11 +129,30 @@ def _size_page(image, packed, bundles, modules):
     for option, (more_modules, with_engine) in more.items():
         with tempfile.TemporaryDirectory() as place:
             other = folder.make(Path(place, "image"), bundles, more_modules, with_engine=with_engine)
-            parts += ["", f"The same with `{option}`:", "", *_table(other, _packed(other)), "",
-                      f"Native modules: the same and {' '.join(sorted(set(other.native) - set(image.native)))}."]
-    return "\n".join([
-        "# What a device image weighs", "", f"Made by `vmhost image OUT{options} --sizes docs/size.md`, Python {platform.python_version()}, "
-        f"{platform.machine()}, {'with' if image.engine else 'without'} the tensor engine. Megabytes (10⁶ bytes).", "",
-        *parts, "",
-        f"For comparison: the standard library of the Python that it was made with, its native modules included and its tests left out, is {full / 1e6:.0f} MB. "
-        "Walle brought its Python from over 10 MB to 1.3 MB.", ""])
+            parts += [
+                "",
+                f"The same with `{option}`:",
+                "",
+                *_table(other, _packed(other)),
+                "",
+                f"Native modules: the same and {' '.join(sorted(set(other.native) - set(image.native)))}.",
+            ]
+    return "\n".join(
+        [
+            "# What a device image weighs",
+            "",
+            (
+                f"Made by `vmhost image OUT{options} --sizes docs/size.md`, Python {platform.python_version()}, "
+                f"{platform.machine()}, {'with' if image.engine else 'without'} the tensor engine. "
+                "Megabytes (10⁶ bytes)."
+            ),
+            "",
+            *parts,
+            "",
+            (
+                "For comparison: the standard library of the Python that it was made with, its native modules included"
+                f" and its tests left out, is {full / 1e6:.0f} MB. Walle brought its Python from over 10 MB to 1.3 MB."
+            ),
+            "",
+        ]
+    )

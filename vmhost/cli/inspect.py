@@ -45,8 +45,9 @@ def existing(path):
     if path.is_dir():
         if (path / "task.yaml").exists():
             raise failures.Failure(f"{path}: is a task's folder, not a bundle; compile it first: vmhost compile {path}")
-        raise failures.Failure(f"{path}: is a folder, not a bundle; give the .vmb file, or serve all that are in it: "
-                               f"vmhost serve {path}")
+        raise failures.Failure(
+            f"{path}: is a folder, not a bundle; give the .vmb file, or serve all that are in it: vmhost serve {path}"
+        )
     if not path.exists():
         raise failures.Failure(f"{path}: no such bundle; make one with: vmhost compile FOLDER -o {path}")
     return path

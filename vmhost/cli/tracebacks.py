@@ -49,12 +49,12 @@ def _compiles_to(folder, bundle):
             return False
         compiled = compile_task(folder, target=bundle.manifest.target, optimize=bundle.manifest.optimize)
         return compiled.modules == bundle.modules
-    except (BytecodeError, OSError, UnicodeDecodeError, yaml.YAMLError):
+    except BytecodeError, OSError, UnicodeDecodeError, yaml.YAMLError:
         return False
 
 
 def _line(path, number):
     try:
         return path.read_text(encoding="utf-8").splitlines()[number - 1].strip()
-    except (OSError, UnicodeDecodeError, IndexError):
+    except OSError, UnicodeDecodeError, IndexError:
         return None

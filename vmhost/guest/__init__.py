@@ -12,12 +12,20 @@ Stopped            raised (a BaseException) when the host stops the call
 try:
     from _vmhost import Buffer, PermissionDenied, Stopped, deadline, host_call, identity
     from _vmhost import log as _log
-except ModuleNotFoundError:         # plain Python: a task's own tests
+except ModuleNotFoundError:  # plain Python: a task's own tests
     from vmhost.guest.testing import Buffer, PermissionDenied, Stopped, deadline, host_call, identity
     from vmhost.guest.testing import log as _log
 
 __all__ = [
-    "Buffer", "HostFunctionError", "PermissionDenied", "Stopped", "deadline", "host", "identity", "log", "resources",
+    "Buffer",
+    "HostFunctionError",
+    "PermissionDenied",
+    "Stopped",
+    "deadline",
+    "host",
+    "identity",
+    "log",
+    "resources",
 ]
 
 
@@ -68,6 +76,7 @@ def __getattr__(name):
     """`resources` comes when it is asked for: the standard library's own start-up passes through this package."""
     if name == "resources":
         import importlib
+
         return importlib.import_module("vmhost.guest.files")
     raise AttributeError(f"module 'vmhost.guest' has no attribute {name!r}")
 

@@ -2,9 +2,9 @@
 
 A VM cannot compile. Where CPython compiles text whose shape is known (the methods of a dataclass, the `__new__` of a
 named tuple), this file reads that text into a recipe: which method, which fields, where their values come from. The
-native writer (`vmhost/isolation/seal/function_code.c`) checks the recipe and writes the instructions that the compiler would
-write. What comes out differs from the compiler's only in having no column positions (as under `-X no_debug_ranges`);
-`tests/guest/test_assembler.py` compares the two for the running Python.
+native writer (`vmhost/isolation/seal/function_code.c`) checks the recipe and writes the instructions that the compiler
+would write. What comes out differs from the compiler's only in having no column positions (as under `-X
+no_debug_ranges`); `tests/guest/test_assembler.py` compares the two for the running Python.
 
 Promises: a name that no compiler would accept is a SyntaxError; a body that is none of the known shapes is a
 NoCompilerError, never a wrong function.
@@ -64,15 +64,21 @@ def dataclass_functions(native, globals, variables, parts):
         for free in code.co_freevars:
             if free not in cells:
                 cells[free] = CellType(variables[free])
-        defaults = {parameter: variables[identifier(default)]
-                    for parameter, _, default in (text.partition("=") for text in parameters) if default}
+        defaults = {
+            parameter: variables[identifier(default)]
+            for parameter, _, default in (text.partition("=") for text in parameters)
+            if default
+        }
         bare = [identifier(parameter) for parameter in defaults]
-        keyword_only = code.co_varnames[code.co_argcount:]
+        keyword_only = code.co_varnames[code.co_argcount :]
         function = FunctionType(
-            code, globals, name,
+            code,
+            globals,
+            name,
             tuple(value for key, value in zip(bare, defaults.values()) if key not in keyword_only) or None,
             tuple(cells[free] for free in code.co_freevars) or None,
-            {key: value for key, value in zip(bare, defaults.values()) if key in keyword_only} or None)
+            {key: value for key, value in zip(bare, defaults.values()) if key in keyword_only} or None,
+        )
         if decorator:
             function = variables[decorator.strip().removeprefix("@").removesuffix("()")]()(function)
         functions.append(function)
@@ -83,14 +89,15 @@ def _unknown(name, body):
     return NoCompilerError(
         f"dataclasses asks for a {name} of an unknown shape, which only a compiler could make: "
         f"{' '.join(map(str.strip, body))!r}; define the class in the task's sources, so that the cloud "
-        f"compiler sees it, or write {name} there")
+        f"compiler sees it, or write {name} there"
+    )
 
 
 def _between(text, start, end):
     """What stands between a known start and a known end; ValueError where they are not there."""
     if not (text.startswith(start) and text.endswith(end) and len(text) >= len(start) + len(end)):
         raise ValueError(f"expected {start!r}...{end!r}, got {text!r}")
-    return text[len(start):len(text) - len(end)]
+    return text[len(start) : len(text) - len(end)]
 
 
 def _expect(found, expected):
@@ -140,8 +147,10 @@ def _repr(name, parameters, body):
     _expect(parameters, ["self"])
     (line,) = body
     parts = _between(line.strip(), 'return f"{self.__class__.__qualname__}(', ')"')
-    fields = [(part.partition("=")[0], _between(part.partition("=")[2], "{self.", "!r}"))
-              for part in (parts.split(", ") if parts else [])]
+    fields = [
+        (part.partition("=")[0], _between(part.partition("=")[2], "{self.", "!r}"))
+        for part in (parts.split(", ") if parts else [])
+    ]
     _expect([shown for shown, _ in fields], [field for _, field in fields])
     return tuple(identifier(field) for _, field in fields), tuple(field for _, field in fields)
 
@@ -149,8 +158,10 @@ def _repr(name, parameters, body):
 def _eq(name, parameters, body):
     _expect(parameters, ["self", "other"])
     lines = [line.strip() for line in body]
-    _expect(lines[:3] + lines[4:], ["if self is other:", "return True", "if other.__class__ is self.__class__:",
-                                    "return NotImplemented"])
+    _expect(
+        lines[:3] + lines[4:],
+        ["if self is other:", "return True", "if other.__class__ is self.__class__:", "return NotImplemented"],
+    )
     terms = _between(lines[3], "return ", "")
     fields = []
     if terms != "True":
@@ -186,8 +197,13 @@ def _frozen(name, parameters, body):
     verb, arguments = {"__setattr__": ("assign to", ["name", "value"]), "__delattr__": ("delete", ["name"])}[name]
     _expect(parameters, ["self", *arguments])
     lines = [line.strip() for line in body]
-    _expect(lines[1:], [f'raise FrozenInstanceError(f"cannot {verb} field {{name!r}}")',
-                        f"super(__class__, self).{name}({', '.join(arguments)})"])
+    _expect(
+        lines[1:],
+        [
+            f'raise FrozenInstanceError(f"cannot {verb} field {{name!r}}")',
+            f"super(__class__, self).{name}({', '.join(arguments)})",
+        ],
+    )
     condition = _between(lines[0], "if type(self) is __class__", ":")
     fields = []
     if condition:
@@ -195,5 +211,15 @@ def _frozen(name, parameters, body):
     return (tuple(fields),)
 
 
-_READERS = {"__init__": _init, "__repr__": _repr, "__eq__": _eq, "__hash__": _hash, "__lt__": _order, "__le__": _order,
-            "__gt__": _order, "__ge__": _order, "__setattr__": _frozen, "__delattr__": _frozen}
+_READERS = {
+    "__init__": _init,
+    "__repr__": _repr,
+    "__eq__": _eq,
+    "__hash__": _hash,
+    "__lt__": _order,
+    "__le__": _order,
+    "__gt__": _order,
+    "__ge__": _order,
+    "__setattr__": _frozen,
+    "__delattr__": _frozen,
+}

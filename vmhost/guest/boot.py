@@ -46,18 +46,22 @@ class Importer:
             return None
         module = _with_deferred_traceback() if spec.name == "_asyncio" else _native.create(spec.name)
         if spec.name == "select":
-            module.poll = staticmethod(_poll)     # selectors keeps it in a class, as a builtin that does not bind
+            module.poll = staticmethod(_poll)  # selectors keeps it in a class, as a builtin that does not bind
         return module
 
     @staticmethod
     def exec_module(module):
         spec = module.__spec__
         if spec.origin == "empty":
-            module.build_time_vars = {"TZPATH": "/usr/share/zoneinfo:/usr/lib/zoneinfo:/etc/zoneinfo", "Py_DEBUG": 0,
-                                      "Py_GIL_DISABLED": 0, "WITH_DOC_STRINGS": int(dict.__doc__ is not None)}
+            module.build_time_vars = {
+                "TZPATH": "/usr/share/zoneinfo:/usr/lib/zoneinfo:/etc/zoneinfo",
+                "Py_DEBUG": 0,
+                "Py_GIL_DISABLED": 0,
+                "WITH_DOC_STRINGS": int(dict.__doc__ is not None),
+            }
             return
         if spec.origin != "bundle":
-            return      # create_module has executed it
+            return  # create_module has executed it
         name = spec.name
         code = _native.code(name)
         module.__file__ = code.co_filename
@@ -84,6 +88,7 @@ class Importer:
     @staticmethod
     def get_data(path):
         from vmhost.guest.files import read_bytes
+
         return read_bytes(path)
 
     @staticmethod
@@ -97,6 +102,7 @@ class Importer:
     @staticmethod
     def get_resource_reader(name):
         from vmhost.guest.files import BundleReader
+
         package = name if _native.find(name) == _PACKAGE else name.rpartition(".")[0]
         return BundleReader(package.replace(".", "/"))
 
@@ -124,12 +130,14 @@ def _modules_in(package, prefix):
     return [(prefix + name, is_package) for name, is_package in sorted(_native.modules(package).items())]
 
 
-_importer = Importer()      # an instance: who lists the classes in a module shall not find its __loader__
+_importer = Importer()  # an instance: who lists the classes in a module shall not find its __loader__
 
 
 def _with_deferred_traceback():
-    """Makes `_asyncio`, which imports traceback (and so contextlib, linecache, …) for debug mode, and asyncio, which imports `_asyncio`."""
+    """Makes `_asyncio`, which imports traceback (and so contextlib, linecache, …) for debug mode, and asyncio, which
+    imports `_asyncio`."""
     from vmhost.guest.deferred import traceback
+
     modules = sys.modules
     there = modules.setdefault("traceback", traceback)
     try:
@@ -217,8 +225,10 @@ class _Bytes(_io._BufferedIOBase):
 
 
 def _poll():
-    """Returns a polling object, which supports registering and unregistering file descriptors, and then polling them for I/O events."""
+    """Returns a polling object, which supports registering and unregistering file descriptors, and then polling them
+    for I/O events."""
     from vmhost.guest.polling import Poll
+
     return Poll()
 
 
@@ -228,23 +238,29 @@ def _install_texts(module):
 
 def _install_logging(module):
     from vmhost.guest.logging_handler import HostHandler
+
     module.root.addHandler(HostHandler())
     module.root.setLevel(module.INFO)
 
 
 def _install_path_importers(module):
-    """What is left of starting them once a VM imports them after all: nothing is found by path, but code may look at them."""
+    """What is left of starting them once a VM imports them after all: nothing is found by path, but code may look at
+    them."""
     module._set_bootstrap_module(_frozen_importlib)
     _frozen_importlib._bootstrap_external = module
 
 
-_AFTER = {"_frozen_importlib_external": _install_path_importers, "vmhost.guest.texts": _install_texts, "logging": _install_logging}
+_AFTER = {
+    "_frozen_importlib_external": _install_path_importers,
+    "vmhost.guest.texts": _install_texts,
+    "logging": _install_logging,
+}
 
 
 # --- what the C core calls
 
-_set_up = []        # modules whose setup() has run
-_failed = {}        # module name -> what its setup() raised, for every later call of the same VM
+_set_up = []  # modules whose setup() has run
+_failed = {}  # module name -> what its setup() raised, for every later call of the same VM
 _runner = None
 
 
@@ -287,6 +303,7 @@ def _run_to_end(function):
         global _runner
         if _runner is None:
             from asyncio import Runner
+
             _runner = Runner()
         return _runner.run(function(*args, **kwargs))
 
@@ -298,7 +315,8 @@ def _settle(function):
 
 
 def report(error):
-    """What the caller learns of an exception: plain values only, of a bounded size. Never raises on account of the task's own classes.
+    """What the caller learns of an exception: plain values only, of a bounded size. Never raises on account of the
+    task's own classes.
 
     "attributes" and "args" are those of a builtin exception, None where they are not plain.
     """
@@ -306,15 +324,21 @@ def report(error):
     name = _text(kind, "__qualname__")
     builtin = vars(_builtins).get(name) is kind
     return {
-        "type": name, "module": _text(kind, "__module__"), "message": _message(error), "builtin": builtin,
-        "args": _plain_args(error) if builtin else None, "attributes": _attributes(error) if builtin else {},
-        "traceback": _careful("", _traceback_of, error), "notes": _notes(error), "chain": _careful([], _chain, error),
+        "type": name,
+        "module": _text(kind, "__module__"),
+        "message": _message(error),
+        "builtin": builtin,
+        "args": _plain_args(error) if builtin else None,
+        "attributes": _attributes(error) if builtin else {},
+        "traceback": _careful("", _traceback_of, error),
+        "notes": _notes(error),
+        "chain": _careful([], _chain, error),
     }
 
 
 # Characters at most: of a message, of a note, of all str and bytes among the arguments, of a traceback.
 _MESSAGE_MOST, _NOTE_MOST, _ARGS_MOST, _TRACEBACK_MOST = 16384, 2048, 32768, 65536
-_NOTES_MOST, _PARTS_MOST = 20, 100      # notes, and exceptions in one traceback
+_NOTES_MOST, _PARTS_MOST = 20, 100  # notes, and exceptions in one traceback
 # As BaseException has them: a subclass may have others of these names.
 _args_of, _cause_of, _context_of = (vars(BaseException)[name].__get__ for name in ("args", "__cause__", "__context__"))
 _traceback_of_error = vars(BaseException)["__traceback__"].__get__
@@ -323,7 +347,8 @@ _exceptions_of = vars(BaseExceptionGroup)["exceptions"].__get__
 
 
 def _careful(otherwise, function, *args):
-    """What `function(*args)` gives; `otherwise` if the task's code that it calls raises anything but a stop of the call."""
+    """What `function(*args)` gives; `otherwise` if the task's code that it calls raises anything but a stop of the
+    call."""
     try:
         return function(*args)
     except _native.Stopped:
@@ -370,8 +395,11 @@ def _attributes(error):
     """What a builtin exception knows beside its arguments, as far as that is plain."""
     names = ("filename", "filename2") if isinstance(error, OSError) else ("name", "path")
     found = {name: _careful(None, getattr, error, name, None) for name in names}
-    return {name: value for name, value in found.items()
-            if type(value) in (str, bytes) and len(value) <= _NOTE_MOST or type(value) is int and value.bit_length() <= 64}
+    return {
+        name: value
+        for name, value in found.items()
+        if type(value) in (str, bytes) and len(value) <= _NOTE_MOST or type(value) is int and value.bit_length() <= 64
+    }
 
 
 def _notes(error):
@@ -396,8 +424,14 @@ def _chain(error):
     while (step := _next(error)) is not None and id(step[1]) not in seen and len(chain) < 20:
         relation, error = step
         seen.add(id(error))
-        chain.append({"relation": relation, "type": _text(type(error), "__qualname__"),
-                      "module": _text(type(error), "__module__"), "message": _cut(_message(error), _NOTE_MOST)})
+        chain.append(
+            {
+                "relation": relation,
+                "type": _text(type(error), "__qualname__"),
+                "module": _text(type(error), "__module__"),
+                "message": _cut(_message(error), _NOTE_MOST),
+            }
+        )
     return chain
 
 
@@ -409,7 +443,7 @@ _BRIDGES = {
 
 def _traceback_of(error):
     text = _format(error, set())
-    if len(text) > _TRACEBACK_MOST:         # what was raised last stands at its end
+    if len(text) > _TRACEBACK_MOST:  # what was raised last stands at its end
         begin, end = _TRACEBACK_MOST // 8, _TRACEBACK_MOST * 7 // 8
         text = f"{text[:begin]}\n... ({len(text) - begin - end} characters left out)\n{text[-end:]}"
     return text
@@ -498,16 +532,22 @@ def finish():
 def _drop_task_modules():
     """Lets go of the task's objects: their finalisers run here, where a deadline holds, not later."""
     library = _OWN_FILE.removesuffix("vmhost/guest/boot.py")
-    names = [name for name, module in sys.modules.items()
-             if type(module) is _ModuleType and getattr(module.__spec__, "loader", None) is _importer
-             and module.__spec__.origin == "bundle" and not module.__file__.startswith(library)]
+    names = [
+        name
+        for name, module in sys.modules.items()
+        if type(module) is _ModuleType
+        and getattr(module.__spec__, "loader", None) is _importer
+        and module.__spec__.origin == "bundle"
+        and not module.__file__.startswith(library)
+    ]
     if names:
         import gc
+
         gc.collect()
         kept = (type, _ModuleType, type(_try), type(len))
         for name in names:
             values = sys.modules.pop(name).__dict__
-            for key in reversed(list(values)):      # the youngest first, as they may need what was there before them
+            for key in reversed(list(values)):  # the youngest first, as they may need what was there before them
                 if not isinstance(values.get(key), kept):
                     values.pop(key, None)
 
@@ -535,12 +575,12 @@ def boot(native):
     sys.path_hooks[:] = [PackageFolder]
     sys.path_importer_cache.clear()
     modules.pop("zipimport", None)
-    if "encodings" in modules:      # where file names are not in UTF-8, from a folder of the host's
+    if "encodings" in modules:  # where file names are not in UTF-8, from a folder of the host's
         modules["encodings"].__path__ = []
     sys.argv = [""]
     sys.orig_argv = []
     sys.executable = sys._base_executable = ""
-    own_thread = modules["_thread"].get_ident()     # the main thread of this interpreter, not that of the process
+    own_thread = modules["_thread"].get_ident()  # the main thread of this interpreter, not that of the process
     modules["_thread"]._get_main_thread_ident = lambda: own_thread
     _streams = LogStream("<stdout>", 20), LogStream("<stderr>", 30)
     sys.stdin = sys.__stdin__ = None

@@ -54,7 +54,7 @@ def definitions(namespace, prefix, names, heads):
     once run a part twice and get the same objects: the second one's are dropped. A lock in its place could wait for an
     import that waits for it.
     """
-    made = {}       # part -> what it has defined
+    made = {}  # part -> what it has defined
 
     def __getattr__(name):
         if name in namespace:

@@ -72,8 +72,10 @@ def _find(target):
         __import__(name)
     except Exception as error:
         if name == "__mp_main__":
-            error.add_note("a VM imports the program's own module to find the function; what the program does, and "
-                           'must not do again there, stands under `if __name__ == "__main__":`')
+            error.add_note(
+                "a VM imports the program's own module to find the function; what the program does, and "
+                'must not do again there, stands under `if __name__ == "__main__":`'
+            )
         raise
     found = sys.modules[name]
     for part in path.split("."):
@@ -90,7 +92,7 @@ def _over_rows(function):
             for row in rows:
                 results.append(function(*row, **keywords))
         except Exception as error:
-            error.__traceback__ = error.__traceback__.tb_next       # without this frame
+            error.__traceback__ = error.__traceback__.tb_next  # without this frame
             return results, _vmhost.report(error)
         return results, None
 

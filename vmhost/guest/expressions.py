@@ -72,7 +72,8 @@ from vmhost.guest.texts import NoCompilerError, name_value
 
 _MAX_DEPTH = 90  # of nested brackets and operators; the compiler's own limit is near 200, and a VM's stack is small
 
-_TOKEN = re.compile(r"""
+_TOKEN = re.compile(
+    r"""
     (?P<space>[ \t\f]+|\\\r?\n|\#[^\n]*)
   | (?P<line>\r?\n)
   | (?P<number>0[xX](?:_?[0-9a-fA-F])+|0[bB](?:_?[01])+|0[oO](?:_?[0-7])+
@@ -81,17 +82,38 @@ _TOKEN = re.compile(r"""
         \"\"\"(?:[^\\]|\\.)*?\"\"\"|'''(?:[^\\]|\\.)*?'''|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'))
   | (?P<name>[^\W\d]\w*)
   | (?P<operator>\.\.\.|\*\*|//|<<|>>|<=|>=|==|!=|:=|->|[-+*/%@&|^~<>()\[\]{},:.=;])
-""", re.VERBOSE | re.DOTALL)
+""",
+    re.VERBOSE | re.DOTALL,
+)
 
-_ESCAPE = re.compile(
-    r"\\(?:\r?\n|[0-7]{1,3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}]*\}|.)", re.DOTALL)
-_SHORT_ESCAPES = {"\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
-                  "v": "\v", "\n": ""}
+_ESCAPE = re.compile(r"\\(?:\r?\n|[0-7]{1,3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}]*\}|.)", re.DOTALL)
+_SHORT_ESCAPES = {
+    "\\": "\\",
+    "'": "'",
+    '"': '"',
+    "a": "\a",
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "v": "\v",
+    "\n": "",
+}
 
 _LOAD = Load()
 _BINARY = {  # operator -> (how tightly it binds, node)
-    "|": (0, BitOr()), "^": (1, BitXor()), "&": (2, BitAnd()), "<<": (3, LShift()), ">>": (3, RShift()),
-    "+": (4, Add()), "-": (4, Sub()), "*": (5, Mult()), "/": (5, Div()), "//": (5, FloorDiv()), "%": (5, Mod()),
+    "|": (0, BitOr()),
+    "^": (1, BitXor()),
+    "&": (2, BitAnd()),
+    "<<": (3, LShift()),
+    ">>": (3, RShift()),
+    "+": (4, Add()),
+    "-": (4, Sub()),
+    "*": (5, Mult()),
+    "/": (5, Div()),
+    "//": (5, FloorDiv()),
+    "%": (5, Mod()),
     "@": (5, MatMult()),
 }
 _NO_OPERATOR = (-1, None)
@@ -99,8 +121,14 @@ _ATOMS = ("name", "number", "string")
 _UNARY = {"-": USub(), "+": UAdd(), "~": Invert()}
 _COMPARISONS = {"<": Lt(), ">": Gt(), "<=": LtE(), ">=": GtE(), "==": Eq(), "!=": NotEq(), "in": In(), "is": Is()}
 _NAMED_CONSTANTS = {"True": True, "False": False, "None": None}
-_HAS_CODE = {"lambda": "a lambda", "yield": "yield", "await": "await", "for": "a comprehension",
-             "async": "a comprehension", ":=": "an assignment (:=)"}
+_HAS_CODE = {
+    "lambda": "a lambda",
+    "yield": "yield",
+    "await": "await",
+    "for": "a comprehension",
+    "async": "a comprehension",
+    ":=": "an assignment (:=)",
+}
 
 
 def parse(source, filename="<unknown>", mode="exec"):
@@ -114,7 +142,8 @@ def parse(source, filename="<unknown>", mode="exec"):
         return Module(body=[parser.empty_function()], type_ignores=[])
     raise NoCompilerError(
         f"ast.parse: there is no compiler in a VM to read {_shown(source)} with (mode {mode!r}); only expressions can "
-        'be read there, with mode="eval"; read programs where the task is compiled')
+        'be read there, with mode="eval"; read programs where the task is compiled'
+    )
 
 
 def parse_literal(source):
@@ -147,7 +176,9 @@ class _Parser:
         while position < len(source):
             match = _TOKEN.match(source, position)
             if match is None:
-                raise self._error(f"invalid character or unfinished string at {source[position:position + 20]!r}", line)
+                raise self._error(
+                    f"invalid character or unfinished string at {source[position : position + 20]!r}", line
+                )
             kind, text = match.lastgroup, match.group()
             if kind == "prefix":
                 kind = "string"
@@ -187,7 +218,8 @@ class _Parser:
         if self.kind in ("name", "operator") and self.text in _HAS_CODE:
             return NoCompilerError(
                 f"{_shown(self.source)} holds {_HAS_CODE[self.text]}, which needs a compiler, and a VM has none; "
-                "write it in the task's sources, as a function or a name that this expression can refer to")
+                "write it in the task's sources, as a function or a name that this expression can refer to"
+            )
         return self._error()
 
     def _deeper(self):
@@ -215,8 +247,16 @@ class _Parser:
         self._need("pass")
         if self.kind not in ("end", "line"):
             raise self._unexpected()
-        return FunctionDef(name=name, args=parameters, body=[Pass(lineno=line)], decorator_list=[], returns=None,
-                           type_comment=None, type_params=[], lineno=line)
+        return FunctionDef(
+            name=name,
+            args=parameters,
+            body=[Pass(lineno=line)],
+            decorator_list=[],
+            returns=None,
+            type_comment=None,
+            type_params=[],
+            lineno=line,
+        )
 
     def _parameters(self):
         positional_only, positional, defaults = [], [], []
@@ -249,8 +289,15 @@ class _Parser:
                         raise self._error("parameter without a default follows parameter with a default")
             if not self.at(")"):
                 self._need(",")
-        return arguments(posonlyargs=positional_only, args=positional, vararg=rest, kwonlyargs=keyword_only,
-                         kw_defaults=keyword_defaults, kwarg=keywords, defaults=defaults)
+        return arguments(
+            posonlyargs=positional_only,
+            args=positional,
+            vararg=rest,
+            kwonlyargs=keyword_only,
+            kw_defaults=keyword_defaults,
+            kwarg=keywords,
+            defaults=defaults,
+        )
 
     def _annotation(self):
         return self._expression() if self._take(":") else None
@@ -533,7 +580,8 @@ class _Parser:
         if prefix in ("f", "fr", "rf", "t", "tr", "rt"):
             raise NoCompilerError(
                 f"{_shown(self.source)} holds a {prefix.strip('r')}-string, which needs a compiler, and a VM has none; "
-                "write the string out, or build it in the task's sources")
+                "write the string out, or build it in the task's sources"
+            )
         if prefix not in ("", "r", "u", "b", "br", "rb"):
             raise self._error()
         width = 3 if len(body) >= 6 and body[:3] == body[0] * 3 else 1
@@ -566,18 +614,38 @@ class _Parser:
             import unicodedata
 
             return unicodedata.lookup(digits[1:-1])
-        except (ValueError, KeyError):
+        except ValueError, KeyError:
             raise self._error(f"(unicode error) {text!r} is no character: truncated or unknown escape") from None
 
 
 _OPERATIONS = {
-    Add: operator.add, Sub: operator.sub, Mult: operator.mul, Div: operator.truediv, FloorDiv: operator.floordiv,
-    Mod: operator.mod, MatMult: operator.matmul, Pow: operator.pow, LShift: operator.lshift, RShift: operator.rshift,
-    BitOr: operator.or_, BitXor: operator.xor, BitAnd: operator.and_,
-    USub: operator.neg, UAdd: operator.pos, Invert: operator.invert, Not: operator.not_,
-    Eq: operator.eq, NotEq: operator.ne, Lt: operator.lt, LtE: operator.le, Gt: operator.gt, GtE: operator.ge,
-    Is: operator.is_, IsNot: operator.is_not,
-    In: lambda left, right: left in right, NotIn: lambda left, right: left not in right,
+    Add: operator.add,
+    Sub: operator.sub,
+    Mult: operator.mul,
+    Div: operator.truediv,
+    FloorDiv: operator.floordiv,
+    Mod: operator.mod,
+    MatMult: operator.matmul,
+    Pow: operator.pow,
+    LShift: operator.lshift,
+    RShift: operator.rshift,
+    BitOr: operator.or_,
+    BitXor: operator.xor,
+    BitAnd: operator.and_,
+    USub: operator.neg,
+    UAdd: operator.pos,
+    Invert: operator.invert,
+    Not: operator.not_,
+    Eq: operator.eq,
+    NotEq: operator.ne,
+    Lt: operator.lt,
+    LtE: operator.le,
+    Gt: operator.gt,
+    GtE: operator.ge,
+    Is: operator.is_,
+    IsNot: operator.is_not,
+    In: lambda left, right: left in right,
+    NotIn: lambda left, right: left not in right,
 }
 
 
@@ -603,8 +671,9 @@ def _subscript(node, globals, locals):
 
 
 def _slice(node, globals, locals):
-    return slice(*(None if part is None else evaluate(part, globals, locals)
-                   for part in (node.lower, node.upper, node.step)))
+    return slice(
+        *(None if part is None else evaluate(part, globals, locals) for part in (node.lower, node.upper, node.step))
+    )
 
 
 def _elements(nodes, globals, locals):
@@ -688,7 +757,19 @@ def _conditional(node, globals, locals):
 
 
 _EVALUATORS = {
-    Constant: _constant, Name: _name, Attribute: _attribute, Subscript: _subscript, Slice: _slice, Tuple: _tuple,
-    List: _list, Set: _set, Dict: _dict, Call: _call, BinOp: _binary, UnaryOp: _unary, BoolOp: _boolean,
-    Compare: _compare, IfExp: _conditional,
+    Constant: _constant,
+    Name: _name,
+    Attribute: _attribute,
+    Subscript: _subscript,
+    Slice: _slice,
+    Tuple: _tuple,
+    List: _list,
+    Set: _set,
+    Dict: _dict,
+    Call: _call,
+    BinOp: _binary,
+    UnaryOp: _unary,
+    BoolOp: _boolean,
+    Compare: _compare,
+    IfExp: _conditional,
 }

@@ -10,7 +10,7 @@ import posixpath
 try:
     from _vmhost import file as _file
     from _vmhost import files as names
-except ModuleNotFoundError:         # plain Python: a task's own tests
+except ModuleNotFoundError:  # plain Python: a task's own tests
     from vmhost.guest.testing import file as _file
     from vmhost.guest.testing import files as names
 
@@ -59,8 +59,12 @@ def open_file(file, mode="r", buffering=-1, encoding=None, errors=None, newline=
     if set(mode) - set("rbt"):
         if set(mode) <= set("rwaxbt+"):
             from _vmhost import PermissionDenied
-            raise PermissionDenied(13, f"open({str(file)!r}, {mode!r}): the files of a bundle can only be read; to "
-                                       "write, name an absolute path, granted in task.yaml, permissions: {write: [...]}")
+
+            raise PermissionDenied(
+                13,
+                f"open({str(file)!r}, {mode!r}): the files of a bundle can only be read; to "
+                "write, name an absolute path, granted in task.yaml, permissions: {write: [...]}",
+            )
         raise ValueError(f"invalid mode: {mode!r}")
     raw = io.BytesIO(read_bytes(file))
     raw.name = str(file)
@@ -79,6 +83,7 @@ class BundleReader:
 
     def files(self):
         from vmhost.guest.traversable import BundlePath
+
         return BundlePath(self._folder)
 
     def open_resource(self, resource):

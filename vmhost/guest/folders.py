@@ -1,8 +1,7 @@
 """What os.stat, lstat, access, listdir, scandir and readlink answer about the files and folders of the task's bundle.
 
-The C gates (bundle_files.c) have found the entry, and call `answer`. Files have no times of their own: they get one that every
-time zone and zip archives can hold. Nothing of a bundle can be written, whatever the mode says.
-"""
+The C gates (bundle_files.c) have found the entry, and call `answer`. Files have no times of their own: they get one
+that every time zone and zip archives can hold. Nothing of a bundle can be written, whatever the mode says."""
 
 import posixpath
 import stat
@@ -10,7 +9,7 @@ from posix import W_OK, X_OK, stat_result
 
 from _vmhost import files as _names
 
-_TIME = 315619200       # the second day of 1980
+_TIME = 315619200  # the second day of 1980
 
 
 def answer(function, path, inside, is_folder, size, mode):
@@ -32,8 +31,11 @@ def answer(function, path, inside, is_folder, size, mode):
 def _status(inside, is_folder, size):
     kind = stat.S_IFDIR | 0o755 if is_folder else stat.S_IFREG | 0o644
     number = _number(inside)
-    times = {f"st_{which}time{unit}": value for which in "amc"
-             for unit, value in (("", float(_TIME)), ("_ns", _TIME * 10**9))}
+    times = {
+        f"st_{which}time{unit}": value
+        for which in "amc"
+        for unit, value in (("", float(_TIME)), ("_ns", _TIME * 10**9))
+    }
     return stat_result((kind, number, 0, 1, 0, 0, size, _TIME, _TIME, _TIME), times)
 
 
@@ -47,7 +49,7 @@ def _number(inside):
 
 def _listing(inside):
     prefix = inside + "/" if inside else ""
-    return list(dict.fromkeys(name[len(prefix):].partition("/")[0] for name in _names() if name.startswith(prefix)))
+    return list(dict.fromkeys(name[len(prefix) :].partition("/")[0] for name in _names() if name.startswith(prefix)))
 
 
 class _Scan:
@@ -57,8 +59,8 @@ class _Scan:
         folders = set()
         prefix = inside + "/" if inside else ""
         for name in _names():
-            if name.startswith(prefix) and "/" in name[len(prefix):]:
-                folders.add(name[len(prefix):].partition("/")[0])
+            if name.startswith(prefix) and "/" in name[len(prefix) :]:
+                folders.add(name[len(prefix) :].partition("/")[0])
         self._entries = iter([Entry(path, prefix, name, name in folders) for name in _listing(inside)])
 
     def __iter__(self):
@@ -100,6 +102,7 @@ class Entry:
 
     def stat(self, *, follow_symlinks=True):
         from posix import stat
+
         return stat(self.path)
 
     def inode(self):

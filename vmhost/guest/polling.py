@@ -1,7 +1,7 @@
 """`select.poll` in a VM, over epoll, whose waits a stop ends. CPython's own poll object waits where no stop arrives.
 
-Every wait tells epoll of all descriptors anew, as poll(2) is told: any may have been closed meanwhile, or be another file now.
-"""
+Every wait tells epoll of all descriptors anew, as poll(2) is told: any may have been closed meanwhile, or be another
+file now."""
 
 import errno
 import select
@@ -15,8 +15,8 @@ class Poll:
     __slots__ = ("_epoll", "_masks", "_waiting")
 
     def __init__(self):
-        self._epoll = select.epoll()    # not made by each wait: it could get the number of a descriptor that was closed
-        self._masks = {}            # descriptor -> events
+        self._epoll = select.epoll()  # not made by each wait: it could get the number of a descriptor that was closed
+        self._masks = {}  # descriptor -> events
         self._waiting = False
 
     def register(self, fd, eventmask=select.POLLIN | select.POLLPRI | select.POLLOUT, /):
@@ -37,10 +37,11 @@ class Poll:
         try:
             self._epoll.unregister(fd)
         except OSError:
-            pass            # closed, or not waited for yet
+            pass  # closed, or not waited for yet
 
     def poll(self, timeout=None, /):
-        """The list of (descriptor, events) once there are any, or after `timeout` milliseconds; None or less than 0: waits for ever."""
+        """The list of (descriptor, events) once there are any, or after `timeout` milliseconds; None or less than 0:
+        waits for ever."""
         seconds = _seconds(timeout)
         if self._waiting:
             raise RuntimeError("concurrent poll() invocation")
@@ -58,7 +59,7 @@ class Poll:
             except OSError as error:
                 if error.errno == errno.EBADF:
                     found[fd] = select.POLLNVAL
-                elif error.errno == errno.EPERM:        # a regular file is always ready, and epoll takes none
+                elif error.errno == errno.EPERM:  # a regular file is always ready, and epoll takes none
                     found[fd] = mask & (select.POLLIN | select.POLLOUT | select.POLLRDNORM | select.POLLWRNORM)
                 else:
                     raise

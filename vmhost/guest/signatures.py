@@ -13,9 +13,13 @@ _VARIADIC = 0x4 | 0x8  # CO_VARARGS, CO_VARKEYWORDS
 def of_class(cls):
     """`str(inspect.signature(cls))`, with the annotations in the FORWARDREF format."""
     init = cls.__dict__.get("__init__")
-    if (type(init) is FunctionType and "__new__" not in cls.__dict__ and type(cls).__call__ is type.__call__
-            and not (init.__code__.co_flags & _VARIADIC or init.__code__.co_posonlyargcount or init.__dict__)
-            and not any(hasattr(cls, name) for name in ("__signature__", "__wrapped__", "__partialmethod__"))):
+    if (
+        type(init) is FunctionType
+        and "__new__" not in cls.__dict__
+        and type(cls).__call__ is type.__call__
+        and not (init.__code__.co_flags & _VARIADIC or init.__code__.co_posonlyargcount or init.__dict__)
+        and not any(hasattr(cls, name) for name in ("__signature__", "__wrapped__", "__partialmethod__"))
+    ):
         return _of_init(init)
     import inspect
 
@@ -25,10 +29,10 @@ def of_class(cls):
 def _of_init(init):
     code = init.__code__
     annotations = annotationlib.get_annotations(init, format=annotationlib.Format.FORWARDREF)
-    names = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
-    positional = names[:code.co_argcount]
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    positional = names[: code.co_argcount]
     values = init.__defaults__ or ()
-    defaults = dict(zip(positional[len(positional) - len(values):], values)) | (init.__kwdefaults__ or {})
+    defaults = dict(zip(positional[len(positional) - len(values) :], values)) | (init.__kwdefaults__ or {})
     parameters = []
     for index, name in enumerate(names[1:], 1):
         if index == code.co_argcount:

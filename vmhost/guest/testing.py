@@ -1,13 +1,14 @@
-"""What `vmhost.guest` is made of outside a VM, so that a task's modules are imported and tested as plain Python. Never inside a VM.
+"""What `vmhost.guest` is made of outside a VM, so that a task's modules are imported and tested as plain Python. Never
+inside a VM.
 
     from vmhost.guest.testing import stand_in
 
     with stand_in(folder="hello", functions={"lookup": {"Ada": 36}.get}, deadline_s=0.5):
         assert main.run({"name": "Ada"}) == "Hello, Ada (36)"
 
-Without `stand_in`: the files are those of the task folder that the calling module lies in, else of the current folder; there is no deadline
-and no host function; log lines go to the logger `vmhost.task`. Nothing is limited, denied or stopped here.
-"""
+Without `stand_in`: the files are those of the task folder that the calling module lies in, else of the current folder;
+there is no deadline and no host function; log lines go to the logger `vmhost.task`. Nothing is limited, denied or
+stopped here."""
 
 import contextlib
 import logging
@@ -27,8 +28,8 @@ _folder, _functions, _end_s = None, {}, None
 
 @contextlib.contextmanager
 def stand_in(*, folder=None, functions=None, deadline_s=None):
-    """Meanwhile, in the whole process: the bundle's files are those below `folder`, the host's functions are `functions` by name, and
-    `deadline()` counts down from `deadline_s`."""
+    """Meanwhile, in the whole process: the bundle's files are those below `folder`, the host's functions are
+    `functions` by name, and `deadline()` counts down from `deadline_s`."""
     global _folder, _functions, _end_s
     before = _folder, _functions, _end_s
     _folder = None if folder is None else Path(folder)
@@ -76,7 +77,13 @@ def host_call(name, value):
     """(True, what the function `name` gives), or (False, why not)."""
     function = _functions.get(name)
     if function is None:
-        return False, f"PermissionDenied: host function {name!r} is not there; give it to vmhost.guest.testing.stand_in(functions=...)"
+        return (
+            False,
+            (
+                f"PermissionDenied: host function {name!r} is not there; give it to"
+                " vmhost.guest.testing.stand_in(functions=...)"
+            ),
+        )
     try:
         return True, function(value)
     except Exception as error:
@@ -95,14 +102,24 @@ def log(level, line):
 def files():
     """The names of the files below the task's folder."""
     folder = _place()
-    return [] if folder is None else sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return (
+        []
+        if folder is None
+        else sorted(
+            path.relative_to(folder).as_posix()
+            for path in folder.rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        )
+    )
 
 
 def file(path):
     """The bytes of the file `path` below the task's folder; None if there is none."""
     folder = _place()
     found = None if folder is None else (folder / path).resolve()
-    return found.read_bytes() if found is not None and found.is_relative_to(folder.resolve()) and found.is_file() else None
+    return (
+        found.read_bytes() if found is not None and found.is_relative_to(folder.resolve()) and found.is_file() else None
+    )
 
 
 def _place():

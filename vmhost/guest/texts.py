@@ -169,6 +169,8 @@ def generator_as_coroutine(function):
 
 def _native(construct):
     if _writer is None:
-        raise NoCompilerError(f"{construct}: the guest runtime is not installed in this interpreter; "
-                              "call vmhost.guest.texts.install(find_text, writer) while it boots")
+        raise NoCompilerError(
+            f"{construct}: the guest runtime is not installed in this interpreter; "
+            "call vmhost.guest.texts.install(find_text, writer) while it boots"
+        )
     return _writer

@@ -19,7 +19,7 @@ class BundlePath(Traversable):
 
     def iterdir(self):
         prefix = self._path + "/" if self._path else ""
-        seen = {path[len(prefix):].partition("/")[0] for path in files.names() if path.startswith(prefix)}
+        seen = {path[len(prefix) :].partition("/")[0] for path in files.names() if path.startswith(prefix)}
         return iter([BundlePath(prefix + name) for name in sorted(seen)])
 
     def is_dir(self):

@@ -1,16 +1,16 @@
 """Stand-ins in Python for two native modules that are not linked in: `_ast` and `_tokenize`.
 
-The nodes of `_ast` are data: `ast.literal_eval`, annotations and `vmhost.guest.expressions` make and read them without any parser. Their
-classes are written here from those of the running Python, so fields, bases and defaults are its own. `_tokenize` tells apart the
-words of one line, as `inspect` does with the signatures of native functions, and refuses all else.
-"""
+The nodes of `_ast` are data: `ast.literal_eval`, annotations and `vmhost.guest.expressions` make and read them without
+any parser. Their classes are written here from those of the running Python, so fields, bases and defaults are its own.
+`_tokenize` tells apart the words of one line, as `inspect` does with the signatures of native functions, and refuses
+all else."""
 
 import _ast
 
 from vmhost.bytecode.format import Module
 from vmhost.bytecode.source import compile_source
 
-_HEAD = '''
+_HEAD = """
 class AST:
     _fields = _attributes = __match_args__ = ()
     _lists = ()
@@ -18,7 +18,8 @@ class AST:
     def __init__(self, *values, **named):
         fields, name = self._fields, type(self).__name__
         if len(values) > len(fields):
-            raise TypeError(f"{name} constructor takes at most {len(fields)} positional argument{'s' * (len(fields) != 1)}")
+            plural = "s" * (len(fields) != 1)
+            raise TypeError(f"{name} constructor takes at most {len(fields)} positional argument{plural}")
         for field, value in zip(fields, values):
             if field in named:
                 raise TypeError(f"{name} got multiple values for argument {field!r}")
@@ -43,8 +44,8 @@ class AST:
 
 
 AST.__module__ = "ast"
-'''
-_TOKENIZE = rb'''
+"""
+_TOKENIZE = rb"""
 import re
 
 _TOKEN = re.compile(r"[ \t\f]*(?:(?P<name>[^\W\d]\w*)|(?P<number>(?:\d[\w.]*|\.\d\w*)(?:(?<=[eE])[+-]\d\w*)?)|"
@@ -83,22 +84,35 @@ class TokenizerIter:
 
     def __next__(self):
         return next(self._tokens)
-'''
+"""
 
 
 def stand_ins():
     """{name: Module} of the stand-ins."""
     sources = {"_ast": _ast_source().encode(), "_tokenize": _TOKENIZE}
-    return {name: Module(False, compile_source(source, f"stdlib/{name}.py", name, docstrings=False)) for name, source in sources.items()}
+    return {
+        name: Module(False, compile_source(source, f"stdlib/{name}.py", name, docstrings=False))
+        for name, source in sources.items()
+    }
 
 
 def _ast_source():
     parts = [_HEAD]
-    classes = [value for value in vars(_ast).values() if isinstance(value, type) and issubclass(value, _ast.AST) and value is not _ast.AST]
+    classes = [
+        value
+        for value in vars(_ast).values()
+        if isinstance(value, type) and issubclass(value, _ast.AST) and value is not _ast.AST
+    ]
     for node in sorted(classes, key=lambda node: (len(node.__mro__), node.__name__)):
         types = getattr(node, "_field_types", {})
         lists = tuple(name for name in node._fields if getattr(types.get(name), "__origin__", None) is list)
-        own = {"__module__": "ast", "_fields": node._fields, "__match_args__": node.__match_args__, "_attributes": node._attributes, "_lists": lists}
+        own = {
+            "__module__": "ast",
+            "_fields": node._fields,
+            "__match_args__": node.__match_args__,
+            "_attributes": node._attributes,
+            "_lists": lists,
+        }
         own |= {name: None for name in (*node._fields, *node._attributes) if getattr(node, name, ...) is None}
         body = "".join(f"    {name} = {value!r}\n" for name, value in own.items())
         parts.append(f"class {node.__name__}({node.__base__.__name__}):\n{body}\n")

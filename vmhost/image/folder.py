@@ -1,8 +1,8 @@
 """Makes the folder of an image, whole or not at all: it is written beside its place and then moved there.
 
-In it: `vmrun`, `host.vmb`, `stdlib.vmb`, `_sqlite3.so` and `lapack.so` where they are wanted, and `manifest`, a text with one fact a line, the
-last of them `file SHA256 CHECKSUM SIZE NAME` of each file and `end CHECKSUM` of all before it. Same inputs, same bytes.
-"""
+In it: `vmrun`, `host.vmb`, `stdlib.vmb`, `_sqlite3.so` and `lapack.so` where they are wanted, and `manifest`, a text
+with one fact a line, the last of them `file SHA256 CHECKSUM SIZE NAME` of each file and `end CHECKSUM` of all before
+it. Same inputs, same bytes."""
 
 import contextlib
 import hashlib
@@ -30,9 +30,8 @@ FORMAT = 3
 class Image:
     """What was made: its folder, the bytes of each file, and the names of the modules in it.
 
-    `lacking`: (path of a bundle, native module behind one that it imports) where no image can have that: the import will raise
-    ModuleNotFoundError, which a task may expect.
-    """
+    `lacking`: (path of a bundle, native module behind one that it imports) where no image can have that: the import
+    will raise ModuleNotFoundError, which a task may expect."""
 
     folder: Path
     sizes: dict
@@ -44,21 +43,27 @@ class Image:
 
 
 def make(out, bundles=(), more_modules=(), *, with_engine=False, with_lapack=False):
-    """Makes the image `out` for the bundles at the paths `bundles` (none: modules.DEFAULT) and `more_modules`; an Image.
+    """Makes the image `out` for the bundles at the paths `bundles` (none: modules.DEFAULT) and `more_modules`; an
+    Image.
 
-    The tensor engine is in it if a bundle imports `vmhost.engine.numpy`, or `with_engine`; `with_lapack` copies the OpenBLAS
-    of scipy-openblas32 into it as well, which decompositions, solvers and the like need.
-    An image that is there is replaced; any other folder that holds something is left alone. ImageError.
-    """
+    The tensor engine is in it if a bundle imports `vmhost.engine.numpy`, or `with_engine`; `with_lapack` copies the
+    OpenBLAS of scipy-openblas32 into it as well, which decompositions, solvers and the like need. An image that is
+    there is replaced; any other folder that holds something is left alone. ImageError."""
     out = Path(os.path.abspath(out))
     if out.exists() and not (out / "manifest").is_file() and (not out.is_dir() or any(out.iterdir())):
         raise ImageError(f"{out}: is there already and is no image; choose another folder, or empty it")
     tools, work = toolchain.find(), None
     try:
-        with _written(out):                     # before all else: who cannot write there is told at once
+        with _written(out):  # before all else: who cannot write there is told at once
             out.parent.mkdir(parents=True, exist_ok=True)
             work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        image, files = _made(out, tools, bundles, (*more_modules, *(("vmhost.engine.numpy",) if with_engine or with_lapack else ())), _lapack() if with_lapack else None)
+        image, files = _made(
+            out,
+            tools,
+            bundles,
+            (*more_modules, *(("vmhost.engine.numpy",) if with_engine or with_lapack else ())),
+            _lapack() if with_lapack else None,
+        )
         with _written(out):
             for name, data in files.items():
                 (work / name).write_bytes(data)
@@ -107,9 +112,19 @@ def _made(out, tools, bundles, more_modules, lapack):
         files["_sqlite3.so"] = link.sqlite_module(tools)
     if lapack is not None:
         files["lapack.so"] = lapack.read_bytes()
-    facts = [f"vmhost-image {FORMAT}", f"python {platform.python_version()}", f"machine {platform.machine()}", f"glibc {glibc}",
-             f"engine {'yes' if engine else 'no'}", f"native {' '.join(sorted(native))}", f"absent {' '.join(sorted(NATIVE_MODULES - linked))}",
-             *(f"file {hashlib.sha256(data).hexdigest()} {_checksum(data)} {len(data)} {name}" for name, data in sorted(files.items()))]
+    facts = [
+        f"vmhost-image {FORMAT}",
+        f"python {platform.python_version()}",
+        f"machine {platform.machine()}",
+        f"glibc {glibc}",
+        f"engine {'yes' if engine else 'no'}",
+        f"native {' '.join(sorted(native))}",
+        f"absent {' '.join(sorted(NATIVE_MODULES - linked))}",
+        *(
+            f"file {hashlib.sha256(data).hexdigest()} {_checksum(data)} {len(data)} {name}"
+            for name, data in sorted(files.items())
+        ),
+    ]
     text = ("\n".join(facts) + "\n").encode()
     files["manifest"] = text + f"end {_checksum(text)}\n".encode()
     sizes = {name: len(data) for name, data in files.items()}
@@ -117,7 +132,8 @@ def _made(out, tools, bundles, more_modules, lapack):
 
 
 def _checksum(data):
-    """What vmrun checks at its start (native/archive.c): the sum of the 64-bit words, and the sum of all sums so far, modulo 2**64, in hex."""
+    """What vmrun checks at its start (native/archive.c): the sum of the 64-bit words, and the sum of all sums so far,
+    modulo 2**64, in hex."""
     words = array("Q", data + bytes(-len(data) % 8))
     if sys.byteorder == "big":
         words.byteswap()
@@ -129,12 +145,15 @@ def _lapack():
     package = importlib.util.find_spec("scipy_openblas32")
     found = sorted(Path(package.origin).parent.glob("lib/libscipy_openblas*.so")) if package is not None else []
     if len(found) != 1:
-        raise ImageError("--with-lapack: scipy-openblas32 is not installed in this Python; run `pip install scipy-openblas32`")
+        raise ImageError(
+            "--with-lapack: scipy-openblas32 is not installed in this Python; run `pip install scipy-openblas32`"
+        )
     return found[0]
 
 
 def _required(native, imported):
-    """Native modules that a bundle cannot do without: those that it imports itself, and those that stand behind nothing else."""
+    """Native modules that a bundle cannot do without: those that it imports itself, and those that stand behind nothing
+    else."""
     return {name for name in native if name in imported or name in ("_sqlite3", "vmhost.engine._array")}
 
 

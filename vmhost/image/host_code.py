@@ -1,7 +1,7 @@
 """The host's own Python as a bundle: the same sources as on a full host, but for the few files in `device/`.
 
-`device/<dotted name>.py` stands in the place of that module. CPython's importer is in the bundle as well, compiled without docstrings.
-"""
+`device/<dotted name>.py` stands in the place of that module. CPython's importer is in the bundle as well, compiled
+without docstrings."""
 
 import functools
 import marshal
@@ -22,11 +22,29 @@ from vmhost.image.modules import imports_of
 from vmhost.stdlib.splitting import compile_patterns
 
 _DEVICE = Path(__file__).parent / "device"
-_PACKAGES = {"vmhost": Path(__file__).parent.parent, "vmhost.bytecode": Path(bytecode.__file__).parent, "msgpack": Path(msgpack.__file__).parent}
+_PACKAGES = {
+    "vmhost": Path(__file__).parent.parent,
+    "vmhost.bytecode": Path(bytecode.__file__).parent,
+    "msgpack": Path(msgpack.__file__).parent,
+}
 # On a device nobody compiles, and what needs a package with native parts of its own is not there.
-_LEFT_OUT = ("vmhost.cli", "vmhost.cli.demonstration", "vmhost.executor", "vmhost.guest", "vmhost.host_yaml", "vmhost.image", "vmhost.runtime.interactive",
-             "vmhost.runtime.travel", "vmhost.bytecode.closure", "vmhost.bytecode.compiler", "vmhost.bytecode.source", "vmhost.bytecode.spec", "vmhost.stdlib", "vmhost.bytecode.texts",
-             "msgpack._cmsgpack")
+_LEFT_OUT = (
+    "vmhost.cli",
+    "vmhost.cli.demonstration",
+    "vmhost.executor",
+    "vmhost.guest",
+    "vmhost.host_yaml",
+    "vmhost.image",
+    "vmhost.runtime.interactive",
+    "vmhost.runtime.travel",
+    "vmhost.bytecode.closure",
+    "vmhost.bytecode.compiler",
+    "vmhost.bytecode.source",
+    "vmhost.bytecode.spec",
+    "vmhost.stdlib",
+    "vmhost.bytecode.texts",
+    "msgpack._cmsgpack",
+)
 # Imported by a name that is put together.
 _BY_NAME = (f"vmhost.bytecode.opcodes_{sys.version_info.major}_{sys.version_info.minor}",)
 _IMPORTER = {"_frozen_importlib": "importlib._bootstrap", "_frozen_importlib_external": "importlib._bootstrap_external"}
@@ -44,8 +62,10 @@ def host_code():
             foreign.add(name)
             continue
         path, is_package = sources[name]
-        source = path.read_bytes() if path.is_file() else b""       # a package without __init__.py
-        code = without_columns(compile_source(_without_patterns(source), f"host/{module_path(name, is_package)}.py", str(path), optimize=2))
+        source = path.read_bytes() if path.is_file() else b""  # a package without __init__.py
+        code = without_columns(
+            compile_source(_without_patterns(source), f"host/{module_path(name, is_package)}.py", str(path), optimize=2)
+        )
         modules[name] = Module(is_package, code)
         texts |= collect_texts(source)
         parents = [name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1)]
@@ -76,6 +96,8 @@ def _sources():
             sources[".".join(parts[:-1] if is_package else parts)] = (path, is_package)
     for name in [name for name in sources if "." in name]:
         sources.setdefault(name.rpartition(".")[0], (_PACKAGES[name.partition(".")[0]] / "__init__.py.absent", True))
-    sources = {name: found for name, found in sources.items() if not any(f"{name}.".startswith(f"{out}.") for out in _LEFT_OUT)}
+    sources = {
+        name: found for name, found in sources.items() if not any(f"{name}.".startswith(f"{out}.") for out in _LEFT_OUT)
+    }
     sources.update((path.stem, (path, False)) for path in _DEVICE.glob("*.py"))
     return sources

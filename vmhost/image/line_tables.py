@@ -1,8 +1,7 @@
 """Code without the columns of its instructions: a tenth less of a bundle, a third less when it is compressed.
 
-Tracebacks lose the marks under the part of a line that failed; nobody has the lines of the library and the host on a device anyhow.
-Lines stay. The format is CPython's (InternalDocs/code_objects.md).
-"""
+Tracebacks lose the marks under the part of a line that failed; nobody has the lines of the library and the host on a
+device anyhow. Lines stay. The format is CPython's (InternalDocs/code_objects.md)."""
 
 import marshal
 

@@ -1,11 +1,11 @@
 """The executable `vmrun`: our C sources and the members of CPython's static library that they need, and no others.
 
-No member of the archive is removed: those of the compiler are not linked because `native/absent.c` defines the names that the rest asks
-for, and the linker's map is read to see that none came all the same.
+No member of the archive is removed: those of the compiler are not linked because `native/absent.c` defines the names
+that the rest asks for, and the linker's map is read to see that none came all the same.
 
-`_sqlite3` is the one module that is not linked in, as the archive lacks it: the Python's own shared object lies beside the executable
-(`sqlite_module`), which has SQLite in it and offers the module what it asks for, SQLite's functions and CPython's.
-"""
+`_sqlite3` is the one module that is not linked in, as the archive lacks it: the Python's own shared object lies beside
+the executable (`sqlite_module`), which has SQLite in it and offers the module what it asks for, SQLite's functions and
+CPython's."""
 
 import hashlib
 import os
@@ -21,11 +21,16 @@ from vmhost.image.shared_object import without_need
 from vmhost.image.toolchain import CHECKOUT
 
 # Archive members that make code, or read what code is made from.
-COMPILER = frozenset(f"{name}.o" for name in """
-    pegen pegen_errors action_helpers parser string_parser peg_api buffer lexer state file_tokenizer readline_tokenizer string_tokenizer
-    utf8_tokenizer helpers token Python-ast Python-tokenize asdl assemble ast ast_preprocess ast_unparse codegen compile flowgraph future
+COMPILER = frozenset(
+    f"{name}.o"
+    for name in """
+    pegen pegen_errors action_helpers parser string_parser peg_api buffer lexer state file_tokenizer
+    readline_tokenizer string_tokenizer
+    utf8_tokenizer helpers token Python-ast Python-tokenize asdl assemble ast ast_preprocess ast_unparse codegen
+    compile flowgraph future
     instruction_sequence symtable symtablemodule jit
-""".split())
+""".split()
+)
 NATIVE = CHECKOUT / "vmhost" / "image" / "native"
 ISOLATION = CHECKOUT / "vmhost" / "isolation"
 ENGINE = CHECKOUT / "engine"
@@ -35,18 +40,43 @@ INITS = {"marshal": "PyMarshal_Init", "_warnings": "_PyWarnings_Init", "builtins
 OURS = {"vmhost.isolation._core": "PyInit__core", "vmhost.engine._array": "PyInit__array"}
 # Modules that lie beside the executable.
 SHARED = frozenset(("_sqlite3",))
-_FLAGS = ("-std=c11", "-Os", "-g0", "-DNDEBUG", "-D_GNU_SOURCE", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections", "-fno-pie",
-          "-fno-asynchronous-unwind-tables", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
+_FLAGS = (
+    "-std=c11",
+    "-Os",
+    "-g0",
+    "-DNDEBUG",
+    "-D_GNU_SOURCE",
+    "-fvisibility=hidden",
+    "-ffunction-sections",
+    "-fdata-sections",
+    "-fno-pie",
+    "-fno-asynchronous-unwind-tables",
+    "-Wall",
+    "-Wextra",
+    "-Wno-unused-parameter",
+    "-Werror",
+)
 # Not relocatable, as the archive is not; nothing of the machine's paths gets in.
-_LINK = ("-no-pie", "-pthread", "-Wl,--gc-sections", "-Wl,-z,relro,-z,now", "-Wl,--build-id=none", "-Wl,-O1", "-Wl,--hash-style=gnu",
-         "-Wl,-z,noseparate-code",
-         # An odd multiple of 64 KiB: at a multiple of 2 MiB, as is usual, the kernel maps the executable by pages of 2 MiB where its file
-         # system happens to keep it in such, and an idle host then holds 2 to 4 MiB more than it touches.
-         "-Wl,-Ttext-segment=0x410000")
-# SQLite's code stands in one section, whose bounds the linker tells under these names: a stack that ends inside it (overflow.c) is another
-# matter than one that ends inside CPython.
-_SQLITE_CODE = ("--rename-section=.text=vmrun_sqlite_code", "--rename-section=.text.unlikely=vmrun_sqlite_code",
-                "--rename-section=.text.startup=vmrun_sqlite_code")
+_LINK = (
+    "-no-pie",
+    "-pthread",
+    "-Wl,--gc-sections",
+    "-Wl,-z,relro,-z,now",
+    "-Wl,--build-id=none",
+    "-Wl,-O1",
+    "-Wl,--hash-style=gnu",
+    "-Wl,-z,noseparate-code",
+    # An odd multiple of 64 KiB: at a multiple of 2 MiB, as is usual, the kernel maps the executable by pages of 2 MiB
+    # where its file system happens to keep it in such, and an idle host then holds 2 to 4 MiB more than it touches.
+    "-Wl,-Ttext-segment=0x410000",
+)
+# SQLite's code stands in one section, whose bounds the linker tells under these names: a stack that ends inside it
+# (overflow.c) is another matter than one that ends inside CPython.
+_SQLITE_CODE = (
+    "--rename-section=.text=vmrun_sqlite_code",
+    "--rename-section=.text.unlikely=vmrun_sqlite_code",
+    "--rename-section=.text.startup=vmrun_sqlite_code",
+)
 
 
 def offered(toolchain):
@@ -63,24 +93,31 @@ def sqlite_module(toolchain):
 
 
 def link(toolchain, modules, *, engine):
-    """The path of the executable: `modules` names the native modules in it, and those of SHARED that it is for; `engine`: with the tensor
-    engine. ImageError."""
+    """The path of the executable: `modules` names the native modules in it, and those of SHARED that it is for;
+    `engine`: with the tensor engine. ImageError."""
     work = OBJECTS / ("engine" if engine else "plain")
     work.mkdir(parents=True, exist_ok=True)
     sqlite = "_sqlite3" in modules
-    header = _table(sorted(modules - SHARED | {"vmhost.isolation._core"} | ({"vmhost.engine._array"} if engine else set())), sqlite)
+    header = _table(
+        sorted(modules - SHARED | {"vmhost.isolation._core"} | ({"vmhost.engine._array"} if engine else set())), sqlite
+    )
     made_of = Path(work, hashlib.sha256(header.encode()).hexdigest()[:16])
     made_of.mkdir(exist_ok=True)
     unfinished = made_of / f"native_modules.{os.getpid()}"
     unfinished.write_text(header)
-    os.replace(unfinished, made_of / "native_modules.h")        # other processes may make the same image
+    os.replace(unfinished, made_of / "native_modules.h")  # other processes may make the same image
     includes = [NATIVE, ISOLATION, CHECKOUT / "build" / "generated", ENGINE / "include", *toolchain.includes]
     objects = _engine_objects() if engine else []
     options = [*_FLAGS, *(["-DVMRUN_ENGINE"] if engine else []), f"-ffile-prefix-map={CHECKOUT}=."]
-    sources = [(path, options, [made_of, *includes]) for folder in (NATIVE, ISOLATION) for path in sorted(folder.rglob("*.c"))]
+    sources = [
+        (path, options, [made_of, *includes]) for folder in (NATIVE, ISOLATION) for path in sorted(folder.rglob("*.c"))
+    ]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         objects += pool.map(lambda source: _compile(toolchain, *source), sources)
-    libraries = [toolchain.python_library, *(path for name, path in toolchain.libraries.items() if name != "libexpat.a" or "pyexpat" in modules)]
+    libraries = [
+        toolchain.python_library,
+        *(path for name, path in toolchain.libraries.items() if name != "libexpat.a" or "pyexpat" in modules),
+    ]
     libraries = [_without_tables(toolchain, path) for path in libraries]
     offers = []
     if sqlite:
@@ -88,25 +125,66 @@ def link(toolchain, modules, *, engine):
         names = _asked_of_executable(toolchain)
         listed = made_of / f"offered.{os.getpid()}"
         listed.write_text("{" + "".join(f"{name};" for name in names) + "};\n")
-        # --no-relax: GNU ld 2.40 makes a call of `push function@GOTPCREL(%rip)`, which newer assemblers let it relax, and SQLite has two of
-        offers = ["-Wl,--no-relax", f"-Wl,--dynamic-list={listed}", *(f"-Wl,--require-defined={name}" for name in names)]
+        # --no-relax: GNU ld 2.40 makes a call of `push function@GOTPCREL(%rip)`, which newer assemblers let it relax,
+        # and SQLite has two of
+        offers = [
+            "-Wl,--no-relax",
+            f"-Wl,--dynamic-list={listed}",
+            *(f"-Wl,--require-defined={name}" for name in names),
+        ]
     trace, executable, stripped = (made_of / f"{name}.{os.getpid()}" for name in ("map", "vmrun", "stripped"))
-    _run([toolchain.compiler, *_LINK, *offers, "-o", str(executable), *map(str, objects), *map(str, libraries), "-lm", "-ldl",
-          *(["-lmvec"] if engine else []), f"-Wl,-Map={trace}"])
-    linked = set(re.findall(r"libpython[\d.]+\.a\(([\w-]+\.o)\)", trace.read_text(errors="replace").partition("Discarded input sections")[0]))
+    _run(
+        [
+            toolchain.compiler,
+            *_LINK,
+            *offers,
+            "-o",
+            str(executable),
+            *map(str, objects),
+            *map(str, libraries),
+            "-lm",
+            "-ldl",
+            *(["-lmvec"] if engine else []),
+            f"-Wl,-Map={trace}",
+        ]
+    )
+    linked = set(
+        re.findall(
+            r"libpython[\d.]+\.a\(([\w-]+\.o)\)",
+            trace.read_text(errors="replace").partition("Discarded input sections")[0],
+        )
+    )
     if linked & COMPILER:
-        raise ImageError(f"{', '.join(sorted(linked & COMPILER))} of {toolchain.python_library.name} would be linked in, and an image holds no "
-                         "compiler; look at who asks for it in " + str(trace))
-    _run([toolchain.strip, "--strip-all", "--remove-section=.comment", "--remove-section=.note.*", "-o", str(stripped), str(executable)])
+        raise ImageError(
+            f"{', '.join(sorted(linked & COMPILER))} of {toolchain.python_library.name} would be linked in, and an"
+            " image holds no compiler; look at who asks for it in " + str(trace)
+        )
+    _run(
+        [
+            toolchain.strip,
+            "--strip-all",
+            "--remove-section=.comment",
+            "--remove-section=.note.*",
+            "-o",
+            str(stripped),
+            str(executable),
+        ]
+    )
     for made in (trace, executable, stripped, *([listed] if sqlite else [])):
         os.replace(made, made.with_suffix(""))
     return stripped.with_suffix("")
 
 
 def _engine_objects():
-    """The engine's object files, as `make build` compiled them; ImageError where they are missing or older than their sources."""
+    """The engine's object files, as `make build` compiled them; ImageError where they are missing or older than their
+    sources."""
     folder = CHECKOUT / "build" / f"objects-{sysconfig.get_platform()}-{sys.implementation.cache_tag}-plain" / "engine"
-    sources = sorted(path.relative_to(ENGINE) for part in ("src", "arrays") for path in (ENGINE / part).rglob("*.c") if "vendor" not in path.parts)
+    sources = sorted(
+        path.relative_to(ENGINE)
+        for part in ("src", "arrays")
+        for path in (ENGINE / part).rglob("*.c")
+        if "vendor" not in path.parts
+    )
     objects = []
     for source in sources:
         made = (folder / source).with_suffix(".o")
@@ -118,7 +196,8 @@ def _engine_objects():
 
 
 def _newer_than(made, source):
-    """A file that the object file `made` was made of and that changed since, headers included, as its compiler listed them (-MMD); or None."""
+    """A file that the object file `made` was made of and that changed since, headers included, as its compiler listed
+    them (-MMD); or None."""
     listed = made.with_suffix(".d")
     if not made.is_file() or not listed.is_file():
         return source
@@ -130,9 +209,10 @@ def _newer_than(made, source):
 
 
 def _asked_of_executable(toolchain):
-    """The names that the shared `_sqlite3` asks for, glibc's aside, and those of SQLite that the native core looks up."""
+    """The names that the shared `_sqlite3` asks for, glibc's aside, and those of SQLite that the native core looks
+    up."""
     listed = _run([toolchain.nm, "--dynamic", "--undefined-only", str(toolchain.sqlite_module)])
-    asked = set(re.findall(r"^ +U (\w+)$", listed, re.MULTILINE))      # glibc's have a version behind them
+    asked = set(re.findall(r"^ +U (\w+)$", listed, re.MULTILINE))  # glibc's have a version behind them
     for source in ISOLATION.glob("sqlite/sqlite_*.c"):
         asked.update(re.findall(r'dlsym\(\w+, "(sqlite3_\w+)"\)', source.read_text()))
     return sorted(asked)
@@ -145,7 +225,18 @@ def _without_tables(toolchain, archive, *options):
     if not made.exists():
         made.parent.mkdir(parents=True, exist_ok=True)
         unfinished = made.with_suffix(f".{os.getpid()}")
-        _run([toolchain.objcopy, "-D", "--strip-debug", "--remove-section=.eh_frame", "--remove-section=.rela.eh_frame", *options, str(archive), str(unfinished)])
+        _run(
+            [
+                toolchain.objcopy,
+                "-D",
+                "--strip-debug",
+                "--remove-section=.eh_frame",
+                "--remove-section=.rela.eh_frame",
+                *options,
+                str(archive),
+                str(unfinished),
+            ]
+        )
         os.replace(unfinished, made)
     return made
 

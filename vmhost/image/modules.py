@@ -1,8 +1,9 @@
-"""Which modules an image carries: what its bundles, the guest runtime and the host import, and what these import in turn.
+"""Which modules an image carries: what its bundles, the guest runtime and the host import, and what these import in
+turn.
 
-Read off the code, since neither bundles nor the standard-library bundle hold sources. Imports inside functions count, too, as a task may
-get there; SELDOM names those that do not. A module that is wanted and not there says so when it is imported, with the command that adds it.
-"""
+Read off the code, since neither bundles nor the standard-library bundle hold sources. Imports inside functions count,
+too, as a task may get there; SELDOM names those that do not. A module that is wanted and not there says so when it is
+imported, with the command that adds it."""
 
 import dis
 import functools
@@ -15,37 +16,58 @@ from vmhost.image import ImageError
 from vmhost.image.absent_modules import stand_ins
 from vmhost.image.line_tables import without_columns
 
-# For a task that names no bundles: what the documentation promises to work in every VM, as far as the image can have it.
-DEFAULT = tuple("""
-    asyncio bisect collections concurrent.futures contextlib csv dataclasses datetime decimal enum fractions functools hashlib heapq
+# For a task that names no bundles: what the documentation promises to work in every VM, as far as the image can have
+# it.
+DEFAULT = tuple(
+    """
+    asyncio bisect collections concurrent.futures contextlib csv dataclasses datetime decimal enum fractions functools
+    hashlib heapq
     itertools json logging math queue random re statistics string struct threading time typing urllib.parse zlib
-""".split())
+""".split()
+)
 # What the C core and boot.py ask for by name.
-GUEST = tuple("""
-    vmhost.guest vmhost.guest.assembler vmhost.guest.boot vmhost.guest.deferred vmhost.guest.expressions vmhost.guest.files
-    vmhost.guest.logging_handler vmhost.guest.polling vmhost.guest.signatures vmhost.guest.texts vmhost.guest.traversable
+GUEST = tuple(
+    """
+    vmhost.guest vmhost.guest.assembler vmhost.guest.boot vmhost.guest.deferred vmhost.guest.expressions
+    vmhost.guest.files
+    vmhost.guest.logging_handler vmhost.guest.polling vmhost.guest.signatures vmhost.guest.texts
+    vmhost.guest.traversable
     encodings encodings.utf_8 encodings.latin_1 encodings.ascii importlib._bootstrap_external
-""".split())
-# Imported by functions that a task of a device seldom calls, or in place of a native module that is linked in. They come along when a
-# bundle imports them itself, or with --module.
-SELDOM = frozenset("""
-    _ast_unparse _py_abc _pydatetime _pyio _pylong argparse bz2 calendar compression compression.zstd difflib dis doctest email
-    ftplib getopt gettext http.client http.cookiejar http.server importlib.metadata importlib.resources importlib.resources.abc
-    importlib.resources._functional inspect lzma mimetypes netrc ntpath optparse pdb pickle pprint pydoc shutil socketserver ssl
+""".split()
+)
+# Imported by functions that a task of a device seldom calls, or in place of a native module that is linked in. They
+# come along when a bundle imports them itself, or with --module.
+SELDOM = frozenset(
+    """
+    _ast_unparse _py_abc _pydatetime _pyio _pylong argparse bz2 calendar compression compression.zstd difflib dis
+    doctest email
+    ftplib getopt gettext http.client http.cookiejar http.server importlib.metadata importlib.resources
+    importlib.resources.abc
+    importlib.resources._functional inspect lzma mimetypes netrc ntpath optparse pdb pickle pprint pydoc shutil
+    socketserver ssl
     subprocess tarfile tempfile tokenize tracemalloc unittest urllib.request xml zipfile zipfile._path zipimport
     asyncio.sslproto asyncio.subprocess asyncio.base_subprocess asyncio.proactor_events pyexpat unicodedata
-""".split())
+""".split()
+)
 # The Python forms of native modules that are always linked in.
 REPLACED = frozenset(("_pydatetime", "_py_abc", "_pyio"))
-# Native modules that the modules above them do without, where the static library does not hold them: there is a Python form.
+# Native modules that the modules above them do without, where the static library does not hold them: there is a Python
+# form.
 DISPENSABLE = frozenset("_ast _asyncio _decimal _hashlib _hmac _tokenize _uuid _zoneinfo".split())
 # What native modules import, which their code does not show.
-OF_NATIVE = {"_datetime": ("_strptime",), "_pickle": ("copyreg", "_compat_pickle"), "_sqlite3": ("functools", "sqlite3.dump")}
+OF_NATIVE = {
+    "_datetime": ("_strptime",),
+    "_pickle": ("copyreg", "_compat_pickle"),
+    "_sqlite3": ("functools", "sqlite3.dump"),
+}
 # Modules that CPython starts with, whatever is imported.
-ALWAYS_NATIVE = frozenset("""
-    _abc _codecs _collections _datetime _contextvars _functools _imp _io _locale _operator _signal _sre _stat _string _thread _types _typing
+ALWAYS_NATIVE = frozenset(
+    """
+    _abc _codecs _collections _datetime _contextvars _functools _imp _io _locale _operator _signal _sre _stat _string
+    _thread _types _typing
     _warnings _weakref atexit builtins errno fcntl gc itertools marshal posix sys time _sha2
-""".split())
+""".split()
+)
 
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 
@@ -56,7 +78,9 @@ class Library:
     def __init__(self, path):
         self.bundle = read_bundle(path, allow_unsigned=True)
         self.modules = {**self.bundle.modules, **stand_ins()}
-        self._parts = defaultdict(list)         # module, dots as underscores -> names of its parts (`vmhost/stdlib/splitting.py`)
+        self._parts = defaultdict(
+            list
+        )  # module, dots as underscores -> names of its parts (`vmhost/stdlib/splitting.py`)
         for name in self.bundle.modules:
             if name.startswith("vmhost.parts."):
                 self._parts[name.removeprefix("vmhost.parts.").partition("__")[0]].append(name)
@@ -68,7 +92,9 @@ class Library:
 
     def everything(self, linked):
         """The names of all modules but the engine's, and of the native ones among `linked` that VMs can have."""
-        return {name for name in self.modules if not f"{name}.".startswith("vmhost.engine.")} | (linked & NATIVE_MODULES - {"vmhost.engine._array"})
+        return {name for name in self.modules if not f"{name}.".startswith("vmhost.engine.")} | (
+            linked & NATIVE_MODULES - {"vmhost.engine._array"}
+        )
 
     def closure(self, wanted):
         """(names of modules, names of native modules) that the modules `wanted` need, themselves among them."""
@@ -96,15 +122,28 @@ class Library:
         """The bytes of the bundle with these modules only, and all texts."""
         manifest = self.bundle.manifest
         return write_bundle(
-            Manifest(name=manifest.name, version=manifest.version, kind="stdlib", exact_python=manifest.exact_python,
-                     optimize=manifest.optimize),
-            {name: Module(self.modules[name].is_package, without_columns(self.modules[name].code)) for name in sorted(modules)}, texts=self.bundle.texts)
+            Manifest(
+                name=manifest.name,
+                version=manifest.version,
+                kind="stdlib",
+                exact_python=manifest.exact_python,
+                optimize=manifest.optimize,
+            ),
+            {
+                name: Module(self.modules[name].is_package, without_columns(self.modules[name].code))
+                for name in sorted(modules)
+            },
+            texts=self.bundle.texts,
+        )
 
 
 def imported_by(bundle):
     """The names of all modules that the code of `bundle` (a Bundle) imports, at any depth."""
-    return {imported for name, module in bundle.modules.items()
-            for imported, _ in imports_of(marshal.loads(module.code), name, module.is_package)}
+    return {
+        imported
+        for name, module in bundle.modules.items()
+        for imported, _ in imports_of(marshal.loads(module.code), name, module.is_package)
+    }
 
 
 def imports_of(code, name, is_package):
@@ -115,15 +154,16 @@ def imports_of(code, name, is_package):
 
 def _walk(code, package, at_once):
     constants, before = [], []
-    deferred = "_deferred" in code.co_names     # `_deferred.Module("copy")`: imported when it is used
-    # few functions import, and to look at one instruction after the other takes long; an instruction is two bytes, its operation the first one
+    deferred = "_deferred" in code.co_names  # `_deferred.Module("copy")`: imported when it is used
+    # few functions import, and to look at one instruction after the other takes long; an instruction is two bytes, its
+    # operation the first one
     for instruction in dis.get_instructions(code) if deferred or _IMPORT_NAME in code.co_code[::2] else ():
         if instruction.opname == "IMPORT_NAME":
             level, names = (each.argval for each in before[-2:])
             module = instruction.argval
             if level:
                 parts = package.split(".")
-                module = ".".join(filter(None, (*parts[:len(parts) - level + 1], module)))
+                module = ".".join(filter(None, (*parts[: len(parts) - level + 1], module)))
             yield module, at_once
             for each in names or ():
                 yield f"{module}.{each}", at_once
@@ -148,5 +188,7 @@ def check_native(native, linked, wanted_by):
     """ImageError for native modules that neither the static library nor we have."""
     missing = sorted(name for name in native if name not in linked)
     if missing:
-        raise ImageError(f"{wanted_by}: needs {', '.join(missing)}, which the static library does not hold; "
-                         "run this bundle on a full host, or write the task without it")
+        raise ImageError(
+            f"{wanted_by}: needs {', '.join(missing)}, which the static library does not hold; "
+            "run this bundle on a full host, or write the task without it"
+        )

@@ -1,11 +1,12 @@
-"""A shared object (ELF, 64 bits, little-endian) without one of its needs: whoever loads it offers those functions itself."""
+"""A shared object (ELF, 64 bits, little-endian) without one of its needs: whoever loads it offers those functions
+itself."""
 
 import struct
 
 from vmhost.image import ImageError
 
-_LOAD, _DYNAMIC = 1, 2              # kinds of segments
-_END, _NEEDED, _STRINGS = 0, 1, 5   # kinds of entries in the dynamic section
+_LOAD, _DYNAMIC = 1, 2  # kinds of segments
+_END, _NEEDED, _STRINGS = 0, 1, 5  # kinds of entries in the dynamic section
 
 
 def without_need(data, library):
@@ -17,13 +18,20 @@ def without_need(data, library):
     begin, length = next((offset, stored) for kind, _, offset, _, _, stored, *_ in segments if kind == _DYNAMIC)
     entries = [struct.unpack_from("<QQ", data, begin + place) for place in range(0, length, 16)]
     address = next(value for kind, value in entries if kind == _STRINGS)
-    strings = next(offset + address - low for kind, _, offset, low, _, stored, *_ in segments if kind == _LOAD and low <= address < low + stored)
+    strings = next(
+        offset + address - low
+        for kind, _, offset, low, _, stored, *_ in segments
+        if kind == _LOAD and low <= address < low + stored
+    )
 
     def is_need(kind, value):
         return kind == _NEEDED and data.startswith(library.encode() + b"\0", strings + value)
 
     kept = [entry for entry in entries if not is_need(*entry)]
     if len(kept) == len(entries):
-        raise ImageError(f"expected a shared object that needs {library}, got one that does not; its functions cannot be offered by vmrun")
+        raise ImageError(
+            f"expected a shared object that needs {library}, got one that does not; its functions cannot be offered by"
+            " vmrun"
+        )
     kept += [(_END, 0)] * (len(entries) - len(kept))
-    return data[:begin] + b"".join(struct.pack("<QQ", *entry) for entry in kept) + data[begin + length:]
+    return data[:begin] + b"".join(struct.pack("<QQ", *entry) for entry in kept) + data[begin + length :]

@@ -1,8 +1,8 @@
-"""What of this machine an image is made with: CPython's static library and headers, gcc, and the static libraries that are linked in.
+"""What of this machine an image is made with: CPython's static library and headers, gcc, and the static libraries that
+are linked in.
 
-LibSodium (Ed25519) and LibTomCrypt (hash functions) are Debian's, unpacked privately by tools/device_libraries.sh as the Python
-is, and held to the digests in tools/device.lock, so that an image is the same wherever it is made.
-"""
+LibSodium (Ed25519) and LibTomCrypt (hash functions) are Debian's, unpacked privately by tools/device_libraries.sh as
+the Python is, and held to the digests in tools/device.lock, so that an image is the same wherever it is made."""
 
 import hashlib
 import importlib.util
@@ -22,7 +22,8 @@ LOCK = CHECKOUT / "tools" / "device.lock"
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Paths: the compiler, CPython's static library, its headers, further static libraries with theirs, and the Python's `_sqlite3`.
+    """Paths: the compiler, CPython's static library, its headers, further static libraries with theirs, and the
+    Python's `_sqlite3`.
 
     `sqlite_module` is None where the Python has none in a file of its own.
     """
@@ -34,18 +35,24 @@ class Toolchain:
     objcopy: str
     python_library: Path
     includes: tuple
-    libraries: dict     # name -> path of its archive
+    libraries: dict  # name -> path of its archive
     sqlite_module: Path | None
 
     def sqlite_library(self):
         """SQLite's archive; ImageError where it is missing."""
-        return _beside(self.python_library, "libsqlite3.a", "run `make device-libraries`, or install libsqlite3-dev beside the Python")
+        return _beside(
+            self.python_library,
+            "libsqlite3.a",
+            "run `make device-libraries`, or install libsqlite3-dev beside the Python",
+        )
 
 
 def find():
     """The Toolchain of this machine; ImageError names what is missing."""
     if not (CHECKOUT / "setup.py").is_file():
-        raise ImageError("an image is made in a checkout of vmhost, whose C sources it is compiled from; this is an installation")
+        raise ImageError(
+            "an image is made in a checkout of vmhost, whose C sources it is compiled from; this is an installation"
+        )
     tools = {name: shutil.which(name) for name in ("gcc", "strip", "nm", "readelf", "objcopy")}
     missing = [name for name, path in tools.items() if path is None]
     if missing:
@@ -56,17 +63,26 @@ def find():
         _fetch_libraries()
     # in this order: both have a blake2b_init, and hashes.c means LibTomCrypt's
     libraries = {name: _locked(name) for name in ("libtomcrypt.a", "libsodium.a")}
-    libraries |= {name: _beside(python, name, "install zlib1g-dev and libexpat1-dev beside the Python") for name in ("libz.a", "libexpat.a")}
-    return Toolchain(*tools.values(), python, (include, include / "internal", LIBRARIES / "include"), libraries, _sqlite_module())
+    libraries |= {
+        name: _beside(python, name, "install zlib1g-dev and libexpat1-dev beside the Python")
+        for name in ("libz.a", "libexpat.a")
+    }
+    return Toolchain(
+        *tools.values(), python, (include, include / "internal", LIBRARIES / "include"), libraries, _sqlite_module()
+    )
 
 
 def _fetch_libraries():
     """What `make device-libraries` does. ImageError with what it said last."""
-    done = subprocess.run(["sh", "tools/device_libraries.sh"], cwd=CHECKOUT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh", "tools/device_libraries.sh"], cwd=CHECKOUT, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
-        raise ImageError(f"the static libraries that images are linked with could not be fetched: {said[-1] if said else done.returncode}; "
-                         "look at what `make device-libraries` says")
+        raise ImageError(
+            "the static libraries that images are linked with could not be fetched:"
+            f" {said[-1] if said else done.returncode}; look at what `make device-libraries` says"
+        )
 
 
 def python_library():
@@ -76,8 +92,10 @@ def python_library():
     for folder in filter(None, folders):
         if (Path(folder) / name).is_file():
             return Path(folder) / name
-    raise ImageError(f"{sys.executable} came without a static library ({name}), which an image is linked from; use a Python that has it: "
-                     "Debian's python3.14-dev and libpython3.14-dev, or a build from source")
+    raise ImageError(
+        f"{sys.executable} came without a static library ({name}), which an image is linked from; use a Python that has"
+        " it: Debian's python3.14-dev and libpython3.14-dev, or a build from source"
+    )
 
 
 def _sqlite_module():
@@ -99,9 +117,13 @@ def _locked(name):
     found = sorted((LIBRARIES / "lib").glob(f"*/{name}"))
     if not found:
         raise ImageError(f"{LIBRARIES}: has no {name}; run `make device-libraries`")
-    digests = dict(reversed(line.split()) for line in LOCK.read_text().splitlines() if line and not line.startswith("#"))
+    digests = dict(
+        reversed(line.split()) for line in LOCK.read_text().splitlines() if line and not line.startswith("#")
+    )
     digest = hashlib.sha256(found[0].read_bytes()).hexdigest()
     if digests.get(name) != digest:
-        raise ImageError(f"{found[0]}: expected SHA-256 {digests.get(name)}, got {digest}; run `make device-libraries`, and if Debian has a newer "
-                         "one that you want, `sh tools/device_libraries.sh --lock`")
+        raise ImageError(
+            f"{found[0]}: expected SHA-256 {digests.get(name)}, got {digest}; run `make device-libraries`, and if"
+            " Debian has a newer one that you want, `sh tools/device_libraries.sh --lock`"
+        )
     return found[0]

@@ -11,8 +11,10 @@ def core():
     try:
         return importlib.import_module("vmhost.isolation._core")
     except ModuleNotFoundError as error:
-        raise ImportError("vmhost.isolation._core is not built; run `make build` in the checkout, or install the "
-                          "package with `pip install .`") from error
+        raise ImportError(
+            "vmhost.isolation._core is not built; run `make build` in the checkout, or install the "
+            "package with `pip install .`"
+        ) from error
 
 
 def image_of(bundle, native=None):
@@ -28,7 +30,7 @@ def image_of(bundle, native=None):
 
 
 DEFAULT_STACK_BYTES = 1 << 20
-LEAST_STACK_BYTES = 128 << 10      # the native core boots none with less
+LEAST_STACK_BYTES = 128 << 10  # the native core boots none with less
 
 
 BOOTING, WARM, SERVING, LEAVING, ENDING = "booting", "warm", "serving", "leaving", "ending"

@@ -1,15 +1,16 @@
-"""Serves the bundles in a folder: calls come in as lines of JSON, answers go out as lines of JSON, in the order in which they end.
+"""Serves the bundles in a folder: calls come in as lines of JSON, answers go out as lines of JSON, in the order in
+which they end.
 
     {"id": 7, "task": "digits", "input": VALUE, "timeout_s": 0.5}      id, input and timeout_s may be left out
     {"id": 7, "result": VALUE}
     {"id": 7, "error": {"type": "TaskError", "message": "...", "traceback": "..."}}
 
 Values are written as `json_values` says. Every line but an empty one gets one answer,
-also when the server is interrupted; one of more than MAX_LINE_BYTES is refused, and not kept while it comes. While nobody reads the
-answers no more lines are read. The folder is looked at about once a second: a bundle that comes is loaded, one that is replaced takes
-the place of its older version, one that goes is unloaded when its calls have ended. A bundle that the host refuses, one that is half
-written for example, is logged once; what was loaded from that file before serves on.
-"""
+also when the server is interrupted; one of more than MAX_LINE_BYTES is refused, and not kept while it comes. While
+nobody reads the answers no more lines are read. The folder is looked at about once a second: a bundle that comes is
+loaded, one that is replaced takes the place of its older version, one that goes is unloaded when its calls have ended.
+A bundle that the host refuses, one that is half written for example, is logged once; what was loaded from that file
+before serves on."""
 
 import contextlib
 import json
@@ -26,7 +27,8 @@ from vmhost.lines.stdout import OutputError
 
 LOOK_EVERY_S = 1.0
 MAX_LINE_BYTES = 16 << 20
-# A file that was refused so short a time after it was written may be written on without a change of its times and size: it is tried again.
+# A file that was refused so short a time after it was written may be written on without a change of its times and size:
+# it is tried again.
 _SETTLED_NS = 100_000_000
 _READ_BYTES = 1 << 20
 _LONGEST_S = 1e9
@@ -34,19 +36,20 @@ _log = logging.getLogger("vmhost")
 
 
 class FolderServer:
-    """Calls of the tasks in `folder` on `host`; answers are written to the text file `out`. ConfigurationError: no such folder."""
+    """Calls of the tasks in `folder` on `host`; answers are written to the text file `out`. ConfigurationError: no such
+    folder."""
 
     def __init__(self, host, folder, out):
         self._host = host
         self._folder = os.fspath(folder)
         self._out = out
-        self._seen = {}             # name of a file -> what tells whether it was replaced
-        self._tasks = {}            # name of a file -> name of the task that was loaded from it
-        self._versions = {}         # the same -> its version
-        self._told = {}             # name of a file -> why the host refused it, as logged last
-        self._cannot_look = None    # why the folder cannot be read, as logged last
+        self._seen = {}  # name of a file -> what tells whether it was replaced
+        self._tasks = {}  # name of a file -> name of the task that was loaded from it
+        self._versions = {}  # the same -> its version
+        self._told = {}  # name of a file -> why the host refused it, as logged last
+        self._cannot_look = None  # why the folder cannot be read, as logged last
         self._unfinished = 0
-        self._failed = None         # why no more answers are written
+        self._failed = None  # why no more answers are written
         self._lock = threading.Lock()
         try:
             self._look()
@@ -56,9 +59,8 @@ class FolderServer:
     def run(self, descriptor, when_idle=None):
         """Serves the lines that come from the file `descriptor` until it ends; then all calls have been submitted.
 
-        `when_idle()` is called about once a second while nothing comes and nothing runs. BrokenPipeError when nobody reads the answers
-        any more, OutputError when they cannot be written.
-        """
+        `when_idle()` is called about once a second while nothing comes and nothing runs. BrokenPipeError when nobody
+        reads the answers any more, OutputError when they cannot be written."""
         lines = _Lines()
         while True:
             ready = select.select([descriptor], [], [], LOOK_EVERY_S)[0]
@@ -71,14 +73,17 @@ class FolderServer:
                 continue
             for line in lines.take(data):
                 if line is None:
-                    self._answer("null", error=_input_error(f"a line of more than {MAX_LINE_BYTES:,} bytes; send less at a time"))
+                    self._answer(
+                        "null", error=_input_error(f"a line of more than {MAX_LINE_BYTES:,} bytes; send less at a time")
+                    )
                 elif line.strip():
                     self._take(line)
             if not data:
                 return
 
     def check(self):
-        """BrokenPipeError or OutputError if answers could not be written so far. To be asked again when the host is closed."""
+        """BrokenPipeError or OutputError if answers could not be written so far. To be asked again when the host is
+        closed."""
         if self._failed is not None:
             raise self._failed
 
@@ -101,7 +106,7 @@ class FolderServer:
         found = {}
         with os.scandir(self._folder) as entries:
             for entry in entries:
-                with contextlib.suppress(OSError):      # gone since
+                with contextlib.suppress(OSError):  # gone since
                     if entry.name.endswith(".vmb") and entry.is_file():
                         state = entry.stat()
                         found[entry.name] = (state.st_mtime_ns, state.st_size, state.st_ino)
@@ -109,7 +114,7 @@ class FolderServer:
             return False
         new = sorted((mark, name) for name, mark in found.items() if self._seen.get(name) != mark)
         self._seen = found
-        for _, name in new:             # of two bundles of one task the one that was written last serves
+        for _, name in new:  # of two bundles of one task the one that was written last serves
             self._load(name)
         for name in [name for name in self._tasks if name not in found]:
             self._forget(name)
@@ -120,7 +125,7 @@ class FolderServer:
     def _load(self, name):
         try:
             task = self._host.load(os.path.join(self._folder, name))
-        except Exception as error:      # whatever it is, others are served on
+        except Exception as error:  # whatever it is, others are served on
             problem = str(error) if isinstance(error, VMHostError) else f"{name}: {type(error).__name__}: {error}"
             if self._told.get(name) != problem:
                 self._told[name] = problem
@@ -140,7 +145,11 @@ class FolderServer:
         """The file is gone, or has another task now. Its task goes too, unless another file has one of that name."""
         task = self._tasks.pop(name)
         self._versions.pop(name, None)
-        others = [(self._seen[other], other) for other, found in self._tasks.items() if found == task and self._seen.get(other)]
+        others = [
+            (self._seen[other], other)
+            for other, found in self._tasks.items()
+            if found == task and self._seen.get(other)
+        ]
         if others:
             self._load(max(others)[1])
         else:
@@ -151,13 +160,13 @@ class FolderServer:
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def _take(self, line):
-        key = "null"            # JSON, which comes back as it is
+        key = "null"  # JSON, which comes back as it is
         try:
             asked = _read(line)
             if isinstance(asked, dict) and "id" in asked:
                 key = json_values.dumps(asked["id"])
             task, value, timeout_s = self._understand(asked, line)
-        except Exception as error:      # a ValueError says why; a line must not end the server, whatever else it does to it
+        except Exception as error:  # a ValueError says why; a line must not end the server, whatever else it does to it
             self._answer(key, error=_input_error(str(error) or type(error).__name__))
             return
         try:
@@ -177,7 +186,9 @@ class FolderServer:
         if unknown:
             raise ValueError(f"unknown keys {shown(sorted(map(str, unknown)))}; known are id, task, input, timeout_s")
         timeout_s = asked.get("timeout_s")
-        if timeout_s is not None and (isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not timeout_s > 0):
+        if timeout_s is not None and (
+            isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not timeout_s > 0
+        ):
             raise ValueError(f"timeout_s: expected seconds above zero, got {shown(timeout_s)}")
         if timeout_s is not None:
             timeout_s = float(min(timeout_s, _LONGEST_S))
@@ -198,7 +209,13 @@ class FolderServer:
         try:
             text = json_values.dumps(value)
         except Exception as error:
-            self._answer(key, error={"type": type(error).__name__, "message": f"the task returned a value that JSON cannot say: {error}"})
+            self._answer(
+                key,
+                error={
+                    "type": type(error).__name__,
+                    "message": f"the task returned a value that JSON cannot say: {error}",
+                },
+            )
         else:
             self._write(f'{{"id": {key}, "result": {text}}}\n')
 
@@ -224,14 +241,15 @@ class _Lines:
         self._parts, self._size = [], 0
 
     def take(self, data):
-        """The lines that end in `data`, without their ends, None in the place of one that is too long; b"" ends the last one."""
+        """The lines that end in `data`, without their ends, None in the place of one that is too long; b"" ends the
+        last one."""
         *ended, rest = data.split(b"\n")
         for part in ended:
             self._add(part)
             yield self._line()
         if data:
             self._add(rest)
-        elif self._size:        # the last line, without its end
+        elif self._size:  # the last line, without its end
             yield self._line()
 
     def _add(self, part):

@@ -2,11 +2,10 @@
 
 JSON has no bytes, tuples, sets, complex numbers, infinities or keys that are not text. Each of these is written as an
 object with one key that starts with `$`, and read back from it; `$dict` also carries a dict whose own key could be
-taken for one of them. Whole numbers of more than 4,300 decimal digits are written as `{"$int": "0x…"}`: Python reads and writes such
-decimals in more than linear time, and refuses to. Promises that `from_plain(to_plain(value))` is the value again; arrays and other buffers
-come back as lists, the numbers in them as Python's. Whatever the text, reading ends with a value or a ValueError, and takes time in
-proportion to its length.
-"""
+taken for one of them. Whole numbers of more than 4,300 decimal digits are written as `{"$int": "0x…"}`: Python reads
+and writes such decimals in more than linear time, and refuses to. Promises that `from_plain(to_plain(value))` is the
+value again; arrays and other buffers come back as lists, the numbers in them as Python's. Whatever the text, reading
+ends with a value or a ValueError, and takes time in proportion to its length."""
 
 import base64
 import json
@@ -16,13 +15,14 @@ import re
 import sys
 
 TAGS = ("$bytes", "$complex", "$dict", "$float", "$int", "$set", "$tuple")
-_MAX_DIGITS = 4300                              # of a decimal; Python's own bound, where nobody has set another
-_MIN_DIGITS = 640                               # the least that Python's own bound may be set to
+_MAX_DIGITS = 4300  # of a decimal; Python's own bound, where nobody has set another
+_MIN_DIGITS = 640  # the least that Python's own bound may be set to
 _HEXADECIMAL = re.compile("-?0x[0-9a-fA-F]+")
 
 
 def read(given):
-    """The value that a command's --input stands for: a JSON file, `-` for stdin, JSON text, or None for none. ValueError says why not."""
+    """The value that a command's --input stands for: a JSON file, `-` for stdin, JSON text, or None for none.
+    ValueError says why not."""
     if given is None:
         return None
     try:
@@ -36,9 +36,7 @@ def read(given):
         else:
             where, text = "--input", given
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{given}: expected JSON in UTF-8, got a byte {error.object[error.start]:#04x}"
-        ) from error
+        raise ValueError(f"{given}: expected JSON in UTF-8, got a byte {error.object[error.start]:#04x}") from error
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{given[:200]}: cannot read the input: {getattr(error, 'strerror', None) or error}"
@@ -58,10 +56,12 @@ def loads(text):
     try:
         try:
             plain = json.loads(text, parse_constant=_refuse_constant)
-        except (json.JSONDecodeError, _NoConstantError):
+        except json.JSONDecodeError, _NoConstantError:
             raise
-        except ValueError as error:     # int() knows no other
-            raise ValueError(f'a number of too many digits; write one of more than {_max_digits():,} as {{"$int": "0x..."}}') from error
+        except ValueError as error:  # int() knows no other
+            raise ValueError(
+                f'a number of too many digits; write one of more than {_max_digits():,} as {{"$int": "0x..."}}'
+            ) from error
         return from_plain(plain)
     except RecursionError:
         raise ValueError("nested too deeply") from None
@@ -72,7 +72,8 @@ class _NoConstantError(ValueError):
 
 
 def dumps(value):
-    """The value as JSON text, in ASCII, on one line. TypeError for what JSON cannot say, ValueError for what is nested too deeply."""
+    """The value as JSON text, in ASCII, on one line. TypeError for what JSON cannot say, ValueError for what is nested
+    too deeply."""
     try:
         return json.dumps(to_plain(value), allow_nan=False)
     except RecursionError:
@@ -84,7 +85,7 @@ def to_plain(value):
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
-        bits = value.bit_length()       # 10**n has more than 3 n
+        bits = value.bit_length()  # 10**n has more than 3 n
         return value if bits < 3 * _MIN_DIGITS or bits <= 3 * _max_digits() else {"$int": hex(value)}
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": repr(value)}
@@ -106,7 +107,7 @@ def to_plain(value):
         view = memoryview(value)
     except TypeError:
         raise TypeError(f"cannot write a {type(value).__name__} as JSON") from None
-    return to_plain(getattr(value, "tolist", view.tolist)())       # arrays know complex numbers, views do not
+    return to_plain(getattr(value, "tolist", view.tolist)())  # arrays know complex numbers, views do not
 
 
 def from_plain(plain):
@@ -131,7 +132,7 @@ def _tagged(tag, content):
     wanted = str if tag in ("$bytes", "$float", "$int") else list
     if not isinstance(content, wanted):
         raise problem
-    inner = [from_plain(item) for item in content] if wanted is list else None      # its own mistakes are told as its own
+    inner = [from_plain(item) for item in content] if wanted is list else None  # its own mistakes are told as its own
     try:
         match tag:
             case "$bytes":

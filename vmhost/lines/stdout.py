@@ -1,4 +1,5 @@
-"""stdout, where the answers of commands go: all of a text, or one error that says why not. For `vmhost` and a device's `vmrun` alike."""
+"""stdout, where the answers of commands go: all of a text, or one error that says why not. For `vmhost` and a device's
+`vmrun` alike."""
 
 import contextlib
 import json
@@ -12,7 +13,8 @@ class OutputError(Exception):
 
 @contextlib.contextmanager
 def written():
-    """Inside, stdout is written: OutputError where it cannot be. A reader who went away (BrokenPipeError) is left to the command."""
+    """Inside, stdout is written: OutputError where it cannot be. A reader who went away (BrokenPipeError) is left to
+    the command."""
     if sys.stdout is None:
         raise OutputError("stdout is closed")
     try:
@@ -36,7 +38,7 @@ def write_json(plain, indent=None):
     with written():
         try:
             text.encode(sys.stdout.encoding or "utf-8")
-        except UnicodeEncodeError:      # half a surrogate pair, or a terminal that is not UTF-8: JSON has escapes for both
+        except UnicodeEncodeError:  # half a surrogate pair, or a terminal that is not UTF-8: JSON has escapes for both
             text = json.dumps(plain, allow_nan=False, indent=indent)
     write(text)
 

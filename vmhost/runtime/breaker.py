@@ -34,7 +34,7 @@ class Breaker:
         self._on_change = on_change
         self._clock = clock
         self._wall = wall
-        self._lock = threading.RLock()      # a finalizer that runs meanwhile may call the task as well
+        self._lock = threading.RLock()  # a finalizer that runs meanwhile may call the task as well
         self.state = CLOSED
         self.reason = None
         self.trips = 0
@@ -86,8 +86,10 @@ class Breaker:
         self._in_a_row = row if failures >= new_calls else min(failures, row)
         if self._in_a_row >= policy.consecutive:
             return f"{self._in_a_row} calls in a row failed"
-        for window, number, rate, what in ((self._bad, failures, policy.failure_rate, "failed"),
-                                           (self._slow, slow, policy.slow_rate, f"took longer than {policy.slow_s} s")):
+        for window, number, rate, what in (
+            (self._bad, failures, policy.failure_rate, "failed"),
+            (self._slow, slow, policy.slow_rate, f"took longer than {policy.slow_s} s"),
+        ):
             if number <= 0:
                 continue
             window.append((now, number, counts.calls - new_calls))
@@ -190,8 +192,12 @@ class Breaker:
         with self._lock:
             if self.state == CLOSED:
                 return None
-            return {"reason": self.reason, "trips": self.trips, "open_s": self._open_s,
-                    "until": self._wall() + max(0.0, self._open_until - self._clock())}
+            return {
+                "reason": self.reason,
+                "trips": self.trips,
+                "open_s": self._open_s,
+                "until": self._wall() + max(0.0, self._open_until - self._clock()),
+            }
 
     def restore(self, saved):
         """Take up the state that `saved()` gave in an earlier process. Half-open comes back as open and due."""

@@ -1,8 +1,7 @@
 """The threads of a host on which its functions run that guests call.
 
-A function may block as long as it likes: the guest that asked ends at its deadline, the function goes on. So the threads
-are daemons, which neither the host's end nor the process's waits for longer than it wants to.
-"""
+A function may block as long as it likes: the guest that asked ends at its deadline, the function goes on. So the
+threads are daemons, which neither the host's end nor the process's waits for longer than it wants to."""
 
 import logging
 import queue
@@ -17,10 +16,10 @@ class FunctionThreads:
 
     def __init__(self, most):
         self._most = most
-        self._lock = threading.Lock()           # of who changes `_threads`; readers take none: Ctrl-C could leave it taken
+        self._lock = threading.Lock()  # of who changes `_threads`; readers take none: Ctrl-C could leave it taken
         self._work = queue.SimpleQueue()
-        self._threads = {}          # thread -> name of the function that it runs, None: it waits for one
-        self._unfinished = 0        # functions that wait or run
+        self._threads = {}  # thread -> name of the function that it runs, None: it waits for one
+        self._unfinished = 0  # functions that wait or run
         self._closed = False
 
     def run(self, name, act):
@@ -54,7 +53,8 @@ class FunctionThreads:
                     self._work.put(None)
 
     def wait(self, timeout_s):
-        """After `close`: wait until the threads are gone, this one excepted. The names of functions that still run then."""
+        """After `close`: wait until the threads are gone, this one excepted. The names of functions that still run
+        then."""
         end = time.monotonic() + timeout_s
         threads = [thread for thread in list(self._threads) if thread is not threading.current_thread()]
         for thread in threads:
@@ -69,9 +69,9 @@ class FunctionThreads:
                 self._threads[me] = name
             try:
                 act()
-            except BaseException:       # a thread that dies of it would leave less for the others
+            except BaseException:  # a thread that dies of it would leave less for the others
                 _log.exception("vmhost: host function %s could not be answered", name)
-            work = act = None           # a call that was not answered is answered when nobody has it any more
+            work = act = None  # a call that was not answered is answered when nobody has it any more
             with self._lock:
                 self._threads[me] = None
                 self._unfinished -= 1

@@ -34,8 +34,8 @@ class _Sketch:
     def __init__(self, home):
         self._home = home
         self._globals = vars(home)
-        self._prelude = {}          # name -> statement
-        self._pieces = {}           # name -> (first line, text), each after those that it needs to be defined
+        self._prelude = {}  # name -> statement
+        self._pieces = {}  # name -> (first line, text), each after those that it needs to be defined
         self._future = False
 
     def of(self, name):
@@ -70,7 +70,8 @@ class _Sketch:
         if not isinstance(module, str) or not isinstance(path, str) or not path.replace(".", "").isidentifier():
             raise CrossingError(
                 f"{user} cannot travel to a VM: it uses the global {name}, an object of class "
-                f"{type(value).__qualname__}, which stays on the host; pass what is needed of it as an argument")
+                f"{type(value).__qualname__}, which stays on the host; pass what is needed of it as an argument"
+            )
         top, _, rest = path.partition(".")
         self._prelude[name] = f"from {module} import {top} as {name}" + (f"; {name} = {name}.{rest}" if rest else "")
 
@@ -79,15 +80,16 @@ class _Sketch:
         tree = ast.parse(source)
         known_as = value.__name__
         if len(tree.body) != 1 or not isinstance(tree.body[0], _DEFINITIONS):
-            raise CrossingError(f"{user} cannot travel to a VM: {name} is part of a longer statement; define it with "
-                                "def")
+            raise CrossingError(
+                f"{user} cannot travel to a VM: {name} is part of a longer statement; define it with def"
+            )
         code = getattr(inspect.unwrap(value), "__code__", None)
         self._future = self._future or code is not None and bool(code.co_flags & __future__.annotations.compiler_flag)
-        self._pieces[name] = None                       # ends recursion
+        self._pieces[name] = None  # ends recursion
         for used in sorted(_globals_of(source)):
             if used != name:
                 self._need(used, name)
-        del self._pieces[name]                          # after what it needs
+        del self._pieces[name]  # after what it needs
         if isinstance(tree.body[0], ast.Assign) or known_as == name:
             renamed = ""
         else:
@@ -103,8 +105,10 @@ def _source_of(value, user):
         lines, first = inspect.getsourcelines(inspect.unwrap(value))
         return textwrap.dedent("".join(lines)), max(first, 1)
     except (OSError, TypeError, IndexError, SyntaxError) as error:
-        raise CrossingError(f"{user} cannot travel to a VM: the source of {value.__qualname__} is not to be had; put "
-                            "it into a module and import it") from error
+        raise CrossingError(
+            f"{user} cannot travel to a VM: the source of {value.__qualname__} is not to be had; put "
+            "it into a module and import it"
+        ) from error
 
 
 def _class_source(cls):
@@ -119,17 +123,20 @@ def _class_source(cls):
                 continue
             return _block_at(lines, cls)
     for entry in list(linecache.cache.values()):
-        if len(entry) == 4 and entry[1] is None and len(entry[2]) >= cls.__firstlineno__:       # a cell, not a file
+        if len(entry) == 4 and entry[1] is None and len(entry[2]) >= cls.__firstlineno__:  # a cell, not a file
             for node in ast.parse("".join(entry[2])).body:
-                if isinstance(node, ast.ClassDef) and node.name == cls.__name__ and cls.__firstlineno__ in (
-                        node.lineno, *(decorator.lineno for decorator in node.decorator_list)):
+                if (
+                    isinstance(node, ast.ClassDef)
+                    and node.name == cls.__name__
+                    and cls.__firstlineno__ in (node.lineno, *(decorator.lineno for decorator in node.decorator_list))
+                ):
                     return _block_at(entry[2], cls)
     raise OSError("source not available")
 
 
 def _block_at(lines, cls):
     first = cls.__firstlineno__
-    return textwrap.dedent("".join(inspect.getblock(lines[first - 1:]))), first
+    return textwrap.dedent("".join(inspect.getblock(lines[first - 1 :]))), first
 
 
 def _globals_of(source):
@@ -138,8 +145,11 @@ def _globals_of(source):
     while tables:
         table = tables.pop()
         tables += table.get_children()
-        names.update(symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced() and (
-            symbol.is_global() or table.get_type() == "module"))
+        names.update(
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            if symbol.is_referenced() and (symbol.is_global() or table.get_type() == "module")
+        )
     return names
 
 
@@ -148,7 +158,7 @@ def _is_plain(value):
     try:
         return _has_plain_repr(value)
     except RecursionError:
-        return False        # it holds itself, or is as deep as that
+        return False  # it holds itself, or is as deep as that
 
 
 def _has_plain_repr(value):

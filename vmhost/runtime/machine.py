@@ -1,4 +1,5 @@
-"""What the host asks of the machine that it runs on. A device image has another file in this one's place (`vmhost/image/device`)."""
+"""What the host asks of the machine that it runs on. A device image has another file in this one's place
+(`vmhost/image/device`)."""
 
 import os
 
@@ -9,7 +10,7 @@ def memory_bytes():
     """How much memory the machine has."""
     try:
         return psutil.virtual_memory().total
-    except OSError:     # no /proc
+    except OSError:  # no /proc
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

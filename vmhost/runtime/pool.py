@@ -11,7 +11,7 @@ from vmhost import statistics
 from vmhost.isolation.vm import BOOTING, DEFAULT_STACK_BYTES, ENDING, LEAVING, SERVING, WARM, OwnedVM
 from vmhost.runtime import machine
 
-_OVER = frozenset(("ending", "ended", "quarantined"))       # such a VM takes no calls, whatever its last event said
+_OVER = frozenset(("ending", "ended", "quarantined"))  # such a VM takes no calls, whatever its last event said
 _PRESSURE_EVERY_S = 1.0
 _LOOK_AT_MOST_EVERY_S = 0.01
 # The memory limit until a VM is lent: wide enough for any boot, narrow enough to stop one that went wild.
@@ -31,15 +31,15 @@ class Pool:
         self._warm_wanted = policy.warm
         self._last_miss = clock()
         self._failed_in_a_row = 0
-        self._broken = False            # boots fail: none ahead until one succeeds
+        self._broken = False  # boots fail: none ahead until one succeeds
         self._pressure = (float("-inf"), False)
         self._memory_bytes = policy.memory_bytes or machine.memory_bytes() // 4
-        self._of = {}                   # owner -> its OwnedVMs
-        self.changed = True             # VMs came, went or were lent since the owner of the pool last set this to False
-        self.cannot_boot = None         # why not even the beginning of a boot worked, until someone reads it
+        self._of = {}  # owner -> its OwnedVMs
+        self.changed = True  # VMs came, went or were lent since the owner of the pool last set this to False
+        self.cannot_boot = None  # why not even the beginning of a boot worked, until someone reads it
         self.closing = False
-        self.quarantined = []           # statistics of those that could not be ended
-        self.totals = statistics.VMTotals()     # of VMs that are out of the pool
+        self.quarantined = []  # statistics of those that could not be ended
+        self.totals = statistics.VMTotals()  # of VMs that are out of the pool
         self.booted = self.boot_failures = self.ended = 0
 
     # -- looking --------------------------------------------------------------------------------------------------
@@ -87,7 +87,8 @@ class Pool:
         """(VMStatistics of all, memory held by all in bytes)."""
         all_vms = tuple(
             statistics.of_vm(vm.native, vm.owner and vm.owner.name, vm.owner and vm.owner.version)
-            for vm in self._vms.values())
+            for vm in self._vms.values()
+        )
         return all_vms, sum(vm.live_bytes for vm in all_vms)
 
     # -- lending --------------------------------------------------------------------------------------------------
@@ -96,8 +97,14 @@ class Pool:
         """Attach a warm VM to `owner` (a Version). False when none of its stack size is warm."""
         for vm in self._vms.values():
             if vm.phase == WARM and vm.stack_bytes == owner.stack_bytes:
-                vm.serve(owner, owner.lane, self._clock(), soft_bytes=owner.limits.memory_bytes,
-                         hard_bytes=owner.limits.hard_bytes, permissions=owner.permissions)
+                vm.serve(
+                    owner,
+                    owner.lane,
+                    self._clock(),
+                    soft_bytes=owner.limits.memory_bytes,
+                    hard_bytes=owner.limits.hard_bytes,
+                    permissions=owner.permissions,
+                )
                 self._of.setdefault(owner, []).append(vm)
                 self.changed = True
                 if not self._policy.replace_warm:
@@ -108,7 +115,7 @@ class Pool:
     def lacked(self):
         """A task has to wait because nothing is warm: keep more ahead from now on."""
         if self.count(BOOTING):
-            return                      # what is on its way is the answer to this lack already
+            return  # what is on its way is the answer to this lack already
         self._last_miss = self._clock()
         self._warm_wanted = min(self._policy.max_warm, self._warm_wanted + 1)
 
@@ -138,8 +145,14 @@ class Pool:
 
     def _boot(self, stack_bytes):
         """Begin to boot a VM. OSError or MemoryError when the machine has no thread or memory left for one."""
-        native = self._native.VM(self._system, self._events, stack_bytes=stack_bytes, soft_bytes=_BOOT_BYTES,
-                                 hard_bytes=_BOOT_BYTES + _BOOT_BYTES // 4, grace_s=self._policy.grace_s)
+        native = self._native.VM(
+            self._system,
+            self._events,
+            stack_bytes=stack_bytes,
+            soft_bytes=_BOOT_BYTES,
+            hard_bytes=_BOOT_BYTES + _BOOT_BYTES // 4,
+            grace_s=self._policy.grace_s,
+        )
         self._vms[native.id] = OwnedVM(native, stack_bytes, self._clock())
         self.changed = True
 
@@ -148,7 +161,7 @@ class Pool:
         vm = self._vms.pop(native.id, None)
         if vm is not None:
             self.changed = True
-            last = statistics.of_vm(native),
+            last = (statistics.of_vm(native),)
             self.totals = self.totals.with_vms(last)
             if vm.owner is not None:
                 vm.owner.totals = vm.owner.totals.with_vms(last)
@@ -240,11 +253,14 @@ class Pool:
         again = None
         for idle_s, live_bytes, vm in lent:
             over = memory > self._memory_bytes or pressed
-            if idle_s > 0 and (over or idle_s >= self._policy.idle_s) and (
-                    over or len(self.serving(vm.owner)) > keep(vm.owner)):
+            if (
+                idle_s > 0
+                and (over or idle_s >= self._policy.idle_s)
+                and (over or len(self.serving(vm.owner)) > keep(vm.owner))
+            ):
                 vm.retire(now, idle=True)
                 memory -= live_bytes
-                pressed = False         # one per look: what its end gives back shows only at the next
+                pressed = False  # one per look: what its end gives back shows only at the next
             elif len(self.serving(vm.owner)) > keep(vm.owner):
                 left = max(self._policy.idle_s - idle_s, _LOOK_AT_MOST_EVERY_S)
                 again = left if again is None else min(again, left)

@@ -35,16 +35,18 @@ def shares(claims, capacity):
     boot.
     """
     given = dict.fromkeys(claims, 0)
-    first = sorted((c for c in claims if claims[c].demand),
-                   key=lambda c: (-claims[c].priority, claims[c].used, -claims[c].held))
+    first = sorted(
+        (c for c in claims if claims[c].demand), key=lambda c: (-claims[c].priority, claims[c].used, -claims[c].held)
+    )
     for claimant in first[:capacity]:
         given[claimant] = 1
     for _ in range(capacity - len(first)):
         waiting = [c for c in first if given[c] < claims[c].demand]
         if not waiting:
             break
-        pick = min(waiting, key=lambda c: (-claims[c].priority, (given[c] + 1) / claims[c].weight,
-                                           given[c] >= claims[c].held))
+        pick = min(
+            waiting, key=lambda c: (-claims[c].priority, (given[c] + 1) / claims[c].weight, given[c] >= claims[c].held)
+        )
         given[pick] += 1
     return given
 
@@ -56,8 +58,8 @@ class Scheduler:
         self._policy = policy
         self._pool = pool
         self._clock = clock
-        self._used = {}             # version -> [VM seconds per weight, when that was, did it demand anything then]
-        self._capped = {}           # version of short calls -> (calls that had ended, when that was first seen)
+        self._used = {}  # version -> [VM seconds per weight, when that was, did it demand anything then]
+        self._capped = {}  # version of short calls -> (calls that had ended, when that was first seen)
         self.starved = 0
 
     @property
@@ -101,12 +103,20 @@ class Scheduler:
         now = self._clock()
         demands = {version: self.demand(version) for version in self._used}
         self._account(demands, now)
-        claims = {version: Claim(demand, version.policy.weight, version.priority,
-                                 self._used[version][0] // self._policy.quantum_s, len(pool.held_by(version)))
-                  for version, demand in demands.items() if demand}
+        claims = {
+            version: Claim(
+                demand,
+                version.policy.weight,
+                version.priority,
+                self._used[version][0] // self._policy.quantum_s,
+                len(pool.held_by(version)),
+            )
+            for version, demand in demands.items()
+            if demand
+        }
         targets = shares(claims, self._policy.max_vms)
         missing = {}
-        contended = {version for version, target in targets.items() if not target}     # its turn comes with time
+        contended = {version for version, target in targets.items() if not target}  # its turn comes with time
         for version in sorted(targets, key=lambda v: (-v.priority, len(pool.held_by(v)) / v.policy.weight)):
             lacking = targets[version] - len(pool.held_by(version))
             while lacking > 0:
@@ -148,14 +158,17 @@ class Scheduler:
         least = min((entry[0] for entry in self._used.values() if entry[2]), default=0.0)
         for version, entry in self._used.items():
             if demands[version] and not entry[2]:
-                entry[0] = max(entry[0], least)     # it is not owed the time when it wanted nothing
+                entry[0] = max(entry[0], least)  # it is not owed the time when it wanted nothing
             entry[2] = bool(demands[version])
 
     def _make_room(self, claimant, targets, now):
         """All VMs are lent; take one away for `claimant`. True when it went at once, False when it is in a call."""
         pool = self._pool
-        rich = [version for version in self._used
-                if version is not claimant and len(pool.serving(version)) > targets.get(version, 0)]
+        rich = [
+            version
+            for version in self._used
+            if version is not claimant and len(pool.serving(version)) > targets.get(version, 0)
+        ]
         best, longest = None, 0.0
         for version in rich:
             vm, idle_s = pool.idle_of(version)

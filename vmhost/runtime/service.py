@@ -32,11 +32,12 @@ _NO_DEAL = frozenset(("done", "log", "host_call", "failed_call"))
 # How calls end that had no turn, or that their caller took back.
 _NOT_CALLED = frozenset((Kind.CLOSED, Kind.CANCELLED, Kind.QUEUE_FULL))
 _AFTER_A_FAULT_S = 1.0
-# Quarantined VMs keep their memory until the process exits: from so many of one task on, its waiting calls get no more of them.
+# Quarantined VMs keep their memory until the process exits: from so many of one task on, its waiting calls get no more
+# of them.
 _GIVEN_UP_MOST = 3
 # Closing waits so long for host functions that still run, as long as for a VM that ends.
 _FUNCTIONS_END_S = 2.0
-_MESSAGE_MOST = 16384       # characters of an error that a guest is told
+_MESSAGE_MOST = 16384  # characters of an error that a guest is told
 
 
 class Service:
@@ -59,28 +60,29 @@ class Service:
         self._wall = wall
         self._pool = Pool(policy, native, system, self.events, clock)
         self._scheduler = Scheduler(policy, self._pool, clock)
-        self._current = {}          # name -> Version that its calls go to
-        self._by_lane = {}          # native lane -> Version, draining ones too
-        self._handles = weakref.WeakValueDictionary()       # name -> Task
-        self._watched = {}          # native call -> functions to run when it ended
+        self._current = {}  # name -> Version that its calls go to
+        self._by_lane = {}  # native lane -> Version, draining ones too
+        self._handles = weakref.WeakValueDictionary()  # name -> Task
+        self._watched = {}  # native call -> functions to run when it ended
         self._watch_lock = threading.RLock()
-        self._gone = False          # the thread serves no watchers any more
-        self._aside = None          # queue of the second thread
+        self._gone = False  # the thread serves no watchers any more
+        self._aside = None  # queue of the second thread
         self._aside_thread = None
-        self._logging = set()       # ids of VMs whose lines are about to be taken
-        self._idle_at = None        # when to look for idle VMs next
-        self._closing = False       # nothing is loaded or called any more
-        self._asked = collections.deque()       # by `ask_to_close`: are waiting calls drained?
-        self._abandoned = None      # what to do with waiting calls, once the Host object is gone: drain them?
+        self._logging = set()  # ids of VMs whose lines are about to be taken
+        self._idle_at = None  # when to look for idle VMs next
+        self._closing = False  # nothing is loaded or called any more
+        self._asked = collections.deque()  # by `ask_to_close`: are waiting calls drained?
+        self._abandoned = None  # what to do with waiting calls, once the Host object is gone: drain them?
         self._finished_at_all = False
         native.set_error_factory(from_core)
-        self._to_serve = [self]     # who takes it out serves, or sees to it that nobody does
+        self._to_serve = [self]  # who takes it out serves, or sees to it that nobody does
         self._thread = _ServiceThread(self._to_serve)
         self._begun = False
 
     def start(self):
         """Begin to serve. Who is interrupted in here, or gets an exception, calls `abandon`."""
-        self._scheduler.deal()      # nobody else knows this service yet: without the lock, which an interruption might leave taken
+        # nobody else knows this service yet: without the lock, which an interruption might leave taken
+        self._scheduler.deal()
         self._thread.start()
         self._begun = True
 
@@ -94,8 +96,11 @@ class Service:
         with self.lock:
             self._check_open()
             old = self._current.get(manifest.name)
-            version = old if old is not None and old.digest == digest else self._new_version(
-                manifest, digest, image, limits, policy)
+            version = (
+                old
+                if old is not None and old.digest == digest
+                else self._new_version(manifest, digest, image, limits, policy)
+            )
             handle = self._handles.get(manifest.name)
             if handle is None:
                 handle = self._handles[manifest.name] = make_handle(version)
@@ -109,9 +114,18 @@ class Service:
     def _new_version(self, manifest, digest, image, limits, policy):
         version = Version(self, manifest, digest, limits, policy, clock=self._clock, wall=self._wall)
         version.lane = self.native.Lane(
-            version.name, version.version, image, version.entry, self.events, wall_s=_span(limits.wall_s),
-            cpu_s=_span(limits.cpu_s), capacity=policy.queue, calls_per_vm=1 if version.fresh else 0,
-            slow_s=_span(policy.breaker.slow_s), caller_errors="\n".join(("", *policy.breaker.caller_errors, "")))
+            version.name,
+            version.version,
+            image,
+            version.entry,
+            self.events,
+            wall_s=_span(limits.wall_s),
+            cpu_s=_span(limits.cpu_s),
+            capacity=policy.queue,
+            calls_per_vm=1 if version.fresh else 0,
+            slow_s=_span(policy.breaker.slow_s),
+            caller_errors="\n".join(("", *policy.breaker.caller_errors, "")),
+        )
         self._current[version.name] = version
         self._by_lane[version.lane] = version
         self._scheduler.add(version)
@@ -187,7 +201,8 @@ class Service:
         self.events.wake()
 
     def wait_closed(self, timeout_s=None):
-        """Wait until all that `begin_close` began is done. False after `timeout_s`, and at once on a thread that it waits for."""
+        """Wait until all that `begin_close` began is done. False after `timeout_s`, and at once on a thread that it
+        waits for."""
         if self.is_waited_for(threading.current_thread()):
             return self._finished_at_all
         return self._thread.join(timeout_s)
@@ -197,22 +212,26 @@ class Service:
         return self._thread.is_it(thread.ident) or self._function_threads.has(thread)
 
     def wait_functions(self):
-        """After `wait_closed`: wait a bounded time for host functions whose guests have given up on them. What still runs is logged."""
+        """After `wait_closed`: wait a bounded time for host functions whose guests have given up on them. What still
+        runs is logged."""
         running = self._function_threads.wait(_FUNCTIONS_END_S)
         if running:
-            _log.error("host functions still run %s s after the host has closed: %s; their threads end when they return",
-                       _FUNCTIONS_END_S, ", ".join(running))
+            _log.error(
+                "host functions still run %s s after the host has closed: %s; their threads end when they return",
+                _FUNCTIONS_END_S,
+                ", ".join(running),
+            )
 
     def abandon(self, drain=False):
         """The Host object was dropped. Runs inside a garbage collection: takes no lock and does no work."""
         self._abandoned = drain
         self.events.wake()
         if self._begun:
-            return                  # its thread does the rest, as soon as it has a turn
+            return  # its thread does the rest, as soon as it has a turn
         try:
             self._to_serve.pop()
         except IndexError:
-            return                  # likewise
+            return  # likewise
         self._finished_at_all = True
         if self._state is not None:
             self._state.close()
@@ -239,25 +258,29 @@ class Service:
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def _run(self):
-        look_at = None          # when the scheduler wants to look again without an event
+        look_at = None  # when the scheduler wants to look again without an event
         while not self._finished_at_all:
             try:
                 events = self.events.wait(None if look_at is None else max(0.0, look_at - self._clock()))
                 if self._abandoned is not None and not self._closing:
                     self.begin_close(self._abandoned)
-            except Exception:       # such as MemoryError; without this thread nobody would ever get an answer
+            except Exception:  # such as MemoryError; without this thread nobody would ever get an answer
                 _log.exception("vmhost: events could not be taken; the host goes on")
                 events = []
             self._close_as_asked()
-            after = []          # what user code may block is done without the lock
+            after = []  # what user code may block is done without the lock
             with self.lock:
                 for event in events:
                     try:
                         self._handle(event, after)
                     except Exception:
                         _log.exception("vmhost: event %r could not be handled; the host goes on", event[0])
-                if not events or look_at is not None and self._clock() >= look_at or any(
-                        event[0] not in _NO_DEAL for event in events):
+                if (
+                    not events
+                    or look_at is not None
+                    and self._clock() >= look_at
+                    or any(event[0] not in _NO_DEAL for event in events)
+                ):
                     try:
                         again_s = self._deal()
                     except Exception:
@@ -269,7 +292,9 @@ class Service:
                     act()
                 except Exception:
                     _log.exception("vmhost: what followed an event could not be done; the host goes on")
-            events = event = after = act = None     # while it waits it keeps nothing alive, a host call that failed least of all
+            events = event = after = act = (
+                None  # while it waits it keeps nothing alive, a host call that failed least of all
+            )
         self._serve_late_watchers()
         if self._aside is not None:
             self._aside.put(None)
@@ -281,14 +306,15 @@ class Service:
         while self._asked:
             try:
                 self.begin_close(self._asked[0])
-            except Exception:       # such as MemoryError: who asked waits
+            except Exception:  # such as MemoryError: who asked waits
                 _log.exception("vmhost: the host could not begin to close; it tries again")
                 self.events.wake()
                 return
             self._asked.popleft()
 
     def _deal_here(self):
-        """Deal on a thread of the user. When to look again is the service thread's business: it then deals once more."""
+        """Deal on a thread of the user. When to look again is the service thread's business: it then deals once
+        more."""
         if self._deal() is not None:
             self.events.wake()
 
@@ -311,7 +337,7 @@ class Service:
             reason, self._pool.cannot_boot = self._pool.cannot_boot, None
             _log.warning("a VM could not be booted: %s", reason)
             self._tell_waiting(reason)
-            again = self.policy.quantum_s       # nothing else would say when another try is worth it
+            again = self.policy.quantum_s  # nothing else would say when another try is worth it
         now = self._clock()
         if self._pool.changed or self._idle_at is not None and now >= self._idle_at or self._pool.under_pressure():
             self._pool.changed = False
@@ -349,7 +375,11 @@ class Service:
                 owner.breaker.trip(f"a VM wedged ({event[2]})")
                 owner.given_up += 1
                 if owner.given_up >= _GIVEN_UP_MOST and owner.breaker.policy.enabled:
-                    owner.breaker.forgive(owner.lane.fail(f"{owner.given_up} VMs of the task were quarantined before, and keep their memory"))
+                    owner.breaker.forgive(
+                        owner.lane.fail(
+                            f"{owner.given_up} VMs of the task were quarantined before, and keep their memory"
+                        )
+                    )
         elif kind == "failed_call":
             version = self._by_lane.get(event[1])
             if version is not None:
@@ -359,7 +389,7 @@ class Service:
             self._log_lines(event[1], owned and owned.owner, after)
         elif kind == "host_call":
             after.append(lambda: self._host_call(event[1]))
-        elif kind != "starved":         # starved: dealing out VMs after all events is the answer
+        elif kind != "starved":  # starved: dealing out VMs after all events is the answer
             _log.warning("the native core reports %r, which this version does not know", kind)
 
     def _tell_waiting(self, reason):
@@ -368,23 +398,33 @@ class Service:
             if version.lane.queued and not self._pool.held_by(version):
                 lost = version.lane.fail(f"no VM could be booted for it: {reason}; see `vmhost doctor`")
                 version.breaker.forgive(lost)
-                version.mute(False)             # the next call must be heard
+                version.mute(False)  # the next call must be heard
 
     # -- breakers -------------------------------------------------------------------------------------------------
 
     def breaker_changed(self, version):
         """The breaker of `version` opened, closed, or tries: route its calls, and remember it."""
         with self.lock:
-            _log.info("%s %s: breaker %s%s", version.name, version.version, version.breaker.state,
-                      f" ({version.breaker.reason})" if version.breaker.reason else "")
+            _log.info(
+                "%s %s: breaker %s%s",
+                version.name,
+                version.version,
+                version.breaker.state,
+                f" ({version.breaker.reason})" if version.breaker.reason else "",
+            )
             if self._current.get(version.name) is version:
                 self._move_handle(version)
             if self._state is not None:
                 try:
                     self._state.save_breaker(version.key, version.breaker.saved())
                 except OSError as error:
-                    _log.error("%s: the breaker of %s %s cannot be saved, a restart will not know of it: %s",
-                               self._state.path, version.name, version.version, error)
+                    _log.error(
+                        "%s: the breaker of %s %s cannot be saved, a restart will not know of it: %s",
+                        self._state.path,
+                        version.name,
+                        version.version,
+                        error,
+                    )
 
     # -- calls that someone watches -------------------------------------------------------------------------------
 
@@ -395,7 +435,7 @@ class Service:
             if not gone:
                 self._watched.setdefault(call, []).append(act)
         if gone:
-            act()           # the thread is gone, and with it every call has ended
+            act()  # the thread is gone, and with it every call has ended
         else:
             call.watch()
 
@@ -434,7 +474,8 @@ class Service:
         if self._aside is None:
             self._aside = queue.SimpleQueue()
             self._aside_thread = threading.Thread(
-                target=_work_off, args=(self._aside,), name="vmhost-callbacks", daemon=True)
+                target=_work_off, args=(self._aside,), name="vmhost-callbacks", daemon=True
+            )
             self._aside_thread.start()
         self._aside.put(act)
 
@@ -461,22 +502,32 @@ class Service:
     def _answer(self, request):
         """Run the host function that a guest asked for."""
         with self.lock:
-            version = next((v for v in self._by_lane.values()
-                            if v.name == request.lane_name and v.version == request.lane_version), None)
+            version = next(
+                (
+                    v
+                    for v in self._by_lane.values()
+                    if v.name == request.lane_name and v.version == request.lane_version
+                ),
+                None,
+            )
         function = self._functions().get(request.name)
         if version is None or request.name not in version.functions:
-            request.fail(f"PermissionDenied: host function {request.name!r} is not granted; name it in "
-                         "permissions.host of task.yaml")
+            request.fail(
+                f"PermissionDenied: host function {request.name!r} is not granted; name it in "
+                "permissions.host of task.yaml"
+            )
         elif function is None:
             request.fail(
-                f"LookupError: this host has no function {request.name!r}; name it in `functions` of host.yaml")
+                f"LookupError: this host has no function {request.name!r}; name it in `functions` of host.yaml"
+            )
         else:
             try:
                 request.reply(function(request.value))
-            except BaseException as error:      # SystemExit too: the guest waits for an answer
+            except BaseException as error:  # SystemExit too: the guest waits for an answer
                 request.fail(_told(error))
                 if isinstance(error, KeyboardInterrupt):
-                    _thread.interrupt_main()    # it is for who watches over the process, on whichever thread it was raised
+                    # it is for who watches over the process, on whichever thread it was raised
+                    _thread.interrupt_main()
 
     # -- counting -------------------------------------------------------------------------------------------------
 
@@ -486,13 +537,24 @@ class Service:
             vms, memory_bytes = self._pool.snapshot()
             tasks = {name: self._task_statistics(version, vms) for name, version in self._current.items()}
             draining = tuple(
-                self._task_statistics(version, vms) for version in self._by_lane.values() if version.draining)
+                self._task_statistics(version, vms) for version in self._by_lane.values() if version.draining
+            )
             return statistics.HostStatistics(
-                tasks=tasks, draining=draining, vms=vms, quarantined=tuple(self._pool.quarantined),
-                totals=self._pool.totals.with_vms(vms), functions=self._function_threads.running,
-                warm=self._pool.warm, booting=self._pool.booting, booted=self._pool.booted,
-                boot_failures=self._pool.boot_failures, ended=self._pool.ended, starved=self._scheduler.starved,
-                memory_bytes=memory_bytes, sqlite_counted=self.native.sqlite_counted())
+                tasks=tasks,
+                draining=draining,
+                vms=vms,
+                quarantined=tuple(self._pool.quarantined),
+                totals=self._pool.totals.with_vms(vms),
+                functions=self._function_threads.running,
+                warm=self._pool.warm,
+                booting=self._pool.booting,
+                booted=self._pool.booted,
+                boot_failures=self._pool.boot_failures,
+                ended=self._pool.ended,
+                starved=self._scheduler.starved,
+                memory_bytes=memory_bytes,
+                sqlite_counted=self.native.sqlite_counted(),
+            )
 
     def _task_statistics(self, version, vms):
         ids = self._pool.ids_of(version)
@@ -502,10 +564,19 @@ class Service:
         calls = sum(count for kind, count in zip(Kind, ends) if kind not in _NOT_CALLED)
         breaker = version.breaker
         return statistics.TaskStatistics(
-            name=version.name, version=version.version, draining=version.draining, queued=version.lane.queued,
-            running=version.lane.running, vms=len(self._pool.held_by(version)), calls=calls,
-            failures=calls - ends[Kind.OK], totals=version.totals.with_vms(own), ended={kind.name: ends[kind] for kind in Kind if ends[kind]},
-            breaker=statistics.BreakerStatistics(breaker.state, breaker.reason, breaker.trips), counters=counters)
+            name=version.name,
+            version=version.version,
+            draining=version.draining,
+            queued=version.lane.queued,
+            running=version.lane.running,
+            vms=len(self._pool.held_by(version)),
+            calls=calls,
+            failures=calls - ends[Kind.OK],
+            totals=version.totals.with_vms(own),
+            ended={kind.name: ends[kind] for kind in Kind if ends[kind]},
+            breaker=statistics.BreakerStatistics(breaker.state, breaker.reason, breaker.trips),
+            counters=counters,
+        )
 
 
 def _told(error):
@@ -524,11 +595,11 @@ def _span(limit_s):
 class _ServiceThread:
     """The thread that serves what is in the list `to_serve`; it ends at once when somebody has taken that out before.
 
-    Ctrl-C in `threading.Thread.start` can leave a lock taken that the new thread waits for, for ever. Here one call into C starts it.
-    """
+    Ctrl-C in `threading.Thread.start` can leave a lock taken that the new thread waits for, for ever. Here one call
+    into C starts it."""
 
     def __init__(self, to_serve):
-        self._handle = _thread._ThreadHandle()      # what threading.Thread has
+        self._handle = _thread._ThreadHandle()  # what threading.Thread has
         self._to_serve = to_serve
 
     def start(self):

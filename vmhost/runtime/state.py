@@ -21,7 +21,7 @@ from vmhost.errors import ConfigurationError
 
 _log = logging.getLogger("vmhost")
 _FORMAT = 1
-_MOST_BYTES = 64 << 20      # of a file that is read; thousands of open breakers have some hundred KB
+_MOST_BYTES = 64 << 20  # of a file that is read; thousands of open breakers have some hundred KB
 _open_folders = weakref.WeakSet()
 
 
@@ -39,8 +39,9 @@ class StateFolder:
             self._breakers, self._crashes = self._read()
         except OSError as error:
             self.close()
-            raise ConfigurationError(f"{self.path}: expected a folder that can be written, got {error}; "
-                                     "choose another folder for `state`") from error
+            raise ConfigurationError(
+                f"{self.path}: expected a folder that can be written, got {error}; choose another folder for `state`"
+            ) from error
         except BaseException:
             self.close()
             raise
@@ -57,11 +58,18 @@ class StateFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             owner = os.pread(self._lock.fileno(), 32, 0).decode("ascii", "replace").strip()
-            whose = ("this process" if owner == str(os.getpid()) else
-                     f"process {owner}" if owner.isdigit() else "another process, which is just starting")
-            raise ConfigurationError(f"{self.path}: already in use as the state folder of a host of {whose}; close that host, or "
-                                     "give each host a state folder of its own") from error
-        with contextlib.suppress(OSError):      # a full disk: only the message above is poorer for it
+            whose = (
+                "this process"
+                if owner == str(os.getpid())
+                else f"process {owner}"
+                if owner.isdigit()
+                else "another process, which is just starting"
+            )
+            raise ConfigurationError(
+                f"{self.path}: already in use as the state folder of a host of {whose}; close that host, or "
+                "give each host a state folder of its own"
+            ) from error
+        with contextlib.suppress(OSError):  # a full disk: only the message above is poorer for it
             os.ftruncate(self._lock.fileno(), 0)
             os.pwrite(self._lock.fileno(), str(os.getpid()).encode(), 0)
 
@@ -72,21 +80,36 @@ class StateFolder:
     def _read(self):
         """Saved breakers by (name, version, digest), crashes by (name, version).
 
-        What is damaged or cannot be read is put aside, and told: nothing is known then. OSError: it cannot be put aside.
-        """
+        What is damaged or cannot be read is put aside, and told: nothing is known then. OSError: it cannot be put
+        aside."""
         file = self.path / "breakers.msgpack"
         try:
             return _checked(_content(file))
         except FileNotFoundError:
             return {}, {}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError,
-                msgpack.UnpackException) as error:
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+            MemoryError,
+            msgpack.UnpackException,
+        ) as error:
             aside = file.with_suffix(".damaged")
             with contextlib.suppress(OSError):
-                aside.rmdir()       # an empty folder would be in the way
+                aside.rmdir()  # an empty folder would be in the way
             file.replace(aside)
-            _log.error("%s: not what this version of vmhost keeps there (%s: %s); which breakers were open is not known. It is %s now",
-                       file, type(error).__name__, error, aside.name)
+            _log.error(
+                "%s: not what this version of vmhost keeps there (%s: %s); which breakers were open is not known. It is"
+                " %s now",
+                file,
+                type(error).__name__,
+                error,
+                aside.name,
+            )
             return {}, {}
 
     def breaker(self, key):
@@ -125,9 +148,15 @@ class StateFolder:
         file = self.path / "breakers.msgpack"
         new = file.with_suffix(".new")
         try:
-            new.write_bytes(msgpack.packb({
-                "format": _FORMAT, "breakers": [[list(key), saved] for key, saved in self._breakers.items()],
-                "crashes": [[list(key), reason] for key, reason in self._crashes.items()]}))
+            new.write_bytes(
+                msgpack.packb(
+                    {
+                        "format": _FORMAT,
+                        "breakers": [[list(key), saved] for key, saved in self._breakers.items()],
+                        "crashes": [[list(key), reason] for key, reason in self._crashes.items()],
+                    }
+                )
+            )
             new.replace(file)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -143,7 +172,9 @@ class StateFolder:
 
 def _content(file):
     """What is in the `file`, unpacked. OSError, ValueError, msgpack's errors."""
-    with io.FileIO(file, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:     # waits for no pipe
+    with io.FileIO(
+        file, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)
+    ) as opened:  # waits for no pipe
         found = os.fstat(opened.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
             raise ValueError(f"expected a file of at most {_MOST_BYTES >> 20} MiB")
@@ -157,8 +188,12 @@ def _checked(content):
     breakers = {_key(key, 3): saved for key, saved in content["breakers"]}
     for saved in breakers.values():
         numbers = saved["open_s"], saved["until"]
-        if not (type(saved["reason"]) is str and type(saved["trips"]) is int and saved["trips"] >= 0
-                and all(type(number) in (int, float) and math.isfinite(number) and number >= 0 for number in numbers)):
+        if not (
+            type(saved["reason"]) is str
+            and type(saved["trips"]) is int
+            and saved["trips"] >= 0
+            and all(type(number) in (int, float) and math.isfinite(number) and number >= 0 for number in numbers)
+        ):
             raise ValueError("a breaker's state has wrong values")
     crashes = {_key(key, 2): reason for key, reason in content["crashes"]}
     if not all(type(reason) is str for reason in crashes.values()):

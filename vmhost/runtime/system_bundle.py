@@ -1,8 +1,8 @@
 """Where the standard-library bundle is that all VMs boot from.
 
-A checkout has it in `vmhost/data/`, made by set-up. An installed vmhost has none: the bundle fits one exact Python only, and an
-installation outlives updates of its Python. There it is made at first use, which takes two seconds, and kept in the user's
-cache folder, under a name that tells the Python and the sources it was made from.
+A checkout has it in `vmhost/data/`, made by set-up. An installed vmhost has none: the bundle fits one exact Python
+only, and an installation outlives updates of its Python. There it is made at first use, which takes two seconds, and
+kept in the user's cache folder, under a name that tells the Python and the sources it was made from.
 
 A device image has another file in this one's place (`vmhost/image/device`): what it boots from is mapped already.
 """
@@ -42,8 +42,10 @@ def system_bundle(in_checkout=IN_CHECKOUT):
             _make(path)
         _check_owner(path)
     except OSError as error:
-        raise ConfigurationError(f"{path}: the standard-library bundle cannot be kept here ({error.strerror}); "
-                                 "set XDG_CACHE_HOME to a folder that you own") from error
+        raise ConfigurationError(
+            f"{path}: the standard-library bundle cannot be kept here ({error.strerror}); "
+            "set XDG_CACHE_HOME to a folder that you own"
+        ) from error
     return path
 
 
@@ -59,20 +61,23 @@ def boot_image(native, in_checkout=IN_CHECKOUT):
     except BundleError as error:
         raise ConfigurationError(f"{error}; run `make build`") from error
     from vmhost.engine import library  # late: only who runs VMs pays for loading cffi
+
     native.engine_attach(library.table_address(), library.array_module_path())
     library.find_lapack()
     return isolation.image_of(bundle, native)
 
 
 def add_model(image, name, data, search, kept=None, spend=False):
-    """Prepares the bytes of a model file for the VMs of the native `image`, as `name`; `search` is a Policy's, `kept` where that is kept
-    (vmhost/runtime/kept_models.py), if anywhere; `spend`: they are writable, and nobody reads them afterwards. ValueError says what is wrong with them."""
+    """Prepares the bytes of a model file for the VMs of the native `image`, as `name`; `search` is a Policy's, `kept`
+    where that is kept (vmhost/runtime/kept_models.py), if anywhere; `spend`: they are writable, and nobody reads them
+    afterwards. ValueError says what is wrong with them."""
     from vmhost.engine import library
+
     try:
         model = library.Model(data, search, kept, spend)
     except library.EngineError as error:
         raise ValueError(str(error)) from error
-    image.add_model(name, model.address)        # which takes a reference while `model` still has its own
+    image.add_model(name, model.address)  # which takes a reference while `model` still has its own
 
 
 def kept_models(folder, search):
@@ -93,7 +98,7 @@ def _make(path):
         data = build_stdlib()
     except BytecodeError as error:
         raise ConfigurationError(f"the standard library of {sys.prefix} does not compile for VMs: {error}") from error
-    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=path.name)       # who reads sees none or all of it
+    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # who reads sees none or all of it
     try:
         with open(descriptor, "wb") as file:
             file.write(data)
@@ -118,5 +123,7 @@ def _check_owner(path):
     """What lies here is run in every VM unsigned, so nobody else may have put it there."""
     found = path.stat()
     if found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise ConfigurationError(f"{path} belongs to another user or is writable by others; set XDG_CACHE_HOME to a folder "
-                                 "that only you can write")
+        raise ConfigurationError(
+            f"{path} belongs to another user or is writable by others; set XDG_CACHE_HOME to a folder "
+            "that only you can write"
+        )

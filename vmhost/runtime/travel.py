@@ -37,7 +37,7 @@ _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.C
 
 _BRANCHES = frozenset((*dis.hasjump, dis.opmap["FOR_ITER"]))
 
-_compiled = {}                      # what _Source was compiled to, see compile_module
+_compiled = {}  # what _Source was compiled to, see compile_module
 _compiled_lock = threading.Lock()
 
 
@@ -48,7 +48,7 @@ class Luggage:
     name: str
     modules: Mapping
     texts: Mapping
-    gaps: Mapping = MappingProxyType({})        # names of the module that it cannot import in a VM, and why
+    gaps: Mapping = MappingProxyType({})  # names of the module that it cannot import in a VM, and why
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,9 @@ def place_of(function):
     module, path = _said_place(function)
     home = sys.modules.get(module)
     if home is None:
-        raise CrossingError(f"{_shown(function)} cannot travel to a VM: it says that it is of module {module!r}, which "
-                            "is not imported")
+        raise CrossingError(
+            f"{_shown(function)} cannot travel to a VM: it says that it is of module {module!r}, which is not imported"
+        )
     if _is_at(home, path, function):
         return module, path
     for name, value in list(vars(home).items()):
@@ -88,9 +89,11 @@ def _said_place(function):
         return type(owner).__module__, function.__name__
     module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(path, str):
-        raise CrossingError(f"{_shown(function)} cannot travel to a VM: it is an object of class "
-                            f"{type(function).__qualname__}; functions travel by name: put the call into a function at "
-                            "the top of a module")
+        raise CrossingError(
+            f"{_shown(function)} cannot travel to a VM: it is an object of class "
+            f"{type(function).__qualname__}; functions travel by name: put the call into a function at "
+            "the top of a module"
+        )
     return module, path
 
 
@@ -104,17 +107,23 @@ def _is_at(home, path, function):
 def _why_unreachable(function, module, path):
     owner = getattr(function, "__self__", None)
     if owner is not None and not isinstance(owner, (type, types.ModuleType)):
-        return (f"it is bound to an object of class {type(owner).__qualname__}, which stays on the host; pass what it "
-                "needs as arguments to a function at the top of a module")
+        return (
+            f"it is bound to an object of class {type(owner).__qualname__}, which stays on the host; pass what it "
+            "needs as arguments to a function at the top of a module"
+        )
     if path.endswith("<lambda>") and "<locals>" not in path:
         return f"a lambda has no name to find it by; bind it to a name at the top of {module}, or use def"
     if "<locals>" in path:
         names = getattr(getattr(function, "__code__", None), "co_freevars", ())
         closes = f" and closes over {', '.join(names)}" if names else ""
-        return (f"it was made inside {path.rpartition('.<locals>')[0]}(){closes}, where no VM can find it; define it "
-                f"at the top of {module} and pass what it needs as arguments")
-    return (f"{module}.{path} is not this object any more (decorated, or defined again); submit what the module has "
-            "under that name")
+        return (
+            f"it was made inside {path.rpartition('.<locals>')[0]}(){closes}, where no VM can find it; define it "
+            f"at the top of {module} and pass what it needs as arguments"
+        )
+    return (
+        f"{module}.{path} is not this object any more (decorated, or defined again); submit what the module has "
+        "under that name"
+    )
 
 
 def _shown(function):
@@ -147,8 +156,9 @@ def compile_module(module_name, path, function):
         sources = closure_of_module(source.name, source.text, roots, source.path, source.is_package, _GAP)
         bundle = compile_sources(sources, entry=f"{source.name}:_", name="executor", version="0")
     except BytecodeError as error:
-        raise CrossingError(f"{_shown(function)} cannot travel to a VM with its module {module_name}:\n"
-                            f"{_first_lines(str(error))}") from error
+        raise CrossingError(
+            f"{_shown(function)} cannot travel to a VM with its module {module_name}:\n{_first_lines(str(error))}"
+        ) from error
     luggage = Luggage(source.name, bundle.modules, bundle.texts, _gaps(sources[source.name][0]))
     files = _stamps({path: None for _, path, _ in sources.values() if path != source.path})
     with _compiled_lock:
@@ -161,14 +171,19 @@ def _refuse_guarded(source, path, function):
     """CrossingError if only what stands under `if __name__ == "__main__":` binds the name that begins `path`."""
     name, guarded, free = path.partition(".")[0], {}, {}
     for statement in ast.parse(source.text).body:
-        is_guard = isinstance(statement, ast.If) and ast.unparse(statement.test) in ("__name__ == '__main__'", "'__main__' == __name__")
+        is_guard = isinstance(statement, ast.If) and ast.unparse(statement.test) in (
+            "__name__ == '__main__'",
+            "'__main__' == __name__",
+        )
         for part in statement.body if is_guard else [statement]:
             _note_bound(part, guarded if is_guard else free)
         for part in statement.orelse if is_guard else []:
             _note_bound(part, free)
     if name in guarded and name not in free:
-        raise CrossingError(f'{_shown(function)} cannot travel to a VM: {source.path}:{guarded[name]}: {name} is bound under `if __name__ == '
-                            '"__main__":`, which does not run in a VM; define it above, at the top of the file')
+        raise CrossingError(
+            f"{_shown(function)} cannot travel to a VM: {source.path}:{guarded[name]}: {name} is bound under `if"
+            ' __name__ == "__main__":`, which does not run in a VM; define it above, at the top of the file'
+        )
 
 
 def _note_bound(statement, lines):
@@ -192,8 +207,11 @@ def _gaps(text):
     if _GAP.encode() not in text:
         return {}
     tree = ast.parse(text)
-    gaps = {node.targets[0].id: ast.literal_eval(node.value.args[1]) for node in ast.walk(tree)
-            if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith(f"{_GAP}(")}
+    gaps = {
+        node.targets[0].id: ast.literal_eval(node.value.args[1])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith(f"{_GAP}(")
+    }
     for statement in tree.body:
         if isinstance(statement, (ast.Assign, ast.AnnAssign)):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
@@ -202,8 +220,13 @@ def _gaps(text):
             made_from, made = statement.decorator_list + getattr(statement, "bases", []), [statement.name]
         else:
             continue
-        used = [node.id for part in made_from if part is not None for node in ast.walk(part)
-                if isinstance(node, ast.Name) and node.id in gaps]
+        used = [
+            node.id
+            for part in made_from
+            if part is not None
+            for node in ast.walk(part)
+            if isinstance(node, ast.Name) and node.id in gaps
+        ]
         if used:
             gaps.update(dict.fromkeys(made, gaps[used[0]]) | gaps)
     return gaps
@@ -220,8 +243,9 @@ def _refuse_gaps(luggage, function):
         waiting += [(constant, who) for constant in code.co_consts if isinstance(constant, types.CodeType)]
         for name in {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}:
             if name in luggage.gaps:
-                raise CrossingError(f"{_shown(function)} cannot travel to a VM: {who} uses {name}:\n"
-                                    f"{luggage.gaps[name]}")
+                raise CrossingError(
+                    f"{_shown(function)} cannot travel to a VM: {who} uses {name}:\n{luggage.gaps[name]}"
+                )
             value = vars(home).get(name)
             if name not in seen and getattr(value, "__module__", None) == home.__name__:
                 seen.add(name)
@@ -231,28 +255,42 @@ def _refuse_gaps(luggage, function):
 
 
 def _refuse_first_imports(luggage, function):
-    """CrossingError when `function` imports what a VM does not have before it can take a branch, or has begun to handle an error."""
+    """CrossingError when `function` imports what a VM does not have before it can take a branch, or has begun to handle
+    an error."""
     code = getattr(function, "__code__", None)
     if code is None or code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        return      # a coroutine handles an exception from its first step on
+        return  # a coroutine handles an exception from its first step on
     level, handled = 0, [(entry.start, entry.end) for entry in dis.Bytecode(code).exception_entries]
     for step in dis.get_instructions(code):
-        if step.opcode in _BRANCHES or step.opname == "RETURN_VALUE" or any(start <= step.offset < end for start, end in handled):
+        if (
+            step.opcode in _BRANCHES
+            or step.opname == "RETURN_VALUE"
+            or any(start <= step.offset < end for start, end in handled)
+        ):
             return
         if step.opname == "LOAD_SMALL_INT":
-            level = step.argval         # the second operand of an IMPORT_NAME
-        elif step.opname == "IMPORT_NAME" and level == 0 and step.argval not in luggage.modules and step.argval not in offered_modules():
-            raise CrossingError(f"{_shown(function)} cannot travel to a VM: {code.co_filename}:{step.positions.lineno}: import {step.argval}: a VM does "
-                                "not have it: native packages and what is not installed as pure Python stay on the host; import it where it is "
-                                "not called, or use vmhost.engine.numpy for arrays")
+            level = step.argval  # the second operand of an IMPORT_NAME
+        elif (
+            step.opname == "IMPORT_NAME"
+            and level == 0
+            and step.argval not in luggage.modules
+            and step.argval not in offered_modules()
+        ):
+            raise CrossingError(
+                f"{_shown(function)} cannot travel to a VM: {code.co_filename}:{step.positions.lineno}: import"
+                f" {step.argval}: a VM does not have it: native packages and what is not installed as pure Python stay"
+                " on the host; import it where it is not called, or use vmhost.engine.numpy for arrays"
+            )
 
 
 def _is_the_vms_own(name, function):
     """Does every VM have the module? CrossingError for one of the standard library, or of vmhost's, that no VM has."""
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names and not _is_of_the_library(sys.modules.get(top)):
-        raise CrossingError(f"{_shown(function)} cannot travel to a VM: its module {name} "
-                            f"({sys.modules[top].__file__}) has the name of one of the standard library; rename it")
+        raise CrossingError(
+            f"{_shown(function)} cannot travel to a VM: its module {name} "
+            f"({sys.modules[top].__file__}) has the name of one of the standard library; rename it"
+        )
     if name in offered_modules() and name not in REFUSED:
         return True
     if top == "vmhost":
@@ -293,12 +331,14 @@ def _source_of(name, function):
             reason = str(error)
     if text is None and hasattr(getattr(spec, "loader", None), "get_source"):
         try:
-            text = (spec.loader.get_source(known_as) or "").encode() or None    # from a zip file, say
+            text = (spec.loader.get_source(known_as) or "").encode() or None  # from a zip file, say
         except (ImportError, OSError, SyntaxError) as error:
             reason = str(error)
     if text is None:
-        raise CrossingError(f"{_shown(function)} cannot travel to a VM: VMs run what is compiled from Python source, "
-                            f"and that of its module {name} is not to be had: {reason}")
+        raise CrossingError(
+            f"{_shown(function)} cannot travel to a VM: VMs run what is compiled from Python source, "
+            f"and that of its module {name} is not to be had: {reason}"
+        )
     folder = Path(path or ".").absolute().parent
     for _ in range(target.count(".") + is_package):
         folder = folder.parent
@@ -318,7 +358,7 @@ def _is_typed_in(path):
 def _typed_in(path):
     text, shown = sketch(sys.modules["__main__"], path.partition(".")[0])
     text = text.encode()
-    name = f"{MAIN}_{hashlib.sha256(text).hexdigest()[:12]}"        # what is typed in again has another name
+    name = f"{MAIN}_{hashlib.sha256(text).hexdigest()[:12]}"  # what is typed in again has another name
     return _Source(name, text, shown, False, os.getcwd())
 
 

@@ -1,11 +1,12 @@
 """Builds the standard-library bundle that VMs boot from: `python -m vmhost.stdlib OUT.vmb`.
 
-It holds the running Python's own standard library (its .py sources), minus what has no use in a VM (`vmhost.bytecode.offered`), plus the
-guest runtime and `vmhost.engine.numpy`; only this exact Python accepts it. Same Python, same sources: same bytes.
+It holds the running Python's own standard library (its .py sources), minus what has no use in a VM
+(`vmhost.bytecode.offered`), plus the guest runtime and `vmhost.engine.numpy`; only this exact Python accepts it. Same
+Python, same sources: same bytes.
 
-What shapes it lies beside this file: `overlays/<dotted name>.py` stands in for that module; `patches.py` edits sources and lists the
-texts that modules compile at run time; `splitting.py` cuts modules into parts that come when they are asked for.
-"""
+What shapes it lies beside this file: `overlays/<dotted name>.py` stands in for that module; `patches.py` edits sources
+and lists the texts that modules compile at run time; `splitting.py` cuts modules into parts that come when they are
+asked for."""
 
 import argparse
 import os
@@ -46,8 +47,9 @@ def build_stdlib():
             source = text.encode()
         filename = f"{name}@{version}/{module_path(module, is_package)}.py"
         for part, source_of_part in ((module, source), *parts.items()):
-            modules[part] = Module(is_package and part == module,
-                                   compile_source(source_of_part, filename, str(path), docstrings=False))
+            modules[part] = Module(
+                is_package and part == module, compile_source(source_of_part, filename, str(path), docstrings=False)
+            )
     library = [module for module in modules if module.partition(".")[0] != "vmhost"]
     texts = {text_digest(mode, text): compile_text(mode, text) for mode, text in system_texts(library)}
     manifest = Manifest(name=name, version=version, kind="stdlib", exact_python=version)
@@ -55,22 +57,23 @@ def build_stdlib():
 
 
 def main(arguments=None):
-    """`python -m vmhost.stdlib OUT.vmb`; exit status 0, 1 if it can't be compiled or written, 2 for wrong usage, 130 for Ctrl-C."""
+    """`python -m vmhost.stdlib OUT.vmb`; exit status 0, 1 if it can't be compiled or written, 2 for wrong usage, 130
+    for Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m vmhost.stdlib", description="Build the standard-library bundle.")
     parser.add_argument("out", type=Path, metavar="OUT.vmb")
     out = parser.parse_args(arguments).out
     try:
         data = build_stdlib()
         out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=out.parent, delete=False) as file:     # a reader sees the old or the new
+        with tempfile.NamedTemporaryFile(dir=out.parent, delete=False) as file:  # a reader sees the old or the new
             file.write(data)
-        os.chmod(file.name, 0o644)      # whoever may use the checkout may read it
+        os.chmod(file.name, 0o644)  # whoever may use the checkout may read it
         os.replace(file.name, out)
         note(read_bundle(data, allow_unsigned=True), out)
     except (BytecodeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:       # set-up says so
+    except KeyboardInterrupt:  # set-up says so
         return 130
     print(f"{out}: {len(data):,} bytes, Python {platform.python_version()}")
     return 0

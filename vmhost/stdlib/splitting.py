@@ -3,8 +3,8 @@
 Used where the standard-library bundle is built, after `patches.py`: a class or function named in PARTS is taken out of
 its module and becomes a part of its own, and the module gets a `__getattr__` that runs the part when the name is first
 looked up (`deferred.definitions`). Lines and files are as before, so are `__module__`, `__qualname__`, `__all__`,
-`from module import *` and `dir()`; `vars(module)` shows the difference. Regular expressions that a module compiles while it is
-imported are compiled here, so that the compiler of `re` comes when a task brings one of its own.
+`from module import *` and `dir()`; `vars(module)` shows the difference. Regular expressions that a module compiles
+while it is imported are compiled here, so that the compiler of `re` comes when a task brings one of its own.
 
 An idle VM pays for what it uses: most of what `import typing` or `import asyncio` makes is never asked for
 (docs/decisions/memory-of-an-idle-vm.md).
@@ -20,27 +20,46 @@ import importlib
 import pkgutil
 import re
 
-_ASK = "_deferred_"     # what gives a deferred name, in the globals of a module that was cut
-EVERYTHING = "*"        # all other classes and functions that the import does not need, each by itself
+_ASK = "_deferred_"  # what gives a deferred name, in the globals of a module that was cut
+EVERYTHING = "*"  # all other classes and functions that the import does not need, each by itself
 
 # module -> its parts: each a line of names that come together
 PARTS = {
     "annotationlib": [EVERYTHING],
     "collections": ["Counter", "ChainMap", "UserDict", "UserList", "UserString"],
     "dataclasses": [EVERYTHING],
-    "enum": ["EnumCheck CONTINUOUS NAMED_FLAGS UNIQUE verify", "_test_simple_enum", "_old_convert_", "_dataclass_repr",
-             "_make_class_unpicklable", "show_flag_values", "unique"],
-    "functools": ["total_ordering _convert _gt_from_lt _le_from_lt _ge_from_lt _ge_from_le _lt_from_le _gt_from_le "
-                  "_lt_from_gt _ge_from_gt _le_from_gt _le_from_ge _gt_from_ge _lt_from_ge",
-                  "partialmethod", "cached_property", "singledispatch", "singledispatchmethod",
-                  "_singledispatchmethod_get",
-                  "_find_impl _compose_mro _c3_mro _c3_merge", "_unwrap_partialmethod", "_unwrap_partial"],
+    "enum": [
+        "EnumCheck CONTINUOUS NAMED_FLAGS UNIQUE verify",
+        "_test_simple_enum",
+        "_old_convert_",
+        "_dataclass_repr",
+        "_make_class_unpicklable",
+        "show_flag_values",
+        "unique",
+    ],
+    "functools": [
+        "total_ordering _convert _gt_from_lt _le_from_lt _ge_from_lt _ge_from_le _lt_from_le _gt_from_le "
+        "_lt_from_gt _ge_from_gt _le_from_gt _le_from_ge _gt_from_ge _lt_from_ge",
+        "partialmethod",
+        "cached_property",
+        "singledispatch",
+        "singledispatchmethod",
+        "_singledispatchmethod_get",
+        "_find_impl _compose_mro _c3_mro _c3_merge",
+        "_unwrap_partialmethod",
+        "_unwrap_partial",
+    ],
     "re": ["PatternError error", "Scanner"],
-    "typing": [EVERYTHING, *("Hashable Awaitable Coroutine AsyncIterable AsyncIterator Iterable Iterator Reversible "
-                             "Sized Container Collection AbstractSet MutableSet Mapping MutableMapping Sequence "
-                             "MutableSequence ByteString Tuple List Deque Set FrozenSet MappingView KeysView ItemsView "
-                             "ValuesView Dict DefaultDict OrderedDict Counter ChainMap Generator AsyncGenerator Type "
-                             "_NamedTuple _TypedDict").split()],
+    "typing": [
+        EVERYTHING,
+        *(
+            "Hashable Awaitable Coroutine AsyncIterable AsyncIterator Iterable Iterator Reversible "
+            "Sized Container Collection AbstractSet MutableSet Mapping MutableMapping Sequence "
+            "MutableSequence ByteString Tuple List Deque Set FrozenSet MappingView KeysView ItemsView "
+            "ValuesView Dict DefaultDict OrderedDict Counter ChainMap Generator AsyncGenerator Type "
+            "_NamedTuple _TypedDict"
+        ).split(),
+    ],
     "weakref": [EVERYTHING],
 }
 
@@ -72,20 +91,31 @@ def split(module_name, source):
         elif len(numbers) == 1:
             cut[numbers.pop()].append(statement)
         else:
-            raise SplitError(f"{module_name}, line {statement.lineno}: binds names of several parts; look at PARTS in "
-                             "vmhost/stdlib/splitting.py")
+            raise SplitError(
+                f"{module_name}, line {statement.lineno}: binds names of several parts; look at PARTS in "
+                "vmhost/stdlib/splitting.py"
+            )
     edits = []
     for statement in rest:
         _redirect(module_name, statement, home.keys(), False, edits)
     for group, statements in zip(groups, cut):
         for statement in statements:
             _redirect(module_name, statement, home.keys() - group, True, edits)
-    first = next(statement for statement in rest if isinstance(statement, (ast.Import, ast.ImportFrom, ast.Assign))
-                 and getattr(statement, "module", None) != "__future__")
+    first = next(
+        statement
+        for statement in rest
+        if isinstance(statement, (ast.Import, ast.ImportFrom, ast.Assign))
+        and getattr(statement, "module", None) != "__future__"
+    )
     heads = {name: min(group) for group in groups for name in sorted(group) if name != min(group)}
-    edits.append((_End(first), f"; from vmhost.guest.deferred import definitions as {_ASK}; "
-                  f"__getattr__, __dir__ = {_ASK}(globals(), {_part(module_name, '')!r}, "
-                  f"{' '.join(['', *sorted(home), ''])!r}, {heads!r}); {_ASK} = __getattr__"))
+    edits.append(
+        (
+            _End(first),
+            f"; from vmhost.guest.deferred import definitions as {_ASK}; "
+            f"__getattr__, __dir__ = {_ASK}(globals(), {_part(module_name, '')!r}, "
+            f"{' '.join(['', *sorted(home), ''])!r}, {heads!r}); {_ASK} = __getattr__",
+        )
+    )
     _apply(edits, lines)
     parts, kept = {}, list(lines)
     for group, statements in zip(groups, cut):
@@ -111,16 +141,23 @@ def _groups(module_name, statements):
     bound = [name for statement in statements for name in _bound(statement)]
     missing = set().union(*listed) - set(bound)
     if missing:
-        raise SplitError(f"{module_name}: nothing at its top level binds {', '.join(sorted(missing))}; this Python "
-                         "differs: look at PARTS in vmhost/stdlib/splitting.py")
+        raise SplitError(
+            f"{module_name}: nothing at its top level binds {', '.join(sorted(missing))}; this Python "
+            "differs: look at PARTS in vmhost/stdlib/splitting.py"
+        )
     if EVERYTHING not in PARTS[module_name]:
         return listed
     known = set().union(*listed)
-    more = {statement.name for statement in statements
-            if isinstance(statement, (ast.ClassDef, ast.FunctionDef)) and bound.count(statement.name) == 1
-            and statement.name not in known and statement.name != "__getattr__"}
+    more = {
+        statement.name
+        for statement in statements
+        if isinstance(statement, (ast.ClassDef, ast.FunctionDef))
+        and bound.count(statement.name) == 1
+        and statement.name not in known
+        and statement.name != "__getattr__"
+    }
     more -= {name for statement in statements for name in _unaskable(statement)}
-    while True:     # what the import itself needs stays
+    while True:  # what the import itself needs stays
         needed = set()
         for statement in statements:
             if not _bound(statement) & (known | more):
@@ -190,13 +227,17 @@ def _redirect(module_name, node, deferred, later, edits):
     """Notes in `edits` how the code below `node` asks for the `deferred` names. `later`: it runs after the import."""
     if isinstance(node, ast.Name) and node.id in deferred:
         if not later or not isinstance(node.ctx, ast.Load):
-            raise SplitError(f"{module_name}, line {node.lineno}: {node.id} is needed while the module is imported; "
-                             "take it out of PARTS in vmhost/stdlib/splitting.py")
+            raise SplitError(
+                f"{module_name}, line {node.lineno}: {node.id} is needed while the module is imported; "
+                "take it out of PARTS in vmhost/stdlib/splitting.py"
+            )
         edits.append((node, f"{_ASK}({node.id!r})"))
     bound = {node.arg} if isinstance(node, ast.arg) else set(node.names) if isinstance(node, ast.Global) else set()
     if bound & deferred:
-        raise SplitError(f"{module_name}, line {node.lineno}: hides the deferred name {ast.unparse(node)}; "
-                         "take it out of PARTS in vmhost/stdlib/splitting.py")
+        raise SplitError(
+            f"{module_name}, line {node.lineno}: hides the deferred name {ast.unparse(node)}; "
+            "take it out of PARTS in vmhost/stdlib/splitting.py"
+        )
     body = node.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) else ()
     body = body if isinstance(body, (list, tuple)) else [body]
     for child in ast.iter_child_nodes(node):
@@ -207,8 +248,8 @@ def _apply(edits, lines):
     """Makes the `edits`, each a node and the text that takes its place, in `lines`, which keep their number."""
     for node, text in sorted(edits, key=lambda edit: (edit[0].lineno, edit[0].col_offset), reverse=True):
         first, last = node.lineno - 1, node.end_lineno - 1
-        tail = lines[last].encode()[node.end_col_offset:].decode()
-        lines[first] = lines[first].encode()[:node.col_offset].decode() + text + tail
+        tail = lines[last].encode()[node.end_col_offset :].decode()
+        lines[first] = lines[first].encode()[: node.col_offset].decode() + text + tail
         for number in range(first + 1, last + 1):
             lines[number] = ""
         if last > first:
@@ -220,14 +261,25 @@ def compile_patterns(source):
     if "re.compile(" not in source:
         return source
     tree = ast.parse(source)
-    constants = {target.id: statement.value for statement in tree.body if isinstance(statement, ast.Assign)
-                 for target in statement.targets if isinstance(target, ast.Name)}
+    constants = {
+        target.id: statement.value
+        for statement in tree.body
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    }
     edits = []
     for node in (node for statement in tree.body for node in _now(statement)):
-        if (isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile" and not node.keywords
-                and all(_is_constant(argument, constants) for argument in node.args)):
-            text, *flags = (eval(compile(ast.Expression(_inlined(argument, constants)), "", "eval"), {"re": re})
-                            for argument in node.args)
+        if (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) == "re.compile"
+            and not node.keywords
+            and all(_is_constant(argument, constants) for argument in node.args)
+        ):
+            text, *flags = (
+                eval(compile(ast.Expression(_inlined(argument, constants)), "", "eval"), {"re": re})
+                for argument in node.args
+            )
             edits.append((node, _pattern(text, *flags)))
     lines = source.splitlines(keepends=True)
     _apply(edits, lines)
@@ -246,8 +298,13 @@ def _is_constant(node, constants):
 
 
 def _inlined(node, constants):
-    return ast.BinOp(_inlined(node.left, constants), node.op, _inlined(node.right, constants), lineno=1, col_offset=0) \
-        if isinstance(node, ast.BinOp) else constants.get(node.id, node) if isinstance(node, ast.Name) else node
+    return (
+        ast.BinOp(_inlined(node.left, constants), node.op, _inlined(node.right, constants), lineno=1, col_offset=0)
+        if isinstance(node, ast.BinOp)
+        else constants.get(node.id, node)
+        if isinstance(node, ast.Name)
+        else node
+    )
 
 
 def _pattern(text, flags=0):
@@ -258,8 +315,10 @@ def _pattern(text, flags=0):
     groups = [None] * parsed.state.groups
     for name, number in names.items():
         groups[number] = name
-    return (f"__import__('_sre').compile({text!r}, {int(flags) | parsed.state.flags}, {code}, "
-            f"{parsed.state.groups - 1}, {names!r}, {tuple(groups)!r})")
+    return (
+        f"__import__('_sre').compile({text!r}, {int(flags) | parsed.state.flags}, {code}, "
+        f"{parsed.state.groups - 1}, {names!r}, {tuple(groups)!r})"
+    )
 
 
 def _facade(package, source):
@@ -268,28 +327,35 @@ def _facade(package, source):
     for statement in ast.parse(source).body:
         if isinstance(statement, ast.ImportFrom) and statement.level == 1 and statement.names[0].name == "*":
             modules.append(statement.module)
-        elif isinstance(statement, ast.If):     # the module of the operating system
+        elif isinstance(statement, ast.If):  # the module of the operating system
             modules += [inner.module for inner in statement.orelse if isinstance(inner, ast.ImportFrom)]
         elif isinstance(statement, ast.FunctionDef) and statement.name == "__getattr__":
             own.append(statement)
         elif not isinstance(statement, (ast.Import, ast.Expr, ast.Assign)):
             raise SplitError(f"{package}, line {statement.lineno}: expected imports of all names of its modules only")
     if len(own) != 1 or not modules:
-        raise SplitError(f"{package}: expected imports of all names of its modules and one __getattr__; look at "
-                         "FACADES in vmhost/stdlib/splitting.py")
+        raise SplitError(
+            f"{package}: expected imports of all names of its modules and one __getattr__; look at "
+            "FACADES in vmhost/stdlib/splitting.py"
+        )
     for module in modules:
         for name in importlib.import_module(f"{package}.{module}").__all__:
             homes[name] = module
-    siblings = [module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
-                if module.name not in NO_PART_OF_FACADES]
+    siblings = [
+        module.name
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
+        if module.name not in NO_PART_OF_FACADES
+    ]
     lines = source.splitlines(keepends=True)
     edits = []
     _redirect(package, own[0], set(siblings), False, edits)
     _apply(edits, lines)
-    function = "".join(lines[own[0].lineno - 1:own[0].end_lineno]).replace("__getattr__(", "_own_getattr(", 1)
-    return (f"import sys\n"
-            f"from vmhost.guest.deferred import facade as {_ASK}\n"
-            f"__all__ = {importlib.import_module(package).__all__!r}\n"
-            f"{function}\n"
-            f"__getattr__, __dir__ = {_ASK}(globals(), {homes!r}, {tuple(siblings)!r}, _own_getattr)\n"
-            f"{_ASK} = __getattr__\n")
+    function = "".join(lines[own[0].lineno - 1 : own[0].end_lineno]).replace("__getattr__(", "_own_getattr(", 1)
+    return (
+        f"import sys\n"
+        f"from vmhost.guest.deferred import facade as {_ASK}\n"
+        f"__all__ = {importlib.import_module(package).__all__!r}\n"
+        f"{function}\n"
+        f"__getattr__, __dir__ = {_ASK}(globals(), {homes!r}, {tuple(siblings)!r}, _own_getattr)\n"
+        f"{_ASK} = __getattr__\n"
+    )

@@ -34,4 +34,4 @@ def wait(_):
 
 
 def chew(numbers):
-    return sum(range(numbers))      # one call into C: no stop reaches it
+    return sum(range(numbers))  # one call into C: no stop reaches it

@@ -6,7 +6,9 @@ def __getattr__(name):
 
     if name in ("stride_tricks", "array_utils", "scimath"):
         return import_module(f"vmhost.engine.numpy.lib.{name}")
-    raise AttributeError(f"module 'vmhost.engine.numpy.lib' has no attribute {name!r}; it has stride_tricks, array_utils and scimath")
+    raise AttributeError(
+        f"module 'vmhost.engine.numpy.lib' has no attribute {name!r}; it has stride_tricks, array_utils and scimath"
+    )
 
 
 def __dir__():

@@ -6,7 +6,10 @@ __all__ = ["arccos", "arcsin", "arctanh", "log", "log10", "log2", "logn", "power
 
 
 def _complex(x):
-    return x.astype(_a.complex64 if x.dtype.name in ("int8", "uint8", "int16", "uint16", "float16", "float32") else _a.complex128, copy=False)
+    return x.astype(
+        _a.complex64 if x.dtype.name in ("int8", "uint8", "int16", "uint16", "float16", "float32") else _a.complex128,
+        copy=False,
+    )
 
 
 def _where(outside, x):

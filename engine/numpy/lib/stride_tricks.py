@@ -24,13 +24,17 @@ def sliding_window_view(x, window_shape, axis=None, *, subok=False, writeable=Fa
     if axis is None:
         axes = tuple(range(x.ndim))
         if len(window) != len(axes):
-            raise ValueError(f"Since axis is None, must provide window_shape for all dimensions of `x`; got {len(window)} window_shape "
-                             f"elements and `x.ndim` is {x.ndim}.")
+            raise ValueError(
+                f"Since axis is None, must provide window_shape for all dimensions of `x`; got {len(window)}"
+                f" window_shape elements and `x.ndim` is {x.ndim}."
+            )
     else:
         axes = tuple(one % x.ndim for one in axis) if isinstance(axis, (tuple, list)) else _axes(axis, x.ndim)
         if len(window) != len(axes):
-            raise ValueError(f"Must provide matching length window_shape and axis; got {len(window)} window_shape elements and {len(axes)} "
-                             "axes elements.")
+            raise ValueError(
+                f"Must provide matching length window_shape and axis; got {len(window)} window_shape elements and"
+                f" {len(axes)} axes elements."
+            )
     places = list(x.shape)
     for one, size in zip(axes, window):
         if places[one] < size:

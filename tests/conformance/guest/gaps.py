@@ -6,8 +6,9 @@ class AbsentError(ImportError, NotImplementedError):
 
 
 class Gap:
-    """The module `name`, or something in it, which is absent for the reason `reason`: reading it gives more of the same,
-    so that a test module can be imported; calling it is AbsentError. Exceptions in it are exceptions that nobody raises."""
+    """The module `name`, or something in it, which is absent for the reason `reason`: reading it gives more of the
+    same, so that a test module can be imported; calling it is AbsentError. Exceptions in it are exceptions that nobody
+    raises."""
 
     def __init__(self, name, reason):
         self._name, self._reason = name, reason
@@ -23,7 +24,7 @@ class Gap:
         if self._name.startswith("doctest."):
             import unittest
 
-            return unittest.TestSuite()     # a VM has no doctest; the module's other tests are loaded all the same
+            return unittest.TestSuite()  # a VM has no doctest; the module's other tests are loaded all the same
         raise AbsentError(f"{self._name}: {self._reason}")
 
     def __mro_entries__(self, bases):

@@ -1,9 +1,9 @@
-"""Runs one of CPython's test modules and says what became of each test: the same code in a sealed VM and in plain CPython.
+"""Runs one of CPython's test modules and says what became of each test: the same code in a sealed VM and in plain
+CPython.
 
-A request is a dict: `folder` (where tests may write), `home` (the original folder `test`, which they may read) and `names`
-(ids of the tests to run; None: only list them). The answer is a dict of test id to [outcome, text]: "passed", "failed",
-"skipped" or "expected".
-"""
+A request is a dict: `folder` (where tests may write), `home` (the original folder `test`, which they may read) and
+`names` (ids of the tests to run; None: only list them). The answer is a dict of test id to [outcome, text]: "passed",
+"failed", "skipped" or "expected"."""
 
 import os
 import shutil
@@ -11,8 +11,8 @@ import sys
 import tempfile
 import unittest
 
-_TEXT = 4000    # characters of a traceback that are kept
-_tests = {}     # test module -> its tests; modules ask class by class, and some have hundreds
+_TEXT = 4000  # characters of a traceback that are kept
+_tests = {}  # test module -> its tests; modules ask class by class, and some have hundreds
 
 
 class Outcomes(unittest.TestResult):
@@ -41,7 +41,7 @@ class Outcomes(unittest.TestResult):
     def _failed(self, test, error):
         try:
             text = self._exc_info_to_string(error, test)
-        except Exception:   # a traceback that can't be shown is a failure all the same
+        except Exception:  # a traceback that can't be shown is a failure all the same
             text = f"{error[0].__name__}: {error[1]}"
         self._note(test, "failed", text)
         self._mirrorOutput = False
@@ -74,8 +74,8 @@ def prepare(folder, home):
     from test import support
     from test.support import os_helper, socket_helper
 
-    socket_helper._bind_nix_socket_error = "no Unix sockets in a VM"    # in neither run, then
-    support.use_resources = []      # neither network nor anything slow
+    socket_helper._bind_nix_socket_error = "no Unix sockets in a VM"  # in neither run, then
+    support.use_resources = []  # neither network nor anything slow
     support.TEST_HOME_DIR = support.STDLIB_DIR = home
     support.TEST_DATA_DIR = os.path.join(home, "data")
     tempfile.tempdir = folder
@@ -114,8 +114,9 @@ def run(module, request, on_start=None, on_stop=None):
         return {test.id(): ["listed", ""] for test in _tests[module]}
     wanted = set(wanted)
     result = Outcomes(on_start, on_stop)
-    chosen = unittest.TestSuite(test for test in _tests[module]
-                                if test.id() in wanted or isinstance(test, unittest.loader._FailedTest))
+    chosen = unittest.TestSuite(
+        test for test in _tests[module] if test.id() in wanted or isinstance(test, unittest.loader._FailedTest)
+    )
     recursion = sys.getrecursionlimit()
     try:
         chosen.run(result)
@@ -123,5 +124,8 @@ def run(module, request, on_start=None, on_stop=None):
         sys.setrecursionlimit(recursion)
         _tidy()
     # what a class or module failed to set up is noted under a name of its own: it is why its tests did not run
-    why = "\n".join(text for name, (_, text) in result.noted.items() if name not in wanted) or "the loader did not find it"
+    why = (
+        "\n".join(text for name, (_, text) in result.noted.items() if name not in wanted)
+        or "the loader did not find it"
+    )
     return {name: result.noted.get(name, ["failed", why]) for name in wanted}

@@ -25,7 +25,11 @@ from vmhost.cli.inspect import size_text
         (["compile", "greet", "--target", "3.9"], failures.REFUSED, "3.9"),
         (["compile", "greet", "-o", "greet/main.py/x.vmb"], failures.WRONG_INPUT, "cannot write the bundle"),
         (["inspect", "nothing.vmb"], failures.WRONG_INPUT, "nothing.vmb: no such bundle"),
-        (["inspect", "greet"], failures.WRONG_INPUT, "is a task's folder, not a bundle; compile it first: vmhost compile"),
+        (
+            ["inspect", "greet"],
+            failures.WRONG_INPUT,
+            "is a task's folder, not a bundle; compile it first: vmhost compile",
+        ),
         (["run", "."], failures.WRONG_INPUT, "is a folder, not a bundle; give the .vmb file, or serve"),
         (["inspect", "greet/words.txt"], failures.REFUSED, "words.txt"),
         (["run", "nothing.vmb"], failures.WRONG_INPUT, "nothing.vmb: no such bundle"),
@@ -35,8 +39,16 @@ from vmhost.cli.inspect import size_text
             "missing.json: no such file, and not JSON",
         ),
         (["run", "greet.vmb", "--input", ""], failures.WRONG_INPUT, "error: --input: no such file, and not JSON"),
-        (["compile", "greet", "greet"], failures.WRONG_INPUT, "greet: greet.vmb was just made of greet; give each task a name"),
-        (["compile", "greet", "greet", "-o", "x.vmb"], failures.WRONG_INPUT, "x.vmb: is a file; with several task folders"),
+        (
+            ["compile", "greet", "greet"],
+            failures.WRONG_INPUT,
+            "greet: greet.vmb was just made of greet; give each task a name",
+        ),
+        (
+            ["compile", "greet", "greet", "-o", "x.vmb"],
+            failures.WRONG_INPUT,
+            "x.vmb: is a file; with several task folders",
+        ),
         (["run", "greet.vmb", "--input", "greet"], failures.WRONG_INPUT, "cannot read the input: Is a directory"),
         (["run", "greet.vmb", "--input", "greet.vmb"], failures.WRONG_INPUT, "greet.vmb: expected JSON in UTF-8"),
         (
@@ -101,10 +113,18 @@ def test_what_needs_the_checkout_says_so(tmp_path):
 
 def test_bench_looks_at_its_folder_before_it_measures(tmp_path):
     (tmp_path / "file").touch()
-    ended = subprocess.run([*COMMAND, "bench", "--quick", "--only", "round_trip", "--out", tmp_path / "file" / "out"], cwd=ROOT,
-                           capture_output=True, text=True, timeout=240)
+    ended = subprocess.run(
+        [*COMMAND, "bench", "--quick", "--only", "round_trip", "--out", tmp_path / "file" / "out"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
     assert (ended.returncode, ended.stdout) == (failures.WRONG_INPUT, "")
-    assert "file/out: expected a folder that can be made, got Not a directory" in ended.stderr and "measuring" not in ended.stderr
+    assert (
+        "file/out: expected a folder that can be made, got Not a directory" in ended.stderr
+        and "measuring" not in ended.stderr
+    )
 
 
 def test_a_reader_who_goes_away_ends_the_command_quietly(task_folder, tmp_path):
@@ -132,8 +152,17 @@ def test_a_reader_who_goes_away_ends_the_command_quietly(task_folder, tmp_path):
 def test_a_result_that_cannot_be_printed_gets_one_clear_error(task_folder, tmp_path, style):
     main(["compile", str(task_folder), "-o", str(tmp_path / "big.vmb")])
     with open("/dev/full", "w") as full:
-        ended = subprocess.run([*COMMAND, "inspect", str(tmp_path / "big.vmb"), *style], stdout=full, stderr=subprocess.PIPE, cwd=ROOT, timeout=60)
-    assert (ended.returncode, ended.stderr) == (failures.HOST_FAILED, b"error: stdout: cannot be written: No space left on device\n")
+        ended = subprocess.run(
+            [*COMMAND, "inspect", str(tmp_path / "big.vmb"), *style],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            timeout=60,
+        )
+    assert (ended.returncode, ended.stderr) == (
+        failures.HOST_FAILED,
+        b"error: stdout: cannot be written: No space left on device\n",
+    )
 
 
 def test_ctrl_c_that_breaks_what_it_hits_is_still_ctrl_c(vmhost, monkeypatch):
@@ -151,11 +180,21 @@ def test_ctrl_c_that_breaks_what_it_hits_is_still_ctrl_c(vmhost, monkeypatch):
 @pytest.mark.parametrize("module", ["click", "rich"])
 def test_ctrl_c_while_the_command_is_imported_ends_it_as_quietly_as_later(tmp_path, module):
     """In the place of a package that it needs stands one that presses Ctrl-C when it is imported."""
-    (tmp_path / f"{module}.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\nfor _ in range(100): time.sleep(0.1)\n")
-    module, _, function = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["vmhost"].partition(":")
+    (tmp_path / f"{module}.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\nfor _ in range(100): time.sleep(0.1)\n"
+    )
+    module, _, function = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"][
+        "vmhost"
+    ].partition(":")
     start = f"import sys; from {module} import {function}; sys.exit({function}())"
-    ended = subprocess.run([sys.executable, "-c", start, "--help"], cwd=ROOT, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
-                           capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", start, "--help"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (failures.INTERRUPTED, "", "vmhost: interrupted\n")
 
 

@@ -20,9 +20,17 @@ from vmhost.cli import demonstration, failures
 def short_demo(monkeypatch):
     """The demonstration with less work: each way of running each task, seconds in all."""
     monkeypatch.setattr(
-        demonstration, "WORK",
-        (("digits", "light", 500, 50), ("digits_cnn", "light", 40, 4), ("neighbours", "light", 6, 4), ("reranking", "light", 50, 4),
-         ("vision", "light", 100, 4), ("strokes", "middle", 4, 2), ("forest", "heavy", 1, 1)),
+        demonstration,
+        "WORK",
+        (
+            ("digits", "light", 500, 50),
+            ("digits_cnn", "light", 40, 4),
+            ("neighbours", "light", 6, 4),
+            ("reranking", "light", 50, 4),
+            ("vision", "light", 100, 4),
+            ("strokes", "middle", 4, 2),
+            ("forest", "heavy", 1, 1),
+        ),
     )
     monkeypatch.setattr(demonstration, "ROUNDS", 1)
 

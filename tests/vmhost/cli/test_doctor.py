@@ -39,7 +39,9 @@ def test_doctor_prints_what_the_engine_is_made_of(vmhost):
     texts = {finding["name"]: finding["text"] for finding in json.loads(out)["findings"]}
     assert "raster, copy, unary, binary" in texts["primitives"] and " in portable" in texts["primitives"]
     lowered = texts["lowered operators"]
-    count, names, written, without = re.fullmatch(r"(\d+) \((.*)\): (\d+) pieces to write instead of (\d+) for \d backends", lowered).groups()
+    count, names, written, without = re.fullmatch(
+        r"(\d+) \((.*)\): (\d+) pieces to write instead of (\d+) for \d backends", lowered
+    ).groups()
     assert {"concatenate", "kron", "moveaxis", "vstack", "round"} <= set(names.split(", "))
     assert len(names.split(", ")) == int(count) > 100 and int(written) < int(without)
     assert "Conv," in texts["model operators"] and "LayerNormalization," in texts["model operators"]

@@ -21,7 +21,7 @@ def test_a_table_tells_of_every_step(vmhost, onnx):
     lines = out.splitlines()
     assert lines[0] == "net: input float32[1, 3, 32, 32] -> output float32[1, 10]"
     assert lines[1] == f"compiled: {compiled(onnx.read_bytes(), 'net').savings}" and " fused (" in lines[1]
-    stem, = (line.split() for line in lines if " stem " in line)
+    (stem,) = (line.split() for line in lines if " stem " in line)
     assert stem[:5] == ["Conv", "direct", "stem", "1x4x16x16", "0.2"]
     assert lines[-1].split()[0] == "all" and float(lines[-1].split()[2]) > 0
 
@@ -31,15 +31,20 @@ def test_json_holds_the_same_and_sums_up(vmhost, tmp_path, onnx):
     path.write_bytes(compile_model(onnx.read_bytes(), "net"))
     code, out, _ = vmhost("explain", path, "--runs", "1", "--threads", "1", "--search", "fixed", "--json")
     document = json.loads(out)
-    model, = document["models"]
+    (model,) = document["models"]
     assert (code, document["search"], document["threads"]) == (0, "fixed", 1)
     assert model["inputs"] == [{"name": "input", "dtype": "float32", "shape": [1, 3, 32, 32]}]
     assert model["ms"] == pytest.approx(sum(step["ms"] for step in model["steps"]))
-    assert model["expected_ms"] == pytest.approx(sum(step["expected_ms"] for step in model["steps"])) and model["expected_ms"] > 0
+    assert (
+        model["expected_ms"] == pytest.approx(sum(step["expected_ms"] for step in model["steps"]))
+        and model["expected_ms"] > 0
+    )
     assert {step["kind"] for step in model["steps"]} >= {"Input", "Conv", "MaxPool", "Gemm", "Output"}
-    assert model["lowering"] is None                                # only ONNX tells what compiling it saved
+    assert model["lowering"] is None  # only ONNX tells what compiling it saved
     idle = [step for step in model["steps"] if step["algorithm"] == "nothing"]
-    assert model["in_place"] == {"steps": len(idle), "bytes": sum(step["bytes"] for step in idle)} and len(idle) == 1       # the Flatten of a pixel
+    assert (
+        model["in_place"] == {"steps": len(idle), "bytes": sum(step["bytes"] for step in idle)} and len(idle) == 1
+    )  # the Flatten of a pixel
     document = json.loads(vmhost("explain", onnx, "--runs", "1", "--json")[1])
     assert document["models"][0]["lowering"] == compiled(onnx.read_bytes(), "net").savings.plain()
 
@@ -49,6 +54,7 @@ def fonts():
     """Matplotlib keeps the font files that it read open."""
     yield
     from matplotlib import font_manager
+
     font_manager._get_font.cache_clear()
 
 
@@ -83,8 +89,17 @@ def test_open_sizes_are_chosen(vmhost, tmp_path):
     path.write_bytes(networks.images())
     code, out, _ = vmhost("explain", path, "--runs", "1", "--json", "--size", "batch=3")
     [model] = json.loads(out)["models"]
-    assert code == 0 and model["inputs"][0]["shape"] == ["batch", 3, 32, 32] and model["steps"][0]["shape"] == [3, 3, 32, 32]
-    assert json.loads(vmhost("explain", path, "--runs", "1", "--json")[1])["models"][0]["steps"][0]["shape"] == [1, 3, 32, 32]
+    assert (
+        code == 0
+        and model["inputs"][0]["shape"] == ["batch", 3, 32, 32]
+        and model["steps"][0]["shape"] == [3, 3, 32, 32]
+    )
+    assert json.loads(vmhost("explain", path, "--runs", "1", "--json")[1])["models"][0]["steps"][0]["shape"] == [
+        1,
+        3,
+        32,
+        32,
+    ]
     code, _, err = vmhost("explain", path, "--size", "n=3")
     assert code != 0 and "there is no open size 'n'; expected 'batch'" in err
     code, _, err = vmhost("explain", path, "--size", "batch")

@@ -39,7 +39,9 @@ def test_a_key_name_stays_in_its_folder(vmhost, name):
 def test_all_is_done_though_nobody_reads_what_is_said(key_folder):
     reader, writer = os.pipe()
     os.close(reader)
-    ended = subprocess.run([*COMMAND, "keys", "new", "me", "--trust"], stdout=writer, stderr=subprocess.PIPE, cwd=ROOT, timeout=60)
+    ended = subprocess.run(
+        [*COMMAND, "keys", "new", "me", "--trust"], stdout=writer, stderr=subprocess.PIPE, cwd=ROOT, timeout=60
+    )
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (failures.PIPE_CLOSED, b"")
     assert (key_folder / "trusted" / "me.pub").exists()

@@ -124,7 +124,7 @@ def test_each_way_to_fail_has_its_exit_code(vmhost, bundle, source, limits, code
 
 def test_a_timeout_on_the_command_line_counts(vmhost, bundle):
     path = bundle("def run(value):\n    while True: pass\n")
-    for timeout in ("200 ms", "2 s", "20 s"):       # a slow machine takes the first for its start
+    for timeout in ("200 ms", "2 s", "20 s"):  # a slow machine takes the first for its start
         code, _, err = vmhost("run", path, "--allow-unsigned", "--timeout", timeout)
         assert code == failures.LIMIT and "error: sample 1.0.0:" in err
         if "Traceback" in err:
@@ -171,7 +171,7 @@ def test_what_the_docs_say_a_task_can_ask_for_is_there(bundle):
             assert task([1, 2]) == 3
             try:
                 return [task([1, 2], timeout_s=0.09)]
-            except TimeLimitError:          # a machine so slow that it cannot even begin
+            except TimeLimitError:  # a machine so slow that it cannot even begin
                 return None
 
         assert until(called_in_time) == [None], "less than a tenth of a second is left"

@@ -1,4 +1,5 @@
-"""What the host asks of the machine that it runs on, from /proc. Stands in the place of vmhost/runtime/machine.py in a device image."""
+"""What the host asks of the machine that it runs on, from /proc. Stands in the place of vmhost/runtime/machine.py in a
+device image."""
 
 import os
 
@@ -7,7 +8,7 @@ def memory_bytes():
     """How much memory the machine has."""
     try:
         return _kibibytes("MemTotal") << 10
-    except OSError:     # no /proc
+    except OSError:  # no /proc
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -1,4 +1,5 @@
-"""The image that VMs boot from: the executable has it mapped, and has checked it against the manifest. And tasks' models.
+"""The image that VMs boot from: the executable has it mapped, and has checked it against the manifest. And tasks'
+models.
 
 Stands in the place of vmhost/runtime/system_bundle.py in a device image.
 """
@@ -19,8 +20,9 @@ def boot_image(native, _in_checkout=None):
 
 
 def add_model(image, name, data, _search, kept=None, spend=False):
-    """Prepares the bytes of a model file for the VMs of the native `image`, as `name`; algorithms are always chosen by built-in numbers, and nothing
-    is kept here. `spend`: the bytes are writable, and nobody reads them afterwards. ValueError says what is wrong with them."""
+    """Prepares the bytes of a model file for the VMs of the native `image`, as `name`; algorithms are always chosen by
+    built-in numbers, and nothing is kept here. `spend`: the bytes are writable, and nobody reads them afterwards.
+    ValueError says what is wrong with them."""
     _vmrun.add_model(image, name, data, spend)
 
 

@@ -1,8 +1,7 @@
 """The first module that runs in a device host: makes the standard library of the VMs work in the main interpreter, too.
 
-That library asks `_vmhost` and `vmhost.guest.texts` for code that CPython would compile at run time; both are put in place here, before anything
-else is imported. The native `_vmhost` of a VM has more in it, which only guests use.
-"""
+That library asks `_vmhost` and `vmhost.guest.texts` for code that CPython would compile at run time; both are put in
+place here, before anything else is imported. The native `_vmhost` of a VM has more in it, which only guests use."""
 
 import _imp
 import gc
@@ -14,20 +13,22 @@ def main():
     _start()
     import vmrun_commands
 
-    gc.freeze()         # what was imported stays; native/vmrun.c has disabled the collector until here
+    gc.freeze()  # what was imported stays; native/vmrun.c has disabled the collector until here
     gc.enable()
     return vmrun_commands.main(sys.argv[1:])
 
 
 class _Writer:
-    """What `vmhost.guest.texts` makes code objects with. The core has it too, but its packages may not be imported yet."""
+    """What `vmhost.guest.texts` makes code objects with. The core has it too, but its packages may not be imported
+    yet."""
 
     @staticmethod
     def coroutine_code(code):
         return code.replace(co_flags=code.co_flags | 0x100)
 
-    def __getattr__(self, name):        # for classes whose text no source of the host holds
+    def __getattr__(self, name):  # for classes whose text no source of the host holds
         from vmhost.isolation.vm import core
+
         return getattr(core(), name)
 
 
@@ -36,18 +37,24 @@ def _start():
     native, guest = module("_vmhost"), module("vmhost.guest")
 
     def text(digest):
-        name = "#" + digest.hex()       # as native/archive.c calls it
+        name = "#" + digest.hex()  # as native/archive.c calls it
         return _imp.get_frozen_object(name) if _imp.is_frozen(name) else None
 
     native.code, native.text = _imp.get_frozen_object, text
     guest.__path__ = []
     sys.modules["_vmhost"], sys.modules["vmhost.guest"] = native, guest
-    for name in ("texts", "deferred", "signatures"):      # not by import: that would begin with the host's package `vmhost`, which needs them
+    for name in (
+        "texts",
+        "deferred",
+        "signatures",
+    ):  # not by import: that would begin with the host's package `vmhost`, which needs them
         full_name = f"vmhost.guest.{name}"
         part = sys.modules[full_name] = module(full_name)
         exec(_imp.get_frozen_object(full_name), part.__dict__)
         setattr(guest, name, part)
         if name == "texts":
             part.install(text, _Writer())
-    sys.modules["traceback"] = guest.deferred.traceback     # logging imports it for errors; it makes way for the true one when it is used
-    guest.signatures.of_class = lambda cls: ""      # documentation of the host's dataclasses, which nobody reads: 10 ms
+    sys.modules["traceback"] = (
+        guest.deferred.traceback
+    )  # logging imports it for errors; it makes way for the true one when it is used
+    guest.signatures.of_class = lambda cls: ""  # documentation of the host's dataclasses, which nobody reads: 10 ms

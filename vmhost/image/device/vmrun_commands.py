@@ -1,9 +1,8 @@
 """The command line of a device host.
 
-`run` calls a bundle's entry point once and prints the result as JSON, as `vmhost run` does; `serve` serves a folder of bundles, as
-`vmhost serve` does. Exit codes are those of vmhost/lines/exit_codes.py.
-`check` holds the image's files against its manifest, and tries the compiler, which must not be there.
-"""
+`run` calls a bundle's entry point once and prints the result as JSON, as `vmhost run` does; `serve` serves a folder of
+bundles, as `vmhost serve` does. Exit codes are those of vmhost/lines/exit_codes.py. `check` holds the image's files
+against its manifest, and tries the compiler, which must not be there."""
 
 import logging
 import sys
@@ -58,7 +57,9 @@ def main(arguments):
 
 def run(arguments):
     """vmrun run BUNDLE …"""
-    options, (path,) = _options(arguments, {"--input": 1, "--timeout": 1, "--trust": 1, "--allow-unsigned": 0}, ["BUNDLE"])
+    options, (path,) = _options(
+        arguments, {"--input": 1, "--timeout": 1, "--trust": 1, "--allow-unsigned": 0}, ["BUNDLE"]
+    )
     try:
         value = json_values.read(options["--input"][-1] if options["--input"] else None)
     except ValueError as error:
@@ -72,7 +73,9 @@ def run(arguments):
             pass
         timeout_s = seconds(text, "--timeout")
     _show_guests()
-    with vmhost.Host(trust=_trust(options["--trust"]), allow_unsigned=bool(options["--allow-unsigned"]), policy=_ONE_CALL) as host:
+    with vmhost.Host(
+        trust=_trust(options["--trust"]), allow_unsigned=bool(options["--allow-unsigned"]), policy=_ONE_CALL
+    ) as host:
         result = host.load(path).submit(value, timeout_s=timeout_s).result()
         try:
             plain = json_values.to_plain(result)
@@ -88,8 +91,10 @@ def serve(arguments):
 
     options, (folder,) = _options(arguments, {"--trust": 1, "--allow-unsigned": 0}, ["FOLDER"])
     _show_guests()
-    policy = vmhost.Policy(warm=0, max_warm=0)      # a device has memory for the VMs that it uses
-    with vmhost.Host(trust=_trust(options["--trust"]), allow_unsigned=bool(options["--allow-unsigned"]), policy=policy) as host:
+    policy = vmhost.Policy(warm=0, max_warm=0)  # a device has memory for the VMs that it uses
+    with vmhost.Host(
+        trust=_trust(options["--trust"]), allow_unsigned=bool(options["--allow-unsigned"]), policy=policy
+    ) as host:
         server = FolderServer(host, folder, sys.stdout)
         server.run(sys.stdin.fileno(), when_idle=_vmrun.give_back_memory)
     server.check()
@@ -126,7 +131,8 @@ def usage(arguments):
 
 
 def _options(arguments, known, wanted):
-    """({option: values}, operands) of a command line; UsageError for what is not in `known` or does not fit `wanted`."""
+    """({option: values}, operands) of a command line; UsageError for what is not in `known` or does not fit
+    `wanted`."""
     found, operands, rest = {name: [] for name in known}, [], list(arguments)
     while rest:
         argument = rest.pop(0)
@@ -142,7 +148,9 @@ def _options(arguments, known, wanted):
         else:
             raise UsageError(f"{name}: expected a value after it")
     if len(operands) != len(wanted):
-        raise UsageError(f"expected {' '.join(wanted) or 'no arguments'}, got {' '.join(operands) or 'none'}\n{USAGE.rstrip()}")
+        raise UsageError(
+            f"expected {' '.join(wanted) or 'no arguments'}, got {' '.join(operands) or 'none'}\n{USAGE.rstrip()}"
+        )
     return found, operands
 
 
@@ -171,14 +179,21 @@ def _advice(error):
         return ""
     name = error.guest_message.partition("'")[2].rpartition("'")[0]
     if f"{name}.".startswith("vmhost.engine."):
-        return "\nthe tensor engine is not in this image; make it again with `vmhost image OUT --bundle BUNDLE`, or with `--with-engine`"
+        return (
+            "\nthe tensor engine is not in this image; make it again with `vmhost image OUT --bundle BUNDLE`, or with"
+            " `--with-engine`"
+        )
     if name.partition(".")[0] not in sys.stdlib_module_names:
         return ""
     if name in next(line.split()[1:] for line in _vmrun.manifest.splitlines() if line.startswith("absent ")):
-        return (f"\nno image has {name}: the static library that images are linked from does not hold it; run this bundle on a full host, "
-                "or write the task without it")
-    return (f"\n{name} is not in this image; make it again with `vmhost image OUT --bundle BUNDLE`, which takes in what the bundle imports, "
-            f"or with `--module {name}`")
+        return (
+            f"\nno image has {name}: the static library that images are linked from does not hold it; run this bundle"
+            " on a full host, or write the task without it"
+        )
+    return (
+        f"\n{name} is not in this image; make it again with `vmhost image OUT --bundle BUNDLE`, which takes in what the"
+        f" bundle imports, or with `--module {name}`"
+    )
 
 
 def _fail(error, code):

@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test lint stress mutations fuzz conformance conformance-quick conformance-image sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers lock clean distclean
+.PHONY: help build device-libraries demo test lint format stress mutations fuzz conformance conformance-quick conformance-image sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -19,8 +19,11 @@ demo: build       ## compile the shipped tasks and run them side by side in VMs
 test: build       ## the test suite
 	@$(PYTHON) -m pytest -q -n 2 $(ARGS)
 
-lint:             ## ruff over all Python sources (pyproject.toml holds the rules)
-	@sh tools/setup.sh lint && .venv/bin/ruff check $(ARGS) .
+lint:             ## hold the sources to the rules: ruff (pyproject.toml), clang-format (.clang-format)
+	@sh tools/setup.sh lint && sh tools/lint.sh $(ARGS)
+
+format:           ## lay out Python and C as `make lint` wants them
+	@sh tools/setup.sh lint && sh tools/lint.sh --fix $(ARGS)
 
 stress: build     ## the long runs: many hosts and VMs in several processes
 	@$(PYTHON) -m pytest -q -m stress -n 2 $(ARGS)

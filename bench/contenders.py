@@ -9,7 +9,7 @@ from pathlib import Path
 
 import vmhost
 from bench.functions import ROOT
-from vmhost.bytecode.compiler import compile_task
+from vmhost.compiler import compile_folder
 
 THREADS, INTERPRETERS, PROCESSES = "threads", "interpreter pool", "process pool"
 EXECUTORS = {THREADS: ThreadPoolExecutor, INTERPRETERS: InterpreterPoolExecutor, PROCESSES: ProcessPoolExecutor}
@@ -28,7 +28,7 @@ def bundle(name, folder=None):
     """The path of a freshly compiled bundle of `tasks/name` (or of `folder`)."""
     target = Path(tempfile.gettempdir()) / f"vmhost-bench-{os.getpid()}-{name}.vmb"
     if not target.exists():
-        target.write_bytes(compile_task(folder or ROOT / "tasks" / name).to_bytes())
+        target.write_bytes(compile_folder(folder or ROOT / "tasks" / name).to_bytes())
     return target
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from onnx import helper
 
 from bench.model_engines import MNN
-from vmhost.bytecode.compiler import compile_task
+from vmhost.compiler import compile_folder
 
 MAIN = """
 from vmhost import engine
@@ -50,7 +50,7 @@ def write(folder, name, model):
     (folder / "network.onnx").write_bytes(data)
     (folder / "main.py").write_text(MAIN)
     (folder / "task.yaml").write_text(TASK.format(name=name))
-    bundle = compile_task(folder)
+    bundle = compile_folder(folder)
     (folder / "network.vmm").write_bytes(bundle.models["network"])
     (folder / "network.vmb").write_bytes(bundle.to_bytes())
     ports = [

@@ -18,7 +18,7 @@ from .texts import collect_texts
 @dataclass(frozen=True)
 class CompiledTask:
     """A task ready to be written. `warnings` holds what will not work in a VM if the program gets there, `savings` of
-    each model what compiling it saved (bytecode/models/savings.py)."""
+    each model what compiling it saved, as `compile_model` tells."""
 
     manifest: Manifest
     modules: Mapping
@@ -33,12 +33,13 @@ class CompiledTask:
         return write_bundle(self.manifest, self.modules, self.files, self.texts, key, self.models)
 
 
-def compile_task(task, *, target=None, optimize=0, strict=False):
-    """The CompiledTask of `task`, a folder or a TaskSpec.
+def compile_task(task, *, target=None, optimize=0, strict=False, compile_model=None):
+    """The CompiledTask of `task`, a folder or a TaskSpec. `vmhost.compiler.compile_folder` compiles its models, too.
 
     `target` stands for the Python that task.yaml names; only the running Python's own can be compiled. `optimize` is 0,
-    1 or 2 as CPython's -O means it. With `strict`, warnings are errors. TaskSpecError or CompileError with all
-    findings.
+    1 or 2 as CPython's -O means it. With `strict`, warnings are errors. `compile_model(path)` compiles a model that
+    task.yaml names: it returns an object with the bytes of the model file, `data`, and what compiling saved, `savings`,
+    or raises CompileError. TaskSpecError or CompileError with all findings.
     """
     spec = task if isinstance(task, TaskSpec) else read_task(task)
     _check_target(spec, target)
@@ -57,15 +58,7 @@ def compile_task(task, *, target=None, optimize=0, strict=False):
         modules[name] = Module(source.is_package, code)
         texts.update(collect_texts(source.text))
     found = sorted(set(found), key=lambda warning: (warning.file, warning.line, warning.message))
-    models, savings = {}, {}
-    for name, path in spec.models.items():
-        try:
-            from .models import compiled  # NumPy and onnx are for tasks with models only
-
-            file = spec.folder / path
-            models[name], savings[name], _ = compiled(file.read_bytes(), str(file), file.parent)
-        except CompileError as error:
-            errors += error.diagnostics
+    models, savings = _compile_models(spec, compile_model, errors)
     if errors or (strict and found):
         raise CompileError(errors + found if strict else errors)
     files = {path: (spec.folder / path).read_bytes() for path in spec.files}
@@ -98,6 +91,23 @@ def compile_sources(sources, *, entry, name, version, optimize=0, limits=None, p
         name=name, version=version, entry=entry, optimize=optimize, limits=limits or {}, permissions=permissions or {}
     )
     return bundle_in_memory(manifest, modules, files, texts)
+
+
+def _compile_models(spec, compile_model, errors):
+    """The model files and the savings of a task's models by name; what stands in the way is added to `errors`."""
+    models, savings = {}, {}
+    if spec.models and compile_model is None:
+        missing = "models: no compiler of models was given; call vmhost.compiler.compile_folder, or pass compile_model"
+        errors.append(Diagnostic(str(spec.file), spec.lines["models"], missing))
+        return models, savings
+    for name, path in spec.models.items():
+        try:
+            compiled = compile_model(spec.folder / path)
+        except CompileError as error:
+            errors += error.diagnostics
+        else:
+            models[name], savings[name] = compiled.data, compiled.savings
+    return models, savings
 
 
 def _check_target(spec, target):

@@ -33,7 +33,7 @@ ROOMS = {
     "vmhost": {"vmhost"},
     "bytecode": {"vmhost.bytecode"},
     "engine": {"vmhost.engine"},
-    "tools": {"vmhost.bytecode"},
+    "tools": {"vmhost.bytecode", "vmhost.compiler"},
     "tasks": {"tasks", "vmhost"},
     "bench": {"bench", "tasks", "vmhost", "tests.engine.op_cases"},
 }

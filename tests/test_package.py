@@ -34,6 +34,11 @@ def test_nothing_is_loaded_until_a_name_is_used():
     assert "vmhost.isolation.vm" not in loaded("from vmhost import Limits, VMHostError")
 
 
+def test_a_task_without_models_is_compiled_without_numpy():
+    program = "from vmhost.compiler import compile_folder; compile_folder('bench/tasks/empty')"
+    assert {"vmhost.compiler", "numpy"}.intersection(loaded(program)) == {"vmhost.compiler"}
+
+
 def test_every_public_name_is_there_and_listed_for_readers():
     source = (ROOT / "vmhost" / "__init__.py").read_text()
     for name in vmhost.__all__:

@@ -17,10 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.errors import BytecodeError, CompileError, TaskSpecError
 from vmhost.bytecode.format import TARGET, read_bundle
 from vmhost.bytecode.signing import TrustStore, fingerprint, load_key
+from vmhost.compiler import compile_folder
 
 
 def main(arguments=None):
@@ -29,7 +29,7 @@ def main(arguments=None):
     out = options.out or Path(f"{options.task.resolve().name}.vmb")
     try:
         key = load_key(options.sign) if options.sign else None
-        compiled = compile_task(options.task, target=options.target, optimize=options.optimize, strict=options.strict)
+        compiled = compile_folder(options.task, target=options.target, optimize=options.optimize, strict=options.strict)
         data = compiled.to_bytes(key)
         # What was just made must be readable by the host that will get it.
         bundle = read_bundle(data, TrustStore.of(key=key.public) if key else None, allow_unsigned=key is None)

@@ -11,7 +11,6 @@ several sizes where a model leaves some open."""
 
 from typing import NamedTuple
 
-from ..errors import CompileError, Diagnostic
 from . import (  # noqa: F401 - readers register themselves
     activations,
     einsum,
@@ -24,10 +23,11 @@ from . import (  # noqa: F401 - readers register themselves
 )
 from .operators import READERS
 from .passes import improve
+from .problems import OnnxError
 from .reading import read
 from .writing import write
 
-__all__ = ["READERS", "Compiled", "compile_model", "compiled"]
+__all__ = ["READERS", "Compiled", "OnnxError", "compile_model", "compiled"]
 
 
 class Compiled(NamedTuple):
@@ -40,7 +40,7 @@ class Compiled(NamedTuple):
 
 
 def compile_model(data, where, folder=None):
-    """The engine's model file for the ONNX model `data` (bytes). CompileError with all that stands in the way; `where`
+    """The engine's model file for the ONNX model `data` (bytes). OnnxError with all that stands in the way; `where`
     names it.
 
     `folder` is where the model's file lies: weights in files of their own, as exporters write large models, are read
@@ -54,27 +54,23 @@ def compiled(data, where, folder=None):
         import onnx
 
         from .cleaning import cleaned
-        from .parsing import parse, reason, refusal
+        from .parsing import parse, reason
     except ImportError as error:
-        raise CompileError(
-            [
-                Diagnostic(
-                    where, 0, "models need the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'"
-                )
-            ]
+        raise OnnxError(
+            where, "models need the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'"
         ) from error
     model, weight_files = parse(data, where, folder)
     nodes = len(model.graph.node)
     try:
         model = cleaned(model)
     except Exception as error:  # onnx-ir's own, and numpy's, of no common class
-        raise refusal(where, f"is no valid ONNX model: {reason(error)}") from error
+        raise OnnxError(where, f"is no valid ONNX model: {reason(error)}") from error
 
     def network(unfolded=frozenset()):
         try:
             inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
         except Exception as error:
-            raise refusal(where, f"contradicts itself, says ONNX's shape inference: {reason(error)}") from error
+            raise OnnxError(where, f"contradicts itself, says ONNX's shape inference: {reason(error)}") from error
         made = read(inferred, where, unfolded)
         made.savings.nodes = nodes
         improve(made)

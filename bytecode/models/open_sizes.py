@@ -11,7 +11,7 @@ import math
 
 import numpy
 
-from ..errors import CompileError, Diagnostic
+from .problems import OnnxError
 from .writing import numbered
 
 # Sizes at which networks are compiled: large enough and odd enough to be no other number of a model. Three tell a
@@ -69,15 +69,9 @@ def compile_open(found, network_at, where):
     with the sizes that it has just been given, and computes no constants of those names ahead of time."""
     names = list(found)
     if len(names) > MOST:
-        raise CompileError(
-            [
-                Diagnostic(
-                    where,
-                    0,
-                    f"leaves {len(names)} sizes open ({', '.join(names)}), at most {MOST} can be; fix others when"
-                    " exporting",
-                )
-            ]
+        raise OnnxError(
+            where,
+            f"leaves {len(names)} sizes open ({', '.join(names)}), at most {MOST} can be; fix others when exporting",
         )
     unfolded = set()
 
@@ -87,13 +81,13 @@ def compile_open(found, network_at, where):
                 dimension.dim_value = size
         try:
             return network_at(frozenset(unfolded))
-        except CompileError as error:
+        except OnnxError as error:
             tried = ", ".join(f"{name} = {size}" for name, size in zip(names, sizes))
             note = (
                 f"that is at {tried}, tried since the model leaves {', '.join(names)} open; export it with fixed sizes"
                 " if it cannot take all"
             )
-            raise CompileError([*error.diagnostics, Diagnostic(where, 0, note)]) from error
+            raise OnnxError(where, *error.messages, note) from error
 
     grid = list(itertools.product(*(_SAMPLES[place][:_DEGREES] for place in range(len(names)))))
     checks = [tuple(_SAMPLES[place][-1] for place in range(len(names)))]
@@ -104,7 +98,7 @@ def compile_open(found, network_at, where):
         network = networks.get(sizes) or sampled(sizes)
         problem = _difference(first, network)
         if problem:
-            raise CompileError([Diagnostic(where, 0, _sentence(problem[0], names))])
+            raise OnnxError(where, _sentence(problem[0], names))
         table[sizes] = _numbers(network)
         networks[sizes] = None  # of large constants no two copies
     return _fitted(first, names, grid, checks, table, where)
@@ -125,7 +119,7 @@ def _alike(sampled, two, names, unfolded, where):
             if constant is not None and (constant == name or constant.startswith(f"{name}/"))
         ]
         if not made_by:
-            raise CompileError([Diagnostic(where, 0, _sentence(text, names))])
+            raise OnnxError(where, _sentence(text, names))
         unfolded.add(max(made_by, key=len))
 
 
@@ -193,7 +187,7 @@ def _fitted(network, names, grid, checks, table, where):
         if any(factor % whole for factor in factors.flat) or any(
             _worked_out(terms, point) != table[point][key] for point in checks
         ):
-            raise CompileError([Diagnostic(where, 0, _sentence(f"number {key[1]} of tensor {key[0]!r}", names))])
+            raise OnnxError(where, _sentence(f"number {key[1]} of tensor {key[0]!r}", names))
         sizes.numbers.setdefault(key[0], {})[key[1]] = terms
     units = [tuple(int(place == other) for other in range(count)) for place in range(count)]
     sizes.inputs = [

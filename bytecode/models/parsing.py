@@ -1,4 +1,4 @@
-"""An ONNX file's bytes to a checked model that holds all its weights, or a CompileError that says what is wrong with
+"""An ONNX file's bytes to a checked model that holds all its weights, or an OnnxError that says what is wrong with
 the file."""
 
 import os
@@ -7,7 +7,7 @@ import warnings
 import onnx
 from onnx import external_data_helper
 
-from ..errors import CompileError, Diagnostic
+from .problems import OnnxError
 
 _BYTES_MOST = (1 << 31) - 1  # of a protobuf message, which ONNX's checks and shape inference pass around
 
@@ -20,25 +20,21 @@ def parse(data, where, folder):
     try:
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's, whose class is no part of its interface
-        raise refusal(where, f"not an ONNX model: {reason(error)}") from error
+        raise OnnxError(where, f"not an ONNX model: {reason(error)}") from error
     if not model.ir_version or not model.HasField("graph"):
-        raise refusal(where, "not an ONNX model: it has no version and no graph")
+        raise OnnxError(where, "not an ONNX model: it has no version and no graph")
     _check_versions(model, where)
     files = _load_weights(model, where, folder)
     _check_form(model, where)
     if model.ByteSize() > _BYTES_MOST:
-        raise refusal(
+        raise OnnxError(
             where, f"has {model.ByteSize():,} bytes with its weights; ONNX's checks take at most {_BYTES_MOST:,}"
         )
     try:
         onnx.checker.check_model(model)
     except Exception as error:  # the checker's own class, and ValueError
-        raise refusal(where, f"is no valid ONNX model: {reason(error)}") from error
+        raise OnnxError(where, f"is no valid ONNX model: {reason(error)}") from error
     return model, files
-
-
-def refusal(where, message):
-    return CompileError([Diagnostic(where, 0, message)])
 
 
 def reason(error):
@@ -51,13 +47,13 @@ def reason(error):
 def _check_versions(model, where):
     advice = f"the onnx package here, {onnx.__version__}, knows up to"
     if model.ir_version > onnx.IR_VERSION:
-        raise refusal(
+        raise OnnxError(
             where, f"is of ONNX's format version {model.ir_version}, {advice} {onnx.IR_VERSION}; install a newer one"
         )
     newest = onnx.defs.onnx_opset_version()
     for item in model.opset_import:
         if item.domain in ("", "ai.onnx") and item.version > newest:
-            raise refusal(
+            raise OnnxError(
                 where,
                 f"uses version {item.version} of ONNX's operators, {advice} {newest}; install a newer one, or export"
                 f" with opset {newest}",
@@ -67,12 +63,12 @@ def _check_versions(model, where):
 def _check_form(model, where):
     if model.graph.sparse_initializer:
         names = ", ".join(item.values.name for item in model.graph.sparse_initializer)
-        raise refusal(where, f"has sparse weights ({names}), which the engine does not have; export them dense")
+        raise OnnxError(where, f"has sparse weights ({names}), which the engine does not have; export them dense")
     constants = {item.name for item in model.graph.initializer}
     if not model.graph.output:
-        raise refusal(where, "has no outputs")
+        raise OnnxError(where, "has no outputs")
     if all(item.name in constants for item in model.graph.input):
-        raise refusal(where, "has no inputs: there is nothing to compute at run time")
+        raise OnnxError(where, "has no inputs: there is nothing to compute at run time")
 
 
 def _load_weights(model, where, folder):
@@ -89,13 +85,13 @@ def _load_weights(model, where, folder):
             location = external_data_helper.ExternalDataInfo(tensor).location
         lies = f"the weights of tensor {tensor.name!r} lie in {location!r}"
         if folder is None:
-            raise refusal(
+            raise OnnxError(
                 where,
                 f"{lies}, another file; give the model as a file in its folder, or export it with its weights inside",
             )
         path = os.path.join(folder, location)
         if not os.path.exists(path):
-            raise refusal(
+            raise OnnxError(
                 where,
                 f"{lies}, which is missing beside the model; copy it there, or export the model with its weights"
                 " inside",
@@ -105,6 +101,6 @@ def _load_weights(model, where, folder):
                 warnings.simplefilter("ignore")
                 external_data_helper.load_external_data_for_tensor(tensor, str(folder))
         except Exception as error:  # the library's C++ refuses links and paths that lead out of the folder
-            raise refusal(where, f"{lies}, which can't be read: {reason(error)}") from error
+            raise OnnxError(where, f"{lies}, which can't be read: {reason(error)}") from error
         files[path] = None
     return tuple(files)

@@ -1,10 +1,18 @@
 """What stands in the way of a model, gathered while its graph is read and told in few lines: one for each operator and
-cause."""
+cause; and the error that tells them."""
 
 import re
 from typing import NamedTuple
 
 _SHOWN = 3  # nodes, or tensors, that a line names
+
+
+class OnnxError(Exception):
+    """An ONNX model cannot become a model file. `file` names the model, `messages` holds all that stands in the way."""
+
+    def __init__(self, file, *messages):
+        self.file, self.messages = file, messages
+        super().__init__("\n".join(f"{file}: {message}" for message in messages))
 
 
 class Problem(NamedTuple):

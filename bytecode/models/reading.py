@@ -4,10 +4,9 @@ import math
 
 import numpy
 
-from ..errors import CompileError, Diagnostic
 from .network import DTYPES, Network
 from .operators import READERS, Unsupported
-from .problems import Problem, told
+from .problems import OnnxError, Problem, told
 from .savings import Savings
 
 _LARGEST_CONSTANT = 1 << 24  # bytes that a node may be computed to ahead of time
@@ -76,7 +75,7 @@ class Reader:
             self._name_outputs()
             self._check_tensors()
         if self.problems:
-            raise CompileError([Diagnostic(self.where, 0, problem) for problem in told(self.problems)])
+            raise OnnxError(self.where, *told(self.problems))
         return network
 
     # ---- for readers of operators
@@ -267,5 +266,5 @@ def _no_element_type(dtype):
 
 def read(model, where, unfolded=frozenset()):
     """The network of a checked ONNX model with inferred shapes; constants named in `unfolded` are left to layers.
-    CompileError names all nodes that are in the way."""
+    OnnxError names all nodes that are in the way."""
     return Reader(model, where, unfolded).read()

@@ -6,8 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests import networks
-from vmhost.bytecode.errors import CompileError
-from vmhost.bytecode.models import compiled
+from vmhost.bytecode.models import OnnxError, compiled
 from vmhost.engine.models import opened
 
 X = networks.values((2, 3))
@@ -15,10 +14,10 @@ DOMAIN = "own"
 
 
 def refused(model):
-    with pytest.raises(CompileError) as caught:
+    with pytest.raises(OnnxError) as caught:
         compiled(model, "net")
-    [found] = caught.value.diagnostics
-    return str(found)
+    assert len(caught.value.messages) == 1
+    return str(caught.value)
 
 
 def with_functions(nodes, functions, opset=17):

@@ -4,14 +4,13 @@ import dis
 import marshal
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from tests import networks
 from vmhost.bytecode.compiler import compile_sources, compile_task
-from vmhost.bytecode.errors import CompileError, TaskSpecError
+from vmhost.bytecode.errors import CompileError, Diagnostic, TaskSpecError
 from vmhost.bytecode.format import TARGET, read_bundle
-from vmhost.bytecode.models import compile_model
 from vmhost.bytecode.signing import TrustStore, generate_key
 from vmhost.bytecode.source import compile_source
 
@@ -23,7 +22,6 @@ python: "{TARGET}"
 limits: {{memory: 32 MiB, concurrency: 2}}
 permissions: {{env: [LANG]}}
 files: [data/labels.json]
-models: {{net: net.onnx}}
 priority: -2
 """
 FILES = {
@@ -32,7 +30,6 @@ FILES = {
     "pkg/__init__.py": "",
     "pkg/part.py": "def go(value):\n    return 1 / value\n",
     "data/labels.json": "[1]",
-    "net.onnx": networks.small(),
     "not_named.txt": "x",
 }
 
@@ -48,10 +45,9 @@ def test_a_task_folder_becomes_a_bundle(write_task):
         "pkg.part": False,
     }
     assert bundle.files == {"data/labels.json": b"[1]"}
-    assert bundle.models == {"net": compile_model(networks.small(), "net.onnx")}
     assert dict(bundle.manifest.limits) == {"memory_bytes": 32 << 20, "concurrency": 2}
     assert bundle.manifest.permissions["env"] == ("LANG",)
-    assert (bundle.manifest.models, bundle.manifest.priority, bundle.manifest.fresh) == (("net",), -2, False)
+    assert (bundle.manifest.models, bundle.manifest.priority, bundle.manifest.fresh) == ((), -2, False)
     assert compiled.warnings == ()
     assert compile_task(write_task(FILES, spec=SPEC, name="elsewhere")).to_bytes(key) == compiled.to_bytes(key)
 
@@ -114,6 +110,42 @@ def test_source_errors_stop_the_compilation(write_task, source, message):
         compile_task(folder)
     assert [str(found).removeprefix(f"{folder}/") for found in caught.value.diagnostics][0].startswith(message)
     assert len(caught.value.diagnostics) == 1
+
+
+MODELS = {"a.onnx": b"a", "b.onnx": b"b"}
+SPEC_WITH_MODELS = SPEC.partition("files")[0] + "models: {net: a.onnx, other: b.onnx}\n"
+
+
+def test_models_are_compiled_by_what_the_caller_gives(write_task):
+    def compile_model(path):
+        return SimpleNamespace(data=b"compiled " + path.read_bytes(), savings=f"saved in {path.name}")
+
+    compiled = compile_task(write_task(MODELS, SPEC_WITH_MODELS), compile_model=compile_model)
+    assert compiled.savings == {"net": "saved in a.onnx", "other": "saved in b.onnx"}
+    bundle = read_bundle(compiled.to_bytes(), allow_unsigned=True)
+    assert bundle.models == {"net": b"compiled a", "other": b"compiled b"}
+    assert bundle.manifest.models == ("net", "other")
+
+
+def test_mistakes_in_sources_and_in_all_models_are_told_at_once(write_task):
+    def compile_model(path):
+        raise CompileError([Diagnostic(path.name, 0, "is no model")])
+
+    files = MODELS | {"main.py": "import numpy\ndef run(value): pass"}
+    with pytest.raises(CompileError) as caught:
+        compile_task(write_task(files, SPEC_WITH_MODELS), compile_model=compile_model)
+    source, *models = map(str, caught.value.diagnostics)
+    assert "import numpy: a VM can't load it" in source and models == ["a.onnx: is no model", "b.onnx: is no model"]
+
+
+def test_without_a_compiler_of_models_one_error_says_what_to_call(write_task):
+    folder = write_task(MODELS, SPEC_WITH_MODELS)
+    with pytest.raises(CompileError) as caught:
+        compile_task(folder)
+    assert str(caught.value) == (
+        f"{folder}/task.yaml:7: models: no compiler of models was given; call vmhost.compiler.compile_folder, or pass"
+        " compile_model"
+    )
 
 
 def test_other_python_than_the_running_one(write_task):

@@ -11,11 +11,10 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from bench.networks import bert
 from tests import networks
-from vmhost.bytecode.errors import CompileError
-from vmhost.bytecode.models import compile_model, compiled
+from vmhost.bytecode.models import OnnxError, compile_model, compiled
 from vmhost.bytecode.models.writing import OPS
-from vmhost.bytecode.task_models import model_file
 from vmhost.engine.models import opened
+from vmhost.task_models import model_file
 
 OPERATORS = {number: name for name, number in OPS.items()}
 TENSOR, NODE, HEADER = 192, 128, 128  # bytes of records
@@ -50,9 +49,9 @@ def number_of(data, at):
 
 
 def refused(model, *messages):
-    with pytest.raises(CompileError) as caught:
+    with pytest.raises(OnnxError) as caught:
         compile_model(model, "model.onnx")
-    found = [str(diagnostic) for diagnostic in caught.value.diagnostics]
+    found = [f"{caught.value.file}: {message}" for message in caught.value.messages]
     assert len(found) == len(messages), found
     for text, message in zip(found, messages):
         assert text.startswith("model.onnx: ") and message in text
@@ -311,7 +310,7 @@ def test_weights_beside_the_model_are_found_there(tmp_path, monkeypatch):
 
 def test_weights_outside_that_cannot_be_read_say_so(tmp_path):
     def said(folder, values=None, location="weights.data"):
-        with pytest.raises(CompileError) as caught:
+        with pytest.raises(OnnxError) as caught:
             compile_model(outside(tmp_path, values, location), "model.onnx", folder)
         return str(caught.value)
 

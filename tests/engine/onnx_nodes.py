@@ -14,8 +14,7 @@ import numpy
 from onnx import TensorProto, TypeProto, helper, numpy_helper
 
 from tests.engine.library import backend_name, backends, on_backend
-from vmhost.bytecode.errors import CompileError
-from vmhost.bytecode.models import READERS, compile_model
+from vmhost.bytecode.models import READERS, OnnxError, compile_model
 from vmhost.bytecode.models.network import DTYPES
 from vmhost.engine import _array
 from vmhost.engine.models import Model
@@ -73,11 +72,11 @@ def compiled(case):
     first. Where there is none left, the model gets an input that nothing reads."""
     try:
         return compile_model(case.model.SerializeToString(), case.name), ()
-    except CompileError:
+    except OnnxError:
         names = [value.name for value in case.model.graph.input]
     try:
         return _with_constants(case, names[1:]), names[1:]
-    except CompileError:
+    except OnnxError:
         return _with_constants(case, names), names
 
 

@@ -7,8 +7,7 @@ from onnx import helper
 
 from tests import networks
 from tests.engine.test_tensor_models import agrees, runs
-from vmhost.bytecode.errors import CompileError
-from vmhost.bytecode.models import compile_model
+from vmhost.bytecode.models import OnnxError, compile_model
 
 X = networks.values((2, 4, 9))
 IMAGE = networks.values((2, 4, 6, 7))
@@ -240,5 +239,5 @@ def test_a_place_that_is_not_there_is_the_callers_error():
 )
 def test_what_has_to_be_constant_is_named(nodes, message):
     inputs = {"x": networks.values((1, 1, 3)), "n": numpy.array(1), "s": networks.values((3,))}
-    with pytest.raises(CompileError, match=message):
+    with pytest.raises(OnnxError, match=message):
         compile_model(networks.graph_of(nodes, inputs, ("y",)), "model.onnx")

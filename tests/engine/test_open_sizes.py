@@ -12,8 +12,7 @@ import vmhost.engine.numpy as np
 from tests import networks
 from tests.engine.library import backends, on_backend
 from tests.networks import images
-from vmhost.bytecode.errors import CompileError
-from vmhost.bytecode.models import compile_model
+from vmhost.bytecode.models import OnnxError, compile_model
 from vmhost.engine import _array
 from vmhost.engine.models import opened
 
@@ -217,7 +216,7 @@ def test_calls_of_several_sizes_at_the_same_time_do_not_meet(files):
 
 
 def refused(nodes, inputs, outputs, message, constants=None):
-    with pytest.raises(CompileError) as caught:
+    with pytest.raises(OnnxError) as caught:
         compile_model(networks.graph(nodes, inputs, outputs, constants), "model.onnx")
     assert message in str(caught.value)
 

@@ -10,10 +10,9 @@ import pytest
 
 import vmhost
 from tests import networks
-from vmhost import engine
-from vmhost.bytecode import task_models
-from vmhost.bytecode.compiler import compile_task
+from vmhost import engine, task_models
 from vmhost.bytecode.errors import TaskSpecError
+from vmhost.compiler import compile_folder
 from vmhost.engine.task_models import look_in
 
 MAIN = """
@@ -60,7 +59,7 @@ def test_the_same_call_gives_the_same_in_plain_python_and_in_a_vm(folder):
     x = {"input": networks.values((1, 3, 32, 32))}
     plain = module_at(folder / "main.py")
     with vmhost.Host(allow_unsigned=True) as host:
-        task = host.load(compile_task(folder).to_bytes())
+        task = host.load(compile_folder(folder).to_bytes())
         for name in ("first", "second"):
             networks.assert_close(
                 plain.run((name, x, OPTIONS))["output"], numpy.asarray(task((name, x, OPTIONS))["output"])
@@ -97,7 +96,7 @@ def test_the_current_folder_serves_who_is_in_no_task(folder, monkeypatch):
 
 def test_a_folder_or_a_bundle_can_be_named_and_others_come_back_afterwards(folder, tmp_path, monkeypatch):
     bundle = tmp_path / "small.vmb"
-    bundle.write_bytes(compile_task(folder).to_bytes())
+    bundle.write_bytes(compile_folder(folder).to_bytes())
     other = tmp_path / "other"
     shutil.copytree(folder, other)
     (other / "networks" / "first.onnx").write_bytes(networks.small(seed=1))

@@ -57,7 +57,7 @@ def vmrun(image):
 @pytest.fixture
 def task(tmp_path):
     """task(source) -> path of a compiled bundle with this one module, whose entry point is `run`."""
-    from vmhost.bytecode.compiler import compile_task
+    from vmhost.compiler import compile_folder
 
     def made(source, name="probe", key=None):
         folder = tmp_path / name
@@ -68,7 +68,7 @@ def task(tmp_path):
             " s}\n"
         )
         path = tmp_path / f"{name}.vmb"
-        path.write_bytes(compile_task(folder).to_bytes(key))
+        path.write_bytes(compile_folder(folder).to_bytes(key))
         return path
 
     return made

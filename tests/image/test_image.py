@@ -19,8 +19,8 @@ from tests import networks
 from tests.hosts import ROOT
 from tests.tasks import test_numerical_scripts as numerical
 from vmhost.bytecode import signing
-from vmhost.bytecode.compiler import compile_task
 from vmhost.cli import failures, main
+from vmhost.compiler import compile_folder
 from vmhost.image import absent_modules, folder, link
 from vmhost.lines import json_values
 
@@ -48,7 +48,7 @@ COMPILER = (
 @pytest.mark.parametrize("name", ["digits", "forest", "neighbours", "strokes", *numerical.SCRIPTS])
 def test_shipped_tasks_give_the_answers_of_the_full_host(vmrun, engine_image, tmp_path, name):
     bundle, asked = tmp_path / f"{name}.vmb", tmp_path / "input.json"
-    bundle.write_bytes(compile_task(ROOT / "tasks" / name).to_bytes())
+    bundle.write_bytes(compile_folder(ROOT / "tasks" / name).to_bytes())
     given = json_values.to_plain(
         numerical.value(name) if name in numerical.SCRIPTS else next(iter(cases.cases(name)))[0]
     )
@@ -87,7 +87,7 @@ def test_a_bundle_with_a_model_gives_the_answer_of_the_full_host(vmrun, engine_i
     (folder / "task.yaml").write_text(
         'name: vision\nversion: "1.0.0"\nentry: main:run\npython: "3.14"\nmodels: {net: net.onnx}\n'
     )
-    compiled = compile_task(folder)
+    compiled = compile_folder(folder)
     bundle.write_bytes(compiled.to_bytes())
     with vmhost.Host(allow_unsigned=True) as host:
         expected = host.load(bundle)(0.25)

@@ -8,7 +8,7 @@ import pytest
 
 import vmhost
 from tasks.cases import read_digits, read_tumours
-from vmhost.bytecode.compiler import compile_task
+from vmhost.compiler import compile_folder
 
 TASKS = Path(__file__).resolve().parents[2] / "tasks"
 SCRIPTS = ("clusters", "tracking", "bank", "regression")
@@ -80,7 +80,7 @@ def test_in_sealed_vms(answers, tmp_path):
     with vmhost.Host(allow_unsigned=True) as host:
         for name in SCRIPTS:
             bundle = tmp_path / f"{name}.vmb"
-            bundle.write_bytes(compile_task(TASKS / name, strict=True).to_bytes())
+            bundle.write_bytes(compile_folder(TASKS / name, strict=True).to_bytes())
             task = host.load(bundle)
             for call in CALLS:
                 if folder(call) == name:

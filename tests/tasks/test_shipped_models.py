@@ -11,8 +11,8 @@ import vmhost
 from tasks import cases
 from tasks.training import digits_cnn, reranking, vision
 from tasks.training.onnx_files import read_weights
-from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.models import compile_model
+from vmhost.compiler import compile_folder
 from vmhost.engine import _array
 from vmhost.engine.models import Model
 
@@ -23,7 +23,7 @@ TASKS = Path(__file__).resolve().parents[2] / "tasks"
 def task():
     """A function that loads a shipped task by name into a host."""
     with vmhost.Host(allow_unsigned=True) as host:
-        yield lambda name: host.load(compile_task(TASKS / name, strict=True).to_bytes())
+        yield lambda name: host.load(compile_folder(TASKS / name, strict=True).to_bytes())
 
 
 def committed(file):

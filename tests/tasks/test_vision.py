@@ -12,7 +12,7 @@ from tasks import cases
 from tasks.training import vision
 from tasks.training.onnx_files import read_weights
 from tasks.vision import pictures
-from vmhost.bytecode.compiler import compile_task
+from vmhost.compiler import compile_folder
 
 TASKS = Path(__file__).resolve().parents[2] / "tasks"
 
@@ -20,7 +20,7 @@ TASKS = Path(__file__).resolve().parents[2] / "tasks"
 @pytest.fixture(scope="module")
 def ask():
     with vmhost.Host(allow_unsigned=True) as host:
-        yield host.load(compile_task(TASKS / "vision", strict=True).to_bytes())
+        yield host.load(compile_folder(TASKS / "vision", strict=True).to_bytes())
 
 
 def by_loops(image, height, width):

@@ -17,7 +17,7 @@ import pytest
 import vmhost
 from tests import networks
 from tests.hosts import in_a_process
-from vmhost.bytecode.compiler import compile_task
+from vmhost.compiler import compile_folder
 from vmhost.runtime.kept_models import KeptModels
 
 MAIN = """
@@ -39,7 +39,7 @@ def bundle(tmp_path):
         'name: small\nversion: "1.0.0"\nentry: main:run\npython: "3.14"\nmodels: {net: net.onnx}\n'
     )
     path = tmp_path / "small.vmb"
-    path.write_bytes(compile_task(folder).to_bytes())
+    path.write_bytes(compile_folder(folder).to_bytes())
     return path
 
 

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from tests import networks
-from vmhost.bytecode.compiler import compile_task
+from vmhost.compiler import compile_folder
 from vmhost.engine import task_models
 from vmhost.engine.models import opened
 
@@ -65,7 +65,7 @@ def folder(tmp_path_factory):
     (folder / "task.yaml").write_text(
         'name: large\nversion: "1.0.0"\nentry: main:run\npython: "3.14"\nmodels: {net: net.onnx}\n'
     )
-    compiled = compile_task(folder)
+    compiled = compile_folder(folder)
     (folder / "net.vmm").write_bytes(compiled.models["net"])
     (folder / "net.vmb").write_bytes(compiled.to_bytes())
     return folder

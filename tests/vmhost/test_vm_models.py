@@ -13,9 +13,9 @@ import vmhost
 from bench.networks import resnet18
 from tests import networks
 from tests.hosts import until
-from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.format import read_bundle, write_bundle
 from vmhost.bytecode.models import compile_model
+from vmhost.compiler import compile_folder
 from vmhost.engine import library
 from vmhost.engine.models import opened
 from vmhost.limits import Policy
@@ -66,7 +66,7 @@ def task_bundle(folder, models, name="vision", memory="64 MiB", main=MAIN):
         f'name: {name}\nversion: "1.0.0"\nentry: main:run\npython: "3.14"\n'
         f"limits: {{memory: {memory}}}\nmodels: {{{listed}}}\npermissions: {{host: [begun]}}\n"
     )
-    return compile_task(folder).to_bytes()
+    return compile_folder(folder).to_bytes()
 
 
 BEGUN = threading.Event()

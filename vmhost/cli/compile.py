@@ -24,8 +24,8 @@ from vmhost.cli import failures, inspect, keys
 @failures.command
 def command(output, folders, path, target, optimize, sign, strict):
     """Compile task FOLDERs into signed bundles."""
-    from vmhost.bytecode.compiler import compile_task
     from vmhost.bytecode.format import read_bundle
+    from vmhost.compiler import compile_folder
 
     key = keys.signing_key(sign) if sign else None
     into_folder = path is not None and (len(folders) > 1 or path.is_dir() or str(path).endswith(os.sep))
@@ -37,7 +37,7 @@ def command(output, folders, path, target, optimize, sign, strict):
             if not folder.is_dir():
                 what = "is a file" if folder.exists() else "no such folder"
                 raise failures.Failure(f"{folder}: {what}; give the folder that holds task.yaml")
-            compiled = compile_task(folder, target=target, optimize=optimize, strict=strict)
+            compiled = compile_folder(folder, target=target, optimize=optimize, strict=strict)
             data = compiled.to_bytes(key)
             bundle = read_bundle(data, allow_unsigned=True)
             bundle.verify()  # what was just made must be fit for the host that will get it

@@ -245,12 +245,12 @@ def _compile_all(tasks_folder, names, folder, progress):
     """Writes NAME.vmb for every name into `folder`; the trust store for the key that signed them, and each task's
     compiled models."""
     from vmhost.bytecode import signing
-    from vmhost.bytecode.compiler import compile_task
     from vmhost.bytecode.format import TARGET
+    from vmhost.compiler import compile_folder
 
     key, models = signing.generate_key(), {}
     for name in names:
-        compiled = compile_task(tasks_folder / name, target=TARGET)
+        compiled = compile_folder(tasks_folder / name, target=TARGET)
         (folder / f"{name}.vmb").write_bytes(compiled.to_bytes(key))
         models[name] = compiled.models
         progress.done[name] += 1

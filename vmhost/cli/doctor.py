@@ -252,14 +252,14 @@ def trust():
 def probe():
     """A task from source to answer, in a VM that must boot, answer, and refuse what a sealed VM refuses."""
     import vmhost
-    from vmhost.bytecode.compiler import compile_task
     from vmhost.bytecode.format import TARGET
+    from vmhost.compiler import compile_folder
 
     with tempfile.TemporaryDirectory(prefix="vmhost-doctor-") as folder:
         (Path(folder) / "task.yaml").write_text(PROBE_YAML.format(python=TARGET), encoding="utf-8")
         (Path(folder) / "main.py").write_text(PROBE, encoding="utf-8")
         bundle = Path(folder) / "doctor.vmb"
-        bundle.write_bytes(compile_task(folder).to_bytes())
+        bundle.write_bytes(compile_folder(folder).to_bytes())
         with vmhost.Host(allow_unsigned=True) as host:
             started = time.perf_counter()
             task = host.load(bundle)

@@ -68,11 +68,11 @@ def _models(path, only, store):
     """The model files' bytes and, of ONNX, Savings (else None), by name."""
     if not path.is_file():
         raise failures.Failure(f"{path}: no such file; expected an ONNX model, a model file or a bundle")
-    data = path.read_bytes()
     if path.suffix == ".onnx":
-        from vmhost.bytecode.models import compiled
+        from vmhost.compiler import compile_onnx
 
-        return {path.stem: compiled(data, str(path), path.parent)[:2]}
+        return {path.stem: compile_onnx(path)[:2]}
+    data = path.read_bytes()
     if data[:8] == b"VMEMODEL":
         return {path.stem: (data, None)}
     from vmhost.bytecode.format import read_bundle

@@ -40,14 +40,14 @@ def source_folder(bundle, given=None):
 
 
 def _compiles_to(folder, bundle):
-    from vmhost.bytecode.compiler import compile_task
     from vmhost.bytecode.errors import BytecodeError
+    from vmhost.compiler import compile_folder
 
     try:
         spec = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
         if not isinstance(spec, dict) or spec.get("name") != bundle.manifest.name:
             return False
-        compiled = compile_task(folder, target=bundle.manifest.target, optimize=bundle.manifest.optimize)
+        compiled = compile_folder(folder, target=bundle.manifest.target, optimize=bundle.manifest.optimize)
         return compiled.modules == bundle.modules
     except BytecodeError, OSError, UnicodeDecodeError, yaml.YAMLError:
         return False

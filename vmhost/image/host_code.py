@@ -31,6 +31,7 @@ _PACKAGES = {
 _LEFT_OUT = (
     "vmhost.cli",
     "vmhost.cli.demonstration",
+    "vmhost.compiler",
     "vmhost.executor",
     "vmhost.guest",
     "vmhost.host_yaml",
@@ -42,6 +43,7 @@ _LEFT_OUT = (
     "vmhost.bytecode.source",
     "vmhost.bytecode.spec",
     "vmhost.stdlib",
+    "vmhost.task_models",
     "vmhost.bytecode.texts",
     "msgpack._cmsgpack",
 )

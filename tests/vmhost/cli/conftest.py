@@ -5,8 +5,8 @@ import textwrap
 
 import pytest
 
-from vmhost.bytecode.compiler import compile_task
 from vmhost.cli import keys, main
+from vmhost.compiler import compile_folder
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def bundle(tmp_path):
             (folder / file).write_text(text)
         (folder / "main.py").write_text(textwrap.dedent(source))
         path = tmp_path / f"{name}.vmb"
-        path.write_bytes(compile_task(folder).to_bytes(keys.signing_key(sign) if sign else None))
+        path.write_bytes(compile_folder(folder).to_bytes(keys.signing_key(sign) if sign else None))
         return path
 
     return compile_text

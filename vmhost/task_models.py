@@ -3,9 +3,9 @@ of pyproject.toml."""
 
 from pathlib import Path
 
-from .format import read_bundle
-from .models import compiled
-from .spec import read_task
+from vmhost.bytecode.format import read_bundle
+from vmhost.bytecode.spec import read_task
+from vmhost.compiler import compile_onnx
 
 
 def model_file(place, name):
@@ -35,7 +35,7 @@ def _compiled(path):
     if kept is not None and all(_stamp(file) == stamp for file, stamp in kept[0].items()):
         return kept[1]
     stamps = {path: _stamp(path)}
-    made = compiled(path.read_bytes(), str(path), path.parent)
+    made = compile_onnx(path)
     stamps.update((Path(file), _stamp(file)) for file in made.weight_files)
     while len(_kept) >= _KEPT_MOST:
         _kept.pop(next(iter(_kept)), None)

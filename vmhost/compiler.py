@@ -1,0 +1,22 @@
+"""Task folders to bundles, models included: the compiler of bundles is given the one of ONNX models, which it does not
+know (docs/decisions/rooms.md)."""
+
+from vmhost.bytecode.compiler import compile_task
+from vmhost.bytecode.errors import CompileError, Diagnostic
+
+
+def compile_folder(folder, *, target=None, optimize=0, strict=False):
+    """The CompiledTask of a task's folder, with its models; the options are those of `compile_task`. TaskSpecError or
+    CompileError with all findings."""
+    return compile_task(folder, target=target, optimize=optimize, strict=strict, compile_model=compile_onnx)
+
+
+def compile_onnx(path):
+    """The Compiled of the ONNX file at `path`: model file, savings, files of weights. CompileError with all that stands
+    in the way."""
+    from vmhost.bytecode.models import OnnxError, compiled  # late: NumPy and onnx are for tasks with models only
+
+    try:
+        return compiled(path.read_bytes(), str(path), path.parent)
+    except OnnxError as error:
+        raise CompileError([Diagnostic(error.file, 0, message) for message in error.messages]) from error

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import vmhost
+from vmhost.stdlib import patches
 
 ROOT = Path(__file__).resolve().parent.parent
 SHORT_DEMO = (
@@ -51,6 +52,13 @@ def run(installed, folder, program):
 def test_one_package_is_installed(installed):
     """PyPI has another `bytecode`: what is installed there under our names would be mixed with it."""
     assert [path.name for path in installed.iterdir()] == ["vmhost"]
+
+
+def test_the_patches_of_the_standard_library_are_installed(installed, tmp_path):
+    done = run(installed, tmp_path, "from vmhost.stdlib import patches; print(*patches.patch_names(), patches.FOLDER)")
+    assert done.stdout.split() == [*patches.patch_names(), str(installed / "vmhost" / "stdlib" / "patches")], (
+        done.stderr
+    )
 
 
 def test_the_demo_runs_away_from_the_checkout(installed, tmp_path):

@@ -198,7 +198,7 @@ fi
 # ---- the standard-library bundle ----------------------------------------------------------------------------------------
 
 bundle=vmhost/data/stdlib.vmb
-sources="$(running) $(find bytecode vmhost/guest vmhost/stdlib engine -name '*.py' -o -name '*.json' | LC_ALL=C sort | xargs cat | sha256sum)"
+sources="$(running) $(find bytecode vmhost/guest vmhost/stdlib engine -name '*.py' -o -name '*.json' -o -name '*.patch' | LC_ALL=C sort | xargs cat | sha256sum)"
 if ! is_stamped .venv/stdlib.stamp "$sources $(states "$bundle")"; then
     say "compiling the standard library for the VMs"
     "$python" -m vmhost.stdlib "$bundle" >&2 || fail "the standard-library bundle could not be made (see above)"

@@ -150,7 +150,7 @@ def test_what_is_imported_unconditionally_is_offered_too(bundle):
         "importlib._bootstrap_external": imp,
         "importlib.util": imp,
         "xmlrpc.server": {"pydoc"},
-    }  # put off by vmhost/stdlib/patches.py
+    }  # put off by vmhost/stdlib/patches/
     for name, (path, is_package) in offered.library_sources().items():
         for node in ast.parse(path.read_bytes()).body:
             names = (

@@ -47,9 +47,9 @@ class Patched:
 
 
 class Finder:
-    def __init__(self, patch, edits):
+    def __init__(self, patch, patched):
         self.patch = patch
-        self.edits = edits
+        self.patched = patched
 
     def find_spec(self, name, path=None, target=None):
         if name in ("vmhost", "vmhost.guest"):
@@ -59,7 +59,7 @@ class Finder:
         overlay = f"{STDLIB}/overlays/{name}.py"
         if not seal.exempt and os.path.exists(overlay):
             return spec_from_loader(name, Patched(overlay, lambda name, source: source), origin=overlay)
-        if name not in self.edits:
+        if name not in self.patched:
             return None
         found = PathFinder.find_spec(name, path)
         spec = spec_from_loader(
@@ -113,10 +113,10 @@ def main(program, texts_file=None):
     assert not {"collections", "types", "dataclasses"} & set(sys.modules), (
         "a module was imported before it could be edited"
     )
-    patches = {}
-    with open(f"{STDLIB}/patches.py", encoding="utf-8") as file:
-        exec(compile(file.read(), "patches.py", "exec"), patches)
-    sys.meta_path.insert(0, Finder(patches["patch"], patches["EDITS"]))
+    patches = {"__file__": f"{STDLIB}/patches/__init__.py"}
+    with open(patches["__file__"], encoding="utf-8") as file:
+        exec(compile(file.read(), patches["__file__"], "exec"), patches)
+    sys.meta_path.insert(0, Finder(patches["patch"], patches["patched_modules"]()))
 
     from vmhost.guest import texts
 

@@ -4,12 +4,16 @@ import ast
 import datetime
 import importlib.util
 import re
+import shutil
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 from vmhost.bytecode import offered as offers
 from vmhost.stdlib import patches
+from vmhost.stdlib.patches.__main__ import main as patches_command
+from vmhost.stdlib.system_texts import system_texts
 
 LIBRARY = Path(__file__).parent / "programs" / "library.py"
 
@@ -26,7 +30,7 @@ def test_the_library_does_what_it_does_in_cpython(programs):
 
 
 def test_with_its_texts_compiled_beforehand_too(programs):
-    texts = [*programs.texts(LIBRARY), *patches.system_texts(["urllib.parse", "functools"])]
+    texts = [*programs.texts(LIBRARY), *system_texts(["urllib.parse", "functools"])]
     assert programs.sealed(LIBRARY, texts).splitlines() == programs.plain(LIBRARY).splitlines()
 
 
@@ -52,27 +56,85 @@ def test_every_module_of_a_vm_can_be_imported_without_a_compiler(programs):
 
 def test_no_import_makes_code_when_the_texts_of_the_system_are_there(programs):
     program = IMPORTS.format(names=offered()) + "import vmhost.guest.texts as texts\nprint(texts.counts, file=out)\n"
-    texts = patches.system_texts(offered())
+    texts = system_texts(offered())
     counts = programs.sealed(program, texts).splitlines()[-1]
     assert "'assembled': 0, 'evaluated': 0" in counts and "'precompiled': 0" not in counts, counts
 
 
-def test_every_edit_finds_its_place_in_this_python():
-    for module in patches.EDITS:
-        source = Path(importlib.util.find_spec(module).origin).read_text(encoding="utf-8")
-        patched = patches.patch(module, source)
-        assert patched != source
-        compile(patched, module, "exec")
+@pytest.mark.parametrize("name", patches.patch_names())
+def test_a_patch_says_why_it_is_there_and_changes_the_module_that_it_is_called_by(name):
+    patch = patches.Patch(name)
+    module = name.rpartition("/")[2].removesuffix(".patch")
+    path = Path(importlib.util.find_spec(module).origin)
+    assert patch.reason.endswith(".") and path.parts[-len(Path(patch.target).parts) :] == Path(patch.target).parts
+    source = path.read_text(encoding="utf-8")
+    for sets in (["required"], patches.SETS):
+        compile(patches.patch(module, source, sets), module, "exec")
+    assert patches.patch(module, source) != source
 
 
-def test_a_source_that_differs_is_refused_with_the_piece_that_is_missing():
+def test_a_source_that_differs_is_refused_with_the_hunk_that_does_not_apply():
     with pytest.raises(
-        patches.PatchError, match=r"collections: .*finds it 0 times:\n    __new__ = eval\(code, namespace\)\n"
+        patches.PatchError,
+        match=r"^collections of Python 3(?s:.*)/required/collections.patch: @@ -\d+,3 \+\d+,4 @@ def namedtuple.* does "
+        r"not apply: collections/__init__.py must hold .* 0 times:\n(?s:.*)\n    __new__ = eval\(code, namespace\)\n",
     ):
         patches.patch("collections", "def namedtuple(): pass\n")
-    piece = patches.EDITS["collections"][0][0]
-    with pytest.raises(patches.PatchError, match="finds it 2 times"):
-        patches.patch("collections", piece + piece)
+    [name] = [name for name in patches.patch_names() if name.endswith("/collections.patch")]
+    [hunk] = patches.Patch(name).hunks
+    with pytest.raises(patches.PatchError, match="holds them 2 times"):
+        patches.patch("collections", "\n".join(hunk.before * 2))
+    assert patches.patch("collections", "\n".join(hunk.before)) == "\n".join(hunk.after)
+    with pytest.raises(patches.PatchError, match="holds them 0 times"):  # lines, not pieces of lines
+        patches.patch("collections", "x" + "\n".join(hunk.before))
+
+
+DIFF = "Why.\n\n--- a/module.py\n+++ b/module.py\n@@ -3,3 +3,2 @@ def f():\n one\n\n-two\n"
+
+
+def test_a_patch_is_a_unified_diff_of_one_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(patches, "FOLDER", str(tmp_path))
+
+    def patch(text):
+        (tmp_path / "x.patch").write_text(text)
+        return patches.Patch("x.patch")
+
+    assert (patch(DIFF).reason, patch(DIFF).target) == ("Why.", "module.py")
+    assert patch(DIFF).apply("zero\none\n\ntwo\n") == ("zero\none\n\n", [])
+    for text, error in {
+        DIFF + " three\n": "not as many as it says",
+        DIFF + "--- a/other.py\n+++ b/other.py\n": "not as many as it says",
+        DIFF + "three\n": "not a line of a unified diff: 'three",
+        "Why.\n": "a unified diff of one file is expected",
+        DIFF.replace("+++ b/", "+++ "): "not a line of a unified diff",
+    }.items():
+        with pytest.raises(patches.PatchError, match=error):
+            patch(text)
+
+
+def test_all_hunks_that_do_not_apply_to_a_library_are_listed(tmp_path, capsys):
+    for name in patches.patch_names():
+        target = patches.Patch(name).target
+        (tmp_path / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(sysconfig.get_path("stdlib"), target), tmp_path / target)
+    command = ["--check", str(tmp_path)]
+    assert patches_command(command) == 0
+    assert capsys.readouterr().out.startswith(f"all {len(patches.patch_names())} patches for Python ")
+
+    (tmp_path / "gettext.py").unlink()
+    source = (tmp_path / "traceback.py").read_text()
+    (tmp_path / "traceback.py").write_text(
+        source.replace("import tokenize", "import tokenise").replace("codeop", "code")
+    )
+    assert patches_command(command) == 1
+    listed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("vmhost/stdlib/patches/")]
+    assert [re.search(r"/(\w+/\w+\.patch): (there is no|@@.* does not apply)", line).group(1) for line in listed] == [
+        "required/gettext.patch",
+        "required/traceback.patch",
+        "startup/traceback.patch",
+    ]
+    assert patches_command([*command, "--version", "2.7"]) == 1
+    assert "no patches for Python 2.7" in capsys.readouterr().out
 
 
 def test_other_sources_are_left_as_they_are():
@@ -91,10 +153,11 @@ STAYS = {
 }
 
 
-def test_nothing_else_in_the_library_compiles():
+@pytest.mark.parametrize("sets", [["required"], patches.SETS], ids=["required", "all"])
+def test_nothing_else_in_the_library_compiles(sets):
     found = set()
     for name, (path, _) in offers.library_sources().items():
-        source = patches.patch(name, path.read_text(encoding="utf-8"))
+        source = patches.patch(name, path.read_text(encoding="utf-8"), sets)
         if not re.search(r"\b(exec|eval|compile|CodeType) *\(|\bco_", source):
             continue
         for node in ast.walk(ast.parse(source)):
@@ -111,8 +174,8 @@ def test_nothing_else_in_the_library_compiles():
 
 def test_system_texts_are_the_same_each_time():
     modules = ["functools", "urllib.parse", "dis", "statistics"]
-    texts = patches.system_texts(modules)
-    assert texts == patches.system_texts(modules[::-1])
+    texts = system_texts(modules)
+    assert texts == system_texts(modules[::-1])
     assert (
         "eval",
         "lambda _cls, hits, misses, maxsize, currsize: _tuple_new(_cls, (hits, misses, maxsize, currsize))",
@@ -121,7 +184,7 @@ def test_system_texts_are_the_same_each_time():
 
 
 def test_a_module_that_cannot_be_imported_is_passed_over():
-    assert patches.system_texts(["no_such_module"]) == patches.system_texts([])
+    assert system_texts(["no_such_module"]) == system_texts([])
 
 
 TLS = """

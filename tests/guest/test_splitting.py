@@ -119,7 +119,7 @@ def described(value):
     return [type(value).__qualname__]
 
 
-# modules that wait, behind a stand-in or for whoever imports them, and what `patches.py` has made another thing of
+# modules that wait, behind a stand-in or for whoever imports them, and what `patches/` has made another thing of
 ELSEWHERE = {
     "ast",
     "copy",

@@ -2,6 +2,7 @@
 
 import marshal
 import platform
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,13 @@ def test_an_installation_makes_it_once_and_keeps_it(tmp_path, cache):
 def test_other_sources_make_another_bundle(tmp_path, cache, monkeypatch):
     first = system_bundle(tmp_path / "missing")
     monkeypatch.setattr(module, "_sources_digest", lambda: "other")
+    assert system_bundle(tmp_path / "missing") != first
+
+
+def test_other_patches_make_another_bundle(tmp_path, cache, monkeypatch):
+    first = system_bundle(tmp_path / "missing")
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: b"" if path.suffix == ".patch" else read_bytes(path))
     assert system_bundle(tmp_path / "missing") != first
 
 

@@ -11,7 +11,7 @@ Three ways, in this order:
 
 Nothing else is possible in a VM; it raises NoCompilerError, which names the construct and says what to write instead.
 
-Assumes: the guest's boot calls `install` once, before the first class is defined. The patched modules (`patches.py`)
+Assumes: the guest's boot calls `install` once, before the first class is defined; patched modules (`stdlib/patches/`)
 call the rest. This module imports nothing that is not built in, or nearly so, because `collections` needs it early.
 """
 

@@ -110,11 +110,11 @@ def _make(path):
 
 
 def _sources_digest():
-    """What shapes the bundle beside the Python: the compiler, the guest runtime and `vmhost.engine.numpy`."""
+    """What shapes the bundle beside the Python: the compiler, the guest runtime, the patches, `vmhost.engine.numpy`."""
     digest = hashlib.sha256(sys.version.encode())
     here = Path(__file__).parents[1]
     for root in (Path(bytecode.__file__).parent, here / "guest", here / "stdlib", here / "engine"):
-        for source in sorted(root.rglob("*.py")):
+        for source in sorted((*root.rglob("*.py"), *root.rglob("*.patch"))):
             digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 

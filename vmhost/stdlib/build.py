@@ -4,9 +4,9 @@ It holds the running Python's own standard library (its .py sources), minus what
 (`vmhost.bytecode.offered`), plus the guest runtime and `vmhost.engine.numpy`; only this exact Python accepts it. Same
 Python, same sources: same bytes.
 
-What shapes it lies beside this file: `overlays/<dotted name>.py` stands in for that module; `patches.py` edits sources
-and lists the texts that modules compile at run time; `splitting.py` cuts modules into parts that come when they are
-asked for."""
+What shapes it lies beside this file: `overlays/<dotted name>.py` stands in for that module; `patches/` changes sources;
+`system_texts.py` lists the texts that modules compile at run time; `splitting.py` cuts modules into parts that come
+when they are asked for."""
 
 import argparse
 import os
@@ -21,8 +21,9 @@ from vmhost.bytecode.format import Manifest, Module, module_path, read_bundle, w
 from vmhost.bytecode.offered import engine_sources, guest_sources, library_sources
 from vmhost.bytecode.source import compile_source
 from vmhost.bytecode.texts import compile_text, text_digest
-from vmhost.stdlib.patches import patch, system_texts
+from vmhost.stdlib.patches import patch
 from vmhost.stdlib.splitting import split
+from vmhost.stdlib.system_texts import system_texts
 
 _OVERLAYS = Path(__file__).parent / "overlays"
 

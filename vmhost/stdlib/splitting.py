@@ -1,6 +1,6 @@
 """Which parts of the standard library's modules come only when they are asked for, and how the modules are cut.
 
-Used where the standard-library bundle is built, after `patches.py`: a class or function named in PARTS is taken out of
+Used where the standard-library bundle is built, after `patches/`: a class or function named in PARTS is taken out of
 its module and becomes a part of its own, and the module gets a `__getattr__` that runs the part when the name is first
 looked up (`deferred.definitions`). Lines and files are as before, so are `__module__`, `__qualname__`, `__all__`,
 `from module import *` and `dir()`; `vars(module)` shows the difference. Regular expressions that a module compiles

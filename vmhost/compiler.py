@@ -14,7 +14,7 @@ def compile_folder(folder, *, target=None, optimize=0, strict=False):
 def compile_onnx(path):
     """The Compiled of the ONNX file at `path`: model file, savings, files of weights. CompileError with all that stands
     in the way."""
-    from vmhost.bytecode.models import OnnxError, compiled  # late: NumPy and onnx are for tasks with models only
+    from vmhost.engine.onnx import OnnxError, compiled  # late: NumPy and onnx are for tasks with models only
 
     try:
         return compiled(path.read_bytes(), str(path), path.parent)

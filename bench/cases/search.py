@@ -8,8 +8,8 @@ from pathlib import Path
 from bench import networks
 from bench.measure import Figure, Result
 from vmhost import engine
-from vmhost.bytecode.models import compile_model
 from vmhost.engine import library
+from vmhost.engine.onnx import compile_model
 
 NEAR, FAR, SHARE = 1.05, 1.3, 0.9
 

@@ -14,10 +14,10 @@ import numpy
 from onnx import TensorProto, TypeProto, helper, numpy_helper
 
 from tests.engine.library import backend_name, backends, on_backend
-from vmhost.bytecode.models import READERS, OnnxError, compile_model
-from vmhost.bytecode.models.network import DTYPES
 from vmhost.engine import _array
 from vmhost.engine.models import Model
+from vmhost.engine.onnx import READERS, OnnxError, compile_model
+from vmhost.engine.onnx.network import DTYPES
 
 UNREAD = "unread"
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from tests import networks
-from vmhost.bytecode.models import compile_model, passes
-from vmhost.bytecode.models.network import Layer
 from vmhost.engine.models import opened
+from vmhost.engine.onnx import compile_model, passes
+from vmhost.engine.onnx.network import Layer
 
 MOST = 4096  # elements of a tensor
 

@@ -18,9 +18,9 @@ from onnx import helper
 import bench.networks
 import vmhost.engine.numpy
 from tests import networks
-from vmhost.bytecode.models import compile_model
 from vmhost.engine import _array
 from vmhost.engine.models import Model
+from vmhost.engine.onnx import compile_model
 
 _TENSOR, _NODE, _HEADER = 192, 128, 128  # bytes of records: docs/model-format.md
 HOSTILE = (0, 1, 2, 3, 5, 9, 10, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 20)

@@ -7,7 +7,7 @@ from onnx import helper
 
 from tests import networks
 from tests.engine.test_tensor_models import agrees, runs
-from vmhost.bytecode.models import OnnxError, compile_model
+from vmhost.engine.onnx import OnnxError, compile_model
 
 X = networks.values((2, 4, 9))
 IMAGE = networks.values((2, 4, 6, 7))

@@ -13,9 +13,9 @@ from bench.networks import resnet18
 from tests import networks
 from tests.engine.library import backends, on_backend
 from vmhost import engine
-from vmhost.bytecode.models import compile_model
 from vmhost.engine import _array, library
 from vmhost.engine.models import Model
+from vmhost.engine.onnx import compile_model
 
 SMALL = compile_model(networks.small(), "small.onnx")
 

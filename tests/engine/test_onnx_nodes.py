@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from tests.engine import onnx_nodes
-from vmhost.bytecode.models import READERS
+from vmhost.engine.onnx import READERS
 
 
 def test_what_is_claimed_is_right_on_every_backend():

@@ -12,9 +12,9 @@ import vmhost.engine.numpy as np
 from tests import networks
 from tests.engine.library import backends, on_backend
 from tests.networks import images
-from vmhost.bytecode.models import OnnxError, compile_model
 from vmhost.engine import _array
 from vmhost.engine.models import opened
+from vmhost.engine.onnx import OnnxError, compile_model
 
 
 def attention(heads=2, depth=8, positions=40):

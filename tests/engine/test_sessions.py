@@ -11,10 +11,10 @@ import vmhost.engine.numpy as np
 from tests import networks
 from tests.engine.test_models import window
 from vmhost import engine
-from vmhost.bytecode.models import compile_model
 from vmhost.engine import library
 from vmhost.engine._vme import ffi, lib
 from vmhost.engine.models import opened
+from vmhost.engine.onnx import compile_model
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import bench.networks
 import vmhost.engine.library
 from tests import networks
 from tests.engine.library import backends, names, on_backend
-from vmhost.bytecode.models import OnnxError, compile_model
-from vmhost.bytecode.models.network import BINARY, REDUCE, UNARY
 from vmhost.engine import _array
 from vmhost.engine.models import Model, opened
+from vmhost.engine.onnx import OnnxError, compile_model
+from vmhost.engine.onnx.network import BINARY, REDUCE, UNARY
 
 
 def runs(data, inputs):

@@ -10,7 +10,7 @@ from onnx import helper
 from bench.networks import mobilenet_v2, resnet50, shufflenet_v2, squeezenet1_1
 from tests import networks
 from tests.engine.test_models import agrees, opened, window
-from vmhost.bytecode.models import compile_model
+from vmhost.engine.onnx import compile_model
 
 FEW_STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 40, 2, 2))
 SMALL = {

@@ -11,10 +11,10 @@ import vmhost
 from tasks import cases
 from tasks.training import digits_cnn, reranking, vision
 from tasks.training.onnx_files import read_weights
-from vmhost.bytecode.models import compile_model
 from vmhost.compiler import compile_folder
 from vmhost.engine import _array
 from vmhost.engine.models import Model
+from vmhost.engine.onnx import compile_model
 
 TASKS = Path(__file__).resolve().parents[2] / "tasks"
 

@@ -6,8 +6,8 @@ from onnx import helper
 from tests import networks
 from vmhost.bytecode.errors import CompileError
 from vmhost.bytecode.format import read_bundle
-from vmhost.bytecode.models import compiled
 from vmhost.compiler import compile_folder
+from vmhost.engine.onnx import compiled
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from bench.networks import resnet18
 from tests import networks
 from tests.hosts import until
 from vmhost.bytecode.format import read_bundle, write_bundle
-from vmhost.bytecode.models import compile_model
 from vmhost.compiler import compile_folder
 from vmhost.engine import library
 from vmhost.engine.models import opened
+from vmhost.engine.onnx import compile_model
 from vmhost.limits import Policy
 
 MAIN = """

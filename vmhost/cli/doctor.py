@@ -205,9 +205,9 @@ def engine():
 
 def _operators():
     """What the engine computes: what has kernels, what is lowered to that, and what lowering saves."""
-    from vmhost.bytecode.models import READERS
-    from vmhost.bytecode.models.writing import OPS
     from vmhost.engine import operators
+    from vmhost.engine.onnx import READERS
+    from vmhost.engine.onnx.writing import OPS
 
     made, lowered, pieces = operators.operators(), operators.lowered(), operators.pieces()
     makings = [operator.making for operator in made]

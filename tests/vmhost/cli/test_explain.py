@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests import networks
-from vmhost.bytecode.models import compile_model, compiled
+from vmhost.engine.onnx import compile_model, compiled
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import math
 import numpy
 
 from .lowering import Lowering
-from .operators import Unsupported, reads
+from .readers import Unsupported, reads
 from .tensor_operators import numbers_of
 
 

@@ -6,8 +6,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests import networks
-from vmhost.bytecode.models import OnnxError, compiled
 from vmhost.engine.models import opened
+from vmhost.engine.onnx import OnnxError, compiled
 
 X = networks.values((2, 3))
 DOMAIN = "own"
@@ -102,7 +102,7 @@ def test_nodes_without_names_are_told_by_their_outputs():
 
 def test_what_onnx_ir_refuses_is_one_error(monkeypatch):
     """It wraps errors in its own, which say in several lines where in it that was."""
-    from vmhost.bytecode.models import cleaning
+    from vmhost.engine.onnx import cleaning
 
     def fails(*passes):
         def apply(graph):

@@ -4,7 +4,7 @@ of the engine's."""
 import numpy
 
 from .lowering import Lowering
-from .operators import Unsupported, reads
+from .readers import Unsupported, reads
 from .tensor_operators import axis_of, reduced_axes
 
 

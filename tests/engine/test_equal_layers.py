@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from tests import networks
-from vmhost.bytecode.models import OnnxError, compile_model, compiled, equal, passes
-from vmhost.bytecode.models.network import Layer, Network
 from vmhost.engine.models import opened
+from vmhost.engine.onnx import OnnxError, compile_model, compiled, equal, passes
+from vmhost.engine.onnx.network import Layer, Network
 
 
 def steps(model):

@@ -21,9 +21,9 @@ from . import (  # noqa: F401 - readers register themselves
     resizing,
     tensor_operators,
 )
-from .operators import READERS
 from .passes import improve
 from .problems import OnnxError
+from .readers import READERS
 from .reading import read
 from .writing import write
 

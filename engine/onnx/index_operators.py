@@ -6,7 +6,7 @@ import numpy
 
 from .lowering import Lowering
 from .network import BINARY, dtype_number
-from .operators import Unsupported, reads
+from .readers import Unsupported, reads
 from .tensor_operators import axis_of, numbers_of
 
 _SCANS = ("cumsum", "cumprod")

@@ -5,7 +5,7 @@ import math
 import string
 
 from .lowering import Lowering
-from .operators import Unsupported, reads
+from .readers import Unsupported, reads
 
 
 def _terms(equation, ranks):

@@ -5,8 +5,8 @@ import math
 import numpy
 
 from .network import DTYPES, Network
-from .operators import READERS, Unsupported
 from .problems import OnnxError, Problem, told
+from .readers import READERS, Unsupported
 from .savings import Savings
 
 _LARGEST_CONSTANT = 1 << 24  # bytes that a node may be computed to ahead of time

@@ -5,7 +5,7 @@ import numpy
 
 from .lowering import Lowering
 from .network import contiguous
-from .operators import Unsupported, reads
+from .readers import Unsupported, reads
 from .windows import Window, averages, convolved, largest, places_of_largest, sums, transposed, two_dimensional
 
 _MAKERS = {"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Slice", "Shuffle"}  # of images

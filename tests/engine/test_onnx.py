@@ -11,9 +11,9 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from bench.networks import bert
 from tests import networks
-from vmhost.bytecode.models import OnnxError, compile_model, compiled
-from vmhost.bytecode.models.writing import OPS
 from vmhost.engine.models import opened
+from vmhost.engine.onnx import OnnxError, compile_model, compiled
+from vmhost.engine.onnx.writing import OPS
 from vmhost.task_models import model_file
 
 OPERATORS = {number: name for name, number in OPS.items()}
@@ -341,7 +341,7 @@ def test_a_task_is_compiled_anew_when_its_weights_change(tmp_path):
 def test_without_onnx_the_error_says_what_to_install(monkeypatch):
     advice = "models need the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'"
     compile_model(networks.small(), "model.onnx")
-    monkeypatch.delitem(sys.modules, "vmhost.bytecode.models.cleaning")
+    monkeypatch.delitem(sys.modules, "vmhost.engine.onnx.cleaning")
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "onnx_ir", None)
         refused(networks.small(), advice)

@@ -10,7 +10,7 @@ import math
 import numpy
 
 from .lowering import Lowering
-from .operators import Unsupported
+from .readers import Unsupported
 
 
 class Window:

@@ -4,7 +4,7 @@ become constants."""
 import numpy
 
 from .network import BINARY, UNARY
-from .operators import Unsupported
+from .readers import Unsupported
 
 _OPERATIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2)}
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from tests import networks
-from vmhost.bytecode.models import compiled
+from vmhost.engine.onnx import compiled
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ import numpy
 
 from .image_operators import averaged, channels_sliced, concatenated, shuffled
 from .network import CURVES, ROW_MOST, float_bits
-from .operators import Unsupported, reads
+from .readers import Unsupported, reads
 
 
 def axis_of(reader, node, name, attribute="axis", default=None):

@@ -5,7 +5,7 @@ import math
 import numpy
 
 from .lowering import Lowering
-from .operators import Unsupported, reads
+from .readers import Unsupported, reads
 
 
 @reads("Max", "Min", "Sum", "Mean")

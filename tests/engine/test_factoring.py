@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from tests import networks
-from vmhost.bytecode.models import compile_model
 from vmhost.engine.models import opened
+from vmhost.engine.onnx import compile_model
 
 WIDTH, COLUMNS = 64, 5
 # Operands by their shape's dimensions before the last: q is one row for all, u one for each of the batch, r one for all

@@ -15,7 +15,7 @@ import numpy
 import psutil
 
 import vmhost.engine.numpy as np
-from bench import contenders, functions, operators
+from bench import against_numpy, contenders, functions
 from bench.cases import ENGINE_CLASSES, ENGINE_SIZES
 from bench.functions import ROOT
 from bench.measure import Figure, Result, interleaved, per_call_us, per_second, seconds
@@ -43,7 +43,7 @@ def _ratios(name, measured, promises):
             figures,
             promises=tuple(promises(cells)),
             grid=tuple(cells),
-            note=f"NumPy against itself: nine of ten within {operators.spread(cells):.0%}"
+            note=f"NumPy against itself: nine of ten within {against_numpy.spread(cells):.0%}"
             + (f"; not there yet: {', '.join(absent)}" if absent else ""),
         )
     ]
@@ -51,7 +51,7 @@ def _ratios(name, measured, promises):
 
 def _most(cells):
     """The promises on a class as a whole; a case within NumPy's spread against itself counts as met."""
-    spread = operators.spread(cells)
+    spread = against_numpy.spread(cells)
     share = sum(cell.ratio >= min(0.95, 1 - spread) for cell in cells) / len(cells)
     strict = sum(cell.ratio >= 0.95 for cell in cells) / len(cells)
     mean = math.exp(statistics.fmean(math.log(cell.ratio) for cell in cells))
@@ -66,7 +66,7 @@ def _broad(cells):
     """The promises on operators over arrays."""
     yield from _most(cells)
     least = min(cell.ratio for cell in cells)
-    yield f"least {least:.2f} (reach 0.8)", least >= min(0.8, 1 - operators.spread(cells))
+    yield f"least {least:.2f} (reach 0.8)", least >= min(0.8, 1 - against_numpy.spread(cells))
 
 
 def _surface(cells):
@@ -76,12 +76,12 @@ def _surface(cells):
     slow = sorted((cell for cell in cells if cell.ratio < 0.5), key=lambda cell: cell.ratio)
     yield (
         f"least {min(cell.ratio for cell in cells):.2f}; {len(slow)} under 0.5, each with a reason",
-        all(cell.row in operators.WHY_SLOWER for cell in slow),
+        all(cell.row in against_numpy.WHY_SLOWER for cell in slow),
     )
     for cell in slow:
         yield (
-            f"  {cell.ratio:.2f} {cell.row}: {operators.WHY_SLOWER.get(cell.row, 'no reason given')}",
-            cell.row in operators.WHY_SLOWER,
+            f"  {cell.ratio:.2f} {cell.row}: {against_numpy.WHY_SLOWER.get(cell.row, 'no reason given')}",
+            cell.row in against_numpy.WHY_SLOWER,
         )
 
 
@@ -101,7 +101,7 @@ def _movement(cells):
 
 def _products(threads):
     def promises(cells):
-        spread = operators.spread(cells)
+        spread = against_numpy.spread(cells)
         least = min(cells, key=lambda cell: cell.ratio)
         mean = math.exp(statistics.fmean(math.log(cell.ratio) for cell in cells))
         yield (
@@ -140,12 +140,12 @@ def _over_arrays(quick, classes, sizes):
         # calls on few elements are short, and what disturbs one is a larger part of it
         rounds = 3 if quick else 25 if n <= 1000 else 9
         for name, cases in (
-            ("elementwise", operators.elementwise(n, layouts, every)),
-            ("reductions", operators.reductions(n, min(every, 3))),
-            ("casts", operators.casts(n, min(every, 4))),
+            ("elementwise", against_numpy.elementwise(n, layouts, every)),
+            ("reductions", against_numpy.reductions(n, min(every, 3))),
+            ("casts", against_numpy.casts(n, min(every, 4))),
         ):
             if name in classes:
-                results += _ratios(f"{name}, {size} elements", operators.measured(cases, rounds), _broad)
+                results += _ratios(f"{name}, {size} elements", against_numpy.measured(cases, rounds), _broad)
     if len(results) > 1:
         results += _ratios("all of these", ([cell for result in results for cell in result.grid], {}), _broad)
     return results
@@ -156,23 +156,23 @@ def _operators(quick, classes, sizes):
     results = []
     if "overhead" in classes:
         results += _ratios(
-            "operators on 8 elements", operators.measured(operators.overhead(), 3 if quick else 25), _twice
+            "operators on 8 elements", against_numpy.measured(against_numpy.overhead(), 3 if quick else 25), _twice
         )
     results += _over_arrays(quick, classes, sizes)
     if "movement" in classes:
         results += _ratios(
             "copies of what does not lie in order",
-            operators.measured(operators.movement(512 if quick else 2048), rounds),
+            against_numpy.measured(against_numpy.movement(512 if quick else 2048), rounds),
             _movement,
         )
     if "chains" in classes:
-        cases = [case for size in sizes for case in operators.chains(ENGINE_SIZES[size])]
-        results += _ratios("expressions of several operators", operators.measured(cases, rounds), _broad)
+        cases = [case for size in sizes for case in against_numpy.chains(ENGINE_SIZES[size])]
+        results += _ratios("expressions of several operators", against_numpy.measured(cases, rounds), _broad)
     for size in sizes if "surface" in classes else ():
         if ENGINE_SIZES[size] <= 100_000:
             results += _ratios(
                 f"functions of the surface, {size} elements",
-                operators.measured(op_cases.surface_cases(ENGINE_SIZES[size]), 3 if quick else 9),
+                against_numpy.measured(op_cases.surface_cases(ENGINE_SIZES[size]), 3 if quick else 9),
                 _surface,
             )
     for count in (1, 2) if "products" in classes else ():
@@ -180,7 +180,7 @@ def _operators(quick, classes, sizes):
             if told:
                 results += _ratios(
                     f"matrix products, float32, {count} thread{'s' * (count > 1)}",
-                    operators.measured(operators.products(256 if quick else 2048), rounds, threaded=count > 1),
+                    against_numpy.measured(against_numpy.products(256 if quick else 2048), rounds, threaded=count > 1),
                     _products(count),
                 )
     return results

@@ -1,6 +1,6 @@
-"""ONNX's own tests of single nodes (onnx.backend.test), run by the engine: what docs/operators.md is made of.
+"""ONNX's own tests of single nodes (onnx.backend.test), run by the engine: what docs/onnx-operators.md is made of.
 
-    python -m tests.engine.onnx_nodes > docs/operators.md
+    python -m tests.engine.onnx_nodes > docs/onnx-operators.md
 
 An operator is claimed when there is a reader for it. A case is left out for its types only: element types that the
 engine has not, sequences and optionals, tensors of no elements; or because it trains. Inputs that the compiler wants as

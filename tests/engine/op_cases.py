@@ -272,7 +272,7 @@ def surface_operands(n):
 
 def surface_cases(n):
     """(expression, "n", function of a module and the operands, the operands) of each of SURFACE, as
-    bench.operators.measured takes them."""
+    bench.against_numpy.measured takes them."""
     operands = surface_operands(n)
     names = ", ".join(operands)
     expressions = [one.strip() for line in SURFACE.strip().splitlines() for one in line.split(";") if one.strip()]

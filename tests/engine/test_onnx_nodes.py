@@ -1,4 +1,4 @@
-"""ONNX's own tests of single nodes: what the compiler claims, the engine computes as ONNX says. docs/operators.md tells
+"""ONNX's own tests of single nodes: what the compiler claims, the engine computes as ONNX says. docs/onnx-operators.md tells
 the numbers."""
 
 import re
@@ -13,7 +13,7 @@ def test_what_is_claimed_is_right_on_every_backend():
     cases = [case for operator, case in onnx_nodes.cases() if operator in READERS and onnx_nodes.left_out(case) is None]
     found = {case.name: onnx_nodes.failure(case) for case in cases}
     assert {name: wrong for name, wrong in found.items() if wrong is not None} == {}
-    page = (Path(__file__).parents[2] / "docs" / "operators.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "onnx-operators.md").read_text()
     assert f"{len(READERS)} operators are claimed: {len(cases)} cases pass, 0 fail" in re.sub(r"\s+", " ", page), (
-        "make docs/operators.md again: python -m tests.engine.onnx_nodes > docs/operators.md"
+        "make docs/onnx-operators.md again: python -m tests.engine.onnx_nodes > docs/onnx-operators.md"
     )

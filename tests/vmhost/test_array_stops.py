@@ -11,7 +11,7 @@ import pytest
 import vmhost
 import vmhost.engine.numpy as np
 from tests.hosts import bundle, until
-from vmhost.engine import _array, operators
+from vmhost.engine import _array, inventory
 from vmhost.limits import Policy
 
 # One call each that takes long against all around it, so that a stop falls into the engine.
@@ -184,7 +184,7 @@ def arrays():
 
 
 def test_every_operator_of_the_library_is_stopped():
-    assert LOOP_OF.keys() == {name for name, _ in operators.listed()}
+    assert LOOP_OF.keys() == {name for name, _ in inventory.listed()}
     assert set(LOOP_OF.values()) <= LOOPS.keys()
 
 

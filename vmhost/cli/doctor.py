@@ -205,20 +205,20 @@ def engine():
 
 def _operators():
     """What the engine computes: what has kernels, what is lowered to that, and what lowering saves."""
-    from vmhost.engine import operators
+    from vmhost.engine import inventory
     from vmhost.engine.onnx import READERS
     from vmhost.engine.onnx.writing import OPS
 
-    made, lowered, pieces = operators.operators(), operators.lowered(), operators.pieces()
+    made, lowered, pieces = inventory.operators(), inventory.lowered(), inventory.pieces()
     makings = [operator.making for operator in made]
-    kernels = operators.kernels()
+    kernels = inventory.kernels()
     yield Finding(
         "primitives",
         OK,
-        f"{', '.join(operators.primitives())}: {makings.count(operators.KERNELS)} operators with kernels in the"
+        f"{', '.join(inventory.primitives())}: {makings.count(inventory.KERNELS)} operators with kernels in the"
         " backends ("
         + ", ".join(f"{count} in {name}" for name, count in kernels.items())
-        + f"), {makings.count(operators.LOOPS)} written once",
+        + f"), {makings.count(inventory.LOOPS)} written once",
     )
     yield Finding(
         "lowered operators",

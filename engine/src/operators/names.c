@@ -1,5 +1,5 @@
 /* The operators' names, as NumPy calls them, and how each of the headers' operators is made
- * (tests/engine/test_operators.py holds that against the sources). */
+ * (tests/engine/test_inventory.py holds that against the sources). */
 #include "runtime/internal.h"
 
 static const char *const unary_names[VME_UNARY_COUNT] = {

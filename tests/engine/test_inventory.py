@@ -8,7 +8,7 @@ import pytest
 
 import vmhost.engine.numpy
 from tests.engine.test_every_operator import operators as of_the_headers
-from vmhost.engine import _array, operators
+from vmhost.engine import _array, inventory
 from vmhost.engine._vme import lib
 
 ROOT = Path(__file__).parents[2]
@@ -72,23 +72,23 @@ def of_the_headers_without_prefix():
 
 
 def test_every_operator_of_the_headers_is_listed():
-    listed = [operator.name for operator in operators.listed()]
+    listed = [operator.name for operator in inventory.listed()]
     assert sorted(listed) == sorted(of_the_headers_without_prefix())
 
 
 def test_operators_are_made_as_the_list_says(functions):
     wanted = {}
-    for operator in operators.listed():
+    for operator in inventory.listed():
         home, text = reached(functions, operator.name)
         kernels = KERNELS_OF.get(operator.name)
         if kernels is not None and re.search(kernels, text):
-            wanted[operator.name] = operators.KERNELS
+            wanted[operator.name] = inventory.KERNELS
         elif re.search(LOOPS, text):
-            wanted[operator.name] = operators.LOOPS
+            wanted[operator.name] = inventory.LOOPS
         else:
             assert home == "transform.c", f"{operator.name} is lowered outside of engine/src/operators/transform.c"
-            wanted[operator.name] = operators.LOWERED
-    assert dict(operators.listed()) == wanted
+            wanted[operator.name] = inventory.LOWERED
+    assert dict(inventory.listed()) == wanted
 
 
 def test_what_transform_c_offers_is_lowered(functions):
@@ -97,15 +97,15 @@ def test_what_transform_c_offers_is_lowered(functions):
         for (file, name), (home, _) in functions.items()
         if home == "transform.c" and file is None
     }
-    assert exported and exported == {name for name, making in operators.listed() if making == operators.LOWERED}
+    assert exported and exported == {name for name, making in inventory.listed() if making == inventory.LOWERED}
 
 
 def test_families_are_counted_one_by_one():
-    names = [operator.name for operator in operators.operators()]
+    names = [operator.name for operator in inventory.operators()]
     assert {"raster", "negative", "conjugate", "add", "logical_xor", "sum", "fmin", "cumsum", "roll"} <= set(names)
     assert (
         len(names)
-        == len(operators.listed())
+        == len(inventory.listed())
         - 4
         + lib.VME_UNARY_COUNT
         + lib.VME_BINARY_COUNT
@@ -115,9 +115,9 @@ def test_families_are_counted_one_by_one():
 
 
 def test_a_backend_counts_the_kernels_that_it_brings():
-    kernels = operators.kernels()
+    kernels = inventory.kernels()
     # the portable one has all: at least one for each unary operator and dtype that computes in itself
-    loop, result = operators.ffi.new("vme_dtype *"), operators.ffi.new("vme_dtype *")
+    loop, result = inventory.ffi.new("vme_dtype *"), inventory.ffi.new("vme_dtype *")
     loops = sum(
         lib.vme_unary_types(op, dtype, loop, result) == lib.VME_OK and loop[0] == dtype
         for op in range(lib.VME_UNARY_COUNT)
@@ -130,7 +130,7 @@ def test_a_backend_counts_the_kernels_that_it_brings():
 
 
 def test_what_the_surface_lowers_is_listed():
-    lowered = set(operators.lowered())
+    lowered = set(inventory.lowered())
     assert {
         "concatenate",
         "pad",
@@ -153,7 +153,7 @@ def test_what_the_surface_lowers_is_listed():
         "kaiser",
         "divmod",
     } <= lowered
-    assert not lowered & {operator.name for operator in operators.operators() if operator.making != operators.LOWERED}
+    assert not lowered & {operator.name for operator in inventory.operators() if operator.making != inventory.LOWERED}
     # one function, one name
     functions = [getattr(vmhost.engine.numpy, name) for name in lowered]
     assert len({id(function) for function in functions}) == len(lowered)
@@ -161,14 +161,14 @@ def test_what_the_surface_lowers_is_listed():
 
 def test_what_is_no_operator_is_still_there():
     files = set(vmhost.engine.numpy._FILE_OF.values())
-    assert operators._NO_OPERATORS <= files
-    for name in operators._NONE | operators._ONE:
+    assert inventory._NO_OPERATORS <= files
+    for name in inventory._NONE | inventory._ONE:
         assert callable(getattr(vmhost.engine.numpy, name)), name
 
 
 def test_functions_of_the_array_module_are_lowered_when_they_call_no_kernel_of_their_own():
     """Whoever adds a function in C says here that it is made of operators, or lists it among those that are one."""
-    builtins = {name for name in operators.lowered() if hasattr(_array, name)}
+    builtins = {name for name in inventory.lowered() if hasattr(_array, name)}
     assert builtins == {
         "ascontiguousarray",
         "broadcast_to",
@@ -187,10 +187,10 @@ def test_functions_of_the_array_module_are_lowered_when_they_call_no_kernel_of_t
 
 
 def test_pieces_are_counted_as_walle_counts():
-    made = [operator.making for operator in operators.operators()]
-    backends, lowered = lib.vme_backend_count(), len(operators.lowered())
-    own = sum(making != operators.LOWERED for making in made)
-    assert operators.pieces() == (
+    made = [operator.making for operator in inventory.operators()]
+    backends, lowered = lib.vme_backend_count(), len(inventory.lowered())
+    own = sum(making != inventory.LOWERED for making in made)
+    assert inventory.pieces() == (
         made.count("kernels") * backends + made.count("loops") + lowered,
         (own + lowered) * backends,
     )

@@ -204,7 +204,7 @@ ALIASES = frozenset(
 
 _VMHOST = Path(__file__).parents[1]  # the package above; in a checkout its folder holds a link to this one
 GUEST, _ENGINE = _VMHOST / "guest", _VMHOST / "engine"
-_STUB = b'"""Inside a VM this package holds the guest runtime only."""\n'
+_STUB = b'"""Inside a VM this package holds vmhost.guest and vmhost.engine only."""\n'
 _OUTSIDE = ("testing.py",)  # in vmhost/guest/, but never inside a VM
 _NOT_LIBRARY = ("__pycache__", "lib-dynload", "site-packages", "dist-packages")
 

@@ -29,6 +29,7 @@ from vmhost.bytecode.fields import (
     MAX_GRANT_CHARS,
     MAX_MEMORY_BYTES,
     MAX_STACK_BYTES,
+    PATH,
     is_unicode,
     matches,
     shown,
@@ -539,7 +540,7 @@ def _granted(kind, name):
     pattern, expected = GRANTS[kind]
     if isinstance(name, (str, os.PathLike)):
         text = os.fspath(name)
-        if kind in ("read", "write") and isinstance(text, str) and text:
+        if pattern is PATH and isinstance(text, str) and text:
             text = os.path.abspath(text)
         if matches(pattern, text, MAX_GRANT_CHARS) or text in EVERYTHING.get(kind, ()):
             return text

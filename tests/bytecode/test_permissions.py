@@ -12,7 +12,7 @@ import pytest
 import vmhost
 from vmhost.bytecode.archive import read_archive, write_archive
 from vmhost.bytecode.errors import BundleError
-from vmhost.bytecode.fields import EVERYTHING, GRANTS, LATER_GRANTS
+from vmhost.bytecode.fields import EVERYTHING, GRANTS, LATER_GRANTS, PATH
 from vmhost.bytecode.format import Manifest, Module, read_bundle, write_bundle
 
 ROOT = Path(__file__).parent.parent.parent
@@ -33,7 +33,12 @@ def test_the_schemas_name_the_same_kinds():
 
 def test_the_core_fills_a_list_of_each_kind_but_host():
     text = (ROOT / "vmhost" / "isolation" / "seal" / "grants.c").read_text()
-    assert tuple(re.findall(r'list_fill\(seal, &seal->(\w+), permissions, "\1"', text)) == tuple(EVERYTHING)
+    filled = re.findall(r'list_fill\(seal, &seal->(\w+), permissions, "\1", (true|false)\)', text)
+    assert filled == [(kind, "true" if GRANTS[kind][0] is PATH else "false") for kind in KINDS if kind != "host"]
+
+
+def test_all_of_a_kind_can_be_granted_but_not_all_host_functions():
+    assert (*EVERYTHING, "host") == KINDS and LATER_GRANTS <= set(KINDS)
 
 
 @pytest.mark.parametrize("page", ["task-yaml.md", "isolation.md", "bundle.md", "host-yaml.md"])

@@ -13,7 +13,7 @@
  * runs `vmhost.guest.boot` of the system image, which leaves `entry_for(name) -> callable`, `report(exc) -> dict` and
  * `finish() -> None` as attributes of `native`, and arms the audit hook. */
 int vmh_seal_boot(vmh_vm *vm, PyObject *native);
-/* When the VM is attached: what the task may do, {"read": [...], "write", "net", "listen", "env", "host"}. */
+/* When the VM is attached: what the task may do, {"read": [...], ...} with the kinds of bytecode/fields.py (GRANTS). */
 int vmh_seal_grant(vmh_vm *vm, PyObject *permissions);
 void vmh_seal_task(vmh_vm *vm, vmh_image *task);
 /* When the interpreter is gone; no GIL. */

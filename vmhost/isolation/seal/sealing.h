@@ -180,8 +180,8 @@ PyObject *vmh_bundle_answer(const vmh_bundle_entry *entry, const char *function,
 /* --- the seal itself, grants.c */
 vmh_seal *vmh_seal_of(vmh_vm *vm);  /* NULL before its boot */
 vmh_seal *vmh_seal_new(vmh_vm *vm); /* NULL: no memory */
-int vmh_seal_permit(vmh_seal *seal,
-                    PyObject *permissions); /* {"read": [...], "write", "net", "listen", "env"}, or NULL: nothing */
+/* `permissions`: {"read": [...], ...} with the kinds of bytecode/fields.py (GRANTS), or NULL: nothing. */
+int vmh_seal_permit(vmh_seal *seal, PyObject *permissions);
 
 /* Calls `visit` with the seal of `vm`, which cannot go meanwhile; nothing when there is none. Any thread, no GIL. */
 void vmh_seal_visit(vmh_vm *vm, void (*visit)(vmh_seal *));

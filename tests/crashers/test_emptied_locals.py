@@ -180,4 +180,4 @@ def test_a_handler_that_uses_an_emptied_local_does_not_crash(name):
             except vmhost.VMHostError:
                 pass
     """)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"

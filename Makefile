@@ -31,19 +31,19 @@ stress: build     ## the long runs: many hosts and VMs in several processes
 sanitize: sanitize-memory sanitize-thread  ## the native core under all three sanitizers
 
 sanitize-memory: build     ## the native core under the address and undefined-behaviour sanitizers, both in one build
-	@sh tests/native/run.sh address,undefined && sh tests/native/engine/run.sh address,undefined && sh tests/native/sanitize_core.sh address,undefined
+	@$(PYTHON) tests/native/run.py core address,undefined && $(PYTHON) tests/native/run.py engine address,undefined && sh tests/native/sanitize_core.sh address,undefined
 
 sanitize-address: build    ## the native core under the address sanitizer
-	@sh tests/native/run.sh address && sh tests/native/engine/run.sh address && sh tests/native/sanitize_core.sh address
+	@$(PYTHON) tests/native/run.py core address && $(PYTHON) tests/native/run.py engine address && sh tests/native/sanitize_core.sh address
 
 sanitize-undefined: build  ## the native core under the undefined-behaviour sanitizer
-	@sh tests/native/run.sh undefined && sh tests/native/engine/run.sh undefined && sh tests/native/sanitize_core.sh undefined
+	@$(PYTHON) tests/native/run.py core undefined && $(PYTHON) tests/native/run.py engine undefined && sh tests/native/sanitize_core.sh undefined
 
 sanitize-thread: build     ## the parts that build without CPython under the thread sanitizer
-	@sh tests/native/run.sh thread && sh tests/native/engine/run.sh thread
+	@$(PYTHON) tests/native/run.py core thread && $(PYTHON) tests/native/run.py engine thread
 
-polls:                     ## how long the engine's operators go without a look at the stop flag; wants a quiet machine
-	@sh tests/native/engine/run.sh none
+polls: build               ## how long the engine's operators go without a look at the stop flag; wants a quiet machine
+	@$(PYTHON) tests/native/run.py engine none
 
 mutations: build  ## 100,000 mutated code objects through the verifier, the accepted ones run (15 minutes)
 	@$(PYTHON) -m tests.properties.verifier_mutations --count 100000 $(ARGS)

@@ -1,24 +1,18 @@
 """Builds the native parts. What the project is called and needs stands in pyproject.toml.
 
-`vmhost.isolation._core` is made of every C file in the rooms of vmhost/isolation/; `engine/libvme.so` of those in
-engine/src (no Python in it; files in its folders avx2/ and avx512/ are compiled for those instructions and run only
-where the CPU has them); `vmhost.engine._array`, its Python array type, of those in engine/arrays; `vmhost.engine._vme`,
-cffi's binding for the host, of what engine/declarations.py reads in its header. The shipped tasks come along in
-vmhost/tasks. Two environment variables change the build: VMHOST_SANITIZE=address|undefined|thread adds that sanitizer
-("address,undefined" both), VMHOST_WERROR=1 turns warnings into errors. Object files with different sanitizers lie in
-different folders, so switching between them never mixes them; those that were compiled with warnings as errors serve a
-plain build too. The latter is the default: a compiler that knows more warnings than ours must not keep a user from an
-installation."""
+Which native parts there are and how each is compiled is described in tools/native_build.py. The shipped tasks come
+along in vmhost/tasks. Two environment variables change the build: VMHOST_SANITIZE=address|undefined|thread adds that
+sanitizer ("address,undefined" both), VMHOST_WERROR=1 turns warnings into errors. Object files with different sanitizers
+lie in different folders, so switching between them never mixes them; those that were compiled with warnings as errors
+serve a plain build too. The latter is the default: a compiler that knows more warnings than ours must not keep a user
+from an installation."""
 
 import fcntl
 import os
-import platform
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,93 +24,38 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
-WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wmissing-prototypes"]
-# CPython's own signatures (slots, METH_NOARGS) force parameters that a function does not read.
-WARNINGS.append("-Wno-unused-parameter")
-SANITIZERS = {
-    "address": ["-fsanitize=address", "-fno-omit-frame-pointer"],
-    "undefined": ["-fsanitize=undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"],
-    "thread": ["-fsanitize=thread", "-fno-omit-frame-pointer"],
-}
-HERE = Path(__file__).resolve().parent
-
-
-# A CPU has these before a kernel compiled for them runs: engine/src/runtime/backend.c asks.
-X86_64 = platform.machine() in ("x86_64", "AMD64")
-INSTRUCTIONS = {
-    "avx2": ["-mavx2", "-mfma", "-mf16c"],
-    "avx512": [
-        "-mavx512f",
-        "-mavx512bw",
-        "-mavx512dq",
-        "-mavx512vl",
-        "-mavx2",
-        "-mfma",
-        "-mf16c",
-        "-mprefer-vector-width=512",
-    ],
-}
-# glibc's vector functions of the transcendental kind: libmvec has all of them since 2.35. Elsewhere libm's serve.
-LIBC, LIBC_VERSION = platform.libc_ver()
-LIBMVEC = X86_64 and LIBC == "glibc" and tuple(map(int, LIBC_VERSION.split(".")[:2])) >= (2, 35)
-if LIBMVEC:
-    INSTRUCTIONS = {name: [*flags, "-DVME_LIBMVEC"] for name, flags in INSTRUCTIONS.items()}
-# Results are NumPy's: no contraction to fused products behind the source's back. The engine reads no errno and no
-# exception flags.
-ARITHMETIC = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
-GENERATED = "build/generated"
-BINDING = "vmhost.engine._vme"  # its one source is written when it is built
-LIBRARY = "vmhost.engine.libvme"  # a plain shared library: no Python, no suffix in its name
+sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
+import native_build
+from native_build import BINDING, ENGINE, GENERATED
 
 
 def extensions():
     """The project's native parts, in the order in which they can be linked."""
-    return [
-        _native(
-            "vmhost.isolation._core", ["vmhost/isolation"], ["engine/include", GENERATED, *_python_headers()], ["-O2"]
-        ),
-        _native(LIBRARY, ["engine/src"], ["engine/include"], ARITHMETIC, libraries=["mvec", "m"] if LIBMVEC else ["m"]),
-        _native(
-            "vmhost.engine._array",
-            ["engine/arrays"],
-            ["engine/include", *_python_headers()],
-            ["-O2"],
-            needs_library=True,
-        ),
-        _native(BINDING, [], ["engine/include", *_python_headers()], ["-O2"], needs_library=True, ours=False),
-    ]
+    sanitize = native_build.sanitizer_flags(_sanitizers())
+    for name, part in native_build.INSTALLED.items():
+        yield Extension(
+            name,
+            part.files(),
+            depends=part.headers(),
+            include_dirs=[*part.folders, *(native_build.python_headers() if part.python else [])],
+            define_macros=list(native_build.DEFINES.items()),
+            libraries=list(part.libraries),
+            # Debian's Python asks for -O3 -Wall of its own; ours come last and win.
+            extra_compile_args=[
+                *native_build.LANGUAGE,
+                *part.optimize,
+                *part.flags,
+                "-g",
+                *native_build.HIDDEN,
+                *part.warning_flags(),
+                *sanitize,
+            ],
+            extra_link_args=["-pthread", *sanitize, *part.link_flags],
+        )
 
 
-def _native(name, folders, include_dirs, optimize, *, libraries=(), needs_library=False, ours=True):
-    """One shared object, of every C file in `folders` and below; `ours`: we answer for its warnings."""
-    sanitize = list(dict.fromkeys(flag for chosen in _sanitizers() for flag in SANITIZERS[chosen]))
-    if len(_sanitizers()) > 1:
-        sanitize.append("-fno-var-tracking-assignments")  # else gcc tells of each function that is too large for it
-    extension = Extension(
-        name,
-        sorted(str(path) for folder in folders for path in Path(folder).rglob("*.c") if _is_for_here(path)),
-        depends=sorted(
-            str(path)
-            for folder in (*folders, *include_dirs)
-            if not os.path.isabs(folder)
-            for path in Path(folder).rglob("*.h")
-        ),
-        include_dirs=[*folders, *include_dirs],
-        define_macros=[("_GNU_SOURCE", "1")],
-        libraries=list(libraries),
-        # Debian's Python asks for -O3 -Wall of its own; ours come last and win.
-        extra_compile_args=[
-            "-std=c11",
-            *optimize,
-            "-g",
-            "-fvisibility=hidden",
-            *(WARNINGS if ours else ["-w"]),
-            *sanitize,
-        ],
-        extra_link_args=["-pthread", *sanitize],
-    )
-    extension.needs_library = needs_library
-    return extension
+def _sanitizers():
+    return native_build.sanitizers(os.environ.get("VMHOST_SANITIZE", ""))
 
 
 def generate_tables():
@@ -130,12 +69,6 @@ def generate_tables():
         header.parent.mkdir(parents=True, exist_ok=True)
         Path(f"{header}.new").write_text(table)
         os.replace(f"{header}.new", header)
-
-
-def _is_for_here(path):
-    """Whether the C file is compiled on this machine: vendored ones are included by ours, and kernels may be for
-    another one."""
-    return "vendor" not in path.parts and (X86_64 or path.parent.name not in INSTRUCTIONS)
 
 
 class BuildWithTasks(build_py):
@@ -154,10 +87,7 @@ class BuildInParallel(build_ext):
 
     def finalize_options(self):
         super().finalize_options()
-        # one place for all ways to build, editable installations included, so that none compiles what another has
-        # compiled
-        python = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
-        self.build_temp = f"build/objects-{python}-{'-'.join(_sanitizers()) or 'plain'}"
+        self.build_temp = native_build.objects_folder(_sanitizers())
         self.force = True  # links always: what is up to date is decided below, per C file and with the settings
 
     def run(self):
@@ -177,6 +107,7 @@ class BuildInParallel(build_ext):
 
     def build_extensions(self):
         generate_tables()
+        native_build.write_commands()
         compiler = self.compiler
         compile_one = compiler.compile
         strict = os.environ.get("VMHOST_WERROR") == "1"
@@ -184,25 +115,14 @@ class BuildInParallel(build_ext):
         def compile_all(sources, output_dir=None, depends=None, **shared):
             def compile_source(source):
                 [made] = compiler.object_filenames([source], output_dir=output_dir)
-                newest = max(os.path.getmtime(path) for path in (source, __file__, *_included(made, depends or ())))
-                settings = Path(f"{made}.settings")
-                instructions = INSTRUCTIONS.get(Path(source).parent.name, [])
-                options = {**shared, "extra_postargs": [*(shared.get("extra_postargs") or []), *instructions, "-MMD"]}
-                wanted = repr((sys.version, options.get("macros"), options["extra_postargs"]))
-                without_warnings = f"{wanted}\nwithout a warning"
-                if (
-                    os.path.exists(made)
-                    and os.path.getmtime(made) > newest
-                    and settings.exists()
-                    and settings.read_text() in ([without_warnings] if strict else [without_warnings, wanted])
-                ):
-                    return made
-                settings.unlink(missing_ok=True)  # an object file that an interruption cut short is never taken
-                if strict:
-                    options["extra_postargs"] = [*options["extra_postargs"], "-Werror"]
-                    wanted = without_warnings
-                compile_one([source], output_dir=output_dir, depends=depends, **options)
-                settings.write_text(wanted)
+                flags = [*(shared.get("extra_postargs") or []), *native_build.instructions(source), "-MMD"]
+                settings = repr((sys.version, shared.get("macros"), shared.get("include_dirs"), flags))
+
+                def compile_it(more):
+                    options = {**shared, "extra_postargs": [*flags, *more]}
+                    compile_one([source], output_dir=output_dir, depends=depends, **options)
+
+                native_build.compile_changed(made, source, settings, compile_it, strict=strict)
                 return made
 
             with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -212,14 +132,10 @@ class BuildInParallel(build_ext):
         super().build_extensions()
 
     def build_extension(self, extension):
-        if extension.name == LIBRARY:
-            # functions of other libraries are found when it is loaded: finding one takes 3 KiB of the stack that first
-            # calls it
-            extension.extra_link_args += ["-Wl,-soname,libvme.so", "-Wl,-z,now"]
         if extension.name == BINDING:
             extension.sources = [self.write_binding()]
-        if extension.needs_library:  # beside it, wherever both are installed
-            library = Path(self.get_ext_fullpath(LIBRARY)).resolve()
+        if native_build.INSTALLED[extension.name].needs_engine:  # beside it, wherever both are installed
+            library = Path(self.get_ext_fullpath(ENGINE)).resolve()
             extension.extra_link_args += [str(library), "-Wl,-rpath,$ORIGIN"]
         super().build_extension(extension)
 
@@ -235,40 +151,8 @@ class BuildInParallel(build_ext):
         return str(source)
 
     def get_ext_filename(self, name):
-        plain = name.rpartition(".")[2] == LIBRARY.rpartition(".")[2]  # asked for by both names
+        plain = name.rpartition(".")[2] == ENGINE.rpartition(".")[2]  # asked for by both names
         return f"{name.replace('.', '/')}.so" if plain else super().get_ext_filename(name)
-
-
-def _included(made, otherwise):
-    """The project's files that the object file `made` was made of, as its compiler listed them (-MMD); `otherwise`
-    before that."""
-    listed = Path(made).with_suffix(".d")
-    if not listed.exists():
-        return otherwise
-    names = re.split(r"(?<!\\)\s+", listed.read_text().partition(":")[2].replace("\\\n", " ").strip())
-    own = [name.replace("\\ ", " ") for name in names if not os.path.isabs(name)]
-    return own if all(map(os.path.exists, own)) else otherwise
-
-
-def _sanitizers():
-    chosen = [name for name in os.environ.get("VMHOST_SANITIZE", "").split(",") if name]
-    for name in chosen:
-        if name not in SANITIZERS:
-            raise SystemExit(
-                f"VMHOST_SANITIZE: expected some of {', '.join(SANITIZERS)}, joined by commas, got {name!r}"
-            )
-    return chosen
-
-
-def _python_headers():
-    """The folders of Python.h and of the internal headers; ends the build where the headers are missing."""
-    include = Path(sysconfig.get_path("include"))
-    if not (include / "Python.h").exists():
-        raise SystemExit(
-            f"{include / 'Python.h'} is missing: {sys.executable} came without its C headers. Install them"
-            " (python3.14-dev on Debian, python3.14-devel on Fedora) or point VMHOST_PYTHON at a Python that has them."
-        )
-    return [str(include), str(include / "internal")]
 
 
 if sys.version_info < (3, 14):
@@ -276,5 +160,5 @@ if sys.version_info < (3, 14):
         f"vmhost needs CPython 3.14 or newer, this is {sys.version.split()[0]}: interpreters with their own GIL "
         "crash in older ones. `make build` finds or fetches one."
     )
-os.chdir(HERE)
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildInParallel, "build_py": BuildWithTasks})
+os.chdir(native_build.ROOT)
+setup(ext_modules=list(extensions()), cmdclass={"build_ext": BuildInParallel, "build_py": BuildWithTasks})

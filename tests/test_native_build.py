@@ -18,6 +18,8 @@ def built(tmp_path_factory):
     checkout = tmp_path_factory.mktemp("a checkout")
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, checkout)
+    (checkout / "tools").mkdir()
+    shutil.copy(ROOT / "tools" / "native_build.py", checkout / "tools")
     shutil.copytree(ROOT / "engine" / "include", checkout / "engine" / "include")
     shutil.copytree(ROOT / "engine" / "src" / "vendor", checkout / "engine" / "src" / "vendor")
     for name in ("__init__.py", "declarations.py"):

@@ -177,11 +177,10 @@ fi
 
 # ---- the native core ----------------------------------------------------------------------------------------------------
 
-suffix=$("$python" -I -S -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
-built="vmhost/isolation/_core$suffix engine/_array$suffix engine/_vme$suffix engine/libvme.so"
 # word splitting is meant: no name here has a blank
-native_sources=$(find vmhost/isolation engine -name '*.[ch]' | LC_ALL=C sort)
-sources="$(running) ${VMHOST_SANITIZE:-} ${VMHOST_WERROR:-} $(digest setup.py engine/declarations.py vmhost/stdlib/policy.py $native_sources)"
+built=$("$python" -I -S tools/native_build.py outputs)
+native_sources=$("$python" -I -S tools/native_build.py inputs)
+sources="$(running) ${VMHOST_SANITIZE:-} ${VMHOST_WERROR:-} $(digest $native_sources)"
 if ! is_stamped .venv/core.stamp "$sources $(states $built)"; then
     say "building the native core and the engine"
     "$python" setup.py -q build_ext --inplace || fail "the native parts could not be built (see above)"

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from vmhost.image import ImageError, link, toolchain
+from vmhost.image import ImageError, toolchain
 
 
 def test_a_python_without_a_static_library_is_named(monkeypatch, tmp_path):
@@ -30,18 +30,18 @@ def test_libraries_that_are_missing_or_others_than_the_lock_names_are_refused(mo
         toolchain._locked("libsodium.a")
 
 
-def test_an_engine_older_than_one_of_its_headers_is_not_linked_in(tmp_path, monkeypatch):
-    monkeypatch.setattr(link, "CHECKOUT", tmp_path)
+def test_an_engine_older_than_one_of_its_headers_is_not_linked_in(tmp_path):
+    newer_than = toolchain.native_build().newer_than
     source, header, made = tmp_path / "add.c", tmp_path / "kernels and more.h", tmp_path / "add.o"
     for path in (source, header, made):
         path.touch()
         os.utime(path, (1000, 1000))
     made.with_suffix(".d").write_text("add.o: add.c \\\n kernels\\ and\\ more.h\n")
-    assert link._newer_than(made, source) is None
+    assert newer_than(made, source, tmp_path) is None
     os.utime(header, (2000, 2000))
-    assert link._newer_than(made, source) == header
+    assert newer_than(made, source, tmp_path) == header
     made.with_suffix(".d").unlink()
-    assert link._newer_than(made, source) == source
+    assert newer_than(made, source, tmp_path) == source
 
 
 @pytest.mark.parametrize(

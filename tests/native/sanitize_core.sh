@@ -10,22 +10,13 @@ cd -- "$(dirname -- "$0")/../.."
 sanitizer=$1
 shift
 python=$PWD/.venv/bin/python
-case $sanitizer in
-    address) libraries=libasan.so ;;
-    undefined) libraries=libubsan.so ;;
-    address,undefined) libraries="libasan.so libubsan.so" ;;
-    *) echo "sanitize_core.sh: expected address, undefined or address,undefined, got $sanitizer" >&2; exit 2 ;;
-esac
-preload=
-for library in $libraries; do
-    library=$(${CC:-gcc} -print-file-name="$library")
-    [ -e "$library" ] || { echo "sanitize_core.sh: ${CC:-gcc} has no sanitizer $sanitizer; install its libraries" >&2; exit 1; }
-    preload="$preload $library"
-done
+preload=$("$python" tools/native_build.py runtimes "$sanitizer" | tr '\n' ' ')
+[ -n "$preload" ] || exit 1
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-mkdir "$copy/tests" "$copy/bench"
+mkdir "$copy/tests" "$copy/bench" "$copy/tools"
 cp -r vmhost bytecode engine setup.py pyproject.toml "$copy"
+cp tools/native_build.py "$copy/tools"
 cp bench/__init__.py bench/networks.py "$copy/bench"
 for part in __init__.py conftest.py hosts.py guests.py networks.py engine isolation guest vmhost faults stress test_bad_input.py; do
     [ ! -e "tests/$part" ] || cp -r "tests/$part" "$copy/tests"

@@ -11,14 +11,12 @@ import hashlib
 import os
 import re
 import subprocess
-import sys
-import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from vmhost.image import ImageError
 from vmhost.image.shared_object import without_need
-from vmhost.image.toolchain import CHECKOUT
+from vmhost.image.toolchain import CHECKOUT, native_build
 
 # Archive members that make code, or read what code is made from.
 COMPILER = frozenset(
@@ -31,31 +29,12 @@ COMPILER = frozenset(
     instruction_sequence symtable symtablemodule jit
 """.split()
 )
-NATIVE = CHECKOUT / "vmhost" / "image" / "native"
-ISOLATION = CHECKOUT / "vmhost" / "isolation"
-ENGINE = CHECKOUT / "engine"
 OBJECTS = CHECKOUT / "build" / "image"
 # Of modules that are linked in under another name than PyInit_<name>.
 INITS = {"marshal": "PyMarshal_Init", "_warnings": "_PyWarnings_Init", "builtins": None, "sys": None}
 OURS = {"vmhost.isolation._core": "PyInit__core", "vmhost.engine._array": "PyInit__array"}
 # Modules that lie beside the executable.
 SHARED = frozenset(("_sqlite3",))
-_FLAGS = (
-    "-std=c11",
-    "-Os",
-    "-g0",
-    "-DNDEBUG",
-    "-D_GNU_SOURCE",
-    "-fvisibility=hidden",
-    "-ffunction-sections",
-    "-fdata-sections",
-    "-fno-pie",
-    "-fno-asynchronous-unwind-tables",
-    "-Wall",
-    "-Wextra",
-    "-Wno-unused-parameter",
-    "-Werror",
-)
 # Not relocatable, as the archive is not; nothing of the machine's paths gets in.
 _LINK = (
     "-no-pie",
@@ -106,14 +85,26 @@ def link(toolchain, modules, *, engine):
     unfinished = made_of / f"native_modules.{os.getpid()}"
     unfinished.write_text(header)
     os.replace(unfinished, made_of / "native_modules.h")  # other processes may make the same image
-    includes = [NATIVE, ISOLATION, CHECKOUT / "build" / "generated", ENGINE / "include", *toolchain.includes]
-    objects = _engine_objects() if engine else []
-    options = [*_FLAGS, *(["-DVMRUN_ENGINE"] if engine else []), f"-ffile-prefix-map={CHECKOUT}=."]
-    sources = [
-        (path, options, [made_of, *includes]) for folder in (NATIVE, ISOLATION) for path in sorted(folder.rglob("*.c"))
+    build = native_build()
+    part = build.IMAGE
+    includes = [made_of, *(CHECKOUT / folder for folder in part.folders), *toolchain.includes]
+    options = [
+        *build.LANGUAGE,
+        *(f"-D{name}={value}" for name, value in build.DEFINES.items()),
+        *part.optimize,
+        *part.flags,
+        *build.HIDDEN,
+        *part.warning_flags(),
+        "-Werror",
+        *(["-DVMRUN_ENGINE"] if engine else []),
+        f"-ffile-prefix-map={CHECKOUT}=.",
     ]
+    objects = _engine_objects(build) if engine else []
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        objects += pool.map(lambda source: _compile(toolchain, *source), sources)
+        objects += pool.map(
+            lambda source: _compile(toolchain, CHECKOUT / source, options, includes),
+            part.files(),
+        )
     libraries = [
         toolchain.python_library,
         *(path for name, path in toolchain.libraries.items() if name != "libexpat.a" or "pyexpat" in modules),
@@ -175,37 +166,18 @@ def link(toolchain, modules, *, engine):
     return stripped.with_suffix("")
 
 
-def _engine_objects():
+def _engine_objects(build):
     """The engine's object files, as `make build` compiled them; ImageError where they are missing or older than their
     sources."""
-    folder = CHECKOUT / "build" / f"objects-{sysconfig.get_platform()}-{sys.implementation.cache_tag}-plain" / "engine"
-    sources = sorted(
-        path.relative_to(ENGINE)
-        for part in ("src", "arrays")
-        for path in (ENGINE / part).rglob("*.c")
-        if "vendor" not in path.parts
-    )
     objects = []
-    for source in sources:
-        made = (folder / source).with_suffix(".o")
-        newer = _newer_than(made, ENGINE / source)
-        if newer is not None:
-            raise ImageError(f"{made}: is missing or older than {newer}; run `make build`")
-        objects.append(made)
+    for name in ("vmhost.engine._array", build.ENGINE):
+        for source in build.INSTALLED[name].files():
+            made = (CHECKOUT / build.objects_folder() / source).with_suffix(".o")
+            newer = build.newer_than(made, CHECKOUT / source)
+            if newer is not None:
+                raise ImageError(f"{made}: is missing or older than {newer}; run `make build`")
+            objects.append(made)
     return objects
-
-
-def _newer_than(made, source):
-    """A file that the object file `made` was made of and that changed since, headers included, as its compiler listed
-    them (-MMD); or None."""
-    listed = made.with_suffix(".d")
-    if not made.is_file() or not listed.is_file():
-        return source
-    names = re.split(r"(?<!\\)\s+", listed.read_text().partition(":")[2].replace("\\\n", " ").strip())
-    for path in (source, *(CHECKOUT / name.replace("\\ ", " ") for name in names)):
-        if not path.is_file() or path.stat().st_mtime > made.stat().st_mtime:
-            return path
-    return None
 
 
 def _asked_of_executable(toolchain):
@@ -213,7 +185,7 @@ def _asked_of_executable(toolchain):
     up."""
     listed = _run([toolchain.nm, "--dynamic", "--undefined-only", str(toolchain.sqlite_module)])
     asked = set(re.findall(r"^ +U (\w+)$", listed, re.MULTILINE))  # glibc's have a version behind them
-    for source in ISOLATION.glob("sqlite/sqlite_*.c"):
+    for source in CHECKOUT.glob("vmhost/isolation/sqlite/sqlite_*.c"):
         asked.update(re.findall(r'dlsym\(\w+, "(sqlite3_\w+)"\)', source.read_text()))
     return sorted(asked)
 

@@ -4,6 +4,7 @@ are linked in.
 LibSodium (Ed25519) and LibTomCrypt (hash functions) are Debian's, unpacked privately by tools/device_libraries.sh as
 the Python is, and held to the digests in tools/device.lock, so that an image is the same wherever it is made."""
 
+import functools
 import hashlib
 import importlib.util
 import shutil
@@ -70,6 +71,16 @@ def find():
     return Toolchain(
         *tools.values(), python, (include, include / "internal", LIBRARIES / "include"), libraries, _sqlite_module()
     )
+
+
+@functools.cache
+def native_build():
+    """The module tools/native_build.py of the checkout, which describes how our C is compiled; `find` comes first."""
+    spec = importlib.util.spec_from_file_location("native_build", CHECKOUT / "tools" / "native_build.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
 
 
 def _fetch_libraries():

@@ -1,4 +1,5 @@
-/* Included before every source of the engine for test_polls.c, which counts the looks at the stop flag (run.sh). */
+/* Included before every source of the engine for test_polls.c, which counts the looks at the stop flag
+ * (tests/native/run.py). */
 #include "runtime/internal.h"
 
 void vme_polled(void) __attribute__((weak));

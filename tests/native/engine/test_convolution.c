@@ -1,7 +1,7 @@
 /* Every algorithm for convolutions on every backend against sums in float64: sizes that fill no tile and no square,
  * padding, several images, addends, values with wider margins than are asked for and channels of others beside theirs.
- * The same bytes on any number of threads. Where polls are counted (run.sh none), a run is stopped at each of its first
- * looks at the flag, and at many later ones. */
+ * The same bytes on any number of threads. Where polls are counted (run.py engine none), a run is stopped at each of
+ * its first looks at the flag, and at many later ones. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Every operator looks at its context's stop flag at least once a millisecond, however large its operands are: the
  * longest time of its thread's CPU between two looks, on operands of which each takes a hundred milliseconds and more.
  *
- * run.sh compiles the engine with polls.h for this, without sanitizers. The bound leaves room for a slow machine and
+ * run.py compiles the engine with polls.h for this, without sanitizers. The bound leaves room for a slow machine and
  * for memory that is touched for the first time. */
 #include <stdlib.h>
 #include <string.h>
@@ -319,7 +319,7 @@ int main(void)
 #else
 int main(void)
 {
-    puts("polls: with run.sh none");
+    puts("polls: with run.py engine none");
     return 0;
 }
 #endif

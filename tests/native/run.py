@@ -1,0 +1,159 @@
+"""Builds the test programs in C, and runs them: those beside this file, of the core's parts without CPython, and those
+in engine/, of the engine.
+
+    python tests/native/run.py core [none|address|undefined|thread|address,undefined] ...
+    python tests/native/run.py engine [none|address|undefined|thread|address,undefined] ...
+
+Without a sanitizer's name: each of them, and `none` for the core. The engine without a sanitizer is what test_polls.c
+measures: every source includes polls.h. How C is compiled is described in tools/native_build.py; object files stay in
+build/native_tests, so that the next run compiles what changed."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+import native_build
+from native_build import CORE_TESTS, ENGINE_TESTS, INSTALLED
+
+HERE = "tests/native"
+BUILD = "build/native_tests"
+COMPILER = os.environ.get("CC", "gcc")
+# failing_malloc.c answers for these.
+ALLOCATORS = ("malloc", "calloc", "realloc", "strdup", "strndup", "aligned_alloc")
+WRAP_ALLOCATORS = [f"-Wl,--wrap={name}" for name in ALLOCATORS]
+FAILING_MALLOC = f"{HERE}/failing_malloc.c"
+GREEDY_LIBRARY = f"{HERE}/greedy_library.c"  # a library of somebody else that allocates
+LANES = native_build.Part(("vmhost/isolation/lanes/*.c",)).files()
+
+
+@dataclass(frozen=True)
+class Program:
+    """A test program: its own C file, `name` without the suffix, and the `sources` that it tests or needs."""
+
+    name: str
+    sources: tuple
+    null_for_too_much: bool = False  # malloc of the sanitizers gives NULL for what is too large, as libc's does
+    library: str | None = None  # a C file that becomes a shared library of its own
+
+
+def core_programs():
+    fake_vm = f"{HERE}/fake_vm.c"
+    memory = ("memory/library_memory.c", "lanes/meter.c", "lanes/critical.c")
+    return [
+        Program(f"{HERE}/test_lane", (*LANES, fake_vm)),
+        Program(f"{HERE}/test_faults", (*LANES, fake_vm, FAILING_MALLOC)),
+        Program(
+            f"{HERE}/test_library_memory",
+            (*(f"vmhost/isolation/{name}" for name in memory), FAILING_MALLOC),
+            null_for_too_much=True,
+            library=GREEDY_LIBRARY,
+        ),
+    ]
+
+
+def engine_programs():
+    engine = INSTALLED[native_build.ENGINE].files()
+    tests = [source for source in ENGINE_TESTS.files() if Path(source).name.startswith("test_")]
+    return [Program(source.removesuffix(".c"), (*engine, FAILING_MALLOC)) for source in tests]
+
+
+class Build:
+    """Object files and programs of one part with the same sanitizers."""
+
+    def __init__(self, folder, part, sanitizers, flags, libraries):
+        self.folder = Path(folder)
+        self.sanitize = native_build.sanitizer_flags(sanitizers)
+        self.flags = [
+            *native_build.LANGUAGE,
+            *(f"-D{name}={value}" for name, value in native_build.DEFINES.items()),
+            *(f"-I{folder}" for folder in part.folders),
+            *part.optimize,
+            *part.flags,
+            "-g",
+            "-pthread",
+            *part.warning_flags(),
+            *flags,
+            *self.sanitize,
+        ]
+        self.libraries = [f"-l{name}" for name in libraries]
+
+    def programs(self, programs):
+        """Builds them side by side; the paths of the executables."""
+        sources = {source for program in programs for source in (*program.sources, f"{program.name}.c")}
+        sources.update(program.library for program in programs if program.library)
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            list(pool.map(self.compile, sorted(sources)))
+            return list(pool.map(self.link, programs))
+
+    def object(self, source):
+        return self.folder / f"{source.removesuffix('.c')}.o"
+
+    def compile(self, source):
+        made = self.object(source)
+        made.parent.mkdir(parents=True, exist_ok=True)
+        command = [COMPILER, *self.flags, *native_build.instructions(source), *["-fPIC"] * (source == GREEDY_LIBRARY)]
+        native_build.compile_changed(
+            made,
+            source,
+            repr(command),
+            lambda more: call([*command, *more, "-MMD", "-c", source, "-o", str(made)]),
+            strict=True,
+        )
+
+    def link(self, program):
+        made = self.folder / Path(program.name).name
+        objects = [str(self.object(source)) for source in (*program.sources, f"{program.name}.c")]
+        wraps = WRAP_ALLOCATORS if FAILING_MALLOC in program.sources else []
+        beside = []
+        if program.library:
+            library = made.with_name(f"lib{Path(program.library).stem}.so")
+            shared = ["-shared", "-pthread", "-Wl,-z,relro,-z,now", *self.sanitize]
+            call([COMPILER, str(self.object(program.library)), *shared, "-o", str(library)])
+            beside = [str(library), "-Wl,-rpath,$ORIGIN"]
+        call([COMPILER, *objects, *beside, "-pthread", *wraps, *self.sanitize, *self.libraries, "-o", str(made)])
+        return made
+
+
+def call(command):
+    if subprocess.run(command).returncode:
+        raise SystemExit(1)
+
+
+def run(executable, program):
+    options = ["allocator_may_return_null=1"] if program.null_for_too_much else []
+    environment = {"ASAN_OPTIONS": ":".join(options), "TSAN_OPTIONS": ":".join(["halt_on_error=1", *options])}
+    done = subprocess.run([executable], env={**os.environ, **environment})
+    if done.returncode:
+        raise SystemExit(f"{executable}: exit status {done.returncode}")
+
+
+def main(which, *chosen):
+    if which == "core":
+        part, programs, libraries = CORE_TESTS, core_programs(), ()
+        chosen = chosen or ("none", *native_build.SANITIZERS)
+    else:
+        part, programs, libraries = ENGINE_TESTS, engine_programs(), INSTALLED[native_build.ENGINE].libraries
+        chosen = chosen or tuple(native_build.SANITIZERS)
+    for names in chosen:
+        sanitizers = [] if names == "none" else native_build.sanitizers(names, "tests/native/run.py")
+        polls = ["-DVME_POLLS", "-include", f"{HERE}/engine/polls.h"] if which == "engine" and not sanitizers else []
+        folder = f"{BUILD}/{which}-{'-'.join(sanitizers) or 'none'}"
+        executables = Build(folder, part, sanitizers, polls, libraries).programs(programs)
+        print(f"sanitizer: {names}", flush=True)
+        for executable, program in zip(executables, programs):
+            run(executable, program)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] not in ("core", "engine"):
+        raise SystemExit(__doc__)
+    os.chdir(native_build.ROOT)
+    Path(BUILD).mkdir(parents=True, exist_ok=True)
+    with open(Path(BUILD, "lock"), "w") as lock:  # two runs in one checkout take turns
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        main(*sys.argv[1:])

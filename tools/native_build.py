@@ -1,0 +1,300 @@
+"""The native parts: what each is made of and how it is compiled. Whatever compiles our C, or reads it, asks here.
+
+| reader | makes |
+| --- | --- |
+| setup.py | the extension modules and the engine's library |
+| vmhost/image/link.py | the executable `vmrun` of device images |
+| tests/native/run.py | the test programs in C, with sanitizers |
+| clangd, clang-tidy | nothing: they read build/compile_commands.json, which setup.py writes |
+
+    python tools/native_build.py inputs | outputs       lists the files that setup.py reads, or makes
+    python tools/native_build.py commands               writes build/compile_commands.json
+    python tools/native_build.py runtimes SANITIZERS    lists the shared libraries of sanitizers
+
+Paths are relative to the checkout. Only the standard library is needed, and no build has to come before."""
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+GENERATED = "build/generated"  # C tables that setup.py writes
+COMMANDS = "build/compile_commands.json"
+
+X86_64 = platform.machine() in ("x86_64", "AMD64")
+# glibc's vector functions of the transcendental kind: libmvec has all of them since 2.35. Elsewhere libm's serve.
+LIBC, LIBC_VERSION = platform.libc_ver()
+LIBMVEC = X86_64 and LIBC == "glibc" and tuple(map(int, LIBC_VERSION.split(".")[:2])) >= (2, 35)
+
+# ---- flags
+
+LANGUAGE = ["-std=c11"]
+DEFINES = {"_GNU_SOURCE": "1"}
+HIDDEN = ["-fvisibility=hidden"]  # but for test programs, which have a library of their own
+WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wmissing-prototypes"]
+# CPython's own signatures (slots, METH_NOARGS) force parameters that a function does not read.
+PYTHON_WARNINGS = ["-Wno-unused-parameter"]
+SANITIZERS = {
+    "address": ["-fsanitize=address", "-fno-omit-frame-pointer"],
+    "undefined": ["-fsanitize=undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"],
+    "thread": ["-fsanitize=thread", "-fno-omit-frame-pointer"],
+}
+RUNTIMES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
+# Of C files that lie in a folder of this name. A CPU has these before a kernel compiled for them runs:
+# engine/src/runtime/backend.c asks.
+INSTRUCTIONS = {
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
+    "avx512": [
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512dq",
+        "-mavx512vl",
+        "-mavx2",
+        "-mfma",
+        "-mf16c",
+        "-mprefer-vector-width=512",
+    ],
+}
+if LIBMVEC:
+    INSTRUCTIONS = {name: [*flags, "-DVME_LIBMVEC"] for name, flags in INSTRUCTIONS.items()}
+# Results are NumPy's: no contraction to fused products behind the source's back. The engine reads no errno and no
+# exception flags.
+ARITHMETIC = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+
+
+# ---- parts
+
+
+@dataclass(frozen=True)
+class Part:
+    """C files that are compiled alike.
+
+    `sources` are patterns; `folders` those that its includes may start from; `flags` what it has beyond the
+    language, the warnings and the instructions of a folder, `optimize` apart; `libraries` the ones of the system.
+    """
+
+    sources: tuple = ()
+    folders: tuple = ()
+    flags: tuple = ()
+    optimize: tuple = ("-O2",)
+    libraries: tuple = ()
+    link_flags: tuple = ()
+    python: bool = True  # includes Python.h
+    needs_engine: bool = False  # linked with libvme.so, which lies beside it
+    warnings: bool = True  # we answer for them
+
+    def files(self):
+        """Its C files that are compiled on this machine: vendored ones are included by ours, and kernels may be for
+        another one."""
+        found = (path.relative_to(ROOT) for pattern in self.sources for path in ROOT.glob(pattern))
+        return sorted(
+            str(path)
+            for path in found
+            if "vendor" not in path.parts and (X86_64 or path.parent.name not in INSTRUCTIONS)
+        )
+
+    def headers(self):
+        return sorted(str(path.relative_to(ROOT)) for folder in self.folders for path in (ROOT / folder).rglob("*.h"))
+
+    def warning_flags(self):
+        return [*WARNINGS, *(PYTHON_WARNINGS if self.python else [])] if self.warnings else ["-w"]
+
+    def command(self, source):
+        """How the compiler is called for one of its files, without an output, for tools that read sources."""
+        return [
+            "cc",
+            *LANGUAGE,
+            *(f"-D{name}={value}" for name, value in DEFINES.items()),
+            *(f"-I{folder}" for folder in (*self.folders, *(python_headers() if self.python else ()))),
+            *self.optimize,
+            *self.flags,
+            *instructions(source),
+            *self.warning_flags(),
+            "-c",
+            source,
+        ]
+
+
+ENGINE = "vmhost.engine.libvme"  # a plain shared library: no Python, no suffix in its name
+BINDING = "vmhost.engine._vme"  # its one source is written when it is built
+# What is installed, by the names under which it is imported, in the order in which it can be linked.
+INSTALLED = {
+    "vmhost.isolation._core": Part(("vmhost/isolation/**/*.c",), ("vmhost/isolation", "engine/include", GENERATED)),
+    ENGINE: Part(
+        ("engine/src/**/*.c",),
+        ("engine/src", "engine/include"),
+        (*ARITHMETIC,),
+        ("-O3",),
+        ("mvec", "m") if LIBMVEC else ("m",),
+        # Functions of other libraries are found when it is loaded: finding one takes 3 KiB of the stack that first
+        # calls it.
+        ("-Wl,-soname,libvme.so", "-Wl,-z,now"),
+        python=False,
+    ),
+    "vmhost.engine._array": Part(("engine/arrays/**/*.c",), ("engine/arrays", "engine/include"), needs_engine=True),
+    BINDING: Part((), ("engine/include",), needs_engine=True, warnings=False),
+}
+# The executable of device images: the core once more, for size. The engine in it is setup.py's object files.
+IMAGE = Part(
+    ("vmhost/image/native/*.c", "vmhost/isolation/**/*.c"),
+    ("vmhost/image/native", "vmhost/isolation", GENERATED, "engine/include"),
+    (
+        "-g0",
+        "-DNDEBUG",
+        "-ffunction-sections",
+        "-fdata-sections",
+        "-fno-pie",
+        "-fno-asynchronous-unwind-tables",
+    ),
+    ("-Os",),
+)
+# Test programs: which files go into which is tests/native/run.py's.
+CORE_TESTS = Part(("tests/native/*.c",), ("vmhost/isolation", "tests/native"), optimize=("-O1",), python=False)
+ENGINE_TESTS = Part(
+    ("tests/native/engine/*.c",), ("engine/src", "engine/include"), (*ARITHMETIC,), ("-O1",), python=False
+)
+
+
+def instructions(source):
+    """The flags of the folder that the C file lies in."""
+    return INSTRUCTIONS.get(Path(source).parent.name, [])
+
+
+def python_headers():
+    """The folders of Python.h and of the internal headers; ends the build where the headers are missing."""
+    include = Path(sysconfig.get_path("include"))
+    if not (include / "Python.h").exists():
+        raise SystemExit(
+            f"{include / 'Python.h'} is missing: {sys.executable} came without its C headers. Install them"
+            " (python3.14-dev on Debian, python3.14-devel on Fedora) or point VMHOST_PYTHON at a Python that has them."
+        )
+    return [str(include), str(include / "internal")]
+
+
+def sanitizers(chosen, where="VMHOST_SANITIZE"):
+    """The sanitizers of a text as "address,undefined"; ends the program where it does not know one, with the name of
+    `where` it was said."""
+    names = [name for name in chosen.split(",") if name]
+    for name in names:
+        if name not in SANITIZERS:
+            raise SystemExit(f"{where}: expected some of {', '.join(SANITIZERS)}, joined by commas, got {name!r}")
+    return names
+
+
+def sanitizer_flags(names):
+    flags = list(dict.fromkeys(flag for name in names for flag in SANITIZERS[name]))
+    if len(names) > 1:
+        flags.append("-fno-var-tracking-assignments")  # else gcc tells of each function that is too large for it
+    return flags
+
+
+# ---- object files: compiled only when what they are made of has changed
+
+
+def objects_folder(names=()):
+    """Where the object files with these sanitizers lie: one place for all ways to build, editable installations
+    included, so that none compiles what another has compiled."""
+    python = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+    return f"build/objects-{python}-{'-'.join(names) or 'plain'}"
+
+
+def included(made, root=ROOT):
+    """The project's files that the object file `made` was made of, as its compiler listed them (-MMD); None where it
+    did not."""
+    listed = Path(made).with_suffix(".d")
+    if not listed.is_file():
+        return None
+    names = re.split(r"(?<!\\)\s+", listed.read_text().partition(":")[2].replace("\\\n", " ").strip())
+    return [root / name.replace("\\ ", " ") for name in names if not os.path.isabs(name)]
+
+
+def newer_than(made, source, root=ROOT):
+    """A file that the object file `made` was made of and that is missing or newer, headers included; None where it is
+    up to date."""
+    files = included(made, root)
+    if files is None or not Path(made).is_file():
+        return source
+    age = os.path.getmtime(made)
+    return next((path for path in (source, *files) if not path.is_file() or os.path.getmtime(path) > age), None)
+
+
+def compile_changed(made, source, settings, compile_it, *, strict):
+    """Calls `compile_it(flags)`, which makes the object file `made` of `source` and lists its headers (-MMD), unless it
+    is up to date and was made with the same `settings`, a text.
+
+    `strict`: warnings are errors. What compiled so serves plain builds too."""
+    note = Path(f"{made}.settings")
+    without_warnings = f"{settings}\nwithout a warning"
+    accepted = [without_warnings] if strict else [without_warnings, settings]
+    if note.exists() and note.read_text() in accepted and newer_than(made, ROOT / source) is None:
+        return
+    note.unlink(missing_ok=True)  # an object file that an interruption cut short is never taken
+    compile_it(["-Werror"] if strict else [])
+    note.write_text(without_warnings if strict else settings)
+
+
+# ---- for other tools
+
+
+def write_commands():
+    """Writes COMMANDS: how each of our C files is compiled, for clangd and clang-tidy. A file of several parts has one
+    entry."""
+    entries = {}
+    for part in (*INSTALLED.values(), IMAGE, CORE_TESTS, ENGINE_TESTS):
+        for source in part.files():
+            entry = {"directory": str(ROOT), "file": source, "arguments": part.command(source)}
+            entries.setdefault(source, entry)
+    text = json.dumps(list(entries.values()), indent=1)
+    path = ROOT / COMMANDS
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(exist_ok=True)
+        Path(f"{path}.new").write_text(text)
+        os.replace(f"{path}.new", path)
+
+
+def inputs():
+    """All that the native parts are made of."""
+    files = {"setup.py", "tools/native_build.py", "engine/declarations.py", "vmhost/stdlib/policy.py"}
+    for part in INSTALLED.values():
+        files.update(str(path.relative_to(ROOT)) for folder in part.folders for path in (ROOT / folder).rglob("*.[ch]"))
+    return sorted(path for path in files if not path.startswith(GENERATED))
+
+
+def output(name):
+    """Where a part lies in the checkout, by its name in INSTALLED."""
+    return name.replace(".", "/") + (".so" if name == ENGINE else sysconfig.get_config_var("EXT_SUFFIX"))
+
+
+def runtimes(names):
+    """The shared libraries to preload into a program that knows nothing of these sanitizers."""
+    compiler = os.environ.get("CC", "gcc")
+    for name in names:
+        asked = [compiler, f"-print-file-name={RUNTIMES[name]}"]
+        path = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+        if not os.path.exists(path):
+            raise SystemExit(f"{compiler} has no sanitizer {name}; install its libraries")
+        yield path
+
+
+def main(arguments):
+    match arguments:
+        case ["inputs"]:
+            print(*inputs(), sep="\n")
+        case ["outputs"]:
+            print(*map(output, INSTALLED), sep="\n")
+        case ["commands"]:
+            write_commands()
+        case ["runtimes", chosen]:
+            print(*runtimes(sanitizers(chosen, "runtimes")), sep="\n")
+        case _:
+            raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

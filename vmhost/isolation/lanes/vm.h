@@ -1,5 +1,5 @@
 /* A VM, as those see it who do not run it: an opaque type, what may be asked of it, and what it may be
- * told. vm.c answers.
+ * told. The files of vm/ answer.
  *
  * A VM is one CPython subinterpreter on one native thread. Threads that touch it: its own (boots, serves, ends it),
  * guest threads (started by its task), the warden (stops it), host threads (attach, retire, read counters).

@@ -1,4 +1,5 @@
-/* What the warden needs of a VM, apart from CPython: vm.c gives it; the thread-sanitized unit tests give a fake. */
+/* What the warden needs of a VM, apart from CPython: vm.c and stop.c give it; the thread-sanitized unit tests give a
+ * fake. */
 #ifndef VMH_WARDEN_VM_H
 #define VMH_WARDEN_VM_H
 

@@ -1,5 +1,5 @@
-/* Sealing, as vm.c, guest.c and core.c see it: what turns a fresh interpreter into one that runs bundles and nothing
- * else. */
+/* Sealing, as threads.c, guest.c and core.c see it: what turns a fresh interpreter into one that runs bundles and
+ * nothing else. */
 #ifndef VMH_SEAL_H
 #define VMH_SEAL_H
 

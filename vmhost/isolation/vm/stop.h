@@ -28,4 +28,14 @@ typedef struct vmh_asked {
     int64_t generation, handed_ns;
 } vmh_asked;
 
+/* However busy the machine is, a VM that does not unwind is given up: its grace is put off by this at most. Its caller
+ * never waits for that. */
+#define VMH_STARVED_MAX_NS INT64_C(5000000000)
+
+/* The VM is quarantined, since it did not unwind from `where`. Life lock held. */
+void vmh_vm_give_up(vmh_vm *vm, const char *where);
+/* Sleeps for ever, holding the VM's GIL: what a quarantined VM that cannot be unwound ends in. It burns nothing and,
+ * being inside a pending call, holds no lock of the process. */
+void vmh_vm_park(void);
+
 #endif

@@ -10,6 +10,7 @@
 
 #include "crash/crash.h"
 #include "crash/starvation.h"
+#include "lanes/vm.h"
 
 enum { VMH_GUEST_THREADS_MOST = 64 };
 
@@ -32,5 +33,12 @@ typedef struct vmh_threads {
     int64_t ended_cpu_ns; /* of the guest's that ended */
     int count;            /* of the guest's */
 } vmh_threads;
+
+/* Life lock held: thread clocks are read while their threads cannot leave. */
+int64_t vmh_threads_cpu_ns(vmh_vm *vm);
+/* Life lock held. What its threads waited for cores since the first look of this `round`, the one that waited longest:
+ * a thread that unwinds may wait for another's GIL, and that one for a core. Grace is put off by as much, not without
+ * end. */
+int64_t vmh_threads_starved_ns(vmh_vm *vm, int64_t round, int64_t now);
 
 #endif

@@ -1,5 +1,6 @@
-/* The whole of a VM, for the files that run it: vm.c (its thread), guest.c (a call inside it), core_vm.c (its Python
- * wrapper). What there is of each subject stands in that subject's header. */
+/* The whole of a VM, for the files that run it: vm.c (the structure), threads.c (its threads), stop.c (phases and
+ * stops), guest.c (a call inside it), core_vm.c (its Python wrapper). What there is of each subject stands in that
+ * subject's header. */
 #ifndef VMH_VM_PRIVATE_H
 #define VMH_VM_PRIVATE_H
 

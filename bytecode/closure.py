@@ -1,9 +1,15 @@
-"""Which modules a task needs: the import closure inside its folder, and what in it a sealed VM can't give.
+"""Which modules a task needs: the import closure over its folder and its packages, and what in it a VM can't give.
 
 Every import statement counts, wherever it stands, since a bundle can't be completed later. Left aside are those that
-never run in a VM (under `if TYPE_CHECKING:` and `if __name__ == "__main__":`); allowed to be missing are those that the
-program itself prepares for (`try: import x` with `except ImportError`, `contextlib.suppress(ImportError)`). A name that
-is both in the folder and in the standard library is an error rather than a matter of search order.
+never run in a VM (under `if TYPE_CHECKING:` and `if __name__ == "__main__":`). What can't be had is
+
+- an error where the task's own code imports it at the top of a module, and nothing guards the import;
+- a warning where an `if`, a loop or a function of the task stands around it: the program may never get there;
+- nothing where the program prepares for it (`try: import x` with `except ImportError`,
+  `contextlib.suppress(ImportError)`), and in packages, which others wrote: they import much that never runs.
+
+Whatever is missing is listed in `Closure.absent`, so that the import says why when a VM gets there after all. A name
+that is both in the folder and in the standard library is an error rather than a matter of search order.
 """
 
 import ast
@@ -54,6 +60,8 @@ _OVER_CODE = {
 _MAKES_FUNCTIONS = {"types.FunctionType", "types.LambdaType"}
 _PICKLES = {"pickle.dump", "pickle.dumps"}
 _INSTALLED = ("site-packages", "dist-packages")  # folders of what others wrote
+_BESIDE = "beside the program, nor on sys.path,"
+_MAY_NOT_RUN = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match, ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPARISONS = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -62,6 +70,7 @@ _COMPARISONS = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
+_CERTAIN, _POSSIBLE, _OPTIONAL = range(3)  # an import runs; may run; may run, and the program expects it to fail
 _SOURCELESS = {"inspect.getsource", "inspect.getsourcelines", "inspect.findsource"}
 
 
@@ -76,27 +85,52 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Absent:
+    """A module that is imported and can't be had: why, and the first place that imports it. `certain`: that import runs
+    whenever its module is imported."""
+
+    name: str
+    reason: str
+    where: str
+    certain: bool
+
+
+@dataclass(frozen=True)
 class Closure:
-    """`sources` maps dotted names to Source; `errors` and `warnings` are sorted tuples of Diagnostic."""
+    """`sources` maps dotted names to Source; `errors` and `warnings` are sorted tuples of Diagnostic; `absent` is a
+    tuple of Absent, sorted by name."""
 
     sources: dict
     errors: tuple
     warnings: tuple
+    absent: tuple = ()
 
 
-def close_over_folder(folder, entry):
-    """The Closure of the module `entry` within the task folder `folder`. Reports problems instead of raising."""
+def close_over_folder(folder, entry, packages=None, also=()):
+    """The Closure of the module `entry` within the task folder `folder`. Reports problems instead of raising.
+
+    `packages` is a folder called site-packages with what the task requires; of it, the modules `also` come along
+    without being imported. A module of the task hides a package.
+    """
 
     def find(name):
         found = find_module(folder, name)
-        return found and _read(name, *found)
+        if found or packages is None or _is_of_python(name.partition(".")[0]):
+            return found and _read(name, *found)
+        found = find_module(Path(packages), name)
+        # messages, and what bundles hold of them, are the same on all machines
+        return found and replace(_read(name, *found), path=str(found[0].relative_to(Path(packages).parent)))
 
-    closure = _Search(find, is_task=True).run(entry)
+    search = _Search(find, is_task=True, packages=packages)
+    for name in also:
+        if search.find(name) is not None:
+            search.add(name)
+    closure = search.run(entry)
     root = Path(folder).resolve()
     outside = [
         Diagnostic(source.path, 0, "is a link that leads out of the task's folder; copy the file there")
         for source in closure.sources.values()
-        if not Path(source.path).resolve().is_relative_to(root)
+        if not is_installed(source) and not Path(source.path).resolve().is_relative_to(root)
     ]
     return replace(closure, errors=(*outside, *closure.errors))
 
@@ -127,18 +161,14 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
         return None
 
     @functools.cache
-    def native_part(top):
-        for root in map(Path, roots):
-            inside = (root / top).rglob("*") if root.name in _INSTALLED else ()
-            for path in (*sorted(root.glob(f"{top}.*")), *inside):
-                if path.name.endswith(tuple(EXTENSION_SUFFIXES)):
-                    return path
-        return None
+    def native_part(name):
+        return native_module(roots, name)
 
     search = _Search(find, is_task=False, native_part=native_part, gaps=None if gap is None else {})
     closure = search.run(module_name)
-    if closure.errors:
-        raise CompileError(closure.errors)
+    failure = search.failure(module_name)  # where others wrote it
+    if closure.errors or failure is not None:
+        raise CompileError(closure.errors or [failure])
     gaps = search.gaps or {}
     return {
         name: (_fill(found, gaps[name], gap) if name in gaps else found.text, found.path, found.is_package)
@@ -188,13 +218,17 @@ def _read(name, path, is_package):
 class _Search:
     """One run over the modules that a first one needs. `find(name)` gives a Source or None.
 
-    `native_part(top)` gives the path of a native module in the installed package `top`, or None. With `gaps`, a dict,
-    imports at the top of the program's own modules that can't be are noted there instead of being errors.
+    `native_part(name)` gives the path of the native module `name`, or None. With `gaps`, a dict,
+    imports at the top of the program's own modules that can't be are noted there instead of being errors. `packages` is
+    the folder of a task's packages, or None.
     """
 
-    def __init__(self, find, is_task, native_part=lambda top: None, gaps=None):
+    def __init__(self, find, is_task, native_part=lambda top: None, gaps=None, packages=None):
         self._find = find
+        self._folder = packages  # of a task's packages
         self.gaps = gaps
+        self.absent = {}  # dotted name -> Absent
+        self.uses = {}  # module -> what importing it is certain to import: {dotted name: (file, line)}
         self._outer = None  # the search that this one is done for
         self._packages = {}  # installed module -> what is wrong with it, or None
         self._native_part = native_part
@@ -207,20 +241,63 @@ class _Search:
 
     def run(self, entry):
         self.add(entry)
-        while self._waiting and not (self._outer and self.errors):
+        while self._waiting:
             source = self._waiting.pop()
             try:
                 tree = parse(source.text, source.path)
             except CompileError as error:
-                self.errors.update(error.diagnostics)
+                if is_installed(source):
+                    del self.sources[source.name]
+                    self.lack(source.name, f"a VM can't have it: {error.diagnostics[0]}", source.path, False)
+                    self._found[source.name] = None
+                else:
+                    self.errors.update(error.diagnostics)
                 continue
             _Reader(self, source, tree).read()
 
         def order(diagnostic):
             return diagnostic.file, diagnostic.line, diagnostic.message
 
+        if self.is_task:
+            self._warn_of_failures()
         sources = {name: self.sources[name] for name in sorted(self.sources)}
-        return Closure(sources, tuple(sorted(self.errors, key=order)), tuple(sorted(self.warnings, key=order)))
+        return Closure(
+            sources,
+            tuple(sorted(self.errors, key=order)),
+            tuple(sorted(self.warnings, key=order)),
+            tuple(self.absent[name] for name in sorted(self.absent)),
+        )
+
+    def _warn_of_failures(self):
+        """Of the task's own imports of packages that are certain to fail."""
+        for module, used in self.uses.items():
+            if module in self.sources and not is_installed(self.sources[module]):
+                for name, (path, line) in used.items():
+                    failure = self.failure(name)
+                    if failure is not None:
+                        self.warnings.add(Diagnostic(path, line, f"import {name}: it will fail in a VM: {failure}"))
+
+    def lack(self, name, reason, where, certain):
+        """Notes that the module `name` can't be had; the first place that is certain to import it is kept."""
+        known = self.absent.get(name)
+        if known is None or certain > known.certain:
+            self.absent[name] = Absent(name, reason, where, certain)
+
+    def failure(self, name):
+        """Why importing the installed module `name` is certain to fail, as a Diagnostic of the import that does; None
+        where it may work."""
+        seen, pending = set(), [name]
+        while pending:
+            module = pending.pop()
+            if module in seen or not (module in self.sources and is_installed(self.sources[module])):
+                continue
+            seen.add(module)
+            pending += [module[:dot] for dot in range(len(module)) if module[dot] == "."]
+            for used, where in self.uses.get(module, {}).items():
+                if used in self.absent:
+                    return Diagnostic(*where, f"import {used}: {self.absent[used].reason}")
+                pending.append(used)
+        return None
 
     def find(self, name):
         if name not in self._found:
@@ -245,18 +322,21 @@ class _Search:
                 whose = "vmhost's guest runtime" if prefix == "vmhost" else f"the standard library's module {prefix}"
                 self.errors.add(Diagnostic(source.path, 0, f"has the name of {whose}; rename it"))
 
-    def problem(self, name):
-        """Why the module `name` can't be imported in a VM, or None. Does not add it."""
+    def problem(self, name, guess=True):
+        """Why the module `name` can't be imported in a VM, or None. Does not add it. `guess`: what was meant, where
+        the name may be mistyped."""
         top = name.partition(".")[0]
-        native_part = None if top in sys.stdlib_module_names else self._native_part(top)
-        if native_part is not None:
-            reason = _THIRD_PARTY.get(top) or f"it is not pure Python ({native_part}); use it on the host"
-            return f"a VM can't load it: {reason}"
-        if self.find(top) is not None:
+        found = self.find(top)
+        if found is not None:
+            if top in _THIRD_PARTY and is_installed(found):
+                return f"a VM can't load it: {_THIRD_PARTY[top]}"
             problem = self._missing_inside(name)
-            if problem is None and not self.is_task and self._outer is None and _is_installed(self.find(top)):
+            if problem is None and not self.is_task and self._outer is None and is_installed(found):
                 problem = self._package_problem(name)
             return problem
+        native = self.native_file(top)
+        if native is not None:
+            return _not_pure(top, native)
         if top == "vmhost":
             if name in ("vmhost", "vmhost.guest") or name in offered_modules():
                 return None
@@ -272,34 +352,52 @@ class _Search:
             return "a VM does not have it"
         if top in _THIRD_PARTY:
             return f"a VM can't load it: {_THIRD_PARTY[top]}"
-        near = difflib.get_close_matches(top, offered_modules(), 1, 0.85)
+        near = difflib.get_close_matches(top, offered_modules(), 1, 0.85) if guess else ()
         advice = (
             f"did you mean {near[0]!r}?"
             if near
             else (
-                "copy its sources into the folder if they are pure Python, or do this on the host"
+                "name it under requirements in task.yaml, or do this on the host"
                 if self.is_task
                 else "VMs take pure Python modules that the program can import"
             )
         )
-        where = "in the task's folder" if self.is_task else "beside the program, nor on sys.path,"
+        where = "in the task's folder, nor among its requirements," if self.is_task else _BESIDE
         return f"neither {where} nor in a VM's standard library; {advice}"
 
     def _package_problem(self, name):
-        """Why the module `name` of an installed package can't be imported with all that it imports, or None.
+        """Why the module `name` of an installed package is certain to fail when it is imported, or None.
 
         In that case, it is added.
         """
         if name not in self._packages:
             inner = _Search(self._find, False, self._native_part)
             inner._outer, inner._found, inner.sources = self, self._found, dict(self.sources)
-            closure = inner.run(name)
-            self._packages[name] = None
-            if closure.errors:
-                self._packages[name] = f"a VM can't import it: {closure.errors[0]}"
-            else:
-                self.sources.update(closure.sources)
+            inner.uses = {module: dict(used) for module, used in self.uses.items()}
+            inner.run(name)
+            failure = inner.failure(name)
+            self._packages[name] = failure and f"a VM can't import it: {failure}"
+            if failure is None:
+                self.sources.update(inner.sources)
+                self.uses.update(inner.uses)
+                for absent in inner.absent.values():
+                    self.lack(absent.name, absent.reason, absent.where, absent.certain)
         return self._packages[name]
+
+    def native_file(self, name):
+        """The file of the native module `name` of a package, or None."""
+        if name.partition(".")[0] in sys.stdlib_module_names:
+            return None
+        if self._folder is None:
+            return self._native_part(name)
+        found = native_module([self._folder], name)
+        return found and found.relative_to(Path(self._folder).parent)
+
+    def first_missing(self, name):
+        """The package around the module `name`, or `name` itself, that is the first that can't be had."""
+        parts = name.split(".")
+        prefixes = (".".join(parts[:length]) for length in range(1, len(parts)))
+        return next((prefix for prefix in prefixes if self.problem(prefix) is not None), name)
 
     def _missing_inside(self, name):
         parts = name.split(".")
@@ -308,7 +406,10 @@ class _Search:
             if self.find(prefix) is None:
                 if not outer.is_package:
                     return f"{outer.path} is a module, not a package"
-                if self.is_task:
+                native = self.native_file(prefix) if is_installed(outer) else None
+                if native is not None:
+                    return _not_pure(prefix, native)
+                if self.is_task and not is_installed(outer):
                     return f"the task's folder has no module {prefix}"
                 return f"{outer.path} is of a package that has no Python module {prefix}"
         return None
@@ -322,7 +423,8 @@ class _Reader:
 
     def __init__(self, search, source, tree):
         self._search, self._source, self._tree = search, source, tree
-        self._optional = False  # inside code that expects its imports to fail
+        self._own = not is_installed(source)
+        self._level = _CERTAIN  # how likely it is that what is read runs
         self._bound = set()  # names that this module gives a meaning of its own
         self._imported = {}  # local name -> dotted name it stands for
         self._functions = set()  # names that are defined as functions, and never given another value
@@ -354,9 +456,9 @@ class _Reader:
 
     def read(self):
         """Reads the whole module."""
-        pending = [(statement, False) for statement in self._tree.body]
+        pending = [(statement, _CERTAIN) for statement in self._tree.body]
         while pending:
-            node, self._optional = pending.pop()
+            node, self._level = pending.pop()
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     self._import(alias.name, node, f"import {alias.name}", alias)
@@ -392,7 +494,8 @@ class _Reader:
                     if self._search.find(f"{base}.{name}") is not None:
                         self._search.add(f"{base}.{name}")
             elif ours:
-                if self._search.find(inner) is not None:
+                native = None if self._own else self._search.native_file(inner)
+                if self._search.find(inner) is not None or native is not None:
                     self._import(inner, node, shown + alias.name, alias)
             elif inner in LEFT_OUT or inner in REFUSED:
                 self._import(inner, node, shown + alias.name, alias)
@@ -407,22 +510,29 @@ class _Reader:
 
     def _import(self, name, node, shown, alias=None):
         """Adds the module, or says why it can't be; True if it can be imported."""
-        problem = self._search.problem(name)
+        search, where = self._search, (self._source.path, node.lineno)
+        problem = search.problem(name, self._own)
+        if self._level == _CERTAIN:
+            search.uses.setdefault(self._source.name, {}).setdefault(name, where)
         if problem is None:
-            self._search.add(name)
-        else:
-            self._refuse(node, f"{shown}: {problem}", alias)
-        return problem is None
+            search.add(name)
+            return True
+        missing = search.first_missing(name)
+        search.lack(missing, problem, f"{self._source.path}:{node.lineno}", self._level == _CERTAIN)
+        if missing != name and self._level == _CERTAIN:
+            search.uses[self._source.name].setdefault(missing, where)
+        self._refuse(node, f"{shown}: {problem}", alias)
+        return False
 
     def _refuse(self, node, message, alias=None):
         gaps = self._search.gaps
-        if self._optional:
+        if not self._own or self._level == _OPTIONAL:
             return
-        if (
-            gaps is not None
-            and isinstance(node, (ast.Import, ast.ImportFrom))
-            and not _is_installed(self._source)
-            and (_can_have_gaps(self._source, node))
+        if self._level == _POSSIBLE:
+            if self._search.is_task:
+                self._warn(node, f"{message}; it raises ImportError if the task gets there")
+        elif (
+            gaps is not None and isinstance(node, (ast.Import, ast.ImportFrom)) and (_can_have_gaps(self._source, node))
         ):
             gaps.setdefault(self._source.name, []).append((node, alias, message))
         else:
@@ -472,29 +582,29 @@ class _Reader:
     # What never runs in a VM, and what may fail
 
     def _children(self, node):
-        """The nodes in `node` that are to be read, each with whether its imports may fail."""
-        optional = self._optional or (
-            not self._search.is_task and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        )
-        if isinstance(node, ast.If) and (
-            _plain_name(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or _is_main_guard(node.test)
-        ):
-            return [(statement, optional) for statement in node.orelse]
+        """The nodes in `node` that are to be read, each with how likely it is to run."""
+        level = self._level
         if isinstance(node, ast.If) and (known := _known_test(node.test)) is not None:
-            return [(statement, optional) for statement in (node.body if known else node.orelse)]
-        may_fail = optional
+            return [(statement, level) for statement in (node.body if known else node.orelse)]
+        if isinstance(node, _MAY_NOT_RUN):
+            level = max(level, _POSSIBLE)
         if isinstance(node, (ast.Try, ast.TryStar)):
-            may_fail = optional or any(_catches_import_error(handler.type) for handler in node.handlers)
-            # What handles the error never runs where the imports work.
-            handled = optional or (may_fail and self._imports_succeed(node.body))
+            guarded = any(_catches_import_error(handler.type) for handler in node.handlers)
+            tried = _OPTIONAL if guarded else level
+            # What handles the error never runs where the imports work; else it does, as its imports failed.
+            handled = level
+            if guarded and self._imports_succeed(node.body):
+                handled = _OPTIONAL
+            elif not guarded or not any(isinstance(each, (ast.Import, ast.ImportFrom)) for each in node.body):
+                handled = max(level, _POSSIBLE)
             return [
-                *((statement, may_fail) for statement in node.body + node.orelse),  # `else` runs after `try` worked
+                *((statement, tried) for statement in node.body + node.orelse),  # `else` runs after `try` worked
                 *((handler, handled) for handler in node.handlers),
-                *((statement, optional) for statement in node.finalbody),
+                *((statement, level) for statement in node.finalbody),
             ]
         if isinstance(node, (ast.With, ast.AsyncWith)):
-            may_fail = optional or any(_suppresses_import_error(item.context_expr) for item in node.items)
-        return [(child, may_fail) for child in ast.iter_child_nodes(node)]
+            level = _OPTIONAL if any(_suppresses_import_error(item.context_expr) for item in node.items) else level
+        return [(child, level) for child in ast.iter_child_nodes(node)]
 
     def _imports_succeed(self, body):
         """Whether `body` imports something and all of it is there: then what handles an ImportError never runs."""
@@ -569,6 +679,8 @@ class _Reader:
         )
 
     def _warn(self, node, message):
+        if not self._own:
+            return  # others wrote it; much of it never runs
         self._search.warnings.add(Diagnostic(self._source.path, node.lineno, message))
 
     def _dotted(self, node):
@@ -580,6 +692,26 @@ class _Reader:
         if first in self._imported:
             return self._imported[first] + dot + rest
         return f"builtins.{name}" if name in ("eval", "exec", "compile", "__import__") else None
+
+
+def native_module(roots, name):
+    """The file of the native module `name` under one of the folders `roots`, or None."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        return None
+    for root in map(Path, roots):
+        for path in sorted(root.joinpath(*name.split(".")[:-1]).glob(f"{name.rpartition('.')[2]}.*")):
+            if path.name.endswith(tuple(EXTENSION_SUFFIXES)):
+                return path
+    return None
+
+
+def _is_of_python(top):
+    return top in sys.stdlib_module_names or top == "vmhost"
+
+
+def _not_pure(name, path):
+    top = name.partition(".")[0]
+    return f"a VM can't load it: {_THIRD_PARTY.get(top) or f'it is not pure Python ({path}); use it on the host'}"
 
 
 def _plain_name(node):
@@ -609,22 +741,58 @@ def _is_main_guard(test):
 
 
 def _known_test(test):
-    """Whether a constant, or a comparison of `sys.version_info` or `sys.platform` with one, holds; None for other
-    tests."""
+    """Whether a test is known to hold in a VM: of a constant, `TYPE_CHECKING`, `__name__`, or a comparison of Python's
+    version or the platform with a constant, and what `not`, `and` and `or` make of such; None for other tests."""
     if isinstance(test, ast.Constant):
         return bool(test.value)
+    if _plain_name(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or _is_main_guard(test):
+        return False
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        known = _known_test(test.operand)
+        return None if known is None else not known
+    if isinstance(test, ast.BoolOp):
+        decides = isinstance(test.op, ast.Or)  # the value that settles it, whatever the others are
+        known = [_known_test(value) for value in test.values]
+        return decides if decides in known else None if None in known else not decides
+    if isinstance(test, ast.Call) and _plain_name(test.func) == "sys.platform.startswith" and len(test.args) == 1:
+        prefix = test.args[0]
+        return sys.platform.startswith(prefix.value) if _is_text(prefix) else None
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
         return None
-    known = {"sys.version_info": sys.version_info, "sys.platform": sys.platform, "os.name": os.name}
-    here = known.get(_plain_name(test.left))
-    compare = _COMPARISONS.get(type(test.ops[0]))
+    left = test.left
     try:
+        if isinstance(left, ast.Subscript) and _plain_name(left.value) == "sys.version_info":
+            part = left.slice
+            if isinstance(part, ast.Slice) and part.lower is None and part.step is None:
+                here = sys.version_info[: ast.literal_eval(part.upper)]
+            else:
+                here = sys.version_info[ast.literal_eval(part)]
+        else:
+            here = _known_values().get(_plain_name(left))
+        compare = _COMPARISONS.get(type(test.ops[0]))
         return None if here is None or compare is None else compare(here, ast.literal_eval(test.comparators[0]))
-    except ValueError, TypeError:
+    except ValueError, TypeError, IndexError:
         return None
 
 
-def _is_installed(source):
+def _known_values():
+    return {
+        "sys.version_info": sys.version_info,
+        "sys.version_info.major": sys.version_info.major,
+        "sys.version_info.minor": sys.version_info.minor,
+        "sys.hexversion": sys.hexversion,
+        "sys.platform": sys.platform,
+        "sys.implementation.name": sys.implementation.name,
+        "os.name": os.name,
+    }
+
+
+def _is_text(node):
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def is_installed(source):
+    """Whether others wrote the Source: it lies in a folder of installed packages."""
     return any(part in _INSTALLED for part in Path(source.path).parts)
 
 

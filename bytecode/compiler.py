@@ -7,18 +7,31 @@ before.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .closure import close_over_folder
+from .closure import close_over_folder, is_installed
 from .errors import CompileError, Diagnostic, TaskSpecError
 from .format import TARGET, Manifest, Module, bundle_in_memory, module_path, write_bundle
+from .packages import Package, files_of, installed, packages_in
 from .source import compile_source
 from .spec import TaskSpec, read_task
-from .texts import collect_texts
+from .texts import absence, collect_texts
+
+
+@dataclass(frozen=True)
+class Included:
+    """What came along of a Package that the task requires: how many modules and files, and their bytes in the
+    bundle before it is packed."""
+
+    package: Package
+    modules: int
+    files: int
+    bytes: int
 
 
 @dataclass(frozen=True)
 class CompiledTask:
     """A task ready to be written. `warnings` holds what will not work in a VM if the program gets there, `savings` of
-    each model what compiling it saved, as `compile_model` tells."""
+    each model what compiling it saved, as `compile_model` tells. `included` says what came along of each package that
+    the task requires, `absent` which modules did not and why (Absent)."""
 
     manifest: Manifest
     modules: Mapping
@@ -27,6 +40,8 @@ class CompiledTask:
     warnings: tuple
     models: Mapping
     savings: Mapping
+    included: tuple = ()
+    absent: tuple = ()
 
     def to_bytes(self, key=None):
         """The bundle's bytes, signed with the SigningKey `key` if given."""
@@ -43,7 +58,10 @@ def compile_task(task, *, target=None, optimize=0, strict=False, compile_model=N
     """
     spec = task if isinstance(task, TaskSpec) else read_task(task)
     _check_target(spec, target)
-    closure = close_over_folder(spec.folder, spec.entry_module)
+    folder = installed(spec)
+    packages = packages_in(folder) if folder is not None else ()
+    data = [name for package in packages for name in package.data]
+    closure = close_over_folder(spec.folder, spec.entry_module, folder, data)
     modules, texts, errors, found = {}, {}, list(closure.errors), list(closure.warnings)
     unparsed = {error.file for error in errors}
     for name, source in closure.sources.items():
@@ -51,7 +69,8 @@ def compile_task(task, *, target=None, optimize=0, strict=False, compile_model=N
             continue
         filename = f"{spec.name}@{spec.version}/{module_path(name, source.is_package)}.py"
         try:
-            code = compile_source(source.text, filename, source.path, optimize, found)
+            warned = None if is_installed(source) else found  # others wrote it
+            code = compile_source(source.text, filename, source.path, optimize, warned)
         except CompileError as error:
             errors += error.diagnostics
             continue
@@ -61,7 +80,9 @@ def compile_task(task, *, target=None, optimize=0, strict=False, compile_model=N
     models, savings = _compile_models(spec, compile_model, errors)
     if errors or (strict and found):
         raise CompileError(errors + found if strict else errors)
-    files = {path: (spec.folder / path).read_bytes() for path in spec.files}
+    texts.update(absence(absent.name, absent.reason) for absent in closure.absent)
+    included, files = _include(folder, packages, closure, modules)
+    files.update((path, (spec.folder / path).read_bytes()) for path in spec.files)
     manifest = Manifest(
         name=spec.name,
         version=spec.version,
@@ -73,7 +94,23 @@ def compile_task(task, *, target=None, optimize=0, strict=False, compile_model=N
         priority=spec.priority,
         fresh=spec.fresh,
     )
-    return CompiledTask(manifest, modules, files, texts, tuple(found), models, savings)
+    return CompiledTask(
+        manifest, modules, files, texts, tuple(found), models, savings, included, closure.absent if packages else ()
+    )
+
+
+def _include(folder, packages, closure, modules):
+    """What comes along of the packages that are installed in `folder`, as a tuple of Included, and the files of those
+    whose modules are in the closure."""
+    included, files = [], {}
+    theirs = {name for name, source in closure.sources.items() if is_installed(source)}
+    for package in packages:
+        names = [name for name in theirs if name.partition(".")[0] in package.top_level]
+        contents = files_of(package, folder) if names else {}
+        size = sum(len(modules[name].code) for name in names) + sum(map(len, contents.values()))
+        included.append(Included(package, len(names), len(contents), size))
+        files.update(contents)
+    return tuple(included), files
 
 
 def compile_sources(sources, *, entry, name, version, optimize=0, limits=None, permissions=None, files=None):

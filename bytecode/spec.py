@@ -45,7 +45,8 @@ class TaskSpec:
 
     `limits` has those of memory_bytes, wall_time_s, cpu_time_s, stack_bytes, concurrency that are written;
     `permissions` all of GRANTS, as tuples of str. `files` are paths below `folder`
-    with `/`, patterns resolved, sorted; `models` maps names to such paths, sorted by name. `lines` maps a key's path
+    with `/`, patterns resolved, sorted; `models` maps names to such paths, sorted by name; `requirements` are packages
+    as pip names them. `lines` maps a key's path
     ("limits.memory") to its line."""
 
     folder: Path
@@ -59,6 +60,7 @@ class TaskSpec:
     permissions: Mapping
     files: tuple
     models: Mapping
+    requirements: tuple
     priority: int
     fresh: bool
     lines: Mapping
@@ -102,6 +104,7 @@ def read_task(folder):
         permissions=MappingProxyType({name: tuple(permissions.get(name) or ()) for name in GRANTS}),
         files=files,
         models=MappingProxyType(models),
+        requirements=tuple(values.get("requirements", ())),
         priority=values.get("priority", 0),
         fresh=values.get("fresh", False),
         lines=MappingProxyType(problems.lines),

@@ -30,6 +30,12 @@ def text_digest(mode, text):
     return hashlib.sha256(f"{mode}\0{text}".encode()).digest()
 
 
+def absence(name, reason):
+    """Digest and marshalled code of the text that tells a VM why the module `name` is not there: an expression whose
+    value is the reason. The guest's importer asks for it when an import fails."""
+    return text_digest("absent", name), compile_text("eval", repr(reason), "<absent>")
+
+
 def compile_text(mode, text, filename="<string>"):
     """Marshalled code of one text."""
     return marshal.dumps(compile(text, filename, mode, dont_inherit=True, optimize=0))

@@ -1,4 +1,4 @@
-"""The `vmhost` command: compile, run, inspect, explain, bench, doctor, keys and demo.
+"""The `vmhost` command: compile, lock, run, inspect, explain, bench, doctor, keys and demo.
 
 One module per command; each is imported when it is asked for, so that `vmhost --help` and completion stay quick. What
 goes where and with which exit code stands in `output.py` and `failures.py`.
@@ -13,7 +13,7 @@ import click
 import vmhost
 from vmhost.cli import failures
 
-COMMANDS = ("compile", "run", "serve", "inspect", "explain", "image", "bench", "doctor", "keys", "demo")
+COMMANDS = ("compile", "lock", "run", "serve", "inspect", "explain", "image", "bench", "doctor", "keys", "demo")
 
 
 class _Commands(click.Group):

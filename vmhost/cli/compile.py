@@ -1,5 +1,6 @@
 """`vmhost compile`: task folders become bundles. The same as `tools/compile_cloud.py`, with key names and a table."""
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -51,11 +52,13 @@ def command(output, folders, path, target, optimize, sign, strict):
             made_of[target_path] = folder
             _write(target_path, data)
             warnings = [str(warning) for warning in compiled.warnings]
-            saved[str(target_path)] = compiled.savings
+            saved[str(target_path)] = compiled
             written.append(
                 inspect.summary(bundle, target_path, len(data))
                 | {"signed_with": sign, "warnings": warnings}
                 | {"savings": {name: savings.plain() for name, savings in compiled.savings.items()}}
+                | {"packages": [_plain(each) for each in compiled.included]}
+                | {"absent": [dataclasses.asdict(each) for each in compiled.absent]}
             )
     output.document({"bundles": written})
     for made in written:
@@ -67,8 +70,34 @@ def command(output, folders, path, target, optimize, sign, strict):
             f"{made['path']}: {made['task']}, {inspect.size_text(made['bytes'])}, "
             f"{modules}, Python {made['target']}, {signed}"
         )
-        for name, savings in saved[made["path"]].items():
+        compiled = saved[made["path"]]
+        for name, savings in compiled.savings.items():
             output.line(f"model {name}: {savings}")
+        _tell_packages(output, compiled)
+
+
+def _plain(included):
+    package = included.package
+    return {
+        "name": package.name,
+        "version": package.version,
+        "licence": package.licence,
+        "modules": included.modules,
+        "files": included.files,
+        "bytes": included.bytes,
+    }
+
+
+def _tell_packages(output, compiled):
+    """What came along of the packages, and what did not and why."""
+    for each in compiled.included:
+        package = each.package
+        what = f"{each.modules} modules" if each.modules != 1 else "1 module"
+        what += f", {each.files} files" if each.files > 1 else ""
+        came = f"{what}, {inspect.size_text(each.bytes)}" if each.modules else "nothing imports it; left out"
+        output.line(f"package {package.name} {package.version} ({package.licence}): {came}")
+    for absent in compiled.absent:
+        output.line(f"absent {absent.name}: {absent.reason} (imported by {absent.where})")
 
 
 def _write(path, data):

@@ -35,7 +35,12 @@ class Importer:
     def find_spec(name, path=None, target=None):
         kind = _native.find(name)
         if kind is None:
-            return ModuleSpec(name, _importer, origin="empty") if name.startswith("_sysconfigdata_") else None
+            if name.startswith("_sysconfigdata_"):
+                return ModuleSpec(name, _importer, origin="empty")
+            # who only asks whether it is there (importlib.util.find_spec) is told that it is not
+            if sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":
+                _say_why_absent(name)
+            return None
         if kind >= _BUILTIN:
             return ModuleSpec(name, _importer, origin="built-in" if kind == _BUILTIN else "native")
         return ModuleSpec(name, _importer, origin="bundle", is_package=kind == _PACKAGE)
@@ -100,6 +105,13 @@ class Importer:
         return _modules_in("", prefix)
 
     @staticmethod
+    def find_distributions(context):
+        """Of importlib.metadata: the packages that came along in the bundle."""
+        from vmhost.guest.packages import distributions
+
+        return distributions(context.name)
+
+    @staticmethod
     def get_resource_reader(name):
         from vmhost.guest.files import BundleReader
 
@@ -131,6 +143,15 @@ def _modules_in(package, prefix):
 
 
 _importer = Importer()  # an instance: who lists the classes in a module shall not find its __loader__
+
+
+def _say_why_absent(name):
+    """Raises ModuleNotFoundError with the reason, where the cloud compiler has left one for this module."""
+    from vmhost.guest.texts import digest
+
+    code = _native.text(digest("absent", name))
+    if code is not None:
+        raise ModuleNotFoundError(f"No module named {name!r}: {eval(code)}", name=name)
 
 
 def _with_deferred_traceback():

@@ -1,0 +1,299 @@
+"""Packages that a task requires: locked, installed aside, and what of them comes along in its bundle.
+
+The packages are wheels that the tests write; uv finds them in a folder, and no index is asked.
+"""
+
+import base64
+import hashlib
+import os
+import threading
+import zipfile
+
+import pytest
+
+import vmhost
+from vmhost.bytecode.compiler import compile_task
+from vmhost.bytecode.errors import CompileError, TaskSpecError
+from vmhost.bytecode.packages import LOCK_NAME, lock, lock_of
+from vmhost.bytecode.spec import read_task
+
+
+def write_wheel(folder, name, version, files, requires=(), licence="MIT"):
+    """A wheel of these files, {path: text}, in `folder`."""
+    info = f"{name.replace('-', '_')}-{version}.dist-info"
+    head = f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\nLicense-Expression: {licence}\n"
+    head += "".join(f"Requires-Dist: {each}\n" for each in requires)
+    contents = dict(files)
+    contents[f"{info}/METADATA"] = head + "\nA long description.\n"
+    contents[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    record = []
+    for path, text in contents.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        record.append(f"{path},sha256={digest},{len(text.encode())}\n")
+    contents[f"{info}/RECORD"] = "".join(record) + f"{info}/RECORD,,\n"
+    with zipfile.ZipFile(folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl", "w") as archive:
+        for path, text in contents.items():
+            archive.writestr(zipfile.ZipInfo(path, (2026, 1, 1, 0, 0, 0)), text)
+
+
+@pytest.fixture
+def wheels(tmp_path, monkeypatch):
+    """A folder of wheels, the only place where packages are found; a cache of its own."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for name in os.environ:
+        if name.startswith(("UV_", "PIP_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("UV_FIND_LINKS", str(folder))
+    (tmp_path / "index").mkdir()
+    monkeypatch.setenv("UV_DEFAULT_INDEX", (tmp_path / "index").as_uri())
+    monkeypatch.setenv("UV_NO_CONFIG", "1")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return folder
+
+
+@pytest.fixture
+def task(tmp_path):
+    """Writes a task's folder: its main module, the packages that it requires, and other files."""
+    folder = tmp_path / "task"
+
+    def write(main, requirements, others=()):
+        folder.mkdir(exist_ok=True)
+        listed = ", ".join(f'"{each}"' for each in requirements)
+        (folder / "task.yaml").write_text(
+            f'name: sample\nversion: "1.0"\nentry: main:run\npython: "3.14"\nrequirements: [{listed}]\n'
+        )
+        (folder / "main.py").write_text(main)
+        for path, text in dict(others).items():
+            (folder / path).write_text(text)
+        return folder
+
+    return write
+
+
+def call(compiled, value=None):
+    with vmhost.Host(allow_unsigned=True) as host:
+        return host.load(compiled.to_bytes())(value)
+
+
+def test_a_package_and_what_it_needs_come_along(wheels, task):
+    write_wheel(
+        wheels,
+        "tall-tales",
+        "1.2",
+        {
+            "tales/__init__.py": "from .told import tell\n",
+            "tales/told.py": "import words\nfrom importlib import resources\n"
+            "def tell():\n    return words.FIRST + (resources.files('tales') / 'end.txt').read_text()\n",
+            "tales/end.txt": "end",
+            "tales/tests/test_told.py": "raise SystemExit\n",
+            "tales/unused.py": "x = 1\n",
+        },
+        requires=["words>=2"],
+        licence="Apache-2.0",
+    )
+    write_wheel(wheels, "words", "2.0", {"words.py": "FIRST = 'begin '\n"})
+    write_wheel(wheels, "words", "1.0", {"words.py": "FIRST = 'old '\n"})
+    folder = task(
+        "import tales\nfrom importlib.metadata import version, distributions, PackageNotFoundError\n"
+        "def run(value):\n"
+        "    try:\n        version('absent')\n"
+        "    except PackageNotFoundError as error:\n        missing = error.name\n"
+        "    return [tales.tell(), version('Tall.Tales'), sorted(each.name for each in distributions()), missing]\n",
+        ["tall-tales"],
+    )
+    compiled = compile_task(folder)
+    assert call(compiled) == ["begin end", "1.2", ["tall-tales", "words"], "absent"]
+    assert set(compiled.modules) == {"main", "tales", "tales.told", "words"}
+    assert set(compiled.files) == {
+        "tales/end.txt",
+        "tall_tales-1.2.dist-info/METADATA",
+        "words-2.0.dist-info/METADATA",
+    }
+    assert b"A long description" not in compiled.files["words-2.0.dist-info/METADATA"]
+    assert [
+        (each.package.name, each.package.version, each.package.licence, each.modules) for each in compiled.included
+    ] == [
+        ("tall-tales", "1.2", "Apache-2.0", 2),
+        ("words", "2.0", "MIT", 1),
+    ]
+
+
+def test_the_lock_decides_and_gives_the_same_bytes(wheels, task, tmp_path, monkeypatch):
+    write_wheel(wheels, "words", "1.0", {"words.py": "FIRST = 'one'\n"})
+    folder = task("import words\ndef run(value):\n    return words.FIRST\n", ["words"])
+    first = compile_task(folder).to_bytes()
+    assert lock_of(read_task(folder)) == {"words": "1.0"}
+    write_wheel(wheels, "words", "2.0", {"words.py": "FIRST = 'two'\n"})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    assert compile_task(folder).to_bytes() == first
+    lock(read_task(folder))
+    assert lock_of(read_task(folder)) == {"words": "1.0"}, "what fits is kept"
+    lock(read_task(folder), upgrade=True)
+    assert lock_of(read_task(folder)) == {"words": "2.0"}
+    assert call(compile_task(folder)) == "two"
+
+
+def test_a_package_that_was_altered_is_refused(wheels, task, tmp_path, monkeypatch):
+    write_wheel(wheels, "words", "1.0", {"words.py": "FIRST = 'one'\n"})
+    folder = task("import words\ndef run(value):\n    return words.FIRST\n", ["words"])
+    lock(read_task(folder))
+    write_wheel(wheels, "words", "1.0", {"words.py": "FIRST = 'evil'\n"})
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "other-uv-cache"))
+    with pytest.raises(TaskSpecError, match=r"task\.yaml:5: requirements: .*[Hh]ash"):
+        compile_task(folder)
+    assert not list((tmp_path / "cache").glob("vmhost/packages/*/site-packages")), "nothing half made is left"
+
+
+def test_other_requirements_than_the_lock_s_are_told(wheels, task):
+    write_wheel(wheels, "words", "1.0", {"words.py": ""})
+    write_wheel(wheels, "tales", "1.0", {"tales.py": ""})
+    folder = task("import words\ndef run(value):\n    return 1\n", ["words"])
+    lock(read_task(folder))
+    task("import words\ndef run(value):\n    return 1\n", ["words", "tales"])
+    with pytest.raises(TaskSpecError) as caught:
+        compile_task(folder)
+    assert str(caught.value) == (
+        f'{folder}/task.yaml:5: requirements: requirements.lock is for ["words"], Python 3.14, expected '
+        f'["words", "tales"], Python 3.14; run `vmhost lock {folder}`'
+    )
+    (folder / LOCK_NAME).write_bytes(b"\xff\xfe")
+    with pytest.raises(TaskSpecError, match=r"requirements\.lock: can't be read: it is no text"):
+        compile_task(folder)
+
+
+def test_what_is_not_there_is_told_with_the_line(wheels, task):
+    folder = task("def run(value):\n    return 1\n", ["no-such-package"])
+    with pytest.raises(TaskSpecError, match=r"task\.yaml:5: requirements: .*no-such-package"):
+        compile_task(folder)
+    assert not (folder / LOCK_NAME).exists()
+
+
+@pytest.mark.parametrize(
+    "bad", ["../here", "words @ https://example.org/words.whl", "-r other.txt", "", "words\\n-e ."]
+)
+def test_only_names_and_versions_are_requirements(wheels, task, bad):
+    folder = task("def run(value):\n    return 1\n", [bad])
+    with pytest.raises(TaskSpecError, match=r"requirements\[0\]"):
+        read_task(folder)
+
+
+def test_imports_of_packages_that_never_run_are_no_errors(wheels, task):
+    write_wheel(
+        wheels,
+        "words",
+        "1.0",
+        {
+            "words/__init__.py": "import sys\n"
+            "if sys.hexversion < 0x3000000:\n    import Tkinter\n"
+            "try:\n    from .win import FIRST\nexcept ImportError:\n    FIRST = 'plain'\n"
+            "def plot():\n    import pylab\n    return pylab\n"
+            "if FIRST == 'impossible':\n    import tornado\n"
+            "def later():\n    from . import old\n",
+            "words/win.py": "import winreg\nFIRST = 'windows'\n",
+            "words/old.py": "print 'Python 2'\n",
+        },
+    )
+    folder = task(
+        "import words\nimport importlib.util\n"
+        "def run(value):\n"
+        "    said = []\n"
+        "    for attempt in (words.plot, words.later):\n"
+        "        try:\n            attempt()\n"
+        "        except ImportError as error:\n            said.append((error.name, str(error)))\n"
+        "    return [words.FIRST, said, importlib.util.find_spec('pylab') is None]\n",
+        ["words"],
+    )
+    compiled = compile_task(folder)
+    assert compiled.warnings == ()
+    first, said, found_none = call(compiled)
+    assert first == "plain"
+    assert found_none, "who asks whether it is there is told that it is not"
+    assert said[0][0] == "pylab"
+    assert said[0][1].startswith("No module named 'pylab': neither in the task's folder, nor among its requirements")
+    assert {each.name for each in compiled.absent} == {"pylab", "winreg", "tornado", "words.old"}
+    by_name = {each.name: each for each in compiled.absent}
+    assert by_name["winreg"].certain and not by_name["pylab"].certain
+    assert by_name["pylab"].where == "site-packages/words/__init__.py:9"
+
+
+def test_a_package_that_is_certain_to_fail_is_a_warning_where_the_task_imports_it(wheels, task):
+    write_wheel(wheels, "words", "1.0", {"words.py": "import numpy\n"})
+    folder = task("import words\ndef run(value):\n    return 1\n", ["words"])
+    compiled = compile_task(folder)
+    [warning] = compiled.warnings
+    assert str(warning).startswith(
+        f"{folder}/main.py:1: import words: it will fail in a VM: site-packages/words.py:1: import numpy: a VM can't load"
+    )
+    with pytest.raises(vmhost.TaskError, match="No module named 'numpy': a VM can't load it"):
+        call(compiled)
+
+
+def test_native_parts_stay_behind_and_say_so(wheels, task):
+    suffix = "cpython-314-x86_64-linux-gnu.so"
+    write_wheel(
+        wheels,
+        "fast",
+        "1.0",
+        {
+            "fast/__init__.py": "try:\n    from ._speedups import twice\nexcept ImportError as error:\n"
+            "    why = str(error)\n    def twice(x):\n        return 2 * x\n",
+            f"fast/_speedups.{suffix}": "not really",
+        },
+    )
+    write_wheel(wheels, "solid", "1.0", {f"solid.{suffix}": "not really"})
+    folder = task("import fast\ndef run(value):\n    return [fast.twice(value), fast.why]\n", ["fast", "solid"])
+    compiled = compile_task(folder)
+    twice, why = call(compiled, 21)
+    assert twice == 42
+    assert why.startswith(
+        f"No module named 'fast._speedups': a VM can't load it: it is not pure Python (site-packages/fast/_speedups.{suffix})"
+    )
+    assert not any(path.endswith(".so") for path in compiled.files)
+    task("import solid\ndef run(value):\n    return 1\n", ["fast", "solid"])
+    with pytest.raises(CompileError, match=r"main\.py:1: import solid: a VM can't load it: it is not pure Python"):
+        compile_task(folder)
+
+
+def test_packages_of_files_come_along_unasked(wheels, task):
+    write_wheel(
+        wheels,
+        "atlas-data",
+        "1.0",
+        {"atlas/__init__.py": "", "atlas/maps/__init__.py": "", "atlas/maps/north.txt": "ice", "atlas/README": "x"},
+    )
+    folder = task(
+        "import importlib.resources\n"
+        "def run(value):\n    return importlib.resources.files('atlas.maps').joinpath('north.txt').read_text()\n",
+        ["atlas-data"],
+    )
+    assert call(compile_task(folder)) == "ice"
+
+
+def test_the_task_s_own_modules_come_first(wheels, task):
+    write_wheel(wheels, "words", "1.0", {"words.py": "FIRST = 'theirs'\n", "json.py": "FIRST = 'not json'\n"})
+    folder = task(
+        "import words, json\ndef run(value):\n    return [words.FIRST, json.loads('1')]\n",
+        ["words"],
+        {"words.py": "FIRST = 'ours'\n"},
+    )
+    assert call(compile_task(folder)) == ["ours", 1]
+
+
+def test_two_compilers_at_once_install_once(wheels, task):
+    write_wheel(wheels, "words", "1.0", {"words.py": "FIRST = 'one'\n"})
+    folder = task("import words\ndef run(value):\n    return words.FIRST\n", ["words"])
+    lock(read_task(folder))
+    made, start = [], threading.Barrier(4)
+
+    def compile_it():
+        start.wait()
+        made.append(compile_task(folder).to_bytes())
+
+    threads = [threading.Thread(target=compile_it) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 4 and len(set(made)) == 1

@@ -1,0 +1,31 @@
+"""The packages that came along in the task's bundle, as importlib.metadata tells of them."""
+
+from importlib.metadata import Distribution, Prepared
+
+from vmhost.guest import files
+
+
+class BundledDistribution(Distribution):
+    """A package whose description lies in the folder NAME-VERSION.dist-info of the bundle."""
+
+    def __init__(self, folder):
+        self._folder = folder
+
+    def read_text(self, filename):
+        path = f"{self._folder}/{filename}"
+        return files.read_text(path) if path in files.names() else None
+
+    def locate_file(self, path):
+        from vmhost.guest.traversable import BundlePath
+
+        return BundlePath(str(path))
+
+
+def distributions(name=None):
+    """An iterator over the packages called `name`, all where it is None."""
+    wanted = None if name is None else Prepared.normalize(name)
+    for path in files.names():
+        folder, _, last = path.rpartition("/")
+        if last == "METADATA" and folder.endswith(".dist-info") and "/" not in folder:
+            if wanted in (None, Prepared.normalize(folder.removesuffix(".dist-info").rpartition("-")[0])):
+                yield BundledDistribution(folder)

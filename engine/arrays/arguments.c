@@ -94,9 +94,9 @@ int array_argument_shape(PyObject *value, int *rank, int64_t *shape)
     }
     int result = -1;
     Py_ssize_t length = PyTuple_GET_SIZE(sizes);
-    if (length > VME_RANK_MOST) {
+    if (length > VME_RANK_MAX) {
         PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %zd",
-                     VME_RANK_MOST, length);
+                     VME_RANK_MAX, length);
         goto done;
     }
     for (Py_ssize_t i = 0; i < length; i++)

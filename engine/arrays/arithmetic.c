@@ -95,7 +95,7 @@ static array *result_new(array_state *state, int dtype, int rank, const int64_t 
 array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t *shape, const int64_t *strides,
                          bool zero)
 {
-    int order[VME_RANK_MOST];
+    int order[VME_RANK_MAX];
     bool permuted = false;
     for (int i = 0; i < rank; i++) { /* insertion sort by falling stride; equal ones stay */
         int64_t stride = llabs(strides[i]);
@@ -107,8 +107,8 @@ array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t 
     }
     if (!permuted)
         return array_new(state, dtype, rank, shape, zero);
-    int64_t sizes[VME_RANK_MOST];
-    int inverse[VME_RANK_MOST];
+    int64_t sizes[VME_RANK_MAX];
+    int inverse[VME_RANK_MAX];
     for (int i = 0; i < rank; i++) {
         sizes[i] = shape[order[i]];
         inverse[order[i]] = i;
@@ -150,7 +150,7 @@ static int check_output(array_state *state, const char *name, int result, array 
 
 /* ---- dying temporaries */
 /* Elements from which on a dying temporary's memory is used again for the result. */
-enum { REUSE_LEAST = 1 << 14 };
+enum { REUSE_MIN = 1 << 14 };
 
 /* Whether `object` is an expression's intermediate result that nobody else can see, and large.
  *
@@ -160,7 +160,7 @@ enum { REUSE_LEAST = 1 << 14 };
 static inline bool is_dying(PyObject *object)
 {
     const array *self = (array *)object;
-    return self->size >= REUSE_LEAST
+    return self->size >= REUSE_MIN
            && (self->flags & (ARRAY_OWN | ARRAY_CONTIGUOUS | ARRAY_READ_ONLY)) == (ARRAY_OWN | ARRAY_CONTIGUOUS)
            && PyUnstable_Object_IsUniqueReferencedTemporary(object) && vme_buffer_references(self->t.buffer) == 1
            && vme_buffer_writable(self->t.buffer) && self->weak_references == NULL;
@@ -349,7 +349,7 @@ static PyObject *binary(array_state *state, int op, PyObject *left, PyObject *ri
         goto done;
     }
     int rank;
-    int64_t broadcast[VME_RANK_MOST];
+    int64_t broadcast[VME_RANK_MAX];
     const int64_t *shape = broadcast;
     const vme_tensor *both[2] = {a.t, b.t};
     if (b.t->rank == 0) {
@@ -581,7 +581,7 @@ static const char *ufunc_name(const ufunc *self)
 static array *masked_result(const array *mask, array *computed)
 {
     const vme_tensor *both[2] = {&computed->t, &mask->t};
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     int rank;
     if (array_check_status(computed->state, vme_shape_broadcast(2, both, &rank, shape)) < 0)
         return NULL;
@@ -859,7 +859,7 @@ PyObject *array_function_where(PyObject *module, ARRAY_VECTORCALL)
         goto done;
     const vme_tensor *all[3] = {&mask->t, a.t, b.t};
     int rank;
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     if (array_check_status(state, vme_shape_broadcast(3, all, &rank, shape)) < 0)
         goto done;
     made = array_new(state, (int)vme_dtype_promote((vme_dtype)a_dtype, (vme_dtype)b_dtype), rank, shape, false);
@@ -1013,7 +1013,7 @@ PyObject *array_matrix_product(array_state *state, PyObject *left, PyObject *rig
     a_lead.rank -= 2;
     b_lead.rank -= 2;
     const vme_tensor *leads[2] = {&a_lead, &b_lead};
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     int lead;
     if (array_check_status(state, vme_shape_broadcast(2, leads, &lead, shape)) < 0)
         goto done;
@@ -1022,9 +1022,9 @@ PyObject *array_matrix_product(array_state *state, PyObject *left, PyObject *rig
         shape[rank++] = rows;
     if (!column)
         shape[rank++] = columns;
-    if (rank > VME_RANK_MOST) {
+    if (rank > VME_RANK_MAX) {
         PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %d",
-                     VME_RANK_MOST, rank);
+                     VME_RANK_MAX, rank);
         goto done;
     }
     if (out != NULL && (out->t.rank != rank || !same_extents(rank, out->t.shape, shape))) {
@@ -1040,7 +1040,7 @@ PyObject *array_matrix_product(array_state *state, PyObject *left, PyObject *rig
     if (made == NULL)
         goto done;
     /* the engine's output always has both dimensions */
-    int64_t full[VME_RANK_MOST + 2], steps[VME_RANK_MOST + 2], step = vme_dtype_size((vme_dtype)dtype);
+    int64_t full[VME_RANK_MAX + 2], steps[VME_RANK_MAX + 2], step = vme_dtype_size((vme_dtype)dtype);
     for (int i = 0; i < lead; i++)
         full[i] = shape[i];
     full[lead] = row ? 1 : rows;

@@ -103,7 +103,7 @@ static int buffer_give(array *self, size_t bytes, bool zeroed)
 array *array_new(array_state *state, int dtype, int rank, const int64_t *shape, bool zeroed)
 {
     size_t bytes;
-    int64_t strides[VME_RANK_MOST];
+    int64_t strides[VME_RANK_MAX];
     vme_status status = vme_shape_bytes((vme_dtype)dtype, rank, shape, strides, &bytes);
     if (status != VME_OK) {
         array_fail(state, status);
@@ -231,7 +231,7 @@ static PyObject *get_device(PyObject *self, void *closure) { return PyUnicode_Fr
 
 static PyObject *get_matrix_transposed(PyObject *self, void *closure)
 {
-    int rank = SELF->t.rank, order[VME_RANK_MOST];
+    int rank = SELF->t.rank, order[VME_RANK_MAX];
     if (rank < 2)
         return PyErr_Format(PyExc_ValueError, "matrix transpose with ndim < 2 is undefined");
     for (int i = 0; i < rank; i++)
@@ -504,7 +504,7 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *keyword
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|OOnO:ndarray", names, &shape, &dtype_name, &buffer, &offset,
                                      &steps))
         return NULL;
-    int64_t sizes[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int64_t sizes[VME_RANK_MAX], strides[VME_RANK_MAX];
     int rank, stride_rank, dtype = array_argument_dtype(state, dtype_name, VME_FLOAT64);
     if (dtype < 0 || array_argument_shape(shape, &rank, sizes) < 0)
         return NULL;

@@ -14,7 +14,7 @@
 
 enum {
     ARRAY_INLINE_RANK = 4,  /* shapes and strides up to this rank lie in the object */
-    ARRAY_FREE_MOST = 64,   /* dead objects kept for the next array */
+    ARRAY_FREE_MAX = 64,    /* dead objects kept for the next array */
     ARRAY_SMALL_BYTES = 64, /* and as many dead buffers of this size: a scalar, or 8 numbers */
     ARRAY_ELEMENT_BYTES = VME_SCALAR_BYTES,
 };
@@ -54,8 +54,8 @@ struct array_state {
     PyObject *axis_error;
     PyObject *no_value; /* what says that an argument was left out, where None means something */
     vme_context *context;
-    array *free_arrays[ARRAY_FREE_MOST];
-    vme_buffer *free_buffers[ARRAY_FREE_MOST];
+    array *free_arrays[ARRAY_FREE_MAX];
+    vme_buffer *free_buffers[ARRAY_FREE_MAX];
     int free_array_count, free_buffer_count, free_most;
     int writing; /* operations under way that may write into arrays which exist: WRITING */
     void *api;   /* struct vme_python_api */
@@ -100,12 +100,12 @@ PyObject *array_axis_error(array_state *state, int64_t axis, int rank);
         writing_result; \
     })
 
-/* What walks over elements with the GIL held asks this after each: `*walked` counts them, and every ARRAY_WALK_MOST of
+/* What walks over elements with the GIL held asks this after each: `*walked` counts them, and every ARRAY_WALK_MAX of
  * them it looks at the stop flag. -1: stopped, the exception is set. */
-#define ARRAY_WALK_MOST 2048
+#define ARRAY_WALK_MAX 2048
 static inline int array_walk(array_state *state, int64_t *walked)
 {
-    if (__builtin_expect(++*walked % ARRAY_WALK_MOST != 0, 1) || !vme_context_stopped(state->context))
+    if (__builtin_expect(++*walked % ARRAY_WALK_MAX != 0, 1) || !vme_context_stopped(state->context))
         return 0;
     array_fail(state, VME_STOPPED);
     return -1;

@@ -7,7 +7,7 @@
 /* The argument as rows, and an array with rows of `length`. */
 static PyObject *rows_made(array_state *state, array *in, int64_t length, bool big, bool unpacks)
 {
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     if (in->t.rank == 0 || !(in->flags & ARRAY_CONTIGUOUS))
         return PyErr_Format(PyExc_ValueError, "bits are packed in contiguous rows");
     memcpy(shape, in->t.shape, sizeof *shape * (size_t)in->t.rank);

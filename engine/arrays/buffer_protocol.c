@@ -104,7 +104,7 @@ array *array_from_exporter(array_state *state, PyObject *object)
     Py_buffer *view = &made->view;
     vme_dtype dtype = VME_UINT8;
     vme_buffer *buffer;
-    int64_t strides[VME_RANK_MOST], flat[1] = {view->itemsize > 0 ? view->len / view->itemsize : 0};
+    int64_t strides[VME_RANK_MAX], flat[1] = {view->itemsize > 0 ? view->len / view->itemsize : 0};
     const int64_t *shape = view->shape != NULL ? (int64_t *)view->shape : flat;
     int rank = view->shape != NULL ? view->ndim : view->ndim == 0 ? 0 : 1;
     if (view->format != NULL && !vme_dtype_from_format(view->format, &dtype)) {
@@ -113,7 +113,7 @@ array *array_from_exporter(array_state *state, PyObject *object)
                      Py_TYPE(object)->tp_name, view->format);
         goto refused;
     }
-    if (view->itemsize != vme_dtype_size(dtype) || view->suboffsets != NULL || rank > VME_RANK_MOST) {
+    if (view->itemsize != vme_dtype_size(dtype) || view->suboffsets != NULL || rank > VME_RANK_MAX) {
         PyErr_Format(PyExc_ValueError,
                      "the buffer of '%.200s' does not lie as an array can (item size %zd, %d dimensions)",
                      Py_TYPE(object)->tp_name, view->itemsize, view->ndim);

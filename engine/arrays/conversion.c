@@ -87,7 +87,7 @@ PyObject *array_item_value(array *self)
 
 array *array_new_in_order(const array *like, int dtype, int rank, const int64_t *shape, char order, bool zero)
 {
-    int64_t steps[VME_RANK_MOST];
+    int64_t steps[VME_RANK_MAX];
     if (order == 'C' || rank < 2 || (order == 'K' && (rank != like->t.rank || (like->flags & ARRAY_CONTIGUOUS))))
         return array_new(like->state, dtype, rank, shape, zero);
     for (int i = 0; i < rank; i++)
@@ -191,7 +191,7 @@ PyObject *array_method_item(PyObject *self, ARRAY_VECTORCALL)
     if (count == 0)
         return array_item_value(of);
     if (count == 1 && !PyTuple_Check(args[0]) && of->t.rank != 1) { /* an index into the flat array */
-        int64_t index, at[VME_RANK_MOST];
+        int64_t index, at[VME_RANK_MAX];
         if (array_argument_int(args[0], 0, &index) < 0)
             return NULL;
         if (index < -of->size || index >= of->size)
@@ -253,7 +253,7 @@ PyObject *array_method_tobytes(PyObject *self, ARRAY_VECTORCALL)
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, of->size * vme_dtype_size((vme_dtype)of->t.dtype));
     if (bytes == NULL)
         goto done;
-    int64_t strides[VME_RANK_MOST];
+    int64_t strides[VME_RANK_MAX];
     size_t size;
     vme_tensor out = {NULL, PyBytes_AS_STRING(bytes), of->t.shape, strides, of->t.rank, of->t.dtype};
     if (array_check_status(of->state, vme_shape_bytes((vme_dtype)of->t.dtype, of->t.rank, of->t.shape, strides, &size))
@@ -309,7 +309,7 @@ PyObject *array_method_view(PyObject *self, ARRAY_VECTORCALL)
                     : array_argument_dtype(of->state, values[0], of->t.dtype);
     if (dtype < 0)
         return NULL;
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
     int rank = of->t.rank, from = vme_dtype_size((vme_dtype)of->t.dtype), to = vme_dtype_size((vme_dtype)dtype);
     memcpy(shape, of->t.shape, (size_t)rank * sizeof *shape);
     memcpy(strides, of->t.strides, (size_t)rank * sizeof *shape);

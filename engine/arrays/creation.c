@@ -11,7 +11,7 @@ typedef struct nesting {
     int dtype;      /* promoted so far; -1: no number yet */
     int64_t walked; /* elements that either walk has come by */
     int of_text;    /* the dtype that numbers written as text become; -1: text is refused */
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
 } nesting;
 
 static int ragged(nesting *found, int depth)
@@ -128,7 +128,7 @@ static int find(nesting *found, PyObject *object, int depth)
         if (inner == NULL)
             return -1;
         int result = meet_dtype(found, inner->t.dtype), rank = depth + inner->t.rank;
-        if (rank > VME_RANK_MOST || (found->rank >= 0 && found->rank != rank))
+        if (rank > VME_RANK_MAX || (found->rank >= 0 && found->rank != rank))
             result = ragged(found, depth);
         for (int i = 0; result == 0 && i < inner->t.rank; i++) {
             if (depth + i == found->known)
@@ -145,11 +145,11 @@ static int find(nesting *found, PyObject *object, int depth)
         return -1;
     Py_ssize_t length = PySequence_Fast_GET_SIZE(items);
     int result = 0;
-    if (depth >= VME_RANK_MOST) {
+    if (depth >= VME_RANK_MAX) {
         PyErr_Format(PyExc_ValueError,
                      "setting an array element with a sequence. The requested array would exceed the maximum "
                      "number of dimension of %d.",
-                     VME_RANK_MOST);
+                     VME_RANK_MAX);
         result = -1;
     } else if (found->rank >= 0 && depth >= found->rank)
         result = ragged(found, found->rank);
@@ -191,7 +191,7 @@ static int fill_nested(nesting *found, int dtype, PyObject *object, int depth, i
         if (inner == NULL)
             return -1;
         vme_tensor out = {NULL, data, found->shape + depth, NULL, found->rank - depth, dtype};
-        int64_t strides[VME_RANK_MOST];
+        int64_t strides[VME_RANK_MAX];
         size_t bytes;
         int result =
             array_check_status(found->state, vme_shape_bytes((vme_dtype)dtype, out.rank, out.shape, strides, &bytes));
@@ -334,13 +334,13 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
         made = own;
     }
     if (made != NULL && made->t.rank < least_rank) {
-        if (least_rank > VME_RANK_MOST) {
+        if (least_rank > VME_RANK_MAX) {
             Py_DECREF(made);
             PyErr_Format(PyExc_ValueError, "ndmin bigger than allowable number of dimensions NPY_MAXDIMS (=%d)",
-                         VME_RANK_MOST);
+                         VME_RANK_MAX);
             return NULL;
         }
-        int64_t shape[VME_RANK_MOST];
+        int64_t shape[VME_RANK_MAX];
         int extra = (int)least_rank - made->t.rank;
         for (int i = 0; i < least_rank; i++)
             shape[i] = i < extra ? 1 : made->t.shape[i - extra];
@@ -401,7 +401,7 @@ static PyObject *in_order(array *made, PyObject *order)
         Py_CLEAR(made);
     if (wanted != 'F' || made->t.rank < 2)
         return (PyObject *)made;
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST], step = vme_dtype_size((vme_dtype)made->t.dtype);
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX], step = vme_dtype_size((vme_dtype)made->t.dtype);
     for (int i = 0; i < made->t.rank; i++) {
         shape[i] = made->t.shape[i];
         strides[i] = step;
@@ -438,7 +438,7 @@ static PyObject *by_shape(PyObject *module, const char *function, enum fill fill
     static const char *const names[] = {"shape", "dtype", "order", "device", "like", NULL};
     PyObject *values[5];
     array_state *state = array_state_of(module);
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     int rank, dtype;
     if (array_arguments(function, args, count, keywords, names, 3, 1, values) < 0
         || array_argument_device(values[3]) < 0 || (dtype = array_argument_dtype(state, values[1], VME_FLOAT64)) < 0
@@ -476,7 +476,7 @@ PyObject *array_function_full(PyObject *module, ARRAY_VECTORCALL)
     static const char *const names[] = {"shape", "fill_value", "dtype", "order", "device", "like", NULL};
     PyObject *values[6];
     array_state *state = array_state_of(module);
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     int rank, dtype;
     if (array_arguments("full", args, count, keywords, names, 4, 2, values) < 0 || array_argument_device(values[4]) < 0
         || (dtype = array_given(values[2]) ? array_dtype_from(state, values[2]) : dtype_of_value(state, values[1])) < 0
@@ -499,7 +499,7 @@ static PyObject *like(PyObject *module, const char *function, enum fill fill, bo
     array *of = array_from_any(state, values[0], -1);
     if (of == NULL)
         return NULL;
-    int64_t sizes[VME_RANK_MOST];
+    int64_t sizes[VME_RANK_MAX];
     int rank = of->t.rank, dtype = array_argument_dtype(state, dtype_name, of->t.dtype);
     char order = dtype < 0 ? 0 : array_argument_order(values[full ? 3 : 2], of, 'K');
     memcpy(sizes, of->t.shape, (size_t)rank * sizeof *sizes);

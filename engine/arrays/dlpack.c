@@ -245,12 +245,12 @@ static array *take_over(array_state *state, PyObject *capsule)
     int dtype = dtype_of(tensor->dtype), rank = tensor->ndim;
     if (dtype < 0)
         return NULL;
-    int64_t strides[VME_RANK_MOST], low = 0, high = 0, width = vme_dtype_size((vme_dtype)dtype);
+    int64_t strides[VME_RANK_MAX], low = 0, high = 0, width = vme_dtype_size((vme_dtype)dtype);
     size_t bytes;
-    if (rank > VME_RANK_MOST) {
+    if (rank > VME_RANK_MAX) {
         PyErr_Format(PyExc_BufferError,
                      "maxdims of DLPack tensor is higher than the supported maxdims: %d, where %d are", rank,
-                     VME_RANK_MOST);
+                     VME_RANK_MAX);
         return NULL;
     }
     if (rank > 0 && tensor->shape == NULL) {

@@ -50,7 +50,7 @@ PyObject *array_axis_error(array_state *state, int64_t axis, int rank)
 
 PyObject *array_shape_text(int rank, const int64_t *shape)
 {
-    char text[VME_RANK_MOST * 21 + 4];
+    char text[VME_RANK_MAX * 21 + 4];
     int at = 0;
     text[at++] = '(';
     for (int i = 0; i < rank; i++)

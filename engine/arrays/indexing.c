@@ -20,7 +20,7 @@ typedef struct index_key {
     int count, used, advanced; /* items; dimensions that they take; items that are arrays */
     bool ellipsis;
     int mask_true; /* 1: the key is one mask and nothing else */
-    item items[2 * VME_RANK_MOST + 1];
+    item items[2 * VME_RANK_MAX + 1];
 } index_key;
 
 static void index_clear(index_key *key)
@@ -31,7 +31,7 @@ static void index_clear(index_key *key)
 
 static item *item_new(index_key *key, enum item_kind kind)
 {
-    if (key->count == 2 * VME_RANK_MOST + 1) {
+    if (key->count == 2 * VME_RANK_MAX + 1) {
         PyErr_SetString(PyExc_IndexError, "too many indices for array");
         return NULL;
     }
@@ -57,7 +57,7 @@ static int add_mask(index_key *key, array *self, array *mask)
     int64_t places;
     if (array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &places, NULL))) < 0)
         return -1;
-    const vme_tensor *tensors[VME_RANK_MOST];
+    const vme_tensor *tensors[VME_RANK_MAX];
     int first = key->count;
     for (int i = 0; i < mask->t.rank; i++) {
         item *made = item_new(key, ITEM_ARRAY);
@@ -190,16 +190,16 @@ typedef struct selection {
     vme_tensor view;
     int first; /* the first picked dimension of `view`; they stand side by side */
     int count; /* 0: a plain view */
-    const vme_tensor *places[VME_RANK_MOST];
-    array *owned[VME_RANK_MOST]; /* index arrays that stand for ints */
+    const vme_tensor *places[VME_RANK_MAX];
+    array *owned[VME_RANK_MAX]; /* index arrays that stand for ints */
     int owned_count;
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
     bool all_ints; /* one element was named, by ints alone */
 } selection;
 
 static int select_view(array *self, index_key *key, selection *chosen)
 {
-    int rank = 0, dimension = 0, picked[VME_RANK_MOST], runs = 0;
+    int rank = 0, dimension = 0, picked[VME_RANK_MAX], runs = 0;
     char *data = self->t.data;
     bool in_run = false;
     chosen->count = chosen->owned_count = 0;
@@ -207,10 +207,10 @@ static int select_view(array *self, index_key *key, selection *chosen)
     for (int i = 0; i < key->count; i++) {
         item *at = &key->items[i];
         int skipped = at->kind == ITEM_ELLIPSIS ? self->t.rank - key->used : 0;
-        if (rank + skipped >= VME_RANK_MOST && at->kind != ITEM_INT
-            && !(at->kind == ITEM_ELLIPSIS && rank + skipped == VME_RANK_MOST)) {
+        if (rank + skipped >= VME_RANK_MAX && at->kind != ITEM_INT
+            && !(at->kind == ITEM_ELLIPSIS && rank + skipped == VME_RANK_MAX)) {
             PyErr_Format(PyExc_IndexError, "number of dimensions must be within [0, %d], indexing result would have %d",
-                         VME_RANK_MOST, rank + skipped + 1);
+                         VME_RANK_MAX, rank + skipped + 1);
             return -1;
         }
         bool advanced =
@@ -279,7 +279,7 @@ static int select_view(array *self, index_key *key, selection *chosen)
         }
     }
     if (runs > 1) { /* the picked dimensions go to the front */
-        int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+        int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
         int to = 0;
         for (int i = 0; i < chosen->count; i++, to++) {
             shape[to] = chosen->shape[picked[i]];
@@ -311,7 +311,7 @@ static void selection_clear(selection *chosen)
 /* The shape that a gather gives: what is before, the index arrays' common shape, what is after. */
 static int gathered_shape(array_state *state, const selection *chosen, int *rank, int64_t *shape)
 {
-    int64_t common[VME_RANK_MOST];
+    int64_t common[VME_RANK_MAX];
     int common_rank;
     vme_status status = vme_shape_broadcast(chosen->count, chosen->places, &common_rank, common);
     if (status != VME_OK) {
@@ -321,9 +321,9 @@ static int gathered_shape(array_state *state, const selection *chosen, int *rank
     }
     int after = chosen->view.rank - chosen->first - chosen->count;
     *rank = chosen->first + common_rank + after;
-    if (*rank > VME_RANK_MOST) {
+    if (*rank > VME_RANK_MAX) {
         PyErr_Format(PyExc_IndexError, "number of dimensions must be within [0, %d], indexing result would have %d",
-                     VME_RANK_MOST, *rank);
+                     VME_RANK_MAX, *rank);
         return -1;
     }
     memcpy(shape, chosen->shape, (size_t)chosen->first * sizeof *shape);
@@ -415,7 +415,7 @@ PyObject *array_subscript(PyObject *object, PyObject *key)
         goto done;
     }
     int rank;
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     if (gathered_shape(self->state, &chosen, &rank, shape) < 0)
         goto done;
     made = array_new(self->state, self->t.dtype, rank, shape, false);
@@ -447,7 +447,7 @@ static int assign_gathered(array *self, const index_key *read, const selection *
 {
     array_state *state = self->state;
     int rank, result = -1;
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     array *values =
         element_weak(value) != WEAK_NONE
             ? array_scalar_from(state, self->t.dtype, value)
@@ -566,7 +566,7 @@ PyObject *array_take(array_state *state, array *self, PyObject **values)
 {
     array *out, *over = (array *)Py_NewRef(self), *places = NULL, *made = NULL;
     int axis = 0;
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     if (array_argument_out(values[3], &out) < 0)
         goto done;
     if (array_given(values[2]) && array_argument_axis_of_one(state, values[2], self->t.rank, &axis) < 0)
@@ -606,9 +606,9 @@ PyObject *array_take(array_state *state, array *self, PyObject **values)
     if (places == NULL)
         goto done;
     int rank = over->t.rank - 1 + places->t.rank;
-    if (rank > VME_RANK_MOST) {
+    if (rank > VME_RANK_MAX) {
         PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %d",
-                     VME_RANK_MOST, rank);
+                     VME_RANK_MAX, rank);
         goto done;
     }
     memcpy(shape, over->t.shape, (size_t)axis * sizeof *shape);
@@ -657,7 +657,7 @@ static PyObject *nonzero(array_state *state, array *self, PyObject **values)
         return NULL;
     if (array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &found, NULL))) < 0)
         goto done;
-    const vme_tensor *tensors[VME_RANK_MOST];
+    const vme_tensor *tensors[VME_RANK_MAX];
     places = PyTuple_New(mask->t.rank);
     for (int i = 0; places != NULL && i < mask->t.rank; i++) {
         array *of = array_new(state, VME_INT64, 1, &found, false);

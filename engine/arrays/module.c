@@ -43,7 +43,7 @@ static PyObject *api_from_buffer(PyObject *module, vme_buffer *buffer, int dtype
                                  const int64_t *strides, size_t offset)
 {
     array_state *state = array_state_of(module);
-    int64_t own_strides[VME_RANK_MOST];
+    int64_t own_strides[VME_RANK_MAX];
     size_t bytes;
     if (dtype < 0 || dtype >= VME_DTYPE_COUNT)
         return PyErr_Format(PyExc_TypeError, "dtype number %d is unknown", dtype);
@@ -214,7 +214,7 @@ static int execute(PyObject *module)
 {
     array_state *state = array_state_of(module);
     state->module = module;
-    state->free_most = ARRAY_FREE_MOST;
+    state->free_most = ARRAY_FREE_MAX;
     if (context_init(state) < 0 || array_errors_init(state, module) < 0 || array_dtypes_init(state, module) < 0)
         return -1;
     state->array_type = array_type_new(state, module);

@@ -66,7 +66,7 @@ ARRAY_METHOD_OF(sort, sort_names, 4, 1, 6, sort_in_place)
 static const char *const select_names[] = {"a", "kth", "axis", "places", NULL};
 static PyObject *select_elements(array_state *state, array *self, PyObject **values)
 {
-    int64_t kth[VME_RANK_MOST];
+    int64_t kth[VME_RANK_MAX];
     int count, axis;
     bool places;
     if (array_argument_shape(values[1], &count, kth) < 0

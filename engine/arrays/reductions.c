@@ -8,7 +8,7 @@ static int reduce_cost(int op) { return op == VME_PROD ? 2 : 1; }
 static array *reduced_new(array *self, uint64_t axes, bool keep, int dtype, array *out, vme_tensor *full,
                           int64_t *shape, int64_t *strides)
 {
-    int64_t kept[VME_RANK_MOST], step = vme_dtype_size((vme_dtype)dtype);
+    int64_t kept[VME_RANK_MAX], step = vme_dtype_size((vme_dtype)dtype);
     int rank = 0;
     for (int i = 0; i < self->t.rank; i++) {
         shape[i] = axes >> i & 1 ? 1 : self->t.shape[i];
@@ -47,7 +47,7 @@ PyObject *array_reduce(array *self, int op, uint64_t axes, bool keep, int dtype,
     array_state *state = self->state;
     vme_dtype loop, result;
     vme_tensor full;
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
     char element[ARRAY_ELEMENT_BYTES];
     vme_status status = vme_reduce_types((vme_reduce_op)op, (vme_dtype)self->t.dtype, &loop, &result);
     if (status != VME_OK)
@@ -91,7 +91,7 @@ static array *masked(array *self, PyObject *where, int op, PyObject *initial)
     array *value = mask == NULL ? NULL : array_scalar_from(self->state, self->t.dtype, neutral);
     if (value != NULL) {
         const vme_tensor *both[2] = {&self->t, &mask->t};
-        int64_t shape[VME_RANK_MOST];
+        int64_t shape[VME_RANK_MAX];
         int rank;
         if (array_check_status(self->state, vme_shape_broadcast(2, both, &rank, shape)) == 0)
             made = array_new(self->state, self->t.dtype, rank, shape, false);
@@ -199,7 +199,7 @@ PyObject *array_function__reduceat(PyObject *module, ARRAY_VECTORCALL)
     vme_dtype loop, result;
     if (array_check_status(state, vme_reduce_types((vme_reduce_op)op, (vme_dtype)self->t.dtype, &loop, &result)) < 0)
         return NULL;
-    int64_t in_shape[VME_RANK_MOST], out_shape[VME_RANK_MOST], length = self->t.shape[0];
+    int64_t in_shape[VME_RANK_MAX], out_shape[VME_RANK_MAX], length = self->t.shape[0];
     memcpy(in_shape, self->t.shape, (size_t)self->t.rank * sizeof *in_shape);
     memcpy(out_shape, self->t.shape, (size_t)self->t.rank * sizeof *out_shape);
     out_shape[0] = starts->size;
@@ -263,7 +263,7 @@ static PyObject *place(array *self, int op, PyObject **values)
     PyObject *result = array_reduce(over, op, axes, keep && array_given(values[1]) && self->t.rank > 0, -1, out, NULL);
     Py_DECREF(over);
     if (result != NULL && keep && !array_given(values[1])) {
-        int64_t ones[VME_RANK_MOST];
+        int64_t ones[VME_RANK_MAX];
         for (int i = 0; i < self->t.rank; i++)
             ones[i] = 1;
         Py_SETREF(result, (PyObject *)array_reshape((array *)result, self->t.rank, ones));

@@ -7,7 +7,7 @@
 
 array *array_transpose(array *self, const int *order)
 {
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
     int rank = self->t.rank;
     for (int i = 0; i < rank; i++) {
         int from = order != NULL ? order[i] : rank - 1 - i;
@@ -21,7 +21,7 @@ array *array_transpose(array *self, const int *order)
  * dimensions of both shapes with equal products, as NumPy does. */
 static bool strides_for_shape(const array *self, int rank, const int64_t *shape, int64_t *strides)
 {
-    int64_t old_shape[VME_RANK_MOST], old_strides[VME_RANK_MOST];
+    int64_t old_shape[VME_RANK_MAX], old_strides[VME_RANK_MAX];
     int old_rank = 0;
     for (int i = 0; i < self->t.rank; i++)
         if (self->t.shape[i] != 1) {
@@ -54,9 +54,9 @@ static bool strides_for_shape(const array *self, int rank, const int64_t *shape,
 
 array *array_reshape(array *self, int rank, const int64_t *wanted)
 {
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST], product = 1;
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX], product = 1;
     int unknown = -1;
-    bool fits = rank <= VME_RANK_MOST;
+    bool fits = rank <= VME_RANK_MAX;
     for (int i = 0; fits && i < rank; i++) {
         shape[i] = wanted[i];
         if (shape[i] < 0) {
@@ -115,7 +115,7 @@ char array_argument_order(PyObject *value, const array *of, char absent)
 /* The dimensions of `of` by falling distance in memory: read in C order it is walked as it lies. */
 static array *as_it_lies(array *of)
 {
-    int order[VME_RANK_MOST];
+    int order[VME_RANK_MAX];
     for (int i = 0; i < of->t.rank; i++) { /* insertion sort; equal ones stay */
         int at = i;
         for (; at > 0 && llabs(of->t.strides[order[at - 1]]) < llabs(of->t.strides[i]); at--)
@@ -141,7 +141,7 @@ static array *reshape_in_order(array *self, int rank, const int64_t *shape, PyOb
     if (array_given(copy) && array_argument_bool(copy, false, &always) < 0)
         return NULL;
     array *source = self, *turned = NULL, *own = NULL, *made = NULL;
-    int64_t reversed[VME_RANK_MOST];
+    int64_t reversed[VME_RANK_MAX];
     if (always) {
         own = array_cast(self, self->t.dtype);
         if (own == NULL)
@@ -171,16 +171,16 @@ PyObject *array_method_reshape(PyObject *self, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"order", "copy", NULL};
     PyObject *values[2];
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     int rank;
     if (array_arguments("reshape", args + count, 0, keywords, names, 0, 0, values) < 0)
         return NULL;
     if (count == 1) {
         if (array_argument_shape(args[0], &rank, shape) < 0)
             return NULL;
-    } else if (count > VME_RANK_MOST) {
+    } else if (count > VME_RANK_MAX) {
         return PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %zd",
-                            VME_RANK_MOST, count);
+                            VME_RANK_MAX, count);
     } else {
         rank = (int)count;
         for (int i = 0; i < rank; i++)
@@ -193,7 +193,7 @@ PyObject *array_method_reshape(PyObject *self, ARRAY_VECTORCALL)
 static const char *const reshape_names[] = {"a", "shape", "order", "copy", NULL};
 static PyObject *reshape(array_state *state, array *self, PyObject **values)
 {
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     int rank;
     if (array_argument_shape(values[1], &rank, shape) < 0)
         return NULL;
@@ -231,7 +231,7 @@ ARRAY_METHOD_OF(flatten, ravel_names, 2, 1, 2, flatten)
 
 static PyObject *transpose_by(array *self, PyObject *axes)
 {
-    int rank = self->t.rank, order[VME_RANK_MOST];
+    int rank = self->t.rank, order[VME_RANK_MAX];
     uint64_t seen = 0;
     if (!array_given(axes))
         return (PyObject *)array_transpose(self, NULL);
@@ -277,7 +277,7 @@ ARRAY_FUNCTION_OF(transpose, transpose_names, 2, 1, 2, transpose)
 static const char *const swapaxes_names[] = {"a", "axis1", "axis2", NULL};
 static PyObject *swapaxes(array_state *state, array *self, PyObject **values)
 {
-    int rank = self->t.rank, order[VME_RANK_MOST], first, second;
+    int rank = self->t.rank, order[VME_RANK_MAX], first, second;
     if (array_argument_axis(state, values[1], rank, &first) < 0
         || array_argument_axis(state, values[2], rank, &second) < 0)
         return NULL;
@@ -292,7 +292,7 @@ static PyObject *squeeze(array_state *state, array *self, PyObject **values)
 {
     uint64_t axes;
     int rank = 0;
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
     bool chosen = array_given(values[1]);
     if (array_argument_axes(state, values[1], self->t.rank, &axes) < 0)
         return NULL;
@@ -312,7 +312,7 @@ ARRAY_BOTH_OF(squeeze, squeeze_names, 2, 1, 2, squeeze)
 
 array *array_broadcast_to(array *self, int rank, const int64_t *shape)
 {
-    int64_t strides[VME_RANK_MOST];
+    int64_t strides[VME_RANK_MAX];
     int extra = rank - self->t.rank;
     bool fits = extra >= 0;
     for (int i = 0; i < rank; i++)
@@ -353,7 +353,7 @@ array *array_broadcast_to(array *self, int rank, const int64_t *shape)
 static const char *const broadcast_names[] = {"array", "shape", "subok", NULL};
 static PyObject *broadcast_to(array_state *state, array *self, PyObject **values)
 {
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     int rank;
     return array_argument_shape(values[1], &rank, shape) < 0 ? NULL : (PyObject *)array_broadcast_to(self, rank, shape);
 }
@@ -363,7 +363,7 @@ ARRAY_FUNCTION_OF(broadcast_to, broadcast_names, 3, 2, 3, broadcast_to)
 static const char *const strided_names[] = {"x", "shape", "strides", "offset", NULL};
 static PyObject *as_strided(array_state *state, array *self, PyObject **values)
 {
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST], offset;
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX], offset;
     int rank, stride_rank;
     if (array_argument_shape(values[1], &rank, shape) < 0 || array_argument_shape(values[2], &stride_rank, strides) < 0
         || array_argument_int(values[3], 0, &offset) < 0)
@@ -381,7 +381,7 @@ ARRAY_FUNCTION_OF(_as_strided, strided_names, 4, 3, 4, as_strided)
 static const char *const diagonal_names[] = {"a", "offset", "axis1", "axis2", NULL};
 array *array_diagonal(array_state *state, array *self, PyObject **values)
 {
-    int64_t offset, shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int64_t offset, shape[VME_RANK_MAX], strides[VME_RANK_MAX];
     int first = 0, second = 1, rank = 0;
     if (self->t.rank < 2) {
         PyErr_SetString(PyExc_ValueError, "diag requires an array of at least two dimensions");
@@ -491,7 +491,7 @@ static PyObject *concatenate(PyObject *module, ARRAY_VECTORCALL)
                      state->dtypes[common], state->dtypes[dtype]);
         goto done;
     }
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     memcpy(shape, parts[0]->t.shape, (size_t)rank * sizeof *shape);
     shape[axis] = 0;
     for (Py_ssize_t i = 0; i < length; i++) {
@@ -552,7 +552,7 @@ PyObject *array_function_concatenate(PyObject *module, ARRAY_VECTORCALL)
 static const char *const pad_names[] = {"a", "before", "shape", "mode", "value", NULL};
 static PyObject *pad(array_state *state, array *self, PyObject **values)
 {
-    int64_t before[VME_RANK_MOST], shape[VME_RANK_MOST], mode;
+    int64_t before[VME_RANK_MAX], shape[VME_RANK_MAX], mode;
     char element[ARRAY_ELEMENT_BYTES] = {0};
     int rank, before_rank;
     if (array_argument_shape(values[1], &before_rank, before) < 0 || array_argument_shape(values[2], &rank, shape) < 0
@@ -574,7 +574,7 @@ ARRAY_FUNCTION_OF(_pad, pad_names, 5, 4, 5, pad)
 static const char *const tile_names[] = {"a", "shape", NULL};
 static PyObject *tile(array_state *state, array *self, PyObject **values)
 {
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     int rank;
     if (array_argument_shape(values[1], &rank, shape) < 0)
         return NULL;
@@ -588,7 +588,7 @@ ARRAY_FUNCTION_OF(_tile, tile_names, 2, 2, 2, tile)
 static const char *const roll_names[] = {"a", "shifts", NULL};
 static PyObject *roll(array_state *state, array *self, PyObject **values)
 {
-    int64_t shifts[VME_RANK_MOST];
+    int64_t shifts[VME_RANK_MAX];
     int rank;
     if (array_argument_shape(values[1], &rank, shifts) < 0)
         return NULL;

@@ -25,7 +25,7 @@ extern "C" {
 
 #define VME_API       __attribute__((visibility("default")))
 #define VME_ABI       3  /* changes when a struct or the meaning of a function does */
-#define VME_RANK_MOST 64 /* as NumPy 2 */
+#define VME_RANK_MAX  64 /* as NumPy 2 */
 #define VME_ALIGNMENT 64 /* bytes; every buffer that the engine allocates starts there */
 
 /* ---- status: one table to exceptions stands in engine/arrays/errors.c */
@@ -135,14 +135,14 @@ typedef struct vme_tensor {
     char *data;             /* the element at index 0, 0, … */
     const int64_t *shape;   /* `rank` sizes, none negative */
     const int64_t *strides; /* `rank` steps in bytes; any sign, 0 for a broadcast dimension */
-    int32_t rank;           /* 0 .. VME_RANK_MOST */
+    int32_t rank;           /* 0 .. VME_RANK_MAX */
     int32_t dtype;          /* vme_dtype */
 } vme_tensor;
 
-/* Bytes of a C-contiguous array of this shape; VME_BAD_SHAPE when negative, above VME_RANK_MOST or too large for
+/* Bytes of a C-contiguous array of this shape; VME_BAD_SHAPE when negative, above VME_RANK_MAX or too large for
  * memory. Writes the C-contiguous strides when `strides` is not NULL. */
 VME_API vme_status vme_shape_bytes(vme_dtype dtype, int rank, const int64_t *shape, int64_t *strides, size_t *bytes);
-/* Broadcasting of `count` shapes, as NumPy: `out_shape` has room for VME_RANK_MOST. */
+/* Broadcasting of `count` shapes, as NumPy: `out_shape` has room for VME_RANK_MAX. */
 VME_API vme_status vme_shape_broadcast(int count, const vme_tensor *const *tensors, int *out_rank, int64_t *out_shape);
 /* VME_BAD_SHAPE unless every element of the view lies inside its buffer. For views that come from outside. */
 VME_API vme_status vme_tensor_check(const vme_tensor *tensor);

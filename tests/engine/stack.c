@@ -165,7 +165,7 @@ __attribute__((noinline)) static void measure(call *it, const char *name)
  * broadcast */
 enum { LAYOUTS = 4 };
 typedef struct view {
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
 } view;
 static view views[4];
 
@@ -186,7 +186,7 @@ static vme_tensor tensor(int number, vme_dtype dtype, int layout, int rank, cons
         .data = memory[number] + first, .shape = at->shape, .strides = at->strides, .rank = rank, .dtype = dtype};
 }
 
-static int64_t many_dimensions[VME_RANK_MOST]; /* 64, of 1, 2 and 3 */
+static int64_t many_dimensions[VME_RANK_MAX]; /* 64, of 1, 2 and 3 */
 static const struct {
     int rank;
     int64_t shape[3];
@@ -195,7 +195,7 @@ enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static void dimensions(int number, int *rank, const int64_t **shape)
 {
-    *rank = number == SHAPES ? VME_RANK_MOST : shapes[number].rank;
+    *rank = number == SHAPES ? VME_RANK_MAX : shapes[number].rank;
     *shape = number == SHAPES ? many_dimensions : shapes[number].shape;
 }
 
@@ -256,7 +256,7 @@ static void reductions(void)
         for (int dtype = 0; dtype < VME_DTYPE_COUNT; dtype++)
             for (int layout = 0; layout < LAYOUTS; layout++)
                 for (it.axis = 0; it.axis < rank; it.axis += rank > 3 ? 31 : 1) {
-                    int64_t left[VME_RANK_MOST];
+                    int64_t left[VME_RANK_MAX];
                     memcpy(left, shape, (size_t)rank * sizeof *shape);
                     left[it.axis] = 1;
                     it.a = tensor(0, dtype, layout, rank, shape);
@@ -707,7 +707,7 @@ int main(void)
         memory[i] = calloc(1, MEMORY);
         CHECK(memory[i] != NULL);
     }
-    for (int i = 0; i < VME_RANK_MOST; i++)
+    for (int i = 0; i < VME_RANK_MAX; i++)
         many_dimensions[i] = i % 16 == 3 ? 2 : i % 16 == 9 ? 3 : 1;
     CHECK(vme_context_new(NULL, 0, &context) == VME_OK);
     stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -10,7 +10,7 @@ enum { TOGETHER = 32 };
 #define MOST_F32 (UINT64_C(1) << 22)
 #define MOST_F64 (UINT64_C(1) << 31)
 
-/* TOGETHER pairs, all below MOST: the divisor of each, or the multiple. */
+/* TOGETHER pairs, all below MAX: the divisor of each, or the multiple. */
 #define EUCLID(F) \
     static void together_##F(const u64 *restrict x, const u64 *restrict y, bool multiples, u64 *restrict made) \
     { \

@@ -3,14 +3,14 @@
 #define NAME(x)   x##32
 #define KEY       i32
 #define KEY_AT    i32_at
-#define KEY_MOST  INT32_MAX
+#define KEY_MAX   INT32_MAX
 #define VECTOR    vector32
 #define VECTOR_AT vector32_at
 #else
 #define NAME(x)   x##64
 #define KEY       i64
 #define KEY_AT    i64_at
-#define KEY_MOST  INT64_MAX
+#define KEY_MAX   INT64_MAX
 #define VECTOR    vector64
 #define VECTOR_AT vector64_at
 #endif
@@ -61,7 +61,7 @@ static void NAME(sort_few)(KEY_AT *keys, int64_t n)
     for (int64_t i = 0; i < whole; i += LANES)
         *(VECTOR *)(room + i) = *(const VECTOR_AT *)(keys + i);
     for (int64_t i = whole; i < rows * LANES; i += LANES)
-        *(VECTOR *)(room + i) = (VECTOR){0} + KEY_MOST;
+        *(VECTOR *)(room + i) = (VECTOR){0} + KEY_MAX;
     for (int64_t i = whole; i < n; i++)
         room[i] = keys[i];
     if (rows == 1)
@@ -204,7 +204,7 @@ static bool NAME(part_somewhere)(const vme_context *context, int64_t n, void *me
     *low = NAME(part_many)(context, keys, n, pivot);
     if (*low == 0) { /* the pivot is the least of all, and there may be many of it */
         *alike = true;
-        *low = pivot == KEY_MOST ? n : NAME(part_many)(context, keys, n, (KEY)(pivot + 1));
+        *low = pivot == KEY_MAX ? n : NAME(part_many)(context, keys, n, (KEY)(pivot + 1));
     }
     return *low >= 0;
 }
@@ -286,7 +286,7 @@ static bool NAME(select_keys)(const vme_context *context, int64_t n, void *memor
 #undef NAME
 #undef KEY
 #undef KEY_AT
-#undef KEY_MOST
+#undef KEY_MAX
 #undef VECTOR
 #undef VECTOR_AT
 #undef VECTOR_BYTES

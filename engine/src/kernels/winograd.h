@@ -69,11 +69,11 @@ INLINE void store(float *to, f32_vec v, int64_t left)
 
 INLINE void in_square(const int m, const vme_winograd_square *it, const bool whole)
 {
-    enum { SIDE_MOST = 6 };
+    enum { SIDE_MAX = 6 };
     const int side = m + 2;
     for (int64_t c = 0; c < it->channels; c += LANES) {
         const int64_t left = it->channels - c;
-        f32_vec d[SIDE_MOST * SIDE_MOST];
+        f32_vec d[SIDE_MAX * SIDE_MAX];
 #pragma GCC unroll 6
         for (int y = 0; y < side; y++) {
 #pragma GCC unroll 6
@@ -95,12 +95,12 @@ INLINE void in_square(const int m, const vme_winograd_square *it, const bool who
 
 INLINE void out_square(const int m, const vme_winograd_square *it, const bool whole)
 {
-    enum { SIDE_MOST = 6 };
+    enum { SIDE_MAX = 6 };
     const int side = m + 2;
     for (int64_t c = 0; c < it->channels; c += LANES) {
         const int64_t left = it->channels - c;
         const f32_vec bias = load(it->bias + c, left);
-        f32_vec p[SIDE_MOST * SIDE_MOST];
+        f32_vec p[SIDE_MAX * SIDE_MAX];
 #pragma GCC unroll 6
         for (int y = 0; y < side; y++) {
 #pragma GCC unroll 6

@@ -80,7 +80,7 @@ vme_status arena_plan(vme_model *model)
             at = most(at, beside[j]->offset + beside[j]->bytes);
         value->offset = at;
         total = most(total, at + value->bytes);
-        if (total > MODEL_ELEMENTS_MOST) {
+        if (total > MODEL_ELEMENTS_MAX) {
             status = vme_fail(VME_NO_MEMORY, "the values of this model are too large");
             goto done;
         }

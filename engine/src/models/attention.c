@@ -39,8 +39,8 @@ typedef struct attention {
     const model_row_kernels *row_kernels;
     float factor;
     vme_tensor q, k, v, addend, out; /* addend.data NULL: none */
-    int64_t q_steps[VME_RANK_MOST], k_steps[VME_RANK_MOST], v_steps[VME_RANK_MOST],
-        addend_steps[VME_RANK_MOST]; /* as broadcast to out's dimensions */
+    int64_t q_steps[VME_RANK_MAX], k_steps[VME_RANK_MAX], v_steps[VME_RANK_MAX],
+        addend_steps[VME_RANK_MAX]; /* as broadcast to out's dimensions */
     int64_t rows, keys, depth,
         width; /* of one item: its scores are rows x keys, sums of depth; the result is rows x width */
     int64_t items, row_blocks, blocks;
@@ -87,7 +87,7 @@ static bool lay_out(attention *it, const vme_gemm_kernel *gemm, const model_valu
     it->made_row = it->width_slivers * columns;
     it->slot_floats = (gemm->rows * (it->score_row + it->made_row) + LINE - 1) / LINE * LINE;
     int64_t total;
-    return !__builtin_mul_overflow(it->items, it->item_floats, &total) && total < MODEL_ELEMENTS_MOST / 8;
+    return !__builtin_mul_overflow(it->items, it->item_floats, &total) && total < MODEL_ELEMENTS_MAX / 8;
 }
 
 /* ---- work */
@@ -266,7 +266,7 @@ static vme_status softmax_rows(void *argument, int64_t begin, int64_t end)
 
 static vme_status run_apart(attention *it, char *scratch)
 {
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST], step = sizeof(float);
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX], step = sizeof(float);
     memcpy(shape, it->out.shape, sizeof *shape * (size_t)it->out.rank);
     shape[it->out.rank - 1] = it->keys;
     for (int d = it->out.rank - 1; d >= 0; d--) {
@@ -318,7 +318,7 @@ static const attention_way *way_of(model_algorithm algorithm)
 }
 
 /* Strides of the operand's dimensions as out has them: of its matrix as they are, of those before it broadcast. */
-static vme_status steps_of(const vme_tensor *operand, const vme_tensor *out, int64_t steps[VME_RANK_MOST])
+static vme_status steps_of(const vme_tensor *operand, const vme_tensor *out, int64_t steps[VME_RANK_MAX])
 {
     vme_tensor before = *operand, all = *out;
     before.rank -= 2;
@@ -350,7 +350,7 @@ vme_status attention_run(vme_context *context, const vme_model *model, const mod
     if (status == VME_OK)
         status = steps_of(&it.v, &it.out, it.v_steps);
     if (status == VME_OK && step->operand[3] >= 0) {
-        int64_t shape[VME_RANK_MOST];
+        int64_t shape[VME_RANK_MAX];
         vme_tensor scores = it.out;
         memcpy(shape, it.out.shape, sizeof *shape * (size_t)it.out.rank);
         shape[it.out.rank - 1] = it.keys;
@@ -383,7 +383,7 @@ rates_counted attention_work(const vme_kernels *kernels, const vme_model *model,
 int64_t attention_scratch(const vme_model *model, model_step *step)
 {
     const attention it = sizes_of(model->kernels, model, step);
-    step->slots = (int)least(least(it.blocks, vme_threads()), VME_SLOTS_MOST);
+    step->slots = (int)least(least(it.blocks, vme_threads()), VME_SLOTS_MAX);
     return way_of(step->algorithm)->floats(&it, step->slots) * (int64_t)sizeof(float);
 }
 
@@ -407,9 +407,9 @@ vme_status model_make_attention(model_making *it, uint32_t number, const model_n
     if (node->inputs > 4 || q->rank < 2 || k->rank < 2 || v->rank < 2 || out->rank < 2
         || !is_matrix(q, last(out, 2), last(k, 2)) || !is_matrix(k, last(q, 1), last(v, 2))
         || !is_matrix(v, last(k, 1), last(out, 1)) || !is_matrix(out, last(q, 2), last(v, 1))
-        || last(k, 1) > MODEL_ROW_MOST)
+        || last(k, 1) > MODEL_ROW_MAX)
         return MODEL_WRONG(number, "does not attend to matrices of float32 that fit");
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
     vme_tensor made = model_tensor(model, step->out, NULL), tensors[4];
     for (int i = 0; i < 4; i++)
         if (step->operand[i] >= 0) {

@@ -146,7 +146,7 @@ vme_status chain_run(vme_context *context, const vme_model *model, int first, ch
     const int steps = step->chain.steps, threads = vme_parallel_threads();
     const uint64_t began = ns == NULL ? 0 : model_now_ns();
     const int64_t images = model->value[step[steps - 1].out].n;
-    atomic_llong spent[BANDS_STEPS_MOST];
+    atomic_llong spent[BANDS_STEPS_MAX];
     walk begun;
     walk_begin(&begun, model, step, steps);
     chain_job it = {

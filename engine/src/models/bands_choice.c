@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEIGHT_MOST = 1 << 12 };
+enum { HEIGHT_MAX = 1 << 12 };
 
 static int64_t aligned(int64_t bytes) { return parts(bytes, VME_ALIGNMENT) * VME_ALIGNMENT; }
 
@@ -67,8 +67,7 @@ static bool is_inner(const vme_model *model, int root, int first, int end)
 static bool are_chain(const vme_model *model, int first, int end)
 {
     const model_step *last = &model->step[end - 1];
-    if (model->step[first].kind == STEP_NOTHING || last->kind == STEP_NOTHING
-        || model->value[last->out].h > HEIGHT_MOST)
+    if (model->step[first].kind == STEP_NOTHING || last->kind == STEP_NOTHING || model->value[last->out].h > HEIGHT_MAX)
         return false;
     for (int s = first; s < end; s++) {
         const model_step *step = &model->step[s];
@@ -108,8 +107,8 @@ static double measure(walk *it, int64_t rows, int slots, model_chain *chain, int
 {
     const vme_model *model = it->model;
     const int64_t h = model->value[it->step[it->steps - 1].out].h;
-    int64_t strips[BANDS_STEPS_MOST] = {0}, made[BANDS_STEPS_MOST] = {0}, all_made[BANDS_STEPS_MOST], moved = 0,
-            starts = 0, squares[BANDS_STEPS_MOST] = {0};
+    int64_t strips[BANDS_STEPS_MAX] = {0}, made[BANDS_STEPS_MAX] = {0}, all_made[BANDS_STEPS_MAX], moved = 0,
+            starts = 0, squares[BANDS_STEPS_MAX] = {0};
     for (int64_t pieces = 1;; pieces = slots) {
         moved = starts = 0;
         memset(squares, 0, sizeof squares);
@@ -190,7 +189,7 @@ static double try_chain(const vme_model *model, int first, int end, int threads,
         }
     walk_begin(&it, model, &model->step[first], end - first);
     const int64_t h = model->value[model->step[end - 1].out].h;
-    const int slots = (int)most(1, least(threads, h / it.unit / (always ? 1 : BANDS_PIECE_LEAST)));
+    const int slots = (int)most(1, least(threads, h / it.unit / (always ? 1 : BANDS_PIECE_MIN)));
     const double all = always ? end - first : saved(&it);
     double best = 0;
     int64_t rows = 0, near;
@@ -198,7 +197,7 @@ static double try_chain(const vme_model *model, int first, int end, int threads,
         best = all;
         rows = it.unit * (1 + first % 3);
     }
-    for (int64_t next = it.unit; !always && all > 0 && next <= BANDS_ROWS_MOST && next <= h; next += it.unit) {
+    for (int64_t next = it.unit; !always && all > 0 && next <= BANDS_ROWS_MAX && next <= h; next += it.unit) {
         const double cost = measure(&it, next, slots, chain, &near);
         if (near > BANDS_NEAR)
             break;
@@ -247,7 +246,7 @@ static void chain_make(model_making *it, int first, int end, model_chain chain)
 vme_status chains_choose(model_making *it)
 {
     vme_model *model = it->model;
-    const int threads = vme_threads() < BANDS_SLOTS_MOST ? vme_threads() : BANDS_SLOTS_MOST;
+    const int threads = vme_threads() < BANDS_SLOTS_MAX ? vme_threads() : BANDS_SLOTS_MAX;
     struct {
         double saved;
         int end;
@@ -262,7 +261,7 @@ vme_status chains_choose(model_making *it)
         best[first].saved = best[first + 1].saved;
         best[first].end = first + 1;
         for (int end = first;
-             end < model->steps && end - first < BANDS_STEPS_MOST && possible(model, &model->step[end]);) {
+             end < model->steps && end - first < BANDS_STEPS_MAX && possible(model, &model->step[end]);) {
             model_chain chain;
             if (vme_stopping(model->context)) {
                 status = vme_stopped_here(model->context);

@@ -6,8 +6,8 @@
 #include "models/model.h"
 
 enum {
-    BANDS_STEPS_MOST = 16, /* of a chain */
-    BANDS_SLOTS_MOST = 8,
+    BANDS_STEPS_MAX = 16, /* of a chain */
+    BANDS_SLOTS_MAX = 8,
 };
 
 typedef struct strip {
@@ -21,12 +21,12 @@ typedef struct walk {
     const vme_model *model;
     const model_step *step;
     int steps, strips;
-    strip strip[BANDS_STEPS_MOST];
+    strip strip[BANDS_STEPS_MAX];
     struct {
         int in, addend, out; /* numbers of strips, -1: a whole value, or none */
         int64_t unit;        /* its bands begin at multiples of it */
         int64_t made, upto;  /* rows are made up to this one, and in this band up to that one */
-    } of[BANDS_STEPS_MOST];
+    } of[BANDS_STEPS_MAX];
     int64_t unit; /* of pieces and bands of what the chain leaves */
 } walk;
 

@@ -291,9 +291,9 @@ static void divide_sums(convolution *it, int64_t whole_tiles, int64_t whole_pane
 {
     const int64_t blocks = few || it->lines * it->runs > 1
                                ? 1
-                               : least(parts(least(CONVOLUTION_TILES_MOST, whole_tiles) * whole_panel * it->run * 4,
+                               : least(parts(least(CONVOLUTION_TILES_MAX, whole_tiles) * whole_panel * it->run * 4,
                                              CONVOLUTION_INPUT_NEAR),
-                                       parts(it->run, CONVOLUTION_BLOCK_LEAST));
+                                       parts(it->run, CONVOLUTION_BLOCK_MIN));
     it->block = parts(it->run, blocks);
     it->product = product && it->step->p[GROUPS] == 1 && whole_tiles >= CONVOLUTION_MANY_TILES && !near;
     const int64_t part = it->product                                       ? CONVOLUTION_SUM_APART
@@ -307,10 +307,11 @@ static void divide_sums(convolution *it, int64_t whole_tiles, int64_t whole_pane
 static void divide_work(convolution *it, int64_t whole_tiles, bool near, int64_t threads, int64_t wanted)
 {
     const bool in_blocks = it->block < it->run;
-    it->piece_tiles = near        ? CONVOLUTION_NEAR_TILES
-                      : in_blocks ? least(least(CONVOLUTION_TILES_MOST, whole_tiles), it->tiles)
-                                  : most(1, least(CONVOLUTION_TILES_MOST,
-                                                  it->kernel->work / (it->step->k * it->kernel->columns * it->panel)));
+    it->piece_tiles =
+        near ? CONVOLUTION_NEAR_TILES
+        : in_blocks
+            ? least(least(CONVOLUTION_TILES_MAX, whole_tiles), it->tiles)
+            : most(1, least(CONVOLUTION_TILES_MAX, it->kernel->work / (it->step->k * it->kernel->columns * it->panel)));
     int64_t groups = near ? 1 : it->slivers; /* of slivers */
     if (in_blocks)
         groups = least(groups, parts(wanted, it->images * parts(it->tiles, it->piece_tiles)));

@@ -41,7 +41,7 @@ uint32_t model_file_number(const char *list, uint32_t place)
 
 static vme_status check_name(uint32_t at, uint32_t size, uint64_t names_size, const char *what, uint32_t number)
 {
-    if (size > MODEL_NAME_MOST || at > names_size || size > names_size - at)
+    if (size > MODEL_NAME_MAX || at > names_size || size > names_size - at)
         return DAMAGED("the name of %s %u lies outside the names", what, number);
     return VME_OK;
 }
@@ -63,7 +63,7 @@ static vme_status check_view(const model_file *file, uint32_t number, const mode
         int64_t span;
         fits = !__builtin_mul_overflow(view->shape[d] - 1, view->strides[d], &span)
                && !__builtin_add_overflow(span < 0 ? low : high, span, span < 0 ? &low : &high)
-               && view->strides[d] > -MODEL_ELEMENTS_MOST && view->strides[d] < MODEL_ELEMENTS_MOST;
+               && view->strides[d] > -MODEL_ELEMENTS_MAX && view->strides[d] < MODEL_ELEMENTS_MAX;
     }
     if (!fits || low < 0 || high >= count)
         return DAMAGED("tensor %u sees more than tensor %u has", number, view->base);
@@ -82,8 +82,7 @@ static vme_status check_tensor(const model_file *file, uint32_t number, const he
         return DAMAGED("tensor %u has %u dimensions, at most %d are known", number, tensor.rank, MODEL_RANK);
     int64_t count = 1;
     for (uint32_t d = 0; d < tensor.rank; d++)
-        if (tensor.shape[d] < 1 || __builtin_mul_overflow(count, tensor.shape[d], &count)
-            || count > MODEL_ELEMENTS_MOST)
+        if (tensor.shape[d] < 1 || __builtin_mul_overflow(count, tensor.shape[d], &count) || count > MODEL_ELEMENTS_MAX)
             return DAMAGED("dimension %u of tensor %u is %lld", d, number, (long long)tensor.shape[d]);
     if (tensor.kind == MODEL_VIEW)
         return check_view(file, number, &tensor);
@@ -150,8 +149,8 @@ static vme_status check_open(const model_file *file, const header *head)
     for (uint32_t i = 0; i < file->terms; i++) {
         model_term_record term;
         memcpy(&term, file->term_list + i * sizeof term, sizeof term);
-        for (uint32_t size = 0; size < MODEL_OPEN_MOST; size++)
-            if (term.exponents[size] > (size < file->opens ? MODEL_EXPONENT_MOST : 0))
+        for (uint32_t size = 0; size < MODEL_OPEN_MAX; size++)
+            if (term.exponents[size] > (size < file->opens ? MODEL_EXPONENT_MAX : 0))
                 return DAMAGED("term %u has power %u of open size %u", i, term.exponents[size], size);
     }
     return VME_OK;
@@ -172,11 +171,11 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
         return DAMAGED("it has format %u, this engine reads format %d; compile it again", head.version, MODEL_VERSION);
     if (head.flags != (head.opens == 0 ? 0 : MODEL_FLAG_OPEN) || head.file_size != size)
         return DAMAGED("its header says %llu bytes, it has %zu", (unsigned long long)head.file_size, size);
-    if (head.tensors > MODEL_TENSORS_MOST || head.nodes > MODEL_NODES_MOST || head.inputs > head.tensors
-        || head.outputs > head.tensors || head.operands > MODEL_OPERANDS_MOST || head.names_size > MODEL_NAMES_MOST
-        || head.inputs < 1 || head.outputs < 1 || head.opens > MODEL_OPEN_MOST
-        || head.varyings > (head.opens == 0 ? 0 : MODEL_VARYING_MOST)
-        || head.terms > (head.opens == 0 ? 0 : MODEL_TERMS_MOST))
+    if (head.tensors > MODEL_TENSORS_MAX || head.nodes > MODEL_NODES_MAX || head.inputs > head.tensors
+        || head.outputs > head.tensors || head.operands > MODEL_OPERANDS_MAX || head.names_size > MODEL_NAMES_MAX
+        || head.inputs < 1 || head.outputs < 1 || head.opens > MODEL_OPEN_MAX
+        || head.varyings > (head.opens == 0 ? 0 : MODEL_VARYING_MAX)
+        || head.terms > (head.opens == 0 ? 0 : MODEL_TERMS_MAX))
         return DAMAGED("%u tensors, %u nodes, %u inputs, %u outputs, %u operands and %u open sizes are not possible",
                        head.tensors, head.nodes, head.inputs, head.outputs, head.operands, head.opens);
     /* none of these sums can overflow: all counts are bounded above */

@@ -13,22 +13,22 @@ enum {
     MODEL_HEADER = 128,
     MODEL_RANK = 8,
     MODEL_PARAMETERS = 24,
-    MODEL_TENSORS_MOST = 1 << 14,
-    MODEL_NODES_MOST = 1 << 14,
-    MODEL_OPERANDS_MOST = 1 << 16,
-    MODEL_NAMES_MOST = 1 << 24,
+    MODEL_TENSORS_MAX = 1 << 14,
+    MODEL_NODES_MAX = 1 << 14,
+    MODEL_OPERANDS_MAX = 1 << 16,
+    MODEL_NAMES_MAX = 1 << 24,
     MODEL_NODE_INPUTS = 256,
     MODEL_STEP_OPERANDS = 10,
-    MODEL_NAME_MOST = 1 << 10,
-    MODEL_OPEN_MOST = 8,
-    MODEL_VARYING_MOST = 1 << 17,
-    MODEL_TERMS_MOST = 1 << 18,
-    MODEL_EXPONENT_MOST = 4,
+    MODEL_NAME_MAX = 1 << 10,
+    MODEL_OPEN_MAX = 8,
+    MODEL_VARYING_MAX = 1 << 17,
+    MODEL_TERMS_MAX = 1 << 18,
+    MODEL_EXPONENT_MAX = 4,
 };
-#define MODEL_FLAG_OPEN     1u         /* of the header: there are open sizes */
-#define MODEL_ABSENT        UINT32_MAX /* an operand that is left out */
-#define MODEL_REFUSED       "not a model file that this engine can run: "
-#define MODEL_ELEMENTS_MOST ((int64_t)1 << 40)
+#define MODEL_FLAG_OPEN    1u         /* of the header: there are open sizes */
+#define MODEL_ABSENT       UINT32_MAX /* an operand that is left out */
+#define MODEL_REFUSED      "not a model file that this engine can run: "
+#define MODEL_ELEMENTS_MAX ((int64_t)1 << 40)
 
 enum { MODEL_COMPUTED, MODEL_CONSTANT, MODEL_VIEW };
 /* Numbers in files: an operator keeps its own. Below 32 those that work on images. */
@@ -105,7 +105,7 @@ enum {
  * x * tanh(log(1 + exp(x))). */
 typedef enum model_curve { CURVE_GELU, CURVE_GELU_TANH, CURVE_SIGMOID, CURVE_SILU, CURVE_MISH, CURVES } model_curve;
 /* Numbers of a row for MODEL_SOFTMAX and MODEL_NORMALIZE: done between two looks at the stop flag. */
-#define MODEL_ROW_MOST (1 << 16)
+#define MODEL_ROW_MAX (1 << 16)
 typedef struct model_node_record {
     uint32_t name_at, name_size, op, first_operand, inputs, outputs;
     int32_t parameters[MODEL_PARAMETERS];
@@ -123,7 +123,7 @@ typedef struct model_varying_record {
 enum { PLACE_OFFSET = MODEL_RANK, PLACE_STRIDES, PLACES = PLACE_STRIDES + MODEL_RANK };
 typedef struct model_term_record {
     int64_t factor;
-    uint8_t exponents[MODEL_OPEN_MOST]; /* of each open size */
+    uint8_t exponents[MODEL_OPEN_MAX]; /* of each open size */
 } model_term_record;
 _Static_assert(sizeof(model_tensor_record) == 192 && sizeof(model_node_record) == 128 && sizeof(model_open_record) == 16
                    && sizeof(model_varying_record) == 24 && sizeof(model_term_record) == 16,

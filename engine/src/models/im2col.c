@@ -24,8 +24,8 @@
 enum {
     BLOCK_BYTES = 1 << 20, /* of copies */
     FLOATS = 16,           /* a line of a cache */
-    ROWS_MOST = 14,
-    COLUMNS_MOST = 32,
+    ROWS_MAX = 14,
+    COLUMNS_MAX = 32,
     RUN = 48, /* what beginning to copy a run costs, in Winograd's points */
 };
 
@@ -93,7 +93,7 @@ static int64_t scratch(const vme_model *model, model_step *step)
 {
     im2col it = {.kernel = kernel_of(model->kernels)};
     lay_out(&it, &model->value[step->out], step);
-    step->slots = (int)least(least(it.blocks, vme_threads()), VME_SLOTS_MOST);
+    step->slots = (int)least(least(it.blocks, vme_threads()), VME_SLOTS_MAX);
     return step->slots * it.block_pixels * it.row * (int64_t)sizeof(float);
 }
 
@@ -135,7 +135,7 @@ static void copy(const im2col *it, int64_t slot, int64_t block, int64_t begin, i
  * row. */
 static void write_out(const im2col *it, int64_t pixel, int64_t rows, int64_t sliver, float *made)
 {
-    static const float nothing[COLUMNS_MOST];
+    static const float nothing[COLUMNS_MAX];
     const int64_t columns = it->kernel->columns, column = sliver * columns;
     for (int64_t row = 0, count; row < rows; row += count) {
         const place at = place_of(it, pixel + row);
@@ -166,7 +166,7 @@ static void write_out(const im2col *it, int64_t pixel, int64_t rows, int64_t sli
 static void multiply(const im2col *it, int64_t slot, int64_t block, int64_t begin, int64_t end)
 {
     const int64_t columns = it->kernel->columns, count = block_count(it, block), k = it->step->k;
-    float made[ROWS_MOST * COLUMNS_MOST] __attribute__((aligned(VME_ALIGNMENT)));
+    float made[ROWS_MAX * COLUMNS_MAX] __attribute__((aligned(VME_ALIGNMENT)));
     for (int64_t sliver = begin; sliver < end; sliver++) {
         const float *b = it->step->weights + sliver * k * columns;
         const int64_t column = sliver * columns;

@@ -7,13 +7,13 @@
 #include "models/step.h"
 #include "models/value.h"
 
-enum { PARAMETER_MOST = 1 << 15 };
+enum { PARAMETER_MAX = 1 << 15 };
 
 static vme_status window_check(uint32_t number, const int32_t p[PARAMETERS_USED])
 {
     for (int i = KERNEL_H; i <= DILATION_W; i++) {
         bool pad = i >= PAD_TOP && i <= PAD_RIGHT;
-        if (p[i] < (pad ? 0 : 1) || p[i] > PARAMETER_MOST)
+        if (p[i] < (pad ? 0 : 1) || p[i] > PARAMETER_MAX)
             return MODEL_WRONG(number, "has %d as parameter %d", p[i], i);
     }
     return VME_OK;

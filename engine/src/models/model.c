@@ -186,7 +186,7 @@ static vme_status image_lay_out(model_value *value)
     value->pixel = row_apart(value);
     if (__builtin_mul_overflow(value->left + value->w + value->right, value->pixel, &value->row)
         || __builtin_mul_overflow(value->top + value->h + value->bottom, value->row, &value->image)
-        || __builtin_mul_overflow(value->n, value->image, &total) || total > MODEL_ELEMENTS_MOST)
+        || __builtin_mul_overflow(value->n, value->image, &total) || total > MODEL_ELEMENTS_MAX)
         return vme_fail(VME_NO_MEMORY, "a value of this model with its margin is too large");
     image_strides(value);
     value->bytes = (total * (int64_t)sizeof(float) + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;

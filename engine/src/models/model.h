@@ -29,20 +29,20 @@ struct vme_model {
     size_t packed_bytes, arena_bytes;
     bool fixed; /* algorithms are chosen by built-in rates */
     /* nanoseconds that a run is expected to take on one core of each backend; 0: it was none to choose from */
-    double total[VME_BACKENDS_MOST];
+    double total[VME_BACKENDS_MAX];
     /* bytes that packed weights may take beyond plain ones, where that is no algorithm's only point */
     int64_t spare;
     vme_bands bands;
     /* of a model with open sizes, which is never run itself: what plans are made of */
     int opens;
-    model_open_record open[MODEL_OPEN_MOST];
+    model_open_record open[MODEL_OPEN_MAX];
     char *front, *names; /* the file before its weights, and the names in there */
     size_t front_bytes, file_bytes;
     /* MODEL_RANK of each input and then of each output; NULL: that size is fixed */
     char **label;
     /* of a plan */
     vme_model *base; /* whose packed block and names it uses; NULL: it is none */
-    int64_t size[MODEL_OPEN_MOST];
+    int64_t size[MODEL_OPEN_MAX];
     size_t charged; /* bytes that the context was charged for beside the packed block */
     void *map;      /* the kept file that `packed` lies in; NULL: it is the context's memory */
     size_t map_bytes;

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIZE_MOST = 1 << 30 };
+enum { OPEN_SIZE_MAX = 1 << 30 };
 
 vme_status model_open(vme_model *model, const model_file *file, const void *bytes, size_t size)
 {
@@ -127,9 +127,9 @@ static vme_status plan_new(vme_context *context, vme_model *base, const int64_t 
     return status;
 }
 
-static vme_status sizes_of(const vme_model *model, const vme_tensor *const *inputs, int64_t sizes[MODEL_OPEN_MOST])
+static vme_status sizes_of(const vme_model *model, const vme_tensor *const *inputs, int64_t sizes[MODEL_OPEN_MAX])
 {
-    memset(sizes, 0, MODEL_OPEN_MOST * sizeof *sizes);
+    memset(sizes, 0, MODEL_OPEN_MAX * sizeof *sizes);
     for (int i = 0; i < model->inputs; i++) {
         vme_port port;
         vme_model_port(model, false, i, &port);
@@ -139,10 +139,10 @@ static vme_status sizes_of(const vme_model *model, const vme_tensor *const *inpu
     }
     for (int i = 0; i < model->opens; i++) {
         sizes[i] = inputs[model->open[i].input]->shape[model->open[i].dimension];
-        if (sizes[i] < 1 || sizes[i] > SIZE_MOST)
+        if (sizes[i] < 1 || sizes[i] > OPEN_SIZE_MAX)
             return vme_fail(VME_BAD_SHAPE, "input '%s': expected 1 to %d elements in dimension %u, got %lld",
-                            model->value[model->input[model->open[i].input]].name, SIZE_MOST, model->open[i].dimension,
-                            (long long)sizes[i]);
+                            model->value[model->input[model->open[i].input]].name, OPEN_SIZE_MAX,
+                            model->open[i].dimension, (long long)sizes[i]);
     }
     return VME_OK;
 }
@@ -152,9 +152,9 @@ static vme_model *plan_kept(model_plans *plans, const int64_t *sizes)
 {
     vme_model *found = NULL;
     pthread_mutex_lock(&plans->lock);
-    for (int i = 0; i < PLANS_MOST && found == NULL; i++)
+    for (int i = 0; i < PLANS_MAX && found == NULL; i++)
         if (plans->kept[i].plan != NULL
-            && memcmp(plans->kept[i].plan->size, sizes, MODEL_OPEN_MOST * sizeof *sizes) == 0) {
+            && memcmp(plans->kept[i].plan->size, sizes, MODEL_OPEN_MAX * sizeof *sizes) == 0) {
             found = vme_model_ref(plans->kept[i].plan);
             plans->kept[i].used = ++plans->clock;
         }
@@ -167,7 +167,7 @@ static void plan_keep(model_plans *plans, vme_model *plan)
 {
     int oldest = 0;
     pthread_mutex_lock(&plans->lock);
-    for (int i = 1; i < PLANS_MOST; i++)
+    for (int i = 1; i < PLANS_MAX; i++)
         if (plans->kept[i].used < plans->kept[oldest].used)
             oldest = i;
     vme_model *old = plans->kept[oldest].plan;
@@ -181,7 +181,7 @@ static void plan_keep(model_plans *plans, vme_model *plan)
 vme_status plans_find(model_plans *plans, vme_context *context, vme_model *model, const vme_tensor *const *inputs,
                       vme_model **plan)
 {
-    int64_t sizes[MODEL_OPEN_MOST];
+    int64_t sizes[MODEL_OPEN_MAX];
     if (model->opens == 0) {
         *plan = vme_model_ref(model);
         return VME_OK;
@@ -197,7 +197,7 @@ vme_status plans_find(model_plans *plans, vme_context *context, vme_model *model
 
 void plans_free(model_plans *plans)
 {
-    for (int i = 0; i < PLANS_MOST; i++)
+    for (int i = 0; i < PLANS_MAX; i++)
         if (plans->kept[i].plan != NULL)
             vme_model_unref(plans->kept[i].plan);
     pthread_mutex_destroy(&plans->lock);

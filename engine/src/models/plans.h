@@ -9,14 +9,14 @@
 /* Keeps in `model` what plans need of its file, which begins at `bytes`. */
 vme_status model_open(vme_model *model, const model_file *file, const void *bytes, size_t size);
 void model_close(vme_model *model);
-enum { PLANS_MOST = 8 };
+enum { PLANS_MAX = 8 };
 typedef struct model_plans { /* the plans that were used last */
     pthread_mutex_t lock;
     uint64_t clock;
     struct {
         vme_model *plan;
         uint64_t used;
-    } kept[PLANS_MOST];
+    } kept[PLANS_MAX];
 } model_plans;
 /* The plan for inputs of these shapes, a new reference; `model` itself where no size is open. */
 vme_status plans_find(model_plans *plans, vme_context *context, vme_model *model, const vme_tensor *const *inputs,

@@ -1,6 +1,6 @@
 /* What a step costs: Q is counted, P, the rates, are built in, or measured once by running small convolutions of zeros;
  * S is what starting a step takes. Q is products of full tiles (a tile that is not full takes as long as one of
- * RATES_ROWS_LEAST rows at least, and each as long as RATES_TILE_ROWS rows more), numbers of Winograd's points and of
+ * RATES_ROWS_MIN rows at least, and each as long as RATES_TILE_ROWS rows more), numbers of Winograd's points and of
  * other sums, bytes of weights and of copies. Weights are on their way while products are made (vme_gemm_layer), so the
  * longer of these two counts.
  *
@@ -24,7 +24,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ROUNDS_MOST = 9, ROUNDS_LEAST = 2 };
+enum { ROUNDS_MAX = 9, ROUNDS_MIN = 2 };
 static const double BOUND = 16;        /* times the built-in rates: what a measured one can be */
 static const double ENOUGH_NS = 1.5e6; /* for the rounds of one algorithm */
 
@@ -34,7 +34,7 @@ static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &ke
 double rates_tile_rows(const vme_gemm_kernel *kernel, int64_t rows)
 {
     const int64_t tiles = parts(rows, kernel->rows), each = parts(rows, tiles);
-    return (double)(tiles * ((each < RATES_ROWS_LEAST ? RATES_ROWS_LEAST : each) + RATES_TILE_ROWS)) * kernel->rows
+    return (double)(tiles * ((each < RATES_ROWS_MIN ? RATES_ROWS_MIN : each) + RATES_TILE_ROWS)) * kernel->rows
            / (kernel->rows + RATES_TILE_ROWS);
 }
 
@@ -144,7 +144,7 @@ vme_status trials_run(trial *its, int count)
         its[i].least = 0; /* its memory was not there yet */
     }
     double spent = 0;
-    for (int round = 0; status == VME_OK && round < ROUNDS_MOST && (round < ROUNDS_LEAST || spent < ENOUGH_NS * count);
+    for (int round = 0; status == VME_OK && round < ROUNDS_MAX && (round < ROUNDS_MIN || spent < ENOUGH_NS * count);
          round++) {
         double began = now_ns();
         for (int i = 0; status == VME_OK && i < count; i++)
@@ -156,20 +156,20 @@ vme_status trials_run(trial *its, int count)
 }
 
 /* ---- P */
-enum { BACKENDS_MOST = 8 };
+enum { BACKENDS_MAX = 8 };
 static struct {
     pthread_mutex_t lock;
     struct {
         const vme_kernels *kernels;
         double rates[VME_RATES];
-    } of[BACKENDS_MOST]; /* kernels NULL: free */
+    } of[BACKENDS_MAX]; /* kernels NULL: free */
 } measured = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Where the backend's are, or will be; under the lock. */
 static int place_of(const vme_kernels *kernels)
 {
     int place = 0;
-    while (place < BACKENDS_MOST - 1 && measured.of[place].kernels != NULL && measured.of[place].kernels != kernels)
+    while (place < BACKENDS_MAX - 1 && measured.of[place].kernels != NULL && measured.of[place].kernels != kernels)
         place++;
     return place;
 }

@@ -57,7 +57,7 @@ static int64_t rows_in(const vme_tensor *tensor)
 /* ---- checks */
 static bool rows_lie(const model_value *value)
 {
-    return value->dtype == VME_FLOAT32 && value->rank >= 1 && value->shape[value->rank - 1] <= MODEL_ROW_MOST
+    return value->dtype == VME_FLOAT32 && value->rank >= 1 && value->shape[value->rank - 1] <= MODEL_ROW_MAX
            && (value->shape[value->rank - 1] == 1 || value->strides[value->rank - 1] == 4) && !value->channels_last;
 }
 
@@ -122,7 +122,7 @@ static vme_status run_softmax(vme_context *context, const vme_model *model, cons
         .in = model_tensor(model, step->operand[0], arena),
         .out = model_tensor(model, step->out, arena),
     };
-    int64_t strides[VME_RANK_MOST];
+    int64_t strides[VME_RANK_MAX];
     if (step->operand[1] >= 0) {
         it.addend = model_tensor(model, step->operand[1], arena);
         vme_status status = vme_broadcast_strides(&it.addend, &it.out, strides);
@@ -147,7 +147,7 @@ vme_status model_make_softmax(model_making *it, uint32_t number, const model_nod
     if (addend != NULL) {
         vme_tensor added = model_tensor(it->model, step->operand[1], NULL),
                    made = model_tensor(it->model, step->out, NULL);
-        int64_t strides[VME_RANK_MOST];
+        int64_t strides[VME_RANK_MAX];
         if (!rows_lie(addend) || addend->shape[addend->rank - 1] != out->shape[out->rank - 1]
             || vme_broadcast_strides(&added, &made, strides) != VME_OK)
             return MODEL_WRONG(number, "adds what is not made of such rows");

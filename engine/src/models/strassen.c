@@ -31,14 +31,14 @@
 #include <string.h>
 
 enum {
-    HALF_MOST = 256, /* channels of half a block */
-    FLOATS = 16,     /* a line of a cache */
-    PANELS_MOST =
+    HALF_MAX = 256, /* channels of half a block */
+    FLOATS = 16,    /* a line of a cache */
+    PANELS_MAX =
         10, /* of the upper half whose pixels and sums are in the second cache beside the weights of two pairs */
-    WITHOUT_MOST = 4, /* rows that are left without another one, rather than have tiles that are not full */
-    PIECES = 4,       /* for each thread, at least */
-    ROWS_MOST = 14,
-    COLUMNS_MOST = 32,
+    WITHOUT_MAX = 4, /* rows that are left without another one, rather than have tiles that are not full */
+    PIECES = 4,      /* for each thread, at least */
+    ROWS_MAX = 14,
+    COLUMNS_MAX = 32,
     PRODUCTS = 7,
     SUMS = 4,
 };
@@ -59,7 +59,7 @@ static cut cut_of(const vme_kernels *kernels, int64_t outputs, int64_t channels)
     int64_t slivers = parts(outputs, it.columns);
     it.pairs = slivers / 2;
     it.alone = slivers % 2 == 1;
-    it.blocks = parts(channels, 2 * HALF_MOST);
+    it.blocks = parts(channels, 2 * HALF_MAX);
     it.half = parts(parts(channels, it.blocks), 2);
     return it;
 }
@@ -151,10 +151,10 @@ static void cut_rows(strassen *it, int64_t rows)
 {
     const int64_t both = 2 * it->kernel->rows, without = rows % both;
     it->rows = rows;
-    it->upper = without <= WITHOUT_MOST ? rows / both * it->kernel->rows + without : parts(rows, 2);
-    it->panel = without <= WITHOUT_MOST ? it->kernel->rows : parts(it->upper, parts(it->upper, it->kernel->rows));
+    it->upper = without <= WITHOUT_MAX ? rows / both * it->kernel->rows + without : parts(rows, 2);
+    it->panel = without <= WITHOUT_MAX ? it->kernel->rows : parts(it->upper, parts(it->upper, it->kernel->rows));
     it->panels = parts(it->upper, it->panel);
-    it->group_panels = parts(it->panels, parts(it->panels, PANELS_MOST));
+    it->group_panels = parts(it->panels, parts(it->panels, PANELS_MAX));
     it->sums_row = row_padded(&it->cut);
     it->sum = it->group_panels * it->panel * it->sums_row;
 }
@@ -259,7 +259,7 @@ typedef struct tiles {
     vme_gemm_layer layer;
 } tiles;
 
-static const float nothing[COLUMNS_MOST];
+static const float nothing[COLUMNS_MAX];
 static const vme_bounds unbounded = {-__builtin_inff(), __builtin_inff()};
 
 static vme_gemm_tile tile_of(const strassen *it, const quarter *to, int64_t k)
@@ -348,10 +348,9 @@ static void quarters(tiles *of, int64_t pair, int64_t panel)
     const quarter c21 = quarter_of(it, down, rows, 2 * pair), c22 = quarter_of(it, down, rows, 2 * pair + 1);
     const float *a11 = it->in + top * it->in_row, *a12 = a11 + it->first,
                 *sums = it->sums + (panel - it->group) * it->panel * it->sums_row;
-    enum { FLOATS_MOST = ROWS_MOST * COLUMNS_MOST };
-    float x[FLOATS_MOST] __attribute__((aligned(VME_ALIGNMENT))),
-        y[FLOATS_MOST] __attribute__((aligned(VME_ALIGNMENT)));
-    float both[FLOATS_MOST] __attribute__((aligned(VME_ALIGNMENT)));
+    enum { FLOATS_MAX = ROWS_MAX * COLUMNS_MAX };
+    float x[FLOATS_MAX] __attribute__((aligned(VME_ALIGNMENT))), y[FLOATS_MAX] __attribute__((aligned(VME_ALIGNMENT)));
+    float both[FLOATS_MAX] __attribute__((aligned(VME_ALIGNMENT)));
     product(of, a11, it->in_row, B11, rows, x, false);
     last_product(of, a12, it->in_row, B21, second, &c11, x);
     product(of, sums + S2 * it->sum, it->sums_row, T2, rows, x, true);

@@ -49,7 +49,7 @@ static vme_status inputs_broadcast(const model_making *it, uint32_t number, cons
                                    const model_step *step)
 {
     vme_tensor out = model_tensor(it->model, step->out, NULL);
-    int64_t strides[VME_RANK_MOST];
+    int64_t strides[VME_RANK_MAX];
     for (uint32_t i = 0; i < node->inputs; i++) {
         vme_tensor in = model_tensor(it->model, step->operand[i], NULL);
         if (vme_broadcast_strides(&in, &out, strides) != VME_OK)
@@ -210,7 +210,7 @@ vme_status model_make_matmul(model_making *it, uint32_t number, const model_node
         return status;
     vme_tensor a = model_tensor(it->model, step->operand[0], NULL), b = model_tensor(it->model, step->operand[1], NULL);
     vme_tensor out = model_tensor(it->model, step->out, NULL);
-    int64_t strides[VME_RANK_MOST];
+    int64_t strides[VME_RANK_MAX];
     bool fits = a.rank >= 2 && b.rank >= 2 && out.rank >= 2 && a.dtype == b.dtype && a.dtype == out.dtype
                 && a.shape[a.rank - 1] == b.shape[b.rank - 2] && out.shape[out.rank - 2] == a.shape[a.rank - 2]
                 && out.shape[out.rank - 1] == b.shape[b.rank - 1];
@@ -292,7 +292,7 @@ static vme_status indices_fit(const model_making *it, uint32_t number, const mod
     vme_tensor index[MODEL_STEP_OPERANDS];
     const vme_tensor *indices[MODEL_STEP_OPERANDS];
     int count = indices_of(it->model, step, before, NULL, index, indices), first = step->p[0], rank;
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     for (int i = 0; i < count; i++)
         if (index[i].dtype != VME_INT64)
             return MODEL_WRONG(number, "has indices that are no int64");

@@ -24,7 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KNOWN_MOST = 256, SHAPE = 16 };
+enum { KNOWN_MAX = 256, SHAPE = 16 };
 static const double NEAR = 1.03; /* times the least cost: what is timed too */
 static const double SURE = 1.05; /* what is quicker by less than this is not what was expected, and may be chance */
 
@@ -91,7 +91,7 @@ typedef struct known {
 static struct {
     pthread_mutex_t lock;
     int count;
-    known of[KNOWN_MOST];
+    known of[KNOWN_MAX];
 } ties = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* All that the times of a step's algorithms depend on; candidates, which are never two kinds' at once, come last. */
@@ -169,7 +169,7 @@ static vme_status break_tie(const vme_model *model, const model_step *step, cons
             least = its[i].least;
             *chosen = its[i].step.algorithm;
         }
-    if (status == VME_OK && ties.count < KNOWN_MOST) {
+    if (status == VME_OK && ties.count < KNOWN_MAX) {
         wanted.algorithm = *chosen;
         ties.of[ties.count++] = wanted;
     }

@@ -14,7 +14,7 @@
 
 enum {
     SPEND_PAGE = 1 << 16, /* a multiple of any system's page */
-    SPEND_LEAST = 1 << 20,
+    SPEND_MIN = 1 << 20,
 };
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -47,7 +47,7 @@ void weights_spend(model_making *it, size_t size)
  * takes time too. */
 static void spend(model_making *it, uint64_t bytes, uint32_t tensor, int s)
 {
-    if (it->spent == NULL || bytes < SPEND_LEAST)
+    if (it->spent == NULL || bytes < SPEND_MIN)
         return;
     const uint64_t first = first_unpacked(it, tensor, s), room = (uint64_t)(it->end - it->file->weights);
     const uintptr_t before = (uintptr_t)(it->file->weights + earlier(first, room)) & ~(uintptr_t)(SPEND_PAGE - 1);
@@ -116,7 +116,7 @@ vme_status weights_pack(model_making *it)
             convolution_pack(model->kernels, step, packing->outputs, packing->channels, weights, bias);
         spend(it, (uint64_t)(packing->outputs * step->k) * sizeof(float), it->file->tensors, s + 1);
     }
-    spend(it, SPEND_LEAST, it->file->tensors, model->steps);
+    spend(it, SPEND_MIN, it->file->tensors, model->steps);
     kept_return(it);
     return VME_OK;
 }

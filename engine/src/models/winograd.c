@@ -30,7 +30,7 @@ enum {
     BAND_BYTES = 1 << 18,  /* the same where images are done by bands, which want the second cache too */
     GAP = 16,              /* floats between points: equal places of all would share a set of the nearest cache */
     WINDOW = 3,
-    SIDE_MOST = 6,
+    SIDE_MAX = 6,
 };
 
 static int64_t wide(int64_t channels) { return parts(channels, GAP) * GAP; }
@@ -123,7 +123,7 @@ static int64_t scratch(const vme_model *model, model_step *step)
     winograd it = {.gemm = gemm_of(model->kernels)};
     const model_value *out = &model->value[step->out];
     lay_out(&it, &model->value[step->in], out, step, out->n * parts(out->h, square_of(step)), BLOCK_BYTES);
-    step->slots = (int)least(least(it.blocks, vme_threads()), VME_SLOTS_MOST);
+    step->slots = (int)least(least(it.blocks, vme_threads()), VME_SLOTS_MAX);
     return step->slots * it.slot_floats * (int64_t)sizeof(float);
 }
 
@@ -153,7 +153,7 @@ static int64_t packed_floats(const vme_kernels *kernels, const model_step *step,
 }
 
 /* ---- the windows: w at the points of kernels/winograd.h, each divided by what the pixels' polynomials lack there */
-static int window_points(int m, double rows[SIDE_MOST][WINDOW])
+static int window_points(int m, double rows[SIDE_MAX][WINDOW])
 {
     const double four[] = {0, VME_WINOGRAD_A, -VME_WINOGRAD_A, VME_WINOGRAD_B, -VME_WINOGRAD_B}, two[] = {0, 1, -1};
     const double *at = m == 2 ? two : four;
@@ -173,16 +173,16 @@ static int window_points(int m, double rows[SIDE_MOST][WINDOW])
 static void pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels,
                  const char *weights, float *packed)
 {
-    enum { COLUMNS_MOST = 32 };
+    enum { COLUMNS_MAX = 32 };
     const int64_t columns = gemm_of(kernels)->columns, slivers = parts(outputs, columns);
-    double rows[SIDE_MOST][WINDOW];
+    double rows[SIDE_MAX][WINDOW];
     const int side = window_points(square_of(step), rows);
     const int64_t point = slivers * channels * columns;
-    for (int64_t first = 0; first < outputs; first += COLUMNS_MOST)
+    for (int64_t first = 0; first < outputs; first += COLUMNS_MAX)
         for (int64_t channel = 0; channel < channels; channel++) {
             float window[WINDOW * WINDOW];
-            double half[SIDE_MOST][WINDOW][COLUMNS_MOST], w[WINDOW][WINDOW][COLUMNS_MOST] = {0};
-            int64_t count = least(COLUMNS_MOST, outputs - first);
+            double half[SIDE_MAX][WINDOW][COLUMNS_MAX], w[WINDOW][WINDOW][COLUMNS_MAX] = {0};
+            int64_t count = least(COLUMNS_MAX, outputs - first);
             for (int64_t o = 0; o < count; o++) {
                 memcpy(window, weights + ((first + o) * channels + channel) * (int64_t)sizeof window, sizeof window);
                 for (int i = 0; i < WINDOW * WINDOW; i++)
@@ -190,7 +190,7 @@ static void pack(const vme_kernels *kernels, const model_step *step, int64_t out
             }
             for (int y = 0; y < side; y++)
                 for (int x = 0; x < WINDOW; x++)
-                    for (int o = 0; o < COLUMNS_MOST; o++)
+                    for (int o = 0; o < COLUMNS_MAX; o++)
                         half[y][x][o] = rows[y][0] * w[0][x][o] + rows[y][1] * w[1][x][o] + rows[y][2] * w[2][x][o];
             for (int y = 0; y < side; y++)
                 for (int x = 0; x < side; x++)

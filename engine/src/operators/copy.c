@@ -36,7 +36,7 @@ vme_status vme_copy(vme_context *context, const vme_tensor *in, const vme_tensor
             return vme_fail(VME_BAD_DTYPE, "no cast from %s to %s in this engine yet",
                             vme_dtype_name((vme_dtype)in->dtype), vme_dtype_name((vme_dtype)out->dtype));
     }
-    int64_t strides[VME_RANK_MOST], aside_strides[VME_RANK_MOST];
+    int64_t strides[VME_RANK_MAX], aside_strides[VME_RANK_MAX];
     vme_tensor source = *in;
     void *scratch = NULL;
     size_t bytes = 0;
@@ -59,8 +59,7 @@ vme_status vme_copy(vme_context *context, const vme_tensor *in, const vme_tensor
     return status;
 }
 
-vme_status vme_aside_new(vme_context *context, const vme_tensor *like, int64_t strides[VME_RANK_MOST],
-                         vme_tensor *aside)
+vme_status vme_aside_new(vme_context *context, const vme_tensor *like, int64_t strides[VME_RANK_MAX], vme_tensor *aside)
 {
     size_t bytes;
     vme_buffer *buffer;

@@ -12,16 +12,16 @@
 enum {
     INPUTS = 3,
     STAGE_BYTES = 4608,
-    BLOCK_MOST = 1024,  /* what the stack holds at a time: in all, and elements of an operand */
-    BLOCK_APART = 256,  /* the latter where no row repeats: one is collected while another still divides */
-    COLLECT_LEAST = 16, /* elements of a run; below, collecting costs more than it brings */
-    REPEAT_MOST = 256,
-    REPEAT_BYTES_MOST = 1024, /* of a row: longer ones are worth a kernel's call each */
-    PARALLEL_LEAST = 2 << 20, /* bytes touched; below, waking helpers costs more than they bring */
+    BLOCK_MAX = 1024,  /* what the stack holds at a time: in all, and elements of an operand */
+    BLOCK_APART = 256, /* the latter where no row repeats: one is collected while another still divides */
+    COLLECT_MIN = 16,  /* elements of a run; below, collecting costs more than it brings */
+    REPEAT_MAX = 256,
+    REPEAT_BYTES_MAX = 1024, /* of a row: longer ones are worth a kernel's call each */
+    PARALLEL_MIN = 2 << 20,  /* bytes touched; below, waking helpers costs more than they bring */
     PIECE = 32768,
     PIECE_STEPPING = 8192,
-    PIECE_COSTLY = 4096,  /* elements between two looks at the stop flag */
-    ALIGNED_LEAST = 4096, /* elements of a run that begins at a line */
+    PIECE_COSTLY = 4096, /* elements between two looks at the stop flag */
+    ALIGNED_MIN = 4096,  /* elements of a run that begins at a line */
 };
 
 /* From a tensor's dtype to the kernel's, or back: one cast, or two where float16 computes in float32; or a copy that
@@ -106,7 +106,7 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
         twice = twice || convert->second != NULL;
     }
     bytes += twice ? 2 : 0;
-    most = job->row == 0 ? BLOCK_APART : BLOCK_MOST;
+    most = job->row == 0 ? BLOCK_APART : BLOCK_MAX;
     most = STAGE_BYTES / bytes < most ? STAGE_BYTES / bytes & -VME_ALIGNMENT : most;
     used = twice ? 2 * most : 0;
     int64_t whole = job->row == 0 ? 0 : most / job->row * job->row;
@@ -210,7 +210,7 @@ static vme_status walk(void *argument, int64_t begin, int64_t end)
         n = vme_nest_run(nest, &at, left);
         vme_status status;
         if (!job->staged) {
-            int64_t first = n < ALIGNED_LEAST || job->costly ? 0 : before_lines(nest, at.data);
+            int64_t first = n < ALIGNED_MIN || job->costly ? 0 : before_lines(nest, at.data);
             if (first > 0)
                 n = first;
             status = checked(job, n, at.data, step);
@@ -254,7 +254,7 @@ static vme_status set_conversion(const vme_kernels *kernels, struct job *job, in
  * elements. */
 typedef struct aside {
     vme_tensor view;
-    int64_t strides[VME_RANK_MOST];
+    int64_t strides[VME_RANK_MAX];
     size_t bytes;
     char elements[] __attribute__((aligned(VME_ALIGNMENT)));
 } aside;
@@ -294,7 +294,7 @@ static void collect(struct job *job)
     for (int o = 0; o < nest->operands; o++)
         every_other = every_other && job->convert[o].first == NULL
                       && nest->loops[0].step[o] == (o == 0 ? 1 : 2) * vme_dtype_size(job->convert[o].compute);
-    for (int o = 0; o < nest->operands && nest->loops[0].size >= COLLECT_LEAST; o++) {
+    for (int o = 0; o < nest->operands && nest->loops[0].size >= COLLECT_MIN; o++) {
         conversion *convert = &job->convert[o];
         int size = vme_dtype_size(convert->compute);
         int64_t step = nest->loops[0].step[o];
@@ -314,7 +314,7 @@ static void repeat(struct job *job, const int *sizes)
     int64_t bytes = 2; /* of the stage, for an element of each operand: a row has to fit */
     for (int o = 0; o < nest->operands; o++)
         bytes += vme_dtype_size(job->convert[o].compute);
-    if (nest->rank < 2 || inner->size < 2 || inner->size > REPEAT_MOST
+    if (nest->rank < 2 || inner->size < 2 || inner->size > REPEAT_MAX
         || inner->size > (STAGE_BYTES / bytes & -VME_ALIGNMENT))
         return;
     for (int o = 0; o < nest->operands; o++) {
@@ -322,8 +322,7 @@ static void repeat(struct job *job, const int *sizes)
         if (!stays && outer->step[o] != inner->step[o] * inner->size)
             return;
         if (stays
-            && (inner->step[o] != sizes[o]
-                || inner->size * vme_dtype_size(job->convert[o].compute) > REPEAT_BYTES_MOST))
+            && (inner->step[o] != sizes[o] || inner->size * vme_dtype_size(job->convert[o].compute) > REPEAT_BYTES_MAX))
             return;
         any = any || stays;
     }
@@ -343,7 +342,7 @@ static void repeat(struct job *job, const int *sizes)
 static vme_status run(vme_context *context, struct job *job, int inputs, const vme_tensor *const *in,
                       const vme_tensor *out)
 {
-    int64_t strides[INPUTS][VME_RANK_MOST];
+    int64_t strides[INPUTS][VME_RANK_MAX];
     const int64_t *rows[1 + INPUTS] = {out->strides};
     char *data[1 + INPUTS] = {out->data};
     aside *copies[INPUTS] = {NULL};
@@ -380,7 +379,7 @@ static vme_status run(vme_context *context, struct job *job, int inputs, const v
     collect(job);
     if (job->costly)
         piece = PIECE_COSTLY;
-    if (elements * element_bytes >= PARALLEL_LEAST || (job->costly && elements >= 8 * PIECE_COSTLY)) {
+    if (elements * element_bytes >= PARALLEL_MIN || (job->costly && elements >= 8 * PIECE_COSTLY)) {
         status = vme_parallel(context, elements, piece, walk, job);
         goto done;
     }

@@ -14,8 +14,8 @@
 
 enum {
     PLANS = 32,
-    KEPT_MOST = 1 << 14,
-    OWN_MOST = 1 << 16 /* one to two milliseconds */
+    KEPT_MAX = 1 << 14,
+    OWN_MAX = 1 << 16 /* one to two milliseconds */
 }; /* about 512 KiB each at most, 16 MiB in all */
 
 /* ---- memory */
@@ -116,7 +116,7 @@ static void plan_drop(bool of_reals, bool wide, void *made)
 static void *plan_take(vme_context *context, bool of_reals, bool wide, int64_t n, plan **place)
 {
     *place = NULL;
-    if (n <= KEPT_MOST) {
+    if (n <= KEPT_MAX) {
         pthread_mutex_lock(&plans.lock);
         plan *found = NULL, *oldest = NULL;
         for (int i = 0; i < PLANS && found == NULL; i++) {
@@ -273,7 +273,7 @@ static bool takes_long(int64_t n)
     for (int64_t factor = 2; factor * factor <= left && factor < 50; factor++)
         while (left % factor == 0)
             left /= factor;
-    return n > (left < 50 ? OWN_MOST : OWN_MOST / 4);
+    return n > (left < 50 ? OWN_MAX : OWN_MAX / 4);
 }
 
 /* ---- rows */

@@ -53,7 +53,7 @@ static vme_status offsets_new(vme_context *context, const vme_tensor *tensor, in
                               const vme_tensor *const *indices, int rank, const int64_t *shape, int64_t **list,
                               size_t *bytes)
 {
-    int64_t list_strides[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int64_t list_strides[VME_RANK_MAX], strides[VME_RANK_MAX];
     vme_status status = vme_shape_bytes(VME_INT64, rank, shape, list_strides, bytes);
     if (status != VME_OK)
         return status;
@@ -192,7 +192,7 @@ static vme_status transfer_places(void *argument, int64_t begin, int64_t end)
 static vme_status run(vme_context *context, transfer *t, const vme_tensor *indexed, int first, int count, int middle,
                       const int64_t *shape, const int64_t *other_strides, char *other, int64_t *list)
 {
-    int64_t list_strides[VME_RANK_MOST];
+    int64_t list_strides[VME_RANK_MAX];
     size_t bytes;
     int tail = indexed->rank - first - count, flags = t->scatter ? VME_NEST_ORDERED : VME_NEST_ANY;
     vme_status status = vme_shape_bytes(VME_INT64, middle, shape + first, list_strides, &bytes);
@@ -234,14 +234,14 @@ static vme_status indexed_shape(const vme_tensor *indexed, int first, int count,
     for (int i = 0; i < count; i++)
         if (indices[i]->dtype != VME_INT64)
             return vme_fail(VME_BAD_DTYPE, "arrays used as indices must be of integer (or boolean) type");
-    int64_t broadcast[VME_RANK_MOST];
+    int64_t broadcast[VME_RANK_MAX];
     vme_status status = vme_shape_broadcast(count, indices, middle, broadcast);
     if (status != VME_OK)
         return vme_fail(VME_BAD_INDEX, "shape mismatch: indexing arrays could not be broadcast together");
     *rank = indexed->rank - count + *middle;
-    if (*rank > VME_RANK_MOST)
+    if (*rank > VME_RANK_MAX)
         return vme_fail(VME_BAD_INDEX, "number of dimensions must be within [0, %d], indexing result would have %d",
-                        VME_RANK_MOST, *rank);
+                        VME_RANK_MAX, *rank);
     for (int d = 0; d < first; d++)
         shape[d] = indexed->shape[d];
     for (int d = 0; d < *middle; d++)
@@ -329,7 +329,7 @@ vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int
                       const vme_tensor *const *indices, const vme_tensor *out)
 {
     int rank, middle;
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     vme_status status = vme_check_output(out);
     if (status == VME_OK)
         status = indexed_shape(in, first, count, indices, &rank, &middle, shape);
@@ -341,7 +341,7 @@ vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int
     for (int i = 0; i < count; i++)
         aside = aside || vme_overlap(indices[i], out);
     if (aside) {
-        int64_t strides[VME_RANK_MOST];
+        int64_t strides[VME_RANK_MAX];
         vme_tensor like = *out, made;
         like.dtype = in->dtype;
         status = vme_aside_new(context, &like, strides, &made);
@@ -406,7 +406,7 @@ vme_status vme_scatter_by(vme_context *context, const vme_tensor *values, int fi
                           const vme_tensor *const *indices, int op, const vme_tensor *target)
 {
     int rank, middle;
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
     vme_status status = vme_check_output(target);
     if (status == VME_OK)
         status = indexed_shape(target, first, count, indices, &rank, &middle, shape);
@@ -447,7 +447,7 @@ vme_status vme_scatter_by(vme_context *context, const vme_tensor *values, int fi
 /* ---- masks */
 static vme_status count_true(vme_context *context, const vme_tensor *mask, int64_t *count)
 {
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
     for (int d = 0; d < mask->rank; d++)
         shape[d] = 1, strides[d] = 8;
     vme_tensor out = {
@@ -499,7 +499,7 @@ vme_status vme_nonzero(vme_context *context, const vme_tensor *mask, int64_t *co
                             (long long)*count);
     }
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-    int64_t index[VME_RANK_MOST] = {0}, found = 0, last = rank - 1, rows = 1, looked_at = 0;
+    int64_t index[VME_RANK_MAX] = {0}, found = 0, last = rank - 1, rows = 1, looked_at = 0;
     for (int d = 0; d < last; d++)
         rows *= mask->shape[d];
     const char *row = mask->data;

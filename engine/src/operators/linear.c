@@ -9,7 +9,7 @@
 
 #include "operators/lapack.h"
 
-enum { OWN_MOST = 64 }; /* rows up to which own loops win over handing over */
+enum { OWN_MAX = 64 }; /* rows up to which own loops win over handing over */
 
 #define TYPE       double
 #define NAME(x)    x##_d
@@ -153,9 +153,9 @@ vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, do
     job.in[1] = in[1] != NULL ? in[1]->data : NULL;
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     bool have_own = op <= VME_LINEAR_CHOLESKY;
-    status = batch == 0                                             ? VME_OK
-             : have_own && (n <= OWN_MOST || !vme_lapack_present()) ? by_own_loops(context, &job)
-                                                                    : vme_lapack(context, &job);
+    status = batch == 0                                            ? VME_OK
+             : have_own && (n <= OWN_MAX || !vme_lapack_present()) ? by_own_loops(context, &job)
+                                                                   : vme_lapack(context, &job);
     *failed = job.failed;
     return status;
 }

@@ -28,9 +28,9 @@ enum {
     ROOM_LARGE = 1 << 20, /* bytes of scratch memory */
     STRIP = 32,           /* rows of b in a slab, tiles beside each other in a strip */
     SUM_STRIPS = 64,      /* of a vector's product, at once */
-    SPINS_MOST = 1 << 10, /* before a waiting thread lets others have its core */
-    TILE_ROWS_MOST = 14,
-    TILE_BYTES_MOST = TILE_ROWS_MOST * 128,
+    SPINS_MAX = 1 << 10,  /* before a waiting thread lets others have its core */
+    TILE_ROWS_MAX = 14,
+    TILE_BYTES_MAX = TILE_ROWS_MAX * 128,
 };
 
 typedef enum form { PLAIN, PAIRS, HALF } form;
@@ -40,7 +40,7 @@ typedef enum form { PLAIN, PAIRS, HALF } form;
 typedef struct side {
     char *data;
     int64_t row, column;
-    int64_t lead[VME_RANK_MOST];
+    int64_t lead[VME_RANK_MAX];
 } side;
 
 /* A part of k at hand. */
@@ -73,7 +73,7 @@ typedef struct product {
     atomic_bool abandoned;                     /* a piece was not done: the context was stopped */
     /* the operands; only this part is not set to 0 first, being large */
     int lead; /* leading dimensions */
-    int64_t lead_shape[VME_RANK_MOST];
+    int64_t lead_shape[VME_RANK_MAX];
     side a, b, c;
 } product;
 
@@ -209,7 +209,7 @@ static void pack(const product *it, k_part at, int64_t piece)
 /* A tile whose columns do not lie side by side in the output: computed aside, then moved there. */
 static void scattered_tile(const product *it, vme_gemm_tile *tile, int64_t column)
 {
-    _Alignas(VME_ALIGNMENT) char aside[TILE_BYTES_MOST];
+    _Alignas(VME_ALIGNMENT) char aside[TILE_BYTES_MAX];
     char *c = tile->c;
     int64_t c_row = tile->c_row;
     int step = it->element / it->real; /* 2 for pairs */
@@ -317,7 +317,7 @@ static bool await(const product *it, const atomic_llong *count, int64_t least)
     for (int spins = 1; atomic_load_explicit(count, memory_order_acquire) < least; spins++) {
         if (vme_stopping(it->context) || atomic_load_explicit(&it->abandoned, memory_order_relaxed))
             return false;
-        if (spins % SPINS_MOST == 0)
+        if (spins % SPINS_MAX == 0)
             sched_yield(); /* who has that piece may be waiting for this core */
         else
             vme_relax();
@@ -383,14 +383,14 @@ static void divide(product *it)
             slivers = parts(it->columns, kernel->columns);
     int64_t sliver_work = it->panel * kernel->columns * depth;
     int64_t total = it->group * it->rows * it->columns * most(1, it->k);
-    int64_t work = most(least(kernel->work, MATMUL_PIECE_LEAST), least(kernel->work, total / (PIECES * vme_threads())));
+    int64_t work = most(least(kernel->work, MATMUL_PIECE_MIN), least(kernel->work, total / (PIECES * vme_threads())));
     it->near_slivers = most(1, least(slivers, MATMUL_NEAR / (depth * kernel->columns * it->real)));
     if (it->pack_a) {
         bool far = it->pack_b && slivers > it->near_slivers;
-        int64_t wide = far ? most(1, least(MATMUL_PANELS_LEAST, panels / (2 * vme_threads()))) : 1;
-        it->cell_panels = least(least(panels, MATMUL_PANELS_MOST), most(wide, work / (sliver_work * slivers)));
+        int64_t wide = far ? most(1, least(MATMUL_PANELS_MIN, panels / (2 * vme_threads()))) : 1;
+        it->cell_panels = least(least(panels, MATMUL_PANELS_MAX), most(wide, work / (sliver_work * slivers)));
         int64_t columns = it->cell_panels * sliver_work * slivers / (wide > 1 ? 8 * kernel->work : work);
-        it->cell_slivers = parts(slivers, most(1, least(columns, slivers / MATMUL_SLIVERS_LEAST)));
+        it->cell_slivers = parts(slivers, most(1, least(columns, slivers / MATMUL_SLIVERS_MIN)));
     } else {
         it->cell_slivers = parts(slivers, parts(slivers, most(1, least(work / sliver_work, it->near_slivers))));
         it->cell_panels = most(1, least(panels, work / (sliver_work * it->cell_slivers)));
@@ -421,7 +421,7 @@ static vme_status do_block(product *it)
         atomic_store_explicit(&it->turns[i], 0, memory_order_relaxed);
     atomic_store_explicit(&it->abandoned, false, memory_order_relaxed);
     int64_t pieces = it->packs + it->cells, work = it->group * it->rows * it->columns * it->depth / pieces;
-    int64_t grain = most(1, MATMUL_PIECE_LEAST / most(1, work));
+    int64_t grain = most(1, MATMUL_PIECE_MIN / most(1, work));
     vme_status status = vme_parallel(it->context, it->parts * pieces, grain, do_pieces, it);
     if (status == VME_OK && atomic_load_explicit(&it->abandoned, memory_order_relaxed))
         return vme_stopped_here(it->context);
@@ -512,7 +512,7 @@ static vme_status multiply(product *it)
     /* float16's sums are one matrix's */
     int64_t group = it->form == HALF ? 1
                     : each == 0      ? it->matrices
-                                     : least(it->matrices, most(1, MATMUL_PACKED_MOST / each));
+                                     : least(it->matrices, most(1, MATMUL_PACKED_MAX / each));
     it->packed_b_part = it->packed_b_matrix * (it->b_shared ? 1 : group);
     it->group = group;
     it->rows = rows;
@@ -982,8 +982,8 @@ static vme_status compute_product(vme_context *context, const vme_tensor *a, con
         return each_matrix(&it, multiply_sums);
     if (floating && it.k > 0 && it.k <= MATMUL_THIN && beside && it.n >= 64)
         return vme_parallel(context, it.matrices * it.m, most(1, MATMUL_VECTOR_WORK / (it.n * it.k)), thin_rows, &it);
-    if (floating && beside && it.m <= MATMUL_STRIPS_MOST && it.n >= it.kernel->columns * STRIP / 2
-        && it.k * it.n * it.real * parts(it.m, it.kernel->rows) >= MATMUL_STRIPS_LEAST)
+    if (floating && beside && it.m <= MATMUL_STRIPS_MAX && it.n >= it.kernel->columns * STRIP / 2
+        && it.k * it.n * it.real * parts(it.m, it.kernel->rows) >= MATMUL_STRIPS_MIN)
         return multiply_strips(&it);
     if (it.form == PAIRS) {
         it.n *= 2;
@@ -1015,7 +1015,7 @@ vme_status vme_matmul(vme_context *context, const vme_tensor *a, const vme_tenso
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     if (!vme_overlap(a, out) && !vme_overlap(b, out))
         return compute_product(context, a, b, out);
-    int64_t strides[VME_RANK_MOST];
+    int64_t strides[VME_RANK_MAX];
     size_t bytes;
     status = vme_shape_bytes((vme_dtype)out->dtype, out->rank, out->shape, strides, &bytes);
     if (status != VME_OK)

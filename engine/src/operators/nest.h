@@ -34,12 +34,12 @@ typedef struct vme_nest {
     int operands, rank;            /* rank: loops, at least 1 */
     int64_t elements;              /* product of the sizes; 0: nothing to walk, one loop of size 0 */
     char *data[VME_NEST_OPERANDS]; /* where the walk starts */
-    vme_loop loops[VME_RANK_MOST]; /* loops[0] is the innermost */
+    vme_loop loops[VME_RANK_MAX];  /* loops[0] is the innermost */
 } vme_nest;
 
 typedef struct vme_cursor {
     char *data[VME_NEST_OPERANDS];
-    int64_t index[VME_RANK_MOST]; /* of each loop, as nest.loops */
+    int64_t index[VME_RANK_MAX]; /* of each loop, as nest.loops */
 } vme_cursor;
 
 /* `strides[o]`: operand o's `rank` steps in bytes through `shape` (0 where it is broadcast). Operand 0 counts double in

@@ -10,14 +10,14 @@
 enum {
     TILE_SIDE_BYTES =
         512, /* a transposed tile touches this much of each line: 512 x 512 bytes stay in the second-level cache */
-    PIECE_BYTES = 1 << 17,    /* what one piece of work copies: some 20 us */
-    STREAM_LEAST = 8 << 20,   /* bytes from which a copy goes past the caches */
-    COLLECT_BYTES = 4096,     /* of elements that lie apart and are cast: collected on the stack first */
-    CHANNELS_MOST = 4,        /* of pixels that the transposition has loops for */
-    SQUARES_LEAST = 8,        /* of either, from which it goes by squares */
-    COLLECT_LEAST = 16,       /* elements of a row; below, collecting costs more than it brings */
-    STREAM_RUN_LEAST = 4096,  /* in runs of at least this */
-    PARALLEL_LEAST = 1 << 18, /* bytes; below, dividing costs more than it brings */
+    PIECE_BYTES = 1 << 17,  /* what one piece of work copies: some 20 us */
+    STREAM_MIN = 8 << 20,   /* bytes from which a copy goes past the caches */
+    COLLECT_BYTES = 4096,   /* of elements that lie apart and are cast: collected on the stack first */
+    CHANNELS_MAX = 4,       /* of pixels that the transposition has loops for */
+    SQUARES_MIN = 8,        /* of either, from which it goes by squares */
+    COLLECT_MIN = 16,       /* elements of a row; below, collecting costs more than it brings */
+    STREAM_RUN_MIN = 4096,  /* in runs of at least this */
+    PARALLEL_MIN = 1 << 18, /* bytes; below, dividing costs more than it brings */
 };
 
 enum { OUT, IN }; /* the operands of the nest */
@@ -72,9 +72,9 @@ static int pixels(vme_nest *nest, int64_t element)
     if (row < 0 || column < 0 || row == column)
         return 0;
     vme_loop in = nest->loops[row], out = nest->loops[column];
-    bool split = in.size <= CHANNELS_MOST && out.step[IN] == in.size * element;
-    bool join = out.size <= CHANNELS_MOST && in.step[OUT] == out.size * element;
-    if (!split && !join && (in.size < SQUARES_LEAST || out.size < SQUARES_LEAST))
+    bool split = in.size <= CHANNELS_MAX && out.step[IN] == in.size * element;
+    bool join = out.size <= CHANNELS_MAX && in.step[OUT] == out.size * element;
+    if (!split && !join && (in.size < SQUARES_MIN || out.size < SQUARES_MIN))
         return 0;
     nest->loops[column] = nest->loops[0];
     nest->loops[0] = out;
@@ -101,7 +101,7 @@ static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_l
     int between = cast == NULL ? pixels(nest, in_element) : 0;
     m->column = nest->loops[0];
     m->strided = cast != NULL ? cast : kernels->strided[size_class(in_element)];
-    bool apart = m->column.step[IN] != in_element && m->column.step[IN] != 0 && m->column.size >= COLLECT_LEAST;
+    bool apart = m->column.step[IN] != in_element && m->column.step[IN] != 0 && m->column.size >= COLLECT_MIN;
     m->collect = cast != NULL && apart ? kernels->strided[size_class(in_element)] : NULL;
     m->in_element = in_element;
     bool run = cast == NULL && m->column.step[IN] == in_element && m->column.step[OUT] == out_element;
@@ -118,7 +118,7 @@ static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_l
         nest->loops[0] = (vme_loop){.size = 1};
     }
     if (between) {
-        int64_t most = PIECE_BYTES / (CHANNELS_MOST * in_element);
+        int64_t most = PIECE_BYTES / (CHANNELS_MAX * in_element);
         m->tile_columns = least(m->column.size, most);
         m->tile_rows = least(m->row.size, most);
     } else if (crossed) {
@@ -201,12 +201,12 @@ vme_status vme_move(vme_context *context, int rank, const int64_t *shape, vme_si
         return VME_OK;
     choose_tiles(&m, in.element, out.element, cast);
     m.stream = NULL;
-    if (bytes >= STREAM_LEAST && m.tile_columns * m.run_bytes >= STREAM_RUN_LEAST)
+    if (bytes >= STREAM_MIN && m.tile_columns * m.run_bytes >= STREAM_RUN_MIN)
         m.stream = vme_kernels_current()->move.stream;
     int64_t tiles = m.row_tiles * m.column_tiles;
     for (int i = 0; i < m.nest.rank; i++)
         tiles *= m.nest.loops[i].size;
-    if (bytes < PARALLEL_LEAST)
+    if (bytes < PARALLEL_MIN)
         return vme_stopping(context) ? vme_stopped_here(context) : copy_tiles(&m, 0, tiles);
     int64_t tile_bytes = bytes / tiles + 1;
     return vme_parallel(context, tiles, tile_bytes >= PIECE_BYTES ? 1 : PIECE_BYTES / tile_bytes, copy_tiles, &m);

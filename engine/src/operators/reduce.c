@@ -15,18 +15,18 @@
 
 enum { IN, OUT }; /* operands of the kept nest; the reduced one has the first */
 enum {
-    PIECE = 32768,            /* elements that one accumulator folds at most: some 10 us */
-    ROW_PIECE = 131072,       /* the same for a tile of accumulators */
-    PARALLEL_LEAST = 1 << 19, /* bytes touched; below, waking helpers costs more than they bring */
-    OUTPUT_BYTES = 256,       /* what beginning and ending an output costs, in bytes */
-    TILE_BYTES = 4096,        /* a tile of accumulators, on the stack */
-    STAGE_BYTES = 2048,       /* elements that are cast or collected before they are folded, on the stack */
-    COLLECT_LEAST = 32,       /* elements */
-    ALIGNED_LEAST = 1024,     /* elements of a run that begins at a line, where their order does not matter */
-    FIRST = 256,              /* elements in which all and any are looked for an answer before the work is divided */
-    TURN_BYTES = 4096,        /* elements turned for argmax and argmin, on the stack */
+    PIECE = 32768,          /* elements that one accumulator folds at most: some 10 us */
+    ROW_PIECE = 131072,     /* the same for a tile of accumulators */
+    PARALLEL_MIN = 1 << 19, /* bytes touched; below, waking helpers costs more than they bring */
+    OUTPUT_BYTES = 256,     /* what beginning and ending an output costs, in bytes */
+    TILE_BYTES = 4096,      /* a tile of accumulators, on the stack */
+    STAGE_BYTES = 2048,     /* elements that are cast or collected before they are folded, on the stack */
+    COLLECT_MIN = 32,       /* elements */
+    ALIGNED_MIN = 1024,     /* elements of a run that begins at a line, where their order does not matter */
+    FIRST = 256,            /* elements in which all and any are looked for an answer before the work is divided */
+    TURN_BYTES = 4096,      /* elements turned for argmax and argmin, on the stack */
     TURN_COLUMNS = 16,
-    ACCUMULATOR_MOST = sizeof(vme_place),
+    ACCUMULATOR_MAX = sizeof(vme_place),
 };
 
 typedef struct reduction {
@@ -42,7 +42,7 @@ typedef struct reduction {
     int decided_by;      /* all, any: the value that ends them; else -1 */
     atomic_bool decided; /* some piece of the one output has found it */
     int64_t accumulator_bytes;
-    _Alignas(16) char identity[ACCUMULATOR_MOST], start[ACCUMULATOR_MOST];
+    _Alignas(16) char identity[ACCUMULATOR_MAX], start[ACCUMULATOR_MAX];
     vme_loop1 *leave, *leave_again; /* accumulator -> loop's dtype -> output's dtype; the second may be NULL */
     int64_t outputs, length;        /* elements of the two nests */
     int64_t piece, pieces;          /* along the reduced nest */
@@ -200,12 +200,12 @@ static void spread(int64_t n, const char *accumulator, int64_t bytes, char *to)
 static void fold_run(const reduction *r, int64_t n, const char *in, int64_t step, void *accumulator)
 {
     vme_loop1 *enter = r->enter;
-    if (enter == NULL && step != r->element_bytes && step != 0 && n >= COLLECT_LEAST)
+    if (enter == NULL && step != r->element_bytes && step != 0 && n >= COLLECT_MIN)
         enter = r->collect;
     if (enter == NULL) {
         /* from the second cache, vectors that lie in two lines take twice as long */
         int64_t bytes = (int64_t)(-(uintptr_t)in % VME_ALIGNMENT);
-        if (r->any_order && step == r->element_bytes && n >= ALIGNED_LEAST && bytes != 0 && bytes % step == 0) {
+        if (r->any_order && step == r->element_bytes && n >= ALIGNED_MIN && bytes != 0 && bytes % step == 0) {
             r->fold(bytes / step, in, step, accumulator);
             in += bytes;
             n -= bytes / step;
@@ -266,7 +266,7 @@ static vme_status fold_tasks(void *argument, int64_t begin, int64_t end)
     int64_t piece = begin / r->outputs, output = begin % r->outputs;
     vme_nest_seek(&r->kept, output, &at);
     for (int64_t task = begin; task < end; task++, vme_nest_advance(&r->kept, &at, 1)) {
-        _Alignas(16) char accumulator[ACCUMULATOR_MOST];
+        _Alignas(16) char accumulator[ACCUMULATOR_MAX];
         memcpy(accumulator, first, sizeof accumulator);
         int64_t from = piece * r->piece;
         if (r->outputs > 1 || !atomic_load_explicit(&r->decided, memory_order_relaxed))
@@ -410,7 +410,7 @@ static vme_status combine_pieces(void *argument, int64_t begin, int64_t end)
 static vme_status run(vme_context *context, reduction *r)
 {
     if (r->decided_by >= 0 && r->outputs == 1 && r->length > FIRST) {
-        _Alignas(16) char accumulator[ACCUMULATOR_MOST];
+        _Alignas(16) char accumulator[ACCUMULATOR_MAX];
         memcpy(accumulator, r->start, sizeof accumulator);
         fold_range(r, r->kept.data[IN], 0, FIRST, accumulator);
         if (accumulator[0] == r->decided_by) {
@@ -439,7 +439,7 @@ static vme_status run(vme_context *context, reduction *r)
         r->piece = PIECE;
         count = r->outputs;
         task = least(r->length, PIECE);
-        if (r->length > 0 && r->length < COLLECT_LEAST && count > 1 && r->kept.rank == 1 && r->reduced.rank == 1
+        if (r->length > 0 && r->length < COLLECT_MIN && count > 1 && r->kept.rank == 1 && r->reduced.rank == 1
             && r->enter == NULL && !r->places)
             tasks_of = short_tasks;
     }
@@ -458,7 +458,7 @@ static vme_status run(vme_context *context, reduction *r)
     apart = apart > r->element_bytes ? least(apart, 64) : r->element_bytes;
     int64_t bytes_touched = r->outputs * (r->length * apart + (by_rows ? 0 : OUTPUT_BYTES));
     vme_status status = vme_stopping(context) ? vme_stopped_here(context)
-                        : bytes_touched < PARALLEL_LEAST
+                        : bytes_touched < PARALLEL_MIN
                             ? tasks_of(r, 0, count)
                             : vme_parallel(context, count, task < PIECE ? PIECE / task : 1, tasks_of, r);
     if (status == VME_OK && r->partials != NULL)
@@ -488,7 +488,7 @@ static void repeat_outside(vme_nest *nest)
 __attribute__((noinline)) static void make_nests(reduction *r, const vme_tensor *in, uint64_t axes, char *out,
                                                  const int64_t *out_strides)
 {
-    int64_t shape[2][VME_RANK_MOST], in_strides[2][VME_RANK_MOST], kept_strides[VME_RANK_MOST];
+    int64_t shape[2][VME_RANK_MAX], in_strides[2][VME_RANK_MAX], kept_strides[VME_RANK_MAX];
     int rank[2] = {0, 0};
     for (int i = 0; i < in->rank; i++) {
         int which = (int)(axes >> i & 1), at = rank[which]++;
@@ -572,7 +572,7 @@ vme_status vme_reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, co
         return status;
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     if (vme_overlap(in, out)) { /* outputs are written while others still read: into other memory first */
-        int64_t strides[VME_RANK_MOST];
+        int64_t strides[VME_RANK_MAX];
         vme_tensor aside;
         status = vme_aside_new(context, out, strides, &aside);
         if (status != VME_OK)

@@ -147,7 +147,7 @@ static vme_status scan_lines(void *argument, int64_t begin, int64_t end)
 static vme_status scan_into(vme_context *context, scan_kernel *kernel, const vme_tensor *in, int axis,
                             const vme_tensor *out)
 {
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST], in_strides[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX], in_strides[VME_RANK_MAX];
     int rank = 0;
     for (int d = 0; d < out->rank; d++)
         if (d != axis) {
@@ -177,7 +177,7 @@ static vme_status scan_out(vme_context *context, scan_kernel *kernel, const vme_
                            const vme_tensor *out)
 {
     bool apart = in->dtype == out->dtype && !vme_overlap(in, out) && out->shape[axis] > 0;
-    int64_t shape[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX];
     vme_tensor from = *in, to = *out;
     if (apart) {
         memcpy(shape, out->shape, (size_t)out->rank * sizeof *shape);
@@ -206,7 +206,7 @@ vme_status vme_scan(vme_context *context, vme_scan_op op, vme_dtype loop, const 
     if (computed == (vme_dtype)out->dtype)
         return scan_out(context, kernel, in, axis, out);
     /* float16 is rounded when it is copied back, not at every step: nearer to the true sums than NumPy's */
-    int64_t strides[VME_RANK_MOST];
+    int64_t strides[VME_RANK_MAX];
     vme_tensor like = *in, aside;
     like.dtype = computed;
     status = vme_aside_new(context, &like, strides, &aside);

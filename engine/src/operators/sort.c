@@ -124,7 +124,7 @@ static bool key_less(const uint64_t *a, const uint64_t *b)
 }
 
 /* ---- radix sort */
-enum { INSERTION_MOST = 24, PIECE = 65536, DIGIT_MOST = 11 };
+enum { INSERTION_MAX = 24, PIECE = 65536, DIGIT_MAX = 11 };
 
 /* Scratch of one thread, for lines of `length`. places is NULL where keys alone are sorted. */
 typedef struct work {
@@ -159,7 +159,7 @@ static bool insertion_sort(int64_t n, uint64_t *restrict keys, int64_t *restrict
 }
 
 /* Bits in a digit: short lines take small ones, for whose counts less must be cleared and summed. */
-static int digit_bits(int64_t n) { return n <= 2048 ? 8 : DIGIT_MOST; }
+static int digit_bits(int64_t n) { return n <= 2048 ? 8 : DIGIT_MAX; }
 
 static void scatter_keys(int64_t n, const uint64_t *restrict keys, uint64_t *restrict to, int64_t *restrict counts,
                          int shift, uint64_t mask)
@@ -193,8 +193,8 @@ static inline __attribute__((always_inline)) void count_some(int64_t n, const ui
 
 static void count_digits(int64_t n, const uint64_t *keys, int64_t *counts, int low, int bits, int passes)
 {
-    if (bits == DIGIT_MOST && passes == 3) /* what long lines of floats take */
-        count_some(n, keys, counts, low, DIGIT_MOST, 3);
+    if (bits == DIGIT_MAX && passes == 3) /* what long lines of floats take */
+        count_some(n, keys, counts, low, DIGIT_MAX, 3);
     else
         count_some(n, keys, counts, low, bits, passes);
 }
@@ -247,7 +247,7 @@ static vme_status radix_passes(vme_context *context, work *w, int64_t n, int low
  * all bits are sorted. */
 static vme_status radix_sort(vme_context *context, work *w, int64_t n)
 {
-    if (n <= INSERTION_MOST) {
+    if (n <= INSERTION_MAX) {
         insertion_sort(n, w->keys, w->places, INT64_MAX);
         return VME_OK;
     }
@@ -343,7 +343,7 @@ static vme_status split(vme_context *context, work *w, int64_t begin, int64_t en
  * differ, again and again among those that share kth's digit. */
 static vme_status select_key(vme_context *context, work *w, int64_t begin, int64_t end, int64_t kth)
 {
-    while (end - begin > INSERTION_MOST) {
+    while (end - begin > INSERTION_MAX) {
         uint64_t differing = 0;
         for (int64_t from = begin; from < end; from += PIECE) {
             int64_t to = end - from < PIECE ? end : from + PIECE;
@@ -407,7 +407,7 @@ static vme_status make_keys(vme_context *context, const vme_order_kernels *kerne
     return VME_OK;
 }
 
-enum { ROUNDS = 3, DIVIDED_LEAST = 16384 }; /* keys of a part: threads that find none wait a moment only */
+enum { ROUNDS = 3, DIVIDED_MIN = 16384 }; /* keys of a part: threads that find none wait a moment only */
 
 /* Keys that several threads sort: parted, the parts parted again, and then each sorted by itself. */
 typedef struct divided {
@@ -425,7 +425,7 @@ static vme_status part_some(void *argument, int64_t first, int64_t last)
     for (int64_t i = first; i < last; i++) {
         int64_t *at = d->begin + i * d->step, n = at[d->step] - at[0], low = n;
         bool alike = false;
-        if (n > VME_PART_LEAST
+        if (n > VME_PART_MIN
             && !d->kernels->part[d->wide](d->context, n, d->keys + at[0] * (d->wide ? 8 : 4), &low, &alike))
             return vme_stopped_here(d->context);
         at[d->step / 2] = at[0] + low; /* if those are alike, sorting them finds that at once */
@@ -445,7 +445,7 @@ static vme_status sort_some(void *argument, int64_t first, int64_t last)
 
 static vme_status sort_divided(vme_context *context, const vme_order_kernels *kernels, bool wide, int64_t n, void *keys)
 {
-    int rounds = n >= DIVIDED_LEAST << ROUNDS ? ROUNDS : ROUNDS - 1, parts = 1 << rounds;
+    int rounds = n >= DIVIDED_MIN << ROUNDS ? ROUNDS : ROUNDS - 1, parts = 1 << rounds;
     divided d = {.context = context, .kernels = kernels, .keys = keys, .wide = wide};
     d.begin[parts] = n;
     vme_status status = VME_OK;
@@ -460,7 +460,7 @@ static vme_status sort_divided(vme_context *context, const vme_order_kernels *ke
 static vme_status order_keys(vme_context *context, const vme_order_kernels *kernels, bool wide, int64_t n, void *keys,
                              int count, const int64_t *kth, bool alone)
 {
-    if (count == 0 && alone && n >= DIVIDED_LEAST << (ROUNDS - 1))
+    if (count == 0 && alone && n >= DIVIDED_MIN << (ROUNDS - 1))
         return sort_divided(context, kernels, wide, n, keys);
     if (count == 0)
         return kernels->sort[wide](context, n, keys) ? VME_OK : vme_stopped_here(context);
@@ -609,7 +609,7 @@ static vme_status order_places(vme_context *context, const vme_order_kernels *ke
 
 /* ---- lines */
 enum { OUT, IN };
-enum { SHORT_MOST = 256 }; /* elements of a line for which beginning one takes a part of the time */
+enum { SHORT_MAX = 256 }; /* elements of a line for which beginning one takes a part of the time */
 
 typedef struct sort {
     vme_context *context;
@@ -734,7 +734,7 @@ static vme_status order_line(const sorted_line *l)
     const sort *s = l->s;
     bool done = false;
     vme_status status = VME_OK;
-    if (s->places && s->kernels != NULL && s->length > INSERTION_MOST)
+    if (s->places && s->kernels != NULL && s->length > INSERTION_MAX)
         status = order_places(s->context, s->kernels, l->w, s->dtype, s->length, l->in, s->in_step, s->descending,
                               s->kth_count, s->kth, s->alone, &done);
     if (status != VME_OK || done)
@@ -793,7 +793,7 @@ static vme_status sort_values_of_lines(const sort *s, int64_t begin, int64_t end
     if (bytes > 0 && (keys = vme_scratch_new(s->context, bytes)) == NULL)
         return VME_NO_MEMORY;
     if (size >= 4 && s->out_step == size && s->lines.rank == 1 && s->lines.loops[0].step[OUT] == s->length * size
-        && s->length <= SHORT_MOST)
+        && s->length <= SHORT_MAX)
         return sort_short_lines(s, begin, end);
     vme_nest_seek(&s->lines, begin, &at);
     for (int64_t line = begin; line < end && status == VME_OK; line++, vme_nest_advance(&s->lines, &at, 1))
@@ -824,7 +824,7 @@ static vme_status sort_lines(void *argument, int64_t begin, int64_t end)
 static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis, bool descending, bool places,
                            int kth_count, const int64_t *kth, const vme_tensor *out)
 {
-    int64_t shape[VME_RANK_MOST], in_strides[VME_RANK_MOST], out_strides[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX], in_strides[VME_RANK_MAX], out_strides[VME_RANK_MAX];
     int rank = 0;
     for (int d = 0; d < in->rank; d++)
         if (d != axis) {
@@ -885,7 +885,7 @@ static vme_status sort_places(vme_context *context, const vme_tensor *in, int ax
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     if (!vme_overlap(in, out))
         return sort_all(context, in, axis, descending, true, kth_count, kth, out);
-    int64_t strides[VME_RANK_MOST];
+    int64_t strides[VME_RANK_MAX];
     vme_tensor aside;
     status = vme_aside_new(context, out, strides, &aside);
     if (status != VME_OK)
@@ -1012,13 +1012,13 @@ vme_status vme_searchsorted(vme_context *context, const vme_tensor *sorted, cons
         return vme_fail(VME_BAD_SHAPE, "object too deep for desired array");
     if (sorted->dtype != values->dtype || out->dtype != VME_INT64)
         return vme_fail(VME_BAD_DTYPE, "searchsorted takes values of the sorted array's dtype and gives int64");
-    int64_t strides[VME_RANK_MOST];
+    int64_t strides[VME_RANK_MAX];
     status = vme_broadcast_strides(values, out, strides);
     if (status != VME_OK)
         return status;
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     if (vme_overlap(sorted, out) || vme_overlap(values, out)) {
-        int64_t aside_strides[VME_RANK_MOST];
+        int64_t aside_strides[VME_RANK_MAX];
         vme_tensor aside;
         status = vme_aside_new(context, out, aside_strides, &aside);
         if (status != VME_OK)

@@ -8,7 +8,7 @@
 /* A box of a tensor: the same memory, its own shape and strides. */
 typedef struct box {
     vme_tensor view;
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
 } box;
 
 static void box_whole(box *made, const vme_tensor *tensor)
@@ -96,7 +96,7 @@ vme_status vme_concatenate(vme_context *context, int count, const vme_tensor *co
         overlap = overlap || vme_overlap(parts[i], out);
     if (!overlap)
         return concatenate(context, count, parts, axis, out);
-    int64_t strides[VME_RANK_MOST];
+    int64_t strides[VME_RANK_MAX];
     vme_tensor aside;
     status = vme_aside_new(context, out, strides, &aside);
     if (status != VME_OK)
@@ -221,7 +221,7 @@ vme_status vme_pad(vme_context *context, vme_pad_mode mode, const vme_tensor *in
     padding p = {.mode = mode, .before = before, .middle = in->shape, .value = value};
     if (!vme_overlap(in, out))
         return pad(context, &p, in, out);
-    int64_t strides[VME_RANK_MOST];
+    int64_t strides[VME_RANK_MAX];
     vme_tensor aside;
     status = vme_aside_new(context, out, strides, &aside);
     if (status != VME_OK)
@@ -236,13 +236,13 @@ vme_status vme_pad(vme_context *context, vme_pad_mode mode, const vme_tensor *in
 /* ---- tile: one copy; each repeated dimension is two of the output, the outer one broadcast */
 vme_status vme_tile(vme_context *context, const vme_tensor *in, const vme_tensor *out)
 {
-    int64_t in_shape[VME_RANK_MOST], in_strides[VME_RANK_MOST], out_shape[VME_RANK_MOST], out_strides[VME_RANK_MOST];
+    int64_t in_shape[VME_RANK_MAX], in_strides[VME_RANK_MAX], out_shape[VME_RANK_MAX], out_strides[VME_RANK_MAX];
     int rank = 0, extra = out->rank - in->rank;
     bool fits = extra >= 0;
     for (int d = 0; fits && d < out->rank; d++) {
         int64_t size = d < extra ? 1 : in->shape[d - extra], whole = out->shape[d];
         fits = size == 0 ? whole == 0 : whole % size == 0;
-        /* sizes of 1 are left out, so that the rank never passes VME_RANK_MOST: every other one doubles the elements */
+        /* sizes of 1 are left out, so that the rank never passes VME_RANK_MAX: every other one doubles the elements */
         if (fits && size != whole && size > 0 && whole > 0) {
             in_shape[rank] = 1;
             in_strides[rank] = 0;
@@ -266,8 +266,8 @@ vme_status vme_tile(vme_context *context, const vme_tensor *in, const vme_tensor
 /* ---- roll: each rolled dimension falls into two parts that change places */
 static vme_status roll(vme_context *context, const vme_tensor *in, const int64_t *shifts, const vme_tensor *out)
 {
-    int rolled = 0, dimension[VME_RANK_MOST];
-    int64_t shift[VME_RANK_MOST];
+    int rolled = 0, dimension[VME_RANK_MAX];
+    int64_t shift[VME_RANK_MAX];
     for (int d = 0; d < in->rank; d++) {
         int64_t by = in->shape[d] == 0 ? 0 : shifts[d] % in->shape[d];
         if (by != 0) {
@@ -309,7 +309,7 @@ vme_status vme_roll(vme_context *context, const vme_tensor *in, const int64_t *s
         return vme_fail(VME_BAD_SHAPE, "the output of roll has another shape than its input");
     if (!vme_overlap(in, out))
         return roll(context, in, shifts, out);
-    int64_t strides[VME_RANK_MOST];
+    int64_t strides[VME_RANK_MAX];
     vme_tensor aside;
     status = vme_aside_new(context, out, strides, &aside);
     if (status != VME_OK)

@@ -39,7 +39,7 @@ static const vme_backend backends[] = {
 #endif
 };
 enum { BACKENDS = sizeof backends / sizeof *backends };
-_Static_assert((int)BACKENDS <= (int)VME_BACKENDS_MOST, "who lists backends has room for all");
+_Static_assert((int)BACKENDS <= (int)VME_BACKENDS_MAX, "who lists backends has room for all");
 
 /* The tables with their holes filled, made once; the current one is a pointer, so that a change is one store. NULL:
  * they are not made yet. */

@@ -14,8 +14,8 @@
 #include "vme_window.h"
 
 enum {
-    SMALL_MOST = 4096,     /* bytes of one block with the header */
-    PAGES_LEAST = 4 << 20, /* from here on on pages of its own */
+    SMALL_MAX = 4096,    /* bytes of one block with the header */
+    PAGES_MIN = 4 << 20, /* from here on on pages of its own */
 };
 
 struct vme_buffer {
@@ -71,7 +71,7 @@ static char *align(char *address)
 /* A buffer with undefined contents (or zeros), not charged; NULL: no memory. */
 static vme_buffer *block_new(const vme_context *context, size_t bytes, bool zeroed)
 {
-    if (bytes <= SMALL_MOST) {
+    if (bytes <= SMALL_MAX) {
         vme_buffer *buffer = malloc(sizeof *buffer + VME_ALIGNMENT - 1 + bytes);
         if (buffer == NULL)
             return NULL;
@@ -85,7 +85,7 @@ static vme_buffer *block_new(const vme_context *context, size_t bytes, bool zero
     if (buffer == NULL)
         return NULL;
     buffer->separate = true;
-    if (bytes >= PAGES_LEAST) {
+    if (bytes >= PAGES_MIN) {
         buffer->data = vme_pages_new(context, bytes, zeroed, &buffer->pages);
     } else {
         buffer->data = aligned_alloc(VME_ALIGNMENT, (bytes + VME_ALIGNMENT - 1) & ~(size_t)(VME_ALIGNMENT - 1));

@@ -120,7 +120,7 @@ bool vme_same_view(const vme_tensor *a, const vme_tensor *b);
 vme_status vme_check_output(const vme_tensor *out);
 /* VME_BAD_SHAPE unless `in` broadcasts to the shape of `out`; writes the strides that walk it so (0 where it repeats).
  */
-vme_status vme_broadcast_strides(const vme_tensor *in, const vme_tensor *out, int64_t strides[VME_RANK_MOST]);
+vme_status vme_broadcast_strides(const vme_tensor *in, const vme_tensor *out, int64_t strides[VME_RANK_MAX]);
 
 /* ---- types.c: the dtype of an operator's result when it computes in `loop` */
 vme_dtype vme_unary_result(vme_unary_op op, vme_dtype loop);
@@ -232,11 +232,11 @@ typedef struct vme_order_kernels {
     void (*places)(int64_t n, const int64_t *words, int place_bits, int64_t *places);
     /* How many of `count` (1 or more) rising keys are below each value (`right`: not above it). */
     void (*search)(int64_t n, const int64_t *values, int64_t count, const int64_t *keys, bool right, int64_t *places);
-    /* Parts more than VME_PART_LEAST keys: *low of them come first, none above the others, and *alike if those are all
+    /* Parts more than VME_PART_MIN keys: *low of them come first, none above the others, and *alike if those are all
      * alike. False: stopped. */
     bool (*part[2])(const vme_context *context, int64_t n, void *keys, int64_t *low, bool *alike);
 } vme_order_kernels;
-enum { VME_PART_LEAST = 256 };
+enum { VME_PART_MIN = 256 };
 
 typedef struct vme_bits_kernels {
     void (*split[2])(int64_t n, const char *in, char *mantissas, char *exponents); /* of float32, of float64 */
@@ -336,7 +336,7 @@ typedef struct vme_kernels {
     const struct model_row_kernels *rows;
 } vme_kernels;
 const vme_kernels *vme_kernels_current(void); /* or those that the calling thread wishes for */
-enum { VME_BACKENDS_MOST = 4 };
+enum { VME_BACKENDS_MAX = 4 };
 const vme_kernels *vme_kernels_of(int backend);
 bool vme_backend_forced(void); /* rather than the best one */
 

@@ -19,21 +19,21 @@ enum {
     MATMUL_COLUMNS = 2048, /* of a block */
     /* Bytes of b that a cell goes through again and again; 256 to 768 KiB measured alike. */
     MATMUL_NEAR = 512 << 10,
-    MATMUL_PACKED_MOST = 4 << 20, /* bytes of packed operands of all matrices that are done at once */
-    MATMUL_PANELS_MOST = 8,       /* of a cell that packs them: beside b they stay in the second cache */
-    MATMUL_PANELS_LEAST = 4,      /* where b comes from farther than that */
-    MATMUL_SLIVERS_LEAST = 8,     /* of a cell that packs its panels, which pays by their number */
+    MATMUL_PACKED_MAX = 4 << 20, /* bytes of packed operands of all matrices that are done at once */
+    MATMUL_PANELS_MAX = 8,       /* of a cell that packs them: beside b they stay in the second cache */
+    MATMUL_PANELS_MIN = 4,       /* where b comes from farther than that */
+    MATMUL_SLIVERS_MIN = 8,      /* of a cell that packs its panels, which pays by their number */
     /* Multiply-adds of a vector of columns that take as long as b from a far cache. */
     MATMUL_AHEAD = 256,
-    MATMUL_PIECE_LEAST = 1 << 17,  /* multiply-adds, few enough to divide a middling product among threads */
-    MATMUL_SMALL = 1 << 18,        /* multiply-adds of a product that is not worth a plan */
-    MATMUL_VECTOR_WORK = 1 << 17,  /* elements in a piece of a matrix times a vector, which waits for memory */
-    MATMUL_DOTS = 1 << 16,         /* elements of a dot product's part, which are summed apart */
-    MATMUL_NARROW = 512,           /* bytes of a row of b */
-    MATMUL_FEW = 8,                /* vectors for which dot products are better than tiles */
-    MATMUL_THIN = 8,               /* k up to which writing the output is what takes time */
-    MATMUL_STRIPS_MOST = 96,       /* rows of a product that waits for b */
-    MATMUL_STRIPS_LEAST = 8 << 20, /* bytes of b, once for each panel: a second cache is far from holding them */
+    MATMUL_PIECE_MIN = 1 << 17,   /* multiply-adds, few enough to divide a middling product among threads */
+    MATMUL_SMALL = 1 << 18,       /* multiply-adds of a product that is not worth a plan */
+    MATMUL_VECTOR_WORK = 1 << 17, /* elements in a piece of a matrix times a vector, which waits for memory */
+    MATMUL_DOTS = 1 << 16,        /* elements of a dot product's part, which are summed apart */
+    MATMUL_NARROW = 512,          /* bytes of a row of b */
+    MATMUL_FEW = 8,               /* vectors for which dot products are better than tiles */
+    MATMUL_THIN = 8,              /* k up to which writing the output is what takes time */
+    MATMUL_STRIPS_MAX = 96,       /* rows of a product that waits for b */
+    MATMUL_STRIPS_MIN = 8 << 20,  /* bytes of b, once for each panel: a second cache is far from holding them */
 };
 
 /* ---- models/convolution.c, and CONVOLUTION_SUM of models/winograd.c too */
@@ -44,13 +44,13 @@ enum {
     CONVOLUTION_SUM = 384,
     CONVOLUTION_SUM_OF_MANY = 768,
     CONVOLUTION_MANY_TILES = 8,
-    CONVOLUTION_SUM_APART = 256,   /* where a tile itself visits the output between them */
-    CONVOLUTION_BLOCK_LEAST = 384, /* numbers of a sum */
+    CONVOLUTION_SUM_APART = 256, /* where a tile itself visits the output between them */
+    CONVOLUTION_BLOCK_MIN = 384, /* numbers of a sum */
     /* Bytes of the input that stay in the second cache while slivers of weights come and go. */
     CONVOLUTION_INPUT_NEAR = 1 << 20,
     CONVOLUTION_NEAR = 512 << 10, /* bytes of weights that stay there while pixels come and go */
     CONVOLUTION_NEAR_TILES = 4,   /* of a piece then: a sliver is read once from the nearest cache for each */
-    CONVOLUTION_TILES_MOST = 64,  /* of a piece */
+    CONVOLUTION_TILES_MAX = 64,   /* of a piece */
 };
 
 /* ---- models/bands_choice.c: which bands there are changes no result */
@@ -61,8 +61,8 @@ enum {
     /* Of a value of so many bytes nothing is still near when it is read, and no byte is. */
     BANDS_FAR_FROM = 700 << 10,
     BANDS_FAR_ALL = 1400 << 10,
-    BANDS_ROWS_MOST = 16,  /* of a band */
-    BANDS_PIECE_LEAST = 8, /* rows, or of squares */
+    BANDS_ROWS_MAX = 16, /* of a band */
+    BANDS_PIECE_MIN = 8, /* rows, or of squares */
 };
 /* Nanoseconds: of a byte that is written and read far away instead of near, of a product, and of one band's step. */
 #define BANDS_BYTE_NS    0.04
@@ -87,7 +87,7 @@ enum {
 
 /* ---- models/rates.c: fixed choices go by the built-in rates */
 enum {
-    RATES_ROWS_LEAST = 4, /* a tile takes as long as one of so many rows at least */
+    RATES_ROWS_MIN = 4,   /* a tile takes as long as one of so many rows at least */
     RATES_TILE_ROWS = 2,  /* and each as long as so many rows more */
     RATES_START_NS = 500, /* of a step */
 };

@@ -8,7 +8,7 @@
 enum {
     PAGE = 2 << 20, /* a huge page: fewer page faults and TLB misses */
     SPARES = 8,
-    SPARES_MOST = 160 << 20, /* kept in the whole process: blocks, and their bytes */
+    SPARES_MAX = 160 << 20, /* kept in the whole process: blocks, and their bytes */
 };
 
 static struct spare {
@@ -65,9 +65,9 @@ void vme_pages_free(const vme_context *context, void *data, size_t size)
 {
     struct spare dropped[SPARES];
     int drops = 0;
-    bool keep = context != NULL && size <= SPARES_MOST;
+    bool keep = context != NULL && size <= SPARES_MAX;
     pthread_mutex_lock(&spare_lock);
-    while (keep && (spare_count == SPARES || spare_bytes + size > SPARES_MOST))
+    while (keep && (spare_count == SPARES || spare_bytes + size > SPARES_MAX))
         dropped[drops++] = spare_remove(0);
     if (keep) {
         spares[spare_count++] = (struct spare){data, size, context};

@@ -20,12 +20,12 @@
 #include <time.h>
 
 enum {
-    PARTS_MOST = 8, /* that threads have to themselves */
-    HELPERS_MOST = 255,
+    PARTS_MAX = 8, /* that threads have to themselves */
+    HELPERS_MAX = 255,
     HELPER_STACK = 256 << 10,
-    SPINS_MOST = 1 << 10,
-    SPINS_LEAST = 1 << 4,
-    TRIED_LEAST = 4,    /* pieces of a job that does one before it wakes helpers */
+    SPINS_MAX = 1 << 10,
+    SPINS_MIN = 1 << 4,
+    TRIED_MIN = 4,      /* pieces of a job that does one before it wakes helpers */
     WAKING_NS = 100000, /* of work left: half of it is gained, and the waking and the way to a core lost */
 };
 
@@ -39,7 +39,7 @@ struct job {
     struct {
         _Atomic int64_t next;
         int64_t end;
-    } part[PARTS_MOST];           /* next: the first element that nobody has taken */
+    } part[PARTS_MAX];            /* next: the first element that nobody has taken */
     atomic_bool ended;            /* a piece failed, or the context was stopped */
     atomic_int helpers;           /* at work on it; changes under the lock */
     bool listed, called, waiting; /* under the lock: helpers may join; sleeping ones were woken; the caller sleeps until
@@ -67,7 +67,7 @@ static struct {
     pthread_cond_t left;         /* a helper left a job whose caller waits */
     _Atomic(struct job *) first; /* of the listed ones; changes under the lock */
     int started;                 /* helpers */
-    struct helper helpers[HELPERS_MOST];
+    struct helper helpers[HELPERS_MAX];
     bool closing;
     atomic_int sleeping, spinning;
     atomic_int working; /* threads at work on jobs of several pieces, callers and helpers */
@@ -79,7 +79,7 @@ static struct {
 static int cores(void)
 {
     const int count = cores_count();
-    return count > HELPERS_MOST + 1 ? HELPERS_MOST + 1 : count;
+    return count > HELPERS_MAX + 1 ? HELPERS_MAX + 1 : count;
 }
 
 int vme_threads(void)
@@ -238,7 +238,7 @@ static void *helper(void *number)
 {
     worker = (int)(intptr_t)number;
     struct helper *self = &pool.helpers[worker - 1];
-    int spins = SPINS_MOST;
+    int spins = SPINS_MAX;
     pthread_mutex_lock(&pool.lock);
     while (!pool.closing) {
         struct job *job = join();
@@ -250,7 +250,7 @@ static void *helper(void *number)
         }
         unsigned seen = atomic_load(&pool.listings);
         /* spinning pays only where a core is idle: not while callers fill them */
-        if (spins > SPINS_LEAST && atomic_load(&pool.working) < vme_threads()) {
+        if (spins > SPINS_MIN && atomic_load(&pool.working) < vme_threads()) {
             self->spinning_on = sched_getcpu();
             atomic_fetch_add(&pool.spinning, 1);
             pthread_mutex_unlock(&pool.lock);
@@ -262,7 +262,7 @@ static void *helper(void *number)
             pthread_mutex_lock(&pool.lock);
             atomic_fetch_sub(&pool.spinning, 1);
             self->spinning_on = CORE_NONE;
-            spins = found ? SPINS_MOST : spins / 2;
+            spins = found ? SPINS_MAX : spins / 2;
             continue;
         }
         self->sleeping = true;
@@ -274,7 +274,7 @@ static void *helper(void *number)
             self->sleeping = false;
             atomic_fetch_sub(&pool.sleeping, 1);
         }
-        spins = spins < SPINS_MOST / 4 ? SPINS_MOST / 4 : spins;
+        spins = spins < SPINS_MAX / 4 ? SPINS_MAX / 4 : spins;
     }
     pthread_mutex_unlock(&pool.lock);
     return NULL;
@@ -351,7 +351,7 @@ static void list(struct job *job)
  * are too few. They keep off its caller's core. */
 static void wake(int wanted, const struct job *job)
 {
-    unsigned char woken[HELPERS_MOST];
+    unsigned char woken[HELPERS_MAX];
     int count = 0;
     pthread_mutex_lock(&pool.lock);
     if (job == NULL)
@@ -401,7 +401,7 @@ static void unlist(struct job *job)
     if (job->following != NULL)
         job->following->previous = job->previous;
     pthread_mutex_unlock(&pool.lock);
-    for (int i = 0; i < SPINS_MOST && atomic_load_explicit(&job->helpers, memory_order_acquire) > 0; i++)
+    for (int i = 0; i < SPINS_MAX && atomic_load_explicit(&job->helpers, memory_order_acquire) > 0; i++)
         vme_relax();
     if (atomic_load_explicit(&job->helpers, memory_order_acquire) == 0)
         return;
@@ -436,7 +436,7 @@ static void look_for_help(struct job *job)
         return;
     if (!job->listed)
         list(job);
-    if (job->count / job->grain >= TRIED_LEAST) {
+    if (job->count / job->grain >= TRIED_MIN) {
         int64_t now = now_ns();
         if (job->left_first == 0) {
             job->left_first = left;
@@ -497,5 +497,5 @@ vme_status vme_parallel(vme_context *context, int64_t count, int64_t grain, vme_
 
 vme_status vme_parallel_apart(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument)
 {
-    return divided(context, count, grain, body, argument, PARTS_MOST);
+    return divided(context, count, grain, body, argument, PARTS_MAX);
 }

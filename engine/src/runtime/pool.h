@@ -14,7 +14,7 @@ int vme_worker(void);
 /* ---- slots.c */
 /* Items that are done in slots, each with scratch memory of its own: vme_parallel_apart(slots), where whoever has a
  * slot does its part of the items, then what others have left of theirs. */
-enum { VME_SLOTS_MOST = 16 };
+enum { VME_SLOTS_MAX = 16 };
 typedef struct vme_items vme_items;
 /* One slot, on one thread: does each item that it is given. */
 typedef void vme_slot_body(void *argument, int64_t slot, vme_items *items);

@@ -6,7 +6,7 @@ struct shared {
     vme_slot_body *body;
     void *argument;
     int64_t slots, items;
-    atomic_llong next[VME_SLOTS_MOST]; /* the first item that none has taken, of each slot's part */
+    atomic_llong next[VME_SLOTS_MAX]; /* the first item that none has taken, of each slot's part */
 };
 struct vme_items {
     struct shared *of;

@@ -6,9 +6,9 @@
 
 vme_status vme_shape_bytes(vme_dtype dtype, int rank, const int64_t *shape, int64_t *strides, size_t *bytes)
 {
-    if (rank < 0 || rank > VME_RANK_MOST)
+    if (rank < 0 || rank > VME_RANK_MAX)
         return vme_fail(VME_BAD_SHAPE, "maximum supported dimension for an ndarray is currently %d, found %d",
-                        VME_RANK_MOST, rank);
+                        VME_RANK_MAX, rank);
     /* empty arrays count their other sizes too, as in NumPy: (0, 2**62, 2**62) is refused */
     int64_t step = vme_dtype_size(dtype);
     bool empty = false;
@@ -123,7 +123,7 @@ vme_status vme_check_output(const vme_tensor *out)
     return VME_OK;
 }
 
-vme_status vme_broadcast_strides(const vme_tensor *in, const vme_tensor *out, int64_t strides[VME_RANK_MOST])
+vme_status vme_broadcast_strides(const vme_tensor *in, const vme_tensor *out, int64_t strides[VME_RANK_MAX])
 {
     int extra = out->rank - in->rank;
     bool fits = extra >= 0;

@@ -18,10 +18,10 @@ static int outermost(const vme_model *model, int number)
 /* Whether all values that are there at the same step or chain of steps have places of their own within the arena. */
 static bool arena_is_sound(const vme_model *model)
 {
-    enum { MOST = 1024 };
-    int first[MOST], last[MOST];
-    CHECK(model->values <= MOST);
-    for (int v = 0; v < MOST; v++)
+    enum { MAX = 1024 };
+    int first[MAX], last[MAX];
+    CHECK(model->values <= MAX);
+    for (int v = 0; v < MAX; v++)
         first[v] = last[v] = -1;
     for (int s = 0, begin = 0, end = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];

@@ -9,7 +9,7 @@
 #include "models/file.h"
 
 enum {
-    FILE_MOST = 1 << 20,
+    FILE_MAX = 1 << 20,
     FILE_TENSORS = 96,
     FILE_NODES = 32,
     FILE_OPERANDS = 160,
@@ -17,19 +17,19 @@ enum {
     FILE_VARYINGS = 512
 };
 
-static _Alignas(8) unsigned char file[FILE_MOST];
+static _Alignas(8) unsigned char file[FILE_MAX];
 static size_t file_size;
 static uint64_t weights_size;
 static model_tensor_record tensors[FILE_TENSORS];
 static model_node_record nodes[FILE_NODES];
 static uint32_t operands[FILE_OPERANDS], operand_count, node_count, tensor_count;
 static uint32_t ports[FILE_PORTS], input_count, output_count; /* inputs, then outputs */
-static model_open_record opens[MODEL_OPEN_MOST];
+static model_open_record opens[MODEL_OPEN_MAX];
 static model_varying_record varyings[FILE_VARYINGS];
 static model_term_record terms[FILE_VARYINGS];
 static uint32_t open_count, varying_count, term_count;
 static char names[64];
-static _Alignas(8) unsigned char weights[FILE_MOST];
+static _Alignas(8) unsigned char weights[FILE_MAX];
 
 static void model_file_begin(void)
 {
@@ -61,7 +61,7 @@ static model_node_record *node(uint32_t op, uint32_t inputs, const uint32_t *num
 /* One section of the file after the other. */
 static void section(uint64_t *at, const void *bytes, uint64_t size)
 {
-    CHECK(*at + size <= FILE_MOST);
+    CHECK(*at + size <= FILE_MAX);
     memcpy(file + *at, bytes, (size_t)size);
     *at += size;
 }

@@ -22,7 +22,7 @@ static bool one_in(int most) { return below(most) == 0; }
 /* Each size is a number, or an open size, whose number is in `open_of` plus 1. */
 static int8_t open_of[FILE_TENSORS][MODEL_RANK];
 static bool readable[FILE_TENSORS], is_image[FILE_TENSORS], is_viewed[FILE_TENSORS];
-static int64_t open_size[MODEL_OPEN_MOST]; /* at which the file's numbers are */
+static int64_t open_size[MODEL_OPEN_MAX]; /* at which the file's numbers are */
 
 typedef struct shape {
     int rank;
@@ -31,19 +31,19 @@ typedef struct shape {
 } shape;
 typedef struct product {
     int64_t factor;
-    uint8_t exponents[MODEL_OPEN_MOST];
+    uint8_t exponents[MODEL_OPEN_MAX];
 } product;
 
 static bool room(int more)
 {
     return tensor_count + (uint32_t)more < FILE_TENSORS && varying_count + 17u * (uint32_t)more < FILE_VARYINGS
-           && weights_size < FILE_MOST / 8;
+           && weights_size < FILE_MAX / 8;
 }
 
 static void vary(uint32_t tensor, uint32_t place, product number)
 {
     bool varies = false;
-    for (int i = 0; i < MODEL_OPEN_MOST; i++)
+    for (int i = 0; i < MODEL_OPEN_MAX; i++)
         varies = varies || number.exponents[i] > 0;
     if (!varies || number.factor == 0)
         return;
@@ -65,7 +65,7 @@ static product times(product number, const shape *of, int d)
 
 static int64_t worked_out(product number)
 {
-    for (int i = 0; i < MODEL_OPEN_MOST; i++)
+    for (int i = 0; i < MODEL_OPEN_MAX; i++)
         for (int n = 0; n < number.exponents[i]; n++)
             number.factor *= open_size[i];
     return number.factor;

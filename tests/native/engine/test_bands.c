@@ -174,7 +174,7 @@ static vme_status run(vme_bands bands, int threads, float *to, int *chains, uint
     vme_model *model;
     vme_session *session = NULL;
     vme_port ports_of[2];
-    int64_t strides[2][VME_RANK_MOST];
+    int64_t strides[2][VME_RANK_MAX];
     size_t bytes;
     vme_status status =
         vme_model_prepare(context, file, file_size, &(vme_model_options){.fixed = true, .bands = bands}, &model);

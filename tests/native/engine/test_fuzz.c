@@ -34,7 +34,7 @@ static bool one_in(int most) { return below(most) == 0; }
 /* ---- tensors */
 typedef struct made {
     vme_tensor t;
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
     char *block; /* NULL: another's */
 } made;
 
@@ -152,7 +152,7 @@ static void make_output(made *m, int dtype, int rank, const int64_t *shape, cons
 
 static void indices_fill(const made *m, int64_t length)
 {
-    int64_t count = vme_elements(&m->t), at[VME_RANK_MOST] = {0};
+    int64_t count = vme_elements(&m->t), at[VME_RANK_MAX] = {0};
     for (int64_t i = 0; i < count; i++) {
         char *place = m->t.data;
         for (int d = 0; d < m->t.rank; d++)
@@ -311,7 +311,7 @@ static vme_status try_transform(vme_context *context, made *m, int *used)
 static vme_status try_index(vme_context *context, made *m, int *used)
 {
     int rank, dtype = any_dtype();
-    int64_t shape[RANK], places[3], out[VME_RANK_MOST];
+    int64_t shape[RANK], places[3], out[VME_RANK_MAX];
     random_shape(&rank, shape);
     if (rank == 0)
         return VME_OK;
@@ -328,7 +328,7 @@ static vme_status try_index(vme_context *context, made *m, int *used)
     }
     /* what the indices broadcast to */
     int got_rank, out_rank = 0;
-    int64_t got[VME_RANK_MOST];
+    int64_t got[VME_RANK_MAX];
     vme_status status = vme_shape_broadcast(count, indices, &got_rank, got);
     CHECK(status == VME_OK);
     for (int i = 0; i < first; i++)

@@ -37,18 +37,18 @@ static void build(bool open)
  */
 static vme_status run(vme_context *context, const void *bytes, float *last)
 {
-    enum { MOST = 1 << 16, IMAGES = 2 };
-    static float in[MOST], out[MOST];
+    enum { MAX = 1 << 16, IMAGES = 2 };
+    static float in[MAX], out[MAX];
     vme_model *model, *plan = NULL;
     vme_session *session = NULL;
     vme_status status = vme_model_new(context, bytes, file_size, &model);
     if (status != VME_OK)
         return status;
     vme_tensor tensor[2];
-    int64_t strides[2][VME_RANK_MOST], shape[MODEL_RANK] = {0};
+    int64_t strides[2][VME_RANK_MAX], shape[MODEL_RANK] = {0};
     const vme_tensor *inputs = &tensor[0], *outputs = &tensor[1];
     bool small = true;
-    for (int i = 0; i < MOST; i++)
+    for (int i = 0; i < MAX; i++)
         in[i] = (float)(i % 11) - 5;
     status = vme_session_new(context, model, &session);
     for (int i = 0; i < 2 && small && status == VME_OK; i++) {

@@ -53,14 +53,14 @@ typedef struct block {
     char *data;
     size_t bytes;
     vme_tensor tensor;
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
 } block;
 
 /* false: it is too large. */
 static bool block_for(block *made, const vme_port *port, const int64_t *sizes, bool filled)
 {
     for (int d = 0; d < port->rank; d++)
-        made->shape[d] = port->open != NULL && port->open[d] != NULL ? sizes[below(MODEL_OPEN_MOST)] : port->shape[d];
+        made->shape[d] = port->open != NULL && port->open[d] != NULL ? sizes[below(MODEL_OPEN_MAX)] : port->shape[d];
     made->tensor = (vme_tensor){NULL, NULL, made->shape, made->strides, port->rank, port->dtype};
     if (vme_shape_bytes((vme_dtype)port->dtype, port->rank, made->shape, made->strides, &made->bytes) != VME_OK
         || made->bytes > LARGEST * 16)
@@ -254,9 +254,9 @@ static vme_status try_one(int *kind, int stop_after)
     free(copy);
     if (status == VME_OK) {
         look_at(model);
-        int64_t sizes[MODEL_OPEN_MOST];
+        int64_t sizes[MODEL_OPEN_MAX];
         const int64_t many = one_in(12) ? (int64_t)hostile() : 1 + below(4);
-        for (int i = 0; i < MODEL_OPEN_MOST; i++)
+        for (int i = 0; i < MODEL_OPEN_MAX; i++)
             sizes[i] = one_in(30) ? (int64_t)hostile() : one_in(10) ? 1 + below(4) : many;
         status = vme_session_new(context, model, &session);
         int threads = one_in(3) ? 1 + below(2) : 0;

@@ -71,7 +71,7 @@ static void look_at_model(const char *name, uint32_t out, const char *from, char
     vme_session *session = NULL;
     vme_port port_of[2];
     vme_tensor tensors_of[2];
-    int64_t strides[2][VME_RANK_MOST];
+    int64_t strides[2][VME_RANK_MAX];
     size_t bytes;
     model_file_end(0, out, false);
     CHECK(vme_model_new(context, file, file_size, &model) == VME_OK);

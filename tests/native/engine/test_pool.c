@@ -257,7 +257,7 @@ struct slotted {
     vme_context *context;
     int64_t slots, waiting,
         stopping; /* the slot that waits until others have done its part; the item that stops the context, -1: none */
-    atomic_int seen[ITEMS], left, inside[VME_SLOTS_MOST];
+    atomic_int seen[ITEMS], left, inside[VME_SLOTS_MAX];
 };
 
 static void do_some(void *argument, int64_t slot, vme_items *items)
@@ -278,7 +278,7 @@ static void do_some(void *argument, int64_t slot, vme_items *items)
 static void slots(void)
 {
     struct slotted it = {.context = context_with(0), .stopping = -1};
-    for (it.slots = 1; it.slots <= VME_SLOTS_MOST; it.slots++)
+    for (it.slots = 1; it.slots <= VME_SLOTS_MAX; it.slots++)
         for (int64_t items = 0; items <= ITEMS; items = items * 3 + 1) {
             memset(it.seen, 0, sizeof it.seen);
             atomic_store(&it.left, (int)items);

@@ -5,8 +5,8 @@
 #include "../check.h"
 #include "vme.h"
 
-enum { MOST = 1 << 18 };
-static float in[MOST + 2], out[MOST + 2];
+enum { MAX = 1 << 18 };
+static float in[MAX + 2], out[MAX + 2];
 static volatile float small = 1.2e-38f;
 
 static vme_tensor vector(float *data, const int64_t *shape, const int64_t *stride)
@@ -55,7 +55,7 @@ int main(void)
                                            const vme_tensor *) = {
         unary, binary, reduce, scan, product,
     };
-    static const int64_t sizes[] = {2, 8, 1000, MOST}, steps[] = {4, 8, -4};
+    static const int64_t sizes[] = {2, 8, 1000, MAX}, steps[] = {4, 8, -4};
     for (int backend = 0; backend < vme_backend_count(); backend++) {
         if (vme_backend_force(backend) != VME_OK)
             continue;
@@ -67,7 +67,7 @@ int main(void)
                     CHECK(vme_context_new(NULL, flags, &context) == VME_OK);
                     /* factors whose product is a half of the least normal number, once; all others are neutral */
                     float *first = step < 0 ? in + size - 1 : in;
-                    for (int64_t k = 0; k < MOST; k++)
+                    for (int64_t k = 0; k < MAX; k++)
                         in[k] = op == 4 ? 0 : 1;
                     first[0] = op == 0 ? 7.7e-20f : op == 1 || op == 4 ? 7.7e-20f : small;
                     if (op == 2 || op == 3)

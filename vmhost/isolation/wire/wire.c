@@ -38,7 +38,7 @@ enum tag {
 
 /* malloc maps blocks from this size on, whatever it has learnt (DEFAULT_MMAP_THRESHOLD_MAX of the C library).
  * STOP_LOOK: items between two looks at whether the VM is being stopped. */
-enum { DEPTH_MOST = 200, MAPPED_BYTES = 32 << 20, STOP_LOOK = 1 << 16 };
+enum { DEPTH_MAX = 200, MAPPED_BYTES = 32 << 20, STOP_LOOK = 1 << 16 };
 
 /* Where the encoder is, for messages only: one step per container level. */
 typedef struct step {
@@ -575,7 +575,7 @@ static int put_set(encoder *e, PyObject *set, Py_ssize_t count, const step *at)
  */
 static int put_container(encoder *e, PyObject *value, const step *at)
 {
-    if (e->depth == DEPTH_MOST)
+    if (e->depth == DEPTH_MAX)
         return refuse(e, at, PyExc_ValueError, "nested deeper than 200 levels, or holds itself (a `%s`)", value);
     bool ours = e->ours;
     e->ours = ours && Py_REFCNT(value) == (e->depth == 0 ? 1 : 2);
@@ -813,12 +813,12 @@ static PyObject *get_buffer(decoder *d)
 static PyObject *get_array(decoder *d)
 {
     vmh_array array;
-    int64_t sizes[2 * VME_RANK_MOST];
+    int64_t sizes[2 * VME_RANK_MAX];
     const uint8_t *from = bite(d, sizeof array);
     if (from == NULL)
         return NULL;
     memcpy(&array, from, sizeof array);
-    if (array.storage >= d->blob->storage_count || array.rank < 0 || array.rank > VME_RANK_MOST) {
+    if (array.storage >= d->blob->storage_count || array.rank < 0 || array.rank > VME_RANK_MAX) {
         PyErr_SetString(PyExc_SystemError, "vmhost: an array on the wire is damaged");
         return NULL;
     }

@@ -77,9 +77,9 @@ vme_status arena_plan(vme_model *model)
         qsort(beside, (size_t)count, sizeof *beside, by_offset);
         int64_t at = 0;
         for (int j = 0; j < count && beside[j]->offset < at + value->bytes; j++)
-            at = most(at, beside[j]->offset + beside[j]->bytes);
+            at = max(at, beside[j]->offset + beside[j]->bytes);
         value->offset = at;
-        total = most(total, at + value->bytes);
+        total = max(total, at + value->bytes);
         if (total > MODEL_ELEMENTS_MAX) {
             status = vme_fail(VME_NO_MEMORY, "the values of this model are too large");
             goto done;

@@ -78,10 +78,10 @@ static bool lay_out(attention *it, const vme_gemm_kernel *gemm, const model_valu
     it->items = 1;
     for (int d = 0; d < out->rank - 2; d++)
         it->items *= out->shape[d];
-    it->row_blocks = parts(it->rows, gemm->rows);
+    it->row_blocks = ceil_div(it->rows, gemm->rows);
     it->blocks = it->items * it->row_blocks;
-    it->key_slivers = parts(it->keys, columns);
-    it->width_slivers = parts(it->width, columns);
+    it->key_slivers = ceil_div(it->keys, columns);
+    it->width_slivers = ceil_div(it->width, columns);
     it->item_floats = (it->key_slivers * it->depth + it->width_slivers * it->keys) * columns;
     it->score_row = it->key_slivers * columns + LINE;
     it->made_row = it->width_slivers * columns;
@@ -112,7 +112,7 @@ static void pack_sliver(const attention *it, int64_t rows, int64_t columns, cons
 {
     const int64_t wide = it->gemm->columns;
     for (int64_t r = 0; r < rows && !vme_stopping(it->context); r += K_PART) {
-        const int64_t count = least(K_PART, rows - r);
+        const int64_t count = min(K_PART, rows - r);
         const char *in = from + r * row;
         float *out = to + r * wide;
         if (column == sizeof(float))
@@ -136,11 +136,11 @@ static vme_status pack(void *argument, int64_t begin, int64_t end)
         const int64_t item = i / each, sliver = i % each, of_v = sliver - it->key_slivers;
         float *to = it->packed + item * it->item_floats;
         if (of_v < 0)
-            pack_sliver(it, it->depth, least(columns, it->keys - sliver * columns),
+            pack_sliver(it, it->depth, min(columns, it->keys - sliver * columns),
                         (const char *)it->k.data + item_at(it, it->k_steps, item) + sliver * columns * k[1], k[0], k[1],
                         to + sliver * columns * it->depth);
         else
-            pack_sliver(it, it->keys, least(columns, it->width - of_v * columns),
+            pack_sliver(it, it->keys, min(columns, it->width - of_v * columns),
                         (const char *)it->v.data + item_at(it, it->v_steps, item) + of_v * columns * v[1], v[0], v[1],
                         to + it->key_slivers * columns * it->depth + of_v * columns * it->keys);
     }
@@ -161,11 +161,11 @@ static void product(const attention *it, int64_t rows, int64_t k, int64_t column
     const vme_gemm_layer layer = {.runs = 1, .coming = (const char *)packed};
     for (int64_t column = 0; column < columns; column += wide) {
         tile.c = (char *)(to + column);
-        tile.columns = (int)least(wide, columns - column);
+        tile.columns = (int)min(wide, columns - column);
         for (int64_t k0 = 0; k0 < k; k0 += K_PART) {
             if (vme_stopping(it->context))
                 return;
-            tile.k = least(K_PART, k - k0);
+            tile.k = min(K_PART, k - k0);
             tile.accumulate = k0 > 0;
             tile.a = a + k0 * a_column;
             tile.b = (const char *)(packed + column * k + k0 * wide);
@@ -383,7 +383,7 @@ rates_counted attention_work(const vme_kernels *kernels, const vme_model *model,
 int64_t attention_scratch(const vme_model *model, model_step *step)
 {
     const attention it = sizes_of(model->kernels, model, step);
-    step->slots = (int)least(least(it.blocks, vme_threads()), VME_SLOTS_MAX);
+    step->slots = (int)min(min(it.blocks, vme_threads()), VME_SLOTS_MAX);
     return way_of(step->algorithm)->floats(&it, step->slots) * (int64_t)sizeof(float);
 }
 

@@ -70,8 +70,8 @@ static void strip_on(const chain_job *it, const walk *at, int number, strip *of,
         memmove(strip_row(it, of, slot, of->base), from, (size_t)((of->end - first) * value->row) * sizeof(float));
     }
     of->base = first;
-    clear_rows(it, of, slot, most(of->end, first), least(end, 0));
-    clear_rows(it, of, slot, most(most(of->end, first), value->h), end);
+    clear_rows(it, of, slot, max(of->end, first), min(end, 0));
+    clear_rows(it, of, slot, max(max(of->end, first), value->h), end);
     of->end = end;
 }
 
@@ -99,7 +99,7 @@ static void do_item(const chain_job *it, walk *at, int64_t slot, int64_t item)
                   piece_end = walk_piece_begin(at, h, it->pieces, piece + 1);
     walk_from(at, begin);
     for (int64_t end = begin; end < piece_end && !vme_stopping(it->context);) {
-        end = least(end + chain->rows, piece_end);
+        end = min(end + chain->rows, piece_end);
         walk_to(at, end);
         for (int i = 0; i < at->strips; i++)
             strip_on(it, at, i, &at->strip[i], slot);
@@ -151,7 +151,7 @@ vme_status chain_run(vme_context *context, const vme_model *model, int first, ch
     walk_begin(&begun, model, step, steps);
     chain_job it = {
         .context = context, .model = model, .step = step, .arena = arena, .inputs = inputs, .begun = &begun};
-    const int64_t slots = least(step->chain.slots, threads);
+    const int64_t slots = min(step->chain.slots, threads);
     it.pieces = slots == 1 ? 1 : step->chain.slots;
     for (int s = 0; s < steps; s++) {
         atomic_init(&spent[s], 0);

@@ -22,7 +22,7 @@
 
 enum { HEIGHT_MAX = 1 << 12 };
 
-static int64_t aligned(int64_t bytes) { return parts(bytes, VME_ALIGNMENT) * VME_ALIGNMENT; }
+static int64_t aligned(int64_t bytes) { return ceil_div(bytes, VME_ALIGNMENT) * VME_ALIGNMENT; }
 
 static bool is_image(const model_value *value)
 {
@@ -118,7 +118,7 @@ static double measure(walk *it, int64_t rows, int slots, model_chain *chain, int
                           piece_end = walk_piece_begin(it, h, pieces, piece + 1);
             walk_from(it, begin);
             for (int64_t end = begin; end < piece_end;) {
-                end = least(end + rows, piece_end);
+                end = min(end + rows, piece_end);
                 walk_to(it, end);
                 for (int i = 0; i < it->strips; i++) {
                     strip *of = &it->strip[i];
@@ -126,15 +126,15 @@ static double measure(walk *it, int64_t rows, int slots, model_chain *chain, int
                     moved += of->end > first && first > of->base ? (of->end - first) * model->value[of->root].row : 0;
                     of->base = first;
                     of->end = walk_end_needed(it, i);
-                    strips[i] = most(strips[i], of->end - of->base);
+                    strips[i] = max(strips[i], of->end - of->base);
                 }
                 for (int s = 0; s < it->steps; s++) {
                     const int64_t more = it->of[s].upto - it->of[s].made;
                     starts += more > 0;
-                    made[s] = most(made[s], more);
+                    made[s] = max(made[s], more);
                     all_made[s] += more;
                     if (it->of[s].unit > 1 && more > 0)
-                        squares[s] += winograd_padded(model, &it->step[s], parts(more, it->of[s].unit));
+                        squares[s] += winograd_padded(model, &it->step[s], ceil_div(more, it->of[s].unit));
                 }
                 walk_on(it);
             }
@@ -146,7 +146,7 @@ static double measure(walk *it, int64_t rows, int slots, model_chain *chain, int
     double cost = (double)starts * BANDS_START_NS + (double)moved * (double)sizeof(float) * BANDS_BYTE_NS;
     for (int i = 0; i < it->strips; i++) {
         model_value *value = &model->value[it->strip[i].root];
-        value->strip = most(1, strips[i]);
+        value->strip = max(1, strips[i]);
         value->strip_at = at;
         at += aligned(value->strip * value->row * (int64_t)sizeof(float)) + VME_ALIGNMENT;
     }
@@ -157,15 +157,15 @@ static double measure(walk *it, int64_t rows, int slots, model_chain *chain, int
         int64_t numbers = step->k;
         if (it->of[s].unit > 1) {
             const int64_t side = it->of[s].unit + 2,
-                          all = winograd_padded(model, step, parts(model->value[step->out].h, it->of[s].unit));
-            points = most(points, winograd_band_scratch(model, step, most(1, made[s])));
+                          all = winograd_padded(model, step, ceil_div(model->value[step->out].h, it->of[s].unit));
+            points = max(points, winograd_band_scratch(model, step, max(1, made[s])));
             numbers = step->k / 9 * side * side;
             cost += (double)(squares[s] - all) * (double)(numbers * model->value[step->out].c) * BANDS_PRODUCT_NS;
         }
         /* between pieces some rows are made twice */
         const model_value *out = &model->value[step->out];
         const double twice =
-            (double)most(0, all_made[s] - out->h) * (double)(out->w * out->c * numbers) * BANDS_PRODUCT_NS;
+            (double)max(0, all_made[s] - out->h) * (double)(out->w * out->c * numbers) * BANDS_PRODUCT_NS;
         cost += it->of[s].unit > 1 ? twice / (double)(it->of[s].unit * it->of[s].unit) : twice;
         weights += numbers * model->value[step->out].c * (int64_t)sizeof(float);
     }
@@ -189,7 +189,7 @@ static double try_chain(const vme_model *model, int first, int end, int threads,
         }
     walk_begin(&it, model, &model->step[first], end - first);
     const int64_t h = model->value[model->step[end - 1].out].h;
-    const int slots = (int)most(1, least(threads, h / it.unit / (always ? 1 : BANDS_PIECE_MIN)));
+    const int slots = (int)max(1, min(threads, h / it.unit / (always ? 1 : BANDS_PIECE_MIN)));
     const double all = always ? end - first : saved(&it);
     double best = 0;
     int64_t rows = 0, near;

@@ -27,7 +27,7 @@ void walk_begin(walk *it, const vme_model *model, const model_step *step, int st
         it->of[s].unit =
             step[s].kind == STEP_CONV && step[s].algorithm != CONVOLUTION_DIRECT ? winograd_unit(&step[s]) : 1;
         if (model->value[root].strip == 0)
-            it->unit = most(it->unit, it->of[s].unit);
+            it->unit = max(it->unit, it->of[s].unit);
         else if (strip_of(it, root) < 0)
             it->strip[it->strips++].root = root;
     }
@@ -47,7 +47,7 @@ static int64_t first_read(const walk *it, const model_step *step, int64_t y)
 {
     const model_value *in = &it->model->value[step->in];
     const int64_t first = has_window(step) || is_pool(step) ? y * step->p[STRIDE_H] - step->p[PAD_TOP] : y;
-    return most(first, is_pool(step) ? 0 : -in->top);
+    return max(first, is_pool(step) ? 0 : -in->top);
 }
 
 /* The row after the last one that it reads for its rows before `end`. */
@@ -56,10 +56,10 @@ static int64_t end_read(const walk *it, const model_step *step, int64_t unit, in
     const model_value *in = &it->model->value[step->in];
     if (!has_window(step) && !is_pool(step))
         return end;
-    const int64_t last = parts(end, unit) * unit - 1; /* Winograd's squares are whole */
+    const int64_t last = ceil_div(end, unit) * unit - 1; /* Winograd's squares are whole */
     const int64_t after =
         last * step->p[STRIDE_H] - step->p[PAD_TOP] + (int64_t)step->p[DILATION_H] * (step->p[KERNEL_H] - 1) + 1;
-    return least(after, in->h + (is_pool(step) ? 0 : in->bottom));
+    return min(after, in->h + (is_pool(step) ? 0 : in->bottom));
 }
 
 void walk_from(walk *it, int64_t begin)
@@ -75,14 +75,14 @@ void walk_from(walk *it, int64_t begin)
             strip *out = &it->strip[it->of[s].out];
             /* what nobody reads is not made */
             first = out->base == INT64_MAX ? it->model->value[step->out].h
-                                           : most(0, out->base) / it->of[s].unit * it->of[s].unit;
-            out->base = least(out->base, first);
+                                           : max(0, out->base) / it->of[s].unit * it->of[s].unit;
+            out->base = min(out->base, first);
         }
         it->of[s].made = it->of[s].upto = first;
         for (int i = 0; i < 2; i++) {
             const int from = i == 0 ? it->of[s].in : it->of[s].addend;
             if (from >= 0)
-                it->strip[from].base = least(it->strip[from].base, i == 0 ? first_read(it, step, first) : first);
+                it->strip[from].base = min(it->strip[from].base, i == 0 ? first_read(it, step, first) : first);
         }
     }
     for (int i = 0; i < it->strips; i++)
@@ -98,15 +98,14 @@ void walk_to(walk *it, int64_t end)
         if (step->kind == STEP_NOTHING)
             continue;
         const int64_t wanted = it->of[s].out < 0 ? end : it->strip[it->of[s].out].wanted, unit = it->of[s].unit;
-        it->of[s].upto =
-            most(it->of[s].made, least(it->model->value[step->out].h, parts(most(wanted, 0), unit) * unit));
+        it->of[s].upto = max(it->of[s].made, min(it->model->value[step->out].h, ceil_div(max(wanted, 0), unit) * unit));
         if (it->of[s].upto == it->of[s].made)
             continue;
         for (int i = 0; i < 2; i++) {
             const int from = i == 0 ? it->of[s].in : it->of[s].addend;
             const int64_t read = i == 0 && from >= 0 ? end_read(it, step, unit, it->of[s].upto) : it->of[s].upto;
             if (from >= 0)
-                it->strip[from].wanted = most(it->strip[from].wanted, read);
+                it->strip[from].wanted = max(it->strip[from].wanted, read);
         }
     }
 }
@@ -117,19 +116,19 @@ int64_t walk_first_needed(const walk *it, int number)
     for (int s = 0; s < it->steps; s++) {
         const int64_t made = it->of[s].made;
         if (it->of[s].in == number)
-            first = least(first, first_read(it, &it->step[s], made));
+            first = min(first, first_read(it, &it->step[s], made));
         if (it->of[s].addend == number || it->of[s].out == number)
-            first = least(first, made);
+            first = min(first, made);
     }
-    return most(first, it->strip[number].base);
+    return max(first, it->strip[number].base);
 }
 
 int64_t walk_end_needed(const walk *it, int number)
 {
-    int64_t end = most(it->strip[number].wanted, it->strip[number].end);
+    int64_t end = max(it->strip[number].wanted, it->strip[number].end);
     for (int s = 0; s < it->steps; s++)
         if (it->of[s].out == number)
-            end = most(end, it->of[s].upto);
+            end = max(end, it->of[s].upto);
     return end;
 }
 

@@ -51,14 +51,14 @@ int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, i
                            bool bias)
 {
     int64_t columns = kernel_of(kernels)->columns, groups = step->p[GROUPS],
-            wide = groups * parts(outputs / groups, columns) * columns;
+            wide = groups * ceil_div(outputs / groups, columns) * columns;
     return ways[step->algorithm]->packed(kernels, step, outputs, channels) + (bias ? wide : 0);
 }
 
 void convolution_pack(const vme_kernels *kernels, model_step *step, int64_t outputs, int64_t channels,
                       const char *weights, const char *bias)
 {
-    int64_t columns = kernel_of(kernels)->columns, own = outputs / step->p[GROUPS], slivers = parts(own, columns);
+    int64_t columns = kernel_of(kernels)->columns, own = outputs / step->p[GROUPS], slivers = ceil_div(own, columns);
     memset(step->weights, 0, (size_t)convolution_packed(kernels, step, outputs, channels, true) * sizeof(float));
     step->bias = step->weights + convolution_packed(kernels, step, outputs, channels, false);
     for (int64_t o = 0; bias != NULL && o < outputs; o++)
@@ -100,7 +100,7 @@ int64_t direct_packed(const vme_kernels *kernels, const model_step *step, int64_
 {
     (void)channels;
     const int64_t columns = kernel_of(kernels)->columns, groups = step->p[GROUPS];
-    return groups * parts(outputs / groups, columns) * columns * step->k;
+    return groups * ceil_div(outputs / groups, columns) * columns * step->k;
 }
 
 static rates_counted direct_work(const vme_kernels *kernels, const model_value *in, const model_value *out,
@@ -118,7 +118,8 @@ static rates_counted direct_work(const vme_kernels *kernels, const model_value *
 void direct_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels,
                  const char *weights, float *packed)
 {
-    const int64_t columns = kernel_of(kernels)->columns, own = outputs / step->p[GROUPS], slivers = parts(own, columns);
+    const int64_t columns = kernel_of(kernels)->columns, own = outputs / step->p[GROUPS],
+                  slivers = ceil_div(own, columns);
     const int64_t window = (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W];
     for (int64_t o = 0; o < outputs; o++) {
         int64_t sliver = o / own * slivers + o % own / columns, column = o % own % columns;
@@ -162,8 +163,8 @@ static void compute(const convolution *it, int64_t image, int64_t sliver, int64_
     const model_step *step = it->step;
     const int64_t columns = it->kernel->columns, group = sliver / it->group_slivers,
                   before = sliver % it->group_slivers * columns;
-    const int64_t width = least(columns, it->outputs - before), column = group * it->outputs + before;
-    const int64_t k_end = least(it->run, k_first + it->block);
+    const int64_t width = min(columns, it->outputs - before), column = group * it->outputs + before;
+    const int64_t k_end = min(it->run, k_first + it->block);
     const float *weights = step->weights + (sliver * step->k + k_first) * columns,
                 *bias = step->bias + sliver * columns;
     const float *in = it->in + image * it->in_image + group * it->channels;
@@ -180,13 +181,13 @@ static void compute(const convolution *it, int64_t image, int64_t sliver, int64_
         for (int64_t r = 0; r < it->runs; r += it->part_runs)
             for (int64_t k0 = k_first; k0 < k_end; k0 += it->part) {
                 const float *from = in + line * it->next_line + r * it->next_run + k0;
-                tile.k = least(it->part, k_end - k0);
+                tile.k = min(it->part, k_end - k0);
                 tile.b = (const char *)weights;
-                layer.runs = least(it->part_runs, it->runs - r);
+                layer.runs = min(it->part_runs, it->runs - r);
                 weights += layer.runs * tile.k * columns;
                 const bool done = line == it->lines - 1 && r + layer.runs == it->runs && k0 + tile.k == k_end;
                 layer.coming = (const char *)(done ? after : weights);
-                layer.coming_step = least(VME_ALIGNMENT, parts(columns * 4, end - first));
+                layer.coming_step = min(VME_ALIGNMENT, ceil_div(columns * 4, end - first));
                 layer.bias = done && k_end == it->run ? bias : NULL;
                 int64_t y = first / it->row_tiles, place = first % it->row_tiles, x = place * it->width / it->row_tiles,
                         next;
@@ -222,17 +223,17 @@ static void compute_product(const convolution *it, int64_t sliver, int64_t first
                             const float *after)
 {
     const model_step *step = it->step;
-    const int64_t columns = it->kernel->columns, column = sliver * columns, k_end = least(it->run, k_first + it->block);
+    const int64_t columns = it->kernel->columns, column = sliver * columns, k_end = min(it->run, k_first + it->block);
     const float *weights = step->weights + (sliver * step->k + k_first) * columns, *bias = step->bias + column;
     vme_gemm_tile tile = {.a_row = it->in_pixel * 4,
                           .c_row = it->out_pixel * 4,
-                          .columns = (int)least(columns, it->outputs - column),
+                          .columns = (int)min(columns, it->outputs - column),
                           .far = true};
     vme_gemm_layer layer = {.apart = true,
                             .addend_row = it->addend_pixel * 4,
                             .bounds = step->bounds,
                             .coming = (const char *)after,
-                            .coming_step = least(VME_ALIGNMENT, parts(columns * 4, end - first))};
+                            .coming_step = min(VME_ALIGNMENT, ceil_div(columns * 4, end - first))};
     for (int64_t t = first; t < end; t++) {
         const int64_t x = t * it->width / it->tiles;
         tile.c = (char *)(it->out + x * it->out_pixel + column);
@@ -242,8 +243,8 @@ static void compute_product(const convolution *it, int64_t sliver, int64_t first
         for (int64_t k = k_first, count; k < k_end; k += count, layer.coming += layer.coming_step * count) {
             if (vme_stopping(it->context))
                 return;
-            layer.runs = most(1, (k_end - k) / it->part);
-            tile.k = least(it->part, k_end - k);
+            layer.runs = max(1, (k_end - k) / it->part);
+            tile.k = min(it->part, k_end - k);
             layer.a_run = tile.k * 4;
             count = layer.runs * tile.k;
             tile.a = (const char *)(it->in + x * it->in_pixel + k);
@@ -261,7 +262,7 @@ static void compute_product(const convolution *it, int64_t sliver, int64_t first
 }
 
 /* Of slivers. */
-static int64_t groups_of(const convolution *it) { return parts(it->slivers, it->piece_slivers); }
+static int64_t groups_of(const convolution *it) { return ceil_div(it->slivers, it->piece_slivers); }
 
 static vme_status body(void *argument, int64_t begin, int64_t end)
 {
@@ -270,7 +271,7 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; i++) {
         const int64_t piece = it->by_rows ? i / each : i % it->pieces, rest = it->by_rows ? i % each : i / it->pieces;
         const int64_t image = rest / each, sliver = rest % each * it->piece_slivers;
-        const int64_t first = piece * it->piece_tiles, slivers = least(it->piece_slivers, it->slivers - sliver);
+        const int64_t first = piece * it->piece_tiles, slivers = min(it->piece_slivers, it->slivers - sliver);
         const float *weights = it->step->weights + sliver * size;
         for (int64_t k = 0; k < it->run; k += it->block)
             for (int64_t s = 0; s < slivers && !vme_stopping(it->context); s++) {
@@ -278,9 +279,9 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
                                      : k + it->block < it->run ? weights + (k + it->block) * row
                                                                : weights + slivers * size;
                 if (it->product)
-                    compute_product(it, sliver + s, first, least(it->tiles, first + it->piece_tiles), k, after);
+                    compute_product(it, sliver + s, first, min(it->tiles, first + it->piece_tiles), k, after);
                 else
-                    compute(it, image, sliver + s, first, least(it->tiles, first + it->piece_tiles), k, after);
+                    compute(it, image, sliver + s, first, min(it->tiles, first + it->piece_tiles), k, after);
             }
     }
     return VME_OK;
@@ -289,18 +290,18 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
 /* What a tile sums at a time. Sums are the same however many rows are asked for. */
 static void divide_sums(convolution *it, int64_t whole_tiles, int64_t whole_panel, bool product, bool few, bool near)
 {
-    const int64_t blocks = few || it->lines * it->runs > 1
-                               ? 1
-                               : least(parts(least(CONVOLUTION_TILES_MAX, whole_tiles) * whole_panel * it->run * 4,
-                                             CONVOLUTION_INPUT_NEAR),
-                                       parts(it->run, CONVOLUTION_BLOCK_MIN));
-    it->block = parts(it->run, blocks);
+    const int64_t blocks =
+        few || it->lines * it->runs > 1
+            ? 1
+            : min(ceil_div(min(CONVOLUTION_TILES_MAX, whole_tiles) * whole_panel * it->run * 4, CONVOLUTION_INPUT_NEAR),
+                  ceil_div(it->run, CONVOLUTION_BLOCK_MIN));
+    it->block = ceil_div(it->run, blocks);
     it->product = product && it->step->p[GROUPS] == 1 && whole_tiles >= CONVOLUTION_MANY_TILES && !near;
     const int64_t part = it->product                                       ? CONVOLUTION_SUM_APART
                          : product || whole_tiles < CONVOLUTION_MANY_TILES ? CONVOLUTION_SUM
                                                                            : CONVOLUTION_SUM_OF_MANY;
-    it->part = parts(it->block, parts(it->block, part));
-    it->part_runs = it->part < it->run ? 1 : parts(it->runs, parts(it->runs * it->run, part));
+    it->part = ceil_div(it->block, ceil_div(it->block, part));
+    it->part_runs = it->part < it->run ? 1 : ceil_div(it->runs, ceil_div(it->runs * it->run, part));
 }
 
 /* Pieces of tiles and slivers, which threads take. */
@@ -310,18 +311,19 @@ static void divide_work(convolution *it, int64_t whole_tiles, bool near, int64_t
     it->piece_tiles =
         near ? CONVOLUTION_NEAR_TILES
         : in_blocks
-            ? least(least(CONVOLUTION_TILES_MAX, whole_tiles), it->tiles)
-            : most(1, least(CONVOLUTION_TILES_MAX, it->kernel->work / (it->step->k * it->kernel->columns * it->panel)));
+            ? min(min(CONVOLUTION_TILES_MAX, whole_tiles), it->tiles)
+            : max(1, min(CONVOLUTION_TILES_MAX, it->kernel->work / (it->step->k * it->kernel->columns * it->panel)));
     int64_t groups = near ? 1 : it->slivers; /* of slivers */
     if (in_blocks)
-        groups = least(groups, parts(wanted, it->images * parts(it->tiles, it->piece_tiles)));
-    it->piece_slivers = parts(it->slivers, groups);
-    it->pieces = least(it->tiles, most(parts(it->tiles, it->piece_tiles), parts(wanted, it->images * groups_of(it))));
-    it->piece_tiles = parts(it->tiles, it->pieces);
-    it->pieces = parts(it->tiles, it->piece_tiles);
+        groups = min(groups, ceil_div(wanted, it->images * ceil_div(it->tiles, it->piece_tiles)));
+    it->piece_slivers = ceil_div(it->slivers, groups);
+    it->pieces =
+        min(it->tiles, max(ceil_div(it->tiles, it->piece_tiles), ceil_div(wanted, it->images * groups_of(it))));
+    it->piece_tiles = ceil_div(it->tiles, it->pieces);
+    it->pieces = ceil_div(it->tiles, it->piece_tiles);
     if (it->product && threads > 1 && it->tiles >= threads * CONVOLUTION_MANY_TILES) {
         it->by_rows = true;
-        it->tiles = parts(it->tiles, threads) * threads;
+        it->tiles = ceil_div(it->tiles, threads) * threads;
         it->piece_tiles = it->tiles / threads;
         it->pieces = threads;
     }
@@ -374,12 +376,12 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
         it.width *= it.height * it.images;
         it.height = it.images = 1;
     }
-    const int64_t whole_panel = parts(width, parts(width, it.kernel->rows)),
-                  whole_tiles = height * parts(width, whole_panel);
-    it.panel = parts(it.width, parts(it.width, it.kernel->rows));
-    it.row_tiles = parts(it.width, it.panel);
+    const int64_t whole_panel = ceil_div(width, ceil_div(width, it.kernel->rows)),
+                  whole_tiles = height * ceil_div(width, whole_panel);
+    it.panel = ceil_div(it.width, ceil_div(it.width, it.kernel->rows));
+    it.row_tiles = ceil_div(it.width, it.panel);
     it.tiles = it.height * it.row_tiles;
-    it.group_slivers = parts(it.outputs, it.kernel->columns);
+    it.group_slivers = ceil_div(it.outputs, it.kernel->columns);
     it.slivers = it.group_slivers * p[GROUPS];
     const int64_t wanted = threads == 1 ? 1 : PIECES * threads, sliver_bytes = step->k * it.kernel->columns * 4;
     const bool few = it.slivers * sliver_bytes <= CONVOLUTION_NEAR, near = few && it.images * it.tiles >= wanted;

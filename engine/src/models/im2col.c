@@ -48,14 +48,15 @@ typedef struct im2col {
 static void lay_out(im2col *it, const model_value *out, const model_step *step)
 {
     it->pixels = out->n * out->h * out->w;
-    it->row = parts(step->k, FLOATS) * FLOATS + FLOATS; /* equal places of all would share a set of the nearest cache */
-    it->panel = parts(it->pixels, parts(it->pixels, it->kernel->rows));
-    const int64_t panels = parts(it->pixels, it->panel),
-                  each = most(1, BLOCK_BYTES / (it->panel * it->row * (int64_t)sizeof(float)));
-    it->block_pixels = parts(panels, parts(panels, each)) * it->panel;
-    it->blocks = parts(it->pixels, it->block_pixels);
-    it->slivers = parts(out->c, it->kernel->columns);
-    it->part = most(1, it->kernel->work / (it->panel * it->kernel->columns));
+    it->row =
+        ceil_div(step->k, FLOATS) * FLOATS + FLOATS; /* equal places of all would share a set of the nearest cache */
+    it->panel = ceil_div(it->pixels, ceil_div(it->pixels, it->kernel->rows));
+    const int64_t panels = ceil_div(it->pixels, it->panel),
+                  each = max(1, BLOCK_BYTES / (it->panel * it->row * (int64_t)sizeof(float)));
+    it->block_pixels = ceil_div(panels, ceil_div(panels, each)) * it->panel;
+    it->blocks = ceil_div(it->pixels, it->block_pixels);
+    it->slivers = ceil_div(out->c, it->kernel->columns);
+    it->part = max(1, it->kernel->work / (it->panel * it->kernel->columns));
 }
 
 /* Of a line of the window: runs of numbers that lie together, and how long each is. */
@@ -93,14 +94,14 @@ static int64_t scratch(const vme_model *model, model_step *step)
 {
     im2col it = {.kernel = kernel_of(model->kernels)};
     lay_out(&it, &model->value[step->out], step);
-    step->slots = (int)least(least(it.blocks, vme_threads()), VME_SLOTS_MAX);
+    step->slots = (int)min(min(it.blocks, vme_threads()), VME_SLOTS_MAX);
     return step->slots * it.block_pixels * it.row * (int64_t)sizeof(float);
 }
 
 /* ---- the parts of a block */
 static int64_t block_count(const im2col *it, int64_t block)
 {
-    return least(it->block_pixels, it->pixels - block * it->block_pixels);
+    return min(it->block_pixels, it->pixels - block * it->block_pixels);
 }
 static float *copies(const im2col *it, int64_t slot) { return it->scratch + slot * it->block_pixels * it->row; }
 
@@ -139,11 +140,11 @@ static void write_out(const im2col *it, int64_t pixel, int64_t rows, int64_t sli
     const int64_t columns = it->kernel->columns, column = sliver * columns;
     for (int64_t row = 0, count; row < rows; row += count) {
         const place at = place_of(it, pixel + row);
-        count = least(rows - row, it->out->w - at.x);
+        count = min(rows - row, it->out->w - at.x);
         vme_gemm_tile tile = {.c = (char *)(made + row * columns),
                               .c_row = columns * 4,
                               .rows = (int)count,
-                              .columns = (int)least(columns, it->out->c - column)};
+                              .columns = (int)min(columns, it->out->c - column)};
         vme_gemm_layer layer = {.runs = 1, .bias = nothing, .bounds = {-__builtin_inff(), __builtin_inff()}};
         if (it->addend != NULL) {
             layer.addend = (const char *)(model_pixel(it->addend, it->arena, at.n, at.y, at.x) + column);
@@ -171,13 +172,13 @@ static void multiply(const im2col *it, int64_t slot, int64_t block, int64_t begi
         const float *b = it->step->weights + sliver * k * columns;
         const int64_t column = sliver * columns;
         vme_gemm_layer layer = {.coming = (const char *)(b + k * columns),
-                                .coming_step = least(VME_ALIGNMENT, parts(columns * 4, parts(count, it->panel)))};
+                                .coming_step = min(VME_ALIGNMENT, ceil_div(columns * 4, ceil_div(count, it->panel)))};
         for (int64_t first = 0; first < count; first += it->panel) {
-            const int64_t pixel = block * it->block_pixels + first, rows = least(it->panel, count - first);
+            const int64_t pixel = block * it->block_pixels + first, rows = min(it->panel, count - first);
             const place at = place_of(it, pixel);
             vme_gemm_tile tile = {.a_row = it->row * 4,
                                   .rows = (int)rows,
-                                  .columns = (int)least(columns, it->out->c - column),
+                                  .columns = (int)min(columns, it->out->c - column),
                                   .far = it->joined,
                                   .c = (char *)made,
                                   .c_row = columns * 4};
@@ -188,7 +189,7 @@ static void multiply(const im2col *it, int64_t slot, int64_t block, int64_t begi
             for (int64_t k0 = 0; k0 < k; k0 += it->part) {
                 if (vme_stopping(it->context))
                     return;
-                tile.k = least(it->part, k - k0);
+                tile.k = min(it->part, k - k0);
                 tile.a = (const char *)(copies(it, slot) + first * it->row + k0);
                 tile.b = (const char *)(b + k0 * columns);
                 layer.runs = 1;

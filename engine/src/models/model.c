@@ -118,10 +118,10 @@ static vme_status value_name(model_making *it, uint32_t tensor)
 
 void model_margin_widen(model_value *value, int64_t top, int64_t left, int64_t bottom, int64_t right)
 {
-    value->top = most(value->top, top);
-    value->left = most(value->left, left);
-    value->bottom = most(value->bottom, bottom);
-    value->right = most(value->right, right);
+    value->top = max(value->top, top);
+    value->left = max(value->left, left);
+    value->bottom = max(value->bottom, bottom);
+    value->right = max(value->right, right);
 }
 
 static void image_strides(model_value *value)

@@ -33,7 +33,7 @@ static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &ke
 /* ---- Q, and what it costs */
 double rates_tile_rows(const vme_gemm_kernel *kernel, int64_t rows)
 {
-    const int64_t tiles = parts(rows, kernel->rows), each = parts(rows, tiles);
+    const int64_t tiles = ceil_div(rows, kernel->rows), each = ceil_div(rows, tiles);
     return (double)(tiles * ((each < RATES_ROWS_MIN ? RATES_ROWS_MIN : each) + RATES_TILE_ROWS)) * kernel->rows
            / (kernel->rows + RATES_TILE_ROWS);
 }

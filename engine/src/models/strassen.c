@@ -56,11 +56,11 @@ typedef struct cut {
 static cut cut_of(const vme_kernels *kernels, int64_t outputs, int64_t channels)
 {
     cut it = {.channels = channels, .columns = kernel_of(kernels)->columns};
-    int64_t slivers = parts(outputs, it.columns);
+    int64_t slivers = ceil_div(outputs, it.columns);
     it.pairs = slivers / 2;
     it.alone = slivers % 2 == 1;
-    it.blocks = parts(channels, 2 * HALF_MAX);
-    it.half = parts(parts(channels, it.blocks), 2);
+    it.blocks = ceil_div(channels, 2 * HALF_MAX);
+    it.half = ceil_div(ceil_div(channels, it.blocks), 2);
     return it;
 }
 
@@ -106,7 +106,7 @@ static void pack(const vme_kernels *kernels, const model_step *step, int64_t out
     (void)step;
     const cut it = cut_of(kernels, outputs, channels);
     for (int64_t block = 0; block < it.blocks; block++) {
-        const int64_t begin = block_begin(&it, block), length = block_length(&it, block), first = parts(length, 2);
+        const int64_t begin = block_begin(&it, block), length = block_length(&it, block), first = ceil_div(length, 2);
         for (int64_t pair = 0; pair < it.pairs; pair++)
             for (int64_t column = 0; column < it.columns; column++) {
                 const int64_t left = 2 * pair * it.columns + column, right = left + it.columns;
@@ -145,16 +145,16 @@ typedef struct strassen {
     int64_t piece_panels, pieces;
 } strassen;
 
-static int64_t row_padded(const cut *it) { return parts(it->half, FLOATS) * FLOATS + FLOATS; }
+static int64_t row_padded(const cut *it) { return ceil_div(it->half, FLOATS) * FLOATS + FLOATS; }
 
 static void cut_rows(strassen *it, int64_t rows)
 {
     const int64_t both = 2 * it->kernel->rows, without = rows % both;
     it->rows = rows;
-    it->upper = without <= WITHOUT_MAX ? rows / both * it->kernel->rows + without : parts(rows, 2);
-    it->panel = without <= WITHOUT_MAX ? it->kernel->rows : parts(it->upper, parts(it->upper, it->kernel->rows));
-    it->panels = parts(it->upper, it->panel);
-    it->group_panels = parts(it->panels, parts(it->panels, PANELS_MAX));
+    it->upper = without <= WITHOUT_MAX ? rows / both * it->kernel->rows + without : ceil_div(rows, 2);
+    it->panel = without <= WITHOUT_MAX ? it->kernel->rows : ceil_div(it->upper, ceil_div(it->upper, it->kernel->rows));
+    it->panels = ceil_div(it->upper, it->panel);
+    it->group_panels = ceil_div(it->panels, ceil_div(it->panels, PANELS_MAX));
     it->sums_row = row_padded(&it->cut);
     it->sum = it->group_panels * it->panel * it->sums_row;
 }
@@ -162,7 +162,7 @@ static void cut_rows(strassen *it, int64_t rows)
 int64_t strassen_more(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels)
 {
     const int64_t columns = kernel_of(kernels)->columns;
-    return (packed_floats(kernels, step, outputs, channels) - parts(outputs, columns) * columns * channels)
+    return (packed_floats(kernels, step, outputs, channels) - ceil_div(outputs, columns) * columns * channels)
            * (int64_t)sizeof(float);
 }
 
@@ -247,8 +247,8 @@ static quarter quarter_of(const strassen *it, int64_t row, int64_t rows, int64_t
         .c = it->out + row * it->out_row + column,
         .addend = it->addend == NULL ? NULL : it->addend + row * it->addend_row + column,
         .bias = it->step->bias + column,
-        .rows = least(rows, it->rows - row),
-        .columns = least(it->cut.columns, it->outputs - column),
+        .rows = min(rows, it->rows - row),
+        .columns = min(it->cut.columns, it->outputs - column),
     };
 }
 
@@ -341,7 +341,7 @@ static void last_product(tiles *of, const float *a, int64_t a_row, int b, int64_
 static void quarters(tiles *of, int64_t pair, int64_t panel)
 {
     const strassen *it = of->it;
-    const int64_t top = panel * it->panel, rows = least(it->panel, it->upper - top), down = it->upper + top,
+    const int64_t top = panel * it->panel, rows = min(it->panel, it->upper - top), down = it->upper + top,
                   second = it->length - it->first;
     const int64_t columns = it->cut.columns;
     const quarter c11 = quarter_of(it, top, rows, 2 * pair), c12 = quarter_of(it, top, rows, 2 * pair + 1);
@@ -372,7 +372,7 @@ static void alone(tiles *of, int64_t panel)
     const strassen *it = of->it;
     const float *b = it->step->weights + alone_at(&it->cut) + block_begin(&it->cut, it->block) * it->cut.columns;
     for (int half = 0; half < 2; half++) {
-        const int64_t row = panel * it->panel, rows = least(it->panel, it->upper - row), at = half * it->upper + row;
+        const int64_t row = panel * it->panel, rows = min(it->panel, it->upper - row), at = half * it->upper + row;
         const quarter to = quarter_of(it, at, rows, 2 * it->cut.pairs);
         vme_gemm_tile tile = tile_of(it, &to, it->length);
         vme_gemm_layer layer = of->layer;
@@ -388,10 +388,10 @@ static vme_status pieces(void *argument, int64_t begin, int64_t end)
     const strassen *it = argument;
     for (int64_t i = begin; i < end; i++) {
         const int64_t pair = i / it->pieces, first = it->group + i % it->pieces * it->piece_panels;
-        const int64_t last = least(least(it->panels, it->group + it->group_panels), first + it->piece_panels);
+        const int64_t last = min(min(it->panels, it->group + it->group_panels), first + it->piece_panels);
         tiles of = {.it = it, .b = it->step->weights + pair_at(&it->cut, it->block, pair), .layer = {.runs = 1}};
         of.layer.coming = (const char *)(of.b + PRODUCTS * part_floats(&it->cut));
-        of.layer.coming_step = least(VME_ALIGNMENT, parts(it->cut.columns * 4, most(1, last - first)));
+        of.layer.coming_step = min(VME_ALIGNMENT, ceil_div(it->cut.columns * 4, max(1, last - first)));
         for (int64_t panel = first; panel < last && !vme_stopping(it->context); panel++)
             if (pair < it->cut.pairs)
                 quarters(&of, pair, panel);
@@ -421,16 +421,16 @@ static vme_status run(vme_context *context, const vme_model *model, const model_
     cut_rows(&it, out->n * out->h * out->w);
     const int64_t slivers = it.cut.pairs + it.cut.alone, threads = vme_parallel_threads(),
                   wanted = threads == 1 ? 1 : PIECES * threads;
-    it.pieces = least(it.group_panels, parts(wanted, slivers));
-    it.piece_panels = parts(it.group_panels, it.pieces);
-    it.pieces = parts(it.group_panels, it.piece_panels);
+    it.pieces = min(it.group_panels, ceil_div(wanted, slivers));
+    it.piece_panels = ceil_div(it.group_panels, it.pieces);
+    it.pieces = ceil_div(it.group_panels, it.piece_panels);
     vme_status status = VME_OK;
     for (; it.block < it.cut.blocks; it.block++) {
         it.in = model_pixel(in, arena, 0, 0, 0) + block_begin(&it.cut, it.block);
         it.length = block_length(&it.cut, it.block);
-        it.first = parts(it.length, 2);
+        it.first = ceil_div(it.length, 2);
         for (it.group = 0; status == VME_OK && it.group < it.panels; it.group += it.group_panels) {
-            const int64_t rows = least(it.upper - it.group * it.panel, it.group_panels * it.panel);
+            const int64_t rows = min(it.upper - it.group * it.panel, it.group_panels * it.panel);
             status = vme_parallel_apart(context, rows, it.kernel->work / 64 / it.length + 1, add_rows, &it);
             if (status == VME_OK)
                 status = vme_parallel_apart(context, slivers * it.pieces, 1, pieces, &it);

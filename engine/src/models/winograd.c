@@ -33,7 +33,7 @@ enum {
     SIDE_MAX = 6,
 };
 
-static int64_t wide(int64_t channels) { return parts(channels, GAP) * GAP; }
+static int64_t wide(int64_t channels) { return ceil_div(channels, GAP) * GAP; }
 static const vme_gemm_kernel *gemm_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 static int square_of(const model_step *step) { return step->algorithm == CONVOLUTION_WINOGRAD_2 ? 2 : 4; }
 
@@ -51,8 +51,8 @@ static rates_counted work_of(const vme_kernels *kernels, const model_value *in, 
 {
     const vme_gemm_kernel *kernel = gemm_of(kernels);
     const double points = (m + 2) * (m + 2),
-                 numbers = points * (double)(parts(out->c, kernel->columns) * kernel->columns) * (double)in->c;
-    const int64_t squares = out->n * parts(out->h, m) * parts(out->w, m);
+                 numbers = points * (double)(ceil_div(out->c, kernel->columns) * kernel->columns) * (double)in->c;
+    const int64_t squares = out->n * ceil_div(out->h, m) * ceil_div(out->w, m);
     rates_counted made = {{[VME_RATE_PRODUCTS] = rates_tile_rows(kernel, squares) * numbers,
                            [VME_RATE_WEIGHTS] = numbers * sizeof(float)}};
     made.of[m == 2 ? VME_RATE_POINTS_2 : VME_RATE_POINTS_4] = (double)squares * points * (double)(in->c + out->c);
@@ -102,19 +102,19 @@ static void lay_out(winograd *it, const model_value *in, const model_value *out,
 {
     it->m = square_of(step);
     it->points = (it->m + 2) * (it->m + 2);
-    it->down = parts(out->h, it->m);
-    it->across = parts(out->w, it->m);
+    it->down = ceil_div(out->h, it->m);
+    it->across = ceil_div(out->w, it->m);
     it->squares = rows * it->across;
     it->in_wide = wide(in->c);
     it->out_wide = wide(out->c);
     const int64_t square = it->points * (it->in_wide + it->out_wide) * (int64_t)sizeof(float),
-                  whole = most(it->gemm->rows, block_bytes / square);
-    it->most_squares = least(it->squares, parts(whole, it->gemm->rows) * it->gemm->rows);
-    it->blocks = parts(it->squares, whole);
-    it->block_squares = parts(it->squares, it->blocks);
+                  whole = max(it->gemm->rows, block_bytes / square);
+    it->most_squares = min(it->squares, ceil_div(whole, it->gemm->rows) * it->gemm->rows);
+    it->blocks = ceil_div(it->squares, whole);
+    it->block_squares = ceil_div(it->squares, it->blocks);
     /* blocks of whole tiles */
-    it->block_squares = least(it->squares, parts(it->block_squares, it->gemm->rows) * it->gemm->rows);
-    it->blocks = parts(it->squares, it->block_squares);
+    it->block_squares = min(it->squares, ceil_div(it->block_squares, it->gemm->rows) * it->gemm->rows);
+    it->blocks = ceil_div(it->squares, it->block_squares);
     points_lie(it);
 }
 
@@ -122,8 +122,8 @@ static int64_t scratch(const vme_model *model, model_step *step)
 {
     winograd it = {.gemm = gemm_of(model->kernels)};
     const model_value *out = &model->value[step->out];
-    lay_out(&it, &model->value[step->in], out, step, out->n * parts(out->h, square_of(step)), BLOCK_BYTES);
-    step->slots = (int)least(least(it.blocks, vme_threads()), VME_SLOTS_MAX);
+    lay_out(&it, &model->value[step->in], out, step, out->n * ceil_div(out->h, square_of(step)), BLOCK_BYTES);
+    step->slots = (int)min(min(it.blocks, vme_threads()), VME_SLOTS_MAX);
     return step->slots * it.slot_floats * (int64_t)sizeof(float);
 }
 
@@ -132,7 +132,7 @@ int64_t winograd_unit(const model_step *step) { return square_of(step); }
 int64_t winograd_band_scratch(const vme_model *model, const model_step *step, int64_t rows)
 {
     winograd it = {.gemm = gemm_of(model->kernels)};
-    lay_out(&it, &model->value[step->in], &model->value[step->out], step, parts(rows, square_of(step)), BAND_BYTES);
+    lay_out(&it, &model->value[step->in], &model->value[step->out], step, ceil_div(rows, square_of(step)), BAND_BYTES);
     it.block_squares = it.most_squares;
     points_lie(&it);
     return it.slot_floats * (int64_t)sizeof(float);
@@ -143,13 +143,13 @@ int64_t winograd_padded(const vme_model *model, const model_step *step, int64_t 
     winograd it = {.gemm = gemm_of(model->kernels)};
     lay_out(&it, &model->value[step->in], &model->value[step->out], step, rows, BAND_BYTES);
     const int64_t last = it.squares - (it.blocks - 1) * it.block_squares, tile = it.gemm->rows;
-    return ((it.blocks - 1) * parts(it.block_squares, tile) + parts(last, tile)) * tile;
+    return ((it.blocks - 1) * ceil_div(it.block_squares, tile) + ceil_div(last, tile)) * tile;
 }
 
 static int64_t packed_floats(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels)
 {
     int64_t columns = gemm_of(kernels)->columns, side = square_of(step) + 2;
-    return parts(outputs, columns) * columns * channels * side * side;
+    return ceil_div(outputs, columns) * columns * channels * side * side;
 }
 
 /* ---- the windows: w at the points of kernels/winograd.h, each divided by what the pixels' polynomials lack there */
@@ -174,7 +174,7 @@ static void pack(const vme_kernels *kernels, const model_step *step, int64_t out
                  const char *weights, float *packed)
 {
     enum { COLUMNS_MAX = 32 };
-    const int64_t columns = gemm_of(kernels)->columns, slivers = parts(outputs, columns);
+    const int64_t columns = gemm_of(kernels)->columns, slivers = ceil_div(outputs, columns);
     double rows[SIDE_MAX][WINDOW];
     const int side = window_points(square_of(step), rows);
     const int64_t point = slivers * channels * columns;
@@ -182,7 +182,7 @@ static void pack(const vme_kernels *kernels, const model_step *step, int64_t out
         for (int64_t channel = 0; channel < channels; channel++) {
             float window[WINDOW * WINDOW];
             double half[SIDE_MAX][WINDOW][COLUMNS_MAX], w[WINDOW][WINDOW][COLUMNS_MAX] = {0};
-            int64_t count = least(COLUMNS_MAX, outputs - first);
+            int64_t count = min(COLUMNS_MAX, outputs - first);
             for (int64_t o = 0; o < count; o++) {
                 memcpy(window, weights + ((first + o) * channels + channel) * (int64_t)sizeof window, sizeof window);
                 for (int i = 0; i < WINDOW * WINDOW; i++)
@@ -194,7 +194,7 @@ static void pack(const vme_kernels *kernels, const model_step *step, int64_t out
                         half[y][x][o] = rows[y][0] * w[0][x][o] + rows[y][1] * w[1][x][o] + rows[y][2] * w[2][x][o];
             for (int y = 0; y < side; y++)
                 for (int x = 0; x < side; x++)
-                    for (int64_t o = 0; o < parts(count, columns) * columns; o++)
+                    for (int64_t o = 0; o < ceil_div(count, columns) * columns; o++)
                         packed[(y * side + x) * point + ((first + o) / columns * channels + channel) * columns
                                + (first + o) % columns] =
                             (float)(rows[x][0] * half[y][0][o] + rows[x][1] * half[y][1][o]
@@ -206,7 +206,7 @@ static void pack(const vme_kernels *kernels, const model_step *step, int64_t out
 static int64_t block_begin(const winograd *it, int64_t block) { return block * it->block_squares; }
 static int64_t block_count(const winograd *it, int64_t block)
 {
-    return least(it->block_squares, it->squares - block_begin(it, block));
+    return min(it->block_squares, it->squares - block_begin(it, block));
 }
 static float *in_points(const winograd *it, int64_t slot) { return (float *)it->scratch + slot * it->slot_floats; }
 static float *out_points(const winograd *it, int64_t slot) { return in_points(it, slot) + it->points * it->in_point; }
@@ -232,14 +232,14 @@ static void turn(const winograd *it, int64_t slot, int64_t block, int64_t begin,
         if (inward) {
             y -= p[PAD_TOP];
             x -= p[PAD_LEFT];
-            square.rows = (int)least(it->m + 2, value->h + value->bottom - y);
-            square.columns = (int)least(it->m + 2, value->w + value->right - x);
+            square.rows = (int)min(it->m + 2, value->h + value->bottom - y);
+            square.columns = (int)min(it->m + 2, value->w + value->right - x);
             square.image = model_pixel(value, it->arena, n, y, x);
             square.points = in_points(it, slot) + s * it->in_wide;
             it->turn->in(&square);
         } else {
-            square.rows = (int)least(it->m, value->h - y);
-            square.columns = (int)least(it->m, value->w - x);
+            square.rows = (int)min(it->m, value->h - y);
+            square.columns = (int)min(it->m, value->w - x);
             square.image = model_pixel(value, it->arena, n, y, x);
             square.addend = addend == NULL ? NULL : model_pixel(addend, it->arena, n, y, x);
             square.points = out_points(it, slot) + s * it->out_wide;
@@ -252,8 +252,8 @@ static void turn(const winograd *it, int64_t slot, int64_t block, int64_t begin,
 static void multiply(const winograd *it, int64_t slot, int64_t block, int64_t begin, int64_t end)
 {
     const int64_t columns = it->gemm->columns, channels = it->in->c, count = block_count(it, block);
-    const int64_t panel = parts(count, parts(count, it->gemm->rows));
-    const int64_t part = parts(channels, parts(channels, CONVOLUTION_SUM));
+    const int64_t panel = ceil_div(count, ceil_div(count, it->gemm->rows));
+    const int64_t part = ceil_div(channels, ceil_div(channels, CONVOLUTION_SUM));
     for (int64_t i = begin; i < end; i++) {
         const int64_t point = i / it->slivers, column = i % it->slivers * columns;
         const float *from = in_points(it, slot) + point * it->in_point;
@@ -261,21 +261,21 @@ static void multiply(const winograd *it, int64_t slot, int64_t block, int64_t be
         vme_gemm_tile tile = {
             .a_row = it->in_wide * 4,
             .c_row = it->out_wide * 4,
-            .columns = (int)least(columns, it->out->c - column),
+            .columns = (int)min(columns, it->out->c - column),
             .far = true,
         };
         vme_gemm_layer layer = {.runs = 1};
         for (int64_t k0 = 0; k0 < channels; k0 += part) {
-            tile.k = least(part, channels - k0);
+            tile.k = min(part, channels - k0);
             tile.b = (const char *)(it->step->weights + (i * channels + k0) * columns);
             layer.coming = tile.b + tile.k * columns * 4;
-            layer.coming_step = least(VME_ALIGNMENT, parts(columns * 4, parts(count, panel)));
+            layer.coming_step = min(VME_ALIGNMENT, ceil_div(columns * 4, ceil_div(count, panel)));
             for (int64_t s = 0; s < count; s += panel, layer.coming += layer.coming_step * tile.k) {
                 if (vme_stopping(it->context))
                     return;
                 tile.a = (const char *)(from + s * it->in_wide + k0);
                 tile.c = (char *)(to + s * it->out_wide);
-                tile.rows = (int)least(panel, count - s);
+                tile.rows = (int)min(panel, count - s);
                 it->gemm->layer_tile(&tile, &layer);
             }
             tile.accumulate = true;
@@ -335,7 +335,7 @@ static winograd of_band(vme_context *context, const vme_model *model, const mode
         .addend = band->addend,
         .arena = band->arena,
         .scratch = slots,
-        .slivers = parts(band->out->c, gemm_of(model->kernels)->columns),
+        .slivers = ceil_div(band->out->c, gemm_of(model->kernels)->columns),
     };
 }
 
@@ -343,7 +343,7 @@ void winograd_band(vme_context *context, const vme_model *model, const model_ste
 {
     winograd it = of_band(context, model, step, band, band->scratch);
     const int64_t m = square_of(step), begin = band->begin / m;
-    lay_out(&it, band->in, band->out, step, parts(band->end, m) - begin, BAND_BYTES);
+    lay_out(&it, band->in, band->out, step, ceil_div(band->end, m) - begin, BAND_BYTES);
     it.first = (band->n * it.down + begin) * it.across;
     for (int64_t block = 0; block < it.blocks && !vme_stopping(context); block++)
         do_block(&it, 0, block);
@@ -354,7 +354,7 @@ static vme_status run(vme_context *context, const vme_model *model, const model_
     const model_band whole = model_whole(model, step, arena);
     const model_value *in = whole.in, *out = whole.out;
     winograd it = of_band(context, model, step, &whole, arena + model->value[step->scratch].offset);
-    lay_out(&it, in, out, step, out->n * parts(out->h, square_of(step)), BLOCK_BYTES);
+    lay_out(&it, in, out, step, out->n * ceil_div(out->h, square_of(step)), BLOCK_BYTES);
     if (step->slots > 1)
         return vme_parallel_slots(context, step->slots, it.blocks, whole_blocks, &it);
     vme_status status = VME_OK;

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "runtime/foreign.h"
+#include "runtime/numbers.h"
 
 /* The Fortran functions of one element type. All arguments are pointers, but the lengths of strings at the end. Real
  * types have no `rwork`, complex ones no `wi`. */
@@ -189,14 +190,11 @@ static void put_real(char *vector, int64_t i, double value)
     memcpy(vector + (size_t)i * sizeof value, &value, sizeof value);
 }
 
-static int most(int64_t a, int64_t b) { return (int)(a > b ? a : b); }
-static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
-
 /* The calls with their work space; lwork -1 asks for its size. Each returns LAPACK's info. */
 static int call_gesdd(const item *it, char jobz, int lwork)
 {
     const vme_linear_job *j = it->job;
-    int m = (int)j->m, n = (int)j->n, lda = most(1, m), k = least(m, n), ldu = lda, ldvt = most(1, jobz == 'A' ? n : k),
+    int m = (int)j->m, n = (int)j->n, lda = max(1, m), k = min(m, n), ldu = lda, ldvt = max(1, jobz == 'A' ? n : k),
         info = 0;
     if (it->complex)
         ((complex_gesdd *)it->f->gesdd)(&jobz, &m, &n, it->a, &lda, it->s, it->u, &ldu, it->vt, &ldvt, it->work, &lwork,
@@ -209,7 +207,7 @@ static int call_gesdd(const item *it, char jobz, int lwork)
 
 static int call_geev(const item *it, bool vectors, int lwork)
 {
-    int n = (int)it->job->n, ld = most(1, n), info = 0;
+    int n = (int)it->job->n, ld = max(1, n), info = 0;
     const char *left = "N", *right = vectors ? "V" : "N";
     if (it->complex)
         ((complex_geev *)it->f->geev)(left, right, &n, it->a, &ld, it->s, it->u, &ld, it->vt, &ld, it->work, &lwork,
@@ -222,7 +220,7 @@ static int call_geev(const item *it, bool vectors, int lwork)
 
 static int call_eigh(const item *it, bool vectors, int lwork, int lrwork, int liwork)
 {
-    int n = (int)it->job->n, ld = most(1, n), info = 0;
+    int n = (int)it->job->n, ld = max(1, n), info = 0;
     const char *jobz = vectors ? "V" : "N", *uplo = it->job->flags & VME_LINEAR_UPPER ? "U" : "L";
     if (it->complex)
         ((complex_eigh *)it->f->eigh)(jobz, uplo, &n, it->a, &ld, it->s, it->work, &lwork, it->rwork, &lrwork,
@@ -236,7 +234,7 @@ static int call_eigh(const item *it, bool vectors, int lwork, int lrwork, int li
 static int call_gelsd(const item *it, int lwork, int *rank)
 {
     const vme_linear_job *j = it->job;
-    int m = (int)j->m, n = (int)j->n, columns = (int)j->columns, lda = most(1, m), ldb = most(1, most(m, n)), info = 0;
+    int m = (int)j->m, n = (int)j->n, columns = (int)j->columns, lda = max(1, m), ldb = max(1, max(m, n)), info = 0;
     const double *cutoff = &j->cutoff;
     if (it->complex)
         ((complex_gelsd *)it->f->gelsd)(&m, &n, &columns, it->a, &lda, it->b, &ldb, it->s, cutoff, rank, it->work,
@@ -258,7 +256,7 @@ static void ask(item *it)
     const vme_linear_job *j = it->job;
     char answer[16] = {0};
     double real_answer[2] = {0};
-    int integers[8] = {0}, rank = 0, wanted = -1, info = 0, k = least(j->m, j->n);
+    int integers[8] = {0}, rank = 0, wanted = -1, info = 0, k = min(j->m, j->n);
     it->work = answer;
     it->rwork = (char *)real_answer;
     it->integers = integers;
@@ -273,12 +271,12 @@ static void ask(item *it)
         call_gesdd(it, jobz, -1);
         int64_t longer = m > n ? m : n;
         it->lrwork =
-            jobz == 'N' ? 7 * k + 1 : most(5 * (int64_t)k * k + 5 * k, 2 * longer * k + 2 * (int64_t)k * k + k) + 1;
+            jobz == 'N' ? 7 * k + 1 : max(5 * (int64_t)k * k + 5 * k, 2 * longer * k + 2 * (int64_t)k * k + k) + 1;
         it->liwork = 8 * k + 1;
         break;
     }
     case VME_LINEAR_QR: {
-        int rows = (int)m, columns = (int)n, lda = most(1, m), full = (int)(j->flags & VME_LINEAR_FULL ? m : k), second;
+        int rows = (int)m, columns = (int)n, lda = max(1, m), full = (int)(j->flags & VME_LINEAR_FULL ? m : k), second;
         it->f->geqrf(&rows, &columns, it->a, &lda, it->tau, answer, &wanted, &info);
         second = (int)real_at(it, answer, 0);
         it->f->orgqr(&rows, &full, &k, it->a, &lda, it->tau, answer, &wanted, &info);
@@ -300,9 +298,9 @@ static void ask(item *it)
         it->liwork = integers[0];
         it->lrwork = (int)real_answer[0];
         break;
-    default: it->liwork = most(1, n); break;
+    default: it->liwork = max(1, n); break;
     }
-    it->lwork = most(1, (int64_t)real_at(it, answer, 0));
+    it->lwork = max(1, (int64_t)real_at(it, answer, 0));
 }
 
 /* sign and log |det| of the factored matrix in `a` */
@@ -370,7 +368,7 @@ static void not_a_number(char *out, size_t bytes)
 static int solve_item(item *it, const char *const in[2], char *const out[3])
 {
     const vme_linear_job *j = it->job;
-    int m = (int)j->m, n = (int)j->n, columns = (int)j->columns, lda = most(1, m), k = least(m, n), info = 0, rank = 0;
+    int m = (int)j->m, n = (int)j->n, columns = (int)j->columns, lda = max(1, m), k = min(m, n), info = 0, rank = 0;
     size_t size = it->size;
     turn(it->a, in[0], m, n, lda, size, false);
     switch (j->op) {
@@ -428,7 +426,7 @@ static int solve_item(item *it, const char *const in[2], char *const out[3])
         if (jobz != 'N') {
             int wide = jobz == 'A' ? m : k, high = jobz == 'A' ? n : k;
             turn(out[1], it->u, m, wide, lda, size, true);
-            turn(out[2], it->vt, high, n, most(1, high), size, true);
+            turn(out[2], it->vt, high, n, max(1, high), size, true);
         }
         break;
     }
@@ -453,11 +451,11 @@ static int solve_item(item *it, const char *const in[2], char *const out[3])
         break;
     }
     case VME_LINEAR_LSTSQ: {
-        int ldb = most(1, most(m, n));
+        int ldb = max(1, max(m, n));
         memset(it->b, 0, (size_t)ldb * (size_t)columns * size);
         turn(it->b, in[1], m, columns, ldb, size, false);
         info = call_gelsd(it, it->lwork, &rank);
-        turn(out[0], it->b, most(m, n), columns, ldb, size, true);
+        turn(out[0], it->b, max(m, n), columns, ldb, size, true);
         copy_bytes(out[1], it->s, (size_t)k * sizeof(double));
         int64_t wide = rank;
         memcpy(out[2], &wide, sizeof wide);

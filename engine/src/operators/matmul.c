@@ -14,6 +14,7 @@
  *
  * The order in which a sum is taken depends on shapes and steps, never on the number of threads. */
 #include "runtime/machine.h"
+#include "runtime/numbers.h"
 #include "runtime/pages.h"
 #include "runtime/pool.h"
 #include "operators/raster.h"
@@ -76,10 +77,6 @@ typedef struct product {
     int64_t lead_shape[VME_RANK_MAX];
     side a, b, c;
 } product;
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
 static char *matrix_of(const product *it, const side *operand, int64_t number)
 {
@@ -147,7 +144,7 @@ PACK_PAIRS(double)
 /* A panel of a, so that the elements of its rows lie side by side and its columns (reals) packed_a_column apart. */
 static void pack_panel(const product *it, k_part at, const char *a, int64_t panel, char *out)
 {
-    int64_t row = it->row0 + panel * it->panel, rows = least(it->panel, it->row0 + it->rows - row);
+    int64_t row = it->row0 + panel * it->panel, rows = min(it->panel, it->row0 + it->rows - row);
     int64_t column = it->packed_a_column;
     if (it->form == PAIRS) {
         const char *in = a + row * it->a.row + at.k0 / 2 * it->a.column;
@@ -173,7 +170,7 @@ static void pack_sliver(const product *it, k_part at, const char *b, int64_t sli
 {
     int64_t pair = it->form == PAIRS ? 2 : 1;
     int64_t column = it->column0 + sliver * it->kernel->columns;
-    int64_t columns = least(it->kernel->columns, it->column0 + it->columns - column);
+    int64_t columns = min(it->kernel->columns, it->column0 + it->columns - column);
     const char *in = b + at.k0 / pair * it->b.row + column / pair * it->b.column;
     if (it->form == HALF)
         pack_halves(at.depth, columns, in, it->b.row, it->b.column, out, it->packed_b_row);
@@ -188,9 +185,9 @@ static void pack_sliver(const product *it, k_part at, const char *b, int64_t sli
 /* Some slivers of one matrix, the `piece`-th. */
 static void pack(const product *it, k_part at, int64_t piece)
 {
-    int64_t pieces = parts(it->slivers, PACK_SLIVERS), matrix = piece / pieces, sliver = piece % pieces * PACK_SLIVERS;
-    int64_t end = least(it->slivers, sliver + PACK_SLIVERS),
-            whole = least(end, it->columns / it->kernel->columns) - sliver;
+    int64_t pieces = ceil_div(it->slivers, PACK_SLIVERS), matrix = piece / pieces,
+            sliver = piece % pieces * PACK_SLIVERS;
+    int64_t end = min(it->slivers, sliver + PACK_SLIVERS), whole = min(end, it->columns / it->kernel->columns) - sliver;
     const char *b = matrix_of(it, &it->b, it->first + matrix);
     char *out =
         it->packed_b + at.number % RING * it->packed_b_part + matrix * it->packed_b_matrix + sliver * it->sliver_bytes;
@@ -248,7 +245,7 @@ static bool compute_cell(const product *it, k_part at, int64_t matrix, int64_t c
 {
     const vme_gemm_kernel *kernel = it->kernel;
     int64_t pair = it->form == PAIRS ? 2 : 1;
-    int64_t first_panel = cell_row * it->cell_panels, panels = least(it->panels - first_panel, it->cell_panels);
+    int64_t first_panel = cell_row * it->cell_panels, panels = min(it->panels - first_panel, it->cell_panels);
     const char *a = matrix_of(it, &it->a, it->first + matrix);
     const char *b = matrix_of(it, &it->b, it->first + matrix) + at.k0 * it->b.row + it->column0 * it->real;
     if (it->pack_b)
@@ -281,18 +278,18 @@ static bool compute_cell(const product *it, k_part at, int64_t matrix, int64_t c
         a = room + VME_ALIGNMENT;
     } else
         a += (it->row0 + first_panel * it->panel) * it->a.row + at.k0 / pair * it->a.column;
-    int64_t first_sliver = cell_column * it->cell_slivers, end = least(it->slivers, first_sliver + it->cell_slivers);
+    int64_t first_sliver = cell_column * it->cell_slivers, end = min(it->slivers, first_sliver + it->cell_slivers);
     bool stopped = false;
     for (; first_sliver < end && !stopped; first_sliver += it->near_slivers) {
-        int64_t slivers = least(it->near_slivers, end - first_sliver);
+        int64_t slivers = min(it->near_slivers, end - first_sliver);
         for (int64_t i = 0; i < panels * slivers; i++) {
             /* along the rows of the output; but where b is not packed few panels go through each sliver while it is
              * near */
             int64_t p = it->pack_b ? i / slivers : i % panels;
             int64_t s = first_sliver + (it->pack_b ? i % slivers : i / panels);
             int64_t row = (first_panel + p) * it->panel, column = s * kernel->columns;
-            tile.rows = (int)least(it->panel, it->rows - row);
-            tile.columns = (int)least(kernel->columns, it->columns - column);
+            tile.rows = (int)min(it->panel, it->rows - row);
+            tile.columns = (int)min(kernel->columns, it->columns - column);
             tile.a = a + p * panel_bytes;
             tile.b = b + s * sliver_bytes;
             tile.c = c + row * c_row;
@@ -354,7 +351,7 @@ static vme_status do_pieces(void *argument, int64_t begin, int64_t end)
     product *it = argument;
     for (int64_t i = begin; i < end; i++) {
         int64_t number = i / (it->packs + it->cells);
-        k_part at = {.number = number, .k0 = number * it->depth, .depth = least(it->depth, it->k - number * it->depth)};
+        k_part at = {.number = number, .k0 = number * it->depth, .depth = min(it->depth, it->k - number * it->depth)};
         if (atomic_load_explicit(&it->abandoned, memory_order_relaxed)
             || !do_piece(it, at, i % (it->packs + it->cells)))
             atomic_store_explicit(&it->abandoned, true, memory_order_relaxed);
@@ -379,34 +376,34 @@ static vme_status round_halves(void *argument, int64_t begin, int64_t end)
 static void divide(product *it)
 {
     const vme_gemm_kernel *kernel = it->kernel;
-    int64_t depth = most(1, it->depth), panels = parts(it->rows, it->panel),
-            slivers = parts(it->columns, kernel->columns);
+    int64_t depth = max(1, it->depth), panels = ceil_div(it->rows, it->panel),
+            slivers = ceil_div(it->columns, kernel->columns);
     int64_t sliver_work = it->panel * kernel->columns * depth;
-    int64_t total = it->group * it->rows * it->columns * most(1, it->k);
-    int64_t work = most(least(kernel->work, MATMUL_PIECE_MIN), least(kernel->work, total / (PIECES * vme_threads())));
-    it->near_slivers = most(1, least(slivers, MATMUL_NEAR / (depth * kernel->columns * it->real)));
+    int64_t total = it->group * it->rows * it->columns * max(1, it->k);
+    int64_t work = max(min(kernel->work, MATMUL_PIECE_MIN), min(kernel->work, total / (PIECES * vme_threads())));
+    it->near_slivers = max(1, min(slivers, MATMUL_NEAR / (depth * kernel->columns * it->real)));
     if (it->pack_a) {
         bool far = it->pack_b && slivers > it->near_slivers;
-        int64_t wide = far ? most(1, least(MATMUL_PANELS_MIN, panels / (2 * vme_threads()))) : 1;
-        it->cell_panels = least(least(panels, MATMUL_PANELS_MAX), most(wide, work / (sliver_work * slivers)));
+        int64_t wide = far ? max(1, min(MATMUL_PANELS_MIN, panels / (2 * vme_threads()))) : 1;
+        it->cell_panels = min(min(panels, MATMUL_PANELS_MAX), max(wide, work / (sliver_work * slivers)));
         int64_t columns = it->cell_panels * sliver_work * slivers / (wide > 1 ? 8 * kernel->work : work);
-        it->cell_slivers = parts(slivers, most(1, least(columns, slivers / MATMUL_SLIVERS_MIN)));
+        it->cell_slivers = ceil_div(slivers, max(1, min(columns, slivers / MATMUL_SLIVERS_MIN)));
     } else {
-        it->cell_slivers = parts(slivers, parts(slivers, most(1, least(work / sliver_work, it->near_slivers))));
-        it->cell_panels = most(1, least(panels, work / (sliver_work * it->cell_slivers)));
+        it->cell_slivers = ceil_div(slivers, ceil_div(slivers, max(1, min(work / sliver_work, it->near_slivers))));
+        it->cell_panels = max(1, min(panels, work / (sliver_work * it->cell_slivers)));
     }
-    it->cell_panels = parts(panels, parts(panels, it->cell_panels));
+    it->cell_panels = ceil_div(panels, ceil_div(panels, it->cell_panels));
 }
 
 /* The cells of the block at hand. */
 static void count_cells(product *it)
 {
-    it->panels = parts(it->rows, it->panel);
-    it->slivers = parts(it->columns, it->kernel->columns);
-    it->cell_rows = parts(it->panels, it->cell_panels);
-    it->cell_columns = parts(it->slivers, it->cell_slivers);
+    it->panels = ceil_div(it->rows, it->panel);
+    it->slivers = ceil_div(it->columns, it->kernel->columns);
+    it->cell_rows = ceil_div(it->panels, it->cell_panels);
+    it->cell_columns = ceil_div(it->slivers, it->cell_slivers);
     it->cells = it->group * it->cell_rows * it->cell_columns;
-    it->packs = it->pack_b ? parts(it->slivers, PACK_SLIVERS) * (it->b_shared ? 1 : it->group) : 0;
+    it->packs = it->pack_b ? ceil_div(it->slivers, PACK_SLIVERS) * (it->b_shared ? 1 : it->group) : 0;
 }
 
 /* All of k of one block of rows and columns, for `group` matrices. */
@@ -421,7 +418,7 @@ static vme_status do_block(product *it)
         atomic_store_explicit(&it->turns[i], 0, memory_order_relaxed);
     atomic_store_explicit(&it->abandoned, false, memory_order_relaxed);
     int64_t pieces = it->packs + it->cells, work = it->group * it->rows * it->columns * it->depth / pieces;
-    int64_t grain = most(1, MATMUL_PIECE_MIN / most(1, work));
+    int64_t grain = max(1, MATMUL_PIECE_MIN / max(1, work));
     vme_status status = vme_parallel(it->context, it->parts * pieces, grain, do_pieces, it);
     if (status == VME_OK && atomic_load_explicit(&it->abandoned, memory_order_relaxed))
         return vme_stopped_here(it->context);
@@ -431,14 +428,14 @@ static vme_status do_block(product *it)
 /* Parts as equal as multiples of `unit` make them, none above `most_each`. */
 static int64_t equal_parts(int64_t whole, int64_t most_each, int64_t unit)
 {
-    return parts(parts(most(1, whole), parts(most(1, whole), most_each)), unit) * unit;
+    return ceil_div(ceil_div(max(1, whole), ceil_div(max(1, whole), most_each)), unit) * unit;
 }
 
 /* Whether operands are packed. */
 static void plan(product *it)
 {
     const vme_gemm_kernel *kernel = it->kernel;
-    it->panel = parts(it->m, parts(it->m, kernel->rows));
+    it->panel = ceil_div(it->m, ceil_div(it->m, kernel->rows));
     it->b_shared = true;
     for (int d = 0; d < it->lead; d++)
         it->b_shared = it->b_shared && it->b.lead[d] == 0;
@@ -456,10 +453,10 @@ static vme_status do_columns(product *it, int64_t rows)
 {
     vme_status status = VME_OK;
     for (it->row0 = 0; status == VME_OK && it->row0 < it->m; it->row0 += rows) {
-        it->rows = least(rows, it->m - it->row0);
+        it->rows = min(rows, it->m - it->row0);
         status = do_block(it);
         if (status == VME_OK && it->form == HALF)
-            status = vme_parallel(it->context, it->rows, most(1, (1 << 16) / it->columns), round_halves, it);
+            status = vme_parallel(it->context, it->rows, max(1, (1 << 16) / it->columns), round_halves, it);
     }
     return status;
 }
@@ -500,26 +497,26 @@ static vme_status multiply(product *it)
     const vme_gemm_kernel *kernel = it->kernel;
     /* depths are even, so that a complex number is never cut */
     it->depth = equal_parts(it->k, MATMUL_SUM, 2);
-    it->parts = most(1, parts(it->k, it->depth));
+    it->parts = max(1, ceil_div(it->k, it->depth));
     int64_t rows = it->form == HALF ? equal_parts(it->m, MATMUL_ROWS, it->panel) : it->m;
     int64_t columns = equal_parts(it->n, MATMUL_COLUMNS, kernel->columns);
     it->packed_a_column = (int64_t)kernel->packed_rows * it->real;
     it->panel_bytes = (int64_t)rounded(it->depth * it->packed_a_column);
     it->packed_b_row = (int64_t)kernel->columns * it->real;
-    it->sliver_bytes = most(1, it->depth) * it->packed_b_row;
-    it->packed_b_matrix = it->pack_b ? parts(columns, kernel->columns) * it->sliver_bytes : 0;
-    int64_t ring = least(RING, it->parts), each = it->b_shared ? 0 : ring * it->packed_b_matrix;
+    it->sliver_bytes = max(1, it->depth) * it->packed_b_row;
+    it->packed_b_matrix = it->pack_b ? ceil_div(columns, kernel->columns) * it->sliver_bytes : 0;
+    int64_t ring = min(RING, it->parts), each = it->b_shared ? 0 : ring * it->packed_b_matrix;
     /* float16's sums are one matrix's */
     int64_t group = it->form == HALF ? 1
                     : each == 0      ? it->matrices
-                                     : least(it->matrices, most(1, MATMUL_PACKED_MAX / each));
+                                     : min(it->matrices, max(1, MATMUL_PACKED_MAX / each));
     it->packed_b_part = it->packed_b_matrix * (it->b_shared ? 1 : group);
     it->group = group;
     it->rows = rows;
-    it->columns = least(columns, it->n);
+    it->columns = min(columns, it->n);
     divide(it);
     count_cells(it);
-    it->room_count = it->pack_a ? least(vme_threads(), it->cells) : 0;
+    it->room_count = it->pack_a ? min(vme_threads(), it->cells) : 0;
     it->room_bytes = VME_ALIGNMENT + it->cell_panels * it->panel_bytes;
     int64_t b_bytes = ring * it->packed_b_part, rooms_bytes = it->room_count * it->room_bytes;
     int64_t turns_bytes = it->parts > 1 ? (int64_t)rounded(it->cells * (int64_t)sizeof *it->turns) : 0;
@@ -540,9 +537,9 @@ static vme_status multiply(product *it)
     }
     vme_status status = VME_OK;
     for (it->first = 0; status == VME_OK && it->first < it->matrices; it->first += group) {
-        it->group = least(group, it->matrices - it->first);
+        it->group = min(group, it->matrices - it->first);
         for (it->column0 = 0; status == VME_OK && it->column0 < it->n; it->column0 += columns) {
-            it->columns = least(columns, it->n - it->column0);
+            it->columns = min(columns, it->n - it->column0);
             status = do_columns(it, rows);
         }
     }
@@ -595,7 +592,7 @@ static vme_status multiply_small(product *it)
     /* equal panels; divisions of 32 bits are the fast ones */
     uint32_t m = (uint32_t)it->m, panels = (m + (uint32_t)it->kernel->rows - 1) / (uint32_t)it->kernel->rows;
     it->panel = (m + panels - 1) / panels;
-    int64_t grain = it->matrices == 1 ? 1 : most(1, MATMUL_SMALL / (it->m * it->n * it->k + 256));
+    int64_t grain = it->matrices == 1 ? 1 : max(1, MATMUL_SMALL / (it->m * it->n * it->k + 256));
     return vme_parallel(it->context, it->matrices, grain, small_products, it);
 }
 
@@ -636,16 +633,16 @@ static void pack_row(const product *it, const char *b, int64_t columns, char *ou
 static bool compute_strip(const strips *at, int64_t column, char *panels)
 {
     const product *it = at->it;
-    const int64_t tile_columns = it->kernel->columns, columns = least(it->columns, it->n - column),
-                  slivers = parts(columns, tile_columns);
+    const int64_t tile_columns = it->kernel->columns, columns = min(it->columns, it->n - column),
+                  slivers = ceil_div(columns, tile_columns);
     char *slabs = panels + it->panels * it->panel_bytes, *sums = slabs + RING * it->packed_b_part;
     const char *b = at->b + column * it->real;
-    for (int64_t j = 0; j < least(it->depth, it->k); j++)
+    for (int64_t j = 0; j < min(it->depth, it->k); j++)
         pack_row(it, b + j * it->b.row, columns, slabs + j * it->packed_b_row);
     for (int64_t number = 0; number < it->parts; number++) {
         const k_part part = {
-            .number = number, .k0 = number * it->depth, .depth = least(it->depth, it->k - number * it->depth)};
-        const int64_t coming = least(it->depth, it->k - part.k0 - part.depth);
+            .number = number, .k0 = number * it->depth, .depth = min(it->depth, it->k - number * it->depth)};
+        const int64_t coming = min(it->depth, it->k - part.k0 - part.depth);
         const char *slab = slabs + number % RING * it->packed_b_part;
         char *next = slabs + (number + 1) % RING * it->packed_b_part;
         for (int64_t panel = 0; panel < it->panels; panel++)
@@ -658,14 +655,14 @@ static bool compute_strip(const strips *at, int64_t column, char *panels)
                                   .b_row = it->packed_b_row,
                                   .c_row = it->packed_b_row,
                                   .accumulate = number > 0};
-            tile.columns = (int)least(tile_columns, columns - sliver * tile_columns);
+            tile.columns = (int)min(tile_columns, columns - sliver * tile_columns);
             tile.b = slab + sliver * it->sliver_bytes;
             /* a row more than will be packed after this tile; a step of it fetches what it reads itself */
             const int64_t fetched = coming * sliver + slivers;
             if (fetched < coming * slivers)
                 tile.ahead = b + fetched / slivers * it->b.row + fetched % slivers * it->packed_b_row - tile.b;
             for (int64_t row = 0; row < it->m; row += it->panel, tile.ahead = 0) {
-                tile.rows = (int)least(it->panel, it->m - row);
+                tile.rows = (int)min(it->panel, it->m - row);
                 tile.a = panels + row / it->panel * it->panel_bytes;
                 tile.c = sums + (sliver * it->m + row) * it->packed_b_row;
                 it->kernel->tile(&tile);
@@ -680,7 +677,7 @@ static bool compute_strip(const strips *at, int64_t column, char *panels)
         for (int64_t sliver = 0; sliver < slivers; sliver++)
             memcpy(at->c + row * it->c.row + (column + sliver * tile_columns) * it->real,
                    sums + (sliver * it->m + row) * it->packed_b_row,
-                   (size_t)(least(tile_columns, columns - sliver * tile_columns) * it->real));
+                   (size_t)(min(tile_columns, columns - sliver * tile_columns) * it->real));
     return true;
 }
 
@@ -699,18 +696,18 @@ static vme_status multiply_strips(product *it)
 {
     const vme_gemm_kernel *kernel = it->kernel;
     it->depth = it->slivers = STRIP; /* alike: then a tile fetches a row */
-    it->parts = parts(it->k, it->depth);
+    it->parts = ceil_div(it->k, it->depth);
     it->columns = it->slivers * kernel->columns;
     it->rows = it->m;
-    it->panels = parts(it->m, kernel->rows);
-    it->panel = parts(it->m, it->panels);
+    it->panels = ceil_div(it->m, kernel->rows);
+    it->panel = ceil_div(it->m, it->panels);
     it->packed_a_column = (int64_t)kernel->packed_rows * it->real;
     it->panel_bytes = it->depth * it->packed_a_column;
     it->packed_b_row = (int64_t)kernel->columns * it->real;
     it->sliver_bytes = (it->depth + 1) * it->packed_b_row; /* no power of two */
     it->packed_b_part = it->slivers * it->sliver_bytes;
-    int64_t strip_count = parts(it->n, it->columns);
-    it->room_count = least(vme_threads(), strip_count);
+    int64_t strip_count = ceil_div(it->n, it->columns);
+    it->room_count = min(vme_threads(), strip_count);
     it->room_bytes = VME_ALIGNMENT + it->panels * it->panel_bytes + RING * it->packed_b_part
                      + it->slivers * it->m * it->packed_b_row;
     size_t bytes = (size_t)(it->room_count * it->room_bytes), pages;
@@ -741,10 +738,10 @@ static vme_status dots(void *argument, int64_t begin, int64_t end)
     const vector_product *at = argument;
     const product *it = at->it;
     for (int64_t i = begin; i < end; i++) {
-        int64_t part = i / at->pieces, row = i % at->pieces * at->step, rows = least(at->step, it->m - row);
-        int64_t p = part * MATMUL_DOTS, depth = least(MATMUL_DOTS, it->k - p);
+        int64_t part = i / at->pieces, row = i % at->pieces * at->step, rows = min(at->step, it->m - row);
+        int64_t p = part * MATMUL_DOTS, depth = min(MATMUL_DOTS, it->k - p);
         for (int64_t v = 0; v < it->n; v += 4)
-            it->kernel->dots(rows, (int)least(4, it->n - v), depth, at->a + row * it->a.row + p * it->real, it->a.row,
+            it->kernel->dots(rows, (int)min(4, it->n - v), depth, at->a + row * it->a.row + p * it->real, it->a.row,
                              at->x + v * at->x_row + p * it->real, at->x_row,
                              at->c + part * at->c_part + row * at->c_row + v * at->c_vector, at->c_row, at->c_vector);
     }
@@ -770,7 +767,7 @@ static vme_status multiply_dots(const product *it, const char *a, const char *b,
 {
     vector_product at = {
         .it = it, .a = a, .x = b, .c = c, .c_row = it->c.row, .c_vector = it->c.column, .x_row = it->b.column};
-    int64_t part_count = parts(it->k, MATMUL_DOTS);
+    int64_t part_count = ceil_div(it->k, MATMUL_DOTS);
     bool along = it->b.row == it->real;
     int64_t packed_row = (int64_t)rounded(it->k * it->real) + VME_ALIGNMENT;
     int64_t bytes = along ? 0 : it->n * packed_row;
@@ -792,8 +789,8 @@ static vme_status multiply_dots(const product *it, const char *a, const char *b,
         at.c_vector = it->m * it->real;
         at.c_part = it->n * at.c_vector;
     }
-    at.step = most(4, MATMUL_VECTOR_WORK / least(it->k, MATMUL_DOTS) & ~(int64_t)3);
-    at.pieces = parts(it->m, at.step);
+    at.step = max(4, MATMUL_VECTOR_WORK / min(it->k, MATMUL_DOTS) & ~(int64_t)3);
+    at.pieces = ceil_div(it->m, at.step);
     vme_status status = vme_parallel(it->context, part_count * at.pieces, 1, dots, &at);
     if (status == VME_OK && part_count > 1) {
         if (it->real == sizeof(float))
@@ -822,7 +819,7 @@ static vme_status sums(void *argument, int64_t begin, int64_t end)
         int64_t part = i / at->strips, strip = i % at->strips, k0 = part * at->depth, column = strip * at->step;
         if (!await(it, &at->done[strip], part))
             return vme_stopped_here(it->context);
-        it->kernel->sums(least(at->depth, it->k - k0), least(at->step, at->columns - column), at->x + k0 * it->b.row,
+        it->kernel->sums(min(at->depth, it->k - k0), min(at->step, at->columns - column), at->x + k0 * it->b.row,
                          it->b.row, at->a + column * it->real + k0 * it->a.column, it->a.column,
                          at->c + column * it->real, k0 > 0);
         atomic_store_explicit(&at->done[strip], part + 1, memory_order_release);
@@ -833,17 +830,17 @@ static vme_status sums(void *argument, int64_t begin, int64_t end)
 /* One vector, and a matrix whose columns lie side by side, as do the output's elements. */
 static vme_status multiply_sums(const product *it, const char *a, const char *x, char *c)
 {
-    strip_sums at = {.it = it, .x = x, .step = least(it->m, it->m >= 4096 ? 1024 : it->m >= 1024 ? 512 : 256)};
-    at.depth = least(it->k, most(8, MATMUL_VECTOR_WORK / at.step & ~(int64_t)7));
+    strip_sums at = {.it = it, .x = x, .step = min(it->m, it->m >= 4096 ? 1024 : it->m >= 1024 ? 512 : 256)};
+    at.depth = min(it->k, max(8, MATMUL_VECTOR_WORK / at.step & ~(int64_t)7));
     vme_status status = VME_OK;
     for (int64_t column = 0; status == VME_OK && column < it->m; column += at.columns) {
-        at.columns = least(it->m - column, SUM_STRIPS * at.step);
-        at.strips = parts(at.columns, at.step);
+        at.columns = min(it->m - column, SUM_STRIPS * at.step);
+        at.strips = ceil_div(at.columns, at.step);
         at.a = a + column * it->real;
         at.c = c + column * it->real;
         for (int64_t strip = 0; strip < at.strips; strip++)
             atomic_init(&at.done[strip], 0);
-        status = vme_parallel(it->context, at.strips * parts(it->k, at.depth), 1, sums, &at);
+        status = vme_parallel(it->context, at.strips * ceil_div(it->k, at.depth), 1, sums, &at);
     }
     return status;
 }
@@ -981,9 +978,9 @@ static vme_status compute_product(vme_context *context, const vme_tensor *a, con
     if (floating && it.k > 0 && it.n == 1 && it.a.row == it.element && it.c.row == it.element)
         return each_matrix(&it, multiply_sums);
     if (floating && it.k > 0 && it.k <= MATMUL_THIN && beside && it.n >= 64)
-        return vme_parallel(context, it.matrices * it.m, most(1, MATMUL_VECTOR_WORK / (it.n * it.k)), thin_rows, &it);
+        return vme_parallel(context, it.matrices * it.m, max(1, MATMUL_VECTOR_WORK / (it.n * it.k)), thin_rows, &it);
     if (floating && beside && it.m <= MATMUL_STRIPS_MAX && it.n >= it.kernel->columns * STRIP / 2
-        && it.k * it.n * it.real * parts(it.m, it.kernel->rows) >= MATMUL_STRIPS_MIN)
+        && it.k * it.n * it.real * ceil_div(it.m, it.kernel->rows) >= MATMUL_STRIPS_MIN)
         return multiply_strips(&it);
     if (it.form == PAIRS) {
         it.n *= 2;

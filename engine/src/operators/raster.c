@@ -2,6 +2,7 @@
  * along which output and input run are cut into tiles, and each tile is copied by the kernel that fits: memcpy, a
  * strided loop, or a transposition. */
 #include "operators/raster.h"
+#include "runtime/numbers.h"
 
 #include <string.h>
 
@@ -35,7 +36,6 @@ typedef struct move {
 } move;
 
 static int size_class(int64_t element) { return __builtin_ctzll((uint64_t)element); }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t magnitude(int64_t a) { return a < 0 ? -a : a; }
 
 static void remove_loop(vme_nest *nest, int number)
@@ -119,18 +119,18 @@ static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_l
     }
     if (between) {
         int64_t most = PIECE_BYTES / (CHANNELS_MAX * in_element);
-        m->tile_columns = least(m->column.size, most);
-        m->tile_rows = least(m->row.size, most);
+        m->tile_columns = min(m->column.size, most);
+        m->tile_rows = min(m->row.size, most);
     } else if (crossed) {
-        m->tile_columns = least(m->column.size, TILE_SIDE_BYTES / out_element);
-        m->tile_rows = least(m->row.size, TILE_SIDE_BYTES / in_element);
+        m->tile_columns = min(m->column.size, TILE_SIDE_BYTES / out_element);
+        m->tile_rows = min(m->row.size, TILE_SIDE_BYTES / in_element);
     } else {
         int64_t most = PIECE_BYTES / (in_element > out_element ? in_element : out_element);
-        m->tile_columns = least(m->column.size, most);
-        m->tile_rows = least(m->row.size, most / m->tile_columns);
+        m->tile_columns = min(m->column.size, most);
+        m->tile_rows = min(m->row.size, most / m->tile_columns);
     }
-    m->row_tiles = (m->row.size + m->tile_rows - 1) / m->tile_rows;
-    m->column_tiles = (m->column.size + m->tile_columns - 1) / m->tile_columns;
+    m->row_tiles = ceil_div(m->row.size, m->tile_rows);
+    m->column_tiles = ceil_div(m->column.size, m->tile_columns);
 }
 
 static void cast_collected(const move *m, int64_t n, const char *in, char *out)
@@ -139,7 +139,7 @@ static void cast_collected(const move *m, int64_t n, const char *in, char *out)
     int64_t in_step = m->column.step[IN], out_step = m->column.step[OUT];
     for (int64_t most = COLLECT_BYTES / m->in_element, count; n > 0;
          n -= count, in += count * in_step, out += count * out_step) {
-        count = least(n, most);
+        count = min(n, most);
         m->collect(count, in, in_step, stage, m->in_element);
         m->strided(count, stage, m->in_element, out, out_step);
     }
@@ -175,8 +175,7 @@ static vme_status copy_tiles(void *argument, int64_t begin, int64_t end)
     vme_nest_seek(&m->nest, rest / m->row_tiles, &at);
     for (int64_t tile = begin; tile < end; tile++) {
         int64_t first_row = row * m->tile_rows, first_column = column * m->tile_columns;
-        copy_tile(m, least(m->tile_rows, m->row.size - first_row),
-                  least(m->tile_columns, m->column.size - first_column),
+        copy_tile(m, min(m->tile_rows, m->row.size - first_row), min(m->tile_columns, m->column.size - first_column),
                   at.data[IN] + first_row * m->row.step[IN] + first_column * m->column.step[IN],
                   at.data[OUT] + first_row * m->row.step[OUT] + first_column * m->column.step[OUT]);
         if (++column < m->column_tiles)

@@ -12,6 +12,7 @@
 
 #include "operators/nest.h"
 #include "operators/raster.h"
+#include "runtime/numbers.h"
 
 enum { IN, OUT }; /* operands of the kept nest; the reduced one has the first */
 enum {
@@ -58,7 +59,6 @@ static bool is_extreme(vme_reduce_op op)
 }
 static bool is_integer(vme_dtype dtype) { return dtype <= VME_UINT64; }
 static bool is_signed(vme_dtype dtype) { return dtype <= VME_INT64; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t magnitude(int64_t a) { return a < 0 ? -a : a; }
 
 vme_status vme_reduce_types(vme_reduce_op op, vme_dtype in, vme_dtype *loop, vme_dtype *result)
@@ -216,7 +216,7 @@ static void fold_run(const reduction *r, int64_t n, const char *in, int64_t step
     _Alignas(64) char stage[STAGE_BYTES];
     int64_t most = STAGE_BYTES / r->element_bytes;
     for (int64_t i = 0; i < n; i += most) {
-        int64_t count = least(n - i, most);
+        int64_t count = min(n - i, most);
         enter(count, in + i * step, step, stage, r->element_bytes);
         r->fold(count, stage, r->element_bytes, accumulator);
     }
@@ -248,7 +248,7 @@ static vme_status short_tasks(void *argument, int64_t begin, int64_t end)
     const char *in = r->kept.data[IN] + (r->reduced.data[0] - r->origin) + begin * kept->step[IN];
     for (int64_t n; begin < end; begin += n) {
         _Alignas(64) char tile[TILE_BYTES];
-        n = least(end - begin, most);
+        n = min(end - begin, most);
         spread(n, r->start, bytes, tile);
         for (int64_t i = 0; i < n; i++, in += kept->step[IN])
             r->fold(r->length, in, step, tile + i * bytes);
@@ -270,7 +270,7 @@ static vme_status fold_tasks(void *argument, int64_t begin, int64_t end)
         memcpy(accumulator, first, sizeof accumulator);
         int64_t from = piece * r->piece;
         if (r->outputs > 1 || !atomic_load_explicit(&r->decided, memory_order_relaxed))
-            fold_range(r, at.data[IN], from, least(r->length, from + r->piece), accumulator);
+            fold_range(r, at.data[IN], from, min(r->length, from + r->piece), accumulator);
         if (r->outputs == 1 && r->decided_by >= 0 && accumulator[0] == r->decided_by)
             atomic_store_explicit(&r->decided, true, memory_order_relaxed);
         if (r->partials == NULL)
@@ -313,7 +313,7 @@ static vme_status row_tasks(void *argument, int64_t begin, int64_t end)
     for (int64_t task = begin; task < end; task++) {
         _Alignas(64) char tile[TILE_BYTES];
         int64_t n = vme_nest_run(kept, &at, r->tile), count;
-        int64_t from = piece * r->piece, left = least(r->piece, r->length - from);
+        int64_t from = piece * r->piece, left = min(r->piece, r->length - from);
         spread(n, first, r->accumulator_bytes, tile);
         for (vme_nest_seek(reduced, from, &row); left > 0; left -= count, vme_nest_advance(reduced, &row, count)) {
             count = vme_nest_run(reduced, &row, left);
@@ -351,10 +351,10 @@ static vme_status place_tasks(void *argument, int64_t begin, int64_t end)
         _Alignas(64) char turned[TURN_BYTES];
         vme_place places[TURN_COLUMNS];
         int64_t n = vme_nest_run(kept, &at, r->tile);
-        int64_t row = piece * r->piece, row_end = least(r->length, row + r->piece);
+        int64_t row = piece * r->piece, row_end = min(r->length, row + r->piece);
         spread(n, r->identity, r->accumulator_bytes, (char *)places);
         for (int64_t rows; row < row_end; row += rows) {
-            rows = least(row_end - row, rows_most);
+            rows = min(row_end - row, rows_most);
             turn(n, rows, at.data[IN] + (r->reduced.data[0] - r->origin) + row * row_step, step, row_step, turned,
                  rows * r->element_bytes, r->element_bytes);
             for (int64_t i = 0; i < n; i++)
@@ -394,7 +394,7 @@ static vme_status combine_pieces(void *argument, int64_t begin, int64_t end)
     for (int64_t output = begin; output < end; output += n, vme_nest_advance(&r->kept, &at, n)) {
         _Alignas(64) char tile[TILE_BYTES];
         const char *partials = r->partials + output * bytes;
-        n = r->places || r->outputs < 8 ? 1 : least(vme_nest_run(&r->kept, &at, end - output), TILE_BYTES / bytes);
+        n = r->places || r->outputs < 8 ? 1 : min(vme_nest_run(&r->kept, &at, end - output), TILE_BYTES / bytes);
         spread(n, r->start, bytes, tile);
         if (r->places)
             combine_places(r, partials, step, (vme_place *)tile);
@@ -429,21 +429,21 @@ static vme_status run(vme_context *context, reduction *r)
         tasks_of = r->places ? place_tasks : row_tasks;
         r->tile = r->places ? TURN_COLUMNS : TILE_BYTES / r->accumulator_bytes;
         if (r->enter != NULL)
-            r->tile = least(r->tile, STAGE_BYTES / r->element_bytes);
-        r->tile = least(r->tile, width);
-        r->tiles = (width + r->tile - 1) / r->tile;
+            r->tile = min(r->tile, STAGE_BYTES / r->element_bytes);
+        r->tile = min(r->tile, width);
+        r->tiles = ceil_div(width, r->tile);
         r->piece = ROW_PIECE / r->tile;
         count = r->outputs / width * r->tiles;
-        task = r->tile * least(r->length, r->piece);
+        task = r->tile * min(r->length, r->piece);
     } else {
         r->piece = PIECE;
         count = r->outputs;
-        task = least(r->length, PIECE);
+        task = min(r->length, PIECE);
         if (r->length > 0 && r->length < COLLECT_MIN && count > 1 && r->kept.rank == 1 && r->reduced.rank == 1
             && r->enter == NULL && !r->places)
             tasks_of = short_tasks;
     }
-    r->pieces = (r->length + r->piece - 1) / r->piece;
+    r->pieces = ceil_div(r->length, r->piece);
     count *= r->pieces;
     r->partials = NULL;
     size_t bytes = 0;
@@ -455,7 +455,7 @@ static vme_status run(vme_context *context, reduction *r)
     }
     int64_t apart =
         magnitude((by_rows ? r->kept : r->reduced).loops[0].step[IN]); /* what lies between is touched, by the line */
-    apart = apart > r->element_bytes ? least(apart, 64) : r->element_bytes;
+    apart = apart > r->element_bytes ? min(apart, 64) : r->element_bytes;
     int64_t bytes_touched = r->outputs * (r->length * apart + (by_rows ? 0 : OUTPUT_BYTES));
     vme_status status = vme_stopping(context) ? vme_stopped_here(context)
                         : bytes_touched < PARALLEL_MIN

@@ -114,9 +114,9 @@ array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t 
         inverse[order[i]] = i;
     }
     array *dense = array_new(state, dtype, rank, sizes, zero);
-    array *made = dense == NULL ? NULL : array_transpose(dense, inverse);
+    array *result = dense == NULL ? NULL : array_transpose(dense, inverse);
     Py_XDECREF(dense);
-    return made;
+    return result;
 }
 
 static int check_output_shape(const array *out, int rank, const int64_t *shape)
@@ -181,7 +181,7 @@ static inline array *taken(PyObject *object, int dtype, int rank, const int64_t 
 static PyObject *unary(array_state *state, int op, PyObject *object, array *out, int dtype, bool take)
 {
     take = take && is_array(object) && is_dying(object); /* asked before `in` counts it once more */
-    array *in = array_from_any(state, object, -1), *made = NULL;
+    array *in = array_from_any(state, object, -1), *created = NULL;
     if (in == NULL)
         return NULL;
     vme_dtype loop, result;
@@ -198,25 +198,25 @@ static PyObject *unary(array_state *state, int op, PyObject *object, array *out,
     if (out != NULL) {
         if (check_output(state, vme_unary_name((vme_unary_op)op), (int)result, out, in->t.rank, in->t.shape) < 0)
             goto done;
-        made = (array *)Py_NewRef(out);
+        created = (array *)Py_NewRef(out);
     } else if (take && (int)result == in->t.dtype) {
-        made = (array *)Py_NewRef(in);
+        created = (array *)Py_NewRef(in);
     } else if (in->flags & ARRAY_CONTIGUOUS) {
-        made = array_new_like(in, (int)result);
+        created = array_new_like(in, (int)result);
     } else {
-        made = result_new(state, (int)result, in->t.rank, in->t.shape, &in->t);
+        created = result_new(state, (int)result, in->t.rank, in->t.shape, &in->t);
     }
-    if (made != NULL) {
-        status =
-            ENGINE(made->size * unary_cost(op), vme_unary(state->context, (vme_unary_op)op, loop, &in->t, &made->t));
+    if (created != NULL) {
+        status = ENGINE(created->size * unary_cost(op),
+                        vme_unary(state->context, (vme_unary_op)op, loop, &in->t, &created->t));
         if (status != VME_OK) {
             array_fail(state, status);
-            Py_CLEAR(made);
+            Py_CLEAR(created);
         }
     }
 done:
     Py_DECREF(in);
-    return out != NULL ? (PyObject *)made : array_as_scalar(made);
+    return out != NULL ? (PyObject *)created : array_as_scalar(created);
 }
 
 PyObject *array_unary(array_state *state, int op, PyObject *object, array *out, int dtype)
@@ -231,10 +231,11 @@ static bool is_logical(int op) { return op == VME_LOGICAL_AND || op == VME_LOGIC
 /* One answer for every element of `other`. */
 static PyObject *everywhere(array_state *state, bool answer, const vme_tensor *other, array *out)
 {
-    array *made = out != NULL ? (array *)Py_NewRef(out) : array_new(state, VME_BOOL, other->rank, other->shape, false);
-    if (made != NULL && array_assign_python(made, answer ? Py_True : Py_False) < 0)
-        Py_CLEAR(made);
-    return out != NULL ? (PyObject *)made : array_as_scalar(made);
+    array *result =
+        out != NULL ? (array *)Py_NewRef(out) : array_new(state, VME_BOOL, other->rank, other->shape, false);
+    if (result != NULL && array_assign_python(result, answer ? Py_True : Py_False) < 0)
+        Py_CLEAR(result);
+    return out != NULL ? (PyObject *)result : array_as_scalar(result);
 }
 
 /* A comparison with a Python int that the other side's dtype cannot hold has one answer everywhere. */
@@ -289,7 +290,7 @@ static int cheaper_power(const vme_tensor *base, const operand *exponent)
 static PyObject *binary(array_state *state, int op, PyObject *left, PyObject *right, array *out, int dtype, bool take)
 {
     operand a, b;
-    array *made = NULL;
+    array *created = NULL;
     PyObject *answer = NULL;
     b.held = NULL;
     if (operand_get(state, left, &a) < 0)
@@ -368,28 +369,28 @@ static PyObject *binary(array_state *state, int op, PyObject *left, PyObject *ri
     if (out != NULL) {
         if (check_output(state, vme_binary_name((vme_binary_op)op), (int)result, out, rank, shape) < 0)
             goto done;
-        made = (array *)Py_NewRef(out);
+        created = (array *)Py_NewRef(out);
     } else if (take
-               && ((made = taken(left, (int)result, rank, shape)) != NULL
-                   || (made = taken(right, (int)result, rank, shape)) != NULL)) {
+               && ((created = taken(left, (int)result, rank, shape)) != NULL
+                   || (created = taken(right, (int)result, rank, shape)) != NULL)) {
         ;
     } else {
         array *first = a.weak == WEAK_NONE ? (a.held != NULL ? a.held : (array *)left) : NULL;
         bool plain = first != NULL && (first->flags & ARRAY_CONTIGUOUS) && first->t.dtype == (int)result
                      && shape == first->t.shape;
-        made = plain
-                   ? array_new_like(first, (int)result)
-                   : result_new(state, (int)result, rank, shape, a.t->rank == rank && a.weak == WEAK_NONE ? a.t : b.t);
-        if (made == NULL)
+        created =
+            plain ? array_new_like(first, (int)result)
+                  : result_new(state, (int)result, rank, shape, a.t->rank == rank && a.weak == WEAK_NONE ? a.t : b.t);
+        if (created == NULL)
             goto done;
     }
-    status =
-        ENGINE(made->size * binary_cost(op), vme_binary(state->context, (vme_binary_op)op, loop, a.t, b.t, &made->t));
+    status = ENGINE(created->size * binary_cost(op),
+                    vme_binary(state->context, (vme_binary_op)op, loop, a.t, b.t, &created->t));
     if (status != VME_OK) {
         array_fail(state, status);
-        Py_CLEAR(made);
+        Py_CLEAR(created);
     }
-    answer = out != NULL ? (PyObject *)made : array_as_scalar(made);
+    answer = out != NULL ? (PyObject *)created : array_as_scalar(created);
 done:
     Py_XDECREF(a.held);
     Py_XDECREF(b.held);
@@ -633,16 +634,16 @@ static PyObject *ufunc_with_arguments(ufunc *self, PyObject *const *args, Py_ssi
     PyObject *result = self->binary ? array_binary(self->state, self->op, all[0], all[1], target, dtype)
                                     : array_unary(self->state, self->op, all[0], target, dtype);
     if (result != NULL && out != NULL && target == NULL) {
-        const vme_tensor *made = &((array *)result)->t;
-        if (!dtype_can_cast(made->dtype, out->t.dtype, casting)) {
+        const vme_tensor *created = &((array *)result)->t;
+        if (!dtype_can_cast(created->dtype, out->t.dtype, casting)) {
             if (cast)
                 PyErr_Format(PyExc_TypeError, "Cannot cast ufunc '%s' output from %R to %R with casting rule %R",
-                             ufunc_name(self), self->state->dtypes[made->dtype], self->state->dtypes[out->t.dtype],
+                             ufunc_name(self), self->state->dtypes[created->dtype], self->state->dtypes[out->t.dtype],
                              values[3]);
             else
-                check_output(self->state, ufunc_name(self), made->dtype, out, made->rank, made->shape);
+                check_output(self->state, ufunc_name(self), created->dtype, out, created->rank, created->shape);
             Py_CLEAR(result);
-        } else if (check_output_shape(out, made->rank, made->shape) < 0)
+        } else if (check_output_shape(out, created->rank, created->shape) < 0)
             Py_CLEAR(result);
     }
     if (result == NULL || (!masked && !cast))
@@ -835,7 +836,7 @@ PyObject *array_function_where(PyObject *module, ARRAY_VECTORCALL)
     PyObject *values[3];
     array_state *state = array_state_of(module);
     operand a, b;
-    array *mask = NULL, *made = NULL;
+    array *mask = NULL, *result = NULL;
     if (array_arguments("where", args, count, keywords, names, 3, 1, values) < 0)
         return NULL;
     if ((values[1] == NULL) != (values[2] == NULL))
@@ -862,16 +863,17 @@ PyObject *array_function_where(PyObject *module, ARRAY_VECTORCALL)
     int64_t shape[VME_RANK_MAX];
     if (array_check_status(state, vme_shape_broadcast(3, all, &rank, shape)) < 0)
         goto done;
-    made = array_new(state, (int)vme_dtype_promote((vme_dtype)a_dtype, (vme_dtype)b_dtype), rank, shape, false);
-    if (made != NULL
-        && array_check_status(state, ENGINE(made->size * 2, vme_where(state->context, &mask->t, a.t, b.t, &made->t)))
+    result = array_new(state, (int)vme_dtype_promote((vme_dtype)a_dtype, (vme_dtype)b_dtype), rank, shape, false);
+    if (result != NULL
+        && array_check_status(state,
+                              ENGINE(result->size * 2, vme_where(state->context, &mask->t, a.t, b.t, &result->t)))
                < 0)
-        Py_CLEAR(made);
+        Py_CLEAR(result);
 done:
     Py_XDECREF(a.held);
     Py_XDECREF(b.held);
     Py_XDECREF(mask);
-    return (PyObject *)made;
+    return (PyObject *)result;
 }
 
 enum { CLIP_BLOCK = 1 << 14 }; /* bytes, which are still near when they are read again */
@@ -879,11 +881,11 @@ enum { CLIP_BLOCK = 1 << 14 }; /* bytes, which are still near when they are read
 static vme_status clip_blocks(vme_context *context, const array *in, const operand *low, const operand *high,
                               const array *out)
 {
-    int64_t step = vme_dtype_size((vme_dtype)in->t.dtype), most = CLIP_BLOCK / step, count;
+    int64_t step = vme_dtype_size((vme_dtype)in->t.dtype), block = CLIP_BLOCK / step, count;
     vme_dtype loop = (vme_dtype)in->t.dtype;
     vme_status status = VME_OK;
-    for (int64_t begin = 0; begin < in->size && status == VME_OK; begin += most) {
-        count = in->size - begin < most ? in->size - begin : most;
+    for (int64_t begin = 0; begin < in->size && status == VME_OK; begin += block) {
+        count = in->size - begin < block ? in->size - begin : block;
         const vme_tensor from = {in->t.buffer, in->t.data + begin * step, &count, &step, 1, in->t.dtype};
         const vme_tensor to = {out->t.buffer, out->t.data + begin * step, &count, &step, 1, in->t.dtype};
         status = vme_binary(context, VME_MAXIMUM, loop, &from, low->t, &to);
@@ -910,13 +912,13 @@ static PyObject *clip_in_blocks(array_state *state, array *self, PyObject *low, 
         if (operand_settle(&bounds[i], self->t.dtype) < 0)
             return NULL;
     }
-    array *made = array_new_like(self, self->t.dtype);
-    if (made != NULL
-        && array_check_status(state,
-                              ENGINE(made->size * 2, clip_blocks(state->context, self, &bounds[0], &bounds[1], made)))
+    array *result = array_new_like(self, self->t.dtype);
+    if (result != NULL
+        && array_check_status(
+               state, ENGINE(result->size * 2, clip_blocks(state->context, self, &bounds[0], &bounds[1], result)))
                < 0)
-        Py_CLEAR(made);
-    return (PyObject *)made;
+        Py_CLEAR(result);
+    return (PyObject *)result;
 }
 
 static const char *const clip_names[] = {"a", "a_min", "a_max", "out", "min", "max", "dtype", NULL};
@@ -936,11 +938,11 @@ static PyObject *clip(array_state *state, array *self, PyObject **values)
         Py_SETREF(result, array_binary(state, VME_MAXIMUM, result, low, array_given(high) ? NULL : out, -1));
     if (result != NULL && array_given(high)) {
         /* numbers of Python keep the dtype and the shape: what was made above is free to be written again */
-        array *made = (array *)result;
-        if (out == NULL && made != self
-            && (PyFloat_CheckExact(high) ? made->t.dtype >= VME_FLOAT16
-                                         : PyLong_CheckExact(high) && made->t.dtype != VME_BOOL))
-            out = made;
+        array *created = (array *)result;
+        if (out == NULL && created != self
+            && (PyFloat_CheckExact(high) ? created->t.dtype >= VME_FLOAT16
+                                         : PyLong_CheckExact(high) && created->t.dtype != VME_BOOL))
+            out = created;
         Py_SETREF(result, array_binary(state, VME_MINIMUM, result, high, out, -1));
     }
     if (result == (PyObject *)self) {
@@ -971,8 +973,8 @@ static int matmul_mismatch(int64_t first, int64_t second)
 
 PyObject *array_matrix_product(array_state *state, PyObject *left, PyObject *right, array *out)
 {
-    array *a = array_from_any(state, left, -1), *b = a == NULL ? NULL : array_from_any(state, right, -1), *made = NULL,
-          *view = NULL;
+    array *a = array_from_any(state, left, -1), *b = a == NULL ? NULL : array_from_any(state, right, -1),
+          *created = NULL, *view = NULL;
     if (b == NULL)
         goto done;
     if (a->t.rank == 0 || b->t.rank == 0) {
@@ -1036,8 +1038,8 @@ PyObject *array_matrix_product(array_state *state, PyObject *left, PyObject *rig
                      state->dtypes[dtype], state->dtypes[out->t.dtype]);
         goto done;
     }
-    made = array_new(state, dtype, rank, shape, false);
-    if (made == NULL)
+    created = array_new(state, dtype, rank, shape, false);
+    if (created == NULL)
         goto done;
     /* the engine's output always has both dimensions */
     int64_t full[VME_RANK_MAX + 2], steps[VME_RANK_MAX + 2], step = vme_dtype_size((vme_dtype)dtype);
@@ -1049,20 +1051,20 @@ PyObject *array_matrix_product(array_state *state, PyObject *left, PyObject *rig
         steps[i] = step;
         step *= full[i] == 0 ? 1 : full[i];
     }
-    vme_tensor result = {made->t.buffer, made->t.data, full, steps, lead + 2, dtype};
-    if (array_check_status(state, ENGINE(made->size * k / 8, vme_matmul(state->context, &at, &bt, &result))) < 0)
-        Py_CLEAR(made);
+    vme_tensor result = {created->t.buffer, created->t.data, full, steps, lead + 2, dtype};
+    if (array_check_status(state, ENGINE(created->size * k / 8, vme_matmul(state->context, &at, &bt, &result))) < 0)
+        Py_CLEAR(created);
     else if (out != NULL) {
-        if (array_assign(out, made) < 0)
-            Py_CLEAR(made);
+        if (array_assign(out, created) < 0)
+            Py_CLEAR(created);
         else
-            Py_SETREF(made, (array *)Py_NewRef(out));
+            Py_SETREF(created, (array *)Py_NewRef(out));
     }
 done:
     Py_XDECREF(a);
     Py_XDECREF(b);
     Py_XDECREF(view);
-    return out != NULL ? (PyObject *)made : array_as_scalar(made);
+    return out != NULL ? (PyObject *)created : array_as_scalar(created);
 }
 
 PyObject *array_function_matmul(PyObject *module, ARRAY_VECTORCALL)

@@ -51,7 +51,7 @@ void array_dealloc(PyObject *object)
         PyObject_ClearWeakRefs(object);
     if (buffer != NULL) {
         /* the only reference is ours, so nobody else can hold, freeze or inherit it */
-        if ((self->flags & ARRAY_OWN) && state->free_buffer_count < state->free_most
+        if ((self->flags & ARRAY_OWN) && state->free_buffer_count < state->free_max
             && vme_buffer_size(buffer) == ARRAY_SMALL_BYTES && vme_buffer_references(buffer) == 1
             && vme_buffer_writable(buffer))
             state->free_buffers[state->free_buffer_count++] = buffer;
@@ -60,7 +60,7 @@ void array_dealloc(PyObject *object)
     }
     if (self->far_dims != NULL)
         PyMem_Free(self->far_dims);
-    if (state->free_array_count < state->free_most)
+    if (state->free_array_count < state->free_max)
         state->free_arrays[state->free_array_count++] = self;
     else
         PyObject_Free(self);

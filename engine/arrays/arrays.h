@@ -56,7 +56,7 @@ struct array_state {
     vme_context *context;
     array *free_arrays[ARRAY_FREE_MAX];
     vme_buffer *free_buffers[ARRAY_FREE_MAX];
-    int free_array_count, free_buffer_count, free_most;
+    int free_array_count, free_buffer_count, free_max;
     int writing; /* operations under way that may write into arrays which exist: WRITING */
     void *api;   /* struct vme_python_api */
 };

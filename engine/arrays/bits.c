@@ -5,21 +5,21 @@
 #include "vme_bits.h"
 
 /* The argument as rows, and an array with rows of `length`. */
-static PyObject *rows_made(array_state *state, array *in, int64_t length, bool big, bool unpacks)
+static PyObject *result_rows(array_state *state, array *in, int64_t length, bool big, bool unpacks)
 {
     int64_t shape[VME_RANK_MAX];
     if (in->t.rank == 0 || !(in->flags & ARRAY_CONTIGUOUS))
         return PyErr_Format(PyExc_ValueError, "bits are packed in contiguous rows");
     memcpy(shape, in->t.shape, sizeof *shape * (size_t)in->t.rank);
     shape[in->t.rank - 1] = length;
-    array *made = array_new(state, VME_UINT8, in->t.rank, shape, false);
-    if (made != NULL
+    array *result = array_new(state, VME_UINT8, in->t.rank, shape, false);
+    if (result != NULL
         && array_check_status(
-               state, ENGINE(in->size + made->size, unpacks ? vme_bits_unpack(state->context, big, &in->t, &made->t)
-                                                            : vme_bits_pack(state->context, big, &in->t, &made->t)))
+               state, ENGINE(in->size + result->size, unpacks ? vme_bits_unpack(state->context, big, &in->t, &result->t)
+                                                              : vme_bits_pack(state->context, big, &in->t, &result->t)))
                < 0)
-        Py_CLEAR(made);
-    return (PyObject *)made;
+        Py_CLEAR(result);
+    return (PyObject *)result;
 }
 
 /* _bits_packed(truths, big): a C-contiguous bool array, along its last axis */
@@ -30,7 +30,7 @@ PyObject *array_function__bits_packed(PyObject *module, ARRAY_VECTORCALL)
     array *in = (array *)args[0];
     int big = PyObject_IsTrue(args[1]);
     int64_t length = in->t.rank == 0 ? 0 : (in->t.shape[in->t.rank - 1] + 7) / 8;
-    return big < 0 ? NULL : rows_made(array_state_of(module), in, length, big, false);
+    return big < 0 ? NULL : result_rows(array_state_of(module), in, length, big, false);
 }
 
 /* _bits_unpacked(bytes, count, big): a C-contiguous uint8 array; rows of `count`, what is behind the last byte zero */
@@ -42,14 +42,14 @@ PyObject *array_function__bits_unpacked(PyObject *module, ARRAY_VECTORCALL)
     int big = PyObject_IsTrue(args[2]);
     if (big < 0 || array_argument_int(args[1], 0, &length) < 0)
         return NULL;
-    return rows_made(array_state_of(module), (array *)args[0], length, big, true);
+    return result_rows(array_state_of(module), (array *)args[0], length, big, true);
 }
 
 /* numpy.frexp and modf of any array of real numbers: a pair of arrays, or of scalars. float16 is taken apart as
  * float32. */
 static PyObject *taken_apart(array_state *state, const char *name, PyObject *object, bool parts)
 {
-    array *given = array_from_any(state, object, -1), *in = NULL, *made[2] = {NULL, NULL};
+    array *given = array_from_any(state, object, -1), *in = NULL, *result[2] = {NULL, NULL};
     PyObject *both = NULL;
     if (given == NULL)
         return NULL;
@@ -64,19 +64,20 @@ static PyObject *taken_apart(array_state *state, const char *name, PyObject *obj
         goto done;
     }
     in = array_contiguous(given, dtype == VME_FLOAT16 ? VME_FLOAT32 : dtype);
-    made[0] = in == NULL ? NULL : array_new(state, in->t.dtype, in->t.rank, in->t.shape, false);
-    made[1] =
-        made[0] == NULL ? NULL : array_new(state, parts ? in->t.dtype : VME_INT32, in->t.rank, in->t.shape, false);
-    if (made[1] == NULL
-        || array_check_status(state, ENGINE(in->size, vme_split(state->context, &in->t, &made[0]->t, &made[1]->t))) < 0)
+    result[0] = in == NULL ? NULL : array_new(state, in->t.dtype, in->t.rank, in->t.shape, false);
+    result[1] =
+        result[0] == NULL ? NULL : array_new(state, parts ? in->t.dtype : VME_INT32, in->t.rank, in->t.shape, false);
+    if (result[1] == NULL
+        || array_check_status(state, ENGINE(in->size, vme_split(state->context, &in->t, &result[0]->t, &result[1]->t)))
+               < 0)
         goto done;
     for (int i = 0; dtype == VME_FLOAT16 && i < 1 + parts; i++) {
-        Py_SETREF(made[i], array_cast(made[i], dtype));
-        if (made[i] == NULL)
+        Py_SETREF(result[i], array_cast(result[i], dtype));
+        if (result[i] == NULL)
             goto done;
     }
-    PyObject *first = array_as_scalar(made[0]), *second = array_as_scalar(made[1]);
-    made[0] = made[1] = NULL;
+    PyObject *first = array_as_scalar(result[0]), *second = array_as_scalar(result[1]);
+    result[0] = result[1] = NULL;
     if (first != NULL && second != NULL)
         both = PyTuple_Pack(2, first, second);
     Py_XDECREF(first);
@@ -84,8 +85,8 @@ static PyObject *taken_apart(array_state *state, const char *name, PyObject *obj
 done:
     Py_DECREF(given);
     Py_XDECREF(in);
-    Py_XDECREF(made[0]);
-    Py_XDECREF(made[1]);
+    Py_XDECREF(result[0]);
+    Py_XDECREF(result[1]);
     return both;
 }
 

@@ -91,17 +91,17 @@ static void loan_drop(void *owner)
 
 array *array_from_exporter(array_state *state, PyObject *object)
 {
-    loan *made = PyMem_RawCalloc(1, sizeof *made);
-    if (made == NULL) {
+    loan *result = PyMem_RawCalloc(1, sizeof *result);
+    if (result == NULL) {
         PyErr_NoMemory();
         return NULL;
     }
-    if (PyObject_GetBuffer(object, &made->view, PyBUF_FULL_RO) < 0) {
-        PyMem_RawFree(made);
+    if (PyObject_GetBuffer(object, &result->view, PyBUF_FULL_RO) < 0) {
+        PyMem_RawFree(result);
         return NULL;
     }
-    made->interpreter = PyInterpreterState_Get();
-    Py_buffer *view = &made->view;
+    result->interpreter = PyInterpreterState_Get();
+    Py_buffer *view = &result->view;
     vme_dtype dtype = VME_UINT8;
     vme_buffer *buffer;
     int64_t strides[VME_RANK_MAX], flat[1] = {view->itemsize > 0 ? view->len / view->itemsize : 0};
@@ -148,8 +148,8 @@ array *array_from_exporter(array_state *state, PyObject *object)
         PyErr_SetString(PyExc_ValueError, "strides is incompatible with shape of requested array and size of buffer");
         goto refused;
     }
-    if (array_check_status(
-            state, vme_buffer_wrap(state->context, data + low, (size_t)high, !view->readonly, made, loan_drop, &buffer))
+    if (array_check_status(state, vme_buffer_wrap(state->context, data + low, (size_t)high, !view->readonly, result,
+                                                  loan_drop, &buffer))
         < 0)
         goto refused;
     vme_tensor tensor = {buffer, data, shape, strides, rank, (int32_t)dtype};
@@ -162,6 +162,6 @@ array *array_from_exporter(array_state *state, PyObject *object)
     return array_on_buffer(state, buffer, (int)dtype, rank, shape, strides, data, ARRAY_LENT);
 refused:
     PyBuffer_Release(view);
-    PyMem_RawFree(made);
+    PyMem_RawFree(result);
     return NULL;
 }

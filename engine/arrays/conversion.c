@@ -3,11 +3,12 @@
 
 array *array_cast(array *self, int dtype)
 {
-    array *made = array_new_like(self, dtype);
-    if (made != NULL
-        && array_check_status(self->state, ENGINE(self->size, vme_copy(self->state->context, &self->t, &made->t))) < 0)
-        Py_CLEAR(made);
-    return made;
+    array *result = array_new_like(self, dtype);
+    if (result != NULL
+        && array_check_status(self->state, ENGINE(self->size, vme_copy(self->state->context, &self->t, &result->t)))
+               < 0)
+        Py_CLEAR(result);
+    return result;
 }
 
 array *array_contiguous(array *self, int dtype)
@@ -70,10 +71,10 @@ array *array_scalar_from(array_state *state, int dtype, PyObject *number)
         default: dtype = VME_FLOAT64;
         }
     }
-    array *made = array_new_scalar(state, dtype);
-    if (made != NULL && element_from_python(dtype, number, made->t.data) < 0)
-        Py_CLEAR(made);
-    return made;
+    array *result = array_new_scalar(state, dtype);
+    if (result != NULL && element_from_python(dtype, number, result->t.data) < 0)
+        Py_CLEAR(result);
+    return result;
 }
 
 PyObject *array_item_value(array *self)
@@ -99,11 +100,12 @@ array *array_cast_in_order(array *self, int dtype, char order)
 {
     if (order == 'C' || (order == 'K' && (self->flags & ARRAY_CONTIGUOUS)))
         return array_cast(self, dtype);
-    array *made = array_new_in_order(self, dtype, self->t.rank, self->t.shape, order, false);
-    if (made != NULL
-        && array_check_status(self->state, ENGINE(self->size, vme_copy(self->state->context, &self->t, &made->t))) < 0)
-        Py_CLEAR(made);
-    return made;
+    array *result = array_new_in_order(self, dtype, self->t.rank, self->t.shape, order, false);
+    if (result != NULL
+        && array_check_status(self->state, ENGINE(self->size, vme_copy(self->state->context, &self->t, &result->t)))
+               < 0)
+        Py_CLEAR(result);
+    return result;
 }
 
 /* ---- methods */
@@ -123,8 +125,8 @@ static PyObject *astype(array_state *state, array *self, PyObject **values)
                             state->dtypes[self->t.dtype], state->dtypes[dtype], values[3]);
     if (!copy && dtype == self->t.dtype)
         return Py_NewRef(self);
-    array *made = array_cast_in_order(self, dtype, order);
-    return self->flags & ARRAY_SCALAR ? array_as_scalar(made) : (PyObject *)made;
+    array *result = array_cast_in_order(self, dtype, order);
+    return self->flags & ARRAY_SCALAR ? array_as_scalar(result) : (PyObject *)result;
 }
 ARRAY_BOTH_OF(astype, astype_names, 6, 2, 7, astype)
 
@@ -148,8 +150,8 @@ ARRAY_FUNCTION_OF(copy, copy_names, 2, 1, 3, copy_by_function)
 static const char *const only_self[] = {"a", "memo", NULL};
 static PyObject *plain_copy(array_state *state, array *self, PyObject **values)
 {
-    array *made = array_cast(self, self->t.dtype);
-    return self->flags & ARRAY_SCALAR ? array_as_scalar(made) : (PyObject *)made;
+    array *result = array_cast(self, self->t.dtype);
+    return self->flags & ARRAY_SCALAR ? array_as_scalar(result) : (PyObject *)result;
 }
 ARRAY_METHOD_OF(__copy__, only_self, 1, 1, 2, plain_copy)
 ARRAY_METHOD_OF(__deepcopy__, only_self, 2, 1, 2, plain_copy)
@@ -272,16 +274,16 @@ static PyObject *byteswap(array_state *state, array *self, PyObject **values)
     if (array_argument_bool(values[1], false, &inplace) < 0
         || (inplace && array_require_writable(self, "Cannot byte-swap a read-only array") < 0))
         return NULL;
-    array *made = array_cast(self, self->t.dtype);
-    if (made == NULL)
+    array *created = array_cast(self, self->t.dtype);
+    if (created == NULL)
         return NULL;
     int parts = 1 + dtype_is_complex(self->t.dtype), size = vme_dtype_size((vme_dtype)self->t.dtype) / parts;
-    for (int64_t i = 0, walked = 0; i < made->size * parts; i++) {
+    for (int64_t i = 0, walked = 0; i < created->size * parts; i++) {
         if (array_walk(state, &walked) < 0) {
-            Py_DECREF(made);
+            Py_DECREF(created);
             return NULL;
         }
-        char *element = made->t.data + i * size;
+        char *element = created->t.data + i * size;
         for (int low = 0, high = size - 1; low < high; low++, high--) {
             char kept = element[low];
             element[low] = element[high];
@@ -289,9 +291,9 @@ static PyObject *byteswap(array_state *state, array *self, PyObject **values)
         }
     }
     if (!inplace)
-        return (PyObject *)made;
-    int result = array_assign(self, made);
-    Py_DECREF(made);
+        return (PyObject *)created;
+    int result = array_assign(self, created);
+    Py_DECREF(created);
     return result < 0 ? NULL : Py_NewRef(self);
 }
 ARRAY_METHOD_OF(byteswap, swap_names, 2, 1, 2, byteswap)
@@ -328,8 +330,8 @@ PyObject *array_method_view(PyObject *self, ARRAY_VECTORCALL)
         shape[rank - 1] = bytes / to;
         strides[rank - 1] = to;
     }
-    array *made = array_view_of(of, dtype, rank, shape, strides, of->t.data);
-    return of->flags & ARRAY_SCALAR ? array_as_scalar(made) : (PyObject *)made;
+    array *result = array_view_of(of, dtype, rank, shape, strides, of->t.data);
+    return of->flags & ARRAY_SCALAR ? array_as_scalar(result) : (PyObject *)result;
 }
 
 /* Only towards read-only, or back where this very array was made read-only on a writable buffer. */

@@ -242,11 +242,11 @@ static array *from_nested(array_state *state, PyObject *object, int dtype)
         return NULL;
     if (dtype < 0)
         dtype = found.dtype < 0 ? VME_FLOAT64 : found.dtype;
-    array *made = array_new(state, dtype, found.rank, found.shape, false);
-    if (made != NULL && made->size > 0
-        && fill_nested(&found, dtype, object, 0, made->size * vme_dtype_size((vme_dtype)dtype), made->t.data) < 0)
-        Py_CLEAR(made);
-    return made;
+    array *result = array_new(state, dtype, found.rank, found.shape, false);
+    if (result != NULL && result->size > 0
+        && fill_nested(&found, dtype, object, 0, result->size * vme_dtype_size((vme_dtype)dtype), result->t.data) < 0)
+        Py_CLEAR(result);
+    return result;
 }
 
 bool array_is_operand(PyObject *object)
@@ -278,36 +278,36 @@ array *array_from_any(array_state *state, PyObject *object, int dtype)
 
 array *array_copy_of_any(array_state *state, PyObject *object, int dtype)
 {
-    array *made = array_from_any(state, object, dtype);
-    if (made == NULL || !(is_array(object) || PyObject_CheckBuffer(object))
+    array *result = array_from_any(state, object, dtype);
+    if (result == NULL || !(is_array(object) || PyObject_CheckBuffer(object))
         || (dtype >= 0 && is_array(object) && dtype != ((array *)object)->t.dtype))
-        return made;
-    array *copy = array_cast(made, made->t.dtype);
-    Py_DECREF(made);
+        return result;
+    array *copy = array_cast(result, result->t.dtype);
+    Py_DECREF(result);
     return copy;
 }
 
 /* array and asarray: `copy` 1 always, 0 never (ValueError), -1 where needed */
 static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name, int copy, PyObject *order,
-                      int64_t least_rank)
+                      int64_t min_rank)
 {
     int dtype = array_argument_dtype(state, dtype_name, -1);
     if (dtype < 0 && PyErr_Occurred())
         return NULL;
-    array *made = array_from_any(state, object, is_array(object) ? -1 : dtype);
-    if (made == NULL)
+    array *result = array_from_any(state, object, is_array(object) ? -1 : dtype);
+    if (result == NULL)
         return NULL;
-    char wanted = array_argument_order(order, made, 'K');
-    if (wanted != 0 && is_array(object) && dtype >= 0 && dtype != made->t.dtype)
-        Py_SETREF(made, array_cast_in_order(made, dtype, wanted));
-    if (wanted == 0 || made == NULL) {
-        Py_XDECREF(made);
+    char wanted = array_argument_order(order, result, 'K');
+    if (wanted != 0 && is_array(object) && dtype >= 0 && dtype != result->t.dtype)
+        Py_SETREF(result, array_cast_in_order(result, dtype, wanted));
+    if (wanted == 0 || result == NULL) {
+        Py_XDECREF(result);
         return NULL;
     }
-    bool shares = (PyObject *)made == object
-                  || (!is_array(object) && PyObject_CheckBuffer(object) && (dtype < 0 || !(made->flags & ARRAY_OWN)));
+    bool shares = (PyObject *)result == object
+                  || (!is_array(object) && PyObject_CheckBuffer(object) && (dtype < 0 || !(result->flags & ARRAY_OWN)));
     if (copy == 0 && !shares) {
-        Py_DECREF(made);
+        Py_DECREF(result);
         PyErr_SetString(
             PyExc_ValueError,
             "Unable to avoid copy while creating an array as requested.\n"
@@ -317,38 +317,38 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
         return NULL;
     }
     bool fortran = wanted == 'F', c_order = wanted == 'C';
-    bool scalar = made->flags & ARRAY_SCALAR; /* a scalar never shows its memory: asarray(scalar) can be written */
-    if (fortran && !(copy != 1 && !scalar && array_is_fortran(made))) {
-        array *turned = array_transpose(made, NULL);
-        Py_DECREF(made);
-        made = turned == NULL        ? NULL
-               : copy == 1 || scalar ? array_cast(turned, turned->t.dtype)
-                                     : array_contiguous(turned, turned->t.dtype);
+    bool scalar = result->flags & ARRAY_SCALAR; /* a scalar never shows its memory: asarray(scalar) can be written */
+    if (fortran && !(copy != 1 && !scalar && array_is_fortran(result))) {
+        array *turned = array_transpose(result, NULL);
+        Py_DECREF(result);
+        result = turned == NULL        ? NULL
+                 : copy == 1 || scalar ? array_cast(turned, turned->t.dtype)
+                                       : array_contiguous(turned, turned->t.dtype);
         Py_XDECREF(turned);
-        turned = made == NULL ? NULL : array_transpose(made, NULL);
-        Py_XDECREF(made);
-        made = turned;
-    } else if (!fortran && ((copy == 1 && shares) || (c_order && !(made->flags & ARRAY_CONTIGUOUS)) || scalar)) {
-        array *own = array_cast_in_order(made, made->t.dtype, wanted);
-        Py_DECREF(made);
-        made = own;
+        turned = result == NULL ? NULL : array_transpose(result, NULL);
+        Py_XDECREF(result);
+        result = turned;
+    } else if (!fortran && ((copy == 1 && shares) || (c_order && !(result->flags & ARRAY_CONTIGUOUS)) || scalar)) {
+        array *own = array_cast_in_order(result, result->t.dtype, wanted);
+        Py_DECREF(result);
+        result = own;
     }
-    if (made != NULL && made->t.rank < least_rank) {
-        if (least_rank > VME_RANK_MAX) {
-            Py_DECREF(made);
+    if (result != NULL && result->t.rank < min_rank) {
+        if (min_rank > VME_RANK_MAX) {
+            Py_DECREF(result);
             PyErr_Format(PyExc_ValueError, "ndmin bigger than allowable number of dimensions NPY_MAXDIMS (=%d)",
                          VME_RANK_MAX);
             return NULL;
         }
         int64_t shape[VME_RANK_MAX];
-        int extra = (int)least_rank - made->t.rank;
-        for (int i = 0; i < least_rank; i++)
-            shape[i] = i < extra ? 1 : made->t.shape[i - extra];
-        array *raised = array_reshape(made, (int)least_rank, shape);
-        Py_DECREF(made);
-        made = raised;
+        int extra = (int)min_rank - result->t.rank;
+        for (int i = 0; i < min_rank; i++)
+            shape[i] = i < extra ? 1 : result->t.shape[i - extra];
+        array *raised = array_reshape(result, (int)min_rank, shape);
+        Py_DECREF(result);
+        result = raised;
     }
-    return (PyObject *)made;
+    return (PyObject *)result;
 }
 
 /* None: -1; else a truth value. -1 is returned with an exception set. */
@@ -362,12 +362,12 @@ PyObject *array_function_array(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"object", "dtype", "copy", "order", "subok", "ndmin", "like", NULL};
     PyObject *values[7];
-    int64_t least_rank;
+    int64_t min_rank;
     int copy;
     if (array_arguments("array", args, count, keywords, names, 2, 1, values) < 0
-        || array_argument_int(values[5], 0, &least_rank) < 0 || copy_argument(values[2], 1, &copy) < 0)
+        || array_argument_int(values[5], 0, &min_rank) < 0 || copy_argument(values[2], 1, &copy) < 0)
         return NULL;
-    return make(array_state_of(module), values[0], values[1], copy, values[3], least_rank);
+    return make(array_state_of(module), values[0], values[1], copy, values[3], min_rank);
 }
 
 PyObject *array_function_asarray(PyObject *module, ARRAY_VECTORCALL)
@@ -388,47 +388,47 @@ PyObject *array_function_ascontiguousarray(PyObject *module, ARRAY_VECTORCALL)
     if (array_arguments("ascontiguousarray", args, count, keywords, names, 2, 1, values) < 0)
         return NULL;
     PyObject *order = PyUnicode_FromString("C");
-    PyObject *made = order == NULL ? NULL : make(array_state_of(module), values[0], values[1], -1, order, 1);
+    PyObject *result = order == NULL ? NULL : make(array_state_of(module), values[0], values[1], -1, order, 1);
     Py_XDECREF(order);
-    return made;
+    return result;
 }
 
 /* ---- by shape */
-static PyObject *in_order(array *made, PyObject *order)
+static PyObject *in_order(array *result, PyObject *order)
 {
-    char wanted = made == NULL ? 0 : array_argument_order(order, made, 'C');
+    char wanted = result == NULL ? 0 : array_argument_order(order, result, 'C');
     if (wanted == 0)
-        Py_CLEAR(made);
-    if (wanted != 'F' || made->t.rank < 2)
-        return (PyObject *)made;
-    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX], step = vme_dtype_size((vme_dtype)made->t.dtype);
-    for (int i = 0; i < made->t.rank; i++) {
-        shape[i] = made->t.shape[i];
+        Py_CLEAR(result);
+    if (wanted != 'F' || result->t.rank < 2)
+        return (PyObject *)result;
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX], step = vme_dtype_size((vme_dtype)result->t.dtype);
+    for (int i = 0; i < result->t.rank; i++) {
+        shape[i] = result->t.shape[i];
         strides[i] = step;
         step *= shape[i] == 0 ? 1 : shape[i];
     }
-    array *turned = array_view_of(made, made->t.dtype, made->t.rank, shape, strides, made->t.data);
-    Py_DECREF(made);
+    array *turned = array_view_of(result, result->t.dtype, result->t.rank, shape, strides, result->t.data);
+    Py_DECREF(result);
     return (PyObject *)turned;
 }
 
-static array *filled(array *made, PyObject *value)
+static array *filled(array *result, PyObject *value)
 {
-    if (made != NULL && array_assign_python(made, value) < 0)
-        Py_CLEAR(made);
-    return made;
+    if (result != NULL && array_assign_python(result, value) < 0)
+        Py_CLEAR(result);
+    return result;
 }
 
-static array *filled_with_one(array *made)
+static array *filled_with_one(array *result)
 {
-    PyObject *one = made == NULL ? NULL : PyLong_FromLong(1);
+    PyObject *one = result == NULL ? NULL : PyLong_FromLong(1);
     if (one == NULL) {
-        Py_XDECREF(made);
+        Py_XDECREF(result);
         return NULL;
     }
-    made = filled(made, one);
+    result = filled(result, one);
     Py_DECREF(one);
-    return made;
+    return result;
 }
 
 enum fill { FILL_NOTHING, FILL_ZERO, FILL_ONE };
@@ -444,8 +444,8 @@ static PyObject *by_shape(PyObject *module, const char *function, enum fill fill
         || array_argument_device(values[3]) < 0 || (dtype = array_argument_dtype(state, values[1], VME_FLOAT64)) < 0
         || array_argument_shape(values[0], &rank, shape) < 0)
         return NULL;
-    array *made = array_new(state, dtype, rank, shape, fill == FILL_ZERO);
-    return in_order(fill == FILL_ONE ? filled_with_one(made) : made, values[2]);
+    array *result = array_new(state, dtype, rank, shape, fill == FILL_ZERO);
+    return in_order(fill == FILL_ONE ? filled_with_one(result) : result, values[2]);
 }
 
 PyObject *array_function_zeros(PyObject *module, ARRAY_VECTORCALL)
@@ -463,11 +463,11 @@ PyObject *array_function_empty(PyObject *module, ARRAY_VECTORCALL)
 
 static int dtype_of_value(array_state *state, PyObject *value)
 {
-    array *made = array_from_any(state, value, -1);
-    if (made == NULL)
+    array *result = array_from_any(state, value, -1);
+    if (result == NULL)
         return -1;
-    int dtype = made->t.dtype;
-    Py_DECREF(made);
+    int dtype = result->t.dtype;
+    Py_DECREF(result);
     return dtype;
 }
 
@@ -503,11 +503,11 @@ static PyObject *like(PyObject *module, const char *function, enum fill fill, bo
     int rank = of->t.rank, dtype = array_argument_dtype(state, dtype_name, of->t.dtype);
     char order = dtype < 0 ? 0 : array_argument_order(values[full ? 3 : 2], of, 'K');
     memcpy(sizes, of->t.shape, (size_t)rank * sizeof *sizes);
-    array *made = NULL;
+    array *result = NULL;
     if (order != 0 && !(array_given(shape) && array_argument_shape(shape, &rank, sizes) < 0))
-        made = array_new_in_order(of, dtype, rank, sizes, order, fill == FILL_ZERO);
+        result = array_new_in_order(of, dtype, rank, sizes, order, fill == FILL_ZERO);
     Py_DECREF(of);
-    return (PyObject *)(full ? filled(made, values[1]) : fill == FILL_ONE ? filled_with_one(made) : made);
+    return (PyObject *)(full ? filled(result, values[1]) : fill == FILL_ONE ? filled_with_one(result) : result);
 }
 
 PyObject *array_function_zeros_like(PyObject *module, ARRAY_VECTORCALL)
@@ -599,18 +599,18 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
                         "arange() is only supported for booleans when the result has at most length 2.");
         return NULL;
     }
-    array *made = array_new(state, dtype, 1, shape, false);
+    array *result = array_new(state, dtype, 1, shape, false);
     /* NumPy counts in the output's own dtype: the step is the difference of its first two elements */
     if (dtype_is_integer(dtype) && !integral) {
         integers[0] = (int64_t)limits[0];
         integers[2] = (int64_t)(limits[0] + limits[2]) - integers[0];
     }
-    if (made != NULL
-        && array_check_status(state, ENGINE(made->size, vme_arange(state->context, limits[0], limits[2], integers[0],
-                                                                   integers[2], &made->t)))
+    if (result != NULL
+        && array_check_status(state, ENGINE(result->size, vme_arange(state->context, limits[0], limits[2], integers[0],
+                                                                     integers[2], &result->t)))
                < 0)
-        Py_CLEAR(made);
-    return (PyObject *)made;
+        Py_CLEAR(result);
+    return (PyObject *)result;
 }
 
 PyObject *array_function_frombuffer(PyObject *module, ARRAY_VECTORCALL)
@@ -628,7 +628,7 @@ PyObject *array_function_frombuffer(PyObject *module, ARRAY_VECTORCALL)
     if (bytes == NULL)
         return NULL;
     int64_t size = bytes->size * vme_dtype_size((vme_dtype)bytes->t.dtype), width = vme_dtype_size((vme_dtype)dtype);
-    array *made = NULL;
+    array *result = NULL;
     if (!(bytes->flags & ARRAY_CONTIGUOUS))
         PyErr_SetString(PyExc_ValueError, "ndarray is not C-contiguous");
     else if (offset < 0 || offset > size)
@@ -640,8 +640,8 @@ PyObject *array_function_frombuffer(PyObject *module, ARRAY_VECTORCALL)
         PyErr_SetString(PyExc_ValueError, "buffer is smaller than requested size");
     else {
         int64_t shape[1] = {items < 0 ? (size - offset) / width : items};
-        made = array_view_of(bytes, dtype, 1, shape, NULL, bytes->t.data + offset);
+        result = array_view_of(bytes, dtype, 1, shape, NULL, bytes->t.data + offset);
     }
     Py_DECREF(bytes);
-    return (PyObject *)made;
+    return (PyObject *)result;
 }

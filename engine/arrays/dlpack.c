@@ -340,12 +340,12 @@ PyObject *array_function_from_dlpack(PyObject *module, ARRAY_VECTORCALL)
     Py_DECREF(method);
     if (capsule == NULL)
         return NULL;
-    array *made = take_over(state, capsule);
+    array *result = take_over(state, capsule);
     Py_DECREF(capsule);
-    if (made != NULL && copy) {
-        array *own = array_cast(made, made->t.dtype);
-        Py_DECREF(made);
-        made = own;
+    if (result != NULL && copy) {
+        array *own = array_cast(result, result->t.dtype);
+        Py_DECREF(result);
+        result = own;
     }
-    return (PyObject *)made;
+    return (PyObject *)result;
 }

@@ -73,9 +73,9 @@ int element_weak(PyObject *object)
 
 static int integer_from_python(int dtype, PyObject *object, char *data)
 {
-    static const int64_t least[] = {
+    static const int64_t min[] = {
         [VME_INT8] = INT8_MIN, [VME_INT16] = INT16_MIN, [VME_INT32] = INT32_MIN, [VME_INT64] = INT64_MIN};
-    static const uint64_t most[] = {
+    static const uint64_t max[] = {
         [VME_INT8] = INT8_MAX,   [VME_INT16] = INT16_MAX,   [VME_INT32] = INT32_MAX,   [VME_INT64] = INT64_MAX,
         [VME_UINT8] = UINT8_MAX, [VME_UINT16] = UINT16_MAX, [VME_UINT32] = UINT32_MAX, [VME_UINT64] = UINT64_MAX,
     };
@@ -95,7 +95,7 @@ static int integer_from_python(int dtype, PyObject *object, char *data)
         fits = !(wide == UINT64_MAX && PyErr_Occurred());
         PyErr_Clear();
     } else if (fits) {
-        fits = value < 0 ? dtype <= VME_INT64 && value >= least[dtype] : (uint64_t)value <= most[dtype];
+        fits = value < 0 ? dtype <= VME_INT64 && value >= min[dtype] : (uint64_t)value <= max[dtype];
     }
     if (!fits)
         PyErr_Format(PyExc_OverflowError, "Python integer %R out of bounds for %s", number,

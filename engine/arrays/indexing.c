@@ -13,7 +13,7 @@ typedef struct item {
     enum item_kind kind;
     int64_t value;   /* ITEM_INT; ITEM_ARRAY: the size that a mask has there, or -1 */
     PyObject *slice; /* ITEM_SLICE; borrowed from the key */
-    array *places;   /* ITEM_ARRAY: int64; ITEM_FALSE_AXIS: the places in a new dimension of size 1. Owned. */
+    array *indices;  /* ITEM_ARRAY: int64; ITEM_FALSE_AXIS: the places in a new dimension of size 1. Owned. */
 } item;
 
 typedef struct index_key {
@@ -26,7 +26,7 @@ typedef struct index_key {
 static void index_clear(index_key *key)
 {
     for (int i = 0; i < key->count; i++)
-        Py_XDECREF(key->items[i].places);
+        Py_XDECREF(key->items[i].indices);
 }
 
 static item *item_new(index_key *key, enum item_kind kind)
@@ -48,48 +48,48 @@ static int add_mask(index_key *key, array *self, array *mask)
     array_state *state = self->state;
     if (mask->t.rank == 0) { /* a new dimension with one place or none */
         int64_t shape[1] = {*mask->t.data != 0};
-        item *made = item_new(key, ITEM_FALSE_AXIS);
-        if (made == NULL || (made->places = array_new(state, VME_INT64, 1, shape, true)) == NULL)
+        item *result = item_new(key, ITEM_FALSE_AXIS);
+        if (result == NULL || (result->indices = array_new(state, VME_INT64, 1, shape, true)) == NULL)
             return -1;
         key->advanced++;
         return 0;
     }
-    int64_t places;
-    if (array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &places, NULL))) < 0)
+    int64_t indices;
+    if (array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &indices, NULL))) < 0)
         return -1;
     const vme_tensor *tensors[VME_RANK_MAX];
     int first = key->count;
     for (int i = 0; i < mask->t.rank; i++) {
-        item *made = item_new(key, ITEM_ARRAY);
-        if (made == NULL || (made->places = array_new(state, VME_INT64, 1, &places, false)) == NULL)
+        item *result = item_new(key, ITEM_ARRAY);
+        if (result == NULL || (result->indices = array_new(state, VME_INT64, 1, &indices, false)) == NULL)
             return -1;
-        tensors[i] = &key->items[first + i].places->t;
-        made->value = mask->t.shape[i];
+        tensors[i] = &key->items[first + i].indices->t;
+        result->value = mask->t.shape[i];
         key->advanced++;
         key->used++;
     }
-    return array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &places, tensors)));
+    return array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &indices, tensors)));
 }
 
 static int add_item(index_key *key, array *self, PyObject *object)
 {
-    item *made;
+    item *created;
     if (PyLong_Check(object) && !PyBool_Check(object)) {
-        made = item_new(key, ITEM_INT);
-        if (made == NULL)
+        created = item_new(key, ITEM_INT);
+        if (created == NULL)
             return -1;
         key->used++;
-        made->value = PyNumber_AsSsize_t(object, PyExc_IndexError);
-        if (made->value != -1 || !PyErr_Occurred())
+        created->value = PyNumber_AsSsize_t(object, PyExc_IndexError);
+        if (created->value != -1 || !PyErr_Occurred())
             return 0;
         PyErr_SetString(PyExc_IndexError, wrong_kind); /* as NumPy says it of an int that is no index */
         return -1;
     }
     if (PySlice_Check(object)) {
-        made = item_new(key, ITEM_SLICE);
-        if (made == NULL)
+        created = item_new(key, ITEM_SLICE);
+        if (created == NULL)
             return -1;
-        made->slice = object;
+        created->slice = object;
         key->used++;
         return 0;
     }
@@ -119,33 +119,33 @@ static int add_item(index_key *key, array *self, PyObject *object)
         PyErr_SetString(PyExc_IndexError, wrong_kind);
         return -1;
     }
-    array *places = array_from_any(self->state, object, -1);
-    if (places == NULL)
+    array *indices = array_from_any(self->state, object, -1);
+    if (indices == NULL)
         return -1;
-    if (places->size == 0 && !is_array(object)) /* an empty list has no dtype of its own */
-        Py_SETREF(places, array_cast(places, VME_INT64));
-    if (places == NULL)
+    if (indices->size == 0 && !is_array(object)) /* an empty list has no dtype of its own */
+        Py_SETREF(indices, array_cast(indices, VME_INT64));
+    if (indices == NULL)
         return -1;
     int result = -1;
-    if (places->t.dtype == VME_BOOL) {
-        result = add_mask(key, self, places);
-        Py_DECREF(places);
+    if (indices->t.dtype == VME_BOOL) {
+        result = add_mask(key, self, indices);
+        Py_DECREF(indices);
         return result;
     }
-    if (!dtype_is_integer(places->t.dtype)) {
+    if (!dtype_is_integer(indices->t.dtype)) {
         PyErr_SetString(PyExc_IndexError, "arrays used as indices must be of integer (or boolean) type");
-        Py_DECREF(places);
+        Py_DECREF(indices);
         return -1;
     }
-    if (places->t.dtype != VME_INT64)
-        Py_SETREF(places, array_cast(places, VME_INT64));
-    made = places == NULL ? NULL : item_new(key, ITEM_ARRAY);
-    if (made == NULL) {
-        Py_XDECREF(places);
+    if (indices->t.dtype != VME_INT64)
+        Py_SETREF(indices, array_cast(indices, VME_INT64));
+    created = indices == NULL ? NULL : item_new(key, ITEM_ARRAY);
+    if (created == NULL) {
+        Py_XDECREF(indices);
         return -1;
     }
-    made->places = places;
-    made->value = -1;
+    created->indices = indices;
+    created->value = -1;
     key->used++;
     key->advanced++;
     return 0;
@@ -190,7 +190,7 @@ typedef struct selection {
     vme_tensor view;
     int first; /* the first picked dimension of `view`; they stand side by side */
     int count; /* 0: a plain view */
-    const vme_tensor *places[VME_RANK_MAX];
+    const vme_tensor *indices[VME_RANK_MAX];
     array *owned[VME_RANK_MAX]; /* index arrays that stand for ints */
     int owned_count;
     int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
@@ -227,12 +227,12 @@ static int select_view(array *self, index_key *key, selection *chosen)
                 data += at->value * self->t.strides[dimension++];
                 break;
             }
-            array *place = array_new_scalar(self->state, VME_INT64);
-            if (place == NULL)
+            array *index = array_new_scalar(self->state, VME_INT64);
+            if (index == NULL)
                 return -1;
-            memcpy(place->t.data, &at->value, sizeof at->value);
-            chosen->owned[chosen->owned_count++] = place;
-            chosen->places[chosen->count] = &place->t;
+            memcpy(index->t.data, &at->value, sizeof at->value);
+            chosen->owned[chosen->owned_count++] = index;
+            chosen->indices[chosen->count] = &index->t;
             picked[chosen->count++] = rank;
             chosen->shape[rank] = self->t.shape[dimension];
             chosen->strides[rank++] = self->t.strides[dimension++];
@@ -271,7 +271,7 @@ static int select_view(array *self, index_key *key, selection *chosen)
                     dimension, (long long)self->t.shape[dimension], (long long)at->value);
                 return -1;
             }
-            chosen->places[chosen->count] = &at->places->t;
+            chosen->indices[chosen->count] = &at->indices->t;
             picked[chosen->count++] = rank;
             chosen->shape[rank] = at->kind == ITEM_ARRAY ? self->t.shape[dimension] : 1;
             chosen->strides[rank++] = at->kind == ITEM_ARRAY ? self->t.strides[dimension++] : 0;
@@ -313,7 +313,7 @@ static int gathered_shape(array_state *state, const selection *chosen, int *rank
 {
     int64_t common[VME_RANK_MAX];
     int common_rank;
-    vme_status status = vme_shape_broadcast(chosen->count, chosen->places, &common_rank, common);
+    vme_status status = vme_shape_broadcast(chosen->count, chosen->indices, &common_rank, common);
     if (status != VME_OK) {
         PyErr_Format(PyExc_IndexError, "shape mismatch: indexing arrays could not be broadcast together with shapes %s",
                      strstr(vme_message(), "shapes ") != NULL ? strstr(vme_message(), "shapes ") + 7 : "");
@@ -335,10 +335,10 @@ static int gathered_shape(array_state *state, const selection *chosen, int *rank
 
 static PyObject *scalar_at(array *self, const char *data)
 {
-    array *made = array_new_scalar(self->state, self->t.dtype);
-    if (made != NULL)
-        memcpy(made->t.data, data, (size_t)vme_dtype_size((vme_dtype)self->t.dtype));
-    return array_as_scalar(made);
+    array *result = array_new_scalar(self->state, self->t.dtype);
+    if (result != NULL)
+        memcpy(result->t.data, data, (size_t)vme_dtype_size((vme_dtype)self->t.dtype));
+    return array_as_scalar(result);
 }
 
 PyObject *array_item_at(array *self, int64_t at)
@@ -400,7 +400,7 @@ PyObject *array_subscript(PyObject *object, PyObject *key)
         return masked(self, (array *)key);
     index_key read;
     selection chosen;
-    array *made = NULL;
+    array *created = NULL;
     if (index_read(&read, self, key) < 0)
         return NULL;
     PyObject *result = NULL;
@@ -418,14 +418,14 @@ PyObject *array_subscript(PyObject *object, PyObject *key)
     int64_t shape[VME_RANK_MAX];
     if (gathered_shape(self->state, &chosen, &rank, shape) < 0)
         goto done;
-    made = array_new(self->state, self->t.dtype, rank, shape, false);
-    if (made != NULL
+    created = array_new(self->state, self->t.dtype, rank, shape, false);
+    if (created != NULL
         && array_check_status(self->state,
-                              ENGINE(made->size * 4, vme_gather(self->state->context, &chosen.view, chosen.first,
-                                                                chosen.count, chosen.places, &made->t)))
+                              ENGINE(created->size * 4, vme_gather(self->state->context, &chosen.view, chosen.first,
+                                                                   chosen.count, chosen.indices, &created->t)))
                < 0)
-        Py_CLEAR(made);
-    result = array_as_scalar(made);
+        Py_CLEAR(created);
+    result = array_as_scalar(created);
 done:
     selection_clear(&chosen);
     index_clear(&read);
@@ -488,7 +488,7 @@ static int assign_gathered(array *self, const index_key *read, const selection *
     for (int i = 0; i < rank; i++)
         size *= shape[i];
     result = array_check_status(state, ENGINE(size * 4, vme_scatter(state->context, &from, chosen->first, chosen->count,
-                                                                    chosen->places, false, &chosen->view)));
+                                                                    chosen->indices, false, &chosen->view)));
 done:
     Py_XDECREF(values);
     return result;
@@ -564,7 +564,7 @@ int array_assign_subscript(PyObject *object, PyObject *key, PyObject *value)
 static const char *const take_names[] = {"a", "indices", "axis", "out", "mode", NULL};
 PyObject *array_take(array_state *state, array *self, PyObject **values)
 {
-    array *out, *over = (array *)Py_NewRef(self), *places = NULL, *made = NULL;
+    array *out, *over = (array *)Py_NewRef(self), *positions = NULL, *result = NULL;
     int axis = 0;
     int64_t shape[VME_RANK_MAX];
     if (array_argument_out(values[3], &out) < 0)
@@ -577,69 +577,71 @@ PyObject *array_take(array_state *state, array *self, PyObject **values)
         if (over == NULL)
             goto done;
     }
-    places = array_from_any(state, values[1], -1);
-    if (places == NULL)
+    positions = array_from_any(state, values[1], -1);
+    if (positions == NULL)
         goto done;
-    if (places->size == 0 && !is_array(values[1]))
-        Py_SETREF(places, array_cast(places, VME_INT64));
-    else if (!dtype_can_cast(places->t.dtype, VME_INT64, CAST_SAME_KIND) || places->t.dtype == VME_UINT64) {
+    if (positions->size == 0 && !is_array(values[1]))
+        Py_SETREF(positions, array_cast(positions, VME_INT64));
+    else if (!dtype_can_cast(positions->t.dtype, VME_INT64, CAST_SAME_KIND) || positions->t.dtype == VME_UINT64) {
         PyErr_Format(PyExc_TypeError, "Cannot cast array data from %R to dtype('int64') according to the rule 'safe'",
-                     state->dtypes[places->t.dtype]);
+                     state->dtypes[positions->t.dtype]);
         goto done;
-    } else if (places->t.dtype != VME_INT64)
-        Py_SETREF(places, array_cast(places, VME_INT64));
-    if (places != NULL && array_given(values[4])
+    } else if (positions->t.dtype != VME_INT64)
+        Py_SETREF(positions, array_cast(positions, VME_INT64));
+    if (positions != NULL && array_given(values[4])
         && !(PyUnicode_Check(values[4]) && PyUnicode_EqualToUTF8(values[4], "raise"))) {
         bool wrap = PyUnicode_Check(values[4]) && PyUnicode_EqualToUTF8(values[4], "wrap");
         PyObject *size = PyLong_FromLongLong(over->t.shape[axis] - !wrap), *zero = PyLong_FromLong(0);
         PyObject *inside = NULL;
         if (size != NULL && zero != NULL) {
-            inside = wrap ? array_binary(state, VME_REMAINDER, (PyObject *)places, size, NULL, -1)
-                          : array_binary(state, VME_MINIMUM, (PyObject *)places, size, NULL, -1);
+            inside = wrap ? array_binary(state, VME_REMAINDER, (PyObject *)positions, size, NULL, -1)
+                          : array_binary(state, VME_MINIMUM, (PyObject *)positions, size, NULL, -1);
             if (inside != NULL && !wrap)
                 Py_SETREF(inside, array_binary(state, VME_MAXIMUM, inside, zero, NULL, -1));
         }
         Py_XDECREF(size);
         Py_XDECREF(zero);
-        Py_SETREF(places, (array *)inside);
+        Py_SETREF(positions, (array *)inside);
     }
-    if (places == NULL)
+    if (positions == NULL)
         goto done;
-    int rank = over->t.rank - 1 + places->t.rank;
+    int rank = over->t.rank - 1 + positions->t.rank;
     if (rank > VME_RANK_MAX) {
         PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %d",
                      VME_RANK_MAX, rank);
         goto done;
     }
     memcpy(shape, over->t.shape, (size_t)axis * sizeof *shape);
-    memcpy(shape + axis, places->t.shape, (size_t)places->t.rank * sizeof *shape);
-    memcpy(shape + axis + places->t.rank, over->t.shape + axis + 1, (size_t)(over->t.rank - axis - 1) * sizeof *shape);
+    memcpy(shape + axis, positions->t.shape, (size_t)positions->t.rank * sizeof *shape);
+    memcpy(shape + axis + positions->t.rank, over->t.shape + axis + 1,
+           (size_t)(over->t.rank - axis - 1) * sizeof *shape);
     if (out != NULL && (out->t.rank != rank || memcmp(out->t.shape, shape, (size_t)rank * sizeof *shape) != 0)) {
         PyErr_SetString(PyExc_ValueError, "output array does not match result of ndarray.take");
         goto done;
     }
-    made = array_new(state, self->t.dtype, rank, shape, false);
-    const vme_tensor *indices[1] = {&places->t};
-    if (made != NULL && made->size > 0 && over->t.shape[axis] == 0) {
+    result = array_new(state, self->t.dtype, rank, shape, false);
+    const vme_tensor *indices[1] = {&positions->t};
+    if (result != NULL && result->size > 0 && over->t.shape[axis] == 0) {
         PyErr_SetString(PyExc_IndexError, "cannot do a non-empty take from an empty axes.");
-        Py_CLEAR(made);
+        Py_CLEAR(result);
     }
-    bool any = made != NULL && (made->size > 0 || over->t.shape[axis] > 0); /* as NumPy: else no index is looked at */
+    bool any =
+        result != NULL && (result->size > 0 || over->t.shape[axis] > 0); /* as NumPy: else no index is looked at */
     if (any
-        && array_check_status(state,
-                              ENGINE(made->size * 2, vme_gather(state->context, &over->t, axis, 1, indices, &made->t)))
+        && array_check_status(
+               state, ENGINE(result->size * 2, vme_gather(state->context, &over->t, axis, 1, indices, &result->t)))
                < 0)
-        Py_CLEAR(made);
-    if (made != NULL && out != NULL) { /* nothing is written when an index is wrong */
-        if (array_assign(out, made) < 0)
-            Py_CLEAR(made);
+        Py_CLEAR(result);
+    if (result != NULL && out != NULL) { /* nothing is written when an index is wrong */
+        if (array_assign(out, result) < 0)
+            Py_CLEAR(result);
         else
-            Py_SETREF(made, (array *)Py_NewRef(out));
+            Py_SETREF(result, (array *)Py_NewRef(out));
     }
 done:
     Py_XDECREF(over);
-    Py_XDECREF(places);
-    return out != NULL ? (PyObject *)made : array_as_scalar(made);
+    Py_XDECREF(positions);
+    return out != NULL ? (PyObject *)result : array_as_scalar(result);
 }
 ARRAY_BOTH_OF(take, take_names, 5, 2, 5, array_take)
 
@@ -651,29 +653,29 @@ static PyObject *nonzero(array_state *state, array *self, PyObject **values)
                             "Calling nonzero on 0d arrays is not allowed. Use np.atleast_1d(scalar).nonzero() instead. "
                             "If the context of this error is of the form `arr[nonzero(cond)]`, just use `arr[cond]`.");
     array *mask = self->t.dtype == VME_BOOL ? (array *)Py_NewRef(self) : array_cast(self, VME_BOOL);
-    PyObject *places = NULL;
+    PyObject *indices = NULL;
     int64_t found;
     if (mask == NULL)
         return NULL;
     if (array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &found, NULL))) < 0)
         goto done;
     const vme_tensor *tensors[VME_RANK_MAX];
-    places = PyTuple_New(mask->t.rank);
-    for (int i = 0; places != NULL && i < mask->t.rank; i++) {
+    indices = PyTuple_New(mask->t.rank);
+    for (int i = 0; indices != NULL && i < mask->t.rank; i++) {
         array *of = array_new(state, VME_INT64, 1, &found, false);
         if (of == NULL)
-            Py_CLEAR(places);
+            Py_CLEAR(indices);
         else {
             tensors[i] = &of->t;
-            PyTuple_SET_ITEM(places, i, (PyObject *)of);
+            PyTuple_SET_ITEM(indices, i, (PyObject *)of);
         }
     }
-    if (places != NULL
+    if (indices != NULL
         && array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &found, tensors))) < 0)
-        Py_CLEAR(places);
+        Py_CLEAR(indices);
 done:
     Py_DECREF(mask);
-    return places;
+    return indices;
 }
 ARRAY_BOTH_OF(nonzero, nonzero_names, 1, 1, 1, nonzero)
 
@@ -696,7 +698,7 @@ static PyObject *scatter_add(array_state *state, PyObject *const *values)
         PyErr_SetString(PyExc_IndexError, "an index array is needed");
     else if (array_check_status(state,
                                 ENGINE(added->size * 4, vme_scatter(state->context, &added->t, chosen.first,
-                                                                    chosen.count, chosen.places, true, &chosen.view)))
+                                                                    chosen.count, chosen.indices, true, &chosen.view)))
              == 0)
         result = Py_NewRef(Py_None);
 done:

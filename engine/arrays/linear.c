@@ -50,7 +50,7 @@ PyObject *array_function__windows(PyObject *module, ARRAY_VECTORCALL)
         return PyErr_Format(PyExc_TypeError, "_windows(a, v, before, after)");
     if (array_argument_int(args[2], 0, &before) < 0 || array_argument_int(args[3], 0, &after) < 0)
         return NULL;
-    array *a = (array *)args[0], *given = (array *)args[1], *padded = NULL, *made = NULL;
+    array *a = (array *)args[0], *given = (array *)args[1], *padded = NULL, *result = NULL;
     const int64_t n = a->size, m = given->size;
     if (a->t.rank != 1 || given->t.rank != 1 || n == 0 || m == 0 || before < 0 || after < 0 || before > m || after > m
         || n + before + after < m)
@@ -59,18 +59,18 @@ PyObject *array_function__windows(PyObject *module, ARRAY_VECTORCALL)
     array *v = array_contiguous(given, dtype);
     int64_t length = n + before + after, windows = length - m + 1, step = vme_dtype_size((vme_dtype)dtype);
     padded = v == NULL ? NULL : array_new(state, dtype, 1, &length, true);
-    made = padded == NULL ? NULL : array_new(state, dtype, 1, &windows, false);
-    if (made != NULL) {
+    result = padded == NULL ? NULL : array_new(state, dtype, 1, &windows, false);
+    if (result != NULL) {
         const vme_tensor middle = {padded->t.buffer, padded->t.data + before * step, &n, &step, 1, dtype};
         const int64_t rows[2] = {windows, m}, steps[2] = {step, step}, column[2] = {m, 1}, columns[2] = {windows, 1};
         const vme_tensor view = {padded->t.buffer, padded->t.data, rows, steps, 2, dtype};
         const vme_tensor factor = {v->t.buffer, v->t.data, column, steps, 2, dtype};
-        const vme_tensor out = {made->t.buffer, made->t.data, columns, steps, 2, dtype};
+        const vme_tensor out = {result->t.buffer, result->t.data, columns, steps, 2, dtype};
         if (array_check_status(state, vme_copy(state->context, &a->t, &middle)) < 0
             || array_check_status(state, ENGINE(windows * m, vme_matmul(state->context, &view, &factor, &out))) < 0)
-            Py_CLEAR(made);
+            Py_CLEAR(result);
     }
     Py_XDECREF(v);
     Py_XDECREF(padded);
-    return (PyObject *)made;
+    return (PyObject *)result;
 }

@@ -128,8 +128,8 @@ static PyObject *shape_of(int rank, const int64_t *sizes, const char *const *ope
 static PyObject *ports_of(array_state *state, const vme_model *model, bool outputs)
 {
     int ports = vme_model_count(model, outputs);
-    PyObject *made = PyTuple_New(ports);
-    for (int i = 0; made != NULL && i < ports; i++) {
+    PyObject *result = PyTuple_New(ports);
+    for (int i = 0; result != NULL && i < ports; i++) {
         vme_port port;
         vme_model_port(model, outputs, i, &port);
         PyObject *shape = shape_of(port.rank, port.shape, port.open),
@@ -138,11 +138,11 @@ static PyObject *ports_of(array_state *state, const vme_model *model, bool outpu
         Py_XDECREF(shape);
         Py_XDECREF(name);
         if (item == NULL)
-            Py_CLEAR(made);
+            Py_CLEAR(result);
         else
-            PyTuple_SET_ITEM(made, i, item);
+            PyTuple_SET_ITEM(result, i, item);
     }
-    return made;
+    return result;
 }
 
 /* _model_ports(session): (inputs, outputs), each a tuple of (name, dtype, shape); a size that calls choose is a str */
@@ -169,8 +169,8 @@ static PyObject *inputs_of(vme_session *session, PyObject *arrays, int more, con
     const int inputs = vme_model_count(vme_session_model(session), false);
     if (!PyTuple_Check(arrays) || PyTuple_GET_SIZE(arrays) != inputs)
         return PyErr_Format(PyExc_TypeError, "expected a tuple of %d arrays", inputs);
-    const vme_tensor **made = PyMem_Calloc((size_t)inputs + (size_t)more, sizeof *made);
-    PyObject *held = made == NULL ? PyErr_NoMemory() : PyTuple_New(inputs);
+    const vme_tensor **result = PyMem_Calloc((size_t)inputs + (size_t)more, sizeof *result);
+    PyObject *held = result == NULL ? PyErr_NoMemory() : PyTuple_New(inputs);
     for (int i = 0; held != NULL && i < inputs; i++) {
         PyObject *input = PyTuple_GET_ITEM(arrays, i);
         array *dense = NULL;
@@ -182,13 +182,13 @@ static PyObject *inputs_of(vme_session *session, PyObject *arrays, int more, con
             Py_CLEAR(held);
         else {
             PyTuple_SET_ITEM(held, i, (PyObject *)dense);
-            made[i] = &dense->t;
+            result[i] = &dense->t;
         }
     }
     if (held == NULL)
-        PyMem_Free(made);
+        PyMem_Free(result);
     else
-        *tensors = made;
+        *tensors = result;
     return held;
 }
 
@@ -216,18 +216,18 @@ PyObject *array_function__model_backends(PyObject *module, ARRAY_VECTORCALL)
     if (session == NULL)
         return NULL;
     const vme_model *model = vme_session_model(session);
-    PyObject *made = PyList_New(0);
-    for (int b = 0; made != NULL && b < vme_backend_count(); b++) {
+    PyObject *result = PyList_New(0);
+    for (int b = 0; result != NULL && b < vme_backend_count(); b++) {
         if (vme_model_total(model, b) == 0)
             continue;
         PyObject *item = Py_BuildValue("(sdO)", vme_backend_name(b), vme_model_total(model, b),
                                        vme_model_backend(model) == b ? Py_True : Py_False);
-        if (item == NULL || PyList_Append(made, item) < 0)
-            Py_CLEAR(made);
+        if (item == NULL || PyList_Append(result, item) < 0)
+            Py_CLEAR(result);
         Py_XDECREF(item);
     }
-    PyObject *all = made == NULL ? NULL : PyList_AsTuple(made);
-    Py_XDECREF(made);
+    PyObject *all = result == NULL ? NULL : PyList_AsTuple(result);
+    Py_XDECREF(result);
     return all;
 }
 
@@ -255,8 +255,8 @@ PyObject *array_function__model_steps(PyObject *module, ARRAY_VECTORCALL)
             return NULL;
     }
     int steps = vme_model_steps(model);
-    PyObject *made = PyTuple_New(steps);
-    for (int i = 0; made != NULL && i < steps; i++) {
+    PyObject *result = PyTuple_New(steps);
+    for (int i = 0; result != NULL && i < steps; i++) {
         vme_step step;
         vme_model_step(model, i, &step);
         PyObject *shape = shape_of(step.rank, step.shape, NULL),
@@ -270,16 +270,16 @@ PyObject *array_function__model_steps(PyObject *module, ARRAY_VECTORCALL)
         Py_XDECREF(shape);
         Py_XDECREF(name);
         if (item == NULL)
-            Py_CLEAR(made);
+            Py_CLEAR(result);
         else
-            PyTuple_SET_ITEM(made, i, item);
+            PyTuple_SET_ITEM(result, i, item);
     }
     vme_model_unref(model);
-    return made;
+    return result;
 }
 
-/* Replaces `made` by (made, nanoseconds of each step). */
-static PyObject *with_times(PyObject *made, int steps, const uint64_t *ns)
+/* Replaces `result` by (made, nanoseconds of each step). */
+static PyObject *with_times(PyObject *result, int steps, const uint64_t *ns)
 {
     PyObject *times = PyTuple_New(steps), *both = NULL;
     for (int i = 0; times != NULL && i < steps; i++) {
@@ -290,9 +290,9 @@ static PyObject *with_times(PyObject *made, int steps, const uint64_t *ns)
             PyTuple_SET_ITEM(times, i, time);
     }
     if (times != NULL)
-        both = PyTuple_Pack(2, made, times);
+        both = PyTuple_Pack(2, result, times);
     Py_XDECREF(times);
-    Py_DECREF(made);
+    Py_DECREF(result);
     return both;
 }
 
@@ -302,7 +302,7 @@ PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"session", "inputs", "profile", NULL};
     array_state *state = array_state_of(module);
-    PyObject *values[3], *made = NULL;
+    PyObject *values[3], *result = NULL;
     uint64_t *ns = NULL;
     bool profile;
     vme_session *session = session_argument("_model_run", args, count, keywords, names, 3, 2, values);
@@ -324,31 +324,31 @@ PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
             goto done;
         }
     }
-    made = PyTuple_New(outputs);
-    for (int i = 0; made != NULL && i < outputs; i++) {
+    result = PyTuple_New(outputs);
+    for (int i = 0; result != NULL && i < outputs; i++) {
         vme_port port;
         vme_model_port(plan, true, i, &port);
         array *output = array_new(state, port.dtype, port.rank, port.shape, false);
         if (output == NULL)
-            Py_CLEAR(made);
+            Py_CLEAR(result);
         else {
-            PyTuple_SET_ITEM(made, i, (PyObject *)output);
+            PyTuple_SET_ITEM(result, i, (PyObject *)output);
             tensors[inputs + i] = &output->t;
         }
     }
-    if (made != NULL
+    if (result != NULL
         && array_check_status(
                state, ENGINE(ARRAY_WORK_RELEASE, profile ? vme_session_profile(session, tensors, tensors + inputs, ns)
                                                          : vme_session_run(session, tensors, tensors + inputs)))
                < 0)
-        Py_CLEAR(made);
-    if (made != NULL && profile)
-        made = with_times(made, vme_model_steps(plan), ns);
+        Py_CLEAR(result);
+    if (result != NULL && profile)
+        result = with_times(result, vme_model_steps(plan), ns);
 done:
     if (plan != NULL)
         vme_model_unref(plan);
     PyMem_Free(ns);
     PyMem_Free(tensors);
     Py_DECREF(held);
-    return made;
+    return result;
 }

@@ -70,10 +70,10 @@ static PyObject *api_scalar_new(PyObject *module, int dtype, const char *element
 {
     if (dtype < 0 || dtype >= VME_DTYPE_COUNT)
         return PyErr_Format(PyExc_TypeError, "dtype number %d is unknown", dtype);
-    array *made = array_new_scalar(array_state_of(module), dtype);
-    if (made != NULL)
-        memcpy(made->t.data, element, (size_t)vme_dtype_size((vme_dtype)dtype));
-    return array_as_scalar(made);
+    array *result = array_new_scalar(array_state_of(module), dtype);
+    if (result != NULL)
+        memcpy(result->t.data, element, (size_t)vme_dtype_size((vme_dtype)dtype));
+    return array_as_scalar(result);
 }
 
 static void api_free(PyObject *capsule) { PyMem_Free(PyCapsule_GetPointer(capsule, VME_PYTHON_CAPSULE)); }
@@ -214,7 +214,7 @@ static int execute(PyObject *module)
 {
     array_state *state = array_state_of(module);
     state->module = module;
-    state->free_most = ARRAY_FREE_MAX;
+    state->free_max = ARRAY_FREE_MAX;
     if (context_init(state) < 0 || array_errors_init(state, module) < 0 || array_dtypes_init(state, module) < 0)
         return -1;
     state->array_type = array_type_new(state, module);
@@ -239,7 +239,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
 static int clear(PyObject *module)
 {
     array_state *state = array_state_of(module);
-    state->free_most = 0;
+    state->free_max = 0;
     array_free_lists_clear(state);
     Py_CLEAR(state->array_type);
     Py_CLEAR(state->dtype_type);

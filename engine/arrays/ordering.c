@@ -6,16 +6,16 @@
 /* kind and order are accepted as in NumPy; every sort here is stable where that can be seen */
 static const char *const sort_names[] = {"a", "axis", "kind", "order", "stable", "descending", NULL};
 
-static array *sorted(array *self, PyObject *axis_value, PyObject *descending_value, bool places)
+static array *sorted(array *self, PyObject *axis_value, PyObject *descending_value, bool indices)
 {
     array_state *state = self->state;
-    array *over = (array *)Py_NewRef(self), *made = NULL;
+    array *over = (array *)Py_NewRef(self), *result = NULL;
     int axis = self->t.rank - 1;
     bool descending;
     if (array_argument_bool(descending_value, false, &descending) < 0)
         goto done;
     if (axis_value == Py_None || self->t.rank == 0) {
-        if (self->t.rank == 0 && axis_value != Py_None && !places) {
+        if (self->t.rank == 0 && axis_value != Py_None && !indices) {
             array_axis_error(state, -1, 0);
             goto done;
         }
@@ -26,16 +26,17 @@ static array *sorted(array *self, PyObject *axis_value, PyObject *descending_val
             goto done;
     } else if (axis_value != NULL && array_argument_axis(state, axis_value, self->t.rank, &axis) < 0)
         goto done;
-    made = array_new(state, places ? VME_INT64 : over->t.dtype, over->t.rank, over->t.shape, false);
-    if (made != NULL
+    result = array_new(state, indices ? VME_INT64 : over->t.dtype, over->t.rank, over->t.shape, false);
+    if (result != NULL
         && array_check_status(
-               state, ENGINE(over->size * 16, places ? vme_argsort(state->context, &over->t, axis, descending, &made->t)
-                                                     : vme_sort(state->context, &over->t, axis, descending, &made->t)))
+               state,
+               ENGINE(over->size * 16, indices ? vme_argsort(state->context, &over->t, axis, descending, &result->t)
+                                               : vme_sort(state->context, &over->t, axis, descending, &result->t)))
                < 0)
-        Py_CLEAR(made);
+        Py_CLEAR(result);
 done:
     Py_XDECREF(over);
-    return made;
+    return result;
 }
 
 static PyObject *sort(array_state *state, array *self, PyObject **values)
@@ -55,9 +56,9 @@ static PyObject *sort_in_place(array_state *state, array *self, PyObject **value
         return NULL;
     if (values[1] == Py_None)
         return PyErr_Format(PyExc_TypeError, "'NoneType' object cannot be interpreted as an integer");
-    array *made = sorted(self, values[1], values[5], false);
-    int result = made == NULL ? -1 : array_assign(self, made);
-    Py_XDECREF(made);
+    array *created = sorted(self, values[1], values[5], false);
+    int result = created == NULL ? -1 : array_assign(self, created);
+    Py_XDECREF(created);
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }
 ARRAY_METHOD_OF(sort, sort_names, 4, 1, 6, sort_in_place)
@@ -68,18 +69,18 @@ static PyObject *select_elements(array_state *state, array *self, PyObject **val
 {
     int64_t kth[VME_RANK_MAX];
     int count, axis;
-    bool places;
+    bool indices;
     if (array_argument_shape(values[1], &count, kth) < 0
         || array_argument_axis(state, values[2], self->t.rank, &axis) < 0
-        || array_argument_bool(values[3], false, &places) < 0)
+        || array_argument_bool(values[3], false, &indices) < 0)
         return NULL;
-    array *made = array_new(state, places ? VME_INT64 : self->t.dtype, self->t.rank, self->t.shape, false);
-    if (made != NULL
+    array *result = array_new(state, indices ? VME_INT64 : self->t.dtype, self->t.rank, self->t.shape, false);
+    if (result != NULL
         && array_check_status(state, ENGINE(self->size * 4, vme_partition(state->context, &self->t, axis, count, kth,
-                                                                          places, &made->t)))
+                                                                          indices, &result->t)))
                < 0)
-        Py_CLEAR(made);
-    return (PyObject *)made;
+        Py_CLEAR(result);
+    return (PyObject *)result;
 }
 ARRAY_FUNCTION_OF(_partition, select_names, 4, 4, 4, select_elements)
 
@@ -91,12 +92,12 @@ static PyObject *partition(array_state *state, array *self, PyObject **values)
         return NULL;
     PyObject *module = PyImport_ImportModule("vmhost.engine.numpy._sets"),
              *axis = values[2] != NULL ? Py_NewRef(values[2]) : PyLong_FromLong(-1);
-    PyObject *made =
+    PyObject *created =
         module == NULL || axis == NULL ? NULL : PyObject_CallMethod(module, "partition", "OOO", self, values[1], axis);
-    int result = made == NULL ? -1 : array_assign(self, (array *)made);
+    int result = created == NULL ? -1 : array_assign(self, (array *)created);
     Py_XDECREF(module);
     Py_XDECREF(axis);
-    Py_XDECREF(made);
+    Py_XDECREF(created);
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }
 ARRAY_METHOD_OF(partition, partition_names, 5, 2, 5, partition)
@@ -104,7 +105,7 @@ ARRAY_METHOD_OF(partition, partition_names, 5, 2, 5, partition)
 static const char *const search_names[] = {"a", "v", "side", "sorter", NULL};
 static PyObject *searchsorted(array_state *state, array *self, PyObject **values)
 {
-    array *over = NULL, *wanted = NULL, *made = NULL;
+    array *over = NULL, *wanted = NULL, *result = NULL;
     bool right = array_given(values[2]) && PyUnicode_Check(values[2]) && PyUnicode_EqualToUTF8(values[2], "right");
     if (array_given(values[2]) && !right && !(PyUnicode_Check(values[2]) && PyUnicode_EqualToUTF8(values[2], "left")))
         return PyErr_Format(PyExc_ValueError, "search side must be 'left' or 'right' (got %R)", values[2]);
@@ -128,16 +129,16 @@ static PyObject *searchsorted(array_state *state, array *self, PyObject **values
         Py_SETREF(wanted, array_cast(wanted, dtype));
     if (over == NULL || wanted == NULL)
         goto done;
-    made = array_new(state, VME_INT64, wanted->t.rank, wanted->t.shape, false);
-    if (made != NULL
-        && array_check_status(
-               state, ENGINE(made->size * 16, vme_searchsorted(state->context, &over->t, &wanted->t, right, &made->t)))
+    result = array_new(state, VME_INT64, wanted->t.rank, wanted->t.shape, false);
+    if (result != NULL
+        && array_check_status(state, ENGINE(result->size * 16,
+                                            vme_searchsorted(state->context, &over->t, &wanted->t, right, &result->t)))
                < 0)
-        Py_CLEAR(made);
+        Py_CLEAR(result);
 done:
     Py_XDECREF(over);
     Py_XDECREF(wanted);
-    return array_as_scalar(made);
+    return array_as_scalar(result);
 }
 ARRAY_BOTH_OF(searchsorted, search_names, 4, 2, 4, searchsorted)
 
@@ -160,11 +161,11 @@ PyObject *array_function__words(PyObject *module, ARRAY_VECTORCALL)
     if ((first == (unsigned long long)-1 && PyErr_Occurred()) || array_argument_int(args[3], 0, &shape[0]) < 0)
         return NULL;
     uint64_t own_key[2] = {key[0], key[1]}, own_counter[4] = {counter[0], counter[1], counter[2], counter[3]};
-    array *made = array_new(state, VME_UINT64, 1, shape, false);
-    if (made != NULL
-        && array_check_status(state,
-                              ENGINE(made->size * 8, vme_philox(state->context, own_key, own_counter, first, &made->t)))
+    array *result = array_new(state, VME_UINT64, 1, shape, false);
+    if (result != NULL
+        && array_check_status(
+               state, ENGINE(result->size * 8, vme_philox(state->context, own_key, own_counter, first, &result->t)))
                < 0)
-        Py_CLEAR(made);
-    return (PyObject *)made;
+        Py_CLEAR(result);
+    return (PyObject *)result;
 }

@@ -15,7 +15,7 @@ static array *reduced_new(array *self, uint64_t axes, bool keep, int dtype, arra
         if (keep || !(axes >> i & 1))
             kept[rank++] = shape[i];
     }
-    array *made;
+    array *result;
     if (out != NULL) {
         if (out->t.rank != rank || memcmp(out->t.shape, kept, (size_t)rank * sizeof *kept) != 0) {
             PyErr_Format(PyExc_ValueError,
@@ -24,22 +24,22 @@ static array *reduced_new(array *self, uint64_t axes, bool keep, int dtype, arra
                          rank, out->t.rank);
             return NULL;
         }
-        made = (array *)Py_NewRef(out);
+        result = (array *)Py_NewRef(out);
         for (int i = self->t.rank - 1, from = rank - 1; i >= 0; i--) {
             bool there = keep || !(axes >> i & 1);
             strides[i] = there ? out->t.strides[from] : 0;
             from -= there;
         }
     } else {
-        made = rank == 0 ? array_new_scalar(self->state, dtype) : array_new(self->state, dtype, rank, kept, false);
+        result = rank == 0 ? array_new_scalar(self->state, dtype) : array_new(self->state, dtype, rank, kept, false);
         for (int i = self->t.rank - 1; i >= 0; i--) {
             strides[i] = step;
             step *= shape[i] == 0 ? 1 : shape[i];
         }
     }
-    if (made != NULL)
-        *full = (vme_tensor){made->t.buffer, made->t.data, shape, strides, self->t.rank, made->t.dtype};
-    return made;
+    if (result != NULL)
+        *full = (vme_tensor){result->t.buffer, result->t.data, shape, strides, self->t.rank, result->t.dtype};
+    return result;
 }
 
 PyObject *array_reduce(array *self, int op, uint64_t axes, bool keep, int dtype, array *out, PyObject *initial)
@@ -58,16 +58,16 @@ PyObject *array_reduce(array *self, int op, uint64_t axes, bool keep, int dtype,
     }
     if (initial != NULL && element_from_python((int)loop, initial, element) < 0)
         return NULL;
-    array *made = reduced_new(self, axes, keep, (int)result, out, &full, shape, strides);
-    if (made == NULL)
+    array *created = reduced_new(self, axes, keep, (int)result, out, &full, shape, strides);
+    if (created == NULL)
         return NULL;
     status = ENGINE(self->size * reduce_cost(op), vme_reduce(state->context, (vme_reduce_op)op, loop, &self->t, axes,
                                                              initial != NULL ? element : NULL, &full));
     if (status != VME_OK) {
-        Py_DECREF(made);
+        Py_DECREF(created);
         return array_fail(state, status);
     }
-    return out != NULL ? (PyObject *)made : array_as_scalar(made);
+    return out != NULL ? (PyObject *)created : array_as_scalar(created);
 }
 
 /* Elements that where= leaves out take the operation's neutral value (or `initial`). */
@@ -87,24 +87,24 @@ static array *masked(array *self, PyObject *where, int op, PyObject *initial)
                      op == VME_MAX   ? "maximum"
                      : op == VME_MIN ? "minimum"
                                      : vme_reduce_name((vme_reduce_op)op));
-    array *made = NULL, *mask = neutral == NULL ? NULL : array_from_any(self->state, where, VME_BOOL);
+    array *result = NULL, *mask = neutral == NULL ? NULL : array_from_any(self->state, where, VME_BOOL);
     array *value = mask == NULL ? NULL : array_scalar_from(self->state, self->t.dtype, neutral);
     if (value != NULL) {
         const vme_tensor *both[2] = {&self->t, &mask->t};
         int64_t shape[VME_RANK_MAX];
         int rank;
         if (array_check_status(self->state, vme_shape_broadcast(2, both, &rank, shape)) == 0)
-            made = array_new(self->state, self->t.dtype, rank, shape, false);
-        if (made != NULL
+            result = array_new(self->state, self->t.dtype, rank, shape, false);
+        if (result != NULL
             && array_check_status(self->state, ENGINE(self->size, vme_where(self->state->context, &mask->t, &self->t,
-                                                                            &value->t, &made->t)))
+                                                                            &value->t, &result->t)))
                    < 0)
-            Py_CLEAR(made);
+            Py_CLEAR(result);
     }
     Py_XDECREF(neutral);
     Py_XDECREF(mask);
     Py_XDECREF(value);
-    return made;
+    return result;
 }
 
 /* values: a, axis, dtype, out, keepdims, initial, where */
@@ -203,11 +203,11 @@ PyObject *array_function__reduceat(PyObject *module, ARRAY_VECTORCALL)
     memcpy(in_shape, self->t.shape, (size_t)self->t.rank * sizeof *in_shape);
     memcpy(out_shape, self->t.shape, (size_t)self->t.rank * sizeof *out_shape);
     out_shape[0] = starts->size;
-    array *made = array_new(state, (int)result, self->t.rank, out_shape, false);
-    if (made == NULL)
+    array *created = array_new(state, (int)result, self->t.rank, out_shape, false);
+    if (created == NULL)
         return NULL;
     out_shape[0] = 1;
-    vme_tensor in = self->t, out = made->t;
+    vme_tensor in = self->t, out = created->t;
     in.shape = in_shape;
     out.shape = out_shape;
     for (int64_t i = 0; i < starts->size; i++) {
@@ -216,20 +216,20 @@ PyObject *array_function__reduceat(PyObject *module, ARRAY_VECTORCALL)
         if (start < 0 || start >= length) {
             PyErr_Format(PyExc_IndexError, "index %lld out-of-bounds in %S.reduceat [0, %lld)", (long long)start,
                          args[3], (long long)length);
-            Py_CLEAR(made);
+            Py_CLEAR(created);
             break;
         }
         in_shape[0] = stop > start ? stop - start : 1;
         in.data = self->t.data + start * self->t.strides[0];
-        out.data = made->t.data + i * made->t.strides[0];
+        out.data = created->t.data + i * created->t.strides[0];
         if (array_check_status(state, ENGINE(self->size / length * in_shape[0],
                                              vme_reduce(state->context, (vme_reduce_op)op, loop, &in, 1, NULL, &out)))
             < 0) {
-            Py_CLEAR(made);
+            Py_CLEAR(created);
             break;
         }
     }
-    return (PyObject *)made;
+    return (PyObject *)created;
 }
 
 static const char *const count_names[] = {"a", "axis", "keepdims", NULL};
@@ -242,7 +242,7 @@ ARRAY_FUNCTION_OF(count_nonzero, count_names, 2, 1, 3, count_nonzero)
 
 /* axis None: the place in the flat array */
 static const char *const arg_names[] = {"a", "axis", "out", "keepdims", NULL};
-static PyObject *place(array *self, int op, PyObject **values)
+static PyObject *arg_extreme(array *self, int op, PyObject **values)
 {
     bool keep;
     array *out, *over = (array *)Py_NewRef(self);
@@ -273,8 +273,14 @@ failed:
     Py_DECREF(over);
     return NULL;
 }
-static PyObject *argmax(array_state *state, array *self, PyObject **values) { return place(self, VME_ARGMAX, values); }
-static PyObject *argmin(array_state *state, array *self, PyObject **values) { return place(self, VME_ARGMIN, values); }
+static PyObject *argmax(array_state *state, array *self, PyObject **values)
+{
+    return arg_extreme(self, VME_ARGMAX, values);
+}
+static PyObject *argmin(array_state *state, array *self, PyObject **values)
+{
+    return arg_extreme(self, VME_ARGMIN, values);
+}
 ARRAY_BOTH_OF(argmax, arg_names, 3, 1, 4, argmax)
 ARRAY_BOTH_OF(argmin, arg_names, 3, 1, 4, argmin)
 
@@ -324,7 +330,7 @@ static const char *const scan_names[] = {"a", "axis", "dtype", "out", NULL};
 static PyObject *scan(array *self, int op, PyObject **values)
 {
     array_state *state = self->state;
-    array *out, *over = (array *)Py_NewRef(self), *made = NULL;
+    array *out, *over = (array *)Py_NewRef(self), *created = NULL;
     int axis = 0, dtype = array_argument_dtype(state, values[2], -1);
     vme_dtype loop, result;
     if ((dtype < 0 && PyErr_Occurred()) || array_argument_out(values[3], &out) < 0)
@@ -348,16 +354,16 @@ static PyObject *scan(array *self, int op, PyObject **values)
             || memcmp(out->t.shape, over->t.shape, (size_t)out->t.rank * sizeof(int64_t)) != 0))
         PyErr_SetString(PyExc_ValueError, "provided out is the wrong size for the accumulation.");
     else
-        made =
+        created =
             out != NULL ? (array *)Py_NewRef(out) : array_new(state, (int)result, over->t.rank, over->t.shape, false);
-    if (made != NULL
-        && array_check_status(
-               state, ENGINE(over->size * 2, vme_scan(state->context, (vme_scan_op)op, loop, &over->t, axis, &made->t)))
+    if (created != NULL
+        && array_check_status(state, ENGINE(over->size * 2, vme_scan(state->context, (vme_scan_op)op, loop, &over->t,
+                                                                     axis, &created->t)))
                < 0)
-        Py_CLEAR(made);
+        Py_CLEAR(created);
 done:
     Py_XDECREF(over);
-    return (PyObject *)made;
+    return (PyObject *)created;
 }
 static PyObject *cumsum(array_state *state, array *self, PyObject **values) { return scan(self, VME_CUMSUM, values); }
 static PyObject *cumprod(array_state *state, array *self, PyObject **values) { return scan(self, VME_CUMPROD, values); }

@@ -90,9 +90,9 @@ array *array_reshape(array *self, int rank, const int64_t *wanted)
     array *flat = array_cast(self, self->t.dtype);
     if (flat == NULL)
         return NULL;
-    array *made = array_view_of(flat, flat->t.dtype, rank, shape, NULL, flat->t.data);
+    array *result = array_view_of(flat, flat->t.dtype, rank, shape, NULL, flat->t.data);
     Py_DECREF(flat);
-    return made;
+    return result;
 }
 
 char array_argument_order(PyObject *value, const array *of, char absent)
@@ -140,7 +140,7 @@ static array *reshape_in_order(array *self, int rank, const int64_t *shape, PyOb
     bool fortran = read == 'F', always = false;
     if (array_given(copy) && array_argument_bool(copy, false, &always) < 0)
         return NULL;
-    array *source = self, *turned = NULL, *own = NULL, *made = NULL;
+    array *source = self, *turned = NULL, *own = NULL, *result = NULL;
     int64_t reversed[VME_RANK_MAX];
     if (always) {
         own = array_cast(self, self->t.dtype);
@@ -149,22 +149,22 @@ static array *reshape_in_order(array *self, int rank, const int64_t *shape, PyOb
         source = own;
     }
     if (!fortran) {
-        made = array_reshape(source, rank, shape);
+        result = array_reshape(source, rank, shape);
     } else {
         turned = array_transpose(source, NULL);
         for (int i = 0; i < rank; i++)
             reversed[i] = shape[rank - 1 - i];
         array *flat = turned == NULL ? NULL : array_reshape(turned, rank, reversed);
-        made = flat == NULL ? NULL : array_transpose(flat, NULL);
+        result = flat == NULL ? NULL : array_transpose(flat, NULL);
         Py_XDECREF(flat);
         Py_XDECREF(turned);
     }
-    if (made != NULL && array_given(copy) && !always && made->t.buffer != self->t.buffer) {
+    if (result != NULL && array_given(copy) && !always && result->t.buffer != self->t.buffer) {
         PyErr_SetString(PyExc_ValueError, "Unable to avoid creating a copy while reshaping.");
-        Py_CLEAR(made);
+        Py_CLEAR(result);
     }
     Py_XDECREF(own);
-    return made;
+    return result;
 }
 
 PyObject *array_method_reshape(PyObject *self, ARRAY_VECTORCALL)
@@ -207,13 +207,13 @@ static array *in_one_row(array *self, PyObject *order, PyObject *copy)
     array *lying = array_argument_order(order, self, 'C') == 'K' ? as_it_lies(self) : (array *)Py_NewRef(self);
     if (lying != self)
         order = NULL;
-    array *made = lying == NULL || PyErr_Occurred() ? NULL : reshape_in_order(lying, 1, shape, order, copy);
-    if (made != NULL && made->t.buffer == self->t.buffer && made->size > 1
-        && made->t.strides[0] != vme_dtype_size((vme_dtype)made->t.dtype))
-        Py_SETREF(made, reshape_in_order(lying, 1, shape, order,
-                                         Py_True)); /* NumPy gives a view of what lies in order only */
+    array *result = lying == NULL || PyErr_Occurred() ? NULL : reshape_in_order(lying, 1, shape, order, copy);
+    if (result != NULL && result->t.buffer == self->t.buffer && result->size > 1
+        && result->t.strides[0] != vme_dtype_size((vme_dtype)result->t.dtype))
+        Py_SETREF(result, reshape_in_order(lying, 1, shape, order,
+                                           Py_True)); /* NumPy gives a view of what lies in order only */
     Py_XDECREF(lying);
-    return made;
+    return result;
 }
 
 static const char *const ravel_names[] = {"a", "order", NULL};
@@ -265,9 +265,9 @@ PyObject *array_method_transpose(PyObject *self, ARRAY_VECTORCALL)
     PyObject *axes = PyTuple_New(count);
     for (Py_ssize_t i = 0; axes != NULL && i < count; i++)
         PyTuple_SET_ITEM(axes, i, Py_NewRef(args[i]));
-    PyObject *made = axes == NULL ? NULL : transpose_by((array *)self, axes);
+    PyObject *result = axes == NULL ? NULL : transpose_by((array *)self, axes);
     Py_XDECREF(axes);
-    return made;
+    return result;
 }
 
 static const char *const transpose_names[] = {"a", "axes", NULL};
@@ -344,10 +344,10 @@ array *array_broadcast_to(array *self, int rank, const int64_t *shape)
     size_t bytes; /* a view of any size is cheap, but its element count must be a number */
     if (array_check_status(self->state, vme_shape_bytes((vme_dtype)self->t.dtype, rank, shape, NULL, &bytes)) < 0)
         return NULL;
-    array *made = array_view_of(self, self->t.dtype, rank, shape, strides, self->t.data);
-    if (made != NULL)
-        made->flags |= ARRAY_READ_ONLY;
-    return made;
+    array *result = array_view_of(self, self->t.dtype, rank, shape, strides, self->t.data);
+    if (result != NULL)
+        result->flags |= ARRAY_READ_ONLY;
+    return result;
 }
 
 static const char *const broadcast_names[] = {"array", "shape", "subok", NULL};
@@ -561,13 +561,13 @@ static PyObject *pad(array_state *state, array *self, PyObject **values)
         return NULL;
     if (rank != self->t.rank || before_rank != rank)
         return PyErr_Format(PyExc_ValueError, "before and shape must have one size for each dimension");
-    array *made = array_new(state, self->t.dtype, rank, shape, false);
-    if (made != NULL
-        && array_check_status(state, ENGINE(made->size, vme_pad(state->context, (vme_pad_mode)mode, &self->t, before,
-                                                                element, &made->t)))
+    array *result = array_new(state, self->t.dtype, rank, shape, false);
+    if (result != NULL
+        && array_check_status(state, ENGINE(result->size, vme_pad(state->context, (vme_pad_mode)mode, &self->t, before,
+                                                                  element, &result->t)))
                < 0)
-        Py_CLEAR(made);
-    return (PyObject *)made;
+        Py_CLEAR(result);
+    return (PyObject *)result;
 }
 ARRAY_FUNCTION_OF(_pad, pad_names, 5, 4, 5, pad)
 
@@ -578,10 +578,11 @@ static PyObject *tile(array_state *state, array *self, PyObject **values)
     int rank;
     if (array_argument_shape(values[1], &rank, shape) < 0)
         return NULL;
-    array *made = array_new(state, self->t.dtype, rank, shape, false);
-    if (made != NULL && array_check_status(state, ENGINE(made->size, vme_tile(state->context, &self->t, &made->t))) < 0)
-        Py_CLEAR(made);
-    return (PyObject *)made;
+    array *result = array_new(state, self->t.dtype, rank, shape, false);
+    if (result != NULL
+        && array_check_status(state, ENGINE(result->size, vme_tile(state->context, &self->t, &result->t))) < 0)
+        Py_CLEAR(result);
+    return (PyObject *)result;
 }
 ARRAY_FUNCTION_OF(_tile, tile_names, 2, 2, 2, tile)
 
@@ -594,10 +595,10 @@ static PyObject *roll(array_state *state, array *self, PyObject **values)
         return NULL;
     if (rank != self->t.rank)
         return PyErr_Format(PyExc_ValueError, "shifts must have one number for each dimension");
-    array *made = array_new_like(self, self->t.dtype);
-    if (made != NULL
-        && array_check_status(state, ENGINE(made->size, vme_roll(state->context, &self->t, shifts, &made->t))) < 0)
-        Py_CLEAR(made);
-    return (PyObject *)made;
+    array *result = array_new_like(self, self->t.dtype);
+    if (result != NULL
+        && array_check_status(state, ENGINE(result->size, vme_roll(state->context, &self->t, shifts, &result->t))) < 0)
+        Py_CLEAR(result);
+    return (PyObject *)result;
 }
 ARRAY_FUNCTION_OF(_roll, roll_names, 2, 2, 2, roll)

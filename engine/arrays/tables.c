@@ -19,31 +19,31 @@ PyObject *array_function__bincount(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
     int64_t length;
-    uint64_t most = 0;
+    uint64_t max = 0;
     bool weighted = count == 3 && args[1] != Py_None;
     if (count != 3 || keywords != NULL || !is_array(args[0]) || (weighted && !is_array(args[1])))
         return PyErr_Format(PyExc_TypeError, "_bincount(places, weights, length)");
-    array *places = (array *)args[0];
+    array *indices = (array *)args[0];
     if (array_argument_int(args[2], 0, &length) < 0)
         return NULL;
-    if (places->t.rank != 1 || places->t.dtype != VME_INT64)
+    if (indices->t.rank != 1 || indices->t.dtype != VME_INT64)
         return PyErr_Format(PyExc_ValueError, "_bincount(): places are a vector of int64");
-    if (places->size > 0 && largest(places, &most) < 0)
+    if (indices->size > 0 && largest(indices, &max) < 0)
         return NULL;
-    if (most > INT64_MAX)
+    if (max > INT64_MAX)
         return PyErr_Format(PyExc_ValueError, "'list' argument must have no negative elements");
-    if (most == INT64_MAX)
+    if (max == INT64_MAX)
         return PyErr_Format(PyExc_ValueError, "Maximum allowed dimension exceeded");
-    if (places->size > 0 && (int64_t)most + 1 > length)
-        length = (int64_t)most + 1;
-    array *made = array_new(state, weighted ? VME_FLOAT64 : VME_INT64, 1, &length, true);
-    if (made != NULL
+    if (indices->size > 0 && (int64_t)max + 1 > length)
+        length = (int64_t)max + 1;
+    array *result = array_new(state, weighted ? VME_FLOAT64 : VME_INT64, 1, &length, true);
+    if (result != NULL
         && array_check_status(
-               state, ENGINE(places->size * 2,
-                             vme_count(state->context, &places->t, weighted ? &((array *)args[1])->t : NULL, &made->t)))
+               state, ENGINE(indices->size * 2, vme_count(state->context, &indices->t,
+                                                          weighted ? &((array *)args[1])->t : NULL, &result->t)))
                < 0)
-        Py_CLEAR(made);
-    return (PyObject *)made;
+        Py_CLEAR(result);
+    return (PyObject *)result;
 }
 
 /* _interp(x, xp, fp, left, right): contiguous float64; left and right None: the ends of fp */
@@ -62,11 +62,11 @@ PyObject *array_function__interp(PyObject *module, ARRAY_VECTORCALL)
         if (ends[i] == -1 && PyErr_Occurred())
             return NULL;
     }
-    array *made = array_new(state, VME_FLOAT64, x->t.rank, x->t.shape, false);
-    if (made != NULL
-        && array_check_status(state, ENGINE(made->size * 16, vme_interpolate(state->context, &x->t, &xp->t, &fp->t,
-                                                                             ends[0], ends[1], &made->t)))
+    array *result = array_new(state, VME_FLOAT64, x->t.rank, x->t.shape, false);
+    if (result != NULL
+        && array_check_status(state, ENGINE(result->size * 16, vme_interpolate(state->context, &x->t, &xp->t, &fp->t,
+                                                                               ends[0], ends[1], &result->t)))
                < 0)
-        Py_CLEAR(made);
-    return array_as_scalar(made);
+        Py_CLEAR(result);
+    return array_as_scalar(result);
 }

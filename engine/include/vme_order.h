@@ -5,9 +5,9 @@
 #include "vme.h"
 
 /* Lines along `axis` with the elements numbered kth[0] < kth[1] < … (`count` of them, each below the line's length)
- * where sorting would put them, what is before not greater, what is behind not less. `places`: the indices of such an
+ * where sorting would put them, what is before not greater, what is behind not less. `indices`: the indices of such an
  * order, int64. Complex numbers are sorted altogether. */
 VME_API vme_status vme_partition(vme_context *context, const vme_tensor *in, int axis, int count, const int64_t *kth,
-                                 bool places, const vme_tensor *out);
+                                 bool indices, const vme_tensor *out);
 
 #endif

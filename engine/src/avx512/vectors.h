@@ -25,8 +25,8 @@ INLINE f32_vec f32_add(f32_vec a, f32_vec b) { return _mm512_add_ps(a, b); }
 /* NaN stays, and so does -0 */
 INLINE f32_vec f32_without_negatives(f32_vec v) { return _mm512_max_ps(_mm512_setzero_ps(), v); }
 /* NaN stays */
-INLINE f32_vec f32_at_least(f32_vec v, f32_vec low) { return _mm512_max_ps(low, v); }
-INLINE f32_vec f32_at_most(f32_vec v, f32_vec high) { return _mm512_min_ps(high, v); }
+INLINE f32_vec f32_max(f32_vec v, f32_vec low) { return _mm512_max_ps(low, v); }
+INLINE f32_vec f32_min(f32_vec v, f32_vec high) { return _mm512_min_ps(high, v); }
 INLINE float f32_total(f32_vec v) { return _mm512_reduce_add_ps(v); }
 
 INLINE f64_vec f64_load(const double *from) { return _mm512_loadu_pd(from); }

@@ -12,7 +12,7 @@ enum { TOGETHER = 32 };
 
 /* TOGETHER pairs, all below MAX: the divisor of each, or the multiple. */
 #define EUCLID(F) \
-    static void together_##F(const u64 *restrict x, const u64 *restrict y, bool multiples, u64 *restrict made) \
+    static void together_##F(const u64 *restrict x, const u64 *restrict y, bool multiples, u64 *restrict result) \
     { \
         F left[TOGETHER], right[TOGETHER]; \
         for (int i = 0; i < TOGETHER; i++) { \
@@ -30,7 +30,7 @@ enum { TOGETHER = 32 };
         } \
         for (int i = 0; i < TOGETHER; i++) { \
             F divisor = left[i], by = divisor == 0 ? 1 : divisor; \
-            made[i] = multiples ? (u64)(i32)((F)(i32)x[i] / by) * y[i] : (u64)(i32)divisor; \
+            result[i] = multiples ? (u64)(i32)((F)(i32)x[i] / by) * y[i] : (u64)(i32)divisor; \
         } \
     }
 EUCLID(f32)
@@ -51,16 +51,16 @@ static u64 divisor_of(u64 x, u64 y)
     return x << twos;
 }
 
-static void some(const u64 *x, const u64 *y, u64 bits, bool multiples, u64 *made)
+static void some(const u64 *x, const u64 *y, u64 bits, bool multiples, u64 *result)
 {
     if (bits < MOST_F32)
-        together_f32(x, y, multiples, made);
+        together_f32(x, y, multiples, result);
     else if (bits < MOST_F64)
-        together_f64(x, y, multiples, made);
+        together_f64(x, y, multiples, result);
     else
         for (int i = 0; i < TOGETHER; i++) {
             u64 divisor = divisor_of(x[i], y[i]);
-            made[i] = !multiples ? divisor : divisor == 0 ? 0 : x[i] / divisor * y[i];
+            result[i] = !multiples ? divisor : divisor == 0 ? 0 : x[i] / divisor * y[i];
         }
 }
 
@@ -69,7 +69,7 @@ static void some(const u64 *x, const u64 *y, u64 bits, bool multiples, u64 *made
     static void NAME##_##T(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
                            int64_t out_step) \
     { \
-        u64 x[TOGETHER] = {0}, y[TOGETHER] = {0}, made[TOGETHER]; \
+        u64 x[TOGETHER] = {0}, y[TOGETHER] = {0}, result[TOGETHER]; \
         for (int64_t count; n > 0; n -= count, a += count * a_step, b += count * b_step, out += count * out_step) { \
             u64 bits = 0; \
             count = n < TOGETHER ? n : TOGETHER; \
@@ -81,9 +81,9 @@ static void some(const u64 *x, const u64 *y, u64 bits, bool multiples, u64 *made
             } \
             for (int64_t i = count; i < TOGETHER; i++) \
                 x[i] = y[i] = 0; \
-            some(x, y, bits, MULTIPLES, made); \
+            some(x, y, bits, MULTIPLES, result); \
             for (int64_t i = 0; i < count; i++) \
-                *(T##_at *)(out + i * out_step) = (T)made[i]; \
+                *(T##_at *)(out + i * out_step) = (T)result[i]; \
         } \
     }
 #define BOTH(T, SIZE) DIVISORS(gcd, T, SIZE, false) DIVISORS(lcm, T, SIZE, true)

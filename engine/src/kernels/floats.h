@@ -91,7 +91,7 @@ enum { BLOCK = 64 };
                      int64_t out_step) \
     { \
         for (int64_t count; n > 0; n -= count, a += count * a_step, b += count * b_step, out += count * out_step) { \
-            T left[BLOCK], right[BLOCK], made[BLOCK]; \
+            T left[BLOCK], right[BLOCK], result[BLOCK]; \
             int odd = 0; \
             count = n < BLOCK ? n : BLOCK; \
             for (int64_t i = 0; i < count; i++) { \
@@ -106,12 +106,12 @@ enum { BLOCK = 64 };
                 rest = fma##S(-whole, y, x); \
                 whole = fabs##S(rest) >= fabs##S(y) ? whole + one : whole; \
                 rest = copysign##S(fma##S(-whole, y, x), x); \
-                made[i] = (RESULT); \
+                result[i] = (RESULT); \
             } \
             for (int64_t i = 0; odd && i < count; i++) \
-                made[i] = SINGLE(left[i], right[i]); \
+                result[i] = SINGLE(left[i], right[i]); \
             for (int64_t i = 0; i < count; i++) \
-                *(T##_at *)(out + i * out_step) = made[i]; \
+                *(T##_at *)(out + i * out_step) = result[i]; \
         } \
     }
 #define DIVISIONS(T, S, LIMIT) \

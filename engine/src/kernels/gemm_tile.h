@@ -243,7 +243,7 @@ INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, con
             for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
                 for (int v = 0; v < vectors; v++)
-                    sum[i][v] = F(at_least)(sum[i][v], low);
+                    sum[i][v] = F(max)(sum[i][v], low);
         }
         if (layer->bounds.high < __builtin_inff()) {
             const F(vec) high = F(all)(layer->bounds.high);
@@ -251,7 +251,7 @@ INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, con
             for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
                 for (int v = 0; v < vectors; v++)
-                    sum[i][v] = F(at_most)(sum[i][v], high);
+                    sum[i][v] = F(min)(sum[i][v], high);
         }
     }
 #endif

@@ -8,17 +8,17 @@ INLINE void F(dot_rows)(const int rows, const int vectors, int64_t k, const char
                         int64_t x_row, char *out, int64_t out_row, int64_t out_vector)
 {
     enum { LANES = sizeof(F(vec)) / sizeof(E) };
-    const int ways = vectors == 1 ? 2 : 1;
+    const int steps = vectors == 1 ? 2 : 1;
     F(vec) sum[4][4];
 #pragma GCC unroll 4
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int v = 0; v < vectors * ways; v++)
+        for (int v = 0; v < vectors * steps; v++)
             sum[i][v] = (F(vec)){0};
     int64_t p = 0;
-    for (; p + ways * LANES <= k; p += ways * LANES)
+    for (; p + steps * LANES <= k; p += steps * LANES)
 #pragma GCC unroll 2
-        for (int w = 0; w < ways; w++) {
+        for (int w = 0; w < steps; w++) {
             F(vec) factor[4];
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
@@ -46,7 +46,7 @@ INLINE void F(dot_rows)(const int rows, const int vectors, int64_t k, const char
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
             *(F(loose) *)(out + i * out_row + v * out_vector) =
-                F(total)(ways == 2 ? F(add)(sum[i][0], sum[i][1]) : sum[i][v]);
+                F(total)(steps == 2 ? F(add)(sum[i][0], sum[i][1]) : sum[i][v]);
 }
 
 static void F(dots)(int64_t rows, int vectors, int64_t k, const char *a, int64_t a_row, const char *x, int64_t x_row,

@@ -35,18 +35,18 @@ typedef i32 vector32_at __attribute__((vector_size(64), aligned(1), may_alias));
 typedef i64 vector64_at __attribute__((vector_size(64), aligned(1), may_alias));
 
 /* The lesser ones of each lane, and the others. */
-static inline void order32(vector32 a, vector32 b, vector32 *least, vector32 *most)
+static inline void order32(vector32 a, vector32 b, vector32 *lowest, vector32 *highest)
 {
-    *least = (vector32)_mm512_min_epi32((__m512i)a, (__m512i)b);
-    *most = (vector32)_mm512_max_epi32((__m512i)a, (__m512i)b);
+    *lowest = (vector32)_mm512_min_epi32((__m512i)a, (__m512i)b);
+    *highest = (vector32)_mm512_max_epi32((__m512i)a, (__m512i)b);
 }
 
-static inline void order64(vector64 a, vector64 b, vector64 *least,
-                           vector64 *most) /* min_epi64 and max_epi64 take two steps each */
+static inline void order64(vector64 a, vector64 b, vector64 *lowest,
+                           vector64 *highest) /* min_epi64 and max_epi64 take two steps each */
 {
     __mmask8 swapped = _mm512_cmpgt_epi64_mask((__m512i)a, (__m512i)b);
-    *least = (vector64)_mm512_mask_blend_epi64(swapped, (__m512i)a, (__m512i)b);
-    *most = (vector64)_mm512_mask_blend_epi64(swapped, (__m512i)b, (__m512i)a);
+    *lowest = (vector64)_mm512_mask_blend_epi64(swapped, (__m512i)a, (__m512i)b);
+    *highest = (vector64)_mm512_mask_blend_epi64(swapped, (__m512i)b, (__m512i)a);
 }
 
 /* The greater one in lanes that are -1 in `upper`, the lesser one where they are 0. */
@@ -88,17 +88,17 @@ typedef i64 vector64 __attribute__((vector_size(32)));
 typedef i32 vector32_at __attribute__((vector_size(32), aligned(1), may_alias));
 typedef i64 vector64_at __attribute__((vector_size(32), aligned(1), may_alias));
 
-static inline void order32(vector32 a, vector32 b, vector32 *least, vector32 *most)
+static inline void order32(vector32 a, vector32 b, vector32 *lowest, vector32 *highest)
 {
-    *least = (vector32)_mm256_min_epi32((__m256i)a, (__m256i)b);
-    *most = (vector32)_mm256_max_epi32((__m256i)a, (__m256i)b);
+    *lowest = (vector32)_mm256_min_epi32((__m256i)a, (__m256i)b);
+    *highest = (vector32)_mm256_max_epi32((__m256i)a, (__m256i)b);
 }
 
-static inline void order64(vector64 a, vector64 b, vector64 *least, vector64 *most)
+static inline void order64(vector64 a, vector64 b, vector64 *lowest, vector64 *highest)
 {
     __m256i swapped = (__m256i)(a > b);
-    *least = (vector64)_mm256_blendv_epi8((__m256i)a, (__m256i)b, swapped);
-    *most = (vector64)_mm256_blendv_epi8((__m256i)b, (__m256i)a, swapped);
+    *lowest = (vector64)_mm256_blendv_epi8((__m256i)a, (__m256i)b, swapped);
+    *highest = (vector64)_mm256_blendv_epi8((__m256i)b, (__m256i)a, swapped);
 }
 
 static inline vector32 select32(vector32 a, vector32 b, vector32 upper)
@@ -127,9 +127,9 @@ static inline vector32 part32(vector32 v, vector32 pivot, int64_t *below)
 
 static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below) /* both halves of a lane move alike */
 {
-    vector64 made = (vector64)parted((__m256i)v, _mm256_cmpgt_epi64((__m256i)pivot, (__m256i)v), below);
+    vector64 result = (vector64)parted((__m256i)v, _mm256_cmpgt_epi64((__m256i)pivot, (__m256i)v), below);
     *below /= 2;
-    return made;
+    return result;
 }
 #endif
 
@@ -305,7 +305,7 @@ static void elements64(vme_dtype dtype, int64_t n, void *from, bool descending, 
 }
 
 /* ---- keys with their places */
-static void place_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, const int64_t *first,
+static void index_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, const int64_t *first,
                        int64_t *keys, int64_t range[3])
 {
     enum { BLOCK = 256 };
@@ -319,29 +319,29 @@ static void place_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step,
             for (int64_t i = 0; i < count; i++)
                 keys[begin + i] = narrow[i];
         }
-    int64_t least = range[0], most = range[1], differing = range[2], one = *first;
+    int64_t lowest = range[0], highest = range[1], differing = range[2], one = *first;
     for (int64_t i = 0; i < n; i++) {
         int64_t key = keys[i];
-        least = key < least ? key : least;
-        most = key > most ? key : most;
+        lowest = key < lowest ? key : lowest;
+        highest = key > highest ? key : highest;
         differing |= key ^ one;
     }
-    range[0] = least;
-    range[1] = most;
+    range[0] = lowest;
+    range[1] = highest;
     range[2] = differing;
 }
 
-static void place_words(int64_t n, const int64_t *keys, int64_t least, int lost, int place_bits, int64_t begin,
+static void index_words(int64_t n, const int64_t *keys, int64_t lowest, int lost, int index_bits, int64_t begin,
                         int64_t *words)
 {
     for (int64_t i = 0; i < n; i++)
-        words[i] =
-            (int64_t)((((((u64)keys[i] - (u64)least) >> lost) << place_bits) | (u64)(begin + i)) ^ (UINT64_C(1) << 63));
+        words[i] = (int64_t)((((((u64)keys[i] - (u64)lowest) >> lost) << index_bits) | (u64)(begin + i))
+                             ^ (UINT64_C(1) << 63));
 }
 
-static void places(int64_t n, const int64_t *words, int place_bits, int64_t *to)
+static void indices(int64_t n, const int64_t *words, int index_bits, int64_t *to)
 {
-    int64_t mask = (int64_t)((UINT64_C(1) << place_bits) - 1);
+    int64_t mask = (int64_t)((UINT64_C(1) << index_bits) - 1);
     for (int64_t i = 0; i < n; i++)
         to[i] = words[i] & mask;
 }
@@ -375,7 +375,7 @@ typedef __m256i search_vector;
 enum { SEARCHED = sizeof(search_vector) / sizeof(int64_t) };
 
 static inline __attribute__((always_inline)) void search_vectors(const int64_t *values, int64_t count,
-                                                                 const int64_t *keys, bool right, int64_t *places)
+                                                                 const int64_t *keys, bool right, int64_t *indices)
 {
     search_vector base[4] = {SEARCH_NONE, SEARCH_NONE, SEARCH_NONE, SEARCH_NONE}, value[4];
     for (int i = 0; i < 4; i++)
@@ -392,21 +392,21 @@ static inline __attribute__((always_inline)) void search_vectors(const int64_t *
     SEARCH_STEP(2, 1);
     SEARCH_STEP(3, 1);
     for (int i = 0; i < 4; i++)
-        SEARCH_STORE(places + i * SEARCHED, base[i]);
+        SEARCH_STORE(indices + i * SEARCHED, base[i]);
 }
 
-static void search(int64_t n, const int64_t *values, int64_t count, const int64_t *keys, bool right, int64_t *places)
+static void search(int64_t n, const int64_t *values, int64_t count, const int64_t *keys, bool right, int64_t *indices)
 {
     int64_t i = 0;
     for (; right && i + 4 * SEARCHED <= n; i += 4 * SEARCHED)
-        search_vectors(values + i, count, keys, true, places + i);
+        search_vectors(values + i, count, keys, true, indices + i);
     for (; i + 4 * SEARCHED <= n; i += 4 * SEARCHED)
-        search_vectors(values + i, count, keys, false, places + i);
+        search_vectors(values + i, count, keys, false, indices + i);
     if (i < n) {
         int64_t some[4 * SEARCHED] = {0}, found[4 * SEARCHED];
         memcpy(some, values + i, (size_t)(n - i) * sizeof *some);
         search_vectors(some, count, keys, right, found);
-        memcpy(places + i, found, (size_t)(n - i) * sizeof *found);
+        memcpy(indices + i, found, (size_t)(n - i) * sizeof *found);
     }
 }
 
@@ -416,9 +416,9 @@ const vme_order_kernels VME_TABLE(order) = {
     .elements = {elements32, elements64},
     .sort = {sort_keys32, sort_keys64},
     .select = {select_keys32, select_keys64},
-    .place_keys = place_keys,
-    .place_words = place_words,
-    .places = places,
+    .index_keys = index_keys,
+    .index_words = index_words,
+    .indices = indices,
     .search = search,
     .part = {part_somewhere32, part_somewhere64},
 };

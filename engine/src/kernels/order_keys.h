@@ -98,9 +98,9 @@ static int64_t NAME(part_many)(const vme_context *context, KEY_AT *keys, int64_t
      * without a branch, and one block before it is written: by then both have room for a whole one. */
 #define PUT(vector) \
     do { \
-        VECTOR made = NAME(part)(vector, pivots, &below); \
-        *(VECTOR_AT *)low = made; \
-        *(VECTOR_AT *)(high - LANES) = made; \
+        VECTOR result = NAME(part)(vector, pivots, &below); \
+        *(VECTOR_AT *)low = result; \
+        *(VECTOR_AT *)(high - LANES) = result; \
         low += below; \
         high -= LANES - below; \
     } while (0)

@@ -5,21 +5,21 @@ enum { POOLING_VECTORS = 4 };
 
 VME_INLINE void pool_vectors(const vme_pooling *window, int64_t channel, const int vectors, const bool sums)
 {
-    vec made[POOLING_VECTORS];
+    vec value[POOLING_VECTORS];
     const float *row = window->in + channel;
     for (int v = 0; v < vectors; v++)
-        made[v] = !sums ? load(row + v * LANES) : window->more ? load(window->out + channel + v * LANES) : (vec){0};
+        value[v] = !sums ? load(row + v * LANES) : window->more ? load(window->out + channel + v * LANES) : (vec){0};
     for (int64_t h = 0; h < window->rows; h++, row += window->row_step) {
         const float *pixel = row;
         for (int64_t w = 0; w < window->columns; w++, pixel += window->column_step)
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++) {
                 const vec seen = load(pixel + v * LANES);
-                made[v] = sums ? made[v] + seen : larger_of(made[v], seen);
+                value[v] = sums ? value[v] + seen : larger_of(value[v], seen);
             }
     }
     for (int v = 0; v < vectors; v++)
-        store(window->out + channel + v * LANES, sums ? made[v] * all(window->factor) : made[v]);
+        store(window->out + channel + v * LANES, sums ? value[v] * all(window->factor) : value[v]);
 }
 
 VME_INLINE void pool(const vme_pooling *window, const bool sums)
@@ -33,13 +33,13 @@ VME_INLINE void pool(const vme_pooling *window, const bool sums)
         pool_vectors(window, window->channels - LANES, 1, sums);
     else
         for (; channel < window->channels; channel++) {
-            float made = !sums ? window->in[channel] : window->more ? window->out[channel] : 0;
+            float value = !sums ? window->in[channel] : window->more ? window->out[channel] : 0;
             for (int64_t h = 0; h < window->rows; h++)
                 for (int64_t w = 0; w < window->columns; w++) {
                     float seen = window->in[channel + h * window->row_step + w * window->column_step];
-                    made = sums ? made + seen : made > seen ? made : seen;
+                    value = sums ? value + seen : value > seen ? value : seen;
                 }
-            window->out[channel] = sums ? made * window->factor : made;
+            window->out[channel] = sums ? value * window->factor : value;
         }
 }
 

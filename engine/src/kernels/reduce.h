@@ -586,7 +586,7 @@ FINDS(max)
 FINDS(min)
 
 /* The extreme of a block, and its place where that comes with it; else -1. */
-#define FIRST_UNPLACED(op, name) \
+#define FIRST_WITHOUT_INDEX(op, name) \
     static inline int64_t first_##op##_##name(int64_t n, const char *in, int64_t step, e_##name *here) \
     { \
         op##_##name(n, in, step, here); \
@@ -658,7 +658,7 @@ FIRST_VECTORS(max, i64, 8, __m512i, _mm512_loadu_si512, _mm512_max_epi64, _mm512
 FIRST_VECTORS(min, i64, 8, __m512i, _mm512_loadu_si512, _mm512_min_epi64, _mm512_cmplt_epi64_mask, SAME_I64,
               _mm512_reduce_min_epi64, 64, NANS_I)
 #else
-#define FIRST_BOTH(name) FIRST_UNPLACED(max, name) FIRST_UNPLACED(min, name)
+#define FIRST_BOTH(name) FIRST_WITHOUT_INDEX(max, name) FIRST_WITHOUT_INDEX(min, name)
 FIRST_BOTH(i32)
 FIRST_BOTH(i64)
 FIRST_BOTH(f32)
@@ -666,51 +666,51 @@ FIRST_BOTH(f64)
 #endif
 /* clang-format off */
 #define FIRSTS(op) \
-    FIRST_UNPLACED(op, i8) FIRST_UNPLACED(op, i16) FIRST_UNPLACED(op, u8) FIRST_UNPLACED(op, u16) \
-    FIRST_UNPLACED(op, u32) FIRST_UNPLACED(op, u64) FIRST_UNPLACED(op, c64) FIRST_UNPLACED(op, c128)
+    FIRST_WITHOUT_INDEX(op, i8) FIRST_WITHOUT_INDEX(op, i16) FIRST_WITHOUT_INDEX(op, u8) FIRST_WITHOUT_INDEX(op, u16) \
+    FIRST_WITHOUT_INDEX(op, u32) FIRST_WITHOUT_INDEX(op, u64) FIRST_WITHOUT_INDEX(op, c64) FIRST_WITHOUT_INDEX(op, c128)
 /* clang-format on */
 FIRSTS(max)
 FIRSTS(min)
 
-#define PLACE(op, name) \
+#define ARG(op, name) \
     static void arg##op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
         enum { BLOCK = 2048 }; \
-        vme_place *place = accumulator; \
+        vme_arg_accumulator *extreme = accumulator; \
         e_##name best; \
-        memcpy(&best, place->value, sizeof best); \
+        memcpy(&best, extreme->value, sizeof best); \
         for (int64_t i = 0; i < n; i += BLOCK) { \
             int64_t count = n - i < BLOCK ? n - i : BLOCK; \
             const char *block = in + i * step; \
             e_##name here = *(const e_##name *)block; \
-            if (place->seen > 0 && odd_##op##_##name(best)) { \
-                place->seen += n - i; \
+            if (extreme->seen > 0 && odd_##op##_##name(best)) { \
+                extreme->seen += n - i; \
                 break; \
             } \
             int64_t j = first_##op##_##name(count, block, step, &here); \
-            if (place->seen == 0 || beyond_##op##_##name(here, best)) { \
+            if (extreme->seen == 0 || beyond_##op##_##name(here, best)) { \
                 if (j < 0) \
                     j = find_##op##_##name(here, count, block, step); \
                 best = *(const e_##name *)(block + j * step); \
-                place->best = place->seen + j; \
+                extreme->best = extreme->seen + j; \
             } \
-            place->seen += count; \
+            extreme->seen += count; \
         } \
-        memcpy(place->value, &best, sizeof best); \
+        memcpy(extreme->value, &best, sizeof best); \
     }
-#define PLACES(name) PLACE(max, name) PLACE(min, name)
-PLACES(i8)
-PLACES(i16)
-PLACES(i32)
-PLACES(i64)
-PLACES(u8)
-PLACES(u16)
-PLACES(u32)
-PLACES(u64)
-PLACES(f32)
-PLACES(f64)
-PLACES(c64)
-PLACES(c128)
+#define ARGS(name) ARG(max, name) ARG(min, name)
+ARGS(i8)
+ARGS(i16)
+ARGS(i32)
+ARGS(i64)
+ARGS(u8)
+ARGS(u16)
+ARGS(u32)
+ARGS(u64)
+ARGS(f32)
+ARGS(f64)
+ARGS(c64)
+ARGS(c128)
 
 /* bool: the first byte of that truth ends the search. What `first` gives need only be a place before which there is
  * none. */
@@ -733,29 +733,29 @@ static inline int64_t first_false(int64_t n, const char *in)
     return found == NULL ? n : found - in;
 }
 
-#define PLACE_TRUTH(op, truth, first) \
+#define ARG_TRUTH(op, truth, first) \
     static void arg##op##_bool(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
-        vme_place *place = accumulator; \
+        vme_arg_accumulator *extreme = accumulator; \
         unsigned char best = !truth; \
-        if (place->seen > 0) \
-            memcpy(&best, place->value, 1); \
+        if (extreme->seen > 0) \
+            memcpy(&best, extreme->value, 1); \
         else \
-            place->best = 0; \
+            extreme->best = 0; \
         if ((best != 0) != truth) { \
             int64_t j = step == 1 ? first(n, in) : 0; \
             while (j < n && (in[j * step] != 0) != truth) \
                 j++; \
             if (j < n) { \
                 best = truth; \
-                place->best = place->seen + j; \
+                extreme->best = extreme->seen + j; \
             } \
         } \
-        place->seen += n; \
-        memcpy(place->value, &best, 1); \
+        extreme->seen += n; \
+        memcpy(extreme->value, &best, 1); \
     }
-PLACE_TRUTH(max, 1, first_true)
-PLACE_TRUTH(min, 0, first_false)
+ARG_TRUTH(max, 1, first_true)
+ARG_TRUTH(min, 0, first_false)
 
 /* ---- truth */
 #define TRUTH(name, is_true) \
@@ -1014,7 +1014,7 @@ TRUTH_ROWS(c128, (x.re != 0) | (x.im != 0))
      [VME_FLOAT32] = known##_f32,    [VME_FLOAT64] = known##_f64, [VME_COMPLEX64] = known##_c64, \
      [VME_COMPLEX128] = known##_c128}
 #define SIGNED(op)  {OF(op, u8, i8, i16, i32, i64, u8, u16, u32, u64)}
-#define PLACED(op)  {OF(op, bool, i8, i16, i32, i64, u8, u16, u32, u64)}
+#define INDEXED(op) {OF(op, bool, i8, i16, i32, i64, u8, u16, u32, u64)}
 #define MODULAR(op) {OF(op, u8, i8, i16, i32, i64, u8, u16, u32, i64)}
 #define BITS(op)    {OF(op, u8, u8, i16, i32, i64, u8, i16, i32, i64)}
 const vme_reduce_kernels JOIN(vme_reduce_, VME_TARGET) = {
@@ -1026,8 +1026,8 @@ const vme_reduce_kernels JOIN(vme_reduce_, VME_TARGET) = {
             [VME_MIN] = SIGNED(min),
             [VME_ALL] = BITS(all),
             [VME_ANY] = BITS(any),
-            [VME_ARGMAX] = PLACED(argmax),
-            [VME_ARGMIN] = PLACED(argmin),
+            [VME_ARGMAX] = INDEXED(argmax),
+            [VME_ARGMIN] = INDEXED(argmin),
             [VME_COUNT_NONZERO] = BITS(count),
             [VME_KNOWN_MAX] = KNOWN(known_max, max),
             [VME_KNOWN_MIN] = KNOWN(known_min, min),

@@ -14,24 +14,24 @@
 /* Sums and maxima have so many of their own, so that the compiler may do them side by side. */
 enum { LANES = 32 };
 
-#define ALONE(place)
-#define WITH_ADDEND(place) +addend[place]
+#define ALONE(index)
+#define WITH_ADDEND(index) +addend[index]
 #define WEIGHED(IN, VALUE) \
     for (; i + LANES <= n; i += LANES) \
         for (int j = 0; j < LANES; j++) { \
-            const float made = IN[i + j] * factor VALUE(i + j); \
-            out[i + j] = made; \
-            most[j] = made > most[j] ? made : most[j]; \
+            const float value = IN[i + j] * factor VALUE(i + j); \
+            out[i + j] = value; \
+            largest[j] = value > largest[j] ? value : largest[j]; \
         } \
     for (; i < n; i++) { \
-        const float made = IN[i] * factor VALUE(i); \
-        out[i] = made; \
-        most[0] = made > most[0] ? made : most[0]; \
+        const float value = IN[i] * factor VALUE(i); \
+        out[i] = value; \
+        largest[0] = value > largest[0] ? value : largest[0]; \
     }
 #define WEIGH(IN) \
-    float most[LANES]; \
+    float largest[LANES]; \
     for (int j = 0; j < LANES; j++) \
-        most[j] = -__builtin_inff(); \
+        largest[j] = -__builtin_inff(); \
     int64_t i = 0; \
     if (addend == NULL) { \
         WEIGHED(IN, ALONE) \
@@ -42,8 +42,8 @@ enum { LANES = 32 };
     for (int half = LANES / 2; half > 0; half /= 2) \
         _Pragma("GCC unroll 16") \
     for (int j = 0; j < half; j++) \
-        most[j] = most[j + half] > most[j] ? most[j + half] : most[j]; \
-    return most[0];
+        largest[j] = largest[j + half] > largest[j] ? largest[j + half] : largest[j]; \
+    return largest[0];
 static float weigh(int64_t n, const float *restrict in, float factor, const float *restrict addend, float *restrict out)
 {
     WEIGH(in)
@@ -94,14 +94,14 @@ static float centre(int64_t n, const float *restrict in, float by, float *restri
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++) {
-            const float made = in[i + j] + by;
-            out[i + j] = made;
-            lanes[j] += made * made;
+            const float value = in[i + j] + by;
+            out[i + j] = value;
+            lanes[j] += value * value;
         }
     for (; i < n; i++) {
-        const float made = in[i] + by;
-        out[i] = made;
-        lanes[i % LANES] += made * made;
+        const float value = in[i] + by;
+        out[i] = value;
+        lanes[i % LANES] += value * value;
     }
     return fold_lanes(lanes);
 }
@@ -193,9 +193,9 @@ static float exponentials(int64_t n, float by, float *out)
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++) {
-            const float made = exponential(out[i + j] + by);
-            out[i + j] = made;
-            lanes[j] += made;
+            const float value = exponential(out[i + j] + by);
+            out[i + j] = value;
+            lanes[j] += value;
         }
     for (; i < n; i++)
         lanes[i % LANES] += out[i] = exponential(out[i] + by);
@@ -250,15 +250,15 @@ static float exponentials(int64_t n, float by, float *out)
     for (; i + 32 <= n; i += 32)
 #pragma GCC unroll 2
         for (int v = 0; v < 2; v++) {
-            const __m512 made = exponential16_below(_mm512_add_ps(_mm512_loadu_ps(out + i + 16 * v), all(by)));
-            _mm512_storeu_ps(out + i + 16 * v, made);
-            sums[v] = _mm512_add_ps(sums[v], made);
+            const __m512 value = exponential16_below(_mm512_add_ps(_mm512_loadu_ps(out + i + 16 * v), all(by)));
+            _mm512_storeu_ps(out + i + 16 * v, value);
+            sums[v] = _mm512_add_ps(sums[v], value);
         }
     for (int v = 0; i < n; i += 16, v++) {
         const __mmask16 some = first(n - i);
-        const __m512 made = exponential16_below(_mm512_add_ps(_mm512_maskz_loadu_ps(some, out + i), all(by)));
-        _mm512_mask_storeu_ps(out + i, some, made);
-        sums[v] = _mm512_mask_add_ps(sums[v], some, sums[v], made);
+        const __m512 value = exponential16_below(_mm512_add_ps(_mm512_maskz_loadu_ps(some, out + i), all(by)));
+        _mm512_mask_storeu_ps(out + i, some, value);
+        sums[v] = _mm512_mask_add_ps(sums[v], some, sums[v], value);
     }
     return _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1]));
 }
@@ -294,12 +294,12 @@ static inline __m512 gelu16(__m512 x)
 {
     const __m512 u = _mm512_min_ps(all(6.2f), _mm512_abs_ps(x)); /* NaN is the second operand and stays */
     const __m512 rounded = _mm512_fmadd_ps(u, all(2.5f), all(ROUNDING));
-    const __m512i place = _mm512_castps_si512(rounded); /* its last bits */
+    const __m512i index = _mm512_castps_si512(rounded); /* its last bits */
     const __m512 away = _mm512_fnmadd_ps(_mm512_sub_ps(rounded, all(ROUNDING)), all(0.4f), u);
-    __m512 sum = _mm512_permutexvar_ps(place, _mm512_loadu_ps(gelu_terms[0]));
+    __m512 sum = _mm512_permutexvar_ps(index, _mm512_loadu_ps(gelu_terms[0]));
 #pragma GCC unroll 6
     for (int i = 1; i < 7; i++)
-        sum = _mm512_fmadd_ps(sum, away, _mm512_permutexvar_ps(place, _mm512_loadu_ps(gelu_terms[i])));
+        sum = _mm512_fmadd_ps(sum, away, _mm512_permutexvar_ps(index, _mm512_loadu_ps(gelu_terms[i])));
     return _mm512_sub_ps(_mm512_max_ps(all(0), x), sum);
 }
 

@@ -67,19 +67,19 @@ INLINE void store(float *to, f32_vec v, int64_t left)
         f32_store_first(to, f32_first((int)left), v);
 }
 
-INLINE void in_square(const int m, const vme_winograd_square *it, const bool whole)
+INLINE void in_square(const int m, const vme_winograd_square *square, const bool whole)
 {
     enum { SIDE_MAX = 6 };
     const int side = m + 2;
-    for (int64_t c = 0; c < it->channels; c += LANES) {
-        const int64_t left = it->channels - c;
+    for (int64_t c = 0; c < square->channels; c += LANES) {
+        const int64_t left = square->channels - c;
         f32_vec d[SIDE_MAX * SIDE_MAX];
 #pragma GCC unroll 6
         for (int y = 0; y < side; y++) {
 #pragma GCC unroll 6
             for (int x = 0; x < side; x++) {
-                const float *from = it->image + y * it->image_row + x * it->image_pixel + c;
-                d[y * side + x] = whole || (y < it->rows && x < it->columns) ? load(from, left) : (f32_vec){0};
+                const float *from = square->image + y * square->image_row + x * square->image_pixel + c;
+                d[y * side + x] = whole || (y < square->rows && x < square->columns) ? load(from, left) : (f32_vec){0};
             }
             turn_in(m, d + y * side, 1);
         }
@@ -88,59 +88,59 @@ INLINE void in_square(const int m, const vme_winograd_square *it, const bool who
             turn_in(m, d + x, side);
 #pragma GCC unroll 6
             for (int y = 0; y < side; y++)
-                store(it->points + (y * side + x) * it->point + c, d[y * side + x], left);
+                store(square->points + (y * side + x) * square->point + c, d[y * side + x], left);
         }
     }
 }
 
-INLINE void out_square(const int m, const vme_winograd_square *it, const bool whole)
+INLINE void out_square(const int m, const vme_winograd_square *square, const bool whole)
 {
     enum { SIDE_MAX = 6 };
     const int side = m + 2;
-    for (int64_t c = 0; c < it->channels; c += LANES) {
-        const int64_t left = it->channels - c;
-        const f32_vec bias = load(it->bias + c, left);
+    for (int64_t c = 0; c < square->channels; c += LANES) {
+        const int64_t left = square->channels - c;
+        const f32_vec bias = load(square->bias + c, left);
         f32_vec p[SIDE_MAX * SIDE_MAX];
 #pragma GCC unroll 6
         for (int y = 0; y < side; y++) {
 #pragma GCC unroll 6
             for (int x = 0; x < side; x++)
-                p[y * side + x] = load(it->points + (y * side + x) * it->point + c, left);
+                p[y * side + x] = load(square->points + (y * side + x) * square->point + c, left);
             turn_out(m, p + y * side, 1);
         }
 #pragma GCC unroll 4
         for (int x = 0; x < m; x++) {
-            if (!whole && x >= it->columns)
+            if (!whole && x >= square->columns)
                 break;
             turn_out(m, p + x, side);
 #pragma GCC unroll 4
             for (int y = 0; y < m; y++) {
-                if (!whole && y >= it->rows)
+                if (!whole && y >= square->rows)
                     break;
                 f32_vec v = p[y * side + x] + bias;
-                if (it->addend != NULL)
-                    v = v + load(it->addend + y * it->addend_row + x * it->addend_pixel + c, left);
-                store(it->image + y * it->image_row + x * it->image_pixel + c, it->relu ? f32_without_negatives(v) : v,
-                      left);
+                if (square->addend != NULL)
+                    v = v + load(square->addend + y * square->addend_row + x * square->addend_pixel + c, left);
+                store(square->image + y * square->image_row + x * square->image_pixel + c,
+                      square->relu ? f32_without_negatives(v) : v, left);
             }
         }
     }
 }
 
 #define SQUARES(m) \
-    static void in_##m(const vme_winograd_square *it) \
+    static void in_##m(const vme_winograd_square *square) \
     { \
-        if (it->rows == m + 2 && it->columns == m + 2) \
-            in_square(m, it, true); \
+        if (square->rows == m + 2 && square->columns == m + 2) \
+            in_square(m, square, true); \
         else \
-            in_square(m, it, false); \
+            in_square(m, square, false); \
     } \
-    static void out_##m(const vme_winograd_square *it) \
+    static void out_##m(const vme_winograd_square *square) \
     { \
-        if (it->rows == m && it->columns == m) \
-            out_square(m, it, true); \
+        if (square->rows == m && square->columns == m) \
+            out_square(m, square, true); \
         else \
-            out_square(m, it, false); \
+            out_square(m, square, false); \
     }
 SQUARES(2)
 SQUARES(4)

@@ -26,9 +26,9 @@ typedef struct bits {
     uint32_t small; /* what is left of a word that 8- and 16-bit numbers share */
     int small_left;
     struct { /* what the last number of a distribution with parameters was computed with, for those of the same ones */
-        double mean, least; /* Poisson: e^-mean */
-        double p, none;     /* binomial by inversion: the chance of 0 */
-        int64_t n, most;
+        double mean, min; /* Poisson: e^-mean */
+        double p, none;   /* binomial by inversion: the chance of 0 */
+        int64_t n, max;
     } last;
 } bits;
 
@@ -411,12 +411,12 @@ static int64_t poisson(bits *b, double mean)
     if (mean < 10) {
         if (mean != b->last.mean) {
             b->last.mean = mean;
-            b->last.least = exp(-mean);
+            b->last.min = exp(-mean);
         }
-        double least = b->last.least, product = 1;
+        double min = b->last.min, product = 1;
         for (int64_t k = 0;; k++) {
             product *= uniform(b);
-            if (product <= least)
+            if (product <= min)
                 return k;
         }
     }
@@ -506,13 +506,13 @@ static int64_t binomial_inversion(bits *b, int64_t n, double p)
 {
     double q = 1 - p;
     if (p != b->last.p || n != b->last.n) {
-        double count = (double)n, mean = count * p, most = mean + 10 * sqrt(mean * q + 1);
+        double count = (double)n, mean = count * p, max = mean + 10 * sqrt(mean * q + 1);
         b->last.p = p;
         b->last.n = n;
         b->last.none = exp(count * log1p(-p));
-        b->last.most = (int64_t)(count < most ? count : most);
+        b->last.max = (int64_t)(count < max ? count : max);
     }
-    int64_t bound = b->last.most, x = 0;
+    int64_t bound = b->last.max, x = 0;
     double first = b->last.none, px = first, u = uniform(b);
     while (u > px) {
         x++;
@@ -574,10 +574,10 @@ static int64_t zipf(bits *b, double a)
 {
     if (a >= 1025)
         return 1;
-    double am1 = a - 1, two = pow(2, am1), least = pow((double)INT64_MAX, -am1);
+    double am1 = a - 1, two = pow(2, am1), min = pow((double)INT64_MAX, -am1);
     for (;;) {
         double u = uniform(b), v;
-        u = u * least + (1 - u);
+        u = u * min + (1 - u);
         v = uniform(b);
         double x = floor(pow(u, -1 / am1));
         if (x > (double)INT64_MAX || x < 1)
@@ -603,44 +603,44 @@ static double noncentral_chisquare(bits *b, double freedom, double away)
     return 2 * gamma_of(b, (freedom + 2 * (double)poisson(b, away / 2)) / 2);
 }
 
-/* ---- integers from 0 to `most` */
-static uint64_t masked(bits *b, uint64_t most)
+/* ---- integers from 0 to `max` */
+static uint64_t masked(bits *b, uint64_t max)
 {
-    if (most == 0)
+    if (max == 0)
         return 0;
-    uint64_t mask = ~UINT64_C(0) >> __builtin_clzll(most), value;
+    uint64_t mask = ~UINT64_C(0) >> __builtin_clzll(max), value;
     do
-        value = (most <= UINT32_MAX ? next32(b) : next64(b)) & mask;
-    while (value > most);
+        value = (max <= UINT32_MAX ? next32(b) : next64(b)) & mask;
+    while (value > max);
     return value;
 }
 
-static inline uint32_t bounded32(bits *b, uint32_t most)
+static inline uint32_t bounded32(bits *b, uint32_t max)
 {
-    if (most == UINT32_MAX)
+    if (max == UINT32_MAX)
         return next32(b);
-    uint32_t range = most + 1;
+    uint32_t range = max + 1;
     uint64_t product = (uint64_t)next32(b) * range;
     if ((uint32_t)product < range) {
-        uint32_t threshold = (UINT32_MAX - most) % range;
+        uint32_t threshold = (UINT32_MAX - max) % range;
         while ((uint32_t)product < threshold)
             product = (uint64_t)next32(b) * range;
     }
     return (uint32_t)(product >> 32);
 }
 
-static inline uint64_t bounded64(bits *b, uint64_t most)
+static inline uint64_t bounded64(bits *b, uint64_t max)
 {
-    if (most == 0)
+    if (max == 0)
         return 0;
-    if (most <= UINT32_MAX)
-        return bounded32(b, (uint32_t)most);
-    if (most == UINT64_MAX)
+    if (max <= UINT32_MAX)
+        return bounded32(b, (uint32_t)max);
+    if (max == UINT64_MAX)
         return next64(b);
-    uint64_t range = most + 1;
+    uint64_t range = max + 1;
     unsigned __int128 product = (unsigned __int128)next64(b) * range;
     if ((uint64_t)product < range) {
-        uint64_t threshold = (UINT64_MAX - most) % range;
+        uint64_t threshold = (UINT64_MAX - max) % range;
         while ((uint64_t)product < threshold)
             product = (unsigned __int128)next64(b) * range;
     }
@@ -660,16 +660,16 @@ static inline uint32_t shared(bits *b, int width)
     return b->small & ((1u << width) - 1);
 }
 
-static inline uint32_t bounded_small(bits *b, uint32_t most, int width)
+static inline uint32_t bounded_small(bits *b, uint32_t max, int width)
 {
     uint32_t all = (1u << width) - 1;
-    if (most == 0)
+    if (max == 0)
         return 0;
-    if (most == all)
+    if (max == all)
         return shared(b, width);
-    uint32_t range = most + 1, product = shared(b, width) * range;
+    uint32_t range = max + 1, product = shared(b, width) * range;
     if ((product & all) < range) {
-        uint32_t threshold = (all - most) % range;
+        uint32_t threshold = (all - max) % range;
         while ((product & all) < threshold)
             product = shared(b, width) * range;
     }
@@ -691,16 +691,16 @@ static uint64_t word_parameter(const vme_tensor *const parameters[3], int which,
 
 static void put_integer(bits *b, const vme_tensor *const p[3], const vme_tensor *out, int64_t i)
 {
-    uint64_t first = word_parameter(p, 0, i), most = word_parameter(p, 1, i), value;
+    uint64_t first = word_parameter(p, 0, i), max = word_parameter(p, 1, i), value;
     int size = vme_dtype_size((vme_dtype)out->dtype);
     if (out->dtype == VME_BOOL)
-        value = most == 0 ? first : shared(b, 1);
+        value = max == 0 ? first : shared(b, 1);
     else if (size == 8)
-        value = first + bounded64(b, most);
+        value = first + bounded64(b, max);
     else if (size == 4)
-        value = first + (most == 0 ? 0 : bounded32(b, (uint32_t)most));
+        value = first + (max == 0 ? 0 : bounded32(b, (uint32_t)max));
     else
-        value = first + bounded_small(b, (uint32_t)most, 8 * size);
+        value = first + bounded_small(b, (uint32_t)max, 8 * size);
     memcpy(out->data + i * size, &value, (size_t)size); /* little-endian: the low bytes */
 }
 
@@ -860,31 +860,31 @@ static void fill_counts(bits *b, vme_random_kind kind, const vme_tensor *const p
 
 static void fill_integers(bits *b, const vme_tensor *const p[3], const vme_tensor *out, int64_t begin, int64_t end)
 {
-    uint64_t first = word_parameter(p, 0, 0), most = word_parameter(p, 1, 0);
+    uint64_t first = word_parameter(p, 0, 0), max = word_parameter(p, 1, 0);
     bool alike = p[0]->rank == 0 && p[1]->rank == 0;
     int size = vme_dtype_size((vme_dtype)out->dtype);
-    if (alike && size >= 4 && most != 0 && most < UINT32_MAX) {
+    if (alike && size >= 4 && max != 0 && max < UINT32_MAX) {
         if (size == 8)
-            fill_below_64(b, (uint64_t *)(void *)out->data + begin, end - begin, first, (uint32_t)most + 1);
+            fill_below_64(b, (uint64_t *)(void *)out->data + begin, end - begin, first, (uint32_t)max + 1);
         else
-            fill_below_32(b, (uint32_t *)(void *)out->data + begin, end - begin, first, (uint32_t)most + 1);
+            fill_below_32(b, (uint32_t *)(void *)out->data + begin, end - begin, first, (uint32_t)max + 1);
         return;
     }
-    if (alike && size == 4 && most == UINT32_MAX) {
+    if (alike && size == 4 && max == UINT32_MAX) {
         fill_any_32(b, (uint32_t *)(void *)out->data + begin, end - begin, first);
         return;
     }
     if (alike && size <= 2 && out->dtype != VME_BOOL) {
         for (int64_t i = begin; size == 1 && i < end; i++)
-            out->data[i] = (char)(first + bounded_small(b, (uint32_t)most, 8));
+            out->data[i] = (char)(first + bounded_small(b, (uint32_t)max, 8));
         for (int64_t i = begin; size == 2 && i < end; i++)
-            ((uint16_t *)(void *)out->data)[i] = (uint16_t)(first + bounded_small(b, (uint32_t)most, 16));
+            ((uint16_t *)(void *)out->data)[i] = (uint16_t)(first + bounded_small(b, (uint32_t)max, 16));
         return;
     }
     if (alike && size == 8) {
         uint64_t *to = (uint64_t *)(void *)out->data;
         for (int64_t i = begin; i < end; i++)
-            to[i] = first + bounded64(b, most);
+            to[i] = first + bounded64(b, max);
         return;
     }
     for (int64_t i = begin; i < end; i++)

@@ -97,7 +97,7 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
 {
     _Alignas(VME_ALIGNMENT) char stage[STAGE_BYTES];
     char *block_data[1 + INPUTS], *halves = stage;
-    int64_t block_step[1 + INPUTS], bytes = 0, most, used = 0;
+    int64_t block_step[1 + INPUTS], bytes = 0, block, used = 0;
     bool ready[1 + INPUTS] = {false}, twice = false;
     for (int o = 0; o < job->nest.operands; o++) {
         const conversion *convert = &job->convert[o];
@@ -106,10 +106,10 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
         twice = twice || convert->second != NULL;
     }
     bytes += twice ? 2 : 0;
-    most = job->row == 0 ? BLOCK_APART : BLOCK_MAX;
-    most = STAGE_BYTES / bytes < most ? STAGE_BYTES / bytes & -VME_ALIGNMENT : most;
-    used = twice ? 2 * most : 0;
-    int64_t whole = job->row == 0 ? 0 : most / job->row * job->row;
+    block = job->row == 0 ? BLOCK_APART : BLOCK_MAX;
+    block = STAGE_BYTES / bytes < block ? STAGE_BYTES / bytes & -VME_ALIGNMENT : block;
+    used = twice ? 2 * block : 0;
+    int64_t whole = job->row == 0 ? 0 : block / job->row * job->row;
     for (int o = 0; o < job->nest.operands; o++) {
         const conversion *convert = &job->convert[o];
         block_data[o] = data[o];
@@ -119,7 +119,7 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
         int size = vme_dtype_size(convert->compute);
         block_data[o] = stage + used;
         block_step[o] = o > 0 && step[o] == 0 ? 0 : size;
-        used += most * size;
+        used += block * size;
         if (convert->repeats) {
             int64_t rows = (phase + n + job->row - 1) / job->row * job->row;
             repeat_row(convert, job->row, rows < whole ? rows : whole, data[o] - phase * step[o], step[o], halves,
@@ -129,7 +129,7 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
         }
     }
     for (int64_t begin = 0, count; begin < n; begin += count) {
-        count = whole == 0 ? most : whole - phase;
+        count = whole == 0 ? block : whole - phase;
         if (count > n - begin)
             count = n - begin;
         for (int o = 1; o < job->nest.operands; o++) {
@@ -178,7 +178,7 @@ static int64_t before_lines(const vme_nest *nest, char *const *data)
 {
     const int64_t *step = nest->loops[0].step;
     int64_t best = 0;
-    int most = 0;
+    int block = 0;
     for (int candidate = nest->operands; candidate >= 0; candidate--) { /* the first one: as they are */
         int64_t first = 0;
         if (candidate < nest->operands) {
@@ -191,8 +191,8 @@ static int64_t before_lines(const vme_nest *nest, char *const *data)
         for (int o = 0; o < nest->operands; o++)
             if (step[o] != 0 && ((uintptr_t)data[o] + (uintptr_t)(first * step[o])) % VME_ALIGNMENT == 0)
                 aligned += o == 0 ? 1 : 2;
-        if (aligned > most) {
-            most = aligned;
+        if (aligned > block) {
+            block = aligned;
             best = first;
         }
     }
@@ -259,7 +259,7 @@ typedef struct aside {
     char elements[] __attribute__((aligned(VME_ALIGNMENT)));
 } aside;
 
-static vme_status set_aside(vme_context *context, const vme_tensor *in, aside **made)
+static vme_status set_aside(vme_context *context, const vme_tensor *in, aside **result)
 {
     size_t bytes;
     vme_status status = vme_shape_bytes((vme_dtype)in->dtype, in->rank, in->shape, NULL, &bytes);
@@ -281,7 +281,7 @@ static vme_status set_aside(vme_context *context, const vme_tensor *in, aside **
         vme_scratch_free(context, copy, copy->bytes);
         return status;
     }
-    *made = copy;
+    *result = copy;
     return VME_OK;
 }
 

@@ -82,7 +82,7 @@ static void spare_end(void)
 
 /* ---- plans */
 typedef struct plan {
-    void *made;
+    void *prepared;
     int64_t n;
     bool of_reals, wide;
     int users;     /* under the lock */
@@ -104,33 +104,33 @@ static void *plan_new(bool of_reals, bool wide, int64_t n)
     return wide ? vme_fft_plan_f64(of_reals, (size_t)n) : vme_fft_plan_f32(of_reals, (size_t)n);
 }
 
-static void plan_drop(bool of_reals, bool wide, void *made)
+static void plan_drop(bool of_reals, bool wide, void *prepared)
 {
-    if (made != NULL && wide)
-        vme_fft_drop_f64(of_reals, made);
-    else if (made != NULL)
-        vme_fft_drop_f32(of_reals, made);
+    if (prepared != NULL && wide)
+        vme_fft_drop_f64(of_reals, prepared);
+    else if (prepared != NULL)
+        vme_fft_drop_f32(of_reals, prepared);
 }
 
-/* A plan to use until plan_leave; *place is where it is kept, NULL where it is the caller's. NULL: no memory. */
-static void *plan_take(vme_context *context, bool of_reals, bool wide, int64_t n, plan **place)
+/* A plan to use until plan_leave; *entry is where it is kept, NULL where it is the caller's. NULL: no memory. */
+static void *plan_take(vme_context *context, bool of_reals, bool wide, int64_t n, plan **entry)
 {
-    *place = NULL;
+    *entry = NULL;
     if (n <= KEPT_MAX) {
         pthread_mutex_lock(&plans.lock);
         plan *found = NULL, *oldest = NULL;
         for (int i = 0; i < PLANS && found == NULL; i++) {
             plan *one = &plans.kept[i];
-            if (one->made != NULL && one->n == n && one->of_reals == of_reals && one->wide == wide)
+            if (one->prepared != NULL && one->n == n && one->of_reals == of_reals && one->wide == wide)
                 found = one;
             else if (one->users == 0 && (oldest == NULL || one->used < oldest->used))
                 oldest = one;
         }
         if (found == NULL && oldest != NULL) {
-            void *made = plan_new(of_reals, wide, n);
-            if (made != NULL) {
-                plan_drop(oldest->of_reals, oldest->wide, oldest->made);
-                *oldest = (plan){.made = made, .n = n, .of_reals = of_reals, .wide = wide};
+            void *prepared = plan_new(of_reals, wide, n);
+            if (prepared != NULL) {
+                plan_drop(oldest->of_reals, oldest->wide, oldest->prepared);
+                *oldest = (plan){.prepared = prepared, .n = n, .of_reals = of_reals, .wide = wide};
                 found = oldest;
             }
         }
@@ -139,24 +139,24 @@ static void *plan_take(vme_context *context, bool of_reals, bool wide, int64_t n
             found->used = ++plans.clock;
         }
         pthread_mutex_unlock(&plans.lock);
-        *place = found;
+        *entry = found;
         if (found != NULL)
-            return found->made;
+            return found->prepared;
     }
     payer = context;
-    void *made = plan_new(of_reals, wide, n);
+    void *prepared = plan_new(of_reals, wide, n);
     payer = NULL;
-    return made;
+    return prepared;
 }
 
-static void plan_leave(bool of_reals, bool wide, void *made, plan *place)
+static void plan_leave(bool of_reals, bool wide, void *prepared, plan *entry)
 {
-    if (place == NULL) {
-        plan_drop(of_reals, wide, made);
+    if (entry == NULL) {
+        plan_drop(of_reals, wide, prepared);
         return;
     }
     pthread_mutex_lock(&plans.lock);
-    place->users--;
+    entry->users--;
     pthread_mutex_unlock(&plans.lock);
 }
 
@@ -164,14 +164,14 @@ static void plan_leave(bool of_reals, bool wide, void *made, plan *place)
 typedef struct long_plan {
     atomic_int users; /* the call, and each row that is on its way: abandoned ones end later */
     bool of_reals, wide;
-    void *made;
+    void *prepared;
 } long_plan;
 
 static void long_plan_leave(long_plan *p)
 {
     if (p == NULL || atomic_fetch_sub_explicit(&p->users, 1, memory_order_acq_rel) != 1)
         return;
-    plan_drop(p->of_reals, p->wide, p->made);
+    plan_drop(p->of_reals, p->wide, p->prepared);
     vme_fft_free(p);
 }
 
@@ -195,9 +195,9 @@ static vme_status make_plan(vme_context *context, void *block, const atomic_bool
     long_row *r = block;
     r->begun = true;
     payer = context;
-    r->plan->made = plan_new(r->plan->of_reals, r->plan->wide, r->n);
+    r->plan->prepared = plan_new(r->plan->of_reals, r->plan->wide, r->n);
     payer = NULL;
-    vme_status status = r->plan->made == NULL ? no_memory(r->n) : VME_OK;
+    vme_status status = r->plan->prepared == NULL ? no_memory(r->n) : VME_OK;
     long_plan_leave(r->plan);
     return status;
 }
@@ -208,12 +208,12 @@ static vme_status do_row(vme_context *context, void *block, const atomic_bool *a
     long_row *r = block;
     r->begun = true;
     payer = context;
-    if (r->plan->made == NULL) /* the only row */
-        r->plan->made = plan_new(r->plan->of_reals, r->plan->wide, r->n);
-    int rc = r->plan->made == NULL ? -1
+    if (r->plan->prepared == NULL) /* the only row */
+        r->plan->prepared = plan_new(r->plan->of_reals, r->plan->wide, r->n);
+    int rc = r->plan->prepared == NULL ? -1
              : r->plan->wide
-                 ? vme_fft_row_f64(r->kind, r->plan->made, r->n, r->factor, r->in, r->given, r->out, r->row)
-                 : vme_fft_row_f32(r->kind, r->plan->made, r->n, r->factor, r->in, r->given, r->out, r->row);
+                 ? vme_fft_row_f64(r->kind, r->plan->prepared, r->n, r->factor, r->in, r->given, r->out, r->row)
+                 : vme_fft_row_f32(r->kind, r->plan->prepared, r->n, r->factor, r->in, r->given, r->out, r->row);
     payer = NULL;
     long_plan_leave(r->plan);
     return rc == 0 ? VME_OK : no_memory(r->n);
@@ -373,15 +373,15 @@ vme_status vme_fft(vme_context *context, vme_fft_kind kind, int64_t n, double fa
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     if (rows == 0)
         return VME_OK;
-    plan *place = NULL;
+    plan *entry = NULL;
     bool is_long = takes_long(n);
     long_plan *far = is_long ? long_plan_take(context, of_reals, wide, n, rows, &status) : NULL;
-    void *made = is_long ? NULL : plan_take(context, of_reals, wide, n, &place);
-    if (made == NULL && far == NULL)
+    void *prepared = is_long ? NULL : plan_take(context, of_reals, wide, n, &entry);
+    if (prepared == NULL && far == NULL)
         return status == VME_OK ? no_memory(n) : status;
     transform t = {.context = context,
                    .kind = kind,
-                   .plan = made,
+                   .plan = prepared,
                    .far = far,
                    .n = n,
                    .given = given,
@@ -396,6 +396,6 @@ vme_status vme_fft(vme_context *context, vme_fft_kind kind, int64_t n, double fa
     if (far != NULL)
         long_plan_leave(far);
     else
-        plan_leave(of_reals, wide, made, place);
+        plan_leave(of_reals, wide, prepared, entry);
     return status;
 }

@@ -37,10 +37,11 @@ static vme_status add_offsets(void *argument, int64_t begin, int64_t end)
         int64_t *list = (int64_t *)at.data[0], list_step = o->nest.loops[0].step[0] / 8,
                 index_step = o->nest.loops[0].step[1];
         for (int64_t j = 0; j < n; j++) {
-            int64_t index = *(const e_i64 *)(at.data[1] + j * index_step), place = index < 0 ? index + o->size : index;
-            if ((uint64_t)place >= (uint64_t)o->size)
+            int64_t index = *(const e_i64 *)(at.data[1] + j * index_step),
+                    position = index < 0 ? index + o->size : index;
+            if ((uint64_t)position >= (uint64_t)o->size)
                 return bad_index(o, index);
-            list[j * list_step] = (o->first ? 0 : list[j * list_step]) + place * o->step;
+            list[j * list_step] = (o->first ? 0 : list[j * list_step]) + position * o->step;
         }
     }
     return VME_OK;
@@ -91,11 +92,11 @@ typedef struct transfer {
 #define ONE_BY_ONE(type) \
     for (int64_t i = 0; i < n; i++) { \
         type *indexed = (type *)(base + *(const int64_t *)(list + i * list_step)), \
-             *place = (type *)(other + i * other_step); \
+             *position = (type *)(other + i * other_step); \
         if (t->scatter) \
-            *indexed = *place; \
+            *indexed = *position; \
         else \
-            *place = *indexed; \
+            *position = *indexed; \
     } \
     return
 
@@ -163,14 +164,14 @@ static void transfer_block(const transfer *t, char *indexed, char *other)
 
 /* Blocks number `begin` .. `end` - 1, one for each leading index and each place of the list, the places of a leading
  * index in a row. */
-static vme_status transfer_places(void *argument, int64_t begin, int64_t end)
+static vme_status transfer_positions(void *argument, int64_t begin, int64_t end)
 {
     const transfer *t = argument;
     vme_cursor lead, at;
-    int64_t places = t->middle.elements, from = begin % places;
-    vme_nest_seek(&t->lead, begin / places, &lead);
+    int64_t positions = t->middle.elements, from = begin % positions;
+    vme_nest_seek(&t->lead, begin / positions, &lead);
     for (int64_t left = end - begin, to; left > 0; left -= to - from, from = 0, vme_nest_advance(&t->lead, &lead, 1)) {
-        to = places - from < left ? places : from + left;
+        to = positions - from < left ? positions : from + left;
         int64_t n;
         vme_nest_seek(&t->middle, from, &at);
         for (int64_t i = from; i < to; i += n, vme_nest_advance(&t->middle, &at, n)) {
@@ -214,12 +215,12 @@ static vme_status run(vme_context *context, transfer *t, const vme_tensor *index
         return VME_OK;
     int64_t grain = block >= PIECE_BYTES ? 1 : PIECE_BYTES / block;
     if (!t->scatter)
-        return vme_parallel(context, blocks, grain, transfer_places, t);
+        return vme_parallel(context, blocks, grain, transfer_positions, t);
     /* the last one wins, or sums are made: one thread, in order */
     for (int64_t begin = 0; begin < blocks && status == VME_OK; begin += grain) {
         if (vme_stopping(context))
             return vme_stopped_here(context);
-        status = transfer_places(t, begin, begin + grain < blocks ? begin + grain : blocks);
+        status = transfer_positions(t, begin, begin + grain < blocks ? begin + grain : blocks);
     }
     return status;
 }
@@ -265,23 +266,23 @@ typedef struct picking {
 
 /* Of the element `i` along dimension `d`; one that is out of bounds ends it all: the other way finds which one is to be
  * told. */
-#define PLACE(place, d, i) \
-    int64_t place = index##d[i]; \
-    if (__builtin_expect((uint64_t)place >= (uint64_t)size##d, 0)) { \
-        if (place >= 0 || place < -size##d) \
+#define POSITION(position, d, i) \
+    int64_t position = index##d[i]; \
+    if (__builtin_expect((uint64_t)position >= (uint64_t)size##d, 0)) { \
+        if (position >= 0 || position < -size##d) \
             return VME_BAD_INDEX; \
-        place += size##d; \
+        position += size##d; \
     }
 #define PICK(type) \
     if (p->count == 1) \
         for (int64_t i = begin; i < end; i++) { \
-            PLACE(first, 0, i) \
+            POSITION(first, 0, i) \
             ((type *)out)[i] = *(const type *)(in + first * step0); \
         } \
     else \
         for (int64_t i = begin; i < end; i++) { \
-            PLACE(first, 0, i) \
-            PLACE(second, 1, i) \
+            POSITION(first, 0, i) \
+            POSITION(second, 1, i) \
             ((type *)out)[i] = *(const type *)(in + first * step0 + second * step1); \
         } \
     return VME_OK
@@ -342,15 +343,15 @@ vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int
         aside = aside || vme_overlap(indices[i], out);
     if (aside) {
         int64_t strides[VME_RANK_MAX];
-        vme_tensor like = *out, made;
+        vme_tensor like = *out, copy;
         like.dtype = in->dtype;
-        status = vme_aside_new(context, &like, strides, &made);
+        status = vme_aside_new(context, &like, strides, &copy);
         if (status != VME_OK)
             return status;
-        status = vme_gather(context, in, first, count, indices, &made);
+        status = vme_gather(context, in, first, count, indices, &copy);
         if (status == VME_OK)
-            status = vme_copy(context, &made, out);
-        vme_buffer_unref(made.buffer);
+            status = vme_copy(context, &copy, out);
+        vme_buffer_unref(copy.buffer);
         return status;
     }
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
@@ -417,15 +418,15 @@ vme_status vme_scatter_by(vme_context *context, const vme_tensor *values, int fi
     if (status != VME_OK)
         return status;
     if (values->dtype != target->dtype || vme_overlap(values, target)) {
-        vme_tensor like = *values, made;
+        vme_tensor like = *values, copy;
         like.dtype = target->dtype;
-        status = vme_aside_new(context, &like, strides, &made);
+        status = vme_aside_new(context, &like, strides, &copy);
         if (status != VME_OK)
             return status;
-        status = vme_copy(context, values, &made);
+        status = vme_copy(context, values, &copy);
         if (status == VME_OK)
-            status = vme_scatter_by(context, &made, first, count, indices, op, target);
-        vme_buffer_unref(made.buffer);
+            status = vme_scatter_by(context, &copy, first, count, indices, op, target);
+        vme_buffer_unref(copy.buffer);
         return status;
     }
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
@@ -462,20 +463,20 @@ static vme_status count_true(vme_context *context, const vme_tensor *mask, int64
 static int64_t true_columns(const char *row, int64_t step, int64_t begin, int64_t end, const vme_tensor *out,
                             int64_t found, int64_t count)
 {
-    char *places = out->data;
-    int64_t place_step = out->strides[0], c = begin;
+    char *positions = out->data;
+    int64_t position_step = out->strides[0], c = begin;
     for (; step == 1 && c + 8 <= end && found + 8 <= count; c += 8) {
         uint64_t eight;
         memcpy(&eight, row + c, 8);
         if (eight == 0)
             continue;
         for (int i = 0; i < 8; i++) {
-            *(e_i64 *)(places + found * place_step) = c + i;
+            *(e_i64 *)(positions + found * position_step) = c + i;
             found += row[c + i] != 0;
         }
     }
     for (; c < end && found < count; c++) {
-        *(e_i64 *)(places + found * place_step) = c;
+        *(e_i64 *)(positions + found * position_step) = c;
         found += row[c * step] != 0;
     }
     return found;

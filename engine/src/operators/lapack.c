@@ -144,7 +144,7 @@ static vme_status ready(void)
 }
 
 /* ---- one item */
-typedef struct item {
+typedef struct lapack_item {
     vme_context *context;
     const vme_linear_job *job;
     const functions *f;
@@ -156,7 +156,7 @@ typedef struct item {
     int *integers;
     char *work, *rwork;
     int lwork, lrwork, liwork;
-} item;
+} lapack_item;
 
 /* to[j * ld + i] = from[i * columns + j], or back */
 static void turn(char *to, const char *from, int64_t rows, int64_t columns, int64_t ld, size_t size, bool back)
@@ -178,10 +178,10 @@ static void copy_bytes(char *to, const char *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-static double real_at(const item *it, const char *vector, int64_t i)
+static double real_at(const lapack_item *item, const char *vector, int64_t i)
 {
     double value;
-    memcpy(&value, vector + (size_t)i * it->size, 8);
+    memcpy(&value, vector + (size_t)i * item->size, 8);
     return value;
 }
 
@@ -191,57 +191,57 @@ static void put_real(char *vector, int64_t i, double value)
 }
 
 /* The calls with their work space; lwork -1 asks for its size. Each returns LAPACK's info. */
-static int call_gesdd(const item *it, char jobz, int lwork)
+static int call_gesdd(const lapack_item *item, char jobz, int lwork)
 {
-    const vme_linear_job *j = it->job;
+    const vme_linear_job *j = item->job;
     int m = (int)j->m, n = (int)j->n, lda = max(1, m), k = min(m, n), ldu = lda, ldvt = max(1, jobz == 'A' ? n : k),
         info = 0;
-    if (it->complex)
-        ((complex_gesdd *)it->f->gesdd)(&jobz, &m, &n, it->a, &lda, it->s, it->u, &ldu, it->vt, &ldvt, it->work, &lwork,
-                                        it->rwork, it->integers, &info, 1);
+    if (item->complex)
+        ((complex_gesdd *)item->f->gesdd)(&jobz, &m, &n, item->a, &lda, item->s, item->u, &ldu, item->vt, &ldvt,
+                                          item->work, &lwork, item->rwork, item->integers, &info, 1);
     else
-        ((real_gesdd *)it->f->gesdd)(&jobz, &m, &n, it->a, &lda, it->s, it->u, &ldu, it->vt, &ldvt, it->work, &lwork,
-                                     it->integers, &info, 1);
+        ((real_gesdd *)item->f->gesdd)(&jobz, &m, &n, item->a, &lda, item->s, item->u, &ldu, item->vt, &ldvt,
+                                       item->work, &lwork, item->integers, &info, 1);
     return info;
 }
 
-static int call_geev(const item *it, bool vectors, int lwork)
+static int call_geev(const lapack_item *item, bool vectors, int lwork)
 {
-    int n = (int)it->job->n, ld = max(1, n), info = 0;
+    int n = (int)item->job->n, ld = max(1, n), info = 0;
     const char *left = "N", *right = vectors ? "V" : "N";
-    if (it->complex)
-        ((complex_geev *)it->f->geev)(left, right, &n, it->a, &ld, it->s, it->u, &ld, it->vt, &ld, it->work, &lwork,
-                                      it->rwork, &info, 1, 1);
+    if (item->complex)
+        ((complex_geev *)item->f->geev)(left, right, &n, item->a, &ld, item->s, item->u, &ld, item->vt, &ld, item->work,
+                                        &lwork, item->rwork, &info, 1, 1);
     else
-        ((real_geev *)it->f->geev)(left, right, &n, it->a, &ld, it->s, it->tau, it->u, &ld, it->vt, &ld, it->work,
-                                   &lwork, &info, 1, 1);
+        ((real_geev *)item->f->geev)(left, right, &n, item->a, &ld, item->s, item->tau, item->u, &ld, item->vt, &ld,
+                                     item->work, &lwork, &info, 1, 1);
     return info;
 }
 
-static int call_eigh(const item *it, bool vectors, int lwork, int lrwork, int liwork)
+static int call_eigh(const lapack_item *item, bool vectors, int lwork, int lrwork, int liwork)
 {
-    int n = (int)it->job->n, ld = max(1, n), info = 0;
-    const char *jobz = vectors ? "V" : "N", *uplo = it->job->flags & VME_LINEAR_UPPER ? "U" : "L";
-    if (it->complex)
-        ((complex_eigh *)it->f->eigh)(jobz, uplo, &n, it->a, &ld, it->s, it->work, &lwork, it->rwork, &lrwork,
-                                      it->integers, &liwork, &info, 1, 1);
+    int n = (int)item->job->n, ld = max(1, n), info = 0;
+    const char *jobz = vectors ? "V" : "N", *uplo = item->job->flags & VME_LINEAR_UPPER ? "U" : "L";
+    if (item->complex)
+        ((complex_eigh *)item->f->eigh)(jobz, uplo, &n, item->a, &ld, item->s, item->work, &lwork, item->rwork, &lrwork,
+                                        item->integers, &liwork, &info, 1, 1);
     else
-        ((real_eigh *)it->f->eigh)(jobz, uplo, &n, it->a, &ld, it->s, it->work, &lwork, it->integers, &liwork, &info, 1,
-                                   1);
+        ((real_eigh *)item->f->eigh)(jobz, uplo, &n, item->a, &ld, item->s, item->work, &lwork, item->integers, &liwork,
+                                     &info, 1, 1);
     return info;
 }
 
-static int call_gelsd(const item *it, int lwork, int *rank)
+static int call_gelsd(const lapack_item *item, int lwork, int *rank)
 {
-    const vme_linear_job *j = it->job;
+    const vme_linear_job *j = item->job;
     int m = (int)j->m, n = (int)j->n, columns = (int)j->columns, lda = max(1, m), ldb = max(1, max(m, n)), info = 0;
     const double *cutoff = &j->cutoff;
-    if (it->complex)
-        ((complex_gelsd *)it->f->gelsd)(&m, &n, &columns, it->a, &lda, it->b, &ldb, it->s, cutoff, rank, it->work,
-                                        &lwork, it->rwork, it->integers, &info);
+    if (item->complex)
+        ((complex_gelsd *)item->f->gelsd)(&m, &n, &columns, item->a, &lda, item->b, &ldb, item->s, cutoff, rank,
+                                          item->work, &lwork, item->rwork, item->integers, &info);
     else
-        ((real_gelsd *)it->f->gelsd)(&m, &n, &columns, it->a, &lda, it->b, &ldb, it->s, cutoff, rank, it->work, &lwork,
-                                     it->integers, &info);
+        ((real_gelsd *)item->f->gelsd)(&m, &n, &columns, item->a, &lda, item->b, &ldb, item->s, cutoff, rank,
+                                       item->work, &lwork, item->integers, &info);
     return info;
 }
 
@@ -251,75 +251,75 @@ static char svd_job(const vme_linear_job *j)
 }
 
 /* Asks how much work space the calls want; leaves only that behind. */
-static void ask(item *it)
+static void ask(lapack_item *item)
 {
-    const vme_linear_job *j = it->job;
+    const vme_linear_job *j = item->job;
     char answer[16] = {0};
     double real_answer[2] = {0};
     int integers[8] = {0}, rank = 0, wanted = -1, info = 0, k = min(j->m, j->n);
-    it->work = answer;
-    it->rwork = (char *)real_answer;
-    it->integers = integers;
-    it->a = it->b = it->u = it->vt = it->s = it->tau = answer; /* not looked at */
+    item->work = answer;
+    item->rwork = (char *)real_answer;
+    item->integers = integers;
+    item->a = item->b = item->u = item->vt = item->s = item->tau = answer; /* not looked at */
     int64_t m = j->m, n = j->n, levels = 1;
     for (int64_t size = k; size > 25; size /= 2)
         levels++;
-    it->lrwork = it->liwork = 1;
+    item->lrwork = item->liwork = 1;
     switch (j->op) {
     case VME_LINEAR_SVD: {
         char jobz = svd_job(j);
-        call_gesdd(it, jobz, -1);
+        call_gesdd(item, jobz, -1);
         int64_t longer = m > n ? m : n;
-        it->lrwork =
+        item->lrwork =
             jobz == 'N' ? 7 * k + 1 : max(5 * (int64_t)k * k + 5 * k, 2 * longer * k + 2 * (int64_t)k * k + k) + 1;
-        it->liwork = 8 * k + 1;
+        item->liwork = 8 * k + 1;
         break;
     }
     case VME_LINEAR_QR: {
         int rows = (int)m, columns = (int)n, lda = max(1, m), full = (int)(j->flags & VME_LINEAR_FULL ? m : k), second;
-        it->f->geqrf(&rows, &columns, it->a, &lda, it->tau, answer, &wanted, &info);
-        second = (int)real_at(it, answer, 0);
-        it->f->orgqr(&rows, &full, &k, it->a, &lda, it->tau, answer, &wanted, &info);
-        if (real_at(it, answer, 0) < second)
+        item->f->geqrf(&rows, &columns, item->a, &lda, item->tau, answer, &wanted, &info);
+        second = (int)real_at(item, answer, 0);
+        item->f->orgqr(&rows, &full, &k, item->a, &lda, item->tau, answer, &wanted, &info);
+        if (real_at(item, answer, 0) < second)
             put_real(answer, 0, second);
         break;
     }
     case VME_LINEAR_EIG:
-        call_geev(it, j->out_bytes[1] != 0, -1);
-        it->lrwork = 2 * (int)n + 1;
+        call_geev(item, j->out_bytes[1] != 0, -1);
+        item->lrwork = 2 * (int)n + 1;
         break;
     case VME_LINEAR_EIGH:
-        call_eigh(it, j->out_bytes[1] != 0, -1, -1, -1);
-        it->liwork = integers[0];
-        it->lrwork = (int)real_answer[0];
+        call_eigh(item, j->out_bytes[1] != 0, -1, -1, -1);
+        item->liwork = integers[0];
+        item->lrwork = (int)real_answer[0];
         break;
     case VME_LINEAR_LSTSQ:
-        call_gelsd(it, -1, &rank);
-        it->liwork = integers[0];
-        it->lrwork = (int)real_answer[0];
+        call_gelsd(item, -1, &rank);
+        item->liwork = integers[0];
+        item->lrwork = (int)real_answer[0];
         break;
-    default: it->liwork = max(1, n); break;
+    default: item->liwork = max(1, n); break;
     }
-    it->lwork = max(1, (int64_t)real_at(it, answer, 0));
+    item->lwork = max(1, (int64_t)real_at(item, answer, 0));
 }
 
 /* sign and log |det| of the factored matrix in `a` */
-static void determinant(const item *it, int info, char *sign_out, char *log_out)
+static void determinant(const lapack_item *item, int info, char *sign_out, char *log_out)
 {
-    int64_t n = it->job->n;
+    int64_t n = item->job->n;
     double re = 1, im = 0, logarithm = 0;
     if (info > 0) {
         re = 0;
         logarithm = -INFINITY;
     } else {
         for (int64_t i = 0; i < n; i++)
-            if (it->integers[i] != i + 1)
+            if (item->integers[i] != i + 1)
                 re = -re;
         for (int64_t i = 0; i < n; i++) {
-            double x = real_at(it, it->a, i * n + i),
-                   y = it->complex ? real_at(it, it->a + sizeof(double), i * n + i) : 0;
-            double size = it->complex ? hypot(x, y) : fabs(x);
-            if (it->complex) {
+            double x = real_at(item, item->a, i * n + i),
+                   y = item->complex ? real_at(item, item->a + sizeof(double), i * n + i) : 0;
+            double size = item->complex ? hypot(x, y) : fabs(x);
+            if (item->complex) {
                 double turned = re * (x / size) - im * (y / size);
                 im = re * (y / size) + im * (x / size);
                 re = turned;
@@ -329,24 +329,24 @@ static void determinant(const item *it, int info, char *sign_out, char *log_out)
         }
     }
     put_real(sign_out, 0, re);
-    if (it->complex)
+    if (item->complex)
         put_real(sign_out, 1, im);
     put_real(log_out, 0, logarithm);
 }
 
 /* Real eigenvalues and pairs of vectors as complex numbers: LAPACK writes a pair's real and imaginary parts side by
  * side. */
-static void pairs_of(const item *it, char *values, char *vectors)
+static void pairs_of(const lapack_item *item, char *values, char *vectors)
 {
-    int64_t n = it->job->n;
+    int64_t n = item->job->n;
     for (int64_t i = 0; i < n; i++) {
-        put_real(values, 2 * i, real_at(it, it->s, i));
-        put_real(values, 2 * i + 1, real_at(it, it->tau, i));
+        put_real(values, 2 * i, real_at(item, item->s, i));
+        put_real(values, 2 * i + 1, real_at(item, item->tau, i));
     }
     for (int64_t j = 0; vectors != NULL && j < n; j++) {
-        bool pair = real_at(it, it->tau, j) != 0 && j + 1 < n;
+        bool pair = real_at(item, item->tau, j) != 0 && j + 1 < n;
         for (int64_t i = 0; i < n; i++) {
-            double re = real_at(it, it->vt, j * n + i), im = pair ? real_at(it, it->vt, (j + 1) * n + i) : 0;
+            double re = real_at(item, item->vt, j * n + i), im = pair ? real_at(item, item->vt, (j + 1) * n + i) : 0;
             put_real(vectors, 2 * (i * n + j), re);
             put_real(vectors, 2 * (i * n + j) + 1, im);
             if (pair) {
@@ -365,98 +365,98 @@ static void not_a_number(char *out, size_t bytes)
 }
 
 /* One item; LAPACK's info: above 0 it failed. */
-static int solve_item(item *it, const char *const in[2], char *const out[3])
+static int solve_item(lapack_item *item, const char *const in[2], char *const out[3])
 {
-    const vme_linear_job *j = it->job;
+    const vme_linear_job *j = item->job;
     int m = (int)j->m, n = (int)j->n, columns = (int)j->columns, lda = max(1, m), k = min(m, n), info = 0, rank = 0;
-    size_t size = it->size;
-    turn(it->a, in[0], m, n, lda, size, false);
+    size_t size = item->size;
+    turn(item->a, in[0], m, n, lda, size, false);
     switch (j->op) {
     case VME_LINEAR_SOLVE:
-        turn(it->b, in[1], n, columns, lda, size, false);
-        it->f->gesv(&n, &columns, it->a, &lda, it->integers, it->b, &lda, &info);
-        turn(out[0], it->b, n, columns, lda, size, true);
+        turn(item->b, in[1], n, columns, lda, size, false);
+        item->f->gesv(&n, &columns, item->a, &lda, item->integers, item->b, &lda, &info);
+        turn(out[0], item->b, n, columns, lda, size, true);
         break;
     case VME_LINEAR_INVERSE:
-        memset(it->b, 0, (size_t)n * (size_t)n * size);
+        memset(item->b, 0, (size_t)n * (size_t)n * size);
         for (int64_t i = 0; i < n; i++)
-            put_real(it->b + (size_t)(i * n + i) * size, 0, 1);
-        it->f->gesv(&n, &n, it->a, &lda, it->integers, it->b, &lda, &info);
-        turn(out[0], it->b, n, n, lda, size, true);
+            put_real(item->b + (size_t)(i * n + i) * size, 0, 1);
+        item->f->gesv(&n, &n, item->a, &lda, item->integers, item->b, &lda, &info);
+        turn(out[0], item->b, n, n, lda, size, true);
         break;
     case VME_LINEAR_SLOGDET:
-        it->f->getrf(&n, &n, it->a, &lda, it->integers, &info);
-        determinant(it, info, out[0], out[1]);
+        item->f->getrf(&n, &n, item->a, &lda, item->integers, &info);
+        determinant(item, info, out[0], out[1]);
         return 0;
     case VME_LINEAR_CHOLESKY: {
         bool upper = j->flags & VME_LINEAR_UPPER;
-        it->f->potrf(upper ? "U" : "L", &n, it->a, &lda, &info, 1);
+        item->f->potrf(upper ? "U" : "L", &n, item->a, &lda, &info, 1);
         for (int64_t c = 0; c < n; c++)
             for (int64_t r = upper ? c + 1 : 0; r < (upper ? n : c); r++)
-                memset(it->a + (size_t)(c * n + r) * size, 0, size);
-        turn(out[0], it->a, n, n, lda, size, true);
+                memset(item->a + (size_t)(c * n + r) * size, 0, size);
+        turn(out[0], item->a, n, n, lda, size, true);
         break;
     }
     case VME_LINEAR_QR: {
         int full = (int)(j->flags & VME_LINEAR_FULL ? m : k);
-        it->f->geqrf(&m, &n, it->a, &lda, it->tau, it->work, &it->lwork, &info);
+        item->f->geqrf(&m, &n, item->a, &lda, item->tau, item->work, &item->lwork, &info);
         if (j->flags & VME_LINEAR_RAW) {
-            copy_bytes(out[0], it->a, (size_t)m * (size_t)n * size); /* as it lies: its transpose in C order */
-            copy_bytes(out[1], it->tau, (size_t)k * size);
+            copy_bytes(out[0], item->a, (size_t)m * (size_t)n * size); /* as it lies: its transpose in C order */
+            copy_bytes(out[1], item->tau, (size_t)k * size);
             break;
         }
         for (int64_t r = 0; r < full; r++)
             for (int64_t c = 0; c < n; c++) {
                 char *to = out[1] + (size_t)(r * n + c) * size;
                 if (r <= c && r < m)
-                    memcpy(to, it->a + (size_t)(c * lda + r) * size, size);
+                    memcpy(to, item->a + (size_t)(c * lda + r) * size, size);
                 else
                     memset(to, 0, size);
             }
         if (j->out_bytes[0] != 0) {
-            it->f->orgqr(&m, &full, &k, it->a, &lda, it->tau, it->work, &it->lwork, &info);
-            turn(out[0], it->a, m, full, lda, size, true);
+            item->f->orgqr(&m, &full, &k, item->a, &lda, item->tau, item->work, &item->lwork, &info);
+            turn(out[0], item->a, m, full, lda, size, true);
         }
         break;
     }
     case VME_LINEAR_SVD: {
         char jobz = svd_job(j);
-        info = call_gesdd(it, jobz, it->lwork);
-        copy_bytes(out[0], it->s, (size_t)k * sizeof(double));
+        info = call_gesdd(item, jobz, item->lwork);
+        copy_bytes(out[0], item->s, (size_t)k * sizeof(double));
         if (jobz != 'N') {
             int wide = jobz == 'A' ? m : k, high = jobz == 'A' ? n : k;
-            turn(out[1], it->u, m, wide, lda, size, true);
-            turn(out[2], it->vt, high, n, max(1, high), size, true);
+            turn(out[1], item->u, m, wide, lda, size, true);
+            turn(out[2], item->vt, high, n, max(1, high), size, true);
         }
         break;
     }
     case VME_LINEAR_EIG: {
         bool vectors = j->out_bytes[1] != 0;
-        info = call_geev(it, vectors, it->lwork);
-        if (!it->complex)
-            pairs_of(it, out[0], vectors ? out[1] : NULL);
+        info = call_geev(item, vectors, item->lwork);
+        if (!item->complex)
+            pairs_of(item, out[0], vectors ? out[1] : NULL);
         else {
-            copy_bytes(out[0], it->s, (size_t)n * size);
+            copy_bytes(out[0], item->s, (size_t)n * size);
             if (vectors)
-                turn(out[1], it->vt, n, n, lda, size, true);
+                turn(out[1], item->vt, n, n, lda, size, true);
         }
         break;
     }
     case VME_LINEAR_EIGH: {
         bool vectors = j->out_bytes[1] != 0;
-        info = call_eigh(it, vectors, it->lwork, it->lrwork, it->liwork);
-        copy_bytes(out[0], it->s, (size_t)n * sizeof(double));
+        info = call_eigh(item, vectors, item->lwork, item->lrwork, item->liwork);
+        copy_bytes(out[0], item->s, (size_t)n * sizeof(double));
         if (vectors)
-            turn(out[1], it->a, n, n, lda, size, true);
+            turn(out[1], item->a, n, n, lda, size, true);
         break;
     }
     case VME_LINEAR_LSTSQ: {
         int ldb = max(1, max(m, n));
-        memset(it->b, 0, (size_t)ldb * (size_t)columns * size);
-        turn(it->b, in[1], m, columns, ldb, size, false);
-        info = call_gelsd(it, it->lwork, &rank);
-        turn(out[0], it->b, max(m, n), columns, ldb, size, true);
-        copy_bytes(out[1], it->s, (size_t)k * sizeof(double));
+        memset(item->b, 0, (size_t)ldb * (size_t)columns * size);
+        turn(item->b, in[1], m, columns, ldb, size, false);
+        info = call_gelsd(item, item->lwork, &rank);
+        turn(out[0], item->b, max(m, n), columns, ldb, size, true);
+        copy_bytes(out[1], item->s, (size_t)k * sizeof(double));
         int64_t wide = rank;
         memcpy(out[2], &wide, sizeof wide);
         break;
@@ -480,43 +480,43 @@ static vme_status work(vme_context *context, void *block, const atomic_bool *aba
     if (status != VME_OK)
         return status;
     bool complex = j->dtype == VME_COMPLEX128;
-    item it = {.context = context,
-               .job = j,
-               .f = complex ? &lapack.complex : &lapack.real,
-               .size = sizeof(double) << complex,
-               .complex = complex};
-    ask(&it);
+    lapack_item item = {.context = context,
+                        .job = j,
+                        .f = complex ? &lapack.complex : &lapack.real,
+                        .size = sizeof(double) << complex,
+                        .complex = complex};
+    ask(&item);
     size_t m = (size_t)j->m, n = (size_t)j->n, longer = m > n ? m : n, full = j->op == VME_LINEAR_QR && m > n ? m : n;
-    size_t matrix = rounded(m * full * it.size), vector = rounded((longer + 1) * it.size);
-    size_t right = rounded(longer * (j->op == VME_LINEAR_INVERSE ? n : (size_t)j->columns) * it.size);
+    size_t matrix = rounded(m * full * item.size), vector = rounded((longer + 1) * item.size);
+    size_t right = rounded(longer * (j->op == VME_LINEAR_INVERSE ? n : (size_t)j->columns) * item.size);
     size_t left = j->out_bytes[1] == 0 && j->op != VME_LINEAR_EIG
                       ? 0
-                      : rounded(m * (j->op == VME_LINEAR_SVD ? longer : m) * it.size);
-    size_t other = j->op == VME_LINEAR_SVD || j->op == VME_LINEAR_EIG ? rounded(n * longer * it.size) : 0;
-    size_t integers = rounded(((size_t)it.liwork + longer) * sizeof(int)),
-           working = rounded((size_t)it.lwork * it.size);
-    size_t reals = complex ? rounded((size_t)it.lrwork * sizeof(double)) : 0;
+                      : rounded(m * (j->op == VME_LINEAR_SVD ? longer : m) * item.size);
+    size_t other = j->op == VME_LINEAR_SVD || j->op == VME_LINEAR_EIG ? rounded(n * longer * item.size) : 0;
+    size_t integers = rounded(((size_t)item.liwork + longer) * sizeof(int)),
+           working = rounded((size_t)item.lwork * item.size);
+    size_t reals = complex ? rounded((size_t)item.lrwork * sizeof(double)) : 0;
     size_t bytes = matrix + right + left + other + 2 * vector + integers + working + reals + VME_ALIGNMENT;
     char *scratch = vme_scratch_new(context, bytes), *at = scratch;
     if (scratch == NULL)
         return VME_NO_MEMORY;
-    it.a = at;
+    item.a = at;
     at += matrix;
-    it.b = at;
+    item.b = at;
     at += right;
-    it.u = at;
+    item.u = at;
     at += left;
-    it.vt = at;
+    item.vt = at;
     at += other;
-    it.s = at;
+    item.s = at;
     at += vector;
-    it.tau = at;
+    item.tau = at;
     at += vector;
-    it.integers = (int *)(void *)at;
+    item.integers = (int *)(void *)at;
     at += integers;
-    it.work = at;
+    item.work = at;
     at += working;
-    it.rwork = at;
+    item.rwork = at;
     for (int64_t i = 0; i < j->batch && !atomic_load_explicit(abandoned, memory_order_relaxed); i++) {
         const char *in[2];
         char *out[3];
@@ -524,7 +524,7 @@ static vme_status work(vme_context *context, void *block, const atomic_bool *aba
             in[k] = j->in[k] + (size_t)i * j->in_bytes[k];
         for (int k = 0; k < 3; k++)
             out[k] = j->out[k] + (size_t)i * j->out_bytes[k];
-        if (solve_item(&it, in, out) > 0)
+        if (solve_item(&item, in, out) > 0)
             j->failed++;
     }
     vme_scratch_free(context, scratch, bytes);

@@ -53,11 +53,11 @@ void vme_nest_seek(const vme_nest *nest, int64_t element, vme_cursor *cursor);
 /* Leaves the innermost loop: what vme_nest_advance does at its end. */
 void vme_nest_carry(const vme_nest *nest, vme_cursor *cursor);
 
-/* How many elements, `most` at most, lie from here on in the innermost loop. */
-static inline int64_t vme_nest_run(const vme_nest *nest, const vme_cursor *cursor, int64_t most)
+/* How many elements, `limit` at most, lie from here on in the innermost loop. */
+static inline int64_t vme_nest_run(const vme_nest *nest, const vme_cursor *cursor, int64_t limit)
 {
     int64_t left = nest->loops[0].size - cursor->index[0];
-    return left < most ? left : most;
+    return left < limit ? left : limit;
 }
 
 /* Goes on by `n` elements, no more than vme_nest_run said. */

@@ -118,16 +118,16 @@ static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_l
         nest->loops[0] = (vme_loop){.size = 1};
     }
     if (between) {
-        int64_t most = PIECE_BYTES / (CHANNELS_MAX * in_element);
-        m->tile_columns = min(m->column.size, most);
-        m->tile_rows = min(m->row.size, most);
+        int64_t block = PIECE_BYTES / (CHANNELS_MAX * in_element);
+        m->tile_columns = min(m->column.size, block);
+        m->tile_rows = min(m->row.size, block);
     } else if (crossed) {
         m->tile_columns = min(m->column.size, TILE_SIDE_BYTES / out_element);
         m->tile_rows = min(m->row.size, TILE_SIDE_BYTES / in_element);
     } else {
-        int64_t most = PIECE_BYTES / (in_element > out_element ? in_element : out_element);
-        m->tile_columns = min(m->column.size, most);
-        m->tile_rows = min(m->row.size, most / m->tile_columns);
+        int64_t block = PIECE_BYTES / (in_element > out_element ? in_element : out_element);
+        m->tile_columns = min(m->column.size, block);
+        m->tile_rows = min(m->row.size, block / m->tile_columns);
     }
     m->row_tiles = ceil_div(m->row.size, m->tile_rows);
     m->column_tiles = ceil_div(m->column.size, m->tile_columns);
@@ -137,9 +137,9 @@ static void cast_collected(const move *m, int64_t n, const char *in, char *out)
 {
     _Alignas(VME_ALIGNMENT) char stage[COLLECT_BYTES];
     int64_t in_step = m->column.step[IN], out_step = m->column.step[OUT];
-    for (int64_t most = COLLECT_BYTES / m->in_element, count; n > 0;
+    for (int64_t block = COLLECT_BYTES / m->in_element, count; n > 0;
          n -= count, in += count * in_step, out += count * out_step) {
-        count = min(n, most);
+        count = min(n, block);
         m->collect(count, in, in_step, stage, m->in_element);
         m->strided(count, stage, m->in_element, out, out_step);
     }

@@ -27,7 +27,7 @@ enum {
     FIRST = 256,            /* elements in which all and any are looked for an answer before the work is divided */
     TURN_BYTES = 4096,      /* elements turned for argmax and argmin, on the stack */
     TURN_COLUMNS = 16,
-    ACCUMULATOR_MAX = sizeof(vme_place),
+    ACCUMULATOR_MAX = sizeof(vme_arg_accumulator),
 };
 
 typedef struct reduction {
@@ -39,7 +39,7 @@ typedef struct reduction {
     int64_t element_bytes;
     vme_fold *fold, *combine; /* combine: accumulators of pieces, as elements */
     vme_fold_rows *rows, *combine_rows;
-    bool places;         /* argmax, argmin */
+    bool args;           /* argmax, argmin */
     int decided_by;      /* all, any: the value that ends them; else -1 */
     atomic_bool decided; /* some piece of the one output has found it */
     int64_t accumulator_bytes;
@@ -52,7 +52,7 @@ typedef struct reduction {
 } reduction;
 
 static bool is_truth(vme_reduce_op op) { return op == VME_ALL || op == VME_ANY || op == VME_COUNT_NONZERO; }
-static bool is_place(vme_reduce_op op) { return op == VME_ARGMAX || op == VME_ARGMIN; }
+static bool is_arg(vme_reduce_op op) { return op == VME_ARGMAX || op == VME_ARGMIN; }
 static bool is_extreme(vme_reduce_op op)
 {
     return op == VME_MAX || op == VME_MIN || op == VME_KNOWN_MAX || op == VME_KNOWN_MIN;
@@ -66,7 +66,7 @@ vme_status vme_reduce_types(vme_reduce_op op, vme_dtype in, vme_dtype *loop, vme
     *loop = *result = in;
     if (op == VME_ALL || op == VME_ANY)
         *result = VME_BOOL;
-    else if (op == VME_COUNT_NONZERO || is_place(op))
+    else if (op == VME_COUNT_NONZERO || is_arg(op))
         *result = VME_INT64;
     else if ((op == VME_SUM || op == VME_PROD) && is_integer(in))
         *loop = *result = is_signed(in) ? VME_INT64 : VME_UINT64;
@@ -134,19 +134,19 @@ static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop,
         element = VME_FLOAT32;
     if (op == VME_ALL || op == VME_ANY)
         accumulator = VME_BOOL;
-    else if (op == VME_COUNT_NONZERO || is_place(op))
+    else if (op == VME_COUNT_NONZERO || is_arg(op))
         accumulator = VME_INT64;
     else if ((op == VME_SUM || op == VME_PROD) && is_integer(loop))
         accumulator = is_signed(loop) ? VME_INT64 : VME_UINT64;
     else
         accumulator = element;
-    vme_dtype value = is_truth(op) || is_place(op) ? accumulator : loop;
+    vme_dtype value = is_truth(op) || is_arg(op) ? accumulator : loop;
     vme_reduce_op together = op == VME_COUNT_NONZERO ? VME_SUM : op;
-    vme_dtype folded = is_place(op) ? element : accumulator;
+    vme_dtype folded = is_arg(op) ? element : accumulator;
 
     r->enter = element == in ? NULL : converter(in, element);
     /* sums of floats keep their own order of additions, and truth ends early */
-    r->any_order = is_extreme(op) || is_place(op) || op == VME_COUNT_NONZERO || (is_integer(in) && op == VME_SUM);
+    r->any_order = is_extreme(op) || is_arg(op) || op == VME_COUNT_NONZERO || (is_integer(in) && op == VME_SUM);
     r->collect = r->enter == NULL && r->any_order ? converter(in, in) : NULL;
     r->leave = converter(accumulator, out);
     r->leave_again = NULL;
@@ -158,21 +158,21 @@ static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop,
     r->rows = kernels->rows[op][element];
     r->combine = kernels->fold[together][folded];
     r->combine_rows = kernels->rows[together][folded];
-    r->places = is_place(op);
+    r->args = is_arg(op);
     r->decided_by = op == VME_ALL ? false : op == VME_ANY ? true : -1;
     atomic_init(&r->decided, false);
     r->element_bytes = vme_dtype_size(element);
-    r->accumulator_bytes = r->places ? (int64_t)sizeof(vme_place) : vme_dtype_size(accumulator);
+    r->accumulator_bytes = r->args ? (int64_t)sizeof(vme_arg_accumulator) : vme_dtype_size(accumulator);
     vme_loop1 *begin = initial == NULL ? r->leave : converter(loop, accumulator);
     if ((r->enter == NULL && element != in) || r->leave == NULL || r->fold == NULL || begin == NULL
         || (value != accumulator && value != out && r->leave_again == NULL))
         return vme_fail(VME_BAD_DTYPE, "%s of %s in %s to %s is not in this engine yet", vme_reduce_name(op),
                         vme_dtype_name(in), vme_dtype_name(loop), vme_dtype_name(out));
     memset(r->identity, 0, sizeof r->identity);
-    if (!r->places)
+    if (!r->args)
         write_identity(op, accumulator, r->identity);
     memcpy(r->start, r->identity, sizeof r->start);
-    if (initial != NULL && !r->places)
+    if (initial != NULL && !r->args)
         begin(1, initial, 0, r->start, 0);
     return VME_OK;
 }
@@ -214,9 +214,9 @@ static void fold_run(const reduction *r, int64_t n, const char *in, int64_t step
         return;
     }
     _Alignas(64) char stage[STAGE_BYTES];
-    int64_t most = STAGE_BYTES / r->element_bytes;
-    for (int64_t i = 0; i < n; i += most) {
-        int64_t count = min(n - i, most);
+    int64_t staged = STAGE_BYTES / r->element_bytes;
+    for (int64_t i = 0; i < n; i += staged) {
+        int64_t count = min(n - i, staged);
         enter(count, in + i * step, step, stage, r->element_bytes);
         r->fold(count, stage, r->element_bytes, accumulator);
     }
@@ -244,11 +244,11 @@ static vme_status short_tasks(void *argument, int64_t begin, int64_t end)
 {
     const reduction *r = argument;
     const vme_loop *kept = &r->kept.loops[0];
-    const int64_t bytes = r->accumulator_bytes, step = r->reduced.loops[0].step[0], most = TILE_BYTES / bytes;
+    const int64_t bytes = r->accumulator_bytes, step = r->reduced.loops[0].step[0], tile_outputs = TILE_BYTES / bytes;
     const char *in = r->kept.data[IN] + (r->reduced.data[0] - r->origin) + begin * kept->step[IN];
     for (int64_t n; begin < end; begin += n) {
         _Alignas(64) char tile[TILE_BYTES];
-        n = min(end - begin, most);
+        n = min(end - begin, tile_outputs);
         spread(n, r->start, bytes, tile);
         for (int64_t i = 0; i < n; i++, in += kept->step[IN])
             r->fold(r->length, in, step, tile + i * bytes);
@@ -336,7 +336,7 @@ static vme_status row_tasks(void *argument, int64_t begin, int64_t end)
 
 /* As row_tasks, for argmax and argmin: a tile of outputs is turned, some rows at a time, and each output folds its run.
  */
-static vme_status place_tasks(void *argument, int64_t begin, int64_t end)
+static vme_status arg_tasks(void *argument, int64_t begin, int64_t end)
 {
     const reduction *r = argument;
     const vme_nest *kept = &r->kept;
@@ -344,27 +344,26 @@ static vme_status place_tasks(void *argument, int64_t begin, int64_t end)
     int64_t width = kept->loops[0].size, step = kept->loops[0].step[IN], row_step = r->reduced.loops[0].step[0];
     int64_t all_tiles = r->outputs / width * r->tiles, piece = begin / all_tiles, number = begin % all_tiles;
     int64_t output = number / r->tiles * width + number % r->tiles * r->tile;
-    int64_t rows_most = TURN_BYTES / (r->tile * r->element_bytes);
+    int64_t max_rows = TURN_BYTES / (r->tile * r->element_bytes);
     vme_cursor at;
     vme_nest_seek(kept, output, &at);
     for (int64_t task = begin; task < end; task++) {
         _Alignas(64) char turned[TURN_BYTES];
-        vme_place places[TURN_COLUMNS];
+        vme_arg_accumulator args[TURN_COLUMNS];
         int64_t n = vme_nest_run(kept, &at, r->tile);
         int64_t row = piece * r->piece, row_end = min(r->length, row + r->piece);
-        spread(n, r->identity, r->accumulator_bytes, (char *)places);
+        spread(n, r->identity, r->accumulator_bytes, (char *)args);
         for (int64_t rows; row < row_end; row += rows) {
-            rows = min(row_end - row, rows_most);
+            rows = min(row_end - row, max_rows);
             turn(n, rows, at.data[IN] + (r->reduced.data[0] - r->origin) + row * row_step, step, row_step, turned,
                  rows * r->element_bytes, r->element_bytes);
             for (int64_t i = 0; i < n; i++)
-                r->fold(rows, turned + i * rows * r->element_bytes, r->element_bytes, &places[i]);
+                r->fold(rows, turned + i * rows * r->element_bytes, r->element_bytes, &args[i]);
         }
         if (r->partials == NULL)
-            store(r, n, (const char *)places, at.data[OUT], kept->loops[0].step[OUT]);
+            store(r, n, (const char *)args, at.data[OUT], kept->loops[0].step[OUT]);
         else
-            memcpy(r->partials + (piece * r->outputs + output) * r->accumulator_bytes, places,
-                   (size_t)n * sizeof *places);
+            memcpy(r->partials + (piece * r->outputs + output) * r->accumulator_bytes, args, (size_t)n * sizeof *args);
         output += n;
         vme_nest_advance(kept, &at, n);
         if (output == r->outputs) {
@@ -376,12 +375,12 @@ static vme_status place_tasks(void *argument, int64_t begin, int64_t end)
 }
 
 /* The place of the extreme of all pieces: the piece whose extreme goes furthest, the first one among equals. */
-static void combine_places(const reduction *r, const char *partials, int64_t step, vme_place *place)
+static void combine_args(const reduction *r, const char *partials, int64_t step, vme_arg_accumulator *arg)
 {
-    r->combine(r->pieces, partials + offsetof(vme_place, value), step, place);
-    vme_place best;
-    memcpy(&best, partials + place->best * step, sizeof best);
-    place->best = place->best * r->piece + best.best;
+    r->combine(r->pieces, partials + offsetof(vme_arg_accumulator, value), step, arg);
+    vme_arg_accumulator best;
+    memcpy(&best, partials + arg->best * step, sizeof best);
+    arg->best = arg->best * r->piece + best.best;
 }
 
 /* Outputs `begin` .. `end` - 1 from the accumulators of their pieces. */
@@ -394,10 +393,10 @@ static vme_status combine_pieces(void *argument, int64_t begin, int64_t end)
     for (int64_t output = begin; output < end; output += n, vme_nest_advance(&r->kept, &at, n)) {
         _Alignas(64) char tile[TILE_BYTES];
         const char *partials = r->partials + output * bytes;
-        n = r->places || r->outputs < 8 ? 1 : min(vme_nest_run(&r->kept, &at, end - output), TILE_BYTES / bytes);
+        n = r->args || r->outputs < 8 ? 1 : min(vme_nest_run(&r->kept, &at, end - output), TILE_BYTES / bytes);
         spread(n, r->start, bytes, tile);
-        if (r->places)
-            combine_places(r, partials, step, (vme_place *)tile);
+        if (r->args)
+            combine_args(r, partials, step, (vme_arg_accumulator *)tile);
         else if (n == 1)
             r->combine(r->pieces, partials, step, tile);
         else
@@ -421,13 +420,13 @@ static vme_status run(vme_context *context, reduction *r)
     int64_t column = magnitude(r->kept.loops[0].step[IN]), width = r->kept.loops[0].size;
     bool by_rows = column < magnitude(r->reduced.loops[0].step[0]) && width * r->element_bytes >= 32 && width >= 4;
     vme_body *tasks_of = fold_tasks;
-    if (by_rows && r->places)
+    if (by_rows && r->args)
         by_rows = r->enter == NULL && column == r->element_bytes && r->kept.loops[0].step[IN] > 0;
     int64_t task; /* elements */
     int64_t count;
     if (by_rows) {
-        tasks_of = r->places ? place_tasks : row_tasks;
-        r->tile = r->places ? TURN_COLUMNS : TILE_BYTES / r->accumulator_bytes;
+        tasks_of = r->args ? arg_tasks : row_tasks;
+        r->tile = r->args ? TURN_COLUMNS : TILE_BYTES / r->accumulator_bytes;
         if (r->enter != NULL)
             r->tile = min(r->tile, STAGE_BYTES / r->element_bytes);
         r->tile = min(r->tile, width);
@@ -440,7 +439,7 @@ static vme_status run(vme_context *context, reduction *r)
         count = r->outputs;
         task = min(r->length, PIECE);
         if (r->length > 0 && r->length < COLLECT_MIN && count > 1 && r->kept.rank == 1 && r->reduced.rank == 1
-            && r->enter == NULL && !r->places)
+            && r->enter == NULL && !r->args)
             tasks_of = short_tasks;
     }
     r->pieces = ceil_div(r->length, r->piece);
@@ -499,9 +498,9 @@ __attribute__((noinline)) static void make_nests(reduction *r, const vme_tensor 
     }
     vme_nest_make(&r->kept, VME_NEST_ANY, rank[0], shape[0], 2, (const int64_t *const[]){in_strides[0], kept_strides},
                   (char *const[]){in->data, out});
-    vme_nest_make(&r->reduced, r->places ? VME_NEST_ORDERED : VME_NEST_ANY, rank[1], shape[1], 1,
+    vme_nest_make(&r->reduced, r->args ? VME_NEST_ORDERED : VME_NEST_ANY, rank[1], shape[1], 1,
                   (const int64_t *const[]){in_strides[1]}, (char *const[]){in->data});
-    if (!r->places)
+    if (!r->args)
         repeat_outside(&r->reduced);
     r->origin = in->data;
     r->outputs = r->kept.elements;
@@ -526,9 +525,9 @@ static vme_status check(vme_reduce_op op, const vme_tensor *in, uint64_t axes, c
     if (in->rank < 64 && axes >> in->rank != 0)
         return vme_fail(VME_BAD_AXIS, "axes %#llx are out of bounds for array of dimension %d",
                         (unsigned long long)axes, in->rank);
-    if (is_place(op) && __builtin_popcountll(axes) > 1)
+    if (is_arg(op) && __builtin_popcountll(axes) > 1)
         return vme_fail(VME_BAD_AXIS, "%s takes one axis, got %d", vme_reduce_name(op), __builtin_popcountll(axes));
-    if (is_place(op) && length == 0)
+    if (is_arg(op) && length == 0)
         return vme_fail(VME_BAD_VALUE, "attempt to get %s of an empty sequence", vme_reduce_name(op));
     if (is_extreme(op) && length == 0 && initial == NULL)
         return vme_fail(VME_BAD_VALUE, "zero-size array to reduction operation %s which has no identity",
@@ -543,7 +542,7 @@ static vme_status reduce(vme_context *context, vme_reduce_op op, vme_dtype loop,
                          const void *initial, const vme_tensor *out)
 {
     reduction r;
-    r.places = is_place(op);
+    r.args = is_arg(op);
     make_nests(&r, in, axes, out->data, out->strides);
     if (r.outputs == 0)
         return VME_OK;

@@ -7,10 +7,10 @@
 
 #include "runtime/internal.h"
 
-typedef struct vme_place {
+typedef struct vme_arg_accumulator {
     int64_t best;   /* where the extreme stands, counted from the first element folded */
     int64_t seen;   /* elements folded so far */
     char value[16]; /* the extreme; means nothing while `seen` is 0 */
-} vme_place;
+} vme_arg_accumulator;
 
 #endif

@@ -129,30 +129,30 @@ enum { INSERTION_MAX = 24, PIECE = 65536, DIGIT_MAX = 11 };
 /* Scratch of one thread, for lines of `length`. places is NULL where keys alone are sorted. */
 typedef struct work {
     uint64_t *keys, *spare_keys;
-    int64_t *places, *spare_places;
+    int64_t *indices, *spare_indices;
     int64_t *counts; /* of each value of each pass's digit */
     void *block;
     size_t bytes;
 } work;
 
-/* Stable. False: given up after `most` moves, in an order that equal keys have kept. */
-static bool insertion_sort(int64_t n, uint64_t *restrict keys, int64_t *restrict places, int64_t most)
+/* Stable. False: given up after `highest` moves, in an order that equal keys have kept. */
+static bool insertion_sort(int64_t n, uint64_t *restrict keys, int64_t *restrict indices, int64_t highest)
 {
     for (int64_t i = 1; i < n; i++) {
         if (keys[i - 1] <= keys[i])
             continue;
         uint64_t key = keys[i];
-        int64_t place = places == NULL ? 0 : places[i], at = i;
+        int64_t index = indices == NULL ? 0 : indices[i], at = i;
         for (; at > 0 && keys[at - 1] > key; at--) {
             keys[at] = keys[at - 1];
-            if (places != NULL)
-                places[at] = places[at - 1];
+            if (indices != NULL)
+                indices[at] = indices[at - 1];
         }
         keys[at] = key;
-        if (places != NULL)
-            places[at] = place;
-        most -= i - at;
-        if (most < 0)
+        if (indices != NULL)
+            indices[at] = index;
+        highest -= i - at;
+        if (highest < 0)
             return false;
     }
     return true;
@@ -168,14 +168,14 @@ static void scatter_keys(int64_t n, const uint64_t *restrict keys, uint64_t *res
         to[counts[keys[i] >> shift & mask]++] = keys[i];
 }
 
-static void scatter_both(int64_t n, const uint64_t *restrict keys, const int64_t *restrict places,
-                         uint64_t *restrict to, int64_t *restrict places_to, int64_t *restrict counts, int shift,
+static void scatter_both(int64_t n, const uint64_t *restrict keys, const int64_t *restrict indices,
+                         uint64_t *restrict to, int64_t *restrict indices_to, int64_t *restrict counts, int shift,
                          uint64_t mask)
 {
     for (int64_t i = 0; i < n; i++) {
         int64_t at = counts[keys[i] >> shift & mask]++;
         to[at] = keys[i];
-        places_to[at] = places[i];
+        indices_to[at] = indices[i];
     }
 }
 
@@ -222,8 +222,8 @@ static vme_status radix_passes(vme_context *context, work *w, int64_t n, int low
         }
         for (int64_t begin = 0; begin < n; begin += PIECE) {
             int64_t piece = n - begin < PIECE ? n - begin : PIECE;
-            if (w->places != NULL)
-                scatter_both(piece, w->keys + begin, w->places + begin, w->spare_keys, w->spare_places, counts, shift,
+            if (w->indices != NULL)
+                scatter_both(piece, w->keys + begin, w->indices + begin, w->spare_keys, w->spare_indices, counts, shift,
                              mask);
             else
                 scatter_keys(piece, w->keys + begin, w->spare_keys, counts, shift, mask);
@@ -231,11 +231,11 @@ static vme_status radix_passes(vme_context *context, work *w, int64_t n, int low
                 return vme_stopped_here(context);
         }
         uint64_t *keys = w->keys;
-        int64_t *places = w->places;
+        int64_t *indices = w->indices;
         w->keys = w->spare_keys;
         w->spare_keys = keys;
-        w->places = w->spare_places;
-        w->spare_places = places;
+        w->indices = w->spare_indices;
+        w->spare_indices = indices;
     }
     return VME_OK;
 }
@@ -248,7 +248,7 @@ static vme_status radix_passes(vme_context *context, work *w, int64_t n, int low
 static vme_status radix_sort(vme_context *context, work *w, int64_t n)
 {
     if (n <= INSERTION_MAX) {
-        insertion_sort(n, w->keys, w->places, INT64_MAX);
+        insertion_sort(n, w->keys, w->indices, INT64_MAX);
         return VME_OK;
     }
     uint64_t differing = 0;
@@ -284,7 +284,7 @@ static vme_status radix_sort(vme_context *context, work *w, int64_t n)
                 end++;
             end = end < n ? end : n;
             mended = end - begin < 2 * PIECE
-                     && insertion_sort(end - begin, w->keys + begin, w->places == NULL ? NULL : w->places + begin,
+                     && insertion_sort(end - begin, w->keys + begin, w->indices == NULL ? NULL : w->indices + begin,
                                        4 * PIECE);
             begin = end - PIECE;
             if (vme_stopping(context))
@@ -296,20 +296,20 @@ static vme_status radix_sort(vme_context *context, work *w, int64_t n)
     return radix_passes(context, w, n, low, high);
 }
 
-static vme_status work_new(vme_context *context, int64_t length, bool with_places, work *w)
+static vme_status work_new(vme_context *context, int64_t length, bool with_indices, work *w)
 {
     size_t column = (size_t)length * 8;
     int bits = digit_bits(length);
     size_t counts = (sizeof *w->counts * (size_t)((64 + bits - 1) / bits)) << bits;
-    w->bytes = counts + column * (with_places ? 4 : 2);
+    w->bytes = counts + column * (with_indices ? 4 : 2);
     w->block = vme_scratch_new(context, w->bytes);
     if (w->block == NULL)
         return VME_NO_MEMORY;
     w->counts = w->block;
     w->keys = (uint64_t *)((char *)w->block + counts);
     w->spare_keys = w->keys + length;
-    w->places = with_places ? (int64_t *)w->spare_keys + length : NULL;
-    w->spare_places = with_places ? w->places + length : NULL;
+    w->indices = with_indices ? (int64_t *)w->spare_keys + length : NULL;
+    w->spare_indices = with_indices ? w->indices + length : NULL;
     return VME_OK;
 }
 
@@ -325,17 +325,17 @@ static vme_status split(vme_context *context, work *w, int64_t begin, int64_t en
         int64_t to = end - from < PIECE ? end : from + PIECE;
         for (int64_t i = from; i < to; i++) {
             uint64_t key = w->keys[i], digit = key >> shift & mask;
-            int64_t place = at[(digit >= middle) + (digit > middle)]++;
-            w->spare_keys[place] = key;
-            if (w->places != NULL)
-                w->spare_places[place] = w->places[i];
+            int64_t index = at[(digit >= middle) + (digit > middle)]++;
+            w->spare_keys[index] = key;
+            if (w->indices != NULL)
+                w->spare_indices[index] = w->indices[i];
         }
         if (vme_stopping(context))
             return vme_stopped_here(context);
     }
     memcpy(w->keys + begin, w->spare_keys + begin, (size_t)(end - begin) * sizeof *w->keys);
-    if (w->places != NULL)
-        memcpy(w->places + begin, w->spare_places + begin, (size_t)(end - begin) * sizeof *w->places);
+    if (w->indices != NULL)
+        memcpy(w->indices + begin, w->spare_indices + begin, (size_t)(end - begin) * sizeof *w->indices);
     return VME_OK;
 }
 
@@ -373,7 +373,7 @@ static vme_status select_key(vme_context *context, work *w, int64_t begin, int64
         begin += below;
         end = begin + equal;
     }
-    insertion_sort(end - begin, w->keys + begin, w->places == NULL ? NULL : w->places + begin, INT64_MAX);
+    insertion_sort(end - begin, w->keys + begin, w->indices == NULL ? NULL : w->indices + begin, INT64_MAX);
     return VME_OK;
 }
 
@@ -521,14 +521,14 @@ static vme_status sort_bytes(vme_context *context, vme_dtype dtype, int64_t n, c
 
 /* Puts runs of words that are alike above the place in order by their whole keys. *mended is false where one was too
  * much out of order. */
-static vme_status mend_places(vme_context *context, work *w, int64_t n, int place_bits, bool *mended)
+static vme_status mend_indices(vme_context *context, work *w, int64_t n, int index_bits, bool *mended)
 {
-    const uint64_t *words = w->spare_keys, mask = (UINT64_C(1) << place_bits) - 1;
-    uint64_t *run = (uint64_t *)w->spare_places;
+    const uint64_t *words = w->spare_keys, mask = (UINT64_C(1) << index_bits) - 1;
+    uint64_t *run = (uint64_t *)w->spare_indices;
     *mended = true;
     for (int64_t begin = 0, end, looked = 0; begin < n; begin = end) {
         for (end = begin + 1;
-             end < n && end - begin <= PIECE && words[end] >> place_bits == words[begin] >> place_bits;)
+             end < n && end - begin <= PIECE && words[end] >> index_bits == words[begin] >> index_bits;)
             end++;
         if (end - begin > PIECE) { /* too long to be done between two looks */
             *mended = false;
@@ -537,7 +537,7 @@ static vme_status mend_places(vme_context *context, work *w, int64_t n, int plac
         if (end - begin > 1) {
             for (int64_t i = begin; i < end; i++)
                 run[i] = w->keys[words[i] & mask] ^ SIGN64;
-            if (!insertion_sort(end - begin, run + begin, w->places + begin, 8 * (end - begin) + 256)) {
+            if (!insertion_sort(end - begin, run + begin, w->indices + begin, 8 * (end - begin) + 256)) {
                 *mended = false;
                 return VME_OK;
             }
@@ -554,25 +554,25 @@ static vme_status mend_places(vme_context *context, work *w, int64_t n, int plac
 /* The places of a line in order (parted at `count` kth), left in w->places; stable. Above the place that it came from,
  * a word holds as much of its key as there is room for, so that sorting words sorts both. *done is false where that was
  * not enough. */
-static vme_status order_places(vme_context *context, const vme_order_kernels *kernels, work *w, vme_dtype dtype,
-                               int64_t n, const char *in, int64_t step, bool descending, int count, const int64_t *kth,
-                               bool alone, bool *done)
+static vme_status order_indices(vme_context *context, const vme_order_kernels *kernels, work *w, vme_dtype dtype,
+                                int64_t n, const char *in, int64_t step, bool descending, int count, const int64_t *kth,
+                                bool alone, bool *done)
 {
-    int place_bits = 64 - __builtin_clzll((uint64_t)n - 1), lost = 0;
+    int index_bits = 64 - __builtin_clzll((uint64_t)n - 1), lost = 0;
     int64_t *keys = (int64_t *)w->keys, range[3] = {INT64_MAX, INT64_MIN, 0};
     uint64_t *words = w->spare_keys;
     for (int64_t begin = 0; begin < n; begin += PIECE) {
-        kernels->place_keys(dtype, n - begin < PIECE ? n - begin : PIECE, in + begin * step, step, descending, keys,
+        kernels->index_keys(dtype, n - begin < PIECE ? n - begin : PIECE, in + begin * step, step, descending, keys,
                             keys + begin, range);
         if (vme_stopping(context))
             return vme_stopped_here(context);
     }
     uint64_t span = (uint64_t)range[1] - (uint64_t)range[0], differing = (uint64_t)range[2];
     int key_bits = span == 0 ? 1 : 64 - __builtin_clzll(span);
-    if (key_bits + place_bits > 64)
-        lost = key_bits + place_bits - 64;
+    if (key_bits + index_bits > 64)
+        lost = key_bits + index_bits - 64;
     for (int64_t begin = 0; begin < n; begin += PIECE) {
-        kernels->place_words(n - begin < PIECE ? n - begin : PIECE, keys + begin, range[0], lost, place_bits, begin,
+        kernels->index_words(n - begin < PIECE ? n - begin : PIECE, keys + begin, range[0], lost, index_bits, begin,
                              (int64_t *)words + begin);
         if (vme_stopping(context))
             return vme_stopped_here(context);
@@ -581,8 +581,8 @@ static vme_status order_places(vme_context *context, const vme_order_kernels *ke
     if (status != VME_OK)
         return status;
     for (int64_t begin = 0; begin < n; begin += PIECE) {
-        kernels->places(n - begin < PIECE ? n - begin : PIECE, (const int64_t *)words + begin, place_bits,
-                        w->places + begin);
+        kernels->indices(n - begin < PIECE ? n - begin : PIECE, (const int64_t *)words + begin, index_bits,
+                         w->indices + begin);
         if (vme_stopping(context))
             return vme_stopped_here(context);
     }
@@ -590,15 +590,15 @@ static vme_status order_places(vme_context *context, const vme_order_kernels *ke
     if (*done)
         return VME_OK;
     if (count == 0)
-        return mend_places(context, w, n, place_bits, done);
+        return mend_indices(context, w, n, index_bits, done);
     *done = true;
     for (int k = 0; k < count && *done; k++) { /* right unless another key looks like the one selected */
-        uint64_t selected = words[kth[k]] >> place_bits;
+        uint64_t selected = words[kth[k]] >> index_bits;
         int64_t alike = 0;
         for (int64_t begin = 0; begin < n; begin += PIECE) {
             int64_t end = n - begin < PIECE ? n : begin + PIECE;
             for (int64_t i = begin; i < end; i++)
-                alike += words[i] >> place_bits == selected;
+                alike += words[i] >> index_bits == selected;
             if (vme_stopping(context))
                 return vme_stopped_here(context);
         }
@@ -617,9 +617,9 @@ typedef struct sort {
     vme_nest lines;
     vme_dtype dtype;
     int64_t length, in_step, out_step;
-    bool descending, places; /* places: the output is argsort's */
-    bool alone;              /* there is one line */
-    int kth_count;           /* 0: whole lines are sorted */
+    bool descending, indices; /* places: the output is argsort's */
+    bool alone;               /* there is one line */
+    int kth_count;            /* 0: whole lines are sorted */
     const int64_t *kth;
 } sort;
 
@@ -644,15 +644,15 @@ static vme_status each_piece(const sorted_line *l, piece_work *run)
     return VME_OK;
 }
 
-static void number_places(const sorted_line *l, int64_t begin, int64_t end)
+static void number_indices(const sorted_line *l, int64_t begin, int64_t end)
 {
     for (int64_t i = begin; i < end; i++)
-        l->w->places[i] = i;
+        l->w->indices[i] = i;
 }
 
 static void read_keys(const sorted_line *l, int64_t begin, int64_t end)
 {
-    load_keys(l->s->dtype, end - begin, l->in + begin * l->s->in_step, l->s->in_step, l->s->descending, l->s->places,
+    load_keys(l->s->dtype, end - begin, l->in + begin * l->s->in_step, l->s->in_step, l->s->descending, l->s->indices,
               l->w->keys + begin);
 }
 
@@ -662,10 +662,10 @@ static void write_elements(const sorted_line *l, int64_t begin, int64_t end)
                l->s->out_step);
 }
 
-static void write_places(const sorted_line *l, int64_t begin, int64_t end)
+static void write_indices(const sorted_line *l, int64_t begin, int64_t end)
 {
     for (int64_t i = begin; i < end; i++)
-        *(e_i64 *)(l->out + i * l->s->out_step) = l->w->places[i];
+        *(e_i64 *)(l->out + i * l->s->out_step) = l->w->indices[i];
 }
 
 /* Of complex numbers, in the order of their places: keys of the imaginary parts, of the real ones, and of which parts
@@ -674,7 +674,8 @@ static void read_parts(const sorted_line *l, int64_t begin, int64_t end, int off
 {
     vme_dtype part = part_of(l->s->dtype);
     for (int64_t i = begin; i < end; i++)
-        load_keys(part, 1, l->in + l->w->places[i] * l->s->in_step + offset, 0, l->s->descending, true, l->w->keys + i);
+        load_keys(part, 1, l->in + l->w->indices[i] * l->s->in_step + offset, 0, l->s->descending, true,
+                  l->w->keys + i);
 }
 
 static void read_imaginary_keys(const sorted_line *l, int64_t begin, int64_t end)
@@ -687,7 +688,7 @@ static void read_nan_keys(const sorted_line *l, int64_t begin, int64_t end)
 {
     for (int64_t i = begin; i < end; i++) {
         uint64_t key[3];
-        load_key(l->s->dtype, l->in + l->w->places[i] * l->s->in_step, key);
+        load_key(l->s->dtype, l->in + l->w->indices[i] * l->s->in_step, key);
         l->w->keys[i] = key[0];
     }
 }
@@ -704,7 +705,7 @@ static void gather_elements(const sorted_line *l, int64_t begin, int64_t end)
     int bytes = vme_dtype_size(l->s->dtype);
     char *to = line_aside(l);
     for (int64_t i = begin; i < end; i++)
-        memcpy(to + i * bytes, l->in + l->w->places[i] * l->s->in_step, (size_t)bytes);
+        memcpy(to + i * bytes, l->in + l->w->indices[i] * l->s->in_step, (size_t)bytes);
 }
 
 static void write_gathered(const sorted_line *l, int64_t begin, int64_t end)
@@ -719,7 +720,7 @@ static void write_gathered(const sorted_line *l, int64_t begin, int64_t end)
 static vme_status order_complex(const sorted_line *l)
 {
     piece_work *const keys[] = {read_imaginary_keys, read_real_keys, read_nan_keys};
-    vme_status status = each_piece(l, number_places);
+    vme_status status = each_piece(l, number_indices);
     for (int i = 0; i < 3 && status == VME_OK; i++) {
         status = each_piece(l, keys[i]);
         if (status == VME_OK)
@@ -734,13 +735,13 @@ static vme_status order_line(const sorted_line *l)
     const sort *s = l->s;
     bool done = false;
     vme_status status = VME_OK;
-    if (s->places && s->kernels != NULL && s->length > INSERTION_MAX)
-        status = order_places(s->context, s->kernels, l->w, s->dtype, s->length, l->in, s->in_step, s->descending,
-                              s->kth_count, s->kth, s->alone, &done);
+    if (s->indices && s->kernels != NULL && s->length > INSERTION_MAX)
+        status = order_indices(s->context, s->kernels, l->w, s->dtype, s->length, l->in, s->in_step, s->descending,
+                               s->kth_count, s->kth, s->alone, &done);
     if (status != VME_OK || done)
         return status;
-    if (s->places)
-        status = each_piece(l, number_places);
+    if (s->indices)
+        status = each_piece(l, number_indices);
     if (status == VME_OK)
         status = each_piece(l, read_keys);
     if (status != VME_OK)
@@ -754,21 +755,21 @@ static vme_status sort_line(const sort *s, work *w, const char *in, char *out)
     const sorted_line l = {s, w, in, out};
     bool complex = s->dtype >= VME_COMPLEX64;
     vme_status status = complex ? order_complex(&l) : order_line(&l);
-    if (status == VME_OK && complex && !s->places) {
+    if (status == VME_OK && complex && !s->indices) {
         status = each_piece(&l, gather_elements);
         return status == VME_OK ? each_piece(&l, write_gathered) : status;
     }
-    return status == VME_OK ? each_piece(&l, s->places ? write_places : write_elements) : status;
+    return status == VME_OK ? each_piece(&l, s->indices ? write_indices : write_elements) : status;
 }
 
 /* Short lines one behind the other: many are keyed at once. */
 static vme_status sort_short_lines(const sort *s, int64_t begin, int64_t end)
 {
     bool wide = key_is_wide(s->dtype);
-    int64_t size = wide ? 8 : 4, line_bytes = s->length * size, most = PIECE / 16 / s->length;
+    int64_t size = wide ? 8 : 4, line_bytes = s->length * size, highest = PIECE / 16 / s->length;
     char *lines = s->lines.data[OUT] + begin * line_bytes;
     for (int64_t count; begin < end; begin += count, lines += count * line_bytes) {
-        count = end - begin < most ? end - begin : most;
+        count = end - begin < highest ? end - begin : highest;
         vme_status status =
             make_keys(s->context, s->kernels, s->dtype, count * s->length, lines, size, s->descending, false, lines);
         for (int64_t i = 0; i < count && status == VME_OK; i++)
@@ -807,10 +808,10 @@ static vme_status sort_values_of_lines(const sort *s, int64_t begin, int64_t end
 static vme_status sort_lines(void *argument, int64_t begin, int64_t end)
 {
     const sort *s = argument;
-    if (!s->places && (s->kernels != NULL || vme_dtype_size(s->dtype) == 1))
+    if (!s->indices && (s->kernels != NULL || vme_dtype_size(s->dtype) == 1))
         return sort_values_of_lines(s, begin, end);
     work w;
-    vme_status status = work_new(s->context, s->length, s->places || s->dtype >= VME_COMPLEX64, &w);
+    vme_status status = work_new(s->context, s->length, s->indices || s->dtype >= VME_COMPLEX64, &w);
     if (status != VME_OK)
         return status;
     vme_cursor at;
@@ -821,7 +822,7 @@ static vme_status sort_lines(void *argument, int64_t begin, int64_t end)
     return status;
 }
 
-static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis, bool descending, bool places,
+static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis, bool descending, bool indices,
                            int kth_count, const int64_t *kth, const vme_tensor *out)
 {
     int64_t shape[VME_RANK_MAX], in_strides[VME_RANK_MAX], out_strides[VME_RANK_MAX];
@@ -838,7 +839,7 @@ static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis,
               .in_step = in->strides[axis],
               .out_step = out->strides[axis],
               .descending = descending,
-              .places = places,
+              .indices = indices,
               .kth_count = kth_count,
               .kth = kth};
     vme_nest_make(&s.lines, VME_NEST_ANY, rank, shape, 2, (const int64_t *const[]){out_strides, in_strides},
@@ -874,8 +875,8 @@ static vme_status sort_values(vme_context *context, const vme_tensor *in, int ax
     return status == VME_OK ? sort_all(context, out, axis, descending, false, kth_count, kth, out) : status;
 }
 
-static vme_status sort_places(vme_context *context, const vme_tensor *in, int axis, bool descending, int kth_count,
-                              const int64_t *kth, const vme_tensor *out)
+static vme_status sort_indices(vme_context *context, const vme_tensor *in, int axis, bool descending, int kth_count,
+                               const int64_t *kth, const vme_tensor *out)
 {
     vme_status status = check("argsort", in, axis, out);
     if (status != VME_OK)
@@ -904,17 +905,17 @@ vme_status vme_sort(vme_context *context, const vme_tensor *in, int axis, bool d
 
 vme_status vme_argsort(vme_context *context, const vme_tensor *in, int axis, bool descending, const vme_tensor *out)
 {
-    return sort_places(context, in, axis, descending, 0, NULL, out);
+    return sort_indices(context, in, axis, descending, 0, NULL, out);
 }
 
 vme_status vme_partition(vme_context *context, const vme_tensor *in, int axis, int count, const int64_t *kth,
-                         bool places, const vme_tensor *out)
+                         bool indices, const vme_tensor *out)
 {
     for (int i = 0; axis >= 0 && axis < in->rank && i < count; i++)
         if (kth[i] < (i == 0 ? 0 : kth[i - 1] + 1) || kth[i] >= in->shape[axis])
             return vme_fail(VME_BAD_VALUE, "kth(=%lld) out of bounds (%lld)", (long long)kth[i],
                             (long long)in->shape[axis]);
-    return (places ? sort_places : sort_values)(context, in, axis, false, count, kth, out);
+    return (indices ? sort_indices : sort_values)(context, in, axis, false, count, kth, out);
 }
 
 /* ---- searching */
@@ -932,7 +933,7 @@ typedef struct search {
 } search;
 
 /* How many keys are below the value (at it, too: `right`). No branches: a wrong guess would cost more than a step. */
-static inline int64_t place_of(const uint64_t *keys, int64_t count, uint64_t value, bool right)
+static inline int64_t index_of(const uint64_t *keys, int64_t count, uint64_t value, bool right)
 {
     const uint64_t *base = keys;
     while (count > 1) {
@@ -948,7 +949,7 @@ static void search_keys_of(const search *s, int64_t n, const char *in, int64_t s
 {
     int64_t range[3] = {0};
     if (s->kernels != NULL)
-        s->kernels->place_keys(s->dtype, n, in, step, false, (const int64_t *)keys, (int64_t *)keys, range);
+        s->kernels->index_keys(s->dtype, n, in, step, false, (const int64_t *)keys, (int64_t *)keys, range);
     else
         load_keys(s->dtype, n, in, step, false, true, keys);
 }
@@ -956,7 +957,7 @@ static void search_keys_of(const search *s, int64_t n, const char *in, int64_t s
 static vme_status search_keys(const search *s, int64_t begin, int64_t end)
 {
     uint64_t values[SEARCH_BLOCK];
-    int64_t places[SEARCH_BLOCK];
+    int64_t indices[SEARCH_BLOCK];
     vme_cursor at;
     int64_t n, left = end - begin;
     for (vme_nest_seek(&s->nest, begin, &at); left > 0; left -= n, vme_nest_advance(&s->nest, &at, n)) {
@@ -965,20 +966,20 @@ static vme_status search_keys(const search *s, int64_t begin, int64_t end)
         char *out = at.data[OUT];
         int64_t step = s->nest.loops[0].step[OUT];
         if (s->kernels != NULL) {
-            s->kernels->search(n, (const int64_t *)values, s->count, (const int64_t *)s->keys, s->right, places);
+            s->kernels->search(n, (const int64_t *)values, s->count, (const int64_t *)s->keys, s->right, indices);
             for (int64_t i = 0; i < n; i++)
-                *(e_i64 *)(out + i * step) = places[i];
+                *(e_i64 *)(out + i * step) = indices[i];
         } else if (s->right)
             for (int64_t i = 0; i < n; i++)
-                *(e_i64 *)(out + i * step) = place_of(s->keys, s->count, values[i], true);
+                *(e_i64 *)(out + i * step) = index_of(s->keys, s->count, values[i], true);
         else
             for (int64_t i = 0; i < n; i++)
-                *(e_i64 *)(out + i * step) = place_of(s->keys, s->count, values[i], false);
+                *(e_i64 *)(out + i * step) = index_of(s->keys, s->count, values[i], false);
     }
     return VME_OK;
 }
 
-static vme_status search_places(void *argument, int64_t begin, int64_t end)
+static vme_status search_indices(void *argument, int64_t begin, int64_t end)
 {
     const search *s = argument;
     if (s->keys != NULL)
@@ -1055,7 +1056,7 @@ vme_status vme_searchsorted(vme_context *context, const vme_tensor *sorted, cons
         }
         s.keys = keys;
     }
-    status = vme_parallel(context, s.nest.elements, 1024, search_places, &s);
+    status = vme_parallel(context, s.nest.elements, 1024, search_indices, &s);
     if (keys != NULL)
         vme_scratch_free(context, keys, bytes);
     return status;

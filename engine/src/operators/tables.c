@@ -15,19 +15,20 @@ static bool is_vector(const vme_tensor *t, vme_dtype dtype)
 }
 
 /* ---- counting: one thread, since places repeat */
-vme_status vme_count(vme_context *context, const vme_tensor *places, const vme_tensor *weights, const vme_tensor *table)
+vme_status vme_count(vme_context *context, const vme_tensor *indices, const vme_tensor *weights,
+                     const vme_tensor *table)
 {
     vme_status status = vme_check_output(table);
     if (status != VME_OK)
         return status;
-    if (!is_vector(places, VME_INT64) || !is_vector(table, weights == NULL ? VME_INT64 : VME_FLOAT64)
-        || vme_overlap(places, table)
+    if (!is_vector(indices, VME_INT64) || !is_vector(table, weights == NULL ? VME_INT64 : VME_FLOAT64)
+        || vme_overlap(indices, table)
         || (weights != NULL
-            && (!is_vector(weights, VME_FLOAT64) || weights->shape[0] != places->shape[0]
+            && (!is_vector(weights, VME_FLOAT64) || weights->shape[0] != indices->shape[0]
                 || vme_overlap(weights, table))))
         return vme_fail(VME_BAD_VALUE, "counting takes vectors of int64, weights of float64, and a table of its own");
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-    const int64_t *at = (const int64_t *)places->data, size = table->shape[0], n = places->shape[0];
+    const int64_t *at = (const int64_t *)indices->data, size = table->shape[0], n = indices->shape[0];
     const double *weight = weights == NULL ? NULL : (const double *)weights->data;
     int64_t *counts = (int64_t *)table->data;
     double *sums = (double *)table->data;
@@ -59,10 +60,10 @@ typedef struct lines {
 } lines;
 
 /* How many points are not above x. No branches: a wrong guess would cost more than a step. */
-static inline int64_t points_until(const lines *it, double x)
+static inline int64_t points_until(const lines *job, double x)
 {
-    const double *base = it->points;
-    int64_t count = it->count, until = 0;
+    const double *base = job->points;
+    int64_t count = job->count, until = 0;
     if (count <= POINTS_FEW) {
         for (int64_t i = 0; i < count; i++)
             until += base[i] <= x;
@@ -73,27 +74,27 @@ static inline int64_t points_until(const lines *it, double x)
         base += half & -(int64_t)(base[half - 1] <= x);
         count -= half;
     }
-    return base - it->points + (*base <= x);
+    return base - job->points + (*base <= x);
 }
 
-static inline double slope_behind(const lines *it, int64_t i)
+static inline double slope_behind(const lines *job, int64_t i)
 {
-    return (it->values[i + 1] - it->values[i]) / (it->points[i + 1] - it->points[i]);
+    return (job->values[i + 1] - job->values[i]) / (job->points[i + 1] - job->points[i]);
 }
 
 /* `until`: of x, unless that is NaN. */
-static inline double on_line(const lines *it, double x, int64_t until)
+static inline double on_line(const lines *job, double x, int64_t until)
 {
     if (x != x)
-        return it->count == 1 ? it->values[0] : x; /* of one point NumPy asks only on which side x is */
+        return job->count == 1 ? job->values[0] : x; /* of one point NumPy asks only on which side x is */
     if (until == 0)
-        return it->left;
-    const double *from = it->points + until - 1, *value = it->values + until - 1;
+        return job->left;
+    const double *from = job->points + until - 1, *value = job->values + until - 1;
     if (x == *from)
         return *value;
-    if (until == it->count)
-        return it->right;
-    double slope = it->slopes != NULL ? it->slopes[until - 1] : slope_behind(it, until - 1),
+    if (until == job->count)
+        return job->right;
+    double slope = job->slopes != NULL ? job->slopes[until - 1] : slope_behind(job, until - 1),
            y = slope * (x - from[0]) + value[0];
     if (y != y) { /* an infinite slope or end: from the other side, or the value that both ends have */
         y = slope * (x - from[1]) + value[1];
@@ -105,19 +106,19 @@ static inline double on_line(const lines *it, double x, int64_t until)
 
 static vme_status interpolate_some(void *argument, int64_t begin, int64_t end)
 {
-    const lines *it = argument;
-    if (it->keys == NULL) {
+    const lines *job = argument;
+    if (job->keys == NULL) {
         for (int64_t i = begin; i < end; i++)
-            it->out[i] = on_line(it, it->x[i], points_until(it, it->x[i]));
+            job->out[i] = on_line(job, job->x[i], points_until(job, job->x[i]));
         return VME_OK;
     }
     int64_t keys[SEARCHED], until[SEARCHED];
     for (int64_t n; begin < end; begin += n) {
         n = end - begin < SEARCHED ? end - begin : SEARCHED;
-        it->kernels->keys[1](VME_FLOAT64, n, (const char *)(it->x + begin), sizeof *it->x, false, true, keys);
-        it->kernels->search(n, keys, it->count, it->keys, true, until);
+        job->kernels->keys[1](VME_FLOAT64, n, (const char *)(job->x + begin), sizeof *job->x, false, true, keys);
+        job->kernels->search(n, keys, job->count, job->keys, true, until);
         for (int64_t i = 0; i < n; i++)
-            it->out[begin + i] = on_line(it, it->x[begin + i], until[i]);
+            job->out[begin + i] = on_line(job, job->x[begin + i], until[i]);
     }
     return VME_OK;
 }
@@ -135,39 +136,39 @@ vme_status vme_interpolate(vme_context *context, const vme_tensor *x, const vme_
         return vme_fail(VME_BAD_VALUE,
                         "interpolating takes contiguous float64, as many points as values, and an output of its own");
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-    lines it = {.x = (const double *)x->data,
-                .points = (const double *)xp->data,
-                .values = (const double *)fp->data,
-                .out = (double *)out->data,
-                .count = xp->shape[0],
-                .left = left,
-                .right = right};
+    lines job = {.x = (const double *)x->data,
+                 .points = (const double *)xp->data,
+                 .values = (const double *)fp->data,
+                 .out = (double *)out->data,
+                 .count = xp->shape[0],
+                 .left = left,
+                 .right = right};
     int64_t n = vme_elements(out);
     if (n == 0)
         return VME_OK;
     const vme_kernels *kernels = vme_kernels_current();
-    bool keyed = kernels->order.search != NULL && n >= it.count / 16, sloped = it.count <= n;
-    size_t row = (size_t)it.count * sizeof(double), bytes = (keyed + sloped) * row;
+    bool keyed = kernels->order.search != NULL && n >= job.count / 16, sloped = job.count <= n;
+    size_t row = (size_t)job.count * sizeof(double), bytes = (keyed + sloped) * row;
     char *scratch = bytes == 0 ? NULL : vme_scratch_new(context, bytes);
     if (bytes > 0 && scratch == NULL)
         return VME_NO_MEMORY;
     double *slopes = sloped ? (double *)(void *)scratch : NULL;
     int64_t *keys = keyed ? (int64_t *)(void *)(scratch + sloped * row) : NULL;
-    for (int64_t begin = 0; begin < it.count && bytes > 0 && status == VME_OK; begin += COUNTS_PIECE) {
-        int64_t end = it.count - begin < COUNTS_PIECE ? it.count : begin + COUNTS_PIECE;
+    for (int64_t begin = 0; begin < job.count && bytes > 0 && status == VME_OK; begin += COUNTS_PIECE) {
+        int64_t end = job.count - begin < COUNTS_PIECE ? job.count : begin + COUNTS_PIECE;
         if (keyed)
-            kernels->order.keys[1](VME_FLOAT64, end - begin, (const char *)(it.points + begin), sizeof *it.points,
+            kernels->order.keys[1](VME_FLOAT64, end - begin, (const char *)(job.points + begin), sizeof *job.points,
                                    false, true, keys + begin);
-        for (int64_t i = begin; sloped && i < end && i < it.count - 1; i++)
-            slopes[i] = slope_behind(&it, i);
+        for (int64_t i = begin; sloped && i < end && i < job.count - 1; i++)
+            slopes[i] = slope_behind(&job, i);
         if (vme_stopping(context))
             status = vme_stopped_here(context);
     }
-    it.slopes = slopes;
-    it.kernels = &kernels->order;
-    it.keys = keys;
+    job.slopes = slopes;
+    job.kernels = &kernels->order;
+    job.keys = keys;
     if (status == VME_OK)
-        status = vme_parallel(context, n, POINTS_PIECE, interpolate_some, &it);
+        status = vme_parallel(context, n, POINTS_PIECE, interpolate_some, &job);
     if (scratch != NULL)
         vme_scratch_free(context, scratch, bytes);
     return status;

@@ -11,23 +11,23 @@ typedef struct box {
     int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
 } box;
 
-static void box_whole(box *made, const vme_tensor *tensor)
+static void box_whole(box *copy, const vme_tensor *tensor)
 {
-    made->view = *tensor;
-    made->view.shape = made->shape;
-    made->view.strides = made->strides;
+    copy->view = *tensor;
+    copy->view.shape = copy->shape;
+    copy->view.strides = copy->strides;
     for (int i = 0; i < tensor->rank; i++) {
-        made->shape[i] = tensor->shape[i];
-        made->strides[i] = tensor->strides[i];
+        copy->shape[i] = tensor->shape[i];
+        copy->strides[i] = tensor->strides[i];
     }
 }
 
 /* Elements begin, begin + step, … of one dimension, `size` of them. */
-static void box_cut(box *made, int dimension, int64_t begin, int64_t size, int64_t step)
+static void box_cut(box *copy, int dimension, int64_t begin, int64_t size, int64_t step)
 {
-    made->view.data += begin * made->strides[dimension];
-    made->strides[dimension] *= step;
-    made->shape[dimension] = size;
+    copy->view.data += begin * copy->strides[dimension];
+    copy->strides[dimension] *= step;
+    copy->shape[dimension] = size;
 }
 
 /* Copies within one tensor, between boxes of one shape that share no element. */
@@ -117,12 +117,12 @@ typedef struct padding {
 } padding;
 
 /* The box whose dimensions before `dimension` are whole and those behind it the middle (or the other way round). */
-static void border_box(box *made, const padding *p, const vme_tensor *out, int dimension, bool whole_first)
+static void border_box(box *copy, const padding *p, const vme_tensor *out, int dimension, bool whole_first)
 {
-    box_whole(made, out);
+    box_whole(copy, out);
     for (int d = 0; d < out->rank; d++)
         if (d != dimension && (d < dimension) != whole_first)
-            box_cut(made, d, p->before[d], p->middle[d], 1);
+            box_cut(copy, d, p->before[d], p->middle[d], 1);
 }
 
 static vme_status pad_constant(vme_context *context, const padding *p, const vme_tensor *out, int dimension)
@@ -143,11 +143,11 @@ static vme_status pad_constant(vme_context *context, const padding *p, const vme
 /* Where the element `distance` (1, 2, …) outside of a middle of `size` comes from, how many further ones come from its
  * neighbours, and in which direction (0: all from the same one). `low`: outside of the lower end. Places are counted
  * from the middle's start. */
-static void source_of(vme_pad_mode mode, int64_t size, int64_t distance, bool low, int64_t *place, int64_t *run,
+static void source_of(vme_pad_mode mode, int64_t size, int64_t distance, bool low, int64_t *position, int64_t *run,
                       int *direction)
 {
     if (mode == VME_PAD_EDGE || (mode == VME_PAD_REFLECT && size == 1)) {
-        *place = low ? 0 : size - 1;
+        *position = low ? 0 : size - 1;
         *direction = 0;
         *run = INT64_MAX;
         return;
@@ -163,7 +163,7 @@ static void source_of(vme_pad_mode mode, int64_t size, int64_t distance, bool lo
     else
         inner = inwards ? at + 1 : size - 2 - at;
     *run = lap - at;
-    *place = low ? inner : size - 1 - inner;
+    *position = low ? inner : size - 1 - inner;
     *direction = inwards == low ? 1 : -1; /* of the source while the target walks outwards */
 }
 
@@ -173,15 +173,15 @@ static vme_status pad_from_middle(vme_context *context, const padding *p, const 
             sides[2] = {before, out->shape[dimension] - before - size};
     for (int side = 0; side < 2; side++)
         for (int64_t distance = 1, run; distance <= sides[side]; distance += run) {
-            int64_t place;
+            int64_t position;
             int direction;
-            source_of(p->mode, size, distance, side == 0, &place, &run, &direction);
+            source_of(p->mode, size, distance, side == 0, &position, &run, &direction);
             if (run > sides[side] - distance + 1)
                 run = sides[side] - distance + 1;
             box from, to;
             border_box(&from, p, out, dimension, true);
             border_box(&to, p, out, dimension, true);
-            box_cut(&from, dimension, before + place, run, direction);
+            box_cut(&from, dimension, before + position, run, direction);
             box_cut(&to, dimension, side == 0 ? before - distance : before + size - 1 + distance, run,
                     side == 0 ? -1 : 1);
             vme_status status = move_within(context, &from, &to);

@@ -27,13 +27,13 @@ VME_INLINE f32_vec f32_without_negatives(f32_vec v)
     return (f32_vec)((bits)v & ~(bits)(v < 0));
 }
 /* NaN stays */
-VME_INLINE f32_vec f32_at_least(f32_vec v, f32_vec low)
+VME_INLINE f32_vec f32_max(f32_vec v, f32_vec low)
 {
     typedef int32_t bits __attribute__((vector_size(VME_VECTOR_BYTES)));
     const bits below = v < low;
     return (f32_vec)(((bits)low & below) | ((bits)v & ~below));
 }
-VME_INLINE f32_vec f32_at_most(f32_vec v, f32_vec high)
+VME_INLINE f32_vec f32_min(f32_vec v, f32_vec high)
 {
     typedef int32_t bits __attribute__((vector_size(VME_VECTOR_BYTES)));
     const bits above = v > high;

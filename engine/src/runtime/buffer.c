@@ -99,7 +99,7 @@ static vme_buffer *block_new(const vme_context *context, size_t bytes, bool zero
     return buffer;
 }
 
-vme_status vme_buffer_new(vme_context *context, size_t bytes, bool zeroed, vme_buffer **made)
+vme_status vme_buffer_new(vme_context *context, size_t bytes, bool zeroed, vme_buffer **result)
 {
     if (bytes > PTRDIFF_MAX - ((size_t)4 << 20))
         return vme_fail(VME_NO_MEMORY, "%zu bytes are more than memory can hold", bytes);
@@ -117,12 +117,12 @@ vme_status vme_buffer_new(vme_context *context, size_t bytes, bool zeroed, vme_b
     buffer->payer = vme_context_ref(context);
     atomic_fetch_add_explicit(&context->buffers, 1, memory_order_relaxed);
     vme_context_note_peak(context);
-    *made = buffer;
+    *result = buffer;
     return VME_OK;
 }
 
 vme_status vme_buffer_wrap(vme_context *context, void *data, size_t bytes, bool writable, void *owner,
-                           void (*drop)(void *owner), vme_buffer **made)
+                           void (*drop)(void *owner), vme_buffer **result)
 {
     (void)context; /* foreign memory is its owner's to pay */
     vme_buffer *buffer = calloc(1, sizeof *buffer);
@@ -134,7 +134,7 @@ vme_status vme_buffer_wrap(vme_context *context, void *data, size_t bytes, bool 
     buffer->size = bytes;
     buffer->owner = owner;
     buffer->drop = drop;
-    *made = buffer;
+    *result = buffer;
     return VME_OK;
 }
 
@@ -224,7 +224,7 @@ bool vme_buffer_has_window(const vme_buffer *buffer)
     return atomic_load_explicit(&whole_of(buffer)->windows, memory_order_acquire) != 0;
 }
 
-vme_status vme_buffer_share(vme_context *holder, vme_buffer *buffer, vme_buffer **made)
+vme_status vme_buffer_share(vme_context *holder, vme_buffer *buffer, vme_buffer **result)
 {
     vme_buffer *whole = vme_buffer_whole(buffer), *share = calloc(1, sizeof *share);
     if (share == NULL)
@@ -238,7 +238,7 @@ vme_status vme_buffer_share(vme_context *holder, vme_buffer *buffer, vme_buffer 
     pthread_mutex_lock(&walls);
     list_add(&whole->shares, share);
     pthread_mutex_unlock(&walls);
-    *made = share;
+    *result = share;
     return VME_OK;
 }
 

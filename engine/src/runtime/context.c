@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-vme_status vme_context_new(const vme_account *account, unsigned flags, vme_context **made)
+vme_status vme_context_new(const vme_account *account, unsigned flags, vme_context **result)
 {
     vme_context *context = calloc(1, sizeof *context);
     if (context == NULL)
@@ -15,7 +15,7 @@ vme_status vme_context_new(const vme_account *account, unsigned flags, vme_conte
         if (account->retain != NULL)
             account->retain(account->owner);
     }
-    *made = context;
+    *result = context;
     return VME_OK;
 }
 

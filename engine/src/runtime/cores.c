@@ -11,19 +11,19 @@ int cores_count(void)
     return online < 1 ? 1 : online > CPU_SETSIZE ? CPU_SETSIZE : (int)online;
 }
 
-void core_avoid(pthread_t thread, core_avoided *it, int core)
+void core_avoid(pthread_t thread, core_avoided *avoided, int core)
 {
     cpu_set_t set;
-    if (core < 0 || it->core == core || pthread_getaffinity_np(thread, sizeof set, &set) != 0)
+    if (core < 0 || avoided->core == core || pthread_getaffinity_np(thread, sizeof set, &set) != 0)
         return;
-    if (it->taken >= 0 && CPU_EQUAL(&set, &it->left))
-        CPU_SET(it->taken, &set);
+    if (avoided->taken >= 0 && CPU_EQUAL(&set, &avoided->left))
+        CPU_SET(avoided->taken, &set);
     bool take = core < CPU_SETSIZE && CPU_ISSET(core, &set) && CPU_COUNT(&set) > 1;
     if (take)
         CPU_CLR(core, &set);
     if (pthread_setaffinity_np(thread, sizeof set, &set) != 0)
         return;
-    it->core = core;
-    it->taken = take ? core : CORE_NONE;
-    it->left = set;
+    avoided->core = core;
+    avoided->taken = take ? core : CORE_NONE;
+    avoided->left = set;
 }

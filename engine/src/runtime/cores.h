@@ -19,6 +19,6 @@ typedef struct core_avoided {
 int cores_count(void);
 /* Has a thread keep off `core`, if it may use others, and use the one again that it kept off; CORE_NONE: as it is. One
  * caller at a time. */
-void core_avoid(pthread_t thread, core_avoided *it, int core);
+void core_avoid(pthread_t thread, core_avoided *avoided, int core);
 
 #endif

@@ -66,8 +66,8 @@ static void job_drop(job *done)
 /* The caller sleeps on its context's count of events, which a stop changes too. */
 static void event_wait(vme_context *context, unsigned seen)
 {
-    struct timespec most = {0, LOOK_NS};
-    syscall(SYS_futex, &context->events, FUTEX_WAIT_PRIVATE, seen, &most, NULL, 0);
+    struct timespec timeout = {0, LOOK_NS};
+    syscall(SYS_futex, &context->events, FUTEX_WAIT_PRIVATE, seen, &timeout, NULL, 0);
 }
 
 void vme_context_event(vme_context *context)

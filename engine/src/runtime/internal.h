@@ -224,14 +224,14 @@ typedef struct vme_order_kernels {
                       int64_t kth); /* kth is in its place, all lower ones before */
     /* For argsort: 64-bit keys of any elements but complex ones, -0.0 equal to 0.0, and what they span: range[0] least,
      * [1] most, [2] bits in which one differs from *first. */
-    void (*place_keys)(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, const int64_t *first,
+    void (*index_keys)(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, const int64_t *first,
                        int64_t *keys, int64_t range[3]);
     /* words[i] = (keys[i] - least) >> lost, then place_bits of the place begin + i; as a signed number */
-    void (*place_words)(int64_t n, const int64_t *keys, int64_t least, int lost, int place_bits, int64_t begin,
+    void (*index_words)(int64_t n, const int64_t *keys, int64_t lowest, int lost, int index_bits, int64_t begin,
                         int64_t *words);
-    void (*places)(int64_t n, const int64_t *words, int place_bits, int64_t *places);
+    void (*indices)(int64_t n, const int64_t *words, int index_bits, int64_t *indices);
     /* How many of `count` (1 or more) rising keys are below each value (`right`: not above it). */
-    void (*search)(int64_t n, const int64_t *values, int64_t count, const int64_t *keys, bool right, int64_t *places);
+    void (*search)(int64_t n, const int64_t *values, int64_t count, const int64_t *keys, bool right, int64_t *indices);
     /* Parts more than VME_PART_MIN keys: *low of them come first, none above the others, and *alike if those are all
      * alike. False: stopped. */
     bool (*part[2])(const vme_context *context, int64_t n, void *keys, int64_t *low, bool *alike);

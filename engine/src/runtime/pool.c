@@ -70,8 +70,8 @@ static struct {
     struct helper helpers[HELPERS_MAX];
     bool closing;
     atomic_int sleeping, spinning;
-    atomic_int working; /* threads at work on jobs of several pieces, callers and helpers */
-    atomic_int most;    /* that may be; 0: not asked yet */
+    atomic_int working;     /* threads at work on jobs of several pieces, callers and helpers */
+    atomic_int max_threads; /* that may be; 0: not asked yet */
     _Alignas(VME_ALIGNMENT)
         atomic_uint listings; /* counts, so that spinning helpers see a new one; alone in its line */
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER};
@@ -84,22 +84,23 @@ static int cores(void)
 
 int vme_threads(void)
 {
-    int most = atomic_load_explicit(&pool.most, memory_order_relaxed);
-    if (most == 0) {
+    int max_threads = atomic_load_explicit(&pool.max_threads, memory_order_relaxed);
+    if (max_threads == 0) {
         int unset = 0;
-        most = cores();
-        if (!atomic_compare_exchange_strong(&pool.most, &unset, most))
-            most = unset;
+        max_threads = cores();
+        if (!atomic_compare_exchange_strong(&pool.max_threads, &unset, max_threads))
+            max_threads = unset;
     }
-    return most;
+    return max_threads;
 }
 
 vme_status vme_threads_set(int threads)
 {
-    int most = cores();
-    if (threads < 1 || threads > most)
-        return vme_fail(VME_BAD_VALUE, "threads: expected 1 .. %d (this machine's cores), got %d", most, threads);
-    atomic_store(&pool.most, threads);
+    int max_threads = cores();
+    if (threads < 1 || threads > max_threads)
+        return vme_fail(VME_BAD_VALUE, "threads: expected 1 .. %d (this machine's cores), got %d", max_threads,
+                        threads);
+    atomic_store(&pool.max_threads, threads);
     return VME_OK;
 }
 
@@ -177,14 +178,14 @@ static bool do_piece(struct job *job)
 }
 
 /* Helpers that may work on it at once. */
-static int helpers_most(const struct job *job)
+static int helpers_max(const struct job *job)
 {
     return (job->wishes.threads == 0 ? vme_threads() : job->wishes.threads) - 1;
 }
 
 static bool wants_help(const struct job *job)
 {
-    return atomic_load_explicit(&job->helpers, memory_order_relaxed) < helpers_most(job)
+    return atomic_load_explicit(&job->helpers, memory_order_relaxed) < helpers_max(job)
            && !atomic_load_explicit(&job->ended, memory_order_relaxed) && left_of(job) > 0;
 }
 
@@ -320,11 +321,11 @@ static void start_helper(int core)
         return;
     sigfillset(&all);
     if (pthread_attr_setstacksize(&attributes, HELPER_STACK) == 0 && pthread_sigmask(SIG_SETMASK, &all, &before) == 0) {
-        struct helper *made = &pool.helpers[pool.started];
-        *made = (struct helper){.woken = PTHREAD_COND_INITIALIZER, .spinning_on = CORE_NONE, .avoided = CORES_ALL};
-        if (pthread_create(&made->thread, &attributes, helper, (void *)(intptr_t)(pool.started + 1)) == 0) {
-            pthread_setname_np(made->thread, "vme");
-            core_avoid(made->thread, &made->avoided, core);
+        struct helper *result = &pool.helpers[pool.started];
+        *result = (struct helper){.woken = PTHREAD_COND_INITIALIZER, .spinning_on = CORE_NONE, .avoided = CORES_ALL};
+        if (pthread_create(&result->thread, &attributes, helper, (void *)(intptr_t)(pool.started + 1)) == 0) {
+            pthread_setname_np(result->thread, "vme");
+            core_avoid(result->thread, &result->avoided, core);
             pool.started++;
         }
         pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -386,7 +387,7 @@ static void call_helpers(struct job *job)
     int64_t pieces = pieces_left(job) - 1; /* beside the caller's own next one */
     int free = vme_threads() - atomic_load(&pool.working);
     int wanted = pieces < free ? (int)pieces : free;
-    wake(wanted < helpers_most(job) ? wanted : helpers_most(job), job);
+    wake(wanted < helpers_max(job) ? wanted : helpers_max(job), job);
     job->called = true;
 }
 
@@ -466,8 +467,9 @@ static vme_status run(struct job *job)
     return VME_OK;
 }
 
-/* `most` parts at most. */
-static vme_status divided(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument, int most)
+/* `max_threads` parts at most. */
+static vme_status divided(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument,
+                          int max_threads)
 {
     if (count <= 0)
         return VME_OK;
@@ -478,8 +480,8 @@ static vme_status divided(vme_context *context, int64_t count, int64_t grain, vm
         return body(argument, 0, count);
     struct job job = {
         .context = context, .body = body, .argument = argument, .count = count, .grain = grain, .wishes = vme_wished};
-    const int64_t pieces = (count + grain - 1) / grain, threads = helpers_most(&job) + 1,
-                  parts = threads < most ? threads : most;
+    const int64_t pieces = (count + grain - 1) / grain, threads = helpers_max(&job) + 1,
+                  parts = threads < max_threads ? threads : max_threads;
     job.parts = (int)(parts < pieces ? parts : pieces);
     int64_t begin = 0;
     for (int i = 0; i < job.parts; i++) {

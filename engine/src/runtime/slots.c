@@ -27,18 +27,18 @@ bool vme_item_next(vme_items *items, int64_t *item)
 
 static vme_status do_slots(void *argument, int64_t begin, int64_t end)
 {
-    struct shared *it = argument;
+    struct shared *shared = argument;
     for (int64_t slot = begin; slot < end; slot++) {
-        vme_items items = {.of = it, .slot = slot};
-        it->body(it->argument, slot, &items);
+        vme_items items = {.of = shared, .slot = slot};
+        shared->body(shared->argument, slot, &items);
     }
     return VME_OK;
 }
 
 vme_status vme_parallel_slots(vme_context *context, int64_t slots, int64_t items, vme_slot_body *body, void *argument)
 {
-    struct shared it = {.context = context, .body = body, .argument = argument, .slots = slots, .items = items};
+    struct shared shared = {.context = context, .body = body, .argument = argument, .slots = slots, .items = items};
     for (int64_t slot = 0; slot < slots; slot++)
-        atomic_init(&it.next[slot], items * slot / slots);
-    return vme_parallel_apart(context, slots, 1, do_slots, &it);
+        atomic_init(&shared.next[slot], items * slot / slots);
+    return vme_parallel_apart(context, slots, 1, do_slots, &shared);
 }

@@ -10,14 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct place {
+typedef struct value_size {
     int value;
     int64_t bytes;
-} place;
+} value_size;
 
 static int by_size(const void *left, const void *right)
 {
-    const place *a = left, *b = right;
+    const value_size *a = left, *b = right;
     if (a->bytes != b->bytes)
         return a->bytes < b->bytes ? 1 : -1;
     return a->value - b->value;
@@ -51,7 +51,7 @@ vme_status arena_plan(vme_model *model)
 {
     int placed = 0;
     int64_t total = 0;
-    place *order = calloc((size_t)model->values, sizeof *order);
+    value_size *order = calloc((size_t)model->values, sizeof *order);
     const model_value **beside = calloc((size_t)model->values, sizeof *beside);
     vme_status status = VME_OK;
     if (order == NULL || beside == NULL) {
@@ -60,7 +60,7 @@ vme_status arena_plan(vme_model *model)
     }
     for (int v = 0; v < model->values; v++)
         if (model->value[v].kind == MODEL_COMPUTED && model->value[v].within < 0 && model->value[v].first >= 0)
-            order[placed++] = (place){v, model->value[v].bytes};
+            order[placed++] = (value_size){v, model->value[v].bytes};
     qsort(order, (size_t)placed, sizeof *order, by_size);
     for (int i = 0; i < placed; i++) {
         model_value *value = &model->value[order[i].value];

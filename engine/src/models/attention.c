@@ -46,18 +46,18 @@ typedef struct attention {
     int64_t items, row_blocks, blocks;
     bool k_beside;                                   /* each key's numbers lie side by side */
     int64_t key_slivers, width_slivers, item_floats; /* packed */
-    int64_t score_row, made_row, slot_floats;
+    int64_t score_row, result_row, slot_floats;
     float *packed, *slots;
     int count; /* of slots */
 } attention;
 
 /* Where item `number`'s matrix begins: an offset in bytes by steps of the dimensions before the last two. */
-static int64_t item_at(const attention *it, const int64_t *steps, int64_t number)
+static int64_t item_at(const attention *job, const int64_t *steps, int64_t number)
 {
     int64_t at = 0;
-    for (int d = it->out.rank - 3; d >= 0; d--) {
-        at += number % it->out.shape[d] * steps[d];
-        number /= it->out.shape[d];
+    for (int d = job->out.rank - 3; d >= 0; d--) {
+        at += number % job->out.shape[d] * steps[d];
+        number /= job->out.shape[d];
     }
     return at;
 }
@@ -66,52 +66,52 @@ static int64_t item_at(const attention *it, const int64_t *steps, int64_t number
 static int64_t last(const model_value *value, int from_end) { return value->shape[value->rank - from_end]; }
 
 /* What scratch memory holds; false: more than there is. */
-static bool lay_out(attention *it, const vme_gemm_kernel *gemm, const model_value *q, const model_value *k,
+static bool lay_out(attention *job, const vme_gemm_kernel *gemm, const model_value *q, const model_value *k,
                     const model_value *out)
 {
     const int64_t columns = gemm->columns;
-    it->rows = last(out, 2);
-    it->width = last(out, 1);
-    it->keys = last(k, 1);
-    it->depth = last(q, 1);
-    it->k_beside = k->strides[k->rank - 2] == sizeof(float);
-    it->items = 1;
+    job->rows = last(out, 2);
+    job->width = last(out, 1);
+    job->keys = last(k, 1);
+    job->depth = last(q, 1);
+    job->k_beside = k->strides[k->rank - 2] == sizeof(float);
+    job->items = 1;
     for (int d = 0; d < out->rank - 2; d++)
-        it->items *= out->shape[d];
-    it->row_blocks = ceil_div(it->rows, gemm->rows);
-    it->blocks = it->items * it->row_blocks;
-    it->key_slivers = ceil_div(it->keys, columns);
-    it->width_slivers = ceil_div(it->width, columns);
-    it->item_floats = (it->key_slivers * it->depth + it->width_slivers * it->keys) * columns;
-    it->score_row = it->key_slivers * columns + LINE;
-    it->made_row = it->width_slivers * columns;
-    it->slot_floats = (gemm->rows * (it->score_row + it->made_row) + LINE - 1) / LINE * LINE;
+        job->items *= out->shape[d];
+    job->row_blocks = ceil_div(job->rows, gemm->rows);
+    job->blocks = job->items * job->row_blocks;
+    job->key_slivers = ceil_div(job->keys, columns);
+    job->width_slivers = ceil_div(job->width, columns);
+    job->item_floats = (job->key_slivers * job->depth + job->width_slivers * job->keys) * columns;
+    job->score_row = job->key_slivers * columns + LINE;
+    job->result_row = job->width_slivers * columns;
+    job->slot_floats = (gemm->rows * (job->score_row + job->result_row) + LINE - 1) / LINE * LINE;
     int64_t total;
-    return !__builtin_mul_overflow(it->items, it->item_floats, &total) && total < MODEL_ELEMENTS_MAX / 8;
+    return !__builtin_mul_overflow(job->items, job->item_floats, &total) && total < MODEL_ELEMENTS_MAX / 8;
 }
 
 /* ---- work */
-static double scores_of(const attention *it) { return (double)(it->items * it->rows) * (double)it->keys; }
-static double packed_of(const attention *it) { return (double)it->items * (double)it->item_floats; }
+static double scores_of(const attention *job) { return (double)(job->items * job->rows) * (double)job->keys; }
+static double packed_of(const attention *job) { return (double)job->items * (double)job->item_floats; }
 
-static rates_counted scores_work(const attention *it, double products)
+static rates_counted scores_work(const attention *job, double products)
 {
-    return (rates_counted){{[VME_RATE_PRODUCTS] = products + ATTENTION_SCORE_PRODUCTS * scores_of(it)
-                                                  + ATTENTION_ROW_PRODUCTS * (double)(it->items * it->rows)}};
+    return (rates_counted){{[VME_RATE_PRODUCTS] = products + ATTENTION_SCORE_PRODUCTS * scores_of(job)
+                                                  + ATTENTION_ROW_PRODUCTS * (double)(job->items * job->rows)}};
 }
 
-static rates_counted tiles_work(const attention *it, const vme_gemm_kernel *gemm)
+static rates_counted tiles_work(const attention *job, const vme_gemm_kernel *gemm)
 {
-    return scores_work(it, rates_tile_rows(gemm, it->rows) * packed_of(it));
+    return scores_work(job, rates_tile_rows(gemm, job->rows) * packed_of(job));
 }
 
 /* ---- fused */
 /* Rows x columns of a matrix into a sliver. */
-static void pack_sliver(const attention *it, int64_t rows, int64_t columns, const char *from, int64_t row,
+static void pack_sliver(const attention *job, int64_t rows, int64_t columns, const char *from, int64_t row,
                         int64_t column, float *to)
 {
-    const int64_t wide = it->gemm->columns;
-    for (int64_t r = 0; r < rows && !vme_stopping(it->context); r += K_PART) {
+    const int64_t wide = job->gemm->columns;
+    for (int64_t r = 0; r < rows && !vme_stopping(job->context); r += K_PART) {
         const int64_t count = min(K_PART, rows - r);
         const char *in = from + r * row;
         float *out = to + r * wide;
@@ -119,7 +119,7 @@ static void pack_sliver(const attention *it, int64_t rows, int64_t columns, cons
             for (int64_t i = 0; i < count; i++)
                 memcpy(out + i * wide, in + i * row, (size_t)columns * sizeof(float));
         else if (row == sizeof(float))
-            it->transpose(count, columns, in, row, column, (char *)out, wide * (int64_t)sizeof(float), sizeof(float));
+            job->transpose(count, columns, in, row, column, (char *)out, wide * (int64_t)sizeof(float), sizeof(float));
         else
             for (int64_t i = 0; i < count; i++)
                 for (int64_t j = 0; j < columns; j++)
@@ -129,29 +129,29 @@ static void pack_sliver(const attention *it, int64_t rows, int64_t columns, cons
 
 static vme_status pack(void *argument, int64_t begin, int64_t end)
 {
-    const attention *it = argument;
-    const int64_t columns = it->gemm->columns, each = it->key_slivers + it->width_slivers;
-    const int64_t *k = it->k_steps + it->out.rank - 2, *v = it->v_steps + it->out.rank - 2;
-    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++) {
-        const int64_t item = i / each, sliver = i % each, of_v = sliver - it->key_slivers;
-        float *to = it->packed + item * it->item_floats;
+    const attention *job = argument;
+    const int64_t columns = job->gemm->columns, each = job->key_slivers + job->width_slivers;
+    const int64_t *k = job->k_steps + job->out.rank - 2, *v = job->v_steps + job->out.rank - 2;
+    for (int64_t i = begin; i < end && !vme_stopping(job->context); i++) {
+        const int64_t item = i / each, sliver = i % each, of_v = sliver - job->key_slivers;
+        float *to = job->packed + item * job->item_floats;
         if (of_v < 0)
-            pack_sliver(it, it->depth, min(columns, it->keys - sliver * columns),
-                        (const char *)it->k.data + item_at(it, it->k_steps, item) + sliver * columns * k[1], k[0], k[1],
-                        to + sliver * columns * it->depth);
+            pack_sliver(job, job->depth, min(columns, job->keys - sliver * columns),
+                        (const char *)job->k.data + item_at(job, job->k_steps, item) + sliver * columns * k[1], k[0],
+                        k[1], to + sliver * columns * job->depth);
         else
-            pack_sliver(it, it->keys, min(columns, it->width - of_v * columns),
-                        (const char *)it->v.data + item_at(it, it->v_steps, item) + of_v * columns * v[1], v[0], v[1],
-                        to + it->key_slivers * columns * it->depth + of_v * columns * it->keys);
+            pack_sliver(job, job->keys, min(columns, job->width - of_v * columns),
+                        (const char *)job->v.data + item_at(job, job->v_steps, item) + of_v * columns * v[1], v[0],
+                        v[1], to + job->key_slivers * columns * job->depth + of_v * columns * job->keys);
     }
     return VME_OK;
 }
 
 /* to = a @ packed slivers, for a tile's rows. */
-static void product(const attention *it, int64_t rows, int64_t k, int64_t columns, const char *a, int64_t a_row,
+static void product(const attention *job, int64_t rows, int64_t k, int64_t columns, const char *a, int64_t a_row,
                     int64_t a_column, const float *packed, float *to, int64_t to_row)
 {
-    const int64_t wide = it->gemm->columns, b_row = wide * (int64_t)sizeof(float);
+    const int64_t wide = job->gemm->columns, b_row = wide * (int64_t)sizeof(float);
     vme_gemm_tile tile = {.a_row = a_row,
                           .a_column = a_column,
                           .b_row = b_row,
@@ -163,157 +163,158 @@ static void product(const attention *it, int64_t rows, int64_t k, int64_t column
         tile.c = (char *)(to + column);
         tile.columns = (int)min(wide, columns - column);
         for (int64_t k0 = 0; k0 < k; k0 += K_PART) {
-            if (vme_stopping(it->context))
+            if (vme_stopping(job->context))
                 return;
             tile.k = min(K_PART, k - k0);
             tile.accumulate = k0 > 0;
             tile.a = a + k0 * a_column;
             tile.b = (const char *)(packed + column * k + k0 * wide);
             if (a_column == sizeof(float))
-                it->gemm->layer_tile(&tile, &layer);
+                job->gemm->layer_tile(&tile, &layer);
             else
-                it->gemm->tile(&tile);
+                job->gemm->tile(&tile);
         }
     }
 }
 
-static void write_row(const attention *it, const float *from, float factor, char *to, int64_t step)
+static void write_row(const attention *job, const float *from, float factor, char *to, int64_t step)
 {
-    if (step == sizeof(float) || it->width == 1) {
-        memcpy(to, from, (size_t)it->width * sizeof(float));
-        it->row_kernels->scale(it->width, factor, (float *)to);
+    if (step == sizeof(float) || job->width == 1) {
+        memcpy(to, from, (size_t)job->width * sizeof(float));
+        job->row_kernels->scale(job->width, factor, (float *)to);
         return;
     }
-    for (int64_t i = 0; i < it->width; i++)
+    for (int64_t i = 0; i < job->width; i++)
         *(float *)(to + i * step) = from[i] * factor;
 }
 
-static void do_block(const attention *it, int64_t number, float *scores)
+static void do_block(const attention *job, int64_t number, float *scores)
 {
-    const int rank = it->out.rank;
-    const int64_t item = number / it->row_blocks, place = number % it->row_blocks,
-                  first = place * it->rows / it->row_blocks;
-    const int64_t rows = (place + 1) * it->rows / it->row_blocks - first;
-    const float *k = it->packed + item * it->item_floats, *v = k + it->key_slivers * it->gemm->columns * it->depth;
-    float *made = scores + it->gemm->rows * it->score_row;
+    const int rank = job->out.rank;
+    const int64_t item = number / job->row_blocks, row_block = number % job->row_blocks,
+                  first = row_block * job->rows / job->row_blocks;
+    const int64_t rows = (row_block + 1) * job->rows / job->row_blocks - first;
+    const float *k = job->packed + item * job->item_floats, *v = k + job->key_slivers * job->gemm->columns * job->depth;
+    float *result = scores + job->gemm->rows * job->score_row;
     float factors[32]; /* more rows than any tile has */
-    product(it, rows, it->depth, it->keys,
-            (const char *)it->q.data + item_at(it, it->q_steps, item) + first * it->q_steps[rank - 2],
-            it->q_steps[rank - 2], it->q_steps[rank - 1], k, scores, it->score_row);
-    const char *addend = it->addend.data == NULL ? NULL
-                                                 : (const char *)it->addend.data + item_at(it, it->addend_steps, item)
-                                                       + first * it->addend_steps[rank - 2];
-    for (int64_t i = 0; i < rows && !vme_stopping(it->context); i++) {
-        float *row = scores + i * it->score_row;
-        const float most = it->row_kernels->weigh_here(
-            it->keys, it->factor, addend == NULL ? NULL : (const float *)(addend + i * it->addend_steps[rank - 2]),
+    product(job, rows, job->depth, job->keys,
+            (const char *)job->q.data + item_at(job, job->q_steps, item) + first * job->q_steps[rank - 2],
+            job->q_steps[rank - 2], job->q_steps[rank - 1], k, scores, job->score_row);
+    const char *addend = job->addend.data == NULL
+                             ? NULL
+                             : (const char *)job->addend.data + item_at(job, job->addend_steps, item)
+                                   + first * job->addend_steps[rank - 2];
+    for (int64_t i = 0; i < rows && !vme_stopping(job->context); i++) {
+        float *row = scores + i * job->score_row;
+        const float largest = job->row_kernels->weigh_here(
+            job->keys, job->factor, addend == NULL ? NULL : (const float *)(addend + i * job->addend_steps[rank - 2]),
             row);
-        factors[i] = 1 / it->row_kernels->exponentials(it->keys, -most, row);
+        factors[i] = 1 / job->row_kernels->exponentials(job->keys, -largest, row);
     }
-    product(it, rows, it->keys, it->width, (const char *)scores, it->score_row * (int64_t)sizeof(float), sizeof(float),
-            v, made, it->made_row);
-    if (vme_stopping(it->context))
+    product(job, rows, job->keys, job->width, (const char *)scores, job->score_row * (int64_t)sizeof(float),
+            sizeof(float), v, result, job->result_row);
+    if (vme_stopping(job->context))
         return;
-    char *to = (char *)it->out.data + item_at(it, it->out.strides, item) + first * it->out.strides[rank - 2];
+    char *to = (char *)job->out.data + item_at(job, job->out.strides, item) + first * job->out.strides[rank - 2];
     for (int64_t i = 0; i < rows; i++)
-        write_row(it, made + i * it->made_row, factors[i], to + i * it->out.strides[rank - 2],
-                  it->out.strides[rank - 1]);
+        write_row(job, result + i * job->result_row, factors[i], to + i * job->out.strides[rank - 2],
+                  job->out.strides[rank - 1]);
 }
 
 static void do_blocks(void *argument, int64_t slot, vme_items *blocks)
 {
-    const attention *it = argument;
+    const attention *job = argument;
     for (int64_t block; vme_item_next(blocks, &block);)
-        do_block(it, block, it->slots + slot * it->slot_floats);
+        do_block(job, block, job->slots + slot * job->slot_floats);
 }
 
-static vme_status run_fused(attention *it, char *scratch)
+static vme_status run_fused(attention *job, char *scratch)
 {
-    const int64_t each = it->key_slivers + it->width_slivers, sliver = it->item_floats / each;
-    it->packed = (float *)scratch;
-    it->slots = it->packed + it->items * it->item_floats;
-    vme_status status = vme_parallel_apart(it->context, it->items * each, (1 << 14) / (sliver + 1) + 1, pack, it);
-    return status == VME_OK ? vme_parallel_slots(it->context, it->count, it->blocks, do_blocks, it) : status;
+    const int64_t each = job->key_slivers + job->width_slivers, sliver = job->item_floats / each;
+    job->packed = (float *)scratch;
+    job->slots = job->packed + job->items * job->item_floats;
+    vme_status status = vme_parallel_apart(job->context, job->items * each, (1 << 14) / (sliver + 1) + 1, pack, job);
+    return status == VME_OK ? vme_parallel_slots(job->context, job->count, job->blocks, do_blocks, job) : status;
 }
 
-static rates_counted fused_work(const attention *it, const vme_gemm_kernel *gemm)
+static rates_counted fused_work(const attention *job, const vme_gemm_kernel *gemm)
 {
-    rates_counted made = tiles_work(it, gemm);
-    made.of[VME_RATE_BYTES] = ATTENTION_PACKED_BYTES * packed_of(it);
-    return made;
+    rates_counted result = tiles_work(job, gemm);
+    result.of[VME_RATE_BYTES] = ATTENTION_PACKED_BYTES * packed_of(job);
+    return result;
 }
 
-static int64_t fused_floats(const attention *it, int slots)
+static int64_t fused_floats(const attention *job, int slots)
 {
-    return it->items * it->item_floats + slots * it->slot_floats;
+    return job->items * job->item_floats + slots * job->slot_floats;
 }
 
 /* ---- apart */
 static vme_status softmax_rows(void *argument, int64_t begin, int64_t end)
 {
-    const attention *it = argument;
-    const int rank = it->out.rank;
-    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++) {
-        const char *addend = (const char *)it->addend.data;
-        float *row = it->packed + i * it->keys;
+    const attention *job = argument;
+    const int rank = job->out.rank;
+    for (int64_t i = begin; i < end && !vme_stopping(job->context); i++) {
+        const char *addend = (const char *)job->addend.data;
+        float *row = job->packed + i * job->keys;
         if (addend != NULL)
-            addend += item_at(it, it->addend_steps, i / it->rows) + i % it->rows * it->addend_steps[rank - 2];
-        const float most = it->row_kernels->weigh_here(it->keys, it->factor, (const float *)addend, row);
-        it->row_kernels->scale(it->keys, 1 / it->row_kernels->exponentials(it->keys, -most, row), row);
+            addend += item_at(job, job->addend_steps, i / job->rows) + i % job->rows * job->addend_steps[rank - 2];
+        const float largest = job->row_kernels->weigh_here(job->keys, job->factor, (const float *)addend, row);
+        job->row_kernels->scale(job->keys, 1 / job->row_kernels->exponentials(job->keys, -largest, row), row);
     }
     return VME_OK;
 }
 
-static vme_status run_apart(attention *it, char *scratch)
+static vme_status run_apart(attention *job, char *scratch)
 {
     int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX], step = sizeof(float);
-    memcpy(shape, it->out.shape, sizeof *shape * (size_t)it->out.rank);
-    shape[it->out.rank - 1] = it->keys;
-    for (int d = it->out.rank - 1; d >= 0; d--) {
+    memcpy(shape, job->out.shape, sizeof *shape * (size_t)job->out.rank);
+    shape[job->out.rank - 1] = job->keys;
+    for (int d = job->out.rank - 1; d >= 0; d--) {
         strides[d] = step;
         step *= shape[d];
     }
-    it->packed = (float *)scratch;
+    job->packed = (float *)scratch;
     const vme_tensor scores = {
-        .data = scratch, .shape = shape, .strides = strides, .rank = it->out.rank, .dtype = VME_FLOAT32};
-    vme_status status = vme_matmul(it->context, &it->q, &it->k, &scores);
+        .data = scratch, .shape = shape, .strides = strides, .rank = job->out.rank, .dtype = VME_FLOAT32};
+    vme_status status = vme_matmul(job->context, &job->q, &job->k, &scores);
     if (status == VME_OK)
-        status = vme_parallel_apart(it->context, it->items * it->rows, (1 << 13) / it->keys + 1, softmax_rows, it);
-    return status == VME_OK ? vme_matmul(it->context, &scores, &it->v, &it->out) : status;
+        status = vme_parallel_apart(job->context, job->items * job->rows, (1 << 13) / job->keys + 1, softmax_rows, job);
+    return status == VME_OK ? vme_matmul(job->context, &scores, &job->v, &job->out) : status;
 }
 
 /* Of few rows the first product is dot products, where the numbers of each key lie side by side, and nothing is packed.
  */
-static rates_counted apart_work(const attention *it, const vme_gemm_kernel *gemm)
+static rates_counted apart_work(const attention *job, const vme_gemm_kernel *gemm)
 {
-    const double numbers = (double)it->items * (double)(it->depth + it->width) * (double)it->keys;
-    rates_counted made = tiles_work(it, gemm);
-    if (it->rows <= ATTENTION_DOT_ROWS && it->k_beside) {
-        made = scores_work(it, (double)it->rows * numbers);
-        made.of[VME_RATE_BYTES] = ATTENTION_DOT_BYTES * scores_of(it) + ATTENTION_READ_BYTES * numbers;
+    const double numbers = (double)job->items * (double)(job->depth + job->width) * (double)job->keys;
+    rates_counted result = tiles_work(job, gemm);
+    if (job->rows <= ATTENTION_DOT_ROWS && job->k_beside) {
+        result = scores_work(job, (double)job->rows * numbers);
+        result.of[VME_RATE_BYTES] = ATTENTION_DOT_BYTES * scores_of(job) + ATTENTION_READ_BYTES * numbers;
     } else
-        made.of[VME_RATE_BYTES] = ATTENTION_SCORE_BYTES * scores_of(it) + ATTENTION_MATMUL_BYTES * packed_of(it);
-    return made;
+        result.of[VME_RATE_BYTES] = ATTENTION_SCORE_BYTES * scores_of(job) + ATTENTION_MATMUL_BYTES * packed_of(job);
+    return result;
 }
 
-static int64_t apart_floats(const attention *it, int slots)
+static int64_t apart_floats(const attention *job, int slots)
 {
     (void)slots;
-    return it->items * it->rows * it->keys;
+    return job->items * job->rows * job->keys;
 }
 
 /* ---- both */
-typedef struct attention_way {
+typedef struct attention_algorithm {
     const char *name;
-    rates_counted (*work)(const attention *it, const vme_gemm_kernel *gemm);
-    int64_t (*floats)(const attention *it, int slots); /* of scratch memory */
-    vme_status (*run)(attention *it, char *scratch);
-} attention_way;
+    rates_counted (*work)(const attention *job, const vme_gemm_kernel *gemm);
+    int64_t (*floats)(const attention *job, int slots); /* of scratch memory */
+    vme_status (*run)(attention *job, char *scratch);
+} attention_algorithm;
 
-static const attention_way *way_of(model_algorithm algorithm)
+static const attention_algorithm *algorithm_of(model_algorithm algorithm)
 {
-    static const attention_way fused = {"fused", fused_work, fused_floats, run_fused},
-                               apart = {"apart", apart_work, apart_floats, run_apart};
+    static const attention_algorithm fused = {"fused", fused_work, fused_floats, run_fused},
+                                     apart = {"apart", apart_work, apart_floats, run_apart};
     return algorithm == ATTENTION_APART ? &apart : &fused;
 }
 
@@ -331,7 +332,7 @@ static vme_status steps_of(const vme_tensor *operand, const vme_tensor *out, int
 
 vme_status attention_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    attention it = {
+    attention job = {
         .context = context,
         .gemm = &model->kernels->gemm.of[VME_FLOAT32],
         .transpose = model->kernels->move.transpose[2],
@@ -342,49 +343,49 @@ vme_status attention_run(vme_context *context, const vme_model *model, const mod
         .out = model_tensor(model, step->out, arena),
         .count = step->slots,
     };
-    memcpy(&it.factor, &step->p[0], sizeof it.factor);
-    lay_out(&it, it.gemm, &model->value[step->operand[0]], &model->value[step->operand[1]], &model->value[step->out]);
-    vme_status status = steps_of(&it.q, &it.out, it.q_steps);
+    memcpy(&job.factor, &step->p[0], sizeof job.factor);
+    lay_out(&job, job.gemm, &model->value[step->operand[0]], &model->value[step->operand[1]], &model->value[step->out]);
+    vme_status status = steps_of(&job.q, &job.out, job.q_steps);
     if (status == VME_OK)
-        status = steps_of(&it.k, &it.out, it.k_steps);
+        status = steps_of(&job.k, &job.out, job.k_steps);
     if (status == VME_OK)
-        status = steps_of(&it.v, &it.out, it.v_steps);
+        status = steps_of(&job.v, &job.out, job.v_steps);
     if (status == VME_OK && step->operand[3] >= 0) {
         int64_t shape[VME_RANK_MAX];
-        vme_tensor scores = it.out;
-        memcpy(shape, it.out.shape, sizeof *shape * (size_t)it.out.rank);
-        shape[it.out.rank - 1] = it.keys;
+        vme_tensor scores = job.out;
+        memcpy(shape, job.out.shape, sizeof *shape * (size_t)job.out.rank);
+        shape[job.out.rank - 1] = job.keys;
         scores.shape = shape;
-        it.addend = model_tensor(model, step->operand[3], arena);
-        status = vme_broadcast_strides(&it.addend, &scores, it.addend_steps);
+        job.addend = model_tensor(model, step->operand[3], arena);
+        status = vme_broadcast_strides(&job.addend, &scores, job.addend_steps);
     }
     char *scratch = arena + model->value[step->scratch].offset;
-    return status == VME_OK ? way_of(step->algorithm)->run(&it, scratch) : status;
+    return status == VME_OK ? algorithm_of(step->algorithm)->run(&job, scratch) : status;
 }
 
 bool model_is_attention(const model_step *step) { return step->run == attention_run; }
-const char *attention_name(model_algorithm algorithm) { return way_of(algorithm)->name; }
+const char *attention_name(model_algorithm algorithm) { return algorithm_of(algorithm)->name; }
 
 static attention sizes_of(const vme_kernels *kernels, const vme_model *model, const model_step *step)
 {
-    attention it;
-    lay_out(&it, &kernels->gemm.of[VME_FLOAT32], &model->value[step->operand[0]], &model->value[step->operand[1]],
+    attention job;
+    lay_out(&job, &kernels->gemm.of[VME_FLOAT32], &model->value[step->operand[0]], &model->value[step->operand[1]],
             &model->value[step->out]);
-    return it;
+    return job;
 }
 
 rates_counted attention_work(const vme_kernels *kernels, const vme_model *model, const model_step *step,
                              model_algorithm algorithm)
 {
-    const attention it = sizes_of(kernels, model, step);
-    return way_of(algorithm)->work(&it, &kernels->gemm.of[VME_FLOAT32]);
+    const attention job = sizes_of(kernels, model, step);
+    return algorithm_of(algorithm)->work(&job, &kernels->gemm.of[VME_FLOAT32]);
 }
 
 int64_t attention_scratch(const vme_model *model, model_step *step)
 {
-    const attention it = sizes_of(model->kernels, model, step);
-    step->slots = (int)min(min(it.blocks, vme_threads()), VME_SLOTS_MAX);
-    return way_of(step->algorithm)->floats(&it, step->slots) * (int64_t)sizeof(float);
+    const attention job = sizes_of(model->kernels, model, step);
+    step->slots = (int)min(min(job.blocks, vme_threads()), VME_SLOTS_MAX);
+    return algorithm_of(step->algorithm)->floats(&job, step->slots) * (int64_t)sizeof(float);
 }
 
 static bool is_matrix(const model_value *value, int64_t rows, int64_t columns)
@@ -393,11 +394,11 @@ static bool is_matrix(const model_value *value, int64_t rows, int64_t columns)
            && !value->channels_last;
 }
 
-vme_status model_make_attention(model_making *it, uint32_t number, const model_node_record *node,
+vme_status model_make_attention(model_preparation *preparation, uint32_t number, const model_node_record *node,
                                 const uint32_t *operands, model_step *step, int step_number)
 {
     (void)operands, (void)step_number;
-    vme_model *model = it->model;
+    vme_model *model = preparation->model;
     step->run = attention_run;
     for (int i = 0; i < 3; i++)
         if (step->operand[i] < 0)
@@ -410,7 +411,7 @@ vme_status model_make_attention(model_making *it, uint32_t number, const model_n
         || last(k, 1) > MODEL_ROW_MAX)
         return MODEL_WRONG(number, "does not attend to matrices of float32 that fit");
     int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
-    vme_tensor made = model_tensor(model, step->out, NULL), tensors[4];
+    vme_tensor result = model_tensor(model, step->out, NULL), tensors[4];
     for (int i = 0; i < 4; i++)
         if (step->operand[i] >= 0) {
             model->value[step->operand[i]].plain = true;
@@ -420,16 +421,16 @@ vme_status model_make_attention(model_making *it, uint32_t number, const model_n
         }
     out->plain = true;
     for (int i = 0; i < 3; i++)
-        if (steps_of(&tensors[i], &made, strides) != VME_OK)
+        if (steps_of(&tensors[i], &result, strides) != VME_OK)
             return MODEL_WRONG(number, "does not attend to as many matrices as it makes");
-    memcpy(shape, made.shape, sizeof *shape * (size_t)made.rank);
-    shape[made.rank - 1] = last(k, 1);
-    made.shape = shape;
+    memcpy(shape, result.shape, sizeof *shape * (size_t)result.rank);
+    shape[result.rank - 1] = last(k, 1);
+    result.shape = shape;
     if (step->operand[3] >= 0) {
         const model_value *addend = &model->value[step->operand[3]];
         if (addend->dtype != VME_FLOAT32 || addend->rank < 1 || addend->channels_last || last(addend, 1) != last(k, 1)
             || (last(addend, 1) > 1 && addend->strides[addend->rank - 1] != sizeof(float))
-            || vme_broadcast_strides(&tensors[3], &made, strides) != VME_OK)
+            || vme_broadcast_strides(&tensors[3], &result, strides) != VME_OK)
             return MODEL_WRONG(number, "adds what is not made of such rows");
     }
     attention sizes;

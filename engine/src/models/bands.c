@@ -28,102 +28,102 @@ typedef struct chain_job {
     const model_step *step; /* the first */
     char *arena;
     const vme_tensor *const *inputs;
-    const walk *begun;
+    const chain_walk *begun;
     int64_t pieces;   /* of an image */
     atomic_llong *ns; /* of each step; NULL: nobody asks */
 } chain_job;
 
-static float *strip_row(const chain_job *it, const strip *of, int64_t slot, int64_t y)
+static float *strip_row(const chain_job *job, const strip *of, int64_t slot, int64_t y)
 {
-    const model_value *value = &it->model->value[of->root];
-    return (float *)(it->arena + it->model->value[it->step->chain.scratch].offset + slot * it->step->chain.slot_bytes
-                     + value->strip_at)
+    const model_value *value = &job->model->value[of->root];
+    return (float *)(job->arena + job->model->value[job->step->chain.scratch].offset
+                     + slot * job->step->chain.slot_bytes + value->strip_at)
            + (y - of->base) * value->row;
 }
 
 /* Zeros left and right of the strip's rows, which stay there. */
-static void clear_sides(const chain_job *it, const strip *of, int64_t slot)
+static void clear_sides(const chain_job *job, const strip *of, int64_t slot)
 {
-    const model_value *value = &it->model->value[of->root];
+    const model_value *value = &job->model->value[of->root];
     const strip first = {.root = of->root};
-    for (int64_t y = 0; y < value->strip && value->left + value->right > 0 && !vme_stopping(it->context); y++) {
-        float *row = strip_row(it, &first, slot, y);
+    for (int64_t y = 0; y < value->strip && value->left + value->right > 0 && !vme_stopping(job->context); y++) {
+        float *row = strip_row(job, &first, slot, y);
         memset(row, 0, (size_t)(value->left * value->pixel) * sizeof(float));
         memset(row + (value->left + value->w) * value->pixel, 0, (size_t)(value->right * value->pixel) * sizeof(float));
     }
 }
 
-static void clear_rows(const chain_job *it, const strip *of, int64_t slot, int64_t begin, int64_t end)
+static void clear_rows(const chain_job *job, const strip *of, int64_t slot, int64_t begin, int64_t end)
 {
     if (begin < end)
-        model_clear(it->context, strip_row(it, of, slot, begin),
-                    (size_t)((end - begin) * it->model->value[of->root].row) * sizeof(float));
+        model_clear(job->context, strip_row(job, of, slot, begin),
+                    (size_t)((end - begin) * job->model->value[of->root].row) * sizeof(float));
 }
 
 /* Makes room: rows that are needed no longer go. */
-static void strip_on(const chain_job *it, const walk *at, int number, strip *of, int64_t slot)
+static void strip_on(const chain_job *job, const chain_walk *at, int number, strip *of, int64_t slot)
 {
-    const model_value *value = &it->model->value[of->root];
+    const model_value *value = &job->model->value[of->root];
     const int64_t first = walk_first_needed(at, number), end = walk_end_needed(at, number);
     if (of->end > first && first > of->base) {
-        const float *from = strip_row(it, of, slot, first);
-        memmove(strip_row(it, of, slot, of->base), from, (size_t)((of->end - first) * value->row) * sizeof(float));
+        const float *from = strip_row(job, of, slot, first);
+        memmove(strip_row(job, of, slot, of->base), from, (size_t)((of->end - first) * value->row) * sizeof(float));
     }
     of->base = first;
-    clear_rows(it, of, slot, max(of->end, first), min(end, 0));
-    clear_rows(it, of, slot, max(max(of->end, first), value->h), end);
+    clear_rows(job, of, slot, max(of->end, first), min(end, 0));
+    clear_rows(job, of, slot, max(max(of->end, first), value->h), end);
     of->end = end;
 }
 
 /* Where a value lies while its strip has these rows. */
-static const model_value *lies(const chain_job *it, const walk *at, int value, int number, int64_t slot,
+static const model_value *lies(const chain_job *job, const chain_walk *at, int value, int number, int64_t slot,
                                model_value *copy)
 {
     if (value < 0 || number < 0)
-        return value < 0 ? NULL : &it->model->value[value];
+        return value < 0 ? NULL : &job->model->value[value];
     const strip *of = &at->strip[number];
-    const model_value *root = &it->model->value[of->root];
-    *copy = it->model->value[value];
-    copy->offset += it->model->value[it->step->chain.scratch].offset + slot * it->step->chain.slot_bytes
+    const model_value *root = &job->model->value[of->root];
+    *copy = job->model->value[value];
+    copy->offset += job->model->value[job->step->chain.scratch].offset + slot * job->step->chain.slot_bytes
                     + root->strip_at - root->offset - (root->top + of->base) * root->row * (int64_t)sizeof(float);
     copy->image = 0;
     return copy;
 }
 
-static void do_item(const chain_job *it, walk *at, int64_t slot, int64_t item)
+static void do_item(const chain_job *job, chain_walk *at, int64_t slot, int64_t item)
 {
-    const model_chain *chain = &it->step->chain;
-    const int64_t n = item / it->pieces, piece = item % it->pieces,
-                  h = it->model->value[it->step[chain->steps - 1].out].h;
-    const int64_t begin = walk_piece_begin(at, h, it->pieces, piece),
-                  piece_end = walk_piece_begin(at, h, it->pieces, piece + 1);
+    const model_chain *chain = &job->step->chain;
+    const int64_t n = item / job->pieces, piece = item % job->pieces,
+                  h = job->model->value[job->step[chain->steps - 1].out].h;
+    const int64_t begin = walk_piece_begin(at, h, job->pieces, piece),
+                  piece_end = walk_piece_begin(at, h, job->pieces, piece + 1);
     walk_from(at, begin);
-    for (int64_t end = begin; end < piece_end && !vme_stopping(it->context);) {
+    for (int64_t end = begin; end < piece_end && !vme_stopping(job->context);) {
         end = min(end + chain->rows, piece_end);
         walk_to(at, end);
         for (int i = 0; i < at->strips; i++)
-            strip_on(it, at, i, &at->strip[i], slot);
-        for (int s = 0; s < chain->steps && !vme_stopping(it->context); s++) {
-            const model_step *step = &it->step[s];
-            if (step->kind == STEP_NOTHING || at->of[s].upto == at->of[s].made)
+            strip_on(job, at, i, &at->strip[i], slot);
+        for (int s = 0; s < chain->steps && !vme_stopping(job->context); s++) {
+            const model_step *step = &job->step[s];
+            if (step->kind == STEP_NOTHING || at->of[s].upto == at->of[s].done)
                 continue;
-            const uint64_t began = it->ns == NULL ? 0 : model_now_ns();
+            const uint64_t began = job->ns == NULL ? 0 : model_now_ns();
             model_value in, addend, out;
             const model_band band = {
-                .in = lies(it, at, step->in, at->of[s].in, slot, &in),
-                .addend = lies(it, at, step->addend, at->of[s].addend, slot, &addend),
-                .out = lies(it, at, step->out, at->of[s].out, slot, &out),
-                .arena = it->arena,
+                .in = lies(job, at, step->in, at->of[s].in, slot, &in),
+                .addend = lies(job, at, step->addend, at->of[s].addend, slot, &addend),
+                .out = lies(job, at, step->out, at->of[s].out, slot, &out),
+                .arena = job->arena,
                 .scratch =
-                    it->arena + it->model->value[chain->scratch].offset + slot * chain->slot_bytes + chain->points_at,
-                .outside = step->kind == STEP_IMPORT ? it->inputs[step->port]->data : NULL,
+                    job->arena + job->model->value[chain->scratch].offset + slot * chain->slot_bytes + chain->points_at,
+                .outside = step->kind == STEP_IMPORT ? job->inputs[step->port]->data : NULL,
                 .n = n,
-                .begin = at->of[s].made,
+                .begin = at->of[s].done,
                 .end = at->of[s].upto,
             };
-            step_band(it->context, it->model, step, &band);
-            if (it->ns != NULL)
-                atomic_fetch_add_explicit(&it->ns[s], (long long)(model_now_ns() - began), memory_order_relaxed);
+            step_band(job->context, job->model, step, &band);
+            if (job->ns != NULL)
+                atomic_fetch_add_explicit(&job->ns[s], (long long)(model_now_ns() - began), memory_order_relaxed);
         }
         walk_on(at);
     }
@@ -131,12 +131,12 @@ static void do_item(const chain_job *it, walk *at, int64_t slot, int64_t item)
 
 static void do_items(void *argument, int64_t slot, vme_items *items)
 {
-    const chain_job *it = argument;
-    walk at = *it->begun;
+    const chain_job *job = argument;
+    chain_walk at = *job->begun;
     for (int i = 0; i < at.strips; i++)
-        clear_sides(it, &at.strip[i], slot);
+        clear_sides(job, &at.strip[i], slot);
     for (int64_t item; vme_item_next(items, &item);)
-        do_item(it, &at, slot, item);
+        do_item(job, &at, slot, item);
 }
 
 vme_status chain_run(vme_context *context, const vme_model *model, int first, char *arena,
@@ -147,19 +147,19 @@ vme_status chain_run(vme_context *context, const vme_model *model, int first, ch
     const uint64_t began = ns == NULL ? 0 : model_now_ns();
     const int64_t images = model->value[step[steps - 1].out].n;
     atomic_llong spent[BANDS_STEPS_MAX];
-    walk begun;
+    chain_walk begun;
     walk_begin(&begun, model, step, steps);
-    chain_job it = {
+    chain_job job = {
         .context = context, .model = model, .step = step, .arena = arena, .inputs = inputs, .begun = &begun};
     const int64_t slots = min(step->chain.slots, threads);
-    it.pieces = slots == 1 ? 1 : step->chain.slots;
+    job.pieces = slots == 1 ? 1 : step->chain.slots;
     for (int s = 0; s < steps; s++) {
         atomic_init(&spent[s], 0);
         if (step[s].kind != STEP_NOTHING && begun.of[s].out < 0)
             model_clear_margin(context, &model->value[step[s].out], arena);
     }
-    it.ns = ns == NULL ? NULL : spent;
-    const vme_status status = vme_parallel_slots(context, slots, images * it.pieces, do_items, &it);
+    job.ns = ns == NULL ? NULL : spent;
+    const vme_status status = vme_parallel_slots(context, slots, images * job.pieces, do_items, &job);
     if (ns != NULL) { /* threads at the same time: each step has its part of the whole */
         const uint64_t whole = model_now_ns() - began;
         double sum = 0;

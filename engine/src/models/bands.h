@@ -7,7 +7,7 @@
 /* bands_choice.c */
 /* Says which steps are chains, which values of them have strips, and how much scratch memory that takes; values
  * know when they live. */
-vme_status chains_choose(model_making *it);
+vme_status chains_choose(model_preparation *preparation);
 /* bands.c */
 /* The chain that begins at step `first`; `ns` of its steps, or NULL. */
 vme_status chain_run(vme_context *context, const vme_model *model, int first, char *arena,

@@ -91,11 +91,11 @@ static bool are_chain(const vme_model *model, int first, int end)
 
 /* Nanoseconds that a chain of these steps saves at most: each byte that would not stay near is written and read there.
  */
-static double saved(const walk *it)
+static double saved(const chain_walk *walk)
 {
     double bytes = 0;
-    for (int i = 0; i < it->strips; i++) {
-        const double all = (double)it->model->value[it->strip[i].root].bytes;
+    for (int i = 0; i < walk->strips; i++) {
+        const double all = (double)walk->model->value[walk->strip[i].root].bytes;
         const double far = (all - BANDS_FAR_FROM) / (BANDS_FAR_ALL - BANDS_FAR_FROM);
         bytes += all * (far < 0 ? 0 : far > 1 ? 1 : far);
     }
@@ -103,40 +103,40 @@ static double saved(const walk *it)
 }
 
 /* What the bands of so many rows want in their slots, and the nanoseconds that they cost. */
-static double measure(walk *it, int64_t rows, int slots, model_chain *chain, int64_t *near)
+static double measure(chain_walk *walk, int64_t rows, int slots, model_chain *chain, int64_t *near)
 {
-    const vme_model *model = it->model;
-    const int64_t h = model->value[it->step[it->steps - 1].out].h;
-    int64_t strips[BANDS_STEPS_MAX] = {0}, made[BANDS_STEPS_MAX] = {0}, all_made[BANDS_STEPS_MAX], moved = 0,
+    const vme_model *model = walk->model;
+    const int64_t h = model->value[walk->step[walk->steps - 1].out].h;
+    int64_t strips[BANDS_STEPS_MAX] = {0}, done[BANDS_STEPS_MAX] = {0}, all_done[BANDS_STEPS_MAX], moved = 0,
             starts = 0, squares[BANDS_STEPS_MAX] = {0};
     for (int64_t pieces = 1;; pieces = slots) {
         moved = starts = 0;
         memset(squares, 0, sizeof squares);
-        memset(all_made, 0, sizeof all_made);
+        memset(all_done, 0, sizeof all_done);
         for (int64_t piece = 0; piece < pieces; piece++) {
-            const int64_t begin = walk_piece_begin(it, h, pieces, piece),
-                          piece_end = walk_piece_begin(it, h, pieces, piece + 1);
-            walk_from(it, begin);
+            const int64_t begin = walk_piece_begin(walk, h, pieces, piece),
+                          piece_end = walk_piece_begin(walk, h, pieces, piece + 1);
+            walk_from(walk, begin);
             for (int64_t end = begin; end < piece_end;) {
                 end = min(end + rows, piece_end);
-                walk_to(it, end);
-                for (int i = 0; i < it->strips; i++) {
-                    strip *of = &it->strip[i];
-                    const int64_t first = walk_first_needed(it, i);
+                walk_to(walk, end);
+                for (int i = 0; i < walk->strips; i++) {
+                    strip *of = &walk->strip[i];
+                    const int64_t first = walk_first_needed(walk, i);
                     moved += of->end > first && first > of->base ? (of->end - first) * model->value[of->root].row : 0;
                     of->base = first;
-                    of->end = walk_end_needed(it, i);
+                    of->end = walk_end_needed(walk, i);
                     strips[i] = max(strips[i], of->end - of->base);
                 }
-                for (int s = 0; s < it->steps; s++) {
-                    const int64_t more = it->of[s].upto - it->of[s].made;
+                for (int s = 0; s < walk->steps; s++) {
+                    const int64_t more = walk->of[s].upto - walk->of[s].done;
                     starts += more > 0;
-                    made[s] = max(made[s], more);
-                    all_made[s] += more;
-                    if (it->of[s].unit > 1 && more > 0)
-                        squares[s] += winograd_padded(model, &it->step[s], ceil_div(more, it->of[s].unit));
+                    done[s] = max(done[s], more);
+                    all_done[s] += more;
+                    if (walk->of[s].unit > 1 && more > 0)
+                        squares[s] += winograd_padded(model, &walk->step[s], ceil_div(more, walk->of[s].unit));
                 }
-                walk_on(it);
+                walk_on(walk);
             }
         }
         if (pieces == slots)
@@ -144,29 +144,29 @@ static double measure(walk *it, int64_t rows, int slots, model_chain *chain, int
     }
     int64_t at = 0, points = 0, weights = 0;
     double cost = (double)starts * BANDS_START_NS + (double)moved * (double)sizeof(float) * BANDS_BYTE_NS;
-    for (int i = 0; i < it->strips; i++) {
-        model_value *value = &model->value[it->strip[i].root];
+    for (int i = 0; i < walk->strips; i++) {
+        model_value *value = &model->value[walk->strip[i].root];
         value->strip = max(1, strips[i]);
         value->strip_at = at;
         at += aligned(value->strip * value->row * (int64_t)sizeof(float)) + VME_ALIGNMENT;
     }
-    for (int s = 0; s < it->steps; s++) {
-        const model_step *step = &it->step[s];
+    for (int s = 0; s < walk->steps; s++) {
+        const model_step *step = &walk->step[s];
         if (step->kind != STEP_CONV && step->kind != STEP_DEPTHWISE)
             continue;
         int64_t numbers = step->k;
-        if (it->of[s].unit > 1) {
-            const int64_t side = it->of[s].unit + 2,
-                          all = winograd_padded(model, step, ceil_div(model->value[step->out].h, it->of[s].unit));
-            points = max(points, winograd_band_scratch(model, step, max(1, made[s])));
+        if (walk->of[s].unit > 1) {
+            const int64_t side = walk->of[s].unit + 2,
+                          all = winograd_padded(model, step, ceil_div(model->value[step->out].h, walk->of[s].unit));
+            points = max(points, winograd_band_scratch(model, step, max(1, done[s])));
             numbers = step->k / 9 * side * side;
             cost += (double)(squares[s] - all) * (double)(numbers * model->value[step->out].c) * BANDS_PRODUCT_NS;
         }
         /* between pieces some rows are made twice */
         const model_value *out = &model->value[step->out];
         const double twice =
-            (double)max(0, all_made[s] - out->h) * (double)(out->w * out->c * numbers) * BANDS_PRODUCT_NS;
-        cost += it->of[s].unit > 1 ? twice / (double)(it->of[s].unit * it->of[s].unit) : twice;
+            (double)max(0, all_done[s] - out->h) * (double)(out->w * out->c * numbers) * BANDS_PRODUCT_NS;
+        cost += walk->of[s].unit > 1 ? twice / (double)(walk->of[s].unit * walk->of[s].unit) : twice;
         weights += numbers * model->value[step->out].c * (int64_t)sizeof(float);
     }
     chain->points_at = at;
@@ -180,25 +180,25 @@ static double measure(walk *it, int64_t rows, int slots, model_chain *chain, int
 /* What these steps save as a chain with the best bands that stay near, 0: nothing; values get their strips. */
 static double try_chain(const vme_model *model, int first, int end, int threads, model_chain *chain)
 {
-    walk it;
+    chain_walk walk;
     const bool always = model->bands == VME_BANDS_ALWAYS;
     for (int s = first; s < end; s++)
         if (model->step[s].kind != STEP_NOTHING) {
             const int root = model_root(model, model->step[s].out);
             model->value[root].strip = is_inner(model, root, first, end);
         }
-    walk_begin(&it, model, &model->step[first], end - first);
+    walk_begin(&walk, model, &model->step[first], end - first);
     const int64_t h = model->value[model->step[end - 1].out].h;
-    const int slots = (int)max(1, min(threads, h / it.unit / (always ? 1 : BANDS_PIECE_MIN)));
-    const double all = always ? end - first : saved(&it);
+    const int slots = (int)max(1, min(threads, h / walk.unit / (always ? 1 : BANDS_PIECE_MIN)));
+    const double all = always ? end - first : saved(&walk);
     double best = 0;
     int64_t rows = 0, near;
-    if (always && it.strips > 0) {
+    if (always && walk.strips > 0) {
         best = all;
-        rows = it.unit * (1 + first % 3);
+        rows = walk.unit * (1 + first % 3);
     }
-    for (int64_t next = it.unit; !always && all > 0 && next <= BANDS_ROWS_MAX && next <= h; next += it.unit) {
-        const double cost = measure(&it, next, slots, chain, &near);
+    for (int64_t next = walk.unit; !always && all > 0 && next <= BANDS_ROWS_MAX && next <= h; next += walk.unit) {
+        const double cost = measure(&walk, next, slots, chain, &near);
         if (near > BANDS_NEAR)
             break;
         if (all - cost > best) {
@@ -207,18 +207,18 @@ static double try_chain(const vme_model *model, int first, int end, int threads,
         }
     }
     if (rows > 0)
-        measure(&it, rows, slots, chain, &near);
-    for (int i = 0; i < it.strips && rows == 0; i++)
-        model->value[it.strip[i].root].strip = 0;
+        measure(&walk, rows, slots, chain, &near);
+    for (int i = 0; i < walk.strips && rows == 0; i++)
+        model->value[walk.strip[i].root].strip = 0;
     return best;
 }
 
-static void chain_make(model_making *it, int first, int end, model_chain chain)
+static void chain_make(model_preparation *preparation, int first, int end, model_chain chain)
 {
-    vme_model *model = it->model;
+    vme_model *model = preparation->model;
     chain.steps = end - first;
-    chain.scratch = it->values++;
-    model->values = it->values;
+    chain.scratch = preparation->values++;
+    model->values = preparation->values;
     model_value *scratch = &model->value[chain.scratch];
     scratch->bytes = chain.slots * chain.slot_bytes;
     scratch->first = first;
@@ -243,9 +243,9 @@ static void chain_make(model_making *it, int first, int end, model_chain chain)
     }
 }
 
-vme_status chains_choose(model_making *it)
+vme_status chains_choose(model_preparation *preparation)
 {
-    vme_model *model = it->model;
+    vme_model *model = preparation->model;
     const int threads = vme_threads() < BANDS_SLOTS_MAX ? vme_threads() : BANDS_SLOTS_MAX;
     struct {
         double saved;
@@ -283,7 +283,7 @@ vme_status chains_choose(model_making *it)
         if (best[first].end > first + 1) {
             model_chain chain;
             try_chain(model, first, best[first].end, threads, &chain);
-            chain_make(it, first, best[first].end, chain);
+            chain_make(preparation, first, best[first].end, chain);
         }
 done:
     free(best);

@@ -17,7 +17,7 @@ typedef struct strip {
     int64_t end;    /* the row after the last one that is there */
 } strip;
 
-typedef struct walk {
+typedef struct chain_walk {
     const vme_model *model;
     const model_step *step;
     int steps, strips;
@@ -25,23 +25,23 @@ typedef struct walk {
     struct {
         int in, addend, out; /* numbers of strips, -1: a whole value, or none */
         int64_t unit;        /* its bands begin at multiples of it */
-        int64_t made, upto;  /* rows are made up to this one, and in this band up to that one */
+        int64_t done, upto;  /* rows are made up to this one, and in this band up to that one */
     } of[BANDS_STEPS_MAX];
     int64_t unit; /* of pieces and bands of what the chain leaves */
-} walk;
+} chain_walk;
 
-void walk_begin(walk *it, const vme_model *model, const model_step *step, int steps);
+void walk_begin(chain_walk *walk, const vme_model *model, const model_step *step, int steps);
 /* Nothing is there yet, and the last step's rows from `begin` on are wanted. */
-void walk_from(walk *it, int64_t begin);
+void walk_from(chain_walk *walk, int64_t begin);
 /* Up to where each step goes when the last one's rows before `end` are wanted. */
-void walk_to(walk *it, int64_t end);
+void walk_to(chain_walk *walk, int64_t end);
 /* The band is done. */
-void walk_on(walk *it);
+void walk_on(chain_walk *walk);
 /* The first row of a strip that anybody will read or write from now on. */
-int64_t walk_first_needed(const walk *it, int number);
+int64_t walk_first_needed(const chain_walk *walk, int number);
 /* The row after the last one that is there when the band is done. */
-int64_t walk_end_needed(const walk *it, int number);
+int64_t walk_end_needed(const chain_walk *walk, int number);
 /* Pieces of an image of `h` rows: where number `piece` begins. */
-int64_t walk_piece_begin(const walk *it, int64_t h, int64_t pieces, int64_t piece);
+int64_t walk_piece_begin(const chain_walk *walk, int64_t h, int64_t pieces, int64_t piece);
 
 #endif

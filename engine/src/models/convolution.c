@@ -36,8 +36,8 @@ enum { PIECES = 4 }; /* for each thread, at least */
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
 /* ---- the algorithms */
-static const convolution_way direct;
-static const convolution_way *const ways[CONVOLUTION_ALGORITHMS] = {
+static const convolution_algorithm direct;
+static const convolution_algorithm *const algorithms[CONVOLUTION_ALGORITHMS] = {
     [CONVOLUTION_DIRECT] = &direct,
     [CONVOLUTION_WINOGRAD_2] = &convolution_winograd_2,
     [CONVOLUTION_WINOGRAD_4] = &convolution_winograd_4,
@@ -45,14 +45,14 @@ static const convolution_way *const ways[CONVOLUTION_ALGORITHMS] = {
     [CONVOLUTION_IM2COL] = &convolution_im2col,
 };
 
-const convolution_way *convolution_way_of(model_algorithm algorithm) { return ways[algorithm]; }
+const convolution_algorithm *convolution_algorithm_of(model_algorithm algorithm) { return algorithms[algorithm]; }
 
 int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels,
                            bool bias)
 {
     int64_t columns = kernel_of(kernels)->columns, groups = step->p[GROUPS],
             wide = groups * ceil_div(outputs / groups, columns) * columns;
-    return ways[step->algorithm]->packed(kernels, step, outputs, channels) + (bias ? wide : 0);
+    return algorithms[step->algorithm]->packed(kernels, step, outputs, channels) + (bias ? wide : 0);
 }
 
 void convolution_pack(const vme_kernels *kernels, model_step *step, int64_t outputs, int64_t channels,
@@ -63,17 +63,17 @@ void convolution_pack(const vme_kernels *kernels, model_step *step, int64_t outp
     step->bias = step->weights + convolution_packed(kernels, step, outputs, channels, false);
     for (int64_t o = 0; bias != NULL && o < outputs; o++)
         memcpy(step->bias + o / own * slivers * columns + o % own, bias + o * 4, 4);
-    ways[step->algorithm]->pack(kernels, step, outputs, channels, weights, step->weights);
+    algorithms[step->algorithm]->pack(kernels, step, outputs, channels, weights, step->weights);
 }
 
 int64_t convolution_scratch(const vme_model *model, model_step *step)
 {
-    return ways[step->algorithm]->scratch == NULL ? 0 : ways[step->algorithm]->scratch(model, step);
+    return algorithms[step->algorithm]->scratch == NULL ? 0 : algorithms[step->algorithm]->scratch(model, step);
 }
 
 vme_status convolution_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    vme_status status = ways[step->algorithm]->run(context, model, step, arena);
+    vme_status status = algorithms[step->algorithm]->run(context, model, step, arena);
     return status == VME_OK && step->algorithm != CONVOLUTION_DIRECT ? model_activate(context, model, step, arena)
                                                                      : status;
 }
@@ -124,9 +124,9 @@ void direct_pack(const vme_kernels *kernels, const model_step *step, int64_t out
     for (int64_t o = 0; o < outputs; o++) {
         int64_t sliver = o / own * slivers + o % own / columns, column = o % own % columns;
         float *to = packed + sliver * step->k * columns + column;
-        for (int64_t place = 0; place < window; place++)
+        for (int64_t index = 0; index < window; index++)
             for (int64_t channel = 0; channel < channels; channel++, to += columns)
-                memcpy(to, weights + ((o * channels + channel) * window + place) * 4, 4);
+                memcpy(to, weights + ((o * channels + channel) * window + index) * 4, 4);
     }
 }
 
@@ -157,59 +157,59 @@ typedef struct convolution {
 
 /* Sums of one sliver over the numbers k_first to k_end of each run, some of the runs, for tiles from `first` to `end`.
  * `after`: the weights that are read next. */
-static void compute(const convolution *it, int64_t image, int64_t sliver, int64_t first, int64_t end, int64_t k_first,
+static void compute(const convolution *job, int64_t image, int64_t sliver, int64_t first, int64_t end, int64_t k_first,
                     const float *after)
 {
-    const model_step *step = it->step;
-    const int64_t columns = it->kernel->columns, group = sliver / it->group_slivers,
-                  before = sliver % it->group_slivers * columns;
-    const int64_t width = min(columns, it->outputs - before), column = group * it->outputs + before;
-    const int64_t k_end = min(it->run, k_first + it->block);
+    const model_step *step = job->step;
+    const int64_t columns = job->kernel->columns, group = sliver / job->group_slivers,
+                  before = sliver % job->group_slivers * columns;
+    const int64_t width = min(columns, job->outputs - before), column = group * job->outputs + before;
+    const int64_t k_end = min(job->run, k_first + job->block);
     const float *weights = step->weights + (sliver * step->k + k_first) * columns,
                 *bias = step->bias + sliver * columns;
-    const float *in = it->in + image * it->in_image + group * it->channels;
-    float *out = it->out + image * it->out_image + column;
+    const float *in = job->in + image * job->in_image + group * job->channels;
+    float *out = job->out + image * job->out_image + column;
     vme_gemm_tile tile = {
-        .a_row = step->p[STRIDE_W] * it->in_pixel * 4,
-        .c_row = it->out_pixel * 4,
+        .a_row = step->p[STRIDE_W] * job->in_pixel * 4,
+        .c_row = job->out_pixel * 4,
         .columns = (int)width,
         .accumulate = k_first > 0,
         .far = true,
     };
-    vme_gemm_layer layer = {.a_run = it->next_run * 4, .addend_row = it->addend_pixel * 4, .bounds = step->bounds};
-    for (int64_t line = 0; line < it->lines; line++)
-        for (int64_t r = 0; r < it->runs; r += it->part_runs)
-            for (int64_t k0 = k_first; k0 < k_end; k0 += it->part) {
-                const float *from = in + line * it->next_line + r * it->next_run + k0;
-                tile.k = min(it->part, k_end - k0);
+    vme_gemm_layer layer = {.a_run = job->next_run * 4, .addend_row = job->addend_pixel * 4, .bounds = step->bounds};
+    for (int64_t line = 0; line < job->lines; line++)
+        for (int64_t r = 0; r < job->runs; r += job->part_runs)
+            for (int64_t k0 = k_first; k0 < k_end; k0 += job->part) {
+                const float *from = in + line * job->next_line + r * job->next_run + k0;
+                tile.k = min(job->part, k_end - k0);
                 tile.b = (const char *)weights;
-                layer.runs = min(it->part_runs, it->runs - r);
+                layer.runs = min(job->part_runs, job->runs - r);
                 weights += layer.runs * tile.k * columns;
-                const bool done = line == it->lines - 1 && r + layer.runs == it->runs && k0 + tile.k == k_end;
+                const bool done = line == job->lines - 1 && r + layer.runs == job->runs && k0 + tile.k == k_end;
                 layer.coming = (const char *)(done ? after : weights);
                 layer.coming_step = min(VME_ALIGNMENT, ceil_div(columns * 4, end - first));
-                layer.bias = done && k_end == it->run ? bias : NULL;
-                int64_t y = first / it->row_tiles, place = first % it->row_tiles, x = place * it->width / it->row_tiles,
-                        next;
+                layer.bias = done && k_end == job->run ? bias : NULL;
+                int64_t y = first / job->row_tiles, index = first % job->row_tiles,
+                        x = index * job->width / job->row_tiles, next;
                 for (int64_t t = first; t < end;
                      t++, x = next, layer.coming += layer.coming_step * layer.runs * tile.k) {
-                    if (vme_stopping(it->context))
+                    if (vme_stopping(job->context))
                         return;
-                    next = ++place * it->width / it->row_tiles;
-                    tile.a = (const char *)(from + y * step->p[STRIDE_H] * it->in_row
-                                            + x * step->p[STRIDE_W] * it->in_pixel);
-                    tile.c = (char *)(out + y * it->out_row + x * it->out_pixel);
+                    next = ++index * job->width / job->row_tiles;
+                    tile.a = (const char *)(from + y * step->p[STRIDE_H] * job->in_row
+                                            + x * step->p[STRIDE_W] * job->in_pixel);
+                    tile.c = (char *)(out + y * job->out_row + x * job->out_pixel);
                     tile.rows = (int)(next - x);
-                    if (it->addend != NULL)
-                        layer.addend = (const char *)(it->addend + image * it->addend_image + y * it->addend_row
-                                                      + x * it->addend_pixel + column);
-                    it->kernel->layer_tile(&tile, &layer);
-                    for (int row = 0; row < tile.rows && layer.bias != NULL && it->curve != NULL; row++) {
-                        float *made = (float *)(tile.c + row * tile.c_row);
-                        it->curve(step->p[ACTIVATION] - ACTIVATION_CURVES, width, made, made);
+                    if (job->addend != NULL)
+                        layer.addend = (const char *)(job->addend + image * job->addend_image + y * job->addend_row
+                                                      + x * job->addend_pixel + column);
+                    job->kernel->layer_tile(&tile, &layer);
+                    for (int row = 0; row < tile.rows && layer.bias != NULL && job->curve != NULL; row++) {
+                        float *result = (float *)(tile.c + row * tile.c_row);
+                        job->curve(step->p[ACTIVATION] - ACTIVATION_CURVES, width, result, result);
                     }
-                    if (place == it->row_tiles) {
-                        place = next = 0;
+                    if (index == job->row_tiles) {
+                        index = next = 0;
                         y++;
                     }
                 }
@@ -219,113 +219,115 @@ static void compute(const convolution *it, int64_t image, int64_t sliver, int64_
 
 /* The same of a product, tile by tile: the output stays in the nearest cache between two parts of a sum, so that there
  * can be more of them, which is more exact. */
-static void compute_product(const convolution *it, int64_t sliver, int64_t first, int64_t end, int64_t k_first,
+static void compute_product(const convolution *job, int64_t sliver, int64_t first, int64_t end, int64_t k_first,
                             const float *after)
 {
-    const model_step *step = it->step;
-    const int64_t columns = it->kernel->columns, column = sliver * columns, k_end = min(it->run, k_first + it->block);
+    const model_step *step = job->step;
+    const int64_t columns = job->kernel->columns, column = sliver * columns,
+                  k_end = min(job->run, k_first + job->block);
     const float *weights = step->weights + (sliver * step->k + k_first) * columns, *bias = step->bias + column;
-    vme_gemm_tile tile = {.a_row = it->in_pixel * 4,
-                          .c_row = it->out_pixel * 4,
-                          .columns = (int)min(columns, it->outputs - column),
+    vme_gemm_tile tile = {.a_row = job->in_pixel * 4,
+                          .c_row = job->out_pixel * 4,
+                          .columns = (int)min(columns, job->outputs - column),
                           .far = true};
     vme_gemm_layer layer = {.apart = true,
-                            .addend_row = it->addend_pixel * 4,
+                            .addend_row = job->addend_pixel * 4,
                             .bounds = step->bounds,
                             .coming = (const char *)after,
                             .coming_step = min(VME_ALIGNMENT, ceil_div(columns * 4, end - first))};
     for (int64_t t = first; t < end; t++) {
-        const int64_t x = t * it->width / it->tiles;
-        tile.c = (char *)(it->out + x * it->out_pixel + column);
-        tile.rows = (int)((t + 1) * it->width / it->tiles - x);
-        if (it->addend != NULL)
-            layer.addend = (const char *)(it->addend + x * it->addend_pixel + column);
+        const int64_t x = t * job->width / job->tiles;
+        tile.c = (char *)(job->out + x * job->out_pixel + column);
+        tile.rows = (int)((t + 1) * job->width / job->tiles - x);
+        if (job->addend != NULL)
+            layer.addend = (const char *)(job->addend + x * job->addend_pixel + column);
         for (int64_t k = k_first, count; k < k_end; k += count, layer.coming += layer.coming_step * count) {
-            if (vme_stopping(it->context))
+            if (vme_stopping(job->context))
                 return;
-            layer.runs = max(1, (k_end - k) / it->part);
-            tile.k = min(it->part, k_end - k);
+            layer.runs = max(1, (k_end - k) / job->part);
+            tile.k = min(job->part, k_end - k);
             layer.a_run = tile.k * 4;
             count = layer.runs * tile.k;
-            tile.a = (const char *)(it->in + x * it->in_pixel + k);
+            tile.a = (const char *)(job->in + x * job->in_pixel + k);
             tile.b = (const char *)(weights + (k - k_first) * columns);
             tile.accumulate = k > 0;
             tile.far = k == k_first;
-            layer.bias = k + count == it->run ? bias : NULL;
-            it->kernel->layer_tile(&tile, &layer);
+            layer.bias = k + count == job->run ? bias : NULL;
+            job->kernel->layer_tile(&tile, &layer);
         }
-        for (int row = 0; row < tile.rows && layer.bias != NULL && it->curve != NULL; row++) {
-            float *made = (float *)(tile.c + row * tile.c_row);
-            it->curve(step->p[ACTIVATION] - ACTIVATION_CURVES, tile.columns, made, made);
+        for (int row = 0; row < tile.rows && layer.bias != NULL && job->curve != NULL; row++) {
+            float *result = (float *)(tile.c + row * tile.c_row);
+            job->curve(step->p[ACTIVATION] - ACTIVATION_CURVES, tile.columns, result, result);
         }
     }
 }
 
 /* Of slivers. */
-static int64_t groups_of(const convolution *it) { return ceil_div(it->slivers, it->piece_slivers); }
+static int64_t groups_of(const convolution *job) { return ceil_div(job->slivers, job->piece_slivers); }
 
 static vme_status body(void *argument, int64_t begin, int64_t end)
 {
-    const convolution *it = argument;
-    const int64_t row = it->kernel->columns, size = it->step->k * row, each = groups_of(it);
+    const convolution *job = argument;
+    const int64_t row = job->kernel->columns, size = job->step->k * row, each = groups_of(job);
     for (int64_t i = begin; i < end; i++) {
-        const int64_t piece = it->by_rows ? i / each : i % it->pieces, rest = it->by_rows ? i % each : i / it->pieces;
-        const int64_t image = rest / each, sliver = rest % each * it->piece_slivers;
-        const int64_t first = piece * it->piece_tiles, slivers = min(it->piece_slivers, it->slivers - sliver);
-        const float *weights = it->step->weights + sliver * size;
-        for (int64_t k = 0; k < it->run; k += it->block)
-            for (int64_t s = 0; s < slivers && !vme_stopping(it->context); s++) {
-                const float *after = s + 1 < slivers           ? weights + (s + 1) * size + k * row
-                                     : k + it->block < it->run ? weights + (k + it->block) * row
-                                                               : weights + slivers * size;
-                if (it->product)
-                    compute_product(it, sliver + s, first, min(it->tiles, first + it->piece_tiles), k, after);
+        const int64_t piece = job->by_rows ? i / each : i % job->pieces,
+                      rest = job->by_rows ? i % each : i / job->pieces;
+        const int64_t image = rest / each, sliver = rest % each * job->piece_slivers;
+        const int64_t first = piece * job->piece_tiles, slivers = min(job->piece_slivers, job->slivers - sliver);
+        const float *weights = job->step->weights + sliver * size;
+        for (int64_t k = 0; k < job->run; k += job->block)
+            for (int64_t s = 0; s < slivers && !vme_stopping(job->context); s++) {
+                const float *after = s + 1 < slivers             ? weights + (s + 1) * size + k * row
+                                     : k + job->block < job->run ? weights + (k + job->block) * row
+                                                                 : weights + slivers * size;
+                if (job->product)
+                    compute_product(job, sliver + s, first, min(job->tiles, first + job->piece_tiles), k, after);
                 else
-                    compute(it, image, sliver + s, first, min(it->tiles, first + it->piece_tiles), k, after);
+                    compute(job, image, sliver + s, first, min(job->tiles, first + job->piece_tiles), k, after);
             }
     }
     return VME_OK;
 }
 
 /* What a tile sums at a time. Sums are the same however many rows are asked for. */
-static void divide_sums(convolution *it, int64_t whole_tiles, int64_t whole_panel, bool product, bool few, bool near)
+static void divide_sums(convolution *job, int64_t whole_tiles, int64_t whole_panel, bool product, bool few, bool near)
 {
-    const int64_t blocks =
-        few || it->lines * it->runs > 1
-            ? 1
-            : min(ceil_div(min(CONVOLUTION_TILES_MAX, whole_tiles) * whole_panel * it->run * 4, CONVOLUTION_INPUT_NEAR),
-                  ceil_div(it->run, CONVOLUTION_BLOCK_MIN));
-    it->block = ceil_div(it->run, blocks);
-    it->product = product && it->step->p[GROUPS] == 1 && whole_tiles >= CONVOLUTION_MANY_TILES && !near;
-    const int64_t part = it->product                                       ? CONVOLUTION_SUM_APART
+    const int64_t blocks = few || job->lines * job->runs > 1
+                               ? 1
+                               : min(ceil_div(min(CONVOLUTION_TILES_MAX, whole_tiles) * whole_panel * job->run * 4,
+                                              CONVOLUTION_INPUT_NEAR),
+                                     ceil_div(job->run, CONVOLUTION_BLOCK_MIN));
+    job->block = ceil_div(job->run, blocks);
+    job->product = product && job->step->p[GROUPS] == 1 && whole_tiles >= CONVOLUTION_MANY_TILES && !near;
+    const int64_t part = job->product                                      ? CONVOLUTION_SUM_APART
                          : product || whole_tiles < CONVOLUTION_MANY_TILES ? CONVOLUTION_SUM
                                                                            : CONVOLUTION_SUM_OF_MANY;
-    it->part = ceil_div(it->block, ceil_div(it->block, part));
-    it->part_runs = it->part < it->run ? 1 : ceil_div(it->runs, ceil_div(it->runs * it->run, part));
+    job->part = ceil_div(job->block, ceil_div(job->block, part));
+    job->part_runs = job->part < job->run ? 1 : ceil_div(job->runs, ceil_div(job->runs * job->run, part));
 }
 
 /* Pieces of tiles and slivers, which threads take. */
-static void divide_work(convolution *it, int64_t whole_tiles, bool near, int64_t threads, int64_t wanted)
+static void divide_work(convolution *job, int64_t whole_tiles, bool near, int64_t threads, int64_t wanted)
 {
-    const bool in_blocks = it->block < it->run;
-    it->piece_tiles =
-        near ? CONVOLUTION_NEAR_TILES
-        : in_blocks
-            ? min(min(CONVOLUTION_TILES_MAX, whole_tiles), it->tiles)
-            : max(1, min(CONVOLUTION_TILES_MAX, it->kernel->work / (it->step->k * it->kernel->columns * it->panel)));
-    int64_t groups = near ? 1 : it->slivers; /* of slivers */
+    const bool in_blocks = job->block < job->run;
+    job->piece_tiles = near ? CONVOLUTION_NEAR_TILES
+                       : in_blocks
+                           ? min(min(CONVOLUTION_TILES_MAX, whole_tiles), job->tiles)
+                           : max(1, min(CONVOLUTION_TILES_MAX,
+                                        job->kernel->work / (job->step->k * job->kernel->columns * job->panel)));
+    int64_t groups = near ? 1 : job->slivers; /* of slivers */
     if (in_blocks)
-        groups = min(groups, ceil_div(wanted, it->images * ceil_div(it->tiles, it->piece_tiles)));
-    it->piece_slivers = ceil_div(it->slivers, groups);
-    it->pieces =
-        min(it->tiles, max(ceil_div(it->tiles, it->piece_tiles), ceil_div(wanted, it->images * groups_of(it))));
-    it->piece_tiles = ceil_div(it->tiles, it->pieces);
-    it->pieces = ceil_div(it->tiles, it->piece_tiles);
-    if (it->product && threads > 1 && it->tiles >= threads * CONVOLUTION_MANY_TILES) {
-        it->by_rows = true;
-        it->tiles = ceil_div(it->tiles, threads) * threads;
-        it->piece_tiles = it->tiles / threads;
-        it->pieces = threads;
+        groups = min(groups, ceil_div(wanted, job->images * ceil_div(job->tiles, job->piece_tiles)));
+    job->piece_slivers = ceil_div(job->slivers, groups);
+    job->pieces =
+        min(job->tiles, max(ceil_div(job->tiles, job->piece_tiles), ceil_div(wanted, job->images * groups_of(job))));
+    job->piece_tiles = ceil_div(job->tiles, job->pieces);
+    job->pieces = ceil_div(job->tiles, job->piece_tiles);
+    if (job->product && threads > 1 && job->tiles >= threads * CONVOLUTION_MANY_TILES) {
+        job->by_rows = true;
+        job->tiles = ceil_div(job->tiles, threads) * threads;
+        job->piece_tiles = job->tiles / threads;
+        job->pieces = threads;
     }
 }
 
@@ -337,7 +339,7 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
     const int32_t *p = step->p;
     char *arena = band->arena;
     bool runs_join = p[DILATION_W] == 1 && p[GROUPS] == 1 && in->pixel == in->c;
-    convolution it = {
+    convolution job = {
         .context = context,
         .model = model,
         .step = step,
@@ -363,38 +365,38 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
         .run = in->c / p[GROUPS] * (runs_join ? p[KERNEL_W] : 1),
     };
     if (addend != NULL) {
-        it.addend = model_pixel(addend, arena, band->n, band->begin, 0);
-        it.addend_pixel = addend->pixel;
-        it.addend_row = addend->row;
-        it.addend_image = addend->image;
+        job.addend = model_pixel(addend, arena, band->n, band->begin, 0);
+        job.addend_pixel = addend->pixel;
+        job.addend_row = addend->row;
+        job.addend_image = addend->image;
     }
     int64_t width = out->w, height = out->h; /* of the whole step */
     const bool product = convolution_is_product(in, addend, out, step);
     if (product) {
         width *= height * out->n;
         height = 1;
-        it.width *= it.height * it.images;
-        it.height = it.images = 1;
+        job.width *= job.height * job.images;
+        job.height = job.images = 1;
     }
-    const int64_t whole_panel = ceil_div(width, ceil_div(width, it.kernel->rows)),
+    const int64_t whole_panel = ceil_div(width, ceil_div(width, job.kernel->rows)),
                   whole_tiles = height * ceil_div(width, whole_panel);
-    it.panel = ceil_div(it.width, ceil_div(it.width, it.kernel->rows));
-    it.row_tiles = ceil_div(it.width, it.panel);
-    it.tiles = it.height * it.row_tiles;
-    it.group_slivers = ceil_div(it.outputs, it.kernel->columns);
-    it.slivers = it.group_slivers * p[GROUPS];
-    const int64_t wanted = threads == 1 ? 1 : PIECES * threads, sliver_bytes = step->k * it.kernel->columns * 4;
-    const bool few = it.slivers * sliver_bytes <= CONVOLUTION_NEAR, near = few && it.images * it.tiles >= wanted;
-    divide_sums(&it, whole_tiles, whole_panel, product, few, near);
-    divide_work(&it, whole_tiles, near, threads, wanted);
-    return it;
+    job.panel = ceil_div(job.width, ceil_div(job.width, job.kernel->rows));
+    job.row_tiles = ceil_div(job.width, job.panel);
+    job.tiles = job.height * job.row_tiles;
+    job.group_slivers = ceil_div(job.outputs, job.kernel->columns);
+    job.slivers = job.group_slivers * p[GROUPS];
+    const int64_t wanted = threads == 1 ? 1 : PIECES * threads, sliver_bytes = step->k * job.kernel->columns * 4;
+    const bool few = job.slivers * sliver_bytes <= CONVOLUTION_NEAR, near = few && job.images * job.tiles >= wanted;
+    divide_sums(&job, whole_tiles, whole_panel, product, few, near);
+    divide_work(&job, whole_tiles, near, threads, wanted);
+    return job;
 }
 
 static vme_status direct_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     const model_band whole = model_whole(model, step, arena);
-    convolution it = lay_out(context, model, step, &whole, whole.out->n, vme_parallel_threads());
-    return vme_parallel_apart(context, it.images * groups_of(&it) * it.pieces, 1, body, &it);
+    convolution job = lay_out(context, model, step, &whole, whole.out->n, vme_parallel_threads());
+    return vme_parallel_apart(context, job.images * groups_of(&job) * job.pieces, 1, body, &job);
 }
 
 void convolution_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
@@ -403,9 +405,9 @@ void convolution_band(vme_context *context, const vme_model *model, const model_
         winograd_band(context, model, step, band);
         return;
     }
-    convolution it = lay_out(context, model, step, band, 1, 1);
-    body(&it, 0, groups_of(&it) * it.pieces);
+    convolution job = lay_out(context, model, step, band, 1, 1);
+    body(&job, 0, groups_of(&job) * job.pieces);
 }
 
-static const convolution_way direct = {"direct",      direct_possible, direct_work, NULL,
-                                       direct_packed, direct_pack,     direct_run};
+static const convolution_algorithm direct = {"direct",      direct_possible, direct_work, NULL,
+                                             direct_packed, direct_pack,     direct_run};

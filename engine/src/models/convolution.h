@@ -5,7 +5,7 @@
 #include "models/rates.h"
 
 /* One of them. What `possible` says and what is packed do not depend on open sizes. */
-typedef struct convolution_way {
+typedef struct convolution_algorithm {
     const char *name;
     bool (*possible)(const vme_kernels *kernels, const model_value *in, const model_value *addend,
                      const model_value *out, const model_step *step);
@@ -17,10 +17,11 @@ typedef struct convolution_way {
     void (*pack)(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels,
                  const char *weights, float *packed);
     model_run *run;
-} convolution_way;
-const convolution_way *convolution_way_of(model_algorithm algorithm);
+} convolution_algorithm;
+const convolution_algorithm *convolution_algorithm_of(model_algorithm algorithm);
 /* each in its file */
-extern const convolution_way convolution_winograd_2, convolution_winograd_4, convolution_strassen, convolution_im2col;
+extern const convolution_algorithm convolution_winograd_2, convolution_winograd_4, convolution_strassen,
+    convolution_im2col;
 /* Weights of the direct algorithm, and of those that read the same ones. */
 int64_t direct_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels);
 void direct_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels,

@@ -20,9 +20,9 @@ int64_t depthwise_packed(const model_step *step, int64_t channels) { return chan
 
 void depthwise_pack(model_step *step, int64_t channels, const char *weights, const char *bias)
 {
-    for (int64_t place = 0; place < step->k; place++)
+    for (int64_t index = 0; index < step->k; index++)
         for (int64_t channel = 0; channel < channels; channel++)
-            memcpy(step->weights + place * channels + channel, weights + (channel * step->k + place) * 4, 4);
+            memcpy(step->weights + index * channels + channel, weights + (channel * step->k + index) * 4, 4);
     step->bias = step->weights + step->k * channels;
     if (bias != NULL)
         memcpy(step->bias, bias, (size_t)channels * 4);
@@ -39,11 +39,11 @@ typedef struct depthwise {
     model_curve_kernel *curve; /* or NULL */
 } depthwise;
 
-static void row(const depthwise *it, int64_t n, int64_t y)
+static void row(const depthwise *job, int64_t n, int64_t y)
 {
-    const model_value *in = it->band->in, *addend = it->band->addend, *out = it->band->out;
-    const int32_t *p = it->step->p;
-    char *arena = it->band->arena;
+    const model_value *in = job->band->in, *addend = job->band->addend, *out = job->band->out;
+    const int32_t *p = job->step->p;
+    char *arena = job->band->arena;
     vme_depthwise of = {
         .channels = out->c,
         .kernel_h = p[KERNEL_H],
@@ -52,19 +52,19 @@ static void row(const depthwise *it, int64_t n, int64_t y)
         .in_row = p[DILATION_H] * in->row,
         .in_column = p[DILATION_W] * in->pixel,
         .in_stride = p[STRIDE_W] * in->pixel,
-        .weights = it->step->weights,
-        .bias = it->step->bias,
-        .bounds = it->step->bounds,
+        .weights = job->step->weights,
+        .bias = job->step->bias,
+        .bounds = job->step->bounds,
         .addend = addend == NULL ? NULL : model_pixel(addend, arena, n, y, 0),
         .addend_pixel = addend == NULL ? 0 : addend->pixel,
         .out = model_pixel(out, arena, n, y, 0),
         .out_pixel = out->pixel,
     };
-    for (int64_t left = out->w; left > 0 && !vme_stopping(it->context); left -= of.outputs) {
-        of.outputs = left < it->at_once ? left : it->at_once;
-        it->model->kernels->model.depthwise(&of);
-        for (int64_t x = 0; x < of.outputs && it->curve != NULL; x++)
-            it->curve(p[ACTIVATION] - ACTIVATION_CURVES, out->c, of.out + x * of.out_pixel, of.out + x * of.out_pixel);
+    for (int64_t left = out->w; left > 0 && !vme_stopping(job->context); left -= of.outputs) {
+        of.outputs = left < job->at_once ? left : job->at_once;
+        job->model->kernels->model.depthwise(&of);
+        for (int64_t x = 0; x < of.outputs && job->curve != NULL; x++)
+            job->curve(p[ACTIVATION] - ACTIVATION_CURVES, out->c, of.out + x * of.out_pixel, of.out + x * of.out_pixel);
         of.in += of.outputs * of.in_stride;
         of.out += of.outputs * of.out_pixel;
         of.addend = of.addend == NULL ? NULL : of.addend + of.outputs * of.addend_pixel;
@@ -73,10 +73,10 @@ static void row(const depthwise *it, int64_t n, int64_t y)
 
 static vme_status body(void *argument, int64_t begin, int64_t end)
 {
-    const depthwise *it = argument;
-    const int64_t h = it->band->out->h;
-    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++)
-        row(it, i / h, i % h);
+    const depthwise *job = argument;
+    const int64_t h = job->band->out->h;
+    for (int64_t i = begin; i < end && !vme_stopping(job->context); i++)
+        row(job, i / h, i % h);
     return VME_OK;
 }
 
@@ -96,12 +96,12 @@ vme_status depthwise_run(vme_context *context, const vme_model *model, const mod
 {
     const model_band whole = model_whole(model, step, arena);
     const model_value *out = whole.out;
-    depthwise it = of_band(context, model, step, &whole);
-    return vme_parallel_apart(context, out->n * out->h, PIECE / (out->w * out->c * step->k) + 1, body, &it);
+    depthwise job = of_band(context, model, step, &whole);
+    return vme_parallel_apart(context, out->n * out->h, PIECE / (out->w * out->c * step->k) + 1, body, &job);
 }
 
 void depthwise_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
 {
-    depthwise it = of_band(context, model, step, band);
-    body(&it, band->n * band->out->h + band->begin, band->n * band->out->h + band->end);
+    depthwise job = of_band(context, model, step, band);
+    body(&job, band->n * band->out->h + band->begin, band->n * band->out->h + band->end);
 }

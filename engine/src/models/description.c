@@ -34,10 +34,10 @@ static int64_t bytes_of(const vme_model *model, int value)
 }
 
 /* What each of a value's elements adds up; a view may have an element so often that a number has no room for it. */
-static int64_t products_of(const model_value *made, int64_t each)
+static int64_t products_of(const model_value *out, int64_t each)
 {
     int64_t products;
-    return __builtin_mul_overflow(elements(made), each, &products) ? INT64_MAX : products;
+    return __builtin_mul_overflow(elements(out), each, &products) ? INT64_MAX : products;
 }
 
 static const char *algorithm_of(const model_step *step)
@@ -62,29 +62,30 @@ void vme_model_step(const vme_model *model, int number, vme_step *told)
 {
     const model_step *step = &model->step[number];
     const bool port = step->name == NULL && (step->kind == STEP_IMPORT || step->kind == STEP_EXPORT);
-    const model_value *made = &model->value[step->out >= 0 ? step->out : step->in];
+    const model_value *result = &model->value[step->out >= 0 ? step->out : step->in];
     *told = (vme_step){
-        .name = port                 ? made->name
+        .name = port                 ? result->name
                 : step->name == NULL ? ""
                                      : step->name,
         .kind = port ? (step->kind == STEP_IMPORT ? "Input" : "Output") : kind_of(step),
         .algorithm = algorithm_of(step),
-        .shape = made->shape,
-        .rank = made->rank,
-        .dtype = made->dtype,
+        .shape = result->shape,
+        .rank = result->rank,
+        .dtype = result->dtype,
     };
     if (step->kind == STEP_NOTHING)
         return;
     if (step->kind == STEP_CONV || step->kind == STEP_DEPTHWISE) {
-        told->products = products_of(made, step->k);
-        told->bytes = made->c * (step->k + 1) * (int64_t)sizeof(float);
+        told->products = products_of(result, step->k);
+        told->bytes = result->c * (step->k + 1) * (int64_t)sizeof(float);
     } else if (step->op == MODEL_MATMUL && !port) {
         const model_value *left = &model->value[step->operand[0]];
-        told->products = products_of(made, left->shape[left->rank - 1]);
+        told->products = products_of(result, left->shape[left->rank - 1]);
     } else if (step->op == MODEL_ATTENTION && !port) {
         const model_value *left = &model->value[step->operand[0]], *weights = &model->value[step->operand[1]];
         const int64_t keys = weights->shape[weights->rank - 1];
-        told->products = products_of(made, keys + keys * left->shape[left->rank - 1] / made->shape[made->rank - 1]);
+        told->products =
+            products_of(result, keys + keys * left->shape[left->rank - 1] / result->shape[result->rank - 1]);
     }
     told->bytes += bytes_of(model, step->in) + bytes_of(model, step->addend) + bytes_of(model, step->out);
     if (port)

@@ -32,10 +32,10 @@ model_node_record model_file_node(const model_file *file, uint32_t number)
     return record;
 }
 
-uint32_t model_file_number(const char *list, uint32_t place)
+uint32_t model_file_number(const char *list, uint32_t field)
 {
     uint32_t number;
-    memcpy(&number, list + (size_t)place * sizeof number, sizeof number);
+    memcpy(&number, list + (size_t)field * sizeof number, sizeof number);
     return number;
 }
 
@@ -139,9 +139,9 @@ static vme_status check_open(const model_file *file, const header *head)
         vme_status status = check_name(varying.label_at, varying.label_size, head->names_size, "varying number", i);
         if (status != VME_OK)
             return status;
-        if (varying.tensor >= file->tensors || varying.place >= PLACES || varying.first_term > file->terms
+        if (varying.tensor >= file->tensors || varying.field >= FIELDS || varying.first_term > file->terms
             || varying.terms > file->terms - varying.first_term)
-            return DAMAGED("varying number %u is number %u of tensor %u, of %u terms", i, varying.place, varying.tensor,
+            return DAMAGED("varying number %u is number %u of tensor %u, of %u terms", i, varying.field, varying.tensor,
                            varying.terms);
         if (model_file_tensor(file, varying.tensor).kind == MODEL_CONSTANT)
             return DAMAGED("varying number %u is of tensor %u, a constant", i, varying.tensor);

@@ -118,9 +118,9 @@ typedef struct model_open_record {
 /* A number of a tensor's record that follows from open sizes: the sum of some terms. Place 0 to 7: a size, 8: the
  * offset, 9 to 16: a stride. The label is of sizes of inputs and outputs. */
 typedef struct model_varying_record {
-    uint32_t tensor, place, first_term, terms, label_at, label_size;
+    uint32_t tensor, field, first_term, terms, label_at, label_size;
 } model_varying_record;
-enum { PLACE_OFFSET = MODEL_RANK, PLACE_STRIDES, PLACES = PLACE_STRIDES + MODEL_RANK };
+enum { FIELD_OFFSET = MODEL_RANK, FIELD_STRIDES, FIELDS = FIELD_STRIDES + MODEL_RANK };
 typedef struct model_term_record {
     int64_t factor;
     uint8_t exponents[MODEL_OPEN_MAX]; /* of each open size */
@@ -140,6 +140,6 @@ typedef struct model_file {
 vme_status model_file_read(const void *bytes, size_t size, model_file *file);
 model_tensor_record model_file_tensor(const model_file *file, uint32_t number);
 model_node_record model_file_node(const model_file *file, uint32_t number);
-uint32_t model_file_number(const char *list, uint32_t place);
+uint32_t model_file_number(const char *list, uint32_t field);
 
 #endif

@@ -45,25 +45,25 @@ typedef struct im2col {
     int64_t block; /* that all threads do together */
 } im2col;
 
-static void lay_out(im2col *it, const model_value *out, const model_step *step)
+static void lay_out(im2col *job, const model_value *out, const model_step *step)
 {
-    it->pixels = out->n * out->h * out->w;
-    it->row =
+    job->pixels = out->n * out->h * out->w;
+    job->row =
         ceil_div(step->k, FLOATS) * FLOATS + FLOATS; /* equal places of all would share a set of the nearest cache */
-    it->panel = ceil_div(it->pixels, ceil_div(it->pixels, it->kernel->rows));
-    const int64_t panels = ceil_div(it->pixels, it->panel),
-                  each = max(1, BLOCK_BYTES / (it->panel * it->row * (int64_t)sizeof(float)));
-    it->block_pixels = ceil_div(panels, ceil_div(panels, each)) * it->panel;
-    it->blocks = ceil_div(it->pixels, it->block_pixels);
-    it->slivers = ceil_div(out->c, it->kernel->columns);
-    it->part = max(1, it->kernel->work / (it->panel * it->kernel->columns));
+    job->panel = ceil_div(job->pixels, ceil_div(job->pixels, job->kernel->rows));
+    const int64_t panels = ceil_div(job->pixels, job->panel),
+                  each = max(1, BLOCK_BYTES / (job->panel * job->row * (int64_t)sizeof(float)));
+    job->block_pixels = ceil_div(panels, ceil_div(panels, each)) * job->panel;
+    job->blocks = ceil_div(job->pixels, job->block_pixels);
+    job->slivers = ceil_div(out->c, job->kernel->columns);
+    job->part = max(1, job->kernel->work / (job->panel * job->kernel->columns));
 }
 
 /* Of a line of the window: runs of numbers that lie together, and how long each is. */
-static int64_t runs_of(const im2col *it, const model_step *step, int64_t *run)
+static int64_t runs_of(const im2col *job, const model_step *step, int64_t *run)
 {
-    const bool join = step->p[DILATION_W] == 1 && it->in->pixel == it->in->c;
-    *run = it->in->c * (join ? step->p[KERNEL_W] : 1);
+    const bool join = step->p[DILATION_W] == 1 && job->in->pixel == job->in->c;
+    *run = job->in->c * (join ? step->p[KERNEL_W] : 1);
     return join ? 1 : step->p[KERNEL_W];
 }
 
@@ -77,137 +77,138 @@ static bool possible(const vme_kernels *kernels, const model_value *in, const mo
 static rates_counted work(const vme_kernels *kernels, const model_value *in, const model_value *out,
                           const model_step *step)
 {
-    im2col it = {.kernel = kernel_of(kernels), .in = in};
+    im2col job = {.kernel = kernel_of(kernels), .in = in};
     int64_t run;
-    lay_out(&it, out, step);
-    const int64_t runs = step->p[KERNEL_H] * runs_of(&it, step, &run);
-    const double numbers = (double)(it.slivers * it.kernel->columns) * (double)step->k;
+    lay_out(&job, out, step);
+    const int64_t runs = step->p[KERNEL_H] * runs_of(&job, step, &run);
+    const double numbers = (double)(job.slivers * job.kernel->columns) * (double)step->k;
     return (rates_counted){{
-        [VME_RATE_PRODUCTS] = rates_tile_rows(it.kernel, it.pixels) * numbers,
+        [VME_RATE_PRODUCTS] = rates_tile_rows(job.kernel, job.pixels) * numbers,
         [VME_RATE_WEIGHTS] = numbers * sizeof(float),
-        [VME_RATE_POINTS_4] = (double)(it.pixels * runs) * RUN,
-        [VME_RATE_BYTES] = (double)it.pixels * (double)step->k * sizeof(float),
+        [VME_RATE_POINTS_4] = (double)(job.pixels * runs) * RUN,
+        [VME_RATE_BYTES] = (double)job.pixels * (double)step->k * sizeof(float),
     }};
 }
 
 static int64_t scratch(const vme_model *model, model_step *step)
 {
-    im2col it = {.kernel = kernel_of(model->kernels)};
-    lay_out(&it, &model->value[step->out], step);
-    step->slots = (int)min(min(it.blocks, vme_threads()), VME_SLOTS_MAX);
-    return step->slots * it.block_pixels * it.row * (int64_t)sizeof(float);
+    im2col job = {.kernel = kernel_of(model->kernels)};
+    lay_out(&job, &model->value[step->out], step);
+    step->slots = (int)min(min(job.blocks, vme_threads()), VME_SLOTS_MAX);
+    return step->slots * job.block_pixels * job.row * (int64_t)sizeof(float);
 }
 
 /* ---- the parts of a block */
-static int64_t block_count(const im2col *it, int64_t block)
+static int64_t block_count(const im2col *job, int64_t block)
 {
-    return min(it->block_pixels, it->pixels - block * it->block_pixels);
+    return min(job->block_pixels, job->pixels - block * job->block_pixels);
 }
-static float *copies(const im2col *it, int64_t slot) { return it->scratch + slot * it->block_pixels * it->row; }
+static float *copies(const im2col *job, int64_t slot) { return job->scratch + slot * job->block_pixels * job->row; }
 
 /* Where a pixel of the result is: in its image's row, of which so many follow. */
-typedef struct place {
+typedef struct pixel_index {
     int64_t n, y, x;
-} place;
-static place place_of(const im2col *it, int64_t pixel)
+} pixel_index;
+static pixel_index pixel_index_of(const im2col *job, int64_t pixel)
 {
-    return (place){pixel / it->out->w / it->out->h, pixel / it->out->w % it->out->h, pixel % it->out->w};
+    return (pixel_index){pixel / job->out->w / job->out->h, pixel / job->out->w % job->out->h, pixel % job->out->w};
 }
 
-static void copy(const im2col *it, int64_t slot, int64_t block, int64_t begin, int64_t end)
+static void copy(const im2col *job, int64_t slot, int64_t block, int64_t begin, int64_t end)
 {
-    const int32_t *p = it->step->p;
+    const int32_t *p = job->step->p;
     int64_t run;
-    const int64_t runs = runs_of(it, it->step, &run);
-    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++) {
-        const place at = place_of(it, block * it->block_pixels + i);
-        float *to = copies(it, slot) + i * it->row;
+    const int64_t runs = runs_of(job, job->step, &run);
+    for (int64_t i = begin; i < end && !vme_stopping(job->context); i++) {
+        const pixel_index at = pixel_index_of(job, block * job->block_pixels + i);
+        float *to = copies(job, slot) + i * job->row;
         for (int64_t y = 0; y < p[KERNEL_H]; y++) {
             const float *from =
-                model_pixel(it->in, it->arena, at.n, at.y * p[STRIDE_H] - p[PAD_TOP] + y * p[DILATION_H],
+                model_pixel(job->in, job->arena, at.n, at.y * p[STRIDE_H] - p[PAD_TOP] + y * p[DILATION_H],
                             at.x * p[STRIDE_W] - p[PAD_LEFT]);
-            for (int64_t r = 0; r < runs; r++, from += p[DILATION_W] * it->in->pixel, to += run)
+            for (int64_t r = 0; r < runs; r++, from += p[DILATION_W] * job->in->pixel, to += run)
                 memcpy(to, from, (size_t)run * sizeof(float));
         }
     }
 }
 
-/* What a tile makes lies in `made`: it gets bias, addend and bounds, and goes where it belongs, row of the image by
+/* What a tile makes lies in `sums`: it gets bias, addend and bounds, and goes where it belongs, row of the image by
  * row. */
-static void write_out(const im2col *it, int64_t pixel, int64_t rows, int64_t sliver, float *made)
+static void write_out(const im2col *job, int64_t pixel, int64_t rows, int64_t sliver, float *sums)
 {
     static const float nothing[COLUMNS_MAX];
-    const int64_t columns = it->kernel->columns, column = sliver * columns;
+    const int64_t columns = job->kernel->columns, column = sliver * columns;
     for (int64_t row = 0, count; row < rows; row += count) {
-        const place at = place_of(it, pixel + row);
-        count = min(rows - row, it->out->w - at.x);
-        vme_gemm_tile tile = {.c = (char *)(made + row * columns),
+        const pixel_index at = pixel_index_of(job, pixel + row);
+        count = min(rows - row, job->out->w - at.x);
+        vme_gemm_tile tile = {.c = (char *)(sums + row * columns),
                               .c_row = columns * 4,
                               .rows = (int)count,
-                              .columns = (int)min(columns, it->out->c - column)};
+                              .columns = (int)min(columns, job->out->c - column)};
         vme_gemm_layer layer = {.runs = 1, .bias = nothing, .bounds = {-__builtin_inff(), __builtin_inff()}};
-        if (it->addend != NULL) {
-            layer.addend = (const char *)(model_pixel(it->addend, it->arena, at.n, at.y, at.x) + column);
-            layer.addend_row = it->addend->pixel * 4;
+        if (job->addend != NULL) {
+            layer.addend = (const char *)(model_pixel(job->addend, job->arena, at.n, at.y, at.x) + column);
+            layer.addend_row = job->addend->pixel * 4;
             tile.accumulate = true;
-            it->kernel->layer_tile(&tile, &layer);
+            job->kernel->layer_tile(&tile, &layer);
             tile.accumulate = false;
         }
         layer.addend = tile.c;
         layer.addend_row = columns * 4;
-        layer.bias = it->step->bias + column;
-        layer.bounds = it->step->bounds;
-        tile.c = (char *)(model_pixel(it->out, it->arena, at.n, at.y, at.x) + column);
-        tile.c_row = it->out->pixel * 4;
-        it->kernel->layer_tile(&tile, &layer);
+        layer.bias = job->step->bias + column;
+        layer.bounds = job->step->bounds;
+        tile.c = (char *)(model_pixel(job->out, job->arena, at.n, at.y, at.x) + column);
+        tile.c_row = job->out->pixel * 4;
+        job->kernel->layer_tile(&tile, &layer);
     }
 }
 
 /* Slivers `begin` to `end` of a block. */
-static void multiply(const im2col *it, int64_t slot, int64_t block, int64_t begin, int64_t end)
+static void multiply(const im2col *job, int64_t slot, int64_t block, int64_t begin, int64_t end)
 {
-    const int64_t columns = it->kernel->columns, count = block_count(it, block), k = it->step->k;
-    float made[ROWS_MAX * COLUMNS_MAX] __attribute__((aligned(VME_ALIGNMENT)));
+    const int64_t columns = job->kernel->columns, count = block_count(job, block), k = job->step->k;
+    float sums[ROWS_MAX * COLUMNS_MAX] __attribute__((aligned(VME_ALIGNMENT)));
     for (int64_t sliver = begin; sliver < end; sliver++) {
-        const float *b = it->step->weights + sliver * k * columns;
+        const float *b = job->step->weights + sliver * k * columns;
         const int64_t column = sliver * columns;
         vme_gemm_layer layer = {.coming = (const char *)(b + k * columns),
-                                .coming_step = min(VME_ALIGNMENT, ceil_div(columns * 4, ceil_div(count, it->panel)))};
-        for (int64_t first = 0; first < count; first += it->panel) {
-            const int64_t pixel = block * it->block_pixels + first, rows = min(it->panel, count - first);
-            const place at = place_of(it, pixel);
-            vme_gemm_tile tile = {.a_row = it->row * 4,
+                                .coming_step = min(VME_ALIGNMENT, ceil_div(columns * 4, ceil_div(count, job->panel)))};
+        for (int64_t first = 0; first < count; first += job->panel) {
+            const int64_t pixel = block * job->block_pixels + first, rows = min(job->panel, count - first);
+            const pixel_index at = pixel_index_of(job, pixel);
+            vme_gemm_tile tile = {.a_row = job->row * 4,
                                   .rows = (int)rows,
-                                  .columns = (int)min(columns, it->out->c - column),
-                                  .far = it->joined,
-                                  .c = (char *)made,
+                                  .columns = (int)min(columns, job->out->c - column),
+                                  .far = job->joined,
+                                  .c = (char *)sums,
                                   .c_row = columns * 4};
-            if (it->joined) {
-                tile.c = (char *)(model_pixel(it->out, it->arena, at.n, at.y, at.x) + column);
-                tile.c_row = it->out->pixel * 4;
+            if (job->joined) {
+                tile.c = (char *)(model_pixel(job->out, job->arena, at.n, at.y, at.x) + column);
+                tile.c_row = job->out->pixel * 4;
             }
-            for (int64_t k0 = 0; k0 < k; k0 += it->part) {
-                if (vme_stopping(it->context))
+            for (int64_t k0 = 0; k0 < k; k0 += job->part) {
+                if (vme_stopping(job->context))
                     return;
-                tile.k = min(it->part, k - k0);
-                tile.a = (const char *)(copies(it, slot) + first * it->row + k0);
+                tile.k = min(job->part, k - k0);
+                tile.a = (const char *)(copies(job, slot) + first * job->row + k0);
                 tile.b = (const char *)(b + k0 * columns);
                 layer.runs = 1;
-                if (it->joined && k0 + tile.k == k) {
-                    layer.bias = it->step->bias + column;
-                    layer.bounds = it->step->bounds;
-                    layer.addend = it->addend == NULL
-                                       ? NULL
-                                       : (const char *)(model_pixel(it->addend, it->arena, at.n, at.y, at.x) + column);
-                    layer.addend_row = it->addend == NULL ? 0 : it->addend->pixel * 4;
+                if (job->joined && k0 + tile.k == k) {
+                    layer.bias = job->step->bias + column;
+                    layer.bounds = job->step->bounds;
+                    layer.addend =
+                        job->addend == NULL
+                            ? NULL
+                            : (const char *)(model_pixel(job->addend, job->arena, at.n, at.y, at.x) + column);
+                    layer.addend_row = job->addend == NULL ? 0 : job->addend->pixel * 4;
                 }
-                it->kernel->layer_tile(&tile, &layer);
+                job->kernel->layer_tile(&tile, &layer);
                 layer.coming += layer.coming_step * tile.k;
                 layer.bias = NULL;
                 tile.accumulate = true;
             }
-            if (!it->joined)
-                write_out(it, pixel, rows, sliver, made);
+            if (!job->joined)
+                write_out(job, pixel, rows, sliver, sums);
         }
     }
 }
@@ -215,24 +216,24 @@ static void multiply(const im2col *it, int64_t slot, int64_t block, int64_t begi
 /* ----  ---- */
 static void whole_blocks(void *argument, int64_t slot, vme_items *blocks)
 {
-    const im2col *it = argument;
+    const im2col *job = argument;
     for (int64_t block; vme_item_next(blocks, &block);) {
-        copy(it, slot, block, 0, block_count(it, block));
-        multiply(it, slot, block, 0, it->slivers);
+        copy(job, slot, block, 0, block_count(job, block));
+        multiply(job, slot, block, 0, job->slivers);
     }
 }
 
 static vme_status part_copies(void *argument, int64_t begin, int64_t end)
 {
-    const im2col *it = argument;
-    copy(it, 0, it->block, begin, end);
+    const im2col *job = argument;
+    copy(job, 0, job->block, begin, end);
     return VME_OK;
 }
 
 static vme_status part_products(void *argument, int64_t begin, int64_t end)
 {
-    const im2col *it = argument;
-    multiply(it, 0, it->block, begin, end);
+    const im2col *job = argument;
+    multiply(job, 0, job->block, begin, end);
     return VME_OK;
 }
 
@@ -243,7 +244,7 @@ static bool without_margin(const model_value *value)
 
 static vme_status run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    im2col it = {
+    im2col job = {
         .context = context,
         .step = step,
         .kernel = kernel_of(model->kernels),
@@ -253,18 +254,18 @@ static vme_status run(vme_context *context, const vme_model *model, const model_
         .arena = arena,
         .scratch = (float *)(arena + model->value[step->scratch].offset),
     };
-    it.joined = without_margin(it.out) && (it.addend == NULL || without_margin(it.addend));
-    lay_out(&it, it.out, step);
+    job.joined = without_margin(job.out) && (job.addend == NULL || without_margin(job.addend));
+    lay_out(&job, job.out, step);
     if (step->slots > 1)
-        return vme_parallel_slots(context, step->slots, it.blocks, whole_blocks, &it);
+        return vme_parallel_slots(context, step->slots, job.blocks, whole_blocks, &job);
     vme_status status = VME_OK;
-    for (; status == VME_OK && it.block < it.blocks; it.block++) {
-        status = vme_parallel_apart(context, block_count(&it, it.block), it.kernel->work / 64 / step->k + 1,
-                                    part_copies, &it);
+    for (; status == VME_OK && job.block < job.blocks; job.block++) {
+        status = vme_parallel_apart(context, block_count(&job, job.block), job.kernel->work / 64 / step->k + 1,
+                                    part_copies, &job);
         if (status == VME_OK)
-            status = vme_parallel_apart(context, it.slivers, 1, part_products, &it);
+            status = vme_parallel_apart(context, job.slivers, 1, part_products, &job);
     }
     return status;
 }
 
-const convolution_way convolution_im2col = {"im2col", possible, work, scratch, direct_packed, direct_pack, run};
+const convolution_algorithm convolution_im2col = {"im2col", possible, work, scratch, direct_packed, direct_pack, run};

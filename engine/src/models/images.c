@@ -38,21 +38,22 @@ static vme_status window_shape(uint32_t number, const int32_t p[PARAMETERS_USED]
     return VME_OK;
 }
 
-static bool is_weights(const model_making *it, uint32_t tensor)
+static bool is_weights(const model_preparation *preparation, uint32_t tensor)
 {
-    return it->model->value[tensor].kind == MODEL_CONSTANT && it->model->value[tensor].dtype == VME_FLOAT32;
+    return preparation->model->value[tensor].kind == MODEL_CONSTANT
+           && preparation->model->value[tensor].dtype == VME_FLOAT32;
 }
 
-vme_status model_make_product(model_making *it, uint32_t number, const model_node_record *node,
+vme_status model_make_product(model_preparation *preparation, uint32_t number, const model_node_record *node,
                               const uint32_t *operands, model_step *step, int step_number)
 {
-    vme_model *model = it->model;
+    vme_model *model = preparation->model;
     bool images = node->op == MODEL_CONV;
     model_value *in = &model->value[operands[0]];
     const model_value *out = &model->value[step->out];
-    if (node->inputs < 2 || operands[1] == MODEL_ABSENT || !is_weights(it, operands[1]))
+    if (node->inputs < 2 || operands[1] == MODEL_ABSENT || !is_weights(preparation, operands[1]))
         return MODEL_WRONG(number, "has no constant weights");
-    model_tensor_record weights = model_file_tensor(it->file, operands[1]);
+    model_tensor_record weights = model_file_tensor(preparation->file, operands[1]);
     step->kind = STEP_CONV;
     if (images) {
         vme_status status = window_check(number, step->p);
@@ -78,13 +79,13 @@ vme_status model_make_product(model_making *it, uint32_t number, const model_nod
     if (weights.shape[1] != channels || weights.shape[0] != out->c)
         return MODEL_WRONG(number, "makes %lld channels of %lld, its weights %lld of %lld", (long long)out->c,
                            (long long)channels, (long long)weights.shape[0], (long long)weights.shape[1]);
-    struct packing *packing = &it->packing[step_number];
+    struct packing *packing = &preparation->packing[step_number];
     *packing =
         (struct packing){.weights = true, .weights_at = weights.data_at, .outputs = out->c, .channels = channels};
     step->k = channels * step->p[KERNEL_H] * step->p[KERNEL_W];
     if (node->inputs > 2 && operands[2] != MODEL_ABSENT) {
-        model_tensor_record bias = model_file_tensor(it->file, operands[2]);
-        if (!is_weights(it, operands[2]) || bias.rank != 1 || bias.shape[0] != out->c)
+        model_tensor_record bias = model_file_tensor(preparation->file, operands[2]);
+        if (!is_weights(preparation, operands[2]) || bias.rank != 1 || bias.shape[0] != out->c)
             return MODEL_WRONG(number, "has no constant bias of its channels");
         packing->bias = true;
         packing->bias_at = bias.data_at;
@@ -97,11 +98,11 @@ vme_status model_make_product(model_making *it, uint32_t number, const model_nod
     return VME_OK;
 }
 
-vme_status model_make_pool(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
-                           model_step *step, int step_number)
+vme_status model_make_pool(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                           const uint32_t *operands, model_step *step, int step_number)
 {
     (void)operands, (void)step_number;
-    const model_value *in = &it->model->value[step->in], *out = &it->model->value[step->out];
+    const model_value *in = &preparation->model->value[step->in], *out = &preparation->model->value[step->out];
     step->kind = node->op == MODEL_MAX_POOL ? STEP_MAX_POOL : STEP_AVERAGE_POOL;
     vme_status status = window_check(number, step->p);
     if (status == VME_OK
@@ -113,48 +114,49 @@ vme_status model_make_pool(model_making *it, uint32_t number, const model_node_r
     return status != VME_OK || in->c == out->c ? status : MODEL_WRONG(number, "changes the channels");
 }
 
-vme_status model_make_global_average_pool(model_making *it, uint32_t number, const model_node_record *node,
-                                          const uint32_t *operands, model_step *step, int step_number)
+vme_status model_make_global_average_pool(model_preparation *preparation, uint32_t number,
+                                          const model_node_record *node, const uint32_t *operands, model_step *step,
+                                          int step_number)
 {
     (void)node, (void)operands, (void)step_number;
-    const model_value *in = &it->model->value[step->in], *out = &it->model->value[step->out];
+    const model_value *in = &preparation->model->value[step->in], *out = &preparation->model->value[step->out];
     step->kind = STEP_GLOBAL_AVERAGE_POOL;
     return in->rank == 4 && out->rank == 4 && out->n == in->n && out->c == in->c && out->h == 1 && out->w == 1
                ? VME_OK
                : MODEL_WRONG(number, "does not make one pixel of each image");
 }
 
-vme_status model_make_add(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
-                          model_step *step, int step_number)
+vme_status model_make_add(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                          const uint32_t *operands, model_step *step, int step_number)
 {
     (void)step_number;
-    const model_value *in = &it->model->value[step->in], *out = &it->model->value[step->out];
+    const model_value *in = &preparation->model->value[step->in], *out = &preparation->model->value[step->out];
     step->kind = STEP_ADD;
     if (node->inputs < 2 || operands[1] == MODEL_ABSENT)
         return MODEL_WRONG(number, "adds nothing");
     step->addend = (int)operands[1];
-    return model_same_shape(in, out) && model_same_shape(&it->model->value[step->addend], out)
+    return model_same_shape(in, out) && model_same_shape(&preparation->model->value[step->addend], out)
                ? VME_OK
                : MODEL_WRONG(number, "adds other shapes");
 }
 
-vme_status model_make_clip(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
-                           model_step *step, int step_number)
+vme_status model_make_clip(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                           const uint32_t *operands, model_step *step, int step_number)
 {
     (void)operands, (void)step_number;
     step->kind = STEP_CLIP;
     if (node->op == MODEL_RELU)
         step->bounds = (vme_bounds){0, __builtin_inff()};
-    return model_same_shape(&it->model->value[step->in], &it->model->value[step->out])
+    return model_same_shape(&preparation->model->value[step->in], &preparation->model->value[step->out])
                ? VME_OK
                : MODEL_WRONG(number, "changes the shape");
 }
 
-vme_status model_make_flatten(model_making *it, uint32_t number, const model_node_record *node,
+vme_status model_make_flatten(model_preparation *preparation, uint32_t number, const model_node_record *node,
                               const uint32_t *operands, model_step *step, int step_number)
 {
     (void)node, (void)operands, (void)step_number;
-    const model_value *in = &it->model->value[step->in], *out = &it->model->value[step->out];
+    const model_value *in = &preparation->model->value[step->in], *out = &preparation->model->value[step->out];
     step->kind = STEP_FLATTEN;
     return out->rank == 2 && out->n == in->n && out->c == in->c * in->h * in->w
                ? VME_OK
@@ -162,19 +164,19 @@ vme_status model_make_flatten(model_making *it, uint32_t number, const model_nod
 }
 
 /* Operands that nothing else claims lie in the result; others are copied there. */
-vme_status model_make_concat(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
-                             model_step *step, int step_number)
+vme_status model_make_concat(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                             const uint32_t *operands, model_step *step, int step_number)
 {
     (void)step_number;
     step->kind = STEP_NOTHING;
-    vme_model *model = it->model;
-    int made = (int)operands[node->inputs];
-    const model_value *out = &model->value[made];
+    vme_model *model = preparation->model;
+    int result = (int)operands[node->inputs];
+    const model_value *out = &model->value[result];
     int64_t channel = 0;
     for (uint32_t i = 0; i < node->inputs; i++) {
-        if (operands[i] == MODEL_ABSENT || (int)operands[i] == made)
+        if (operands[i] == MODEL_ABSENT || (int)operands[i] == result)
             return MODEL_WRONG(number, "puts together what has no value yet");
-        vme_status status = model_as_image(it, number, (int)operands[i]);
+        vme_status status = model_as_image(preparation, number, (int)operands[i]);
         if (status != VME_OK)
             return status;
         model_value *part = &model->value[operands[i]];
@@ -183,18 +185,18 @@ vme_status model_make_concat(model_making *it, uint32_t number, const model_node
             return MODEL_WRONG(number, "puts together what does not fit");
         int at = (int)operands[i];
         if (part->within >= 0) {
-            at = it->values++;
+            at = preparation->values++;
             model_value *view = &model->value[at];
             *view = *part;
             view->name = NULL;
             view->top = view->left = view->bottom = view->right = 0;
-            model_step *copy = &model->step[it->steps++];
+            model_step *copy = &model->step[preparation->steps++];
             *copy = model_step_empty(STEP_COPY);
             copy->op = node->op;
             copy->in = (int)operands[i];
             copy->out = at;
         }
-        model->value[at].within = made;
+        model->value[at].within = result;
         model->value[at].inside = channel * 4;
         channel += part->c;
     }
@@ -204,12 +206,12 @@ vme_status model_make_concat(model_making *it, uint32_t number, const model_node
 }
 
 /* Channels of an image, read where they lie. */
-vme_status model_make_slice(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
-                            model_step *step, int step_number)
+vme_status model_make_slice(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                            const uint32_t *operands, model_step *step, int step_number)
 {
     (void)node, (void)operands, (void)step_number;
-    const model_value *in = &it->model->value[step->in];
-    model_value *out = &it->model->value[step->out];
+    const model_value *in = &preparation->model->value[step->in];
+    model_value *out = &preparation->model->value[step->out];
     int64_t channel = step->p[CHANNEL];
     step->kind = STEP_NOTHING;
     if (in->rank != 4 || out->rank != 4 || out->n != in->n || out->h != in->h || out->w != in->w || channel < 0
@@ -220,15 +222,16 @@ vme_status model_make_slice(model_making *it, uint32_t number, const model_node_
     return VME_OK;
 }
 
-vme_status model_make_shuffle(model_making *it, uint32_t number, const model_node_record *node,
+vme_status model_make_shuffle(model_preparation *preparation, uint32_t number, const model_node_record *node,
                               const uint32_t *operands, model_step *step, int step_number)
 {
     (void)step_number;
-    const model_value *in = &it->model->value[step->in], *out = &it->model->value[step->out];
+    const model_value *in = &preparation->model->value[step->in], *out = &preparation->model->value[step->out];
     int32_t groups = step->p[GROUPS];
     step->kind = STEP_SHUFFLE;
     if (node->inputs == 2) {
-        if (operands[1] == MODEL_ABSENT || !model_same_shape(in, &it->model->value[operands[1]]) || groups != 2)
+        if (operands[1] == MODEL_ABSENT || !model_same_shape(in, &preparation->model->value[operands[1]])
+            || groups != 2)
             return MODEL_WRONG(number, "does not shuffle two halves");
         step->addend = (int)operands[1];
     }

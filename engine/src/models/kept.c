@@ -88,9 +88,9 @@ static uint64_t with_backend(uint64_t sum, uint64_t backend)
     return (sum ^ (backend + 1)) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-void kept_open(model_making *it, const char *path, size_t size)
+void kept_open(model_preparation *preparation, const char *path, size_t size)
 {
-    const bool leave = it->spent != NULL;
+    const bool leave = preparation->spent != NULL;
     struct stat found;
     kept_header head;
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* nor is a pipe waited for */
@@ -101,7 +101,7 @@ void kept_open(model_making *it, const char *path, size_t size)
         && memcmp(head.magic, magic, sizeof magic) == 0 && head.model_bytes == size
         && head.backend < (uint64_t)vme_backend_count() && vme_backend_available((int)head.backend)
         && (!vme_backend_forced() || (int)head.backend == vme_backend_current())
-        && head.steps == (uint64_t)it->model->most_steps && head.packed_bytes <= (uint64_t)found.st_size
+        && head.steps == (uint64_t)preparation->model->max_steps && head.packed_bytes <= (uint64_t)found.st_size
         && packed_at(head.steps) + head.packed_bytes == (uint64_t)found.st_size) {
         void *map =
             mmap(NULL, (size_t)found.st_size, PROT_READ, leave ? MAP_PRIVATE : MAP_PRIVATE | MAP_POPULATE, file, 0);
@@ -113,31 +113,34 @@ void kept_open(model_making *it, const char *path, size_t size)
                    != head.sum)
             munmap(map, (size_t)found.st_size);
         else if (map != MAP_FAILED) {
-            it->model->map = map;
-            it->model->map_bytes = (size_t)found.st_size;
-            it->model->kernels = vme_kernels_of((int)head.backend);
-            it->kept = (const char *)map + sizeof head;
+            preparation->model->map = map;
+            preparation->model->map_bytes = (size_t)found.st_size;
+            preparation->model->kernels = vme_kernels_of((int)head.backend);
+            preparation->kept = (const char *)map + sizeof head;
         }
     }
     close(file);
 }
 
-char *kept_packed(const model_making *it)
+char *kept_packed(const model_preparation *preparation)
 {
-    if (it->kept == NULL)
+    if (preparation->kept == NULL)
         return NULL;
     kept_header head;
-    memcpy(&head, it->model->map, sizeof head);
-    for (int s = 0; s < it->model->steps; s++) /* others may have been forced since */
-        if (it->model->step[s].kind == STEP_CONV && it->model->step[s].algorithm != (model_algorithm)it->kept[s])
+    memcpy(&head, preparation->model->map, sizeof head);
+    for (int s = 0; s < preparation->model->steps; s++) /* others may have been forced since */
+        if (preparation->model->step[s].kind == STEP_CONV
+            && preparation->model->step[s].algorithm != (model_algorithm)preparation->kept[s])
             return NULL;
-    return head.packed_bytes == it->model->packed_bytes ? (char *)it->model->map + packed_at(head.steps) : NULL;
+    return head.packed_bytes == preparation->model->packed_bytes
+               ? (char *)preparation->model->map + packed_at(head.steps)
+               : NULL;
 }
 
-void kept_return(const model_making *it)
+void kept_return(const model_preparation *preparation)
 {
-    if (it->model->map != NULL && it->spent != NULL)
-        madvise(it->model->map, it->model->map_bytes, MADV_POPULATE_READ);
+    if (preparation->model->map != NULL && preparation->spent != NULL)
+        madvise(preparation->model->map, preparation->model->map_bytes, MADV_POPULATE_READ);
 }
 
 static bool put(int file, const char *bytes, size_t count)
@@ -155,7 +158,7 @@ static bool put(int file, const char *bytes, size_t count)
 void kept_write(const vme_model *model, const char *path, size_t size)
 {
     char unfinished[PATH_LONGEST];
-    const size_t room = packed_at((uint64_t)model->most_steps);
+    const size_t room = packed_at((uint64_t)model->max_steps);
     if (snprintf(unfinished, sizeof unfinished, "%s.XXXXXX", path) >= (int)sizeof unfinished)
         return;
     char *front = calloc(1, room);
@@ -166,7 +169,7 @@ void kept_write(const vme_model *model, const char *path, size_t size)
     }
     kept_header head = {.model_bytes = size,
                         .packed_bytes = model->packed_bytes,
-                        .steps = (uint64_t)model->most_steps,
+                        .steps = (uint64_t)model->max_steps,
                         .backend = (uint64_t)vme_model_backend(model)};
     memcpy(head.magic, magic, sizeof magic);
     for (int s = 0; s < model->steps; s++)

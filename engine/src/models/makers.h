@@ -7,17 +7,17 @@
 /* How an operator becomes a step. `operands` are the node's inputs and then its output, each MODEL_ABSENT or a
  * tensor; inputs 0 and the output are there, and inputs that are no constants have values. `step` comes with in,
  * out, the operands that are there, p and relu filled in. */
-typedef vme_status model_make(model_making *it, uint32_t number, const model_node_record *node,
+typedef vme_status model_make(model_preparation *preparation, uint32_t number, const model_node_record *node,
                               const uint32_t *operands, model_step *step, int step_number);
 /* NULL: there is no such operator. */
 model_make *model_maker(uint32_t op);
 const char *model_operator_name(uint32_t op);
 /* For them: */
-bool model_is_constant(const model_making *it, uint32_t tensor);
+bool model_is_constant(const model_preparation *preparation, uint32_t tensor);
 bool model_same_shape(const model_value *a, const model_value *b);
 model_step model_step_empty(step_kind kind);
 /* What an operator of images reads or makes: of rank 4 it lies as an image from now on. */
-vme_status model_as_image(model_making *it, uint32_t number, int tensor);
+vme_status model_as_image(model_preparation *preparation, uint32_t number, int tensor);
 void model_margin_widen(model_value *value, int64_t top, int64_t left, int64_t bottom, int64_t right);
 
 #define MODEL_WRONG(node, format, ...) vme_fail(VME_BAD_VALUE, MODEL_REFUSED "node %u " format, node, ##__VA_ARGS__)

@@ -35,10 +35,10 @@ enum {
 #define NOT_A_MODEL(...) vme_fail(VME_BAD_VALUE, MODEL_REFUSED __VA_ARGS__)
 
 /* ---- values */
-static void value_read(model_making *it, uint32_t tensor)
+static void value_read(model_preparation *preparation, uint32_t tensor)
 {
-    model_tensor_record record = model_file_tensor(it->file, tensor);
-    model_value *value = &it->model->value[tensor];
+    model_tensor_record record = model_file_tensor(preparation->file, tensor);
+    model_value *value = &preparation->model->value[tensor];
     int64_t element = vme_dtype_size((vme_dtype)record.dtype), step = element;
     value->kind = (int)record.kind;
     value->dtype = (int)record.dtype;
@@ -53,7 +53,7 @@ static void value_read(model_making *it, uint32_t tensor)
     if (record.kind == MODEL_VIEW) {
         value->within = (int)record.base;
         value->inside = record.offset * element;
-        it->model->value[record.base].plain = true;
+        preparation->model->value[record.base].plain = true;
     }
     if (value->dtype == VME_FLOAT32 && (value->rank == 2 || value->rank == 4)) {
         value->n = value->shape[0];
@@ -66,53 +66,53 @@ static void value_read(model_making *it, uint32_t tensor)
     }
 }
 
-static uint32_t base_of(const model_making *it, uint32_t tensor)
+static uint32_t base_of(const model_preparation *preparation, uint32_t tensor)
 {
-    const model_value *value = &it->model->value[tensor];
+    const model_value *value = &preparation->model->value[tensor];
     return value->kind == MODEL_VIEW ? (uint32_t)value->within : tensor;
 }
 
-bool model_is_constant(const model_making *it, uint32_t tensor)
+bool model_is_constant(const model_preparation *preparation, uint32_t tensor)
 {
-    return it->model->value[base_of(it, tensor)].kind == MODEL_CONSTANT;
+    return preparation->model->value[base_of(preparation, tensor)].kind == MODEL_CONSTANT;
 }
-static bool has_value(const model_making *it, uint32_t tensor)
+static bool has_value(const model_preparation *preparation, uint32_t tensor)
 {
-    return model_is_constant(it, tensor) || it->defined[base_of(it, tensor)] != 0;
+    return model_is_constant(preparation, tensor) || preparation->defined[base_of(preparation, tensor)] != 0;
 }
 
 /* Of what an input or a node makes. A view gives a part of its base a value. */
-static vme_status value_define(model_making *it, uint32_t tensor, const char *what)
+static vme_status value_define(model_preparation *preparation, uint32_t tensor, const char *what)
 {
-    char *defined = &it->defined[base_of(it, tensor)];
-    bool part = it->model->value[tensor].kind == MODEL_VIEW;
-    if (model_is_constant(it, tensor) || (!part && *defined != 0))
+    char *defined = &preparation->defined[base_of(preparation, tensor)];
+    bool part = preparation->model->value[tensor].kind == MODEL_VIEW;
+    if (model_is_constant(preparation, tensor) || (!part && *defined != 0))
         return NOT_A_MODEL("tensor %u is %s, and has a value already", tensor, what);
     *defined = part && *defined != 2 ? 1 : 2;
     return VME_OK;
 }
 
-vme_status model_as_image(model_making *it, uint32_t number, int tensor)
+vme_status model_as_image(model_preparation *preparation, uint32_t number, int tensor)
 {
-    model_value *value = &it->model->value[tensor];
+    model_value *value = &preparation->model->value[tensor];
     bool dense = value->rank != 2
                  || ((value->shape[1] == 1 || value->strides[1] == 4)
                      && (value->shape[0] == 1 || value->strides[0] == 4 * value->shape[1]));
-    if (value->dtype != VME_FLOAT32 || model_is_constant(it, (uint32_t)tensor) || !dense
+    if (value->dtype != VME_FLOAT32 || model_is_constant(preparation, (uint32_t)tensor) || !dense
         || (value->rank != 2 && (value->rank != 4 || value->kind == MODEL_VIEW || value->plain)))
         return MODEL_WRONG(number, "wants images or matrices of float32 that no view sees, tensor %d is none", tensor);
     value->channels_last = value->rank == 4;
     return VME_OK;
 }
 
-static vme_status value_name(model_making *it, uint32_t tensor)
+static vme_status value_name(model_preparation *preparation, uint32_t tensor)
 {
-    model_tensor_record record = model_file_tensor(it->file, tensor);
-    model_value *value = &it->model->value[tensor];
-    if (it->model->base != NULL)
-        value->name = it->model->base->value[tensor].name;
+    model_tensor_record record = model_file_tensor(preparation->file, tensor);
+    model_value *value = &preparation->model->value[tensor];
+    if (preparation->model->base != NULL)
+        value->name = preparation->model->base->value[tensor].name;
     else if (value->name == NULL)
-        value->name = strndup(it->file->names + record.name_at, record.name_size);
+        value->name = strndup(preparation->file->names + record.name_at, record.name_size);
     return value->name != NULL ? VME_OK : vme_fail(VME_NO_MEMORY, "no memory for a model");
 }
 
@@ -291,35 +291,35 @@ static vme_status activation_read(uint32_t number, model_step *step)
     }
 }
 
-static vme_status make_node(model_making *it, uint32_t number)
+static vme_status make_node(model_preparation *preparation, uint32_t number)
 {
-    int step_number = it->steps++;
-    model_step *step = &it->model->step[step_number];
-    model_node_record node = model_file_node(it->file, number);
+    int step_number = preparation->steps++;
+    model_step *step = &preparation->model->step[step_number];
+    model_node_record node = model_file_node(preparation->file, number);
     uint32_t operands[MODEL_NODE_INPUTS + 1];
     const bool images = operators[node.op].images;
     *step = model_step_empty(STEP_TENSOR);
     step->op = node.op;
-    step->name = it->model->base != NULL ? it->model->base->step[step_number].name
-                                         : strndup(it->file->names + node.name_at, node.name_size);
+    step->name = preparation->model->base != NULL ? preparation->model->base->step[step_number].name
+                                                  : strndup(preparation->file->names + node.name_at, node.name_size);
     if (step->name == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a model");
     if (!images && node.inputs > MODEL_STEP_OPERANDS)
         return MODEL_WRONG(number, "has %u operands", node.inputs);
     for (uint32_t i = 0; i < node.inputs + node.outputs; i++)
-        operands[i] = model_file_number(it->file->operand_list, node.first_operand + i);
+        operands[i] = model_file_number(preparation->file->operand_list, node.first_operand + i);
     for (uint32_t i = 0; i < node.inputs; i++) {
         if (operands[i] == MODEL_ABSENT)
             continue;
-        if (!has_value(it, operands[i]))
+        if (!has_value(preparation, operands[i]))
             return MODEL_WRONG(number, "reads tensor %u, which has no value yet", operands[i]);
         if (images)
             continue;
         step->operand[i] = (int)operands[i];
-        if (model_is_constant(it, operands[i]))
-            it->wanted[base_of(it, operands[i])] = true;
+        if (model_is_constant(preparation, operands[i]))
+            preparation->wanted[base_of(preparation, operands[i])] = true;
     }
-    vme_status status = value_define(it, operands[node.inputs], "computed");
+    vme_status status = value_define(preparation, operands[node.inputs], "computed");
     if (status != VME_OK)
         return status;
     step->out = (int)operands[node.inputs];
@@ -327,12 +327,12 @@ static vme_status make_node(model_making *it, uint32_t number)
     if (images) {
         step->in = (int)operands[0];
         if ((status = activation_read(number, step)) != VME_OK
-            || (status = model_as_image(it, number, step->in)) != VME_OK
-            || (status = model_as_image(it, number, step->out)) != VME_OK)
+            || (status = model_as_image(preparation, number, step->in)) != VME_OK
+            || (status = model_as_image(preparation, number, step->out)) != VME_OK)
             return status;
     }
-    status = operators[node.op].make(it, number, &node, operands, step, step_number);
-    return status == VME_OK && step->addend >= 0 ? model_as_image(it, number, step->addend) : status;
+    status = operators[node.op].make(preparation, number, &node, operands, step, step_number);
+    return status == VME_OK && step->addend >= 0 ? model_as_image(preparation, number, step->addend) : status;
 }
 
 /* What is computed element by element of an image lies as one too, where nothing wants it plain. */
@@ -359,58 +359,58 @@ static model_step port_step(step_kind kind, uint32_t port)
     return step;
 }
 
-static void scratch_needed(model_making *it, model_step *step, int64_t bytes)
+static void scratch_needed(model_preparation *preparation, model_step *step, int64_t bytes)
 {
     if (bytes == 0)
         return;
-    step->scratch = it->values++;
-    it->model->values = it->values;
-    it->model->value[step->scratch].bytes = (bytes + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
+    step->scratch = preparation->values++;
+    preparation->model->values = preparation->values;
+    preparation->model->value[step->scratch].bytes = (bytes + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
 }
 
-static vme_status make(model_making *it)
+static vme_status make(model_preparation *preparation)
 {
-    vme_model *model = it->model;
-    const model_file *file = it->file;
+    vme_model *model = preparation->model;
+    const model_file *file = preparation->file;
     vme_status status = VME_OK;
     int s = 0;
     for (uint32_t v = 0; v < file->tensors; v++)
-        value_read(it, v);
+        value_read(preparation, v);
     for (int v = (int)file->tensors; v < model->values; v++) /* scratch memory of steps, where it gets bytes */
         model->value[v] = (model_value){.kind = MODEL_COMPUTED, .first = -1, .within = -1};
     for (uint32_t i = 0; status == VME_OK && i < file->inputs; i++, s++) {
         uint32_t tensor = model_file_number(file->input_list, i);
         if (model->value[tensor].kind != MODEL_COMPUTED)
             return NOT_A_MODEL("input %u is a constant or a view", i);
-        status = value_define(it, tensor, "an input");
+        status = value_define(preparation, tensor, "an input");
         if (status == VME_OK)
-            status = value_name(it, tensor);
+            status = value_name(preparation, tensor);
         model->input[i] = (int)tensor;
         model->step[s] = port_step(STEP_IMPORT, i);
         model->step[s].out = (int)tensor;
     }
-    it->values = (int)file->tensors;
-    it->steps = s;
+    preparation->values = (int)file->tensors;
+    preparation->steps = s;
     for (uint32_t i = 0; status == VME_OK && i < file->nodes; i++)
-        status = make_node(it, i);
-    s = it->steps;
+        status = make_node(preparation, i);
+    s = preparation->steps;
     for (uint32_t i = 0; status == VME_OK && i < file->outputs; i++, s++) {
         uint32_t tensor = model_file_number(file->output_list, i);
-        if (model_is_constant(it, tensor) || !has_value(it, tensor))
+        if (model_is_constant(preparation, tensor) || !has_value(preparation, tensor))
             return NOT_A_MODEL("output %u is not computed", i);
-        status = value_name(it, tensor);
+        status = value_name(preparation, tensor);
         model->output[i] = (int)tensor;
         model->step[s] = port_step(STEP_EXPORT, i);
         model->step[s].in = (int)tensor;
     }
     if (status != VME_OK)
         return status;
-    model->values = it->values;
+    model->values = preparation->values;
     model->steps = s;
     spread_layouts(model);
     status = lay_out(model);
     if (status == VME_OK && model->base == NULL)
-        status = backend_choose(model, it->kept != NULL);
+        status = backend_choose(model, preparation->kept != NULL);
     for (s = 0; status == VME_OK && s < model->steps; s++) {
         model_step *step = &model->step[s];
         model_value *in = step->in < 0 ? NULL : &model->value[step->in],
@@ -427,46 +427,46 @@ static vme_status make(model_making *it)
                 model->base != NULL
                 && step->kind
                        == STEP_CONV; /* has the base's weights; attention has none, and chooses for its own sizes */
-            const model_algorithm chosen = based              ? model->base->step[s].algorithm
-                                           : it->kept != NULL ? (model_algorithm)it->kept[s]
-                                                              : CONVOLUTION_DIRECT;
-            status = algorithm_choose(model, step, based || it->kept != NULL ? &chosen : NULL, &bytes);
-            scratch_needed(it, step, bytes);
+            const model_algorithm chosen = based                       ? model->base->step[s].algorithm
+                                           : preparation->kept != NULL ? (model_algorithm)preparation->kept[s]
+                                                                       : CONVOLUTION_DIRECT;
+            status = algorithm_choose(model, step, based || preparation->kept != NULL ? &chosen : NULL, &bytes);
+            scratch_needed(preparation, step, bytes);
         }
     }
     if (status == VME_OK) {
         arena_lives(model);
-        status = chains_choose(it);
+        status = chains_choose(preparation);
     }
     if (status == VME_OK)
         status = arena_plan(model);
     if (status == VME_OK)
-        status = weights_pack(it);
+        status = weights_pack(preparation);
     arena_place_views(model);
     return status;
 }
 
-vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, vme_model **made)
+vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, vme_model **result)
 {
-    return vme_model_prepare(context, bytes, size, &(vme_model_options){.fixed = true}, made);
+    return vme_model_prepare(context, bytes, size, &(vme_model_options){.fixed = true}, result);
 }
 
 /* The arrays of a model and of its making, zeroed. Those of a plan, which VMs make, are charged; it has as many values
  * and steps as its base, and scratch memory of steps besides. */
-static vme_status arrays_new(model_making *it)
+static vme_status arrays_new(model_preparation *preparation)
 {
-    vme_model *model = it->model;
-    const model_file *file = it->file;
+    vme_model *model = preparation->model;
+    const model_file *file = preparation->file;
     model->steps =
         model->base != NULL ? model->base->steps : (int)(file->inputs + file->nodes + file->operands + file->outputs);
-    model->most_steps = model->steps;
+    model->max_steps = model->steps;
     /* at most: parts of concatenations, and scratch memory of steps and of chains of two or more */
     model->values = (model->base != NULL ? model->base->values : (int)(file->tensors + file->operands)) + model->steps
                     + model->steps / 2;
     const size_t values = (size_t)model->values, steps = (size_t)model->steps;
     if (model->base != NULL) {
-        size_t bytes = sizeof *model + values * (sizeof *model->value + sizeof *it->wanted)
-                       + steps * (sizeof *model->step + sizeof *it->packing);
+        size_t bytes = sizeof *model + values * (sizeof *model->value + sizeof *preparation->wanted)
+                       + steps * (sizeof *model->step + sizeof *preparation->packing);
         if (vme_context_charge(model->context, bytes) != VME_OK)
             return VME_NO_MEMORY;
         vme_context_note_peak(model->context);
@@ -476,24 +476,24 @@ static vme_status arrays_new(model_making *it)
     model->step = calloc(steps, sizeof *model->step);
     model->input = calloc(file->inputs, sizeof *model->input);
     model->output = calloc(file->outputs, sizeof *model->output);
-    it->defined = calloc(file->tensors, sizeof *it->defined);
-    it->wanted = calloc(values, sizeof *it->wanted);
-    it->packing = calloc(steps, sizeof *it->packing);
+    preparation->defined = calloc(file->tensors, sizeof *preparation->defined);
+    preparation->wanted = calloc(values, sizeof *preparation->wanted);
+    preparation->packing = calloc(steps, sizeof *preparation->packing);
     return model->value == NULL || model->step == NULL || model->input == NULL || model->output == NULL
-                   || it->defined == NULL || it->packing == NULL || it->wanted == NULL
+                   || preparation->defined == NULL || preparation->packing == NULL || preparation->wanted == NULL
                ? vme_fail(VME_NO_MEMORY, "no memory for a model")
                : VME_OK;
 }
 
 vme_status model_new(vme_context *context, const model_file *file, size_t size, const vme_model_options *options,
-                     vme_model *base, vme_model **made)
+                     vme_model *base, vme_model **result)
 {
-    model_making it = {.file = file, .model = calloc(1, sizeof *it.model)};
-    if (it.model == NULL)
+    model_preparation preparation = {.file = file, .model = calloc(1, sizeof *preparation.model)};
+    if (preparation.model == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a model");
     if (base == NULL && options->spend)
-        weights_spend(&it, size);
-    vme_model *model = it.model;
+        weights_spend(&preparation, size);
+    vme_model *model = preparation.model;
     atomic_init(&model->refs, 1);
     model->context = vme_context_ref(context);
     model->base = base == NULL ? NULL : vme_model_ref(base);
@@ -503,26 +503,26 @@ vme_status model_new(vme_context *context, const model_file *file, size_t size, 
     model->fixed = base == NULL ? options->fixed : base->fixed;
     model->spare = (int64_t)size / SPARE_PART;
     model->bands = base == NULL ? options->bands : base->bands;
-    vme_status status = arrays_new(&it);
+    vme_status status = arrays_new(&preparation);
     if (status == VME_OK) {
         if (base == NULL && options->kept != NULL)
-            kept_open(&it, options->kept, size);
-        status = make(&it);
+            kept_open(&preparation, options->kept, size);
+        status = make(&preparation);
     }
     if (status == VME_OK && base == NULL && options->kept != NULL && model->map == NULL)
         kept_write(model, options->kept, size);
-    free(it.defined);
-    free(it.wanted);
-    free(it.packing);
+    free(preparation.defined);
+    free(preparation.wanted);
+    free(preparation.packing);
     if (status == VME_OK)
-        *made = model;
+        *result = model;
     else
         vme_model_unref(model);
     return status;
 }
 
 vme_status vme_model_prepare(vme_context *context, const void *bytes, size_t size, const vme_model_options *options,
-                             vme_model **made)
+                             vme_model **result)
 {
     model_file file;
     vme_model *model = NULL;
@@ -532,7 +532,7 @@ vme_status vme_model_prepare(vme_context *context, const void *bytes, size_t siz
     if (status == VME_OK && file.opens > 0)
         status = model_open(model, &file, bytes, size);
     if (status == VME_OK)
-        *made = model;
+        *result = model;
     else if (model != NULL)
         vme_model_unref(model);
     return status;

@@ -21,7 +21,7 @@ struct vme_model {
     vme_context *context;               /* who paid */
     const vme_kernels *kernels;         /* that the weights are packed for */
     int values, steps, inputs, outputs; /* values: tensors, then scratch */
-    int most_steps;                     /* that its file could have made */
+    int max_steps;                      /* that its file could have made */
     model_value *value;
     model_step *step;
     int *input, *output; /* values */

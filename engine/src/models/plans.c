@@ -33,8 +33,8 @@ vme_status model_open(vme_model *model, const model_file *file, const void *byte
     for (uint32_t i = 0; i < file->varyings; i++) {
         model_varying_record varying;
         memcpy(&varying, file->varying_list + i * sizeof varying, sizeof varying);
-        for (size_t port = 0; port < ports && varying.place < PLACE_OFFSET; port++) {
-            char **label = &model->label[port * MODEL_RANK + varying.place];
+        for (size_t port = 0; port < ports && varying.field < FIELD_OFFSET; port++) {
+            char **label = &model->label[port * MODEL_RANK + varying.field];
             if (model_file_number(file->input_list, (uint32_t)port) != varying.tensor
                 || *label != NULL) /* the outputs' list follows */
                 continue;
@@ -110,9 +110,9 @@ static vme_status plan_new(vme_context *context, vme_model *base, const int64_t 
         if (!worked_out(&file, &varying, sizes, &value))
             status = vme_fail(VME_BAD_VALUE, "a size would be beyond 64 bits");
         char *record = front + (file.tensor_records - front) + varying.tensor * sizeof(model_tensor_record);
-        size_t at = varying.place < PLACE_OFFSET
-                        ? offsetof(model_tensor_record, shape) + varying.place * sizeof value
-                        : offsetof(model_tensor_record, offset) + (varying.place - PLACE_OFFSET) * sizeof value;
+        size_t at = varying.field < FIELD_OFFSET
+                        ? offsetof(model_tensor_record, shape) + varying.field * sizeof value
+                        : offsetof(model_tensor_record, offset) + (varying.field - FIELD_OFFSET) * sizeof value;
         memcpy(record + at, &value, sizeof value);
     }
     if (status == VME_OK)

@@ -23,12 +23,12 @@ static int64_t seen(int64_t at, int64_t kernel, int64_t dilation, int64_t begin,
     return room < left ? room : left > 0 ? left : 0;
 }
 
-static void pool_row(const pooling *it, int64_t n, int64_t y)
+static void pool_row(const pooling *job, int64_t n, int64_t y)
 {
-    const int32_t *p = it->step->p;
-    const model_value *in = it->band->in, *out = it->band->out;
-    char *arena = it->band->arena;
-    bool largest = it->step->kind == STEP_MAX_POOL;
+    const int32_t *p = job->step->p;
+    const model_value *in = job->band->in, *out = job->band->out;
+    char *arena = job->band->arena;
+    bool largest = job->step->kind == STEP_MAX_POOL;
     int64_t from_y, from_x, above = y * p[STRIDE_H] - p[PAD_TOP], ignored;
     vme_pooling window = {
         .channels = in->c,
@@ -39,7 +39,7 @@ static void pool_row(const pooling *it, int64_t n, int64_t y)
     int64_t counted_rows = p[COUNT_PADDING] == 0 ? window.rows
                                                  : seen(above, p[KERNEL_H], p[DILATION_H], -p[PAD_TOP],
                                                         in->h + p[PAD_BOTTOM] - p[UNCOUNTED_BOTTOM], &ignored);
-    for (int64_t x = 0; x < out->w && !vme_stopping(it->context); x++) {
+    for (int64_t x = 0; x < out->w && !vme_stopping(job->context); x++) {
         int64_t before = x * p[STRIDE_W] - p[PAD_LEFT];
         window.columns = seen(before, p[KERNEL_W], p[DILATION_W], 0, in->w, &from_x);
         window.out = model_pixel(out, arena, n, y, x);
@@ -50,45 +50,45 @@ static void pool_row(const pooling *it, int64_t n, int64_t y)
         }
         window.in = model_pixel(in, arena, n, from_y, from_x);
         if (largest)
-            it->model->kernels->model.largest(&window);
+            job->model->kernels->model.largest(&window);
         else {
             int64_t counted = p[COUNT_PADDING] == 0 ? window.columns
                                                     : seen(before, p[KERNEL_W], p[DILATION_W], -p[PAD_LEFT],
                                                            in->w + p[PAD_RIGHT] - p[UNCOUNTED_RIGHT], &ignored);
             window.factor = 1 / (float)(counted_rows * counted);
-            it->model->kernels->model.sum(&window);
+            job->model->kernels->model.sum(&window);
         }
     }
 }
 
-static void average(const pooling *it, int64_t n)
+static void average(const pooling *job, int64_t n)
 {
-    const model_value *in = it->band->in;
-    char *arena = it->band->arena;
+    const model_value *in = job->band->in;
+    char *arena = job->band->arena;
     vme_pooling window = {
         .channels = in->c,
         .rows = 1,
         .columns = in->w,
         .column_step = in->pixel,
-        .out = model_pixel(it->band->out, arena, n, 0, 0),
+        .out = model_pixel(job->band->out, arena, n, 0, 0),
         .factor = 1,
     };
-    for (int64_t y = 0; y < in->h && !vme_stopping(it->context); y++, window.more = true) {
+    for (int64_t y = 0; y < in->h && !vme_stopping(job->context); y++, window.more = true) {
         window.in = model_pixel(in, arena, n, y, 0);
         if (y == in->h - 1)
             window.factor = 1 / (float)(in->h * in->w);
-        it->model->kernels->model.sum(&window);
+        job->model->kernels->model.sum(&window);
     }
 }
 
 static vme_status body(void *argument, int64_t begin, int64_t end)
 {
-    const pooling *it = argument;
-    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++)
-        if (it->step->kind == STEP_GLOBAL_AVERAGE_POOL)
-            average(it, i);
+    const pooling *job = argument;
+    for (int64_t i = begin; i < end && !vme_stopping(job->context); i++)
+        if (job->step->kind == STEP_GLOBAL_AVERAGE_POOL)
+            average(job, i);
         else
-            pool_row(it, i / it->band->out->h, i % it->band->out->h);
+            pool_row(job, i / job->band->out->h, i % job->band->out->h);
     return VME_OK;
 }
 
@@ -96,16 +96,16 @@ vme_status pooling_run(vme_context *context, const vme_model *model, const model
 {
     enum { PIECE = 1 << 16 }; /* numbers read between two looks at the stop flag, or a row's */
     const model_band band = model_whole(model, step, arena);
-    pooling it = {.context = context, .model = model, .step = step, .band = &band};
+    pooling job = {.context = context, .model = model, .step = step, .band = &band};
     const model_value *in = band.in, *out = band.out;
     bool whole = step->kind == STEP_GLOBAL_AVERAGE_POOL;
     int64_t window = whole ? in->h * in->w : (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W];
     return vme_parallel_apart(context, whole ? out->n : out->n * out->h, PIECE / (out->w * out->c * window + 1) + 1,
-                              body, &it);
+                              body, &job);
 }
 
 void pooling_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
 {
-    pooling it = {.context = context, .model = model, .step = step, .band = band};
-    body(&it, band->n * band->out->h + band->begin, band->n * band->out->h + band->end);
+    pooling job = {.context = context, .model = model, .step = step, .band = band};
+    body(&job, band->n * band->out->h + band->begin, band->n * band->out->h + band->end);
 }

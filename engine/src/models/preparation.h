@@ -4,7 +4,7 @@
 
 #include "models/model.h"
 
-typedef struct model_making {
+typedef struct model_preparation {
     vme_model *model;
     const model_file *file;
     int values, steps; /* so far: parts of concatenations follow the tensors */
@@ -18,9 +18,9 @@ typedef struct model_making {
     const char *kept;                  /* the kept file's choices, one a step; NULL: there is none */
     /* weights from here on have not been given back, and end there; NULL: their bytes are not ours to spend */
     char *spent, *end;
-} model_making;
+} model_preparation;
 /* The model of a file whose form is right. A plan of `base` if that is not NULL: the file is base's at other sizes. */
 vme_status model_new(vme_context *context, const model_file *file, size_t size, const vme_model_options *options,
-                     vme_model *base, vme_model **made);
+                     vme_model *base, vme_model **result);
 
 #endif

@@ -38,13 +38,13 @@ double rates_tile_rows(const vme_gemm_kernel *kernel, int64_t rows)
            / (kernel->rows + RATES_TILE_ROWS);
 }
 
-double rates_cost(const rates_counted *made, const double rates[VME_RATES])
+double rates_cost(const rates_counted *counted, const double rates[VME_RATES])
 {
-    const double products = made->of[VME_RATE_PRODUCTS] / rates[VME_RATE_PRODUCTS],
-                 weights = made->of[VME_RATE_WEIGHTS] / rates[VME_RATE_WEIGHTS];
+    const double products = counted->of[VME_RATE_PRODUCTS] / rates[VME_RATE_PRODUCTS],
+                 weights = counted->of[VME_RATE_WEIGHTS] / rates[VME_RATE_WEIGHTS];
     double ns = RATES_START_NS + (products > weights ? products : weights);
     for (int i = 0; i < VME_RATES; i++)
-        ns += i == VME_RATE_PRODUCTS || i == VME_RATE_WEIGHTS ? 0 : made->of[i] / rates[i];
+        ns += i == VME_RATE_PRODUCTS || i == VME_RATE_WEIGHTS ? 0 : counted->of[i] / rates[i];
     return ns;
 }
 
@@ -59,23 +59,23 @@ static double now_ns(void)
 
 static void *zeros(vme_context *context, size_t bytes)
 {
-    void *made = vme_scratch_new(context, bytes);
-    if (made != NULL)
-        memset(made, 0, bytes);
-    return made;
+    void *counted = vme_scratch_new(context, bytes);
+    if (counted != NULL)
+        memset(counted, 0, bytes);
+    return counted;
 }
 
-void trial_end(trial *it)
+void trial_end(algorithm_trial *trial)
 {
-    vme_scratch_free(it->model.context, it->arena, it->arena_bytes);
-    vme_scratch_free(it->model.context, it->weights, it->weights_bytes);
+    vme_scratch_free(trial->model.context, trial->arena, trial->arena_bytes);
+    vme_scratch_free(trial->model.context, trial->weights, trial->weights_bytes);
 }
 
 static int64_t aligned(int64_t bytes) { return (bytes + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT; }
 
 /* The value at a place of its own from `at` on in the trial's arena, as it lies, whatever it is a part of; returns
  * where the next one is. */
-static int64_t place(model_value *value, int64_t at, bool image)
+static int64_t slot(model_value *value, int64_t at, bool image)
 {
     value->kind = MODEL_COMPUTED;
     value->within = -1;
@@ -91,64 +91,65 @@ static int64_t place(model_value *value, int64_t at, bool image)
     return at + aligned(size);
 }
 
-vme_status trial_begin(trial *it, vme_context *context, const vme_kernels *kernels, const model_value *values,
-                       const model_step *step, model_algorithm algorithm)
+vme_status trial_begin(algorithm_trial *trial, vme_context *context, const vme_kernels *kernels,
+                       const model_value *values, const model_step *step, model_algorithm algorithm)
 {
-    *it = (trial){.model = {.context = context, .kernels = kernels, .value = it->value}, .step = *step};
-    int *used[TRIAL_VALUES] = {&it->step.in, &it->step.addend, &it->step.out};
+    *trial = (algorithm_trial){.model = {.context = context, .kernels = kernels, .value = trial->value}, .step = *step};
+    int *used[TRIAL_VALUES] = {&trial->step.in, &trial->step.addend, &trial->step.out};
     const bool convolution = step->kind == STEP_CONV;
     int64_t at = 0;
     for (int i = 0; i < TRIAL_OPERANDS; i++)
-        used[3 + i] = &it->step.operand[i];
+        used[3 + i] = &trial->step.operand[i];
     for (int i = 0; i < (convolution ? 3 : TRIAL_VALUES - 1); i++)
         if (*used[i] >= 0) {
-            it->value[i] = values[*used[i]];
-            at = place(&it->value[i], at, convolution);
+            trial->value[i] = values[*used[i]];
+            at = slot(&trial->value[i], at, convolution);
             *used[i] = i;
         }
-    it->step.scratch = TRIAL_VALUES - 1;
-    it->step.algorithm = algorithm;
-    it->value[it->step.scratch].offset = at;
-    at += convolution ? convolution_scratch(&it->model, &it->step) : attention_scratch(&it->model, &it->step);
-    it->arena_bytes = (size_t)at;
-    it->arena = zeros(context, it->arena_bytes);
-    if (it->arena == NULL || !convolution)
-        return it->arena == NULL ? VME_NO_MEMORY : VME_OK;
+    trial->step.scratch = TRIAL_VALUES - 1;
+    trial->step.algorithm = algorithm;
+    trial->value[trial->step.scratch].offset = at;
+    at +=
+        convolution ? convolution_scratch(&trial->model, &trial->step) : attention_scratch(&trial->model, &trial->step);
+    trial->arena_bytes = (size_t)at;
+    trial->arena = zeros(context, trial->arena_bytes);
+    if (trial->arena == NULL || !convolution)
+        return trial->arena == NULL ? VME_NO_MEMORY : VME_OK;
     const int64_t outputs = values[step->out].c, channels = values[step->in].c / step->p[GROUPS];
-    it->weights_bytes = (size_t)convolution_packed(kernels, &it->step, outputs, channels, true) * sizeof(float);
-    it->weights = zeros(context, it->weights_bytes);
-    it->step.weights = it->weights;
-    it->step.bias = it->weights == NULL
-                        ? NULL
-                        : it->step.weights + convolution_packed(kernels, &it->step, outputs, channels, false);
-    return it->weights == NULL ? VME_NO_MEMORY : VME_OK;
+    trial->weights_bytes = (size_t)convolution_packed(kernels, &trial->step, outputs, channels, true) * sizeof(float);
+    trial->weights = zeros(context, trial->weights_bytes);
+    trial->step.weights = trial->weights;
+    trial->step.bias = trial->weights == NULL
+                           ? NULL
+                           : trial->step.weights + convolution_packed(kernels, &trial->step, outputs, channels, false);
+    return trial->weights == NULL ? VME_NO_MEMORY : VME_OK;
 }
 
-static vme_status trial_run(trial *it)
+static vme_status trial_run(algorithm_trial *trial)
 {
     double began = now_ns();
-    vme_status status = (it->step.kind == STEP_CONV ? convolution_run : attention_run)(it->model.context, &it->model,
-                                                                                       &it->step, it->arena);
+    vme_status status = (trial->step.kind == STEP_CONV ? convolution_run : attention_run)(
+        trial->model.context, &trial->model, &trial->step, trial->arena);
     double ns = now_ns() - began;
-    it->least = it->least == 0 || ns < it->least ? ns : it->least;
+    trial->best_ns = trial->best_ns == 0 || ns < trial->best_ns ? ns : trial->best_ns;
     return status;
 }
 
-vme_status trials_run(trial *its, int count)
+vme_status trials_run(algorithm_trial *trials, int count)
 {
     const vme_wishes before =
-        vme_wish((vme_wishes){.threads = 1, .kernels = its->model.kernels}); /* all are of one backend */
+        vme_wish((vme_wishes){.threads = 1, .kernels = trials->model.kernels}); /* all are of one backend */
     vme_status status = VME_OK;
     for (int i = 0; status == VME_OK && i < count; i++) {
-        status = trial_run(&its[i]);
-        its[i].least = 0; /* its memory was not there yet */
+        status = trial_run(&trials[i]);
+        trials[i].best_ns = 0; /* its memory was not there yet */
     }
     double spent = 0;
     for (int round = 0; status == VME_OK && round < ROUNDS_MAX && (round < ROUNDS_MIN || spent < ENOUGH_NS * count);
          round++) {
         double began = now_ns();
         for (int i = 0; status == VME_OK && i < count; i++)
-            status = trial_run(&its[i]);
+            status = trial_run(&trials[i]);
         spent += now_ns() - began;
     }
     vme_wish(before);
@@ -166,12 +167,12 @@ static struct {
 } measured = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Where the backend's are, or will be; under the lock. */
-static int place_of(const vme_kernels *kernels)
+static int slot_of(const vme_kernels *kernels)
 {
-    int place = 0;
-    while (place < BACKENDS_MAX - 1 && measured.of[place].kernels != NULL && measured.of[place].kernels != kernels)
-        place++;
-    return place;
+    int slot = 0;
+    while (slot < BACKENDS_MAX - 1 && measured.of[slot].kernels != NULL && measured.of[slot].kernels != kernels)
+        slot++;
+    return slot;
 }
 
 void rates_fixed(const vme_kernels *kernels, double rates[VME_RATES])
@@ -207,15 +208,15 @@ static void image(model_value *value, int64_t side, int64_t channels, int64_t ma
 
 /* A rate from one run: what its work of that kind takes of the time that the rates known so far leave. Out of bounds:
  * the built-in one stays. */
-static void rate_from(double rates[VME_RATES], vme_rate rate, const rates_counted *made, double ns)
+static void rate_from(double rates[VME_RATES], vme_rate rate, const rates_counted *counted, double ns)
 {
-    rates_counted others = *made;
+    rates_counted others = *counted;
     others.of[rate] = 0;
     if (rate == VME_RATE_PRODUCTS
         || rate == VME_RATE_WEIGHTS) /* side by side: the run is one of which this takes longer */
         others.of[VME_RATE_PRODUCTS] = others.of[VME_RATE_WEIGHTS] = 0;
     double rest = ns - rates_cost(&others, rates);
-    double found = rest > 0 ? made->of[rate] / rest : 0;
+    double found = rest > 0 ? counted->of[rate] / rest : 0;
     if (rate
         == VME_RATE_WEIGHTS) /* and never at more than is built in: the run's own may all lie in a large third cache */
         found = found / RATES_FARTHER < rates[rate] ? found / RATES_FARTHER : rates[rate];
@@ -236,10 +237,10 @@ static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
         {56, 64, CONVOLUTION_WINOGRAD_2, VME_RATE_POINTS_2},
         {56, 64, CONVOLUTION_WINOGRAD_4, VME_RATE_POINTS_4},
     };
-    trial *its = calloc(SHAPES, sizeof *its);
+    algorithm_trial *trials = calloc(SHAPES, sizeof *trials);
     vme_context *context = NULL; /* nobody's: what it takes is the machine's, not a task's */
     vme_status status =
-        its == NULL ? vme_fail(VME_NO_MEMORY, "no memory for measuring") : vme_context_new(NULL, 0, &context);
+        trials == NULL ? vme_fail(VME_NO_MEMORY, "no memory for measuring") : vme_context_new(NULL, 0, &context);
     int begun = 0;
     for (; status == VME_OK && begun < SHAPES; begun++) {
         model_value values[2];
@@ -264,20 +265,20 @@ static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
                                  [ACTIVATION] = ACTIVATION_RELU}};
         image(&values[0], shapes[begun].side, channels, 1);
         image(&values[1], shapes[begun].side, channels, 0);
-        status = trial_begin(&its[begun], context, kernels, values, &step, shapes[begun].algorithm);
+        status = trial_begin(&trials[begun], context, kernels, values, &step, shapes[begun].algorithm);
     }
     if (status == VME_OK)
-        status = trials_run(its, SHAPES);
+        status = trials_run(trials, SHAPES);
     rates_fixed(kernels, rates);
     for (int i = 0; status == VME_OK && i < SHAPES; i++) {
-        rates_counted made =
-            convolution_way_of(shapes[i].algorithm)->work(kernels, &its[i].value[0], &its[i].value[2], &its[i].step);
-        rate_from(rates, shapes[i].rate, &made, its[i].least);
+        rates_counted counted = convolution_algorithm_of(shapes[i].algorithm)
+                                    ->work(kernels, &trials[i].value[0], &trials[i].value[2], &trials[i].step);
+        rate_from(rates, shapes[i].rate, &counted, trials[i].best_ns);
     }
     rates[VME_RATE_BYTES] = rates[VME_RATE_WEIGHTS];
     while (begun-- > 0)
-        trial_end(&its[begun]);
-    free(its);
+        trial_end(&trials[begun]);
+    free(trials);
     if (context != NULL)
         vme_context_unref(context);
     return status;
@@ -287,12 +288,12 @@ vme_status rates_known(const vme_kernels *kernels, double rates[VME_RATES])
 {
     vme_status status = VME_OK;
     pthread_mutex_lock(&measured.lock);
-    int place = place_of(kernels);
-    if (measured.of[place].kernels == kernels)
-        memcpy(rates, measured.of[place].rates, sizeof measured.of[place].rates);
+    int slot = slot_of(kernels);
+    if (measured.of[slot].kernels == kernels)
+        memcpy(rates, measured.of[slot].rates, sizeof measured.of[slot].rates);
     else if ((status = measure(kernels, rates)) == VME_OK) {
-        memcpy(measured.of[place].rates, rates, sizeof measured.of[place].rates);
-        measured.of[place].kernels = kernels;
+        memcpy(measured.of[slot].rates, rates, sizeof measured.of[slot].rates);
+        measured.of[slot].kernels = kernels;
     }
     pthread_mutex_unlock(&measured.lock);
     return status;
@@ -309,9 +310,9 @@ vme_status vme_rates_set(const double rates[VME_RATES])
             return vme_fail(VME_BAD_VALUE, "rate %d: %g a nanosecond is beyond what a core does, %g", i, rates[i],
                             fixed[i]);
     pthread_mutex_lock(&measured.lock);
-    int place = place_of(vme_kernels_current());
-    memcpy(measured.of[place].rates, rates, sizeof measured.of[place].rates);
-    measured.of[place].kernels = vme_kernels_current();
+    int slot = slot_of(vme_kernels_current());
+    memcpy(measured.of[slot].rates, rates, sizeof measured.of[slot].rates);
+    measured.of[slot].kernels = vme_kernels_current();
     pthread_mutex_unlock(&measured.lock);
     return VME_OK;
 }
@@ -320,24 +321,25 @@ double rates_algorithm(const vme_model *model, const vme_kernels *kernels, const
                        model_algorithm algorithm, const double rates[VME_RATES])
 {
     const model_value *out = &model->value[step->out];
-    rates_counted made;
+    rates_counted counted;
     if (step->kind != STEP_CONV)
-        made = attention_work(kernels, model, step, algorithm);
+        counted = attention_work(kernels, model, step, algorithm);
     else {
-        made = convolution_way_of(algorithm)->work(kernels, &model->value[step->in], out, step);
+        counted = convolution_algorithm_of(algorithm)->work(kernels, &model->value[step->in], out, step);
         if (algorithm != CONVOLUTION_DIRECT
             && model_curve_of(model, step) != NULL) /* the direct one does it while a tile is near */
-            made.of[VME_RATE_BYTES] += 2 * sizeof(float) * (double)(out->n * out->h * out->w) * (double)out->c;
+            counted.of[VME_RATE_BYTES] += 2 * sizeof(float) * (double)(out->n * out->h * out->w) * (double)out->c;
     }
-    return rates_cost(&made, rates);
+    return rates_cost(&counted, rates);
 }
 
 double rates_step(const vme_model *model, int number, const double rates[VME_RATES])
 {
     vme_step told;
     vme_model_step(model, number, &told);
-    const rates_counted made = {{[VME_RATE_PRODUCTS] = (double)told.products, [VME_RATE_BYTES] = (double)told.bytes}};
-    return model->step[number].kind == STEP_NOTHING ? 0 : rates_cost(&made, rates);
+    const rates_counted counted = {
+        {[VME_RATE_PRODUCTS] = (double)told.products, [VME_RATE_BYTES] = (double)told.bytes}};
+    return model->step[number].kind == STEP_NOTHING ? 0 : rates_cost(&counted, rates);
 }
 
 double vme_model_expected(const vme_model *model, int number)

@@ -24,20 +24,20 @@ vme_status rates_known(const vme_kernels *kernels, double rates[VME_RATES]);
 
 /* One algorithm on zeros, with weights that are not packed: only the time counts. */
 enum { TRIAL_OPERANDS = 4, TRIAL_VALUES = 4 + TRIAL_OPERANDS };
-typedef struct trial {
+typedef struct algorithm_trial {
     vme_model model;
     model_value value[TRIAL_VALUES]; /* in, addend, out, operands, scratch */
     model_step step;
     void *arena, *weights;
     size_t arena_bytes, weights_bytes;
-    double least; /* nanoseconds; 0: not run yet */
-} trial;
+    double best_ns; /* nanoseconds; 0: not run yet */
+} algorithm_trial;
 /* A trial of `step`, whose numbers of values are those of `values`. What it holds is for trial_end, also when it
  * fails. */
-vme_status trial_begin(trial *it, vme_context *context, const vme_kernels *kernels, const model_value *values,
-                       const model_step *step, model_algorithm algorithm);
+vme_status trial_begin(algorithm_trial *trial, vme_context *context, const vme_kernels *kernels,
+                       const model_value *values, const model_step *step, model_algorithm algorithm);
 /* Some rounds of all in turn, on this thread alone: a machine that is busy for a moment is so for all. */
-vme_status trials_run(trial *its, int count);
-void trial_end(trial *it);
+vme_status trials_run(algorithm_trial *trials, int count);
+void trial_end(algorithm_trial *trial);
 
 #endif

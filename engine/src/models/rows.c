@@ -62,11 +62,11 @@ static bool rows_lie(const model_value *value)
 }
 
 /* Operand `number` of the step, or NULL: its rows are read as they are, so that it never becomes an image. */
-static model_value *row_operand(model_making *it, int value)
+static model_value *row_operand(model_preparation *preparation, int value)
 {
     if (value >= 0)
-        it->model->value[value].plain = true;
-    return value < 0 ? NULL : &it->model->value[value];
+        preparation->model->value[value].plain = true;
+    return value < 0 ? NULL : &preparation->model->value[value];
 }
 
 static bool same_sizes(const model_value *a, const model_value *b)
@@ -80,14 +80,14 @@ static bool is_row(const model_value *value, int64_t length)
 }
 
 /* ---- softmax(x * factor + addend) along the last dimension, or its logarithm */
-static void softmax_row(const rows *it, const float *in, const float *addend, float *out)
+static void softmax_row(const rows *job, const float *in, const float *addend, float *out)
 {
-    const int64_t n = it->length;
-    const model_row_kernels *kernels = it->row_kernels;
-    float most = kernels->weigh(n, in, number_of(it->step->p[1]), addend, out);
-    if (it->step->p[0]) {
+    const int64_t n = job->length;
+    const model_row_kernels *kernels = job->row_kernels;
+    float largest = kernels->weigh(n, in, number_of(job->step->p[1]), addend, out);
+    if (job->step->p[0]) {
         float part[CHUNK], sum = 0;
-        kernels->shift(n, -most, out);
+        kernels->shift(n, -largest, out);
         for (int64_t i = 0; i < n; i += CHUNK) {
             int64_t count = n - i < CHUNK ? n - i : CHUNK;
             memcpy(part, out + i, (size_t)count * sizeof *part);
@@ -95,27 +95,27 @@ static void softmax_row(const rows *it, const float *in, const float *addend, fl
         }
         kernels->shift(n, -logf(sum), out);
     } else
-        kernels->scale(n, 1 / kernels->exponentials(n, -most, out), out);
+        kernels->scale(n, 1 / kernels->exponentials(n, -largest, out), out);
 }
 
 static vme_status softmax_body(void *argument, int64_t begin, int64_t end)
 {
-    const rows *it = argument;
-    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++)
-        softmax_row(it, row_of(&it->in, i), it->addend.data == NULL ? NULL : row_of(&it->addend, i),
-                    (float *)row_of(&it->out, i));
+    const rows *job = argument;
+    for (int64_t i = begin; i < end && !vme_stopping(job->context); i++)
+        softmax_row(job, row_of(&job->in, i), job->addend.data == NULL ? NULL : row_of(&job->addend, i),
+                    (float *)row_of(&job->out, i));
     return VME_OK;
 }
 
-static vme_status run_rows(rows *it, vme_body *body)
+static vme_status run_rows(rows *job, vme_body *body)
 {
-    it->length = it->out.shape[it->out.rank - 1];
-    return vme_parallel_apart(it->context, rows_in(&it->out), PIECE / it->length + 1, body, it);
+    job->length = job->out.shape[job->out.rank - 1];
+    return vme_parallel_apart(job->context, rows_in(&job->out), PIECE / job->length + 1, body, job);
 }
 
 static vme_status run_softmax(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    rows it = {
+    rows job = {
         .context = context,
         .row_kernels = model->kernels->rows,
         .step = step,
@@ -124,32 +124,32 @@ static vme_status run_softmax(vme_context *context, const vme_model *model, cons
     };
     int64_t strides[VME_RANK_MAX];
     if (step->operand[1] >= 0) {
-        it.addend = model_tensor(model, step->operand[1], arena);
-        vme_status status = vme_broadcast_strides(&it.addend, &it.out, strides);
+        job.addend = model_tensor(model, step->operand[1], arena);
+        vme_status status = vme_broadcast_strides(&job.addend, &job.out, strides);
         if (status != VME_OK)
             return status;
-        it.addend.rank = it.out.rank;
-        it.addend.shape = it.out.shape;
-        it.addend.strides = strides;
+        job.addend.rank = job.out.rank;
+        job.addend.shape = job.out.shape;
+        job.addend.strides = strides;
     }
-    return run_rows(&it, softmax_body);
+    return run_rows(&job, softmax_body);
 }
 
-vme_status model_make_softmax(model_making *it, uint32_t number, const model_node_record *node,
+vme_status model_make_softmax(model_preparation *preparation, uint32_t number, const model_node_record *node,
                               const uint32_t *operands, model_step *step, int step_number)
 {
     (void)node, (void)operands, (void)step_number;
-    const model_value *in = row_operand(it, step->operand[0]), *addend = row_operand(it, step->operand[1]),
-                      *out = row_operand(it, step->out);
+    const model_value *in = row_operand(preparation, step->operand[0]),
+                      *addend = row_operand(preparation, step->operand[1]), *out = row_operand(preparation, step->out);
     step->run = run_softmax;
     if (step->operand[2] >= 0 || !rows_lie(in) || !rows_lie(out) || !same_sizes(in, out))
         return MODEL_WRONG(number, "does not read and make rows of float32");
     if (addend != NULL) {
-        vme_tensor added = model_tensor(it->model, step->operand[1], NULL),
-                   made = model_tensor(it->model, step->out, NULL);
+        vme_tensor added = model_tensor(preparation->model, step->operand[1], NULL),
+                   result = model_tensor(preparation->model, step->out, NULL);
         int64_t strides[VME_RANK_MAX];
         if (!rows_lie(addend) || addend->shape[addend->rank - 1] != out->shape[out->rank - 1]
-            || vme_broadcast_strides(&added, &made, strides) != VME_OK)
+            || vme_broadcast_strides(&added, &result, strides) != VME_OK)
             return MODEL_WRONG(number, "adds what is not made of such rows");
     }
     return VME_OK;
@@ -158,23 +158,23 @@ vme_status model_make_softmax(model_making *it, uint32_t number, const model_nod
 /* ---- (x - mean) / sqrt(variance + epsilon) * scale + bias along the last dimension */
 static vme_status normalize_body(void *argument, int64_t begin, int64_t end)
 {
-    const rows *it = argument;
-    const model_row_kernels *kernels = it->row_kernels;
-    const int64_t n = it->length;
-    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++) {
-        const float *in = row_of(&it->in, i);
-        float *out = (float *)row_of(&it->out, i);
+    const rows *job = argument;
+    const model_row_kernels *kernels = job->row_kernels;
+    const int64_t n = job->length;
+    for (int64_t i = begin; i < end && !vme_stopping(job->context); i++) {
+        const float *in = row_of(&job->in, i);
+        float *out = (float *)row_of(&job->out, i);
         float mean = kernels->sum(n, in) / (float)n;
         float variance = kernels->centre(n, in, -mean, out) / (float)n;
-        kernels->normalize(n, 1 / sqrtf(variance + number_of(it->step->p[0])), (const float *)it->scale.data,
-                           (const float *)it->bias.data, out);
+        kernels->normalize(n, 1 / sqrtf(variance + number_of(job->step->p[0])), (const float *)job->scale.data,
+                           (const float *)job->bias.data, out);
     }
     return VME_OK;
 }
 
 static vme_status run_normalize(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    rows it = {
+    rows job = {
         .context = context,
         .row_kernels = model->kernels->rows,
         .step = step,
@@ -183,16 +183,17 @@ static vme_status run_normalize(vme_context *context, const vme_model *model, co
         .out = model_tensor(model, step->out, arena),
     };
     if (step->operand[2] >= 0)
-        it.bias = model_tensor(model, step->operand[2], arena);
-    return run_rows(&it, normalize_body);
+        job.bias = model_tensor(model, step->operand[2], arena);
+    return run_rows(&job, normalize_body);
 }
 
-vme_status model_make_normalize(model_making *it, uint32_t number, const model_node_record *node,
+vme_status model_make_normalize(model_preparation *preparation, uint32_t number, const model_node_record *node,
                                 const uint32_t *operands, model_step *step, int step_number)
 {
     (void)node, (void)operands, (void)step_number;
-    const model_value *in = row_operand(it, step->operand[0]), *scale = row_operand(it, step->operand[1]);
-    const model_value *bias = row_operand(it, step->operand[2]), *out = row_operand(it, step->out);
+    const model_value *in = row_operand(preparation, step->operand[0]),
+                      *scale = row_operand(preparation, step->operand[1]);
+    const model_value *bias = row_operand(preparation, step->operand[2]), *out = row_operand(preparation, step->out);
     step->run = run_normalize;
     if (scale == NULL || step->operand[3] >= 0 || !rows_lie(in) || !rows_lie(out) || !same_sizes(in, out)
         || !is_row(scale, in->shape[in->rank - 1]) || (bias != NULL && !is_row(bias, in->shape[in->rank - 1])))
@@ -201,30 +202,30 @@ vme_status model_make_normalize(model_making *it, uint32_t number, const model_n
 }
 
 /* ---- activations, element by element, whatever the layout */
-static void activate(const rows *it, int64_t n, const float *in, float *out)
+static void activate(const rows *job, int64_t n, const float *in, float *out)
 {
-    it->row_kernels->curve(it->curve, n, in, out);
+    job->row_kernels->curve(job->curve, n, in, out);
 }
 
 static vme_status activate_flat(void *argument, int64_t begin, int64_t end)
 {
-    const rows *it = argument;
-    activate(it, end - begin, (const float *)it->in.data + begin, (float *)it->out.data + begin);
+    const rows *job = argument;
+    activate(job, end - begin, (const float *)job->in.data + begin, (float *)job->out.data + begin);
     return VME_OK;
 }
 
 /* Rows of any two tensors of one shape; those of an image are its rows of pixels, or its pixels. */
 static vme_status activate_body(void *argument, int64_t begin, int64_t end)
 {
-    const rows *it = argument;
-    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++)
-        activate(it, it->length, row_of(&it->in, i), (float *)row_of(&it->out, i));
+    const rows *job = argument;
+    for (int64_t i = begin; i < end && !vme_stopping(job->context); i++)
+        activate(job, job->length, row_of(&job->in, i), (float *)row_of(&job->out, i));
     return VME_OK;
 }
 
 static vme_status activate_value(vme_context *context, const vme_model *model, int curve, int from, int to, char *arena)
 {
-    rows it = {
+    rows job = {
         .context = context,
         .row_kernels = model->kernels->rows,
         .curve = curve,
@@ -232,16 +233,16 @@ static vme_status activate_value(vme_context *context, const vme_model *model, i
         .out = model_tensor(model, to, arena),
     };
     const model_value *in = &model->value[from], *out = &model->value[to];
-    const int64_t count = vme_elements(&it.out);
+    const int64_t count = vme_elements(&job.out);
     int64_t image_shape[4], in_strides[4], out_strides[4];
-    if (vme_is_contiguous(&it.in) && vme_is_contiguous(&it.out))
-        return vme_parallel_apart(context, count, PIECE, activate_flat, &it);
+    if (vme_is_contiguous(&job.in) && vme_is_contiguous(&job.out))
+        return vme_parallel_apart(context, count, PIECE, activate_flat, &job);
     bool together = in->channels_last && out->channels_last;
     if (!together && (in->channels_last || out->channels_last || !rows_lie(in) || !rows_lie(out))) {
-        vme_status status = vme_copy(context, &it.in, &it.out);
+        vme_status status = vme_copy(context, &job.in, &job.out);
         if (status != VME_OK)
             return status;
-        it.in = it.out;
+        job.in = job.out;
         in = out;
     }
     if (out->channels_last) {
@@ -252,12 +253,12 @@ static vme_status activate_value(vme_context *context, const vme_model *model, i
         memcpy(in_strides, (int64_t[4]){in->image * 4, in->row * 4, joined ? 4 : in->pixel * 4, 4}, sizeof in_strides);
         memcpy(out_strides, (int64_t[4]){out->image * 4, out->row * 4, joined ? 4 : out->pixel * 4, 4},
                sizeof out_strides);
-        it.in.shape = it.out.shape = image_shape;
-        it.in.strides = in_strides;
-        it.out.strides = out_strides;
-        it.in.rank = it.out.rank = joined ? 3 : 4;
+        job.in.shape = job.out.shape = image_shape;
+        job.in.strides = in_strides;
+        job.out.strides = out_strides;
+        job.in.rank = job.out.rank = joined ? 3 : 4;
     }
-    return run_rows(&it, activate_body);
+    return run_rows(&job, activate_body);
 }
 
 static vme_status run_activate(vme_context *context, const vme_model *model, const model_step *step, char *arena)
@@ -276,11 +277,11 @@ model_curve_kernel *model_curve_of(const vme_model *model, const model_step *ste
     return step->p[ACTIVATION] < ACTIVATION_CURVES ? NULL : model->kernels->rows->curve;
 }
 
-vme_status model_make_activate(model_making *it, uint32_t number, const model_node_record *node,
+vme_status model_make_activate(model_preparation *preparation, uint32_t number, const model_node_record *node,
                                const uint32_t *operands, model_step *step, int step_number)
 {
     (void)node, (void)operands, (void)step_number;
-    const model_value *in = &it->model->value[step->operand[0]], *out = &it->model->value[step->out];
+    const model_value *in = &preparation->model->value[step->operand[0]], *out = &preparation->model->value[step->out];
     step->run = run_activate;
     if (step->operand[1] >= 0 || in->dtype != VME_FLOAT32 || out->dtype != VME_FLOAT32 || !same_sizes(in, out))
         return MODEL_WRONG(number, "does not read and make float32 of one shape");

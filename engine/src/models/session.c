@@ -23,7 +23,7 @@ struct vme_session {
 
 /* ---- sessions */
 /* Zeroed: a file may read parts of values that nothing wrote, which must not show what others left in memory. */
-static vme_status arena_new(vme_context *context, const vme_model *model, char **made)
+static vme_status arena_new(vme_context *context, const vme_model *model, char **result)
 {
     char *arena = vme_scratch_new(context, model->arena_bytes);
     if (arena == NULL)
@@ -33,11 +33,11 @@ static vme_status arena_new(vme_context *context, const vme_model *model, char *
         vme_scratch_free(context, arena, model->arena_bytes);
         return vme_stopped_here(context);
     }
-    *made = arena;
+    *result = arena;
     return VME_OK;
 }
 
-vme_status vme_session_new(vme_context *context, vme_model *model, vme_session **made)
+vme_status vme_session_new(vme_context *context, vme_model *model, vme_session **result)
 {
     vme_session *session = calloc(1, sizeof *session);
     if (session == NULL)
@@ -53,7 +53,7 @@ vme_status vme_session_new(vme_context *context, vme_model *model, vme_session *
     pthread_mutex_init(&session->plans.lock, NULL);
     session->context = vme_context_ref(context);
     session->model = vme_model_ref(model);
-    *made = session;
+    *result = session;
     return VME_OK;
 }
 

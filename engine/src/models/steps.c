@@ -48,12 +48,12 @@ typedef struct rows {
 } rows;
 
 /* Channels last to channels first, or back, one row of pixels. */
-static void turn_row(const rows *it, const model_value *value, int64_t n, int64_t y, char *outside, bool inward)
+static void turn_row(const rows *job, const model_value *value, int64_t n, int64_t y, char *outside, bool inward)
 {
     int64_t plane = value->h * value->w * 4, pixel = value->pixel * 4, at_once = PIECE / value->c + 1;
-    vme_move2 *transpose = it->model->kernels->move.transpose[2];
-    for (int64_t x = 0; x < value->w && !vme_stopping(it->context); x += at_once) {
-        char *row = (char *)model_pixel(value, it->arena, n, y, x),
+    vme_move2 *transpose = job->model->kernels->move.transpose[2];
+    for (int64_t x = 0; x < value->w && !vme_stopping(job->context); x += at_once) {
+        char *row = (char *)model_pixel(value, job->arena, n, y, x),
              *far = outside + ((n * value->c * value->h + y) * value->w + x) * 4;
         int64_t pixels = value->w - x < at_once ? value->w - x : at_once;
         if (inward)
@@ -65,35 +65,36 @@ static void turn_row(const rows *it, const model_value *value, int64_t n, int64_
 
 /* Runs of numbers that lie together in every value of a row: of so many pixels of a row as are done at once where all
  * do, else of one. */
-static void do_runs(const rows *it, int64_t n, int64_t y)
+static void do_runs(const rows *job, int64_t n, int64_t y)
 {
-    const vme_model_kernels *kernels = &it->model->kernels->model;
-    const model_value *in = it->in, *addend = it->addend, *out = it->out;
+    const vme_model_kernels *kernels = &job->model->kernels->model;
+    const model_value *in = job->in, *addend = job->addend, *out = job->out;
     bool joined = in->pixel == in->c && out->pixel == out->c && (addend == NULL || addend->pixel == addend->c);
     int64_t at_once = joined ? PIECE / out->c + 1 : 1;
-    for (int64_t x = 0; x < out->w && !vme_stopping(it->context); x += at_once) {
+    for (int64_t x = 0; x < out->w && !vme_stopping(job->context); x += at_once) {
         int64_t count = joined ? (out->w - x < at_once ? out->w - x : at_once) * out->c : in->c;
-        const float *from = model_pixel(in, it->arena, n, y, x),
-                    *other = addend == NULL ? NULL : model_pixel(addend, it->arena, n, y, x);
-        float *to = model_pixel(out, it->arena, n, y, x);
-        switch (it->step->kind) {
-        case STEP_ADD: kernels->add(count, from, other, to, it->step->bounds); break;
-        case STEP_CLIP: kernels->clip(count, from, to, it->step->bounds); break;
+        const float *from = model_pixel(in, job->arena, n, y, x),
+                    *other = addend == NULL ? NULL : model_pixel(addend, job->arena, n, y, x);
+        float *to = model_pixel(out, job->arena, n, y, x);
+        switch (job->step->kind) {
+        case STEP_ADD: kernels->add(count, from, other, to, job->step->bounds); break;
+        case STEP_CLIP: kernels->clip(count, from, to, job->step->bounds); break;
         case STEP_COPY: memcpy(to, from, (size_t)count * 4); break;
         default: break;
         }
     }
 }
 
-static void shuffle(const rows *it, int64_t n, int64_t y)
+static void shuffle(const rows *job, int64_t n, int64_t y)
 {
-    int64_t groups = it->step->p[GROUPS], members = it->out->c / groups;
-    for (int64_t x = 0; x < it->out->w && !vme_stopping(it->context); x++) {
-        const float *from = model_pixel(it->in, it->arena, n, y, x);
-        float *to = model_pixel(it->out, it->arena, n, y, x);
+    int64_t groups = job->step->p[GROUPS], members = job->out->c / groups;
+    for (int64_t x = 0; x < job->out->w && !vme_stopping(job->context); x++) {
+        const float *from = model_pixel(job->in, job->arena, n, y, x);
+        float *to = model_pixel(job->out, job->arena, n, y, x);
         if (groups == 2)
-            it->model->kernels->model.interleave(
-                members, from, it->addend == NULL ? from + members : model_pixel(it->addend, it->arena, n, y, x), to);
+            job->model->kernels->model.interleave(
+                members, from, job->addend == NULL ? from + members : model_pixel(job->addend, job->arena, n, y, x),
+                to);
         else
             for (int64_t group = 0; group < groups; group++)
                 for (int64_t member = 0; member < members; member++)
@@ -102,18 +103,18 @@ static void shuffle(const rows *it, int64_t n, int64_t y)
 }
 
 /* One row of the step's output, or of its input where that is what it walks; rows are numbered through all images. */
-static void do_row(const rows *it, int64_t number)
+static void do_row(const rows *job, int64_t number)
 {
-    const model_value *over = it->step->kind == STEP_EXPORT || it->step->kind == STEP_FLATTEN ? it->in : it->out;
+    const model_value *over = job->step->kind == STEP_EXPORT || job->step->kind == STEP_FLATTEN ? job->in : job->out;
     int64_t n = number / over->h, y = number % over->h;
-    switch (it->step->kind) {
-    case STEP_IMPORT: turn_row(it, it->out, n, y, it->outside, true); break;
-    case STEP_EXPORT: turn_row(it, it->in, n, y, it->outside, false); break;
-    case STEP_FLATTEN: turn_row(it, it->in, n, y, (char *)model_pixel(it->out, it->arena, 0, 0, 0), false); break;
+    switch (job->step->kind) {
+    case STEP_IMPORT: turn_row(job, job->out, n, y, job->outside, true); break;
+    case STEP_EXPORT: turn_row(job, job->in, n, y, job->outside, false); break;
+    case STEP_FLATTEN: turn_row(job, job->in, n, y, (char *)model_pixel(job->out, job->arena, 0, 0, 0), false); break;
     case STEP_ADD:
     case STEP_CLIP:
-    case STEP_COPY: do_runs(it, n, y); break;
-    case STEP_SHUFFLE: shuffle(it, n, y); break;
+    case STEP_COPY: do_runs(job, n, y); break;
+    case STEP_SHUFFLE: shuffle(job, n, y); break;
     case STEP_CONV:
     case STEP_DEPTHWISE:
     case STEP_MAX_POOL:
@@ -126,9 +127,9 @@ static void do_row(const rows *it, int64_t number)
 
 static vme_status body(void *argument, int64_t begin, int64_t end)
 {
-    const rows *it = argument;
-    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++)
-        do_row(it, i);
+    const rows *job = argument;
+    for (int64_t i = begin; i < end && !vme_stopping(job->context); i++)
+        do_row(job, i);
     return VME_OK;
 }
 
@@ -180,7 +181,7 @@ void model_clear_margin(vme_context *context, const model_value *value, char *ar
 
 void step_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
 {
-    rows it = {
+    rows job = {
         .context = context,
         .model = model,
         .step = step,
@@ -195,7 +196,7 @@ void step_band(vme_context *context, const vme_model *model, const model_step *s
     case STEP_DEPTHWISE: depthwise_band(context, model, step, band); break;
     case STEP_MAX_POOL:
     case STEP_AVERAGE_POOL: pooling_band(context, model, step, band); break;
-    default: body(&it, band->n * band->out->h + band->begin, band->n * band->out->h + band->end); break;
+    default: body(&job, band->n * band->out->h + band->begin, band->n * band->out->h + band->end); break;
     }
 }
 
@@ -222,7 +223,7 @@ vme_status step_run(vme_context *context, const vme_model *model, const model_st
         vme_tensor inside = model_tensor(model, in == NULL ? step->out : step->in, arena);
         return in == NULL ? vme_copy(context, outside, &inside) : vme_copy(context, &inside, outside);
     }
-    rows it = {
+    rows job = {
         .context = context,
         .model = model,
         .step = step,
@@ -236,5 +237,5 @@ vme_status step_run(vme_context *context, const vme_model *model, const model_st
     int64_t work = (in != NULL && step->kind != STEP_EXPORT ? in->n * in->h * in->w * in->c : 0)
                    + over->n * over->h * over->w * over->c;
     int64_t count = over->n * over->h, grain = PIECE / (work / count + 1) + 1;
-    return vme_parallel_apart(context, count, grain, body, &it);
+    return vme_parallel_apart(context, count, grain, body, &job);
 }

@@ -47,35 +47,35 @@ enum { S1, S2, S3, S4 };
 
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
-typedef struct cut {
+typedef struct block_cut {
     int64_t channels, blocks, half; /* of the longest block the first half */
     int64_t columns, pairs;
     bool alone; /* there is a last sliver that is in no pair */
-} cut;
+} block_cut;
 
-static cut cut_of(const vme_kernels *kernels, int64_t outputs, int64_t channels)
+static block_cut cut_of(const vme_kernels *kernels, int64_t outputs, int64_t channels)
 {
-    cut it = {.channels = channels, .columns = kernel_of(kernels)->columns};
-    int64_t slivers = ceil_div(outputs, it.columns);
-    it.pairs = slivers / 2;
-    it.alone = slivers % 2 == 1;
-    it.blocks = ceil_div(channels, 2 * HALF_MAX);
-    it.half = ceil_div(ceil_div(channels, it.blocks), 2);
-    return it;
+    block_cut cut = {.channels = channels, .columns = kernel_of(kernels)->columns};
+    int64_t slivers = ceil_div(outputs, cut.columns);
+    cut.pairs = slivers / 2;
+    cut.alone = slivers % 2 == 1;
+    cut.blocks = ceil_div(channels, 2 * HALF_MAX);
+    cut.half = ceil_div(ceil_div(channels, cut.blocks), 2);
+    return cut;
 }
 
-static int64_t block_begin(const cut *it, int64_t block) { return it->channels * block / it->blocks; }
-static int64_t block_length(const cut *it, int64_t block)
+static int64_t block_begin(const block_cut *cut, int64_t block) { return cut->channels * block / cut->blocks; }
+static int64_t block_length(const block_cut *cut, int64_t block)
 {
-    return block_begin(it, block + 1) - block_begin(it, block);
+    return block_begin(cut, block + 1) - block_begin(cut, block);
 }
-static int64_t part_floats(const cut *it) { return it->half * it->columns; }
+static int64_t part_floats(const block_cut *cut) { return cut->half * cut->columns; }
 /* Where those of a pair lie, and with the number of pairs the sliver that is alone. */
-static int64_t pair_at(const cut *it, int64_t block, int64_t pair)
+static int64_t pair_at(const block_cut *cut, int64_t block, int64_t pair)
 {
-    return (block * it->pairs + pair) * PRODUCTS * part_floats(it);
+    return (block * cut->pairs + pair) * PRODUCTS * part_floats(cut);
 }
-static int64_t alone_at(const cut *it) { return pair_at(it, it->blocks, 0); }
+static int64_t alone_at(const block_cut *cut) { return pair_at(cut, cut->blocks, 0); }
 
 static bool possible(const vme_kernels *kernels, const model_value *in, const model_value *addend,
                      const model_value *out, const model_step *step)
@@ -88,15 +88,15 @@ static bool possible(const vme_kernels *kernels, const model_value *in, const mo
 static int64_t packed_floats(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels)
 {
     (void)step;
-    const cut it = cut_of(kernels, outputs, channels);
-    return alone_at(&it) + (it.alone ? channels * it.columns : 0);
+    const block_cut cut = cut_of(kernels, outputs, channels);
+    return alone_at(&cut) + (cut.alone ? channels * cut.columns : 0);
 }
 
-static float weight(const char *weights, const cut *it, int64_t outputs, int64_t output, int64_t channel)
+static float weight(const char *weights, const block_cut *cut, int64_t outputs, int64_t output, int64_t channel)
 {
     float found = 0;
     if (output < outputs)
-        memcpy(&found, weights + (output * it->channels + channel) * 4, 4);
+        memcpy(&found, weights + (output * cut->channels + channel) * 4, 4);
     return found;
 }
 
@@ -104,30 +104,30 @@ static void pack(const vme_kernels *kernels, const model_step *step, int64_t out
                  const char *weights, float *packed)
 {
     (void)step;
-    const cut it = cut_of(kernels, outputs, channels);
-    for (int64_t block = 0; block < it.blocks; block++) {
-        const int64_t begin = block_begin(&it, block), length = block_length(&it, block), first = ceil_div(length, 2);
-        for (int64_t pair = 0; pair < it.pairs; pair++)
-            for (int64_t column = 0; column < it.columns; column++) {
-                const int64_t left = 2 * pair * it.columns + column, right = left + it.columns;
-                float *to = packed + pair_at(&it, block, pair) + column;
-                for (int64_t k = 0; k < first; k++, to += it.columns) {
+    const block_cut cut = cut_of(kernels, outputs, channels);
+    for (int64_t block = 0; block < cut.blocks; block++) {
+        const int64_t begin = block_begin(&cut, block), length = block_length(&cut, block), first = ceil_div(length, 2);
+        for (int64_t pair = 0; pair < cut.pairs; pair++)
+            for (int64_t column = 0; column < cut.columns; column++) {
+                const int64_t left = 2 * pair * cut.columns + column, right = left + cut.columns;
+                float *to = packed + pair_at(&cut, block, pair) + column;
+                for (int64_t k = 0; k < first; k++, to += cut.columns) {
                     const bool lower = first + k < length;
-                    const float b11 = weight(weights, &it, outputs, left, begin + k),
-                                b12 = weight(weights, &it, outputs, right, begin + k);
-                    const float b21 = lower ? weight(weights, &it, outputs, left, begin + first + k) : 0;
-                    const float b22 = lower ? weight(weights, &it, outputs, right, begin + first + k) : 0;
+                    const float b11 = weight(weights, &cut, outputs, left, begin + k),
+                                b12 = weight(weights, &cut, outputs, right, begin + k);
+                    const float b21 = lower ? weight(weights, &cut, outputs, left, begin + first + k) : 0;
+                    const float b22 = lower ? weight(weights, &cut, outputs, right, begin + first + k) : 0;
                     const float t1 = b12 - b11, t2 = b22 - t1,
                                 of[PRODUCTS] = {b11, b21, t2, t1, b22, b22 - b12, b21 - t2};
                     for (int i = 0; i < PRODUCTS; i++)
-                        to[i * part_floats(&it)] = of[i];
+                        to[i * part_floats(&cut)] = of[i];
                 }
             }
     }
-    for (int64_t k = 0; it.alone && k < channels; k++)
-        for (int64_t column = 0; column < it.columns; column++)
-            packed[alone_at(&it) + k * it.columns + column] =
-                weight(weights, &it, outputs, 2 * it.pairs * it.columns + column, k);
+    for (int64_t k = 0; cut.alone && k < channels; k++)
+        for (int64_t column = 0; column < cut.columns; column++)
+            packed[alone_at(&cut) + k * cut.columns + column] =
+                weight(weights, &cut, outputs, 2 * cut.pairs * cut.columns + column, k);
 }
 
 /* ---- a block */
@@ -135,7 +135,7 @@ typedef struct strassen {
     vme_context *context;
     const model_step *step;
     const vme_gemm_kernel *kernel;
-    cut cut;
+    block_cut cut;
     const float *in, *addend; /* at the block's first channel; or NULL */
     float *out, *sums;
     int64_t in_row, out_row, addend_row, sums_row, sum; /* floats, the last from a sum to the next */
@@ -145,18 +145,19 @@ typedef struct strassen {
     int64_t piece_panels, pieces;
 } strassen;
 
-static int64_t row_padded(const cut *it) { return ceil_div(it->half, FLOATS) * FLOATS + FLOATS; }
+static int64_t row_padded(const block_cut *cut) { return ceil_div(cut->half, FLOATS) * FLOATS + FLOATS; }
 
-static void cut_rows(strassen *it, int64_t rows)
+static void cut_rows(strassen *job, int64_t rows)
 {
-    const int64_t both = 2 * it->kernel->rows, without = rows % both;
-    it->rows = rows;
-    it->upper = without <= WITHOUT_MAX ? rows / both * it->kernel->rows + without : ceil_div(rows, 2);
-    it->panel = without <= WITHOUT_MAX ? it->kernel->rows : ceil_div(it->upper, ceil_div(it->upper, it->kernel->rows));
-    it->panels = ceil_div(it->upper, it->panel);
-    it->group_panels = ceil_div(it->panels, ceil_div(it->panels, PANELS_MAX));
-    it->sums_row = row_padded(&it->cut);
-    it->sum = it->group_panels * it->panel * it->sums_row;
+    const int64_t both = 2 * job->kernel->rows, without = rows % both;
+    job->rows = rows;
+    job->upper = without <= WITHOUT_MAX ? rows / both * job->kernel->rows + without : ceil_div(rows, 2);
+    job->panel =
+        without <= WITHOUT_MAX ? job->kernel->rows : ceil_div(job->upper, ceil_div(job->upper, job->kernel->rows));
+    job->panels = ceil_div(job->upper, job->panel);
+    job->group_panels = ceil_div(job->panels, ceil_div(job->panels, PANELS_MAX));
+    job->sums_row = row_padded(&job->cut);
+    job->sum = job->group_panels * job->panel * job->sums_row;
 }
 
 int64_t strassen_more(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels)
@@ -170,17 +171,17 @@ int64_t strassen_more(const vme_kernels *kernels, const model_step *step, int64_
 static rates_counted work(const vme_kernels *kernels, const model_value *in, const model_value *out,
                           const model_step *step)
 {
-    strassen it = {.kernel = kernel_of(kernels), .cut = cut_of(kernels, out->c, in->c)};
+    strassen job = {.kernel = kernel_of(kernels), .cut = cut_of(kernels, out->c, in->c)};
     const int64_t rows = out->n * out->h * out->w;
-    cut_rows(&it, rows);
-    const int64_t rest = it.upper % it.panel;
-    const double tall = (double)(it.upper / it.panel) * rates_tile_rows(it.kernel, it.panel)
-                        + (rest > 0 ? rates_tile_rows(it.kernel, rest) : 0);
+    cut_rows(&job, rows);
+    const int64_t rest = job.upper % job.panel;
+    const double tall = (double)(job.upper / job.panel) * rates_tile_rows(job.kernel, job.panel)
+                        + (rest > 0 ? rates_tile_rows(job.kernel, rest) : 0);
     return (rates_counted){{
-        [VME_RATE_PRODUCTS] = tall * (double)(step->k * it.cut.columns)
-                              * ((double)PRODUCTS / 2 * (double)it.cut.pairs + (it.cut.alone ? 2 : 0)),
+        [VME_RATE_PRODUCTS] = tall * (double)(step->k * job.cut.columns)
+                              * ((double)PRODUCTS / 2 * (double)job.cut.pairs + (job.cut.alone ? 2 : 0)),
         [VME_RATE_WEIGHTS] = (double)packed_floats(kernels, step, out->c, in->c) * sizeof(float),
-        [VME_RATE_POINTS_4] = (double)rows * (double)(in->c + out->c * it.cut.blocks),
+        [VME_RATE_POINTS_4] = (double)rows * (double)(in->c + out->c * job.cut.blocks),
         [VME_RATE_BYTES] = (double)strassen_more(kernels, step, out->c, in->c),
     }};
 }
@@ -188,10 +189,10 @@ static rates_counted work(const vme_kernels *kernels, const model_value *in, con
 static int64_t scratch(const vme_model *model, model_step *step)
 {
     const model_value *in = &model->value[step->in], *out = &model->value[step->out];
-    strassen it = {.kernel = kernel_of(model->kernels), .cut = cut_of(model->kernels, out->c, in->c)};
-    cut_rows(&it, out->n * out->h * out->w);
+    strassen job = {.kernel = kernel_of(model->kernels), .cut = cut_of(model->kernels, out->c, in->c)};
+    cut_rows(&job, out->n * out->h * out->w);
     step->slots = 1;
-    return SUMS * it.sum * (int64_t)sizeof(float);
+    return SUMS * job.sum * (int64_t)sizeof(float);
 }
 
 /* `k` channels of a row; pointers keep apart, so that the compiler has vectors. */
@@ -210,17 +211,17 @@ static void add(int64_t k, const float *restrict a11, const float *restrict a12,
 
 static vme_status add_rows(void *argument, int64_t begin, int64_t end)
 {
-    const strassen *it = argument;
-    const int64_t first = it->first, second = it->length - first, pair = PRODUCTS * part_floats(&it->cut);
-    const float *coming = it->step->weights + pair_at(&it->cut, it->block, 0);
-    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++) {
-        const int64_t row = it->group * it->panel + i;
-        const float *a11 = it->in + row * it->in_row, *a12 = a11 + first;
-        const bool lower = it->upper + row < it->rows;
-        const float *a21 = lower ? it->in + (it->upper + row) * it->in_row : NULL;
-        for (int64_t at = pair * i / it->upper; it->group == 0 && at < pair * (i + 1) / it->upper; at += FLOATS)
+    const strassen *job = argument;
+    const int64_t first = job->first, second = job->length - first, pair = PRODUCTS * part_floats(&job->cut);
+    const float *coming = job->step->weights + pair_at(&job->cut, job->block, 0);
+    for (int64_t i = begin; i < end && !vme_stopping(job->context); i++) {
+        const int64_t row = job->group * job->panel + i;
+        const float *a11 = job->in + row * job->in_row, *a12 = a11 + first;
+        const bool lower = job->upper + row < job->rows;
+        const float *a21 = lower ? job->in + (job->upper + row) * job->in_row : NULL;
+        for (int64_t at = pair * i / job->upper; job->group == 0 && at < pair * (i + 1) / job->upper; at += FLOATS)
             __builtin_prefetch(coming + at, 0, 2);
-        float *s1 = it->sums + i * it->sums_row, *s2 = s1 + it->sum, *s3 = s2 + it->sum, *s4 = s3 + it->sum;
+        float *s1 = job->sums + i * job->sums_row, *s2 = s1 + job->sum, *s3 = s2 + job->sum, *s4 = s3 + job->sum;
         if (lower)
             add(second, a11, a12, a21, a21 + first, s1, s2, s3, s4);
         for (int64_t k = lower ? second : 0; k < first; k++) {
@@ -240,21 +241,21 @@ typedef struct quarter {
     int64_t rows, columns;
 } quarter;
 
-static quarter quarter_of(const strassen *it, int64_t row, int64_t rows, int64_t sliver)
+static quarter quarter_of(const strassen *job, int64_t row, int64_t rows, int64_t sliver)
 {
-    const int64_t column = sliver * it->cut.columns;
+    const int64_t column = sliver * job->cut.columns;
     return (quarter){
-        .c = it->out + row * it->out_row + column,
-        .addend = it->addend == NULL ? NULL : it->addend + row * it->addend_row + column,
-        .bias = it->step->bias + column,
-        .rows = min(rows, it->rows - row),
-        .columns = min(it->cut.columns, it->outputs - column),
+        .c = job->out + row * job->out_row + column,
+        .addend = job->addend == NULL ? NULL : job->addend + row * job->addend_row + column,
+        .bias = job->step->bias + column,
+        .rows = min(rows, job->rows - row),
+        .columns = min(job->cut.columns, job->outputs - column),
     };
 }
 
 /* What the products of a tile share. */
 typedef struct tiles {
-    const strassen *it;
+    const strassen *job;
     const float *b; /* of the pair, in the block */
     vme_gemm_layer layer;
 } tiles;
@@ -262,37 +263,40 @@ typedef struct tiles {
 static const float nothing[COLUMNS_MAX];
 static const vme_bounds unbounded = {-__builtin_inff(), __builtin_inff()};
 
-static vme_gemm_tile tile_of(const strassen *it, const quarter *to, int64_t k)
+static vme_gemm_tile tile_of(const strassen *job, const quarter *to, int64_t k)
 {
     return (vme_gemm_tile){.k = k,
                            .c = (char *)to->c,
-                           .c_row = it->out_row * 4,
+                           .c_row = job->out_row * 4,
                            .rows = (int)to->rows,
                            .columns = (int)to->columns,
-                           .accumulate = it->block > 0,
+                           .accumulate = job->block > 0,
                            .far = true};
 }
 
 /* Bias, addend and bounds are for what the last block adds to a quarter last. */
-static void finish(const strassen *it, const quarter *to, vme_gemm_layer *layer)
+static void finish(const strassen *job, const quarter *to, vme_gemm_layer *layer)
 {
-    if (it->block + 1 < it->cut.blocks)
+    if (job->block + 1 < job->cut.blocks)
         return;
     layer->bias = to->bias;
     layer->addend = (const char *)to->addend;
-    layer->addend_row = it->addend_row * 4;
-    layer->bounds = it->step->bounds;
+    layer->addend_row = job->addend_row * 4;
+    layer->bounds = job->step->bounds;
 }
 
 /* x += by, or x = by where nothing is there yet: a tile without products, of numbers in the nearest cache. */
-static void add_tile(const strassen *it, float *x, int64_t x_row, int64_t rows, int64_t columns, const float *by,
+static void add_tile(const strassen *job, float *x, int64_t x_row, int64_t rows, int64_t columns, const float *by,
                      bool there)
 {
     const vme_gemm_tile tile = {
         .c = (char *)x, .c_row = x_row * 4, .rows = (int)rows, .columns = (int)columns, .accumulate = there};
-    const vme_gemm_layer layer = {
-        .runs = 1, .bias = nothing, .addend = (const char *)by, .addend_row = it->cut.columns * 4, .bounds = unbounded};
-    it->kernel->layer_tile(&tile, &layer);
+    const vme_gemm_layer layer = {.runs = 1,
+                                  .bias = nothing,
+                                  .addend = (const char *)by,
+                                  .addend_row = job->cut.columns * 4,
+                                  .bounds = unbounded};
+    job->kernel->layer_tile(&tile, &layer);
 }
 
 static void multiply(tiles *of, const float *a, int64_t a_row, const float *b, vme_gemm_tile *tile,
@@ -301,99 +305,99 @@ static void multiply(tiles *of, const float *a, int64_t a_row, const float *b, v
     tile->a = (const char *)a;
     tile->a_row = a_row * 4;
     tile->b = (const char *)b;
-    of->it->kernel->layer_tile(tile, layer);
+    of->job->kernel->layer_tile(tile, layer);
     of->layer.coming += of->layer.coming_step * tile->k;
 }
 
 /* x (+)= a sum of the pixels times number `b` of the weights'. */
 static void product(tiles *of, const float *a, int64_t a_row, int b, int64_t rows, float *x, bool there)
 {
-    const cut *its = &of->it->cut;
-    vme_gemm_tile tile = {.k = of->it->first,
+    const block_cut *cut = &of->job->cut;
+    vme_gemm_tile tile = {.k = of->job->first,
                           .c = (char *)x,
-                          .c_row = its->columns * 4,
+                          .c_row = cut->columns * 4,
                           .rows = (int)rows,
-                          .columns = (int)its->columns,
+                          .columns = (int)cut->columns,
                           .accumulate = there};
-    multiply(of, a, a_row, of->b + b * part_floats(its), &tile, &of->layer);
+    multiply(of, a, a_row, of->b + b * part_floats(cut), &tile, &of->layer);
 }
 
 /* The quarter's tile is x and this product, which has no channels where there is none. */
 static void last_product(tiles *of, const float *a, int64_t a_row, int b, int64_t k, const quarter *to, const float *x)
 {
-    const strassen *it = of->it;
-    vme_gemm_tile tile = tile_of(it, to, k);
+    const strassen *job = of->job;
+    vme_gemm_tile tile = tile_of(job, to, k);
     vme_gemm_layer layer = of->layer;
     layer.bias = nothing;
     layer.bounds = unbounded;
-    finish(it, to, &layer);
+    finish(job, to, &layer);
     if (layer.addend != NULL) { /* a tile adds one thing */
-        add_tile(it, to->c, it->out_row, to->rows, to->columns, x, tile.accumulate);
+        add_tile(job, to->c, job->out_row, to->rows, to->columns, x, tile.accumulate);
         tile.accumulate = true;
     } else {
         layer.addend = (const char *)x;
-        layer.addend_row = it->cut.columns * 4;
+        layer.addend_row = job->cut.columns * 4;
     }
-    multiply(of, a, a_row, of->b + b * part_floats(&it->cut), &tile, &layer);
+    multiply(of, a, a_row, of->b + b * part_floats(&job->cut), &tile, &layer);
 }
 
 /* The tile of all four quarters in the rows of one panel and the columns of one pair. */
 static void quarters(tiles *of, int64_t pair, int64_t panel)
 {
-    const strassen *it = of->it;
-    const int64_t top = panel * it->panel, rows = min(it->panel, it->upper - top), down = it->upper + top,
-                  second = it->length - it->first;
-    const int64_t columns = it->cut.columns;
-    const quarter c11 = quarter_of(it, top, rows, 2 * pair), c12 = quarter_of(it, top, rows, 2 * pair + 1);
-    const quarter c21 = quarter_of(it, down, rows, 2 * pair), c22 = quarter_of(it, down, rows, 2 * pair + 1);
-    const float *a11 = it->in + top * it->in_row, *a12 = a11 + it->first,
-                *sums = it->sums + (panel - it->group) * it->panel * it->sums_row;
+    const strassen *job = of->job;
+    const int64_t top = panel * job->panel, rows = min(job->panel, job->upper - top), down = job->upper + top,
+                  second = job->length - job->first;
+    const int64_t columns = job->cut.columns;
+    const quarter c11 = quarter_of(job, top, rows, 2 * pair), c12 = quarter_of(job, top, rows, 2 * pair + 1);
+    const quarter c21 = quarter_of(job, down, rows, 2 * pair), c22 = quarter_of(job, down, rows, 2 * pair + 1);
+    const float *a11 = job->in + top * job->in_row, *a12 = a11 + job->first,
+                *sums = job->sums + (panel - job->group) * job->panel * job->sums_row;
     enum { FLOATS_MAX = ROWS_MAX * COLUMNS_MAX };
     float x[FLOATS_MAX] __attribute__((aligned(VME_ALIGNMENT))), y[FLOATS_MAX] __attribute__((aligned(VME_ALIGNMENT)));
     float both[FLOATS_MAX] __attribute__((aligned(VME_ALIGNMENT)));
-    product(of, a11, it->in_row, B11, rows, x, false);
-    last_product(of, a12, it->in_row, B21, second, &c11, x);
-    product(of, sums + S2 * it->sum, it->sums_row, T2, rows, x, true);
-    product(of, sums + S1 * it->sum, it->sums_row, T1, rows, y, false);
-    add_tile(it, both, columns, rows, columns, x, false);
-    add_tile(it, both, columns, rows, columns, y, true);
-    last_product(of, sums + S4 * it->sum, it->sums_row, B22, it->first, &c12, both);
+    product(of, a11, job->in_row, B11, rows, x, false);
+    last_product(of, a12, job->in_row, B21, second, &c11, x);
+    product(of, sums + S2 * job->sum, job->sums_row, T2, rows, x, true);
+    product(of, sums + S1 * job->sum, job->sums_row, T1, rows, y, false);
+    add_tile(job, both, columns, rows, columns, x, false);
+    add_tile(job, both, columns, rows, columns, y, true);
+    last_product(of, sums + S4 * job->sum, job->sums_row, B22, job->first, &c12, both);
     if (c21.rows <= 0)
         return;
-    product(of, sums + S3 * it->sum, it->sums_row, T3, rows, x, true);
-    last_product(of, it->in + down * it->in_row + it->first, it->in_row, MINUS_T4, second, &c21, x);
-    add_tile(it, y, columns, c22.rows, columns, x, true);
-    last_product(of, a11, it->in_row, B11, 0, &c22, y);
+    product(of, sums + S3 * job->sum, job->sums_row, T3, rows, x, true);
+    last_product(of, job->in + down * job->in_row + job->first, job->in_row, MINUS_T4, second, &c21, x);
+    add_tile(job, y, columns, c22.rows, columns, x, true);
+    last_product(of, a11, job->in_row, B11, 0, &c22, y);
 }
 
 /* Both tiles of the sliver that is in no pair. */
 static void alone(tiles *of, int64_t panel)
 {
-    const strassen *it = of->it;
-    const float *b = it->step->weights + alone_at(&it->cut) + block_begin(&it->cut, it->block) * it->cut.columns;
+    const strassen *job = of->job;
+    const float *b = job->step->weights + alone_at(&job->cut) + block_begin(&job->cut, job->block) * job->cut.columns;
     for (int half = 0; half < 2; half++) {
-        const int64_t row = panel * it->panel, rows = min(it->panel, it->upper - row), at = half * it->upper + row;
-        const quarter to = quarter_of(it, at, rows, 2 * it->cut.pairs);
-        vme_gemm_tile tile = tile_of(it, &to, it->length);
+        const int64_t row = panel * job->panel, rows = min(job->panel, job->upper - row), at = half * job->upper + row;
+        const quarter to = quarter_of(job, at, rows, 2 * job->cut.pairs);
+        vme_gemm_tile tile = tile_of(job, &to, job->length);
         vme_gemm_layer layer = of->layer;
         if (to.rows <= 0)
             continue;
-        finish(it, &to, &layer);
-        multiply(of, it->in + at * it->in_row, it->in_row, b, &tile, &layer);
+        finish(job, &to, &layer);
+        multiply(of, job->in + at * job->in_row, job->in_row, b, &tile, &layer);
     }
 }
 
 static vme_status pieces(void *argument, int64_t begin, int64_t end)
 {
-    const strassen *it = argument;
+    const strassen *job = argument;
     for (int64_t i = begin; i < end; i++) {
-        const int64_t pair = i / it->pieces, first = it->group + i % it->pieces * it->piece_panels;
-        const int64_t last = min(min(it->panels, it->group + it->group_panels), first + it->piece_panels);
-        tiles of = {.it = it, .b = it->step->weights + pair_at(&it->cut, it->block, pair), .layer = {.runs = 1}};
-        of.layer.coming = (const char *)(of.b + PRODUCTS * part_floats(&it->cut));
-        of.layer.coming_step = min(VME_ALIGNMENT, ceil_div(it->cut.columns * 4, max(1, last - first)));
-        for (int64_t panel = first; panel < last && !vme_stopping(it->context); panel++)
-            if (pair < it->cut.pairs)
+        const int64_t pair = i / job->pieces, first = job->group + i % job->pieces * job->piece_panels;
+        const int64_t last = min(min(job->panels, job->group + job->group_panels), first + job->piece_panels);
+        tiles of = {.job = job, .b = job->step->weights + pair_at(&job->cut, job->block, pair), .layer = {.runs = 1}};
+        of.layer.coming = (const char *)(of.b + PRODUCTS * part_floats(&job->cut));
+        of.layer.coming_step = min(VME_ALIGNMENT, ceil_div(job->cut.columns * 4, max(1, last - first)));
+        for (int64_t panel = first; panel < last && !vme_stopping(job->context); panel++)
+            if (pair < job->cut.pairs)
                 quarters(&of, pair, panel);
             else
                 alone(&of, panel);
@@ -405,7 +409,7 @@ static vme_status run(vme_context *context, const vme_model *model, const model_
 {
     const model_value *in = &model->value[step->in], *out = &model->value[step->out];
     const model_value *addend = step->addend < 0 ? NULL : &model->value[step->addend];
-    strassen it = {
+    strassen job = {
         .context = context,
         .step = step,
         .kernel = kernel_of(model->kernels),
@@ -418,25 +422,25 @@ static vme_status run(vme_context *context, const vme_model *model, const model_
         .sums = (float *)(arena + model->value[step->scratch].offset),
         .outputs = out->c,
     };
-    cut_rows(&it, out->n * out->h * out->w);
-    const int64_t slivers = it.cut.pairs + it.cut.alone, threads = vme_parallel_threads(),
+    cut_rows(&job, out->n * out->h * out->w);
+    const int64_t slivers = job.cut.pairs + job.cut.alone, threads = vme_parallel_threads(),
                   wanted = threads == 1 ? 1 : PIECES * threads;
-    it.pieces = min(it.group_panels, ceil_div(wanted, slivers));
-    it.piece_panels = ceil_div(it.group_panels, it.pieces);
-    it.pieces = ceil_div(it.group_panels, it.piece_panels);
+    job.pieces = min(job.group_panels, ceil_div(wanted, slivers));
+    job.piece_panels = ceil_div(job.group_panels, job.pieces);
+    job.pieces = ceil_div(job.group_panels, job.piece_panels);
     vme_status status = VME_OK;
-    for (; it.block < it.cut.blocks; it.block++) {
-        it.in = model_pixel(in, arena, 0, 0, 0) + block_begin(&it.cut, it.block);
-        it.length = block_length(&it.cut, it.block);
-        it.first = ceil_div(it.length, 2);
-        for (it.group = 0; status == VME_OK && it.group < it.panels; it.group += it.group_panels) {
-            const int64_t rows = min(it.upper - it.group * it.panel, it.group_panels * it.panel);
-            status = vme_parallel_apart(context, rows, it.kernel->work / 64 / it.length + 1, add_rows, &it);
+    for (; job.block < job.cut.blocks; job.block++) {
+        job.in = model_pixel(in, arena, 0, 0, 0) + block_begin(&job.cut, job.block);
+        job.length = block_length(&job.cut, job.block);
+        job.first = ceil_div(job.length, 2);
+        for (job.group = 0; status == VME_OK && job.group < job.panels; job.group += job.group_panels) {
+            const int64_t rows = min(job.upper - job.group * job.panel, job.group_panels * job.panel);
+            status = vme_parallel_apart(context, rows, job.kernel->work / 64 / job.length + 1, add_rows, &job);
             if (status == VME_OK)
-                status = vme_parallel_apart(context, slivers * it.pieces, 1, pieces, &it);
+                status = vme_parallel_apart(context, slivers * job.pieces, 1, pieces, &job);
         }
     }
     return status;
 }
 
-const convolution_way convolution_strassen = {"strassen", possible, work, scratch, packed_floats, pack, run};
+const convolution_algorithm convolution_strassen = {"strassen", possible, work, scratch, packed_floats, pack, run};

@@ -34,31 +34,31 @@ vme_tensor model_tensor(const vme_model *model, int value, char *arena)
 }
 
 /* ---- checks */
-static vme_status inputs_are(uint32_t number, const model_node_record *node, const uint32_t *operands, uint32_t least,
-                             uint32_t most)
+static vme_status inputs_are(uint32_t number, const model_node_record *node, const uint32_t *operands,
+                             uint32_t min_inputs, uint32_t max_inputs)
 {
-    if (node->inputs < least || node->inputs > most)
-        return MODEL_WRONG(number, "has %u operands, expected %u to %u", node->inputs, least, most);
-    for (uint32_t i = 0; i < least; i++)
+    if (node->inputs < min_inputs || node->inputs > max_inputs)
+        return MODEL_WRONG(number, "has %u operands, expected %u to %u", node->inputs, min_inputs, max_inputs);
+    for (uint32_t i = 0; i < min_inputs; i++)
         if (operands[i] == MODEL_ABSENT)
             return MODEL_WRONG(number, "has no operand %u", i);
     return VME_OK;
 }
 
-static vme_status inputs_broadcast(const model_making *it, uint32_t number, const model_node_record *node,
+static vme_status inputs_broadcast(const model_preparation *preparation, uint32_t number, const model_node_record *node,
                                    const model_step *step)
 {
-    vme_tensor out = model_tensor(it->model, step->out, NULL);
+    vme_tensor out = model_tensor(preparation->model, step->out, NULL);
     int64_t strides[VME_RANK_MAX];
     for (uint32_t i = 0; i < node->inputs; i++) {
-        vme_tensor in = model_tensor(it->model, step->operand[i], NULL);
+        vme_tensor in = model_tensor(preparation->model, step->operand[i], NULL);
         if (vme_broadcast_strides(&in, &out, strides) != VME_OK)
             return MODEL_WRONG(number, "has operand %u of a shape that does not broadcast to its result's", i);
     }
     return VME_OK;
 }
 
-static int dtype_of(const model_making *it, int value) { return it->model->value[value].dtype; }
+static int dtype_of(const model_preparation *preparation, int value) { return preparation->model->value[value].dtype; }
 
 /* `status` and `loop` are what the operator says of the dtype in which the step computes. */
 static vme_status loop_is(uint32_t number, vme_status status, const vme_dtype *loop, const model_step *step)
@@ -78,13 +78,13 @@ static vme_status run_copy(vme_context *context, const vme_model *model, const m
     return vme_copy(context, &in, &out);
 }
 
-vme_status model_make_copy(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
-                           model_step *step, int step_number)
+vme_status model_make_copy(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                           const uint32_t *operands, model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_copy;
     vme_status status = inputs_are(number, node, operands, 1, 1);
-    return status == VME_OK ? inputs_broadcast(it, number, node, step) : status;
+    return status == VME_OK ? inputs_broadcast(preparation, number, node, step) : status;
 }
 
 /* ---- elementwise */
@@ -94,15 +94,15 @@ static vme_status run_unary(vme_context *context, const vme_model *model, const 
     return vme_unary(context, (vme_unary_op)step->p[0], (vme_dtype)step->p[1], &in, &out);
 }
 
-vme_status model_make_unary(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
-                            model_step *step, int step_number)
+vme_status model_make_unary(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                            const uint32_t *operands, model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_unary;
     vme_dtype loop, result;
     vme_status status = inputs_are(number, node, operands, 1, 1);
     if (status == VME_OK)
-        status = inputs_broadcast(it, number, node, step);
+        status = inputs_broadcast(preparation, number, node, step);
     if (status == VME_OK && (step->p[0] < 0 || step->p[0] >= VME_UNARY_COUNT || !is_dtype(step->p[1])))
         return MODEL_WRONG(number, "has the unknown operation %d or dtype %d", step->p[0], step->p[1]);
     if (status == VME_OK)
@@ -118,15 +118,15 @@ static vme_status run_binary(vme_context *context, const vme_model *model, const
     return vme_binary(context, (vme_binary_op)step->p[0], (vme_dtype)step->p[1], &a, &b, &out);
 }
 
-vme_status model_make_binary(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
-                             model_step *step, int step_number)
+vme_status model_make_binary(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                             const uint32_t *operands, model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_binary;
     vme_dtype loop, result;
     vme_status status = inputs_are(number, node, operands, 2, 2);
     if (status == VME_OK)
-        status = inputs_broadcast(it, number, node, step);
+        status = inputs_broadcast(preparation, number, node, step);
     if (status == VME_OK && (step->p[0] < 0 || step->p[0] >= VME_BINARY_COUNT || !is_dtype(step->p[1])))
         return MODEL_WRONG(number, "has the unknown operation %d or dtype %d", step->p[0], step->p[1]);
     if (status == VME_OK) {
@@ -144,15 +144,15 @@ static vme_status run_where(vme_context *context, const vme_model *model, const 
     return vme_where(context, &condition, &a, &b, &out);
 }
 
-vme_status model_make_where(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
-                            model_step *step, int step_number)
+vme_status model_make_where(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                            const uint32_t *operands, model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_where;
     vme_status status = inputs_are(number, node, operands, 3, 3);
-    if (status == VME_OK && dtype_of(it, step->operand[0]) != VME_BOOL)
+    if (status == VME_OK && dtype_of(preparation, step->operand[0]) != VME_BOOL)
         return MODEL_WRONG(number, "chooses by what is no bool");
-    return status == VME_OK ? inputs_broadcast(it, number, node, step) : status;
+    return status == VME_OK ? inputs_broadcast(preparation, number, node, step) : status;
 }
 
 bool model_is_elementwise(const model_step *step)
@@ -169,8 +169,8 @@ static vme_status run_reduce(vme_context *context, const vme_model *model, const
     return vme_reduce(context, (vme_reduce_op)step->p[0], (vme_dtype)step->p[1], &in, (uint64_t)step->p[2], NULL, &out);
 }
 
-vme_status model_make_reduce(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
-                             model_step *step, int step_number)
+vme_status model_make_reduce(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                             const uint32_t *operands, model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_reduce;
@@ -180,10 +180,10 @@ vme_status model_make_reduce(model_making *it, uint32_t number, const model_node
         return status;
     if (step->p[0] < 0 || step->p[0] >= VME_REDUCE_COUNT || !is_dtype(step->p[1]))
         return MODEL_WRONG(number, "has the unknown operation %d or dtype %d", step->p[0], step->p[1]);
-    const model_value *in = &it->model->value[step->operand[0]], *out = &it->model->value[step->out];
-    bool place = step->p[0] == VME_ARGMAX || step->p[0] == VME_ARGMIN;
+    const model_value *in = &preparation->model->value[step->operand[0]], *out = &preparation->model->value[step->out];
+    bool gives_index = step->p[0] == VME_ARGMAX || step->p[0] == VME_ARGMIN;
     bool fits = in->rank == out->rank && step->p[2] >= 0 && step->p[2] >> in->rank == 0
-                && (!place || __builtin_popcount((unsigned)step->p[2]) == 1);
+                && (!gives_index || __builtin_popcount((unsigned)step->p[2]) == 1);
     for (int d = 0; fits && d < in->rank; d++)
         fits = out->shape[d] == (step->p[2] >> d & 1 ? 1 : in->shape[d]);
     if (!fits)
@@ -200,16 +200,17 @@ static vme_status run_matmul(vme_context *context, const vme_model *model, const
     return vme_matmul(context, &a, &b, &out);
 }
 
-vme_status model_make_matmul(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
-                             model_step *step, int step_number)
+vme_status model_make_matmul(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                             const uint32_t *operands, model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_matmul;
     vme_status status = inputs_are(number, node, operands, 2, 2);
     if (status != VME_OK)
         return status;
-    vme_tensor a = model_tensor(it->model, step->operand[0], NULL), b = model_tensor(it->model, step->operand[1], NULL);
-    vme_tensor out = model_tensor(it->model, step->out, NULL);
+    vme_tensor a = model_tensor(preparation->model, step->operand[0], NULL),
+               b = model_tensor(preparation->model, step->operand[1], NULL);
+    vme_tensor out = model_tensor(preparation->model, step->out, NULL);
     int64_t strides[VME_RANK_MAX];
     bool fits = a.rank >= 2 && b.rank >= 2 && out.rank >= 2 && a.dtype == b.dtype && a.dtype == out.dtype
                 && a.shape[a.rank - 1] == b.shape[b.rank - 2] && out.shape[out.rank - 2] == a.shape[a.rank - 2]
@@ -237,15 +238,15 @@ static vme_status run_argsort(vme_context *context, const vme_model *model, cons
 }
 
 /* Whether the step's operand and its result have one shape, with a dimension of that number. */
-static bool works_along(const model_making *it, const model_step *step, int32_t axis)
+static bool works_along(const model_preparation *preparation, const model_step *step, int32_t axis)
 {
-    const model_value *in = &it->model->value[step->operand[0]], *out = &it->model->value[step->out];
+    const model_value *in = &preparation->model->value[step->operand[0]], *out = &preparation->model->value[step->out];
     return in->rank == out->rank && memcmp(in->shape, out->shape, sizeof(int64_t) * (size_t)in->rank) == 0 && axis >= 0
            && axis < in->rank;
 }
 
-vme_status model_make_scan(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
-                           model_step *step, int step_number)
+vme_status model_make_scan(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                           const uint32_t *operands, model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_scan;
@@ -255,18 +256,19 @@ vme_status model_make_scan(model_making *it, uint32_t number, const model_node_r
         return status;
     if (step->p[0] < 0 || step->p[0] >= VME_SCAN_COUNT || !is_dtype(step->p[1]))
         return MODEL_WRONG(number, "has the unknown operation %d or dtype %d", step->p[0], step->p[1]);
-    if (!works_along(it, step, step->p[2]))
+    if (!works_along(preparation, step, step->p[2]))
         return MODEL_WRONG(number, "does not scan along axis %d to its result", step->p[2]);
     return loop_is(number, vme_scan_types((vme_scan_op)step->p[0], (vme_dtype)step->p[1], &loop, &result), &loop, step);
 }
 
-vme_status model_make_argsort(model_making *it, uint32_t number, const model_node_record *node,
+vme_status model_make_argsort(model_preparation *preparation, uint32_t number, const model_node_record *node,
                               const uint32_t *operands, model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_argsort;
     vme_status status = inputs_are(number, node, operands, 1, 1);
-    if (status == VME_OK && (!works_along(it, step, step->p[0]) || dtype_of(it, step->out) != VME_INT64))
+    if (status == VME_OK
+        && (!works_along(preparation, step, step->p[0]) || dtype_of(preparation, step->out) != VME_INT64))
         return MODEL_WRONG(number, "does not make the order along axis %d, of int64", step->p[0]);
     return status;
 }
@@ -286,12 +288,12 @@ static int indices_of(const vme_model *model, const model_step *step, int before
 
 /* Whether `part` is what lies in `whole` where the indices behind the operands `before` them say, in dimensions from
  * p[0] on. */
-static vme_status indices_fit(const model_making *it, uint32_t number, const model_step *step, int before,
+static vme_status indices_fit(const model_preparation *preparation, uint32_t number, const model_step *step, int before,
                               const model_value *whole, const model_value *part)
 {
     vme_tensor index[MODEL_STEP_OPERANDS];
     const vme_tensor *indices[MODEL_STEP_OPERANDS];
-    int count = indices_of(it->model, step, before, NULL, index, indices), first = step->p[0], rank;
+    int count = indices_of(preparation->model, step, before, NULL, index, indices), first = step->p[0], rank;
     int64_t shape[VME_RANK_MAX];
     for (int i = 0; i < count; i++)
         if (index[i].dtype != VME_INT64)
@@ -317,15 +319,15 @@ static vme_status run_gather(vme_context *context, const vme_model *model, const
     return vme_gather(context, &in, step->p[0], count, indices, &out);
 }
 
-vme_status model_make_gather(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
-                             model_step *step, int step_number)
+vme_status model_make_gather(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                             const uint32_t *operands, model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_gather;
     vme_status status = inputs_are(number, node, operands, node->inputs, MODEL_STEP_OPERANDS);
-    return status == VME_OK
-               ? indices_fit(it, number, step, 1, &it->model->value[step->operand[0]], &it->model->value[step->out])
-               : status;
+    return status == VME_OK ? indices_fit(preparation, number, step, 1, &preparation->model->value[step->operand[0]],
+                                          &preparation->model->value[step->out])
+                            : status;
 }
 
 /* The operand is copied, then the values are written there, or what the operation makes of both. */
@@ -339,7 +341,7 @@ static vme_status run_scatter(vme_context *context, const vme_model *model, cons
     return status == VME_OK ? vme_scatter_by(context, &values, step->p[0], count, indices, step->p[1], &out) : status;
 }
 
-vme_status model_make_scatter(model_making *it, uint32_t number, const model_node_record *node,
+vme_status model_make_scatter(model_preparation *preparation, uint32_t number, const model_node_record *node,
                               const uint32_t *operands, model_step *step, int step_number)
 {
     (void)step_number;
@@ -347,11 +349,11 @@ vme_status model_make_scatter(model_making *it, uint32_t number, const model_nod
     vme_status status = inputs_are(number, node, operands, node->inputs < 3 ? 3 : node->inputs, MODEL_STEP_OPERANDS);
     if (status != VME_OK)
         return status;
-    const model_value *in = &it->model->value[step->operand[0]], *out = &it->model->value[step->out];
+    const model_value *in = &preparation->model->value[step->operand[0]], *out = &preparation->model->value[step->out];
     if (in->dtype != out->dtype || in->rank != out->rank
         || memcmp(in->shape, out->shape, sizeof(int64_t) * (size_t)in->rank) != 0)
         return MODEL_WRONG(number, "does not write to what its operand is");
     if (step->p[1] != -1 && !vme_scatters_by(step->p[1], out->dtype))
         return MODEL_WRONG(number, "has the unknown operation %d for dtype %d", step->p[1], out->dtype);
-    return indices_fit(it, number, step, 2, out, &it->model->value[step->operand[1]]);
+    return indices_fit(preparation, number, step, 2, out, &preparation->model->value[step->operand[1]]);
 }

@@ -36,7 +36,7 @@ int vme_algorithm_count(void) { return MODEL_ALGORITHMS; }
 const char *vme_algorithm_name(int algorithm)
 {
     return algorithm < 0 || algorithm >= MODEL_ALGORITHMS ? ""
-           : algorithm < CONVOLUTION_ALGORITHMS           ? convolution_way_of((model_algorithm)algorithm)->name
+           : algorithm < CONVOLUTION_ALGORITHMS           ? convolution_algorithm_of((model_algorithm)algorithm)->name
                                                           : attention_name((model_algorithm)algorithm);
 }
 
@@ -68,8 +68,8 @@ static bool possible(const vme_model *model, const vme_kernels *kernels, const m
                      model_algorithm algorithm)
 {
     return step->kind != STEP_CONV
-           || convolution_way_of(algorithm)->possible(kernels, &model->value[step->in], addend_of(model, step),
-                                                      &model->value[step->out], step);
+           || convolution_algorithm_of(algorithm)->possible(kernels, &model->value[step->in], addend_of(model, step),
+                                                            &model->value[step->out], step);
 }
 
 /* Bytes that an algorithm's weights take beyond the plain ones, where it gains little by them. A trial does not show
@@ -147,35 +147,36 @@ static vme_status break_tie(const vme_model *model, const model_step *step, cons
             *chosen = ties.of[i].algorithm;
             goto done;
         }
-    trial *its = calloc(MODEL_ALGORITHMS, sizeof *its);
+    algorithm_trial *trials = calloc(MODEL_ALGORITHMS, sizeof *trials);
     int count = 0;
-    if (its == NULL) {
+    if (trials == NULL) {
         status = vme_fail(VME_NO_MEMORY, "no memory for a model");
         goto done;
     }
     for (int i = 0; status == VME_OK && i < MODEL_ALGORITHMS; i++)
         if (near[i])
-            status = trial_begin(&its[count++], model->context, model->kernels, model->value, step, (model_algorithm)i);
+            status =
+                trial_begin(&trials[count++], model->context, model->kernels, model->value, step, (model_algorithm)i);
     if (status == VME_OK)
-        status = trials_run(its, count);
-    double least = 0;
+        status = trials_run(trials, count);
+    double best_ns = 0;
     for (int i = 0; status == VME_OK && i < count; i++) {
-        its[i].least += (double)more_of(model, step, its[i].step.algorithm) / rates[VME_RATE_WEIGHTS];
-        if (its[i].step.algorithm == *chosen)
-            least = its[i].least / SURE;
+        trials[i].best_ns += (double)more_of(model, step, trials[i].step.algorithm) / rates[VME_RATE_WEIGHTS];
+        if (trials[i].step.algorithm == *chosen)
+            best_ns = trials[i].best_ns / SURE;
     }
     for (int i = 0; status == VME_OK && i < count; i++)
-        if (its[i].least < least) {
-            least = its[i].least;
-            *chosen = its[i].step.algorithm;
+        if (trials[i].best_ns < best_ns) {
+            best_ns = trials[i].best_ns;
+            *chosen = trials[i].step.algorithm;
         }
     if (status == VME_OK && ties.count < KNOWN_MAX) {
         wanted.algorithm = *chosen;
         ties.of[ties.count++] = wanted;
     }
     while (count-- > 0)
-        trial_end(&its[count]);
-    free(its);
+        trial_end(&trials[count]);
+    free(trials);
 done:
     pthread_mutex_unlock(&ties.lock);
     return status;
@@ -230,14 +231,14 @@ static double total_of(const vme_model *model, const vme_kernels *kernels, const
     for (int s = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];
         const algorithms all = algorithms_of(step);
-        double least = all.first < all.end ? rates_algorithm(model, kernels, step, (model_algorithm)all.first, rates)
-                                           : rates_step(model, s, rates);
+        double best_ns = all.first < all.end ? rates_algorithm(model, kernels, step, (model_algorithm)all.first, rates)
+                                             : rates_step(model, s, rates);
         for (int i = all.first + 1; i < all.end; i++)
             if (possible(model, kernels, step, (model_algorithm)i)) {
                 double cost = rates_algorithm(model, kernels, step, (model_algorithm)i, rates);
-                least = cost < least ? cost : least;
+                best_ns = cost < best_ns ? cost : best_ns;
             }
-        total += least;
+        total += best_ns;
     }
     return total;
 }

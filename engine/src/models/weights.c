@@ -21,14 +21,14 @@ static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* Where in the file's weights the first byte lies that constants from `tensor` on or steps from `s` on are still packed
  * from. */
-static uint64_t first_unpacked(const model_making *it, uint32_t tensor, int s)
+static uint64_t first_unpacked(const model_preparation *preparation, uint32_t tensor, int s)
 {
     uint64_t first = UINT64_MAX;
-    for (; tensor < it->file->tensors; tensor++)
-        if (it->wanted[tensor])
-            first = earlier(first, model_file_tensor(it->file, tensor).data_at);
-    for (; s < it->model->steps; s++) {
-        const struct packing *packing = &it->packing[s];
+    for (; tensor < preparation->file->tensors; tensor++)
+        if (preparation->wanted[tensor])
+            first = earlier(first, model_file_tensor(preparation->file, tensor).data_at);
+    for (; s < preparation->model->steps; s++) {
+        const struct packing *packing = &preparation->packing[s];
         if (packing->weights)
             first =
                 earlier(first, packing->bias ? earlier(packing->weights_at, packing->bias_at) : packing->weights_at);
@@ -36,50 +36,55 @@ static uint64_t first_unpacked(const model_making *it, uint32_t tensor, int s)
     return first;
 }
 
-void weights_spend(model_making *it, size_t size)
+void weights_spend(model_preparation *preparation, size_t size)
 {
     /* whole pages after the first byte of weights */
-    it->spent = (char *)(((uintptr_t)it->file->weights + SPEND_PAGE - 1) & ~(uintptr_t)(SPEND_PAGE - 1));
-    it->end = (char *)(uintptr_t)it->file->tensor_records - MODEL_HEADER + size;
+    preparation->spent =
+        (char *)(((uintptr_t)preparation->file->weights + SPEND_PAGE - 1) & ~(uintptr_t)(SPEND_PAGE - 1));
+    preparation->end = (char *)(uintptr_t)preparation->file->tensor_records - MODEL_HEADER + size;
 }
 
 /* Gives pages of weights back that lie before what is still to be packed, after `bytes` more were: not for few, looking
  * takes time too. */
-static void spend(model_making *it, uint64_t bytes, uint32_t tensor, int s)
+static void spend(model_preparation *preparation, uint64_t bytes, uint32_t tensor, int s)
 {
-    if (it->spent == NULL || bytes < SPEND_MIN)
+    if (preparation->spent == NULL || bytes < SPEND_MIN)
         return;
-    const uint64_t first = first_unpacked(it, tensor, s), room = (uint64_t)(it->end - it->file->weights);
-    const uintptr_t before = (uintptr_t)(it->file->weights + earlier(first, room)) & ~(uintptr_t)(SPEND_PAGE - 1);
-    if (before <= (uintptr_t)it->spent)
+    const uint64_t first = first_unpacked(preparation, tensor, s),
+                   room = (uint64_t)(preparation->end - preparation->file->weights);
+    const uintptr_t before =
+        (uintptr_t)(preparation->file->weights + earlier(first, room)) & ~(uintptr_t)(SPEND_PAGE - 1);
+    if (before <= (uintptr_t)preparation->spent)
         return;
-    madvise(it->spent, before - (uintptr_t)it->spent, MADV_DONTNEED); /* else they stay, and that is all */
-    it->spent = (char *)before;
+    madvise(preparation->spent, before - (uintptr_t)preparation->spent,
+            MADV_DONTNEED); /* else they stay, and that is all */
+    preparation->spent = (char *)before;
 }
 
-vme_status weights_pack(model_making *it)
+vme_status weights_pack(model_preparation *preparation)
 {
-    vme_model *model = it->model;
+    vme_model *model = preparation->model;
     int64_t total = 0;
     for (int s = 0; s < model->steps; s++)
-        if (it->packing[s].weights) {
-            it->packing[s].at = total;
+        if (preparation->packing[s].weights) {
+            preparation->packing[s].at = total;
             const model_step *step = &model->step[s];
-            total += ((step->kind == STEP_DEPTHWISE ? depthwise_packed(step, it->packing[s].outputs)
-                                                    : convolution_packed(model->kernels, step, it->packing[s].outputs,
-                                                                         it->packing[s].channels, true))
+            total += ((step->kind == STEP_DEPTHWISE
+                           ? depthwise_packed(step, preparation->packing[s].outputs)
+                           : convolution_packed(model->kernels, step, preparation->packing[s].outputs,
+                                                preparation->packing[s].channels, true))
                       + 15)
                      / 16 * 16;
         }
-    for (int v = 0; v < (int)it->file->tensors; v++)
-        if (it->wanted[v]) {
+    for (int v = 0; v < (int)preparation->file->tensors; v++)
+        if (preparation->wanted[v]) {
             model->value[v].offset = total * (int64_t)sizeof(float);
             total += model->value[v].bytes / (int64_t)sizeof(float);
         }
     model->packed_bytes = (size_t)total * sizeof(float);
     if (model->base != NULL && model->base->packed_bytes != model->packed_bytes)
         return vme_fail(VME_BAD_VALUE, MODEL_REFUSED "its weights depend on open sizes");
-    model->packed = model->base != NULL ? model->base->packed : kept_packed(it);
+    model->packed = model->base != NULL ? model->base->packed : kept_packed(preparation);
     const bool kept = model->packed != NULL;
     if (!kept) {
         if (model->map != NULL) /* of another build's layout */
@@ -89,19 +94,20 @@ vme_status weights_pack(model_making *it)
     }
     if (model->packed == NULL)
         return VME_NO_MEMORY;
-    for (int v = 0; v < (int)it->file->tensors; v++)
-        if (it->wanted[v] && !kept) {
-            model_tensor_record record = model_file_tensor(it->file, (uint32_t)v);
-            memcpy(model->packed + model->value[v].offset, it->file->weights + record.data_at, record.data_size);
-            spend(it, record.data_size, (uint32_t)v + 1, 0);
+    for (int v = 0; v < (int)preparation->file->tensors; v++)
+        if (preparation->wanted[v] && !kept) {
+            model_tensor_record record = model_file_tensor(preparation->file, (uint32_t)v);
+            memcpy(model->packed + model->value[v].offset, preparation->file->weights + record.data_at,
+                   record.data_size);
+            spend(preparation, record.data_size, (uint32_t)v + 1, 0);
         }
     for (int s = 0; s < model->steps; s++) {
-        const struct packing *packing = &it->packing[s];
+        const struct packing *packing = &preparation->packing[s];
         model_step *step = &model->step[s];
         if (!packing->weights)
             continue;
-        const char *weights = kept ? NULL : it->file->weights + packing->weights_at;
-        const char *bias = kept || !packing->bias ? NULL : it->file->weights + packing->bias_at;
+        const char *weights = kept ? NULL : preparation->file->weights + packing->weights_at;
+        const char *bias = kept || !packing->bias ? NULL : preparation->file->weights + packing->bias_at;
         if (vme_stopping(model->context))
             return vme_stopped_here(model->context);
         step->weights = (float *)model->packed + packing->at;
@@ -114,9 +120,9 @@ vme_status weights_pack(model_making *it)
             depthwise_pack(step, packing->outputs, weights, bias);
         else
             convolution_pack(model->kernels, step, packing->outputs, packing->channels, weights, bias);
-        spend(it, (uint64_t)(packing->outputs * step->k) * sizeof(float), it->file->tensors, s + 1);
+        spend(preparation, (uint64_t)(packing->outputs * step->k) * sizeof(float), preparation->file->tensors, s + 1);
     }
-    spend(it, SPEND_MIN, it->file->tensors, model->steps);
-    kept_return(it);
+    spend(preparation, SPEND_MIN, preparation->file->tensors, model->steps);
+    kept_return(preparation);
     return VME_OK;
 }

@@ -53,10 +53,10 @@ static rates_counted work_of(const vme_kernels *kernels, const model_value *in, 
     const double points = (m + 2) * (m + 2),
                  numbers = points * (double)(ceil_div(out->c, kernel->columns) * kernel->columns) * (double)in->c;
     const int64_t squares = out->n * ceil_div(out->h, m) * ceil_div(out->w, m);
-    rates_counted made = {{[VME_RATE_PRODUCTS] = rates_tile_rows(kernel, squares) * numbers,
-                           [VME_RATE_WEIGHTS] = numbers * sizeof(float)}};
-    made.of[m == 2 ? VME_RATE_POINTS_2 : VME_RATE_POINTS_4] = (double)squares * points * (double)(in->c + out->c);
-    return made;
+    rates_counted counted = {{[VME_RATE_PRODUCTS] = rates_tile_rows(kernel, squares) * numbers,
+                              [VME_RATE_WEIGHTS] = numbers * sizeof(float)}};
+    counted.of[m == 2 ? VME_RATE_POINTS_2 : VME_RATE_POINTS_4] = (double)squares * points * (double)(in->c + out->c);
+    return counted;
 }
 
 static rates_counted work_2(const vme_kernels *kernels, const model_value *in, const model_value *out,
@@ -84,66 +84,66 @@ typedef struct winograd {
     int64_t m, points, down, across, slivers;
     int64_t first, squares; /* number of the first one, of down * across * images, and how many are done */
     int64_t block_squares, blocks, slot_floats;
-    int64_t most_squares;                           /* of a block, here or with fewer squares */
+    int64_t max_squares;                            /* of a block, here or with fewer squares */
     int64_t in_wide, out_wide, in_point, out_point; /* floats from a square to the next, and from a point */
     int64_t block;                                  /* that all threads do together */
 } winograd;
 
-static void points_lie(winograd *it)
+static void points_lie(winograd *job)
 {
-    it->in_point = it->block_squares * it->in_wide + GAP;
-    it->out_point = it->block_squares * it->out_wide + GAP;
-    it->slot_floats = it->points * (it->in_point + it->out_point);
+    job->in_point = job->block_squares * job->in_wide + GAP;
+    job->out_point = job->block_squares * job->out_wide + GAP;
+    job->slot_floats = job->points * (job->in_point + job->out_point);
 }
 
 /* Squares of `rows` rows of squares in blocks of some bytes of points. */
-static void lay_out(winograd *it, const model_value *in, const model_value *out, const model_step *step, int64_t rows,
+static void lay_out(winograd *job, const model_value *in, const model_value *out, const model_step *step, int64_t rows,
                     int64_t block_bytes)
 {
-    it->m = square_of(step);
-    it->points = (it->m + 2) * (it->m + 2);
-    it->down = ceil_div(out->h, it->m);
-    it->across = ceil_div(out->w, it->m);
-    it->squares = rows * it->across;
-    it->in_wide = wide(in->c);
-    it->out_wide = wide(out->c);
-    const int64_t square = it->points * (it->in_wide + it->out_wide) * (int64_t)sizeof(float),
-                  whole = max(it->gemm->rows, block_bytes / square);
-    it->most_squares = min(it->squares, ceil_div(whole, it->gemm->rows) * it->gemm->rows);
-    it->blocks = ceil_div(it->squares, whole);
-    it->block_squares = ceil_div(it->squares, it->blocks);
+    job->m = square_of(step);
+    job->points = (job->m + 2) * (job->m + 2);
+    job->down = ceil_div(out->h, job->m);
+    job->across = ceil_div(out->w, job->m);
+    job->squares = rows * job->across;
+    job->in_wide = wide(in->c);
+    job->out_wide = wide(out->c);
+    const int64_t square = job->points * (job->in_wide + job->out_wide) * (int64_t)sizeof(float),
+                  whole = max(job->gemm->rows, block_bytes / square);
+    job->max_squares = min(job->squares, ceil_div(whole, job->gemm->rows) * job->gemm->rows);
+    job->blocks = ceil_div(job->squares, whole);
+    job->block_squares = ceil_div(job->squares, job->blocks);
     /* blocks of whole tiles */
-    it->block_squares = min(it->squares, ceil_div(it->block_squares, it->gemm->rows) * it->gemm->rows);
-    it->blocks = ceil_div(it->squares, it->block_squares);
-    points_lie(it);
+    job->block_squares = min(job->squares, ceil_div(job->block_squares, job->gemm->rows) * job->gemm->rows);
+    job->blocks = ceil_div(job->squares, job->block_squares);
+    points_lie(job);
 }
 
 static int64_t scratch(const vme_model *model, model_step *step)
 {
-    winograd it = {.gemm = gemm_of(model->kernels)};
+    winograd job = {.gemm = gemm_of(model->kernels)};
     const model_value *out = &model->value[step->out];
-    lay_out(&it, &model->value[step->in], out, step, out->n * ceil_div(out->h, square_of(step)), BLOCK_BYTES);
-    step->slots = (int)min(min(it.blocks, vme_threads()), VME_SLOTS_MAX);
-    return step->slots * it.slot_floats * (int64_t)sizeof(float);
+    lay_out(&job, &model->value[step->in], out, step, out->n * ceil_div(out->h, square_of(step)), BLOCK_BYTES);
+    step->slots = (int)min(min(job.blocks, vme_threads()), VME_SLOTS_MAX);
+    return step->slots * job.slot_floats * (int64_t)sizeof(float);
 }
 
 int64_t winograd_unit(const model_step *step) { return square_of(step); }
 
 int64_t winograd_band_scratch(const vme_model *model, const model_step *step, int64_t rows)
 {
-    winograd it = {.gemm = gemm_of(model->kernels)};
-    lay_out(&it, &model->value[step->in], &model->value[step->out], step, ceil_div(rows, square_of(step)), BAND_BYTES);
-    it.block_squares = it.most_squares;
-    points_lie(&it);
-    return it.slot_floats * (int64_t)sizeof(float);
+    winograd job = {.gemm = gemm_of(model->kernels)};
+    lay_out(&job, &model->value[step->in], &model->value[step->out], step, ceil_div(rows, square_of(step)), BAND_BYTES);
+    job.block_squares = job.max_squares;
+    points_lie(&job);
+    return job.slot_floats * (int64_t)sizeof(float);
 }
 
 int64_t winograd_padded(const vme_model *model, const model_step *step, int64_t rows)
 {
-    winograd it = {.gemm = gemm_of(model->kernels)};
-    lay_out(&it, &model->value[step->in], &model->value[step->out], step, rows, BAND_BYTES);
-    const int64_t last = it.squares - (it.blocks - 1) * it.block_squares, tile = it.gemm->rows;
-    return ((it.blocks - 1) * ceil_div(it.block_squares, tile) + ceil_div(last, tile)) * tile;
+    winograd job = {.gemm = gemm_of(model->kernels)};
+    lay_out(&job, &model->value[step->in], &model->value[step->out], step, rows, BAND_BYTES);
+    const int64_t last = job.squares - (job.blocks - 1) * job.block_squares, tile = job.gemm->rows;
+    return ((job.blocks - 1) * ceil_div(job.block_squares, tile) + ceil_div(last, tile)) * tile;
 }
 
 static int64_t packed_floats(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels)
@@ -203,80 +203,83 @@ static void pack(const vme_kernels *kernels, const model_step *step, int64_t out
 }
 
 /* ---- the three parts of a block */
-static int64_t block_begin(const winograd *it, int64_t block) { return block * it->block_squares; }
-static int64_t block_count(const winograd *it, int64_t block)
+static int64_t block_begin(const winograd *job, int64_t block) { return block * job->block_squares; }
+static int64_t block_count(const winograd *job, int64_t block)
 {
-    return min(it->block_squares, it->squares - block_begin(it, block));
+    return min(job->block_squares, job->squares - block_begin(job, block));
 }
-static float *in_points(const winograd *it, int64_t slot) { return (float *)it->scratch + slot * it->slot_floats; }
-static float *out_points(const winograd *it, int64_t slot) { return in_points(it, slot) + it->points * it->in_point; }
+static float *in_points(const winograd *job, int64_t slot) { return (float *)job->scratch + slot * job->slot_floats; }
+static float *out_points(const winograd *job, int64_t slot)
+{
+    return in_points(job, slot) + job->points * job->in_point;
+}
 
 /* Squares `begin` to `end` of a block, `kernel` being the transform in or out. */
-static void turn(const winograd *it, int64_t slot, int64_t block, int64_t begin, int64_t end, bool inward)
+static void turn(const winograd *job, int64_t slot, int64_t block, int64_t begin, int64_t end, bool inward)
 {
-    const int32_t *p = it->step->p;
-    const model_value *value = inward ? it->in : it->out, *addend = it->addend;
+    const int32_t *p = job->step->p;
+    const model_value *value = inward ? job->in : job->out, *addend = job->addend;
     vme_winograd_square square = {
-        .relu = it->step->bounds.low == 0,
+        .relu = job->step->bounds.low == 0,
         .channels = value->c,
         .image_row = value->row,
         .image_pixel = value->pixel,
-        .point = inward ? it->in_point : it->out_point,
-        .bias = it->step->bias,
+        .point = inward ? job->in_point : job->out_point,
+        .bias = job->step->bias,
         .addend_row = addend == NULL ? 0 : addend->row,
         .addend_pixel = addend == NULL ? 0 : addend->pixel,
     };
-    for (int64_t s = begin; s < end && !vme_stopping(it->context); s++) {
-        int64_t number = it->first + block_begin(it, block) + s, x = number % it->across * it->m,
-                y = number / it->across % it->down * it->m, n = number / it->across / it->down;
+    for (int64_t s = begin; s < end && !vme_stopping(job->context); s++) {
+        int64_t number = job->first + block_begin(job, block) + s, x = number % job->across * job->m,
+                y = number / job->across % job->down * job->m, n = number / job->across / job->down;
         if (inward) {
             y -= p[PAD_TOP];
             x -= p[PAD_LEFT];
-            square.rows = (int)min(it->m + 2, value->h + value->bottom - y);
-            square.columns = (int)min(it->m + 2, value->w + value->right - x);
-            square.image = model_pixel(value, it->arena, n, y, x);
-            square.points = in_points(it, slot) + s * it->in_wide;
-            it->turn->in(&square);
+            square.rows = (int)min(job->m + 2, value->h + value->bottom - y);
+            square.columns = (int)min(job->m + 2, value->w + value->right - x);
+            square.image = model_pixel(value, job->arena, n, y, x);
+            square.points = in_points(job, slot) + s * job->in_wide;
+            job->turn->in(&square);
         } else {
-            square.rows = (int)min(it->m, value->h - y);
-            square.columns = (int)min(it->m, value->w - x);
-            square.image = model_pixel(value, it->arena, n, y, x);
-            square.addend = addend == NULL ? NULL : model_pixel(addend, it->arena, n, y, x);
-            square.points = out_points(it, slot) + s * it->out_wide;
-            it->turn->out(&square);
+            square.rows = (int)min(job->m, value->h - y);
+            square.columns = (int)min(job->m, value->w - x);
+            square.image = model_pixel(value, job->arena, n, y, x);
+            square.addend = addend == NULL ? NULL : model_pixel(addend, job->arena, n, y, x);
+            square.points = out_points(job, slot) + s * job->out_wide;
+            job->turn->out(&square);
         }
     }
 }
 
 /* Products number `begin` to `end` of a block, each of one point with one sliver. */
-static void multiply(const winograd *it, int64_t slot, int64_t block, int64_t begin, int64_t end)
+static void multiply(const winograd *job, int64_t slot, int64_t block, int64_t begin, int64_t end)
 {
-    const int64_t columns = it->gemm->columns, channels = it->in->c, count = block_count(it, block);
-    const int64_t panel = ceil_div(count, ceil_div(count, it->gemm->rows));
+    const int64_t columns = job->gemm->columns, channels = job->in->c, count = block_count(job, block);
+    const int64_t panel = ceil_div(count, ceil_div(count, job->gemm->rows));
     const int64_t part = ceil_div(channels, ceil_div(channels, CONVOLUTION_SUM));
     for (int64_t i = begin; i < end; i++) {
-        const int64_t point = i / it->slivers, column = i % it->slivers * columns;
-        const float *from = in_points(it, slot) + point * it->in_point;
-        float *to = out_points(it, slot) + point * it->out_point + column;
+        const int64_t point = i / job->slivers, column = i % job->slivers * columns;
+        const float *from = in_points(job, slot) + point * job->in_point;
+        float *to = out_points(job, slot) + point * job->out_point + column;
         vme_gemm_tile tile = {
-            .a_row = it->in_wide * 4,
-            .c_row = it->out_wide * 4,
-            .columns = (int)min(columns, it->out->c - column),
+            .a_row = job->in_wide * 4,
+            .c_row = job->out_wide * 4,
+            .columns = (int)min(columns, job->out->c - column),
             .far = true,
         };
         vme_gemm_layer layer = {.runs = 1};
         for (int64_t k0 = 0; k0 < channels; k0 += part) {
             tile.k = min(part, channels - k0);
-            tile.b = (const char *)(it->step->weights + (i * channels + k0) * columns);
+            tile.b = (const char *)(job->step->weights + (i * channels + k0) * columns);
             layer.coming = tile.b + tile.k * columns * 4;
             layer.coming_step = min(VME_ALIGNMENT, ceil_div(columns * 4, ceil_div(count, panel)));
             for (int64_t s = 0; s < count; s += panel, layer.coming += layer.coming_step * tile.k) {
-                if (vme_stopping(it->context))
+                if (vme_stopping(job->context))
                     return;
-                tile.a = (const char *)(from + s * it->in_wide + k0);
-                tile.c = (char *)(to + s * it->out_wide);
+                tile.a = (const char *)(from + s * job->in_wide + k0);
+                tile.c = (char *)(to + s * job->out_wide);
                 tile.rows = (int)min(panel, count - s);
-                it->gemm->layer_tile(&tile, &layer);
+                job->gemm->layer_tile(&tile, &layer);
             }
             tile.accumulate = true;
         }
@@ -285,38 +288,38 @@ static void multiply(const winograd *it, int64_t slot, int64_t block, int64_t be
 
 /* ----  ---- */
 /* A block, by one thread. */
-static void do_block(const winograd *it, int64_t slot, int64_t block)
+static void do_block(const winograd *job, int64_t slot, int64_t block)
 {
-    turn(it, slot, block, 0, block_count(it, block), true);
-    multiply(it, slot, block, 0, it->points * it->slivers);
-    turn(it, slot, block, 0, block_count(it, block), false);
+    turn(job, slot, block, 0, block_count(job, block), true);
+    multiply(job, slot, block, 0, job->points * job->slivers);
+    turn(job, slot, block, 0, block_count(job, block), false);
 }
 
 static void whole_blocks(void *argument, int64_t slot, vme_items *blocks)
 {
-    const winograd *it = argument;
+    const winograd *job = argument;
     for (int64_t block; vme_item_next(blocks, &block);)
-        do_block(it, slot, block);
+        do_block(job, slot, block);
 }
 
 static vme_status part_in(void *argument, int64_t begin, int64_t end)
 {
-    const winograd *it = argument;
-    turn(it, 0, it->block, begin, end, true);
+    const winograd *job = argument;
+    turn(job, 0, job->block, begin, end, true);
     return VME_OK;
 }
 
 static vme_status part_products(void *argument, int64_t begin, int64_t end)
 {
-    const winograd *it = argument;
-    multiply(it, 0, it->block, begin, end);
+    const winograd *job = argument;
+    multiply(job, 0, job->block, begin, end);
     return VME_OK;
 }
 
 static vme_status part_out(void *argument, int64_t begin, int64_t end)
 {
-    const winograd *it = argument;
-    turn(it, 0, it->block, begin, end, false);
+    const winograd *job = argument;
+    turn(job, 0, job->block, begin, end, false);
     return VME_OK;
 }
 
@@ -341,34 +344,34 @@ static winograd of_band(vme_context *context, const vme_model *model, const mode
 
 void winograd_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
 {
-    winograd it = of_band(context, model, step, band, band->scratch);
+    winograd job = of_band(context, model, step, band, band->scratch);
     const int64_t m = square_of(step), begin = band->begin / m;
-    lay_out(&it, band->in, band->out, step, ceil_div(band->end, m) - begin, BAND_BYTES);
-    it.first = (band->n * it.down + begin) * it.across;
-    for (int64_t block = 0; block < it.blocks && !vme_stopping(context); block++)
-        do_block(&it, 0, block);
+    lay_out(&job, band->in, band->out, step, ceil_div(band->end, m) - begin, BAND_BYTES);
+    job.first = (band->n * job.down + begin) * job.across;
+    for (int64_t block = 0; block < job.blocks && !vme_stopping(context); block++)
+        do_block(&job, 0, block);
 }
 
 static vme_status run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     const model_band whole = model_whole(model, step, arena);
     const model_value *in = whole.in, *out = whole.out;
-    winograd it = of_band(context, model, step, &whole, arena + model->value[step->scratch].offset);
-    lay_out(&it, in, out, step, out->n * ceil_div(out->h, square_of(step)), BLOCK_BYTES);
+    winograd job = of_band(context, model, step, &whole, arena + model->value[step->scratch].offset);
+    lay_out(&job, in, out, step, out->n * ceil_div(out->h, square_of(step)), BLOCK_BYTES);
     if (step->slots > 1)
-        return vme_parallel_slots(context, step->slots, it.blocks, whole_blocks, &it);
+        return vme_parallel_slots(context, step->slots, job.blocks, whole_blocks, &job);
     vme_status status = VME_OK;
-    for (; status == VME_OK && it.block < it.blocks; it.block++) {
-        int64_t count = block_count(&it, it.block), work = it.gemm->work / 8;
-        status = vme_parallel_apart(context, count, work / 64 / (it.points * it.in_wide) + 1, part_in, &it);
+    for (; status == VME_OK && job.block < job.blocks; job.block++) {
+        int64_t count = block_count(&job, job.block), work = job.gemm->work / 8;
+        status = vme_parallel_apart(context, count, work / 64 / (job.points * job.in_wide) + 1, part_in, &job);
         if (status == VME_OK)
-            status = vme_parallel_apart(context, it.points * it.slivers, work / (count * in->c * it.gemm->columns) + 1,
-                                        part_products, &it);
+            status = vme_parallel_apart(context, job.points * job.slivers,
+                                        work / (count * in->c * job.gemm->columns) + 1, part_products, &job);
         if (status == VME_OK)
-            status = vme_parallel_apart(context, count, work / 64 / (it.points * it.out_wide) + 1, part_out, &it);
+            status = vme_parallel_apart(context, count, work / 64 / (job.points * job.out_wide) + 1, part_out, &job);
     }
     return status;
 }
 
-const convolution_way convolution_winograd_2 = {"winograd2", possible, work_2, scratch, packed_floats, pack, run};
-const convolution_way convolution_winograd_4 = {"winograd4", possible, work_4, scratch, packed_floats, pack, run};
+const convolution_algorithm convolution_winograd_2 = {"winograd2", possible, work_2, scratch, packed_floats, pack, run};
+const convolution_algorithm convolution_winograd_4 = {"winograd4", possible, work_4, scratch, packed_floats, pack, run};

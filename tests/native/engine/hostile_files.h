@@ -43,7 +43,7 @@ static uint64_t hostile(void)
 static void hurt(void)
 {
     model_tensor_record *tensor = &tensors[below((int)tensor_count)];
-    model_node_record *made = node_count == 0 ? NULL : &nodes[below((int)node_count)];
+    model_node_record *result = node_count == 0 ? NULL : &nodes[below((int)node_count)];
     switch (below(13)) {
     case 0: tensor->shape[below(MODEL_RANK)] = (int64_t)hostile(); break;
     case 1: tensor->strides[below(MODEL_RANK)] = (int64_t)hostile(); break;
@@ -58,19 +58,19 @@ static void hurt(void)
         break;
     case 8:
     case 9:
-        if (made != NULL)
-            made->parameters[below(PARAMETERS_USED)] = (int32_t)hostile();
+        if (result != NULL)
+            result->parameters[below(PARAMETERS_USED)] = (int32_t)hostile();
         break;
     case 10:
-        if (made != NULL)
-            *(one_in(2)   ? &made->op
-              : one_in(2) ? &made->inputs
-                          : &made->first_operand) = one_in(2) ? (uint32_t)below(MODEL_OPS) : (uint32_t)hostile();
+        if (result != NULL)
+            *(one_in(2)   ? &result->op
+              : one_in(2) ? &result->inputs
+                          : &result->first_operand) = one_in(2) ? (uint32_t)below(MODEL_OPS) : (uint32_t)hostile();
         break;
     case 11:
-        if (made != NULL) {
-            model_node_record *other = &nodes[below((int)node_count)], kept = *made;
-            *made = *other;
+        if (result != NULL) {
+            model_node_record *other = &nodes[below((int)node_count)], kept = *result;
+            *result = *other;
             *other = kept;
         }
         break;

@@ -20,17 +20,17 @@ static uint32_t constant(int rank, int64_t a, int64_t b, int64_t c, int64_t d)
     CHECK(weights_size + count * 4 + 64 <= sizeof weights);
     for (uint64_t i = 0; i < count; i++)
         memcpy(weights + weights_size + i * 4, &(float){(float)(i % 7) - 3}, 4);
-    model_tensor_record made = {
+    model_tensor_record result = {
         .dtype = VME_FLOAT32, .kind = MODEL_CONSTANT, .data_at = weights_size, .data_size = count * 4};
     weights_size = (weights_size + count * 4 + 63) / 64 * 64;
-    return tensor_add(made, rank, sizes);
+    return tensor_add(result, rank, sizes);
 }
 
 /* The parameters of a node with a square window. */
-static void window(model_node_record *made, int size, int pad)
+static void window(model_node_record *result, int size, int pad)
 {
     for (int i = KERNEL_H; i <= GROUPS; i++)
-        made->parameters[i] = i < STRIDE_H ? size : i >= PAD_TOP && i <= PAD_RIGHT ? pad : 1;
+        result->parameters[i] = i < STRIDE_H ? size : i >= PAD_TOP && i <= PAD_RIGHT ? pad : 1;
 }
 
 /* The file with one input and one output. `open`: calls choose the first size of all that is computed. */

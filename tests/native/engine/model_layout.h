@@ -39,12 +39,12 @@ static void model_file_begin(void)
     names[0] = 0;
 }
 
-static uint32_t tensor_add(model_tensor_record made, int rank, const int64_t *sizes)
+static uint32_t tensor_add(model_tensor_record result, int rank, const int64_t *sizes)
 {
     CHECK(tensor_count < FILE_TENSORS);
-    made.rank = (uint32_t)rank;
-    memcpy(made.shape, sizes, sizeof sizes[0] * (size_t)rank);
-    tensors[tensor_count] = made;
+    result.rank = (uint32_t)rank;
+    memcpy(result.shape, sizes, sizeof sizes[0] * (size_t)rank);
+    tensors[tensor_count] = result;
     return tensor_count++;
 }
 

@@ -11,26 +11,26 @@ static model_node_record *add(uint32_t op, uint32_t inputs, const uint32_t *list
     uint32_t numbers[FILE_OPERANDS];
     memcpy(numbers, list, inputs * sizeof *numbers);
     numbers[inputs] = out;
-    model_node_record *made = node(op, inputs, numbers);
-    made->name_size = (uint32_t)below(4);
+    model_node_record *result = node(op, inputs, numbers);
+    result->name_size = (uint32_t)below(4);
     readable[base_of(out)] = true;
-    return made;
+    return result;
 }
 
-static void activation(model_node_record *made)
+static void activation(model_node_record *result)
 {
-    const uint32_t op = made->op;
-    made->parameters[ACTIVATION] =
+    const uint32_t op = result->op;
+    result->parameters[ACTIVATION] =
         below(op == MODEL_CONV || op == MODEL_GEMM ? ACTIVATION_CURVES + CURVES : ACTIVATION_CURVES);
-    memcpy(&made->parameters[LOW], (float[2]){-1, 2}, 8);
+    memcpy(&result->parameters[LOW], (float[2]){-1, 2}, 8);
 }
 
 static bool image_node(uint32_t x, uint32_t op)
 {
     shape in = shape_of(x), out = in;
     uint32_t list[4] = {x, MODEL_ABSENT, MODEL_ABSENT, MODEL_ABSENT}, inputs = 1;
-    model_node_record made = {.op = op};
-    int32_t *p = made.parameters;
+    model_node_record result = {.op = op};
+    int32_t *p = result.parameters;
     const bool weighed = op == MODEL_CONV, pooled = op == MODEL_MAX_POOL || op == MODEL_AVERAGE_POOL;
     if (weighed && in.size[1] > 64)
         return false;
@@ -52,7 +52,7 @@ static bool image_node(uint32_t x, uint32_t op)
         p[COUNT_PADDING] = op == MODEL_AVERAGE_POOL ? below(2) : 0;
         p[GROUPS] = 1;
     }
-    activation(&made);
+    activation(&result);
     if (weighed) {
         out.size[1] = one_in(2) ? in.size[1] : 1 + below(one_in(4) ? 40 : 9);
         p[GROUPS] = one_in(3) && out.size[1] == in.size[1]                     ? (int32_t)in.size[1]
@@ -108,9 +108,9 @@ static bool image_node(uint32_t x, uint32_t op)
     if (elements(out.size, out.rank) > LARGEST)
         return false;
     is_image[x] = true;
-    uint32_t made_tensor = computed(VME_FLOAT32, &out);
-    is_image[made_tensor] = out.rank == 4;
-    memcpy(add(op, inputs, list, made_tensor)->parameters, p, sizeof made.parameters);
+    uint32_t result_tensor = computed(VME_FLOAT32, &out);
+    is_image[result_tensor] = out.rank == 4;
+    memcpy(add(op, inputs, list, result_tensor)->parameters, p, sizeof result.parameters);
     return true;
 }
 
@@ -160,7 +160,7 @@ static void tensor_node(void)
     const int dtype = (int)tensors[x].dtype, axis = in.rank == 0 ? 0 : below(in.rank);
     const bool flat = is_fixed(&in);
     vme_dtype loop, result;
-    model_node_record *made;
+    model_node_record *created;
     switch (below(14)) {
     case 0:
         for (int d = 0; d < in.rank; d++)
@@ -173,9 +173,9 @@ static void tensor_node(void)
         const int op = below(VME_UNARY_COUNT);
         if (vme_unary_types((vme_unary_op)op, (vme_dtype)dtype, &loop, &result) != VME_OK)
             return;
-        made = add(MODEL_UNARY, 1, list, computed((int)result, &in));
-        made->parameters[0] = op;
-        made->parameters[1] = (int32_t)loop;
+        created = add(MODEL_UNARY, 1, list, computed((int)result, &in));
+        created->parameters[0] = op;
+        created->parameters[1] = (int32_t)loop;
         return;
     }
     case 2:
@@ -186,9 +186,9 @@ static void tensor_node(void)
             || vme_binary_types((vme_binary_op)op, (vme_dtype)dtype, (vme_dtype)tensors[y].dtype, &loop, &result)
                    != VME_OK)
             return;
-        made = add(MODEL_BINARY, 2, list, computed((int)result, &out));
-        made->parameters[0] = op;
-        made->parameters[1] = (int32_t)loop;
+        created = add(MODEL_BINARY, 2, list, computed((int)result, &out));
+        created->parameters[0] = op;
+        created->parameters[1] = (int32_t)loop;
         return;
     }
     case 4: {
@@ -213,8 +213,8 @@ static void tensor_node(void)
         for (int d = 0; d < in.rank; d++)
             if (axes >> d & 1)
                 in.size[d] = 1, in.open[d] = 0;
-        made = add(MODEL_REDUCE, 1, list, computed((int)result, &in));
-        memcpy(made->parameters, (int32_t[3]){op, (int32_t)loop, axes}, 12);
+        created = add(MODEL_REDUCE, 1, list, computed((int)result, &in));
+        memcpy(created->parameters, (int32_t[3]){op, (int32_t)loop, axes}, 12);
         return;
     }
     case 6: {
@@ -228,32 +228,32 @@ static void tensor_node(void)
         return;
     }
     case 7: {
-        shape places = {.rank = below(3), .size = {1 + below(4), 1 + below(3)}};
-        if (in.rank == 0 || in.rank + places.rank > 6 || in.open[axis] != 0)
+        shape indices = {.rank = below(3), .size = {1 + below(4), 1 + below(3)}};
+        if (in.rank == 0 || in.rank + indices.rank > 6 || in.open[axis] != 0)
             return;
-        list[1] = constant_like(VME_INT64, &places, in.size[axis]);
+        list[1] = constant_like(VME_INT64, &indices, in.size[axis]);
         out = in;
-        out.rank = in.rank - 1 + places.rank;
+        out.rank = in.rank - 1 + indices.rank;
         for (int d = axis; d < out.rank; d++) {
-            bool tail = d >= axis + places.rank;
-            out.size[d] = tail ? in.size[d - places.rank + 1] : places.size[d - axis];
-            out.open[d] = tail ? in.open[d - places.rank + 1] : 0;
+            bool tail = d >= axis + indices.rank;
+            out.size[d] = tail ? in.size[d - indices.rank + 1] : indices.size[d - axis];
+            out.open[d] = tail ? in.open[d - indices.rank + 1] : 0;
         }
         if (elements(out.size, out.rank) <= LARGEST)
             add(MODEL_GATHER, 2, list, computed(dtype, &out))->parameters[0] = axis;
         return;
     }
     case 8: {
-        shape places = {.rank = 1, .size = {1 + below(4)}}, values = in;
+        shape indices = {.rank = 1, .size = {1 + below(4)}}, values = in;
         if (in.rank == 0 || !flat || elements(in.size, in.rank) > LARGEST / 4)
             return;
-        values.size[axis] = places.size[0];
+        values.size[axis] = indices.size[0];
         list[1] = constant_like(dtype, &values, 9);
-        list[2] = constant_like(VME_INT64, &places, in.size[axis]);
+        list[2] = constant_like(VME_INT64, &indices, in.size[axis]);
         const int ops[] = {-1, VME_ADD, VME_MULTIPLY, VME_MAXIMUM, VME_MINIMUM};
-        made = add(MODEL_SCATTER, 3, list, computed(dtype, &in));
-        made->parameters[0] = axis;
-        made->parameters[1] = ops[below(5)];
+        created = add(MODEL_SCATTER, 3, list, computed(dtype, &in));
+        created->parameters[0] = axis;
+        created->parameters[1] = ops[below(5)];
         return;
     }
     case 9: {
@@ -269,11 +269,11 @@ static void tensor_node(void)
             if (!soft)
                 list[2] = constant_like(VME_FLOAT32, &row, 9);
         }
-        uint32_t made_tensor = computed(VME_FLOAT32, &in);
-        is_viewed[made_tensor] = true;
-        made = add(soft ? MODEL_SOFTMAX : MODEL_NORMALIZE, inputs, list, made_tensor);
-        made->parameters[0] = soft ? below(2) : 0;
-        memcpy(&made->parameters[soft], &(float){one_in(4) ? __builtin_nanf("") : 0.5f}, 4);
+        uint32_t result_tensor = computed(VME_FLOAT32, &in);
+        is_viewed[result_tensor] = true;
+        created = add(soft ? MODEL_SOFTMAX : MODEL_NORMALIZE, inputs, list, result_tensor);
+        created->parameters[0] = soft ? below(2) : 0;
+        memcpy(&created->parameters[soft], &(float){one_in(4) ? __builtin_nanf("") : 0.5f}, 4);
         return;
     }
     case 10:
@@ -284,14 +284,14 @@ static void tensor_node(void)
         if (in.rank == 0)
             return;
         if (one_in(2)) {
-            made = add(MODEL_ARGSORT, 1, list, computed(VME_INT64, &in));
-            memcpy(made->parameters, (int32_t[2]){axis, below(2)}, 8);
+            created = add(MODEL_ARGSORT, 1, list, computed(VME_INT64, &in));
+            memcpy(created->parameters, (int32_t[2]){axis, below(2)}, 8);
         } else {
             const int op = below(VME_SCAN_COUNT);
             if (vme_scan_types((vme_scan_op)op, (vme_dtype)dtype, &loop, &result) != VME_OK)
                 return;
-            made = add(MODEL_SCAN, 1, list, computed((int)result, &in));
-            memcpy(made->parameters, (int32_t[3]){op, (int32_t)loop, axis}, 12);
+            created = add(MODEL_SCAN, 1, list, computed((int)result, &in));
+            memcpy(created->parameters, (int32_t[3]){op, (int32_t)loop, axis}, 12);
         }
         return;
     case 12: {
@@ -323,8 +323,8 @@ static void tensor_node(void)
         is_viewed[x] = true;
         uint32_t attended = computed(VME_FLOAT32, &in);
         is_viewed[attended] = true;
-        made = add(MODEL_ATTENTION, list[2] == x || one_in(2) ? 3 : 4, list, attended);
-        memcpy(&made->parameters[0], &(float){one_in(4) ? __builtin_nanf("") : 0.5f}, 4);
+        created = add(MODEL_ATTENTION, list[2] == x || one_in(2) ? 3 : 4, list, attended);
+        memcpy(&created->parameters[0], &(float){one_in(4) ? __builtin_nanf("") : 0.5f}, 4);
         return;
     }
     default: copy_to_halves(x);

@@ -16,8 +16,8 @@ static uint64_t random_bits(void)
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (state >> 29) ^ (state >> 47);
 }
-static int below(int most) { return (int)(random_bits() % (unsigned)most); }
-static bool one_in(int most) { return below(most) == 0; }
+static int below(int max) { return (int)(random_bits() % (unsigned)max); }
+static bool one_in(int max) { return below(max) == 0; }
 
 /* Each size is a number, or an open size, whose number is in `open_of` plus 1. */
 static int8_t open_of[FILE_TENSORS][MODEL_RANK];
@@ -40,7 +40,7 @@ static bool room(int more)
            && weights_size < FILE_MAX / 8;
 }
 
-static void vary(uint32_t tensor, uint32_t place, product number)
+static void vary(uint32_t tensor, uint32_t field, product number)
 {
     bool varies = false;
     for (int i = 0; i < MODEL_OPEN_MAX; i++)
@@ -51,7 +51,7 @@ static void vary(uint32_t tensor, uint32_t place, product number)
     memcpy(term.exponents, number.exponents, sizeof term.exponents);
     terms[term_count] = term;
     varyings[varying_count++] = (model_varying_record){
-        .tensor = tensor, .place = place, .first_term = term_count++, .terms = 1, .label_size = 1};
+        .tensor = tensor, .field = field, .first_term = term_count++, .terms = 1, .label_size = 1};
 }
 
 static product times(product number, const shape *of, int d)
@@ -85,10 +85,10 @@ static uint32_t add_tensor(model_tensor_record record, const shape *of)
 
 static shape shape_of(uint32_t tensor)
 {
-    shape made = {.rank = (int)tensors[tensor].rank};
-    memcpy(made.size, tensors[tensor].shape, sizeof made.size);
-    memcpy(made.open, open_of[tensor], sizeof made.open);
-    return made;
+    shape result = {.rank = (int)tensors[tensor].rank};
+    memcpy(result.size, tensors[tensor].shape, sizeof result.size);
+    memcpy(result.open, open_of[tensor], sizeof result.open);
+    return result;
 }
 
 static uint32_t computed(int dtype, const shape *of)
@@ -113,7 +113,7 @@ static int64_t elements(const int64_t *sizes, int rank)
 }
 
 /* Numbers of all kinds, most of them ordinary. */
-static void fill(char *data, int64_t count, int dtype, int64_t most)
+static void fill(char *data, int64_t count, int dtype, int64_t max)
 {
     int size = vme_dtype_size((vme_dtype)dtype), kind = below(8);
     for (int64_t i = 0; i < count; i++, data += size) {
@@ -130,19 +130,19 @@ static void fill(char *data, int64_t count, int dtype, int64_t most)
         else if (dtype == VME_FLOAT16)
             memcpy(data, &(uint16_t){(uint16_t)(0x3c00 + 64 * below(16))}, 2);
         else
-            memcpy(data, &(int64_t){one_in(60) ? small * 100 : below((int)most)}, (size_t)size);
+            memcpy(data, &(int64_t){one_in(60) ? small * 100 : below((int)max)}, (size_t)size);
     }
 }
 
-static uint32_t constant_like(int dtype, const shape *of, int64_t most)
+static uint32_t constant_like(int dtype, const shape *of, int64_t max)
 {
     const int64_t count = elements(of->size, of->rank), bytes = count * vme_dtype_size((vme_dtype)dtype);
     CHECK(weights_size + (uint64_t)bytes + 64 <= sizeof weights * 3 / 4);
-    model_tensor_record made = {
+    model_tensor_record result = {
         .dtype = (uint32_t)dtype, .kind = MODEL_CONSTANT, .data_at = weights_size, .data_size = (uint64_t)bytes};
-    fill((char *)weights + weights_size, count, dtype, most);
+    fill((char *)weights + weights_size, count, dtype, max);
     weights_size = (weights_size + (uint64_t)bytes + 63) / 64 * 64;
-    return add_tensor(made, of);
+    return add_tensor(result, of);
 }
 
 static uint32_t base_of(uint32_t tensor) { return tensors[tensor].kind == MODEL_VIEW ? tensors[tensor].base : tensor; }
@@ -177,22 +177,22 @@ static bool same_shape(uint32_t a, uint32_t b)
            && memcmp(open_of[a], open_of[b], tensors[a].rank) == 0;
 }
 
-static bool broadcast(uint32_t a, uint32_t b, shape *made)
+static bool broadcast(uint32_t a, uint32_t b, shape *result)
 {
     shape one = shape_of(a), other = shape_of(b);
-    *made = one.rank >= other.rank ? one : other;
+    *result = one.rank >= other.rank ? one : other;
     const shape *less = one.rank >= other.rank ? &other : &one;
     for (int d = 0; d < less->rank; d++) {
-        int at = d + made->rank - less->rank;
-        bool unit = made->size[at] == 1 && made->open[at] == 0;
+        int at = d + result->rank - less->rank;
+        bool unit = result->size[at] == 1 && result->open[at] == 0;
         if (less->size[d] == 1 && less->open[d] == 0)
             continue;
-        if (!unit && (less->size[d] != made->size[at] || less->open[d] != made->open[at]))
+        if (!unit && (less->size[d] != result->size[at] || less->open[d] != result->open[at]))
             return false;
-        made->size[at] = less->size[d];
-        made->open[at] = less->open[d];
+        result->size[at] = less->size[d];
+        result->open[at] = less->open[d];
     }
-    return elements(made->size, made->rank) <= LARGEST;
+    return elements(result->size, result->rank) <= LARGEST;
 }
 
 /* Strides, in elements, of a contiguous tensor. */
@@ -211,12 +211,12 @@ static uint32_t view(uint32_t base, const shape *of, product offset, const produ
         .dtype = tensors[base].dtype, .kind = MODEL_VIEW, .base = base, .offset = worked_out(offset)};
     for (int d = 0; d < of->rank; d++)
         record.strides[d] = worked_out(strides[d]);
-    uint32_t made = add_tensor(record, of);
-    vary(made, PLACE_OFFSET, offset);
+    uint32_t result = add_tensor(record, of);
+    vary(result, FIELD_OFFSET, offset);
     for (int d = 0; d < of->rank; d++)
-        vary(made, PLACE_STRIDES + (uint32_t)d, strides[d]);
+        vary(result, FIELD_STRIDES + (uint32_t)d, strides[d]);
     is_viewed[base] = true;
-    return made;
+    return result;
 }
 
 /* Dimensions in another order, parts of them in steps, now and then one that is only repeated. */

@@ -16,7 +16,7 @@
 enum { ROUNDS = 400, NUMBERS = 1 << 21, VALUES = 14 };
 
 static uint64_t state, seed_now;
-static float in[NUMBERS], made[2][NUMBERS];
+static float in[NUMBERS], result[2][NUMBERS];
 
 static void say_seed(void)
 {
@@ -24,10 +24,10 @@ static void say_seed(void)
         fprintf(stderr, "test_bands: seed %llu\n", (unsigned long long)seed_now);
 }
 
-static int below(int most)
+static int below(int max)
 {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    return (int)(((state >> 29) ^ (state >> 47)) % (unsigned)most);
+    return (int)(((state >> 29) ^ (state >> 47)) % (unsigned)max);
 }
 
 /* A node that reads `x`, and what it makes; MODEL_ABSENT: there is no room for its window. */
@@ -36,8 +36,8 @@ static uint32_t one_more(const uint32_t *values, int count, uint32_t x)
     const int64_t *of = tensors[x].shape;
     int64_t n = of[0], c = of[1], h = of[2], w = of[3];
     const int kind = below(10);
-    model_node_record made_of = {0};
-    int32_t *p = made_of.parameters;
+    model_node_record result_of = {0};
+    int32_t *p = result_of.parameters;
     uint32_t list[6] = {x, MODEL_ABSENT, MODEL_ABSENT, MODEL_ABSENT}, inputs = 1, op;
     p[ACTIVATION] = below(3);
     memcpy(&p[LOW], (float[2]){-20, 30}, 8);
@@ -106,7 +106,7 @@ static uint32_t one_more(const uint32_t *values, int count, uint32_t x)
     if (n * c * h * w > NUMBERS / 8)
         return MODEL_ABSENT;
     list[inputs] = value(4, n, c, h, w);
-    memcpy(node(op, inputs, list)->parameters, p, sizeof made_of.parameters);
+    memcpy(node(op, inputs, list)->parameters, p, sizeof result_of.parameters);
     return list[inputs];
 }
 
@@ -204,9 +204,9 @@ static vme_status run(vme_bands bands, int threads, float *to, int *chains, uint
 static int alike(vme_bands bands, int threads)
 {
     int chains, none;
-    CHECK(run(VME_BANDS_NEVER, threads, made[0], &none, NULL) == VME_OK && none == 0);
-    CHECK(run(bands, threads, made[1], &chains, NULL) == VME_OK);
-    CHECK(memcmp(made[0], made[1], sizeof made[0]) == 0);
+    CHECK(run(VME_BANDS_NEVER, threads, result[0], &none, NULL) == VME_OK && none == 0);
+    CHECK(run(bands, threads, result[1], &chains, NULL) == VME_OK);
+    CHECK(memcmp(result[0], result[1], sizeof result[0]) == 0);
     return chains;
 }
 
@@ -241,30 +241,30 @@ int main(int count, char **arguments)
     for (int threads = 1; threads <= 2; threads++)
         CHECK(alike(VME_BANDS_WHERE_THEY_PAY, threads) > 0 && alike(VME_BANDS_ALWAYS, threads) > 0);
     uint64_t ns[FILE_NODES] = {0};
-    CHECK(run(VME_BANDS_WHERE_THEY_PAY, 2, made[1], &chains, ns) == VME_OK);
+    CHECK(run(VME_BANDS_WHERE_THEY_PAY, 2, result[1], &chains, ns) == VME_OK);
     for (int s = 0; s < 11; s++)
         CHECK((s == 8) == (ns[s] < 100)); /* the concatenation takes no time */
     charges = 0;
-    CHECK(run(VME_BANDS_WHERE_THEY_PAY, 1, made[1], &chains, NULL) == VME_OK);
-    const int least = charges;
-    for (refuse_at = 1; refuse_at <= least; refuse_at++) {
+    CHECK(run(VME_BANDS_WHERE_THEY_PAY, 1, result[1], &chains, NULL) == VME_OK);
+    const int min = charges;
+    for (refuse_at = 1; refuse_at <= min; refuse_at++) {
         charges = 0;
-        CHECK(run(VME_BANDS_WHERE_THEY_PAY, 1, made[1], &chains, NULL) == VME_NO_MEMORY);
+        CHECK(run(VME_BANDS_WHERE_THEY_PAY, 1, result[1], &chains, NULL) == VME_NO_MEMORY);
     }
     refuse_at = 0;
     long after = 0;
     for (bool failed = true; failed; after++) {
         failing_malloc(after);
-        vme_status status = run(VME_BANDS_WHERE_THEY_PAY, 1, made[1], &chains, NULL);
+        vme_status status = run(VME_BANDS_WHERE_THEY_PAY, 1, result[1], &chains, NULL);
         failed = failing_malloc(-1);
         CHECK(status == (failed ? VME_NO_MEMORY : VME_OK));
     }
-    CHECK(least >= 2 && after > 5);
+    CHECK(min >= 2 && after > 5);
     int stopped = 0;
     for (int wait = 1000; wait < 4000000; wait = wait * 3 / 2) {
         pthread_t stopper;
         CHECK(pthread_create(&stopper, NULL, stop_soon, &wait) == 0);
-        vme_status status = run(VME_BANDS_WHERE_THEY_PAY, 2, made[1], &chains, NULL);
+        vme_status status = run(VME_BANDS_WHERE_THEY_PAY, 2, result[1], &chains, NULL);
         pthread_join(stopper, NULL);
         vme_context_stop(context, false);
         CHECK(status == VME_OK || status == VME_STOPPED);

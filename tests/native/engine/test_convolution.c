@@ -45,7 +45,7 @@ static vme_model model;
 static model_value values[4];
 static model_step step;
 static char *arena;
-static float *weights, *bias, *made, *again;
+static float *weights, *bias, *result, *again;
 
 static float number(void)
 {
@@ -88,64 +88,75 @@ static void fill(const model_value *value, bool read)
                     model_pixel(value, arena, n, y, x)[i] = number();
 }
 
-static void prepare(const shape *it)
+static void prepare(const shape *layer)
 {
-    int64_t h = (it->h + 2 * it->pad - it->window) / it->stride + 1,
-            w = (it->w + 2 * it->pad - it->window) / it->stride + 1;
-    int64_t size = lay_out(&values[0], it->n, it->c, it->h, it->w, it->pad + it->margin, 0);
-    size = lay_out(&values[1], it->n, it->o, h, w, it->margin, size);
-    size = lay_out(&values[2], it->n, it->o, h, w, it->margin * 2, size);
-    int64_t k = it->c * it->window * it->window;
-    step = (model_step){.kind = STEP_CONV, .in = 0, .out = 1, .addend = it->addend ? 2 : -1, .scratch = 3, .k = k};
-    step.bounds = (vme_bounds){it->relu ? 0 : -INFINITY, INFINITY};
-    const int32_t p[PARAMETERS_USED] = {it->window, it->window, it->stride, it->stride, it->pad, it->pad,
-                                        it->pad,    it->pad,    1,          1,          1,       it->relu};
+    int64_t h = (layer->h + 2 * layer->pad - layer->window) / layer->stride + 1,
+            w = (layer->w + 2 * layer->pad - layer->window) / layer->stride + 1;
+    int64_t size = lay_out(&values[0], layer->n, layer->c, layer->h, layer->w, layer->pad + layer->margin, 0);
+    size = lay_out(&values[1], layer->n, layer->o, h, w, layer->margin, size);
+    size = lay_out(&values[2], layer->n, layer->o, h, w, layer->margin * 2, size);
+    int64_t k = layer->c * layer->window * layer->window;
+    step = (model_step){.kind = STEP_CONV, .in = 0, .out = 1, .addend = layer->addend ? 2 : -1, .scratch = 3, .k = k};
+    step.bounds = (vme_bounds){layer->relu ? 0 : -INFINITY, INFINITY};
+    const int32_t p[PARAMETERS_USED] = {layer->window,
+                                        layer->window,
+                                        layer->stride,
+                                        layer->stride,
+                                        layer->pad,
+                                        layer->pad,
+                                        layer->pad,
+                                        layer->pad,
+                                        1,
+                                        1,
+                                        1,
+                                        layer->relu};
     memcpy(step.p, p, sizeof p);
     int64_t scratch = 0;
     model.fixed = true;
     CHECK(algorithm_choose(&model, &step, NULL, &scratch) == VME_OK);
     values[3] = (model_value){.offset = size, .bytes = scratch, .within = -1};
     arena = aligned_alloc(64, (size_t)(size + scratch + 63) / 64 * 64 + 64);
-    weights = malloc((size_t)(it->o * k) * 4);
-    bias = malloc((size_t)it->o * 4);
-    int64_t packed = convolution_packed(model.kernels, &step, it->o, it->c, true);
+    weights = malloc((size_t)(layer->o * k) * 4);
+    bias = malloc((size_t)layer->o * 4);
+    int64_t packed = convolution_packed(model.kernels, &step, layer->o, layer->c, true);
     step.weights = aligned_alloc(64, (size_t)(packed * 4 + 63) / 64 * 64);
-    made = malloc((size_t)values[1].bytes);
+    result = malloc((size_t)values[1].bytes);
     again = malloc((size_t)values[1].bytes);
-    CHECK(arena != NULL && weights != NULL && bias != NULL && step.weights != NULL && made != NULL && again != NULL);
-    for (int64_t i = 0; i < it->o * k; i++)
+    CHECK(arena != NULL && weights != NULL && bias != NULL && step.weights != NULL && result != NULL && again != NULL);
+    for (int64_t i = 0; i < layer->o * k; i++)
         weights[i] = number();
-    for (int64_t i = 0; i < it->o; i++)
+    for (int64_t i = 0; i < layer->o; i++)
         bias[i] = number();
-    convolution_pack(model.kernels, &step, it->o, it->c, (const char *)weights, (const char *)bias);
+    convolution_pack(model.kernels, &step, layer->o, layer->c, (const char *)weights, (const char *)bias);
     fill(&values[0], true);
     fill(&values[1], false);
     fill(&values[2], true);
     memset(arena + size, 0xff, (size_t)scratch);
 }
 
-static void release(void) { free(arena), free(weights), free(bias), free(step.weights), free(made), free(again); }
+static void release(void) { free(arena), free(weights), free(bias), free(step.weights), free(result), free(again); }
 
 /* max|a - b| / max|b| of what was made, b in float64 */
-static double error_of(const shape *it)
+static double error_of(const shape *layer)
 {
     double worst = 0, largest = 0;
     const model_value *in = &values[0], *out = &values[1];
     for (int64_t n = 0; n < out->n; n++)
         for (int64_t y = 0; y < out->h; y++)
             for (int64_t x = 0; x < out->w; x++)
-                for (int64_t o = 0; o < it->o; o++) {
+                for (int64_t o = 0; o < layer->o; o++) {
                     double sum = bias[o];
-                    for (int64_t i = 0; i < it->window; i++)
-                        for (int64_t j = 0; j < it->window; j++) {
-                            const float *from =
-                                model_pixel(in, arena, n, y * it->stride - it->pad + i, x * it->stride - it->pad + j);
-                            for (int64_t c = 0; c < it->c; c++)
-                                sum += (double)from[c] * weights[((o * it->c + c) * it->window + i) * it->window + j];
+                    for (int64_t i = 0; i < layer->window; i++)
+                        for (int64_t j = 0; j < layer->window; j++) {
+                            const float *from = model_pixel(in, arena, n, y * layer->stride - layer->pad + i,
+                                                            x * layer->stride - layer->pad + j);
+                            for (int64_t c = 0; c < layer->c; c++)
+                                sum += (double)from[c]
+                                       * weights[((o * layer->c + c) * layer->window + i) * layer->window + j];
                         }
-                    if (it->addend)
+                    if (layer->addend)
                         sum += model_pixel(&values[2], arena, n, y, x)[o];
-                    if (it->relu && sum < 0)
+                    if (layer->relu && sum < 0)
                         sum = 0;
                     double difference = fabs(sum - model_pixel(out, arena, n, y, x)[o]);
                     worst = difference > worst || difference != difference ? difference : worst;
@@ -163,23 +174,23 @@ void vme_polled(void)
 }
 #endif
 
-static void one(const shape *it, int backend, int algorithm)
+static void one(const shape *layer, int backend, int algorithm)
 {
-    prepare(it);
+    prepare(layer);
     CHECK(convolution_run(context, &model, &step, arena) == VME_OK);
-    double error = error_of(it), most = step.algorithm == CONVOLUTION_DIRECT ? 2e-6 : 1e-5;
-    if (!(error <= most)) {
+    double error = error_of(layer), max = step.algorithm == CONVOLUTION_DIRECT ? 2e-6 : 1e-5;
+    if (!(error <= max)) {
         fprintf(stderr, "%s, %s: %lldx%lldx%lldx%lld, %lld outputs: wrong by %g\n", vme_backend_name(backend),
-                vme_algorithm_name(algorithm), (long long)it->n, (long long)it->c, (long long)it->h, (long long)it->w,
-                (long long)it->o, error);
+                vme_algorithm_name(algorithm), (long long)layer->n, (long long)layer->c, (long long)layer->h,
+                (long long)layer->w, (long long)layer->o, error);
         exit(1);
     }
-    memcpy(made, arena + values[1].offset, (size_t)values[1].bytes);
+    memcpy(result, arena + values[1].offset, (size_t)values[1].bytes);
     if (vme_threads_set(2) == VME_OK) {
         int slots = step.slots;
         for (step.slots = 1; step.slots <= slots; step.slots++) { /* blocks each by one thread, or all by all */
             CHECK(convolution_run(context, &model, &step, arena) == VME_OK);
-            CHECK(memcmp(made, arena + values[1].offset, (size_t)values[1].bytes) == 0);
+            CHECK(memcmp(result, arena + values[1].offset, (size_t)values[1].bytes) == 0);
         }
         step.slots = slots;
     }

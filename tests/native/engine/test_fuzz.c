@@ -28,15 +28,15 @@ static uint64_t random_bits(void)
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (state >> 29) ^ (state >> 47);
 }
-static int below(int most) { return (int)(random_bits() % (unsigned)most); }
-static bool one_in(int most) { return below(most) == 0; }
+static int below(int max) { return (int)(random_bits() % (unsigned)max); }
+static bool one_in(int max) { return below(max) == 0; }
 
 /* ---- tensors */
-typedef struct made {
+typedef struct operand {
     vme_tensor t;
     int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
     char *block; /* NULL: another's */
-} made;
+} operand;
 
 static void fill(char *data, size_t bytes, int dtype)
 {
@@ -55,7 +55,7 @@ static void fill(char *data, size_t bytes, int dtype)
 }
 
 /* Elements do not share memory when `apart`; else strides of 0 may be among them. */
-static void make(made *m, int dtype, int rank, const int64_t *shape, bool apart)
+static void make(operand *m, int dtype, int rank, const int64_t *shape, bool apart)
 {
     int order[RANK];
     int64_t size = vme_dtype_size((vme_dtype)dtype), step = size, low = 0, high = 0, elements = 1;
@@ -88,7 +88,7 @@ static void make(made *m, int dtype, int rank, const int64_t *shape, bool apart)
 }
 
 /* The same memory seen backwards along one dimension, so that elements overlap but do not agree. */
-static void make_flipped(made *m, const made *of)
+static void make_flipped(operand *m, const operand *of)
 {
     *m = *of;
     m->block = NULL;
@@ -125,7 +125,7 @@ static void narrower(int rank, const int64_t *shape, int *own_rank, int64_t *own
 
 static int any_dtype(void) { return below(VME_DTYPE_COUNT); }
 
-static void make_input(made *m, int dtype, int rank, const int64_t *shape)
+static void make_input(operand *m, int dtype, int rank, const int64_t *shape)
 {
     int own_rank;
     int64_t own[RANK];
@@ -134,7 +134,7 @@ static void make_input(made *m, int dtype, int rank, const int64_t *shape)
 }
 
 /* An operator's output: memory of its own, or now and then an input's. */
-static void make_output(made *m, int dtype, int rank, const int64_t *shape, const made *input)
+static void make_output(operand *m, int dtype, int rank, const int64_t *shape, const operand *input)
 {
     bool fits = input != NULL && input->t.dtype == dtype && input->t.rank == rank;
     for (int i = 0; fits && i < rank; i++)
@@ -150,23 +150,23 @@ static void make_output(made *m, int dtype, int rank, const int64_t *shape, cons
         make(m, dtype, rank, shape, true);
 }
 
-static void indices_fill(const made *m, int64_t length)
+static void indices_fill(const operand *m, int64_t length)
 {
     int64_t count = vme_elements(&m->t), at[VME_RANK_MAX] = {0};
     for (int64_t i = 0; i < count; i++) {
-        char *place = m->t.data;
+        char *element = m->t.data;
         for (int d = 0; d < m->t.rank; d++)
-            place += at[d] * m->strides[d];
+            element += at[d] * m->strides[d];
         int64_t value = length == 0 || one_in(400) ? below(9) - 4 + (one_in(3) ? INT64_MIN / 2 : 0)
                                                    : below((int)(2 * length)) - length;
-        memcpy(place, &value, sizeof value);
+        memcpy(element, &value, sizeof value);
         for (int d = m->t.rank - 1; d >= 0 && ++at[d] == m->shape[d]; d--)
             at[d] = 0;
     }
 }
 
 /* ---- one call of each operator */
-static vme_status try_elementwise(vme_context *context, made *m, int *used)
+static vme_status try_elementwise(vme_context *context, operand *m, int *used)
 {
     int rank, in[3] = {any_dtype(), any_dtype(), any_dtype()}, which = below(4);
     int64_t shape[RANK];
@@ -197,7 +197,7 @@ static vme_status try_elementwise(vme_context *context, made *m, int *used)
                         : vme_binary(context, (vme_binary_op)op, loop, &m[0].t, &m[1].t, &m[2].t);
 }
 
-static vme_status try_copy(vme_context *context, made *m, int *used)
+static vme_status try_copy(vme_context *context, operand *m, int *used)
 {
     int rank, dtype = any_dtype();
     int64_t shape[RANK];
@@ -210,7 +210,7 @@ static vme_status try_copy(vme_context *context, made *m, int *used)
     return vme_copy(context, &m[0].t, &m[1].t);
 }
 
-static vme_status try_reduce(vme_context *context, made *m, int *used)
+static vme_status try_reduce(vme_context *context, operand *m, int *used)
 {
     int rank, dtype = any_dtype(), op = below(VME_REDUCE_COUNT);
     int64_t shape[RANK], kept[RANK];
@@ -231,7 +231,7 @@ static vme_status try_reduce(vme_context *context, made *m, int *used)
     return vme_reduce(context, (vme_reduce_op)op, loop, &m[0].t, axes, one_in(3) ? initial : NULL, &m[1].t);
 }
 
-static vme_status try_scan(vme_context *context, made *m, int *used)
+static vme_status try_scan(vme_context *context, operand *m, int *used)
 {
     int rank, dtype = any_dtype(), op = below(VME_SCAN_COUNT);
     int64_t shape[RANK];
@@ -246,7 +246,7 @@ static vme_status try_scan(vme_context *context, made *m, int *used)
     return vme_scan(context, (vme_scan_op)op, loop, &m[0].t, below(rank), &m[1].t);
 }
 
-static vme_status try_matmul(vme_context *context, made *m, int *used)
+static vme_status try_matmul(vme_context *context, operand *m, int *used)
 {
     int lead = below(3), dtype = any_dtype();
     int64_t shape[RANK], a[RANK], b[RANK], sizes[3];
@@ -268,7 +268,7 @@ static vme_status try_matmul(vme_context *context, made *m, int *used)
     return vme_matmul(context, &m[0].t, &m[1].t, &m[2].t);
 }
 
-static vme_status try_transform(vme_context *context, made *m, int *used)
+static vme_status try_transform(vme_context *context, operand *m, int *used)
 {
     int rank, dtype = any_dtype(), which = below(4);
     int64_t shape[RANK], out[RANK], numbers[RANK] = {0};
@@ -308,21 +308,21 @@ static vme_status try_transform(vme_context *context, made *m, int *used)
                         : vme_roll(context, &m[0].t, numbers, &m[1].t);
 }
 
-static vme_status try_index(vme_context *context, made *m, int *used)
+static vme_status try_index(vme_context *context, operand *m, int *used)
 {
     int rank, dtype = any_dtype();
-    int64_t shape[RANK], places[3], out[VME_RANK_MAX];
+    int64_t shape[RANK], index_shape[3], out[VME_RANK_MAX];
     random_shape(&rank, shape);
     if (rank == 0)
         return VME_OK;
-    int first = below(rank), count = 1 + below(rank - first < 3 ? rank - first : 3), place_rank = below(3);
-    for (int i = 0; i < place_rank; i++)
-        places[i] = one_in(20) ? 0 : 1 + below(5);
-    if (first + place_rank + rank - first - count > RANK)
+    int first = below(rank), count = 1 + below(rank - first < 3 ? rank - first : 3), index_rank = below(3);
+    for (int i = 0; i < index_rank; i++)
+        index_shape[i] = one_in(20) ? 0 : 1 + below(5);
+    if (first + index_rank + rank - first - count > RANK)
         return VME_OK;
     const vme_tensor *indices[3];
     for (int i = 0; i < count; i++) {
-        make_input(&m[2 + i], VME_INT64, place_rank, places);
+        make_input(&m[2 + i], VME_INT64, index_rank, index_shape);
         indices_fill(&m[2 + i], shape[first + i]);
         indices[i] = &m[2 + i].t;
     }
@@ -348,7 +348,7 @@ static vme_status try_index(vme_context *context, made *m, int *used)
                   : vme_scatter(context, &m[1].t, first, count, indices, one_in(2), &m[0].t);
 }
 
-static vme_status try_nonzero(vme_context *context, made *m, int *used)
+static vme_status try_nonzero(vme_context *context, operand *m, int *used)
 {
     int rank;
     int64_t shape[RANK], count;
@@ -367,7 +367,7 @@ static vme_status try_nonzero(vme_context *context, made *m, int *used)
     return vme_nonzero(context, &m[0].t, &count, out);
 }
 
-static vme_status try_sort(vme_context *context, made *m, int *used)
+static vme_status try_sort(vme_context *context, operand *m, int *used)
 {
     int rank, dtype = any_dtype(), which = below(3);
     int64_t shape[RANK];
@@ -389,7 +389,7 @@ static vme_status try_sort(vme_context *context, made *m, int *used)
                       : vme_argsort(context, &m[0].t, below(rank), one_in(2), &m[1].t);
 }
 
-static vme_status try_partition(vme_context *context, made *m, int *used)
+static vme_status try_partition(vme_context *context, operand *m, int *used)
 {
     int rank, dtype = any_dtype(), count = 0;
     int64_t shape[RANK], kth[4];
@@ -397,17 +397,17 @@ static vme_status try_partition(vme_context *context, made *m, int *used)
     if (rank == 0)
         return VME_OK;
     int axis = below(rank);
-    bool places = one_in(2);
+    bool indices = one_in(2);
     make(&m[0], dtype, rank, shape, false);
-    make_output(&m[1], places ? VME_INT64 : dtype, rank, shape, &m[0]);
+    make_output(&m[1], indices ? VME_INT64 : dtype, rank, shape, &m[0]);
     *used = 2;
     for (int64_t next = one_in(30) ? -1 : 0; count < 4 && next < shape[axis] + one_in(30); next = kth[count - 1] + 1)
         kth[count++] = next + below(1 + (int)shape[axis]) / 2;
-    return vme_partition(context, &m[0].t, axis, count, kth, places, &m[1].t);
+    return vme_partition(context, &m[0].t, axis, count, kth, indices, &m[1].t);
 }
 
 /* Dense in C order, for operators that want them so. */
-static void make_dense(made *m, int dtype, int rank, const int64_t *shape)
+static void make_dense(operand *m, int dtype, int rank, const int64_t *shape)
 {
     size_t bytes;
     memcpy(m->shape, shape, (size_t)rank * sizeof *shape);
@@ -418,7 +418,7 @@ static void make_dense(made *m, int dtype, int rank, const int64_t *shape)
     m->t = (vme_tensor){NULL, m->block, m->shape, m->strides, rank, dtype};
 }
 
-static vme_status try_fft(vme_context *context, made *m, int *used)
+static vme_status try_fft(vme_context *context, operand *m, int *used)
 {
     static const int64_t lengths[] = {1, 2, 3, 4, 5, 8, 16, 30, 49, 64, 121, 243, 256, 509, 1009, 1024, 4099};
     int rank, kind = below(VME_FFT_REAL_BACKWARD + 1);
@@ -448,7 +448,7 @@ static vme_status try_fft(vme_context *context, made *m, int *used)
     return vme_fft(context, (vme_fft_kind)kind, one_in(60) ? below(5) - 3 : n, 1.0 / (double)n, &m[0].t, &m[1].t);
 }
 
-static vme_status try_linear(vme_context *context, made *m, int *used)
+static vme_status try_linear(vme_context *context, operand *m, int *used)
 {
     int op = below(VME_LINEAR_CHOLESKY + 1), dtype = one_in(30)  ? any_dtype()
                                                      : one_in(2) ? VME_FLOAT64
@@ -477,7 +477,7 @@ static vme_status try_linear(vme_context *context, made *m, int *used)
                       (const vme_tensor *const[3]){solves ? &m[2].t : &m[1].t, two ? &m[2].t : NULL, NULL}, &failed);
 }
 
-static vme_status try_bits(vme_context *context, made *m, int *used)
+static vme_status try_bits(vme_context *context, operand *m, int *used)
 {
     int rank, which = below(3), dtype = any_dtype();
     int64_t shape[RANK], other[RANK];
@@ -499,7 +499,7 @@ static vme_status try_bits(vme_context *context, made *m, int *used)
     return (which == 1 ? vme_bits_pack : vme_bits_unpack)(context, one_in(2), &m[0].t, &m[1].t);
 }
 
-static vme_status try_tables(vme_context *context, made *m, int *used)
+static vme_status try_tables(vme_context *context, operand *m, int *used)
 {
     int rank;
     int64_t shape[RANK], size = below(40), n = one_in(60) ? below(150000) : below(200);
@@ -510,8 +510,8 @@ static vme_status try_tables(vme_context *context, made *m, int *used)
         make_dense(&m[2], one_in(40) ? any_dtype() : weighted ? VME_FLOAT64 : VME_INT64, 1, &size);
         *used = 3;
         for (int64_t i = 0; i < n && m[0].t.dtype == VME_INT64; i++) {
-            int64_t place = size == 0 || one_in(4000) ? below(90) - 20 : below((int)size);
-            memcpy(m[0].t.data + 8 * i, &place, sizeof place);
+            int64_t index = size == 0 || one_in(4000) ? below(90) - 20 : below((int)size);
+            memcpy(m[0].t.data + 8 * i, &index, sizeof index);
         }
         return vme_count(context, &m[0].t, weighted ? &m[1].t : NULL, &m[2].t);
     }
@@ -549,7 +549,7 @@ static double parameter_of(int kind, int which, double before)
     }
 }
 
-static vme_status try_distribution(vme_context *context, made *m, int *used)
+static vme_status try_distribution(vme_context *context, operand *m, int *used)
 {
     int rank, kind = below(VME_RANDOM_KINDS);
     bool words = kind >= VME_RANDOM_INTEGERS;
@@ -587,7 +587,7 @@ static vme_status try_distribution(vme_context *context, made *m, int *used)
     return status;
 }
 
-static vme_status try_random(vme_context *context, made *m, int *used)
+static vme_status try_random(vme_context *context, operand *m, int *used)
 {
     int rank;
     int64_t shape[RANK];
@@ -599,7 +599,7 @@ static vme_status try_random(vme_context *context, made *m, int *used)
 }
 
 /* Regions that stay inside two buffers, or that do not: then nothing is written. */
-static vme_status try_raster(vme_context *context, made *m, int *used)
+static vme_status try_raster(vme_context *context, operand *m, int *used)
 {
     int size = 1 << below(5), rank = 1 + below(VME_REGION_RANK);
     vme_region region = {.rank = rank};
@@ -632,7 +632,7 @@ static vme_status try_raster(vme_context *context, made *m, int *used)
 }
 
 /* Views from outside: any numbers. What is accepted is read, all of it. */
-static vme_status try_check(vme_context *context, made *m, int *used)
+static vme_status try_check(vme_context *context, operand *m, int *used)
 {
     size_t bytes = (size_t)below(300);
     vme_buffer *buffer;
@@ -680,12 +680,12 @@ static bool charge(void *owner, size_t bytes)
 /* The operator that the seed chooses, once; -1 when its backend is not for this machine. */
 static int try_one(vme_context *context, uint64_t seed)
 {
-    static vme_status (*const tries[])(vme_context *, made *, int *) = {
+    static vme_status (*const tries[])(vme_context *, operand *, int *) = {
         try_elementwise, try_elementwise, try_elementwise, try_copy, try_reduce,       try_scan,   try_matmul,
         try_transform,   try_index,       try_nonzero,     try_sort, try_random,       try_raster, try_check,
         try_partition,   try_fft,         try_linear,      try_bits, try_distribution, try_tables,
     };
-    static made m[2 + RANK];
+    static operand m[2 + RANK];
     state = seed;
     random_bits();
     int backend = below(vme_backend_count()), used = 0, which = below((int)(sizeof tries / sizeof *tries));
@@ -727,8 +727,8 @@ int main(int count, char **arguments)
             continue;
         *(status == VME_OK ? &ok : &bad) += 1;
         /* the account refuses each request once, then libc: the usual answer needs that memory */
-        int least = requests;
-        for (int which = 1; which <= least; which++) {
+        int min = requests;
+        for (int which = 1; which <= min; which++) {
             refuse_at = which;
             int answer = try_one(context, seed);
             CHECK(answer == VME_NO_MEMORY || answer == status);

@@ -9,10 +9,10 @@
 
 static uint64_t seed = 20261121;
 
-static int random_below(int most)
+static int random_below(int max)
 {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return (int)((seed >> 33) % (unsigned)most);
+    return (int)((seed >> 33) % (unsigned)max);
 }
 
 enum { RANK = 3 };
@@ -23,35 +23,38 @@ typedef struct array {
 } array;
 
 /* Dimensions in any order, spaced out, walked backwards; elements at odd addresses now and then. */
-static void make(array *made, vme_dtype dtype, int64_t lead, int64_t rows, int64_t columns)
+static void make(array *result, vme_dtype dtype, int64_t lead, int64_t rows, int64_t columns)
 {
     int size = vme_dtype_size(dtype), order[RANK] = {0, 1, 2};
     int64_t step = size + (random_below(8) == 0 ? 1 : 0), span = size, first = 0;
-    memcpy(made->shape, (int64_t[]){lead, rows, columns}, sizeof made->shape);
+    memcpy(result->shape, (int64_t[]){lead, rows, columns}, sizeof result->shape);
     if (random_below(2))
         order[random_below(3)] = 2, order[2] = 0, order[1] = 1, order[0] = 2;
     if (random_below(3) == 0)
         order[0] ^= order[1], order[1] ^= order[0], order[0] ^= order[1];
     for (int i = RANK - 1; i >= 0; i--) {
         int at = order[i];
-        made->strides[at] = step * (random_below(4) == 0 ? 1 + random_below(3) : 1);
-        step = made->strides[at] * (made->shape[at] > 0 ? made->shape[at] : 1);
-        int64_t extent = (made->shape[at] - 1) * made->strides[at];
-        if (made->shape[at] > 0)
+        result->strides[at] = step * (random_below(4) == 0 ? 1 + random_below(3) : 1);
+        step = result->strides[at] * (result->shape[at] > 0 ? result->shape[at] : 1);
+        int64_t extent = (result->shape[at] - 1) * result->strides[at];
+        if (result->shape[at] > 0)
             span += extent;
-        if (made->shape[at] > 0 && random_below(4) == 0) {
+        if (result->shape[at] > 0 && random_below(4) == 0) {
             first += extent;
-            made->strides[at] = -made->strides[at];
+            result->strides[at] = -result->strides[at];
         }
     }
-    made->memory = malloc((size_t)span);
-    CHECK(made->memory != NULL);
-    memset(made->memory, 0x55, (size_t)span);
-    made->tensor = (vme_tensor){
-        .data = made->memory + first, .shape = made->shape, .strides = made->strides, .rank = RANK, .dtype = dtype};
+    result->memory = malloc((size_t)span);
+    CHECK(result->memory != NULL);
+    memset(result->memory, 0x55, (size_t)span);
+    result->tensor = (vme_tensor){.data = result->memory + first,
+                                  .shape = result->shape,
+                                  .strides = result->strides,
+                                  .rank = RANK,
+                                  .dtype = dtype};
 }
 
-static char *place(const array *of, int64_t lead, int64_t row, int64_t column)
+static char *element_at(const array *of, int64_t lead, int64_t row, int64_t column)
 {
     return of->tensor.data + (of->shape[0] == 1 ? 0 : lead) * of->strides[0] + row * of->strides[1]
            + column * of->strides[2];
@@ -83,7 +86,7 @@ static void fill(const array *of)
             for (int64_t j = 0; j < of->shape[2]; j++) { \
                 int value = random_below(5); \
                 type element = of->tensor.dtype == VME_BOOL ? (type)(value == 0) : (type)(value - 2); \
-                memcpy(place(of, l, i, j), &element, sizeof element); \
+                memcpy(element_at(of, l, i, j), &element, sizeof element); \
             }
     FOR_TYPE(of->tensor.dtype, FILL);
 }
@@ -97,12 +100,12 @@ static void compare(const array *a, const array *b, const array *out)
                 wide sum = 0; \
                 type x, y, got; \
                 for (int64_t p = 0; p < a->shape[2]; p++) { \
-                    memcpy(&x, place(a, l, i, p), sizeof x); \
-                    memcpy(&y, place(b, l, p, j), sizeof y); \
+                    memcpy(&x, element_at(a, l, i, p), sizeof x); \
+                    memcpy(&y, element_at(b, l, p, j), sizeof y); \
                     sum = out->tensor.dtype == VME_BOOL ? (wide)(sum != 0 || (x != 0 && y != 0)) \
                                                         : (wide)(sum + (wide)x * (wide)y); \
                 } \
-                memcpy(&got, place(out, l, i, j), sizeof got); \
+                memcpy(&got, element_at(out, l, i, j), sizeof got); \
                 CHECK(got == (type)sum); \
             }
     FOR_TYPE(out->tensor.dtype, COMPARE);
@@ -118,11 +121,11 @@ int main(void)
             continue;
         CHECK(vme_backend_force(backend) == VME_OK);
         vme_dtype dtype = (vme_dtype)random_below(VME_DTYPE_COUNT);
-        int most = round % 50 == 0 ? 400 : round % 5 == 0 ? 70 : 20;
+        int max = round % 50 == 0 ? 400 : round % 5 == 0 ? 70 : 20;
         int64_t size[3];
         for (int i = 0; i < 3; i++)
-            size[i] = random_below(8) == 0 ? random_below(2) : 1 + random_below(most);
-        int64_t lead = most > 100 ? 1 : random_below(4);
+            size[i] = random_below(8) == 0 ? random_below(2) : 1 + random_below(max);
+        int64_t lead = max > 100 ? 1 : random_below(4);
         array a, b, out;
         make(&a, dtype, random_below(2) ? lead : 1, size[0], size[2]);
         make(&b, dtype, random_below(2) ? lead : 1, size[2], size[1]);

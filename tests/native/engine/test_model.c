@@ -99,9 +99,9 @@ static void check(vme_context *context, bool open, int rounds)
     /* each request to the account is refused once, then each to libc */
     charges = 0;
     CHECK(run(context, file, &other) == VME_OK);
-    int least = charges;
-    CHECK(least >= (open ? 4 : 2)); /* the weights, the arena; the front of the file and the plan */
-    for (refuse_at = 1; refuse_at <= least; refuse_at++) {
+    int min = charges;
+    CHECK(min >= (open ? 4 : 2)); /* the weights, the arena; the front of the file and the plan */
+    for (refuse_at = 1; refuse_at <= min; refuse_at++) {
         charges = 0;
         CHECK(run(context, file, &other) == VME_NO_MEMORY);
     }
@@ -129,9 +129,9 @@ static void check(vme_context *context, bool open, int rounds)
         memcpy(damaged, file, file_size);
         for (int change = 0; change < 1 + round % 3; change++) {
             random ^= random << 13, random ^= random >> 7, random ^= random << 17;
-            size_t place = (random >> 16) % records;
-            damaged[place] =
-                random & 1 ? (unsigned char)(damaged[place] + (random >> 8 & 3) - 1) : (unsigned char)(random >> 8);
+            size_t index = (random >> 16) % records;
+            damaged[index] =
+                random & 1 ? (unsigned char)(damaged[index] + (random >> 8 & 3) - 1) : (unsigned char)(random >> 8);
         }
         vme_status status = run(context, damaged, &other);
         CHECK(status == VME_OK || status == VME_BAD_VALUE || status == VME_NO_MEMORY
@@ -147,10 +147,10 @@ static void check(vme_context *context, bool open, int rounds)
 
 /* ---- places in the arena */
 static uint64_t noise = 88172645463325252u;
-static uint32_t below(uint32_t most)
+static uint32_t below(uint32_t max)
 {
     noise ^= noise << 13, noise ^= noise >> 7, noise ^= noise << 17;
-    return (uint32_t)(noise >> 33) % most;
+    return (uint32_t)(noise >> 33) % max;
 }
 
 /* Sums, maxima of windows and lower bounds of each other, at random: the answer is exact, so that any overlap shows in
@@ -158,7 +158,7 @@ static uint32_t below(uint32_t most)
 static void check_random_network(vme_context *context)
 {
     enum { VALUES = 15, WIDE = 6, PLANES = 3, COUNT = PLANES * WIDE * WIDE };
-    static float of[VALUES][COUNT], made[COUNT];
+    static float of[VALUES][COUNT], result[COUNT];
     uint32_t values[VALUES];
     model_file_begin();
     for (int v = 0; v < VALUES; v++)
@@ -192,12 +192,12 @@ static void check_random_network(vme_context *context)
     CHECK(vme_session_new(context, model, &session) == VME_OK);
     const int64_t shape[4] = {1, PLANES, WIDE, WIDE}, strides[4] = {COUNT * 4, WIDE * WIDE * 4, WIDE * 4, 4};
     const vme_tensor in = {NULL, (char *)of[0], shape, strides, 4, VME_FLOAT32},
-                     out = {NULL, (char *)made, shape, strides, 4, VME_FLOAT32};
+                     out = {NULL, (char *)result, shape, strides, 4, VME_FLOAT32};
     const vme_tensor *inputs = &in, *outputs = &out;
     for (int again = 0; again < 2; again++) {
         CHECK(vme_session_run(session, &inputs, &outputs) == VME_OK);
         for (int i = 0; i < COUNT; i++)
-            CHECK(made[i] == of[VALUES - 1][i]);
+            CHECK(result[i] == of[VALUES - 1][i]);
     }
     vme_session_free(session);
     vme_model_unref(model);
@@ -207,7 +207,7 @@ static void check_random_network(vme_context *context)
 static void check_activation_beside_others(vme_context *context)
 {
     enum { PARTS = 3, PLANES = 2, WIDE = 4, COUNT = PLANES * WIDE * WIDE };
-    float given[COUNT], made[PARTS * COUNT];
+    float given[COUNT], result[PARTS * COUNT];
     model_file_begin();
     uint32_t x = value(4, 1, PLANES, WIDE, WIDE), part[PARTS], y;
     for (int i = 0; i < PARTS; i++)
@@ -228,12 +228,12 @@ static void check_activation_beside_others(vme_context *context)
     const int64_t strides[4] = {COUNT * 4, WIDE * WIDE * 4, WIDE * 4, 4},
                   more_strides[4] = {PARTS * COUNT * 4, WIDE * WIDE * 4, WIDE * 4, 4};
     const vme_tensor in = {NULL, (char *)given, shape, strides, 4, VME_FLOAT32},
-                     out = {NULL, (char *)made, more, more_strides, 4, VME_FLOAT32};
+                     out = {NULL, (char *)result, more, more_strides, 4, VME_FLOAT32};
     const vme_tensor *inputs = &in, *outputs = &out;
     CHECK(vme_session_run(session, &inputs, &outputs) == VME_OK);
     for (int i = 0; i < COUNT; i++) {
         float rectified = given[i] > 0 ? given[i] : 0;
-        CHECK(made[i] == rectified && made[COUNT + i] == rectified && made[2 * COUNT + i] == 2 * given[i]);
+        CHECK(result[i] == rectified && result[COUNT + i] == rectified && result[2 * COUNT + i] == 2 * given[i]);
     }
     vme_session_free(session);
     vme_model_unref(model);

@@ -57,20 +57,20 @@ typedef struct block {
 } block;
 
 /* false: it is too large. */
-static bool block_for(block *made, const vme_port *port, const int64_t *sizes, bool filled)
+static bool block_for(block *result, const vme_port *port, const int64_t *sizes, bool filled)
 {
     for (int d = 0; d < port->rank; d++)
-        made->shape[d] = port->open != NULL && port->open[d] != NULL ? sizes[below(MODEL_OPEN_MAX)] : port->shape[d];
-    made->tensor = (vme_tensor){NULL, NULL, made->shape, made->strides, port->rank, port->dtype};
-    if (vme_shape_bytes((vme_dtype)port->dtype, port->rank, made->shape, made->strides, &made->bytes) != VME_OK
-        || made->bytes > LARGEST * 16)
+        result->shape[d] = port->open != NULL && port->open[d] != NULL ? sizes[below(MODEL_OPEN_MAX)] : port->shape[d];
+    result->tensor = (vme_tensor){NULL, NULL, result->shape, result->strides, port->rank, port->dtype};
+    if (vme_shape_bytes((vme_dtype)port->dtype, port->rank, result->shape, result->strides, &result->bytes) != VME_OK
+        || result->bytes > LARGEST * 16)
         return false;
-    made->data = made->tensor.data = __real_malloc(made->bytes);
-    CHECK(made->data != NULL || made->bytes == 0);
+    result->data = result->tensor.data = __real_malloc(result->bytes);
+    CHECK(result->data != NULL || result->bytes == 0);
     if (filled)
-        fill(made->data, (int64_t)made->bytes / vme_dtype_size((vme_dtype)port->dtype), port->dtype, 5);
+        fill(result->data, (int64_t)result->bytes / vme_dtype_size((vme_dtype)port->dtype), port->dtype, 5);
     else
-        memset(made->data, 0, made->bytes);
+        memset(result->data, 0, result->bytes);
     return true;
 }
 
@@ -116,10 +116,10 @@ static void spread(vme_model *model)
     for (int v = 0; v < model->values; v++)
         if (model->value[v].within >= 0) {
             int64_t offset = 0;
-            int place = v;
-            for (; model->value[place].within >= 0; place = model->value[place].within)
-                offset += model->value[place].inside;
-            model->value[v].offset = offset + model->value[place].offset;
+            int field = v;
+            for (; model->value[field].within >= 0; field = model->value[field].within)
+                offset += model->value[field].inside;
+            model->value[v].offset = offset + model->value[field].offset;
         }
     model->arena_bytes = (size_t)at;
 }
@@ -149,7 +149,7 @@ static vme_status run_once(vme_session *session, const vme_tensor *const *inputs
 
 /* The answers of `other`, which is the same file, to the same inputs: the same bytes. */
 static void compare_with(vme_model *other, unsigned flags, const vme_tensor *const *inputs,
-                         const vme_tensor *const *outputs, char *const *answers, const block *made)
+                         const vme_tensor *const *outputs, char *const *answers, const block *result)
 {
     vme_session *session;
     vme_model *plan;
@@ -158,7 +158,7 @@ static void compare_with(vme_model *other, unsigned flags, const vme_tensor *con
     look_at(plan);
     CHECK(vme_session_run(session, inputs, outputs) == VME_OK);
     for (int i = 0; i < other->outputs; i++)
-        CHECK(memcmp(answers[i], made[i].data, made[i].bytes) == 0);
+        CHECK(memcmp(answers[i], result[i].data, result[i].bytes) == 0);
     vme_model_unref(plan);
     vme_session_free(session);
 }
@@ -303,9 +303,9 @@ int main(int count, char **arguments)
         vme_status status = try_one(&kind, -1);
         CHECK(status != VME_STOPPED && status != VME_READ_ONLY && status != VME_BAD_AXIS);
         (status == VME_OK ? ran : refused)[kind]++;
-        const int least = charges;
+        const int min = charges;
         if (seed_now % 4 == 0)
-            for (int at = 1; at <= least; at++) {
+            for (int at = 1; at <= min; at++) {
                 refuse_at = at;
                 vme_status answer = try_one(&kind, -1);
                 CHECK(answer == VME_NO_MEMORY || answer == status);

@@ -7,10 +7,10 @@
 
 static uint64_t seed = 20261121;
 
-static int random_below(int most)
+static int random_below(int max)
 {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return (int)((seed >> 33) % (unsigned)most);
+    return (int)((seed >> 33) % (unsigned)max);
 }
 
 enum { RANK = 6, SPACE = 1 << 20 };

@@ -22,12 +22,12 @@ static int by_value(const void *a, const void *b)
 
 static int64_t key_of(int pattern, int64_t i, int64_t n, bool wide)
 {
-    int64_t least = wide ? INT64_MIN : INT32_MIN, most = wide ? INT64_MAX : INT32_MAX;
+    int64_t min = wide ? INT64_MIN : INT32_MIN, max = wide ? INT64_MAX : INT32_MAX;
     switch (pattern) {
     case 0: return wide ? (int64_t)(drawn() << 16 ^ drawn()) : (int32_t)drawn();
-    case 1: return drawn() % 3 == 0 ? least : drawn() % 2 ? most : most - 1;
-    case 2: return most;
-    case 3: return least;
+    case 1: return drawn() % 3 == 0 ? min : drawn() % 2 ? max : max - 1;
+    case 2: return max;
+    case 3: return min;
     case 4: return i;
     case 5: return -i;
     case 6: return i < n / 2 ? i : n - i;

@@ -44,16 +44,16 @@ static int failures;
 /* The shortest of a few tries counts: what else runs on the machine disturbs some. */
 #define LOOK(name, call) \
     do { \
-        double least_ms = 1e9; \
-        for (int try = 0; try < 4 && least_ms > BOUND_MS; try++) { \
+        double min_ms = 1e9; \
+        for (int try = 0; try < 4 && min_ms > BOUND_MS; try++) { \
             last_ms = now_ms(); \
             worst_ms = 0; \
             CHECK((call) == VME_OK); \
             vme_polled(); \
-            least_ms = worst_ms < least_ms ? worst_ms : least_ms; \
+            min_ms = worst_ms < min_ms ? worst_ms : min_ms; \
         } \
-        if (least_ms > BOUND_MS) { \
-            fprintf(stderr, "%s: %.1f ms without a look at the stop flag\n", name, least_ms); \
+        if (min_ms > BOUND_MS) { \
+            fprintf(stderr, "%s: %.1f ms without a look at the stop flag\n", name, min_ms); \
             failures++; \
         } \
     } while (0)
@@ -82,12 +82,12 @@ static void look_at_model(const char *name, uint32_t out, const char *from, char
         tensors_of[i] =
             (vme_tensor){NULL, i == 0 ? (char *)from : to, port_of[i].shape, strides[i], port_of[i].rank, VME_FLOAT32};
     }
-    const vme_tensor *in = &tensors_of[0], *made = &tensors_of[1];
+    const vme_tensor *in = &tensors_of[0], *result = &tensors_of[1];
     char what[80];
     snprintf(what, sizeof what, "a session for %s", name);
     LOOK(what, (vme_session_free(session), vme_session_new(context, model, &session)));
     snprintf(what, sizeof what, "a model's %s", name);
-    LOOK(what, vme_session_run(session, &in, &made));
+    LOOK(what, vme_session_run(session, &in, &result));
     vme_session_free(session);
     vme_model_unref(model);
 }
@@ -123,15 +123,15 @@ static void look_at_models(const char *from, char *to)
         } else
             (void)long_row(CHANNELS);
         uint32_t out = rows ? value(4, 1, 1, ELEMENTS / 4096, 4096) : value(4, 1, CHANNELS, 1, pixels);
-        model_node_record *made = node(simple[i].op, 1, (uint32_t[]){0, out});
+        model_node_record *result = node(simple[i].op, 1, (uint32_t[]){0, out});
         if (simple[i].window > 0)
-            window(made, (int)simple[i].window, simple[i].window == 3);
+            window(result, (int)simple[i].window, simple[i].window == 3);
         if (simple[i].op == MODEL_SHUFFLE)
-            made->parameters[GROUPS] = 4;
+            result->parameters[GROUPS] = 4;
         if (simple[i].op == MODEL_CLIP)
-            made->parameters[ACTIVATION] = ACTIVATION_RELU;
+            result->parameters[ACTIVATION] = ACTIVATION_RELU;
         if (rows)
-            made->parameters[1] = 0x3f800000; /* 1.0: the factor */
+            result->parameters[1] = 0x3f800000; /* 1.0: the factor */
         look_at_model(simple[i].name, out, from, to);
     }
     for (int algorithm = -1; algorithm < vme_algorithm_count(); algorithm++) {
@@ -286,9 +286,9 @@ int main(void)
         ((int64_t *)(void *)memory[0])[i] = i * 7919 % ELEMENTS;
         ((double *)(void *)memory[2])[i] = (double)i;
     }
-    vme_tensor places = tensor(VME_INT64, memory[0], line, steps, 1),
+    vme_tensor indices = tensor(VME_INT64, memory[0], line, steps, 1),
                points = tensor(VME_FLOAT64, memory[2], line, steps, 1);
-    LOOK("counting", vme_count(context, &places, &points, &y));
+    LOOK("counting", vme_count(context, &indices, &points, &y));
     LOOK("interpolating", vme_interpolate(context, &x, &points, &points, 0, 1, &y));
     look_at_models(memory[0], memory[1]);
     const int64_t quarter[] = {ELEMENTS / 4}; /* giving much memory back takes long, too */

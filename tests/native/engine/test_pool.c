@@ -128,12 +128,13 @@ struct placement {
 
 static vme_status look_and_meet(void *argument, int64_t begin, int64_t end)
 {
-    struct placement *it = argument;
-    if (!pthread_equal(pthread_self(), it->meeting.caller)) {
-        CHECK(sched_getaffinity(0, sizeof it->helpers, &it->helpers) == 0);
-        CHECK(CPU_COUNT(&it->wanted) == 0 || sched_setaffinity(0, sizeof it->wanted, &it->wanted) == 0);
+    struct placement *placement = argument;
+    if (!pthread_equal(pthread_self(), placement->meeting.caller)) {
+        CHECK(sched_getaffinity(0, sizeof placement->helpers, &placement->helpers) == 0);
+        CHECK(CPU_COUNT(&placement->wanted) == 0
+              || sched_setaffinity(0, sizeof placement->wanted, &placement->wanted) == 0);
     }
-    return meet(&it->meeting, begin, end);
+    return meet(&placement->meeting, begin, end);
 }
 
 /* Where a helper may run that was asleep when a caller on this core woke it. */
@@ -145,10 +146,10 @@ static cpu_set_t helpers_from(int core, const cpu_set_t *wanted)
     CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
     nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL); /* it sleeps by then: see idle() */
     vme_context *context = context_with(0);
-    struct placement it = {.meeting.caller = pthread_self(), .wanted = *wanted};
-    CHECK(vme_parallel(context, 2, 1, look_and_meet, &it) == VME_OK);
+    struct placement placement = {.meeting.caller = pthread_self(), .wanted = *wanted};
+    CHECK(vme_parallel(context, 2, 1, look_and_meet, &placement) == VME_OK);
     vme_context_unref(context);
-    return it.helpers;
+    return placement.helpers;
 }
 
 static void expect_helpers(int core, const cpu_set_t *wanted, const cpu_set_t *expected)
@@ -162,7 +163,7 @@ static void expect_helpers(int core, const cpu_set_t *wanted, const cpu_set_t *e
     CHECK(!"a helper may run where it should not, or not where it may");
 }
 
-static void places(void)
+static void indices(void)
 {
     cpu_set_t all, none, first_alone, but_first, but_second;
     CHECK(sched_getaffinity(0, sizeof all, &all) == 0);
@@ -262,37 +263,37 @@ struct slotted {
 
 static void do_some(void *argument, int64_t slot, vme_items *items)
 {
-    struct slotted *it = argument;
-    CHECK(atomic_fetch_add(&it->inside[slot], 1) == 0);
+    struct slotted *slotted = argument;
+    CHECK(atomic_fetch_add(&slotted->inside[slot], 1) == 0);
     for (int64_t item; vme_item_next(items, &item);) {
-        atomic_fetch_add(&it->seen[item], 1);
-        atomic_fetch_sub(&it->left, 1);
-        if (item == it->stopping)
-            vme_context_stop(it->context, true);
-        while (slot == it->waiting && atomic_load(&it->left) > 0)
+        atomic_fetch_add(&slotted->seen[item], 1);
+        atomic_fetch_sub(&slotted->left, 1);
+        if (item == slotted->stopping)
+            vme_context_stop(slotted->context, true);
+        while (slot == slotted->waiting && atomic_load(&slotted->left) > 0)
             sched_yield();
     }
-    CHECK(atomic_fetch_sub(&it->inside[slot], 1) == 1);
+    CHECK(atomic_fetch_sub(&slotted->inside[slot], 1) == 1);
 }
 
 static void slots(void)
 {
-    struct slotted it = {.context = context_with(0), .stopping = -1};
-    for (it.slots = 1; it.slots <= VME_SLOTS_MAX; it.slots++)
+    struct slotted slotted = {.context = context_with(0), .stopping = -1};
+    for (slotted.slots = 1; slotted.slots <= VME_SLOTS_MAX; slotted.slots++)
         for (int64_t items = 0; items <= ITEMS; items = items * 3 + 1) {
-            memset(it.seen, 0, sizeof it.seen);
-            atomic_store(&it.left, (int)items);
-            it.waiting = it.slots > 1 && vme_threads() > 1 ? (int64_t)it.slots - 1 : -1;
-            CHECK(vme_parallel_slots(it.context, it.slots, items, do_some, &it) == VME_OK);
+            memset(slotted.seen, 0, sizeof slotted.seen);
+            atomic_store(&slotted.left, (int)items);
+            slotted.waiting = slotted.slots > 1 && vme_threads() > 1 ? (int64_t)slotted.slots - 1 : -1;
+            CHECK(vme_parallel_slots(slotted.context, slotted.slots, items, do_some, &slotted) == VME_OK);
             for (int i = 0; i < ITEMS; i++)
-                CHECK(atomic_load(&it.seen[i]) == (i < items));
+                CHECK(atomic_load(&slotted.seen[i]) == (i < items));
         }
-    atomic_store(&it.left, 0);
-    it.stopping = 7;
-    CHECK(vme_parallel_slots(it.context, 2, ITEMS, do_some, &it) == VME_STOPPED);
-    CHECK(atomic_load(&it.seen[7]) > 0 && atomic_load(&it.left) > -ITEMS);
-    vme_context_stop(it.context, false);
-    vme_context_unref(it.context);
+    atomic_store(&slotted.left, 0);
+    slotted.stopping = 7;
+    CHECK(vme_parallel_slots(slotted.context, 2, ITEMS, do_some, &slotted) == VME_STOPPED);
+    CHECK(atomic_load(&slotted.seen[7]) > 0 && atomic_load(&slotted.left) > -ITEMS);
+    vme_context_stop(slotted.context, false);
+    vme_context_unref(slotted.context);
 }
 
 /* ---- the lowest piece that fails is what the caller hears */
@@ -406,7 +407,7 @@ int main(void)
     many_callers();
     helpers_join();
     helpers_join_later();
-    places();
+    indices();
     parts();
     slots();
     failures();

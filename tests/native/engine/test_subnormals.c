@@ -41,10 +41,10 @@ static vme_status scan(vme_context *context, const vme_tensor *a, const vme_tens
 static vme_status product(vme_context *context, const vme_tensor *a, const vme_tensor *b, const vme_tensor *to)
 {
     int64_t rows[2] = {1, a->shape[0]}, columns[2] = {a->shape[0], 1}, one[2] = {1, 1}, steps[2] = {0, a->strides[0]},
-            downwards[2] = {b->strides[0], 0}, place[2] = {4, 4};
+            downwards[2] = {b->strides[0], 0}, packed[2] = {4, 4};
     vme_tensor x = {NULL, a->data, rows, steps, 2, VME_FLOAT32},
                y = {NULL, b->data, columns, downwards, 2, VME_FLOAT32},
-               z = {NULL, to->data, one, place, 2, VME_FLOAT32};
+               z = {NULL, to->data, one, packed, 2, VME_FLOAT32};
     return vme_matmul(context, &x, &y, &z);
 }
 

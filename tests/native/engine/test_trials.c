@@ -54,19 +54,19 @@ static int64_t live(void)
 
 static vme_status try_both(const vme_kernels *kernels)
 {
-    trial its[2];
+    algorithm_trial trials[2];
     int begun = 0;
     vme_status status = VME_OK;
     while (status == VME_OK && begun < 2) {
-        status =
-            trial_begin(&its[begun], context, kernels, values, &step, begun == 0 ? ATTENTION_FUSED : ATTENTION_APART);
+        status = trial_begin(&trials[begun], context, kernels, values, &step,
+                             begun == 0 ? ATTENTION_FUSED : ATTENTION_APART);
         begun++;
     }
     if (status == VME_OK)
-        status = trials_run(its, begun);
+        status = trials_run(trials, begun);
     for (int i = 0; i < begun; i++) {
-        CHECK(status != VME_OK || its[i].least > 0);
-        trial_end(&its[i]);
+        CHECK(status != VME_OK || trials[i].best_ns > 0);
+        trial_end(&trials[i]);
     }
     return status;
 }

@@ -15,7 +15,7 @@ enum { WATCHED = 1, ENDED = 2 }; /* vmh_call.watch */
 
 /* A wake through the kernel costs a core switch of 30-60 us on an idle machine; a spin of this many pauses (about 20 us
  * at most) catches most answers of short calls. It adapts: a spin that was in vain halves the next one. */
-enum { SPIN_MOST = 2000, SPIN_LEAST = 32 };
+enum { SPIN_MAX = 2000, SPIN_MIN = 32 };
 
 static atomic_int hot;
 static atomic_uint asked;
@@ -47,17 +47,17 @@ static bool spin(atomic_uint *word, unsigned mask, atomic_uint *budget)
 {
     if (!core_free())
         return false;
-    unsigned most = atomic_load_explicit(budget, memory_order_relaxed);
-    if (most < SPIN_LEAST)
-        most = SPIN_LEAST;
+    unsigned spins_max = atomic_load_explicit(budget, memory_order_relaxed);
+    if (spins_max < SPIN_MIN)
+        spins_max = SPIN_MIN;
     bool came = false;
     vmh_hot_enter();
-    for (unsigned i = 0; i < most && !came; i++) {
+    for (unsigned i = 0; i < spins_max && !came; i++) {
         cpu_pause();
         came = (atomic_load_explicit(word, memory_order_acquire) & mask) != 0;
     }
     vmh_hot_leave();
-    atomic_store_explicit(budget, came ? SPIN_MOST : most / 2, memory_order_relaxed);
+    atomic_store_explicit(budget, came ? SPIN_MAX : spins_max / 2, memory_order_relaxed);
     return came;
 }
 
@@ -195,7 +195,7 @@ vmh_lane *vmh_lane_new(const char *name, const char *version, const char *entry,
     lane->capacity = SIZE_MAX;
     lane->next_deadline_ns = lane->wall_ns = lane->cpu_ns = lane->grace_ns = lane->slow_ns = VMH_FOREVER;
     lane->starved_event = (vmh_event){.type = VMH_EVENT_STARVED, .object = lane};
-    lane->spins = SPIN_MOST;
+    lane->spins = SPIN_MAX;
     vmh_warden_add_lane(lane);
     return lane;
 }
@@ -467,7 +467,7 @@ long long vmh_lane_unfinished(vmh_lane *lane)
 
 void vmh_lane_attach(vmh_lane *lane, vmh_worker *worker)
 {
-    worker->spins = SPIN_MOST;
+    worker->spins = SPIN_MAX;
     pthread_mutex_lock(&lane->lock);
     lane->workers++;
     worker->attached = true;

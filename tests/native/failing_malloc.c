@@ -9,13 +9,13 @@ void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
 void *__real_realloc(void *memory, size_t size);
 char *__real_strdup(const char *text);
-char *__real_strndup(const char *text, size_t most);
+char *__real_strndup(const char *text, size_t size);
 void *__real_aligned_alloc(size_t alignment, size_t size);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *memory, size_t size);
 char *__wrap_strdup(const char *text);
-char *__wrap_strndup(const char *text, size_t most);
+char *__wrap_strndup(const char *text, size_t size);
 void *__wrap_aligned_alloc(size_t alignment, size_t size);
 
 static atomic_long countdown = -1;
@@ -41,7 +41,7 @@ static int fails(void)
 void *__wrap_malloc(size_t size) { return fails() ? NULL : __real_malloc(size); }
 void *__wrap_calloc(size_t count, size_t size) { return fails() ? NULL : __real_calloc(count, size); }
 void *__wrap_realloc(void *memory, size_t size) { return fails() ? NULL : __real_realloc(memory, size); }
-char *__wrap_strndup(const char *text, size_t most) { return fails() ? NULL : __real_strndup(text, most); }
+char *__wrap_strndup(const char *text, size_t size) { return fails() ? NULL : __real_strndup(text, size); }
 char *__wrap_strdup(const char *text) { return fails() ? NULL : __real_strdup(text); }
 void *__wrap_aligned_alloc(size_t alignment, size_t size)
 {

@@ -39,7 +39,7 @@
 #include "lanes/critical.h"
 #include "memory/memory.h"
 
-enum { ASK_BYTES = 1 << 20, PAGE_LEAST = 4096 };
+enum { ASK_BYTES = 1 << 20, PAGE_MIN = 4096 };
 
 typedef struct {
     vmh_meter *meter; /* one reference */
@@ -57,7 +57,7 @@ static uint64_t secret; /* set before the first table is rewritten */
  * bytes. */
 __attribute__((no_sanitize("address", "thread"), noinline)) static header *header_of(void *memory)
 {
-    if (((uintptr_t)memory & (PAGE_LEAST - 1)) == 0)
+    if (((uintptr_t)memory & (PAGE_MIN - 1)) == 0)
         return NULL;
     header *own = (header *)memory - 1;
     return ((own->tag ^ secret ^ (uintptr_t)memory) & ~UINT64_C(1)) == 0 ? own : NULL;
@@ -69,7 +69,7 @@ static void *base_of(const header *own) { return (void *)(own - (own->tag & 1));
 static void *begin(void *base, vmh_meter *meter)
 {
     header *own = base;
-    uint64_t moved = ((uintptr_t)(own + 1) & (PAGE_LEAST - 1)) == 0;
+    uint64_t moved = ((uintptr_t)(own + 1) & (PAGE_MIN - 1)) == 0;
     own += moved;
     *own = (header){meter, (secret ^ (uintptr_t)(own + 1)) | moved};
     return own + 1;
@@ -147,7 +147,7 @@ static void *change(header *own, size_t size)
     /* the new place may want the other beginning; the header comes after the move, which may cover it */
     char *is = (char *)moved + offset;
     char *to = (char *)moved + sizeof(header);
-    if (((uintptr_t)to & (PAGE_LEAST - 1)) == 0)
+    if (((uintptr_t)to & (PAGE_MIN - 1)) == 0)
         to += sizeof(header);
     if (to != is)
         memmove(to, is, had - offset < size ? had - offset : size);
@@ -268,7 +268,7 @@ enum { SLOT_OF_CALLS = R_AARCH64_JUMP_SLOT, SLOT_OF_DATA = R_AARCH64_GLOB_DAT };
 enum { SLOT_OF_CALLS = -1, SLOT_OF_DATA = -1 }; /* none is known, so nothing is led */
 #endif
 
-enum { SLOTS_MOST = 2 }; /* of one function: for calls, and for its address */
+enum { SLOTS_MAX = 2 }; /* of one function: for calls, and for its address */
 
 /* In the order in which they are led: a block with a header must never meet the C library's own free. */
 static const struct {
@@ -292,7 +292,7 @@ typedef struct {
     uintptr_t base, low, high;         /* where it lies */
     uintptr_t closed_low, closed_high; /* what the loader made read-only (RELRO) */
     const ElfW(Dyn) * dynamic;
-    void **slots[LEADS][SLOTS_MOST];
+    void **slots[LEADS][SLOTS_MAX];
 } library;
 
 static int look(struct dl_phdr_info *object, size_t size, void *context)
@@ -336,11 +336,11 @@ static bool note_slot(library *in, const char *name, unsigned type, void **slot)
     for (int i = 0; i < LEADS; i++)
         if (strcmp(name, leads[i].name) == 0) {
             int at = 0;
-            while (at < SLOTS_MOST && in->slots[i][at] != NULL)
+            while (at < SLOTS_MAX && in->slots[i][at] != NULL)
                 at++;
             /* in the library itself: its own, or not bound yet, and then who binds it would undo this */
             uintptr_t now = (uintptr_t)*slot;
-            if (at == SLOTS_MOST || (type != SLOT_OF_CALLS && type != SLOT_OF_DATA)
+            if (at == SLOTS_MAX || (type != SLOT_OF_CALLS && type != SLOT_OF_DATA)
                 || (now >= in->low && now < in->high))
                 return false;
             in->slots[i][at] = slot;
@@ -393,7 +393,7 @@ static bool rewrite(const library *in)
     if (closed > 0 && mprotect((void *)in->closed_low, closed, PROT_READ | PROT_WRITE) != 0)
         return false;
     for (int i = 0; i < LEADS; i++)
-        for (int at = 0; at < SLOTS_MOST && in->slots[i][at] != NULL; at++)
+        for (int at = 0; at < SLOTS_MAX && in->slots[i][at] != NULL; at++)
             __atomic_store_n(in->slots[i][at], leads[i].ours, __ATOMIC_SEQ_CST);
     if (closed > 0)
         mprotect((void *)in->closed_low, closed, PROT_READ);

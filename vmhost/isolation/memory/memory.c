@@ -93,8 +93,8 @@ static vmh_meter *disown(void *address)
 }
 
 /* Arenas of ended VMs, for the next ones: their pages are there, so a boot is spared some hundred page faults. */
-enum { STOCK_MOST = 4, STOCK_BYTES = 1 << 20 }; /* the size of arenas proper; frames come from this allocator, too */
-static void *stock[STOCK_MOST];
+enum { STOCK_MAX = 4, STOCK_BYTES = 1 << 20 }; /* the size of arenas proper; frames come from this allocator, too */
+static void *stock[STOCK_MAX];
 static int stock_count;
 
 static void *arena_new(size_t size)
@@ -136,7 +136,7 @@ static void arena_free(void *context, void *memory, size_t size)
     (void)context;
     vmh_mutex_lock(&arenas_lock);
     vmh_meter *meter = disown(memory);
-    bool kept = meter != NULL && size == STOCK_BYTES && stock_count < STOCK_MOST;
+    bool kept = meter != NULL && size == STOCK_BYTES && stock_count < STOCK_MAX;
     if (kept)
         stock[stock_count++] = memory;
     vmh_mutex_unlock(&arenas_lock);

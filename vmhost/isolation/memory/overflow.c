@@ -12,7 +12,7 @@
 #include "cpython/compat.h"
 
 /* A fault further from the stack pointer than the largest frame is a wild pointer. */
-enum { FRAME_MOST = 64 * 1024, PAGE = 4096, RED_ZONE = 256 };
+enum { FRAME_MAX = 64 * 1024, PAGE = 4096, RED_ZONE = 256 };
 
 typedef struct {
     uintptr_t low, high;
@@ -170,7 +170,7 @@ bool vmh_overflow_fault(const siginfo_t *info, const void *context)
 #endif
     if (guard.vm == NULL || info->si_code <= 0 || at < guard.closed.low || at >= guard.closed.high)
         return false;
-    if (at + RED_ZONE < sp || at > sp + FRAME_MOST)
+    if (at + RED_ZONE < sp || at > sp + FRAME_MAX)
         return false;
     int error = errno;
     if (vmh_critical_depth == 0 && in_code(pc) && runtime_let_go())

@@ -67,12 +67,12 @@ PyObject *vmh_dict_get(PyObject *dict, const char *name)
 
 bool vmh_compat_makes_generic(PyThreadState *ts)
 {
-    enum { FRAMES_MOST = 64 }; /* `typing` may be imported in there */
+    enum { FRAMES_MAX = 64 }; /* `typing` may be imported in there */
     static const char prefix[] = "<generic parameters of ";
     bool found = false;
     PyObject *before = PyErr_GetRaisedException();
     PyFrameObject *frame = PyThreadState_GetFrame(ts);
-    for (int i = 0; frame != NULL && !found && i < FRAMES_MOST; i++) {
+    for (int i = 0; frame != NULL && !found && i < FRAMES_MAX; i++) {
         PyCodeObject *code = PyFrame_GetCode(frame);
         const char *name = PyUnicode_AsUTF8(code->co_name);
         int at = PyFrame_GetLasti(frame);

@@ -17,7 +17,7 @@
 
 /* Ends are bounded by their own deadlines (end_s, grace_s); this bounds the sum of what an overloaded machine makes of
  * them. */
-enum { WAIT_MOST_S = 20 };
+enum { WAIT_MAX_S = 20 };
 
 /* A forked child has no thread of any VM, and CPython threw their interpreters away: nothing to end there, nobody to
  * wait for. */
@@ -54,7 +54,7 @@ PyObject *vmh_exit(PyObject *module, PyObject *unused)
     if (getpid() != owner || vmh_vm_threads(false) == 0)
         Py_RETURN_NONE;
     Py_BEGIN_ALLOW_THREADS vmh_vm_end_all();
-    int64_t deadline = vmh_after_ns(vmh_now_ns(), WAIT_MOST_S * (int64_t)1000000000);
+    int64_t deadline = vmh_after_ns(vmh_now_ns(), WAIT_MAX_S * (int64_t)1000000000);
     while (vmh_vm_threads(true) > 0 && vmh_now_ns() < deadline)
         usleep(500);
     if (vmh_vm_threads(false) > 0) {

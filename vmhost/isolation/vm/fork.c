@@ -3,7 +3,7 @@
  * (their memory is lost there), the parent gets them back. Registered with os.register_at_fork by core.c.
  *
  * An interpreter that is just being made or ended cannot be hidden; a fork lets none begin to be, and waits for those
- * that are, some milliseconds each. One that hangs in its end is not waited for longer than WAIT_MOST_S, and stays
+ * that are, some milliseconds each. One that hangs in its end is not waited for longer than WAIT_MAX_S, and stays
  * where it is; one that was lost in its end is not waited for at all.
  *
  * Hiding and showing wait for the runtime's lock, on which CPython may let go of the GIL of who waits, to take it back
@@ -17,7 +17,7 @@
 #include "vm/vm_private.h"
 #include "lanes/warden.h"
 
-enum { WAIT_MOST_S = 5 };
+enum { WAIT_MAX_S = 5 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t forked = PTHREAD_COND_INITIALIZER;
@@ -97,7 +97,7 @@ static void show(vmh_vm *vm, void *unused)
 
 PyObject *vmh_fork_prepare(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    int64_t deadline = vmh_after_ns(vmh_now_ns(), WAIT_MOST_S * (int64_t)1000000000);
+    int64_t deadline = vmh_after_ns(vmh_now_ns(), WAIT_MAX_S * (int64_t)1000000000);
     if (atomic_load(&child))
         Py_RETURN_NONE;
     Py_BEGIN_ALLOW_THREADS while (!(hidden = stop_transit()) && vmh_now_ns() < deadline) usleep(500);

@@ -16,14 +16,14 @@
  * end. */
 void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size)
 {
-    if (size > VMH_LOG_LINE_BYTES_MOST) {
-        size = VMH_LOG_LINE_BYTES_MOST;
+    if (size > VMH_LOG_LINE_BYTES_MAX) {
+        size = VMH_LOG_LINE_BYTES_MAX;
         while (size > 0 && ((unsigned char)text[size] & 0xC0) == 0x80)
             size--; /* not in the middle of a character */
     }
     vmh_log_line *line = malloc(sizeof *line + size + 1);
     vmh_mutex_lock(&vm->log.lock);
-    if (line == NULL || vm->log.count >= VMH_LOG_LINES_MOST) {
+    if (line == NULL || vm->log.count >= VMH_LOG_LINES_MAX) {
         vm->log.dropped++;
         free(line);
     } else {
@@ -46,7 +46,7 @@ void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size)
  * escapes. */
 static PyObject *line_of(PyObject *text)
 {
-    PyObject *begin = PyUnicode_Substring(text, 0, VMH_LOG_LINE_BYTES_MOST), *line = NULL;
+    PyObject *begin = PyUnicode_Substring(text, 0, VMH_LOG_LINE_BYTES_MAX), *line = NULL;
     if (begin != NULL)
         line = PyUnicode_AsEncodedString(begin, "utf-8", "backslashreplace");
     Py_XDECREF(begin);
@@ -260,7 +260,7 @@ static bool put_report(vmh_vm *vm, PyObject *report)
 {
     bool fits = report != NULL
                 && vmh_wire_encode(&vm->values.scratch, report, "report", vm->values.buffer_type, vm) == 0
-                && vm->values.scratch.size <= VMH_REPORT_BYTES_MOST && vm->values.scratch.storage_count == 0;
+                && vm->values.scratch.size <= VMH_REPORT_BYTES_MAX && vm->values.scratch.storage_count == 0;
     if (!fits)
         vmh_blob_clear(&vm->values.scratch);
     PyErr_Clear();

@@ -6,7 +6,7 @@
 #include "lanes/lane.h"
 
 /* Of an error, on the wire. What the guest runtime reports is smaller (boot.py). */
-enum { VMH_REPORT_BYTES_MOST = 1 << 20 };
+enum { VMH_REPORT_BYTES_MAX = 1 << 20 };
 
 /* Objects of the VM's interpreter, a reference each, from the boot to vmh_guest_clear; touched on its threads only. */
 typedef struct vmh_guest {

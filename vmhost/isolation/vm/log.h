@@ -7,7 +7,7 @@
 
 #include "lanes/vm.h"
 
-enum { VMH_LOG_LINES_MOST = 1000, VMH_LOG_LINE_BYTES_MOST = 8192 };
+enum { VMH_LOG_LINES_MAX = 1000, VMH_LOG_LINE_BYTES_MAX = 8192 };
 
 typedef struct vmh_log_line {
     struct vmh_log_line *next;

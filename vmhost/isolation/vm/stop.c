@@ -119,12 +119,12 @@ static int stop_pending(void *argument)
 {
     vmh_vm *vm = argument;
     atomic_store(&vm->stop.pending_out, 0);
-    bool fragile = false, spared[VMH_GUEST_THREADS_MOST] = {false};
+    bool fragile = false, spared[VMH_GUEST_THREADS_MAX] = {false};
     int count = 0;
     PyThreadState *first = PyInterpreterState_ThreadHead(vm->interpreter.interp);
     for (PyThreadState *ts = first; ts != NULL && !fragile; ts = PyThreadState_Next(ts), count++) {
         fragile = vmh_compat_makes_generic(ts);
-        if (count < VMH_GUEST_THREADS_MOST)
+        if (count < VMH_GUEST_THREADS_MAX)
             spared[count] = vmh_compat_locks_import(ts);
     }
     if (count == 1)
@@ -139,7 +139,7 @@ static int stop_pending(void *argument)
         count = 0;
         first = PyInterpreterState_ThreadHead(vm->interpreter.interp);
         for (PyThreadState *ts = first; ts != NULL; ts = PyThreadState_Next(ts), count++) {
-            if (count < VMH_GUEST_THREADS_MOST && spared[count]) {
+            if (count < VMH_GUEST_THREADS_MAX && spared[count]) {
                 vm->stop.inject_gap_ns = 250000; /* one that hardly leaves there has to be met outside */
             } else {
                 PyThreadState_SetAsyncExc(ts->thread_id, vm->stop.error);

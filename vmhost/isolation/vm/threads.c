@@ -32,7 +32,7 @@ int64_t vmh_threads_cpu_ns(vmh_vm *vm)
         return atomic_load(&vm->threads.cpu_ns_final);
     int64_t sum =
         clock_ns(vm->threads.cpu_clock) + vm->threads.ended_cpu_ns + atomic_load(&vm->memory.meter->helper_cpu_ns);
-    for (int i = 0; vm->threads.count > 0 && i < VMH_GUEST_THREADS_MOST; i++)
+    for (int i = 0; vm->threads.count > 0 && i < VMH_GUEST_THREADS_MAX; i++)
         if (vm->threads.guests[i].used)
             sum += clock_ns(vm->threads.guests[i].clock);
     return sum;
@@ -51,7 +51,7 @@ int64_t vmh_threads_starved_ns(vmh_vm *vm, int64_t round, int64_t now)
     int64_t longest = 0;
     if (atomic_load(&vm->threads.cpu_clock_valid))
         longest = vmh_starved_ns(&vm->threads.starvation, round, vm->threads.tid, now);
-    for (int i = 0; vm->threads.count > 0 && i < VMH_GUEST_THREADS_MOST; i++) {
+    for (int i = 0; vm->threads.count > 0 && i < VMH_GUEST_THREADS_MAX; i++) {
         int64_t starved = !vm->threads.guests[i].used ? 0
                                                       : vmh_starved_ns(&vm->threads.guests[i].starvation, round,
                                                                        vm->threads.guests[i].tid, now);
@@ -67,7 +67,7 @@ void vmh_thread_enter(vmh_vm *vm)
     vmh_crash_thread_join(vm->threads.crash_slot);
     vmh_mutex_lock(&vm->life);
     vm->threads.count++;
-    for (int i = 0; i < VMH_GUEST_THREADS_MOST; i++)
+    for (int i = 0; i < VMH_GUEST_THREADS_MAX; i++)
         if (!vm->threads.guests[i].used) {
             vm->threads.guests[i].tid = gettid();
             vm->threads.guests[i].used = pthread_getcpuclockid(pthread_self(), &vm->threads.guests[i].clock) == 0;
@@ -84,7 +84,7 @@ void vmh_thread_leave(vmh_vm *vm)
     vmh_mutex_lock(&vm->life);
     vm->threads.count--;
     vm->threads.ended_cpu_ns += clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    for (int i = 0; known && i < VMH_GUEST_THREADS_MOST; i++)
+    for (int i = 0; known && i < VMH_GUEST_THREADS_MAX; i++)
         if (vm->threads.guests[i].used && vm->threads.guests[i].clock == clock)
             vm->threads.guests[i].used = false;
     vmh_mutex_unlock(&vm->life);

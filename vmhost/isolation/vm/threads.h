@@ -12,7 +12,7 @@
 #include "crash/starvation.h"
 #include "lanes/vm.h"
 
-enum { VMH_GUEST_THREADS_MOST = 64 };
+enum { VMH_GUEST_THREADS_MAX = 64 };
 
 typedef struct vmh_threads {
     pthread_t own;
@@ -29,7 +29,7 @@ typedef struct vmh_threads {
         clockid_t clock;
         pid_t tid;
         vmh_starvation starvation;
-    } guests[VMH_GUEST_THREADS_MOST];
+    } guests[VMH_GUEST_THREADS_MAX];
     int64_t ended_cpu_ns; /* of the guest's that ended */
     int count;            /* of the guest's */
 } vmh_threads;

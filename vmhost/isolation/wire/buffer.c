@@ -7,7 +7,7 @@ typedef struct {
     PyObject_HEAD
     vmh_storage *storage; /* one reference */
     vmh_view view;
-    Py_ssize_t shape[VMH_DIMENSIONS_MOST], strides[VMH_DIMENSIONS_MOST];
+    Py_ssize_t shape[VMH_DIMENSIONS_MAX], strides[VMH_DIMENSIONS_MAX];
 } buffer;
 
 static void derive(buffer *self)
@@ -78,8 +78,8 @@ static Py_ssize_t describe(vmh_view *view, const char *format, int dimensions, c
                      format);
         return -1;
     }
-    if (dimensions > VMH_DIMENSIONS_MOST) {
-        PyErr_Format(PyExc_ValueError, "%d dimensions; the most is %d", dimensions, VMH_DIMENSIONS_MOST);
+    if (dimensions > VMH_DIMENSIONS_MAX) {
+        PyErr_Format(PyExc_ValueError, "%d dimensions; the most is %d", dimensions, VMH_DIMENSIONS_MAX);
         return -1;
     }
     strcpy(view->format, format);
@@ -185,12 +185,12 @@ static PyObject *buffer_make(PyTypeObject *type, PyObject *args, PyObject *kwarg
     const char *format = "B";
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|s:Buffer", names, &shape, &format))
         return NULL;
-    Py_ssize_t sizes[VMH_DIMENSIONS_MOST];
+    Py_ssize_t sizes[VMH_DIMENSIONS_MAX];
     Py_ssize_t dimensions = 1;
     if (PyTuple_Check(shape) || PyList_Check(shape)) {
         dimensions = PySequence_Size(shape);
-        if (dimensions > VMH_DIMENSIONS_MOST) {
-            PyErr_Format(PyExc_ValueError, "Buffer: %zd dimensions; the most is %d", dimensions, VMH_DIMENSIONS_MOST);
+        if (dimensions > VMH_DIMENSIONS_MAX) {
+            PyErr_Format(PyExc_ValueError, "Buffer: %zd dimensions; the most is %d", dimensions, VMH_DIMENSIONS_MAX);
             return NULL;
         }
         for (Py_ssize_t i = 0; i < dimensions; i++) {

@@ -7,7 +7,7 @@
 #include "lanes/storage.h"
 #include "lanes/vm.h"
 
-enum { VMH_DIMENSIONS_MOST = 16 };
+enum { VMH_DIMENSIONS_MAX = 16 };
 
 /* A C-contiguous view on the whole of a storage. */
 typedef struct vmh_view {
@@ -16,7 +16,7 @@ typedef struct vmh_view {
     int32_t item_size; /* bytes */
     bool is_array;     /* of an array (NumPy's, say), not of plain memory: where the engine is loaded it arrives as its
                           array */
-    int64_t shape[VMH_DIMENSIONS_MOST];
+    int64_t shape[VMH_DIMENSIONS_MAX];
 } vmh_view;
 
 /* This interpreter's type; a new reference. Its instances are made from Python by Buffer(shape, format="B"), zeroed and

@@ -285,11 +285,11 @@ PyObject *vmh_engine_get(vmh_storage *storage, const vmh_array *description, con
         memcpy(&number, element, sizeof number); \
         return make(number); \
     }
-#define PARTS(type) \
+#define COMPLEX(type) \
     { \
-        type parts[2]; \
-        memcpy(parts, element, sizeof parts); \
-        return PyComplex_FromDoubles(parts[0], parts[1]); \
+        type real_imaginary[2]; \
+        memcpy(real_imaginary, element, sizeof real_imaginary); \
+        return PyComplex_FromDoubles(real_imaginary[0], real_imaginary[1]); \
     }
 
 static PyObject *python_number(int dtype, const char *element)
@@ -307,12 +307,12 @@ static PyObject *python_number(int dtype, const char *element)
     case VME_FLOAT16: return PyFloat_FromDouble(PyFloat_Unpack2(element, __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__));
     case VME_FLOAT32: NUMBER(float, PyFloat_FromDouble)
     case VME_FLOAT64: NUMBER(double, PyFloat_FromDouble)
-    case VME_COMPLEX64: PARTS(float)
-    default: PARTS(double)
+    case VME_COMPLEX64: COMPLEX(float)
+    default: COMPLEX(double)
     }
 }
 #undef NUMBER
-#undef PARTS
+#undef COMPLEX
 
 PyObject *vmh_engine_scalar(const vmh_scalar *scalar)
 {

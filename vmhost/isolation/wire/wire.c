@@ -53,8 +53,8 @@ typedef struct {
     PyTypeObject *buffer_type;
     vmh_vm *vm;
     int depth;
-    unsigned walked; /* items of containers so far */
-    size_t most;     /* bytes that the message may have */
+    unsigned walked;  /* items of containers so far */
+    size_t max_bytes; /* bytes that the message may have */
     bool ours;   /* nobody else has the container that we are in, nor those around it: what it holds may be taken out */
     bool in_key; /* inside a dict's key or a set's item */
 } encoder;
@@ -122,8 +122,9 @@ static int refuse_change(const encoder *e, const step *at, PyObject *container)
 
 static uint8_t *room(encoder *e, size_t size)
 {
-    if (e->vm != NULL && size > e->most - e->blob->size) {
-        PyErr_Format(PyExc_MemoryError, "%s: takes more than %zu bytes, all that this VM may have", e->what, e->most);
+    if (e->vm != NULL && size > e->max_bytes - e->blob->size) {
+        PyErr_Format(PyExc_MemoryError, "%s: takes more than %zu bytes, all that this VM may have", e->what,
+                     e->max_bytes);
         return NULL;
     }
     if (!vmh_blob_reserve(e->blob, size)) {
@@ -664,7 +665,7 @@ static int put(encoder *e, PyObject *value, const step *at)
 
 /* A list that holds one list ten times, and that one another, is small in its VM, not on the wire: the VM's hard limit
  * holds there too. */
-static size_t most_bytes(vmh_vm *vm)
+static size_t max_message_bytes(vmh_vm *vm)
 {
     long long hard = vm == NULL ? LLONG_MAX : atomic_load(&vmh_vm_meter(vm)->hard);
     return hard == LLONG_MAX ? SIZE_MAX : (size_t)hard;
@@ -672,14 +673,18 @@ static size_t most_bytes(vmh_vm *vm)
 
 int vmh_wire_encode(vmh_blob *blob, PyObject *value, const char *what, PyTypeObject *buffer_type, vmh_vm *vm)
 {
-    encoder e = {.blob = blob, .what = what, .buffer_type = buffer_type, .vm = vm, .most = most_bytes(vm)};
+    encoder e = {.blob = blob, .what = what, .buffer_type = buffer_type, .vm = vm, .max_bytes = max_message_bytes(vm)};
     return put(&e, value, NULL);
 }
 
 int vmh_wire_encode_away(vmh_blob *blob, PyObject *value, const char *what, PyTypeObject *buffer_type, vmh_vm *vm)
 {
-    encoder e = {
-        .blob = blob, .what = what, .buffer_type = buffer_type, .vm = vm, .most = most_bytes(vm), .ours = true};
+    encoder e = {.blob = blob,
+                 .what = what,
+                 .buffer_type = buffer_type,
+                 .vm = vm,
+                 .max_bytes = max_message_bytes(vm),
+                 .ours = true};
     if (vmh_handover_fits(value))
         return put_given(&e, value);
     int rc = put(&e, value, NULL);

@@ -149,17 +149,17 @@ int vmh_grant_resolved(const char *host, const char *address)
 }
 
 /* One item of an address as an exact int from 0 to `most`; NULL: error set. */
-static PyObject *number_exact(PyObject *item, long most, const char *what, const char *name)
+static PyObject *number_exact(PyObject *item, long max, const char *what, const char *name)
 {
     PyObject *number = PyNumber_Index(item);
     long value = number == NULL ? -1 : PyLong_AsLong(number);
     Py_XDECREF(number);
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_OverflowError))
         return NULL;
-    if (value >= 0 && value <= most)
+    if (value >= 0 && value <= max)
         return PyLong_FromLong(value);
     PyErr_Clear();
-    return PyErr_Format(PyExc_OverflowError, "%s(): %s must be 0-%ld", what, name, most);
+    return PyErr_Format(PyExc_OverflowError, "%s(): %s must be 0-%ld", what, name, max);
 }
 
 int vmh_address_read(PyObject *address, int family, const char *what, vmh_address *read)
@@ -183,12 +183,12 @@ int vmh_address_read(PyObject *address, int family, const char *what, vmh_addres
     }
     static const struct {
         const char *name;
-        long most;
+        long max;
     } numbers[] = {{"port", 65535}, {"flowinfo", 0xFFFFF}, {"scopeid", 0xFFFFFFFF}};
     read->whole = PyTuple_New(size);
     for (Py_ssize_t i = 0; read->whole != NULL && i < size; i++) {
         PyObject *item = PyTuple_GET_ITEM(address, i);
-        item = i == 0 ? vmh_host_exact(item, what) : number_exact(item, numbers[i - 1].most, what, numbers[i - 1].name);
+        item = i == 0 ? vmh_host_exact(item, what) : number_exact(item, numbers[i - 1].max, what, numbers[i - 1].name);
         if (item == NULL)
             Py_CLEAR(read->whole);
         else

@@ -15,8 +15,8 @@
 #include <string.h>
 
 enum {
-    ITEMS_MOST = 65535, /* fields, parameters and variables of one function: keeps all sums within an int */
-    LINE_MOST = 1 << 24,
+    ITEMS_MAX = 65535, /* fields, parameters and variables of one function: keeps all sums within an int */
+    LINE_NUMBER_MAX = 1 << 24,
     FUSED_LOCALS = 16, /* two of the first 16 variables can be loaded by one instruction */
     NO_LINE = -1,
 };
@@ -283,8 +283,8 @@ static PyObject *encoded(const writer *w, Py_ssize_t units)
 /* The location table (CPython's InternalDocs/code_objects.md): how many code units belong to which line; no columns. */
 static PyObject *line_table(const writer *w, Py_ssize_t units)
 {
-    enum { NO_COLUMNS = 13, NO_LOCATION = 15, UNITS_MOST = 8, ENTRY_BYTES_MOST = 7 };
-    unsigned char *table = grown(NULL, w->count + units / UNITS_MOST + 1, ENTRY_BYTES_MOST), *to = table;
+    enum { NO_COLUMNS = 13, NO_LOCATION = 15, UNITS_MAX = 8, ENTRY_BYTES_MAX = 7 };
+    unsigned char *table = grown(NULL, w->count + units / UNITS_MAX + 1, ENTRY_BYTES_MAX), *to = table;
     int last_line = w->first_line;
     if (table == NULL)
         return PyErr_NoMemory();
@@ -298,7 +298,7 @@ static PyObject *line_table(const writer *w, Py_ssize_t units)
             last_line = line;
         }
         while (span > 0) {
-            int now = span < UNITS_MOST ? span : UNITS_MOST;
+            int now = span < UNITS_MAX ? span : UNITS_MAX;
             span -= now;
             *to++ = (unsigned char)(0x80 | (line == NO_LINE ? NO_LOCATION : NO_COLUMNS) << 3 | (now - 1));
             if (line == NO_LINE)
@@ -392,8 +392,8 @@ static int check_tuple(PyObject *value, const char *what)
         PyErr_Format(PyExc_TypeError, "%s: expected tuple, got %T", what, value);
         return -1;
     }
-    if (PyTuple_GET_SIZE(value) > ITEMS_MOST) {
-        PyErr_Format(PyExc_ValueError, "%s: at most %d, got %zd", what, ITEMS_MOST, PyTuple_GET_SIZE(value));
+    if (PyTuple_GET_SIZE(value) > ITEMS_MAX) {
+        PyErr_Format(PyExc_ValueError, "%s: at most %d, got %zd", what, ITEMS_MAX, PyTuple_GET_SIZE(value));
         return -1;
     }
     return 0;
@@ -415,7 +415,7 @@ static int check_fields(PyObject *fields, bool are_identifiers)
     return 0;
 }
 
-static int check_line(PyObject *value, int least, int *line)
+static int check_line(PyObject *value, int min, int *line)
 {
     int overflow = 0;
     if (!PyLong_CheckExact(value)) {
@@ -423,8 +423,8 @@ static int check_line(PyObject *value, int least, int *line)
         return -1;
     }
     long number = PyLong_AsLongAndOverflow(value, &overflow);
-    if (overflow != 0 || number < least || number > LINE_MOST) {
-        PyErr_Format(PyExc_ValueError, "lines count from %d to %d and do not go back", least, LINE_MOST);
+    if (overflow != 0 || number < min || number > LINE_NUMBER_MAX) {
+        PyErr_Format(PyExc_ValueError, "lines count from %d to %d and do not go back", min, LINE_NUMBER_MAX);
         return -1;
     }
     *line = (int)number;
@@ -1016,9 +1016,9 @@ static PyObject *coroutine_code(PyObject *Py_UNUSED(module), PyObject *generator
     PyObject *bytes = PyCode_GetCode(code), *locals = bytes == NULL ? NULL : PyCode_GetVarnames(code);
     PyObject *cells = locals == NULL ? NULL : PyCode_GetCellvars(code),
              *free = cells == NULL ? NULL : PyCode_GetFreevars(code);
-    PyObject *made = NULL;
+    PyObject *coroutine = NULL;
     if (free != NULL)
-        made = (PyObject *)PyUnstable_Code_NewWithPosOnlyArgs(
+        coroutine = (PyObject *)PyUnstable_Code_NewWithPosOnlyArgs(
             code->co_argcount, code->co_posonlyargcount, code->co_kwonlyargcount, code->co_nlocals, code->co_stacksize,
             code->co_flags | CO_ITERABLE_COROUTINE, bytes, code->co_consts, code->co_names, locals, free, cells,
             code->co_filename, code->co_name, code->co_qualname, code->co_firstlineno, code->co_linetable,
@@ -1027,7 +1027,7 @@ static PyObject *coroutine_code(PyObject *Py_UNUSED(module), PyObject *generator
     Py_XDECREF(locals);
     Py_XDECREF(cells);
     Py_XDECREF(free);
-    return made;
+    return coroutine;
 }
 
 PyMethodDef vmh_function_code_methods[] = {

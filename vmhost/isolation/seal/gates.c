@@ -86,8 +86,8 @@ PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyO
     call.pass = 0;
     call.result = NULL;
     Py_ssize_t count = nargs + (kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames));
-    if (count > VMH_GATED_ARGS_MOST)
-        return PyErr_Format(PyExc_TypeError, "%s(): at most %d arguments, got %zd", gate->name, VMH_GATED_ARGS_MOST,
+    if (count > VMH_GATED_ARGS_MAX)
+        return PyErr_Format(PyExc_TypeError, "%s(): at most %d arguments, got %zd", gate->name, VMH_GATED_ARGS_MAX,
                             count);
     if (count > 0)
         memcpy(call.args, args, (size_t)count * sizeof *args);
@@ -121,7 +121,7 @@ int vmh_gated_replace(vmh_gated *call, PyObject **argument, PyObject *value)
 {
     if (value == NULL)
         return -1;
-    if (call->owned_count == VMH_GATED_OWNED_MOST) {
+    if (call->owned_count == VMH_GATED_OWNED_MAX) {
         Py_DECREF(value);
         PyErr_SetString(PyExc_SystemError, "a gate replaces too many arguments");
         return -1;
@@ -133,7 +133,7 @@ int vmh_gated_replace(vmh_gated *call, PyObject **argument, PyObject *value)
 
 static int hold(vmh_gated *call, int fd)
 {
-    if (call->held_count == VMH_GATED_HELD_MOST) {
+    if (call->held_count == VMH_GATED_HELD_MAX) {
         PyErr_SetString(PyExc_SystemError, "a gate uses too many descriptors");
         return -1;
     }

@@ -10,7 +10,7 @@
 
 #include "seal/sealing.h"
 
-enum { VMH_GATED_ARGS_MOST = 24, VMH_GATED_OWNED_MOST = 6, VMH_GATED_HELD_MOST = 2 };
+enum { VMH_GATED_ARGS_MAX = 24, VMH_GATED_OWNED_MAX = 6, VMH_GATED_HELD_MAX = 2 };
 
 struct vmh_gate;
 
@@ -19,13 +19,13 @@ typedef struct vmh_gated {
     struct vmh_gate *gate;
     vmh_seal *seal;
     PyObject *self;
-    PyTypeObject *owner;                 /* methods: the native type that defines it */
-    PyObject *args[VMH_GATED_ARGS_MOST]; /* borrowed; nargs positional ones, then those of kwnames */
+    PyTypeObject *owner;                /* methods: the native type that defines it */
+    PyObject *args[VMH_GATED_ARGS_MAX]; /* borrowed; nargs positional ones, then those of kwnames */
     Py_ssize_t nargs;
-    PyObject *kwnames;                     /* or NULL */
-    PyObject *owned[VMH_GATED_OWNED_MOST]; /* released when the call is over */
+    PyObject *kwnames;                    /* or NULL */
+    PyObject *owned[VMH_GATED_OWNED_MAX]; /* released when the call is over */
     int owned_count;
-    int held[VMH_GATED_HELD_MOST]; /* descriptors in use until the call is over */
+    int held[VMH_GATED_HELD_MAX]; /* descriptors in use until the call is over */
     int held_count;
     unsigned pass;
     PyObject *result; /* a check that returns 1 leaves the answer here */

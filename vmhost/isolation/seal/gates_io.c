@@ -109,11 +109,11 @@ static int open_with(PyObject *opener, PyObject *name, int flags)
     return fd;
 }
 
-/* The guest's descriptor that FileIO is to use; *made: the file closes it whatever happens. -1: error set. */
-static int descriptor_of(PyObject *name, const char *mode, bool close_fd, PyObject *opener, bool *made)
+/* The guest's descriptor that FileIO is to use; *opened: the file closes it whatever happens. -1: error set. */
+static int descriptor_of(PyObject *name, const char *mode, bool close_fd, PyObject *opener, bool *opened)
 {
     int flags = flags_of(mode), fd = -1;
-    *made = false;
+    *opened = false;
     if (flags < 0)
         return -1;
     if (PyIndex_Check(name)) {
@@ -139,7 +139,7 @@ static int descriptor_of(PyObject *name, const char *mode, bool close_fd, PyObje
         PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, name);
         return -1;
     }
-    *made = fd >= 0;
+    *opened = fd >= 0;
     return fd;
 }
 
@@ -150,7 +150,7 @@ static int file_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
     PyObject *name, *opener = Py_None;
     const char *mode = "r";
     int close_fd = 1;
-    bool made;
+    bool opened;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|spO:FileIO", names, &name, &mode, &close_fd, &opener))
         return -1;
     vmh_seal *seal = vmh_seal_here();
@@ -160,7 +160,7 @@ static int file_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
     }
     if (let_go_of(self) < 0) /* of an object that is made again: first, as CPython does */
         return -1;
-    int fd = descriptor_of(name, mode, close_fd, opener, &made);
+    int fd = descriptor_of(name, mode, close_fd, opener, &opened);
     if (fd < 0 || vmh_fd_hold(fd, "open") < 0)
         return -1;
     vmh_fd_hold(fd, "open"); /* one use for the object, one for this call */
@@ -180,10 +180,10 @@ static int file_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
     PyObject *raised = rc < 0 ? PyErr_GetRaisedException() : NULL;
     if (rc < 0 && !init.released) { /* the original has let go of it */
         vmh_fd_drop(fd);
-        if (made)
+        if (opened)
             vmh_fd_close(fd);
     }
-    if (rc == 0 && made && PyObject_SetAttrString(self, "name", name) < 0) {
+    if (rc == 0 && opened && PyObject_SetAttrString(self, "name", name) < 0) {
         rc = -1;
         raised = PyErr_GetRaisedException();
         vmh_fd_release(self, true);

@@ -15,7 +15,7 @@ static _Atomic(destructor) mmap_dealloc;
 enum {
     FLAGS = MAP_SHARED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_NORESERVE | MAP_STACK | MAP_DENYWRITE
         | MAP_EXECUTABLE,
-    ADVICE_MOST = 21, /* MADV_PAGEOUT: above are those that take pages away for good (hardware poison, guards) */
+    ADVICE_MAX = 21, /* MADV_PAGEOUT: above are those that take pages away for good (hardware poison, guards) */
 };
 
 /* The arguments, as numbers that the call below gets again: what was checked is what is used. NULL: error set. */
@@ -92,7 +92,7 @@ static int check_madvise(vmh_gated *call)
     int option = PyLong_AsInt(call->args[0]);
     if (option == -1 && PyErr_Occurred())
         return -1;
-    if (option < 0 || option > ADVICE_MOST) {
+    if (option < 0 || option > ADVICE_MAX) {
         vmh_deny("a task keeps the pages of its maps", "mmap.madvise(%d)", option);
         return -1;
     }

@@ -263,7 +263,7 @@ static int check_open(vmh_gated *call)
     if (no_folder_fd(call) < 0)
         return -1;
     Py_ssize_t count = call->nargs + (call->kwnames == NULL ? 0 : PyTuple_GET_SIZE(call->kwnames));
-    bool by_folder = vmh_gated_argument(call, VMH_GATED_ARGS_MOST, "dir_fd") != NULL;
+    bool by_folder = vmh_gated_argument(call, VMH_GATED_ARGS_MAX, "dir_fd") != NULL;
     if (path == NULL || flags == NULL || call->nargs > 3 || count != 2 + (mode != NULL) + by_folder)
         return 0; /* CPython raises its own TypeError, and has no pass to open anything */
     if (convert_argument(call, path, "path", &given, &text) < 0)

@@ -612,8 +612,8 @@ static int socket_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
             return -1;
         }
     }
-    bool made = fd < 0;
-    if (made) {
+    bool opened = fd < 0;
+    if (opened) {
         family = family == -1 ? AF_INET : family;
         type = type == -1 ? SOCK_STREAM : type;
         protocol = protocol == -1 ? 0 : protocol;
@@ -623,7 +623,7 @@ static int socket_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
     if (vmh_fd_hold(fd, "socket") < 0)
         return -1;
     int rc = socket_take(self, family, type, protocol, fd);
-    if (rc < 0 && made) {
+    if (rc < 0 && opened) {
         PyObject *raised = PyErr_GetRaisedException();
         if (socket_fd(self) == fd)
             vmh_fd_release(self, true);
@@ -731,9 +731,9 @@ static int check_epoll_poll(vmh_gated *call)
             return -1;
     }
     if (timeout == NULL) {
-        if (call->nargs + (call->kwnames == NULL ? 0 : PyTuple_GET_SIZE(call->kwnames)) >= VMH_GATED_ARGS_MOST)
+        if (call->nargs + (call->kwnames == NULL ? 0 : PyTuple_GET_SIZE(call->kwnames)) >= VMH_GATED_ARGS_MAX)
             return 0;
-        memmove(call->args + 1, call->args, sizeof *call->args * (VMH_GATED_ARGS_MOST - 1));
+        memmove(call->args + 1, call->args, sizeof *call->args * (VMH_GATED_ARGS_MAX - 1));
         call->nargs++;
         timeout = &call->args[0];
     }

@@ -310,9 +310,9 @@ static PyObject *lru_cache(PyObject *kind, PyObject *size)
     PyObject *both = PyLong_CheckExact(size) ? PyTuple_Pack(2, size, kind) : NULL;
     if (both == NULL)
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "lru_cache: expected int, got %T", size);
-    PyObject *made = PyCFunction_New(&cache_of_def, both);
+    PyObject *wrapper = PyCFunction_New(&cache_of_def, both);
     Py_DECREF(both);
-    return made;
+    return wrapper;
 }
 
 static PyMethodDef lru_cache_def = {"lru_cache", lru_cache, METH_O, NULL};
@@ -336,16 +336,17 @@ static PyObject *numbers_native(PyObject *numbers, PyObject *types)
         Py_INCREF(types);
     PyObject *function = capsule == NULL ? NULL : PyCFunction_New(&number_register_def, capsule);
     PyObject *number = function == NULL ? NULL : PyModule_New("Number"),
-             *made = number == NULL ? NULL : PyModule_New("numbers");
-    PyObject *rational = made == NULL ? NULL : PyObject_GetAttrString(numbers, "Rational");
+             *module = number == NULL ? NULL : PyModule_New("numbers");
+    PyObject *rational = module == NULL ? NULL : PyObject_GetAttrString(numbers, "Rational");
     if (rational == NULL || PyModule_AddObjectRef(number, "register", function) < 0
-        || PyModule_AddObjectRef(made, "Number", number) < 0 || PyModule_AddObjectRef(made, "Rational", rational) < 0)
-        Py_CLEAR(made);
+        || PyModule_AddObjectRef(module, "Number", number) < 0
+        || PyModule_AddObjectRef(module, "Rational", rational) < 0)
+        Py_CLEAR(module);
     Py_XDECREF(rational);
     Py_XDECREF(number);
     Py_XDECREF(function);
     Py_XDECREF(capsule);
-    return made;
+    return module;
 }
 
 /* Registers them with the true numbers.Number; 0, or -1 with an error. */
@@ -367,15 +368,15 @@ static PyObject *functools_native(void)
 {
     PyObject *name = PyUnicode_FromString("_functools"), *native = name == NULL ? NULL : native_create(NULL, name);
     PyObject *kind = native == NULL ? NULL : PyObject_GetAttrString(native, "_lru_cache_wrapper");
-    PyObject *function = kind == NULL ? NULL : PyCFunction_New(&lru_cache_def, kind), *made = NULL;
-    if (function != NULL && (made = PyModule_New("functools")) != NULL
-        && PyModule_AddObjectRef(made, "lru_cache", function) < 0)
-        Py_CLEAR(made);
+    PyObject *function = kind == NULL ? NULL : PyCFunction_New(&lru_cache_def, kind), *module = NULL;
+    if (function != NULL && (module = PyModule_New("functools")) != NULL
+        && PyModule_AddObjectRef(module, "lru_cache", function) < 0)
+        Py_CLEAR(module);
     Py_XDECREF(name);
     Py_XDECREF(native);
     Py_XDECREF(kind);
     Py_XDECREF(function);
-    return made;
+    return module;
 }
 
 /* Are all keys plain str? Others are compared by Python of the guest's. */

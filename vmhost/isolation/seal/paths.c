@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NO_PROC = 4 };     /* as `denied`: /proc/self/fd does not answer */
-enum { LINKS_MOST = 40 }; /* as the kernel */
+enum { NO_PROC = 4 };    /* as `denied`: /proc/self/fd does not answer */
+enum { LINKS_MAX = 40 }; /* as the kernel */
 
 /* --- what is granted */
 
@@ -144,7 +144,7 @@ static int walk_to(walk *at, const char *text, bool follow_last)
         if (S_ISLNK(status.st_mode) && (folder || !last || follow_last)) {
             ssize_t length = readlinkat(fd, "", at->target, sizeof at->target);
             let_go(fd);
-            if (length <= 0 || ++links > LINKS_MOST)
+            if (length <= 0 || ++links > LINKS_MAX)
                 return length < 0 ? errno : length == 0 ? ENOENT : ELOOP;
             size_t left = strlen(at->rest);
             if ((size_t)length + left >= sizeof at->pending)

@@ -333,17 +333,17 @@ int vmh_scandir(vmh_gated *call, PyObject *given, PyObject *text)
     }
     PyObject *interp_dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
     PyObject *types = interp_dict == NULL ? NULL : vmh_dict_get(interp_dict, TYPES);
-    scan *made = types == NULL ? NULL : PyObject_New(scan, (PyTypeObject *)PyTuple_GET_ITEM(types, 0));
-    if (made == NULL) {
+    scan *iterator = types == NULL ? NULL : PyObject_New(scan, (PyTypeObject *)PyTuple_GET_ITEM(types, 0));
+    if (iterator == NULL) {
         closedir(listed);
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_SystemError, "os.scandir has no types in this interpreter");
         return -1;
     }
-    made->listed = listed;
-    made->given = Py_NewRef(given);
-    made->entries = (PyTypeObject *)Py_NewRef(PyTuple_GET_ITEM(types, 1));
-    call->result = (PyObject *)made;
+    iterator->listed = listed;
+    iterator->given = Py_NewRef(given);
+    iterator->entries = (PyTypeObject *)Py_NewRef(PyTuple_GET_ITEM(types, 1));
+    call->result = (PyObject *)iterator;
     return 1;
 }
 

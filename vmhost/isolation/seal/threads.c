@@ -6,8 +6,8 @@
 
 #include <unistd.h>
 
-enum { THREADS_MOST = 60, THREAD_STACK_BYTES = 1 << 20, THREAD_STACK_LEAST = 128 << 10 };
-static const int64_t DAEMON_GAP_NS = 20000000, DAEMON_GAP_MOST_NS = 1000000000;
+enum { THREADS_MAX = 60, THREAD_STACK_BYTES = 1 << 20, THREAD_STACK_MIN = 128 << 10 };
+static const int64_t DAEMON_GAP_NS = 20000000, DAEMON_GAP_MAX_NS = 1000000000;
 
 typedef struct {
     PyObject_HEAD
@@ -90,9 +90,9 @@ static int thread_begin(handle_object *handle, PyObject *function, PyObject *arg
     vmh_seal *seal = vmh_seal_here();
     pthread_attr_t attributes;
     pthread_t thread;
-    if (seal == NULL || seal->threads >= THREADS_MOST || vmh_vm_stopping(seal->vm)) {
+    if (seal == NULL || seal->threads >= THREADS_MAX || vmh_vm_stopping(seal->vm)) {
         PyErr_Format(PyExc_RuntimeError, "can't start new thread: a task has at most %d, and none while it is stopped",
-                     THREADS_MOST);
+                     THREADS_MAX);
         return -1;
     }
     thread_start *start = PyMem_RawCalloc(1, sizeof *start);
@@ -312,7 +312,7 @@ static PyObject *shutdown_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
         if (idle_wait(seal, INT64_MAX) < 0)
             return NULL;
     for (int64_t gap_ns = DAEMON_GAP_NS; seal != NULL && seal->daemons > 0;
-         gap_ns *= gap_ns < DAEMON_GAP_MOST_NS ? 2 : 1) {
+         gap_ns *= gap_ns < DAEMON_GAP_MAX_NS ? 2 : 1) {
         for (vmh_daemon *daemon = seal->daemon_list; daemon != NULL; daemon = daemon->next)
             if (!vmh_compat_makes_generic(daemon->ts))
                 PyThreadState_SetAsyncExc(daemon->ts->thread_id, PyExc_SystemExit);
@@ -345,9 +345,9 @@ static PyObject *stack_size(PyObject *Py_UNUSED(module), PyObject *args)
     vmh_seal *seal = vmh_seal_here();
     if (!PyArg_ParseTuple(args, "|n:stack_size", &bytes))
         return NULL;
-    if (seal == NULL || bytes < 0 || (bytes > 0 && (bytes < THREAD_STACK_LEAST || bytes > (Py_ssize_t)64 << 20)))
+    if (seal == NULL || bytes < 0 || (bytes > 0 && (bytes < THREAD_STACK_MIN || bytes > (Py_ssize_t)64 << 20)))
         return PyErr_Format(PyExc_ValueError, "size not valid: %zd bytes; 0 or from %d to 64 MiB", bytes,
-                            THREAD_STACK_LEAST);
+                            THREAD_STACK_MIN);
     size_t before = seal->thread_stack_bytes;
     if (PyTuple_GET_SIZE(args) > 0)
         seal->thread_stack_bytes = (size_t)bytes;

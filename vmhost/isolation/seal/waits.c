@@ -14,7 +14,7 @@
 #include <poll.h>
 #include <unistd.h>
 
-#define TIMEOUT_MOST_S 9223372036.0
+#define TIMEOUT_MAX_S  9223372036.0
 #define DAEMON_POLL_MS 100
 
 static _Thread_local bool daemon_here;
@@ -174,7 +174,7 @@ int vmh_deadline_parse(PyObject *timeout, const char *what, int64_t *deadline_ns
         PyErr_SetString(PyExc_ValueError, what);
         return -1;
     }
-    if (seconds > TIMEOUT_MOST_S) {
+    if (seconds > TIMEOUT_MAX_S) {
         PyErr_SetString(PyExc_OverflowError, "timeout value is too large");
         return -1;
     }

@@ -247,7 +247,7 @@ static int in_backup(vmh_gated *call)
     PyObject *connection = target == NULL ? NULL : *target;
     const Py_ssize_t count = call->nargs + (call->kwnames == NULL ? 0 : PyTuple_GET_SIZE(call->kwnames));
     /* else CPython's own TypeError, also where there are more arguments than it knows */
-    if (call->nargs <= 1 && count + 2 <= VMH_GATED_ARGS_MOST
+    if (call->nargs <= 1 && count + 2 <= VMH_GATED_ARGS_MAX
         && (own == NULL || *own == Py_None || PyCallable_Check(*own))) {
         double seconds = sleep == NULL ? BACKUP_SLEEP_S : PyFloat_AsDouble(*sleep);
         if (seconds == -1 && PyErr_Occurred())

@@ -78,7 +78,7 @@ static int connection_settle(PyObject *self)
     PyMethodDef *setconfig = atomic_load(&connection_gate("setconfig")->original);
     for (int i = 0; i < VMH_SQLITE_DEPTHS; i++)
         if (settle(atomic_load(&connection_gate("setlimit")->original), self, owner,
-                   PyLong_FromLong(vmh_sqlite_depths[i].category), PyLong_FromLong(vmh_sqlite_depths[i].most))
+                   PyLong_FromLong(vmh_sqlite_depths[i].category), PyLong_FromLong(vmh_sqlite_depths[i].max))
             < 0)
             return -1;
     if (settle(atomic_load(&connection_execute), self, owner, PyUnicode_FromString(VMH_SQLITE_TEMPORARY), NULL) < 0
@@ -205,16 +205,16 @@ done:
 }
 
 /* A limit above its most becomes that, as SQLite's own do; so does 0, which ends the counting of some. */
-static int bound_limit(vmh_gated *call, int most)
+static int bound_limit(vmh_gated *call, int max)
 {
     int overflow;
     PyObject *given = PyNumber_Index(call->args[1]);
     if (vmh_gated_replace(call, &call->args[1], given) < 0)
         return -1;
     long limit = PyLong_AsLongAndOverflow(given, &overflow);
-    if (overflow != 0 || limit < 0 || (limit > 0 && limit <= most))
+    if (overflow != 0 || limit < 0 || (limit > 0 && limit <= max))
         return 0;
-    return vmh_gated_replace(call, &call->args[1], PyLong_FromLong(most));
+    return vmh_gated_replace(call, &call->args[1], PyLong_FromLong(max));
 }
 
 static int check_setlimit(vmh_gated *call)
@@ -228,9 +228,9 @@ static int check_setlimit(vmh_gated *call)
             vmh_deny("a task attaches no databases", "setlimit(SQLITE_LIMIT_ATTACHED)");
             return -1;
         }
-        int most = number < 0 || number > INT_MAX ? -1 : vmh_sqlite_depth_most((int)number);
-        if (most >= 0 && call->nargs > 1 && PyIndex_Check(call->args[1]))
-            return bound_limit(call, most);
+        int max = number < 0 || number > INT_MAX ? -1 : vmh_sqlite_depth_max((int)number);
+        if (max >= 0 && call->nargs > 1 && PyIndex_Check(call->args[1]))
+            return bound_limit(call, max);
     }
     return PyErr_Occurred() ? -1 : 0;
 }

@@ -38,14 +38,14 @@ static void *take(int size)
     vmh_meter *meter = vmh_memory_payer();
     if (meter != NULL && !vmh_meter_charge(meter, bytes))
         return NULL;
-    block *made = malloc(bytes);
-    if (made == NULL) {
+    block *header = malloc(bytes);
+    if (header == NULL) {
         if (meter != NULL)
             vmh_meter_release(meter, bytes);
         return NULL;
     }
-    *made = (block){meter == NULL ? NULL : vmh_meter_ref(meter), bytes};
-    return made + 1;
+    *header = (block){meter == NULL ? NULL : vmh_meter_ref(meter), bytes};
+    return header + 1;
 }
 
 static void give(void *memory)

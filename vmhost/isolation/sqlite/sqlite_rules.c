@@ -69,11 +69,11 @@ const vmh_sqlite_depth vmh_sqlite_depths[VMH_SQLITE_DEPTHS] = {
     {8, (INSIDE - BASE) / 90},   /* SQLITE_LIMIT_LIKE_PATTERN_LENGTH */
 };
 
-int vmh_sqlite_depth_most(int category)
+int vmh_sqlite_depth_max(int category)
 {
     for (int i = 0; i < VMH_SQLITE_DEPTHS; i++)
         if (vmh_sqlite_depths[i].category == category)
-            return vmh_sqlite_depths[i].most;
+            return vmh_sqlite_depths[i].max;
     return -1;
 }
 
@@ -183,7 +183,7 @@ static int rule(void *connection, char **Py_UNUSED(message), const void *Py_UNUS
         return status;
     library.limit(connection, VMH_SQLITE_LIMIT_ATTACHED, 0);
     for (int i = 0; i < VMH_SQLITE_DEPTHS; i++) /* what is above SQLite's own most becomes that */
-        library.limit(connection, vmh_sqlite_depths[i].category, vmh_sqlite_depths[i].most);
+        library.limit(connection, vmh_sqlite_depths[i].category, vmh_sqlite_depths[i].max);
     library.progress_handler(connection, VMH_SQLITE_PROGRESS_STEPS, progress, NULL);
     status = library.set_authorizer(connection, authorize, NULL);
     opening->ruled = status == SQLITE_OK_;

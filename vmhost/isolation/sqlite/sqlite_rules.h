@@ -39,12 +39,12 @@ void vmh_sqlite_opening_end(vmh_sqlite_opening *opening);
 enum { VMH_SQLITE_STACK = 512 << 10, VMH_SQLITE_STACK_END = 160 << 10 };
 /* Limits of connections (of sqlite3_limit) that keep it within that. A task may set lower ones. */
 typedef struct {
-    int category, most;
+    int category, max;
 } vmh_sqlite_depth;
 enum { VMH_SQLITE_DEPTHS = 4 };
 extern const vmh_sqlite_depth vmh_sqlite_depths[VMH_SQLITE_DEPTHS];
 /* -1: it is none of them. */
-int vmh_sqlite_depth_most(int category);
+int vmh_sqlite_depth_max(int category);
 
 /* The rules themselves. `first` and `second` as SQLite's authorizer gets them; may be NULL. Need no GIL. */
 bool vmh_sqlite_refuses(int action, const char *first, const char *second);

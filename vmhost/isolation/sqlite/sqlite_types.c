@@ -16,7 +16,7 @@ static int attribute_set(PyObject *object, int which, PyObject *value)
 }
 
 /* An object as object.__new__ makes it, whatever its __init__ will be given. */
-static PyObject *made(PyTypeObject *type)
+static PyObject *instance_new(PyTypeObject *type)
 {
     PyObject *nothing = PyTuple_New(0), *self = nothing == NULL ? NULL : PyBaseObject_Type.tp_new(type, nothing, NULL);
     Py_XDECREF(nothing);
@@ -25,7 +25,7 @@ static PyObject *made(PyTypeObject *type)
 
 static PyObject *cursor_new_gate(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *self = made(type);
+    PyObject *self = instance_new(type);
     if (self == NULL)
         return NULL;
     vmh_member_fill(self, atomic_load(&cursor_description), Py_None); /* Row() takes it over */
@@ -44,7 +44,7 @@ static int connection_fill(PyObject *connection)
 
 static PyObject *connection_new_gate(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *self = made(type);
+    PyObject *self = instance_new(type);
     if (self != NULL && connection_fill(self) < 0)
         Py_CLEAR(self);
     return self;

@@ -186,7 +186,7 @@ static int in_cursor_many(vmh_gated *call) { return take_rows(call) < 0 ? -1 : i
  * between; only a progress function ends that. So each backup has one, which does the sleeping too. */
 enum { SQLITE_BUSY_ = 5, SQLITE_LOCKED_ = 6 };
 static const double BACKUP_SLEEP_S = 0.25,
-                    BACKUP_SLEEP_MOST_S = 1e9; /* as in Connection.backup; beyond any task's time */
+                    BACKUP_SLEEP_MAX_S = 1e9; /* as in Connection.backup; beyond any task's time */
 
 /* After each step of a backup: (status, remaining, pages). `own`: the task's function or None, and the seconds to
  * sleep. */
@@ -252,7 +252,7 @@ static int in_backup(vmh_gated *call)
         double seconds = sleep == NULL ? BACKUP_SLEEP_S : PyFloat_AsDouble(*sleep);
         if (seconds == -1 && PyErr_Occurred())
             return -1;
-        seconds = !(seconds > 0) ? 0 : seconds < BACKUP_SLEEP_MOST_S ? seconds : BACKUP_SLEEP_MOST_S;
+        seconds = !(seconds > 0) ? 0 : seconds < BACKUP_SLEEP_MAX_S ? seconds : BACKUP_SLEEP_MAX_S;
         PyObject *with = Py_BuildValue("(Od)", own == NULL ? Py_None : *own, seconds);
         int rc = with == NULL ? -1 : put(call, "progress", PyCFunction_New(&backup_step_def, with));
         Py_XDECREF(with);

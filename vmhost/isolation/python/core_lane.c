@@ -232,11 +232,11 @@ static PyObject *lane_submit(PyObject *object, PyObject *const *args, Py_ssize_t
 /* The calls that a method's arguments ask for, one for each of its values, pushed under one lock: all or none. A
  * malloc'd array of references; NULL with an error set. */
 static vmh_call **all_calls(const char *method, vmh_lane *lane, PyObject *const *args, Py_ssize_t count,
-                            PyObject *keywords, Py_ssize_t *made_count)
+                            PyObject *keywords, Py_ssize_t *prepared_count)
 {
     options o;
     PyObject *items = NULL;
-    Py_ssize_t n = 0, made = 0;
+    Py_ssize_t n = 0, prepared = 0;
     vmh_call **calls = NULL;
     if (options_parse(method, &o, args, count, keywords) < 0
         || (items = PySequence_Fast(args[0], "expected an iterable of values")) == NULL)
@@ -247,14 +247,14 @@ static vmh_call **all_calls(const char *method, vmh_lane *lane, PyObject *const 
         PyErr_NoMemory();
         goto done;
     }
-    while (made < n) {
+    while (prepared < n) {
         PyObject *value =
-            Py_NewRef(PySequence_Fast_GET_ITEM(items, made)); /* code of a value that crosses may change the list */
-        calls[made] = prepare(lane, value, &o);
+            Py_NewRef(PySequence_Fast_GET_ITEM(items, prepared)); /* code of a value that crosses may change the list */
+        calls[prepared] = prepare(lane, value, &o);
         Py_DECREF(value);
-        if (calls[made] == NULL)
+        if (calls[prepared] == NULL)
             break;
-        made++;
+        prepared++;
         if (PySequence_Fast_GET_SIZE(items) != n) {
             refuse_value(lane, PyUnicode_FromFormat(
                                    "argument: this `%s` of values changed while they crossed: code of one of them "
@@ -263,16 +263,16 @@ static vmh_call **all_calls(const char *method, vmh_lane *lane, PyObject *const 
             goto drop;
         }
     }
-    if (made < n || (n > 0 && push(lane, calls, (size_t)n) < 0)) {
+    if (prepared < n || (n > 0 && push(lane, calls, (size_t)n) < 0)) {
 drop:
-        while (made > 0)
-            vmh_call_unref(calls[--made]);
+        while (prepared > 0)
+            vmh_call_unref(calls[--prepared]);
         free(calls);
         calls = NULL;
     }
 done:
     Py_DECREF(items);
-    *made_count = n;
+    *prepared_count = n;
     return calls;
 }
 

@@ -18,13 +18,13 @@ static PyMethodDef *load_locations(void);
 /* Loads the certificates and revocation lists of one file, as far as it has any. -1: error set. */
 static int load_file(vmh_gated *call, const char *text)
 {
-    vmh_place place;
-    if (text[0] != '/' || !vmh_place_find(&place, text, VMH_PLACE_OBJECT, VMH_READ))
+    vmh_path_handle handle;
+    if (text[0] != '/' || !vmh_path_handle_find(&handle, text, VMH_PATH_OBJECT, VMH_READ))
         return 0;
-    PyObject *held = PyBytes_FromString(place.text), *done = NULL;
+    PyObject *held = PyBytes_FromString(handle.text), *done = NULL;
     if (held != NULL)
         done = vmh_def_call(load_locations(), call->self, call->owner, &held, 1, NULL);
-    vmh_place_close(&place);
+    vmh_path_handle_close(&handle);
     Py_XDECREF(held);
     if (done == NULL && PyErr_ExceptionMatches(PyExc_OSError)) /* SSLError is one */
         PyErr_Clear();
@@ -45,11 +45,12 @@ static bool is_hash_name(const char *name)
 }
 
 /* Loads what a folder has. Of no folder, and of none that is granted, nothing; -1: error set. */
-static int load_folder(vmh_gated *call, const char *text, vmh_place *place)
+static int load_folder(vmh_gated *call, const char *text, vmh_path_handle *handle)
 {
-    *place = (vmh_place){.fd = -1};
-    int fd = text[0] != '/' ? -1
-                            : vmh_place_open(place, text, O_RDONLY | O_DIRECTORY, 0, VMH_PLACE_OBJECT, VMH_READ, true),
+    *handle = (vmh_path_handle){.fd = -1};
+    int fd = text[0] != '/'
+                 ? -1
+                 : vmh_path_handle_open(handle, text, O_RDONLY | O_DIRECTORY, 0, VMH_PATH_OBJECT, VMH_READ, true),
         rc = 0;
     DIR *listed = fd < 0 ? NULL : fdopendir(fd);
     if (listed == NULL) {
@@ -75,15 +76,15 @@ static int load_folders(vmh_gated *call, PyObject *text, bool pass_over)
     while (rc == 0 && *next != 0) {
         size_t size = strcspn(next, ":");
         PyObject *folder = PyBytes_FromStringAndSize(next, (Py_ssize_t)size);
-        vmh_place place;
+        vmh_path_handle handle;
         if (folder == NULL)
             return -1;
         if (size != 0 && !pass_over)
             rc = vmh_path_absolute(folder, call->gate->name);
         if (rc == 0)
-            rc = load_folder(call, PyBytes_AS_STRING(folder), &place);
-        if (rc == 0 && !pass_over && place.denied != 0) {
-            vmh_place_raise(&place, folder, folder, call->gate->name);
+            rc = load_folder(call, PyBytes_AS_STRING(folder), &handle);
+        if (rc == 0 && !pass_over && handle.denied != 0) {
+            vmh_path_handle_raise(&handle, folder, folder, call->gate->name);
             rc = -1;
         }
         Py_DECREF(folder);
@@ -93,10 +94,10 @@ static int load_folders(vmh_gated *call, PyObject *text, bool pass_over)
 }
 
 /* Holds the file that an argument names, if any, and puts the way to it in its place. */
-static int hold_argument(vmh_gated *call, PyObject **argument, vmh_place *place, PyObject **given)
+static int hold_argument(vmh_gated *call, PyObject **argument, vmh_path_handle *handle, PyObject **given)
 {
     PyObject *text;
-    *place = (vmh_place){.fd = -1};
+    *handle = (vmh_path_handle){.fd = -1};
     *given = NULL;
     if (argument == NULL || *argument == Py_None)
         return 0;
@@ -104,9 +105,9 @@ static int hold_argument(vmh_gated *call, PyObject **argument, vmh_place *place,
         return -1;
     int rc = vmh_gated_replace(call, argument, *given);
     if (rc == 0)
-        rc = vmh_place_get(place, *given, text, VMH_PLACE_OBJECT, VMH_READ, call->gate->name);
+        rc = vmh_path_handle_get(handle, *given, text, VMH_PATH_OBJECT, VMH_READ, call->gate->name);
     Py_DECREF(text);
-    return rc < 0 ? -1 : vmh_gated_replace(call, argument, PyBytes_FromString(place->text));
+    return rc < 0 ? -1 : vmh_gated_replace(call, argument, PyBytes_FromString(handle->text));
 }
 
 static int finish(vmh_gated *call, PyObject *given)
@@ -121,26 +122,26 @@ static int check_load_cert_chain(vmh_gated *call)
 {
     PyObject **certificate = vmh_gated_argument(call, 0, "certfile"), **key = vmh_gated_argument(call, 1, "keyfile");
     PyObject *given[2] = {NULL, NULL};
-    vmh_place places[2] = {{.fd = -1}, {.fd = -1}};
-    int rc = hold_argument(call, certificate, &places[0], &given[0]);
+    vmh_path_handle handles[2] = {{.fd = -1}, {.fd = -1}};
+    int rc = hold_argument(call, certificate, &handles[0], &given[0]);
     if (rc == 0)
-        rc = hold_argument(call, key, &places[1], &given[1]);
+        rc = hold_argument(call, key, &handles[1], &given[1]);
     if (rc == 0)
         rc = finish(call, NULL); /* without a pass: it calls the task's own function for a password */
-    vmh_place_close(&places[0]);
-    vmh_place_close(&places[1]);
+    vmh_path_handle_close(&handles[0]);
+    vmh_path_handle_close(&handles[1]);
     return rc;
 }
 
 static int check_load_dh_params(vmh_gated *call)
 {
-    vmh_place place;
+    vmh_path_handle handle;
     PyObject *given;
-    int rc = hold_argument(call, vmh_gated_argument(call, 0, "path"), &place, &given);
+    int rc = hold_argument(call, vmh_gated_argument(call, 0, "path"), &handle, &given);
     call->pass = VMH_PASS_GATE;
     if (rc == 0)
         rc = finish(call, given);
-    vmh_place_close(&place);
+    vmh_path_handle_close(&handle);
     return rc;
 }
 
@@ -148,13 +149,13 @@ static int check_load_verify_locations(vmh_gated *call)
 {
     PyObject **file = vmh_gated_argument(call, 0, "cafile"), **folder = vmh_gated_argument(call, 1, "capath"),
              **data = vmh_gated_argument(call, 2, "cadata"), *given, *folders = NULL, *text = NULL;
-    vmh_place place = {.fd = -1};
+    vmh_path_handle handle = {.fd = -1};
     int rc = -1;
     if (folder != NULL && *folder != Py_None) {
         if (vmh_path_convert(*folder, &folders, &text) < 0 || vmh_gated_replace(call, folder, Py_NewRef(Py_None)) < 0)
             goto done;
     }
-    if (hold_argument(call, file, &place, &given) < 0)
+    if (hold_argument(call, file, &handle, &given) < 0)
         goto done;
     if (text == NULL || (file != NULL && *file != Py_None) || (data != NULL && *data != Py_None))
         rc = finish(call, given);
@@ -167,7 +168,7 @@ static int check_load_verify_locations(vmh_gated *call)
         rc = -1;
     }
 done:
-    vmh_place_close(&place);
+    vmh_path_handle_close(&handle);
     Py_XDECREF(folders);
     Py_XDECREF(text);
     return rc;

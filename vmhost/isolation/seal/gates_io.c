@@ -284,10 +284,10 @@ static int names_bundled(vmh_gated *call, PyObject *path)
         return 0;
     int rc = PyUnicode_FSConverter(path, &bytes) ? vmh_bundle_find(PyBytes_AS_STRING(bytes), &entry) : -1;
     if (rc == 0 && entry.kind != 0) {
-        vmh_place place;
-        bool granted = vmh_place_find(&place, PyBytes_AS_STRING(bytes), VMH_PLACE_OBJECT, VMH_READ);
-        rc = !granted && place.denied != 0;
-        vmh_place_close(&place);
+        vmh_path_handle handle;
+        bool granted = vmh_path_handle_find(&handle, PyBytes_AS_STRING(bytes), VMH_PATH_OBJECT, VMH_READ);
+        rc = !granted && handle.denied != 0;
+        vmh_path_handle_close(&handle);
     }
     vmh_bundle_entry_clear(&entry);
     Py_XDECREF(bytes);

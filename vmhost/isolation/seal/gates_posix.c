@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of a path gate, beside VMH_READ and VMH_WRITE. NAME, LOOK: as enum vmh_place_of; else the object. BY_FD: the original
- * takes O_PATH descriptors, too. LISTS: the path may be left out. ENTRIES: gives DirEntry objects. */
+/* Of a path gate, beside VMH_READ and VMH_WRITE. NAME, LOOK: as enum vmh_path_meaning; else the object. BY_FD: the
+ * original takes O_PATH descriptors, too. LISTS: the path may be left out. ENTRIES: gives DirEntry objects. */
 enum { OR_FD = 16, OF_BUNDLE = 32, NAME = 64, LOOK = 128, BY_FD = 256, LISTS = 512, ENTRIES = 1024 };
 
 /* A keyword argument such as dir_fd or src_dir_fd: only None. */
@@ -92,14 +92,15 @@ static int bundle_answer(vmh_gated *call, PyObject *given, const vmh_bundle_entr
     return call->result == NULL ? -1 : 1;
 }
 
-/* A path as listdir, scandir, stat and their like take it. 1: *place is held for the original; 2: the bundle has
+/* A path as listdir, scandir, stat and their like take it. 1: *handle is held for the original; 2: the bundle has
  * answered; -1: error set. */
-static int find_argument(vmh_gated *call, vmh_place *place, PyObject *given, PyObject *text, unsigned of, int access)
+static int find_argument(vmh_gated *call, vmh_path_handle *handle, PyObject *given, PyObject *text, unsigned of,
+                         int access)
 {
     const char *path = PyBytes_AS_STRING(text);
     vmh_bundle_entry entry = {0};
     int rc = -1;
-    *place = (vmh_place){.fd = -1};
+    *handle = (vmh_path_handle){.fd = -1};
     if ((access & OF_BUNDLE) && vmh_bundle_find(path, &entry) < 0)
         return -1;
     if (path[0] != '/' && !(access & OF_BUNDLE))
@@ -110,10 +111,10 @@ static int find_argument(vmh_gated *call, vmh_place *place, PyObject *given, PyO
             PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, given);
             rc = -1;
         }
-    } else if (vmh_place_find(place, path, of, access & (VMH_READ | VMH_WRITE)))
+    } else if (vmh_path_handle_find(handle, path, of, access & (VMH_READ | VMH_WRITE)))
         rc = 0;
-    else if (place->denied == 0 || entry.kind == 0)
-        vmh_place_raise(place, given, text, call->gate->name);
+    else if (handle->denied == 0 || entry.kind == 0)
+        vmh_path_handle_raise(handle, given, text, call->gate->name);
     else
         rc = bundle_answer(call, given, &entry);
     vmh_bundle_entry_clear(&entry);
@@ -146,7 +147,7 @@ static int check_path(vmh_gated *call)
 {
     PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword), *given, *text;
     int access = call->gate->access;
-    vmh_place place;
+    vmh_path_handle handle;
     if (no_folder_fd(call) < 0)
         return -1;
     if (argument == NULL && !(access & LISTS))
@@ -166,11 +167,11 @@ static int check_path(vmh_gated *call)
         return -1;
     bool alone = call->nargs == 1 && call->kwnames == NULL;
     bool by_fd = (access & BY_FD) && (alone || !(access & LOOK));
-    unsigned of = access & NAME                ? VMH_PLACE_NAME
-                  : follow && !(access & LOOK) ? VMH_PLACE_OBJECT
-                  : by_fd                      ? VMH_PLACE_ITSELF
-                                               : VMH_PLACE_LOOK;
-    int rc = find_argument(call, &place, given, text, of, access);
+    unsigned of = access & NAME                ? VMH_PATH_NAME
+                  : follow && !(access & LOOK) ? VMH_PATH_OBJECT
+                  : by_fd                      ? VMH_PATH_LINK
+                                               : VMH_PATH_READLINK;
+    int rc = find_argument(call, &handle, given, text, of, access);
     if (rc != 1) {
         rc = rc < 0 ? -1 : 1;
         goto done;
@@ -178,14 +179,14 @@ static int check_path(vmh_gated *call)
     if (access & ENTRIES)
         rc = vmh_scandir(call, given, text);
     else {
-        PyObject *held = by_fd ? PyLong_FromLong(place.fd) : vmh_place_object(&place, given);
+        PyObject *held = by_fd ? PyLong_FromLong(handle.fd) : vmh_path_handle_object(&handle, given);
         rc = vmh_gated_replace(call, argument, held);
         if (rc == 0 && by_fd && (access & LOOK))
-            rc = (call->result = vmh_posix_status(call->self, place.fd)) == NULL ? -1 : 1;
+            rc = (call->result = vmh_posix_status(call->self, handle.fd)) == NULL ? -1 : 1;
         else if (rc == 0)
             rc = call_original(call, given, NULL);
     }
-    vmh_place_close(&place);
+    vmh_path_handle_close(&handle);
 done:
     Py_DECREF(text);
     return rc;
@@ -206,7 +207,7 @@ static int check_two_paths(vmh_gated *call)
 {
     PyObject **arguments[2] = {vmh_gated_argument(call, 0, "src"), vmh_gated_argument(call, 1, "dst")};
     PyObject *given[2], *texts[2] = {NULL, NULL};
-    vmh_place places[2] = {{.fd = -1}, {.fd = -1}};
+    vmh_path_handle handles[2] = {{.fd = -1}, {.fd = -1}};
     int rc = -1;
     if (no_folder_fd(call) < 0)
         return -1;
@@ -218,26 +219,26 @@ static int check_two_paths(vmh_gated *call)
     for (int i = 0; i < 2; i++) {
         if (vmh_path_absolute(texts[i], call->gate->name) < 0)
             goto done;
-        if (!vmh_place_find(&places[i], PyBytes_AS_STRING(texts[i]), VMH_PLACE_NAME, VMH_WRITE)) {
-            if (places[i].denied == 0)
+        if (!vmh_path_handle_find(&handles[i], PyBytes_AS_STRING(texts[i]), VMH_PATH_NAME, VMH_WRITE)) {
+            if (handles[i].denied == 0)
                 PyErr_SetFromErrnoWithFilenameObjects(PyExc_OSError, given[0], given[1]);
             else
-                vmh_place_raise(&places[i], given[i], texts[i], call->gate->name);
+                vmh_path_handle_raise(&handles[i], given[i], texts[i], call->gate->name);
             goto done;
         }
-        if (vmh_gated_replace(call, arguments[i], vmh_place_object(&places[i], given[i])) < 0)
+        if (vmh_gated_replace(call, arguments[i], vmh_path_handle_object(&handles[i], given[i])) < 0)
             goto done;
     }
-    if (vmh_place_opens(&places[0], &places[1])) {
-        places[0].denied = VMH_READ;
-        vmh_place_raise(&places[0], given[0], texts[0], call->gate->name);
+    if (vmh_path_handle_opens(&handles[0], &handles[1])) {
+        handles[0].denied = VMH_READ;
+        vmh_path_handle_raise(&handles[0], given[0], texts[0], call->gate->name);
         goto done;
     }
     rc = call_original(call, given[0], given[1]);
 done:
     for (int i = 0; i < 2; i++) {
         Py_XDECREF(texts[i]);
-        vmh_place_close(&places[i]);
+        vmh_path_handle_close(&handles[i]);
     }
     return rc;
 }

@@ -137,9 +137,9 @@ Py_ssize_t vmh_member_offset(PyTypeObject *type, const char *name)
 
 void vmh_member_fill(PyObject *object, Py_ssize_t offset, PyObject *value)
 {
-    PyObject **place = (PyObject **)((char *)object + offset);
-    if (*place == NULL)
-        *place = Py_NewRef(value);
+    PyObject **handle = (PyObject **)((char *)object + offset);
+    if (*handle == NULL)
+        *handle = Py_NewRef(value);
 }
 
 /* ---- super: its __get__ asks for its class. One made by __new__ alone is unbound, of `object`. The type is a
@@ -177,10 +177,10 @@ int vmh_super_gate(void)
  * The type is a static one, as super. */
 static _Atomic(inquiry) function_clear;
 
-static void keep(PyObject **place, PyObject *value)
+static void keep(PyObject **handle, PyObject *value)
 {
-    if (*place == NULL)
-        *place = value;
+    if (*handle == NULL)
+        *handle = value;
     else
         Py_XDECREF(value);
 }

@@ -36,21 +36,21 @@ static bool path_above(const char *path, const vmh_list *roots)
 /* What of `access` is not granted for `real`, a path without links; 0: all is. */
 static int lacking(const vmh_seal *seal, const char *real, unsigned of, int access)
 {
-    unsigned kind = of & ~(unsigned)VMH_PLACE_DATABASE;
-    bool look = kind == VMH_PLACE_LOOK || kind == VMH_PLACE_ITSELF;
+    unsigned kind = of & ~(unsigned)VMH_PATH_DATABASE;
+    bool look = kind == VMH_PATH_READLINK || kind == VMH_PATH_LINK;
     int lack = (access & VMH_WRITE) && !path_in(real, &seal->write) ? VMH_WRITE
                : (access & VMH_READ) && !path_in(real, &seal->read) && !(look && path_above(real, &seal->read))
                    ? VMH_READ
                    : 0;
     static const char *const beside[] = {"-journal", "-wal", "-shm"};
     size_t size = strlen(real);
-    for (size_t i = 0; lack != 0 && (of & VMH_PLACE_DATABASE) && i < sizeof beside / sizeof *beside; i++) {
+    for (size_t i = 0; lack != 0 && (of & VMH_PATH_DATABASE) && i < sizeof beside / sizeof *beside; i++) {
         size_t end = strlen(beside[i]);
         if (size <= end || strcmp(real + size - end, beside[i]) != 0)
             continue;
         char *database = strndup(real, size - end);
         if (database != NULL)
-            lack = lacking(seal, database, of & ~(unsigned)VMH_PLACE_DATABASE, access);
+            lack = lacking(seal, database, of & ~(unsigned)VMH_PATH_DATABASE, access);
         free(database);
     }
     return lack;
@@ -177,11 +177,11 @@ static bool ends_the_same(int error)
 /* The path did not lead to anything, for `error`. That is told about places that are granted, and about no others.
  * Gives where the walk ended, for whoever wants to make something there, to be closed and freed; NULL: errno or
  * `denied`. */
-static walk *explain(vmh_place *place, const char *text, unsigned of, int access, int error)
+static walk *explain(vmh_path_handle *handle, const char *text, unsigned of, int access, int error)
 {
     const vmh_seal *seal = vmh_seal_here();
     char *seen = NULL;
-    place->denied = 0;
+    handle->denied = 0;
     if (ends_the_same(error) || strlen(text) >= PATH_MAX) {
         errno = error;
         return NULL;
@@ -191,18 +191,18 @@ static walk *explain(vmh_place *place, const char *text, unsigned of, int access
         errno = ENOMEM;
         return NULL;
     }
-    int found = walk_to(at, text, (of & ~(unsigned)VMH_PLACE_DATABASE) == VMH_PLACE_OBJECT);
+    int found = walk_to(at, text, (of & ~(unsigned)VMH_PATH_DATABASE) == VMH_PATH_OBJECT);
     if (at->fd < 0 || ends_the_same(found)) {
         error = found;
         goto failed;
     }
     if (!real_of(at->fd, at->real)) {
         error = errno;
-        place->denied = error == ENOSYS ? NO_PROC : 0;
+        handle->denied = error == ENOSYS ? NO_PROC : 0;
         goto failed;
     }
     if (found == 0) { /* it came meanwhile, or the kernel has reasons of its own; its answer stands */
-        place->denied = lacking(seal, at->real, of, access);
+        handle->denied = lacking(seal, at->real, of, access);
         goto failed;
     }
     error = found;
@@ -213,30 +213,30 @@ static walk *explain(vmh_place *place, const char *text, unsigned of, int access
         error = ENOMEM;
         goto failed;
     }
-    place->denied = lacking(seal, seen, of, access);
-    if (place->denied != 0 && strstr(at->rest, "..") == NULL) { /* a granted folder that is not there itself */
+    handle->denied = lacking(seal, seen, of, access);
+    if (handle->denied != 0 && strstr(at->rest, "..") == NULL) { /* a granted folder that is not there itself */
         char *whole;
         if (asprintf(&whole, "%s%s", seen, at->rest) >= 0) {
             if (lacking(seal, whole, of, access) == 0)
-                place->denied = 0;
+                handle->denied = 0;
             free(whole);
         }
     }
     free(seen);
-    if (place->denied == 0) {
+    if (handle->denied == 0) {
         errno = error;
         return at;
     }
 failed:
     let_go(at->fd);
     free(at);
-    errno = place->denied != 0 ? EACCES : error;
+    errno = handle->denied != 0 ? EACCES : error;
     return NULL;
 }
 
-static bool explain_only(vmh_place *place, const char *text, unsigned of, int access, int error)
+static bool explain_only(vmh_path_handle *handle, const char *text, unsigned of, int access, int error)
 {
-    walk *at = explain(place, text, of, access, error);
+    walk *at = explain(handle, text, of, access, error);
     if (at != NULL) {
         let_go(at->fd);
         int told = errno;
@@ -264,36 +264,36 @@ static bool is_dots(const char *part, size_t size)
 }
 
 /* `fd` is held: is its name `real`, or that of `name` in it, granted? Else it is closed. */
-static bool settle(vmh_place *place, int fd, const char *name, size_t size, unsigned of, int access)
+static bool settle(vmh_path_handle *handle, int fd, const char *name, size_t size, unsigned of, int access)
 {
     char *seen = malloc(sizeof(real_path) + NAME_MAX + 2);
     bool ok = false;
     if (seen == NULL)
         errno = ENOMEM;
     else if (!real_of(fd, seen))
-        place->denied = errno == ENOSYS ? NO_PROC : 0;
+        handle->denied = errno == ENOSYS ? NO_PROC : 0;
     else {
         if (name != NULL) {
             size_t length = strcmp(seen, "/") == 0 ? 0 : strlen(seen);
             sprintf(seen + length, "/%.*s", (int)(size > NAME_MAX ? NAME_MAX : size), name);
         }
-        place->denied = lacking(vmh_seal_here(), seen, of, access);
-        ok = place->denied == 0 && (name == NULL || size <= NAME_MAX);
-        errno = place->denied != 0 ? EACCES : ENAMETOOLONG;
+        handle->denied = lacking(vmh_seal_here(), seen, of, access);
+        ok = handle->denied == 0 && (name == NULL || size <= NAME_MAX);
+        errno = handle->denied != 0 ? EACCES : ENAMETOOLONG;
     }
     int error = errno;
     free(seen);
     errno = error;
     if (!ok)
         let_go(fd);
-    place->fd = ok ? fd : -1;
-    place->named = name != NULL;
+    handle->fd = ok ? fd : -1;
+    handle->named = name != NULL;
     return ok;
 }
 
 /* Is `text` not there, in a folder that is, and would it be granted? Links need the walk, which says where they lead.
  * The quick answer to a frequent question. */
-static bool plainly_missing(vmh_place *place, const char *text, unsigned of, int access)
+static bool plainly_missing(vmh_path_handle *handle, const char *text, unsigned of, int access)
 {
     size_t size, length;
     const char *last = last_part(text, &size);
@@ -307,37 +307,37 @@ static bool plainly_missing(vmh_place *place, const char *text, unsigned of, int
     *name = 0;
     int fd = hold(AT_FDCWD, folder, O_DIRECTORY), there = -1;
     *name = first;
-    bool missing = fd >= 0 && settle(place, fd, last, size, of, access);
+    bool missing = fd >= 0 && settle(handle, fd, last, size, of, access);
     if (missing) {
         there = hold(fd, name, O_NOFOLLOW);
         missing = there < 0 && errno == ENOENT;
         let_go(there);
-        vmh_place_close(place);
+        vmh_path_handle_close(handle);
     }
     free(folder);
-    place->denied = 0;
+    handle->denied = 0;
     return missing;
 }
 
-static bool find_object(vmh_place *place, const char *text, unsigned of, int access)
+static bool find_object(vmh_path_handle *handle, const char *text, unsigned of, int access)
 {
-    int fd = hold(AT_FDCWD, text, (of & ~(unsigned)VMH_PLACE_DATABASE) == VMH_PLACE_ITSELF ? O_NOFOLLOW : 0);
+    int fd = hold(AT_FDCWD, text, (of & ~(unsigned)VMH_PATH_DATABASE) == VMH_PATH_LINK ? O_NOFOLLOW : 0);
     if (fd < 0) {
         int error = errno;
-        if (error == ENOENT && plainly_missing(place, text, of, access)) {
+        if (error == ENOENT && plainly_missing(handle, text, of, access)) {
             errno = error;
             return false;
         }
-        return explain_only(place, text, of, access, error);
+        return explain_only(handle, text, of, access, error);
     }
-    if (!settle(place, fd, NULL, 0, of, access))
+    if (!settle(handle, fd, NULL, 0, of, access))
         return false;
-    snprintf(place->text, sizeof place->text, "/proc/self/fd/%d", fd);
+    snprintf(handle->text, sizeof handle->text, "/proc/self/fd/%d", fd);
     return true;
 }
 
 /* The folder of `text` is held; the name in it is `last`, which are no dots. */
-static bool find_name(vmh_place *place, const char *text, const char *last, size_t size, unsigned of, int access)
+static bool find_name(vmh_path_handle *handle, const char *text, const char *last, size_t size, unsigned of, int access)
 {
     size_t length = (size_t)(last - text);
     int fd = -1;
@@ -354,43 +354,43 @@ static bool find_name(vmh_place *place, const char *text, const char *last, size
         errno = error;
     }
     if (fd < 0)
-        return explain_only(place, text, of, access, errno);
-    if (!settle(place, fd, last, size, of, access))
+        return explain_only(handle, text, of, access, errno);
+    if (!settle(handle, fd, last, size, of, access))
         return false;
-    snprintf(place->text, sizeof place->text, "/proc/self/fd/%d/%.*s%s", fd, (int)size, last,
+    snprintf(handle->text, sizeof handle->text, "/proc/self/fd/%d/%.*s%s", fd, (int)size, last,
              last[size] == '/' ? "/" : "");
     return true;
 }
 
-bool vmh_place_find(vmh_place *place, const char *text, unsigned of, int access)
+bool vmh_path_handle_find(vmh_path_handle *handle, const char *text, unsigned of, int access)
 {
     size_t size;
     const char *last = last_part(text, &size);
-    unsigned kind = of & ~(unsigned)VMH_PLACE_DATABASE;
-    *place = (vmh_place){.fd = -1};
+    unsigned kind = of & ~(unsigned)VMH_PATH_DATABASE;
+    *handle = (vmh_path_handle){.fd = -1};
     if (vmh_seal_here() == NULL) {
-        place->denied = access;
+        handle->denied = access;
         errno = EACCES;
         return false;
     }
-    if (kind == VMH_PLACE_OBJECT || kind == VMH_PLACE_ITSELF)
-        return find_object(place, text, of, access);
-    if (!is_dots(last, size) && (kind == VMH_PLACE_NAME || last[size] == 0))
-        return find_name(place, text, last, size, of, access);
+    if (kind == VMH_PATH_OBJECT || kind == VMH_PATH_LINK)
+        return find_object(handle, text, of, access);
+    if (!is_dots(last, size) && (kind == VMH_PATH_NAME || last[size] == 0))
+        return find_name(handle, text, last, size, of, access);
     /* a slash at the end follows links, and what ends in dots is a folder; nothing can be made or removed there */
-    if (!find_object(place, text, of, access))
+    if (!find_object(handle, text, of, access))
         return false;
-    snprintf(place->text, sizeof place->text, "/proc/self/fd/%d/%.*s", place->fd,
-             kind == VMH_PLACE_NAME ? (int)size : 0, last);
-    if (kind == VMH_PLACE_NAME && size == 0)
-        strcpy(place->text, "/");
+    snprintf(handle->text, sizeof handle->text, "/proc/self/fd/%d/%.*s", handle->fd,
+             kind == VMH_PATH_NAME ? (int)size : 0, last);
+    if (kind == VMH_PATH_NAME && size == 0)
+        strcpy(handle->text, "/");
     return true;
 }
 
-void vmh_place_close(vmh_place *place)
+void vmh_path_handle_close(vmh_path_handle *handle)
 {
-    let_go(place->fd);
-    place->fd = -1;
+    let_go(handle->fd);
+    handle->fd = -1;
 }
 
 /* --- opening */
@@ -410,19 +410,20 @@ static int open_held(int folder, const char *path, int flags, mode_t mode, bool 
     return fd;
 }
 
-static int open_object(vmh_place *place, const char *text, int flags, mode_t mode, unsigned of, int access, bool gil)
+static int open_object(vmh_path_handle *handle, const char *text, int flags, mode_t mode, unsigned of, int access,
+                       bool gil)
 {
     int fd = hold(AT_FDCWD, text, 0), opened = -1;
     if (fd >= 0) {
-        if (!settle(place, fd, NULL, 0, of, access))
+        if (!settle(handle, fd, NULL, 0, of, access))
             return -1;
-        snprintf(place->text, sizeof place->text, "/proc/self/fd/%d", fd);
-        opened = open_held(AT_FDCWD, place->text, flags & ~O_NOFOLLOW, mode, gil);
-        vmh_place_close(place);
+        snprintf(handle->text, sizeof handle->text, "/proc/self/fd/%d", fd);
+        opened = open_held(AT_FDCWD, handle->text, flags & ~O_NOFOLLOW, mode, gil);
+        vmh_path_handle_close(handle);
         return opened;
     }
     int error = errno;
-    walk *at = explain(place, text, VMH_PLACE_OBJECT | (of & VMH_PLACE_DATABASE), access, error);
+    walk *at = explain(handle, text, VMH_PATH_OBJECT | (of & VMH_PATH_DATABASE), access, error);
     if (at == NULL)
         return -1;
     /* a link to a file that is not there: made through it, it is where the link leads */
@@ -435,51 +436,52 @@ static int open_object(vmh_place *place, const char *text, int flags, mode_t mod
     return opened;
 }
 
-int vmh_place_open(vmh_place *place, const char *text, int flags, mode_t mode, unsigned of, int access, bool gil)
+int vmh_path_handle_open(vmh_path_handle *handle, const char *text, int flags, mode_t mode, unsigned of, int access,
+                         bool gil)
 {
     size_t size;
     const char *last = last_part(text, &size);
     bool exclusive = (flags & O_CREAT) && (flags & O_EXCL), slashes = last[size] == '/';
     bool follows = !(flags & O_NOFOLLOW) && !exclusive;
-    *place = (vmh_place){.fd = -1};
+    *handle = (vmh_path_handle){.fd = -1};
     if (vmh_seal_here() == NULL) {
-        place->denied = access;
+        handle->denied = access;
         errno = EACCES;
         return -1;
     }
     if (is_dots(last, size) || (slashes && !(flags & O_CREAT)))
-        return open_object(place, text, flags, mode, of, access, gil);
+        return open_object(handle, text, flags, mode, of, access, gil);
     if ((flags & O_PATH) && follows)
-        return open_object(place, text, flags, mode, of, access, gil);
-    if (!find_name(place, text, last, size, of, access))
-        return place->denied != 0 && follows && !slashes
-                   ? open_object(place, text, flags, mode, of, access, gil) /* perhaps a link into what is granted */
+        return open_object(handle, text, flags, mode, of, access, gil);
+    if (!find_name(handle, text, last, size, of, access))
+        return handle->denied != 0 && follows && !slashes
+                   ? open_object(handle, text, flags, mode, of, access, gil) /* perhaps a link into what is granted */
                    : -1;
     /* "name/" stays so where it is to be made: the kernel says why not */
-    const char *name = strchr(place->text + sizeof "/proc/self/fd/" - 1, '/') + 1;
-    int opened = open_held(place->fd, name, flags | O_NOFOLLOW, mode, gil);
-    vmh_place_close(place);
+    const char *name = strchr(handle->text + sizeof "/proc/self/fd/" - 1, '/') + 1;
+    int opened = open_held(handle->fd, name, flags | O_NOFOLLOW, mode, gil);
+    vmh_path_handle_close(handle);
     if (opened < 0 && follows && !slashes && (errno == ELOOP || errno == ENOTDIR))
-        return open_object(place, text, flags, mode, of, access, gil);
+        return open_object(handle, text, flags, mode, of, access, gil);
     return opened;
 }
 
-char *vmh_place_real(vmh_place *place, const char *text, int access)
+char *vmh_path_handle_real(vmh_path_handle *handle, const char *text, int access)
 {
     char *real = malloc(sizeof(real_path) + NAME_MAX + 2);
     walk *at = NULL;
     if (real == NULL) {
-        *place = (vmh_place){.fd = -1};
+        *handle = (vmh_path_handle){.fd = -1};
         errno = ENOMEM;
         return NULL;
     }
-    if (vmh_place_find(place, text, VMH_PLACE_OBJECT, access)) {
-        if (!real_of(place->fd, real))
+    if (vmh_path_handle_find(handle, text, VMH_PATH_OBJECT, access)) {
+        if (!real_of(handle->fd, real))
             goto failed;
-        vmh_place_close(place);
+        vmh_path_handle_close(handle);
         return real;
     }
-    if (place->denied != 0 || errno != ENOENT || (at = explain(place, text, VMH_PLACE_OBJECT, access, ENOENT)) == NULL)
+    if (handle->denied != 0 || errno != ENOENT || (at = explain(handle, text, VMH_PATH_OBJECT, access, ENOENT)) == NULL)
         goto failed;
     if (errno != ENOENT || at->rest[0] != 0 || at->name[0] == 0)
         goto failed;
@@ -493,21 +495,21 @@ failed:;
         close(at->fd);
     free(at);
     free(real);
-    vmh_place_close(place);
+    vmh_path_handle_close(handle);
     errno = error;
     return NULL;
 }
 
-/* The path of what `place` holds or names, malloc'ed; NULL: errno. */
-static char *seen_of(const vmh_place *place)
+/* The path of what `handle` holds or names, malloc'ed; NULL: errno. */
+static char *seen_of(const vmh_path_handle *handle)
 {
     char *seen = malloc(sizeof(real_path) + NAME_MAX + 2);
-    if (seen == NULL || !real_of(place->fd, seen)) {
+    if (seen == NULL || !real_of(handle->fd, seen)) {
         free(seen);
         return NULL;
     }
-    if (place->named) {
-        const char *name = strchr(place->text + sizeof "/proc/self/fd/" - 1, '/');
+    if (handle->named) {
+        const char *name = strchr(handle->text + sizeof "/proc/self/fd/" - 1, '/');
         size_t length = strcmp(seen, "/") == 0 ? 0 : strlen(seen), size = strlen(name);
         while (size > 1 && name[size - 1] == '/')
             size--;
@@ -516,7 +518,7 @@ static char *seen_of(const vmh_place *place)
     return seen;
 }
 
-bool vmh_place_opens(const vmh_place *from, const vmh_place *to)
+bool vmh_path_handle_opens(const vmh_path_handle *from, const vmh_path_handle *to)
 {
     const vmh_list *read = &vmh_seal_here()->read;
     char *before = seen_of(from), *after = seen_of(to);
@@ -539,13 +541,13 @@ int vmh_path_convert(PyObject *path, PyObject **given, PyObject **text)
     return -1;
 }
 
-PyObject *vmh_place_raise(const vmh_place *place, PyObject *given, PyObject *text, const char *what)
+PyObject *vmh_path_handle_raise(const vmh_path_handle *handle, PyObject *given, PyObject *text, const char *what)
 {
-    if (place->denied == 0)
+    if (handle->denied == 0)
         return PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, given);
-    return vmh_deny(place->denied == NO_PROC
+    return vmh_deny(handle->denied == NO_PROC
                         ? "paths are checked through /proc/self/fd, which can't be read here: mount /proc"
-                    : place->denied == VMH_WRITE
+                    : handle->denied == VMH_WRITE
                         ? "not granted; a task that may write there names it in task.yaml, permissions: {write: [...]}"
                         : "not granted; a task that may read there names it in task.yaml, permissions: {read: [...]}",
                     "%s('%s')", what, PyBytes_AS_STRING(text));
@@ -560,21 +562,22 @@ int vmh_path_absolute(PyObject *text, const char *what)
     return -1;
 }
 
-int vmh_place_get(vmh_place *place, PyObject *given, PyObject *text, unsigned of, int access, const char *what)
+int vmh_path_handle_get(vmh_path_handle *handle, PyObject *given, PyObject *text, unsigned of, int access,
+                        const char *what)
 {
-    *place = (vmh_place){.fd = -1};
+    *handle = (vmh_path_handle){.fd = -1};
     if (vmh_path_absolute(text, what) < 0)
         return -1;
-    if (vmh_place_find(place, PyBytes_AS_STRING(text), of, access))
+    if (vmh_path_handle_find(handle, PyBytes_AS_STRING(text), of, access))
         return 0;
-    vmh_place_raise(place, given, text, what);
+    vmh_path_handle_raise(handle, given, text, what);
     return -1;
 }
 
 int vmh_path_open(PyObject *given, PyObject *text, const char *mode_text, int flags, mode_t mode, int access,
                   const char *what)
 {
-    vmh_place place;
+    vmh_path_handle handle;
     if (vmh_path_absolute(text, what) < 0)
         return -1;
     unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
@@ -582,15 +585,15 @@ int vmh_path_open(PyObject *given, PyObject *text, const char *mode_text, int fl
     vmh_pass_set(before);
     if (rc < 0)
         return -1;
-    int opened = vmh_place_open(&place, PyBytes_AS_STRING(text), flags, mode, VMH_PLACE_OBJECT, access, true);
+    int opened = vmh_path_handle_open(&handle, PyBytes_AS_STRING(text), flags, mode, VMH_PATH_OBJECT, access, true);
     if (opened < 0)
-        vmh_place_raise(&place, given, text, what);
+        vmh_path_handle_raise(&handle, given, text, what);
     return opened;
 }
 
-PyObject *vmh_place_object(const vmh_place *place, PyObject *given)
+PyObject *vmh_path_handle_object(const vmh_path_handle *handle, PyObject *given)
 {
-    return PyBytes_Check(given) ? PyBytes_FromString(place->text) : PyUnicode_DecodeFSDefault(place->text);
+    return PyBytes_Check(given) ? PyBytes_FromString(handle->text) : PyUnicode_DecodeFSDefault(handle->text);
 }
 
 void vmh_path_restore(PyObject *first, PyObject *second)

@@ -47,18 +47,18 @@ static void entry_dealloc(entry *self)
 static PyObject *ask(entry *self, bool follow)
 {
     PyObject *text, *result = NULL, *module = PyType_GetModule(Py_TYPE(self));
-    vmh_place place;
+    vmh_path_handle handle;
     if (module == NULL)
         return NULL;
     if (vmh_seal_here() == NULL)
         return vmh_deny("this thread is not one of the task's", "DirEntry.stat");
     if (!PyUnicode_FSConverter(self->path, &text))
         return NULL;
-    unsigned of = follow ? VMH_PLACE_OBJECT : VMH_PLACE_ITSELF;
-    if (vmh_place_get(&place, self->path, text, of, VMH_READ, "DirEntry.stat") == 0)
-        result = vmh_posix_status(module, place.fd);
+    unsigned of = follow ? VMH_PATH_OBJECT : VMH_PATH_LINK;
+    if (vmh_path_handle_get(&handle, self->path, text, of, VMH_READ, "DirEntry.stat") == 0)
+        result = vmh_posix_status(module, handle.fd);
     Py_DECREF(text);
-    vmh_place_close(&place);
+    vmh_path_handle_close(&handle);
     return result;
 }
 
@@ -307,11 +307,11 @@ static PyType_Spec scan_spec = {
 /* The folder to list, as a descriptor of its own; -1: error set. */
 static int open_folder(PyObject *given, PyObject *text)
 {
-    vmh_place place;
-    int fd = vmh_place_open(&place, PyBytes_AS_STRING(text), O_RDONLY | O_DIRECTORY | O_NONBLOCK, 0, VMH_PLACE_OBJECT,
-                            VMH_READ, true);
+    vmh_path_handle handle;
+    int fd = vmh_path_handle_open(&handle, PyBytes_AS_STRING(text), O_RDONLY | O_DIRECTORY | O_NONBLOCK, 0,
+                                  VMH_PATH_OBJECT, VMH_READ, true);
     if (fd < 0)
-        vmh_place_raise(&place, given, text, "scandir");
+        vmh_path_handle_raise(&handle, given, text, "scandir");
     return fd;
 }
 

@@ -118,9 +118,9 @@ static int connection_open(PyObject *self, PyObject *args, PyObject *kwargs)
  */
 static bool has_log(const char *path)
 {
-    vmh_place place;
+    vmh_path_handle handle;
     unsigned char versions[2] = {0, 0}; /* of the file format, to write and to read: 2 with such a log */
-    int fd = vmh_place_open(&place, path, O_RDONLY | O_NONBLOCK, 0, VMH_PLACE_OBJECT, VMH_READ, true);
+    int fd = vmh_path_handle_open(&handle, path, O_RDONLY | O_NONBLOCK, 0, VMH_PATH_OBJECT, VMH_READ, true);
     bool found = fd >= 0 && pread(fd, versions, sizeof versions, 18) == sizeof versions
                  && (versions[0] == 2 || versions[1] == 2);
     if (fd >= 0)
@@ -133,11 +133,11 @@ static bool has_log(const char *path)
 static PyObject *database_path(PyObject *database)
 {
     PyObject *given, *text, *target = NULL;
-    vmh_place place;
+    vmh_path_handle handle;
     if (vmh_path_convert(database, &given, &text) < 0)
         return NULL;
     if (vmh_path_absolute(text, "sqlite3.connect") == 0) {
-        char *real = vmh_place_real(&place, PyBytes_AS_STRING(text), VMH_READ | VMH_WRITE);
+        char *real = vmh_path_handle_real(&handle, PyBytes_AS_STRING(text), VMH_READ | VMH_WRITE);
         if (real != NULL && !vmh_sqlite_rules_native() && has_log(real))
             vmh_deny(
                 "its write-ahead log can't be kept from being mapped, as this Python hides its SQLite; leave that mode "
@@ -146,7 +146,7 @@ static PyObject *database_path(PyObject *database)
         else if (real != NULL)
             target = PyUnicode_DecodeFSDefault(real);
         else
-            vmh_place_raise(&place, given, text, "sqlite3.connect");
+            vmh_path_handle_raise(&handle, given, text, "sqlite3.connect");
         free(real);
     }
     Py_DECREF(given);

@@ -62,12 +62,12 @@ static void *(*plain_mmap)(void *, size_t, int, int, int, off_t);
 
 /* Holds what a call on a thread of a VM means, until `leave`. False with errno. SQLite calls with locks of its own:
  * whoever runs over the end of the stack meanwhile is not parked with them (overflow.c). */
-static bool find(vmh_place *place, const char *path, unsigned of, int access)
+static bool find(vmh_path_handle *handle, const char *path, unsigned of, int access)
 {
     bool found = false;
     vmh_critical_enter();
     if (path[0] == '/')
-        found = vmh_place_find(place, path, of | VMH_PLACE_DATABASE, access);
+        found = vmh_path_handle_find(handle, path, of | VMH_PATH_DATABASE, access);
     else
         errno = EACCES;
     if (!found)
@@ -75,16 +75,16 @@ static bool find(vmh_place *place, const char *path, unsigned of, int access)
     return found;
 }
 
-static int leave(vmh_place *place, int rc)
+static int leave(vmh_path_handle *handle, int rc)
 {
-    vmh_place_close(place);
+    vmh_path_handle_close(handle);
     vmh_critical_leave();
     return rc;
 }
 
 static int our_open(const char *path, int flags, int mode)
 {
-    vmh_place place;
+    vmh_path_handle handle;
     if (vmh_seal_here() == NULL)
         return plain_open(path, flags, mode);
     int to = flags & O_ACCMODE;
@@ -95,61 +95,62 @@ static int our_open(const char *path, int flags, int mode)
     if (path[0] != '/')
         return -1;
     vmh_critical_enter();
-    int fd = vmh_place_open(&place, path, flags, (mode_t)mode, VMH_PLACE_OBJECT | VMH_PLACE_DATABASE, access, false);
+    int fd =
+        vmh_path_handle_open(&handle, path, flags, (mode_t)mode, VMH_PATH_OBJECT | VMH_PATH_DATABASE, access, false);
     vmh_critical_leave();
     return fd;
 }
 
 static int our_access(const char *path, int mode)
 {
-    vmh_place place;
+    vmh_path_handle handle;
     if (vmh_seal_here() == NULL)
         return plain_access(path, mode);
-    return !find(&place, path, VMH_PLACE_OBJECT, VMH_READ) ? -1 : leave(&place, access(place.text, mode));
+    return !find(&handle, path, VMH_PATH_OBJECT, VMH_READ) ? -1 : leave(&handle, access(handle.text, mode));
 }
 
 static int our_stat(const char *path, struct stat *status)
 {
-    vmh_place place;
+    vmh_path_handle handle;
     if (vmh_seal_here() == NULL)
         return plain_stat(path, status);
-    return !find(&place, path, VMH_PLACE_OBJECT, VMH_READ) ? -1 : leave(&place, fstat(place.fd, status));
+    return !find(&handle, path, VMH_PATH_OBJECT, VMH_READ) ? -1 : leave(&handle, fstat(handle.fd, status));
 }
 
 static int our_unlink(const char *path)
 {
-    vmh_place place;
+    vmh_path_handle handle;
     if (vmh_seal_here() == NULL)
         return plain_unlink(path);
-    return !find(&place, path, VMH_PLACE_NAME, VMH_WRITE) ? -1 : leave(&place, unlink(place.text));
+    return !find(&handle, path, VMH_PATH_NAME, VMH_WRITE) ? -1 : leave(&handle, unlink(handle.text));
 }
 
 static int our_mkdir(const char *path, mode_t mode)
 {
-    vmh_place place;
+    vmh_path_handle handle;
     if (vmh_seal_here() == NULL)
         return plain_mkdir(path, mode);
-    return !find(&place, path, VMH_PLACE_NAME, VMH_WRITE) ? -1 : leave(&place, mkdir(place.text, mode));
+    return !find(&handle, path, VMH_PATH_NAME, VMH_WRITE) ? -1 : leave(&handle, mkdir(handle.text, mode));
 }
 
 static int our_rmdir(const char *path)
 {
-    vmh_place place;
+    vmh_path_handle handle;
     if (vmh_seal_here() == NULL)
         return plain_rmdir(path);
-    return !find(&place, path, VMH_PLACE_NAME, VMH_WRITE) ? -1 : leave(&place, rmdir(place.text));
+    return !find(&handle, path, VMH_PATH_NAME, VMH_WRITE) ? -1 : leave(&handle, rmdir(handle.text));
 }
 
 /* The folder of the file `path`, for its entries to be written to disk: granted with the file. */
 static int our_open_folder(const char *path, int *fd)
 {
-    vmh_place place;
+    vmh_path_handle handle;
     if (vmh_seal_here() == NULL)
         return plain_open_folder(path, fd);
     *fd = -1;
-    if (find(&place, path, VMH_PLACE_NAME, VMH_WRITE)) {
-        *fd = place.named ? openat(place.fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-        leave(&place, 0);
+    if (find(&handle, path, VMH_PATH_NAME, VMH_WRITE)) {
+        *fd = handle.named ? openat(handle.fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+        leave(&handle, 0);
     }
     return *fd < 0 ? SQLITE_CANTOPEN_ : SQLITE_OK_;
 }

@@ -17,17 +17,17 @@ void *greedy_aligned(size_t alignment, size_t size)
     return posix_memalign(&memory, alignment, size) == 0 ? memory : NULL;
 }
 
-static void *work(void *made)
+static void *work(void *allocated)
 {
-    *(void **)made = malloc(5000);
+    *(void **)allocated = malloc(5000);
     return NULL;
 }
 
 void *greedy_on_a_thread(void)
 {
     pthread_t thread;
-    void *made = NULL;
-    if (pthread_create(&thread, NULL, work, &made) == 0)
+    void *allocated = NULL;
+    if (pthread_create(&thread, NULL, work, &allocated) == 0)
         pthread_join(thread, NULL);
-    return made;
+    return allocated;
 }

@@ -218,12 +218,12 @@ static void *trade(void *meter)
 
 static void threads(vmh_meter *meter, vmh_meter *other)
 {
-    pthread_t made[THREADS];
+    pthread_t workers[THREADS];
     vmh_meter *const payers[3] = {meter, other, NULL};
     for (int i = 0; i < THREADS; i++)
-        CHECK(pthread_create(&made[i], NULL, trade, payers[i % 3]) == 0);
+        CHECK(pthread_create(&workers[i], NULL, trade, payers[i % 3]) == 0);
     for (int i = 0; i < THREADS; i++)
-        pthread_join(made[i], NULL);
+        pthread_join(workers[i], NULL);
     for (int i = 0; i < SHARED; i++)
         greedy_free(atomic_exchange(&shared[i], NULL));
     CHECK(live(meter) == 0 && live(other) == 0 && atomic_load(&meter->refs) == 1 && atomic_load(&other->refs) == 1);

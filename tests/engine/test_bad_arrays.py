@@ -12,41 +12,44 @@ from tests.engine.test_arrays_against_numpy import CUBE, outcome
 from vmhost.engine import _array
 
 SHAPES = """
-    np.zeros((2**40, 2**40)); np.zeros((0, 2**62, 2**62)); np.empty((2**32, 2**32)); np.ones((2**31, 2**31, 2)); np.full((2**62, 4), 1.5);
-    np.zeros(2**63); np.zeros(-2**70); np.zeros(-1); np.zeros((2, -3)); np.empty((0, -1)); np.full(-1, 2); np.ones((3, 4, -5)); np.zeros((1,) * 65);
-    np.zeros((1.5,)); np.zeros('3'); np.zeros((2, None)); x.reshape(2**62, 2**62);
-    x.reshape((1,) * 65); np.broadcast_to(x, (-1, 2, 3, 4));
-    np.broadcast_to(x, (1,) * 65); np.broadcast_to(1.0, (2**31, 2**31)) + np.ones((2**31, 1)); np.linspace(0, 1, -3); np.eye(-1);
-    np.eye(2**33); np.identity(-2); np.repeat(x, -1); np.repeat(x, [1, -1, 1], 1); np.repeat(x, [1, 2], 1); np.tile(x, -1); np.resize(x, (-1, 2));
-    np.pad(x, -1); np.frombuffer(b'12345678', 'f8', 2); np.frombuffer(b'12345678', 'f8', 1, 4);
+    np.zeros((2**40, 2**40)); np.zeros((0, 2**62, 2**62)); np.empty((2**32, 2**32)); np.ones((2**31, 2**31, 2));
+    np.full((2**62, 4), 1.5); np.zeros(2**63); np.zeros(-2**70); np.zeros(-1); np.zeros((2, -3)); np.empty((0, -1));
+    np.full(-1, 2); np.ones((3, 4, -5)); np.zeros((1,) * 65); np.zeros((1.5,)); np.zeros('3'); np.zeros((2, None));
+    x.reshape(2**62, 2**62); x.reshape((1,) * 65); np.broadcast_to(x, (-1, 2, 3, 4)); np.broadcast_to(x, (1,) * 65);
+    np.broadcast_to(1.0, (2**31, 2**31)) + np.ones((2**31, 1)); np.linspace(0, 1, -3); np.eye(-1); np.eye(2**33);
+    np.identity(-2); np.repeat(x, -1); np.repeat(x, [1, -1, 1], 1); np.repeat(x, [1, 2], 1); np.tile(x, -1);
+    np.resize(x, (-1, 2)); np.pad(x, -1); np.frombuffer(b'12345678', 'f8', 2); np.frombuffer(b'12345678', 'f8', 1, 4);
     np.frombuffer(b'12345678', 'f8', 1, -4); np.split(x, 0); np.stack([]); np.concatenate([]); np.arange(0, 1, 0);
-    np.arange(0, float('nan')); np.arange(float('inf')); np.expand_dims(x, 9); np.ndarray((2**40, 2**40), 'f8', bytearray(8));
-    np.ndarray((3,), 'f8', bytearray(16)); np.ndarray((2,), 'f8', bytearray(16), 8); np.ndarray((2,), 'f8', bytearray(32), 0, (32,));
-    np.ndarray((-2,), 'f8'); np.ndarray((2,), 'f8', bytearray(32), 0, (8, 8))
+    np.arange(0, float('nan')); np.arange(float('inf')); np.expand_dims(x, 9);
+    np.ndarray((2**40, 2**40), 'f8', bytearray(8)); np.ndarray((3,), 'f8', bytearray(16));
+    np.ndarray((2,), 'f8', bytearray(16), 8); np.ndarray((2,), 'f8', bytearray(32), 0, (32,)); np.ndarray((-2,), 'f8');
+    np.ndarray((2,), 'f8', bytearray(32), 0, (8, 8))
 """
 
 READ_ONLY = """
-    fixed.__setitem__(0, 1.0); fixed.__setitem__(..., x); fixed.__setitem__([0, 1], 2); fixed.__setitem__(x > 3, 2); fixed.__iadd__(1);
-    fixed.__itruediv__(x); np.add(x, x, out=fixed); np.exp(x, out=fixed); x.sum(axis=0, out=fixed[0]); x.cumsum(axis=0, out=fixed);
+    fixed.__setitem__(0, 1.0); fixed.__setitem__(..., x); fixed.__setitem__([0, 1], 2); fixed.__setitem__(x > 3, 2);
+    fixed.__iadd__(1); fixed.__itruediv__(x); np.add(x, x, out=fixed); np.exp(x, out=fixed);
+    x.sum(axis=0, out=fixed[0]); x.cumsum(axis=0, out=fixed);
     np.matmul(x, x.swapaxes(1, 2)[:, :, :], out=fixed[:, :, :3]); fixed.sort(); fixed.fill(3); np.copyto(fixed, x);
-    fixed.T.__setitem__(0, 1);
-    fixed[0].__setitem__(0, 1); fixed.reshape(-1).__setitem__(0, 1); fixed.view('i8').__setitem__(0, 1);
-    np.clip(x, 1, 2, out=fixed);
-    np.broadcast_to(x, (2, 2, 3, 4)).__setitem__(0, 1); memoryview(fixed).__setitem__((0, 0, 0), 1.0);
-    np.put_along_axis(fixed, np.zeros((1, 3, 4), int), 1, 0); fixed.real.__setitem__(0, 1); np.cumsum(x, 0, out=fixed)
+    fixed.T.__setitem__(0, 1); fixed[0].__setitem__(0, 1); fixed.reshape(-1).__setitem__(0, 1);
+    fixed.view('i8').__setitem__(0, 1); np.clip(x, 1, 2, out=fixed); np.broadcast_to(x, (2, 2, 3, 4)).__setitem__(0, 1);
+    memoryview(fixed).__setitem__((0, 0, 0), 1.0); np.put_along_axis(fixed, np.zeros((1, 3, 4), int), 1, 0);
+    fixed.real.__setitem__(0, 1); np.cumsum(x, 0, out=fixed)
 """
 
 OTHERS = """
-    np.zeros(3, 'foo'); np.dtype('f3'); np.dtype('int65'); np.dtype(3); np.dtype('<f9'); np.zeros(3, dtype=7); x.astype('nothing');
-    np.array([1, [2]]); np.array([[1, 2], [3]]); x.sum(axis=3); x.sum(axis=(0, 0)); x.sum(axis=-4); x[9]; x[:, :, 4]; x[0, 0, 0, 0]; x['a']; x[1.0];
-    x[[9]]; x[[[0, 1], [2]]]; x[x > 3, 0]; x[:, numpy_mask]; x.__setitem__(0, np.zeros(5)); np.take(x, 99); np.take(x, -25); x.transpose(0, 1);
-    np.searchsorted(x, 1); x.view('i3'); x[..., ::2].view('c16'); x.item(99); x.item(0, 0, 9); np.concatenate([x, x[0]]); x @ x;
-    np.add(x, x, out=x[0]); np.add(x, x, out=np.zeros((2, 3, 4), 'i8')); np.add(x, x, out=3); np.add(x, x, x, x); np.add(x, x, nonsense=1);
-    x.astype('i4', casting='safe'); np.bitwise_and(x, 1); np.invert(x); x << 1; np.subtract(x > 1, x > 2);
-    np.negative(x > 1); np.full(3, 300, 'u1'); np.array([1, -1], 'u1'); np.array([1j], 'f8'); int(np.array(1j)); float(x); bool(x); int(x);
-    hash(x); np.int8(200); np.dot(x, x); np.max(x[:0]); np.argmax(x[:0]);
-    np.where(x > 1, x); np.logspace(0, 1, -1); np.matmul(1, x); np.sort(x, axis=5); x.squeeze(0);
-    np.histogram(x, -3); np.diff(x, -1); np.roll(x, 1, 9); np.moveaxis(x, 0, 7); np.bincount([-1]); np.digitize(x, [[1]]); np.unravel_index(99, (2, 3))
+    np.zeros(3, 'foo'); np.dtype('f3'); np.dtype('int65'); np.dtype(3); np.dtype('<f9'); np.zeros(3, dtype=7);
+    x.astype('nothing'); np.array([1, [2]]); np.array([[1, 2], [3]]); x.sum(axis=3); x.sum(axis=(0, 0)); x.sum(axis=-4);
+    x[9]; x[:, :, 4]; x[0, 0, 0, 0]; x['a']; x[1.0]; x[[9]]; x[[[0, 1], [2]]]; x[x > 3, 0]; x[:, numpy_mask];
+    x.__setitem__(0, np.zeros(5)); np.take(x, 99); np.take(x, -25); x.transpose(0, 1); np.searchsorted(x, 1);
+    x.view('i3'); x[..., ::2].view('c16'); x.item(99); x.item(0, 0, 9); np.concatenate([x, x[0]]); x @ x;
+    np.add(x, x, out=x[0]); np.add(x, x, out=np.zeros((2, 3, 4), 'i8')); np.add(x, x, out=3); np.add(x, x, x, x);
+    np.add(x, x, nonsense=1); x.astype('i4', casting='safe'); np.bitwise_and(x, 1); np.invert(x); x << 1;
+    np.subtract(x > 1, x > 2); np.negative(x > 1); np.full(3, 300, 'u1'); np.array([1, -1], 'u1'); np.array([1j], 'f8');
+    int(np.array(1j)); float(x); bool(x); int(x); hash(x); np.int8(200); np.dot(x, x); np.max(x[:0]); np.argmax(x[:0]);
+    np.where(x > 1, x); np.logspace(0, 1, -1); np.matmul(1, x); np.sort(x, axis=5); x.squeeze(0); np.histogram(x, -3);
+    np.diff(x, -1); np.roll(x, 1, 9); np.moveaxis(x, 0, 7); np.bincount([-1]); np.digitize(x, [[1]]);
+    np.unravel_index(99, (2, 3))
 """
 
 # refused by both; NumPy's sentence speaks of its insides, or of what the engine has otherwise

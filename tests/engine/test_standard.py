@@ -36,20 +36,22 @@ DTYPES = [
 ]
 
 NAMES = """
-    e inf nan newaxis pi bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64 complex128 __array_namespace_info__
-    __array_api_version__ arange asarray empty empty_like eye from_dlpack full full_like linspace meshgrid ones ones_like tril triu zeros
-    zeros_like astype can_cast finfo iinfo isdtype result_type abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_left_shift
-    bitwise_invert bitwise_or bitwise_right_shift bitwise_xor ceil clip conj copysign cos cosh divide equal exp expm1 floor floor_divide greater
-    greater_equal hypot imag isfinite isinf isnan less less_equal log log1p log2 log10 logaddexp logical_and logical_not logical_or logical_xor
-    maximum minimum multiply negative nextafter not_equal positive pow real reciprocal remainder round sign signbit sin sinh square sqrt subtract
-    tan tanh trunc take take_along_axis matmul matrix_transpose tensordot vecdot broadcast_arrays broadcast_to concat expand_dims flip moveaxis
-    permute_dims repeat reshape roll squeeze stack tile unstack argmax argmin count_nonzero nonzero searchsorted where unique_all unique_counts
-    unique_inverse unique_values argsort sort cumulative_prod cumulative_sum max mean min prod std sum var all any diff""".split()
+    e inf nan newaxis pi bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64 complex128
+    __array_namespace_info__ __array_api_version__ arange asarray empty empty_like eye from_dlpack full full_like
+    linspace meshgrid ones ones_like tril triu zeros zeros_like astype can_cast finfo iinfo isdtype result_type abs acos
+    acosh add asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_invert bitwise_or bitwise_right_shift
+    bitwise_xor ceil clip conj copysign cos cosh divide equal exp expm1 floor floor_divide greater greater_equal hypot
+    imag isfinite isinf isnan less less_equal log log1p log2 log10 logaddexp logical_and logical_not logical_or
+    logical_xor maximum minimum multiply negative nextafter not_equal positive pow real reciprocal remainder round sign
+    signbit sin sinh square sqrt subtract tan tanh trunc take take_along_axis matmul matrix_transpose tensordot vecdot
+    broadcast_arrays broadcast_to concat expand_dims flip moveaxis permute_dims repeat reshape roll squeeze stack tile
+    unstack argmax argmin count_nonzero nonzero searchsorted where unique_all unique_counts unique_inverse unique_values
+    argsort sort cumulative_prod cumulative_sum max mean min prod std sum var all any diff""".split()
 METHODS = """
-    __abs__ __add__ __and__ __array_namespace__ __bool__ __complex__ __dlpack__ __dlpack_device__ __eq__ __float__ __floordiv__ __ge__
-    __getitem__ __gt__ __index__ __int__ __invert__ __le__ __lshift__ __lt__ __matmul__ __mod__ __mul__ __ne__ __neg__ __or__ __pos__ __pow__
-    __rshift__ __setitem__ __sub__ __truediv__ __xor__ __iadd__ __radd__ __imatmul__ __rmatmul__ __ipow__ __rpow__ to_device dtype device mT
-    ndim shape size T""".split()
+    __abs__ __add__ __and__ __array_namespace__ __bool__ __complex__ __dlpack__ __dlpack_device__ __eq__ __float__
+    __floordiv__ __ge__ __getitem__ __gt__ __index__ __int__ __invert__ __le__ __lshift__ __lt__ __matmul__ __mod__
+    __mul__ __ne__ __neg__ __or__ __pos__ __pow__ __rshift__ __setitem__ __sub__ __truediv__ __xor__ __iadd__ __radd__
+    __imatmul__ __rmatmul__ __ipow__ __rpow__ to_device dtype device mT ndim shape size T""".split()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -160,10 +162,12 @@ def test_limits_of_dtypes():
 # ---- special values
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0, -2.5, 0.5, numpy.inf, -numpy.inf, numpy.nan, 5e-324, -1e308, 3.0, -3.0]
-REAL_UNARY = """abs acos acosh asin asinh atan atanh ceil cos cosh exp expm1 floor isfinite isinf isnan log log1p log2 log10 negative positive
-    reciprocal round sign signbit sin sinh square sqrt tan tanh trunc""".split()
-REAL_BINARY = """add atan2 copysign divide equal floor_divide greater greater_equal hypot less less_equal logaddexp maximum minimum multiply
-    nextafter not_equal pow remainder subtract""".split()
+REAL_UNARY = """
+    abs acos acosh asin asinh atan atanh ceil cos cosh exp expm1 floor isfinite isinf isnan log log1p log2 log10
+    negative positive reciprocal round sign signbit sin sinh square sqrt tan tanh trunc""".split()
+REAL_BINARY = """
+    add atan2 copysign divide equal floor_divide greater greater_equal hypot less less_equal logaddexp maximum minimum
+    multiply nextafter not_equal pow remainder subtract""".split()
 
 
 def signs(array):

@@ -46,11 +46,11 @@ def ring():
     return value
 
 RESULTS = {
-    "an object": Named, "a class": lambda: Named, "a function": lambda: run, "a module": lambda: sys, "a generator": lambda: (x for x in ()),
-    "a subclass of int": lambda: Number(1), "an object deep inside": lambda: {"a": [1, (2, {"b": Named()})]},
-    "an object as a key": lambda: {Named(): 1}, "a range": lambda: range(3), "an iterator": lambda: iter([]), "itself": ring,
-    "too deep": lambda: nested(100_000), "an exception": lambda: ValueError("x"), "an open file": lambda: sys.stdout,
-    "a lock": threading.Lock,
+    "an object": Named, "a class": lambda: Named, "a function": lambda: run, "a module": lambda: sys,
+    "a generator": lambda: (x for x in ()), "a subclass of int": lambda: Number(1),
+    "an object deep inside": lambda: {"a": [1, (2, {"b": Named()})]}, "an object as a key": lambda: {Named(): 1},
+    "a range": lambda: range(3), "an iterator": lambda: iter([]), "itself": ring, "too deep": lambda: nested(100_000),
+    "an exception": lambda: ValueError("x"), "an open file": lambda: sys.stdout, "a lock": threading.Lock,
 }
 
 def recursion(value):

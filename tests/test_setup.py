@@ -24,7 +24,8 @@ case "$*" in
     *"-m pip"*|*setup.py*) echo "$*" >> calls ;;
     *vmhost.stdlib*) mkdir -p vmhost/data; echo bundle > vmhost/data/stdlib.vmb; echo "$*" >> calls ;;
     *"native_build.py outputs") echo vmhost/isolation/_core.so ;;
-    *"native_build.py inputs") find setup.py tools/native_build.py vmhost/isolation engine -name '*.[ch]' -o -name '*.py' ;;
+    *"native_build.py inputs")
+        find setup.py tools/native_build.py vmhost/isolation engine -name '*.[ch]' -o -name '*.py' ;;
     *sys.version*) echo "3.14.8 $(realpath "$0")" ;;
     *python_version*) echo 3.14.8 ;;
 esac

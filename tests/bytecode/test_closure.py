@@ -129,7 +129,8 @@ def test_standard_library_of_a_vm(close):
         ("import torch", "import torch: a VM can't load it: "),
         (
             "import requests",
-            "import requests: neither in the task's folder, nor among its requirements, nor in a VM's standard library; name it",
+            "import requests: neither in the task's folder, nor among its requirements, nor in a VM's standard library;"
+            " name it",
         ),
         ("import jsn", "did you mean 'json'?"),
         ("import ctypes", "import ctypes: a VM does not have it: it reaches what all VMs of the process share"),

@@ -224,7 +224,8 @@ def test_a_package_that_is_certain_to_fail_is_a_warning_where_the_task_imports_i
     compiled = compile_task(folder)
     [warning] = compiled.warnings
     assert str(warning).startswith(
-        f"{folder}/main.py:1: import words: it will fail in a VM: site-packages/words.py:1: import numpy: a VM can't load"
+        f"{folder}/main.py:1: import words: it will fail in a VM: "
+        "site-packages/words.py:1: import numpy: a VM can't load"
     )
     with pytest.raises(vmhost.TaskError, match="No module named 'numpy': a VM can't load it"):
         call(compiled)
@@ -248,7 +249,8 @@ def test_native_parts_stay_behind_and_say_so(wheels, task):
     twice, why = call(compiled, 21)
     assert twice == 42
     assert why.startswith(
-        f"No module named 'fast._speedups': a VM can't load it: it is not pure Python (site-packages/fast/_speedups.{suffix})"
+        "No module named 'fast._speedups': a VM can't load it: "
+        f"it is not pure Python (site-packages/fast/_speedups.{suffix})"
     )
     assert not any(path.endswith(".so") for path in compiled.files)
     task("import solid\ndef run(value):\n    return 1\n", ["fast", "solid"])

@@ -107,7 +107,8 @@ GOES_ON = """
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     host.close()
     with vmhost.Host(allow_unsigned=True, state=folder) as again:
-        print([crash.task for crash in again.crashes], again.load(bundle("def run(value):\\n    return value\\n", "new"))(4))
+        print([crash.task for crash in again.crashes],
+              again.load(bundle("def run(value):\\n    return value\\n", "new"))(4))
     sys.exit(6)
 """
 
@@ -147,8 +148,10 @@ MANY = """
     seed = int(sys.argv[1])
     print("seed", seed)
     choice = random.Random(seed)
-    deep = "\\n".join(f"def deep_{n}():\\n    {text.replace('10**5', 'DEPTH').replace('10**4', 'DEPTH')}\\n" for n, text in enumerate(DEEP.values()))
-    source = deep + "def run(value):\\n    global DEPTH\\n    kind, DEPTH = value\\n    globals()[f'deep_{kind}']()\\n    return 'fitted'\\n"
+    deep = "\\n".join(f"def deep_{n}():\\n    {text.replace('10**5', 'DEPTH').replace('10**4', 'DEPTH')}\\n"
+                      for n, text in enumerate(DEEP.values()))
+    source = deep + ("def run(value):\\n    global DEPTH\\n    kind, DEPTH = value\\n"
+                     "    globals()[f'deep_{kind}']()\\n    return 'fitted'\\n")
     policy = Policy(task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))
     host = vmhost.Host(allow_unsigned=True, policy=policy)
     good = host.load(bundle("def run(value):\\n    return [dict(n=[n] * 99) for n in range(300)][value]\\n", "good"))
@@ -169,7 +172,8 @@ MANY = """
     other.join()
     quarantined = len(host.close())
     print(ends, quarantined, len(answers), all(answers))
-    assert all(answers) and answers and quarantined == ends["VMLostError"] and set(ends) <= {"VMLostError", "fitted", "TaskError", "MemoryLimitError"}
+    assert (all(answers) and answers and quarantined == ends["VMLostError"]
+            and set(ends) <= {"VMLostError", "fitted", "TaskError", "MemoryLimitError"})
     sys.exit(6)
 """
 

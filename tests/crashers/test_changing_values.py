@@ -45,7 +45,8 @@ def list_longer(moment):
 
 def list_other(moment):
     made = []
-    made += [Item(lambda: made.__setitem__(slice(None), [[n] for n in range(101)]), moment), *(["text %d" % n] for n in range(100))]
+    made += [Item(lambda: made.__setitem__(slice(None), [[n] for n in range(101)]), moment),
+             *(["text %d" % n] for n in range(100))]
     return made
 
 def inner_list(moment):
@@ -91,8 +92,8 @@ def set_cleared(moment):
 def tuple_of_all(moment):
     return list_cleared(moment), dict_cleared(moment), ("x" * 100_000, b"y" * 100_000, Item(lambda: None, moment))
 
-SHAPES = [list_cleared, list_longer, list_other, inner_list, dict_cleared, dict_longer, dict_turned, key_that_clears, set_cleared,
-          tuple_of_all]
+SHAPES = [list_cleared, list_longer, list_other, inner_list, dict_cleared, dict_longer, dict_turned, key_that_clears,
+          set_cleared, tuple_of_all]
 '''
 
 GUEST = (
@@ -130,7 +131,8 @@ def test_what_changes_while_it_crosses_is_refused_or_whole():
                         said = "crossed"
                     except vmhost.VMHostError as error:
                         text = str(error)
-                        said = ("refused" if "changed while" in text or "as a dict's key or a set's item" in text else text)
+                        said = ("refused" if "changed while" in text
+                                or "as a dict's key or a set's item" in text else text)
                     print(name, SHAPES[shape].__name__, MOMENTS[moment], said, flush=True)
 
         never = Policy(task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))
@@ -141,8 +143,9 @@ def test_what_changes_while_it_crosses_is_refused_or_whole():
             tried("argument", lambda shape, moment: task(SHAPES[shape](MOMENTS[moment]), entry="main:take"))
             lane = task._current.lane
             tried("map", lambda shape, moment: lane.map(SHAPES[shape](MOMENTS[moment]), entry="main:anything"))
-            tried("submit_many", lambda shape, moment: [call.result() for call in lane.submit_many(SHAPES[shape](MOMENTS[moment]),
-                                                                                              entry="main:anything")])
+            tried("submit_many",
+                  lambda shape, moment: [call.result() for call in lane.submit_many(SHAPES[shape](MOMENTS[moment]),
+                                                                                    entry="main:anything")])
             print(task((9, 4))[2][:2] == ("x" * 100_000, b"y" * 100_000))
     """)
     assert done.returncode == 0, done.stdout + done.stderr

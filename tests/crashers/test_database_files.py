@@ -17,8 +17,8 @@ def cut(path):
 def use(path, *pragmas):
     connection = sqlite3.connect(path, isolation_level=None, timeout=0)
     said = []
-    for statement in (*pragmas, "pragma journal_mode=wal", "create table if not exists t (x)", "insert into t values (1)", "CUT",
-                      "insert into t values (2)", "select count(*) from t"):
+    for statement in (*pragmas, "pragma journal_mode=wal", "create table if not exists t (x)",
+                      "insert into t values (1)", "CUT", "insert into t values (2)", "select count(*) from t"):
         try:
             said.append(cut(path) if statement == "CUT" else connection.execute(statement).fetchall())
         except sqlite3.Error as error:

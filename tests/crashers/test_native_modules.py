@@ -5,9 +5,9 @@ from tests.hosts import in_a_process
 
 # Without those that wait, or read and write what they are given.
 NAMES = """
-    _asyncio _bisect _blake2 _bz2 _collections _csv _datetime _decimal _elementtree _functools _heapq _json _lzma _md5 _opcode _operator _pickle
-    _random _sha1 _sha2 _sha3 _sqlite3 _ssl _statistics _struct _uuid _zoneinfo _zstd array binascii cmath itertools math mmap pyexpat unicodedata
-    zlib
+    _asyncio _bisect _blake2 _bz2 _collections _csv _datetime _decimal _elementtree _functools _heapq _json _lzma _md5
+    _opcode _operator _pickle _random _sha1 _sha2 _sha3 _sqlite3 _ssl _statistics _struct _uuid _zoneinfo _zstd array
+    binascii cmath itertools math mmap pyexpat unicodedata zlib
 """
 TASKS = {
     # CPython crashes over functions of a module that was not executed
@@ -51,7 +51,8 @@ TASKS = {
         import functools, sys
         class Spy:
             def __getattr__(self, name):
-                spied.extend(kind for kind in object.__subclasses__() if kind.__name__ == "Connection" and "setlimit" in vars(kind))
+                spied.extend(kind for kind in object.__subclasses__() if kind.__name__ == "Connection"
+                             and "setlimit" in vars(kind))
                 return getattr(functools, name)
         spied = []
         sys.modules["functools"] = Spy()
@@ -138,7 +139,8 @@ TASKS = {
         import decimal
         numbers.Number = real
         assert shown == [decimal.Decimal], shown
-        assert decimal.Decimal("1.5") + 1 == decimal.Decimal("2.5") and str(decimal.Decimal(1).as_tuple()).startswith("DecimalTuple")
+        assert (decimal.Decimal("1.5") + 1 == decimal.Decimal("2.5")
+                and str(decimal.Decimal(1).as_tuple()).startswith("DecimalTuple"))
         assert sys.modules["numbers"] is numbers
     """
     ),
@@ -158,7 +160,8 @@ TASKS = {
             nonlocal depth
             if depth == 0:
                 depth = 1
-                for kind in [kind for kind in object.__subclasses__() if kind not in before and kind.__module__ in about]:
+                for kind in [kind for kind in object.__subclasses__() if kind not in before
+                             and kind.__module__ in about]:
                     for arguments in ((), (1,), ("a",), ([],)):
                         try:
                             made = kind(*arguments)
@@ -220,7 +223,8 @@ SCRIPT = """
     with vmhost.Host(allow_unsigned=True) as host:
         for number, (name, body) in enumerate(TASKS.items()):
             print(name, flush=True)
-            source = ("def caller():\\n    return create(name)\\ncall = caller.__code__\\ndef run(value):\\n    global NAMES\\n    NAMES = value\\n"
+            source = ("def caller():\\n    return create(name)\\ncall = caller.__code__\\n"
+                      "def run(value):\\n    global NAMES\\n    NAMES = value\\n"
                       + textwrap.indent(textwrap.dedent(body), "    ") + "\\n    return 'through'\\n")
             task = host.load(bundle(source, f"task{number}", limits={"memory_bytes": 256 << 20}))
             try:

@@ -20,9 +20,10 @@ def outcome(function, *arguments, **named):
 def buffers(value):
     """Every request of the buffer protocol, of arrays that lie in each way."""
     arrays = {
-        "plain": np.arange(6.).reshape(2, 3), "fortran": np.arange(6.).reshape(2, 3).T, "one row": np.arange(6.), "a number": np.array(7.),
-        "nothing": np.zeros((0, 3)), "turned": np.arange(6.)[::-1], "steps": np.arange(12.)[::2], "spread": np.broadcast_to(np.ones(1), (2, 3)),
-        "ones": np.ones((1,) * 20), "short": np.arange(6, dtype="i2").reshape(2, 3),
+        "plain": np.arange(6.).reshape(2, 3), "fortran": np.arange(6.).reshape(2, 3).T, "one row": np.arange(6.),
+        "a number": np.array(7.), "nothing": np.zeros((0, 3)), "turned": np.arange(6.)[::-1],
+        "steps": np.arange(12.)[::2], "spread": np.broadcast_to(np.ones(1), (2, 3)), "ones": np.ones((1,) * 20),
+        "short": np.arange(6, dtype="i2").reshape(2, 3),
     }
     answers = {}
     for (name, array), flags in itertools.product(arrays.items(), range(1024)):
@@ -54,8 +55,10 @@ def maps(value):
                 refused.add(type(error).__name__)
                 continue
             made += 1
-            assert m[0] == 0 and m[:] == bytes(m) == bytes(4096) and m.find(b"x") == m.rfind(b"x") == -1 and m.read(3) == bytes(3)
-            for change in (lambda: m.write(b"abc"), lambda: m.move(0, 5, 9), lambda: m.__setitem__(0, 5), m.flush, m.size):
+            assert (m[0] == 0 and m[:] == bytes(m) == bytes(4096) and m.find(b"x") == m.rfind(b"x") == -1
+                    and m.read(3) == bytes(3))
+            for change in (lambda: m.write(b"abc"), lambda: m.move(0, 5, 9), lambda: m.__setitem__(0, 5), m.flush,
+                           m.size):
                 outcome(change)
             for advice in (100, 101, 102, 103, 1 << 30, -1):
                 assert outcome(m.madvise, advice) == "PermissionDenied"
@@ -74,8 +77,10 @@ def databases(value):
     assert outcome(object.__new__, sqlite3.Cursor) == "TypeError"
     opened = sqlite3.connect(":memory:")
     opened.row_factory = sqlite3.Row
-    assert outcome(opened.__init__, value) == "OperationalError"        # a folder is no database: the connection is as if it were new
-    assert opened.row_factory is None and opened.text_factory is str and outcome(sqlite3.Cursor, opened) == "ProgrammingError"
+    # a folder is no database: the connection is as if it were new
+    assert outcome(opened.__init__, value) == "OperationalError"
+    assert (opened.row_factory is None and opened.text_factory is str
+            and outcome(sqlite3.Cursor, opened) == "ProgrammingError")
     opened.__init__(":memory:")
 
     class Own(sqlite3.Cursor):
@@ -99,7 +104,8 @@ def helpers(value):
     types = [kind for kind in object.__subclasses__() if kind.__name__ in names]
     assert {kind.__name__ for kind in types} == names
     for kind in types:
-        assert {outcome(kind), outcome(kind.__new__, kind), outcome(object.__new__, kind), outcome(type, "Own", (kind,), {})} == {"TypeError"}
+        assert {outcome(kind), outcome(kind.__new__, kind), outcome(object.__new__, kind),
+                outcome(type, "Own", (kind,), {})} == {"TypeError"}
 
     async def wait():
         future = asyncio.get_running_loop().create_future()
@@ -117,11 +123,13 @@ def helpers(value):
     assert outcome(task.__init__, wait()) == "RuntimeError"     # no loop runs: from now on the task has none
     del task
     loop.close()
-    return asyncio.run(wait()), len(pickle.Pickler(io.BytesIO()).memo.copy()), pickle.Unpickler(io.BytesIO()).memo.copy()
+    return (asyncio.run(wait()), len(pickle.Pickler(io.BytesIO()).memo.copy()),
+            pickle.Unpickler(io.BytesIO()).memo.copy())
 
 
 class Releasing(tuple):
-    """Calls what it holds as its buffer is released, which may be in the middle of a collection; a tuple is never cleared."""
+    """Calls what it holds as its buffer is released, which may be in the middle of a collection; a tuple is never
+    cleared."""
 
     def __buffer__(self, flags):
         return memoryview(bytearray(9))
@@ -174,7 +182,8 @@ def unbound(value):
     class Holder:
         inside = super.__new__(super)
 
-    return [repr(super.__new__(super).__get__(3, int)), repr(Own().__thisclass__), outcome(Own().__get__, 3, int), Holder().inside.__self__ is not None]
+    return [repr(super.__new__(super).__get__(3, int)), repr(Own().__thisclass__), outcome(Own().__get__, 3, int),
+            Holder().inside.__self__ is not None]
 
 
 def halves(value):
@@ -193,7 +202,8 @@ def halves(value):
             except Exception:
                 break
             made += 1
-            if name in ("__class__", "__init_subclass__", "__subclasshook__", "acquire", "acquire_lock", "__enter__", "poll", "wait", "_acquire_restore"):
+            if name in ("__class__", "__init_subclass__", "__subclasshook__", "acquire", "acquire_lock", "__enter__",
+                        "poll", "wait", "_acquire_restore"):
                 continue
             attribute = outcome(getattr, half, name)
             if callable(attribute):
@@ -228,7 +238,8 @@ SCRIPT = """
     calm = TaskPolicy(breaker=BreakerPolicy(enabled=False))
     folder = tempfile.mkdtemp()
     with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=20, task=calm)) as host:
-        task = host.load(bundle(TASK, limits={"memory_bytes": 512 << 20}, permissions={"read": [folder], "write": [folder]}))
+        task = host.load(bundle(TASK, limits={"memory_bytes": 512 << 20},
+                                permissions={"read": [folder], "write": [folder]}))
         for entry in ("buffers", "maps", "databases", "helpers", "collected", "unbound", "halves"):
             print(entry, flush=True)
             print(task(folder, entry=f"main:{entry}", timeout_s=60), flush=True)

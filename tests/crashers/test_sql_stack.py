@@ -26,21 +26,26 @@ def nested(count):
     yield "select '" + "a" * 20 * count + "' glob '" + "*a" * 20 * count + "'"
     yield "select json('" + "[" * count + "]" * count + "')"
     yield "select json_extract('" + "[" * count + "1" + "]" * count + "', '$" + "[0]" * count + "')"
-    yield "select json_patch('" + '{"a":' * count + "1" + "}" * count + "','" + '{"a":' * count + "2" + "}" * count + "')"
+    yield ("select json_patch('" + '{"a":' * count + "1" + "}" * count + "','" + '{"a":' * count + "2" + "}" * count
+           + "')")
     for levels in (count, 20 * count):
-        yield "with t0 as (select 1 as x)" + "".join(f", t{n + 1} as (select x from t{n})" for n in range(levels)) + f" select * from t{levels}"
+        yield ("with t0 as (select 1 as x)" + "".join(f", t{n + 1} as (select x from t{n})" for n in range(levels))
+               + f" select * from t{levels}")
 
 def chains(count):
     """Lists of statements: a chain of `count` objects, each of which leads to the next."""
-    yield [f"create table g (a0 int{''.join(f', a{n + 1} int as (a{n} + 1)' for n in range(count))})", "insert into g (a0) values (1)",
-           f"select a{count} from g"]
+    yield [f"create table g (a0 int{''.join(f', a{n + 1} int as (a{n} + 1)' for n in range(count))})",
+           "insert into g (a0) values (1)", f"select a{count} from g"]
     for levels in (count, 5 * count):
-        yield ["create view v0 as select 1 as x", *(f"create view v{n + 1} as select x from v{n}" for n in range(levels)), f"select * from v{levels}"]
+        yield ["create view v0 as select 1 as x",
+               *(f"create view v{n + 1} as select x from v{n}" for n in range(levels)), f"select * from v{levels}"]
     yield [*(f"create table t{n} (x)" for n in range(count + 1)),
-           *(f"create trigger r{n} after insert on t{n} begin insert into t{n + 1} values (1); end" for n in range(count)),
+           *(f"create trigger r{n} after insert on t{n} begin insert into t{n + 1} values (1); end"
+             for n in range(count)),
            "insert into t0 values (1)"]
     yield ["pragma foreign_keys=on", "create table t0 (id integer primary key)",
-           *(f"create table t{n + 1} (id integer primary key references t{n} (id) on delete cascade)" for n in range(count)),
+           *(f"create table t{n + 1} (id integer primary key references t{n} (id) on delete cascade)"
+             for n in range(count)),
            *(f"insert into t{n} values (1)" for n in range(count + 1)), "delete from t0"]
 
 def ask(statements):
@@ -75,7 +80,8 @@ def run(value):
             thread.join()
         else:
             tried() if where == "top" else at_the_end(tried)
-    return [answers.count(kind) for kind in ("answered", "OperationalError", "DatabaseError", "MemoryError", "RecursionError")], len(answers)
+    kinds = ("answered", "OperationalError", "DatabaseError", "MemoryError", "RecursionError")
+    return [answers.count(kind) for kind in kinds], len(answers)
 '''
 
 SCRIPT = """

@@ -112,7 +112,8 @@ SCRIPT = """
         good = host.load(bundle("def run(value):\\n    return value\\n", "good"))
         for number, (name, body) in enumerate(WRECKERS.items()):
             print(name, flush=True)
-            task = host.load(bundle(f"def run(value):\\n    {body}\\n", f"task{number}", limits={"memory_bytes": 256 << 20}))
+            task = host.load(bundle(f"def run(value):\\n    {body}\\n", f"task{number}",
+                                    limits={"memory_bytes": 256 << 20}))
             try:
                 task(number, timeout_s=60)
             except vmhost.VMHostError as error:

@@ -22,7 +22,8 @@ for function, result, arguments in (
         (python.PyCapsule_New, ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p])):
     function.restype, function.argtypes = result, arguments
 name = ctypes.c_char_p(b"engine.context")       # outlives the capsule
-own = ctypes.cast(python.PyInterpreterState_GetDict(python.PyInterpreterState_Get()), ctypes.py_object).value     # borrowed
+# a borrowed reference
+own = ctypes.cast(python.PyInterpreterState_GetDict(python.PyInterpreterState_Get()), ctypes.py_object).value
 own["engine.context"] = python.PyCapsule_New(context, name, None)
 
 import vmhost.engine.numpy as np

@@ -145,7 +145,8 @@ def test_in_a_sealed_vm():
             import vmhost.engine.numpy as np
 
             def run(a):
-                return [np.fft.fft(a), np.fft.rfft2(np.ones((4, 6))), np.fft.irfft(np.fft.rfft(np.arange(100001.0)), 100001)]
+                return [np.fft.fft(a), np.fft.rfft2(np.ones((4, 6))),
+                        np.fft.irfft(np.fft.rfft(np.arange(100001.0)), 100001)]
         """,
                 name="fft",
             )

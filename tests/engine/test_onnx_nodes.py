@@ -1,5 +1,5 @@
-"""ONNX's own tests of single nodes: what the compiler claims, the engine computes as ONNX says. docs/onnx-operators.md tells
-the numbers."""
+"""ONNX's own tests of single nodes: what the compiler claims, the engine computes as ONNX says. docs/onnx-operators.md
+tells the numbers."""
 
 import re
 from pathlib import Path

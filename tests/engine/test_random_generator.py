@@ -249,7 +249,8 @@ def test_in_a_sealed_vm():
 
             def run(seed):
                 random = np.random.default_rng(seed)
-                return [random.normal(size=5), random.integers(0, 10, 5), random.permutation(6), np.random.default_rng().random() < 1]
+                return [random.normal(size=5), random.integers(0, 10, 5), random.permutation(6),
+                        np.random.default_rng().random() < 1]
         """,
                 name="random",
             )

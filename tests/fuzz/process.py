@@ -49,7 +49,8 @@ PURE = """
     uuid warnings wave weakref     xml.etree.ElementTree xml.dom.minidom xml.sax zipfile zlib zoneinfo bz2
     compression.zstd     vmhost.guest vmhost.guest.files vmhost.guest.folders vmhost.guest.texts
     vmhost.guest.assembler vmhost.guest.expressions vmhost.guest.deferred _vmhost     vmhost.engine.numpy
-    vmhost.engine.numpy.linalg vmhost.engine.numpy.fft vmhost.engine.numpy.random vmhost.engine.numpy.lib.stride_tricks vmhost.engine.numpy.testing
+    vmhost.engine.numpy.linalg vmhost.engine.numpy.fft vmhost.engine.numpy.random vmhost.engine.numpy.lib.stride_tricks
+    vmhost.engine.numpy.testing
 """
 
 

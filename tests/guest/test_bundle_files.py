@@ -27,17 +27,20 @@ def exists(folder):
     return [path for path in paths if not os.path.exists(path)], [path for path in missing if os.path.exists(path)]
 
 def kinds(folder):
-    return [(os.path.isfile(path), os.path.isdir(path), os.path.islink(path)) for path in ("labels.json", "data", ".", HERE)]
+    return [(os.path.isfile(path), os.path.isdir(path), os.path.islink(path))
+            for path in ("labels.json", "data", ".", HERE)]
 
 def status(folder):
     file, again, other = os.stat("labels.json"), os.lstat(HERE + "/labels.json"), os.stat("data/a.csv")
-    return file.st_size, file == again, os.path.samestat(file, other), oct(file.st_mode), file.st_mtime * 1e9 == file.st_mtime_ns
+    return (file.st_size, file == again, os.path.samestat(file, other), oct(file.st_mode),
+            file.st_mtime * 1e9 == file.st_mtime_ns)
 
 def access(folder):
     return [os.access("labels.json", mode) for mode in (os.F_OK, os.R_OK, os.W_OK, os.X_OK)], os.access("none", os.F_OK)
 
 def listings(folder):
-    return os.listdir("data"), os.listdir(b"data"), os.listdir(), os.listdir(HERE) == os.listdir("/") == os.listdir(None)
+    return (os.listdir("data"), os.listdir(b"data"), os.listdir(),
+            os.listdir(HERE) == os.listdir("/") == os.listdir(None))
 
 def scanned(folder):
     with os.scandir() as entries:
@@ -48,7 +51,8 @@ def walked(folder):
 
 def matched(folder):
     import glob
-    return (glob.glob("data/*.csv"), glob.glob("**/c.csv", recursive=True), [str(path) for path in pathlib.Path().rglob("c.csv")],
+    return (glob.glob("data/*.csv"), glob.glob("**/c.csv", recursive=True),
+            [str(path) for path in pathlib.Path().rglob("c.csv")],
             [path.read_text() for path in sorted((pathlib.Path(__file__).resolve().parent / "data").glob("*.csv"))])
 
 def copied(folder):
@@ -57,7 +61,8 @@ def copied(folder):
     shutil.copy2("labels.json", folder)
     with zipfile.ZipFile(folder + "/packed.zip", "w") as packed:
         packed.write("labels.json")
-    return sorted(os.listdir(folder + "/copy")), open(folder + "/labels.json").read(), zipfile.Path(folder + "/packed.zip", "labels.json").read_text()
+    return (sorted(os.listdir(folder + "/copy")), open(folder + "/labels.json").read(),
+            zipfile.Path(folder + "/packed.zip", "labels.json").read_text())
 
 def granted_first(folder):
     return os.stat(folder + "/labels.json").st_size

@@ -70,8 +70,8 @@ def module_files():
     return [[sorted(entry.name for entry in root.iterdir() if entry.is_file()) for root in roots],
             roots[0].joinpath("data", "lines.txt").read_text(),
             importlib.resources.read_text("main", "data", "lines.txt", encoding="utf-8"),
-            importlib.resources.is_resource("main", "other.bin"), importlib.resources.files().joinpath("other.bin").is_file(),
-            (roots[0] / "none").is_file(), copied]
+            importlib.resources.is_resource("main", "other.bin"),
+            importlib.resources.files().joinpath("other.bin").is_file(), (roots[0] / "none").is_file(), copied]
 
 def missing_file():
     open("data/none.txt")

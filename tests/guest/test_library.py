@@ -282,7 +282,8 @@ except TypeError:
     print("text only")
 if "vmhost.guest" in sys.modules:
     assert not {"re", "enum"} & set(sys.modules)
-print(json.decoder.WHITESPACE.match("  x").end(), json.decoder.JSONDecoder().decode(" 1 ", json.decoder.WHITESPACE.match))
+print(json.decoder.WHITESPACE.match("  x").end(),
+      json.decoder.JSONDecoder().decode(" 1 ", json.decoder.WHITESPACE.match))
 print(json.decoder.py_scanstring(r'a\u0041b"', 0), json.encoder.py_encode_basestring_ascii("\u00e9\n"))
 """
 

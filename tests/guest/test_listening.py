@@ -55,7 +55,8 @@ def listen_with_another(host, port):
         class Backlog:
             def __index__(self):
                 bound = listening.fileno()
-                super(socket.socket, listening).__init__(socket.AF_INET, socket.SOCK_STREAM, 0, socket.socket().detach())
+                super(socket.socket, listening).__init__(socket.AF_INET, socket.SOCK_STREAM, 0,
+                                                         socket.socket().detach())
                 socket.close(bound)
                 return 1
         listening.bind((host, port))

@@ -30,10 +30,12 @@ def run(value):
         said.append(error.filename)
     with resources.open("data/table.csv") as file:
         table = file.read()
-    return {"table": table, "binary": list(resources.read_bytes("/data/table.csv")), "double": host.double(value), "said": said, "view": view.tolist(),
-            "buffer": [list(buffer.shape), buffer.format, buffer.nbytes, buffer.readonly], "late": deadline() < 1000,
-            "named": "data/table.csv" in resources.names(),
-            "kinds": [issubclass(PermissionDenied, PermissionError), issubclass(Stopped, Exception), PermissionDenied.__module__]}
+    return {"table": table, "binary": list(resources.read_bytes("/data/table.csv")), "double": host.double(value),
+            "said": said, "view": view.tolist(),
+            "buffer": [list(buffer.shape), buffer.format, buffer.nbytes, buffer.readonly],
+            "late": deadline() < 1000, "named": "data/table.csv" in resources.names(),
+            "kinds": [issubclass(PermissionDenied, PermissionError), issubclass(Stopped, Exception),
+                      PermissionDenied.__module__]}
 """
 PLAIN = """
 import json, logging

@@ -22,8 +22,8 @@ PATHS = ["file", "file/", "file//", "file/.", "file/..", "file/x", "dir", "dir/"
          "dir//inner",
          "dir/inner", "dir/../missing", "empty", "empty/", "empty/.", "missing", "missing/", "missing/.", "missing/x",
          "missing/../file", "missing/../../file", "to_file", "to_file/", "to_dir", "to_dir/", "to_dir/inner",
-         "to_dir/new", "to_dir/../file", "to_link", "to_absolute", "to_folder_absolute/inner", "loop", "loop/", "loop/x",
-         "dangling", "dangling/", "dangling/x", "into_dangling", "n" * 255, "n" * 256, "n" * 256 + "/x",
+         "to_dir/new", "to_dir/../file", "to_link", "to_absolute", "to_folder_absolute/inner", "loop", "loop/",
+         "loop/x", "dangling", "dangling/", "dangling/x", "into_dangling", "n" * 255, "n" * 256, "n" * 256 + "/x",
          "dir" + "/" * 4200 + "inner", ".", ""]
 
 def mode_and_size(status):
@@ -56,7 +56,8 @@ def by_open_code(path):
 def entries(path):
     with os.scandir(path) as scan:
         return sorted((entry.name, entry.path, os.fspath(entry), repr(entry), entry.is_symlink(),
-                       entry.is_dir(follow_symlinks=False), entry.is_file(follow_symlinks=False), ask(entry.is_dir), ask(entry.is_file), ask(entry.stat), ask(entry.stat),
+                       entry.is_dir(follow_symlinks=False), entry.is_file(follow_symlinks=False), ask(entry.is_dir),
+                       ask(entry.is_file), ask(entry.stat), ask(entry.stat),
                        mode_and_size(entry.stat(follow_symlinks=False)), entry.inode() == os.lstat(entry.path).st_ino)
                       for entry in scan)
 
@@ -131,7 +132,8 @@ def answer(root, name, path, number):
     try:
         return plain(["did", OPERATIONS[name](TREE + path)])
     except (OSError, ValueError) as error:
-        return plain([type(error).__name__] + [getattr(error, about, None) for about in ("errno", "filename", "filename2")])
+        return plain([type(error).__name__] + [getattr(error, about, None)
+                                               for about in ("errno", "filename", "filename2")])
 
 def answers(root, cases):
     return [answer(root, *case) for case in cases]
@@ -173,8 +175,8 @@ def outward(tree):
 
 # These are about a link itself, which lies in what is granted.
 ITSELF = set("""lstat stat_itself readlink utime_itself unlink remove rename renamed_to rename_over_file rename_slash
-                rename_over_empty folder_renamed_to os_path_no_link os_exclusive os_no_link os_create_no_link mkdir makedirs
-                rmdir exclusive""".split())
+                rename_over_empty folder_renamed_to os_path_no_link os_exclusive os_no_link os_create_no_link mkdir
+                makedirs rmdir exclusive""".split())
 
 def entry(folder, name):
     found = {entry.name: entry for entry in os.scandir(folder)}[name]
@@ -249,7 +251,8 @@ def race(root, end):
             pass
         finally:
             connection.close()
-    ways = [reads, reads_below, asks, lists, scans, writes, makes, removes_folder, removes, moves, changes, opens_database]
+    ways = [reads, reads_below, asks, lists, scans, writes, makes, removes_folder, removes, moves, changes,
+            opens_database]
     done = dict.fromkeys((way.__name__ for way in ways), 0)
     while time.time() < end:
         for way in ways:

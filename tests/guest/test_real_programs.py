@@ -58,7 +58,8 @@ def library_checks():
     import wsgiref.headers
     found = []
     for wrong in (lambda: wsgiref.headers.Headers([("a", "b\\r\\nc: d")]),
-                  lambda: wsgiref.handlers.SimpleHandler(None, None, None, {}).start_response("200 OK", [("Connection", "close")])):
+                  lambda: wsgiref.handlers.SimpleHandler(None, None, None, {}).start_response("200 OK",
+                          [("Connection", "close")])):
         try:
             wrong()
             found.append(None)
@@ -84,7 +85,8 @@ def main_thread():
     thread = threading.Thread(target=lambda: seen.append(threading.current_thread() is threading.main_thread()))
     thread.start()
     thread.join()
-    return threading.current_thread() is threading.main_thread(), threading.current_thread().name, seen, threading.active_count()
+    return (threading.current_thread() is threading.main_thread(), threading.current_thread().name, seen,
+            threading.active_count())
 
 def main_module():
     import __main__

@@ -180,7 +180,8 @@ def stores():
 [storing] = [one for one in stores.__code__.co_consts if hasattr(one, "co_code")]
 
 def makes_generic():
-    def generic[T](a=1, *, b=2): return a       # its defaults come to the code that makes it as arguments without a check
+    # its defaults come to the code that makes it as arguments without a check
+    def generic[T](a=1, *, b=2): return a
 [hidden] = [one for one in makes_generic.__code__.co_consts if hasattr(one, "co_code")]
 
 def fails():
@@ -241,7 +242,8 @@ def writes(value):
     inner = (lambda: sys._getframe(1).f_locals)()
     inner["value"] = 8
     operator.setitem(failure.__traceback__.tb_frame.f_locals, "found", 9)
-    return first, second, third, fourth, fifth, kept, refused, closed(), failure.__traceback__.tb_frame.f_locals["found"]
+    return (first, second, third, fourth, fifth, kept, refused, closed(),
+            failure.__traceback__.tb_frame.f_locals["found"])
 
 def borrowed(value):
     '''What was loaded from a variable stays alive while the variable changes.'''
@@ -255,7 +257,8 @@ def frames(value):
     '''What can be read of a frame's variables.'''
     seen = sys._getframe().f_locals
     value += 1
-    return seen["value"], dict(seen | {"more": 1})["more"], sorted(failure.__traceback__.tb_frame.f_locals), len(seen), "value" in seen
+    return (seen["value"], dict(seen | {"more": 1})["more"], sorted(failure.__traceback__.tb_frame.f_locals),
+            len(seen), "value" in seen)
 
 def run(name):
     try:
@@ -304,7 +307,8 @@ def signatures(_):
     import inspect, io, os, sys, threading, time
     from inspect import signature
     module = sys.modules[__name__]
-    return ([str(signature(function)) for function in (input, os.fork, os.kill, threading.stack_size, threading.Lock, time.sleep,
+    return ([str(signature(function))
+             for function in (input, os.fork, os.kill, threading.stack_size, threading.Lock, time.sleep,
                                                        threading.Lock().__exit__, sys.__breakpointhook__,
                                                        io.FileIO.close, io.FileIO._isatty_open_only)],
             time.sleep.__self__ is time, inspect.getmembers(module, lambda value: isinstance(value, type)))

@@ -212,7 +212,8 @@ def pair():
         return first, ready == ([a], [b], []), events == [(a.fileno(), select.EPOLLIN)], a.recv(1)
 
 def polls():
-    '''What select.poll says of a socket before and after something came, of one whose other end is gone, of a closed one, and of nonsense.'''
+    '''What select.poll says of a socket before and after something came, of one whose other end is gone, of a closed
+    one, and of nonsense.'''
     import select, selectors, socket
     poll, found = select.poll(), []
     a, b = socket.socketpair()
@@ -232,8 +233,9 @@ def polls():
     with selectors.PollSelector() as selector:
         selector.register(a, selectors.EVENT_READ)
         found.append([events for key, events in selector.select(1)])
-    for wrong in (lambda: poll.register("a"), lambda: poll.register(a, -1), lambda: poll.register(a, 65536), lambda: poll.unregister(closed),
-                  lambda: poll.modify(closed, 1), lambda: poll.poll("x"), lambda: poll.poll(2 ** 31), lambda: poll.poll(float("nan"))):
+    for wrong in (lambda: poll.register("a"), lambda: poll.register(a, -1), lambda: poll.register(a, 65536),
+                  lambda: poll.unregister(closed), lambda: poll.modify(closed, 1), lambda: poll.poll("x"),
+                  lambda: poll.poll(2 ** 31), lambda: poll.poll(float("nan"))):
         try:
             wrong()
         except Exception as error:

@@ -75,7 +75,8 @@ from vmhost import engine
 import vmhost.engine.numpy as np
 
 def run(value):
-    return {name: found.tolist() for name, found in engine.load("net")({"input": np.full((1, 3, 32, 32), value, np.float32)}).items()}
+    return {name: found.tolist()
+            for name, found in engine.load("net")({"input": np.full((1, 3, 32, 32), value, np.float32)}).items()}
 """
 
 
@@ -131,8 +132,8 @@ def test_nothing_compiles_in_the_main_interpreter_and_no_source_is_there(vmrun, 
 
 
 PROMISED = """
-import asyncio, collections, concurrent.futures, contextlib, csv, dataclasses, datetime, decimal, enum, functools, hashlib, heapq
-import json, logging, random, re, statistics, typing, urllib.parse, zlib
+import asyncio, collections, concurrent.futures, contextlib, csv, dataclasses, datetime, decimal, enum, functools
+import hashlib, heapq, json, logging, random, re, statistics, typing, urllib.parse, zlib
 import ast
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,19 +148,23 @@ def run(value):
         await asyncio.sleep(0)
         return "awaited"
     hashes = {name: getattr(hashlib, name)(b"abc").hexdigest() for name in
-              ("md5", "sha1", "sha224", "sha256", "sha384", "sha512", "sha3_224", "sha3_256", "sha3_384", "sha3_512", "blake2b", "blake2s")}
+              ("md5", "sha1", "sha224", "sha256", "sha384", "sha512", "sha3_224", "sha3_256", "sha3_384", "sha3_512",
+               "blake2b", "blake2s")}
     hashes["shake"] = hashlib.shake_128(b"abc").hexdigest(40) + hashlib.shake_256(b"").hexdigest(7)
-    hashes["keyed"] = hashlib.blake2b(b"abc" * 99, key=b"key", salt=b"salt", person=b"person", digest_size=20, fanout=3, depth=2,
-                                      leaf_size=9, node_offset=5, node_depth=1, inner_size=8, last_node=True).hexdigest()
-    hashes["small"] = hashlib.blake2s(b"abc" * 99, key=b"key", salt=b"salt", person=b"person", digest_size=20, fanout=3, depth=2,
-                                      leaf_size=9, node_offset=5, node_depth=1, inner_size=8).hexdigest()
+    hashes["keyed"] = hashlib.blake2b(b"abc" * 99, key=b"key", salt=b"salt", person=b"person", digest_size=20, fanout=3,
+                                      depth=2, leaf_size=9, node_offset=5, node_depth=1, inner_size=8,
+                                      last_node=True).hexdigest()
+    hashes["small"] = hashlib.blake2s(b"abc" * 99, key=b"key", salt=b"salt", person=b"person", digest_size=20, fanout=3,
+                                      depth=2, leaf_size=9, node_offset=5, node_depth=1, inner_size=8).hexdigest()
     running = hashlib.sha256(b"a")
     before = running.hexdigest()
     running.update(b"b" * 200)
-    return {"point": repr(Point(1)), "pair": repr(Pair(1, right=2)), "async": asyncio.run(later()), "hashes": hashes, "running": [before, running.hexdigest()],
-            "decimal": str(decimal.Decimal("1.1") / 3), "date": datetime.date(2026, 11, 21).isoformat(), "random": random.Random(7).random(),
-            "literal": ast.literal_eval("{'a': [1, -2.5, (None, b'x')]}")["a"][1], "node": repr(ast.Name("x").ctx.__class__.__name__),
-            "re": re.sub(r"(a+)b", r"<\\\\1>", "aab"), "url": urllib.parse.quote("a b"), "mean": statistics.mean([1, 2, 4]),
+    return {"point": repr(Point(1)), "pair": repr(Pair(1, right=2)), "async": asyncio.run(later()), "hashes": hashes,
+            "running": [before, running.hexdigest()], "decimal": str(decimal.Decimal("1.1") / 3),
+            "date": datetime.date(2026, 11, 21).isoformat(), "random": random.Random(7).random(),
+            "literal": ast.literal_eval("{'a': [1, -2.5, (None, b'x')]}")["a"][1],
+            "node": repr(ast.Name("x").ctx.__class__.__name__), "re": re.sub(r"(a+)b", r"<\\\\1>", "aab"),
+            "url": urllib.parse.quote("a b"), "mean": statistics.mean([1, 2, 4]),
             "typed": typing.get_type_hints(Point)["y"].__name__, "crc": zlib.crc32(b"abc"), "sum": value}
 """
 

@@ -41,23 +41,28 @@ def run(value):
     db.row_factory = sqlite3.Row
     db.executescript("create table t (name text primary key, n integer, at text); create index by_n on t (n);")
     with db:
-        db.executemany("insert into t values (?, ?, ?)", ((f"{n:x}", n * n % 97, datetime.date(2026, 1, 1 + n % 28).isoformat()) for n in range(500)))
+        db.executemany("insert into t values (?, ?, ?)",
+                       ((f"{n:x}", n * n % 97, datetime.date(2026, 1, 1 + n % 28).isoformat()) for n in range(500)))
     db.create_function("twice", 1, lambda x: x * 2, deterministic=True)
     db.create_aggregate("mean", 1, Mean)
     db.create_collation("backwards", lambda a, b: (a < b) - (a > b))
     found = {
         "version": sqlite3.sqlite_version,
         "options": sorted(row[0] for row in db.execute("pragma compile_options")),
-        "functions": [dict(row) for row in db.execute("select mean(n) as mean, twice(max(n)) as twice, sin(1.0) as sin, mod(7.5, 2) as mod from t")],
-        "window": [list(row) for row in db.execute("select name, sum(n) over (order by name rows 2 preceding) from t limit 5")],
+        "functions": [dict(row) for row in db.execute("select mean(n) as mean, twice(max(n)) as twice,"
+                                                      " sin(1.0) as sin, mod(7.5, 2) as mod from t")],
+        "window": [list(row)
+                   for row in db.execute("select name, sum(n) over (order by name rows 2 preceding) from t limit 5")],
         "collated": [row[0] for row in db.execute("select name from t order by name collate backwards limit 3")],
         "json": db.execute("select json_extract(?, '$.a[1]')", ('{"a": [1, 2.5]}',)).fetchone()[0],
         "date": db.execute("select date('2026-11-22', '+1 month')").fetchone()[0],
         "point": db.execute("select ?", (Point(1, 2.5),)).fetchone()[0],
         "plan": [row["detail"] for row in db.execute("explain query plan select * from t where n = 3")],
     }
-    db.executescript("create virtual table words using fts5(text); insert into words values ('a sealed machine'), ('an open one')")
-    found["found"] = [row[0] for row in db.execute("select highlight(words, 0, '<', '>') from words where words match 'sealed'")]
+    db.executescript("create virtual table words using fts5(text);"
+                     " insert into words values ('a sealed machine'), ('an open one')")
+    matches = db.execute("select highlight(words, 0, '<', '>') from words where words match 'sealed'")
+    found["found"] = [row[0] for row in matches]
     db.execute("drop table words")
     db.execute("create table blobs (data blob)")
     db.execute("insert into blobs values (zeroblob(64))")
@@ -67,7 +72,8 @@ def run(value):
     db.commit()
     copy = sqlite3.connect(":memory:")
     db.backup(copy)
-    found["copied"] = [copy.execute("select data from blobs").fetchone()[0][:12].hex(), len(list(copy.iterdump())), len(copy.serialize())]
+    found["copied"] = [copy.execute("select data from blobs").fetchone()[0][:12].hex(), len(list(copy.iterdump())),
+                       len(copy.serialize())]
     again = sqlite3.connect(":memory:")
     sums, lock = [], threading.Lock()
     def add():
@@ -80,16 +86,21 @@ def run(value):
     for thread in threads:
         thread.join()
     found["threads"] = [len(sums), sorted(set(sums))]
-    for name, act in {"constraint": lambda: db.execute("insert into t values ('0', 0, '')"), "closed": lambda: again.close() or again.execute("select 1"),
-                      "inside": lambda: db.create_function("close", 0, db.close) or db.execute("select close()"), "file": lambda: sqlite3.connect("/tmp/made-by-a-guest"),
-                      "uri": lambda: sqlite3.connect("file:x?mode=memory", uri=True), "extension": lambda: db.enable_load_extension(True),
-                      "attached": lambda: db.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 5), "settings": lambda: db.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, False)}.items():
+    for name, act in {"constraint": lambda: db.execute("insert into t values ('0', 0, '')"),
+                      "closed": lambda: again.close() or again.execute("select 1"),
+                      "inside": lambda: db.create_function("close", 0, db.close) or db.execute("select close()"),
+                      "file": lambda: sqlite3.connect("/tmp/made-by-a-guest"),
+                      "uri": lambda: sqlite3.connect("file:x?mode=memory", uri=True),
+                      "extension": lambda: db.enable_load_extension(True),
+                      "attached": lambda: db.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 5),
+                      "settings": lambda: db.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, False)}.items():
         try:
             found[name] = repr(act())
         except Exception as error:
             found[name] = f"{type(error).__name__}: {error}"
-    for statement in ("attach ':memory:' as other", "vacuum into 'other'", "pragma temp_store=file", "pragma mmap_size=1000000", "pragma writable_schema=1",
-                      "pragma hard_heap_limit=1", "select load_extension('x')", "select fts3_tokenizer('simple')", "pragma temp_store"):
+    for statement in ("attach ':memory:' as other", "vacuum into 'other'", "pragma temp_store=file",
+                      "pragma mmap_size=1000000", "pragma writable_schema=1", "pragma hard_heap_limit=1",
+                      "select load_extension('x')", "select fts3_tokenizer('simple')", "pragma temp_store"):
         found[statement] = repr(refused(copy, statement))
     found["sum"] = value
     return found

@@ -50,36 +50,39 @@ def after(number, call, *args, kind="file"):
     return got, host.look(None)
 
 FILE_METHODS = {
-    "read": (6,), "readall": (), "readinto": (bytearray(6),), "write": (b"x",), "seek": (3,), "tell": (), "truncate": (0,), "isatty": (),
-    "_isatty_open_only": (), "seekable": (), "close": (), "fileno": (), "readable": (), "writable": (), "readline": (), "readlines": (),
-    "writelines": ([b"x"],), "flush": (), "__enter__": (), "__exit__": (None, None, None), "__iter__": (), "__next__": (), "__del__": (),
-    "_checkClosed": (), "_checkReadable": (), "_checkSeekable": (), "_checkWritable": (), "_dealloc_warn": (None,), "__init__": (0,),
+    "read": (6,), "readall": (), "readinto": (bytearray(6),), "write": (b"x",), "seek": (3,), "tell": (),
+    "truncate": (0,), "isatty": (), "_isatty_open_only": (), "seekable": (), "close": (), "fileno": (), "readable": (),
+    "writable": (), "readline": (), "readlines": (), "writelines": ([b"x"],), "flush": (), "__enter__": (),
+    "__exit__": (None, None, None), "__iter__": (), "__next__": (), "__del__": (), "_checkClosed": (),
+    "_checkReadable": (), "_checkSeekable": (), "_checkWritable": (), "_dealloc_warn": (None,), "__init__": (0,),
     "__getstate__": (), "__reduce__": (), "__reduce_ex__": (2,), "__repr__": (), "__str__": (), "__format__": ("",),
 }
 SOCKET_METHODS = {
     "recv": (6,), "recv_into": (bytearray(6),), "recvfrom": (6,), "recvfrom_into": (bytearray(6),), "recvmsg": (6,),
-    "recvmsg_into": ([bytearray(6)],), "send": (b"x",), "sendall": (b"x",), "sendto": (b"x", ("127.0.0.1", 9)), "sendmsg": ([b"x"],),
-    "sendmsg_afalg": (), "_accept": (), "accept": (), "bind": (("127.0.0.1", 0),), "listen": (), "connect": (("127.0.0.1", 9),),
-    "connect_ex": (("127.0.0.1", 9),), "close": (), "detach": (), "fileno": (), "getpeername": (), "getsockname": (), "getsockopt": (1, 3),
-    "setsockopt": (1, 2, 1), "getblocking": (), "setblocking": (True,), "gettimeout": (), "settimeout": (None,), "shutdown": (2,),
-    "__del__": (), "__init__": (), "__repr__": (), "__str__": (), "__format__": ("",), "__getstate__": (), "__reduce__": (),
-    "__reduce_ex__": (2,), "__enter__": (), "__exit__": (None, None, None), "_real_close": (), "_decref_socketios": (), "dup": (),
-    "makefile": (), "sendfile": (io.BytesIO(b"x"),), "_sendfile_use_sendfile": (None,), "_sendfile_use_send": (io.BytesIO(b"x"),),
-    "_check_sendfile_params": (io.BytesIO(b"x"), 0, None), "get_inheritable": (), "set_inheritable": (True,),
+    "recvmsg_into": ([bytearray(6)],), "send": (b"x",), "sendall": (b"x",), "sendto": (b"x", ("127.0.0.1", 9)),
+    "sendmsg": ([b"x"],), "sendmsg_afalg": (), "_accept": (), "accept": (), "bind": (("127.0.0.1", 0),), "listen": (),
+    "connect": (("127.0.0.1", 9),), "connect_ex": (("127.0.0.1", 9),), "close": (), "detach": (), "fileno": (),
+    "getpeername": (), "getsockname": (), "getsockopt": (1, 3), "setsockopt": (1, 2, 1), "getblocking": (),
+    "setblocking": (True,), "gettimeout": (), "settimeout": (None,), "shutdown": (2,), "__del__": (), "__init__": (),
+    "__repr__": (), "__str__": (), "__format__": ("",), "__getstate__": (), "__reduce__": (), "__reduce_ex__": (2,),
+    "__enter__": (), "__exit__": (None, None, None), "_real_close": (), "_decref_socketios": (), "dup": (),
+    "makefile": (), "sendfile": (io.BytesIO(b"x"),), "_sendfile_use_sendfile": (None,),
+    "_sendfile_use_send": (io.BytesIO(b"x"),), "_check_sendfile_params": (io.BytesIO(b"x"), 0, None),
+    "get_inheritable": (), "set_inheritable": (True,),
 }
 EPOLL_METHODS = {
-    "poll": (0,), "register": (0, 1), "modify": (0, 1), "unregister": (0,), "close": (), "fileno": (), "fromfd": (0,), "__enter__": (),
-    "__exit__": (None, None, None), "__repr__": (), "__str__": (), "__format__": ("",), "__getstate__": (), "__reduce__": (),
-    "__reduce_ex__": (2,), "__init__": (),
+    "poll": (0,), "register": (0, 1), "modify": (0, 1), "unregister": (0,), "close": (), "fileno": (), "fromfd": (0,),
+    "__enter__": (), "__exit__": (None, None, None), "__repr__": (), "__str__": (), "__format__": ("",),
+    "__getstate__": (), "__reduce__": (), "__reduce_ex__": (2,), "__init__": (),
 }
-PLAIN = {"__class__", "__new__", "__subclasshook__", "__init_subclass__", "__dir__", "__sizeof__", "__eq__", "__ne__", "__lt__", "__le__",
-         "__gt__", "__ge__", "__hash__", "__getattribute__", "__setattr__", "__delattr__"}
+PLAIN = {"__class__", "__new__", "__subclasshook__", "__init_subclass__", "__dir__", "__sizeof__", "__eq__", "__ne__",
+         "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__getattribute__", "__setattr__", "__delattr__"}
 
 def unfiled():
     """Methods that this Python has and the tables above have not."""
     return sorted(
-        f"{type.__name__}.{name}" for type, methods in ((io.FileIO, FILE_METHODS), (socket.socket, SOCKET_METHODS), (_socket.socket, SOCKET_METHODS),
-                                                        (select.epoll, EPOLL_METHODS))
+        f"{type.__name__}.{name}" for type, methods in ((io.FileIO, FILE_METHODS), (socket.socket, SOCKET_METHODS),
+                                                        (_socket.socket, SOCKET_METHODS), (select.epoll, EPOLL_METHODS))
         for name in dir(type) if callable(getattr(type, name)) and name not in methods and name not in PLAIN)
 
 def file_method(name, path, closefd):
@@ -220,7 +223,8 @@ def closed_by_its_own_flush(path):
 
 def closed_by_its_own_name(path):
     class File(io.FileIO):
-        name = property(lambda self: "name", lambda self, name: os.close(self.fileno()) if not closed.append(self.fileno()) else None)
+        name = property(lambda self: "name",
+                        lambda self, name: os.close(self.fileno()) if not closed.append(self.fileno()) else None)
     closed = []
     got = told(File, path)
     return after(closed[0], os.read, closed[0], 6)
@@ -315,22 +319,32 @@ class Liar:
     __int__ = __index__
 
 LIES = {
-    "read": lambda lie, own: os.read(lie, 6), "pread": lambda lie, own: os.pread(lie, 6, 0), "readinto": lambda lie, own: os.readinto(lie, bytearray(6)),
-    "readv": lambda lie, own: os.readv(lie, [bytearray(6)]), "preadv": lambda lie, own: os.preadv(lie, [bytearray(6)], 0),
-    "write": lambda lie, own: os.write(lie, b"x"), "pwrite": lambda lie, own: os.pwrite(lie, b"x", 0), "writev": lambda lie, own: os.writev(lie, [b"x"]),
-    "pwritev": lambda lie, own: os.pwritev(lie, [b"x"], 0), "lseek": lambda lie, own: os.lseek(lie, 3, 0), "fstat": lambda lie, own: os.fstat(lie).st_size,
-    "fstatvfs": lambda lie, own: os.fstatvfs(lie) and None, "ftruncate": lambda lie, own: os.ftruncate(lie, 0), "truncate": lambda lie, own: os.truncate(lie, 0),
-    "stat": lambda lie, own: os.stat(lie).st_size, "chmod": lambda lie, own: os.chmod(lie, 0o777), "utime": lambda lie, own: os.utime(lie, (1, 1)),
-    "statvfs": lambda lie, own: os.statvfs(lie) and None, "listdir": lambda lie, own: os.listdir(lie), "scandir": lambda lie, own: list(os.scandir(lie)),
-    "fsync": lambda lie, own: os.fsync(lie), "fdatasync": lambda lie, own: os.fdatasync(lie), "close": lambda lie, own: os.close(lie),
-    "dup": lambda lie, own: os.read(os.dup(lie), 6), "sendfile_from": lambda lie, own: os.sendfile(own, lie, 0, 6),
-    "sendfile_to": lambda lie, own: os.sendfile(lie, own, 0, 6), "copy_from": lambda lie, own: os.copy_file_range(lie, own, 6, 0, 0),
-    "copy_to": lambda lie, own: os.copy_file_range(own, lie, 6, 0, 0), "set_blocking": lambda lie, own: os.set_blocking(lie, False),
-    "set_inheritable": lambda lie, own: os.set_inheritable(lie, True), "fallocate": lambda lie, own: os.posix_fallocate(lie, 0, 1000),
+    "read": lambda lie, own: os.read(lie, 6), "pread": lambda lie, own: os.pread(lie, 6, 0),
+    "readinto": lambda lie, own: os.readinto(lie, bytearray(6)),
+    "readv": lambda lie, own: os.readv(lie, [bytearray(6)]),
+    "preadv": lambda lie, own: os.preadv(lie, [bytearray(6)], 0), "write": lambda lie, own: os.write(lie, b"x"),
+    "pwrite": lambda lie, own: os.pwrite(lie, b"x", 0), "writev": lambda lie, own: os.writev(lie, [b"x"]),
+    "pwritev": lambda lie, own: os.pwritev(lie, [b"x"], 0), "lseek": lambda lie, own: os.lseek(lie, 3, 0),
+    "fstat": lambda lie, own: os.fstat(lie).st_size, "fstatvfs": lambda lie, own: os.fstatvfs(lie) and None,
+    "ftruncate": lambda lie, own: os.ftruncate(lie, 0), "truncate": lambda lie, own: os.truncate(lie, 0),
+    "stat": lambda lie, own: os.stat(lie).st_size, "chmod": lambda lie, own: os.chmod(lie, 0o777),
+    "utime": lambda lie, own: os.utime(lie, (1, 1)), "statvfs": lambda lie, own: os.statvfs(lie) and None,
+    "listdir": lambda lie, own: os.listdir(lie), "scandir": lambda lie, own: list(os.scandir(lie)),
+    "fsync": lambda lie, own: os.fsync(lie), "fdatasync": lambda lie, own: os.fdatasync(lie),
+    "close": lambda lie, own: os.close(lie), "dup": lambda lie, own: os.read(os.dup(lie), 6),
+    "sendfile_from": lambda lie, own: os.sendfile(own, lie, 0, 6),
+    "sendfile_to": lambda lie, own: os.sendfile(lie, own, 0, 6),
+    "copy_from": lambda lie, own: os.copy_file_range(lie, own, 6, 0, 0),
+    "copy_to": lambda lie, own: os.copy_file_range(own, lie, 6, 0, 0),
+    "set_blocking": lambda lie, own: os.set_blocking(lie, False),
+    "set_inheritable": lambda lie, own: os.set_inheritable(lie, True),
+    "fallocate": lambda lie, own: os.posix_fallocate(lie, 0, 1000),
     "get_blocking": lambda lie, own: os.get_blocking(lie), "get_inheritable": lambda lie, own: os.get_inheritable(lie),
     "isatty": lambda lie, own: os.isatty(lie), "select": lambda lie, own: select.select([lie], [], [], 0) and None,
-    "epoll": lambda lie, own: select.epoll().register(lie), "file": lambda lie, own: io.FileIO(lie, closefd=False).read(6),
-    "open": lambda lie, own: open(lie, "rb", buffering=0, closefd=False).read(6), "opener": lambda lie, own: open("x", "rb", 0, opener=lambda *_: lie).read(6),
+    "epoll": lambda lie, own: select.epoll().register(lie),
+    "file": lambda lie, own: io.FileIO(lie, closefd=False).read(6),
+    "open": lambda lie, own: open(lie, "rb", buffering=0, closefd=False).read(6),
+    "opener": lambda lie, own: open("x", "rb", 0, opener=lambda *_: lie).read(6),
     "socket": lambda lie, own: socket.socket(fileno=lie).recv(6), "socket.close": lambda lie, own: _socket.close(lie),
     "socket.dup": lambda lie, own: os.read(_socket.dup(lie), 6), "access": lambda lie, own: os.access(lie, os.R_OK),
 }

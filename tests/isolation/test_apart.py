@@ -305,7 +305,8 @@ import sys
 def run(value):
     import os, importlib.machinery
     left = [name for name in ("site", "zipimport") if name in sys.modules]
-    return [left, sys.getfilesystemencoding(), os.fsencode(chr(0xdce9)), value.encode("cp1252"), sys.modules["encodings"].__path__]
+    return [left, sys.getfilesystemencoding(), os.fsencode(chr(0xdce9)), value.encode("cp1252"),
+            sys.modules["encodings"].__path__]
 '''
 with vmhost.Host(allow_unsigned=True) as host:
     assert host.load(bundle(SOURCE))(chr(233)) == [[], "ascii", b"\\xe9", b"\\xe9", []]
@@ -335,7 +336,8 @@ def test_what_a_boot_leaves_out_comes_when_it_is_asked_for(host):
             except LookupError as error:
                 unknown = str(error)
             return [before, encoded, codecs.lookup("UTF8").name, unknown, spec.cached, type(spec.loader).__name__,
-                    external is sys.modules["_frozen_importlib_external"], external is importlib._bootstrap._bootstrap_external,
+                    external is sys.modules["_frozen_importlib_external"],
+                    external is importlib._bootstrap._bootstrap_external,
                     issubclass(zipimport.zipimporter, external._LoaderBasics)]
     """,
             "later",

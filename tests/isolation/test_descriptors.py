@@ -14,10 +14,11 @@ PROGRAM = Path(__file__).with_name("taken_numbers.py")
 # What CPython raises for a descriptor that is closed.
 RAISE = """
 file read, file readall, file readinto, file write, file seek, file tell, file truncate, file readline, file __next__,
-socket recv, socket recv_into, socket recvfrom, socket recvmsg, socket send, socket sendall, socket sendmsg, socket _accept, socket listen,
-socket getpeername, socket getsockname, socket getsockopt, socket setsockopt, socket setblocking, socket settimeout, socket shutdown,
-socket close, epoll poll, epoll close, double_close, double_close_of_two, double_close_of_a_socket, buffered_writer, text_reader, made_again,
-tls, closed_while_it_is_named, made_in_the_midst False, made_in_the_midst True
+socket recv, socket recv_into, socket recvfrom, socket recvmsg, socket send, socket sendall, socket sendmsg,
+socket _accept, socket listen, socket getpeername, socket getsockname, socket getsockopt, socket setsockopt,
+socket setblocking, socket settimeout, socket shutdown, socket close, epoll poll, epoll close, double_close,
+double_close_of_two, double_close_of_a_socket, buffered_writer, text_reader, made_again, tls, closed_while_it_is_named,
+made_in_the_midst False, made_in_the_midst True
 """
 
 

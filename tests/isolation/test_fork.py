@@ -60,7 +60,8 @@ def fork():
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     print("forked", flush=True)
 
-others = [threading.Thread(target=target, daemon=True) for target in (boot, start_threads, start_threads, start_threads)]
+others = [threading.Thread(target=target, daemon=True)
+          for target in (boot, start_threads, start_threads, start_threads)]
 forkers = [threading.Thread(target=fork, daemon=True) for _ in range(2)]
 for thread in others + forkers:
     thread.start()

@@ -106,9 +106,11 @@ def test_memory_that_is_given_away_is_paid_for_no_longer():
 def test_results_that_nobody_asks_for_are_let_go_of():
     ended = in_a_process("""
         import ctypes, psutil
-        ctypes.CDLL(None).mallopt(-3, 1 << 20)      # M_MMAP_THRESHOLD: what is freed is the system's at once, not libc's to keep
+        # M_MMAP_THRESHOLD: what is freed is the system's at once, not libc's to keep
+        ctypes.CDLL(None).mallopt(-3, 1 << 20)
         with vmhost.Host(allow_unsigned=True) as host:
-            task = host.load(bundle("def run(size): return bytes(range(256)) * (size // 256)", limits={"memory_bytes": 256 << 20}))
+            task = host.load(bundle("def run(size): return bytes(range(256)) * (size // 256)",
+                                    limits={"memory_bytes": 256 << 20}))
             rss = []
             for _ in range(6):
                 futures = [task.submit(30_000_128) for _ in range(5)]

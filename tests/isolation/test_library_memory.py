@@ -46,7 +46,8 @@ def compressor(value):
 
 def decompressor(value):
     small = zstd.ZstdCompressor(options={P.window_log: value, P.hash_log: 6, P.chain_log: 6})
-    frame = small.compress(b"x" * 1000, small.FLUSH_BLOCK)      # of a length not known yet, so its window stays as asked for
+    # of a length not known yet, so its window stays as asked for
+    frame = small.compress(b"x" * 1000, small.FLUSH_BLOCK)
     made = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 27})
     made.decompress(frame)
     kept.append(made)

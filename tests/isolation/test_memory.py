@@ -152,7 +152,8 @@ def scrypt(value):
     said = []
     for kind in (int, Int, Index):
         try:
-            said.append(len(hashlib.scrypt(b"password", salt=b"salt", n=kind(n), r=kind(r), p=kind(1), maxmem=2**31 - 1)))
+            said.append(len(hashlib.scrypt(b"password", salt=b"salt", n=kind(n), r=kind(r), p=kind(1),
+                                           maxmem=2**31 - 1)))
         except MemoryError:
             said.append("refused")
         except (TypeError, ValueError) as error:

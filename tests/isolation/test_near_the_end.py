@@ -34,10 +34,12 @@ with vmhost.Host(allow_unsigned=True) as host:
 print(json.dumps([told, sorted(set(ends)), len(ends) - most.value]))
 '''
 SQLITE = """GETMALLOC = 5
-    told += [sqlite.sqlite3_shutdown(), sqlite.sqlite3_config(GETMALLOC, near.near_methods), sqlite.sqlite3_initialize()]"""
+    told += [sqlite.sqlite3_shutdown(), sqlite.sqlite3_config(GETMALLOC, near.near_methods),
+             sqlite.sqlite3_initialize()]"""
 OPENSSL = """openssl = ctypes.CDLL(_hashlib.__file__)
     functions = (ctypes.c_void_p * 3).in_dll(near, "near_openssl")
-    functions[:] = [ctypes.cast(getattr(openssl, name), ctypes.c_void_p).value for name in ("CRYPTO_malloc", "CRYPTO_free", "CRYPTO_realloc")]
+    functions[:] = [ctypes.cast(getattr(openssl, name), ctypes.c_void_p).value
+                    for name in ("CRYPTO_malloc", "CRYPTO_free", "CRYPTO_realloc")]
     near.near_use_openssl()"""
 
 

@@ -12,22 +12,25 @@ SCRIPT = '''
     GUEST = """
     import itertools, sqlite3, threading
 
-    REFUSED = ["attach ':memory:' as other", "vacuum", "vacuum into 'other'", "pragma temp_store=file", "PRAGMA Mmap_Size=1000000",
-               "pragma temp_store_directory='x'", "pragma soft_heap_limit=1", "pragma hard_heap_limit=1", "pragma writable_schema=1",
-               "pragma data_store_directory='x'", "select load_extension('x')", "select FTS3_tokenizer('simple')"]
+    REFUSED = ["attach ':memory:' as other", "vacuum", "vacuum into 'other'", "pragma temp_store=file",
+               "PRAGMA Mmap_Size=1000000", "pragma temp_store_directory='x'", "pragma soft_heap_limit=1",
+               "pragma hard_heap_limit=1", "pragma writable_schema=1", "pragma data_store_directory='x'",
+               "select load_extension('x')", "select FTS3_tokenizer('simple')"]
 
     def is_refused(connection, statement):
         try:
             connection.execute(statement).fetchall()
         except sqlite3.DatabaseError as error:
-            return "not authorized" in str(error) or str(error) in ("authorization denied", "cannot VACUUM from within a transaction")
+            return ("not authorized" in str(error)
+                    or str(error) in ("authorization denied", "cannot VACUUM from within a transaction"))
         return False
 
     class Own(sqlite3.Connection):
         pass
 
     def rules(value):
-        connections = {"plain": sqlite3.connect(":memory:"), "autocommit": sqlite3.connect(":memory:", autocommit=False),
+        connections = {"plain": sqlite3.connect(":memory:"),
+                       "autocommit": sqlite3.connect(":memory:", autocommit=False),
                        "subclass": sqlite3.connect(":memory:", factory=Own), "again": sqlite3.connect(":memory:")}
         connections["again"].__init__(":memory:")
         connections["asked"], connections["cleared"] = sqlite3.connect(":memory:"), sqlite3.connect(":memory:")
@@ -70,8 +73,8 @@ SCRIPT = '''
         found.append(tried("select a from t"))
         def uses(*asked):       # the connection in whose authorizer this is, at once and by way of another
             said.append(tried("drop table t"))
-            for way in (lambda: connection.cursor().execute("select 1"), lambda: setattr(connection, "isolation_level", None),
-                        connection.commit, connection.close):
+            for way in (lambda: connection.cursor().execute("select 1"),
+                        lambda: setattr(connection, "isolation_level", None), connection.commit, connection.close):
                 try:
                     way()
                     said.append("done")
@@ -94,9 +97,10 @@ SCRIPT = '''
         told.append(target.execute("select n from t").fetchone())
         def refuses(*about):
             raise KeyError("enough")
-        for positional, options in [((), {}), ((target, 1), {}), ((target,), {"progress": 7}), ((target,), {"sleep": "x"}), ((target,), {"more": 1}),
-                                    ((target,), {"pages": 0, "sleep": -1}), ((target,), {"progress": refuses}), ((source,), {}), ((7,), {}),
-                                    ((target,), dict.fromkeys(map(str, range(23))))]:
+        for positional, options in [((), {}), ((target, 1), {}), ((target,), {"progress": 7}),
+                                    ((target,), {"sleep": "x"}), ((target,), {"more": 1}),
+                                    ((target,), {"pages": 0, "sleep": -1}), ((target,), {"progress": refuses}),
+                                    ((source,), {}), ((7,), {}), ((target,), dict.fromkeys(map(str, range(23))))]:
             try:
                 wrong.append(source.backup(*positional, **options))
             except Exception as error:
@@ -135,14 +139,16 @@ SCRIPT = '''
             connection.set_progress_handler(None, 0)
             connection.execute("create table t (n)")
             connection.executemany("insert or replace into t (rowid, n) values (1, ?)",
-                                   itertools.islice(itertools.repeat((1,)), 0, None, 100_000))     # hardly ever within a statement
+                                   # hardly ever within a statement
+                                   itertools.islice(itertools.repeat((1,)), 0, None, 100_000))
         elif value == "cursor":
             connection.set_progress_handler(None, 0)
             cursor = connection.cursor()
             del connection
             cursor.execute(endless)
         elif value.startswith("backup"):        # of a database that its own connection has locked
-            options = {"backup": {}, "backup asleep": {"sleep": 1e6}, "backup with a function": {"progress": max, "sleep": 0.0}}[value]
+            options = {"backup": {}, "backup asleep": {"sleep": 1e6},
+                       "backup with a function": {"progress": max, "sleep": 0.0}}[value]
             connection.execute("create table t (n)")
             connection.execute("insert into t values (1)")
             connection.backup(sqlite3.connect(":memory:"), **options)
@@ -155,9 +161,11 @@ SCRIPT = '''
 
     def threads(value):
         connection = sqlite3.connect(":memory:", check_same_thread=False)
-        found, count = [], "with recursive n(i) as (select 1 union all select i + 1 from n limit 2000) select count(*) from n"
+        found = []
+        count = "with recursive n(i) as (select 1 union all select i + 1 from n limit 2000) select count(*) from n"
         def use():
-            own = f" -- {threading.get_ident()}"    # a statement of the cache that two threads use at once gives nonsense in CPython too
+            # a statement of the cache that two threads use at once gives nonsense in CPython too
+            own = f" -- {threading.get_ident()}"
             for number in range(150):
                 found.extend(connection.execute((count if number % 30 == 0 else "select 1") + own).fetchone())
         all_ = [threading.Thread(target=use) for _ in range(8)]
@@ -174,7 +182,8 @@ SCRIPT = '''
     def stopped(ways):
         # way -> how the call ended, and whether its VM did
         ends = {}
-        with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=3, task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))) as host:
+        with vmhost.Host(allow_unsigned=True,
+                         policy=Policy(grace_s=3, task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))) as host:
             task = host.load(bundle(GUEST, limits={"concurrency": 1}))
             for way in ways:
                 try:

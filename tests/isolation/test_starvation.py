@@ -19,9 +19,11 @@ STARVED = """
         assert task(1) == 1
         return task
     def compete():
-        loop = "import signal\\nsignal.alarm(60)\\nprint(flush=True)\\nwhile True: pass"      # ends by itself, should this program fail
+        # ends by itself, should this program fail
+        loop = "import signal\\nsignal.alarm(60)\\nprint(flush=True)\\nwhile True: pass"
         for _ in range(6):
-            process = subprocess.Popen([sys.executable, "-S", "-c", loop], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            process = subprocess.Popen([sys.executable, "-S", "-c", loop], stdout=subprocess.PIPE,
+                                       stderr=subprocess.DEVNULL)
             atexit.register(process.kill)
             process.stdout.readline()
 """

@@ -349,7 +349,8 @@ def test_a_caller_is_answered_when_grace_is_over_however_long_its_vm_stays_in_c(
         from concurrent.futures import ThreadPoolExecutor
         from tests.isolation.test_stops import STUCK
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-        host = vmhost.Host(allow_unsigned=True, policy=Policy(max_vms=8, grace_s=1, task=TaskPolicy(breaker=BreakerPolicy(enabled=False))))
+        host = vmhost.Host(allow_unsigned=True,
+                           policy=Policy(max_vms=8, grace_s=1, task=TaskPolicy(breaker=BreakerPolicy(enabled=False))))
         limits = {"memory": "2 GiB", "concurrency": 1}
         tasks = [host.load(bundle(STUCK, f"task{number}", limits=limits)) for number in range(8)]
         for task in tasks:
@@ -381,8 +382,8 @@ def test_a_caller_is_answered_when_grace_is_over_however_long_its_vm_stays_in_c(
             until(lambda: task._current.lane.running)
             with measured(f"{entry}, queued behind a wedged one", grace_s=0.0) as timeout_s:
                 task(None, timeout_s=timeout_s)
-        ways = [(called, "total"), (called, "search"), (called, "parse"), (submitted, "search"), (mapped, "total"), (awaited, "search"),
-                (called, "total"), (submitted, "total")]
+        ways = [(called, "total"), (called, "search"), (called, "parse"), (submitted, "search"), (mapped, "total"),
+                (awaited, "search"), (called, "total"), (submitted, "total")]
         with ThreadPoolExecutor(16) as threads:
             futures = [threads.submit(way, task, entry) for task, (way, entry) in zip(tasks, ways)]
             futures += [threads.submit(queued, task, entry) for task, (_, entry) in zip(tasks[:2], ways)]
@@ -683,7 +684,8 @@ def test_a_vm_that_comes_out_of_a_long_c_call_while_the_process_exits_does_not_a
             return before == seen[0]
         atexit.register(lambda: until(steady))      # runs after vmhost's own, which was registered later
         host = vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=0.05))
-        bad = host.load(bundle("import re\\ndef run(value):\\n    return re.match('(a+)+$', 'a' * value + 'b')\\n", "bad"))
+        bad = host.load(bundle("import re\\ndef run(value):\\n    return re.match('(a+)+$', 'a' * value + 'b')\\n",
+                               "bad"))
         bad(1)
         vm = next(vm for vm in host._service._pool._vms.values() if vm.owner)
         try:

@@ -122,7 +122,8 @@ def test_a_fork_while_the_engine_works():
 
         a = np.array(numpy.random.default_rng(5).random((256, 256)))
         works = [lambda: np.matmul(a, a), lambda: np.sort(a, axis=0), lambda: np.fft.fft2(a), lambda: np.exp(a).sum(),
-                 lambda: np.linalg.solve(a, a), lambda: np.fft.fft(np.resize(a, 66_000)), lambda: np.linalg.svd(a[:70, :70])]
+                 lambda: np.linalg.solve(a, a), lambda: np.fft.fft(np.resize(a, 66_000)),
+                 lambda: np.linalg.svd(a[:70, :70])]
         expected = [work() for work in works]
         over = threading.Event()
 
@@ -149,7 +150,8 @@ def test_a_fork_while_the_engine_works():
             thread.join()
         for work, want in zip(works, expected):
             got = work()
-            assert all(np.allclose(one, two) for one, two in (zip(got, want) if isinstance(want, tuple) else [(got, want)]))
+            assert all(np.allclose(one, two)
+                       for one, two in (zip(got, want) if isinstance(want, tuple) else [(got, want)]))
         print("well")
     """)
     assert (done.returncode, done.stdout) == (0, "well\n"), done.stderr

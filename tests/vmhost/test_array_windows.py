@@ -218,8 +218,9 @@ def puts(a):
 def copies_to(a):
     np.copyto(a, [1, 2, 3, Sends(a)])
 
-MIDST = [writes_element, writes_row, writes_flat_element, writes_at_index, writes_many, writes_masked, fills, adds_in_place, adds_at,
-         adds_into, sums_into, takes_into, joins_into, multiplies_into, clips_into, sets_real, puts, copies_to]
+MIDST = [writes_element, writes_row, writes_flat_element, writes_at_index, writes_many, writes_masked, fills,
+         adds_in_place, adds_at, adds_into, sums_into, takes_into, joins_into, multiplies_into, clips_into, sets_real,
+         puts, copies_to]
 
 def in_the_midst(name):
     a = fresh()

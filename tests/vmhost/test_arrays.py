@@ -345,12 +345,14 @@ def test_the_engine_works_on_the_smallest_stack(host):
 
         def work():
             a = np.reshape(np.arange(6400, dtype="float32"), (80, 80))
-            products = [np.matmul(a.astype(name), a.T.astype(name)) for name in ("float32", "float64", "complex64", "float16", "int16")]
+            products = [np.matmul(a.astype(name), a.T.astype(name))
+                        for name in ("float32", "float64", "complex64", "float16", "int16")]
             moved = np.concatenate([np.pad(a, 3), np.roll(np.zeros((86, 86)), 5)])
             order = np.sort(a[::-1, ::2], axis=0) + np.cumsum(a, axis=1)[:, ::2]
             powers = np.power(np.asarray([2, 3, 4], dtype="float16"), np.asarray([[2], [3]], dtype="int64"))
             found = a[np.asarray([3, 1])][:, a[0] > 4]
-            return [float(np.sum(products[0][0])), moved.shape[0], float(order[0, 0]), powers.tolist(), float(np.max(found)), float(np.std(a))]
+            return [float(np.sum(products[0][0])), moved.shape[0], float(order[0, 0]), powers.tolist(),
+                    float(np.max(found)), float(np.std(a))]
 
         def deep(depth):
             return deep(depth - 1) if depth else work()

@@ -23,9 +23,10 @@ class Named(type):
 class Odd(Exception, metaclass=Named):
     pass
 
-ERRORS = {"value": ValueError, "unicode": lambda: UnicodeDecodeError("utf-8", b"", 0, 1, ""), "json": lambda: json.JSONDecodeError("", "", 0),
-          "type": TypeError, "key": KeyError, "index": IndexError, "runtime": RuntimeError, "zero": ZeroDivisionError, "own": BadOrder, "worse": Worse,
-          "exit": SystemExit, "group": lambda: ExceptionGroup("", [ValueError()]), "odd": Odd}
+ERRORS = {"value": ValueError, "unicode": lambda: UnicodeDecodeError("utf-8", b"", 0, 1, ""),
+          "json": lambda: json.JSONDecodeError("", "", 0), "type": TypeError, "key": KeyError, "index": IndexError,
+          "runtime": RuntimeError, "zero": ZeroDivisionError, "own": BadOrder, "worse": Worse, "exit": SystemExit,
+          "group": lambda: ExceptionGroup("", [ValueError()]), "odd": Odd}
 
 def run(value):
     raise ERRORS[value]()

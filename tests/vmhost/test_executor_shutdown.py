@@ -473,7 +473,8 @@ def test_ctrl_c_between_any_two_steps_of_making_an_executor_leaves_nothing():
             sys.settrace(interrupt_at(number))
             try:
                 executor = vmhost.VMExecutor(1)
-                if sys.gettrace() is not None:      # else it was interrupted in a finalizer, which CPython reports and forgets
+                # else it was interrupted in a finalizer, which CPython reports and forgets
+                if sys.gettrace() is not None:
                     break
             except KeyboardInterrupt:
                 interrupted += 1
@@ -522,7 +523,8 @@ def test_a_call_that_cannot_be_unwound_holds_up_nobody(tmp_path):
                 future.stop()
                 try:
                     future.result()
-                except (vmhost.VMLostError, CancelledError):        # the latter where the machine is so busy that the VM has more time
+                # the latter where the machine is so busy that the VM has more time
+                except (vmhost.VMLostError, CancelledError):
                     print("answered")
                 print(executor.submit(abs, -1).result())
             print(len(executor.statistics().quarantined))

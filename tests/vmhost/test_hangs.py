@@ -146,7 +146,8 @@ def test_two_threads_that_fork_at_once_do_not_keep_vms_from_booting():
         host = vmhost.Host(allow_unsigned=True, policy=Policy(warm=0, max_warm=0))
         task = host.load(bundle("def run(value):\\n    return value\\n"))
         _core.fork_prepare()                                    # this thread is about to fork, ...
-        other = threading.Thread(target=_core.fork_prepare)     # ... and so is another, which waits, and gives up waiting
+        # ... and so is another, which waits, and gives up waiting
+        other = threading.Thread(target=_core.fork_prepare)
         other.start()
         other.join()
         _core.fork_parent()                                     # ... and now has forked

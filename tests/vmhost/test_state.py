@@ -224,7 +224,8 @@ def test_the_folder_is_free_as_soon_as_its_process_was_killed_even_if_a_forked_c
             time.sleep(600)
         '''
         import textwrap
-        first = subprocess.Popen([sys.executable, "-c", textwrap.dedent(holder), sys.argv[1]], stdout=subprocess.PIPE, text=True)
+        first = subprocess.Popen([sys.executable, "-c", textwrap.dedent(holder), sys.argv[1]], stdout=subprocess.PIPE,
+                                 text=True)
         child = int(first.stdout.readline())
         try:
             vmhost.Host(state=sys.argv[1])
@@ -259,7 +260,8 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_or_the_new(tmp_
                 trips = 0
                 while True:
                     trips += 1
-                    folder.save_breaker(key, {"reason": "r" * (trips % 5000), "trips": trips, "open_s": 1.0, "until": 2e9})
+                    folder.save_breaker(key,
+                                        {"reason": "r" * (trips % 5000), "trips": trips, "open_s": 1.0, "until": 2e9})
                     if trips == 2:
                         os.write(begins, b".")
             os.read(begun, 1)
@@ -301,7 +303,8 @@ def test_ctrl_c_between_any_two_steps_of_making_or_closing_a_host_leaves_nothing
             sys.settrace(hosts.interrupt_at(number))
             try:
                 host = vmhost.Host(state=sys.argv[1], policy=policy)
-                if sys.gettrace() is not None:      # else it was interrupted in a finalizer, which CPython reports and forgets
+                # else it was interrupted in a finalizer, which CPython reports and forgets
+                if sys.gettrace() is not None:
                     break
                 host.close()
             except KeyboardInterrupt:

@@ -54,7 +54,7 @@ class KeptInTheHost:
 
         library.set_threads(threads)
         data, read_ms = _read(folder)
-        self._model = library.Model(data, kept=KeptModels(folder).place(b"network"), spend=True)
+        self._model = library.Model(data, kept=KeptModels(folder).path_of(b"network"), spend=True)
         self.about = {"kept": self._model.was_kept, "read_ms": read_ms}
 
 

@@ -177,17 +177,17 @@ class VMExecutor(concurrent.futures.Executor):
 
         return chunks(), entry, sizes
 
-    def _feed(self, calls, values, most, entry):
-        """Queue the next `most` of `values`, all of them when that is None."""
-        while batch := list(itertools.islice(values, _BATCH if most is None else min(_BATCH, most))):
+    def _feed(self, calls, values, count, entry):
+        """Queue the next `count` of `values`, all of them when that is None."""
+        while batch := list(itertools.islice(values, _BATCH if count is None else min(_BATCH, count))):
             submit_many = self._workers.submit_many
             try:
                 calls.extend(submit_many(batch, None, 0, entry, True))
             except ClosedError:  # as in submit()
                 calls.extend(self._workers.submit_many(batch, None, 0, entry, True))
-            if most is not None:
-                most -= len(batch)
-                if most == 0:
+            if count is not None:
+                count -= len(batch)
+                if count == 0:
                     break
 
     def _map_results(self, calls, values, refill, entry, sizes, end):
@@ -581,22 +581,22 @@ def _builtin_of(error):
     if issubclass(kind, SyntaxError) and len(args) > 1:
         return None  # whoever prints one expects numbers and lines in there
     try:
-        made = kind(*args)
+        builtin_error = kind(*args)
     except Exception:  # what was forged, such as an ExceptionGroup of nothing
         return None
     for name, value in report["attributes"].items():
         if (
             name in ("filename", "filename2")
-            and isinstance(made, OSError)
+            and isinstance(builtin_error, OSError)
             or name in ("name", "path")
-            and isinstance(made, ImportError)
+            and isinstance(builtin_error, ImportError)
         ):
-            setattr(made, name, value)
-        elif name == "name" and isinstance(made, (AttributeError, NameError)) and isinstance(value, str):
-            made.name = value
+            setattr(builtin_error, name, value)
+        elif name == "name" and isinstance(builtin_error, (AttributeError, NameError)) and isinstance(value, str):
+            builtin_error.name = value
     for note in report["notes"]:
-        made.add_note(note)
-    return made
+        builtin_error.add_note(note)
+    return builtin_error
 
 
 def _cancel(calls):

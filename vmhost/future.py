@@ -28,13 +28,13 @@ class TaskFuture(_Future):
         service = self._task._service
         with service.future_lock:
             if "_condition" not in self.__dict__:
-                made = _Future()
+                future = _Future()
                 ended = self._call.done()
                 if ended:
-                    self._settle(made)
-                condition = made.__dict__.pop("_condition")
+                    self._settle(future)
+                condition = future.__dict__.pop("_condition")
                 if "_condition" not in self.__dict__:  # a finalizer that ran just now may have made it all
-                    self.__dict__.update(made.__dict__)
+                    self.__dict__.update(future.__dict__)
                     self.__dict__["_condition"] = condition  # last: it is what others look for
                     if not ended:
                         service.watch(self._call, self._ended)

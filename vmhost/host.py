@@ -137,7 +137,7 @@ class Host:
         if self._keeps_models and self._kept_models is None:
             self._kept_models = kept_models(self._state, self._policy.search)
             self._keeps_models = self._kept_models is not None
-        return self._kept_models.place(digest) if self._keeps_models else None
+        return self._kept_models.path_of(digest) if self._keeps_models else None
 
     def _make_handle(self, version):
         return Task(self, self._service, version)

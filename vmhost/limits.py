@@ -55,12 +55,12 @@ def seconds(value, what="time"):
     return float(number) if number < END_OF_TIME_S else math.inf
 
 
-def whole(value, what="count", least=1, most=None):
-    """`value` as an int of at least `least`, at most `most` where that is given. Raises ConfigurationError naming
-    `what`."""
-    if isinstance(value, int) and not isinstance(value, bool) and least <= value and (most is None or value <= most):
+def whole(value, what="count", minimum=1, maximum=None):
+    """`value` as an int from `minimum` to `maximum` (None: without bound). Raises ConfigurationError naming `what`."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if is_whole and minimum <= value and (maximum is None or value <= maximum):
         return int(value)
-    expected = f"of at least {least}" if most is None else f"from {least} to {most}"
+    expected = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
     raise ConfigurationError(f"{what}: expected a whole number {expected}, got {shown(value)}")
 
 
@@ -271,17 +271,16 @@ class Policy:
 # ---------------
 
 
-def _whole(least, most=None):
-    return lambda value, what: whole(value, what, least, most)
+def _whole(minimum, maximum=None):
+    return lambda value, what: whole(value, what, minimum, maximum)
 
 
-def _above_zero(most=math.inf):
+def _above_zero(maximum=math.inf):
     def check(value, what):
-        if _is_number(value) and 0 < value <= most:
+        if _is_number(value) and 0 < value <= maximum:
             return value
-        raise ConfigurationError(
-            f"{what}: expected a number above 0{'' if most == math.inf else f', up to {most}'}, got {shown(value)}"
-        )
+        up_to = "" if maximum == math.inf else f", up to {maximum}"
+        raise ConfigurationError(f"{what}: expected a number above 0{up_to}, got {shown(value)}")
 
     return check
 

@@ -8,21 +8,21 @@ from vmhost.bytecode.spec import read_task
 from vmhost.compiler import compile_onnx
 
 
-def model_file(place, name):
-    """The bytes of the model file of the model `name` of `place`, a task's folder, whose ONNX file is compiled, or a
+def model_file(path, name):
+    """The bytes of the model file of the model `name` of `path`, a task's folder, whose ONNX file is compiled, or a
     bundle, signed or not.
 
     LookupError names the models that there are; TaskSpecError, CompileError and BundleError say what is wrong with the
     folder or bundle."""
-    place = Path(place)
-    models = read_task(place).models if place.is_dir() else read_bundle(place, allow_unsigned=True).models
+    path = Path(path)
+    models = read_task(path).models if path.is_dir() else read_bundle(path, allow_unsigned=True).models
     if name not in models:
         raise LookupError(
-            f"{place}: this task has no model {name!r}; it has {', '.join(models) or 'none'} (task.yaml, models)"
+            f"{path}: this task has no model {name!r}; it has {', '.join(models) or 'none'} (task.yaml, models)"
         )
-    if not place.is_dir():
+    if not path.is_dir():
         return models[name]
-    return _compiled(place / models[name])
+    return _compiled(path / models[name])
 
 
 # path to (the stamps of what it was compiled from, the model file): a test opens the same model again and again
@@ -35,12 +35,12 @@ def _compiled(path):
     if kept is not None and all(_stamp(file) == stamp for file, stamp in kept[0].items()):
         return kept[1]
     stamps = {path: _stamp(path)}
-    made = compile_onnx(path)
-    stamps.update((Path(file), _stamp(file)) for file in made.weight_files)
+    compiled = compile_onnx(path)
+    stamps.update((Path(file), _stamp(file)) for file in compiled.weight_files)
     while len(_kept) >= _KEPT_MOST:
         _kept.pop(next(iter(_kept)), None)
-    _kept[path] = stamps, made.data
-    return made.data
+    _kept[path] = stamps, compiled.data
+    return compiled.data
 
 
 def _stamp(file):

@@ -61,16 +61,16 @@ def command(output, folders, path, target, optimize, sign, strict):
                 | {"absent": [dataclasses.asdict(each) for each in compiled.absent]}
             )
     output.document({"bundles": written})
-    for made in written:
-        for warning in made["warnings"]:
+    for summary in written:
+        for warning in summary["warnings"]:
             output.remark(f"warning: {warning}", style="yellow")
-        modules = "1 module" if len(made["modules"]) == 1 else f"{len(made['modules'])} modules"
+        modules = "1 module" if len(summary["modules"]) == 1 else f"{len(summary['modules'])} modules"
         signed = f"signed with {sign}" if sign else "not signed"
         output.line(
-            f"{made['path']}: {made['task']}, {inspect.size_text(made['bytes'])}, "
-            f"{modules}, Python {made['target']}, {signed}"
+            f"{summary['path']}: {summary['task']}, {inspect.size_text(summary['bytes'])}, "
+            f"{modules}, Python {summary['target']}, {signed}"
         )
-        compiled = saved[made["path"]]
+        compiled = saved[summary["path"]]
         for name, savings in compiled.savings.items():
             output.line(f"model {name}: {savings}")
         _tell_packages(output, compiled)

@@ -315,21 +315,23 @@ def _stop(task, value, expected, watch, progress):
 
 
 def _compare(work, tasks, tasks_folder, models, asked, workers, progress):
-    """Stage 4. The wall time of each task's work by (name, way), the quickest of the rounds."""
-    progress.begin("compare", {f"{name} {way}": ROUNDS * calls for name, _, _, calls in work for way in (VMS, THREADS)})
+    """Stage 4. The wall time of each task's work by (name, runner), the quickest of the rounds."""
+    progress.begin(
+        "compare", {f"{name} {runner}": ROUNDS * calls for name, _, _, calls in work for runner in (VMS, THREADS)}
+    )
     seconds = {}
     for name, _, _, calls in work:
         values = [value for value, _ in _work(asked[name], calls)]
         function = plain_function(tasks_folder / name, models[name])
         with ThreadPoolExecutor(min(workers, tasks[name].limits.concurrency)) as threads:
-            ways = {VMS: tasks[name].map, THREADS: functools.partial(threads.map, function)}
+            runners = {VMS: tasks[name].map, THREADS: functools.partial(threads.map, function)}
             for _ in range(ROUNDS):
-                for way, run_all in ways.items():
+                for runner, run_all in runners.items():
                     started = time.perf_counter()
                     for _ in run_all(values):
-                        progress.done[f"{name} {way}"] += 1
+                        progress.done[f"{name} {runner}"] += 1
                     took_s = time.perf_counter() - started
-                    seconds[name, way] = min(took_s, seconds.get((name, way), math.inf))
+                    seconds[name, runner] = min(took_s, seconds.get((name, runner), math.inf))
     return seconds
 
 

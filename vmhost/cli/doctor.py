@@ -122,14 +122,14 @@ def machine():
     if limit and limit[0] != "max":
         text += f", limited to {size_text(int(limit[0]))} by its control group"
     yield Finding("memory", OK, text)
-    for name, kind, least in (("threads", resource.RLIMIT_NPROC, 256), ("open files", resource.RLIMIT_NOFILE, 256)):
+    for name, kind, minimum in (("threads", resource.RLIMIT_NPROC, 256), ("open files", resource.RLIMIT_NOFILE, 256)):
         soft, _ = resource.getrlimit(kind)
-        enough = soft == resource.RLIM_INFINITY or soft >= least
+        enough = soft == resource.RLIM_INFINITY or soft >= minimum
         yield Finding(
             name,
             OK if enough else REMARK,
             "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft}",
-            None if enough else f"raise it with ulimit; below {least} a host with many VMs may run out",
+            None if enough else f"raise it with ulimit; below {minimum} a host with many VMs may run out",
         )
 
 
@@ -209,8 +209,8 @@ def _operators():
     from vmhost.engine.onnx import READERS
     from vmhost.engine.onnx.writing import OPS
 
-    made, lowered, pieces = inventory.operators(), inventory.lowered(), inventory.pieces()
-    makings = [operator.making for operator in made]
+    operators, lowered, pieces = inventory.operators(), inventory.lowered(), inventory.pieces()
+    makings = [operator.making for operator in operators]
     kernels = inventory.kernels()
     yield Finding(
         "primitives",

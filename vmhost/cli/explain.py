@@ -149,9 +149,9 @@ def _input(shape, dtype):
 
 
 def _show(output, model):
-    ports = ", ".join(f"{port['name']} {port['dtype']}{port['shape']}" for port in model["inputs"])
-    made = ", ".join(f"{port['name']} {port['dtype']}{port['shape']}" for port in model["outputs"])
-    output.line(f"{model['name']}: {ports} -> {made}", style="bold")
+    inputs = ", ".join(f"{port['name']} {port['dtype']}{port['shape']}" for port in model["inputs"])
+    outputs = ", ".join(f"{port['name']} {port['dtype']}{port['shape']}" for port in model["outputs"])
+    output.line(f"{model['name']}: {inputs} -> {outputs}", style="bold")
     if model["compiled"] is not None:
         output.line(f"compiled: {model['compiled']}")
     if model["in_place"]["steps"]:
@@ -198,21 +198,21 @@ def draw(explained, path):
         len(explained), 1, figsize=(11, sum(heights)), squeeze=False, height_ratios=heights, layout="constrained"
     )
     for model, steps, panel in zip(explained, shown, panels.flat):
-        ways = list(dict.fromkeys(step["algorithm"] for step in steps))
-        places = range(len(steps))
-        for number, way in enumerate(ways):
-            own = [place for place in places if steps[place]["algorithm"] == way]
+        algorithms = list(dict.fromkeys(step["algorithm"] for step in steps))
+        rows = range(len(steps))
+        for number, algorithm in enumerate(algorithms):
+            own = [row for row in rows if steps[row]["algorithm"] == algorithm]
             panel.barh(
                 own,
-                [steps[place]["ms"] for place in own],
+                [steps[row]["ms"] for row in own],
                 color=_COLOURS[number % len(_COLOURS)],
-                label=way or "one way only",
+                label=algorithm or "one way only",
             )
-        panel.plot([step["expected_ms"] for step in steps], places, "k|", markersize=9, label="expected, on one core")
-        least = _LABELLED * model["ms"]
+        panel.plot([step["expected_ms"] for step in steps], rows, "k|", markersize=9, label="expected, on one core")
+        labelled_ms = _LABELLED * model["ms"]
         panel.set_yticks(
-            list(places),
-            [f"{step['kind']} {step['name'] if step['ms'] >= least else ''}".strip() for step in steps],
+            list(rows),
+            [f"{step['kind']} {step['name'] if step['ms'] >= labelled_ms else ''}".strip() for step in steps],
             fontsize=7,
         )
         panel.set_ylim(len(steps) - 0.4, -0.6)

@@ -122,14 +122,14 @@ def _size_page(image, packed, bundles, modules):
         and "test" not in path.parts
     )
     options = "".join([*(f" --bundle {path.name}" for path in bundles), *(f" --module {name}" for name in modules)])
-    parts = [*_table(image, packed), "", f"Native modules: {' '.join(image.native)}."]
+    lines = [*_table(image, packed), "", f"Native modules: {' '.join(image.native)}."]
     more = {"--with-engine": (modules, True)} if not image.engine else {}
     if "_sqlite3" not in image.native:
         more["--module sqlite3"] = ((*modules, "sqlite3"), image.engine)
     for option, (more_modules, with_engine) in more.items():
-        with tempfile.TemporaryDirectory() as place:
-            other = folder.make(Path(place, "image"), bundles, more_modules, with_engine=with_engine)
-            parts += [
+        with tempfile.TemporaryDirectory() as scratch:
+            other = folder.make(Path(scratch, "image"), bundles, more_modules, with_engine=with_engine)
+            lines += [
                 "",
                 f"The same with `{option}`:",
                 "",
@@ -147,7 +147,7 @@ def _size_page(image, packed, bundles, modules):
                 "Megabytes (10⁶ bytes)."
             ),
             "",
-            *parts,
+            *lines,
             "",
             (
                 "For comparison: the standard library of the Python that it was made with, its native modules included"

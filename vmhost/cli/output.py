@@ -89,13 +89,13 @@ def fitting(console, title, columns, rows):
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     # The title is no part of the table, which would fold it to its own width.
-    parts = [Text(title, style="bold")] if title else []
+    renderables = [Text(title, style="bold")] if title else []
     if Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width:
-        return Group(*parts, table)
+        return Group(*renderables, table)
     for row in rows:
-        parts.append(Text(row[0], style="bold"))
-        parts += [Text(f"  {name}: {cell}") for name, cell in zip(names[1:], row[1:])]
-    return Group(*parts)
+        renderables.append(Text(row[0], style="bold"))
+        renderables += [Text(f"  {name}: {cell}") for name, cell in zip(names[1:], row[1:])]
+    return Group(*renderables)
 
 
 def _width(stream):

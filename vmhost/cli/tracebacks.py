@@ -16,10 +16,10 @@ def with_source(traceback, folder):
     """The text of a guest's traceback with each frame's line from `folder`, a path, below it."""
     lines = traceback.splitlines()
     shown = []
-    for place, line in enumerate(lines):
+    for number, line in enumerate(lines):
         shown.append(line)
         frame = _FRAME.match(line)
-        following = lines[place + 1] if place + 1 < len(lines) else ""
+        following = lines[number + 1] if number + 1 < len(lines) else ""
         if frame and not following.startswith(frame["indent"] + "  "):
             source = _line(folder / frame["path"], int(frame["line"]))
             if source:

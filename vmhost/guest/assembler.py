@@ -42,16 +42,16 @@ def namedtuple_new(native, fields):
     return native.namedtuple_code(_distinct(["_cls", *map(identifier, fields)], "<lambda>")[1:])
 
 
-def dataclass_functions(native, globals, variables, parts):
+def dataclass_functions(native, globals, variables, definitions):
     """The functions that `dataclasses` would get by compiling its text, in order.
 
-    `native` has the writer's functions. `parts` holds (name, parameters, body lines, decorator line or None) of each
-    function, `variables` the values of the enclosing function's parameters. Functions that name the same variable share
-    its cell, as they would if compiled.
+    `native` has the writer's functions. `definitions` holds (name, parameters, body lines, decorator line or None) of
+    each function, `variables` the values of the enclosing function's parameters. Functions that name the same variable
+    share its cell, as they would if compiled.
     """
     variables = {identifier(name): value for name, value in variables.items()}
     cells, functions, line = {}, [], 2
-    for name, parameters, body, decorator in parts:
+    for name, parameters, body, decorator in definitions:
         first_line, body_line = line, line + 1 + bool(decorator)
         line = body_line + len(body)
         reader = _READERS.get(name)
@@ -146,10 +146,10 @@ def _identifiers(fields):
 def _repr(name, parameters, body):
     _expect(parameters, ["self"])
     (line,) = body
-    parts = _between(line.strip(), 'return f"{self.__class__.__qualname__}(', ')"')
+    shown_fields = _between(line.strip(), 'return f"{self.__class__.__qualname__}(', ')"')
     fields = [
         (part.partition("=")[0], _between(part.partition("=")[2], "{self.", "!r}"))
-        for part in (parts.split(", ") if parts else [])
+        for part in (shown_fields.split(", ") if shown_fields else [])
     ]
     _expect([shown for shown, _ in fields], [field for _, field in fields])
     return tuple(identifier(field) for _, field in fields), tuple(field for _, field in fields)

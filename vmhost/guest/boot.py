@@ -378,11 +378,11 @@ def _careful(otherwise, function, *args):
         return otherwise
 
 
-def _cut(text, most):
-    """`text`, a str of any class, as a str of about `most` characters."""
+def _cut(text, max_chars):
+    """`text`, a str of any class, as a str of about `max_chars` characters."""
     length = str.__len__(text)
-    if length > most:
-        return str.__getitem__(text, slice(most)) + f"... ({length - most} more characters)"
+    if length > max_chars:
+        return str.__getitem__(text, slice(max_chars)) + f"... ({length - max_chars} more characters)"
     return text if type(text) is str else str.__str__(text)
 
 

@@ -54,7 +54,7 @@ def definitions(namespace, prefix, names, heads):
     once run a part twice and get the same objects: the second one's are dropped. A lock in its place could wait for an
     import that waits for it.
     """
-    made = {}  # part -> what it has defined
+    defined = {}  # part -> what it has defined
 
     def __getattr__(name):
         if name in namespace:
@@ -65,11 +65,11 @@ def definitions(namespace, prefix, names, heads):
                 return otherwise(name)
             raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
         part = heads.get(name, name)
-        found = made.get(part)
+        found = defined.get(part)
         if found is None:
             found = {}
             exec(sys.modules["_vmhost"].code(prefix + part), namespace, found)
-            found = made.setdefault(part, found)
+            found = defined.setdefault(part, found)
         for key, value in found.items():
             if f" {key} " in names:
                 namespace.setdefault(key, value)

@@ -699,14 +699,14 @@ def _set(node, globals, locals):
 
 
 def _dict(node, globals, locals):
-    made = {}
+    result = {}
     for key, value in zip(node.keys, node.values):
         if key is None:
-            made.update(evaluate(value, globals, locals))
+            result.update(evaluate(value, globals, locals))
         else:
             key = evaluate(key, globals, locals)
-            made[key] = evaluate(value, globals, locals)
-    return made
+            result[key] = evaluate(value, globals, locals)
+    return result
 
 
 def _call(node, globals, locals):

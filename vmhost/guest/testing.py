@@ -101,7 +101,7 @@ def log(level, line):
 
 def files():
     """The names of the files below the task's folder."""
-    folder = _place()
+    folder = _task_folder()
     return (
         []
         if folder is None
@@ -115,14 +115,14 @@ def files():
 
 def file(path):
     """The bytes of the file `path` below the task's folder; None if there is none."""
-    folder = _place()
+    folder = _task_folder()
     found = None if folder is None else (folder / path).resolve()
     return (
         found.read_bytes() if found is not None and found.is_relative_to(folder.resolve()) and found.is_file() else None
     )
 
 
-def _place():
+def _task_folder():
     """The task's folder, None if there is none."""
     if _folder is not None:
         return _folder
@@ -130,5 +130,5 @@ def _place():
     while frame is not None and frame.f_globals.get("__name__", "").startswith("vmhost.guest"):
         frame = frame.f_back
     beside = frame.f_globals.get("__file__") if frame is not None else None
-    places = [*Path(os.path.abspath(beside)).parents, Path.cwd()] if beside else [Path.cwd()]
-    return next((place for place in places if (place / _SPEC_NAME).is_file()), None)
+    folders = [*Path(os.path.abspath(beside)).parents, Path.cwd()] if beside else [Path.cwd()]
+    return next((folder for folder in folders if (folder / _SPEC_NAME).is_file()), None)

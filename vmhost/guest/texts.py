@@ -71,8 +71,8 @@ def namedtuple_new(text, namespace, fields):
     return _FunctionType(code, namespace)
 
 
-def dataclass_functions(text, globals, variables, parts):
-    """What running `text` gives in `dataclasses`: the methods of one class, in the order of `parts`."""
+def dataclass_functions(text, globals, variables, definitions):
+    """What running `text` gives in `dataclasses`: the methods of one class, in the order of `definitions`."""
     code = precompiled("exec", text)
     if code is not None:
         namespace = {}
@@ -80,7 +80,7 @@ def dataclass_functions(text, globals, variables, parts):
         return namespace["__create_fn__"](**variables)
     from vmhost.guest import assembler
 
-    functions = assembler.dataclass_functions(_native("dataclass"), globals, variables, parts)
+    functions = assembler.dataclass_functions(_native("dataclass"), globals, variables, definitions)
     counts["assembled"] += 1
     return functions
 

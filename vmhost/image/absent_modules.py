@@ -97,7 +97,7 @@ def stand_ins():
 
 
 def _ast_source():
-    parts = [_HEAD]
+    blocks = [_HEAD]
     classes = [
         value
         for value in vars(_ast).values()
@@ -115,6 +115,6 @@ def _ast_source():
         }
         own |= {name: None for name in (*node._fields, *node._attributes) if getattr(node, name, ...) is None}
         body = "".join(f"    {name} = {value!r}\n" for name, value in own.items())
-        parts.append(f"class {node.__name__}({node.__base__.__name__}):\n{body}\n")
-    parts += [f"{name} = {value!r}\n" for name, value in vars(_ast).items() if name.startswith("PyCF_")]
-    return "\n".join(parts)
+        blocks.append(f"class {node.__name__}({node.__base__.__name__}):\n{body}\n")
+    blocks += [f"{name} = {value!r}\n" for name, value in vars(_ast).items() if name.startswith("PyCF_")]
+    return "\n".join(blocks)

@@ -57,7 +57,7 @@ def make(out, bundles=(), more_modules=(), *, with_engine=False, with_lapack=Fal
         with _written(out):  # before all else: who cannot write there is told at once
             out.parent.mkdir(parents=True, exist_ok=True)
             work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        image, files = _made(
+        image, files = _contents(
             out,
             tools,
             bundles,
@@ -84,7 +84,7 @@ def _written(out):
         raise ImageError(f"{out}: cannot be written: {error.strerror}; nothing was left there") from error
 
 
-def _made(out, tools, bundles, more_modules, lapack):
+def _contents(out, tools, bundles, more_modules, lapack):
     """(the Image that will be at `out`, {name of a file: its bytes})."""
     library, linked = modules.Library(system_bundle()), link.offered(tools)
     if "all" in more_modules:

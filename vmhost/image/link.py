@@ -61,9 +61,9 @@ _SQLITE_CODE = (
 def offered(toolchain):
     """The native modules that can be linked in, or lie beside the executable."""
     members = _run([toolchain.nm, "--defined-only", "-A", str(toolchain.python_library)])
-    made = set(re.findall(r"\bPyInit_(\w+)$", members, re.MULTILINE))
+    built_in = set(re.findall(r"\bPyInit_(\w+)$", members, re.MULTILINE))
     shared = {"_sqlite3"} if toolchain.sqlite_module is not None else set()
-    return (made | INITS.keys() | {"vmhost.engine._array"} | shared) - {"_ast", "_symtable", "_tokenize"}
+    return (built_in | INITS.keys() | {"vmhost.engine._array"} | shared) - {"_ast", "_symtable", "_tokenize"}
 
 
 def sqlite_module(toolchain):
@@ -161,8 +161,8 @@ def link(toolchain, modules, *, engine):
             str(executable),
         ]
     )
-    for made in (trace, executable, stripped, *([listed] if sqlite else [])):
-        os.replace(made, made.with_suffix(""))
+    for product in (trace, executable, stripped, *([listed] if sqlite else [])):
+        os.replace(product, product.with_suffix(""))
     return stripped.with_suffix("")
 
 
@@ -172,11 +172,11 @@ def _engine_objects(build):
     objects = []
     for name in ("vmhost.engine._array", build.ENGINE):
         for source in build.INSTALLED[name].files():
-            made = (CHECKOUT / build.objects_folder() / source).with_suffix(".o")
-            newer = build.newer_than(made, CHECKOUT / source)
+            object_file = (CHECKOUT / build.objects_folder() / source).with_suffix(".o")
+            newer = build.newer_than(object_file, CHECKOUT / source)
             if newer is not None:
-                raise ImageError(f"{made}: is missing or older than {newer}; run `make build`")
-            objects.append(made)
+                raise ImageError(f"{object_file}: is missing or older than {newer}; run `make build`")
+            objects.append(object_file)
     return objects
 
 
@@ -193,10 +193,10 @@ def _asked_of_executable(toolchain):
 def _without_tables(toolchain, archive, *options):
     """A copy of the archive without what only debuggers and C++ exceptions read: a tenth of the executable."""
     digest = hashlib.sha256(archive.read_bytes() + " ".join(options).encode()).hexdigest()[:16]
-    made = OBJECTS / "libraries" / digest / archive.name
-    if not made.exists():
-        made.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = made.with_suffix(f".{os.getpid()}")
+    copy = OBJECTS / "libraries" / digest / archive.name
+    if not copy.exists():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = copy.with_suffix(f".{os.getpid()}")
         _run(
             [
                 toolchain.objcopy,
@@ -209,8 +209,8 @@ def _without_tables(toolchain, archive, *options):
                 str(unfinished),
             ]
         )
-        os.replace(unfinished, made)
-    return made
+        os.replace(unfinished, copy)
+    return copy
 
 
 def needed_glibc(toolchain, *files):
@@ -232,13 +232,13 @@ def _compile(toolchain, source, options, includes):
     command = [toolchain.compiler, *options, *(f"-I{folder}" for folder in includes), "-c", str(source)]
     text = _run([*command[:-2], "-E", "-P", str(source)])
     digest = hashlib.sha256("\0".join((_version(toolchain.compiler), *options, text)).encode()).hexdigest()[:32]
-    made = OBJECTS / "objects" / f"{source.stem}-{digest}.o"
-    if not made.exists():
-        made.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = made.with_suffix(f".{os.getpid()}")
+    object_file = OBJECTS / "objects" / f"{source.stem}-{digest}.o"
+    if not object_file.exists():
+        object_file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = object_file.with_suffix(f".{os.getpid()}")
         _run([*command, "-o", str(unfinished)])
-        os.replace(unfinished, made)
-    return made
+        os.replace(unfinished, object_file)
+    return object_file
 
 
 def _version(compiler):

@@ -16,7 +16,7 @@ def without_need(data, library):
     at, size, count = struct.unpack_from("<Q", data, 32)[0], *struct.unpack_from("<HH", data, 54)
     segments = [struct.unpack_from("<II6Q", data, at + size * number) for number in range(count)]
     begin, length = next((offset, stored) for kind, _, offset, _, _, stored, *_ in segments if kind == _DYNAMIC)
-    entries = [struct.unpack_from("<QQ", data, begin + place) for place in range(0, length, 16)]
+    entries = [struct.unpack_from("<QQ", data, begin + position) for position in range(0, length, 16)]
     address = next(value for kind, value in entries if kind == _STRINGS)
     strings = next(
         offset + address - low

@@ -12,10 +12,10 @@ _log = logging.getLogger("vmhost")
 
 
 class FunctionThreads:
-    """At most `most` threads, started as they are needed. All methods may be called from any thread."""
+    """At most `max_threads` threads, started as they are needed. All methods may be called from any thread."""
 
-    def __init__(self, most):
-        self._most = most
+    def __init__(self, max_threads):
+        self._max_threads = max_threads
         self._lock = threading.Lock()  # of who changes `_threads`; readers take none: Ctrl-C could leave it taken
         self._work = queue.SimpleQueue()
         self._threads = {}  # thread -> name of the function that it runs, None: it waits for one
@@ -27,7 +27,7 @@ class FunctionThreads:
         with self._lock:
             if self._closed:
                 return False
-            if len(self._threads) < min(self._unfinished + 1, self._most):
+            if len(self._threads) < min(self._unfinished + 1, self._max_threads):
                 thread = threading.Thread(target=self._serve, name=f"vmhost-function-{len(self._threads)}", daemon=True)
                 thread.start()
                 self._threads[thread] = None

@@ -43,12 +43,12 @@ class KeptModels:
         if search == "measured" and not self._take_rates():
             self._keep_rates()
 
-    def place(self, digest):
+    def path_of(self, digest):
         """The path of what is prepared of the model file with this SHA-256 (bytes); None where the folder has become of
         no use."""
-        place = self.path / hashlib.sha256(f"{self._here}; {self._search}".encode() + digest).hexdigest()[:32]
+        path = self.path / hashlib.sha256(f"{self._here}; {self._search}".encode() + digest).hexdigest()[:32]
         try:
-            os.utime(place)
+            os.utime(path)
         except FileNotFoundError:
             try:
                 self._make_room()
@@ -56,7 +56,7 @@ class KeptModels:
                 return self._useless(error)
         except OSError as error:  # read-only by now, say
             return self._useless(error)
-        return place
+        return path
 
     def _useless(self, error):
         _log.warning("%s: a prepared model is not kept: %s", self.path, error.strerror)

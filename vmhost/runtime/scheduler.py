@@ -155,10 +155,10 @@ class Scheduler:
         for version, entry in self._used.items():
             entry[0] += len(self._pool.held_by(version)) * (now - entry[1]) / version.policy.weight
             entry[1] = now
-        least = min((entry[0] for entry in self._used.values() if entry[2]), default=0.0)
+        minimum = min((entry[0] for entry in self._used.values() if entry[2]), default=0.0)
         for version, entry in self._used.items():
             if demands[version] and not entry[2]:
-                entry[0] = max(entry[0], least)  # it is not owed the time when it wanted nothing
+                entry[0] = max(entry[0], minimum)  # it is not owed the time when it wanted nothing
             entry[2] = bool(demands[version])
 
     def _make_room(self, claimant, targets, now):

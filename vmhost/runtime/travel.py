@@ -215,20 +215,20 @@ def _gaps(text):
     for statement in tree.body:
         if isinstance(statement, (ast.Assign, ast.AnnAssign)):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            made_from, made = [statement.value], [target.id for target in targets if isinstance(target, ast.Name)]
+            sources, names = [statement.value], [target.id for target in targets if isinstance(target, ast.Name)]
         elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            made_from, made = statement.decorator_list + getattr(statement, "bases", []), [statement.name]
+            sources, names = statement.decorator_list + getattr(statement, "bases", []), [statement.name]
         else:
             continue
         used = [
             node.id
-            for part in made_from
+            for part in sources
             if part is not None
             for node in ast.walk(part)
             if isinstance(node, ast.Name) and node.id in gaps
         ]
         if used:
-            gaps.update(dict.fromkeys(made, gaps[used[0]]) | gaps)
+            gaps.update(dict.fromkeys(names, gaps[used[0]]) | gaps)
     return gaps
 
 
@@ -249,8 +249,8 @@ def _refuse_gaps(luggage, function):
             value = vars(home).get(name)
             if name not in seen and getattr(value, "__module__", None) == home.__name__:
                 seen.add(name)
-                parts = vars(value).values() if isinstance(value, type) else [value]
-                codes = [getattr(getattr(part, "__func__", part), "__code__", None) for part in parts]
+                members = vars(value).values() if isinstance(value, type) else [value]
+                codes = [getattr(getattr(member, "__func__", member), "__code__", None) for member in members]
                 waiting += [(inner, f"it uses {name}, which") for inner in codes if inner is not None]
 
 

@@ -35,14 +35,16 @@ def graph(nodes, inputs, outputs, constants=None, opset=17):
             helper.make_tensor_value_info(name, TensorProto.FLOAT, shape or "abcd") for name, shape in shapes.items()
         ]
 
-    made = helper.make_graph(
+    onnx_graph = helper.make_graph(
         nodes,
         "test",
         ports(inputs),
         ports(outputs),
         [numpy_helper.from_array(numpy.asarray(values), name) for name, values in (constants or {}).items()],
     )
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=8).SerializeToString()
+    return helper.make_model(
+        onnx_graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8
+    ).SerializeToString()
 
 
 def graph_of(nodes, inputs, outputs, constants=None, opset=18):
@@ -52,14 +54,14 @@ def graph_of(nodes, inputs, outputs, constants=None, opset=18):
     def port(name, array):
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
-    made = helper.make_graph(
+    onnx_graph = helper.make_graph(
         nodes,
         "test",
         [port(name, array) for name, array in inputs.items()],
         [helper.make_empty_tensor_value_info(name) for name in outputs],
         [numpy_helper.from_array(numpy.asarray(array), name) for name, array in (constants or {}).items()],
     )
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    model = helper.make_model(onnx_graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     model = shape_inference.infer_shapes(model, data_prop=True)
     for value in model.graph.output:  # the checker wants types; what follows in our own compiler is not told shapes
         if not value.type.tensor_type.elem_type:
@@ -81,7 +83,7 @@ def expected(model, inputs):
 def by_onnx_runtime(model, inputs):
     """The one output for each of `inputs`, arrays for the one input, by ONNX Runtime."""
     [name] = (port.name for port in load_model_from_string(model).graph.input)
-    return [made for [made] in all_by_onnx_runtime(model, [{name: x} for x in inputs])]
+    return [output for [output] in all_by_onnx_runtime(model, [{name: x} for x in inputs])]
 
 
 def all_by_onnx_runtime(model, inputs):
@@ -98,11 +100,11 @@ def all_by_onnx_runtime(model, inputs):
             check=True,
             timeout=200,
         )
-        made = []
+        answers = []
         for number in range(len(inputs)):
             with numpy.load(Path(folder, f"made{number}.npz")) as outputs:
-                made.append([outputs[f"arr_{place}"] for place in range(len(outputs.files))])
-        return made
+                answers.append([outputs[f"arr_{index}"] for index in range(len(outputs.files))])
+        return answers
 
 
 RUNTIME = """
@@ -114,7 +116,7 @@ for number in range(int(sys.argv[1])):
 """
 
 
-def assert_close(ours, theirs, most=1e-5):
+def assert_close(ours, theirs, tolerance=1e-5):
     ours = numpy.asarray(ours)
     assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
-    assert numpy.abs(ours - theirs).max() <= most * max(numpy.abs(theirs).max(), 1e-30)
+    assert numpy.abs(ours - theirs).max() <= tolerance * max(numpy.abs(theirs).max(), 1e-30)

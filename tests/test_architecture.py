@@ -222,13 +222,13 @@ def circle(arrows):
     """The nodes of one circle of `{from: {to, ...}}`, in its order; [] where there is none."""
     done = set()
 
-    def walk(node, way):
-        if node in way:
-            return way[way.index(node) :]
+    def walk(node, chain):
+        if node in chain:
+            return chain[chain.index(node) :]
         if node in done:
             return []
         for other in sorted(arrows.get(node, ())):
-            if found := walk(other, [*way, node]):
+            if found := walk(other, [*chain, node]):
                 return found
         done.add(node)
         return []

@@ -198,8 +198,8 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("what", ARGUMENTS)
-@pytest.mark.parametrize("way", ["call", "submit", "map"])
-def test_an_argument_that_cannot_cross_is_named_and_nothing_is_submitted(task, what, way):
+@pytest.mark.parametrize("method", ["call", "submit", "map"])
+def test_an_argument_that_cannot_cross_is_named_and_nothing_is_submitted(task, what, method):
     value, named = ARGUMENTS[what]
     calls = {
         "call": lambda: task(value),
@@ -207,7 +207,7 @@ def test_an_argument_that_cannot_cross_is_named_and_nothing_is_submitted(task, w
         "map": lambda: list(task.map([1, value])),
     }
     with pytest.raises(vmhost.CrossingError, match=named):
-        calls[way]()
+        calls[method]()
     assert task(1) == 1
 
 
@@ -382,9 +382,9 @@ SWAPS = {
 @pytest.mark.parametrize("what", SWAPS)
 def test_bundles_put_together_from_two_signed_ones_are_refused(what):
     key = generate_key()
-    made = [bundle(f"def run(value): return {number}\n", f"task{number}") for number in range(2)]
-    signed = [write_bundle(each.manifest, each.modules, {}, each.texts, key) for each in made]
-    manifest, modules = SWAPS[what](*made)
+    bundles = [bundle(f"def run(value): return {number}\n", f"task{number}") for number in range(2)]
+    signed = [write_bundle(each.manifest, each.modules, {}, each.texts, key) for each in bundles]
+    manifest, modules = SWAPS[what](*bundles)
     forged = write_bundle(manifest, modules, {}, {}, generate_key())
     with vmhost.Host(trust=TrustStore.of(ours=key.public)) as host:
         assert [host.load(each)(0) for each in signed] == [0, 1]

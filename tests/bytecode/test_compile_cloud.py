@@ -39,11 +39,11 @@ def test_json_says_what_was_made(write_task, tmp_path):
     folder = write_task({"main.py": "def run(value):\n    return eval(value)\n"})
     out = tmp_path / "sample.vmb"
     done = run(folder, "-o", out, "--json", "--optimize", "2")
-    made = json.loads(done.stdout)
-    assert (done.returncode, made["ok"], made["name"], made["bytes"]) == (0, True, "sample", out.stat().st_size)
-    assert (made["modules"], made["signed_by"]) == (["main"], None)
-    assert made["warnings"][0].startswith(f"{folder}/main.py:2: eval: ")
-    assert done.stderr == f"warning: {made['warnings'][0]}\n"
+    bundle = json.loads(done.stdout)
+    assert (done.returncode, bundle["ok"], bundle["name"], bundle["bytes"]) == (0, True, "sample", out.stat().st_size)
+    assert (bundle["modules"], bundle["signed_by"]) == (["main"], None)
+    assert bundle["warnings"][0].startswith(f"{folder}/main.py:2: eval: ")
+    assert done.stderr == f"warning: {bundle['warnings'][0]}\n"
 
 
 def test_default_name_is_the_folders(write_task, tmp_path):

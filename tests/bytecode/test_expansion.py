@@ -117,8 +117,8 @@ def test_loads_of_locals_that_an_addition_may_empty_are_checked(statement, used)
             raise MemoryError
 
     assert namespace["f"]("a", "b", ["c", Refuses("d")]) == eval(used, {"text": "ac", "more": "b"})
-    made = [each.opname for each in dis.get_instructions(corrected.co_consts[0])]
-    assert made[made.index("BINARY_OP") + 1] == "STORE_FAST"
+    operations = [each.opname for each in dis.get_instructions(corrected.co_consts[0])]
+    assert operations[operations.index("BINARY_OP") + 1] == "STORE_FAST"
 
 
 def test_a_store_that_was_one_with_a_load_is_looked_at_again():

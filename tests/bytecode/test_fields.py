@@ -34,9 +34,9 @@ def test_the_schema_that_editors_read_has_the_same_patterns_and_ranges():
         (keys["models"]["propertyNames"], fields.MODEL, fields.MAX_MODEL_CHARS),
     ]
     texts += [(grants[name]["items"], pattern, fields.MAX_GRANT_CHARS) for name, (pattern, _) in fields.GRANTS.items()]
-    for said, pattern, most in texts:
+    for said, pattern, max_chars in texts:
         assert said["pattern"] == f"^(?:{pattern.pattern})$"
-        assert most is None or said["maxLength"] == most
+        assert max_chars is None or said["maxLength"] == max_chars
     for name, (_, what) in fields.GRANTS.items():
         assert (grants[name]["items"]["description"], grants[name]["maxItems"]) == (what, fields.MAX_PERMISSIONS)
     assert keys["models"]["maxProperties"] == fields.MAX_MODELS

@@ -157,9 +157,9 @@ def test_refuses_operands(source, name, operand, said):
 def test_cells_are_made_before_use():
     code = function("def f(a):\n def g(): return a\n return g")
     assert "cells are made for slots [], expected [0]" in refusal(blanked(code, "MAKE_CELL"))
-    place, inner = next((at, each) for at, each in enumerate(code.co_consts) if isinstance(each, types.CodeType))
+    index, inner = next((at, each) for at, each in enumerate(code.co_consts) if isinstance(each, types.CodeType))
     assert "has free variables a and stands alone" in refusal(inner)
-    constants = (*code.co_consts[:place], blanked(inner, "COPY_FREE_VARS"), *code.co_consts[place + 1 :])
+    constants = (*code.co_consts[:index], blanked(inner, "COPY_FREE_VARS"), *code.co_consts[index + 1 :])
     assert "does not begin with COPY_FREE_VARS" in refusal(code.replace(co_consts=constants))
     assert "may not hold a cell" in refusal(
         patched(function("def f(a, b):\n def g(): return a\n return a, b"), "LOAD_DEREF", 1)
@@ -197,9 +197,9 @@ def test_values_have_the_kind_that_the_interpreter_takes_on_trust():
     code = function("def f(a):\n with a: a()")
     assert "expected the saved instruction offset" in refusal(patched(code, "RERAISE", 1))
     code = function("def f(a): return a(b=1)")
-    place = code.co_consts.index(("b",))
+    index = code.co_consts.index(("b",))
     for names in (("b", 1), ("b", "c", "d"), ["b"], None, ("b", "b")):
-        constants = code.co_consts[:place] + (names,) + code.co_consts[place + 1 :]
+        constants = code.co_consts[:index] + (names,) + code.co_consts[index + 1 :]
         refusal(code.replace(co_consts=constants))
 
 
@@ -217,13 +217,13 @@ def test_hidden_arguments_of_generic_functions_have_their_kind():
     verify(module)
     refusal(patched(module, "SWAP", 3, nth=0))
     assert "lacks its closure or its arguments" in refusal(patched(module, "SWAP", new="COPY", operand=1, nth=1))
-    places = [module.co_consts.index(each) for each in module.co_consts if isinstance(each, types.CodeType)]
+    indices = [module.co_consts.index(each) for each in module.co_consts if isinstance(each, types.CodeType)]
     constants = list(module.co_consts)
-    constants[places[1]], constants[places[2]] = constants[places[2]], constants[places[1]]
+    constants[indices[1]], constants[indices[2]] = constants[indices[2]], constants[indices[1]]
     assert "gives dict for '.defaults' of <generic parameters of h>, expected tuple" in refusal(
         module.replace(co_consts=tuple(constants))
     )
-    inner = module.co_consts[places[2]]
+    inner = module.co_consts[indices[2]]
     assert "takes .defaults and stands alone" in refusal(inner)
 
 

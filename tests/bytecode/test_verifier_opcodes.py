@@ -38,7 +38,7 @@ def assembled(
     It begins with `prologue` and RESUME 0. A handler is `first past target depth [lasti]`, with labels.
     """
     lines = [line.strip() for line in re.split(r"[;\n]", f"{prologue}\nRESUME 0\n{body}") if line.strip()]
-    parsed, places = [], {}
+    parsed, offsets = [], {}
     for line in lines:
         label, _, rest = line.rpartition(":")
         op, _, operand = rest.strip().partition(" ")
@@ -50,13 +50,13 @@ def assembled(
     unit = 0
     for (label, _, _), size in zip(parsed, sizes):
         if label:
-            places[label] = unit
+            offsets[label] = unit
         unit += size
-    places.setdefault("end", unit)
+    offsets.setdefault("end", unit)
     data, unit = bytearray(), 0
     for (_, op, operand), size in zip(parsed, sizes):
         if operand.startswith("@"):
-            value = abs(places[operand[1:]] - (unit + size))
+            value = abs(offsets[operand[1:]] - (unit + size))
         else:
             value = int(operand or 0)
         if value > 255:
@@ -67,7 +67,7 @@ def assembled(
     table = bytearray()
     for handler in filter(None, re.split(r"[;\n]", handlers)):
         first, past, target, depth, *lasti = handler.split()
-        numbers = (places[first], places[past] - places[first], places[target], int(depth) << 1 | bool(lasti))
+        numbers = (offsets[first], offsets[past] - offsets[first], offsets[target], int(depth) << 1 | bool(lasti))
         assert max(numbers) < 64
         table += bytes((0x80 | numbers[0], *numbers[1:]))
     lines = b"".join(bytes((0xF8 | min(8, unit - start) - 1,)) for start in range(0, unit, 8))
@@ -94,7 +94,7 @@ def assembled(
 def within(*inner, body=None):
     """A module around functions, as most code stands; by default one without free variables is made of each."""
     if body is None:
-        body = "".join(f"LOAD_CONST {place + 1}; MAKE_FUNCTION; POP_TOP;" for place in range(len(inner)))
+        body = "".join(f"LOAD_CONST {index + 1}; MAKE_FUNCTION; POP_TOP;" for index in range(len(inner)))
         body += "LOAD_CONST 0; RETURN_VALUE"
     return assembled(body, argcount=0, slots="", consts=(None, *inner), flags=0, name="<module>")
 
@@ -181,8 +181,8 @@ def test_refuses_a_null_marker(instruction, null):
     name = instruction.partition(" ")[0]
     options = CELL if name.endswith("_DEREF") else GENERATES if name == "YIELD_VALUE" else {}
     body = "top: NOP;"
-    for place in range(TAKES[instruction]):
-        body += "PUSH_NULL;" if place == null else "LOAD_CONST 0;"
+    for position in range(TAKES[instruction]):
+        body += "PUSH_NULL;" if position == null else "LOAD_CONST 0;"
     assert "finds " in refusal(assembled(f"{body}{instruction}; end: {RETURN}", **options))
 
 
@@ -774,8 +774,8 @@ def test_a_prefix_that_extends_nothing_is_refused():
         f"LOAD_FAST 0; GET_ITER; top: FOR_ITER @end; POP_TOP; JUMP_BACKWARD @top; end: END_FOR; POP_ITER; {RETURN}"
     )
     data = bytearray(code.co_code)
-    place = next(place for place in range(0, len(data), 2) if data[place] == opcode.opmap["END_FOR"])
-    data[place:place] = bytes((opcode.EXTENDED_ARG, 0))
+    offset = next(offset for offset in range(0, len(data), 2) if data[offset] == opcode.opmap["END_FOR"])
+    data[offset:offset] = bytes((opcode.EXTENDED_ARG, 0))
     lines = b"".join(bytes((0xF8 | min(8, len(data) // 2 - start) - 1,)) for start in range(0, len(data) // 2, 8))
     assert "EXTENDED_ARG extends nothing" in refusal(code.replace(co_code=bytes(data), co_linetable=lines))
 

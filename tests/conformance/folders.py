@@ -62,7 +62,7 @@ class Folder:
         for path in (HERE / "guest").glob("*.py"):
             shutil.copy(path, self.path)
         for path in (self.path / "test").rglob("*.py"):
-            _place(path)
+            _address(path)
         stamp.write_text(made_of)
 
     def compile(self, module, out):
@@ -150,7 +150,7 @@ def _digest(paths):
     return hashlib.sha256(b"".join(str(path).encode() + path.read_bytes() for path in sorted(paths))).hexdigest()
 
 
-def _place(path):
+def _address(path):
     """Has the module in `path` look for files beside it where CPython's tests lie: its `__file__` is a name in the
     bundle."""
     try:

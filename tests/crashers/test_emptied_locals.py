@@ -171,7 +171,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_handler_that_uses_an_emptied_local_does_not_crash(name):
-    done = in_a_process(f"""
+    script = f"""
         from tests.crashers.test_emptied_locals import GUEST
         with vmhost.Host(allow_unsigned=True) as host:
             task = host.load(bundle(GUEST, limits={{"memory": "128 MiB"}}))
@@ -179,5 +179,6 @@ def test_a_handler_that_uses_an_emptied_local_does_not_crash(name):
                 task({name!r})
             except vmhost.VMHostError:
                 pass
-    """)
+    """
+    done = in_a_process(script, PYTHONFAULTHANDLER="1")
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -253,8 +253,8 @@ def test_each_is_refused_or_answers():
     said = done.stdout.splitlines()
     answers = dict(zip(said[::2], map(eval, said[1::2])))
     assert len(answers["buffers"]) == 10 and min(answers["buffers"].values()) > 10
-    made, refused = answers["maps"]
-    assert made > 100 and "PermissionDenied" in refused and "SystemError" not in refused
+    mapped, refused = answers["maps"]
+    assert mapped > 100 and "PermissionDenied" in refused and "SystemError" not in refused
     assert answers["databases"] == (1, 2)
     assert answers["helpers"] == (4, 0, {})
     assert answers["collected"]

@@ -5,8 +5,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 
-def shapes(least_rank=0, most_rank=5, most=7):
-    return st.lists(st.integers(0, most), min_size=least_rank, max_size=most_rank).map(tuple)
+def shapes(least_rank=0, most_rank=5, max_size=7):
+    return st.lists(st.integers(0, max_size), min_size=least_rank, max_size=most_rank).map(tuple)
 
 
 SPECIAL = {
@@ -31,10 +31,10 @@ def values(dtype, size, seed):
             ordinary = ordinary > 0
         if dtype.kind == "c":
             ordinary = ordinary + 1j * random.normal(size=size)
-    made = ordinary.astype(dtype)
+    cast = ordinary.astype(dtype)
     odd = random.random(size) < 0.2
-    made[odd] = np.array(special, dtype)[random.integers(0, len(special), odd.sum())]
-    return made
+    cast[odd] = np.array(special, dtype)[random.integers(0, len(special), odd.sum())]
+    return cast
 
 
 def stretched(array, seed):

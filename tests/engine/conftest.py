@@ -20,10 +20,10 @@ def backend(request):
 
 @pytest.fixture
 def context():
-    made = Context()
-    yield made
-    assert made.charged == 0
-    made.close()
+    new = Context()
+    yield new
+    assert new.charged == 0
+    new.close()
 
 
 @pytest.fixture(autouse=True)

@@ -95,9 +95,9 @@ def tensor(array):
 
 def tensors(arrays):
     """`const vme_tensor *const *`; keeps its tensors alive."""
-    made = [Tensor(array) for array in arrays]
-    pointers = (ctypes.c_void_p * max(len(made), 1))(*(ctypes.addressof(one) for one in made))
-    pointers.made = made
+    built = [Tensor(array) for array in arrays]
+    pointers = (ctypes.c_void_p * max(len(built), 1))(*(ctypes.addressof(one) for one in built))
+    pointers.made = built
     return pointers
 
 

@@ -107,9 +107,9 @@ def _difference(case, model, constants):
     names = [value.name for value in case.model.graph.input]
     for inputs, outputs in case.data_sets[:1] if constants else case.data_sets:
         given = {name: numpy.asarray(array) for name, array in zip(names, inputs) if name not in constants}
-        made = model(given or {port.name: numpy.zeros(port.shape, "float32") for port in model.inputs})
+        answers = model(given or {port.name: numpy.zeros(port.shape, "float32") for port in model.inputs})
         for name, theirs in zip((value.name for value in case.model.graph.output), outputs):
-            ours, theirs = numpy.asarray(made[name]), numpy.asarray(theirs)
+            ours, theirs = numpy.asarray(answers[name]), numpy.asarray(theirs)
             if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
                 return f"made {ours.dtype}{ours.shape}, expected {theirs.dtype}{theirs.shape}"
             if not numpy.allclose(ours, theirs, rtol=case.rtol, atol=case.atol, equal_nan=True):

@@ -181,17 +181,17 @@ def operand(layout, number, n, dtype, domain, seed=0):
 
     def values(size):
         drawn = min(size, DRAWN) if isinstance(size, int) else size
-        made = random.uniform(low, high, drawn)
+        drawn_values = random.uniform(low, high, drawn)
         if np.dtype(dtype).kind == "u":
-            made = np.abs(made)
+            drawn_values = np.abs(drawn_values)
         if np.dtype(dtype).kind == "c":
-            made = made + 1j * random.uniform(low, high, drawn)
+            drawn_values = drawn_values + 1j * random.uniform(low, high, drawn)
         if np.dtype(dtype).kind == "b":
-            made = made > (low + high) / 2
+            drawn_values = drawn_values > (low + high) / 2
         if np.dtype(dtype).kind in "iu" and low > 0:
-            made = np.ceil(made)
-        made = np.asarray(made, dtype)
-        return made if drawn == size else np.resize(made, size)
+            drawn_values = np.ceil(drawn_values)
+        drawn_values = np.asarray(drawn_values, dtype)
+        return drawn_values if drawn == size else np.resize(drawn_values, size)
 
     if layout == "strided":
         return values(2 * n)[::2]

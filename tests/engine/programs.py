@@ -111,9 +111,9 @@ class Program:
         )
 
     def key(self):
-        parts = []
+        fields = []
         for _ in range(self.random.randrange(1, 4)):
-            parts.append(
+            fields.append(
                 self.of(
                     self.slice(),
                     self.slice(),
@@ -124,7 +124,7 @@ class Program:
                     "[[1], [0]]",
                 )
             )
-        return ", ".join(parts)
+        return ", ".join(fields)
 
     def view(self):
         x, axis = self.any(), self.random.randrange(-3, 3)

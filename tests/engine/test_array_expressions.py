@@ -390,11 +390,11 @@ def flat(array, key, value):
 
 def part(np, array, kth, axis=-1):
     """The elements at kth; how the others lie is held here, since any order of them is right."""
-    made, places = np.partition(array, kth, axis), np.argpartition(array, kth, axis)
+    partitioned, indices = np.partition(array, kth, axis), np.argpartition(array, kth, axis)
     ordered = np.sort(array, axis)
     for found in (
-        made,
-        np.take_along_axis(array if axis is not None else array.ravel(), places, -1 if axis is None else axis),
+        partitioned,
+        np.take_along_axis(array if axis is not None else array.ravel(), indices, -1 if axis is None else axis),
     ):
         found, wanted = (np.moveaxis(one, -1 if axis is None else axis, -1) for one in (found, ordered))
         assert np.array_equal(np.sort(found, -1), wanted, equal_nan=True)

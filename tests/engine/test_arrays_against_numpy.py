@@ -422,8 +422,8 @@ def test_any_broadcast(left, right):
     ids=lambda value: str(value) if not isinstance(value, memoryview) else "memoryview",
 )
 def test_array(value):
-    for dtype, least in ((None, 0), (None, 3), ("f4", 0)):
-        check(lambda np: np.array(value, dtype, ndmin=least))
+    for dtype, ndmin in ((None, 0), (None, 3), ("f4", 0)):
+        check(lambda np: np.array(value, dtype, ndmin=ndmin))
 
 
 @pytest.mark.parametrize(
@@ -595,9 +595,9 @@ def test_at_counts_every_time_that_a_place_is_named(name, operands, key):
     results = []
     for np in (numpy, vmhost.engine.numpy):
         array = np.asarray([1.0, 2.0, 3.0, 4.0])
-        places = key if isinstance(key, (int, slice)) else np.asarray(key, dtype="int64")
+        indices = key if isinstance(key, (int, slice)) else np.asarray(key, dtype="int64")
         try:
-            getattr(np, name).at(array, places, *(np.asarray(operand) for operand in operands))
+            getattr(np, name).at(array, indices, *(np.asarray(operand) for operand in operands))
             results.append(array.tolist())
         except ValueError:
             results.append("values that do not fit the places")

@@ -343,20 +343,20 @@ class Producer:
     ],
 )
 def test_dlpack_that_cannot_be(producer, error, sentence):
-    made = Producer(**producer)
+    producer_object = Producer(**producer)
     with pytest.raises(error, match=sentence):
-        vmhost.engine.numpy.from_dlpack(made)
-    assert not made.freed  # the capsule was not taken: its maker's to free
+        vmhost.engine.numpy.from_dlpack(producer_object)
+    assert not producer_object.freed  # the capsule was not taken: its maker's to free
 
 
 def test_dlpack_that_can_be_frees_its_memory_once():
-    made = Producer()
-    taken = vmhost.engine.numpy.from_dlpack(made)
+    producer = Producer()
+    taken = vmhost.engine.numpy.from_dlpack(producer)
     view = taken[2:4]
     del taken
-    assert not made.freed
+    assert not producer.freed
     del view
-    assert len(made.freed) == 1
+    assert len(producer.freed) == 1
 
 
 @pytest.mark.parametrize("size", [2**59, 2**55])

@@ -22,7 +22,7 @@ def refused(model):
 
 def with_functions(nodes, functions, opset=17):
     """A model x -> y, of (2, 3) both, that has functions of its own: (name, nodes from a to b, opset)."""
-    made = [
+    definitions = [
         helper.make_function(
             DOMAIN, name, ["a"], ["b"], body, [helper.make_opsetid("", own), helper.make_opsetid(DOMAIN, 1)]
         )
@@ -31,7 +31,7 @@ def with_functions(nodes, functions, opset=17):
     ports = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, (2, 3))] for name in "xy"]
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
     return helper.make_model(
-        helper.make_graph(nodes, "test", *ports), functions=made, opset_imports=opsets, ir_version=8
+        helper.make_graph(nodes, "test", *ports), functions=definitions, opset_imports=opsets, ir_version=8
     ).SerializeToString()
 
 
@@ -43,10 +43,10 @@ def test_what_no_output_needs_stands_in_nobodys_way():
         helper.make_node("Neg", ["i"], ["y"]),
     ]
     model = networks.graph_of(nodes, {"x": X}, ["y"], {"square": numpy.eye(2, dtype="float32")})
-    made = compiled(model, "net")
-    assert (made.savings.nodes, made.savings.needed, made.savings.operators, made.savings.steps) == (4, 2, 1, 1)
-    assert str(made.savings) == "4 nodes, 2 needed, 1 operators, 1 steps"
-    numpy.testing.assert_array_equal(opened("net", made.data)({"x": X})["y"], -X)
+    result = compiled(model, "net")
+    assert (result.savings.nodes, result.savings.needed, result.savings.operators, result.savings.steps) == (4, 2, 1, 1)
+    assert str(result.savings) == "4 nodes, 2 needed, 1 operators, 1 steps"
+    numpy.testing.assert_array_equal(opened("net", result.data)({"x": X})["y"], -X)
 
 
 def test_functions_are_written_out():
@@ -58,12 +58,12 @@ def test_functions_are_written_out():
         helper.make_node("Fourth", ["x"], ["h"], domain=DOMAIN),
         helper.make_node("Fourth", ["h"], ["y"], domain=DOMAIN),
     ]
-    made = compiled(
+    result = compiled(
         with_functions(nodes, [("Fourth", twice, 17), ("Square", [helper.make_node("Mul", ["a", "a"], ["b"])], 17)]),
         "net",
     )
-    assert (made.savings.nodes, made.savings.needed, made.savings.steps) == (2, 4, 4)
-    numpy.testing.assert_allclose(opened("net", made.data)({"x": X})["y"], X**16, rtol=1e-5)
+    assert (result.savings.nodes, result.savings.needed, result.savings.steps) == (2, 4, 4)
+    numpy.testing.assert_allclose(opened("net", result.data)({"x": X})["y"], X**16, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

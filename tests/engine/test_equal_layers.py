@@ -35,9 +35,9 @@ def answers(data, inputs):
 
 def run_once(model, count, inputs):
     """Asserts that `count` layers are gone, and that the answers are the same bytes."""
-    made = compiled(model, "net")
-    assert made.savings.saved["run once"][0] == count
-    one, other = answers(made.data, inputs), answers(apart(model), inputs)
+    result = compiled(model, "net")
+    assert result.savings.saved["run once"][0] == count
+    one, other = answers(result.data, inputs), answers(apart(model), inputs)
     assert one.keys() == other.keys()
     for name in one:
         assert one[name].tobytes() == other[name].tobytes()

@@ -42,17 +42,19 @@ def operands(batch, rows, seed=0):
 
 def network(parts, values, bias=True, seed=9):
     """Each part, expanded to all rows, in a concatenation; its product with a matrix; perhaps a bias; a sigmoid."""
-    shape, nodes, made = values["h"].shape, [], {}
+    shape, nodes, weights = values["h"].shape, [], {}
 
     def expression(text):
-        for place in (text.rfind("-"), text.rfind("+"), text.rfind("*")):
-            if place > 0:
+        for position in (text.rfind("-"), text.rfind("+"), text.rfind("*")):
+            if position > 0:
                 name = f"of {text}"
-                if name not in made:
-                    made[name] = helper.make_node(
-                        OPERATORS[text[place]], [expression(text[:place]), expression(text[place + 1 :])], [name]
+                if name not in weights:
+                    weights[name] = helper.make_node(
+                        OPERATORS[text[position]],
+                        [expression(text[:position]), expression(text[position + 1 :])],
+                        [name],
                     )
-                    nodes.append(made[name])
+                    nodes.append(weights[name])
                 return name
         return text
 
@@ -148,11 +150,11 @@ def test_what_else_reads_the_parts_stays():
         ["y", "pairs"],
         {"weights": networks.values((2 * WIDTH, COLUMNS), 3)},
     )
-    made = opened("net", compile_model(model, "net"), search="fixed")({name: values[name] for name in "qh"})
+    outputs = opened("net", compile_model(model, "net"), search="fixed")({name: values[name] for name in "qh"})
     pairs = numpy.concatenate([values["h"], values["q"] - values["h"]], -1)
-    assert numpy.asarray(made["pairs"]).tobytes() == pairs.tobytes()
+    assert numpy.asarray(outputs["pairs"]).tobytes() == pairs.tobytes()
     numpy.testing.assert_allclose(
-        numpy.asarray(made["y"]), pairs.astype("float64") @ networks.values((2 * WIDTH, COLUMNS), 3), atol=2e-4
+        numpy.asarray(outputs["y"]), pairs.astype("float64") @ networks.values((2 * WIDTH, COLUMNS), 3), atol=2e-4
     )
 
 
@@ -171,8 +173,8 @@ def test_any_number_of_rows():
     session = opened("net", compile_model(model, "net"), search="fixed")
     for rows in (1, 5, 12, 40):
         values = operands(1, rows, seed=rows)
-        made = numpy.asarray(session({name: values[name] for name in "qh"})["y"])
+        output = numpy.asarray(session({name: values[name] for name in "qh"})["y"])
         pairs = numpy.concatenate([values["h"], values["q"] - values["h"], values["q"] * values["h"]], -1).astype(
             "float64"
         )
-        numpy.testing.assert_allclose(made, pairs @ weights, atol=2e-5)
+        numpy.testing.assert_allclose(output, pairs @ weights, atol=2e-5)

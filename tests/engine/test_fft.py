@@ -18,8 +18,8 @@ COMPLEX, REAL = ["fft", "ifft"], ["rfft", "ihfft"]
 
 def numbers(seed, shape, dtype):
     random = numpy.random.default_rng(seed)
-    made = random.normal(size=shape)
-    return (made + 1j * random.normal(size=shape) if dtype.startswith("complex") else made * 10).astype(dtype)
+    result = random.normal(size=shape)
+    return (result + 1j * random.normal(size=shape) if dtype.startswith("complex") else result * 10).astype(dtype)
 
 
 def same(got, wanted):

@@ -41,15 +41,15 @@ def same(got, wanted):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_both_ways(dtype, shape):
     a = (numpy.arange(numpy.prod(shape, dtype=int)).reshape(shape) % 7).astype(dtype)
-    for made in (a, numpy.asfortranarray(a)):
+    for array in (a, numpy.asfortranarray(a)):
         ours, theirs = io.BytesIO(), io.BytesIO()
-        np.save(ours, np.asarray(made))
-        numpy.save(theirs, made)
+        np.save(ours, np.asarray(array))
+        numpy.save(theirs, array)
         assert ours.getvalue() == theirs.getvalue()
-        same(np.load(io.BytesIO(theirs.getvalue())), made)
+        same(np.load(io.BytesIO(theirs.getvalue())), array)
         swapped = io.BytesIO()
-        numpy.save(swapped, made.astype(made.dtype.newbyteorder(">")))
-        same(np.load(io.BytesIO(swapped.getvalue())), made)
+        numpy.save(swapped, array.astype(array.dtype.newbyteorder(">")))
+        same(np.load(io.BytesIO(swapped.getvalue())), array)
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])

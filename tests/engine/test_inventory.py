@@ -187,10 +187,10 @@ def test_functions_of_the_array_module_are_lowered_when_they_call_no_kernel_of_t
 
 
 def test_pieces_are_counted_as_walle_counts():
-    made = [operator.making for operator in inventory.operators()]
+    makings = [operator.making for operator in inventory.operators()]
     backends, lowered = lib.vme_backend_count(), len(inventory.lowered())
-    own = sum(making != inventory.LOWERED for making in made)
+    own = sum(making != inventory.LOWERED for making in makings)
     assert inventory.pieces() == (
-        made.count("kernels") * backends + made.count("loops") + lowered,
+        makings.count("kernels") * backends + makings.count("loops") + lowered,
         (own + lowered) * backends,
     )

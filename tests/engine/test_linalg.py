@@ -18,8 +18,8 @@ DTYPES = ["float32", "float64", "complex64", "complex128", "int64"]
 
 def matrix(seed, shape, dtype):
     random = numpy.random.default_rng(seed)
-    made = random.normal(size=shape) * 3
-    return (made + 1j * random.normal(size=shape) if dtype.startswith("complex") else made).astype(dtype)
+    result = random.normal(size=shape) * 3
+    return (result + 1j * random.normal(size=shape) if dtype.startswith("complex") else result).astype(dtype)
 
 
 def compare(got, wanted, dtype, signs=True):

@@ -32,12 +32,12 @@ def values(dtype, shape, seed):
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         return random.integers(limits.min, limits.max, shape, dtype=dtype, endpoint=True)  # wraps
-    made = random.integers(-3, 4, shape)
+    numbers = random.integers(-3, 4, shape)
     if dtype.kind == "b":
         return random.random(shape) < 0.2
     if dtype.kind == "c":
-        return (made + 1j * random.integers(-3, 4, shape)).astype(dtype)
-    return made.astype(dtype)
+        return (numbers + 1j * random.integers(-3, 4, shape)).astype(dtype)
+    return numbers.astype(dtype)
 
 
 def expected(a, b):
@@ -177,7 +177,7 @@ def test_output_over_an_input(backend, context, dtype):
 
 def test_threads_do_not_change_results(backend, context):
     random = np.random.default_rng(10)
-    most = library.vme_threads()
+    max_threads = library.vme_threads()
     try:
         for m, n, k in [
             (300, 310, 800),
@@ -190,12 +190,12 @@ def test_threads_do_not_change_results(backend, context):
         ]:
             a, b = random.normal(size=(m, k)).astype("float32"), random.normal(size=(k, n)).astype("float32")
             results = []
-            for threads in (1, most, most):
+            for threads in (1, max_threads, max_threads):
                 check(library.vme_threads_set(threads))
                 results.append(matmul(context, a, b).tobytes())
             assert results[0] == results[1] == results[2]
     finally:
-        check(library.vme_threads_set(most))
+        check(library.vme_threads_set(max_threads))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "complex64", "int8"])

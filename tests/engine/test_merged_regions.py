@@ -18,11 +18,11 @@ def _apart(network):
     """In the place of make_in_place: every view that is read is copied first, and every copy stays."""
     kept, network.layers = network.layers, []
     for layer in kept:
-        for place, name in enumerate(layer.inputs):
+        for position, name in enumerate(layer.inputs):
             if name in network.views:
                 copy = network.declare(network.fresh(f"{name}/apart"), network.shape(name), network.dtype(name))
                 network.layers.append(Layer("Copy", layer.name, [name], copy))
-                layer.inputs[place] = copy
+                layer.inputs[position] = copy
         network.layers.append(layer)
 
 
@@ -30,13 +30,15 @@ def _nodes(draw, first):
     """Nodes over growing tensors, constants, and NumPy's values of all."""
     values, nodes, constants = {"x": first}, [], {}
 
-    def add(op, made, inputs, extra=(), **attributes):
+    def add(op, result, inputs, extra=(), **attributes):
         name = f"t{len(nodes)}"
-        constants.update({f"{name}/{place}": numpy.array(numbers) for place, numbers in enumerate(extra)})
+        constants.update({f"{name}/{position}": numpy.array(numbers) for position, numbers in enumerate(extra)})
         nodes.append(
-            helper.make_node(op, [*inputs, *(f"{name}/{place}" for place in range(len(extra)))], [name], **attributes)
+            helper.make_node(
+                op, [*inputs, *(f"{name}/{position}" for position in range(len(extra)))], [name], **attributes
+            )
         )
-        values[name] = made
+        values[name] = result
 
     for _ in range(draw(st.integers(2, 9))):
         source = draw(st.sampled_from(list(values)))

@@ -78,7 +78,7 @@ def _views():
     )
 
 
-def _places():
+def _edits():
     nodes = [
         node("CumSum", "x axis", "c"),
         node("TopK", "c k", "v i"),
@@ -110,7 +110,7 @@ FILES = {
     "network": networks.small,
     "images": _images,
     "views": _views,
-    "places": _places,
+    "places": _edits,
     "open": lambda: networks.graph(
         [
             node("MatMul", "x w", "m"),

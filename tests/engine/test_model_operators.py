@@ -42,22 +42,22 @@ def test_a_convolution_of_one_or_three_dimensions(shape, weights, attributes):
     padded = numpy.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:])])
     sizes = [(padded.shape[d + 2] - dilations[d] * (weights[d + 2] - 1) - 1) // strides[d] + 1 for d in range(rank)]
     theirs = numpy.zeros((shape[0], weights[0], *sizes)) + b.reshape(-1, *(1,) * rank)
-    for place in numpy.ndindex(*weights[2:]):
+    for tap in numpy.ndindex(*weights[2:]):
         part = padded[
             (
                 slice(None),
                 slice(None),
                 *(
                     slice(at * step, at * step + (size - 1) * stride + 1, stride)
-                    for at, step, size, stride in zip(place, dilations, sizes, strides)
+                    for at, step, size, stride in zip(tap, dilations, sizes, strides)
                 ),
             )
         ]
-        parts = numpy.split(part, group, 1)
+        groups = numpy.split(part, group, 1)
         theirs += numpy.concatenate(
             [
                 numpy.einsum("ni...,oi->no...", one, both)
-                for one, both in zip(parts, numpy.split(w[(slice(None), slice(None), *place)], group))
+                for one, both in zip(groups, numpy.split(w[(slice(None), slice(None), *tap)], group))
             ],
             1,
         )
@@ -160,9 +160,9 @@ def test_versions_of_operators(opset, nodes, constants):
 
 
 def _scattered():
-    made = X.copy()
-    made[0, 0, [0, -1]] = 1
-    return made
+    result = X.copy()
+    result[0, 0, [0, -1]] = 1
+    return result
 
 
 def _hardmax(opset):
@@ -172,8 +172,8 @@ def _hardmax(opset):
 
 def _groups():
     rows = X.reshape(2, 2, 2, 9)
-    made = (rows - rows.mean((2, 3), keepdims=True)) / numpy.sqrt(rows.var((2, 3), keepdims=True) + 1e-5)
-    return (made * networks.values((4,), 1).reshape(2, 2, 1) + networks.values((4,), 2).reshape(2, 2, 1)).reshape(
+    normalized = (rows - rows.mean((2, 3), keepdims=True)) / numpy.sqrt(rows.var((2, 3), keepdims=True) + 1e-5)
+    return (normalized * networks.values((4,), 1).reshape(2, 2, 1) + networks.values((4,), 2).reshape(2, 2, 1)).reshape(
         X.shape
     )
 

@@ -24,7 +24,7 @@ def opened(data):
     return Model("model", _array._model_open(data))
 
 
-def agrees(model, shape, seeds=(0, 1, 2), most=1e-5):
+def agrees(model, shape, seeds=(0, 1, 2), tolerance=1e-5):
     """Every output is on every backend what ONNX's reference computes, which takes longer than they; `shape` is the one
     input's."""
     compiled = compile_model(model, "model.onnx")
@@ -35,11 +35,11 @@ def agrees(model, shape, seeds=(0, 1, 2), most=1e-5):
         with on_backend(backend):
             ours = opened(compiled)
             for given, outputs in zip(inputs, expected):
-                made = ours(given)
+                answers = ours(given)
                 for port, theirs in zip(ours.outputs, outputs, strict=True):
-                    networks.assert_close(made[port.name], theirs, most)
+                    networks.assert_close(answers[port.name], theirs, tolerance)
                     if theirs.ndim == 2:
-                        assert numpy.argmax(numpy.asarray(made[port.name]), 1).tolist() == theirs.argmax(1).tolist()
+                        assert numpy.argmax(numpy.asarray(answers[port.name]), 1).tolist() == theirs.argmax(1).tolist()
 
 
 def window(operator="Conv", shape=(1, 5, 13, 17), outputs=7, kernel=(3, 3), then=(), **attributes):
@@ -118,9 +118,9 @@ def test_resnet18_agrees_with_onnx_runtime():
     model, inputs = resnet18().SerializeToString(), [networks.values((1, 3, 224, 224), seed) for seed in range(3)]
     ours = opened(compile_model(model, "resnet18.onnx"))
     for x, theirs in zip(inputs, networks.by_onnx_runtime(model, inputs)):
-        made = ours({"input": x})["output"]
-        networks.assert_close(made, theirs)
-        assert int(made.argmax()) == theirs.argmax()
+        output = ours({"input": x})["output"]
+        networks.assert_close(output, theirs)
+        assert int(output.argmax()) == theirs.argmax()
 
 
 @pytest.mark.skipif(library.threads() == 1, reason="one core: the engine has no second thread")

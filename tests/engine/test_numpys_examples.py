@@ -150,10 +150,12 @@ def differences(name, text):
     """(example, NumPy's output, ours) of those that are not alike."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (numpy, vmhost.engine.numpy):  # one stream of random numbers for both
-            made = module.random.Generator
+            generator = module.random.Generator
             bits = module.random.Philox
             module.random.seed(1)
-            patch.setattr(module.random, "default_rng", lambda seed=0, made=made, bits=bits: made(bits(seed)))
+            patch.setattr(
+                module.random, "default_rng", lambda seed=0, generator=generator, bits=bits: generator(bits(seed))
+            )
         theirs, ours = ({"np": module, "__name__": "example"} for module in (numpy, vmhost.engine.numpy))
         unknown = set()  # names that examples passed over would have bound
         for example in doctest.DocTestParser().get_examples(text):

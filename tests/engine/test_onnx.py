@@ -154,7 +154,7 @@ def test_what_is_no_model_is_refused(data):
     refused(data, "not an ONNX model: ")
 
 
-def made(nodes, inputs=None, outputs=None, weights=(), **versions):
+def model_of(nodes, inputs=None, outputs=None, weights=(), **versions):
     """The ModelProto of these nodes, from x to y of 2 by 3 float32 unless told otherwise."""
 
     def ports(described):
@@ -178,11 +178,11 @@ RELU = [helper.make_node("Relu", ["x"], ["y"])]
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (made(RELU, ir_version=99), "is of ONNX's format version 99, the onnx package here"),
-        (made(RELU, opset=99), "uses version 99 of ONNX's operators, the onnx package here"),
-        (made(RELU, outputs={}), "has no outputs"),
+        (model_of(RELU, ir_version=99), "is of ONNX's format version 99, the onnx package here"),
+        (model_of(RELU, opset=99), "uses version 99 of ONNX's operators, the onnx package here"),
+        (model_of(RELU, outputs={}), "has no outputs"),
         (
-            made(
+            model_of(
                 [helper.make_node("Constant", [], ["y"], value_floats=[1.0] * 3)],
                 {"x": (TensorProto.FLOAT, (2, 3))},
                 {"y": (TensorProto.FLOAT, (3,))},
@@ -191,16 +191,19 @@ RELU = [helper.make_node("Relu", ["x"], ["y"])]
             "has no inputs",
         ),
         (
-            made([helper.make_node("Relu", ["y"], ["z"]), helper.make_node("Relu", ["z"], ["y"])]),
+            model_of([helper.make_node("Relu", ["y"], ["z"]), helper.make_node("Relu", ["z"], ["y"])]),
             "is no valid ONNX model: ",
         ),
-        (made(RELU, outputs={"y": (TensorProto.FLOAT, (5, 6))}), "contradicts itself, says ONNX's shape inference: "),
         (
-            made(RELU, {"x": (TensorProto.FLOAT, (0, 3))}, {"y": (TensorProto.FLOAT, (0, 3))}),
+            model_of(RELU, outputs={"y": (TensorProto.FLOAT, (5, 6))}),
+            "contradicts itself, says ONNX's shape inference: ",
+        ),
+        (
+            model_of(RELU, {"x": (TensorProto.FLOAT, (0, 3))}, {"y": (TensorProto.FLOAT, (0, 3))}),
             "x, y: expected at most 8 dimensions of fixed sizes of at least 1",
         ),
         (
-            made([helper.make_node("Fused", ["x"], ["y"], domain="com.microsoft")]),
+            model_of([helper.make_node("Fused", ["x"], ["y"], domain="com.microsoft")]),
             "operator com.microsoft.Fused (node 'y') is not supported",
         ),
     ],
@@ -210,7 +213,7 @@ def test_a_model_that_cannot_be_compiled_is_called_what_it_is(model, message):
 
 
 def test_sparse_weights_are_refused():
-    model = made([helper.make_node("MatMul", ["x", "w"], ["y"])], outputs={"y": (TensorProto.FLOAT, (2, 4))})
+    model = model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], outputs={"y": (TensorProto.FLOAT, (2, 4))})
     values = [
         numpy_helper.from_array(numpy.array([1, 2], "float32"), "w"),
         numpy_helper.from_array(numpy.array([0, 5]), "places"),
@@ -233,7 +236,7 @@ def test_element_types_that_the_engine_lacks_are_named(kind, name, op):
     operands = {"Add": ["x", "x"], "Pad": ["x", "widths"]}.get(op, ["x"])
     nodes = [helper.make_node(op, operands, ["y"])]
     shape = {"ReduceSum": (1, 1), "Pad": (4, 3)}.get(op, (2, 3))
-    model = made(
+    model = model_of(
         nodes,
         {"x": (kind, (2, 3))},
         {"y": (kind, shape)},
@@ -256,7 +259,7 @@ def test_what_is_wrong_with_many_nodes_is_one_line():
         for number, (source, made_of) in enumerate(zip(names, names[1:]))
     ]
     refused(
-        made(nodes).SerializeToString(),
+        model_of(nodes).SerializeToString(),
         "operator NonZero (5 nodes, 'node0', 'node10', 'node20' and 2 more) is not supported",
         "operator com.microsoft.QLinearGlue (45 nodes, 'node1', 'node2', 'node3' and 42 more) is not supported",
     )
@@ -275,7 +278,7 @@ def test_shapes_that_onnx_does_not_follow_are_asked_for_again():
     ]
     constants = {"last": numpy.array([2]), "one": numpy.array([1]), "w": numpy.ones((2, 2, 3, 3), "float32")}
     weights = [numpy_helper.from_array(values, name) for name, values in constants.items()]
-    model = made(
+    model = model_of(
         nodes, {"x": (TensorProto.FLOAT, (1, 2, 4, 4))}, {"y": (TensorProto.FLOAT, (1, 2, None, None))}, weights
     )
     assert [name for name, _, _ in operators(model.SerializeToString())][-2:] == ["Conv", "MaxPool"]
@@ -283,7 +286,7 @@ def test_shapes_that_onnx_does_not_follow_are_asked_for_again():
 
 def outside(folder, values, location="weights.data"):
     """A model whose weights lie in another file, which is written into `folder`; `values` is what is in it."""
-    model = made(
+    model = model_of(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
         outputs={"y": (TensorProto.FLOAT, (2, 4))},
         weights=[numpy_helper.from_array(numpy.zeros((3, 4), "float32"), "w")],

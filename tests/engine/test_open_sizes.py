@@ -58,7 +58,7 @@ def attention(heads=2, depth=8, positions=40):
         "word_table": networks.values((50, width), 2),
         "scale": networks.values((width,), 3),
         "bias": networks.values((width,), 4),
-        **{f"w{name}": networks.values((width, width), place) for place, name in enumerate("qkvo", 5)},
+        **{f"w{name}": networks.values((width, width), seed) for seed, name in enumerate("qkvo", 5)},
     }
     graph = helper.make_graph(
         nodes,
@@ -110,9 +110,9 @@ def test_each_plan_chooses_how_attention_is_done(files):
     """For its own sizes, whatever was chosen for the small ones at which the model was prepared; weights, which lie in
     memory once, stay as they were chosen there."""
     model = opened("attention", files[attention])
-    for words, way in ((4, "apart"), (40, "fused"), (4, "apart")):
+    for words, algorithm in ((4, "apart"), (40, "fused"), (4, "apart")):
         _, steps = model.run({"ids": numpy.zeros((1, words), "int64")}, profile=True)
-        assert [step.algorithm for step in steps if step.kind == "Attention"] == [way]
+        assert [step.algorithm for step in steps if step.kind == "Attention"] == [algorithm]
 
 
 def test_ports_name_the_sizes_that_are_open(files):
@@ -203,9 +203,9 @@ def test_calls_of_several_sizes_at_the_same_time_do_not_meet(files):
 
     def run(first):
         for number in range(first, first + 30):
-            place = number % 3
-            if model({"input": inputs[place]})["output"].tobytes() != alone[place]:
-                wrong.append(place)
+            case = number % 3
+            if model({"input": inputs[case]})["output"].tobytes() != alone[case]:
+                wrong.append(case)
 
     threads = [threading.Thread(target=run, args=(first,)) for first in range(3)]
     for thread in threads:
@@ -256,6 +256,6 @@ def test_sizes_without_names_get_some():
     )
     for value in (model.graph.input[0], model.graph.output[0]):
         value.type.tensor_type.shape.dim[0].Clear()
-    made = opened("model", compile_model(model.SerializeToString(), "model"))
-    assert made.inputs[0].shape == made.outputs[0].shape == ("x[0]", 2)
-    assert made({"x": numpy.full((5, 2), -1, "float32")})["y"].tolist() == [[0, 0]] * 5
+    model_ = opened("model", compile_model(model.SerializeToString(), "model"))
+    assert model_.inputs[0].shape == model_.outputs[0].shape == ("x[0]", 2)
+    assert model_({"x": numpy.full((5, 2), -1, "float32")})["y"].tolist() == [[0, 0]] * 5

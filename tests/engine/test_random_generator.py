@@ -140,10 +140,10 @@ def test_words_and_state():
     ours, theirs = np.random.Philox(key=2**70 + 3, counter=5), numpy.random.Philox(key=2**70 + 3, counter=5)
     for count in (1, 3, 4, 5, 31, 32, 33, 1000):
         same(ours.random_raw(count), theirs.random_raw(count))
-        mine, its = ours.state, theirs.state
+        mine, numpys = ours.state, theirs.state
         assert (
-            int(mine["buffer_pos"]) == its["buffer_pos"]
-            and mine["state"]["counter"].tolist() == its["state"]["counter"].tolist()
+            int(mine["buffer_pos"]) == numpys["buffer_pos"]
+            and mine["state"]["counter"].tolist() == numpys["state"]["counter"].tolist()
         )
     saved = ours.state
     first = ours.random_raw(10)
@@ -185,10 +185,10 @@ def test_order_and_choice():
     same(ours.permutation(np.asarray(a), axis=1), theirs.permutation(a, axis=1))
     for axis in (None, 0, 1):
         same(ours.permuted(np.asarray(a), axis=axis), theirs.permuted(a, axis=axis))
-    mine, its = np.asarray(a.copy()), a.copy()
+    mine, numpys = np.asarray(a.copy()), a.copy()
     ours.shuffle(mine, axis=1)
-    theirs.shuffle(its, axis=1)
-    same(mine, its)
+    theirs.shuffle(numpys, axis=1)
+    same(mine, numpys)
     listed, other = list("abcdefg"), list("abcdefg")
     ours.shuffle(listed)
     theirs.shuffle(other)

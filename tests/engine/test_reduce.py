@@ -43,8 +43,8 @@ def wanted(op, array, axis):
     which rounds between two dimensions."""
     half = array.dtype == "float16" and op in ("sum", "prod")
     with np.errstate(all="ignore"):
-        made = NUMPY[op](array.astype("float32") if half else array, axis=axis, keepdims=True)
-        return made.astype("float16") if half else made
+        result = NUMPY[op](array.astype("float32") if half else array, axis=axis, keepdims=True)
+        return result.astype("float16") if half else result
 
 
 def expect(result, expected, array, op):
@@ -144,11 +144,11 @@ def test_long_runs_from_any_place(backend, context, dtype, op):
     for first in (0, 1, 3, 15, 16, 40):
         for n in (1024, 40_000):
             run = array[first : first + n]
-            for place in (0, 1, 7, 8, 15, 16, 63, 64, n - 1):
+            for start in (0, 1, 7, 8, 15, 16, 63, 64, n - 1):
                 for value in (1, 3):
-                    run[place] = value
+                    run[start] = value
                     expect(reduce(context, op, run, (0,)), wanted(op, run, 0), run, op)
-                run[place] = 2
+                run[start] = 2
 
 
 def test_sums_are_as_accurate_as_numpys(backend, context):
@@ -159,13 +159,13 @@ def test_sums_are_as_accurate_as_numpys(backend, context):
 
 def test_nan_wins_at_any_place(backend, context):
     for size in (1, 5, 70, 700, 40_000, 100_000):
-        for place in {0, size // 2, size - 1}:
+        for position in {0, size // 2, size - 1}:
             array = np.arange(size, dtype="float32")
-            array[place] = np.nan
+            array[position] = np.nan
             assert np.isnan(reduce(context, "max", array, (0,)))
             assert np.isnan(reduce(context, "min", array, (0,)))
-            assert reduce(context, "argmax", array, (0,)) == place
-            assert reduce(context, "argmin", array, (0,)) == place
+            assert reduce(context, "argmax", array, (0,)) == position
+            assert reduce(context, "argmin", array, (0,)) == position
 
 
 @pytest.mark.parametrize("op", ["argmax", "argmin"])
@@ -175,16 +175,16 @@ def test_first_place_among_ties(backend, context, op, dtype):
     NaN or two."""
     random = np.random.default_rng(3)
     for width in (*range(1, 140, 3), *range(127, 134), 255, 256, 257, 1000, 2047, 2048, 2050, 2081, 4100):
-        made = random.integers(0, 3, (12, width)).astype(dtype)
-        made[3] = np.arange(width) % 251
-        made[4] = made[3][::-1]
-        made[5] = 7
-        if made.dtype.kind == "f":
-            made[6:9] *= -0.0
-            made[9, random.integers(width)] = np.nan
-            made[10, random.integers(0, width, 2)] = [np.nan, -np.nan]
-            made[11] = np.where(made[11] == 1, np.inf, -np.inf)
-        np.testing.assert_array_equal(reduce(context, op, made, (1,)), NUMPY[op](made, axis=1, keepdims=True))
+        values = random.integers(0, 3, (12, width)).astype(dtype)
+        values[3] = np.arange(width) % 251
+        values[4] = values[3][::-1]
+        values[5] = 7
+        if values.dtype.kind == "f":
+            values[6:9] *= -0.0
+            values[9, random.integers(width)] = np.nan
+            values[10, random.integers(0, width, 2)] = [np.nan, -np.nan]
+            values[11] = np.where(values[11] == 1, np.inf, -np.inf)
+        np.testing.assert_array_equal(reduce(context, op, values, (1,)), NUMPY[op](values, axis=1, keepdims=True))
 
 
 @pytest.mark.parametrize("op", list(OPS))

@@ -135,8 +135,8 @@ def test_where_may_be_wider_than_the_operands(expression):
     ],
 )
 def test_orders_in_memory(expression):
-    for place in (f"({expression}).strides", f"({expression}).flags.f_contiguous", expression):
-        check(place, x=TURNED, c=CUBE)
+    for question in (f"({expression}).strides", f"({expression}).flags.f_contiguous", expression):
+        check(question, x=TURNED, c=CUBE)
 
 
 @pytest.mark.parametrize("value", [None, "abc", ""])

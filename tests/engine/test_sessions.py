@@ -34,9 +34,9 @@ def image(seed=0):
 
 def test_a_profile_tells_of_every_step(path):
     model = engine.load(path)
-    made, profile = model.run({"input": image()}, profile=True)
+    outputs, profile = model.run({"input": image()}, profile=True)
     assert (
-        made["output"].tobytes()
+        outputs["output"].tobytes()
         == model({"input": image()})["output"].tobytes()
         == model.run({"input": image()})["output"].tobytes()
     )
@@ -105,10 +105,10 @@ def test_ftz_counts_subnormal_numbers_as_zero(tmp_path):
     )
     path = tmp_path / "half.vmm"
     path.write_bytes(compile_model(data, "half"))
-    least = np.asarray(numpy.full(70000, numpy.finfo("float32").tiny))
-    assert engine.load(path)({"x": least})["y"].all()
-    assert not engine.load(path, ftz=True)({"x": least})["y"].any()
-    assert (least * np.float32(0.5)).all()  # what else the thread computes is as before
+    tiny = np.asarray(numpy.full(70000, numpy.finfo("float32").tiny))
+    assert engine.load(path)({"x": tiny})["y"].all()
+    assert not engine.load(path, ftz=True)({"x": tiny})["y"].any()
+    assert (tiny * np.float32(0.5)).all()  # what else the thread computes is as before
 
 
 def test_fixed_choices_go_by_the_built_in_rates_alone(path):
@@ -206,8 +206,8 @@ def everything():
     )
 
 
-@pytest.mark.parametrize("way", ["fused", "apart"])
-def test_how_attention_is_done_is_kept_too(tmp_path, way):
+@pytest.mark.parametrize("algorithm", ["fused", "apart"])
+def test_how_attention_is_done_is_kept_too(tmp_path, algorithm):
     def chosen(model):
         told = ffi.new("vme_step *")
         for number in range(lib.vme_model_steps(model._model)):
@@ -216,40 +216,40 @@ def test_how_attention_is_done_is_kept_too(tmp_path, way):
                 yield ffi.string(told.algorithm).decode()
 
     data, kept = everything(), tmp_path / "kept"
-    library.force_algorithm(way)
+    library.force_algorithm(algorithm)
     try:
-        assert list(chosen(library.Model(data, search="fixed", kept=kept))) == [way]
+        assert list(chosen(library.Model(data, search="fixed", kept=kept))) == [algorithm]
     finally:
         library.force_algorithm(None)
     again = library.Model(data, search="fixed", kept=kept)
-    assert again.was_kept and list(chosen(again)) == [way]
+    assert again.was_kept and list(chosen(again)) == [algorithm]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("way", ["fused", "apart"])
-def test_all_steps_of_a_model_run_on_its_backend(threads, way):
+@pytest.mark.parametrize("algorithm", ["fused", "apart"])
+def test_all_steps_of_a_model_run_on_its_backend(threads, algorithm):
     """On the one that it was prepared for, whatever the process's is when it runs; and what else the thread computes
     runs on the process's."""
     data, x = everything(), np.asarray(networks.values((2, 37, 65)))
-    made, kinds = {}, set()
-    library.force_algorithm(way)
+    answers, kinds = {}, set()
+    library.force_algorithm(algorithm)
     try:
         for backend in (backend.name for backend in library.backends() if backend.available):
             library.force_backend(backend)
             model = opened("model", data, search="fixed", threads=threads)
-            made[backend] = model({"x": x})["y"].tobytes()
+            answers[backend] = model({"x": x})["y"].tobytes()
             kinds |= {step.kind for step in model.steps}
             exponentials = np.exp(x).tobytes()
             for other in (other.name for other in library.backends() if other.available):
                 library.force_backend(other)
-                assert model({"x": x})["y"].tobytes() == made[backend]
+                assert model({"x": x})["y"].tobytes() == answers[backend]
             library.force_backend(backend)
             assert np.exp(x).tobytes() == exponentials
     finally:
         library.force_algorithm(None)
         library.force_backend(None)
     assert {"Attention", "Softmax", "Normalize", "MatMul", "Unary", "Reduce", "Scan", "Activate"} <= kinds
-    assert len(set(made.values())) == len(made)  # else it would show nothing
+    assert len(set(answers.values())) == len(answers)  # else it would show nothing
 
 
 def test_measured_rates_are_kept_and_impossible_ones_refused():

@@ -91,22 +91,22 @@ PATTERNS = {
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("n", [9, 33, 130, 257, 1000, 5000])
 def test_patterns(backend, context, pattern, n):
-    made = PATTERNS[pattern](np.random.default_rng(n), n)
+    numbers = PATTERNS[pattern](np.random.default_rng(n), n)
     for dtype in ("float64", "float32", "float16", "int64", "uint64", "int32", "uint32", "int16", "int8"):
         with np.errstate(invalid="ignore", over="ignore"):
-            array = made.astype(dtype)
+            array = numbers.astype(dtype)
         order = np.argsort(array, kind="stable")
         np.testing.assert_array_equal(call(context, "argsort", array, 0, False, np.zeros(n, "int64")), order)
         np.testing.assert_array_equal(call(context, "sort", array, 0, False, array.copy()), array[order])
         kth = np.array(sorted({0, n // 3, n // 2, n - 1}))
-        for places in (False, True):
-            out = np.zeros(n, "int64" if places else dtype)
+        for as_indices in (False, True):
+            out = np.zeros(n, "int64" if as_indices else dtype)
             check(
                 library.vme_partition(
-                    context.handle, tensor(array), 0, len(kth), kth.ctypes, ctypes.c_bool(places), tensor(out)
+                    context.handle, tensor(array), 0, len(kth), kth.ctypes, ctypes.c_bool(as_indices), tensor(out)
                 )
             )
-            parted = array[out] if places else out
+            parted = array[out] if as_indices else out
             np.testing.assert_array_equal(np.sort(parted), array[order])
             np.testing.assert_array_equal(parted[kth], array[order][kth])
             for k in kth:
@@ -116,10 +116,10 @@ def test_patterns(backend, context, pattern, n):
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("n", [65_536, 150_001])
 def test_what_threads_divide(backend, context, pattern, n):
-    made = PATTERNS[pattern](np.random.default_rng(n), n)
+    numbers = PATTERNS[pattern](np.random.default_rng(n), n)
     for dtype in ("float64", "float32", "int16"):
         with np.errstate(invalid="ignore", over="ignore"):
-            array = made.astype(dtype)
+            array = numbers.astype(dtype)
         order = np.argsort(array, kind="stable")
         np.testing.assert_array_equal(call(context, "argsort", array, 0, False, np.zeros(n, "int64")), order)
         np.testing.assert_array_equal(call(context, "sort", array, 0, False, array.copy()), array[order])
@@ -132,12 +132,12 @@ def test_many_short_lines(backend, context, dtype, length):
     if np.dtype(dtype).kind == "f":
         a[::3, 1], a[1::3, 0] = np.nan, -0.0
     for descending in (False, True):
-        made = np.empty_like(a)
-        check(library.vme_sort(context.handle, tensor(a), 1, descending, tensor(made)))
+        lines = np.empty_like(a)
+        check(library.vme_sort(context.handle, tensor(a), 1, descending, tensor(lines)))
         wanted = np.sort(a, axis=1)
         if descending:
             wanted = -np.sort(-a, axis=1) if np.dtype(dtype).kind == "f" else wanted[:, ::-1]
-        assert np.array_equal(made, wanted, equal_nan=np.dtype(dtype).kind == "f")
+        assert np.array_equal(lines, wanted, equal_nan=np.dtype(dtype).kind == "f")
 
 
 def test_sort_in_place(backend, context):

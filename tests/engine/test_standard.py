@@ -224,7 +224,7 @@ def test_moving_elements(x, data):
     if x.ndim:
         axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
         order = data.draw(st.permutations(range(x.ndim)))
-        places = (
+        positions = (
             data.draw(st.lists(st.integers(-x.shape[axis], x.shape[axis] - 1), max_size=5)) if x.shape[axis] else []
         )
         check("np.permute_dims(x, order)", x=x, order=order)
@@ -232,7 +232,7 @@ def test_moving_elements(x, data):
         check("np.expand_dims(x, axis)", x=x, axis=axis)
         check("np.repeat(x, 2, axis=axis)", x=x, axis=axis)
         check("np.unstack(x, axis=axis)", x=x, axis=axis)
-        check("np.take(x, np.asarray(places, dtype='int64'), axis=axis)", x=x, places=places, axis=axis)
+        check("np.take(x, np.asarray(positions, dtype='int64'), axis=axis)", x=x, positions=positions, axis=axis)
         check("np.roll(x, -2, axis=axis)", x=x, axis=axis)
     if x.ndim >= 2:
         check("np.matrix_transpose(x)", x=x)

@@ -54,11 +54,11 @@ def odd_floats(n, dtype="float64"):
 @pytest.mark.parametrize("n", LENGTHS)
 def test_counts(n):
     random = numpy.random.default_rng(n)
-    places, weights = random.integers(0, 2 * n + 1, n), random.normal(size=n)
-    agree(lambda module, x: module.bincount(x), places)
-    agree(lambda module, x: module.bincount(x[::-2], None, 5), places)
-    agree(lambda module, x, w: module.bincount(x, w), places.astype("uint8"), weights)
-    agree(lambda module, x: module.bincount(x - 1), places)
+    indices, weights = random.integers(0, 2 * n + 1, n), random.normal(size=n)
+    agree(lambda module, x: module.bincount(x), indices)
+    agree(lambda module, x: module.bincount(x[::-2], None, 5), indices)
+    agree(lambda module, x, w: module.bincount(x, w), indices.astype("uint8"), weights)
+    agree(lambda module, x: module.bincount(x - 1), indices)
 
 
 def test_counts_refuse_places_outside_of_the_table():
@@ -102,9 +102,9 @@ def test_windows(dtypes, mode):
 def test_reduces_parts(name):
     values = numpy.random.default_rng(4).integers(-3, 4, (20, 6)).astype("float32")
     for axis in (0, 1, -1):
-        for places in ([0, 3, 3, 5, 1], [2], [], [0, 20], [-1]):
-            places = numpy.array(places, int)
-            agree(lambda module, values, places: getattr(module, name).reduceat(values, places, axis), values, places)
+        for starts in ([0, 3, 3, 5, 1], [2], [], [0, 20], [-1]):
+            starts = numpy.array(starts, int)
+            agree(lambda module, values, starts: getattr(module, name).reduceat(values, starts, axis), values, starts)
     agree(
         lambda module, values: getattr(module, name).reduceat(
             values, numpy.array([0.5]) if module is numpy else np.asarray([0.5])
@@ -115,9 +115,9 @@ def test_reduces_parts(name):
 
 def test_equal_in_blocks():
     large = numpy.arange(40_000.0)
-    for place in (0, 16_383, 16_384, 39_999):
+    for position in (0, 16_383, 16_384, 39_999):
         other = large.copy()
-        other[place] = numpy.nan
+        other[position] = numpy.nan
         for a, b in ((large, other), (large, large.copy()), (other, other), (large[::2], other[::2])):
             assert np.array_equal(np.asarray(a), np.asarray(b)) is numpy.array_equal(a, b)
             assert np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True) is numpy.array_equal(
@@ -156,8 +156,8 @@ def test_divisors(backend, name, dtype):
     """Numbers of one size together, around each size from which on they are taken in another way; with zeros, of both
     signs."""
     limits, random = numpy.iinfo(dtype), numpy.random.default_rng(8)
-    for most in (10, 1000, 2**22, 2**31, 2**33, 2**63):
-        high = min(most, limits.max)
+    for maximum in (10, 1000, 2**22, 2**31, 2**33, 2**63):
+        high = min(maximum, limits.max)
         for n in (1, 31, 32, 100):
             x, y = (random.integers(max(-high, limits.min), high, n, dtype, endpoint=True) for _ in range(2))
             x[::5], y[::7] = 0, random.choice(x)

@@ -28,19 +28,19 @@ def runs_on(numbers, data, inputs):
     for number in numbers:
         with contextlib.nullcontext() if number is None else on_backend(number):
             model = Model("model", _array._model_open(compiled))
-            made = model(inputs)
-        yield [numpy.asarray(made[port.name]) for port in model.outputs]
+            outputs = model(inputs)
+        yield [numpy.asarray(outputs[port.name]) for port in model.outputs]
 
 
-def agrees(nodes, inputs, constants=None, outputs=("y",), most=1e-5, opset=18):
+def agrees(nodes, inputs, constants=None, outputs=("y",), tolerance=1e-5, opset=18):
     """Nodes from `inputs` (names to arrays) to `outputs` give on every backend what ONNX's reference gives."""
     data = networks.graph_of(nodes, inputs, outputs, constants, opset)
     expected = [numpy.asarray(theirs) for theirs in networks.expected(data, inputs)]
-    for made in runs_on(backends(), data, inputs):
-        for ours, theirs in zip(made, expected, strict=True):
+    for answer in runs_on(backends(), data, inputs):
+        for ours, theirs in zip(answer, expected, strict=True):
             assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
             if theirs.dtype.kind == "f":
-                networks.assert_close(ours, theirs, most)
+                networks.assert_close(ours, theirs, tolerance)
             else:
                 assert ours.tolist() == theirs.tolist()
 
@@ -206,12 +206,14 @@ def test_any_number_of_threads_gives_the_same_bytes_of_products(rows):
         ),
         "model.onnx",
     )
-    made = [
+    products = [
         numpy.asarray(Model("model", _array._model_open(compiled, threads, False, True))({"x": x})["y"])
         for threads in (1, 2, 3)
     ]
-    assert made[0].tobytes() == made[1].tobytes() == made[2].tobytes()
-    networks.assert_close(made[0], (1 / (1 + numpy.exp(-(x @ constants["w"])))) @ constants["v"] @ constants["u"], 1e-5)
+    assert products[0].tobytes() == products[1].tobytes() == products[2].tobytes()
+    networks.assert_close(
+        products[0], (1 / (1 + numpy.exp(-(x @ constants["w"])))) @ constants["v"] @ constants["u"], 1e-5
+    )
 
 
 def test_probabilities_are_normal_numbers_or_0():
@@ -220,10 +222,10 @@ def test_probabilities_are_normal_numbers_or_0():
     x = numpy.array(
         [[0, -86.5, -87.5, -95, -103, -110, -1e30, -numpy.inf] * 5, [-1, -3e38] * 20, [numpy.nan, -100] * 20], "float32"
     )
-    for made in runs_on(backends(), networks.graph_of([node("Softmax", "x")], {"x": x}, ("y",)), {"x": x}):
-        assert (made[0][0].reshape(5, 8)[:, :2] > 0).all() and (made[0][0].reshape(5, 8)[:, 2:] == 0).all()
-        assert numpy.allclose(made[0][1][::2], 1 / 20, rtol=1e-6) and not made[0][1][1::2].any()
-        assert numpy.isnan(made[0][2]).all()
+    for answer in runs_on(backends(), networks.graph_of([node("Softmax", "x")], {"x": x}, ("y",)), {"x": x}):
+        assert (answer[0][0].reshape(5, 8)[:, :2] > 0).all() and (answer[0][0].reshape(5, 8)[:, 2:] == 0).all()
+        assert numpy.allclose(answer[0][1][::2], 1 / 20, rtol=1e-6) and not answer[0][1][1::2].any()
+        assert numpy.isnan(answer[0][2]).all()
 
 
 @pytest.mark.parametrize("curve", ["Relu", "Sigmoid", None])
@@ -277,8 +279,8 @@ def ways_of_attention(data, search="fixed"):
     [(20, 33, 8, 8), (29, 64, 64, 64), (9, 1, 3, 70), (130, 45, 5, 31), (8, 9000, 16, 4), (3, 40, 8, 5), (1, 7, 4, 4)],
 )
 @pytest.mark.parametrize("mask", ["row", "all", "heads", "none"])
-@pytest.mark.parametrize("way", ["fused", "apart"])
-def test_attention(way, rows, keys, depth, width, mask):
+@pytest.mark.parametrize("algorithm", ["fused", "apart"])
+def test_attention(algorithm, rows, keys, depth, width, mask):
     """As one step, which is done in one of two ways."""
     shape = {"row": (keys,), "all": (2, 3, rows, keys), "heads": (2, 1, 1, keys)}.get(mask)
     inputs = {
@@ -289,13 +291,13 @@ def test_attention(way, rows, keys, depth, width, mask):
     inputs |= {"mask": networks.values(shape, 3) * 4} if shape else {}
     nodes = ATTENTION if shape else [*ATTENTION[:3], node("Softmax", "f", "p"), ATTENTION[-1]]
     constants = {"scale": numpy.float32(depth**-0.5)}
-    with forced(way):
+    with forced(algorithm):
         model = Model(
             "model",
             _array._model_open(compile_model(networks.graph_of(nodes, inputs, ("y",), constants, 18), "model.onnx")),
         )
         assert [(step.kind, step.algorithm) for step in model.steps if step.kind not in ("Input", "Output")] == [
-            ("Attention", way)
+            ("Attention", algorithm)
         ]
         agrees(nodes, inputs, constants)
 
@@ -328,8 +330,8 @@ def test_attention_that_is_expected_to_take_as_long_in_both_ways_is_tried():
     def gap(rows):
         data = compile_model(attention_of(rows, 256, 64)[0], "model.onnx")
         expected = []
-        for way in ("fused", "apart"):
-            with forced(way):
+        for algorithm in ("fused", "apart"):
+            with forced(algorithm):
                 expected += [step.expected_ms for step in opened("model", data).steps if step.kind == "Attention"]
         return abs(expected[0] / expected[1] - 1), rows
 
@@ -340,8 +342,8 @@ def test_attention_that_is_expected_to_take_as_long_in_both_ways_is_tried():
         assert difference < 0.02
         source, inputs = attention_of(rows, 256, 64)
         data = compile_model(source, "model.onnx")
-        made = {numpy.asarray(opened("model", data)(inputs)["y"]).tobytes() for _ in range(5)}
-        assert len(made) == 1
+        answers = {numpy.asarray(opened("model", data)(inputs)["y"]).tobytes() for _ in range(5)}
+        assert len(answers) == 1
         networks.assert_close(opened("model", data)(inputs)["y"], networks.expected(source, inputs)[0])
     finally:
         vmhost.engine.library.set_rates(rates)
@@ -388,8 +390,8 @@ def test_a_mask_may_close_keys_and_even_all_of_them():
     agrees(ATTENTION, inputs, {"scale": numpy.float32(0.5)})
     mask[1, 0, 3] = -numpy.inf
     data = networks.graph_of(ATTENTION, inputs, ("y",), {"scale": numpy.float32(0.5)})
-    for [made] in runs_on(backends(), data, inputs):
-        assert numpy.isnan(made[1, 0, 3]).all() and numpy.isfinite(made[1, 0, 4:]).all()
+    for [answer] in runs_on(backends(), data, inputs):
+        assert numpy.isnan(answer[1, 0, 3]).all() and numpy.isfinite(answer[1, 0, 4:]).all()
 
 
 def test_scores_that_others_read_are_made():
@@ -403,8 +405,8 @@ def test_scores_that_others_read_are_made():
         agrees(ATTENTION, inputs, {"scale": numpy.float32(0.5)}, outputs=("y", other))
 
 
-@pytest.mark.parametrize("way", ["fused", "apart"])
-def test_attention_is_the_same_whatever_the_threads(way):
+@pytest.mark.parametrize("algorithm", ["fused", "apart"])
+def test_attention_is_the_same_whatever_the_threads(algorithm):
     inputs = {
         "q": networks.values((2, 3, 70, 16)),
         "k": networks.values((2, 3, 90, 16), 1),
@@ -412,7 +414,7 @@ def test_attention_is_the_same_whatever_the_threads(way):
         "mask": networks.values((90,), 3),
     }
     data = compile_model(networks.graph_of(ATTENTION, inputs, ("y",), {"scale": numpy.float32(0.25)}), "model.onnx")
-    with forced(way):
+    with forced(algorithm):
         [one, *others] = [
             numpy.asarray(Model("model", _array._model_open(data, threads, False, True))(inputs)["y"]).tobytes()
             for threads in (1, 2, 3, 7)
@@ -489,9 +491,9 @@ def test_small_networks_agree(backend, model, limits):
     ours = Model("model", _array._model_open(compile_model(data, "model.onnx")))
     for seed in range(3):
         inputs = bench.networks.inputs(ours.inputs, seed, limits)
-        made = ours(inputs)
+        outputs = ours(inputs)
         for port, theirs in zip(ours.outputs, networks.expected(data, inputs), strict=True):
-            networks.assert_close(made[port.name], theirs)
+            networks.assert_close(outputs[port.name], theirs)
 
 
 @pytest.mark.parametrize("make", [bench.networks.bert, bench.networks.din])
@@ -501,10 +503,10 @@ def test_networks_agree_with_onnx_runtime(make):
     ours = Model("model", _array._model_open(compile_model(data, "model.onnx")))
     inputs = [bench.networks.inputs(ours.inputs, seed) for seed in range(3)]
     for given, expected in zip(inputs, networks.all_by_onnx_runtime(data, inputs), strict=True):
-        made = ours(given)
+        outputs = ours(given)
         for port, theirs in zip(ours.outputs, expected, strict=True):
-            networks.assert_close(made[port.name], theirs)
-            assert int(made[port.name].argmax()) == theirs.argmax()
+            networks.assert_close(outputs[port.name], theirs)
+            assert int(outputs[port.name].argmax()) == theirs.argmax()
 
 
 def test_an_index_out_of_bounds_is_the_callers_error():

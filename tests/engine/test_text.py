@@ -162,7 +162,7 @@ def test_a_tasks_file_is_read():
             return np.loadtxt("prices.csv", delimiter=",", skiprows=1).mean(axis=0)
     """
     with vmhost.Host(allow_unsigned=True) as host:
-        made = host.load(
+        task = host.load(
             compile_sources(
                 {"main": (textwrap.dedent(source), "main.py", False)},
                 entry="main:run",
@@ -171,7 +171,7 @@ def test_a_tasks_file_is_read():
                 files={"prices.csv": b"open,close\n1,2\n3,4\n"},
             )
         )(None)
-    assert made.tolist() == [2.0, 3.0]
+    assert task.tolist() == [2.0, 3.0]
 
 
 @pytest.mark.parametrize("text", ["1 2 3", "1\n2\t3", "1,2,3", "1, 2 ,3,", "", "1.5", "7"])

@@ -167,15 +167,15 @@ def raster(context, source, regions, elements):
     library.vme_buffer_data.restype = ctypes.c_void_p
     try:
         listed = (Region * max(len(regions), 1))()
-        for made, (from_, to, size, from_strides, to_strides) in zip(listed, regions, strict=False):
-            made.source, made.source_offset, made.destination_offset, made.rank = (
+        for region, (from_, to, size, from_strides, to_strides) in zip(listed, regions, strict=False):
+            region.source, region.source_offset, region.destination_offset, region.rank = (
                 source.ctypes.data,
                 from_,
                 to,
                 len(size),
             )
-            made.size[: len(size)] = size
-            made.source_strides[: len(size)], made.destination_strides[: len(size)] = from_strides, to_strides
+            region.size[: len(size)] = size
+            region.source_strides[: len(size)], region.destination_strides[: len(size)] = from_strides, to_strides
         check(library.vme_raster(context.handle, source.itemsize, len(regions), listed, buffer))
         return np.frombuffer(
             ctypes.string_at(library.vme_buffer_data(buffer), elements * source.itemsize), source.dtype

@@ -234,12 +234,12 @@ IMAGE = node(
 @pytest.mark.parametrize("backwards", [False, True])
 def test_values_put_together_are_read_as_one(backwards, source):
     """Convolutions write next to each other; a value twice and one that lies elsewhere already too."""
-    parts = f"a {source} b a".split()[:: -1 if backwards else 1]
+    inputs = f"a {source} b a".split()[:: -1 if backwards else 1]
     nodes = [
         IMAGE,
         node("Conv", "x w", "a", pads=[1] * 4),
         node("Relu", "a", "b"),
-        node("Concat", " ".join(parts), "c", axis=1),
+        node("Concat", " ".join(inputs), "c", axis=1),
         node("Concat", "c b", "d", axis=-3),
         node("Conv", "d v", "y", pads=[1] * 4),
         node("Add", f"b {source}", "z"),
@@ -341,6 +341,6 @@ def test_networks_agree_with_onnx_runtime(make):
     model, inputs = make().SerializeToString(), [networks.values((1, 3, 224, 224), seed) for seed in range(3)]
     ours = opened(compile_model(model, "network.onnx"))
     for x, theirs in zip(inputs, networks.by_onnx_runtime(model, inputs)):
-        made = ours({"input": x})["output"]
-        networks.assert_close(made, theirs)
-        assert int(made.argmax()) == theirs.argmax()
+        output = ours({"input": x})["output"]
+        networks.assert_close(output, theirs)
+        assert int(output.argmax()) == theirs.argmax()

@@ -52,13 +52,13 @@ def operations():
     import vmhost.engine.numpy as np
 
     a, b, square = np.arange(2000.0), np.arange(2000.0) + 0.5, np.arange(900.0).reshape(30, 30)
-    whole, mask, places = np.arange(2000), np.arange(2000) % 3 == 0, np.arange(1999, -1, -3)
+    whole, mask, indices = np.arange(2000), np.arange(2000) % 3 == 0, np.arange(1999, -1, -3)
     lent = numpy.arange(24.0).reshape(4, 6)
 
     def changed(change, source=a):
-        made = source.copy()
-        change(made)
-        return made
+        copy = source.copy()
+        change(copy)
+        return copy
 
     def add_in_place(x):
         x += b
@@ -67,7 +67,7 @@ def operations():
         x[3:400:2] = 7
 
     def set_places(x):
-        x[places] = 1.5
+        x[indices] = 1.5
 
     def set_mask(x):
         x[mask] = b[mask]
@@ -90,9 +90,9 @@ def operations():
         "copy": lambda: a.copy("F"),
         "item": lambda: [a[3], a[-1].item(), square[2, 3]],
         "views": lambda: [a[3:], square[1], square[:, None, ..., ::2], square.T],
-        "gather": lambda: a[places],
+        "gather": lambda: a[indices],
         "mask": lambda: a[mask],
-        "mixed_index": lambda: square[places[:5] % 30, 1:4],
+        "mixed_index": lambda: square[indices[:5] % 30, 1:4],
         "take": lambda: np.take(square, [1, 2, 3], 1),
         "set_slice": lambda: changed(set_slice),
         "set_places": lambda: changed(set_places),
@@ -170,7 +170,7 @@ def operations():
 def cases(np):
     """Of the op-case table: every operator on each layout, every reduction and cast, and every expression of the
     surface."""
-    made = {}
+    functions = {}
     for table in (op_cases.UNARY, op_cases.BINARY):
         for name, domain in table.items():
             function = getattr(np, name)
@@ -182,28 +182,30 @@ def cases(np):
                 ]
                 with contextlib.suppress(TypeError):  # no loop for this dtype
                     function(*operands)
-                    made[f"{name} {layout} {dtype}"] = lambda function=function, operands=operands: function(*operands)
+                    functions[f"{name} {layout} {dtype}"] = lambda function=function, operands=operands: function(
+                        *operands
+                    )
     for name, dtypes in op_cases.REDUCED.items():
         for dtype in dtypes:
             for layout in ("contiguous", "broadcast", "transposed"):
                 operand = np.array(op_cases.operand(layout, 0, 900, dtype, "unit"))
                 axes = (None,) if operand.ndim == 1 else (0, 1)
                 for axis in axes:
-                    made[f"{name} {layout} {dtype} {axis}"] = (
+                    functions[f"{name} {layout} {dtype} {axis}"] = (
                         lambda function=getattr(np, name), operand=operand, axis=axis: function(operand, axis)
                     )
     for source, target in op_cases.CASTS:
         operand = np.array(op_cases.operand("contiguous", 0, 900, source, "small"))
-        made[f"{source} to {target}"] = lambda operand=operand, target=target: operand.astype(target)
+        functions[f"{source} to {target}"] = lambda operand=operand, target=target: operand.astype(target)
     for expression, _, function, operands in op_cases.surface_cases(1000):
         operands = tuple(np.asarray(operand.copy()) for operand in operands)
-        made[expression] = lambda function=function, operands=operands: function(np, *operands)
-    return made
+        functions[expression] = lambda function=function, operands=operands: function(np, *operands)
+    return functions
 
 
 def linear_algebra(np):
     """Matrices of 8 are the engine's own, of 70 LAPACK's, which works on a thread of its own."""
-    made = {}
+    table = {}
     for size in (8, 70):
         a = np.eye(size) * 9 * size + np.arange(float(size * size)).reshape(size, size) % 7
         symmetric, b = a + a.T, np.arange(float(size))
@@ -222,8 +224,8 @@ def linear_algebra(np):
             "batch": lambda a=np.stack([a, symmetric]): np.linalg.inv(a),
             "singular": lambda a=a * 0: singular(np, a),
         }
-        made.update({f"linalg_{name}_{size}": function for name, function in linalg.items()})
-    return made
+        table.update({f"linalg_{name}_{size}": function for name, function in linalg.items()})
+    return table
 
 
 def singular(np, a):
@@ -254,23 +256,23 @@ def draws(np):
     def drawn(draw):
         return lambda: draw(np.random.default_rng(7))
 
-    places = np.arange(20)
+    pool = np.arange(20)
     return {
         f"random_{name}": drawn(draw)
         for name, draw in {
             "words": lambda r: r.integers(0, 9, 50),
-            "bounds": lambda r: r.integers(0, places + 1, 20),
+            "bounds": lambda r: r.integers(0, pool + 1, 20),
             "uniform": lambda r: r.random((30, 30)),
             "float32": lambda r: r.random(90, dtype="float32"),
             "normal": lambda r: r.normal(0, 1, 200),
-            "of_arrays": lambda r: r.normal(places, places + 1),
+            "of_arrays": lambda r: r.normal(pool, pool + 1),
             "exponential": lambda r: r.exponential(2, 50),
             "gamma": lambda r: r.gamma(2, 1, 50),
             "poisson": lambda r: r.poisson(3, 50),
             "binomial": lambda r: r.binomial(9, 0.3, 50),
-            "permutation": lambda r: r.permutation(places),
-            "choice": lambda r: r.choice(places, 5, replace=False),
-            "chances": lambda r: r.choice(places, 5, p=np.full(20, 0.05)),
+            "permutation": lambda r: r.permutation(pool),
+            "choice": lambda r: r.choice(pool, 5, replace=False),
+            "chances": lambda r: r.choice(pool, 5, p=np.full(20, 0.05)),
             "multinomial": lambda r: r.multinomial(20, [0.2, 0.3, 0.5], 4),
             "multivariate_normal": lambda r: r.multivariate_normal([0, 1], [[2, 0.5], [0.5, 1]], 5),
             "dirichlet": lambda r: r.dirichlet([1, 2, 3], 4),
@@ -394,9 +396,9 @@ def main(mode, step="1"):
             import vmhost.engine.numpy as np  # so that libvme is there
 
             tried = operations() | (cases(np) if mode != "python" else {})
-            ways = [Refused(lib, True), Refused(lib, False)] if mode == "account" else [Failing(lib, mode)]
-            for way in ways:
-                try_all(tried, way, lib.failing_charged, ends, int(step))
+            allocators = [Refused(lib, True), Refused(lib, False)] if mode == "account" else [Failing(lib, mode)]
+            for allocator in allocators:
+                try_all(tried, allocator, lib.failing_charged, ends, int(step))
         except BaseException as error:
             wrong.append(error)
 

@@ -50,17 +50,17 @@ def try_all(native, failing, name, function, arguments):
         n += 1
         failing.failing_arm(n)
         try:
-            made = function(*arguments)
+            result = function(*arguments)
         except MemoryError:
-            made = None
+            result = None
         try:
             is_beyond = failing.failing_disarm() >= 0
         except MemoryError:
             is_beyond = True  # that call's own
-        assert made == expected if made is not None else not is_beyond, (name, n)
+        assert result == expected if result is not None else not is_beyond, (name, n)
         if is_beyond:
             return n - 1, given
-        given += made is not None
+        given += result is not None
 
 
 def main(failing):

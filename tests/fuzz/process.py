@@ -60,8 +60,8 @@ class Canaries:
     def __init__(self, folder):
         self.folder = folder
         outside, inside, readable = (folder / name for name in ("outside", "inside", "readable"))
-        for made in (outside / "d", inside / "d", readable, folder / "notes"):
-            made.mkdir(parents=True)
+        for folder_ in (outside / "d", inside / "d", readable, folder / "notes"):
+            folder_.mkdir(parents=True)
         for path in (outside / "secret", outside / "d" / "secret"):
             path.write_text(SECRET * 20)
         (readable / "r").write_text("may be read")

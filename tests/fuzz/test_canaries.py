@@ -41,9 +41,9 @@ def canaries(tmp_path):
     )
     if core[1] == resource.RLIM_INFINITY or core[1] > 0:
         resource.setrlimit(resource.RLIMIT_CORE, (1, core[1]))  # so that it can be seen to change
-    made = Canaries(tmp_path / "canaries")
-    yield made
-    made.close()
+    watched = Canaries(tmp_path / "canaries")
+    yield watched
+    watched.close()
     resource.setrlimit(resource.RLIMIT_CORE, core)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGUSR2, handler)

@@ -72,10 +72,12 @@ def functions_of(*arguments, **options):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(dataclasses, "_FuncBuilder", Recording)
         dataclasses.make_dataclass("C", *arguments, **options)
-    ((text, variables, parts),) = kept
+    ((text, variables, definitions),) = kept
     namespace = {}
     exec(compile(text, "<string>", "exec"), namespace)
-    return namespace["__create_fn__"](**variables), assembler.dataclass_functions(native, namespace, variables, parts)
+    return namespace["__create_fn__"](**variables), assembler.dataclass_functions(
+        native, namespace, variables, definitions
+    )
 
 
 def assert_same(compiled, assembled):
@@ -100,21 +102,21 @@ options = st.fixed_dictionaries(
 
 
 @st.composite
-def fields(draw, most=12):
+def fields(draw, max_count=12):
     """Fields of a dataclass, those without a default first."""
-    made = []
-    for name in draw(st.lists(names, max_size=most, unique=True)):
+    drawn = []
+    for name in draw(st.lists(names, max_size=max_count, unique=True)):
         kind = draw(st.sampled_from(["plain", "default", "factory", "variable"]))
         given_options = draw(options)
         if kind == "plain":
-            made.append((0, (name, int, dataclasses.field(**given_options))))
+            drawn.append((0, (name, int, dataclasses.field(**given_options))))
         elif kind == "factory":
-            made.append((1, (name, list, dataclasses.field(default_factory=list, **given_options))))
+            drawn.append((1, (name, list, dataclasses.field(default_factory=list, **given_options))))
         elif kind == "default":
-            made.append((1, (name, int, dataclasses.field(default=5, **given_options))))
+            drawn.append((1, (name, int, dataclasses.field(default=5, **given_options))))
         else:
-            made.append((1, (name, dataclasses.InitVar[int], 3)))
-    return [field for _, field in sorted(made, key=lambda each: each[0])]
+            drawn.append((1, (name, dataclasses.InitVar[int], 3)))
+    return [field for _, field in sorted(drawn, key=lambda each: each[0])]
 
 
 # Above 30 values CPython's compiler saves stack by building lists; the assembler writes the short code always.

@@ -129,10 +129,10 @@ def test_a_generator_function_becomes_awaitable_and_nothing_else_does():
 
     code = accepted(native.coroutine_code(generator.__code__))
     assert code == generator.__code__.replace(co_flags=generator.__code__.co_flags | 0x100)
-    made = types.FunctionType(code, globals(), "made", None, generator.__closure__)
+    function = types.FunctionType(code, globals(), "made", None, generator.__closure__)
 
     async def awaits():
-        return await made(1)
+        return await function(1)
 
     with pytest.raises(StopIteration):
         running = awaits()
@@ -309,7 +309,7 @@ def test_random_recipes_are_refused_or_verified():
         True,
     ]
     steps = (("field", "a", "given", "a", "make"), ("frozen", "b", "variable", "v"), ("pass",), ("post_init", ("a",)))
-    made = 0
+    accepted = 0
     for _ in range(20000):
 
         def change(value):
@@ -329,10 +329,10 @@ def test_random_recipes_are_refused_or_verified():
             code = native.method_code(*map(change, recipe))
         except TypeError, ValueError:
             continue
-        made += 1
-        if made % 20 == 0:
+        accepted += 1
+        if accepted % 20 == 0:
             verify(code, closure=True)
-    assert 1000 < made < 19000
+    assert 1000 < accepted < 19000
 
 
 def test_a_task_cannot_make_code_of_its_own_by_any_of_them():

@@ -86,8 +86,8 @@ print(found)
 
 def test_no_name_is_filed_twice():
     for module, rules in POLICY.items():
-        parts = [rules.allowed, rules.gated, rules.refused, rules.absent]
-        assert sum(map(len, parts)) == len(frozenset().union(*parts)), module
+        sets = [rules.allowed, rules.gated, rules.refused, rules.absent]
+        assert sum(map(len, sets)) == len(frozenset().union(*sets)), module
 
 
 def test_no_module_is_both_there_and_absent():

@@ -59,7 +59,7 @@ def task(tmp_path):
     """task(source) -> path of a compiled bundle with this one module, whose entry point is `run`."""
     from vmhost.compiler import compile_folder
 
-    def made(source, name="probe", key=None):
+    def build(source, name="probe", key=None):
         folder = tmp_path / name
         folder.mkdir()
         (folder / "main.py").write_text(source)
@@ -71,4 +71,4 @@ def task(tmp_path):
         path.write_bytes(compile_folder(folder).to_bytes(key))
         return path
 
-    return made
+    return build

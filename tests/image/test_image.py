@@ -190,10 +190,10 @@ def test_words_of_one_line_are_told_apart_as_by_cpython(text):
         while True:
             yield ""
 
-    mine, its = (
+    mine, cpythons = (
         list(kind(lines().__next__, extra_tokens=True)) for kind in (names["TokenizerIter"], _tokenize.TokenizerIter)
     )
-    assert mine == its
+    assert mine == cpythons
     with pytest.raises(RuntimeError, match="no tokenizer"):
         names["TokenizerIter"](iter(["a\n", "b\n"]).__next__)
 
@@ -206,8 +206,8 @@ def test_limits_hold(vmrun, task):
 
 def test_signatures_are_checked(vmrun, task, tmp_path):
     key, other = signing.generate_key(), signing.generate_key()
-    for name, made in (("signer", key), ("other", other)):
-        (tmp_path / f"{name}.pub").write_text(signing.format_public_key(name, made.public))
+    for name, signing_key in (("signer", key), ("other", other)):
+        (tmp_path / f"{name}.pub").write_text(signing.format_public_key(name, signing_key.public))
     bundle = task("def run(value):\n    return 'signed'\n", key=key)
     assert vmrun("run", bundle, "--trust", tmp_path / "signer.pub").stdout == '"signed"\n'
     refused = vmrun("run", bundle, "--trust", tmp_path / "other.pub")
@@ -257,8 +257,8 @@ def test_an_image_for_a_bundle_has_what_it_imports_and_not_more(image, task, tmp
     assert vmrun("run", bundle, "--allow-unsigned", folder=out).stdout == "1\n"
     other = task("def run(value):\n    import sched\n", "other")
     assert "sched is not in this image" in vmrun("run", other, "--allow-unsigned", folder=out).stderr
-    for made in (image, out):  # nor the engine, where nothing computes with it
-        assert "engine no\n" in (made / "manifest").read_text()
+    for folder in (image, out):  # nor the engine, where nothing computes with it
+        assert "engine no\n" in (folder / "manifest").read_text()
 
 
 def test_the_same_inputs_give_the_same_bytes(image, tmp_path, monkeypatch):
@@ -320,8 +320,8 @@ def test_the_executable_is_not_laid_out_for_large_pages(image):
     touch."""
     data = (image / "vmrun").read_bytes()
     at, size, count = struct.unpack_from("<Q", data, 32)[0], *struct.unpack_from("<HH", data, 54)
-    parts = [struct.unpack_from("<IIQQ", data, at + size * number) for number in range(count)]
-    loaded = [(offset, address) for kind, _, offset, address in parts if kind == 1]
+    segments = [struct.unpack_from("<IIQQ", data, at + size * number) for number in range(count)]
+    loaded = [(offset, address) for kind, _, offset, address in segments if kind == 1]
     assert loaded and all((address - offset) % 2**21 for offset, address in loaded)
 
 

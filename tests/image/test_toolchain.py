@@ -32,16 +32,16 @@ def test_libraries_that_are_missing_or_others_than_the_lock_names_are_refused(mo
 
 def test_an_engine_older_than_one_of_its_headers_is_not_linked_in(tmp_path):
     newer_than = toolchain.native_build().newer_than
-    source, header, made = tmp_path / "add.c", tmp_path / "kernels and more.h", tmp_path / "add.o"
-    for path in (source, header, made):
+    source, header, object_file = tmp_path / "add.c", tmp_path / "kernels and more.h", tmp_path / "add.o"
+    for path in (source, header, object_file):
         path.touch()
         os.utime(path, (1000, 1000))
-    made.with_suffix(".d").write_text("add.o: add.c \\\n kernels\\ and\\ more.h\n")
-    assert newer_than(made, source, tmp_path) is None
+    object_file.with_suffix(".d").write_text("add.o: add.c \\\n kernels\\ and\\ more.h\n")
+    assert newer_than(object_file, source, tmp_path) is None
     os.utime(header, (2000, 2000))
-    assert newer_than(made, source, tmp_path) == header
-    made.with_suffix(".d").unlink()
-    assert newer_than(made, source, tmp_path) == source
+    assert newer_than(object_file, source, tmp_path) == header
+    object_file.with_suffix(".d").unlink()
+    assert newer_than(object_file, source, tmp_path) == source
 
 
 @pytest.mark.parametrize(

@@ -222,12 +222,12 @@ def test_memory_of_each_vm_is_its_own(host):
     for task in tasks:
         task(1)
     before = counters()
-    places = [task(200_000 if task is tasks[0] else 1) for task in tasks]
+    addresses = [task(200_000 if task is tasks[0] else 1) for task in tasks]
     after = counters()
     assert after["taker"].arenas >= before["taker"].arenas + 3
     assert after["taker"].live_bytes > before["taker"].live_bytes + 3_000_000
     assert after["idler"].arenas <= before["idler"].arenas + 1
-    assert places[0] >> 20 != places[1] >> 20, "objects of two VMs in one arena"
+    assert addresses[0] >> 20 != addresses[1] >> 20, "objects of two VMs in one arena"
 
 
 def test_objects_of_a_vm_are_not_in_the_allocator_of_the_host(host, capfd):
@@ -268,8 +268,8 @@ def test_a_vm_reads_its_codecs_from_the_bundle(host):
             "codecs",
         )
     )
-    *places, alias, encoded = task("é")
-    assert [place.partition("@")[0] for place in places] == ["stdlib", "stdlib"]
+    *files, alias, encoded = task("é")
+    assert [file.partition("@")[0] for file in files] == ["stdlib", "stdlib"]
     assert alias == "latin_1" and encoded == b"\xe9"
 
 

@@ -134,12 +134,12 @@ def test_this_python_has_no_library_that_is_not_counted():
 
 @pytest.mark.parametrize("entry", TAKES)
 def test_what_a_library_takes_is_charged_and_given_back(host, task, entry):
-    value, least = TAKES[entry]
+    value, min_bytes = TAKES[entry]
     task(value, entry=f"main:{entry}")
     task(None, entry="main:lets_go")
     before = live(host)
     task(value, entry=f"main:{entry}")
-    assert live(host) - before > least
+    assert live(host) - before > min_bytes
     task(None, entry="main:lets_go")
     assert abs(live(host) - before) < 400_000
 

@@ -203,7 +203,7 @@ SCRIPT = '''
         assert not lost, lost
         return answers
 '''
-WAYS = {
+LOOKUPS = {
     "native": "",
     "after the host emptied SQLite's list": (
         "import ctypes, _sqlite3; vmhost.Host(allow_unsigned=True).close()\n"
@@ -223,10 +223,10 @@ def answers(before, after):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_the_rules_are_the_same_by_every_way(way):
+@pytest.mark.parametrize("found", LOOKUPS)
+def test_the_rules_are_the_same_by_every_way(found):
     rules, handler, authorizer = answers(
-        WAYS[way], "print(json.dumps(ask('rules') + ask('own_handler') + ask('own_authorizer')))"
+        LOOKUPS[found], "print(json.dumps(ask('rules') + ask('own_handler') + ask('own_authorizer')))"
     )
     opened, settings = rules
     assert opened == {"plain": [], "autocommit": [], "subclass": [], "again": [], "asked": [], "cleared": []}
@@ -261,9 +261,9 @@ RUNAWAYS = [
 ]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_query_that_never_ends_is_stopped_whatever_the_task_did_with_its_progress_handler(way):
-    ends, lost = answers(WAYS[way], f"print(json.dumps(stopped({RUNAWAYS})))")
+@pytest.mark.parametrize("found", LOOKUPS)
+def test_a_query_that_never_ends_is_stopped_whatever_the_task_did_with_its_progress_handler(found):
+    ends, lost = answers(LOOKUPS[found], f"print(json.dumps(stopped({RUNAWAYS})))")
     assert ends == dict.fromkeys(RUNAWAYS, "TimeLimitError")
     assert lost == 0
 

@@ -559,18 +559,18 @@ def test_what_a_task_leaves_behind_does_not_keep_its_vm():
     assert kept == []
 
 
-@pytest.mark.parametrize("way", ["unload", "close", "drop"])
+@pytest.mark.parametrize("ending", ["unload", "close", "drop"])
 @pytest.mark.parametrize("what", ["setup", "import"])
-def test_a_module_that_never_gets_ready_costs_the_caller_its_deadline_and_no_more(what, way):
+def test_a_module_that_never_gets_ready_costs_the_caller_its_deadline_and_no_more(what, ending):
     source = {"setup": "def setup():\n    while True: pass\n", "import": "while True: pass\n"}[what]
     with vmhost.Host(allow_unsigned=True) as host:
         task = host.load(bundle(source + "def run(value): return value\n", what))
         with pytest.raises(vmhost.TimeLimitError):
             task(1, timeout_s=0.2)
-        if way == "unload":
+        if ending == "unload":
             host.unload(what, drain=False)
             until(lambda: not any(vm.task == what for vm in host.statistics().vms))
-        assert host.close(drain=way == "close") == ()
+        assert host.close(drain=ending == "close") == ()
 
 
 def test_a_teardown_that_loops_is_ended():

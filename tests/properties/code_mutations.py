@@ -26,9 +26,9 @@ def code_objects(code):
     """(path, code object) of `code` and all within; a path is the places in co_consts that lead there."""
     found = [((), code)]
     for path, one in found:
-        for place, constant in enumerate(one.co_consts):
+        for index, constant in enumerate(one.co_consts):
             if type(constant) is types.CodeType:
-                found.append((path + (place,), constant))
+                found.append((path + (index,), constant))
     return found
 
 
@@ -181,11 +181,11 @@ def change_local(code, chance):
         return change_operand(code, chance)
     count = max(1, code.co_nlocals + len(code.co_cellvars) + len(code.co_freevars))
     data = bytearray(code.co_code)
-    place = picked[0] + 1
-    data[place] = (
+    index = picked[0] + 1
+    data[index] = (
         chance.randrange(count)
         if picked[2] == 2 and chance.random() < 0.7
-        else chance.randrange(min(count, 16)) << 4 | data[place] & 15
+        else chance.randrange(min(count, 16)) << 4 | data[index] & 15
     )
     return {"co_code": bytes(data)}
 
@@ -236,10 +236,10 @@ def overwrite_instruction(code, chance):
 
 def swap_neighbours(code, chance):
     layout = Layout(code)
-    place = chance.randrange(len(layout.found))
-    if place + 1 == len(layout.found):
+    index = chance.randrange(len(layout.found))
+    if index + 1 == len(layout.found):
         return change_operand(code, chance)
-    (a, _, first), (b, _, second) = layout.found[place : place + 2]
+    (a, _, first), (b, _, second) = layout.found[index : index + 2]
     data = bytearray(code.co_code)
     data[a : b + second] = data[b : b + second] + data[a : a + first]
     return {"co_code": bytes(data)}
@@ -249,13 +249,13 @@ def change_constants(code, chance):
     constants = list(code.co_consts)
     if not constants:
         return change_operand(code, chance)
-    place = chance.randrange(len(constants))
+    index = chance.randrange(len(constants))
     how = chance.randrange(4)
     if how == 0:
         other = chance.randrange(len(constants))
-        constants[place], constants[other] = constants[other], constants[place]
+        constants[index], constants[other] = constants[other], constants[index]
     elif how == 1:
-        constants[place] = chance.choice(
+        constants[index] = chance.choice(
             (
                 None,
                 0,
@@ -276,9 +276,9 @@ def change_constants(code, chance):
             )
         )
     elif how == 2:
-        constants[place] = chance.choice(([], {}, object(), int, ("a", [1]), bytearray(b"x")))
+        constants[index] = chance.choice(([], {}, object(), int, ("a", [1]), bytearray(b"x")))
     else:
-        constants.pop(place)
+        constants.pop(index)
     return {"co_consts": tuple(constants)}
 
 
@@ -286,16 +286,16 @@ def change_names(code, chance):
     names = list(code.co_names)
     if not names:
         return change_operand(code, chance)
-    place, other = chance.randrange(len(names)), chance.randrange(len(names))
+    index, other = chance.randrange(len(names)), chance.randrange(len(names))
     how = chance.randrange(3)
     if how == 0:
-        names[place], names[other] = names[other], names[place]
+        names[index], names[other] = names[other], names[index]
     elif how == 1:
-        names[place] = chance.choice(
+        names[index] = chance.choice(
             ("append", "x", "__class__", "range", "__dict__", "f", "len", "__conditional_annotations__")
         )
     else:
-        names.pop(place)
+        names.pop(index)
     return {"co_names": tuple(names)}
 
 
@@ -304,8 +304,8 @@ def change_variables(code, chance):
     names = list(getattr(code, field))
     how = chance.randrange(4)
     if how == 0 and names:
-        place, other = chance.randrange(len(names)), chance.randrange(len(names))
-        names[place], names[other] = names[other], names[place]
+        index, other = chance.randrange(len(names)), chance.randrange(len(names))
+        names[index], names[other] = names[other], names[index]
     elif how == 1 and names:
         names[chance.randrange(len(names))] = chance.choice(
             ("x", "other", ".0", ".defaults", ".type_params", "__class__", "self")
@@ -346,13 +346,13 @@ def change_exception_table(code, chance):
         )
         return {"co_exceptiontable": bytes(table)}
     how = chance.randrange(4)
-    place = chance.randrange(len(table))
+    index = chance.randrange(len(table))
     if how == 0:
-        table[place] ^= 1 << chance.randrange(8)
+        table[index] ^= 1 << chance.randrange(8)
     elif how == 1:
-        table[place] = table[place] & 0xC0 | (table[place] + chance.choice((-1, 1, 2, -2))) & 0x3F
+        table[index] = table[index] & 0xC0 | (table[index] + chance.choice((-1, 1, 2, -2))) & 0x3F
     elif how == 2:
-        del table[place:]
+        del table[index:]
     else:
         heads = [i for i, byte in enumerate(table) if byte & 0x80] + [len(table)]
         entry = chance.randrange(len(heads) - 1)
@@ -365,11 +365,11 @@ def change_exception_table(code, chance):
 
 def change_line_table(code, chance):
     table = bytearray(code.co_linetable)
-    place = chance.randrange(len(table))
+    index = chance.randrange(len(table))
     if chance.random() < 0.7:
-        table[place] ^= 1 << chance.randrange(8)
+        table[index] ^= 1 << chance.randrange(8)
     else:
-        del table[place:]
+        del table[index:]
     return {"co_linetable": bytes(table)}
 
 
@@ -438,18 +438,18 @@ def mutant(specimens, seed, index):
     if chance.random() < 0.05:  # damage to the marshalled form, as in a bundle that was signed after it
         data = bytearray(marshal.dumps(module))
         if chance.random() < 0.3:  # another reference: to itself, to what is not there yet, to another kind of object
-            places = [
-                place
-                for place in range(len(data) - 5)
-                if data[place] == ord("r") and data[place + 3 : place + 5] == b"\0\0"
+            offsets = [
+                offset
+                for offset in range(len(data) - 5)
+                if data[offset] == ord("r") and data[offset + 3 : offset + 5] == b"\0\0"
             ]
-            data[chance.choice(places) + 1] = chance.randrange(64) if chance.random() < 0.7 else chance.randrange(4)
+            data[chance.choice(offsets) + 1] = chance.randrange(64) if chance.random() < 0.7 else chance.randrange(4)
             return name, ["change_marshalled_reference"], bytes(data)
         for _ in range(chance.choice((1, 1, 2))):
             data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         return name, ["flip_marshalled_bit"], bytes(data)
-    places = code_objects(module)
-    path, code = chance.choice(places[1:] if len(places) > 1 and chance.random() < 0.9 else places)
+    offsets = code_objects(module)
+    path, code = chance.choice(offsets[1:] if len(offsets) > 1 and chance.random() < 0.9 else offsets)
     # A draft, not a code object, between two mutations: reading co_code of one that ends inside an inline cache writes
     # past its buffer (CPython 3.14.8), and here that would be this process's memory.
     draft = types.SimpleNamespace(**{field: getattr(code, field) for field in _FIELDS})

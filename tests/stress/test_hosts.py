@@ -44,7 +44,7 @@ class Caller(threading.Thread):
         self.submitted, self.ends, self.wrong = 0, collections.Counter(), []
 
     def run(self):
-        ways = (
+        calls = (
             self.good,
             self.good,
             self.many,
@@ -59,7 +59,7 @@ class Caller(threading.Thread):
         )
         while time.monotonic() < self.until:
             try:
-                self.random.choice(ways)(self.tasks[self.random.choice(NAMES)])
+                self.random.choice(calls)(self.tasks[self.random.choice(NAMES)])
             except vmhost.ClosedError:
                 return
             except BaseException as error:

@@ -161,9 +161,11 @@ def test_committed_files_are_what_prepare_makes():
         if path != "digits/model.json":
             assert committed == text, f"{path}: run python tasks/prepare.py"
             continue
-        ours, made = json.loads(committed), json.loads(text)
-        assert ours.keys() == made.keys()
-        for one, other in zip([*ours["weights"], ours["biases"]], [*made["weights"], made["biases"]], strict=True):
+        ours, prepared = json.loads(committed), json.loads(text)
+        assert ours.keys() == prepared.keys()
+        for one, other in zip(
+            [*ours["weights"], ours["biases"]], [*prepared["weights"], prepared["biases"]], strict=True
+        ):
             # another machine's linear algebra may round the last digit of an integer weight the other way
             assert len(one) == len(other) and all(abs(a - b) <= 1 for a, b in zip(one, other))
 

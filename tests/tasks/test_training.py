@@ -43,14 +43,14 @@ def test_gradients_are_what_small_differences_say(name):
     gradients.gradients(loss())
     for value in values:
         found = value.grad.copy()
-        for place in RANDOM.integers(0, value.data.size, 5):
-            before, step = value.data.flat[place], 1e-6
-            value.data.flat[place] = before + step
+        for position in RANDOM.integers(0, value.data.size, 5):
+            before, step = value.data.flat[position], 1e-6
+            value.data.flat[position] = before + step
             above = loss().data
-            value.data.flat[place] = before - step
+            value.data.flat[position] = before - step
             below = loss().data
-            value.data.flat[place] = before
-            assert found.flat[place] == pytest.approx((above - below) / (2 * step), abs=1e-6)
+            value.data.flat[position] = before
+            assert found.flat[position] == pytest.approx((above - below) / (2 * step), abs=1e-6)
 
 
 def test_the_same_seed_trains_the_same_network(monkeypatch):

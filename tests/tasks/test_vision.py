@@ -26,7 +26,7 @@ def ask():
 def by_loops(image, height, width):
     """Each new pixel is a mean of old ones, weighed by a triangle over the place where it lies, as wide as a new pixel
     or an old one."""
-    made = numpy.zeros((height, width, image.shape[2]))
+    picture = numpy.zeros((height, width, image.shape[2]))
     for row in range(height):
         for column in range(width):
             total = 0
@@ -35,10 +35,10 @@ def by_loops(image, height, width):
             for y in range(image.shape[0]):
                 for x in range(image.shape[1]):
                     weight = max(0, 1 - abs(y + 0.5 - middle[0]) / down) * max(0, 1 - abs(x + 0.5 - middle[1]) / right)
-                    made[row, column] += weight * image[y, x]
+                    picture[row, column] += weight * image[y, x]
                     total += weight
-            made[row, column] /= total
-    return made
+            picture[row, column] /= total
+    return picture
 
 
 @pytest.mark.parametrize("size", [(5, 4), (9, 7), (16, 15), (3, 20)])
@@ -53,10 +53,10 @@ def test_what_the_network_takes(shape):
     """Height and width change together, the middle is what is left, channels come first."""
     picture = numpy.zeros(shape, "uint8")
     picture[..., 0], picture[..., 2] = 255, 51
-    made = numpy.asarray(pictures.prepare(np.asarray(picture)))
-    assert made.shape == (1, 3, 32, 32) and made.dtype == numpy.float32 and made.flags.c_contiguous
+    prepared = numpy.asarray(pictures.prepare(np.asarray(picture)))
+    assert prepared.shape == (1, 3, 32, 32) and prepared.dtype == numpy.float32 and prepared.flags.c_contiguous
     levels = (numpy.asarray([1, 0, 0.2]) - pictures.MEAN) / pictures.DEVIATION
-    numpy.testing.assert_allclose(made, numpy.broadcast_to(levels[:, None, None], (3, 32, 32))[None], atol=1e-5)
+    numpy.testing.assert_allclose(prepared, numpy.broadcast_to(levels[:, None, None], (3, 32, 32))[None], atol=1e-5)
 
 
 def test_the_middle_is_cut_out():

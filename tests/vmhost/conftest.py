@@ -11,7 +11,7 @@ from vmhost.host import Host
 @pytest.fixture
 def fake_host(monkeypatch):
     """A function that makes a Host on a FakeCore: (host, core). All are closed at the end."""
-    made = []
+    hosts = []
 
     def make(core=None, **settings):
         core = core or FakeCore()
@@ -19,11 +19,11 @@ def fake_host(monkeypatch):
         monkeypatch.setattr(host_module, "system_image", lambda native: native.Image())
         settings.setdefault("allow_unsigned", True)
         host = Host(**settings)
-        made.append((host, core))
+        hosts.append((host, core))
         return host, core
 
     yield make
-    for host, core in made:
+    for host, core in hosts:
         core.guest = core.guest or (lambda value, entry: value)
         host._service.begin_close(False)
         for vm in core.in_state("booting"):

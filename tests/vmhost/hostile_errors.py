@@ -19,8 +19,8 @@ class Sub(str):
     __slots__ = ()
 
 
-def error_with(base=Exception, **parts):
-    return type("Hostile", (base,), parts)
+def error_with(base=Exception, **attributes):
+    return type("Hostile", (base,), attributes)
 
 
 def raises(error):
@@ -102,9 +102,9 @@ def chain_raises(value):
 def chain_is_long(value):
     error = None
     for number in range(10_000):
-        made = ValueError(number)
-        made.__cause__ = error
-        error = made
+        newest = ValueError(number)
+        newest.__cause__ = error
+        error = newest
     raise error
 
 
@@ -141,10 +141,10 @@ def type_is_unhashable(value):
 
 
 def group_is_deep(value):
-    def made(depth):
-        return ExceptionGroup("m" * 100, [made(depth - 1) if depth else ValueError(depth)] * 15)
+    def nested(depth):
+        return ExceptionGroup("m" * 100, [nested(depth - 1) if depth else ValueError(depth)] * 15)
 
-    raise made(6)
+    raise nested(6)
 
 
 def group_lies(value):
@@ -209,9 +209,9 @@ def without_builtins(value):
         vars(builtins).update(__build_class__=names["__build_class__"])
 
 
-def forged(**parts):
+def forged(**attributes):
     boot = sys.modules["vmhost.guest.boot"]
-    for name, part in parts.items():
+    for name, part in attributes.items():
         setattr(boot, name, part)
     raise ValueError("forged")
 

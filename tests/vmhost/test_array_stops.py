@@ -169,7 +169,7 @@ def running():
 @pytest.fixture(scope="module")
 def arrays():
     x = numpy.random.default_rng(7).random(500 * 500)
-    made = {
+    table = {
         "x": x,
         "square": x.reshape(500, 500),
         "narrow": x.astype("float32"),
@@ -180,7 +180,7 @@ def arrays():
         "small": x.reshape(1000, 10, 25)[:, :, :10].copy(),
         "whole": (x.reshape(500, 500) * 100).astype("int64"),
     }
-    return {name: np.array(value) for name, value in made.items()}
+    return {name: np.array(value) for name, value in table.items()}
 
 
 def test_every_operator_of_the_library_is_stopped():

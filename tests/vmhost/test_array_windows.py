@@ -297,28 +297,28 @@ def names_in(text, prefix):
 WAYS = [name.removeprefix("through_") for name in names_in(TASK, "through_")]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_returned_array_is_not_written(task, way):
-    result = task(way)
+@pytest.mark.parametrize("write", WAYS)
+def test_a_returned_array_is_not_written(task, write):
+    result = task(write)
     shown = numpy.asarray(result)
     assert (shown == EXPECTED).all()
     task(666.0, entry="main:again")
     assert (shown == EXPECTED).all()
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "parts"])
-def test_nor_is_a_view_of_it(task, way):
-    result = task(way, entry="main:view")
+@pytest.mark.parametrize("write", [write for write in WAYS if write != "parts"])
+def test_nor_is_a_view_of_it(task, write):
+    result = task(write, entry="main:view")
     view, row = numpy.asarray(result["view"]), numpy.asarray(result["row"][0])
     task(666.0, entry="main:again")
     assert (view == EXPECTED[:, 1:]).all() and (row == EXPECTED[0]).all()
 
 
 @pytest.mark.parametrize(
-    "way", [way for way in WAYS if way not in ("parts", "itself", "flat", "out", "old_dlpack_capsule")]
+    "write", [write for write in WAYS if write not in ("parts", "itself", "flat", "out", "old_dlpack_capsule")]
 )
-def test_nor_is_what_a_host_function_was_given(task, way):
-    task(way, entry="main:to_the_host")
+def test_nor_is_what_a_host_function_was_given(task, write):
+    task(write, entry="main:to_the_host")
     assert taken.unchanged()
 
 

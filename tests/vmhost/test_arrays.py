@@ -258,11 +258,11 @@ def ended(host, task):
 
 def test_a_holder_pays_when_the_makers_vm_has_ended(host, load):
     maker, holder = host.load(bundle(TASK, name="maker")), load()
-    made = maker(1_000_000, entry="main:ones")
-    holder(made, entry="main:keep")
+    array = maker(1_000_000, entry="main:ones")
+    holder(array, entry="main:keep")
     before = paid(host, holder)
     assert (paid(host, maker), before) == (8_000_000, 0)
-    del made
+    del array
     gc.collect()
     assert paid(host, maker) == 8_000_000
     ended(host, maker)
@@ -276,11 +276,11 @@ def test_the_host_pays_when_no_vm_holds(host):
     maker = host.load(bundle(TASK, name="hosts"))
     _array._statistics()
     before = _array._statistics()["live_bytes"]
-    made = maker(1_000_000, entry="main:ones")
+    array = maker(1_000_000, entry="main:ones")
     assert _array._statistics()["live_bytes"] == before
     ended(host, maker)
     until(lambda: _array._statistics()["live_bytes"] == before + 8_000_000)
-    del made
+    del array
     gc.collect()
     assert _array._statistics()["live_bytes"] == before
 

@@ -24,19 +24,19 @@ from vmhost.lines.stdout import OutputError
 
 def put(folder, name, source, version="1.0.0"):
     """Puts a bundle there at once, as a careful user would."""
-    made = bundle(source, name=name, version=version)
+    data = bundle(source, name=name, version=version)
     unfinished = folder.parent / f"{name}.unfinished"
-    unfinished.write_bytes(write_bundle(made.manifest, made.modules, made.files, made.texts))
+    unfinished.write_bytes(write_bundle(data.manifest, data.modules, data.files, data.texts))
     os.replace(unfinished, folder / f"{name}.vmb")
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A folder with a task `double`."""
-    made = tmp_path / "served"
-    made.mkdir()
-    put(made, "double", "def run(value): return value * 2")
-    return made
+    path = tmp_path / "served"
+    path.mkdir()
+    put(path, "double", "def run(value): return value * 2")
+    return path
 
 
 class Served:
@@ -247,12 +247,12 @@ def test_a_line_without_end_is_refused_once_and_holds_up_nobody(served, folder, 
     monkeypatch.setattr(folder_server, "MAX_LINE_BYTES", 1 << 20)
     entered, goes_on = threading.Event(), threading.Event()
     served.host._functions["wait"] = lambda _: (entered.set(), goes_on.wait(60))[1]
-    made = bundle(
+    waits = bundle(
         "from vmhost import guest\ndef run(value): return guest.host.wait(None)\n",
         name="waits",
         permissions={"host": ["wait"]},
     )
-    (folder / "waits.vmb").write_bytes(write_bundle(made.manifest, made.modules, made.files, made.texts))
+    (folder / "waits.vmb").write_bytes(write_bundle(waits.manifest, waits.modules, waits.files, waits.texts))
     until(lambda: "waits" in served.host.tasks)
     served.say('{"id": "before", "task": "waits"}\n')
     assert entered.wait(60)
@@ -337,15 +337,15 @@ def test_answers_that_cannot_be_written_end_the_server_with_the_reason(folder):
 
 
 def _bundle_of(version):
-    made = bundle(f"def run(value): return [value, {version!r}]", name="swapped", version=version)
-    return write_bundle(made.manifest, made.modules, made.files, made.texts)
+    data = bundle(f"def run(value): return [value, {version!r}]", name="swapped", version=version)
+    return write_bundle(data.manifest, data.modules, data.files, data.texts)
 
 
 def test_bundles_swapped_cut_and_removed_under_load(folder, monkeypatch, caplog):
     """Each call has one answer, of a version that was whole; while the file is half there the version before serves."""
     contents = {version: _bundle_of(version) for version in ("1.0.0", "2.0.0")}
-    place = folder / "swapped.vmb"
-    place.write_bytes(contents["1.0.0"])
+    path = folder / "swapped.vmb"
+    path.write_bytes(contents["1.0.0"])
     server = Served(folder, monkeypatch)
     answered = []
 
@@ -361,7 +361,7 @@ def test_bundles_swapped_cut_and_removed_under_load(folder, monkeypatch, caplog)
                 ask(step * 20 + number)
             version = ("2.0.0", "1.0.0")[step % 2]
             if step % 3 == 0:  # in place, as cp does it
-                with open(place, "wb", buffering=0) as file:
+                with open(path, "wb", buffering=0) as file:
                     half = len(contents[version]) // 2
                     file.write(contents[version][:half])
                     looks = server.looks
@@ -371,12 +371,12 @@ def test_bundles_swapped_cut_and_removed_under_load(folder, monkeypatch, caplog)
             elif step % 3 == 1:  # at once
                 unfinished = folder / "unfinished"
                 unfinished.write_bytes(contents[version])
-                os.replace(unfinished, place)
+                os.replace(unfinished, path)
             else:  # cut short, then whole
-                place.write_bytes(contents[version][:-1])
-                place.write_bytes(contents[version])
+                path.write_bytes(contents[version][:-1])
+                path.write_bytes(contents[version])
             settle(version)
-    place.unlink()
+    path.unlink()
     until(lambda: "swapped" not in server.host.tasks)
     ask(1200)
     server.end()

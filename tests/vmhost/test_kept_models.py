@@ -234,8 +234,8 @@ def test_more_models_than_are_kept_leave_the_last_used(state):
     state.mkdir()
     kept = KeptModels(state)
     for number in range(20):
-        place = kept.path_of(bytes([number]))
-        place.write_bytes(b"")
-        os.utime(place, (number, number))
+        path = kept.path_of(bytes([number]))
+        path.write_bytes(b"")
+        os.utime(path, (number, number))
     assert files(state) == sorted([*(kept.path_of(bytes([number])).name for number in range(4, 20)), "rates.json"])
     assert stat.S_IMODE((state / "models").stat().st_mode) == 0o700

@@ -71,9 +71,9 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_no_more_than_a_constant_is_twice_in_memory(folder, way):
-    imports, loading = WAYS[way]
+@pytest.mark.parametrize("search", WAYS)
+def test_no_more_than_a_constant_is_twice_in_memory(folder, search):
+    imports, loading = WAYS[search]
     done = subprocess.run(
         [sys.executable, "-c", LOADING.format(imports=imports, loading=loading), str(folder)],
         capture_output=True,
@@ -118,10 +118,10 @@ def test_weights_that_are_spent_are_zero_and_answers_are_the_same(folder):
     _, data = task_models.find(folder / "net.vmm")
     whole, size = bytes(data), len(data)
     expected = opened("net", whole, search="fixed")({"rows": ROWS})["y"]
-    made = opened("net", data, search="fixed", spend=True)
+    model = opened("net", data, search="fixed", spend=True)
     assert len(data) == size and data[:1024] == whole[:1024]
     assert data[MIB:-MIB].count(0) == len(data) - 2 * MIB
-    assert made({"rows": ROWS})["y"].tobytes() == expected.tobytes()
+    assert model({"rows": ROWS})["y"].tobytes() == expected.tobytes()
 
 
 def test_bytes_that_cannot_be_written_are_not_spent(folder):

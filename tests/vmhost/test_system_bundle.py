@@ -25,11 +25,11 @@ def bundle(number):
 def cache(tmp_path, monkeypatch):
     """A cache folder of the test's own, and a standard library that compiles in no time."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    made = []
+    builds = []
 
     def build():
-        made.append(1)
-        return bundle(len(made))
+        builds.append(1)
+        return bundle(len(builds))
 
     monkeypatch.setattr(builder, "build_stdlib", build)
     return tmp_path / "cache" / "vmhost"

@@ -77,8 +77,8 @@ def host():
     # the machine may be busy: that a stopped thread gets no CPU for a while is no failure
     with vmhost.Host(
         allow_unsigned=True, policy=Policy(grace_s=10), functions={"begun": lambda _: BEGUN.set()}
-    ) as made:
-        yield made
+    ) as new_host:
+        yield new_host
 
 
 def test_resnet18_answers_in_a_vm_as_onnx_runtime_does(host, tmp_path):
@@ -155,12 +155,12 @@ def test_options_warming_up_and_profiles_are_there_in_a_vm(host, tmp_path):
     half = networks.graph(
         [helper.make_node("Mul", ["x", "half"], ["y"])], {"x": (70000,)}, {"y": (70000,)}, {"half": numpy.float32(0.5)}
     )
-    task, least = (
+    task, fewest = (
         host.load(task_bundle(tmp_path / "a", {"net": half})),
         {"x": numpy.full(70000, numpy.finfo("float32").tiny)},
     )
     for options, subnormal in (({}, True), ({"threads": 1, "ftz": True, "precision": "float32"}, False)):
-        outputs, steps = task((least, options), entry="main:with_options")
+        outputs, steps = task((fewest, options), entry="main:with_options")
         assert bool(numpy.asarray(outputs["y"]).all()) is subnormal
         assert steps and all(took for _, took in steps)
     for options, told in (
@@ -169,7 +169,7 @@ def test_options_warming_up_and_profiles_are_there_in_a_vm(host, tmp_path):
         ({"search": "fixed"}, "search: expected nothing: the host has prepared the model"),
     ):
         with pytest.raises(vmhost.TaskError, match=told):
-            task((least, options), entry="main:with_options")
+            task((fewest, options), entry="main:with_options")
 
 
 def test_a_stop_in_the_middle_of_a_run(host, tmp_path):

@@ -100,10 +100,10 @@ MADE = [
 ]
 
 
-@pytest.mark.parametrize(("made", "given", "says"), MADE, ids=range(len(MADE)))
-def test_what_cannot_be_made_is_one_configuration_error(made, given, says):
+@pytest.mark.parametrize(("make", "given", "says"), MADE, ids=range(len(MADE)))
+def test_what_cannot_be_made_is_one_configuration_error(make, given, says):
     with pytest.raises(ConfigurationError, match=says) as caught:
-        made(**given)
+        make(**given)
     assert len(str(caught.value)) < 400
 
 
@@ -170,17 +170,17 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize("way", ["call", "submit", "run", "map"])
+@pytest.mark.parametrize("method", ["call", "submit", "run", "map"])
 @pytest.mark.parametrize(("given", "error", "says"), CALLS, ids=range(len(CALLS)))
-def test_wrong_options_of_a_call(task, way, given, error, says):
-    ways = {
+def test_wrong_options_of_a_call(task, method, given, error, says):
+    methods = {
         "call": lambda: task(1, **given),
         "submit": lambda: task.submit(1, **given).result(),
         "run": lambda: asyncio.run(task.run(1, **given)),
         "map": lambda: list(task.map([1], **given)),
     }
     with pytest.raises(error, match=says) as caught:
-        ways[way]()
+        methods[method]()
     assert len(str(caught.value)) < 400
     assert task(1) == 1
 

@@ -13,13 +13,13 @@ def test_compile_and_inspect_agree(vmhost, task_folder, tmp_path):
     vmhost("keys", "new", "me", "--trust")
     path = tmp_path / "made here" / "greet.vmb"
     code, out, _ = vmhost("compile", task_folder, "-o", path, "--sign", "me", "--json")
-    (made,) = json.loads(out)["bundles"]
-    assert code == 0 and made["path"] == str(path) and made["bytes"] == path.stat().st_size
+    (compiled,) = json.loads(out)["bundles"]
+    assert code == 0 and compiled["path"] == str(path) and compiled["bytes"] == path.stat().st_size
 
     code, out, _ = vmhost("inspect", path, "--verify", "--json")
     seen = json.loads(out)
     assert code == 0
-    assert seen["digest"] == made["digest"]
+    assert seen["digest"] == compiled["digest"]
     assert [module["name"] for module in seen["modules"]] == ["main", "other"]
     assert [file["name"] for file in seen["files"]] == ["words.txt"]
     assert seen["limits"] == {"memory_bytes": 32 << 20, "wall_time_s": 2.0}

@@ -14,6 +14,7 @@ from vmhost.bytecode.acceptance import is_accepted
 from vmhost.bytecode.errors import BundleError
 from vmhost.bytecode.format import read_bundle
 from vmhost.stdlib import build, policy
+from vmhost.stdlib.patches import patch
 
 
 def unshaped(patcher, guest):
@@ -217,6 +218,17 @@ def test_command_line_writes_the_file(guest, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as caught:
         build.main([])
     assert caught.value.code == 2
+
+
+def test_command_line_says_which_patch_does_not_apply(guest, tmp_path, monkeypatch, capsys):
+    (tmp_path / "gettext.py").write_text("def c2py(plural): pass\n")
+    sources = {"gettext": (tmp_path / "gettext.py", False)}
+    monkeypatch.setattr(build, "library_sources", lambda: sources)
+    monkeypatch.setattr(build, "patch", patch)
+    assert build.main([str(tmp_path / "stdlib.vmb")]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: gettext of Python 3") and "/required/gettext.patch: @@ -" in told
+    assert not (tmp_path / "stdlib.vmb").exists()
 
 
 def test_library_of_another_python_is_refused(guest, monkeypatch):

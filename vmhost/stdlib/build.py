@@ -21,15 +21,26 @@ from vmhost.bytecode.format import Manifest, Module, module_path, read_bundle, w
 from vmhost.bytecode.offered import engine_sources, guest_sources, library_sources
 from vmhost.bytecode.source import compile_source
 from vmhost.bytecode.texts import compile_text, text_digest
-from vmhost.stdlib.patches import patch
-from vmhost.stdlib.splitting import split
-from vmhost.stdlib.system_texts import system_texts
+from vmhost.stdlib.patches import PatchError, patch
+from vmhost.stdlib.splitting import SplitError, split
+from vmhost.stdlib.system_texts import RecordingError, system_texts
 
 _OVERLAYS = Path(__file__).parent / "overlays"
 
 
+class LibraryError(BytecodeError):
+    """This Python's standard library is not what it is made into a VM's from: patches or cuts do not fit it."""
+
+
 def build_stdlib():
-    """The bytes of the standard-library bundle."""
+    """The bytes of the standard-library bundle. BytecodeError."""
+    try:
+        return _bundle()
+    except (PatchError, SplitError, RecordingError) as error:
+        raise LibraryError(str(error)) from error
+
+
+def _bundle():
     name, version = "stdlib", platform.python_version()
     sources = {module: (path, None, is_package) for module, (path, is_package) in library_sources().items()}
     sources.update(guest_sources())

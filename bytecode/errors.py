@@ -36,8 +36,8 @@ class Diagnostic:
     message: str
 
     def __str__(self):
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{place}: {self.message}"
+        location = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{location}: {self.message}"
 
 
 class CompileError(BytecodeError):

@@ -85,20 +85,20 @@ def _positions(packed, instructions, sizes):
     for index, size in enumerate(sizes):
         begin = instructions.start[index]
         units[begin] += size - (instructions.end[index] - begin)
-    found, place, unit = bytearray(), 0, 0
-    while place < len(packed):
-        kind, length = packed[place] >> 3 & 15, (packed[place] & 7) + 1
-        past = place + 1
+    found, offset, unit = bytearray(), 0, 0
+    while offset < len(packed):
+        kind, length = packed[offset] >> 3 & 15, (packed[offset] & 7) + 1
+        past = offset + 1
         while past < len(packed) and not packed[past] & 0x80:
             past += 1
-        payload = packed[place + 1 : past]
+        payload = packed[offset + 1 : past]
         left = sum(units[unit : unit + length])
         while left:
             found.append(0x80 | kind << 3 | min(left, 8) - 1)
             found += payload
             left -= min(left, 8)
             kind, payload = _on_the_same_line(kind, payload)
-        place, unit = past, unit + length
+        offset, unit = past, unit + length
     return bytes(found)
 
 

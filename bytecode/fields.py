@@ -62,20 +62,18 @@ def limit_is_right(name, value):
     not."""
     if name.endswith("_s"):
         return type(value) in (int, float) and 0 < value < END_OF_TIME_S
-    least, most = {
+    minimum, maximum = {
         "memory_bytes": (MIN_MEMORY_BYTES, MAX_MEMORY_BYTES),
         "stack_bytes": (MIN_STACK_BYTES, MAX_STACK_BYTES),
         "concurrency": (1, MAX_CONCURRENCY),
     }[name]
-    return type(value) is int and least <= value <= most
+    return type(value) is int and minimum <= value <= maximum
 
 
-def matches(pattern, value, most_chars):
-    """Is `value` a str of at most `most_chars` characters that UTF-8 can say and the whole of which matches
+def matches(pattern, value, max_chars):
+    """Is `value` a str of at most `max_chars` characters that UTF-8 can say and the whole of which matches
     `pattern`?"""
-    return (
-        type(value) is str and len(value) <= most_chars and pattern.fullmatch(value) is not None and is_unicode(value)
-    )
+    return type(value) is str and len(value) <= max_chars and pattern.fullmatch(value) is not None and is_unicode(value)
 
 
 def is_unicode(text):
@@ -87,13 +85,13 @@ def is_unicode(text):
     return True
 
 
-def shown(value, most=80):
+def shown(value, max_chars=80):
     """`value` as a message shows it, however large it is."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**most:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**max_chars:
         # str() has a limit, and nobody reads them
         return f"a number of about {int(value.bit_length() * math.log10(2)) + 1} digits"
     try:
         text = repr(value)
     except ValueError, RecursionError:  # a number like that inside, or too deep
         return f"a {type(value).__name__}"
-    return text if len(text) <= most else text[: most - 3] + "..."
+    return text if len(text) <= max_chars else text[: max_chars - 3] + "..."

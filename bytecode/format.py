@@ -446,16 +446,16 @@ class _Fields:
             self.refuse(name, " or ".join(kind.__name__ for kind in kinds), value)
         return value
 
-    def text(self, name, pattern, most_chars, expected):
+    def text(self, name, pattern, max_chars, expected):
         value = self.get(name, str)
-        if not fields.matches(pattern, value, most_chars):
+        if not fields.matches(pattern, value, max_chars):
             self.refuse(name, expected, value)
         return value
 
-    def whole(self, name, least, most):
+    def whole(self, name, minimum, maximum):
         value = self.get(name, int)
-        if not least <= value <= most:
-            self.refuse(name, f"a whole number from {least} to {most}", value)
+        if not minimum <= value <= maximum:
+            self.refuse(name, f"a whole number from {minimum} to {maximum}", value)
         return value
 
     def limit(self, name):
@@ -464,13 +464,13 @@ class _Fields:
             self.refuse(name, fields.EXPECTED_LIMITS[name], value)
         return value
 
-    def texts(self, name, pattern, expected, most_chars, most):
+    def texts(self, name, pattern, expected, max_chars, max_items):
         """The list `name` of different texts, as a tuple."""
         value = self.get(name, list)
-        if len(value) > most:
-            self.refuse(name, f"at most {most} items", len(value))
+        if len(value) > max_items:
+            self.refuse(name, f"at most {max_items} items", len(value))
         for index, item in enumerate(value):
-            if not fields.matches(pattern, item, most_chars):
+            if not fields.matches(pattern, item, max_chars):
                 self.refuse(f"{name}[{index}]", expected, item)
         if len(set(value)) != len(value):
             self.refuse(name, "each item once", value)

@@ -171,9 +171,9 @@ def format_public_key(name, public):
 
 
 def _parse_public_key(line, where):
-    parts = line.split(None, 2)
+    fields = line.split(None, 2)
     try:
-        kind, text, name = parts
+        kind, text, name = fields
         public = base64.b64decode(text, validate=True)
     except ValueError, binascii.Error:
         kind, public, name = None, b"", ""

@@ -61,8 +61,8 @@ class Model:
         if not profile:
             return self(inputs)
         arrays = self._arrays(inputs)
-        made, times = _array._model_run(self._session, arrays, True)
-        return self._named(made), tuple(
+        results, times = _array._model_run(self._session, arrays, True)
+        return self._named(results), tuple(
             Step(*step, time / 1e6) for step, time in zip(_array._model_steps(self._session, arrays), times)
         )
 
@@ -141,8 +141,8 @@ class Model:
             sizes.update(told)
         return fits
 
-    def _named(self, made):
-        return {port.name: array for port, array in zip(self.outputs, made)}
+    def _named(self, arrays):
+        return {port.name: array for port, array in zip(self.outputs, arrays)}
 
     def _names(self):
         return ", ".join(repr(port.name) for port in self.inputs)

@@ -17,9 +17,9 @@ _named = []
 
 
 @contextlib.contextmanager
-def look_in(place):
-    """Meanwhile `engine.load` takes names from `place`, a task's folder or a bundle, in the whole process."""
-    _named.append(Path(place))
+def look_in(source):
+    """Meanwhile `engine.load` takes names from `source`, a task's folder or a bundle, in the whole process."""
+    _named.append(Path(source))
     try:
         yield
     finally:
@@ -32,16 +32,16 @@ def find(name):
 
     LookupError says where it was looked for.
     """
-    place = None if isinstance(name, os.PathLike) or os.sep in name else _place()
-    if place is None and not os.path.isfile(name):
+    source = None if isinstance(name, os.PathLike) or os.sep in name else _source()
+    if source is None and not os.path.isfile(name):
         raise LookupError(
             f"there is no model file {os.fspath(name)!r}, and no {SPEC_NAME} beside the caller or in the current folder"
             " that could name a model so; name a file, call it from the task's folder, or say where: with"
             " vmhost.engine.task_models.look_in(FOLDER_OR_BUNDLE)"
         )
-    if place is not None:
+    if source is not None:
         try:
-            return name, _reader()(place, name)
+            return name, _reader()(source, name)
         except LookupError:
             if not os.path.isfile(name):
                 raise
@@ -55,7 +55,7 @@ def find(name):
         return os.fspath(name), data
 
 
-def _place():
+def _source():
     """Where names are looked up now; None: nowhere."""
     if _named:
         return _named[-1]

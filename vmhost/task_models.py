@@ -27,7 +27,7 @@ def model_file(path, name):
 
 # path to (the stamps of what it was compiled from, the model file): a test opens the same model again and again
 _kept = {}
-_KEPT_MOST = 4
+_MAX_KEPT = 4
 
 
 def _compiled(path):
@@ -37,7 +37,7 @@ def _compiled(path):
     stamps = {path: _stamp(path)}
     compiled = compile_onnx(path)
     stamps.update((Path(file), _stamp(file)) for file in compiled.weight_files)
-    while len(_kept) >= _KEPT_MOST:
+    while len(_kept) >= _MAX_KEPT:
         _kept.pop(next(iter(_kept)), None)
     _kept[path] = stamps, compiled.data
     return compiled.data

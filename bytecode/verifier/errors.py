@@ -12,12 +12,12 @@ class VerifyError(BundleError):
 
     def __init__(self, where, qualname, message, offset=None, instruction=None):
         self.where, self.qualname, self.offset, self.instruction = where, qualname, offset, instruction
-        place = f"{where}: " if where else ""
+        location = f"{where}: " if where else ""
         if qualname is not None:
-            place += f"function {qualname}"
+            location += f"function {qualname}"
             if offset is not None:
-                place += f" @ offset {offset}" + (f" ({instruction})" if instruction else "")
-            place += ": "
+                location += f" @ offset {offset}" + (f" ({instruction})" if instruction else "")
+            location += ": "
         super().__init__(
-            f"{place}{message}; the bundle is damaged or was not made by CPython's compiler: compile the task again"
+            f"{location}{message}; the bundle is damaged or was not made by CPython's compiler: compile the task again"
         )

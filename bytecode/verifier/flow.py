@@ -162,33 +162,33 @@ class Flow(Rules):
         resume = next((index for index, op in enumerate(ops) if op == self.op_resume), None)
         if resume is None:
             self.refuse("it has no RESUME")
-        place = 0
+        position = 0
         if code.co_freevars:
             if names[ops[0]] != "COPY_FREE_VARS":
                 self.refuse("it has free variables and does not begin with COPY_FREE_VARS")
             self._hold_cell(self.free)
-            place = 1
-        made = set()
-        while names[ops[place]] == "MAKE_CELL":
-            if self.operands[place] in made:
-                self.index = place
+            position = 1
+        cells = set()
+        while names[ops[position]] == "MAKE_CELL":
+            if self.operands[position] in cells:
+                self.index = position
                 self.refuse("a cell inside a cell")
-            made.add(self.operands[place])
-            self._hold_cell(1 << self.operands[place])
-            place += 1
-        self.index = place
-        if made != expected_cells:
-            self.refuse(f"cells are made for slots {sorted(made)}, expected {sorted(expected_cells)}")
+            cells.add(self.operands[position])
+            self._hold_cell(1 << self.operands[position])
+            position += 1
+        self.index = position
+        if cells != expected_cells:
+            self.refuse(f"cells are made for slots {sorted(cells)}, expected {sorted(expected_cells)}")
         makes_generator = code.co_flags & (self.facts.GENERATOR | self.facts.COROUTINE | self.facts.ASYNC_GENERATOR)
         if makes_generator:
-            if [names[op] for op in ops[place : place + 2]] != ["RETURN_GENERATOR", "POP_TOP"]:
+            if [names[op] for op in ops[position : position + 2]] != ["RETURN_GENERATOR", "POP_TOP"]:
                 self.refuse(f"flags {code.co_flags:#x} promise a generator, and RETURN_GENERATOR, POP_TOP are not here")
-            place += 2
+            position += 2
             self.deepest = 1
-        while place < resume and names[ops[place]] == "NOP":
-            place += 1
-        self.index = place
-        if place != resume or self.operands[resume] != 0:
+        while position < resume and names[ops[position]] == "NOP":
+            position += 1
+        self.index = position
+        if position != resume or self.operands[resume] != 0:
             self.refuse("RESUME 0 expected here")
         if self.handlers and self.handlers[0].first < resume:
             self.refuse("the exception table covers instructions before RESUME")
@@ -250,15 +250,15 @@ class Flow(Rules):
                 f"{len(known)} slots on the stack"
             )
         changed = False
-        for place, slot in enumerate(stack):
-            both = known[place] | slot
-            if both != known[place]:
-                known[place] = both
+        for position, slot in enumerate(stack):
+            both = known[position] | slot
+            if both != known[position]:
+                known[position] = both
                 changed = True
-        for place, bits in ((1, self.unassigned), (2, self.objects), (3, self.cells)):
-            both = state[place] | bits
-            if both != state[place]:
-                state[place] = both
+        for position, bits in ((1, self.unassigned), (2, self.objects), (3, self.cells)):
+            both = state[position] | bits
+            if both != state[position]:
+                state[position] = both
                 changed = True
         if changed and index not in self.pending:
             self.pending.append(index)
@@ -310,16 +310,16 @@ class Flow(Rules):
             base = len(stack) - taken
             if base < 0:
                 self.refuse(f"takes {taken} slots, and the stack holds {len(stack)}")
-            for place, kinds_forbidden in enumerate(forbidden, base):
-                if stack[place] & kinds_forbidden:
+            for position, kinds_forbidden in enumerate(forbidden, base):
+                if stack[position] & kinds_forbidden:
                     self.refuse(
-                        f"finds {kinds.words(stack[place])} at depth {len(stack) - place}, "
+                        f"finds {kinds.words(stack[position])} at depth {len(stack) - position}, "
                         f"expected {kinds.words(KINDS & ~kinds_forbidden)}"
                     )
             if free and (self.unassigned | self.objects) & free and self.table.name_of[op] not in self.quiet:
                 self.refuse("a free variable's slot may not hold its cell here")
-            for place in kept:  # methods of what stays on the stack ran, and may have kept it
-                stack[base + place] = shared(stack[base + place])
+            for position in kept:  # methods of what stays on the stack ran, and may have kept it
+                stack[base + position] = shared(stack[base + position])
             if op == list_extend and base >= operands[index]:  # it may raise when it has added something
                 stack[base - operands[index]] = shared(stack[base - operands[index]])
             handler = handler_of[index]

@@ -40,44 +40,44 @@ class Instructions:
         total = len(raw) // 2
         if not 0 < self.code.co_stacksize <= 0xFFFF + 8 * len(raw):
             self._refuse_at(0, f"a stack of {self.code.co_stacksize} slots for {len(raw)} bytes of bytecode")
-        place = 0
-        while place < total:
-            start, operand = place, 0
-            if raw[2 * place] == extended and not raw[2 * place + 1]:
+        position = 0
+        while position < total:
+            start, operand = position, 0
+            if raw[2 * position] == extended and not raw[2 * position + 1]:
                 # FOR_ITER skips the first code unit of its END_FOR, and a prefix is one
-                self._refuse_at(place, "EXTENDED_ARG extends nothing")
-            while raw[2 * place] == extended:
-                operand = (operand | raw[2 * place + 1]) << 8
-                place += 1
-                if place == total or place - start > 3:
+                self._refuse_at(position, "EXTENDED_ARG extends nothing")
+            while raw[2 * position] == extended:
+                operand = (operand | raw[2 * position + 1]) << 8
+                position += 1
+                if position == total or position - start > 3:
                     self._refuse_at(start, "EXTENDED_ARG has no instruction to extend")
-            op = raw[2 * place]
-            operand |= raw[2 * place + 1]
+            op = raw[2 * position]
+            operand |= raw[2 * position + 1]
             count = caches[op]
             if count < 0:
                 name = opcode.opname[op]
                 special = {number: name for name, number in opcode._specialized_opmap.items()}.get(op)
                 if special:
                     self._refuse_at(
-                        place,
+                        position,
                         f"{special} is an instruction that the interpreter makes while it runs; "
                         "code is verified before it first runs",
                     )
-                self._refuse_at(place, f"opcode {op} ({name}) is not one that the compiler of this Python emits")
+                self._refuse_at(position, f"opcode {op} ({name}) is not one that the compiler of this Python emits")
             if operand > 0x7FFFFFFF:
-                self._refuse_at(place, f"operand {operand} does not fit 31 bits")
-            end = place + 1 + count
+                self._refuse_at(position, f"operand {operand} does not fit 31 bits")
+            end = position + 1 + count
             if end > total:
-                self._refuse_at(place, f"the bytecode ends inside the inline cache of {opcode.opname[op]}")
-            if count > 1 and any(raw[2 * place + 4 : 2 * end]):
-                self._refuse_at(place, f"the inline cache of {opcode.opname[op]} is not empty")
+                self._refuse_at(position, f"the bytecode ends inside the inline cache of {opcode.opname[op]}")
+            if count > 1 and any(raw[2 * position + 4 : 2 * end]):
+                self._refuse_at(position, f"the inline cache of {opcode.opname[op]} is not empty")
             self.index_at[start] = len(self.ops)
             self.ops.append(op)
             self.operands.append(operand)
             self.start.append(start)
-            self.unit.append(place)
+            self.unit.append(position)
             self.end.append(end)
-            place = end
+            position = end
 
     def _check_operands(self):
         code = self.code

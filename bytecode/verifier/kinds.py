@@ -111,7 +111,7 @@ def all_borrows(count):
 def sizes(slot):
     """The sizes that a slot's tuple may have."""
     bits = slot >> _BITS
-    return [place // 2 for place in range(0, bits.bit_length(), 2) if bits >> place & 1]
+    return [bit // 2 for bit in range(0, bits.bit_length(), 2) if bits >> bit & 1]
 
 
 def shared(slot):
@@ -162,7 +162,7 @@ class Effect:
             self.outputs += [pushed] * _count(count, operand)
         self.kept = [~output for output in self.outputs if output < 0]
         self.popped = len(self.forbidden)
-        for place, output in enumerate(self.outputs):
-            if output != ~place:
+        for index, output in enumerate(self.outputs):
+            if output != ~index:
                 break
             self.popped -= 1

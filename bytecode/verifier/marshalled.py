@@ -37,9 +37,9 @@ def check_marshalled(data, where=""):
     """
 
     def refuse(message):
-        raise VerifyError(where, None, f"not marshalled code: byte {place}: {message}")
+        raise VerifyError(where, None, f"not marshalled code: byte {offset}: {message}")
 
-    place, total = 0, len(data)
+    offset, total = 0, len(data)
     unfolded = []  # for each flagged object, in order: how many objects it is; 0: not complete, no reference to it yet
     flagged_bytes = {}  # number among the flagged -> where its length is
     # one entry for each container that is open: [objects missing, its number among the flagged or -1, is it a code
@@ -49,10 +49,10 @@ def check_marshalled(data, where=""):
     if not data or data[0] & ~_FLAG != _CODE:
         refuse("no code object begins here")
     while True:
-        if place >= total:
+        if offset >= total:
             refuse("the data ends too early")
-        kind = data[place]
-        place += 1
+        kind = data[offset]
+        offset += 1
         number = -1
         if kind & _FLAG:
             kind &= ~_FLAG
@@ -62,38 +62,38 @@ def check_marshalled(data, where=""):
             unfolded.append(1)
         count, weight = -1, 1
         of_slots = open_containers and open_containers[-1][2] and open_containers[-1][0] == _SLOTS_MISSING
-        begin = place if kind == _BYTES else -1
+        begin = offset if kind == _BYTES else -1
         if begin >= 0 and number >= 0:
             flagged_bytes[number] = begin
         if kind in _ATOMS:
-            place += _ATOMS[kind]
+            offset += _ATOMS[kind]
         elif kind in _SHORT_STRINGS:
-            place += 1 + (data[place] if place < total else 0)
+            offset += 1 + (data[offset] if offset < total else 0)
         elif kind == _REFERENCE:
-            target = int.from_bytes(data[place : place + 4], "little")
-            place += 4
+            target = int.from_bytes(data[offset : offset + 4], "little")
+            offset += 4
             if number >= 0 or target >= len(unfolded) or not unfolded[target]:
                 refuse(f"refers to object {target}, which is not there yet")
             weight = unfolded[target]
             begin = flagged_bytes.get(target, -1)
         elif kind in _LONG_STRINGS:
-            place += 4 + int.from_bytes(data[place : place + 4], "little")
+            offset += 4 + int.from_bytes(data[offset : offset + 4], "little")
         elif kind == _SMALL_TUPLE:
-            count = data[place] if place < total else 0
-            place += 1
+            count = data[offset] if offset < total else 0
+            offset += 1
         elif kind in _COUNTED:
-            count = int.from_bytes(data[place : place + 4], "little")
-            place += 4
+            count = int.from_bytes(data[offset : offset + 4], "little")
+            offset += 4
         elif kind == _INTEGER:
-            place += 4 + 2 * abs(int.from_bytes(data[place : place + 4], "little", signed=True))
+            offset += 4 + 2 * abs(int.from_bytes(data[offset : offset + 4], "little", signed=True))
         elif kind == _CODE:
             count = _CODE_OBJECTS
-            place += _CODE_NUMBERS
+            offset += _CODE_NUMBERS
         elif kind == _SLICE:
             count = 3
         else:
             refuse(f"type {kind:#x} is none that code objects hold")
-        if place > total or count > total - place:
+        if offset > total or count > total - offset:
             refuse("an object reaches beyond the end of the data")
         if of_slots:
             kinds = data[begin + 4 : begin + 4 + int.from_bytes(data[begin : begin + 4], "little")]
@@ -117,7 +117,7 @@ def check_marshalled(data, where=""):
             if innermost[0]:
                 break
             if innermost[2]:
-                place += _LINE_NUMBER
+                offset += _LINE_NUMBER
                 innermost[0], innermost[2] = _CODE_TABLES, False
                 break
             weight = innermost[3]
@@ -125,8 +125,8 @@ def check_marshalled(data, where=""):
                 unfolded[innermost[1]] = weight
             open_containers.pop()
         if not open_containers:
-            if place != total:
-                refuse(f"{total - place} bytes follow the code object")
+            if offset != total:
+                refuse(f"{total - offset} bytes follow the code object")
             return outermost_kinds
 
 

@@ -75,12 +75,12 @@ def typed_slots(instructions, names):
         if name in facts.TYPED_ARGUMENTS
     }
     if code.co_argcount == 1 and names[0] == ".defaults":
-        made = [table.name_of[op] for op in instructions.ops]
-        last = max((index for index, name in enumerate(made) if name == "MAKE_FUNCTION"), default=0)
+        opnames = [table.name_of[op] for op in instructions.ops]
+        last = max((index for index, name in enumerate(opnames) if name == "MAKE_FUNCTION"), default=0)
         given = {
             instructions.operands[index]
-            for index in range(last + 1, len(made))
-            if made[index] == "SET_FUNCTION_ATTRIBUTE"
+            for index in range(last + 1, len(opnames))
+            if opnames[index] == "SET_FUNCTION_ATTRIBUTE"
         }
         if facts.DEFAULTS not in given:
             typed[0] = kinds.NAMES["dict"]
@@ -228,19 +228,19 @@ class Rules:
         Whoever holds a cell can write it, so nobody else may hold it yet: it is this code's own, was filled once,
         never read before, and since then the code has only built the closure around it.
         """
-        place = self.index - 1
-        while self.table.name_of[self.ops[place]] in self.facts.BUILDS_CLOSURE:
-            place -= 1
-        if self.table.name_of[self.ops[place]] != "STORE_DEREF" or self.operands[place] != local:
+        position = self.index - 1
+        while self.table.name_of[self.ops[position]] in self.facts.BUILDS_CLOSURE:
+            position -= 1
+        if self.table.name_of[self.ops[position]] != "STORE_DEREF" or self.operands[position] != local:
             return False
-        if (1 << local) & self.free or self.tuple_stored.get(place, 0) & ~kinds.NAMES["tuple"]:
+        if (1 << local) & self.free or self.tuple_stored.get(position, 0) & ~kinds.NAMES["tuple"]:
             return False
-        made = self.table.number("MAKE_CELL")
-        if any(self.ops[index] != made and self._uses_local(index, local) for index in range(place)):
+        make_cell = self.table.number("MAKE_CELL")
+        if any(self.ops[index] != make_cell and self._uses_local(index, local) for index in range(position)):
             return False
-        if any(0 <= target <= place for target in self.targets[place:]):  # a loop would store again
+        if any(0 <= target <= position for target in self.targets[position:]):  # a loop would store again
             return False
-        return not any(index in self.leaders for index in range(place + 1, self.index + 1))
+        return not any(index in self.leaders for index in range(position + 1, self.index + 1))
 
     def _uses_local(self, index, local):
         domain, operand = self.table.domain_of[self.ops[index]], self.operands[index]
@@ -258,19 +258,19 @@ class Rules:
 
     def _reach(self, depth):
         """The place of the slot at `depth` from the top."""
-        place = len(self.stack) - depth
-        if place < 0:
+        position = len(self.stack) - depth
+        if position < 0:
             self.refuse(f"operand reaches {depth} slots down, and the stack holds {len(self.stack)}")
-        return place
+        return position
 
     def _copy(self, operand, popped):
-        place = self._reach(operand)
-        slot = self.stack[place] = kinds.shared(self.stack[place])
+        position = self._reach(operand)
+        slot = self.stack[position] = kinds.shared(self.stack[position])
         self.stack.append(slot)
 
     def _swap(self, operand, popped):
-        place = self._reach(operand)
-        self.stack[place], self.stack[-1] = self.stack[-1], self.stack[place]
+        position = self._reach(operand)
+        self.stack[position], self.stack[-1] = self.stack[-1], self.stack[position]
 
     # values
 
@@ -322,15 +322,15 @@ class Rules:
             self.refuse("expected a tuple of strings and a tuple with one interpolation fewer")
 
     def _container(self, operand, allowed, what):
-        place = self._reach(operand)
-        if self.stack[place] & KINDS & ~allowed:
-            self.refuse(f"finds {kinds.words(self.stack[place])} {operand} slots down, expected {what}")
-        return place
+        position = self._reach(operand)
+        if self.stack[position] & KINDS & ~allowed:
+            self.refuse(f"finds {kinds.words(self.stack[position])} {operand} slots down, expected {what}")
+        return position
 
     def _list_append(self, operand, popped):
-        place = self._container(operand, _LISTS, "list")
-        if popped[0] & KINDS & ~(EXC | EXC_OR_NONE | NONE) and self.stack[place] & EXCEPTIONS:
-            self.stack[place] = LIST
+        position = self._container(operand, _LISTS, "list")
+        if popped[0] & KINDS & ~(EXC | EXC_OR_NONE | NONE) and self.stack[position] & EXCEPTIONS:
+            self.stack[position] = LIST
 
     def _list_extend(self, operand, popped):
         self.stack[self._container(operand, _LISTS, "list")] = LIST
@@ -460,11 +460,11 @@ class Rules:
             if popped[0] & KINDS != BARE_FUNC or popped[1] & KINDS & ~OBJECTS or len(given) != wanted or not ready:
                 self.refuse(f"calls {code.co_qualname} without its closure or with the wrong arguments")
             typed = typed_slots(Instructions(code, self.table, self.instructions.where), code.co_varnames)
-            for place, slot in enumerate(given):
-                if slot & KINDS & ~typed.get(place, OBJECTS):
+            for index, slot in enumerate(given):
+                if slot & KINDS & ~typed.get(index, OBJECTS):
                     self.refuse(
-                        f"gives {kinds.words(slot)} for {code.co_varnames[place]!r} of {code.co_qualname}, "
-                        f"expected {kinds.words(typed[place])}"
+                        f"gives {kinds.words(slot)} for {code.co_varnames[index]!r} of {code.co_qualname}, "
+                        f"expected {kinds.words(typed[index])}"
                     )
 
     # leaving and jumping
@@ -481,10 +481,10 @@ class Rules:
 
     def _reraise(self, operand, popped):
         if operand:
-            place = self._reach(operand)
-            if self.stack[place] & KINDS != LASTI:
+            position = self._reach(operand)
+            if self.stack[position] & KINDS != LASTI:
                 self.refuse(
-                    f"finds {kinds.words(self.stack[place])} {operand} slots below the exception, "
+                    f"finds {kinds.words(self.stack[position])} {operand} slots below the exception, "
                     "expected the saved instruction offset"
                 )
         return True

@@ -57,11 +57,11 @@ def _number(packed):
 
 def handlers(code, instructions):
     """The exception table as Handlers in order; VerifyError where it is damaged or names what is no instruction."""
-    table, found, place = code.co_exceptiontable, [], 0
+    table, found, offset = code.co_exceptiontable, [], 0
     units = instructions.end[-1]
 
     def refuse(message):
-        raise VerifyError(instructions.where, code.co_qualname, f"exception table, byte {place}: {message}")
+        raise VerifyError(instructions.where, code.co_qualname, f"exception table, byte {offset}: {message}")
 
     def index(unit):
         if unit == units:
@@ -71,8 +71,8 @@ def handlers(code, instructions):
         return instructions.index_at[unit]
 
     past_before = 0
-    while place < len(table):
-        match = _ENTRY.match(table, place)
+    while offset < len(table):
+        match = _ENTRY.match(table, offset)
         if not match:
             refuse("not a well-formed entry")
         start, length, target, depth = map(_number, match.groups())
@@ -88,5 +88,5 @@ def handlers(code, instructions):
             refuse(f"handler at offset {2 * target}, and the code has {2 * units} bytes")
         past_before = start + length
         found.append(Handler(index(start), index(past_before), index(target), depth >> 1, bool(depth & 1)))
-        place = match.end()
+        offset = match.end()
     return found

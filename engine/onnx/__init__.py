@@ -71,14 +71,14 @@ def compiled(data, where, folder=None):
             inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
         except Exception as error:
             raise OnnxError(where, f"contradicts itself, says ONNX's shape inference: {reason(error)}") from error
-        made = read(inferred, where, unfolded)
-        made.savings.nodes = nodes
-        improve(made)
-        return made
+        built = read(inferred, where, unfolded)
+        built.savings.nodes = nodes
+        improve(built)
+        return built
 
     found = open_sizes.find(model)
     if not found:
-        made = network()
-        return Compiled(write(made), made.savings, weight_files)
+        built = network()
+        return Compiled(write(built), built.savings, weight_files)
     sizes = open_sizes.compile_open(found, network, where)
     return Compiled(write(sizes.network, sizes), sizes.network.savings, weight_files)

@@ -10,11 +10,11 @@ from .readers import Unsupported, reads
 
 @reads("Max", "Min", "Sum", "Mean")
 def of_several(reader, node):
-    add, made = Lowering(reader, node), node.inputs[0]
+    add, result = Lowering(reader, node), node.inputs[0]
     op = {"Max": "maximum", "Min": "minimum"}.get(node.op, "add")
     for name in node.inputs[1:]:
-        made = add.do(op, made, name)
-    add.done(add.do("divide", made, len(node.inputs)) if node.op == "Mean" else made)
+        result = add.do(op, result, name)
+    add.done(add.do("divide", result, len(node.inputs)) if node.op == "Mean" else result)
 
 
 @reads("Mod")
@@ -64,8 +64,8 @@ def _exponential(add, x, inside, factor):
 def exponential(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     alpha = node.get("alpha", 1.67326319217681884765625 if node.op == "Selu" else 1.0)
-    made = add.do("add", add.do("maximum", x, 0), _exponential(add, x, 1 / alpha if node.op == "Celu" else 1, alpha))
-    add.done(add.do("multiply", made, node.get("gamma", 1.05070102214813232421875)) if node.op == "Selu" else made)
+    result = add.do("add", add.do("maximum", x, 0), _exponential(add, x, 1 / alpha if node.op == "Celu" else 1, alpha))
+    add.done(add.do("multiply", result, node.get("gamma", 1.05070102214813232421875)) if node.op == "Selu" else result)
 
 
 @reads("HardSigmoid", "HardSwish")
@@ -77,8 +77,8 @@ def hard_sigmoid(reader, node):
         add.do("multiply", x, 1 / 6 if swish else node.get("alpha", 0.2)),
         0.5 if swish else node.get("beta", 0.5),
     )
-    made = add.do("minimum", add.do("maximum", line, 0), 1)
-    add.done(add.do("multiply", x, made) if swish else made)
+    gate = add.do("minimum", add.do("maximum", line, 0), 1)
+    add.done(add.do("multiply", x, gate) if swish else gate)
 
 
 @reads("Softplus")
@@ -145,5 +145,5 @@ def numbers_in_a_row(reader, node):
     """As many as the model says that there are, where it says so."""
     add, (start, _, delta) = Lowering(reader, node), node.inputs
     [count] = reader.inferred_shape(node.output)
-    places = add.constant(numpy.arange(count), add.dtype(start))
-    add.done(add.do("add", add.do("multiply", places, add.reshape(delta, ())), add.reshape(start, ())))
+    steps = add.constant(numpy.arange(count), add.dtype(start))
+    add.done(add.do("add", add.do("multiply", steps, add.reshape(delta, ())), add.reshape(start, ())))

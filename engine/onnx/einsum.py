@@ -95,11 +95,11 @@ def einsum(reader, node):
     terms, result = _terms(node.get("equation"), [len(add.shape(name)) for name in names])
     operands = [_diagonal(add, name, term) for name, term in zip(names, terms)]
     for number, (name, term) in enumerate(operands):
-        others = "".join(other for place, (_, other) in enumerate(operands) if place != number)
+        others = "".join(other for index, (_, other) in enumerate(operands) if index != number)
         operands[number] = _summed(add, name, term, result + others)
-    made, letters = operands[0]
+    product, letters = operands[0]
     for number, (name, term) in enumerate(operands[1:], 1):
         later = "".join(other for _, other in operands[number + 1 :])
-        made, letters = _joined(add, made, letters, name, term, result + later)
-    made, letters = _summed(add, made, letters, result)
-    add.done(_ordered(add, made, letters, result))
+        product, letters = _joined(add, product, letters, name, term, result + later)
+    product, letters = _summed(add, product, letters, result)
+    add.done(_ordered(add, product, letters, result))

@@ -45,26 +45,36 @@ def merge_equal(network):
     one_for = _constants(network)  # a base that goes to the equal one that stays
     named = {}  # one that stays to the output of the model whose name it gets
     last, early = _written(network)
-    parts, found, kept, outputs = {}, {}, [], set(network.outputs)
+    writers, found, kept, outputs = {}, {}, [], set(network.outputs)
     for number, layer in enumerate(network.layers):
         base = network.as_view(layer.output).base
         operands = tuple(name and _operand(network, name, one_for) for name in layer.inputs)
         bounds = layer.bounds and tuple(map(float_bits, layer.bounds))
-        place = _operand(network, layer.output, {})[1:]
-        parts.setdefault(base, []).append(
-            (layer.op, operands, layer.window, layer.relu, bounds, layer.curve, layer.further, layer.parameters, place)
+        written = _operand(network, layer.output, {})[1:]
+        writers.setdefault(base, []).append(
+            (
+                layer.op,
+                operands,
+                layer.window,
+                layer.relu,
+                bounds,
+                layer.curve,
+                layer.further,
+                layer.parameters,
+                written,
+            )
         )
         kept.append(layer)
-        if number != last[base] or base in early or not all(part[0] in _ALIKE for part in parts[base]):
+        if number != last[base] or base in early or not all(writer[0] in _ALIKE for writer in writers[base]):
             continue
-        first = found.setdefault((network.shape(base), network.dtype(base), tuple(parts[base])), base)
+        first = found.setdefault((network.shape(base), network.dtype(base), tuple(writers[base])), base)
         if first == base:
             continue
         if base not in outputs:
             one_for[base] = first
         elif first not in outputs and first not in named:
             one_for[base], named[first] = first, base
-        elif len(parts[base]) == 1:
+        elif len(writers[base]) == 1:
             kept[-1] = Layer("Copy", layer.name, [first], layer.output)  # two outputs are two tensors
 
     def final(name):

@@ -13,9 +13,9 @@ import numpy
 from .network import Layer, View, contiguous, is_binary
 
 # rows that weights of one's own must serve; open sizes are compiled at more (open_sizes.py), so one way serves all
-_ROWS_LEAST = 8
-_WEIGHTS_MOST = 1 << 18  # numbers of such weights
-_SAVED_LEAST = 64  # numbers of a row: what a sum that is written and read again costs
+_MIN_ROWS = 8
+_MAX_WEIGHTS = 1 << 18  # numbers of such weights
+_MIN_SAVED = 64  # numbers of a row: what a sum that is written and read again costs
 
 
 class _Part:
@@ -100,8 +100,8 @@ def _terms(network, part, makers, columns, sign=1):
         is_binary(layer, "multiply")
         and left.one_row != right.one_row
         and math.prod(lead) == 1
-        and rows >= _ROWS_LEAST
-        and width * columns <= _WEIGHTS_MOST
+        and rows >= _MIN_ROWS
+        and width * columns <= _MAX_WEIGHTS
     ):
         return [(sign, right, left) if left.one_row else (sign, left, right)]
     return [(sign, part, None)]
@@ -120,7 +120,7 @@ def _rewrite(network, product, parts, makers):
             blocks[key] = factor, sign * weights[:, at : at + width] + (blocks[key][1] if key in blocks else 0)
     rows = [group for group in groups.values() if group[0].one_row]
     others = [group for group in groups.values() if not group[0].one_row]
-    if not others or sum(term.shape[-1] for term, _ in others) > weights.shape[1] - _SAVED_LEAST:
+    if not others or sum(term.shape[-1] for term, _ in others) > weights.shape[1] - _MIN_SAVED:
         return False
     _Builder(network, product, parts[0][0].shape[:-1]).build(rows, others)
     return True
@@ -154,17 +154,17 @@ class _Builder:
         if fixed:
             whole = not added and len(fixed) == len(others)
             terms = [(self._seen("part", term, term.shape, term.view.strides), block) for term, block in fixed]
-            made = self._products(terms, bias, self.product.output if whole else None)
+            product = self._products(terms, bias, self.product.output if whole else None)
             if whole:
                 return
-            added.append(network.reshaped(self._name("matrix"), made, shape))
+            added.append(network.reshaped(self._name("matrix"), product, shape))
             bias = None
         for term, blocks in others:
             if list(blocks) != [None]:
-                made = network.declare(self._name("matrix"), shape, "float32")
+                product = network.declare(self._name("matrix"), shape, "float32")
                 operand = self._seen("part", term, term.shape, term.view.strides)
-                network.layers.append(Layer("MatMul", self.product.name, [operand, self._weights(blocks)], made))
-                added.append(made)
+                network.layers.append(Layer("MatMul", self.product.name, [operand, self._weights(blocks)], product))
+                added.append(product)
         added += [bias] * (bias is not None)
         result, total = network.view(self._name("whole"), self.product.output, shape, contiguous(shape)), added[0]
         for name in added[1:]:
@@ -179,19 +179,19 @@ class _Builder:
 
     def _products(self, terms, bias, output=None):
         """The sum of products with constants, each one the next one's addend."""
-        made = None
+        product = None
         for number, (operand, block) in enumerate(terms, 1):
             rows = self.network.reshaped(self._name("rows"), operand, (-1, self.network.shape(operand)[-1]))
             inputs = [
                 rows,
                 self.network.constant(f"{self.product.output}/weights", block, "float32"),
-                None if made else bias,
-                made,
+                None if product else bias,
+                product,
             ]
-            made = output if output and number == len(terms) else self._name("product")
-            self.network.declare(made, (self.network.shape(rows)[0], self.columns), "float32")
-            self.network.layers.append(Layer("Gemm", self.product.name, inputs, made))
-        return made
+            product = output if output and number == len(terms) else self._name("product")
+            self.network.declare(product, (self.network.shape(rows)[0], self.columns), "float32")
+            self.network.layers.append(Layer("Gemm", self.product.name, inputs, product))
+        return product
 
     def _weights(self, blocks):
         """A matrix whose rows the factors of rows have scaled, of shape (numbers of a row, columns)."""

@@ -6,11 +6,11 @@ import numpy
 from .lowering import Lowering
 from .network import contiguous
 from .readers import Unsupported, reads
-from .windows import Window, averages, convolved, largest, places_of_largest, sums, transposed, two_dimensional
+from .windows import Window, averages, convolved, indices_of_largest, largest, sums, transposed, two_dimensional
 
 _MAKERS = {"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Slice", "Shuffle"}  # of images
 _KEEPERS = {"Relu", "Clip", "Unary", "Binary"}
-_CONCAT_MOST = 256
+_MAX_CONCAT_INPUTS = 256
 
 
 def _weights(reader, node):
@@ -30,7 +30,7 @@ def convolution(reader, node):
     weights, bias = _weights(reader, node)
     window, groups = Window(reader, node, weights.shape[2:]), node.get("group", 1)
     if weights.ndim == 4:
-        reader.made(
+        reader.add_layer(
             "Conv",
             node,
             [*node.inputs[:2], node.input(2), None],
@@ -52,11 +52,11 @@ def _pooled(reader, node, op, window, further=()):
         return False
     shape, flat = reader.inferred_shape(node.output), len(window.kernel) == 1
     source = two_dimensional(reader, node, window)
-    output, made = (
+    output, sizes = (
         (reader.network.fresh(f"{node.output}/pool"), (*shape[:2], 1, shape[2])) if flat else (node.output, shape)
     )
-    reader.made(
-        op, node, [source], made, output=output, window=window.parameters(), further=further(window) if further else ()
+    reader.add_layer(
+        op, node, [source], sizes, output=output, window=window.parameters(), further=further(window) if further else ()
     )
     if flat:
         reader.network.reshaped(node.output, output, shape)
@@ -67,7 +67,7 @@ def _pooled(reader, node, op, window, further=()):
 def max_pool(reader, node):
     window = Window(reader, node, node.get("kernel_shape"))
     if len(node.outputs) > 1 and node.outputs[1]:
-        reader.same(node.outputs[1], places_of_largest(reader, node, window))
+        reader.same(node.outputs[1], indices_of_largest(reader, node, window))
     if node.outputs[0] and not _pooled(reader, node, "MaxPool", window):
         reader.same(node.output, largest(reader, node, window))
 
@@ -91,7 +91,7 @@ def global_average_pool(reader, node):
     name = node.inputs[0]
     shape = reader.shape(name)
     if len(shape) == 4 and reader.dtype(name) == numpy.float32:
-        reader.made("GlobalAveragePool", node, [name], (*shape[:2], 1, 1))
+        reader.add_layer("GlobalAveragePool", node, [name], (*shape[:2], 1, 1))
     else:
         reader.same(node.output, Lowering(reader, node).mean(name, list(range(2, len(shape)))))
 
@@ -138,9 +138,9 @@ def lies_as_image(reader, *names):
 
 
 def concatenated(reader, node, axis, shape):
-    if axis != 1 or len(node.inputs) > _CONCAT_MOST or not lies_as_image(reader, *node.inputs):
+    if axis != 1 or len(node.inputs) > _MAX_CONCAT_INPUTS or not lies_as_image(reader, *node.inputs):
         return False
-    reader.made("Concat", node, node.inputs, shape)
+    reader.add_layer("Concat", node, node.inputs, shape)
     return True
 
 
@@ -150,7 +150,7 @@ def channels_sliced(reader, node, output, first, count):
     if count < 1 or not lies_as_image(reader, source):
         return False
     size, _, height, width = reader.shape(source)
-    reader.made("Slice", node, [source], (size, count, height, width), output=output, further=(0, 0, 0, first))
+    reader.add_layer("Slice", node, [source], (size, count, height, width), output=output, further=(0, 0, 0, first))
     return True
 
 
@@ -176,7 +176,7 @@ def shuffled(reader, node, shape):
         and len({reader.shape(name) for name in whole.inputs}) == 1
         and len(whole.inputs) == 2
     )
-    reader.made("Shuffle", node, whole.inputs if halves else [view.base], shape, window=(1,) * 10 + (groups,))
+    reader.add_layer("Shuffle", node, whole.inputs if halves else [view.base], shape, window=(1,) * 10 + (groups,))
     return True
 
 
@@ -185,7 +185,7 @@ def averaged(reader, node, axes):
     source = node.inputs[0]
     if axes != [2, 3] or not lies_as_image(reader, source):
         return None
-    return reader.made(
+    return reader.add_layer(
         "GlobalAveragePool",
         node,
         [source],

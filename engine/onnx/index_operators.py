@@ -21,7 +21,7 @@ def running(reader, node):
         add.reverse(x, axis) if node.get("reverse", 0) else x,
         {"i": "int64", "u": "uint64"}.get(dtype.kind, dtype),
     )
-    made = reader.made(
+    totals = reader.add_layer(
         "Scan",
         node,
         [source],
@@ -33,14 +33,16 @@ def running(reader, node):
         first = add.constant(
             numpy.full([1 if d == axis else size for d, size in enumerate(shape)], int(node.op == "CumProd")), dtype
         )
-        made = (
-            add.joined([first, add.part(made, axis, 0, shape[axis] - 1)], axis) if shape[axis] > 1 else add.copy(first)
+        totals = (
+            add.joined([first, add.part(totals, axis, 0, shape[axis] - 1)], axis)
+            if shape[axis] > 1
+            else add.copy(first)
         )
-    add.done(add.reverse(made, axis) if node.get("reverse", 0) else made)
+    add.done(add.reverse(totals, axis) if node.get("reverse", 0) else totals)
 
 
 def _order(add, x, axis, largest):
-    return add.reader.made(
+    return add.reader.add_layer(
         "Argsort", add.node, [x], add.shape(x), numpy.int64, add.fresh("order"), parameters=(axis, int(largest))
     )
 
@@ -85,10 +87,10 @@ def _columns(add, indices):
 def gather_nd(reader, node):
     add, (x, indices) = Lowering(reader, node), node.inputs
     batch, shape = node.get("batch_dims", 0), add.shape(indices)
-    places = [
+    leading = [
         numpy.arange(shape[d]).reshape([-1 if e == d else 1 for e in range(len(shape) - 1)]) for d in range(batch)
     ]
-    add.done(add.take(x, [*places, *_columns(add, _long(add, indices))]))
+    add.done(add.take(x, [*leading, *_columns(add, _long(add, indices))]))
 
 
 def _scattered(add, x, values, indices):
@@ -99,7 +101,7 @@ def _scattered(add, x, values, indices):
         raise Unsupported(f"reduces float16 by {add.node.get('reduction')!r}")
     names = [name if isinstance(name, str) else add.constant(name, numpy.int64) for name in indices]
     add.done(
-        add.reader.made(
+        add.reader.add_layer(
             "Scatter",
             add.node,
             [x, values, *names],
@@ -131,11 +133,11 @@ def one_hot(reader, node):
     own, axis = add.shape(indices), node.get("axis", -1)
     axis = axis + len(own) + 1 if axis < 0 else axis
     spread = add.reshape(indices, (*own[:axis], 1, *own[axis:]))
-    places = numpy.arange(depth).reshape([-1 if d == axis else 1 for d in range(len(own) + 1)])
+    classes = numpy.arange(depth).reshape([-1 if d == axis else 1 for d in range(len(own) + 1)])
     if add.dtype(indices).kind == "u":
-        hot = add.do("equal", spread, places)
+        hot = add.do("equal", spread, classes)
     else:
-        hot = add.do("logical_or", add.do("equal", spread, places), add.do("equal", spread, places - depth))
+        hot = add.do("logical_or", add.do("equal", spread, classes), add.do("equal", spread, classes - depth))
     off, on = (add.reshape(add.part(values, 0, number, number + 1), ()) for number in range(2))
     add.done(add.where(hot, on, off))
 
@@ -149,10 +151,10 @@ def compress(reader, node):
     axis = node.get("axis")
     if axis is None:
         x, axis = add.reshape(x, (math.prod(add.shape(x)),)), 0
-    places = numpy.flatnonzero(kept)
-    if not len(places):
+    indices = numpy.flatnonzero(kept)
+    if not len(indices):
         raise Unsupported("makes a tensor of no elements")
-    add.done(add.take(x, [places], axis % len(add.shape(x))))
+    add.done(add.take(x, [indices], axis % len(add.shape(x))))
 
 
 @reads("ReverseSequence")
@@ -161,6 +163,6 @@ def reverse_sequences(reader, node):
     lengths = numbers_of(reader, node, 1, "sequence_lens")
     batch, time, own = node.get("batch_axis", 1), node.get("time_axis", 0), add.shape(x)
     at = numpy.arange(own[time])
-    places = numpy.stack([numpy.where(at < length, length - 1 - at, at) for length in lengths])  # [batch, time]
+    sources = numpy.stack([numpy.where(at < length, length - 1 - at, at) for length in lengths])  # [batch, time]
     others = numpy.arange(own[batch])[:, None]
-    add.done(add.take(x, [others, places]) if (batch, time) == (0, 1) else add.take(x, [places.T, others.T]))
+    add.done(add.take(x, [others, sources]) if (batch, time) == (0, 1) else add.take(x, [sources.T, others.T]))

@@ -54,7 +54,7 @@ class Lowering:
         dtype = self.dtype(a if isinstance(a, str) else b)
         names = [name if isinstance(name, str) else self.constant(name, dtype) for name in (condition, a, b)]
         shape = numpy.broadcast_shapes(*(self.shape(name) for name in names))
-        return self.reader.made("Where", self.node, names, shape, dtype, self.fresh("where"))
+        return self.reader.add_layer("Where", self.node, names, shape, dtype, self.fresh("where"))
 
     def cast(self, source, dtype):
         return (
@@ -95,15 +95,15 @@ class Lowering:
     def put(self, part, values):
         """Copies the tensor, or the number, to a part, broadcast."""
         name = values if isinstance(values, str) else self.constant(values, self.dtype(part))
-        self.reader.made("Copy", self.node, [name], self.shape(part), self.dtype(part), part)
+        self.reader.add_layer("Copy", self.node, [name], self.shape(part), self.dtype(part), part)
 
-    def joined(self, parts, axis):
-        shapes = [self.shape(name) for name in parts]
+    def joined(self, names, axis):
+        shapes = [self.shape(name) for name in names]
         whole = self.whole(
-            [*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :]], self.dtype(parts[0])
+            [*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :]], self.dtype(names[0])
         )
         at = 0
-        for name, shape in zip(parts, shapes):
+        for name, shape in zip(names, shapes):
             self.put(self.part(whole, axis, at, at + shape[axis]), name)
             at += shape[axis]
         return whole
@@ -131,13 +131,13 @@ class Lowering:
         """Of matrices, or many of them."""
         a_shape, b_shape = self.shape(a), self.shape(b)
         shape = (*numpy.broadcast_shapes(a_shape[:-2], b_shape[:-2]), a_shape[-2], b_shape[-1])
-        return self.reader.made("MatMul", self.node, [a, b], shape, output=self.fresh("matmul"))
+        return self.reader.add_layer("MatMul", self.node, [a, b], shape, output=self.fresh("matmul"))
 
     def take(self, source, indices, first=0):
         """Elements by the broadcast indices (int64, names or arrays) of dimensions first, first+1, …"""
         names = [name if isinstance(name, str) else self.constant(name, numpy.int64) for name in indices]
         own, middle = self.shape(source), numpy.broadcast_shapes(*(self.shape(name) for name in names))
-        return self.reader.made(
+        return self.reader.add_layer(
             "Gather",
             self.node,
             [source, *names],

@@ -123,7 +123,7 @@ TRUTHS = {
 REDUCE = ("sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "count_nonzero", "fmax", "fmin")
 
 CURVES = ("gelu", "gelu tanh", "sigmoid", "silu", "mish")  # of Activate, and of products behind the other activations
-ROW_MOST = 1 << 16  # numbers of a row that Softmax and Normalize do
+MAX_ROW = 1 << 16  # numbers of a row that Softmax and Normalize do
 
 
 def dtype_number(dtype):

@@ -15,22 +15,22 @@ def reduce(reader, node):
     if axes is None:
         axes = []  # the rest is done all the same
     if node.op == "ReduceLogSumExp":
-        most = add.reduce("max", x, axes) if axes else x
-        finite = add.where(add.do("isfinite", most), most, 0)
+        largest = add.reduce("max", x, axes) if axes else x
+        finite = add.where(add.do("isfinite", largest), largest, 0)
         powers = add.do("exp", add.do("subtract", x, finite))
-        made = add.do("add", add.do("log", add.reduce("sum", powers, axes) if axes else powers), finite)
+        result = add.do("add", add.do("log", add.reduce("sum", powers, axes) if axes else powers), finite)
     else:
         before = {"ReduceL1": "absolute", "ReduceL2": "square", "ReduceSumSquare": "square"}.get(node.op)
         after = {"ReduceL2": "sqrt", "ReduceLogSum": "log"}.get(node.op)
-        made = add.do(before, x) if before else x
-        made = add.reduce("sum", made, axes) if axes else made
-        if after and add.dtype(made).kind == "f":
-            made = add.do(after, made)
+        result = add.do(before, x) if before else x
+        result = add.reduce("sum", result, axes) if axes else result
+        if after and add.dtype(result).kind == "f":
+            result = add.do(after, result)
         elif after:
-            made = add.cast(add.do(after, add.cast(made, numpy.float64)), add.dtype(x))
+            result = add.cast(add.do(after, add.cast(result, numpy.float64)), add.dtype(x))
     if not node.get("keepdims", 1):
-        made = add.reshape(made, [size for d, size in enumerate(own) if d not in axes])
-    add.done(made)
+        result = add.reshape(result, [size for d, size in enumerate(own) if d not in axes])
+    add.done(result)
 
 
 def _normalized(add, x, axes, epsilon):
@@ -46,8 +46,10 @@ def _of_channels(add, name, rank):
 def of_instances(reader, node):
     add, (x, scale, bias) = Lowering(reader, node), node.inputs
     rank = len(add.shape(x))
-    made = _normalized(add, x, list(range(2, rank)), node.get("epsilon", 1e-5))
-    add.done(add.do("add", add.do("multiply", made, _of_channels(add, scale, rank)), _of_channels(add, bias, rank)))
+    normalized = _normalized(add, x, list(range(2, rank)), node.get("epsilon", 1e-5))
+    add.done(
+        add.do("add", add.do("multiply", normalized, _of_channels(add, scale, rank)), _of_channels(add, bias, rank))
+    )
 
 
 @reads("GroupNormalization")
@@ -55,10 +57,10 @@ def of_groups(reader, node):
     add, (x, scale, bias) = Lowering(reader, node), node.inputs
     own, groups = add.shape(x), node.get("num_groups")
     rows = add.reshape(x, (own[0], groups, own[1] // groups, -1))
-    made = _normalized(add, rows, [2, 3], node.get("epsilon", 1e-5))
+    normalized = _normalized(add, rows, [2, 3], node.get("epsilon", 1e-5))
     shape = (groups, -1, 1)
-    made = add.do("add", add.do("multiply", made, add.reshape(scale, shape)), add.reshape(bias, shape))
-    add.done(add.reshape(made, own))
+    normalized = add.do("add", add.do("multiply", normalized, add.reshape(scale, shape)), add.reshape(bias, shape))
+    add.done(add.reshape(normalized, own))
 
 
 @reads("RMSNormalization")
@@ -106,31 +108,31 @@ def hardmax(reader, node):
     if node.opset < 13:
         x, axis = add.reshape(x, (int(numpy.prod(own[:axis])), int(numpy.prod(own[axis:])))), 1
     shape = add.shape(x)
-    places = add.constant(
+    indices = add.constant(
         numpy.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))]), numpy.int64
     )
-    hot = add.do("equal", add.reduce("argmax", x, [axis]), places)
+    hot = add.do("equal", add.reduce("argmax", x, [axis]), indices)
     add.done(add.reshape(add.cast(hot, add.dtype(x)), own))
 
 
 @reads("ArgMax", "ArgMin")
-def place_of_most(reader, node):
+def index_of_extreme(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     axis, op = axis_of(reader, node, x, default=0), node.op.lower()
     if node.get("select_last_index", 0):
-        made = add.do(
+        index = add.do(
             "subtract", add.constant(add.shape(x)[axis] - 1, numpy.int64), add.reduce(op, add.reverse(x, axis), [axis])
         )
     else:
-        made = add.reduce(op, x, [axis])
+        index = add.reduce(op, x, [axis])
     add.done(
-        made
+        index
         if node.get("keepdims", 1)
-        else add.reshape(made, [size for d, size in enumerate(add.shape(x)) if d != axis])
+        else add.reshape(index, [size for d, size in enumerate(add.shape(x)) if d != axis])
     )
 
 
 @reads("GlobalMaxPool")
-def most_of_channels(reader, node):
+def largest_of_channels(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     add.done(add.reduce("max", x, list(range(2, len(add.shape(x))))))

@@ -18,7 +18,7 @@ from .writing import numbered
 # polynomial of the second degree; the fourth confirms it.
 _SAMPLES = ((11, 13, 17, 26), (19, 23, 29, 34))
 _DEGREES = 3
-MOST = len(_SAMPLES)
+MAX_OPEN_SIZES = len(_SAMPLES)
 
 
 def find(model):
@@ -52,26 +52,27 @@ class OpenSizes:
 
     def label(self, terms):
         """The polynomial as it is written: "2*batch + 1"."""
-        parts = []
+        texts = []
         for exponents, factor in sorted(terms.items(), reverse=True):
             powers = [
                 name if exponent == 1 else f"{name}^{exponent}"
                 for name, exponent in zip(self.names, exponents)
                 if exponent
             ]
-            parts.append("*".join([str(abs(factor))] * (abs(factor) != 1 or not powers) + powers))
-            parts[-1] = f"{'-' if factor < 0 else '+'} {parts[-1]}"
-        return " ".join(parts).removeprefix("+ ") or "0"
+            texts.append("*".join([str(abs(factor))] * (abs(factor) != 1 or not powers) + powers))
+            texts[-1] = f"{'-' if factor < 0 else '+'} {texts[-1]}"
+        return " ".join(texts).removeprefix("+ ") or "0"
 
 
 def compile_open(found, network_at, where):
     """The network at small sizes, and its OpenSizes. `found` is find()'s; `network_at(unfolded)` compiles the model
     with the sizes that it has just been given, and computes no constants of those names ahead of time."""
     names = list(found)
-    if len(names) > MOST:
+    if len(names) > MAX_OPEN_SIZES:
         raise OnnxError(
             where,
-            f"leaves {len(names)} sizes open ({', '.join(names)}), at most {MOST} can be; fix others when exporting",
+            f"leaves {len(names)} sizes open ({', '.join(names)}), at most {MAX_OPEN_SIZES} can be; fix others when"
+            " exporting",
         )
     unfolded = set()
 
@@ -89,8 +90,8 @@ def compile_open(found, network_at, where):
             )
             raise OnnxError(where, *error.messages, note) from error
 
-    grid = list(itertools.product(*(_SAMPLES[place][:_DEGREES] for place in range(len(names)))))
-    checks = [tuple(_SAMPLES[place][-1] for place in range(len(names)))]
+    grid = list(itertools.product(*(_SAMPLES[index][:_DEGREES] for index in range(len(names)))))
+    checks = [tuple(_SAMPLES[index][-1] for index in range(len(names)))]
     networks = _alike(sampled, [grid[0], grid[-1]], names, unfolded, where)
     networks = {grid[0]: networks[0], grid[-1]: networks[1]}
     first, table = networks[grid[0]], {}
@@ -113,14 +114,14 @@ def _alike(sampled, two, names, unfolded, where):
         if problem is None:
             return pair
         text, constant = problem
-        made_by = [
+        folded = [
             name
             for name in pair[0].folded
             if constant is not None and (constant == name or constant.startswith(f"{name}/"))
         ]
-        if not made_by:
+        if not folded:
             raise OnnxError(where, _sentence(text, names))
-        unfolded.add(max(made_by, key=len))
+        unfolded.add(max(folded, key=len))
 
 
 def _sentence(problem, names):
@@ -162,11 +163,11 @@ def _numbers(network):
     for name in numbered(network):
         if name in network.constants:
             continue
-        table.update(((name, place), size) for place, size in enumerate(network.shapes[name]))
+        table.update(((name, slot), size) for slot, size in enumerate(network.shapes[name]))
         if name in network.views:
             view = network.views[name]
             table[name, 8] = view.offset
-            table.update(((name, 9 + place), stride) for place, stride in enumerate(view.strides))
+            table.update(((name, 9 + slot), stride) for slot, stride in enumerate(view.strides))
     return table
 
 
@@ -174,7 +175,7 @@ def _fitted(network, names, grid, checks, table, where):
     sizes = OpenSizes(names, network)
     network.savings.sizes = dict(zip(names, grid[0]))
     count = len(names)
-    inverse, divisor = zip(*(_interpolation(_SAMPLES[place][:_DEGREES]) for place in range(count)))
+    inverse, divisor = zip(*(_interpolation(_SAMPLES[index][:_DEGREES]) for index in range(count)))
     for key, value in table[grid[0]].items():
         values = [table[point][key] for point in (*grid, *checks)]
         if all(other == value for other in values):
@@ -189,7 +190,7 @@ def _fitted(network, names, grid, checks, table, where):
         ):
             raise OnnxError(where, _sentence(f"number {key[1]} of tensor {key[0]!r}", names))
         sizes.numbers.setdefault(key[0], {})[key[1]] = terms
-    units = [tuple(int(place == other) for other in range(count)) for place in range(count)]
+    units = [tuple(int(index == other) for other in range(count)) for index in range(count)]
     sizes.inputs = [
         next(
             (number, axis)
@@ -229,13 +230,13 @@ def _move_to(sizes, point):
     network = sizes.network
     shapes, views = dict(network.shapes), dict(network.views)
     for name, numbers in sizes.numbers.items():
-        made = {place: _worked_out(terms, point) for place, terms in numbers.items()}
-        shapes[name] = tuple(made.get(place, size) for place, size in enumerate(network.shapes[name]))
+        values = {slot: _worked_out(terms, point) for slot, terms in numbers.items()}
+        shapes[name] = tuple(values.get(slot, size) for slot, size in enumerate(network.shapes[name]))
         if name in views:
             view = views[name]
             views[name] = view._replace(
-                offset=made.get(8, view.offset),
-                strides=tuple(made.get(9 + d, stride) for d, stride in enumerate(view.strides)),
+                offset=values.get(8, view.offset),
+                strides=tuple(values.get(9 + d, stride) for d, stride in enumerate(view.strides)),
             )
     for name, view in views.items():
         base = network.constants[view.base].shape if view.base in network.constants else shapes[view.base]

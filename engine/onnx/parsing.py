@@ -9,7 +9,7 @@ from onnx import external_data_helper
 
 from .problems import OnnxError
 
-_BYTES_MOST = (1 << 31) - 1  # of a protobuf message, which ONNX's checks and shape inference pass around
+_MAX_BYTES = (1 << 31) - 1  # of a protobuf message, which ONNX's checks and shape inference pass around
 
 
 def parse(data, where, folder):
@@ -26,9 +26,9 @@ def parse(data, where, folder):
     _check_versions(model, where)
     files = _load_weights(model, where, folder)
     _check_form(model, where)
-    if model.ByteSize() > _BYTES_MOST:
+    if model.ByteSize() > _MAX_BYTES:
         raise OnnxError(
-            where, f"has {model.ByteSize():,} bytes with its weights; ONNX's checks take at most {_BYTES_MOST:,}"
+            where, f"has {model.ByteSize():,} bytes with its weights; ONNX's checks take at most {_MAX_BYTES:,}"
         )
     try:
         onnx.checker.check_model(model)

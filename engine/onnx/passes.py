@@ -6,7 +6,7 @@ from .equal import merge_equal
 from .factoring import factor_products
 from .network import BINARY, Layer, contiguous, dtype_number, has_rows, is_binary
 from .patterns import find_attention, find_patterns
-from .places import activate_products, add_in_products, make_in_place
+from .placement import activate_products, add_in_products, make_in_place
 
 # Operators on images, each with the numbers of those inputs that are images or rows (and the output is one).
 IMAGES = {
@@ -139,7 +139,7 @@ def fold_channels(network):
 def fuse(network):
     """Additions go into the convolution that makes one operand, activations into what makes their operand, if nothing
     else reads that."""
-    single, place, kept = _read_once(network), {}, []
+    single, position, kept = _read_once(network), {}, []
     for layer in network.layers:
         shapes = [network.shape(name) for name in layer.inputs if name]
         if (
@@ -148,7 +148,7 @@ def fuse(network):
             and shapes[0] == shapes[1]
             and layer.inputs[0] != layer.inputs[1]
         ):
-            makers = [place[name] for name in layer.inputs if name in place and name in single]
+            makers = [position[name] for name in layer.inputs if name in position and name in single]
             makers = [
                 number
                 for number in makers
@@ -161,7 +161,7 @@ def fuse(network):
                 maker.output = layer.output
                 layer = maker  # it moves here, where its addend is known
         elif layer.op in ("Relu", "Clip", "Activate"):
-            number = place.get(layer.inputs[0])
+            number = position.get(layer.inputs[0])
             maker = None if number is None else kept[number]
             if (
                 maker is not None
@@ -173,23 +173,23 @@ def fuse(network):
                     maker.op, maker.parameters = "Add", ()
                 maker.takes(layer)
                 maker.output = layer.output
-                place[layer.output] = number
+                position[layer.output] = number
                 continue
-        place[layer.output] = len(kept)
+        position[layer.output] = len(kept)
         kept.append(layer)
     network.layers = [layer for layer in kept if layer is not None]
 
 
 def _adds_images(network, layer, layers):
     """Whether it is the sum of two images, one of which an operator on images makes."""
-    made = {other.output for other in layers if other is not None and other.op in IMAGES}
+    outputs = {other.output for other in layers if other is not None and other.op in IMAGES}
     shapes = [network.shape(name) for name in layer.inputs if name]
     return (
         is_binary(layer, "add")
         and len(shapes[0]) == 4
         and shapes[0] == shapes[1]
         and network.dtype(layer.output) == numpy.float32
-        and any(name in made for name in layer.inputs)
+        and any(name in outputs for name in layer.inputs)
         and not any(name in network.constants for name in layer.inputs)
     )
 
@@ -225,7 +225,7 @@ def read_bases(network):
     """What sees all of a tensor in its own shape, as back from another one, is read as that tensor: what no view sees
     may lie as it will."""
     for layer in network.layers:
-        for place, name in enumerate(layer.inputs):
+        for index, name in enumerate(layer.inputs):
             view = network.views.get(name)
             if (
                 view
@@ -233,7 +233,7 @@ def read_bases(network):
                 and view == network.as_view(view.base)
                 and network.shape(view.base) == network.shape(name)
             ):
-                layer.inputs[place] = view.base
+                layer.inputs[index] = view.base
 
 
 def part_rows(network):
@@ -242,11 +242,11 @@ def part_rows(network):
     twins, kept = {}, network.layers
     network.layers = []
     for layer in kept:
-        for place, name in enumerate(layer.inputs):
+        for index, name in enumerate(layer.inputs):
             if layer.op in READS_ROWS and name and not has_rows(network.shape(name), network.as_view(name).strides):
                 if name not in twins:
                     twins[name] = network.copied(network.fresh(f"{name}/rows"), name)
-                layer.inputs[place] = twins[name]
+                layer.inputs[index] = twins[name]
         network.layers.append(layer)
 
 
@@ -264,15 +264,15 @@ def part_layouts(network):
         )
 
     for layer in kept:
-        places = IMAGES.get(layer.op, ())
-        for place in places:
-            name = layer.inputs[place] if place < len(layer.inputs) else None
+        indices = IMAGES.get(layer.op, ())
+        for index in indices:
+            name = layer.inputs[index] if index < len(layer.inputs) else None
             if name and not fits(name):
                 if name not in twins:
                     twins[name] = network.copied(network.fresh(f"{name}/image"), name)
-                layer.inputs[place] = twins[name]
+                layer.inputs[index] = twins[name]
         network.layers.append(layer)
-        if places and not fits(layer.output):
+        if indices and not fits(layer.output):
             plain, layer.output = (
                 layer.output,
                 network.declare(network.fresh(f"{layer.output}/image"), network.shape(layer.output), "float32"),

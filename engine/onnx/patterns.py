@@ -3,7 +3,7 @@ before a softmax, and attention."""
 
 import numpy
 
-from .network import BINARY, CURVES, REDUCE, ROW_MOST, UNARY, Layer, float_bits
+from .network import BINARY, CURVES, MAX_ROW, REDUCE, UNARY, Layer, float_bits
 
 
 class Graph:
@@ -14,7 +14,7 @@ class Graph:
         self.readers = network.readers()
         self.bases = {view.base for view in network.views.values()}
 
-    def made_by(self, name, op, single=True):
+    def producer(self, name, op, single=True):
         """The layer that makes `name`, if it is of that kind and, with `single`, nothing but one layer reads it."""
         layer = self.makers.get(name)
         if layer is None or (
@@ -36,7 +36,7 @@ class Graph:
     def scaled(self, name, single=True):
         """(operand, factor) of what makes `name`, a product or quotient with a number, or (None, None)."""
         for op in ("multiply", "divide"):
-            layer = self.made_by(name, op, single)
+            layer = self.producer(name, op, single)
             if layer is None or (op == "divide" and layer.inputs[1] not in self.network.constants):
                 continue
             operand, value = self.split(layer)
@@ -82,7 +82,7 @@ def _gelu(graph, layer):
 
     def gather(name, top):
         nonlocal half
-        product = layer if top else graph.made_by(name, "multiply")
+        product = layer if top else graph.producer(name, "multiply")
         if product is None or len(factors) > 2:
             factors.append(name)
             return
@@ -97,9 +97,9 @@ def _gelu(graph, layer):
     if len(factors) != 2 or abs(half - 0.5) > 1e-6:
         return None
     for source, other in (factors, factors[::-1]):
-        sum_layer = graph.made_by(other, "add")
+        sum_layer = graph.producer(other, "add")
         operand, one = graph.split(sum_layer) if sum_layer else (None, None)
-        erf = graph.made_by(operand, "erf") if one == 1 else None
+        erf = graph.producer(operand, "erf") if one == 1 else None
         scaled, factor = graph.scaled(erf.inputs[0]) if erf else (None, None)
         if (
             scaled == source
@@ -114,7 +114,7 @@ def _silu(graph, layer):
     if not _is(graph, layer, "multiply"):
         return None
     for source, other in (layer.inputs, layer.inputs[::-1]):
-        gate = graph.made_by(other, "Activate")
+        gate = graph.producer(other, "Activate")
         if gate is not None and gate.parameters[0] == CURVES.index("sigmoid") and gate.inputs[0] == source:
             return _activation(layer, "silu", source)
     return None
@@ -122,8 +122,8 @@ def _silu(graph, layer):
 
 def _mean(graph, name):
     """The operand of a mean along the last dimension that makes `name`, or None."""
-    quotient = graph.made_by(name, "divide", single=False)
-    reduced = graph.made_by(quotient.inputs[0], "sum") if quotient else None
+    quotient = graph.producer(name, "divide", single=False)
+    reduced = graph.producer(quotient.inputs[0], "sum") if quotient else None
     if reduced is None:
         return None
     shape, count = graph.network.shape(reduced.inputs[0]), graph.split(quotient)[1]
@@ -136,31 +136,31 @@ def _normalization(graph, layer):
         return None
     network = graph.network
     for product_name, bias in (layer.inputs, layer.inputs[::-1]):
-        product = graph.made_by(product_name, "multiply")
+        product = graph.producer(product_name, "multiply")
         if product is None or bias not in network.constants:
             continue
         for quotient_name, scale in (product.inputs, product.inputs[::-1]):
-            quotient = graph.made_by(quotient_name, "divide") if scale in network.constants else None
-            root = graph.made_by(quotient.inputs[1], "sqrt") if quotient else None
-            variance = graph.made_by(root.inputs[0], "add") if root else None
+            quotient = graph.producer(quotient_name, "divide") if scale in network.constants else None
+            root = graph.producer(quotient.inputs[1], "sqrt") if quotient else None
+            variance = graph.producer(root.inputs[0], "add") if root else None
             squares, epsilon = graph.split(variance) if variance else (None, None)
             square = _mean(graph, squares) if squares else None
             power, below = (
                 graph.makers.get(square),
-                graph.made_by(quotient.inputs[0], "subtract", single=False) if quotient else None,
+                graph.producer(quotient.inputs[0], "subtract", single=False) if quotient else None,
             )
             if power is None or below is None or power.inputs[0] != below.output:
                 continue
             squared = (
-                (graph.made_by(square, "power") and graph.split(power)[1] == 2)
-                or graph.made_by(square, "square")
-                or (graph.made_by(square, "multiply") and power.inputs == [below.output] * 2)
+                (graph.producer(square, "power") and graph.split(power)[1] == 2)
+                or graph.producer(square, "square")
+                or (graph.producer(square, "multiply") and power.inputs == [below.output] * 2)
             )
             source, length = below.inputs[0], network.shape(layer.output)[-1]
             if (
                 squared
                 and _mean(graph, below.inputs[1]) == source
-                and length <= ROW_MOST
+                and length <= MAX_ROW
                 and all(network.shape(name) == (length,) for name in (scale, bias))
             ):
                 return Layer(
@@ -174,7 +174,7 @@ def _scores(graph, layer):
     if layer.op != "Softmax" or layer.inputs[1] is not None:
         return None
     network, source, addend, factor = graph.network, layer.inputs[0], None, 1.0
-    total = graph.made_by(source, "add")
+    total = graph.producer(source, "add")
     if total is not None:
         for name, other in (total.inputs, total.inputs[::-1]):
             if (
@@ -199,8 +199,8 @@ def _attention(graph, layer):
     """softmax(q @ k * factor + addend) @ v, of one shape of scores; the addend's rows are read as they lie."""
     if layer.op != "MatMul":
         return None
-    network, weights = graph.network, graph.made_by(layer.inputs[0], "Softmax")
-    scores = graph.made_by(weights.inputs[0], "MatMul") if weights is not None and not weights.parameters[0] else None
+    network, weights = graph.network, graph.producer(layer.inputs[0], "Softmax")
+    scores = graph.producer(weights.inputs[0], "MatMul") if weights is not None and not weights.parameters[0] else None
     if (
         scores is None
         or network.shape(scores.output) != network.shape(weights.output)
@@ -210,7 +210,7 @@ def _attention(graph, layer):
     addend, shape = weights.inputs[1], network.shape(scores.output)
     if (
         shape[:-2] != network.shape(layer.output)[:-2]
-        or shape[-1] > ROW_MOST
+        or shape[-1] > MAX_ROW
         or any(network.dtype(name) != numpy.float32 for name in (*scores.inputs, layer.inputs[1]))
     ):
         return None

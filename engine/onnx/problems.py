@@ -16,11 +16,11 @@ class OnnxError(Exception):
 
 
 class Problem(NamedTuple):
-    """`place` is a node's label or a tensor's name; `operator` that of the node, None where a tensor is what is
+    """`name` is a node's label or a tensor's name; `operator` that of the node, None where a tensor is what is
     wrong."""
 
     operator: str | None
-    place: str
+    name: str
     cause: str
 
 
@@ -37,7 +37,7 @@ def _sentence(group):
     first, several = group[0], len(group) > 1
     more = f" and {len(group) - _SHOWN} more" if len(group) > _SHOWN else ""
     if first.operator is None:
-        return f"{', '.join(problem.place for problem in group[:_SHOWN])}{more}: {first.cause}"
-    places = ", ".join(repr(problem.place) for problem in group[:_SHOWN])
-    nodes = f"{len(group)} nodes, {places}{more}" if several else f"node {places}"
+        return f"{', '.join(problem.name for problem in group[:_SHOWN])}{more}: {first.cause}"
+    names = ", ".join(repr(problem.name) for problem in group[:_SHOWN])
+    nodes = f"{len(group)} nodes, {names}{more}" if several else f"node {names}"
     return f"operator {first.operator} ({nodes}) {first.cause}"

@@ -10,7 +10,7 @@ from .readers import READERS, Unsupported
 from .savings import Savings
 
 _LARGEST_CONSTANT = 1 << 24  # bytes that a node may be computed to ahead of time
-_RANK_MOST = 8
+_MAX_RANK = 8
 
 
 class Node:
@@ -97,7 +97,7 @@ class Reader:
             raise Unsupported("makes a tensor whose shape does not follow from the shapes of its operands")
         return self.inferred[name][0]
 
-    def made(self, op, node, inputs, shape, dtype=None, output=None, **fields):
+    def add_layer(self, op, node, inputs, shape, dtype=None, output=None, **fields):
         """Adds a layer; the tensor that it makes, by default the node's output of the dtype of the first input."""
         from .network import Layer
 
@@ -247,12 +247,12 @@ class Reader:
             shape, dtype = network.shape(name), network.dtype(name)
             if dtype.name not in DTYPES:
                 self.problems.append(Problem(None, name, _no_element_type(dtype)))
-            elif any(size < 1 for size in shape) or len(shape) > _RANK_MOST:
+            elif any(size < 1 for size in shape) or len(shape) > _MAX_RANK:
                 self.problems.append(
                     Problem(
                         None,
                         name,
-                        f"expected at most {_RANK_MOST} dimensions of fixed sizes of at least 1, got {shape}",
+                        f"expected at most {_MAX_RANK} dimensions of fixed sizes of at least 1, got {shape}",
                     )
                 )
 

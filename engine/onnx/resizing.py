@@ -23,17 +23,17 @@ def pad(reader, node):
         before[axis], after[axis] = widths[number], widths[number + len(widths) // 2]
     if mode == "constant":
         value = node.input(2) if node.opset >= 11 else node.get("value", 0.0)
-        made = add.padded(x, before, after, add.reshape(value, ()) if isinstance(value, str) else value or 0)
-        add.done(made)
+        padded = add.padded(x, before, after, add.reshape(value, ()) if isinstance(value, str) else value or 0)
+        add.done(padded)
         return
     modes = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
     if mode not in modes:
         raise Unsupported(f"pads by {mode!r}")
     for d, (front, back) in enumerate(zip(before, after)):
         if front or back:
-            places = numpy.arange(max(0, -front), own[d] - max(0, -back))
-            places = numpy.pad(places, (max(0, front), max(0, back)), modes[mode])
-            x = add.take(x, [places], d)
+            indices = numpy.arange(max(0, -front), own[d] - max(0, -back))
+            indices = numpy.pad(indices, (max(0, front), max(0, back)), modes[mode])
+            x = add.take(x, [indices], d)
     add.done(x)
 
 
@@ -71,10 +71,10 @@ def depth_to_space(reader, node):
     (n, c, h, w), block = add.shape(x), node.get("blocksize")
     inner = c // block**2
     if node.get("mode", "DCR") == "DCR":
-        made = add.transpose(add.reshape(x, (n, block, block, inner, h, w)), (0, 3, 4, 1, 5, 2))
+        rearranged = add.transpose(add.reshape(x, (n, block, block, inner, h, w)), (0, 3, 4, 1, 5, 2))
     else:
-        made = add.transpose(add.reshape(x, (n, inner, block, block, h, w)), (0, 1, 4, 2, 5, 3))
-    add.done(add.reshape(made, (n, inner, h * block, w * block)))
+        rearranged = add.transpose(add.reshape(x, (n, inner, block, block, h, w)), (0, 1, 4, 2, 5, 3))
+    add.done(add.reshape(rearranged, (n, inner, h * block, w * block)))
 
 
 @reads("SpaceToDepth")
@@ -87,9 +87,9 @@ def space_to_depth(reader, node):
 
 
 # ---- interpolation
-def _coordinates(mode, size, scale, made, region):
-    """Where the `made` new places lie among the `size` old ones."""
-    at, length = numpy.arange(made, dtype=numpy.float64), scale * size
+def _coordinates(mode, size, scale, count, region):
+    """Where the `count` new elements lie among the `size` old ones."""
+    at, length = numpy.arange(count, dtype=numpy.float64), scale * size
     if mode == "align_corners":
         return at * (size - 1) / (length - 1) if length != 1 else at * 0
     if mode == "asymmetric":
@@ -99,16 +99,16 @@ def _coordinates(mode, size, scale, made, region):
         return first + at * (last - first) / (length - 1) if length != 1 else at * 0 + (first + last) / 2
     if mode == "pytorch_half_pixel" and length == 1:
         return at * 0 - 0.5
-    offset = size / 2 * (1 - made / length) if mode == "half_pixel_symmetric" else 0.0
+    offset = size / 2 * (1 - count / length) if mode == "half_pixel_symmetric" else 0.0
     if mode not in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "tf_half_pixel_for_nn"):
         raise Unsupported(f"has the coordinate_transformation_mode {mode!r}")
     return at / scale if mode == "tf_half_pixel_for_nn" else offset + (at + 0.5) / scale - 0.5
 
 
-def _nearest(places, rounding):
+def _nearest(coordinates, rounding):
     if rounding == "round_prefer_floor":
-        return numpy.ceil(places - 0.5)
-    return {"floor": numpy.floor, "ceil": numpy.ceil}.get(rounding, lambda at: numpy.floor(at + 0.5))(places)
+        return numpy.ceil(coordinates - 0.5)
+    return {"floor": numpy.floor, "ceil": numpy.ceil}.get(rounding, lambda at: numpy.floor(at + 0.5))(coordinates)
 
 
 def _weights(kind, distance, a):
@@ -121,51 +121,51 @@ def _weights(kind, distance, a):
     return numpy.where(distance <= 1, near, numpy.where(distance < 2, far, 0))
 
 
-def _matrix(node, kind, places, size, scale):
+def _matrix(node, kind, coordinates, size, scale):
     """[new, old]: what each new place takes of each old one. Beyond the ends lies what is there, or with
     exclude_outside nothing."""
     narrowing = min(scale, 1.0) if node.get("antialias", 0) else 1.0
     reach = math.ceil((1 if kind == "linear" else 2) / narrowing) + 1
-    matrix = numpy.zeros((len(places), size))
-    around = numpy.floor(places).astype(numpy.int64)[:, None] + numpy.arange(-reach, reach + 1)
-    weights = _weights(kind, (around - places[:, None]) * narrowing, node.get("cubic_coeff_a", -0.75))
+    matrix = numpy.zeros((len(coordinates), size))
+    around = numpy.floor(coordinates).astype(numpy.int64)[:, None] + numpy.arange(-reach, reach + 1)
+    weights = _weights(kind, (around - coordinates[:, None]) * narrowing, node.get("cubic_coeff_a", -0.75))
     if node.get("exclude_outside", 0):
         weights = numpy.where((around >= 0) & (around < size), weights, 0)
     weights /= weights.sum(1, keepdims=True)
-    numpy.add.at(matrix, (numpy.arange(len(places))[:, None], numpy.clip(around, 0, size - 1)), weights)
+    numpy.add.at(matrix, (numpy.arange(len(coordinates))[:, None], numpy.clip(around, 0, size - 1)), weights)
     return matrix
 
 
-def _resized_axis(add, node, x, axis, made, scale, region):
+def _resized_axis(add, node, x, axis, count, scale, region):
     mode, kind = (
         node.get("coordinate_transformation_mode", "half_pixel" if node.opset >= 11 else "asymmetric"),
         node.get("mode", "nearest"),
     )
     own = add.shape(x)
     size, rank = own[axis], len(own)
-    places = _coordinates(mode, size, scale, made, region)
-    outside = (places < 0) | (places > size - 1) if mode == "tf_crop_and_resize" else numpy.zeros(made, bool)
+    coordinates = _coordinates(mode, size, scale, count, region)
+    outside = (coordinates < 0) | (coordinates > size - 1) if mode == "tf_crop_and_resize" else numpy.zeros(count, bool)
     if kind == "nearest":
-        chosen = _nearest(places, node.get("nearest_mode", "round_prefer_floor" if node.opset >= 11 else "floor"))
+        chosen = _nearest(coordinates, node.get("nearest_mode", "round_prefer_floor" if node.opset >= 11 else "floor"))
         chosen = numpy.clip(chosen, 0, size - 1).astype(numpy.int64)
-        if made % size == 0 and (chosen == numpy.arange(made) // (made // size)).all():  # each a number of times
-            shape = (*own[: axis + 1], made // size, *own[axis + 1 :])
+        if count % size == 0 and (chosen == numpy.arange(count) // (count // size)).all():  # each a number of times
+            shape = (*own[: axis + 1], count // size, *own[axis + 1 :])
             x = add.expand(add.reshape(x, (*own[: axis + 1], 1, *own[axis + 1 :])), shape)
-            x = add.reshape(x, (*own[:axis], made, *own[axis + 1 :]))
+            x = add.reshape(x, (*own[:axis], count, *own[axis + 1 :]))
         else:
             x = add.take(x, [chosen], axis)
     else:
         dtype = add.dtype(x)
         if dtype.kind != "f":
             raise Unsupported(f"interpolates {dtype}, expected floats")
-        matrix = _matrix(node, "cubic" if kind == "cubic" else "linear", places, size, scale)
+        matrix = _matrix(node, "cubic" if kind == "cubic" else "linear", coordinates, size, scale)
         if axis == rank - 1 and rank > 1:
             x = add.matmul(x, add.constant(matrix.T, dtype))
         elif axis == rank - 2:
             x = add.matmul(add.constant(matrix, dtype), x)
         else:
             rows = add.reshape(x, (math.prod(own[:axis]), size, math.prod(own[axis + 1 :])))
-            x = add.reshape(add.matmul(add.constant(matrix, dtype), rows), (*own[:axis], made, *own[axis + 1 :]))
+            x = add.reshape(add.matmul(add.constant(matrix, dtype), rows), (*own[:axis], count, *own[axis + 1 :]))
     if outside.any():
         kept = add.constant(~outside.reshape([-1 if d == axis else 1 for d in range(rank)]), bool)
         x = add.where(kept, x, node.get("extrapolation_value", 0.0))

@@ -6,7 +6,7 @@ import math
 import numpy
 
 from .image_operators import averaged, channels_sliced, concatenated, shuffled
-from .network import CURVES, ROW_MOST, float_bits
+from .network import CURVES, MAX_ROW, float_bits
 from .readers import Unsupported, reads
 
 
@@ -126,7 +126,7 @@ def divide(reader, node):
 def relu(reader, node):
     source = node.inputs[0]
     if reader.dtype(source) == numpy.float32:
-        reader.made("Relu", node, [source], reader.shape(source))
+        reader.add_layer("Relu", node, [source], reader.shape(source))
     else:
         zero = reader.network.constant(f"{node.output}/zero", 0, reader.dtype(source))
         reader.network.binary("maximum", node.name, source, zero, node.output)
@@ -151,7 +151,7 @@ def clip(reader, node):
             default if value is None else float(value.reshape(()))
             for value, default in zip(values, (-math.inf, math.inf))
         )
-        reader.made("Clip", node, [source], reader.shape(source), bounds=(min(low, high), high))
+        reader.add_layer("Clip", node, [source], reader.shape(source), bounds=(min(low, high), high))
         return
     for op, name in zip(("maximum", "minimum"), bounds):
         if name is not None:
@@ -163,7 +163,7 @@ def activated(reader, node, curve, source, output=None):
     """Adds the fused operator for float32, else says False."""
     if reader.dtype(source) != numpy.float32:
         return False
-    reader.made("Activate", node, [source], reader.shape(source), output=output, parameters=(CURVES.index(curve),))
+    reader.add_layer("Activate", node, [source], reader.shape(source), output=output, parameters=(CURVES.index(curve),))
     return True
 
 
@@ -189,7 +189,7 @@ def curve(reader, node):
 @reads("Where")
 def where(reader, node):
     shape = numpy.broadcast_shapes(*(reader.shape(name) for name in node.inputs))
-    reader.made("Where", node, node.inputs, shape, reader.dtype(node.inputs[1]))
+    reader.add_layer("Where", node, node.inputs, shape, reader.dtype(node.inputs[1]))
 
 
 @reads("Cast", "CastLike")
@@ -225,10 +225,10 @@ def matmul(reader, node):
         for i, (name, size) in enumerate(zip((a, b), wide))
     )
     if final == shape:
-        reader.made("MatMul", node, [a, b], shape)
+        reader.add_layer("MatMul", node, [a, b], shape)
     else:
-        made = reader.made("MatMul", node, [a, b], shape, output=network.fresh(f"{node.output}/matrices"))
-        network.reshaped(node.output, made, final)
+        matrices = reader.add_layer("MatMul", node, [a, b], shape, output=network.fresh(f"{node.output}/matrices"))
+        network.reshaped(node.output, matrices, final)
 
 
 def product(reader, node, rows, weights, bias, final):
@@ -239,10 +239,12 @@ def product(reader, node, rows, weights, bias, final):
     if bias is not None:
         names[1] = network.constant(f"{node.output}/bias", bias, "float32")
     if final == shape:
-        reader.made("Gemm", node, [rows, *names, None], shape)
+        reader.add_layer("Gemm", node, [rows, *names, None], shape)
     else:
-        made = reader.made("Gemm", node, [rows, *names, None], shape, output=network.fresh(f"{node.output}/product"))
-        network.reshaped(node.output, made, final)
+        result = reader.add_layer(
+            "Gemm", node, [rows, *names, None], shape, output=network.fresh(f"{node.output}/product")
+        )
+        network.reshaped(node.output, result, final)
 
 
 @reads("Gemm")
@@ -271,7 +273,7 @@ def gemm(reader, node):
         return network.binary("multiply", node.name, name, constant, network.fresh(f"{node.output}/scaled"))
 
     last = c is None and alpha == 1.0
-    made = reader.made(
+    result = reader.add_layer(
         "MatMul",
         node,
         [a, b],
@@ -279,9 +281,9 @@ def gemm(reader, node):
         output=node.output if last else network.fresh(f"{node.output}/product"),
     )
     if c is not None:
-        network.binary("add", node.name, scaled(made, alpha), scaled(c, beta), node.output)
+        network.binary("add", node.name, scaled(result, alpha), scaled(c, beta), node.output)
     elif not last:
-        reader.same(node.output, scaled(made, alpha))
+        reader.same(node.output, scaled(result, alpha))
 
 
 # ---- rearrangements: views
@@ -305,7 +307,7 @@ def reshaped(reader, node, source, shape):
     elif shuffled(reader, node, shape):
         return
     elif len(own) == 4 and len(shape) == 2 and own[0] == shape[0] and reader.dtype(source) == numpy.float32:
-        reader.made("Flatten", node, [source], shape)  # an image's where it is one, see passes.py
+        reader.add_layer("Flatten", node, [source], shape)  # an image's where it is one, see passes.py
     else:
         reader.network.reshaped(node.output, source, shape)
 
@@ -392,7 +394,7 @@ def concatenate(reader, node):
     strides, at = network.as_view(node.output).strides, 0
     for name, shape in zip(node.inputs, shapes):
         part = network.view(network.fresh(f"{node.output}/part"), node.output, shape, strides, at * strides[axis])
-        reader.made("Copy", node, [name], shape, output=part)
+        reader.add_layer("Copy", node, [name], shape, output=part)
         at += shape[axis]
 
 
@@ -416,12 +418,12 @@ def gather(reader, node):
         indices = network.copied(network.fresh(f"{node.output}/indices"), indices, "int64")
     constant = reader.constant(indices)
     if constant is not None and constant.size == 1 and reader.constant(source) is None:  # one of them: a view
-        view, place = network.as_view(source), int(constant.reshape(())) % own[axis]
+        view, index = network.as_view(source), int(constant.reshape(())) % own[axis]
         shape, strides = list(own), list(view.strides)
         shape[axis : axis + 1], strides[axis : axis + 1] = constant.shape, (1,) * constant.ndim
-        network.view(node.output, source, shape, strides, view.offset + place * view.strides[axis])
+        network.view(node.output, source, shape, strides, view.offset + index * view.strides[axis])
     else:
-        reader.made(
+        reader.add_layer(
             "Gather",
             node,
             [source, indices],
@@ -450,25 +452,25 @@ def reduce(reader, node):
         reader.same(node.output, source)
         return
     dtype = reader.dtype(source)
-    made = averaged(reader, node, axes) if node.op == "ReduceMean" else None
-    if made is not None:
+    result = averaged(reader, node, axes) if node.op == "ReduceMean" else None
+    if result is not None:
         if node.get("keepdims", 1):
-            reader.same(node.output, made)
+            reader.same(node.output, result)
         else:
-            reshaped(reader, node, made, own[:2])
+            reshaped(reader, node, result, own[:2])
         return
     loop = {"i": "int64", "u": "uint64", "b": "bool"}.get(dtype.kind) if REDUCE[node.op] in ("sum", "prod") else None
-    made = network.reduced(
+    result = network.reduced(
         REDUCE[node.op], node.name, source, axes, network.fresh(f"{node.output}/reduced"), dtype, loop
     )
     if node.op == "ReduceMean":
         count = network.constant(f"{node.output}/count", numpy.prod([own[d] for d in axes]), dtype)
         op = "divide" if dtype.kind == "f" else "floor_divide"
-        made = network.binary(op, node.name, made, count, network.fresh(f"{node.output}/mean"))
+        result = network.binary(op, node.name, result, count, network.fresh(f"{node.output}/mean"))
     if node.get("keepdims", 1):
-        reader.same(node.output, made)
+        reader.same(node.output, result)
     else:
-        network.reshaped(node.output, made, [size for d, size in enumerate(own) if d not in axes])
+        network.reshaped(node.output, result, [size for d, size in enumerate(own) if d not in axes])
 
 
 @reads("Softmax", "LogSoftmax")
@@ -477,11 +479,11 @@ def softmax(reader, node):
     own, label = reader.shape(source), node.output
     axis = axis_of(reader, node, source, default=-1 if node.opset >= 13 else 1)
     axes = [axis] if node.opset >= 13 else list(range(axis, len(own)))
-    if axes == [len(own) - 1] and reader.dtype(source) == numpy.float32 and own[-1] <= ROW_MOST:
-        reader.made("Softmax", node, [source, None], own, parameters=(int(node.op == "LogSoftmax"), float_bits(1)))
+    if axes == [len(own) - 1] and reader.dtype(source) == numpy.float32 and own[-1] <= MAX_ROW:
+        reader.add_layer("Softmax", node, [source, None], own, parameters=(int(node.op == "LogSoftmax"), float_bits(1)))
         return
-    most = network.reduced("max", node.name, source, axes, network.fresh(f"{label}/max"))
-    below = network.binary("subtract", node.name, source, most, network.fresh(f"{label}/below"))
+    largest = network.reduced("max", node.name, source, axes, network.fresh(f"{label}/max"))
+    below = network.binary("subtract", node.name, source, largest, network.fresh(f"{label}/below"))
     powers = network.unary("exp", node.name, below, network.fresh(f"{label}/exp"))
     total = network.reduced("sum", node.name, powers, axes, network.fresh(f"{label}/sum"))
     if node.op == "Softmax":
@@ -501,14 +503,14 @@ def layer_normalization(reader, node):
         axes == [rank - 1]
         and not any(node.outputs[1:])
         and dtype == numpy.float32
-        and reader.shape(source)[-1] <= ROW_MOST
+        and reader.shape(source)[-1] <= MAX_ROW
         and all(
             name is None or reader.constant(name) is not None and reader.shape(name) == reader.shape(source)[-1:]
             for name in node.inputs[1:]
         )
     ):
         parameters = (float_bits(node.get("epsilon", 1e-5)),)
-        reader.made(
+        reader.add_layer(
             "Normalize", node, [source, node.inputs[1], node.input(2)], reader.shape(source), parameters=parameters
         )
         return
@@ -530,10 +532,10 @@ def layer_normalization(reader, node):
         reader.same(extra[0], middle)
     if extra[1]:
         network.unary("reciprocal", node.name, deviation, extra[1])
-    made = network.binary("multiply", node.name, scaled, node.inputs[1], network.fresh(f"{label}/weighted"))
+    weighted = network.binary("multiply", node.name, scaled, node.inputs[1], network.fresh(f"{label}/weighted"))
     reader.same(
         label,
-        network.binary("add", node.name, made, node.inputs[2], network.fresh(f"{label}/whole"))
+        network.binary("add", node.name, weighted, node.inputs[2], network.fresh(f"{label}/whole"))
         if node.input(2)
-        else made,
+        else weighted,
     )

@@ -19,7 +19,7 @@ class Window:
 
     def __init__(self, reader, node, kernel):
         rank = len(kernel)
-        self.kernel, self.made = tuple(kernel), tuple(reader.inferred_shape(node.output)[2:])
+        self.kernel, self.result_sizes = tuple(kernel), tuple(reader.inferred_shape(node.output)[2:])
         self.sizes = tuple(reader.shape(node.inputs[0])[2:])
         self.strides, self.dilations = (
             tuple(node.get("strides", (1,) * rank)),
@@ -28,7 +28,7 @@ class Window:
         pads, automatic = node.get("pads", (0,) * (2 * rank)), node.get("auto_pad", "NOTSET")
         self.before, self.after, self.uncounted = [], [], []
         for d in range(rank):
-            needed = (self.made[d] - 1) * self.strides[d] + self.dilations[d] * (kernel[d] - 1) + 1
+            needed = (self.result_sizes[d] - 1) * self.strides[d] + self.dilations[d] * (kernel[d] - 1) + 1
             before, after = (pads[d], pads[rank + d]) if automatic == "NOTSET" else (0, 0)
             if automatic in ("SAME_UPPER", "SAME_LOWER"):
                 whole = max(0, needed - self.sizes[d])
@@ -52,44 +52,46 @@ def two_dimensional(reader, node, window):
     if len(window.kernel) == 2:
         return x
     add = Lowering(reader, node)
-    for name in ("kernel", "strides", "dilations", "made", "sizes"):
+    for name in ("kernel", "strides", "dilations", "result_sizes", "sizes"):
         setattr(window, name, (1, *getattr(window, name)))
     for name in ("before", "after", "uncounted"):
         setattr(window, name, [0, *getattr(window, name)])
     return add.reshape(x, (*add.shape(x)[:2], 1, add.shape(x)[2]))
 
 
-def _at(add, source, window, d, place, axis):
-    """The elements along one dimension that windows see at `place`: a view."""
-    first = place * window.dilations[d]
-    return add.part(source, axis, first, first + (window.made[d] - 1) * window.strides[d] + 1, window.strides[d])
+def _at(add, source, window, d, tap, axis):
+    """The elements along one dimension that windows see at `tap`, an element of theirs: a view."""
+    first = tap * window.dilations[d]
+    return add.part(
+        source, axis, first, first + (window.result_sizes[d] - 1) * window.strides[d] + 1, window.strides[d]
+    )
 
 
 def _bordered(add, x, window, value):
     return add.padded(x, (0, 0, *window.before), (0, 0, *window.after), value)
 
 
-def _folded(add, operation, made, window):
+def _folded(add, operation, result, window):
     """All numbers of each window by one operation, a dimension after the other."""
     for d in range(len(window.kernel)):
-        parts = [_at(add, made, window, d, place, d + 2) for place in range(window.kernel[d])]
-        made = parts[0]
-        for part in parts[1:]:
-            made = add.do(operation, made, part)
-    return made
+        slices = [_at(add, result, window, d, tap, d + 2) for tap in range(window.kernel[d])]
+        result = slices[0]
+        for part in slices[1:]:
+            result = add.do(operation, result, part)
+    return result
 
 
-def least(dtype):
+def lowest(dtype):
     return -math.inf if dtype.kind == "f" else numpy.iinfo(dtype).min
 
 
 def largest(reader, node, window):
     """The maxima of all windows; of dimensions that are more than two, or of other numbers than float32."""
     add, x = Lowering(reader, node), node.inputs[0]
-    return _folded(add, "maximum", _bordered(add, x, window, least(add.dtype(x))), window)
+    return _folded(add, "maximum", _bordered(add, x, window, lowest(add.dtype(x))), window)
 
 
-def places_of_largest(reader, node, window):
+def indices_of_largest(reader, node, window):
     """Where each window's first largest number lies in the operand, as ONNX counts: over all of it, or with
     storage_order columns first."""
     add, x = Lowering(reader, node), node.inputs[0]
@@ -100,13 +102,13 @@ def places_of_largest(reader, node, window):
     )
     outer = numpy.arange(own[0] * own[1]).reshape((*own[:2], *(1,) * len(window.sizes))) * math.prod(window.sizes)
     numbers = numpy.pad(inner + outer, [(0, 0), (0, 0), *zip(window.before, window.after)])
-    source, best, found = _bordered(add, x, window, least(add.dtype(x))), None, None
-    for places in itertools.product(*map(range, window.kernel)):
+    source, best, found = _bordered(add, x, window, lowest(add.dtype(x))), None, None
+    for taps in itertools.product(*map(range, window.kernel)):
         part, seen = source, [slice(None)] * 2
-        for d, place in enumerate(places):
-            part = _at(add, part, window, d, place, d + 2)
-            first = place * window.dilations[d]
-            seen.append(slice(first, first + (window.made[d] - 1) * window.strides[d] + 1, window.strides[d]))
+        for d, tap in enumerate(taps):
+            part = _at(add, part, window, d, tap, d + 2)
+            first = tap * window.dilations[d]
+            seen.append(slice(first, first + (window.result_sizes[d] - 1) * window.strides[d] + 1, window.strides[d]))
         here = add.constant(numpy.ascontiguousarray(numbers[tuple(seen)]), numpy.int64)
         if best is None:
             best, found = part, here
@@ -123,17 +125,17 @@ def sums(add, x, window):
 
 def counts(window, padding):
     """How many numbers each window has, an array of the result's sizes; `padding`: said padding is some too."""
-    made = numpy.ones((1,) * len(window.kernel))
+    result = numpy.ones((1,) * len(window.kernel))
     for d, size in enumerate(window.sizes):
         first, end = (-window.before[d], size + window.after[d] - window.uncounted[d]) if padding else (0, size)
         at = (
-            numpy.arange(window.made[d])[:, None] * window.strides[d]
+            numpy.arange(window.result_sizes[d])[:, None] * window.strides[d]
             - window.before[d]
             + numpy.arange(window.kernel[d]) * window.dilations[d]
         )
         seen = ((at >= first) & (at < end)).sum(1)
-        made = made * seen.reshape([-1 if e == d else 1 for e in range(len(window.kernel))])
-    return numpy.maximum(made, 1)
+        result = result * seen.reshape([-1 if e == d else 1 for e in range(len(window.kernel))])
+    return numpy.maximum(result, 1)
 
 
 def averages(reader, node, window):
@@ -176,11 +178,11 @@ def convolved(add, x, weights, bias, window, groups):
         groups,
     )
     names = [add.constant(weights, "float32"), None if bias is None else add.constant(bias, "float32")]
-    shape = (own[0], outputs, *(1,) * (2 - rank), *window.made)
-    made = add.reader.made(
+    shape = (own[0], outputs, *(1,) * (2 - rank), *window.result_sizes)
+    result = add.reader.add_layer(
         "Conv", add.node, [x, *names, None], shape, output=add.fresh("convolution"), window=parameters
     )
-    return made if rank == 2 else add.reshape(made, (own[0], outputs, *window.made))
+    return result if rank == 2 else add.reshape(result, (own[0], outputs, *window.result_sizes))
 
 
 def _of_depth(add, x, weights, bias, window, groups, before, after):
@@ -188,19 +190,25 @@ def _of_depth(add, x, weights, bias, window, groups, before, after):
     x = add.padded(x, (0, 0, before[0], 0, 0), (0, 0, after[0], 0, 0), 0)
     n, channels, _, height, width = add.shape(x)
     flat, total = Flat(window, before, after), None
-    for place in range(weights.shape[2]):
-        part = add.transpose(_at(add, x, window, 0, place, 2), (0, 2, 1, 3, 4))
-        images = add.reshape(part, (n * window.made[0], channels, height, width))
-        made = convolved(add, images, weights[:, :, place], bias if place == 0 else None, flat, groups)
-        total = made if total is None else add.do("add", total, made)
-    return add.transpose(add.reshape(total, (n, window.made[0], len(weights), *window.made[1:])), (0, 2, 1, 3, 4))
+    for tap in range(weights.shape[2]):
+        part = add.transpose(_at(add, x, window, 0, tap, 2), (0, 2, 1, 3, 4))
+        images = add.reshape(part, (n * window.result_sizes[0], channels, height, width))
+        result = convolved(add, images, weights[:, :, tap], bias if tap == 0 else None, flat, groups)
+        total = result if total is None else add.do("add", total, result)
+    return add.transpose(
+        add.reshape(total, (n, window.result_sizes[0], len(weights), *window.result_sizes[1:])), (0, 2, 1, 3, 4)
+    )
 
 
 class Flat:
     """A window of three dimensions without its first one."""
 
     def __init__(self, window, before, after):
-        self.strides, self.dilations, self.made = window.strides[1:], window.dilations[1:], window.made[1:]
+        self.strides, self.dilations, self.result_sizes = (
+            window.strides[1:],
+            window.dilations[1:],
+            window.result_sizes[1:],
+        )
         self.before, self.after = before[1:], after[1:]
 
 
@@ -213,7 +221,7 @@ class Full:
         strides, self.dilations = node.get("strides", (1,) * rank), tuple(node.get("dilations", (1,) * rank))
         more, pads = node.get("output_padding", (0,) * rank), node.get("pads", (0,) * (2 * rank))
         automatic, shape = node.get("auto_pad", "NOTSET"), node.get("output_shape")
-        self.strides, self.made, self.before, self.after = (1,) * rank, [], [], []
+        self.strides, self.result_sizes, self.before, self.after = (1,) * rank, [], [], []
         for d in range(rank):
             reach = self.dilations[d] * (kernel[d] - 1)
             spread = (sizes[d] - 1) * strides[d] + 1
@@ -226,7 +234,7 @@ class Full:
                 end = whole - begin
             self.before.append(reach - begin)
             self.after.append(reach - end + more[d])
-            self.made.append(spread + reach + more[d] - begin - end)
+            self.result_sizes.append(spread + reach + more[d] - begin - end)
 
 
 def spread_out(add, x, strides):
@@ -247,8 +255,8 @@ def transposed(reader, node, weights, bias):
     rank, groups, strides = weights.ndim - 2, node.get("group", 1), node.get("strides", (1,) * (weights.ndim - 2))
     window = Full(reader, node, weights.shape[2:], add.shape(x)[2:])
     window.after = [after - stride + 1 for after, stride in zip(window.after, strides)]
-    parts = [numpy.swapaxes(part, 0, 1) for part in numpy.split(weights, groups)]
-    mirrored = numpy.concatenate(parts)[(slice(None), slice(None), *(slice(None, None, -1),) * rank)]
+    per_group = [numpy.swapaxes(part, 0, 1) for part in numpy.split(weights, groups)]
+    mirrored = numpy.concatenate(per_group)[(slice(None), slice(None), *(slice(None, None, -1),) * rank)]
     if rank > 3:
         raise Unsupported(f"has {rank} dimensions, expected 3 at most")
     return convolved(add, spread_out(add, x, strides), numpy.ascontiguousarray(mirrored), bias, window, groups)

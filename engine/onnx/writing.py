@@ -115,16 +115,18 @@ def write(network, sizes=None):
 
 def _open(network, sizes, tensors, name_at):
     """The records of open sizes, varying numbers and their terms."""
-    opens = b"".join(struct.pack("<4I", *name_at(name), *place) for name, place in zip(sizes.names, sizes.inputs))
+    opens = b"".join(
+        struct.pack("<4I", *name_at(name), *input_and_axis) for name, input_and_axis in zip(sizes.names, sizes.inputs)
+    )
     varyings, terms = bytearray(), bytearray()
     for name, numbers in sizes.numbers.items():
-        for place, polynomial in numbers.items():
+        for slot, polynomial in numbers.items():
             label = (
                 name_at(sizes.label(polynomial))
-                if place < _RANK and (name in network.inputs or name in network.outputs)
+                if slot < _RANK and (name in network.inputs or name in network.outputs)
                 else (0, 0)
             )
-            varyings += struct.pack("<6I", tensors[name], place, len(terms) // _TERM, len(polynomial), *label)
+            varyings += struct.pack("<6I", tensors[name], slot, len(terms) // _TERM, len(polynomial), *label)
             for exponents, factor in polynomial.items():
                 terms += struct.pack("<q8B", factor, *_padded(exponents))
     return opens, bytes(varyings), bytes(terms)

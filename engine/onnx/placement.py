@@ -1,5 +1,5 @@
-"""Where values are made: sums go into the matrix product that makes one operand, and copies vanish where the producer
-can write what they would."""
+"""Where values are written: sums go into the matrix product that makes one operand, and copies vanish where the
+producer can write what they would."""
 
 import math
 
@@ -72,7 +72,7 @@ def add_in_products(network):
     """A row of constants becomes the bias, another operand the addend of the Gemm whose result is the other one, if
     nothing else reads that."""
     products = _Products(network)
-    place = {id(layer): number for number, layer in enumerate(network.layers)}
+    position = {id(layer): number for number, layer in enumerate(network.layers)}
     layers = list(network.layers)
     for number, layer in enumerate(layers):
         if layer is None or not is_binary(layer, "add") or layer.inputs[0] == layer.inputs[1]:
@@ -107,8 +107,11 @@ def add_in_products(network):
                     )
                 )
                 products.readers.setdefault(product.inputs[3], []).append(product)
-                layers[place[id(product)]], layers[number] = None, product  # it moves here, where its addend is known
-                place[id(product)] = number
+                layers[position[id(product)]], layers[number] = (
+                    None,
+                    product,
+                )  # it moves here, where its addend is known
+                position[id(product)] = number
             else:
                 continue
             products.becomes(product, name, layer.output)

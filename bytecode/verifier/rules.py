@@ -378,7 +378,7 @@ class Rules:
         ):
             self.refuse(f"keyword names {names!r:.80} for {operand} arguments")
 
-    def _function_made(self, index):
+    def _made_function(self, index):
         """The function that the instructions up to `index` make and adorn.
 
         Gives (index of the LOAD_CONST of its code, the code, the attributes it was given).
@@ -396,13 +396,13 @@ class Rules:
         return not self.facts.TYPED_ARGUMENTS.keys().isdisjoint(code.co_varnames[: code.co_argcount])
 
     def _make_function(self, operand, popped):
-        _, code, _ = self._function_made(self.index)
+        _, code, _ = self._made_function(self.index)
         if code.co_freevars or self._takes_typed_arguments(code):
             self.stack[-1] = BARE_FUNC
 
     def _set_function_attribute(self, operand, popped):
         attribute, function = popped
-        first, code, attributes = self._function_made(self.index)
+        first, code, attributes = self._made_function(self.index)
         facts = self.facts
         self.stack[-1] = function
         kind = attribute & KINDS
@@ -453,7 +453,7 @@ class Rules:
             swap = self.index - 1  # moves the function that was just made below its arguments, which are there already
             if self.ops[swap] != self.op_swap or self.operands[swap] != operand + 2:
                 self.refuse("SWAP of the function and its arguments expected before it")
-            _, code, attributes = self._function_made(swap - 1)
+            _, code, attributes = self._made_function(swap - 1)
             wanted = argument_count(code, self.facts)
             given = popped[1:]
             ready = not code.co_freevars or self.facts.CLOSURE in attributes

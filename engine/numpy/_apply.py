@@ -14,28 +14,28 @@ def apply_along_axis(func1d, axis, arr, *args, **kwargs):
         raise ValueError("Cannot apply_along_axis when any iteration dimensions are 0")
     rows = rows.reshape(-1, length)
     first = _a.asarray(func1d(rows[0], *args, **kwargs))
-    made = _a.zeros((len(rows), *first.shape), first.dtype)
-    made[0] = first
+    result = _a.zeros((len(rows), *first.shape), first.dtype)
+    result[0] = first
     for i in range(1, len(rows)):
-        made[i] = func1d(rows[i], *args, **kwargs)
-    made = made.reshape(outside + first.shape)
+        result[i] = func1d(rows[i], *args, **kwargs)
+    result = result.reshape(outside + first.shape)
     rank = len(outside)
-    return moveaxis(made, tuple(range(rank, rank + first.ndim)), tuple(range(axis, axis + first.ndim)))[()]
+    return moveaxis(result, tuple(range(rank, rank + first.ndim)), tuple(range(axis, axis + first.ndim)))[()]
 
 
 def apply_over_axes(func, a, axes):
     """`func(a, axis)` for one axis after the other; dimensions that it takes away are kept as size 1."""
-    made = _a.asarray(a)
-    rank = made.ndim
+    result = _a.asarray(a)
+    rank = result.ndim
     for axis in axes if _a.asarray(axes).ndim else (axes,):
         axis = int(axis) + rank if axis < 0 else int(axis)
-        result = func(made, axis)
-        if result.ndim != rank:
-            result = expand_dims(result, axis)
-            if result.ndim != rank:
+        reduced = func(result, axis)
+        if reduced.ndim != rank:
+            reduced = expand_dims(reduced, axis)
+            if reduced.ndim != rank:
                 raise ValueError("function is not returning an array of the correct shape")
-        made = result
-    return made
+        result = reduced
+    return result
 
 
 def iterable(y):
@@ -77,17 +77,17 @@ class vectorize:
             if len(args) != 1 or kwargs or not callable(args[0]):
                 raise TypeError(_DECORATOR)
             return vectorize(args[0], self.otypes, self.__doc__, self.excluded, self.cache, self.signature)
-        places = [place for place in range(len(args)) if place not in self.excluded]
+        positions = [position for position in range(len(args)) if position not in self.excluded]
         names = [name for name in kwargs if name not in self.excluded]
 
         def function(*given):
             own, named = list(args), dict(kwargs)
-            for place, value in zip(places, given):
-                own[place] = value
-            named.update(zip(names, given[len(places) :]))
+            for position, value in zip(positions, given):
+                own[position] = value
+            named.update(zip(names, given[len(positions) :]))
             return self.pyfunc(*own, **named)
 
-        arrays = [_a.asarray(args[place]) for place in places] + [_a.asarray(kwargs[name]) for name in names]
+        arrays = [_a.asarray(args[position]) for position in positions] + [_a.asarray(kwargs[name]) for name in names]
         if not arrays:
             return function()
         return self._by_rows(function, arrays) if self._dimensions else self._by_elements(function, arrays)
@@ -104,15 +104,15 @@ class vectorize:
         results = list(zip(*rows)) if rows and several else [[] for _ in self.otypes] if several else [rows]
         if self.otypes is not None and len(self.otypes) < len(results):
             raise ValueError(f"the function gives {len(results)} values, otypes has {len(self.otypes)}")
-        made = []
+        shaped = []
         for k, values in enumerate(results):
             dtype = _a.dtype(self.otypes[k]) if self.otypes is not None else _a.asarray(values[0]).dtype
             if values and _a.asarray(values[0]).ndim:
                 raise ValueError("setting an array element with a sequence.")
             result = _a.empty(len(values), dtype)
             result[...] = _a.asarray(values).astype(dtype) if values else 0
-            made.append(result.reshape(shape))
-        return tuple(made) if several else made[0]
+            shaped.append(result.reshape(shape))
+        return tuple(shaped) if several else shaped[0]
 
     def _by_rows(self, function, arrays):
         inputs, outputs = self._dimensions
@@ -135,9 +135,9 @@ class vectorize:
         ]
         from vmhost.engine.numpy._grids import ndindex
 
-        made = None
-        for place in ndindex(*shape):
-            results = function(*(array[place] for array in arrays))
+        filled = None
+        for index in ndindex(*shape):
+            results = function(*(array[index] for array in arrays))
             given = len(results) if isinstance(results, tuple) else 1
             if given != len(outputs):
                 raise ValueError(f"wrong number of outputs from pyfunc: expected {len(outputs)}, got {given}")
@@ -145,25 +145,25 @@ class vectorize:
             results = [_a.asarray(result) for result in results]
             for result, names in zip(results, outputs):
                 _measure(sizes, result.shape, names)
-            if made is None:
-                made = [
+            if filled is None:
+                filled = [
                     _a.empty(shape + result.shape, self.otypes[k] if self.otypes else result.dtype)
                     for k, result in enumerate(results)
                 ]
-            for one, result in zip(made, results):
-                one[place] = result
-        if made is None:
+            for one, result in zip(filled, results):
+                one[index] = result
+        if filled is None:
             if self.otypes is None:
                 raise ValueError("cannot call `vectorize` on size 0 inputs unless `otypes` is set")
             if any(name not in sizes for names in outputs for name in names):
                 raise ValueError(
                     "cannot call `vectorize` with a signature including new output dimensions on size 0 inputs"
                 )
-            made = [
+            filled = [
                 _a.empty(shape + tuple(sizes[name] for name in names), dtype)
                 for names, dtype in zip(outputs, self.otypes)
             ]
-        return tuple(made) if len(outputs) > 1 else made[0]
+        return tuple(filled) if len(outputs) > 1 else filled[0]
 
 
 _DECORATOR = "When used as a decorator, only accepts keyword arguments."

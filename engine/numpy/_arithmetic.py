@@ -41,8 +41,8 @@ def _ldexp(x1, x2):
     total = exponent + _a.clip(x2.astype(int), -5000, 5000)
     first = _a.clip(total, -1000, 1000)
     # the first product is exact; only the second one rounds
-    made = mantissa * _a.power(2.0, first) * _a.power(2.0, _a.clip(total - first, -1074, 1000))
-    return made.astype(x1.dtype)
+    result = mantissa * _a.power(2.0, first) * _a.power(2.0, _a.clip(total - first, -1074, 1000))
+    return result.astype(x1.dtype)
 
 
 def _spacing(x):
@@ -103,10 +103,10 @@ def unwrap(p, discont=None, axis=-1, *, period=6.283185307179586):
     if tie:
         wrapped = _a.where((wrapped == -high) & (steps > 0), high, wrapped)
     correction = _a.where(_a.absolute(steps) < discont, 0, wrapped - steps)
-    made = _a.array(p, dtype)
-    later = moveaxis(made, axis, 0)[1:]
+    result = _a.array(p, dtype)
+    later = moveaxis(result, axis, 0)[1:]
     later += moveaxis(correction.cumsum(axis), axis, 0).astype(dtype, copy=False)
-    return made
+    return result
 
 
 # ---- the rest

@@ -64,9 +64,9 @@ def binary_repr(num, width=None):
         return digits.zfill(width or 0)
     if width is None:
         return f"-{-num:b}"
-    least = (-num - 1).bit_length() + 1
-    if width < least:
-        raise ValueError(f"Insufficient bit width={width} provided for binwidth={least}")
+    min_width = (-num - 1).bit_length() + 1
+    if width < min_width:
+        raise ValueError(f"Insufficient bit width={width} provided for binwidth={min_width}")
     return f"{num + (1 << width):b}".zfill(width)
 
 
@@ -77,11 +77,11 @@ def base_repr(number, base=2, padding=0):
         raise ValueError("Bases greater than 36 not handled in base_repr.")
     if base < 2:
         raise ValueError("Bases less than 2 not handled in base_repr.")
-    rest, made = abs(int(number)), []
+    rest, characters = abs(int(number)), []
     while rest:
         rest, digit = divmod(rest, base)
-        made.append(digits[digit])
-    made.append("0" * padding if padding or made else "0")
+        characters.append(digits[digit])
+    characters.append("0" * padding if padding or characters else "0")
     if number < 0:
-        made.append("-")
-    return "".join(reversed(made))
+        characters.append("-")
+    return "".join(reversed(characters))

@@ -20,10 +20,10 @@ class Composite:
     def __call__(self, *args, **options):
         if options or len(args) != self.nin:
             return self._called(args, **options)
-        made = self._compute(*args)
+        result = self._compute(*args)
         if self.nout == 1:
-            return made if made.ndim else made[()]
-        first, second = made
+            return result if result.ndim else result[()]
+        first, second = result
         return (first if first.ndim else first[()], second if second.ndim else second[()])
 
     def _called(self, args, out=None, where=True, casting="same_kind", order="K", dtype=None, subok=True):
@@ -50,13 +50,13 @@ class Composite:
         return results[0] if self.nout == 1 else results
 
     def _cast(self, operand, dtype):
-        made = _a.asarray(operand)
-        if not isinstance(operand, (bool, int, float, complex)) and not _a.can_cast(made.dtype, dtype, "same_kind"):
+        array = _a.asarray(operand)
+        if not isinstance(operand, (bool, int, float, complex)) and not _a.can_cast(array.dtype, dtype, "same_kind"):
             raise TypeError(
-                f"Cannot cast ufunc '{self.__name__}' input from {made.dtype!r} to {_a.dtype(dtype)!r} with casting"
+                f"Cannot cast ufunc '{self.__name__}' input from {array.dtype!r} to {_a.dtype(dtype)!r} with casting"
                 " rule 'same_kind'"
             )
-        return made.astype(dtype, copy=False)
+        return array.astype(dtype, copy=False)
 
     def _written(self, result, out, where, casting):
         if out is None:

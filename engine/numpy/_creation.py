@@ -17,22 +17,22 @@ def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis
     numbers = _a.arange(num).astype(loop if loop.kind != "c" else _a.float64).reshape((num,) + (1,) * delta.ndim)
     if gaps > 0:
         step = delta / gaps
-        made = numbers * step if (step != 0).all() else numbers / gaps * delta
+        result = numbers * step if (step != 0).all() else numbers / gaps * delta
     else:
         step = _a.float64(float("nan"))
-        made = numbers * delta
-    made = made + start
+        result = numbers * delta
+    result = result + start
     if endpoint and num > 1:
-        made[-1] = stop
+        result[-1] = stop
     if axis != 0:
         from vmhost.engine.numpy._shapes import moveaxis
 
-        made = moveaxis(made, 0, axis)
+        result = moveaxis(result, 0, axis)
     dtype = loop if dtype is None else _a.dtype(dtype)
     if dtype.kind in "iu":
-        made = _a.floor(made)
-    made = made.astype(dtype, copy=False)
-    return (made, step) if retstep else made
+        result = _a.floor(result)
+    result = result.astype(dtype, copy=False)
+    return (result, step) if retstep else result
 
 
 def logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0):
@@ -43,8 +43,8 @@ def logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0):
         rank = len(broadcast_shapes(*(_a.asarray(one).shape for one in (start, stop, base))))
         start, stop, base = (_a.array(one, ndmin=rank) for one in (start, stop, base))
         base = expand_dims(base, axis)
-    made = _a.power(base, linspace(start, stop, num, endpoint, axis=axis))
-    return made if dtype is None else made.astype(dtype, copy=False)
+    result = _a.power(base, linspace(start, stop, num, endpoint, axis=axis))
+    return result if dtype is None else result.astype(dtype, copy=False)
 
 
 def geomspace(start, stop, num=50, endpoint=True, dtype=None, axis=0):
@@ -53,12 +53,12 @@ def geomspace(start, stop, num=50, endpoint=True, dtype=None, axis=0):
     if (start == 0).any() or (stop == 0).any():
         raise ValueError("Geometric sequence cannot include zero")
     sign = _a.sign(start)
-    made = logspace(_a.log10(start / sign), _a.log10(stop / sign), num, endpoint, axis=axis) * sign
+    result = logspace(_a.log10(start / sign), _a.log10(stop / sign), num, endpoint, axis=axis) * sign
     if num > 0:
-        made[0] = start
+        result[0] = start
         if num > 1 and endpoint:
-            made[-1] = stop
-    return made if dtype is None else made.astype(dtype, copy=False)
+            result[-1] = stop
+    return result if dtype is None else result.astype(dtype, copy=False)
 
 
 def eye(N, M=None, k=0, dtype=float, order="C", *, device=None, like=None):
@@ -66,11 +66,11 @@ def eye(N, M=None, k=0, dtype=float, order="C", *, device=None, like=None):
     N = index(N)
     M = N if M is None else index(M)
     k = index(k)
-    made = _a.zeros((N, M), dtype, order)
+    result = _a.zeros((N, M), dtype, order)
     length = min(N + min(k, 0), M - max(k, 0))
     if length > 0:
-        _diagonal_of(made, k, length)[...] = 1
-    return made
+        _diagonal_of(result, k, length)[...] = 1
+    return result
 
 
 def _diagonal_of(matrix, k, length):
@@ -91,11 +91,11 @@ def diag(v, k=0):
     if v.ndim != 1:
         raise ValueError("Input must be 1- or 2-d.")
     size = v.shape[0] + abs(k)
-    made = _a.zeros((size, size), v.dtype)
+    result = _a.zeros((size, size), v.dtype)
     if v.shape[0]:
         step = v.itemsize
-        _a._as_strided(made if k == 0 else made[max(-k, 0) :, max(k, 0) :], v.shape, (size * step + step,))[...] = v
-    return made
+        _a._as_strided(result if k == 0 else result[max(-k, 0) :, max(k, 0) :], v.shape, (size * step + step,))[...] = v
+    return result
 
 
 def diagflat(v, k=0):
@@ -152,10 +152,10 @@ def require(a, dtype=None, requirements=None, *, like=None):
         wanted.add(names[one.upper()])
     if {"C", "F"} <= wanted:
         raise ValueError('Cannot specify both "C" and "F" order')
-    made = _a.asarray(a, dtype, "F" if "F" in wanted else "C" if "C" in wanted else None)
-    if "W" in wanted and not made.flags.writeable or "O" in wanted and not made.flags.owndata:
-        made = made.copy("F" if "F" in wanted else "C")
-    return made
+    result = _a.asarray(a, dtype, "F" if "F" in wanted else "C" if "C" in wanted else None)
+    if "W" in wanted and not result.flags.writeable or "O" in wanted and not result.flags.owndata:
+        result = result.copy("F" if "F" in wanted else "C")
+    return result
 
 
 def asarray_chkfinite(a, dtype=None, order=None):
@@ -175,12 +175,12 @@ def meshgrid(*xi, copy=True, sparse=False, indexing="xy"):
     if indexing not in ("xy", "ij"):
         raise ValueError("Valid values for `indexing` are 'xy' and 'ij'.")
     rank = len(xi)
-    made = [_a.asarray(x).reshape((1,) * i + (-1,) + (1,) * (rank - 1 - i)) for i, x in enumerate(xi)]
+    grids = [_a.asarray(x).reshape((1,) * i + (-1,) + (1,) * (rank - 1 - i)) for i, x in enumerate(xi)]
     if indexing == "xy" and rank > 1:
-        made[:2] = [made[0].swapaxes(0, 1), made[1].swapaxes(0, 1)]
+        grids[:2] = [grids[0].swapaxes(0, 1), grids[1].swapaxes(0, 1)]
     if not sparse:
-        made = broadcast_arrays(*made)
-    return tuple(x.copy() for x in made) if copy else tuple(made)
+        grids = broadcast_arrays(*grids)
+    return tuple(x.copy() for x in grids) if copy else tuple(grids)
 
 
 def indices(dimensions, dtype=int, sparse=False):
@@ -191,10 +191,10 @@ def indices(dimensions, dtype=int, sparse=False):
     ]
     if sparse:
         return tuple(each)
-    made = _a.empty((rank, *dimensions), dtype)
+    result = _a.empty((rank, *dimensions), dtype)
     for i, values in enumerate(each):
-        made[i] = values
-    return made
+        result[i] = values
+    return result
 
 
 def fromfunction(function, shape, *, dtype=float, **kwargs):
@@ -220,14 +220,14 @@ def vander(x, N=None, increasing=False):
     if x.ndim != 1:
         raise ValueError("x must be a one-dimensional array or sequence.")
     count = len(x) if N is None else N
-    made = _a.ones((len(x), count), _a.result_type(x.dtype, int))
-    x = x.astype(made.dtype, copy=False)
-    columns, power = made.T if increasing else made.T[::-1], x
+    result = _a.ones((len(x), count), _a.result_type(x.dtype, int))
+    x = x.astype(result.dtype, copy=False)
+    columns, power = result.T if increasing else result.T[::-1], x
     for i in range(1, count):  # products, which are exact where powers are not
         columns[i] = power
         if i + 1 < count:
             power = power * x
-    return made
+    return result
 
 
 def asfortranarray(a, dtype=None, *, like=None):

@@ -15,13 +15,13 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 def _letters(numbers):
     """numpy.einsum's other way to give subscripts: a list of numbers and Ellipsis."""
-    made = ""
+    text = ""
     for number in numbers:
         if number is Ellipsis:
-            made += "..."
+            text += "..."
         else:
-            made += _LETTERS[index(number)]
-    return made
+            text += _LETTERS[index(number)]
+    return text
 
 
 def _read(operands):
@@ -53,18 +53,18 @@ def _subscripts(text, ranks):
     if len(inputs) != len(ranks):
         raise ValueError("Number of einsum subscripts must be equal to the number of operands.")
     unused = [letter for letter in _LETTERS if letter not in text]
-    most = 0
+    max_extra = 0
     for term, rank in zip(inputs, ranks):
         if "..." in term:
-            most = max(most, rank - len(term.replace("...", "")))
-    dots = "".join(unused[len(unused) - most :])
+            max_extra = max(max_extra, rank - len(term.replace("...", "")))
+    dots = "".join(unused[len(unused) - max_extra :])
     for i, (term, rank) in enumerate(zip(inputs, ranks)):
         named = len(term.replace("...", ""))
         if "..." in term:
             extra = rank - named
             if extra < 0:
                 raise ValueError(f"einstein sum subscripts string contains too many subscripts for operand {i}")
-            inputs[i] = term.replace("...", dots[most - extra :])
+            inputs[i] = term.replace("...", dots[max_extra - extra :])
         elif named != rank:
             raise ValueError(
                 "operand has more dimensions than subscripts given in einstein sum, but no '...' ellipsis provided to "
@@ -201,10 +201,10 @@ def _plan(text, shapes):
 def _plan_of_sum(term, result):
     twice = [letter for letter in dict.fromkeys(term) if term.count(letter) > 1]
     if len(twice) == 1 and term.count(twice[0]) == 2 and twice[0] not in result:
-        places = (term.index(twice[0]), term.rindex(twice[0]))
+        paired_axes = (term.index(twice[0]), term.rindex(twice[0]))
         term = term.replace(twice[0], "") + twice[0]
     elif not twice:
-        places = None
+        paired_axes = None
     else:
         return None
     gone = tuple(i for i, letter in enumerate(term) if letter not in result)
@@ -214,7 +214,7 @@ def _plan_of_sum(term, result):
         return None  # a view
 
     def total(array):
-        array = array if places is None else _a.diagonal(array, 0, *places)
+        array = array if paired_axes is None else _a.diagonal(array, 0, *paired_axes)
         array = _a.any(array, gone) if array.dtype.kind == "b" else _a.sum(array, gone, array.dtype)
         return array if len(order) < 2 else array.transpose(order)
 
@@ -240,15 +240,15 @@ def _plan_of_product(a_term, b_term, result, sizes):
     a_shape, b_shape = (*lead, _product(row_sizes), count), (*lead, count, _product(column_sizes))
     if not batch:
         a_shape, b_shape = a_shape if rows else (count,), b_shape if columns else (count,)
-    made, order = lead + row_sizes + column_sizes, [(batch + rows + columns).index(letter) for letter in result]
-    shaped, in_order = made == a_shape[:-1] + (b_shape[-1:] if batch or columns else ()), order == sorted(order)
+    joined_shape, order = lead + row_sizes + column_sizes, [(batch + rows + columns).index(letter) for letter in result]
+    shaped, in_order = joined_shape == a_shape[:-1] + (b_shape[-1:] if batch or columns else ()), order == sorted(order)
 
     def product(a, b):
         if a.dtype != b.dtype:
             loop = _a.result_type(a, b)
             a, b = a.astype(loop, copy=False), b.astype(loop, copy=False)
         array = a.transpose(a_order).reshape(a_shape) @ b.transpose(b_order).reshape(b_shape)
-        array = array if shaped else array.reshape(made)
+        array = array if shaped else array.reshape(joined_shape)
         return array if in_order else array.transpose(order)
 
     return product
@@ -275,18 +275,18 @@ def _greedy(terms, result, sizes):
         for i in range(len(terms)):
             for j in range(i + 1, len(terms)):
                 letters = set(terms[i]) | set(terms[j])
-                made = letters & _rest(terms, (i, j), result)
+                joined = letters & _rest(terms, (i, j), result)
                 shared = bool(set(terms[i]) & set(terms[j]))
                 rank = (
                     not shared,
-                    _cost(made, sizes) - _cost(set(terms[i]), sizes) - _cost(set(terms[j]), sizes),
+                    _cost(joined, sizes) - _cost(set(terms[i]), sizes) - _cost(set(terms[j]), sizes),
                     _cost(letters, sizes),
                 )
                 if best is None or rank < best[0]:
-                    best = (rank, i, j, made)
-        _, i, j, made = best
+                    best = (rank, i, j, joined)
+        _, i, j, joined = best
         path.append((i, j))
-        terms = [term for k, term in enumerate(terms) if k not in (i, j)] + ["".join(sorted(made))]
+        terms = [term for k, term in enumerate(terms) if k not in (i, j)] + ["".join(sorted(joined))]
     return path
 
 
@@ -304,9 +304,9 @@ def _optimal(terms, result, sizes):
         for i in range(len(terms)):
             for j in range(i + 1, len(terms)):
                 letters = set(terms[i]) | set(terms[j])
-                made = "".join(sorted(letters & _rest(terms, (i, j), result)))
+                joined = "".join(sorted(letters & _rest(terms, (i, j), result)))
                 walk(
-                    [term for k, term in enumerate(terms) if k not in (i, j)] + [made],
+                    [term for k, term in enumerate(terms) if k not in (i, j)] + [joined],
                     spent + _cost(letters, sizes),
                     [*path, (i, j)],
                 )
@@ -346,19 +346,19 @@ def einsum(*operands, out=None, optimize=False, dtype=None, order="K", casting="
             )
     plain = len(arrays) == 1 and dtype is None and out is None
     pairs = [_diagonal(array.astype(loop, copy=False), term) for array, term in zip(arrays, inputs)]
-    made = []
+    pending = []
     for i, (array, term) in enumerate(pairs):
         needed = set(result).union(*(set(other) for j, (_, other) in enumerate(pairs) if j != i))
-        made.append(_without(array, term, needed, loop))
-    for step in _order([term for _, term in made], result, sizes, optimize):
-        chosen = [made[i] for i in step]
-        made = [one for i, one in enumerate(made) if i not in step]
+        pending.append(_without(array, term, needed, loop))
+    for step in _order([term for _, term in pending], result, sizes, optimize):
+        chosen = [pending[i] for i in step]
+        pending = [one for i, one in enumerate(pending) if i not in step]
         array, term = chosen[0]
         for other, other_term in chosen[1:]:
-            kept = set(result).union(*(set(one) for _, one in made), *(set(one) for _, one in chosen[2:]))
+            kept = set(result).union(*(set(one) for _, one in pending), *(set(one) for _, one in chosen[2:]))
             array, term = _pair(array, term, other, other_term, kept, sizes)
-        made.append(_without(array, term, set(result).union(*(set(one) for _, one in made)), loop))
-    array, term = made[0]
+        pending.append(_without(array, term, set(result).union(*(set(one) for _, one in pending)), loop))
+    array, term = pending[0]
     array = array.transpose([term.index(letter) for letter in result])
     wanted = tuple(sizes[letter] for letter in result)
     if array.shape != wanted:
@@ -382,14 +382,14 @@ def einsum_path(*operands, optimize="greedy", einsum_call=False):
     for step in path:
         chosen = [left[i] for i in step]
         letters = set("".join(chosen))
-        made = "".join(sorted(letters & _rest(left, step, result)))
-        left = [term for i, term in enumerate(left) if i not in step] + [made]
+        joined = "".join(sorted(letters & _rest(left, step, result)))
+        left = [term for i, term in enumerate(left) if i not in step] + [joined]
         if len(left) == 1:
             left = [result]
-            made = result
-        spent += _cost(letters, sizes) * (2 if len(letters) > len(made) else 1)
-        largest = max(largest, _cost(set(made), sizes))
-        lines.append(f"{','.join(chosen)}->{made}".rjust(24) + f"{','.join(left)}->{result}".rjust(40))
+            joined = result
+        spent += _cost(letters, sizes) * (2 if len(letters) > len(joined) else 1)
+        largest = max(largest, _cost(set(joined), sizes))
+        lines.append(f"{','.join(chosen)}->{joined}".rjust(24) + f"{','.join(left)}->{result}".rjust(40))
     text = (
         f"  Complete contraction:  {','.join(inputs)}->{result}\n         Naive scaling:  {len(set(''.join(terms)))}\n"
         f"      Naive FLOP count:  {float(naive):.3e}\n  Optimized FLOP count:  {float(spent):.3e}\n"

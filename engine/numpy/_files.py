@@ -6,7 +6,7 @@ one needs the task's permission. Anything with `read` (or `write`) serves as wel
 from vmhost.engine import _array as _a
 
 _MAGIC = b"\x93NUMPY"
-_HEADER_MOST = 10_000  # characters: NumPy's own bound
+_MAX_HEADER = 10_000  # characters: NumPy's own bound
 _PIECE = 1 << 20  # bytes that are read at a time
 _NO_OBJECTS = (
     "holds Python objects, which are pickled and could run code when they are read: vmhost.engine.numpy never does."
@@ -45,17 +45,17 @@ def _write(file, array):
 
 def _read_exactly(file, count, what, start=b""):
     """`count` bytes, of which `start` was read already."""
-    parts, left = [start], count - len(start)
+    chunks, left = [start], count - len(start)
     while left > 0:
-        part = file.read(left)
-        if not part:
+        chunk = file.read(left)
+        if not chunk:
             raise ValueError(f"{_name_of(file)}: EOF: reading {what}, expected {count} bytes got {count - left}")
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
+        chunks.append(chunk)
+        left -= len(chunk)
+    return b"".join(chunks)
 
 
-def _read(file, start=b"", max_header_size=_HEADER_MOST):
+def _read(file, start=b"", max_header_size=_MAX_HEADER):
     """The array that begins at the file's position, of which `start` was read already."""
     magic = _read_exactly(file, len(_MAGIC) + 2, "magic string", start)
     if not magic.startswith(_MAGIC):
@@ -82,8 +82,8 @@ def _read(file, start=b"", max_header_size=_HEADER_MOST):
             raise ValueError(f"{_name_of(file)}: EOF: reading array data, expected {size} bytes got {filled}")
         bytes_of[filled : filled + len(part)] = part
         filled += len(part)
-    made = raw != 0 if dtype == _a.bool else (_swapped(raw, dtype) if swap else raw).view(dtype)
-    return made.reshape(shape[::-1]).T if fortran else made.reshape(shape)
+    array = raw != 0 if dtype == _a.bool else (_swapped(raw, dtype) if swap else raw).view(dtype)
+    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
 
 
 def _described(text, file):
@@ -125,15 +125,15 @@ def _literal(text):
         token = tokens[at]
         at += 1
         if token == "{":
-            made = {}
+            result = {}
             while tokens[at] != "}":
                 key = value()
                 at += 1  # the colon
-                made[key] = value()
+                result[key] = value()
                 if tokens[at] == ",":
                     at += 1
             at += 1
-            return made
+            return result
         if token in "([":
             items = []
             end = ")" if token == "(" else "]"
@@ -150,10 +150,10 @@ def _literal(text):
         return int(token.rstrip("L"))
 
     try:
-        made = value()
+        result = value()
     except IndexError, ValueError, TypeError, RecursionError:
         return None
-    return made if at == len(tokens) else None
+    return result if at == len(tokens) else None
 
 
 def _swapped(raw, dtype):
@@ -170,7 +170,7 @@ def save(file, arr, allow_pickle=False):
         _write(opened, arr)
 
 
-def load(file, mmap_mode=None, allow_pickle=False, fix_imports=True, encoding="ASCII", *, max_header_size=_HEADER_MOST):
+def load(file, mmap_mode=None, allow_pickle=False, fix_imports=True, encoding="ASCII", *, max_header_size=_MAX_HEADER):
     """The array of an npy file, or an NpzFile of an npz archive."""
     if mmap_mode is not None:
         raise ValueError("mmap_mode is absent: files are read whole; use load without it")

@@ -32,7 +32,7 @@ class flatiter:
         """The index of the next element."""
         from vmhost.engine.numpy._grids import unravel_index
 
-        return tuple(int(place) for place in unravel_index(self._next, self.base.shape))
+        return tuple(int(index) for index in unravel_index(self._next, self.base.shape))
 
     def __getitem__(self, key):
         found = self.base.reshape(-1)[key]
@@ -45,8 +45,8 @@ class flatiter:
             return
         from vmhost.engine.numpy._grids import unravel_index
 
-        places = _a.arange(self.base.size)[_row_key(key)]
-        self.base[unravel_index(places, self.base.shape)] = _repeated(value, places)
+        indices = _a.arange(self.base.size)[_row_key(key)]
+        self.base[unravel_index(indices, self.base.shape)] = _repeated(value, indices)
 
     def copy(self):
         return self.base.flatten()
@@ -64,9 +64,9 @@ def _row_key(key):
     return slice(None) if key is Ellipsis or isinstance(key, tuple) and not key else key
 
 
-def _repeated(value, places):
+def _repeated(value, indices):
     """As many values as places, from the start again where there are too few."""
     value = _a.ravel(value)
-    if value.size in (1, places.size) or not value.size:
-        return value if places.ndim else value[0]
-    return value[_a.arange(places.size) % value.size].reshape(places.shape)
+    if value.size in (1, indices.size) or not value.size:
+        return value if indices.ndim else value[0]
+    return value[_a.arange(indices.size) % value.size].reshape(indices.shape)

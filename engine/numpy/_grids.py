@@ -25,10 +25,10 @@ class _Grid:
                 one.astype(dtype, copy=False).reshape((1,) * i + (-1,) + (1,) * (rank - 1 - i))
                 for i, one in enumerate(each)
             )
-        made = _a.empty((rank, *(len(one) for one in each)), dtype)
+        result = _a.empty((rank, *(len(one) for one in each)), dtype)
         for i, one in enumerate(each):
-            made[i] = one.reshape((-1,) + (1,) * (rank - 1 - i))
-        return made
+            result[i] = one.reshape((-1,) + (1,) * (rank - 1 - i))
+        return result
 
     def __len__(self):
         return 0
@@ -54,11 +54,11 @@ class _Joined:
     """`r_[1:4, 0, [7, 8]]`: ranges, numbers and arrays joined along an axis. A first item "axis,least rank,place" as in
     NumPy."""
 
-    def __init__(self, axis, rank=1, place=-1):
-        self._axis, self._rank, self._place = axis, rank, place
+    def __init__(self, axis, rank=1, position=-1):
+        self._axis, self._rank, self._position = axis, rank, position
 
     def __getitem__(self, key):
-        axis, rank, place = self._axis, self._rank, self._place
+        axis, rank, position = self._axis, self._rank, self._position
         items = list(key) if isinstance(key, tuple) else [key]
         if items and isinstance(items[0], str):
             directive = items.pop(0)
@@ -68,34 +68,34 @@ class _Joined:
                 numbers = [int(part) for part in directive.split(",")]
             except ValueError:
                 raise ValueError(f"unknown special directive {directive!r}") from None
-            axis, rank, place = numbers + [rank, place][len(numbers) - 1 :]
-        parts, numbers = [], []
+            axis, rank, position = numbers + [rank, position][len(numbers) - 1 :]
+        arrays, numbers = [], []
         for item in items:
             if isinstance(item, str):
                 raise ValueError("special directives must be the first entry.")
             if isinstance(item, slice):
-                made, own = _range(item), 1
+                array, own = _range(item), 1
             elif isinstance(item, (bool, int, float, complex)):
-                made, own = _a.array(item, ndmin=rank), None
+                array, own = _a.array(item, ndmin=rank), None
                 numbers.append(item)
             else:
-                made = _a.asarray(item)
-                own = made.ndim
-            if own is not None and made.ndim < rank:
-                made = _raised(made, rank, place)
-            parts.append((made, own is None))
-        wanted = [made.dtype for made, number in parts if not number] + numbers
+                array = _a.asarray(item)
+                own = array.ndim
+            if own is not None and array.ndim < rank:
+                array = _raised(array, rank, position)
+            arrays.append((array, own is None))
+        wanted = [array.dtype for array, number in arrays if not number] + numbers
         dtype = _a.result_type(*wanted) if wanted else None
-        return _a.concatenate([made for made, _ in parts], axis, dtype=dtype)
+        return _a.concatenate([array for array, _ in arrays], axis, dtype=dtype)
 
     def __len__(self):
         return 0
 
 
-def _raised(array, rank, place):
-    """`array` with dimensions of size 1 up to `rank`, its own standing at `place` and after (-1: at the end)."""
+def _raised(array, rank, position):
+    """`array` with dimensions of size 1 up to `rank`, its own standing at `position` and after (-1: at the end)."""
     extra = rank - array.ndim
-    before = extra if place == -1 else min(place if place >= 0 else place + rank, extra)
+    before = extra if position == -1 else min(position if position >= 0 else position + rank, extra)
     return array.reshape((1,) * before + array.shape + (1,) * (extra - before))
 
 
@@ -117,7 +117,7 @@ index_exp, s_ = _Key(True), _Key(False)
 
 def ix_(*args):
     """Index arrays that pick the rows, columns, ... of a block; truth values stand for their places."""
-    made, rank = [], len(args)
+    grids, rank = [], len(args)
     for i, one in enumerate(args):
         one = _a.asarray(one)
         if one.size == 0:
@@ -126,8 +126,8 @@ def ix_(*args):
             raise ValueError("Cross index must be 1 dimensional")
         if one.dtype.kind == "b":
             one = one.nonzero()[0]
-        made.append(one.reshape((1,) * i + (-1,) + (1,) * (rank - 1 - i)))
-    return tuple(made)
+        grids.append(one.reshape((1,) * i + (-1,) + (1,) * (rank - 1 - i)))
+    return tuple(grids)
 
 
 class ndindex:
@@ -140,13 +140,13 @@ class ndindex:
             shape = tuple(shape[0])
         if any(size < 0 for size in shape):
             raise ValueError("negative dimensions are not allowed")
-        self._places = product(*map(range, shape))
+        self._indices = product(*map(range, shape))
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        return next(self._places)
+        return next(self._indices)
 
 
 class ndenumerate:
@@ -199,13 +199,13 @@ def unravel_index(indices, shape, order="C"):
     if flat.size and int(flat.view(_a.uint64).max()) >= size:  # a negative one is larger than any size
         wrong = given[(given < 0) | (given >= size)].ravel()[0]
         raise ValueError(f"index {wrong} is out of bounds for array with size {size}")
-    places, first = [], 0 if _is_c(order) else len(shape) - 1
+    coordinates, first = [], 0 if _is_c(order) else len(shape) - 1
     for i in range(len(shape) - 1, -1, -1) if first == 0 else range(len(shape)):
         n = shape[i]
-        places.append((flat if i == first else flat % n if n != 1 else _a.zeros_like(flat))[()])
+        coordinates.append((flat if i == first else flat % n if n != 1 else _a.zeros_like(flat))[()])
         if n != 1 and i != first:
             flat = flat // n
-    return tuple(reversed(places)) if first == 0 else tuple(places)
+    return tuple(reversed(coordinates)) if first == 0 else tuple(coordinates)
 
 
 def _is_c(order):
@@ -217,24 +217,24 @@ def _is_c(order):
 def ravel_multi_index(multi_index, dims, mode="raise", order="C"):
     """The numbers in the flat array of elements at these indices."""
     dims = (dims,) if isinstance(dims, int) else tuple(dims)
-    places = [_a.asarray(one) for one in multi_index]
+    indices = [_a.asarray(one) for one in multi_index]
     if (
         mode == "raise"
         and order == "C"
-        and len(places) == len(dims) > 1
-        and all([one.dtype is _INT64 and one.size for one in places])
+        and len(indices) == len(dims) > 1
+        and all([one.dtype is _INT64 and one.size for one in indices])
     ):
         flat = None
-        for one, n in zip(places, dims):
+        for one, n in zip(indices, dims):
             if int(one.view(_a.uint64).max()) >= n:
                 raise ValueError("invalid entry in coordinates array")
             flat = one if flat is None else flat * n + one
         return flat if flat.ndim else flat[()]
     modes = (mode,) * len(dims) if isinstance(mode, str) else tuple(mode)
-    if len(places) != len(dims):
+    if len(indices) != len(dims):
         raise ValueError(f"parameter multi_index must be a sequence of length {len(dims)}")
     flat, step = None, 1
-    pairs = list(zip(places, dims, modes))
+    pairs = list(zip(indices, dims, modes))
     for one, n, how in reversed(pairs) if _is_c(order) else pairs:
         if one.dtype.kind not in "iu" and one.size:
             raise TypeError("only int indices permitted")
@@ -294,8 +294,8 @@ def fill_diagonal(a, val, wrap=False):
     if not length:
         return
     if wrap and a.ndim == 2 and a.shape[0] > a.shape[1]:
-        places = _a.arange(0, a.size, a.shape[1] + 1)
-        target, key, length = a, (places // a.shape[1], places % a.shape[1]), len(places)
+        indices = _a.arange(0, a.size, a.shape[1] + 1)
+        target, key, length = a, (indices // a.shape[1], indices % a.shape[1]), len(indices)
     else:
         target, key = _a._as_strided(a, (length,), (sum(a.strides),)), ...
     target[key] = values[_a.arange(length) % len(values)] if len(values) > 1 else values

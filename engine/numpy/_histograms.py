@@ -165,13 +165,13 @@ def histogram(a, bins=10, range=None, density=None, weights=None):
     inside = (a >= edges[0]) & (a <= edges[-1])
     if not inside.all():
         a, weights = a[inside], None if weights is None else weights[inside]
-    places = _a.minimum(_a.searchsorted(edges, a, "right") - 1, count - 1)
+    indices = _a.minimum(_a.searchsorted(edges, a, "right") - 1, count - 1)
     if weights is None:
-        counts = bincount(places, None, count)
+        counts = bincount(indices, None, count)
     elif weights.dtype.kind == "c":
-        counts = bincount(places, weights.real, count) + 1j * bincount(places, weights.imag, count)
+        counts = bincount(indices, weights.real, count) + 1j * bincount(indices, weights.imag, count)
     else:
-        counts = bincount(places, weights, count)
+        counts = bincount(indices, weights, count)
         counts = counts.astype(weights.dtype if weights.dtype.kind in "iuf" else int, copy=False)
     if density:
         return counts / (edges[1:] - edges[:-1]) / counts.sum(), edges
@@ -197,7 +197,7 @@ def histogramdd(sample, bins=10, range=None, density=None, weights=None):
         range = (None,) * rank
     elif len(range) != rank:
         raise ValueError("range argument must have one entry per dimension")
-    edges, places, shape = [], _a.zeros(total, int), []
+    edges, indices, shape = [], _a.zeros(total, int), []
     inside = _a.ones(total, bool)
     for i in _counting(rank):
         column = sample[:, i]
@@ -214,14 +214,14 @@ def histogramdd(sample, bins=10, range=None, density=None, weights=None):
             raise ValueError(f"`bins[{i}]` must be a scalar or 1d array")
         count = len(edges[i]) - 1
         shape.append(count)
-        place = _a.searchsorted(edges[i], column, "right") - 1
-        place = _a.where(column == edges[i][-1], count - 1, place)
-        inside = inside & (place >= 0) & (place < count)
-        places = places * count + place
+        bin_index = _a.searchsorted(edges[i], column, "right") - 1
+        bin_index = _a.where(column == edges[i][-1], count - 1, bin_index)
+        inside = inside & (bin_index >= 0) & (bin_index < count)
+        indices = indices * count + bin_index
     size = 1
     for count in shape:
         size *= count
-    counts = bincount(places[inside], None if weights is None else _a.asarray(weights).ravel()[inside], size)
+    counts = bincount(indices[inside], None if weights is None else _a.asarray(weights).ravel()[inside], size)
     counts = counts.reshape(shape).astype(float)
     if density:
         total = counts.sum()

@@ -41,13 +41,13 @@ def shares_memory(a, b, /, max_work=-1):
     others = _starts(b)
     # an element of b reaches b.itemsize bytes: the first element of a that ends behind its start must begin before its
     # end
-    place = _a.searchsorted(starts, others - (a.itemsize - 1))
-    found = starts[_a.minimum(place, len(starts) - 1)]
-    return bool(((place < len(starts)) & (found < others + b.itemsize)).any())
+    index = _a.searchsorted(starts, others - (a.itemsize - 1))
+    found = starts[_a.minimum(index, len(starts) - 1)]
+    return bool(((index < len(starts)) & (found < others + b.itemsize)).any())
 
 
 def _starts(a):
-    made = _a.asarray(_a._address(a))
+    starts = _a.asarray(_a._address(a))
     for n, stride in zip(a.shape, a.strides):
-        made = made[..., None] + _a.arange(n) * stride
-    return made.ravel()
+        starts = starts[..., None] + _a.arange(n) * stride
+    return starts.ravel()

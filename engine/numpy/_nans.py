@@ -102,7 +102,7 @@ def nanmin(a, axis=None, out=None, keepdims=False, initial=None, where=True):
     return _extreme(_a.min, _a._fmin, float("inf"), a, axis, out, keepdims, initial, where)
 
 
-def _place(find, worst, a, axis, out, keepdims):
+def _position_of(find, worst, a, axis, out, keepdims):
     a, known = _known(a)
     if known is not None:
         if not known.any(axis).all():
@@ -112,8 +112,8 @@ def _place(find, worst, a, axis, out, keepdims):
 
 
 def nanargmax(a, axis=None, out=None, *, keepdims=False):
-    return _place(_a.argmax, float("-inf"), a, axis, out, keepdims)
+    return _position_of(_a.argmax, float("-inf"), a, axis, out, keepdims)
 
 
 def nanargmin(a, axis=None, out=None, *, keepdims=False):
-    return _place(_a.argmin, float("inf"), a, axis, out, keepdims)
+    return _position_of(_a.argmin, float("inf"), a, axis, out, keepdims)

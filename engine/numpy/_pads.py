@@ -116,7 +116,7 @@ def _with_statistics(array, before, shape, mode, lengths):
     from vmhost.engine.numpy._quantiles import median
 
     function = {"maximum": _a.max, "minimum": _a.min, "mean": _a.mean, "median": median}[mode]
-    made = _a._pad(array, before, shape, _MOVES["constant"])
+    result = _a._pad(array, before, shape, _MOVES["constant"])
     filled = [slice(start, start + length) for start, length in zip(before, array.shape)]
     for axis, (start, length, whole, pair) in enumerate(zip(before, array.shape, shape, lengths)):
         if whole != length:
@@ -130,13 +130,13 @@ def _with_statistics(array, before, shape, mode, lengths):
             ):
                 if found is None or not front == back == length:
                     filled[axis] = ends
-                    found = function(made[tuple(filled)], axis=axis, keepdims=True)
+                    found = function(result[tuple(filled)], axis=axis, keepdims=True)
                     if array.dtype.kind in "iu":
                         found = _a.rint(found)
                 filled[axis] = edge
-                made[tuple(filled)] = found
+                result[tuple(filled)] = found
         filled[axis] = slice(None)
-    return made
+    return result
 
 
 def _reflections(lines, widths, with_edge):
@@ -171,6 +171,6 @@ def _by_function(array, widths, function, options):
 
     for axis, pair in enumerate(widths):
         lines = moveaxis(array, axis, -1)
-        for place in product(*map(range, lines.shape[:-1])):
-            function(lines[(*place, ...)], tuple(pair), axis, options)
+        for index in product(*map(range, lines.shape[:-1])):
+            function(lines[(*index, ...)], tuple(pair), axis, options)
     return array

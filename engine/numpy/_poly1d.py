@@ -120,10 +120,10 @@ class poly1d:
     def __pow__(self, power):
         if not isscalar(power) or int(power) != power or power < 0:
             raise ValueError("Power to non-negative integers only.")
-        made = [1]
+        coefficients = [1]
         for _ in range(int(power)):
-            made = _polynomials.polymul(self.coeffs, made)
-        return poly1d(made)
+            coefficients = _polynomials.polymul(self.coeffs, coefficients)
+        return poly1d(coefficients)
 
     def __truediv__(self, other):
         return poly1d(self.coeffs / other) if isscalar(other) else _polynomials.polydiv(self, poly1d(other))
@@ -154,16 +154,16 @@ def _text(coefficient):
     return f"{value.imag:.4g}j" if value.real == 0 else f"({value.real:.4g} + {value.imag:.4g}j)"
 
 
-def _with_raised_powers(text, most=70):
+def _with_raised_powers(text, max_width=70):
     """`x**2` with the 2 in a line above, in pairs of lines of so many characters."""
-    above, below, made, end = "", "", " ", 0
+    above, below, result, end = "", "", " ", 0
     for found in re.finditer(r"\*\*([0-9]*)", text):
         power, before = found[1], text[end : found.start()]
         end = found.end()
         upper, lower = " " * (len(before) - 1) + power, before + " " * (len(power) - 1)
-        if len(below) + len(lower) > most or len(above) + len(upper) > most:
-            made += f"{above}\n{below}\n "
+        if len(below) + len(lower) > max_width or len(above) + len(upper) > max_width:
+            result += f"{above}\n{below}\n "
             above, below = upper, lower
         else:
             above, below = above + upper, below + lower
-    return f"{made}{above}\n{below}{text[end:]}"
+    return f"{result}{above}\n{below}{text[end:]}"

@@ -28,10 +28,10 @@ def polyval(p, x):
     """The polynomial's values at `x`, by Horner's rule; of a poly1d `x` the polynomial of it."""
     p = _a.asarray(getattr(p, "coeffs", p))
     if hasattr(x, "coeffs"):
-        made = 0 * x
+        result = 0 * x
         for coefficient in p:
-            made = made * x + coefficient
-        return made
+            result = result * x + coefficient
+        return result
     x = _a.asarray(x)
     y = _a.zeros(x.shape, x.dtype)
     for coefficient in p:
@@ -54,12 +54,12 @@ def poly(seq_of_zeros):
         roots = roots.astype(float)
     from vmhost.engine.numpy._products import convolve
 
-    made = _a.ones(1, roots.dtype)
+    result = _a.ones(1, roots.dtype)
     for root in roots:
-        made = convolve(made, _a.asarray([1, -root.item()], roots.dtype))
-    if made.dtype.kind == "c" and (_a.sort(roots) == _a.sort(_a.conjugate(roots))).all():
-        made = made.real.copy()
-    return made
+        result = convolve(result, _a.asarray([1, -root.item()], roots.dtype))
+    if result.dtype.kind == "c" and (_a.sort(roots) == _a.sort(_a.conjugate(roots))).all():
+        result = result.real.copy()
+    return result
 
 
 def roots(p):
@@ -67,11 +67,11 @@ def roots(p):
     p = atleast_1d(getattr(p, "coeffs", p))
     if p.ndim != 1:
         raise ValueError("Input must be a rank-1 array.")
-    places = _a.nonzero(p)[0]
-    if not len(places):
+    nonzero = _a.nonzero(p)[0]
+    if not len(nonzero):
         return _a.asarray([])
-    trailing = len(p) - int(places[-1]) - 1
-    p = p[int(places[0]) : int(places[-1]) + 1]
+    trailing = len(p) - int(nonzero[-1]) - 1
+    p = p[int(nonzero[0]) : int(nonzero[-1]) + 1]
     if p.dtype.kind not in "fc":
         p = p.astype(float)
     found = _a.zeros(0)

@@ -168,9 +168,10 @@ def _float_words(array, options, sign=None):
     sizes = [abs(value) for value, _ in finite if value != 0]
     scientific = False
     if sizes:
-        largest, least = max(sizes), min(sizes)
+        largest, smallest = max(sizes), min(sizes)
         scientific = largest >= 10.0 ** min(8, _PRECISION[array.dtype.name]) or (
-            not options["suppress"] and (least < _rounded(0.0001, array) or _rounded(largest / least, array) > 1000.0)
+            not options["suppress"]
+            and (smallest < _rounded(0.0001, array) or _rounded(largest / smallest, array) > 1000.0)
         )
     left = right = 0
     exponent_size = -1
@@ -225,10 +226,10 @@ def _integer_words(array, options):
     sign = options["sign"]
     width = 0
     if values:
-        largest, least = max(values), min(values)
-        if sign == " " and least < 0:
+        largest, smallest = max(values), min(values)
+        if sign == " " and smallest < 0:
             sign = "-"
-        width = max(len(str(largest)) + (largest >= 0 and sign in "+ "), len(str(least)))
+        width = max(len(str(largest)) + (largest >= 0 and sign in "+ "), len(str(smallest)))
     return [f"{value:{sign}{width}d}" for value in values]
 
 
@@ -307,11 +308,11 @@ class _Layout:
         for number, word in enumerate(words):
             if number:
                 line += self.separator
-            parts = word.splitlines() or [""]
-            if len(line) + len(parts[0]) > width and len(line) > len(indent):
+            lines = word.splitlines() or [""]
+            if len(line) + len(lines[0]) > width and len(line) > len(indent):
                 text += line.rstrip() + "\n"
                 line = indent
-            line += parts[0]
+            line += lines[0]
         return text + line
 
 

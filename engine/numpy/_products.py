@@ -31,14 +31,14 @@ def _core(name, signature, size, other):
 
 
 def _as_vectors(name, *arrays):
-    made = [_a.asarray(array) for array in arrays]
-    for i, array in enumerate(made):
+    vectors = [_a.asarray(array) for array in arrays]
+    for i, array in enumerate(vectors):
         if array.ndim == 0:
             raise ValueError(
                 f"{name}: Input operand {i} does not have enough dimensions (has 0, gufunc core with signature "
                 "(n),(n)->() requires 1)"
             )
-    return made
+    return vectors
 
 
 def _cores_last(axes, *arrays_and_counts):
@@ -88,7 +88,7 @@ def vecdot(x1, x2, /, out=None, *, axis=None, axes=None, keepdims=False, dtype=N
 
     if axis is not None and axes is not None:
         raise TypeError("cannot specify both 'axis' and 'axes'")
-    place = -1 if axis is None else axis
+    last = -1 if axis is None else axis
     if axis not in (None, -1):
         axes = [axis, axis]
     x1, x2 = _as_vectors("vecdot", x1, x2)
@@ -107,7 +107,7 @@ def vecdot(x1, x2, /, out=None, *, axis=None, axes=None, keepdims=False, dtype=N
         product = x1 * x2
         result = product.any(-1) if product.dtype.kind == "b" else product.sum(-1, product.dtype)
     if keepdims:
-        entry = axes[2] if axes is not None and len(axes) > 2 else place
+        entry = axes[2] if axes is not None and len(axes) > 2 else last
         result = expand_dims(result, entry[0] if isinstance(entry, tuple) else entry)
     return _finish(result, out)
 
@@ -174,7 +174,7 @@ def matmul(x1, x2, /, out=None, *, axes=None, axis=None, casting="same_kind", or
         operands = _cast("matmul", dtype, *operands, casting=casting)
     counts = [min(operand.ndim, 2) for operand in operands]
     counts.append(sum(counts) - 2)
-    places = []
+    core_axes = []
     if axes is not None:
         if not isinstance(axes, list):
             raise TypeError("axes should be a list.")
@@ -200,17 +200,19 @@ def matmul(x1, x2, /, out=None, *, axes=None, axis=None, casting="same_kind", or
                     raise _a.AxisError(f"axis {one} is out of bounds for array of dimension {operands[i].ndim}")
                 if one in entry[:k]:
                     raise ValueError(f"axes item {i} has value {one} repeated")
-            places.append(entry)
-        operands = [moveaxis(operand, entry, tuple(range(-len(entry), 0))) for operand, entry in zip(operands, places)]
-    made = _a.matmul(*operands)
-    if places and places[2]:
-        for one in places[2]:
-            if not -made.ndim <= one < made.ndim:
-                raise _a.AxisError(f"axis {one} is out of bounds for array of dimension {made.ndim}")
-        made = moveaxis(made, tuple(range(-len(places[2]), 0)), places[2])
-    if order in ("C", "F") and made.ndim:
-        made = _a.asarray(made, order=order)
-    return _finish(made, out)
+            core_axes.append(entry)
+        operands = [
+            moveaxis(operand, entry, tuple(range(-len(entry), 0))) for operand, entry in zip(operands, core_axes)
+        ]
+    result = _a.matmul(*operands)
+    if core_axes and core_axes[2]:
+        for one in core_axes[2]:
+            if not -result.ndim <= one < result.ndim:
+                raise _a.AxisError(f"axis {one} is out of bounds for array of dimension {result.ndim}")
+        result = moveaxis(result, tuple(range(-len(core_axes[2]), 0)), core_axes[2])
+    if order in ("C", "F") and result.ndim:
+        result = _a.asarray(result, order=order)
+    return _finish(result, out)
 
 
 def tensordot(a, b, axes=2):
@@ -272,8 +274,8 @@ def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
             f"{len(b)} dimensional instead."
         )
     a, b = _a.ascontiguousarray(a), _a.ascontiguousarray(b)  # each component side by side
-    parts = [a[i] * b[j] - a[j] * b[i] for i, j in ((1, 2), (2, 0), (0, 1))]
-    return _a.ascontiguousarray(moveaxis(stack(parts, 0), 0, axisc))
+    components = [a[i] * b[j] - a[j] * b[i] for i, j in ((1, 2), (2, 0), (0, 1))]
+    return _a.ascontiguousarray(moveaxis(stack(components, 0), 0, axisc))
 
 
 def convolve(a, v, mode="full"):

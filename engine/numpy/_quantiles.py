@@ -4,7 +4,7 @@ Methods of `quantile` after Hyndman and Fan, "Sample quantiles in statistical pa
 (1996)."""
 
 from vmhost.engine import _array as _a
-from vmhost.engine.numpy._sets import SELECTED_MOST, partitioned
+from vmhost.engine.numpy._sets import MAX_SELECTED, partitioned
 from vmhost.engine.numpy._shapes import _axes, _count, moveaxis, take_along_axis
 from vmhost.engine.numpy._statistics import _finish, _keep
 
@@ -51,8 +51,8 @@ def nanmedian(a, axis=None, out=None, overwrite_input=False, keepdims=False):
         result = _a.mean(ordered, -1)
     else:
         known = count - _a.count_nonzero(_a.isnan(ordered), -1)
-        places = _a.maximum(known[..., None] + _a.asarray([-1, 0]), 0) // 2
-        result = _a.mean(take_along_axis(ordered, places, -1), -1)
+        indices = _a.maximum(known[..., None] + _a.asarray([-1, 0]), 0) // 2
+        result = _a.mean(take_along_axis(ordered, indices, -1), -1)
     return _finish(_keep(result, a, axis) if keepdims else result, out)
 
 
@@ -79,12 +79,13 @@ _METHODS = (
 )
 
 
-def _place(n, q, method):
-    """(the place, how far towards the next value; None where the place is a whole number that needs no neighbour)."""
+def _position(n, q, method):
+    """(the position, how far towards the next value). None instead of the latter: the position is a whole number and
+    needs no neighbour."""
     if method in ("inverted_cdf", "closest_observation"):
-        place = n * q - (1 if method == "inverted_cdf" else 1.5)
-        below = _a.floor(place)
-        exact = place == below
+        position = n * q - (1 if method == "inverted_cdf" else 1.5)
+        below = _a.floor(position)
+        exact = position == below
         if method == "closest_observation":
             exact = exact & (below % 2 == 1)
         return _a.maximum(_a.where(exact, below, below + 1), 0), None
@@ -92,36 +93,36 @@ def _place(n, q, method):
         whole = {"lower": _a.floor, "higher": _a.ceil, "nearest": _a.rint}[method]
         return whole((n - 1) * q), None
     if method == "averaged_inverted_cdf":
-        place = n * q - 1
-        return place, _a.where(place == _a.floor(place), 0.5, 1.0)
+        position = n * q - 1
+        return position, _a.where(position == _a.floor(position), 0.5, 1.0)
     if method == "midpoint":
-        place = 0.5 * (_a.floor((n - 1) * q) + _a.ceil((n - 1) * q))
-        return place, _a.where(place % 1 == 0, 0.0, 0.5)
+        position = 0.5 * (_a.floor((n - 1) * q) + _a.ceil((n - 1) * q))
+        return position, _a.where(position % 1 == 0, 0.0, 0.5)
     if method == "linear":
-        place = (n - 1) * q
+        position = (n - 1) * q
     else:
         alpha, beta = _CONTINUOUS[method]
-        place = n * q + (alpha + q * (1 - alpha - beta)) - 1
-    return place, place - _a.floor(place)
+        position = n * q + (alpha + q * (1 - alpha - beta)) - 1
+    return position, position - _a.floor(position)
 
 
-def _pick(ordered, places):
-    if places.ndim == 1:
-        return ordered[..., places]
-    return take_along_axis(ordered, places, -1)
+def _pick(ordered, indices):
+    if indices.ndim == 1:
+        return ordered[..., indices]
+    return take_along_axis(ordered, indices, -1)
 
 
 def _quantiles(ordered, known, q, method, weak):
     """For each of `q` (1-d) the quantile of each sorted row, in a new last dimension. `known`: how many values of a row
     count, an int or an array with a dimension of size 1 at the end."""
-    place, share = _place(known, q, method)
+    position, share = _position(known, q, method)
     integral = q.dtype.kind in "iub" and method == "linear"
-    place = _a.asarray(place)
+    position = _a.asarray(position)
     if share is None or integral:
-        return _pick(ordered, _a.clip(place.astype(int), 0, _a.maximum(known - 1, 0)))
-    below = _a.floor(place)
+        return _pick(ordered, _a.clip(position.astype(int), 0, _a.maximum(known - 1, 0)))
+    below = _a.floor(position)
     above = below + 1
-    high, low = place >= known - 1, place < 0
+    high, low = position >= known - 1, position < 0
     below, above = (_a.where(high, known - 1, _a.where(low, 0, one)).astype(int) for one in (below, above))
     below, above = (_a.maximum(one, 0) for one in (below, above))
     before, after = _pick(ordered, below), _pick(ordered, above)
@@ -133,10 +134,10 @@ def _quantiles(ordered, known, q, method, weak):
 
 def _needed(count, q, method):
     """The places of a sorted row that `_quantiles` looks at; None: so many that the row is better sorted."""
-    if 2 * len(q) >= SELECTED_MOST:
+    if 2 * len(q) >= MAX_SELECTED:
         return None
-    place, _ = _place(count, q, method)
-    below = _a.clip(_a.floor(place), 0, count - 1).astype(int).tolist()
+    position, _ = _position(count, q, method)
+    below = _a.clip(_a.floor(position), 0, count - 1).astype(int).tolist()
     return [*below, *(min(one + 1, count - 1) for one in below), 0, count - 1]
 
 
@@ -153,8 +154,8 @@ def _weighted(rows, weights, q):
     if q.dtype.kind == "f":
         shares = shares.astype(q.dtype, copy=False)
     shares = _a.where(shares == 0, -1, shares)
-    places = _a.count_nonzero(shares[..., None, :] < q[:, None], -1)
-    return take_along_axis(rows, _a.minimum(places, rows.shape[-1] - 1), -1), rows
+    indices = _a.count_nonzero(shares[..., None, :] < q[:, None], -1)
+    return take_along_axis(rows, _a.minimum(indices, rows.shape[-1] - 1), -1), rows
 
 
 def _prepared_weights(weights, a, axis, method):
@@ -222,9 +223,9 @@ def _with_nans_last(result, ordered):
     return result
 
 
-def _checked(q, most, words):
+def _checked(q, maximum, words):
     q = _a.asarray(q)
-    if ((q < 0) | (q > most)).any():
+    if ((q < 0) | (q > maximum)).any():
         raise ValueError(words)
     return q
 

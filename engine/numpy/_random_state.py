@@ -17,9 +17,9 @@ _HALF = (1 << 32) - 1
 
 def _twister_of_number(seed):
     state, value = [], seed
-    for place in range(1, 625):
+    for i in range(1, 625):
         state.append(value)
-        value = (1812433253 * (value ^ value >> 30) + place) & _HALF
+        value = (1812433253 * (value ^ value >> 30) + i) & _HALF
     return state
 
 
@@ -89,11 +89,11 @@ class RandomState:
     def get_state(self, legacy=True):
         """("MT19937", 624 words, place, has a normal number, that number), or the same as a dict."""
         words = self._twister.getstate()[1]
-        key, place = _a.array(words[:624], _a.uint32), words[624]
+        key, position = _a.array(words[:624], _a.uint32), words[624]
         kept, value = int(self._kept is not None), self._kept or 0.0
         if legacy:
-            return "MT19937", key, place, kept, value
-        return {"bit_generator": "MT19937", "state": {"key": key, "pos": place}, "has_gauss": kept, "gauss": value}
+            return "MT19937", key, position, kept, value
+        return {"bit_generator": "MT19937", "state": {"key": key, "pos": position}, "has_gauss": kept, "gauss": value}
 
     def set_state(self, state):
         if isinstance(state, dict):
@@ -106,10 +106,10 @@ class RandomState:
             )
         if not isinstance(state, (tuple, list)):
             raise TypeError("state must be a dict or a tuple.")
-        name, key, place, *kept = state
+        name, key, position, *kept = state
         if name != "MT19937":
             raise ValueError("set_state can only be used with legacy MT19937 state instances.")
-        self._twister.setstate((3, (*_a.asarray(key).tolist(), int(place)), None))
+        self._twister.setstate((3, (*_a.asarray(key).tolist(), int(position)), None))
         self._kept = float(kept[1]) if kept and kept[0] else None
 
     # ---- words
@@ -122,9 +122,9 @@ class RandomState:
 
     def _normals(self, count):
         """By Marsaglia's polar method, whose second number is kept for the next call."""
-        made, filled = _a.empty(count), 0
+        result, filled = _a.empty(count), 0
         if count and self._kept is not None:
-            made[0], filled, self._kept = self._kept, 1, None
+            result[0], filled, self._kept = self._kept, 1, None
         while filled < count:
             pairs = (count - filled + 1) // 2
             points = 2.0 * self._doubles(2 * pairs).reshape(pairs, 2) - 1.0
@@ -133,39 +133,39 @@ class RandomState:
             points, squares = points[inside], squares[inside]
             normals = (points[:, ::-1] * _a.sqrt(-2.0 * _a.log(squares) / squares)[:, None]).reshape(-1)
             taken = min(len(normals), count - filled)
-            made[filled : filled + taken] = normals[:taken]
+            result[filled : filled + taken] = normals[:taken]
             filled += taken
             if taken < len(normals):
                 self._kept = float(normals[taken])
-        return made
+        return result
 
     def _exponentials(self, count):
         return -_a.log(1.0 - self._doubles(count))
 
-    def _interval(self, most):
-        """A number from 0 to `most`: words under a mask until one is small enough."""
-        mask, bits = (1 << most.bit_length()) - 1, self._twister.getrandbits
+    def _interval(self, maximum):
+        """A number from 0 to `maximum`: words under a mask until one is small enough."""
+        mask, bits = (1 << maximum.bit_length()) - 1, self._twister.getrandbits
         while True:
-            value = bits(32) if most <= _HALF else bits(32) << 32 | bits(32)
-            if value & mask <= most:
+            value = bits(32) if maximum <= _HALF else bits(32) << 32 | bits(32)
+            if value & mask <= maximum:
                 return value & mask
 
     def _pieces(self, width):
         """Words in pieces of `width` bits, the low ones first."""
         while True:
             word = self._twister.getrandbits(32)
-            for place in range(0, 32, width):
-                yield word >> place & (1 << width) - 1
+            for shift in range(0, 32, width):
+                yield word >> shift & (1 << width) - 1
 
-    def _below(self, most, count, width):
-        """`count` numbers from 0 to `most`, from pieces of words of `width` bits each."""
-        if width == 64 and most <= _HALF:
+    def _below(self, maximum, count, width):
+        """`count` numbers from 0 to `maximum`, from pieces of words of `width` bits each."""
+        if width == 64 and maximum <= _HALF:
             width = 32
         dtype, per_word = _a.dtype(f"uint{width}"), max(32 // width, 1)
-        if most == 0:
+        if maximum == 0:
             return _a.zeros(count, dtype)
-        mask = _a.asarray((1 << most.bit_length()) - 1, dtype)
-        made, filled, left = _a.empty(count, dtype), 0, _a.empty(0, dtype)
+        mask = _a.asarray((1 << maximum.bit_length()) - 1, dtype)
+        result, filled, left = _a.empty(count, dtype), 0, _a.empty(0, dtype)
         while filled < count:
             wanted = count - filled
             words = -(-(wanted - len(left)) // per_word)
@@ -176,13 +176,13 @@ class RandomState:
                 pieces = _a.concatenate((left, self._words(words).view(dtype)))
             left = pieces[wanted:]
             values = pieces[:wanted] & mask
-            values = values[values <= most]
-            made[filled : filled + len(values)] = values
+            values = values[values <= maximum]
+            result[filled : filled + len(values)] = values
             filled += len(values)
-        return made
+        return result
 
     # ---- how numbers are drawn
-    def _made(self, size, draw, *parameters):
+    def _drawn(self, size, draw, *parameters):
         """draw(count, *parameters as flat arrays or numbers), shaped; without a size and with numbers only a number."""
         shape = _shape_of(*parameters) if parameters else ()
         if size is None and shape == ():
@@ -211,11 +211,11 @@ class RandomState:
             )
             return _a.array([one(*row) for row in rows], dtype).reshape(count)
 
-        return self._made(size, draw, *parameters)
+        return self._drawn(size, draw, *parameters)
 
     # ---- uniform and integers
     def random_sample(self, size=None):
-        return self._made(size, self._doubles)
+        return self._drawn(size, self._doubles)
 
     random = random_sample
 
@@ -226,14 +226,14 @@ class RandomState:
         low, high = _numbers(low, high)
         if not _a.isfinite(high - low).all():
             raise OverflowError("Range exceeds valid bounds")
-        return self._made(size, lambda count, low, high: low + (high - low) * self._doubles(count), low, high)
+        return self._drawn(size, lambda count, low, high: low + (high - low) * self._doubles(count), low, high)
 
     def tomaxint(self, size=None):
         def draw(count):
             halves = self._words(2 * count).astype(_a.uint64)
             return (halves[::2] << 31 | halves[1::2] >> 1).astype(_a.int64)
 
-        return self._made(size, draw)
+        return self._drawn(size, draw)
 
     def bytes(self, length):
         return self._twister.randbytes(-(-length // 4) * 4)[:length]
@@ -248,25 +248,25 @@ class RandomState:
         width = 1 if dtype.kind == "b" else 8 * dtype.itemsize
         lowest, highest = (0, 1) if dtype.kind == "b" else _limits(dtype)
 
-        def check(least, last):
-            if least < lowest:
+        def check(minimum, last):
+            if minimum < lowest:
                 raise ValueError(f"low is out of bounds for {dtype.name}")
             if last > highest:
                 raise ValueError(f"high is out of bounds for {dtype.name}")
-            if least > last:
+            if minimum > last:
                 raise ValueError("low >= high")
 
         if all(isinstance(bound, (int, float)) or getattr(bound, "ndim", 1) == 0 for bound in (low, high)):
-            least, last = int(low), int(high) - 1
-            check(least, last)
-            made = self._made(
+            minimum, last = int(low), int(high) - 1
+            check(minimum, last)
+            result = self._drawn(
                 size,
                 lambda count: (
-                    (self._bits(count, last) if width == 1 else self._below(last - least, count, width)).astype(dtype)
-                    + _a.asarray(least, dtype)
+                    (self._bits(count, last) if width == 1 else self._below(last - minimum, count, width)).astype(dtype)
+                    + _a.asarray(minimum, dtype)
                 ),
             )
-            return made if size is not None or given in (int, bool) else _a.asarray(made, dtype)[()]
+            return result if size is not None or given in (int, bool) else _a.asarray(result, dtype)[()]
         pieces = self._pieces(width)
 
         lows, highs = _a.asarray(low), _a.asarray(high)
@@ -276,13 +276,13 @@ class RandomState:
                     f"Cannot cast array data from {values.dtype!r} to {_a.dtype(int)!r} according to the rule 'safe'"
                 )
 
-        def one(least, high):
-            check(int(least), int(high) - 1)
-            most = int(high) - 1 - int(least)
-            if width >= 32 or most == 0:
-                return int(least) + (most and self._interval(most))
-            mask = (1 << most.bit_length()) - 1
-            return int(least) + next(piece & mask for piece in pieces if piece & mask <= most)
+        def one(minimum, high):
+            check(int(minimum), int(high) - 1)
+            span = int(high) - 1 - int(minimum)
+            if width >= 32 or span == 0:
+                return int(minimum) + (span and self._interval(span))
+            mask = (1 << span.bit_length()) - 1
+            return int(minimum) + next(piece & mask for piece in pieces if piece & mask <= span)
 
         return self._each(size, one, lows, highs, dtype=dtype)
 
@@ -299,11 +299,11 @@ class RandomState:
 
     # ---- orders and choices
     def _order(self, length):
-        places = list(range(length))
+        order = list(range(length))
         for i in range(length - 1, 0, -1):
             j = self._interval(i)
-            places[i], places[j] = places[j], places[i]
-        return places
+            order[i], order[j] = order[j], order[i]
+        return order
 
     def shuffle(self, x):
         if isinstance(x, _a.ndarray):
@@ -355,21 +355,21 @@ class RandomState:
             if abs(float(p.sum()) - 1.0) > 1.5e-8:
                 raise ValueError("probabilities do not sum to 1")
         if replace and p is None:
-            places = _a.asarray(self.randint(0, population, size))
+            indices = _a.asarray(self.randint(0, population, size))
         elif replace:
             limits = p.cumsum()
             limits /= limits[-1]
-            places = limits.searchsorted(self.random_sample(size), side="right")
+            indices = limits.searchsorted(self.random_sample(size), side="right")
         else:
             if count > population:
                 raise ValueError("Cannot take a larger sample than population when 'replace=False'")
             if p is not None and _a.count_nonzero(p) < count:
                 raise ValueError("Fewer non-zero entries in p than size")
-            places = self.permutation(population)[:count] if p is None else self._different(p, count)
-            places = places.reshape(shape or ())
+            indices = self.permutation(population)[:count] if p is None else self._different(p, count)
+            indices = indices.reshape(shape or ())
         if array.ndim == 0:
-            return places.item() if shape is None else places
-        return array[places]
+            return indices.item() if shape is None else indices
+        return array[indices]
 
     def _different(self, p, count):
         from vmhost.engine.numpy._sets import unique
@@ -390,24 +390,24 @@ class RandomState:
         return self.standard_normal(args or None)
 
     def standard_normal(self, size=None):
-        return self._made(size, self._normals)
+        return self._drawn(size, self._normals)
 
     def normal(self, loc=0.0, scale=1.0, size=None):
         loc, scale = _numbers(loc, scale)
         _checked(scale, lambda scale: scale >= 0, "scale < 0")
-        return self._made(size, lambda count, loc, scale: loc + scale * self._normals(count), loc, scale)
+        return self._drawn(size, lambda count, loc, scale: loc + scale * self._normals(count), loc, scale)
 
     def lognormal(self, mean=0.0, sigma=1.0, size=None):
         mean, sigma = _numbers(mean, sigma)
         _checked(sigma, lambda sigma: sigma >= 0, "sigma < 0")
-        return self._made(size, lambda count, mean, sigma: _a.exp(mean + sigma * self._normals(count)), mean, sigma)
+        return self._drawn(size, lambda count, mean, sigma: _a.exp(mean + sigma * self._normals(count)), mean, sigma)
 
     def standard_cauchy(self, size=None):
         def draw(count):
             pairs = self._normals(2 * count)
             return pairs[::2] / pairs[1::2]
 
-        return self._made(size, draw)
+        return self._drawn(size, draw)
 
     def multivariate_normal(self, mean, cov, size=None, check_valid="warn", tol=1e-8):
         """Vectors of normal numbers with this mean and these covariances."""
@@ -422,17 +422,17 @@ class RandomState:
 
     # ---- what is made of uniform and exponential numbers
     def standard_exponential(self, size=None):
-        return self._made(size, self._exponentials)
+        return self._drawn(size, self._exponentials)
 
     def exponential(self, scale=1.0, size=None):
         (scale,) = _numbers(scale)
         _checked(scale, lambda scale: scale >= 0, "scale < 0")
-        return self._made(size, lambda count, scale: scale * self._exponentials(count), scale)
+        return self._drawn(size, lambda count, scale: scale * self._exponentials(count), scale)
 
     def _of_positive(self, size, a, function, name="a", strictly=True):
         (a,) = _numbers(a)
         _checked(a, lambda a: a > 0 if strictly else a >= 0, f"{name} <= 0" if strictly else f"{name} < 0")
-        return self._made(size, function, a)
+        return self._drawn(size, function, a)
 
     def pareto(self, a, size=None):
         return self._of_positive(size, a, lambda count, a: _a.expm1(self._exponentials(count) / a))
@@ -454,7 +454,7 @@ class RandomState:
     def _located(self, size, loc, scale, function):
         loc, scale = _numbers(loc, scale)
         _checked(scale, lambda scale: scale >= 0, "scale < 0")
-        return self._made(size, lambda count, loc, scale: loc + scale * function(self._doubles(count)), loc, scale)
+        return self._drawn(size, lambda count, loc, scale: loc + scale * function(self._doubles(count)), loc, scale)
 
     def laplace(self, loc=0.0, scale=1.0, size=None):
         return self._located(size, loc, scale, lambda u: _a.where(u >= 0.5, -_a.log(2.0 - u - u), _a.log(u + u)))
@@ -483,7 +483,7 @@ class RandomState:
                 right - _a.sqrt((1.0 - u) * (right - mode) * base),
             )
 
-        return self._made(size, draw, left, mode, right)
+        return self._drawn(size, draw, left, mode, right)
 
     # ---- number by number
     def _gamma(self, shape):
@@ -560,8 +560,8 @@ class RandomState:
                     if x + y > 0:
                         return x / (x + y)
                     x, y = log(u) / a, log(v) / b
-                    most = max(x, y)
-                    return exp(x - most - log(exp(x - most) + exp(y - most)))
+                    larger = max(x, y)
+                    return exp(x - larger - log(exp(x - larger) + exp(y - larger)))
 
         return self._each(size, one, a, b)
 
@@ -569,8 +569,8 @@ class RandomState:
         alpha = _a.asarray(alpha, dtype=float)
         _checked(alpha, lambda alpha: alpha > 0, "alpha <= 0")
         shape = () if size is None else _shape(size)
-        made = self.standard_gamma(_a.broadcast_to(alpha, shape + alpha.shape))
-        return made / made.sum(axis=-1, keepdims=True)
+        gammas = self.standard_gamma(_a.broadcast_to(alpha, shape + alpha.shape))
+        return gammas / gammas.sum(axis=-1, keepdims=True)
 
     def poisson(self, lam=1.0, size=None):
         (lam,) = _numbers(lam)

@@ -61,8 +61,8 @@ def unique(
         inverse[order] = first.cumsum() - 1
         results.append(inverse.reshape(ar.shape) if axis is None else inverse)
     if return_counts:
-        places = _a.concatenate((first.nonzero()[0], [len(ordered)]))
-        results.append(places[1:] - places[:-1])
+        starts = _a.concatenate((first.nonzero()[0], [len(ordered)]))
+        results.append(starts[1:] - starts[:-1])
     return results[0] if len(results) == 1 else tuple(results)
 
 
@@ -143,8 +143,8 @@ def intersect1d(ar1, ar2, assume_unique=False, return_indices=False):
     order = both.argsort()
     both = both[order]
     same = both[1:] == both[:-1]
-    values, places, others = both[:-1][same], order[:-1][same], order[1:][same] - len(ar1)
-    return values, places if first is None else first[places], others if second is None else second[others]
+    values, indices, others = both[:-1][same], order[:-1][same], order[1:][same] - len(ar1)
+    return values, indices if first is None else first[indices], others if second is None else second[others]
 
 
 def isin(element, test_elements, assume_unique=False, invert=False, *, kind=None):
@@ -166,8 +166,8 @@ def isin(element, test_elements, assume_unique=False, invert=False, *, kind=None
             return _a.asarray(found | ~inside if invert else found & inside)
     values = _a.sort(values)
     dtype = _a.promote_types(element.dtype, values.dtype)
-    places = _a.minimum(_a.searchsorted(values, element), len(values) - 1)
-    found = values.astype(dtype, copy=False)[places]
+    indices = _a.minimum(_a.searchsorted(values, element), len(values) - 1)
+    found = values.astype(dtype, copy=False)[indices]
     return _a.asarray(found != element if invert else found == element)
 
 
@@ -188,7 +188,7 @@ def setxor1d(ar1, ar2, assume_unique=False):
 # ---- order
 
 
-def _partitioned(a, kth, axis, places):
+def _partitioned(a, kth, axis, indices):
     from vmhost.engine.numpy._shapes import _axis
 
     a = _a.asarray(a)
@@ -202,22 +202,22 @@ def _partitioned(a, kth, axis, places):
         raise TypeError("Partition index must be integer")
     wanted = kth.ravel().tolist()
     if not size:
-        return _a.zeros(a.shape, int) if places else a.copy()
-    for place in wanted:
-        if not -size <= place < size:
-            raise ValueError(f"kth(={place}) out of bounds ({size})")
-    return partitioned(a, [place % size for place in wanted], axis, places)
+        return _a.zeros(a.shape, int) if indices else a.copy()
+    for position in wanted:
+        if not -size <= position < size:
+            raise ValueError(f"kth(={position}) out of bounds ({size})")
+    return partitioned(a, [position % size for position in wanted], axis, indices)
 
 
-SELECTED_MOST = 6  # from so many places on, sorting altogether is faster
+MAX_SELECTED = 6  # from so many places on, sorting altogether is faster
 
 
-def partitioned(a, kth, axis=-1, places=False):
+def partitioned(a, kth, axis=-1, indices=False):
     """numpy.partition of places that are known to be right (or argpartition's), in any order and number."""
     kth = tuple(sorted(set(kth)))
-    if len(kth) > SELECTED_MOST:
-        return _a.argsort(a, axis) if places else _a.sort(a, axis)
-    return _a._partition(a, kth, axis, places)
+    if len(kth) > MAX_SELECTED:
+        return _a.argsort(a, axis) if indices else _a.sort(a, axis)
+    return _a._partition(a, kth, axis, indices)
 
 
 def partition(a, kth, axis=-1, kind="introselect", order=None):
@@ -248,7 +248,7 @@ def lexsort(keys, axis=-1):
 
 def sort_complex(a):
     """Sorted along the last axis, as complex numbers."""
-    made = _a.sort(_a.asarray(a))
-    if made.dtype.kind == "c":
-        return made
-    return made.astype(_a.complex64 if made.dtype.name in ("int8", "uint8", "int16", "uint16") else _a.complex128)
+    result = _a.sort(_a.asarray(a))
+    if result.dtype.kind == "c":
+        return result
+    return result.astype(_a.complex64 if result.dtype.name in ("int8", "uint8", "int16", "uint16") else _a.complex128)

@@ -49,9 +49,9 @@ def expand_dims(a, axis):
     if not isinstance(axis, (tuple, list)):
         return a.reshape(_with_one(a.shape, _axis(axis, a.ndim + 1)))
     rank = a.ndim + len(axis)
-    places = _axes(axis, rank)
+    axes = _axes(axis, rank)
     sizes = iter(a.shape)
-    return a.reshape([1 if i in places else next(sizes) for i in range(rank)])
+    return a.reshape([1 if i in axes else next(sizes) for i in range(rank)])
 
 
 def _with_one(shape, axis):
@@ -123,18 +123,20 @@ def rot90(m, k=1, axes=(0, 1)):
 
 
 def atleast_1d(*arys):
-    made = [a if a.ndim else a.reshape(1) for a in map(_a.asarray, arys)]
-    return made[0] if len(made) == 1 else tuple(made)
+    results = [a if a.ndim else a.reshape(1) for a in map(_a.asarray, arys)]
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def atleast_2d(*arys):
-    made = [a if a.ndim >= 2 else a.reshape(1, -1) for a in map(_a.asarray, arys)]
-    return made[0] if len(made) == 1 else tuple(made)
+    results = [a if a.ndim >= 2 else a.reshape(1, -1) for a in map(_a.asarray, arys)]
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def atleast_3d(*arys):
-    made = [a if a.ndim >= 3 else a.reshape(1, -1, 1) if a.ndim < 2 else a[:, :, None] for a in map(_a.asarray, arys)]
-    return made[0] if len(made) == 1 else tuple(made)
+    results = [
+        a if a.ndim >= 3 else a.reshape(1, -1, 1) if a.ndim < 2 else a[:, :, None] for a in map(_a.asarray, arys)
+    ]
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def resize(a, new_shape):
@@ -198,20 +200,20 @@ def block(arrays):
     return joined.copy() if depth == 0 else joined
 
 
-def _block_depth(arrays, place):
+def _block_depth(arrays, path):
     if isinstance(arrays, tuple):
         raise TypeError(
-            f"arrays{''.join(f'[{i}]' for i in place)} is a tuple. Only lists can be used to arrange blocks, and"
+            f"arrays{''.join(f'[{i}]' for i in path)} is a tuple. Only lists can be used to arrange blocks, and"
             " np.block does not allow implicit conversion from tuple to ndarray."
         )
     if not isinstance(arrays, list):
         return 0
     if not arrays:
-        raise ValueError(f"List at arrays{''.join(f'[{i}]' for i in place)} cannot be empty")
-    depths = [_block_depth(one, (*place, i)) for i, one in enumerate(arrays)]
+        raise ValueError(f"List at arrays{''.join(f'[{i}]' for i in path)} cannot be empty")
+    depths = [_block_depth(one, (*path, i)) for i, one in enumerate(arrays)]
     if len(set(depths)) > 1:
         raise ValueError(
-            f"List depths are mismatched. First element was at depth {len(place) + 1 + depths[0]}, but there is an"
+            f"List depths are mismatched. First element was at depth {len(path) + 1 + depths[0]}, but there is an"
             " element at another depth"
         )
     return 1 + depths[0]
@@ -234,15 +236,15 @@ def _block_of_rows(rows):
     widths = {sum(one.shape[1] for one in row) for row in rows}
     if len(rows) == 1 or len(widths) > 1 or any(len({one.shape[0] for one in row}) > 1 for row in rows):
         return _a.concatenate([_a.concatenate(row, 1) for row in rows])  # which says what does not fit
-    made = _a.empty(
+    result = _a.empty(
         (sum(row[0].shape[0] for row in rows), *widths), _a.result_type(*(one.dtype for row in rows for one in row))
     )
     top = 0
     for row in rows:
         bottom = top + row[0].shape[0]
-        _a.concatenate(row, 1, out=made[top:bottom])
+        _a.concatenate(row, 1, out=result[top:bottom])
         top = bottom
-    return made
+    return result
 
 
 def unstack(x, /, *, axis=0):
@@ -327,9 +329,9 @@ def repeat(a, repeats, axis=None):
 
 def _repeated(a, count, axis):
     before, length, behind = a.shape[:axis], a.shape[axis], a.shape[axis + 1 :]
-    made = _a.empty((*before, length, count, *behind), a.dtype)
-    made[...] = a.reshape((*before, length, 1, *behind))
-    return made.reshape((*before, length * count, *behind))
+    result = _a.empty((*before, length, count, *behind), a.dtype)
+    result[...] = a.reshape((*before, length, 1, *behind))
+    return result.reshape((*before, length * count, *behind))
 
 
 def roll(a, shift, axis=None):
@@ -375,9 +377,9 @@ def delete(arr, obj, axis=None):
             return arr.copy()
         if obj.size <= 16 and obj.dtype.kind == "i":  # few: what lies between them is joined
             n = len(keep)
-            gone = sorted({place if place >= 0 else place + n for place in obj.ravel().tolist()})
+            gone = sorted({position if position >= 0 else position + n for position in obj.ravel().tolist()})
             if 0 <= gone[0] and gone[-1] < n:
-                ends = zip([0, *(place + 1 for place in gone)], [*gone, n], strict=True)
+                ends = zip([0, *(position + 1 for position in gone)], [*gone, n], strict=True)
                 return _a.concatenate([arr[(slice(None),) * axis + (slice(*pair),)] for pair in ends], axis)
     if isinstance(obj, int) and not -len(keep) <= obj < len(keep):
         raise IndexError(f"index {obj} is out of bounds for axis {axis} with size {len(keep)}")
@@ -393,46 +395,46 @@ def insert(arr, obj, values, axis=None):
     axis = _axis(axis, arr.ndim)
     length = arr.shape[axis]
     if isinstance(obj, slice):
-        places = _a.arange(*obj.indices(length))
+        indices = _a.arange(*obj.indices(length))
     else:
-        places = _a.asarray(obj)
-        if places.dtype.kind == "b":
-            if places.ndim != 1:
+        indices = _a.asarray(obj)
+        if indices.dtype.kind == "b":
+            if indices.ndim != 1:
                 raise ValueError("boolean array argument obj to insert must be one dimensional")
-            places = places.nonzero()[0]
-        elif places.ndim > 1:
+            indices = indices.nonzero()[0]
+        elif indices.ndim > 1:
             raise ValueError("index array argument obj to insert must be one dimensional or scalar")
     sizes, before = list(arr.shape), (slice(None),) * axis
-    if places.size == 1:
-        place = places.item()
-        if not -length <= place <= length:
+    if indices.size == 1:
+        position = indices.item()
+        if not -length <= position <= length:
             raise IndexError(f"index {obj} is out of bounds for axis {axis} with size {length}")
-        place += length if place < 0 else 0
+        position += length if position < 0 else 0
         values = _a.array(values, arr.dtype, ndmin=arr.ndim)
-        if places.ndim == 0:
+        if indices.ndim == 0:
             values = moveaxis(values, 0, axis)
         count = values.shape[axis]
         sizes[axis] += count
-        made = _a.empty(sizes, arr.dtype)
-        made[(*before, slice(None, place))] = arr[(*before, slice(None, place))]
-        made[(*before, slice(place, place + count))] = values
-        made[(*before, slice(place + count, None))] = arr[(*before, slice(place, None))]
-        return made
-    places = places.astype(int)
-    wrong = (places < -length) | (places > length)
+        result = _a.empty(sizes, arr.dtype)
+        result[(*before, slice(None, position))] = arr[(*before, slice(None, position))]
+        result[(*before, slice(position, position + count))] = values
+        result[(*before, slice(position + count, None))] = arr[(*before, slice(position, None))]
+        return result
+    indices = indices.astype(int)
+    wrong = (indices < -length) | (indices > length)
     if wrong.any():
-        raise IndexError(f"index {places[wrong][0]} is out of bounds for axis {axis} with size {length}")
-    places = _a.where(places < 0, places + length, places)
-    target = places.copy()
-    order = places.argsort()
-    target[order] += _a.arange(len(places))
-    sizes[axis] += len(places)
-    made = _a.empty(sizes, arr.dtype)
+        raise IndexError(f"index {indices[wrong][0]} is out of bounds for axis {axis} with size {length}")
+    indices = _a.where(indices < 0, indices + length, indices)
+    target = indices.copy()
+    order = indices.argsort()
+    target[order] += _a.arange(len(indices))
+    sizes[axis] += len(indices)
+    result = _a.empty(sizes, arr.dtype)
     old = _a.ones(sizes[axis], bool)
     old[target] = False
-    made[(*before, target)] = _a.asarray(values, arr.dtype)
-    made[(*before, old)] = arr
-    return made
+    result[(*before, target)] = _a.asarray(values, arr.dtype)
+    result[(*before, old)] = arr
+    return result
 
 
 def trim_zeros(filt, trim="fb", axis=None):
@@ -445,12 +447,12 @@ def trim_zeros(filt, trim="fb", axis=None):
     if not axes:
         return filt
     key = [slice(None)] * filt.ndim
-    for one, places in enumerate(filt.nonzero()):
+    for one, indices in enumerate(filt.nonzero()):
         if one in axes:
-            found = len(places) > 0
+            found = len(indices) > 0
             key[one] = slice(
-                int(places.min()) if "f" in trim and found else None if found else 0,
-                int(places.max()) + 1 if "b" in trim and found else None if found else 0,
+                int(indices.min()) if "f" in trim and found else None if found else 0,
+                int(indices.max()) + 1 if "b" in trim and found else None if found else 0,
             )
     return given[key[0]] if filt.ndim == 1 else filt[tuple(key)]
 
@@ -509,17 +511,17 @@ def put(a, ind, v, mode="raise"):
     values = _a.ravel(_a.asarray(v, a.dtype))
     if not len(ind) or not len(values):
         return
-    places = _unravel(ind, a.shape)
-    a[places] = values[_a.arange(len(ind)) % len(values)]
+    indices = _unravel(ind, a.shape)
+    a[indices] = values[_a.arange(len(ind)) % len(values)]
 
 
 def _unravel(flat, shape):
     flat = _a.where(flat < 0, flat + _count(shape), flat)
-    places = []
+    indices = []
     for n in reversed(shape):
-        places.append(flat % n if len(places) < len(shape) - 1 else flat)
+        indices.append(flat % n if len(indices) < len(shape) - 1 else flat)
         flat = flat // n
-    return tuple(reversed(places))
+    return tuple(reversed(indices))
 
 
 def _count(shape):
@@ -615,7 +617,7 @@ def piecewise(x, condlist, funclist, *args, **kw):
     if not isinstance(condlist, (list, tuple)) or _a.asarray(condlist[0]).ndim == 0 and x.ndim:
         condlist = [condlist]
     conditions = [_a.asarray(condition, bool) for condition in condlist]
-    made = _a.zeros(x.shape, x.dtype)
+    result = _a.zeros(x.shape, x.dtype)
     if len(funclist) not in (len(conditions), len(conditions) + 1):
         raise ValueError(
             f"with {len(conditions)} condition(s), either {len(conditions)} or {len(conditions) + 1} functions are"
@@ -628,5 +630,5 @@ def piecewise(x, condlist, funclist, *args, **kw):
         conditions.append(rest)
     for condition, function in zip(conditions, funclist):
         if condition.any():
-            made[condition] = function(x[condition], *args, **kw) if callable(function) else function
-    return made
+            result[condition] = function(x[condition], *args, **kw) if callable(function) else function
+    return result

@@ -104,7 +104,7 @@ def diff(a, n=1, axis=-1, prepend=None, append=None):
     a = _a.asarray(a)
     if a.ndim == 0:
         raise ValueError("diff requires input that is at least one dimensional")
-    parts = [a]
+    pieces = [a]
     for extra, front in ((prepend, True), (append, False)):
         if extra is not None:
             extra = _a.asarray(extra)
@@ -112,9 +112,9 @@ def diff(a, n=1, axis=-1, prepend=None, append=None):
                 sizes = list(a.shape)
                 sizes[axis] = 1
                 extra = _a.broadcast_to(extra, tuple(sizes))
-            parts.insert(0, extra) if front else parts.append(extra)
-    if len(parts) > 1:
-        a = _a.concatenate(parts, axis)
+            pieces.insert(0, extra) if front else pieces.append(extra)
+    if len(pieces) > 1:
+        a = _a.concatenate(pieces, axis)
     before = (slice(None),) * (axis % a.ndim)
     for _ in range(n):
         later, earlier = a[(*before, slice(1, None))], a[(*before, slice(None, -1))]
@@ -123,14 +123,14 @@ def diff(a, n=1, axis=-1, prepend=None, append=None):
 
 
 def ediff1d(ary, to_end=None, to_begin=None):
-    parts = [diff(_a.ravel(ary))]
+    pieces = [diff(_a.ravel(ary))]
     if to_begin is None and to_end is None:
-        return parts[0]
+        return pieces[0]
     if to_begin is not None:
-        parts.insert(0, _a.ravel(to_begin))
+        pieces.insert(0, _a.ravel(to_begin))
     if to_end is not None:
-        parts.append(_a.ravel(to_end))
-    return _a.concatenate(parts)
+        pieces.append(_a.ravel(to_end))
+    return _a.concatenate(pieces)
 
 
 def gradient(f, *varargs, axis=None, edge_order=1):
@@ -160,13 +160,13 @@ def gradient(f, *varargs, axis=None, edge_order=1):
                 "Shape of array too small to calculate a numerical gradient, at least (edge_order + 1) elements are"
                 " required."
             )
-        made, length = _a.empty(f.shape, dtype), f.shape[one]
-        y, to = (f, made) if one == f.ndim - 1 else (moveaxis(f, one, -1), moveaxis(made, one, -1))
+        result, length = _a.empty(f.shape, dtype), f.shape[one]
+        y, to = (f, result) if one == f.ndim - 1 else (moveaxis(f, one, -1), moveaxis(result, one, -1))
         if type(step) is float or _a.asarray(step).ndim == 0:
             to[..., 1:-1] = (y[..., 2:] - y[..., :-2]) / (2.0 * step)
             if edge_order == 1 and length > 2:  # both ends at once
                 to[..., :: length - 1] = (y[..., 1 :: length - 2] - y[..., : -1 : length - 2]) / step
-                results.append(made)
+                results.append(result)
                 continue
             near = far = (step, step)
         else:
@@ -187,20 +187,20 @@ def gradient(f, *varargs, axis=None, edge_order=1):
                     + (d1 + d2) / (d1 * d2) * y[..., inner]
                     - d1 / (d2 * (d1 + d2)) * y[..., outer]
                 )
-        results.append(made)
+        results.append(result)
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _steps(places, length):
+def _steps(positions, length):
     """The step of `gradient` along an axis: a number, or the distances of neighbouring places."""
-    places = _a.asarray(places)
-    if places.ndim == 0:
-        return places
-    if places.ndim != 1:
+    positions = _a.asarray(positions)
+    if positions.ndim == 0:
+        return positions
+    if positions.ndim != 1:
         raise ValueError("distances must be either scalars or 1d")
-    if len(places) != length:
+    if len(positions) != length:
         raise ValueError("when 1d, distances must match the length of the corresponding dimension")
-    distances = diff(places.astype(float) if places.dtype.kind in "iu" else places)
+    distances = diff(positions.astype(float) if positions.dtype.kind in "iu" else positions)
     return distances[0] if len(distances) and (distances == distances[0]).all() else distances
 
 

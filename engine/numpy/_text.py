@@ -170,16 +170,16 @@ def loadtxt(
     finally:
         if opened is not None:
             opened.close()
-    made = _a.array(rows, dtype) if rows else _a.empty((0,) if usecols is None else (0, len(usecols)), dtype)
-    return _shaped(made, ndmin, unpack)
+    array = _a.array(rows, dtype) if rows else _a.empty((0,) if usecols is None else (0, len(usecols)), dtype)
+    return _shaped(array, ndmin, unpack)
 
 
-def _shaped(made, ndmin, unpack):
-    if made.ndim > ndmin:
-        made = made.squeeze()
-    if made.ndim < ndmin:
-        made = made.reshape(1) if ndmin == 1 else made.reshape(1, -1).T if made.ndim == 1 else made.reshape(1, 1)
-    return made.T if unpack else made
+def _shaped(array, ndmin, unpack):
+    if array.ndim > ndmin:
+        array = array.squeeze()
+    if array.ndim < ndmin:
+        array = array.reshape(1) if ndmin == 1 else array.reshape(1, -1).T if array.ndim == 1 else array.reshape(1, 1)
+    return array.T if unpack else array
 
 
 def genfromtxt(
@@ -238,7 +238,7 @@ def genfromtxt(
     try:
         for _ in range(skip_header):
             next(lines, None)
-        for place, line in enumerate(lines, skip_header + 1):
+        for line_number, line in enumerate(lines, skip_header + 1):
             if max_rows is not None and len(rows) >= max_rows:
                 break
             if comments is not None:
@@ -252,36 +252,38 @@ def genfromtxt(
                 try:
                     words = [words[column] for column in usecols]
                 except IndexError:
-                    wrong.append((place, len(words)))
+                    wrong.append((line_number, len(words)))
                     continue
             if width is None:
                 width = len(words)
             if len(words) != width:
-                wrong.append((place, len(words)))
+                wrong.append((line_number, len(words)))
                 continue
             rows.append(words)
     finally:
         if opened is not None:
             opened.close()
     if skip_footer:
-        skipped = sum(place > len(rows) + skip_header for place, _ in wrong)
+        skipped = sum(line_number > len(rows) + skip_header for line_number, _ in wrong)
         del wrong[len(wrong) - skipped :]
         del rows[max(len(rows) - max(skip_footer - skipped, 0), 0) :]
     if wrong and invalid_raise:
         raise ValueError(
             "Some errors were detected !\n"
-            + "\n".join(f"    Line #{place} (got {count} columns instead of {width})" for place, count in wrong)
+            + "\n".join(
+                f"    Line #{line_number} (got {count} columns instead of {width})" for line_number, count in wrong
+            )
         )
     columns = list(range(width or 0)) if usecols is None else usecols
-    made = []
+    table = []
     for words in rows:
         row = []
-        for place, (column, word) in enumerate(zip(columns, words)):
+        for i, (column, word) in enumerate(zip(columns, words)):
             converter = (converters or {}).get(column)
             filling = (
                 fill.get(column, float("nan"))
                 if isinstance(fill, dict)
-                else fill[place]
+                else fill[i]
                 if isinstance(fill, (list, tuple))
                 else fill
             )
@@ -298,8 +300,8 @@ def genfromtxt(
                     if not loose:
                         raise ValueError(f"Cannot convert string '{word}'") from None
                     row.append(filling)
-        made.append(row)
-    return _shaped(_a.array(made, dtype) if made else _a.empty((0,), dtype), ndmin, unpack)
+        table.append(row)
+    return _shaped(_a.array(table, dtype) if table else _a.empty((0,), dtype), ndmin, unpack)
 
 
 def _cut(line, widths):
@@ -393,12 +395,12 @@ def fromstring(string, dtype=float, count=-1, *, sep, like=None):
         words.pop()
     if count >= 0:
         words = words[:count]
-    made = []
+    numbers = []
     for word in words:
         try:
-            made.append(number(word.strip()))
+            numbers.append(number(word.strip()))
         except ValueError:
             raise ValueError("string or file could not be read to its end due to unmatched data") from None
-    if len(made) < count:
-        raise ValueError(f"string is smaller than requested size: expected {count} numbers, got {len(made)}")
-    return _a.array(made, dtype)
+    if len(numbers) < count:
+        raise ValueError(f"string is smaller than requested size: expected {count} numbers, got {len(numbers)}")
+    return _a.array(numbers, dtype)

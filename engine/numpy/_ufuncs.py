@@ -15,14 +15,14 @@ _REDUCTIONS = {
 _SCANS = {"add": _a.cumsum, "multiply": _a.cumprod, "maximum": _a._cummax, "minimum": _a._cummin}
 
 
-def _folded(ufunc, rows, made):
+def _folded(ufunc, rows, result):
     """Folds the first dimension with the ufunc itself, an element after the other: [first, first∘second, ...] into
-    `made`."""
+    `result`."""
     if len(rows):
-        made[0] = rows[0]
+        result[0] = rows[0]
     for i in range(1, len(rows)):
-        made[i] = ufunc(made[i - 1], rows[i])
-    return made
+        result[i] = ufunc(result[i - 1], rows[i])
+    return result
 
 
 def _only_of_two(ufunc, method):
@@ -123,8 +123,8 @@ def accumulate(ufunc, array, axis=0, dtype=None, out=None):
     if not array.ndim:
         raise TypeError("cannot accumulate on a scalar")
     rows = moveaxis(array, axis, 0)
-    made = _folded(ufunc, rows, _a.empty(rows.shape, ufunc(rows[:1], rows[:1]).dtype))
-    return _placed(moveaxis(made, 0, axis), out, ufunc.__name__)
+    result = _folded(ufunc, rows, _a.empty(rows.shape, ufunc(rows[:1], rows[:1]).dtype))
+    return _placed(moveaxis(result, 0, axis), out, ufunc.__name__)
 
 
 def outer(ufunc, A, B, **kwargs):
@@ -139,17 +139,19 @@ def at(ufunc, a, indices, b=None):
         _a._scatter_add(a, indices, b)
         return
     named = _a.arange(a.size).reshape(a.shape)[indices]
-    places = named.ravel()
+    flat_indices = named.ravel()
     values = None if b is None else _a.broadcast_to(_a.asarray(b), named.shape).ravel()
     flat = a.ravel()
-    waiting = _a.arange(len(places))
+    waiting = _a.arange(len(flat_indices))
     while len(waiting):  # in each round every place that still waits takes its first turn
-        order = places[waiting].argsort()
-        sorted_places = places[waiting][order]
+        order = flat_indices[waiting].argsort()
+        sorted_indices = flat_indices[waiting][order]
         first = _a.ones(len(waiting), bool)
-        first[1:] = sorted_places[1:] != sorted_places[:-1]
+        first[1:] = sorted_indices[1:] != sorted_indices[:-1]
         now = waiting[order[first]]
-        flat[places[now]] = ufunc(flat[places[now]]) if values is None else ufunc(flat[places[now]], values[now])
+        flat[flat_indices[now]] = (
+            ufunc(flat[flat_indices[now]]) if values is None else ufunc(flat[flat_indices[now]], values[now])
+        )
         waiting = _a.sort(waiting[order[~first]])
     a[...] = flat.reshape(a.shape)
 
@@ -185,6 +187,6 @@ def _folds_at(ufunc, rows, starts):
         if not 0 <= start < len(rows):
             raise IndexError(f"index {start} out-of-bounds in {ufunc.__name__}.reduceat [0, {len(rows)})")
     result = _a.empty((len(starts), *rows.shape[1:]), reduce(ufunc, rows[:1], 0).dtype)
-    for place, (start, stop) in enumerate(zip(starts, [*starts[1:], len(rows)])):
-        result[place] = reduce(ufunc, rows[start:stop], 0) if stop > start + 1 else rows[start]
+    for index, (start, stop) in enumerate(zip(starts, [*starts[1:], len(rows)])):
+        result[index] = reduce(ufunc, rows[start:stop], 0) if stop > start + 1 else rows[start]
     return result

@@ -11,15 +11,15 @@ from vmhost.engine import _array as _a
 _FULL_32, _FULL_64 = (1 << 32) - 1, (1 << 64) - 1
 
 
-def below_or_at(generator, most):
-    """A number from 0 to `most`: words under a mask until one is small enough."""
-    if most == 0:
+def below_or_at(generator, maximum):
+    """A number from 0 to `maximum`: words under a mask until one is small enough."""
+    if maximum == 0:
         return 0
-    mask = (1 << most.bit_length()) - 1
-    full, dtype = (_FULL_32, _a.uint32) if most <= _FULL_32 else (_FULL_64, _a.uint64)
+    mask = (1 << maximum.bit_length()) - 1
+    full, dtype = (_FULL_32, _a.uint32) if maximum <= _FULL_32 else (_FULL_64, _a.uint64)
     while True:
         value = int(generator.integers(0, full, None, dtype, True)) & mask
-        if value <= most:
+        if value <= maximum:
             return value
 
 
@@ -77,18 +77,18 @@ def by_marginals(generator, colors, sample):
     """How many balls of each colour, colour after colour."""
     total = sum(colors)
     turned = sample > total // 2
-    to_draw, left, made = total - sample if turned else sample, total, [0] * len(colors)
+    to_draw, left, drawn = total - sample if turned else sample, total, [0] * len(colors)
     if total and sample:
         for j, count in enumerate(colors[:-1]):
             if to_draw <= 0:
                 break
             left -= count
-            made[j] = hypergeometric(generator, count, left, to_draw)
-            to_draw -= made[j]
-        made[-1] += max(to_draw, 0)
+            drawn[j] = hypergeometric(generator, count, left, to_draw)
+            to_draw -= drawn[j]
+        drawn[-1] += max(to_draw, 0)
         if turned:
-            made = [count - n for count, n in zip(colors, made)]
-    return made
+            drawn = [count - n for count, n in zip(colors, drawn)]
+    return drawn
 
 
 def by_counting(generator, colors, sample, times):
@@ -99,13 +99,13 @@ def by_counting(generator, colors, sample, times):
     balls = [color for color, count in enumerate(colors) for _ in range(count)]
     rows = []
     for _ in range(times):
-        made = [0] * len(colors)
+        drawn = [0] * len(colors)
         if total and sample:
             for j in range(to_draw):
                 k = j + below_or_at(generator, total - j - 1)
                 balls[j], balls[k] = balls[k], balls[j]
-                made[balls[j]] += 1
+                drawn[balls[j]] += 1
             if turned:
-                made = [count - n for count, n in zip(colors, made)]
-        rows.append(made)
+                drawn = [count - n for count, n in zip(colors, drawn)]
+        rows.append(drawn)
     return rows

@@ -30,13 +30,13 @@ __all__ = [
 
 _FORWARD, _BACKWARD, _REAL_FORWARD, _REAL_BACKWARD = range(4)
 _DIVIDES = {_FORWARD: "forward", _REAL_FORWARD: "forward", _BACKWARD: "backward", _REAL_BACKWARD: "backward"}
-_OTHER_WAY = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
+_INVERSE_NORM = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
 def _transform(kind, a, n, axis, norm, out=None):
     if n < 1:
         raise ValueError(f"Invalid number of FFT data points ({n}) specified.")
-    if norm not in _OTHER_WAY:
+    if norm not in _INVERSE_NORM:
         raise ValueError(f'Invalid norm value {norm}; should be "backward","ortho" or "forward".')
     factor = n**-0.5 if norm == "ortho" else 1 / n if (norm or "backward") == _DIVIDES[kind] else 1.0
     single = a.dtype in (_a.float16, _a.float32, _a.complex64)
@@ -53,20 +53,20 @@ def _transform(kind, a, n, axis, norm, out=None):
         raise ValueError("output array has wrong shape.")
     last = axis == a.ndim - 1
     direct = out is not None and last and out.dtype == dtype and out.flags.c_contiguous and out is not a
-    made = out if direct else _a.empty(rows.shape[:-1] + (columns,), dtype)
-    _a._fft(kind, n, factor, rows, made)
+    result = out if direct else _a.empty(rows.shape[:-1] + (columns,), dtype)
+    _a._fft(kind, n, factor, rows, result)
     if direct:
         return out
     if not last:
-        made = made.swapaxes(axis, -1)
+        result = result.swapaxes(axis, -1)
     if out is not None:
         if not _a.can_cast(dtype, out.dtype, "same_kind"):
             raise TypeError(
                 f"Cannot cast ufunc 'fft' output from {dtype!r} to {out.dtype!r} with casting rule 'same_kind'"
             )
-        out[...] = made
+        out[...] = result
         return out
-    return made
+    return result
 
 
 def _rows_last(a, axis):
@@ -104,17 +104,17 @@ def irfft(a, n=None, axis=-1, norm=None, out=None):
 
 def hfft(a, n=None, axis=-1, norm=None, out=None):
     """The transform of one half of a Hermitian-symmetric signal: real numbers."""
-    if norm not in _OTHER_WAY:
+    if norm not in _INVERSE_NORM:
         raise ValueError(f'Invalid norm value {norm}; should be "backward", "ortho" or "forward".')
-    return irfft(_a.conjugate(_a.asarray(a)), n, axis, _OTHER_WAY[norm], out)
+    return irfft(_a.conjugate(_a.asarray(a)), n, axis, _INVERSE_NORM[norm], out)
 
 
 def ihfft(a, n=None, axis=-1, norm=None, out=None):
     """The inverse of `hfft`."""
-    if norm not in _OTHER_WAY:
+    if norm not in _INVERSE_NORM:
         raise ValueError(f'Invalid norm value {norm}; should be "backward", "ortho" or "forward".')
-    made = rfft(a, n, axis, _OTHER_WAY[norm], out)
-    return _a.conjugate(made, out=made)
+    result = rfft(a, n, axis, _INVERSE_NORM[norm], out)
+    return _a.conjugate(result, out=result)
 
 
 def _sizes(a, s, axes, half_last=False):

@@ -66,8 +66,8 @@ class _Result(tuple):
     __slots__ = ()
     _fields = ()
 
-    def __new__(cls, *parts):
-        return tuple.__new__(cls, parts)
+    def __new__(cls, *values):
+        return tuple.__new__(cls, values)
 
     def __repr__(self):
         return f"{type(self).__name__}({', '.join(f'{name}={part!r}' for name, part in zip(self._fields, self))})"
@@ -267,9 +267,9 @@ def matrix_power(a, n):
     if n == 0:
         from vmhost.engine.numpy._creation import eye
 
-        made = _a.empty_like(a)
-        made[...] = eye(a.shape[-1], dtype=a.dtype)
-        return made
+        identity = _a.empty_like(a)
+        identity[...] = eye(a.shape[-1], dtype=a.dtype)
+        return identity
     if n < 0:
         a, n = inv(a), -n
     if n <= 3:
@@ -316,18 +316,18 @@ def svd(a, full_matrices=True, compute_uv=True, hermitian=False):
         s = _a.empty(a.shape[:-2] + (0,), real)
         return SVDResult(_identities(a, u_shape, dtype), s, _identities(a, vh_shape, dtype)) if compute_uv else s
     shapes = [(k,), u_shape, vh_shape] if compute_uv else [(k,)]
-    parts = _lapack(
+    results = _lapack(
         _SVD, _FULL if full_matrices else 0, a, shapes, [dtype, real, dtype, dtype], failure="SVD did not converge"
     )
-    return SVDResult(parts[1], parts[0], parts[2]) if compute_uv else parts[0]
+    return SVDResult(results[1], results[0], results[2]) if compute_uv else results[0]
 
 
 def _identities(a, shape, dtype):
     from vmhost.engine.numpy._creation import eye
 
-    made = _a.empty(a.shape[:-2] + shape, dtype)
-    made[...] = eye(*shape, dtype=dtype)
-    return made
+    result = _a.empty(a.shape[:-2] + shape, dtype)
+    result[...] = eye(*shape, dtype=dtype)
+    return result
 
 
 def _svd_of_hermitian(a, compute_uv):
@@ -502,8 +502,8 @@ def norm(x, ord=None, axis=None, keepdims=False):
         if ord is None or ord in ("f", "fro") and rank == 2 or ord == 2 and rank == 1:
             flat = x.ravel()
             total = _squares(flat).sum() if flat.dtype.kind == "c" else _a.dot(flat, flat)
-            made = _a.sqrt(total)
-            return made.reshape((1,) * rank) if keepdims else made
+            result = _a.sqrt(total)
+            return result.reshape((1,) * rank) if keepdims else result
         axis = tuple(range(rank))
     elif not isinstance(axis, tuple):
         try:
@@ -519,19 +519,19 @@ def norm(x, ord=None, axis=None, keepdims=False):
         raise ValueError("Duplicate axes given.")
     if ord in (2, -2, "nuc"):
         s = svd(_moveaxis(x, (rows, columns), (-2, -1)), compute_uv=False)
-        made = s.max(axis=-1, initial=0) if ord == 2 else s.min(axis=-1) if ord == -2 else s.sum(axis=-1)
+        result = s.max(axis=-1, initial=0) if ord == 2 else s.min(axis=-1) if ord == -2 else s.sum(axis=-1)
     elif ord in (1, -1, _inf, -_inf):
         along, across = (rows, columns) if ord in (1, -1) else (columns, rows)
         sums = _a.absolute(x).sum(axis=along)
         across -= across > along
-        made = sums.max(axis=across) if ord > 0 else sums.min(axis=across)
+        result = sums.max(axis=across) if ord > 0 else sums.min(axis=across)
     elif ord in (None, "fro", "f"):
-        made = _a.sqrt(_squares(x).sum(axis=(rows, columns)))
+        result = _a.sqrt(_squares(x).sum(axis=(rows, columns)))
     else:
         raise ValueError("Invalid norm order for matrices.")
     if keepdims:
-        made = made.reshape([1 if i in (rows, columns) else size for i, size in enumerate(x.shape)])
-    return made
+        result = result.reshape([1 if i in (rows, columns) else size for i, size in enumerate(x.shape)])
+    return result
 
 
 def _normal(axis, rank):
@@ -592,15 +592,15 @@ def multi_dot(arrays, *, out=None):
     for array in arrays:
         if array.ndim != 2:
             raise LinAlgError(f"{array.ndim}-dimensional array given. Array must be two-dimensional")
-    made = _best_product(arrays)
+    result = _best_product(arrays)
     if first_is_vector and last_is_vector:
-        made = made[0, 0]
+        result = result[0, 0]
     elif first_is_vector or last_is_vector:
-        made = made.ravel()
+        result = result.ravel()
     if out is not None:
-        out[...] = made
+        out[...] = result
         return out
-    return made
+    return result
 
 
 def _best_product(arrays):

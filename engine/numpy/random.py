@@ -73,15 +73,15 @@ class SeedSequence:
         if dtype not in (_a.uint32, _a.uint64):
             raise ValueError("only support uint32 or uint64")
         count = n_words * (dtype.itemsize // 4)
-        multiplier, made = 0x8B51F9DD, []
+        multiplier, words = 0x8B51F9DD, []
         for i in range(count):
             value = self._pool[i % self.pool_size] ^ multiplier
             multiplier = multiplier * 0x58F38DED & _HALF
             value = value * multiplier & _HALF
-            made.append(value ^ value >> 16)
+            words.append(value ^ value >> 16)
         if dtype == _a.uint64:
-            made = [low | high << 32 for low, high in zip(made[::2], made[1::2])]
-        return _a.array(made, dtype)
+            words = [low | high << 32 for low, high in zip(words[::2], words[1::2])]
+        return _a.array(words, dtype)
 
     def spawn(self, n_children):
         """`n_children` sequences that differ from this one and from each other."""
@@ -174,7 +174,7 @@ class Philox(BitGenerator):
             raise TypeError("state must be a dict")
         if value.get("bit_generator") != "Philox":
             raise ValueError("state must be for a Philox RNG")
-        made = [
+        words = [
             *value["state"]["key"],
             *value["state"]["counter"],
             *value["buffer"],
@@ -182,14 +182,14 @@ class Philox(BitGenerator):
             value["has_uint32"],
             value["uinteger"],
         ]
-        self._state[...] = _a.array([int(word) for word in made], _a.uint64)
+        self._state[...] = _a.array([int(word) for word in words], _a.uint64)
 
     def random_raw(self, size=None, output=True):
         """Words of the stream, as uint64."""
-        made = _a.empty(() if size is None else size, _a.uint64)
-        self._fill(_INTEGERS, (_a.zeros((), _a.uint64), _a.full((), _WORD, _a.uint64)), made)
+        result = _a.empty(() if size is None else size, _a.uint64)
+        self._fill(_INTEGERS, (_a.zeros((), _a.uint64), _a.full((), _WORD, _a.uint64)), result)
         if output:
-            return int(made) if size is None else made
+            return int(result) if size is None else result
         return None
 
     def _fill(self, kind, parameters, out):
@@ -204,9 +204,9 @@ class Philox(BitGenerator):
 
     def jumped(self, jumps=1):
         """A generator 2**128 blocks further for each jump."""
-        made = Philox(key=self._state[:2].copy())
-        made._state[...] = self._state
-        return made.advance(jumps << 128)
+        generator = Philox(key=self._state[:2].copy())
+        generator._state[...] = self._state
+        return generator.advance(jumps << 128)
 
     def spawn(self, n_children):
         if self.seed_seq is None:
@@ -283,9 +283,9 @@ class Generator:
                 raise TypeError("Supplied output array must be contiguous, of the dtype drawn")
             self.bit_generator._fill(kind, parameters, out)
             return out
-        made = _a.empty(() if shape is None else shape, dtype)
-        self.bit_generator._fill(kind, parameters, made)
-        return made[()] if shape is None else made
+        result = _a.empty(() if shape is None else shape, dtype)
+        self.bit_generator._fill(kind, parameters, result)
+        return result[()] if shape is None else result
 
     def _of(self, kind, size, *parameters, dtype=None):
         return self._draw(kind, size, tuple(_a.asarray(parameter, dtype=_a.float64) for parameter in parameters), dtype)
@@ -307,16 +307,16 @@ class Generator:
     def _scaled(self, kind, size, loc, scale):
         """loc + scale * what `kind` draws."""
         if loc.ndim == 0 and scale.ndim == 0:
-            made = self._draw(kind, size)
-            made *= scale
-            made += loc
-            return made
+            result = self._draw(kind, size)
+            result *= scale
+            result += loc
+            return result
         if size is None and (loc.ndim or scale.ndim):
             size = _a.add(loc, scale).shape
-        made = self._draw(kind, size)
-        if size is not None and made.shape != _shape_of(made, loc, scale):
-            raise ValueError(f"Output size {made.shape} is not compatible with broadcast dimensions of inputs.")
-        return loc + scale * made
+        result = self._draw(kind, size)
+        if size is not None and result.shape != _shape_of(result, loc, scale):
+            raise ValueError(f"Output size {result.shape} is not compatible with broadcast dimensions of inputs.")
+        return loc + scale * result
 
     def standard_normal(self, size=None, dtype=float, out=None):
         return self._draw(_NORMAL, size, (), _float_dtype(dtype, "standard_normal"), out)
@@ -420,11 +420,11 @@ class Generator:
         parameters = [_positive(dfnum, "dfnum", True), _positive(dfden, "dfden", True), _positive(nonc, "nonc")]
         shape = _shape_of(*parameters) if size is None else _shape(size)
         columns = [_a.broadcast_to(one, shape).ravel().tolist() for one in broadcast_arrays(*parameters)]
-        made = [
+        values = [
             float(self.noncentral_chisquare(top, nonc)) * below / (float(self.chisquare(below)) * top)
             for top, below, nonc in zip(*columns, strict=True)
         ]
-        return _a.array(made, _a.float64).reshape(shape)[()]
+        return _a.array(values, _a.float64).reshape(shape)[()]
 
     def dirichlet(self, alpha, size=None):
         alpha = _positive(alpha, "alpha", True)
@@ -441,12 +441,12 @@ class Generator:
                     _a.broadcast_to(rest, (*shape[:-1], len(rest))),
                 ),
             )
-            made, left = _a.empty(shape), _a.ones(shape[:-1])
+            result, left = _a.empty(shape), _a.ones(shape[:-1])
             for j in range(len(alpha) - 1):
-                made[..., j] = left * sticks[..., j]
+                result[..., j] = left * sticks[..., j]
                 left = left * (1 - sticks[..., j])
-            made[..., -1] = left
-            return made
+            result[..., -1] = left
+            return result
         drawn = self._draw(_GAMMA, None, (_a.broadcast_to(alpha, shape),))
         return drawn / drawn.sum(axis=-1, keepdims=True)
 
@@ -489,10 +489,10 @@ class Generator:
             raise ValueError("sum(pvals[:-1]) > 1.0")
         batch = (n + pvals[..., 0]).shape
         shape, kinds = batch if size is None else _shape(size), pvals.shape[-1]
-        made = _a.zeros((*shape, kinds), _a.int64)
+        result = _a.zeros((*shape, kinds), _a.int64)
         experiments = _a.broadcast_to(n, shape).ravel().tolist()
         chances = _a.broadcast_to(pvals, (*shape, kinds)).reshape(-1, kinds).tolist()
-        for row, left, chance_of in zip(made.reshape(-1, kinds), experiments, chances):
+        for row, left, chance_of in zip(result.reshape(-1, kinds), experiments, chances):
             remaining = 1.0
             for j, chance in enumerate(chance_of[:-1]):
                 drawn = int(self.binomial(left, min(chance / remaining, 1.0)))
@@ -503,7 +503,7 @@ class Generator:
                 remaining -= chance
             if left > 0:
                 row[kinds - 1] = left
-        return made
+        return result
 
     def hypergeometric(self, ngood, nbad, nsample, size=None):
         """How many of `nsample` balls, drawn without putting back from `ngood` good and `nbad` bad ones, are good."""
@@ -511,17 +511,17 @@ class Generator:
         from vmhost.engine.numpy._urns import hypergeometric
 
         counts = [_a.asarray(count).astype(_a.int64, casting="same_kind") for count in (ngood, nbad, nsample)]
-        for name, count, most in zip(("ngood", "nbad", "nsample"), counts, (10**9, 10**9, None), strict=True):
+        for name, count, limit in zip(("ngood", "nbad", "nsample"), counts, (10**9, 10**9, None), strict=True):
             if (count < 0).any():
                 raise ValueError(f"{name} < 0")
-            if most and (count >= most).any():
+            if limit and (count >= limit).any():
                 raise ValueError("both ngood and nbad must be less than 1000000000")
         if (counts[0] + counts[1] < counts[2]).any():
             raise ValueError("ngood + nbad < nsample")
         shape = _shape_of(*counts) if size is None else _shape(size)
         columns = [_a.broadcast_to(count, shape).ravel().tolist() for count in broadcast_arrays(*counts)]
-        made = _a.array([hypergeometric(self, *row) for row in zip(*columns, strict=True)], _a.int64)
-        return made.reshape(shape)[()]
+        result = _a.array([hypergeometric(self, *row) for row in zip(*columns, strict=True)], _a.int64)
+        return result.reshape(shape)[()]
 
     def multivariate_hypergeometric(self, colors, nsample, size=None, method="marginals"):
         """How many balls of each colour are among `nsample`, drawn without putting back: (..., colours)."""
@@ -606,31 +606,31 @@ class Generator:
         if replace and p is not None:
             sums = p.cumsum()
             sums /= sums[-1]
-            places = sums.searchsorted(self.random(shape), side="right")
+            indices = sums.searchsorted(self.random(shape), side="right")
         elif replace:
-            places = self.integers(0, population, shape)
+            indices = self.integers(0, population, shape)
         else:
             if count > population:
                 raise ValueError("Cannot take a larger sample than population when replace is False")
-            places = (
+            indices = (
                 self._different(population, count, shuffle) if p is None else self._different_by_chance(p, count)
             ).reshape(shape)
         if size is None:
-            places = places.reshape(())[()]
+            indices = indices.reshape(())[()]
         if a.ndim == 0:
-            return places
-        return _a.take(a, places, axis)
+            return indices
+        return _a.take(a, indices, axis)
 
     def _different(self, population, count, shuffle):
         if population > 10000 and count > population // (50 if shuffle else 20):
-            places = _a.arange(population)
-            self.bit_generator._fill(_SHUFFLE_TAIL, (_a.full((), max(population - count, 1), _a.uint64),), places)
-            return places[population - count :].copy()
-        places = _a.empty(count, _a.int64)
-        self.bit_generator._fill(_SAMPLE, (_a.full((), population, _a.uint64),), places)
+            indices = _a.arange(population)
+            self.bit_generator._fill(_SHUFFLE_TAIL, (_a.full((), max(population - count, 1), _a.uint64),), indices)
+            return indices[population - count :].copy()
+        indices = _a.empty(count, _a.int64)
+        self.bit_generator._fill(_SAMPLE, (_a.full((), population, _a.uint64),), indices)
         if shuffle:
-            self.bit_generator._fill(_SHUFFLE_TAIL, (_a.ones((), _a.uint64),), places)
-        return places
+            self.bit_generator._fill(_SHUFFLE_TAIL, (_a.ones((), _a.uint64),), indices)
+        return indices
 
     def _different_by_chance(self, p, count):
         if int(_a.count_nonzero(p > 0)) < count:
@@ -675,7 +675,7 @@ class Generator:
         if out is not None and out.shape != x.shape:
             raise ValueError("out must have the same shape as x")
         if axis is None:
-            made = _a.take(x.ravel(), self._order(x.size)).reshape(x.shape)
+            result = _a.take(x.ravel(), self._order(x.size)).reshape(x.shape)
         else:
             from vmhost.engine.numpy._shapes import take_along_axis
 
@@ -685,14 +685,14 @@ class Generator:
             orders = _a.empty(rows.shape, _a.int64)
             orders[...] = _a.arange(x.shape[axis])
             self.bit_generator._fill(_SHUFFLE, (), orders)
-            made = take_along_axis(rows, orders, -1)
+            result = take_along_axis(rows, orders, -1)
             back = [0] * x.ndim
-            for place, dimension in enumerate(rest):
-                back[dimension] = place
-            made = _a.ascontiguousarray(made.transpose(back))
+            for position, dimension in enumerate(rest):
+                back[dimension] = position
+            result = _a.ascontiguousarray(result.transpose(back))
         if out is None:
-            return made
-        out[...] = made
+            return result
+        out[...] = result
         return out
 
     # ---- vectors
@@ -759,9 +759,9 @@ def _shape_of(*arrays):
 
 
 def _pairs(first, second):
-    made = _a.empty((*_a.add(first, second).shape, 2))
-    made[..., 0], made[..., 1] = first, second
-    return made
+    result = _a.empty((*_a.add(first, second).shape, 2))
+    result[..., 0], result[..., 1] = first, second
+    return result
 
 
 def _limits(dtype):

@@ -94,16 +94,16 @@ def _remarks(actual, desired, wrong, names):
             if count <= 5
             else "First 5 mismatches are at indices:"
         )
-        places = argwhere(wrong)[:5].tolist()
+        indices = argwhere(wrong)[:5].tolist()
         lines += [
             title,
             *(
-                f" {place}: "
+                f" {index}: "
                 + ", ".join(
-                    f"{value[tuple(place)] if value.ndim else value} ({name})"
+                    f"{value[tuple(index)] if value.ndim else value} ({name})"
                     for value, name in zip((actual, desired), names)
                 )
-                for place in places
+                for index in indices
             ),
         ]
     if actual.dtype.kind == "b" and desired.dtype.kind == "b":

@@ -35,12 +35,12 @@ def sliding_window_view(x, window_shape, axis=None, *, subok=False, writeable=Fa
                 f"Must provide matching length window_shape and axis; got {len(window)} window_shape elements and"
                 f" {len(axes)} axes elements."
             )
-    places = list(x.shape)
+    sizes = list(x.shape)
     for one, size in zip(axes, window):
-        if places[one] < size:
+        if sizes[one] < size:
             raise ValueError("window shape cannot be larger than input array shape")
-        places[one] -= size - 1
-    view = _a._as_strided(x, tuple(places) + window, x.strides + tuple(x.strides[one] for one in axes))
+        sizes[one] -= size - 1
+    view = _a._as_strided(x, tuple(sizes) + window, x.strides + tuple(x.strides[one] for one in axes))
     if not writeable:
         view.setflags(write=False)
     return view

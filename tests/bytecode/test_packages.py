@@ -287,15 +287,15 @@ def test_two_compilers_at_once_install_once(wheels, task):
     write_wheel(wheels, "words", "1.0", {"words.py": "FIRST = 'one'\n"})
     folder = task("import words\ndef run(value):\n    return words.FIRST\n", ["words"])
     lock(read_task(folder))
-    made, start = [], threading.Barrier(4)
+    bundles, start = [], threading.Barrier(4)
 
     def compile_it():
         start.wait()
-        made.append(compile_task(folder).to_bytes())
+        bundles.append(compile_task(folder).to_bytes())
 
     threads = [threading.Thread(target=compile_it) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(made) == 4 and len(set(made)) == 1
+    assert len(bundles) == 4 and len(set(bundles)) == 1

@@ -169,10 +169,10 @@ NULL_MEANS_SOMETHING = {
     "DICT_MERGE 1": {1, 2},
 }  # fmt: skip
 NULLS = [
-    (instruction, place)
+    (instruction, position)
     for instruction, count in TAKES.items()
-    for place in range(count)
-    if place not in NULL_MEANS_SOMETHING.get(instruction, ())
+    for position in range(count)
+    if position not in NULL_MEANS_SOMETHING.get(instruction, ())
 ]
 
 

@@ -153,11 +153,11 @@ def test_what_changes_while_it_crosses_is_refused_or_whole():
     assert whole == "True" and len(lines) == 250
     said = {tuple(line.split(None, 3)[:3]): line.split(None, 3)[3] for line in lines}
     assert set(said.values()) == {"crossed", "refused"}
-    for way in "result", "function", "argument", "map", "submit_many":
-        assert said[way, "list_cleared", "__buffer__"] == said[way, "inner_list", "__buffer__"] == "refused"
-    for way in "result", "function", "argument":
+    for crossing in "result", "function", "argument", "map", "submit_many":
+        assert said[crossing, "list_cleared", "__buffer__"] == said[crossing, "inner_list", "__buffer__"] == "refused"
+    for crossing in "result", "function", "argument":
         for shape in "list_longer", "dict_cleared", "dict_longer":
             for moment in "__buffer__", "__release_buffer__", "__array_interface__", "__dlpack__":
                 # what the host lends is given back later, where its change harms nobody
-                crosses = way == "argument" and moment == "__release_buffer__"
-                assert said[way, shape, moment] == ("crossed" if crosses else "refused"), (way, shape, moment)
+                crosses = crossing == "argument" and moment == "__release_buffer__"
+                assert said[crossing, shape, moment] == ("crossed" if crosses else "refused"), (crossing, shape, moment)

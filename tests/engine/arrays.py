@@ -5,8 +5,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 
-def shapes(least_rank=0, most_rank=5, max_size=7):
-    return st.lists(st.integers(0, max_size), min_size=least_rank, max_size=most_rank).map(tuple)
+def shapes(min_rank=0, max_rank=5, max_size=7):
+    return st.lists(st.integers(0, max_size), min_size=min_rank, max_size=max_rank).map(tuple)
 
 
 SPECIAL = {

@@ -97,7 +97,7 @@ def tensors(arrays):
     """`const vme_tensor *const *`; keeps its tensors alive."""
     built = [Tensor(array) for array in arrays]
     pointers = (ctypes.c_void_p * max(len(built), 1))(*(ctypes.addressof(one) for one in built))
-    pointers.made = built
+    pointers.kept_alive = built
     return pointers
 
 

@@ -114,9 +114,9 @@ class Payer:
             if room is None
             else ffi.new("vme_account *", {"charge": charge, "release": release, "inherit": inherit})
         )
-        self.made = ffi.new("vme_context **")
-        assert lib.vme_context_new(account, 0, self.made) == lib.VME_OK
-        self.context = self.made[0]
+        self.slot = ffi.new("vme_context **")
+        assert lib.vme_context_new(account, 0, self.slot) == lib.VME_OK
+        self.context = self.slot[0]
 
     def inherit(self, size, forced):
         if self.paid + size > self.room and not forced:

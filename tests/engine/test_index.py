@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
 RELAXED = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def place(indices, first):
+def key(indices, first):
     return (slice(None),) * first + tuple(indices)
 
 
@@ -44,11 +44,11 @@ def nonzero(context, mask):
 def places(draw, dtypes):
     """An array, where its indexed dimensions begin, and index tensors for them."""
     array = draw(
-        arrays(dtypes, shape=draw(shapes(least_rank=1, most_rank=4, most=5).filter(lambda shape: 0 not in shape)))
+        arrays(dtypes, shape=draw(shapes(min_rank=1, max_rank=4, max_size=5).filter(lambda shape: 0 not in shape)))
     )
     first = draw(st.integers(0, array.ndim - 1))
     count = draw(st.integers(1, array.ndim - first))
-    shape = draw(shapes(most_rank=3, most=4))
+    shape = draw(shapes(max_rank=3, max_size=4))
     indices = []
     for axis in range(first, first + count):
         kept = tuple(size if draw(st.booleans()) else 1 for size in shape) if indices else shape
@@ -62,7 +62,7 @@ def places(draw, dtypes):
 @given(data=st.data())
 def test_gather(backend, context, data):
     array, first, indices = data.draw(places(DTYPES))
-    expected = array[place(indices, first)]
+    expected = array[key(indices, first)]
     out = stretched(np.zeros_like(expected), data.draw(st.integers(0, 9)))
     np.testing.assert_array_equal(gather(context, array, first, indices, out), expected)
 
@@ -71,11 +71,11 @@ def test_gather(backend, context, data):
 @given(data=st.data())
 def test_scatter(backend, context, data):
     array, first, indices = data.draw(places(DTYPES))
-    shape = array[place(indices, first)].shape
+    shape = array[key(indices, first)].shape
     kept = tuple(size if data.draw(st.booleans()) else 1 for size in shape)
     new = values(array.dtype, int(np.prod(kept)), 3).reshape(kept)
     ours, theirs = array.copy(), array.copy()
-    theirs[place(indices, first)] = new
+    theirs[key(indices, first)] = new
     scatter(context, new, first, indices, ours)
     np.testing.assert_array_equal(ours, theirs)
 
@@ -119,7 +119,7 @@ def test_over_itself(backend, context):
 @RELAXED
 @given(data=st.data())
 def test_nonzero(backend, context, data):
-    mask = data.draw(arrays(["bool"], shape=data.draw(shapes(least_rank=1, most_rank=4, most=20))))
+    mask = data.draw(arrays(["bool"], shape=data.draw(shapes(min_rank=1, max_rank=4, max_size=20))))
     for ours, theirs in zip(nonzero(context, mask), np.nonzero(mask), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 

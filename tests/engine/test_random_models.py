@@ -228,7 +228,7 @@ def test_what_the_compiler_writes_the_engine_loads_and_computes(part):
         if chain.random.random() < 0.3:
             outputs.append(chain.random.choice(chain.nodes).output[0])
         try:
-            agrees(chain.nodes, chain.inputs, chain.constants, dict.fromkeys(outputs), most=1e-4, opset=20)
+            agrees(chain.nodes, chain.inputs, chain.constants, dict.fromkeys(outputs), tolerance=1e-4, opset=20)
         except BaseException as error:
             error.add_note(
                 f"seed {seed}: {[(node.op_type, list(node.input), list(node.output)) for node in chain.nodes]} of"

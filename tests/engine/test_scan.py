@@ -31,7 +31,7 @@ def scan(context, op, array, axis, out=None):
 @RELAXED
 @given(data=st.data(), op=st.sampled_from(list(OPS)))
 def test_scans(backend, context, data, op):
-    array = data.draw(arrays(KINDS, shape=data.draw(shapes(least_rank=1)), nan=op != "cumprod"))
+    array = data.draw(arrays(KINDS, shape=data.draw(shapes(min_rank=1)), nan=op != "cumprod"))
     axis = data.draw(st.integers(0, array.ndim - 1))
     if array.dtype == "float16":  # as float32, rounded once: NumPy rounds at every step
         expected = NUMPY[op](array.astype("float32"), axis=axis).astype("float16")
@@ -63,12 +63,12 @@ def test_in_place(backend, context):
 
 
 @pytest.mark.parametrize(
-    "place",
+    "views",
     [lambda whole: (whole[1:], whole[:-1]), lambda whole: (whole[:-1], whole[1:]), lambda whole: (whole, whole[::-1])],
 )
 @pytest.mark.parametrize("shape", [(1000,), (40, 9)])
-def test_onto_part_of_itself(backend, context, place, shape):
-    array, out = place(np.arange(float(np.prod(shape))).reshape(shape))
+def test_onto_part_of_itself(backend, context, views, shape):
+    array, out = views(np.arange(float(np.prod(shape))).reshape(shape))
     expected = np.cumsum(array, axis=0)
     scan(context, "cumsum", array, 0, out=out)
     assert np.array_equal(out, expected)

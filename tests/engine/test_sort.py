@@ -37,7 +37,7 @@ def descending_order(array, axis):
 @RELAXED
 @given(data=st.data())
 def test_orders(backend, context, data):
-    array = data.draw(arrays(DTYPES, shape=data.draw(shapes(least_rank=1, most_rank=3, most=60))))
+    array = data.draw(arrays(DTYPES, shape=data.draw(shapes(min_rank=1, max_rank=3, max_size=60))))
     axis = data.draw(st.integers(0, array.ndim - 1))
     np.testing.assert_array_equal(
         call(context, "argsort", array, axis, False, stretched(np.zeros(array.shape, "int64"), 1)),
@@ -55,7 +55,7 @@ def test_descending(backend, context, data):
     array = data.draw(
         arrays(
             [dtype for dtype in DTYPES if dtype.kind != "c"],
-            shape=data.draw(shapes(least_rank=1, most_rank=2, most=40)),
+            shape=data.draw(shapes(min_rank=1, max_rank=2, max_size=40)),
         )
     )
     axis = data.draw(st.integers(0, array.ndim - 1))

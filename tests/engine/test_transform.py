@@ -31,7 +31,7 @@ def concatenate(context, parts, axis, out):
 @RELAXED
 @given(data=st.data())
 def test_concatenate(backend, context, data):
-    shape = list(data.draw(shapes(least_rank=1)))
+    shape = list(data.draw(shapes(min_rank=1)))
     axis = data.draw(st.integers(0, len(shape) - 1))
     dtype = data.draw(st.sampled_from(DTYPES))
     parts = []
@@ -93,7 +93,7 @@ def pad(context, array, widths, mode, value=0):
 @RELAXED
 @given(data=st.data(), mode=st.sampled_from(MODES))
 def test_pad(backend, context, data, mode):
-    array = data.draw(arrays(DTYPES, shape=data.draw(shapes(most_rank=3, most=5))))
+    array = data.draw(arrays(DTYPES, shape=data.draw(shapes(max_rank=3, max_size=5))))
     widths = [(data.draw(st.integers(0, 12)), data.draw(st.integers(0, 12))) for _ in array.shape]
     try:
         expected = np.pad(array, widths, mode) if widths else array
@@ -115,7 +115,7 @@ def test_pad_with_a_value(backend, context):
 @RELAXED
 @given(data=st.data())
 def test_tile(backend, context, data):
-    array = data.draw(arrays(DTYPES, shape=data.draw(shapes(most_rank=4, most=4))))
+    array = data.draw(arrays(DTYPES, shape=data.draw(shapes(max_rank=4, max_size=4))))
     times = data.draw(st.lists(st.integers(0, 3), min_size=array.ndim, max_size=array.ndim + 2))
     expected = np.tile(array, times)
     out = stretched(np.zeros_like(expected), 2)

@@ -280,9 +280,9 @@ class Fuzz:
             return self.random.choice(self.descriptors)
         if choose < 0.64:
             return self.found.types[self.found.some_type(self.random)]
-        return self.random.choice(PLAIN)() if choose < 0.97 else self.made()
+        return self.random.choice(PLAIN)() if choose < 0.97 else self.composed()
 
-    def made(self):
+    def composed(self):
         return self.random.choice(
             [
                 lambda: generator(self),

@@ -113,7 +113,7 @@ def test_the_verifier_accepts_operands_of_each_width(count):
 
 def test_as_many_fields_as_there_can_be():
     fields = tuple(f"f{index}" for index in range(65535))
-    new = types.FunctionType(native.namedtuple_code(fields), {"_tuple_new": lambda made, values: values})
+    new = types.FunctionType(native.namedtuple_code(fields), {"_tuple_new": lambda cls, values: values})
     assert new(tuple, *range(65535)) == tuple(range(65535))
     owner = types.SimpleNamespace(**dict.fromkeys(fields, 1))
     equal = types.FunctionType(native.method_code("__eq__", 1, 1, fields), {})

@@ -485,14 +485,14 @@ class Swaps(threading.Thread):
         self.root, self.outside, self.stopped = root, outside, threading.Event()
 
     def run(self):
-        root, made = self.root, 0
+        root, rounds = self.root, 0
         while not self.stopped.is_set():
-            made += 1
+            rounds += 1
             os.symlink(self.outside / "name", root / "x.new")
             os.replace(root / "x.new", root / "x")
             os.rename(root / "folder", root / "aside")
             os.symlink(self.outside, root / "folder")
-            if made % 8 == 0:
+            if rounds % 8 == 0:
                 (root / "aside" / "victim").write_text("inside")
             (root / "x.new").write_text("inside")
             os.replace(root / "x.new", root / "x")
@@ -527,8 +527,8 @@ def test_nothing_outside_is_reached_while_paths_change(task, folder):
         swaps.join()
     assert state(outside) == before
     assert not {"secret", "the secret of seventeen", "23"} & set(seen), seen
-    for way in ("reads", "reads_below", "asks", "lists", "writes", "changes"):
-        assert done[way] > 0, done  # or nothing was tried
+    for work in ("reads", "reads_below", "asks", "lists", "writes", "changes"):
+        assert done[work] > 0, done  # or nothing was tried
 
 
 def test_a_task_cannot_win_a_race_against_itself(task, folder):

@@ -27,7 +27,7 @@ class FakeCore:
         self.boots = boots
         self.lock = threading.RLock()
         self.factory = None
-        self.made = []  # every VM
+        self.vms = []  # all that were ever made
         self.lanes = []
         self.boots_to_fail = 0
         self.threads_left = 10**9  # below one, a VM cannot even begin to boot
@@ -52,7 +52,7 @@ class FakeCore:
         return True
 
     def in_state(self, state):
-        return [vm for vm in self.made if vm.state == state]
+        return [vm for vm in self.vms if vm.state == state]
 
 
 class Image:
@@ -122,7 +122,7 @@ class VM:
         self.idle_since = None
         self.logs = []
         self.served = 0
-        core.made.append(self)
+        core.vms.append(self)
         if core.boots_to_fail:
             core.boots_to_fail -= 1
             self.fail_boot("no memory")

@@ -54,14 +54,14 @@ def load():
     """load(**breaker) -> a task of its own, whose breaker opens at two failures in a row."""
     tasks, hosts = iter(range(10**6)), []
 
-    def made(limits=None, source=TASK, **breaker):
+    def new_task(limits=None, source=TASK, **breaker):
         policy = Policy(
             task=TaskPolicy(breaker=BreakerPolicy(consecutive=2, open_s=300, **breaker)), warm=1, max_warm=1
         )
         hosts.append(vmhost.Host(allow_unsigned=True, policy=policy))
         return hosts[-1].load(bundle(source, name=f"blame{next(tasks)}", limits=limits))
 
-    yield made
+    yield new_task
     for host in hosts:
         host.close(drain=False)
 

@@ -54,7 +54,7 @@ def test_the_handle_moves_to_a_newer_version_and_the_old_one_drains(fake_host, b
     assert (running.result(10), waiting.result(10), newer.result(10)) == ("old", "old", "new")
     settle(host)
     assert host.statistics().draining == ()
-    assert [vm for vm in core.made if vm.lane and vm.lane.version == "1.0.0" and vm.state != "ended"] == []
+    assert [vm for vm in core.vms if vm.lane and vm.lane.version == "1.0.0" and vm.state != "ended"] == []
 
 
 def test_an_old_version_is_freed_when_it_has_drained(fake_host, bundle):
@@ -154,7 +154,7 @@ def test_an_unsigned_bundle_is_refused_unless_allowed(fake_host, bundle):
 def test_limits_of_the_host_cap_those_of_the_bundle(fake_host, bundle):
     host, core = fake_host(policy=Policy(limits={"memory": "32 MiB", "wall_time": "2 s"}))
     host.load(bundle(limits={"memory_bytes": 64 << 20, "wall_time_s": 1.0}))(1)
-    vm = next(vm for vm in core.made if vm.lane)
+    vm = next(vm for vm in core.vms if vm.lane)
     assert (vm.soft_bytes, vm.hard_bytes, vm.lane.wall_s) == (32 << 20, 40 << 20, 1.0)
 
 
@@ -162,7 +162,7 @@ def test_a_vm_is_booted_with_the_permissions_of_its_task(fake_host, bundle):
     host, core = fake_host()
     host.load(bundle("reader", permissions={"read": ["/data"]}))(1)
     host.load(bundle("other"))(1)
-    granted = {vm.lane.name: vm.permissions for vm in core.made if vm.lane}
+    granted = {vm.lane.name: vm.permissions for vm in core.vms if vm.lane}
     assert granted["reader"]["read"] == ["/data"]
     assert not any(granted["other"].values())
 
@@ -173,10 +173,10 @@ def test_a_vm_is_booted_with_the_permissions_of_its_task(fake_host, bundle):
 def test_warm_vms_are_booted_ahead_and_replaced_when_lent(fake_host, bundle):
     host, core = fake_host(policy=Policy(warm=2, max_warm=2))
     settle(host)
-    assert (host.statistics().warm, len(core.made)) == (2, 2)
+    assert (host.statistics().warm, len(core.vms)) == (2, 2)
     host.load(bundle())(1)
     settle(host)
-    assert (host.statistics().warm, len(core.made)) == (2, 3)
+    assert (host.statistics().warm, len(core.vms)) == (2, 3)
 
 
 def test_a_vm_is_kept_and_used_again_by_its_task_only(fake_host, bundle):
@@ -184,7 +184,7 @@ def test_a_vm_is_kept_and_used_again_by_its_task_only(fake_host, bundle):
     a, b = host.load(bundle("a")), host.load(bundle("b"))
     for _ in range(5):
         a(1), b(1)
-    assert sorted(vm.lane.name for vm in core.made if vm.lane) == ["a", "b"]
+    assert sorted(vm.lane.name for vm in core.vms if vm.lane) == ["a", "b"]
 
 
 def test_fresh_gives_each_call_a_vm_of_its_own(fake_host, bundle):
@@ -193,7 +193,7 @@ def test_fresh_gives_each_call_a_vm_of_its_own(fake_host, bundle):
     for _ in range(3):
         task(1)
     settle(host)
-    assert sorted(vm.served for vm in core.made if vm.lane) == [1, 1, 1]
+    assert sorted(vm.served for vm in core.vms if vm.lane) == [1, 1, 1]
     assert len([vm for vm in core.in_state("ended") if vm.served]) == 3
 
 
@@ -203,7 +203,7 @@ def test_a_stopped_vm_is_replaced(fake_host, bundle):
     with pytest.raises(vmhost.TimeLimitError):
         task("bad")
     assert task("good") == "good"
-    assert len([vm for vm in core.made if vm.lane]) == 2
+    assert len([vm for vm in core.vms if vm.lane]) == 2
 
 
 def test_a_stopped_vm_that_takes_its_time_to_end_holds_nobody_up(fake_host, bundle):
@@ -214,7 +214,7 @@ def test_a_stopped_vm_that_takes_its_time_to_end_holds_nobody_up(fake_host, bund
     with pytest.raises(vmhost.TimeLimitError):
         task("bad")
     assert task("good") == "good"
-    stopped, replacement = [vm for vm in core.made if vm.lane]
+    stopped, replacement = [vm for vm in core.vms if vm.lane]
     assert stopped.state == "serving", "it has not ended yet"
     stopped.leave()
 
@@ -237,9 +237,9 @@ def test_when_no_vm_can_be_booted_waiting_calls_get_their_error(fake_host, bundl
     with pytest.raises(vmhost.VMLostError):  # not the task's fault: its breaker stays closed
         task(1)
     settle(host)
-    tried = len(core.made)
+    tried = len(core.vms)
     settle(host)
-    assert len(core.made) == tried, "boots go on with nobody waiting"
+    assert len(core.vms) == tried, "boots go on with nobody waiting"
     core.boots_to_fail = 0
     assert task(2) == 2
 
@@ -280,7 +280,7 @@ def test_idle_vms_go_after_their_time_and_an_idle_host_does_not_wake(fake_host, 
     host._service._clock = lambda: 10.0**9  # the look that was planned is due
     settle(host)
     settle(host)
-    assert [vm.state for vm in core.made if vm.lane] == ["ended"]
+    assert [vm.state for vm in core.vms if vm.lane] == ["ended"]
     settle(host)
     assert host._service.events.timeouts[-1] is None
 
@@ -289,7 +289,7 @@ def test_idle_vms_go_when_all_hold_more_than_the_budget(fake_host, bundle):
     host, core = fake_host(policy=Policy(memory_bytes=10 << 20, warm=1, max_warm=1))
     a = host.load(bundle("a"))
     a(1)
-    vm = next(vm for vm in core.made if vm.lane)
+    vm = next(vm for vm in core.vms if vm.lane)
     vm.live_bytes = 20 << 20
     core.now += 1
     host.load(bundle("b"))(1)
@@ -306,7 +306,7 @@ def test_memory_pressure_of_the_machine_retires_idle_vms(fake_host, bundle, monk
     host._service._pool._pressure = (float("-inf"), False)
     host.load(bundle("b"))
     settle(host)
-    assert [vm.state for vm in core.made if vm.lane] == ["ended"]
+    assert [vm.state for vm in core.vms if vm.lane] == ["ended"]
 
 
 def test_warm_vms_grow_when_they_are_lacked(fake_host, bundle):
@@ -350,8 +350,8 @@ def test_futures_that_nobody_looks_at_open_it_too(fake_host, bundle):
         task("good")
 
 
-@pytest.mark.parametrize("way", ["call", "submit"])
-def test_probes_close_it(fake_host, bundle, way):
+@pytest.mark.parametrize("method", ["call", "submit"])
+def test_probes_close_it(fake_host, bundle, method):
     policy = Policy(task=TaskPolicy(breaker=BreakerPolicy(consecutive=2, open_s=1e-9, max_open_s=1e-9, probes=2)))
     host, core = fake_host(FakeCore(failing()), policy=policy)
     task = host.load(bundle())
@@ -359,7 +359,7 @@ def test_probes_close_it(fake_host, bundle, way):
         with pytest.raises(vmhost.TaskError):
             task("bad")
     for _ in range(2):
-        assert (task("good") if way == "call" else task.submit("good").result(10)) == "good"
+        assert (task("good") if method == "call" else task.submit("good").result(10)) == "good"
         settle(host)
     assert host.statistics().tasks["echo"].breaker.state == "closed"
     assert task._call == core.lanes[0].call
@@ -388,7 +388,7 @@ def test_a_wedged_vm_opens_the_breaker_and_is_replaced(fake_host, bundle):
     task = host.load(bundle())
     future = task.submit(1)
     settle(host)
-    next(vm for vm in core.made if vm.call).quarantine("call")
+    next(vm for vm in core.vms if vm.call).quarantine("call")
     with pytest.raises(vmhost.VMLostError):
         future.result(10)
     settle(host)
@@ -402,7 +402,7 @@ def test_a_vm_that_wedges_outside_of_a_call_opens_the_breaker_too(fake_host, bun
     host, core = fake_host()
     task = host.load(bundle())
     task(1)
-    next(vm for vm in core.made if vm.lane).quarantine("end")
+    next(vm for vm in core.vms if vm.lane).quarantine("end")
     settle(host)
     with pytest.raises(vmhost.BreakerOpenError, match="a VM wedged .end."):
         task(1)
@@ -486,7 +486,7 @@ def test_lines_of_a_guest_reach_the_logger_of_its_task(fake_host, bundle, caplog
     host, core = fake_host()
     host.load(bundle())(1)
     settle(host)
-    vm = next(vm for vm in core.made if vm.lane)
+    vm = next(vm for vm in core.vms if vm.lane)
     arrived = threading.Event()
 
     class Handler(logging.Handler):
@@ -512,7 +512,7 @@ def test_lines_of_a_guest_reach_the_logger_of_its_task(fake_host, bundle, caplog
 def test_lines_pile_up_in_the_core_where_they_are_bounded_while_a_handler_is_slow(fake_host, bundle):
     host, core = fake_host()
     host.load(bundle())(1)
-    vm = next(vm for vm in core.made if vm.lane)
+    vm = next(vm for vm in core.vms if vm.lane)
     entered, release = threading.Event(), threading.Event()
 
     class Slow(logging.Handler):
@@ -666,7 +666,7 @@ def test_close_drains(fake_host, bundle):
     closer.join(10)
     assert not closer.is_alive()
     assert [f.result(0) for f in futures] == [0, 1, 2]
-    assert all(vm.state == "ended" for vm in core.made)
+    assert all(vm.state == "ended" for vm in core.vms)
 
 
 def test_close_without_drain_ends_every_call_with_closed(fake_host, bundle):
@@ -761,7 +761,7 @@ def test_a_dropped_host_cleans_up_after_itself(monkeypatch, bundle):
     assert seen() is None
     service._thread.join(10)
     assert not service._thread.is_alive()
-    assert all(vm.state == "ended" for vm in core.made)
+    assert all(vm.state == "ended" for vm in core.vms)
 
 
 def test_a_future_keeps_its_host_until_the_call_ended(monkeypatch, bundle):

@@ -61,7 +61,7 @@ def idle_core():
 
 
 def running(core, lane_name):
-    return [vm for vm in core.made if vm.state == "serving" and vm.lane.name == lane_name]
+    return [vm for vm in core.vms if vm.state == "serving" and vm.lane.name == lane_name]
 
 
 def test_a_second_task_gets_half_of_the_vms_as_calls_of_the_first_end(fake_host, bundle):
@@ -111,7 +111,7 @@ def test_of_idle_vms_the_one_idle_longest_makes_room(fake_host, bundle):
     core.now = 30
     tasks["c"](1)
     host._service.events.settle()
-    assert [vm.lane.name for vm in core.made if vm.lane and vm.state == "ended"] == ["a"]
+    assert [vm.lane.name for vm in core.vms if vm.lane and vm.state == "ended"] == ["a"]
 
 
 def test_a_holder_gives_way_after_its_quantum_without_any_event(fake_host, bundle):
@@ -251,4 +251,4 @@ def test_a_warm_vm_is_not_replaced_where_the_policy_says_so(fake_host, bundle):
     host, core = fake_host(FakeCore(), policy=Policy(warm=1, max_warm=1, replace_warm=False))
     assert host.load(bundle("a"))(1) == 1
     host.close()
-    assert len(core.made) == 1
+    assert len(core.vms) == 1

@@ -396,7 +396,7 @@ def test_a_full_disk_leaves_nothing_half_made(image, tmp_path, monkeypatch, caps
 
     monkeypatch.setattr(Path, "write_bytes", until_full)
     monkeypatch.setattr(
-        folder, "_made", lambda out, *_: (None, {path.name: path.read_bytes() for path in image.iterdir()})
+        folder, "_contents", lambda out, *_: (None, {path.name: path.read_bytes() for path in image.iterdir()})
     )  # which takes long
     assert main(["image", str(tmp_path / "out")]) == failures.REFUSED
     assert "No space left on device" in capsys.readouterr().err

@@ -1,5 +1,5 @@
-"""What cffi is told of the engine: the declarations of include/vme.h and vme_search.h, read from the headers
-themselves, so that they cannot drift.
+"""What cffi is told of the engine: the declarations of include/vme.h and vme_search.h, and the rows of
+vme_operators.h, read from the headers themselves, so that they cannot drift.
 
 `python -m vmhost.engine.declarations OUT.c` writes the C source of `vmhost.engine._vme`, the host's binding; setup.py
 does so at build time. Needs cffi; nothing inside a VM imports this."""
@@ -10,6 +10,13 @@ from pathlib import Path
 
 _INCLUDE = Path(__file__).resolve().parent / "include"
 HEADERS = (_INCLUDE / "vme.h", _INCLUDE / "vme_search.h")
+OPERATORS = _INCLUDE / "vme_operators.h"
+
+
+def operators():
+    """{table: the names of its rows} of vme_operators.h: {"VME_UNARY_OPERATORS": ["NEGATIVE", ...], ...}."""
+    tables = re.split(r"^#define (VME_\w+)\(ROW\)", OPERATORS.read_text(), flags=re.MULTILINE)[1:]
+    return {table: re.findall(r"\bROW\((\w+),", rows) for table, rows in zip(tables[::2], tables[1::2])}
 
 
 def declarations():
@@ -18,6 +25,8 @@ def declarations():
     constants = re.findall(r"^#define (VME_[A-Z_]+) +([0-9]+)u?\s*$", text, flags=re.MULTILINE)
     text = re.sub(r"^#ifdef __cplusplus\n.*?^#endif\n", "", text, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
+    for table, names in operators().items():  # enums that the preprocessor fills
+        text = text.replace(f"{table}(VME_ENUMERATOR)", "".join(f"VME_{name}, " for name in names))
     for name, value in constants:  # array sizes
         text = text.replace(f"[{name}]", f"[{value}]")
     return "".join(f"#define {name} ...\n" for name, _ in constants) + text.replace("VME_API ", "")

@@ -11,17 +11,12 @@ from typing import NamedTuple
 import vmhost.engine.numpy
 from vmhost.engine import _array
 from vmhost.engine._vme import ffi, lib
+from vmhost.engine.library import operator_names
 from vmhost.engine.numpy._composites import Composite
 
 KERNELS, LOOPS, LOWERED = "kernels", "loops", "lowered"
 _MAKINGS = {lib.VME_BY_KERNELS: KERNELS, lib.VME_BY_LOOPS: LOOPS, lib.VME_LOWERED: LOWERED}
-# operators of the library that are many, each with a name, kernels or a loop of its own
-_FAMILIES = {
-    "unary": (lib.VME_UNARY_COUNT, lib.vme_unary_name),
-    "binary": (lib.VME_BINARY_COUNT, lib.vme_binary_name),
-    "reduce": (lib.VME_REDUCE_COUNT, lib.vme_reduce_name),
-    "scan": (lib.VME_SCAN_COUNT, lib.vme_scan_name),
-}
+_FAMILIES = {"unary", "binary", "reduce", "scan"}  # operators of the library that are many, each with a name
 
 # Files of vmhost.engine.numpy that hold no operators on arrays: dtypes, files, text, printing, options, walks and
 # functions of Python's.
@@ -121,8 +116,8 @@ def operators():
     """Every Operator of the library, each one of a family: raster, copy, negative, positive, ..."""
     found = []
     for operator in listed():
-        count, name = _FAMILIES.get(operator.name, (0, None))
-        found += [Operator(_text(name(i)), operator.making) for i in range(count)] or [operator]
+        names = operator_names(operator.name) if operator.name in _FAMILIES else (operator.name,)
+        found += [Operator(name, operator.making) for name in names]
     return found
 
 

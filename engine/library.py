@@ -43,6 +43,12 @@ def force_backend(name):
     _check(lib.vme_backend_force(-1 if name is None else names.index(name)))
 
 
+def operator_names(family):
+    """The names of the operators of a family ("unary", "binary", "reduce" or "scan"), in the order of their numbers."""
+    count, name = getattr(lib, f"VME_{family.upper()}_COUNT"), getattr(lib, f"vme_{family}_name")
+    return tuple(_text(name(number)) for number in range(count))
+
+
 def algorithms():
     """The names of the ways in which a model's convolutions, products with constant weights and attention can be
     computed."""

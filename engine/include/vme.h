@@ -19,6 +19,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "vme_operators.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -150,107 +152,14 @@ VME_API vme_status vme_tensor_check(const vme_tensor *tensor);
 /* ---- operators. Inputs broadcast to the output's shape; an output must be writable. An output may be the very view of
  * an input; other overlaps are resolved with a copy. dtypes of inputs and output may differ: values are cast on the way
  * in (to what *_types says) and on the way out (as NumPy's casting="unsafe"; the caller refuses casts it does not
- * want). */
-typedef enum vme_unary_op {
-    VME_NEGATIVE,
-    VME_POSITIVE,
-    VME_ABSOLUTE,
-    VME_SIGN,
-    VME_INVERT,
-    VME_LOGICAL_NOT,
-    VME_SQUARE,
-    VME_SQRT,
-    VME_CBRT,
-    VME_RECIPROCAL,
-    VME_EXP,
-    VME_EXP2,
-    VME_EXPM1,
-    VME_LOG,
-    VME_LOG2,
-    VME_LOG10,
-    VME_LOG1P,
-    VME_SIN,
-    VME_COS,
-    VME_TAN,
-    VME_ARCSIN,
-    VME_ARCCOS,
-    VME_ARCTAN,
-    VME_SINH,
-    VME_COSH,
-    VME_TANH,
-    VME_ARCSINH,
-    VME_ARCCOSH,
-    VME_ARCTANH,
-    VME_ERF,
-    VME_FLOOR,
-    VME_CEIL,
-    VME_TRUNC,
-    VME_RINT,
-    VME_ISNAN,
-    VME_ISINF,
-    VME_ISFINITE,
-    VME_SIGNBIT,
-    VME_REAL,
-    VME_IMAG,
-    VME_CONJUGATE,
-    VME_BITWISE_COUNT,
-    VME_UNARY_COUNT,
-} vme_unary_op;
-
-typedef enum vme_binary_op {
-    VME_ADD,
-    VME_SUBTRACT,
-    VME_MULTIPLY,
-    VME_DIVIDE,
-    VME_FLOOR_DIVIDE,
-    VME_REMAINDER,
-    VME_FMOD,
-    VME_POWER,
-    VME_MAXIMUM,
-    VME_MINIMUM,
-    VME_FMAX,
-    VME_FMIN,
-    VME_ARCTAN2,
-    VME_HYPOT,
-    VME_COPYSIGN,
-    VME_NEXTAFTER,
-    VME_LOGADDEXP,
-    VME_BITWISE_AND,
-    VME_BITWISE_OR,
-    VME_BITWISE_XOR,
-    VME_LEFT_SHIFT,
-    VME_RIGHT_SHIFT,
-    VME_EQUAL,
-    VME_NOT_EQUAL,
-    VME_LESS,
-    VME_LESS_EQUAL,
-    VME_GREATER,
-    VME_GREATER_EQUAL,
-    VME_LOGICAL_AND,
-    VME_LOGICAL_OR,
-    VME_LOGICAL_XOR,
-    VME_HEAVISIDE,
-    VME_GCD,
-    VME_LCM,
-    VME_BINARY_COUNT,
-} vme_binary_op;
-
-typedef enum vme_reduce_op {
-    VME_SUM,
-    VME_PROD,
-    VME_MAX,
-    VME_MIN,
-    VME_ALL,
-    VME_ANY,
-    VME_ARGMAX,
-    VME_ARGMIN,
-    VME_COUNT_NONZERO,
-    VME_KNOWN_MAX,
-    VME_KNOWN_MIN, /* of what is no NaN; NaN where nothing is left */
-    VME_REDUCE_COUNT,
-} vme_reduce_op;
-
-typedef enum vme_scan_op { VME_CUMSUM, VME_CUMPROD, VME_CUMMAX, VME_CUMMIN, VME_SCAN_COUNT } vme_scan_op;
+ * want).
+ *
+ * vme_operators.h has the rows: VME_NEGATIVE, VME_ADD, VME_SUM, VME_CUMSUM and so on. */
+#define VME_ENUMERATOR(NAME, ...) VME_##NAME,
+typedef enum vme_unary_op { VME_UNARY_OPERATORS(VME_ENUMERATOR) VME_UNARY_COUNT } vme_unary_op;
+typedef enum vme_binary_op { VME_BINARY_OPERATORS(VME_ENUMERATOR) VME_BINARY_COUNT } vme_binary_op;
+typedef enum vme_reduce_op { VME_REDUCE_OPERATORS(VME_ENUMERATOR) VME_REDUCE_COUNT } vme_reduce_op;
+typedef enum vme_scan_op { VME_SCAN_OPERATORS(VME_ENUMERATOR) VME_SCAN_COUNT } vme_scan_op;
 
 VME_API const char *vme_unary_name(vme_unary_op op); /* "negative": NumPy's name */
 VME_API const char *vme_binary_name(vme_binary_op op);

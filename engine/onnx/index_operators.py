@@ -5,7 +5,8 @@ import math
 import numpy
 
 from .lowering import Lowering
-from .network import BINARY, dtype_number
+from .network import dtype_number
+from .operations import BINARY
 from .readers import Unsupported, reads
 from .tensor_operators import axis_of, numbers_of
 

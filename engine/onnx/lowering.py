@@ -3,7 +3,7 @@ become constants."""
 
 import numpy
 
-from .network import BINARY, UNARY
+from .operations import BINARY, UNARY
 from .readers import Unsupported
 
 _OPERATIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2)}

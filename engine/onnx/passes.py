@@ -4,7 +4,8 @@ import numpy
 
 from .equal import merge_equal
 from .factoring import factor_products
-from .network import BINARY, Layer, contiguous, dtype_number, has_rows, is_binary
+from .network import Layer, contiguous, dtype_number, has_rows, is_binary
+from .operations import BINARY
 from .patterns import find_attention, find_patterns
 from .placement import activate_products, add_in_products, make_in_place
 

@@ -3,7 +3,8 @@ before a softmax, and attention."""
 
 import numpy
 
-from .network import BINARY, CURVES, MAX_ROW, REDUCE, UNARY, Layer, float_bits
+from .network import CURVES, MAX_ROW, Layer, float_bits
+from .operations import BINARY, REDUCE, UNARY
 
 
 class Graph:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from vmhost.engine._vme import lib
+
 library = ctypes.CDLL(str(Path(__file__).resolve().parents[2] / "engine" / "libvme.so"))
 
 DTYPES = [
@@ -41,11 +43,7 @@ Status = enum.IntEnum(
 
 def names(kind):
     """{NumPy's name: number} of the operators of one kind: "unary", "binary", "reduce", "scan"."""
-    text = (Path(__file__).resolve().parents[2] / "engine" / "include" / "vme.h").read_text()
-    listed = text.split(f"typedef enum vme_{kind}_op {{")[1].split("}")[0]
-    count = (
-        len([word for word in listed.replace("\n", " ").split(",") if word.strip()]) - 1
-    )  # the last is the count itself
+    count = getattr(lib, f"VME_{kind.upper()}_COUNT")
     name = getattr(library, f"vme_{kind}_name")
     name.restype = ctypes.c_char_p
     return {name(number).decode(): number for number in range(count)}

@@ -13,7 +13,7 @@ from tests.engine.library import backends, names, on_backend
 from vmhost.engine import _array
 from vmhost.engine.models import Model, opened
 from vmhost.engine.onnx import OnnxError, compile_model
-from vmhost.engine.onnx.network import BINARY, REDUCE, UNARY
+from vmhost.engine.onnx.operations import BINARY, REDUCE, UNARY
 
 
 def runs(data, inputs):

@@ -443,15 +443,17 @@ static inline void count_operator(vme_context *context)
     atomic_store_explicit(&context->operators, begun + 1, memory_order_relaxed);
 }
 
-static bool unary_is_costly(vme_unary_op op, vme_dtype loop)
-{
-    return (op >= VME_CBRT && op <= VME_ERF && op != VME_RECIPROCAL) || (loop >= VME_COMPLEX64 && op <= VME_RECIPROCAL);
-}
+/* The words of vme_operators.h's last column. COSTLY: an element takes long enough that fewer are done between two
+ * looks at the stop flag, and that few are worth dividing among threads. */
+enum cost { CHEAP, COSTLY, COSTLY_IF_COMPLEX };
+#define COST(OPERATOR, NAME, LOOPS, RESULT, COST) [VME_##OPERATOR] = COST,
+static const unsigned char unary_cost[] = {VME_UNARY_OPERATORS(COST)};
+static const unsigned char binary_cost[] = {VME_BINARY_OPERATORS(COST)};
+#undef COST
 
-static bool binary_is_costly(vme_binary_op op)
+static bool is_costly(enum cost cost, vme_dtype loop)
 {
-    return (op >= VME_FLOOR_DIVIDE && op <= VME_POWER)
-           || (op >= VME_ARCTAN2 && op <= VME_LOGADDEXP && op != VME_COPYSIGN) || op >= VME_GCD;
+    return cost == COSTLY || (cost == COSTLY_IF_COMPLEX && loop >= VME_COMPLEX64);
 }
 
 static vme_status no_kernel(const char *name, vme_dtype loop)
@@ -468,7 +470,7 @@ vme_status vme_unary(vme_context *context, vme_unary_op op, vme_dtype loop, cons
     const vme_kernels *kernels = vme_kernels_current();
     vme_dtype compute = loop, result = vme_unary_result(op, loop);
     vme_loop1 *kernel = kernels->elementwise.unary[op][loop];
-    bool costly = unary_is_costly(op, loop);
+    bool costly = is_costly(unary_cost[op], loop);
     count_operator(context);
     if (kernel != NULL && in->dtype == (int)loop && out->dtype == (int)result) {
         int size = vme_dtype_size(loop), out_size = vme_dtype_size(result);
@@ -525,7 +527,7 @@ vme_status vme_binary(vme_context *context, vme_binary_op op, vme_dtype loop, co
     const vme_kernels *kernels = vme_kernels_current();
     vme_loop2 *kernel = kernels->elementwise.binary[op][loop];
     vme_dtype result = vme_binary_result(op, loop), compute[2] = {loop, loop};
-    bool costly = binary_is_costly(op);
+    bool costly = is_costly(binary_cost[op], loop);
     vme_dtype exponent = op == VME_POWER && is_signed((int)loop) ? loop : VME_BOOL;
     count_operator(context);
     if (kernel != NULL && a->dtype == (int)loop && b->dtype == (int)loop && out->dtype == (int)result

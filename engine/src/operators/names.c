@@ -2,24 +2,13 @@
  * (tests/engine/test_inventory.py holds that against the sources). */
 #include "runtime/internal.h"
 
-static const char *const unary_names[VME_UNARY_COUNT] = {
-    "negative",   "positive", "absolute", "sign",   "invert",    "logical_not",   "square", "sqrt",  "cbrt",
-    "reciprocal", "exp",      "exp2",     "expm1",  "log",       "log2",          "log10",  "log1p", "sin",
-    "cos",        "tan",      "arcsin",   "arccos", "arctan",    "sinh",          "cosh",   "tanh",  "arcsinh",
-    "arccosh",    "arctanh",  "erf",      "floor",  "ceil",      "trunc",         "rint",   "isnan", "isinf",
-    "isfinite",   "signbit",  "real",     "imag",   "conjugate", "bitwise_count",
-};
-static const char *const binary_names[VME_BINARY_COUNT] = {
-    "add",         "subtract",   "multiply",    "divide",      "floor_divide", "remainder",   "fmod",
-    "power",       "maximum",    "minimum",     "fmax",        "fmin",         "arctan2",     "hypot",
-    "copysign",    "nextafter",  "logaddexp",   "bitwise_and", "bitwise_or",   "bitwise_xor", "left_shift",
-    "right_shift", "equal",      "not_equal",   "less",        "less_equal",   "greater",     "greater_equal",
-    "logical_and", "logical_or", "logical_xor", "heaviside",   "gcd",          "lcm",
-};
-static const char *const reduce_names[VME_REDUCE_COUNT] = {
-    "sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "count_nonzero", "fmax", "fmin",
-};
-static const char *const scan_names[VME_SCAN_COUNT] = {"cumsum", "cumprod", "cummax", "cummin"};
+#define NAME(OPERATOR, TEXT, ...) [VME_##OPERATOR] = TEXT,
+static const char *const unary_names[] = {VME_UNARY_OPERATORS(NAME)};
+static const char *const binary_names[] = {VME_BINARY_OPERATORS(NAME)};
+static const char *const reduce_names[] = {VME_REDUCE_OPERATORS(NAME)};
+static const char *const scan_names[] = {VME_SCAN_OPERATORS(NAME)};
+#undef NAME
+
 static const struct {
     const char *name; /* without "vme_" */
     vme_making making;

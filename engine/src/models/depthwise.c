@@ -11,10 +11,9 @@
 #include "models/steps.h"
 #include "models/value.h"
 #include "runtime/internal.h"
+#include "runtime/machine.h"
 
 #include <string.h>
-
-enum { PIECE = 1 << 16 }; /* products between two looks at the stop flag, or one output's */
 
 int64_t depthwise_packed(const model_step *step, int64_t channels) { return channels * (step->k + 1); }
 
@@ -87,7 +86,7 @@ static depthwise of_band(vme_context *context, const vme_model *model, const mod
         .model = model,
         .step = step,
         .band = band,
-        .at_once = PIECE / (band->out->c * step->k) / 28 * 28 + 28,
+        .at_once = DEPTHWISE_PIECE / (band->out->c * step->k) / 28 * 28 + 28,
         .curve = model_curve_of(model, step),
     };
 }
@@ -97,7 +96,7 @@ vme_status depthwise_run(vme_context *context, const vme_model *model, const mod
     const model_band whole = model_whole(model, step, arena);
     const model_value *out = whole.out;
     depthwise job = of_band(context, model, step, &whole);
-    return vme_parallel_apart(context, out->n * out->h, PIECE / (out->w * out->c * step->k) + 1, body, &job);
+    return vme_parallel_apart(context, out->n * out->h, DEPTHWISE_PIECE / (out->w * out->c * step->k) + 1, body, &job);
 }
 
 void depthwise_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)

@@ -14,6 +14,7 @@
 #include "models/step.h"
 #include "models/value.h"
 #include "runtime/internal.h"
+#include "runtime/machine.h"
 #include "runtime/numbers.h"
 #include "runtime/pool.h"
 
@@ -22,11 +23,9 @@
 #include <string.h>
 
 enum {
-    BLOCK_BYTES = 1 << 20, /* of copies */
-    FLOATS = 16,           /* a line of a cache */
+    FLOATS = 16, /* a line of a cache */
     ROWS_MAX = 14,
     COLUMNS_MAX = 32,
-    RUN = 48, /* what beginning to copy a run costs, in Winograd's points */
 };
 
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
@@ -52,7 +51,7 @@ static void lay_out(im2col *job, const model_value *out, const model_step *step)
         ceil_div(step->k, FLOATS) * FLOATS + FLOATS; /* equal places of all would share a set of the nearest cache */
     job->panel = ceil_div(job->pixels, ceil_div(job->pixels, job->kernel->rows));
     const int64_t panels = ceil_div(job->pixels, job->panel),
-                  each = max(1, BLOCK_BYTES / (job->panel * job->row * (int64_t)sizeof(float)));
+                  each = max(1, IM2COL_BLOCK_BYTES / (job->panel * job->row * (int64_t)sizeof(float)));
     job->block_pixels = ceil_div(panels, ceil_div(panels, each)) * job->panel;
     job->blocks = ceil_div(job->pixels, job->block_pixels);
     job->slivers = ceil_div(out->c, job->kernel->columns);
@@ -85,7 +84,7 @@ static rates_counted work(const vme_kernels *kernels, const model_value *in, con
     return (rates_counted){{
         [VME_RATE_PRODUCTS] = rates_tile_rows(job.kernel, job.pixels) * numbers,
         [VME_RATE_WEIGHTS] = numbers * sizeof(float),
-        [VME_RATE_POINTS_4] = (double)(job.pixels * runs) * RUN,
+        [VME_RATE_POINTS_4] = (double)(job.pixels * runs) * IM2COL_RUN,
         [VME_RATE_BYTES] = (double)job.pixels * (double)step->k * sizeof(float),
     }};
 }

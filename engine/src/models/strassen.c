@@ -24,6 +24,7 @@
 #include "models/step.h"
 #include "models/value.h"
 #include "runtime/internal.h"
+#include "runtime/machine.h"
 #include "runtime/numbers.h"
 
 #include "vme_search.h"
@@ -31,12 +32,8 @@
 #include <string.h>
 
 enum {
-    HALF_MAX = 256, /* channels of half a block */
-    FLOATS = 16,    /* a line of a cache */
-    PANELS_MAX =
-        10, /* of the upper half whose pixels and sums are in the second cache beside the weights of two pairs */
-    WITHOUT_MAX = 4, /* rows that are left without another one, rather than have tiles that are not full */
-    PIECES = 4,      /* for each thread, at least */
+    FLOATS = 16, /* a line of a cache */
+    PIECES = 4,  /* for each thread, at least */
     ROWS_MAX = 14,
     COLUMNS_MAX = 32,
     PRODUCTS = 7,
@@ -59,7 +56,7 @@ static block_cut cut_of(const vme_kernels *kernels, int64_t outputs, int64_t cha
     int64_t slivers = ceil_div(outputs, cut.columns);
     cut.pairs = slivers / 2;
     cut.alone = slivers % 2 == 1;
-    cut.blocks = ceil_div(channels, 2 * HALF_MAX);
+    cut.blocks = ceil_div(channels, 2 * STRASSEN_HALF_MAX);
     cut.half = ceil_div(ceil_div(channels, cut.blocks), 2);
     return cut;
 }
@@ -151,11 +148,11 @@ static void cut_rows(strassen *job, int64_t rows)
 {
     const int64_t both = 2 * job->kernel->rows, without = rows % both;
     job->rows = rows;
-    job->upper = without <= WITHOUT_MAX ? rows / both * job->kernel->rows + without : ceil_div(rows, 2);
-    job->panel =
-        without <= WITHOUT_MAX ? job->kernel->rows : ceil_div(job->upper, ceil_div(job->upper, job->kernel->rows));
+    job->upper = without <= STRASSEN_WITHOUT_MAX ? rows / both * job->kernel->rows + without : ceil_div(rows, 2);
+    job->panel = without <= STRASSEN_WITHOUT_MAX ? job->kernel->rows
+                                                 : ceil_div(job->upper, ceil_div(job->upper, job->kernel->rows));
     job->panels = ceil_div(job->upper, job->panel);
-    job->group_panels = ceil_div(job->panels, ceil_div(job->panels, PANELS_MAX));
+    job->group_panels = ceil_div(job->panels, ceil_div(job->panels, STRASSEN_PANELS_MAX));
     job->sums_row = row_padded(&job->cut);
     job->sum = job->group_panels * job->panel * job->sums_row;
 }

@@ -16,6 +16,7 @@
 #include "models/step.h"
 #include "models/value.h"
 #include "runtime/internal.h"
+#include "runtime/machine.h"
 #include "runtime/numbers.h"
 
 #include "vme_search.h"
@@ -25,8 +26,6 @@
 #include <string.h>
 
 enum { KNOWN_MAX = 256, SHAPE = 16 };
-static const double NEAR = 1.03; /* times the least cost: what is timed too */
-static const double SURE = 1.05; /* what is quicker by less than this is not what was expected, and may be chance */
 
 /* ---- the algorithms */
 static atomic_int forced = -1;
@@ -73,7 +72,7 @@ static bool possible(const vme_model *model, const vme_kernels *kernels, const m
 }
 
 /* Bytes that an algorithm's weights take beyond the plain ones, where it gains little by them. A trial does not show
- * what reading them takes in a network, where they come from memory: nothing of it is thought to be hidden. */
+ * what reading them takes in a network, where they come from memory: assume no overlap with compute. */
 static int64_t more_of(const vme_model *model, const model_step *step, model_algorithm algorithm)
 {
     return algorithm == CONVOLUTION_STRASSEN
@@ -163,7 +162,7 @@ static vme_status break_tie(const vme_model *model, const model_step *step, cons
     for (int i = 0; status == VME_OK && i < count; i++) {
         trials[i].best_ns += (double)more_of(model, step, trials[i].step.algorithm) / rates[VME_RATE_WEIGHTS];
         if (trials[i].step.algorithm == *chosen)
-            best_ns = trials[i].best_ns / SURE;
+            best_ns = trials[i].best_ns / TUNING_SURE;
     }
     for (int i = 0; status == VME_OK && i < count; i++)
         if (trials[i].best_ns < best_ns) {
@@ -212,7 +211,7 @@ vme_status algorithm_choose(vme_model *model, model_step *step, const model_algo
             step->algorithm = costs[i] < costs[step->algorithm] ? (model_algorithm)i : step->algorithm;
         }
         for (int i = all.first; status == VME_OK && i < all.end; i++)
-            if (can[i] && costs[i] >= costs[step->algorithm] * NEAR) {
+            if (can[i] && costs[i] >= costs[step->algorithm] * TUNING_NEAR) {
                 can[i] = false;
                 candidates--;
             }
@@ -260,11 +259,11 @@ vme_status backend_choose(vme_model *model, bool kept)
     if (measure && status == VME_OK)
         model->total[best] = total_of(model, vme_kernels_of(best), rates);
     for (int b = 0; status == VME_OK && b < vme_backend_count(); b++) {
-        if (model->total[b] == 0 || b == best || model->total[b] * SURE >= model->total[chosen])
+        if (model->total[b] == 0 || b == best || model->total[b] * TUNING_SURE >= model->total[chosen])
             continue;
         if (measure && (status = rates_known(vme_kernels_of(b), rates)) == VME_OK)
             model->total[b] = total_of(model, vme_kernels_of(b), rates);
-        chosen = model->total[b] * SURE < model->total[chosen] ? b : chosen;
+        chosen = model->total[b] * TUNING_SURE < model->total[chosen] ? b : chosen;
     }
     if (!kept)
         model->kernels = vme_kernels_of(chosen);

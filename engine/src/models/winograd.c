@@ -26,14 +26,11 @@
 #include <string.h>
 
 enum {
-    BLOCK_BYTES = 1 << 20, /* of points, before and after the products */
-    BAND_BYTES = 1 << 18,  /* the same where images are done by bands, which want the second cache too */
-    GAP = 16,              /* floats between points: equal places of all would share a set of the nearest cache */
     WINDOW = 3,
     SIDE_MAX = 6,
 };
 
-static int64_t wide(int64_t channels) { return ceil_div(channels, GAP) * GAP; }
+static int64_t wide(int64_t channels) { return ceil_div(channels, WINOGRAD_GAP) * WINOGRAD_GAP; }
 static const vme_gemm_kernel *gemm_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 static int square_of(const model_step *step) { return step->algorithm == CONVOLUTION_WINOGRAD_2 ? 2 : 4; }
 
@@ -91,8 +88,8 @@ typedef struct winograd {
 
 static void points_lie(winograd *job)
 {
-    job->in_point = job->block_squares * job->in_wide + GAP;
-    job->out_point = job->block_squares * job->out_wide + GAP;
+    job->in_point = job->block_squares * job->in_wide + WINOGRAD_GAP;
+    job->out_point = job->block_squares * job->out_wide + WINOGRAD_GAP;
     job->slot_floats = job->points * (job->in_point + job->out_point);
 }
 
@@ -122,7 +119,7 @@ static int64_t scratch(const vme_model *model, model_step *step)
 {
     winograd job = {.gemm = gemm_of(model->kernels)};
     const model_value *out = &model->value[step->out];
-    lay_out(&job, &model->value[step->in], out, step, out->n * ceil_div(out->h, square_of(step)), BLOCK_BYTES);
+    lay_out(&job, &model->value[step->in], out, step, out->n * ceil_div(out->h, square_of(step)), WINOGRAD_BLOCK_BYTES);
     step->slots = (int)min(min(job.blocks, vme_threads()), VME_SLOTS_MAX);
     return step->slots * job.slot_floats * (int64_t)sizeof(float);
 }
@@ -132,7 +129,8 @@ int64_t winograd_unit(const model_step *step) { return square_of(step); }
 int64_t winograd_band_scratch(const vme_model *model, const model_step *step, int64_t rows)
 {
     winograd job = {.gemm = gemm_of(model->kernels)};
-    lay_out(&job, &model->value[step->in], &model->value[step->out], step, ceil_div(rows, square_of(step)), BAND_BYTES);
+    lay_out(&job, &model->value[step->in], &model->value[step->out], step, ceil_div(rows, square_of(step)),
+            WINOGRAD_BAND_BYTES);
     job.block_squares = job.max_squares;
     points_lie(&job);
     return job.slot_floats * (int64_t)sizeof(float);
@@ -141,7 +139,7 @@ int64_t winograd_band_scratch(const vme_model *model, const model_step *step, in
 int64_t winograd_padded(const vme_model *model, const model_step *step, int64_t rows)
 {
     winograd job = {.gemm = gemm_of(model->kernels)};
-    lay_out(&job, &model->value[step->in], &model->value[step->out], step, rows, BAND_BYTES);
+    lay_out(&job, &model->value[step->in], &model->value[step->out], step, rows, WINOGRAD_BAND_BYTES);
     const int64_t last = job.squares - (job.blocks - 1) * job.block_squares, tile = job.gemm->rows;
     return ((job.blocks - 1) * ceil_div(job.block_squares, tile) + ceil_div(last, tile)) * tile;
 }
@@ -346,7 +344,7 @@ void winograd_band(vme_context *context, const vme_model *model, const model_ste
 {
     winograd job = of_band(context, model, step, band, band->scratch);
     const int64_t m = square_of(step), begin = band->begin / m;
-    lay_out(&job, band->in, band->out, step, ceil_div(band->end, m) - begin, BAND_BYTES);
+    lay_out(&job, band->in, band->out, step, ceil_div(band->end, m) - begin, WINOGRAD_BAND_BYTES);
     job.first = (band->n * job.down + begin) * job.across;
     for (int64_t block = 0; block < job.blocks && !vme_stopping(context); block++)
         do_block(&job, 0, block);
@@ -357,7 +355,7 @@ static vme_status run(vme_context *context, const vme_model *model, const model_
     const model_band whole = model_whole(model, step, arena);
     const model_value *in = whole.in, *out = whole.out;
     winograd job = of_band(context, model, step, &whole, arena + model->value[step->scratch].offset);
-    lay_out(&job, in, out, step, out->n * ceil_div(out->h, square_of(step)), BLOCK_BYTES);
+    lay_out(&job, in, out, step, out->n * ceil_div(out->h, square_of(step)), WINOGRAD_BLOCK_BYTES);
     if (step->slots > 1)
         return vme_parallel_slots(context, step->slots, job.blocks, whole_blocks, &job);
     vme_status status = VME_OK;

@@ -6,22 +6,14 @@
  * repeated. Large work is divided by vme_parallel, and no piece takes more than a fraction of a millisecond. */
 #include "operators/nest.h"
 #include "operators/raster.h"
+#include "runtime/machine.h"
 
 #include <string.h>
 
 enum {
     INPUTS = 3,
     STAGE_BYTES = 4608,
-    BLOCK_MAX = 1024,  /* what the stack holds at a time: in all, and elements of an operand */
-    BLOCK_APART = 256, /* the latter where no row repeats: one is collected while another still divides */
-    COLLECT_MIN = 16,  /* elements of a run; below, collecting costs more than it brings */
-    REPEAT_MAX = 256,
-    REPEAT_BYTES_MAX = 1024, /* of a row: longer ones are worth a kernel's call each */
-    PARALLEL_MIN = 2 << 20,  /* bytes touched; below, waking helpers costs more than they bring */
-    PIECE = 32768,
-    PIECE_STEPPING = 8192,
-    PIECE_COSTLY = 4096, /* elements between two looks at the stop flag */
-    ALIGNED_MIN = 4096,  /* elements of a run that begins at a line */
+    BLOCK_MAX = 1024, /* what the stack holds at a time: in all, and elements of an operand */
 };
 
 /* From a tensor's dtype to the kernel's, or back: one cast, or two where float16 computes in float32; or a copy that
@@ -106,7 +98,7 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
         twice = twice || convert->second != NULL;
     }
     bytes += twice ? 2 : 0;
-    block = job->row == 0 ? BLOCK_APART : BLOCK_MAX;
+    block = job->row == 0 ? ELEMENTWISE_BLOCK_APART : BLOCK_MAX;
     block = STAGE_BYTES / bytes < block ? STAGE_BYTES / bytes & -VME_ALIGNMENT : block;
     used = twice ? 2 * block : 0;
     int64_t whole = job->row == 0 ? 0 : block / job->row * job->row;
@@ -210,7 +202,7 @@ static vme_status walk(void *argument, int64_t begin, int64_t end)
         n = vme_nest_run(nest, &at, left);
         vme_status status;
         if (!job->staged) {
-            int64_t first = n < ALIGNED_MIN || job->costly ? 0 : before_lines(nest, at.data);
+            int64_t first = n < ELEMENTWISE_ALIGNED_MIN || job->costly ? 0 : before_lines(nest, at.data);
             if (first > 0)
                 n = first;
             status = checked(job, n, at.data, step);
@@ -294,7 +286,7 @@ static void collect(struct job *job)
     for (int o = 0; o < nest->operands; o++)
         every_other = every_other && job->convert[o].first == NULL
                       && nest->loops[0].step[o] == (o == 0 ? 1 : 2) * vme_dtype_size(job->convert[o].compute);
-    for (int o = 0; o < nest->operands && nest->loops[0].size >= COLLECT_MIN; o++) {
+    for (int o = 0; o < nest->operands && nest->loops[0].size >= ELEMENTWISE_COLLECT_MIN; o++) {
         conversion *convert = &job->convert[o];
         int size = vme_dtype_size(convert->compute);
         int64_t step = nest->loops[0].step[o];
@@ -314,7 +306,7 @@ static void repeat(struct job *job, const int *sizes)
     int64_t bytes = 2; /* of the stage, for an element of each operand: a row has to fit */
     for (int o = 0; o < nest->operands; o++)
         bytes += vme_dtype_size(job->convert[o].compute);
-    if (nest->rank < 2 || inner->size < 2 || inner->size > REPEAT_MAX
+    if (nest->rank < 2 || inner->size < 2 || inner->size > ELEMENTWISE_REPEAT_MAX
         || inner->size > (STAGE_BYTES / bytes & -VME_ALIGNMENT))
         return;
     for (int o = 0; o < nest->operands; o++) {
@@ -322,7 +314,8 @@ static void repeat(struct job *job, const int *sizes)
         if (!stays && outer->step[o] != inner->step[o] * inner->size)
             return;
         if (stays
-            && (inner->step[o] != sizes[o] || inner->size * vme_dtype_size(job->convert[o].compute) > REPEAT_BYTES_MAX))
+            && (inner->step[o] != sizes[o]
+                || inner->size * vme_dtype_size(job->convert[o].compute) > ELEMENTWISE_REPEAT_BYTES_MAX))
             return;
         any = any || stays;
     }
@@ -363,13 +356,13 @@ static vme_status run(vme_context *context, struct job *job, int inputs, const v
         data[1 + i] = tensor->data;
     }
     vme_nest_make(&job->nest, VME_NEST_ANY, out->rank, out->shape, 1 + inputs, rows, data);
-    int64_t elements = job->nest.elements, piece = PIECE, element_bytes = 0;
+    int64_t elements = job->nest.elements, piece = ELEMENTWISE_PIECE, element_bytes = 0;
     int sizes[1 + INPUTS];
     for (int o = 0; o <= inputs; o++) {
         int64_t step = job->nest.loops[0].step[o];
         sizes[o] = vme_dtype_size((vme_dtype)(o == 0 ? out : in[o - 1])->dtype);
         if (step != 0 && step != sizes[o])
-            piece = PIECE_STEPPING;
+            piece = ELEMENTWISE_PIECE_STEPPING;
         step = step < 0 ? -step : step;
         element_bytes +=
             step > VME_ALIGNMENT ? VME_ALIGNMENT : step; /* what lies between is touched as well, by the line */
@@ -378,8 +371,9 @@ static vme_status run(vme_context *context, struct job *job, int inputs, const v
     repeat(job, sizes);
     collect(job);
     if (job->costly)
-        piece = PIECE_COSTLY;
-    if (elements * element_bytes >= PARALLEL_MIN || (job->costly && elements >= 8 * PIECE_COSTLY)) {
+        piece = ELEMENTWISE_PIECE_COSTLY;
+    if (elements * element_bytes >= ELEMENTWISE_PARALLEL_MIN
+        || (job->costly && elements >= 8 * ELEMENTWISE_PIECE_COSTLY)) {
         status = vme_parallel(context, elements, piece, walk, job);
         goto done;
     }
@@ -475,7 +469,7 @@ vme_status vme_unary(vme_context *context, vme_unary_op op, vme_dtype loop, cons
     if (kernel != NULL && in->dtype == (int)loop && out->dtype == (int)result) {
         int size = vme_dtype_size(loop), out_size = vme_dtype_size(result);
         int64_t elements = flat(out, out_size);
-        if (elements >= 0 && elements <= (costly ? PIECE_COSTLY : PIECE)) {
+        if (elements >= 0 && elements <= (costly ? ELEMENTWISE_PIECE_COSTLY : ELEMENTWISE_PIECE)) {
             int64_t step = flat_step(in, out, elements, size, out_size);
             if (step >= 0) {
                 kernel(elements, in->data, step, out->data, out_size);
@@ -534,7 +528,7 @@ vme_status vme_binary(vme_context *context, vme_binary_op op, vme_dtype loop, co
         && exponent == VME_BOOL) {
         int size = vme_dtype_size(loop), out_size = vme_dtype_size(result);
         int64_t elements = flat(out, out_size);
-        if (elements >= 0 && elements <= (costly ? PIECE_COSTLY : PIECE)) {
+        if (elements >= 0 && elements <= (costly ? ELEMENTWISE_PIECE_COSTLY : ELEMENTWISE_PIECE)) {
             int64_t a_step = flat_step(a, out, elements, size, out_size),
                     b_step = flat_step(b, out, elements, size, out_size);
             if (a_step >= 0 && b_step >= 0) {
@@ -693,5 +687,5 @@ vme_status vme_arange(vme_context *context, double start, double step, int64_t i
         series.cast = kernels->elementwise.cast[VME_FLOAT32][VME_FLOAT16];
     } else if (dtype < VME_FLOAT16 && vme_dtype_size(dtype) < 8)
         series.cast = kernels->elementwise.cast[VME_INT64][dtype];
-    return vme_parallel(context, out->shape[0], PIECE_STEPPING, fill_series, &series);
+    return vme_parallel(context, out->shape[0], ELEMENTWISE_PIECE_STEPPING, fill_series, &series);
 }

@@ -2,6 +2,7 @@
  * along which output and input run are cut into tiles, and each tile is copied by the kernel that fits: memcpy, a
  * strided loop, or a transposition. */
 #include "operators/raster.h"
+#include "runtime/machine.h"
 #include "runtime/numbers.h"
 
 #include <string.h>
@@ -9,16 +10,8 @@
 #include "operators/nest.h"
 
 enum {
-    TILE_SIDE_BYTES =
-        512, /* a transposed tile touches this much of each line: 512 x 512 bytes stay in the second-level cache */
-    PIECE_BYTES = 1 << 17,  /* what one piece of work copies: some 20 us */
-    STREAM_MIN = 8 << 20,   /* bytes from which a copy goes past the caches */
-    COLLECT_BYTES = 4096,   /* of elements that lie apart and are cast: collected on the stack first */
-    CHANNELS_MAX = 4,       /* of pixels that the transposition has loops for */
-    SQUARES_MIN = 8,        /* of either, from which it goes by squares */
-    COLLECT_MIN = 16,       /* elements of a row; below, collecting costs more than it brings */
-    STREAM_RUN_MIN = 4096,  /* in runs of at least this */
-    PARALLEL_MIN = 1 << 18, /* bytes; below, dividing costs more than it brings */
+    COLLECT_BYTES = 4096, /* of elements that lie apart and are cast: collected on the stack first */
+    CHANNELS_MAX = 4,     /* of pixels that the transposition has loops for */
 };
 
 enum { OUT, IN }; /* the operands of the nest */
@@ -74,7 +67,7 @@ static int pixels(vme_nest *nest, int64_t element)
     vme_loop in = nest->loops[row], out = nest->loops[column];
     bool split = in.size <= CHANNELS_MAX && out.step[IN] == in.size * element;
     bool join = out.size <= CHANNELS_MAX && in.step[OUT] == out.size * element;
-    if (!split && !join && (in.size < SQUARES_MIN || out.size < SQUARES_MIN))
+    if (!split && !join && (in.size < RASTER_SQUARES_MIN || out.size < RASTER_SQUARES_MIN))
         return 0;
     nest->loops[column] = nest->loops[0];
     nest->loops[0] = out;
@@ -101,7 +94,7 @@ static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_l
     int between = cast == NULL ? pixels(nest, in_element) : 0;
     m->column = nest->loops[0];
     m->strided = cast != NULL ? cast : kernels->strided[size_class(in_element)];
-    bool apart = m->column.step[IN] != in_element && m->column.step[IN] != 0 && m->column.size >= COLLECT_MIN;
+    bool apart = m->column.step[IN] != in_element && m->column.step[IN] != 0 && m->column.size >= RASTER_COLLECT_MIN;
     m->collect = cast != NULL && apart ? kernels->strided[size_class(in_element)] : NULL;
     m->in_element = in_element;
     bool run = cast == NULL && m->column.step[IN] == in_element && m->column.step[OUT] == out_element;
@@ -118,14 +111,14 @@ static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_l
         nest->loops[0] = (vme_loop){.size = 1};
     }
     if (between) {
-        int64_t block = PIECE_BYTES / (CHANNELS_MAX * in_element);
+        int64_t block = RASTER_PIECE_BYTES / (CHANNELS_MAX * in_element);
         m->tile_columns = min(m->column.size, block);
         m->tile_rows = min(m->row.size, block);
     } else if (crossed) {
-        m->tile_columns = min(m->column.size, TILE_SIDE_BYTES / out_element);
-        m->tile_rows = min(m->row.size, TILE_SIDE_BYTES / in_element);
+        m->tile_columns = min(m->column.size, RASTER_TILE_SIDE_BYTES / out_element);
+        m->tile_rows = min(m->row.size, RASTER_TILE_SIDE_BYTES / in_element);
     } else {
-        int64_t block = PIECE_BYTES / (in_element > out_element ? in_element : out_element);
+        int64_t block = RASTER_PIECE_BYTES / (in_element > out_element ? in_element : out_element);
         m->tile_columns = min(m->column.size, block);
         m->tile_rows = min(m->row.size, block / m->tile_columns);
     }
@@ -200,15 +193,16 @@ vme_status vme_move(vme_context *context, int rank, const int64_t *shape, vme_si
         return VME_OK;
     choose_tiles(&m, in.element, out.element, cast);
     m.stream = NULL;
-    if (bytes >= STREAM_MIN && m.tile_columns * m.run_bytes >= STREAM_RUN_MIN)
+    if (bytes >= RASTER_STREAM_MIN && m.tile_columns * m.run_bytes >= RASTER_STREAM_RUN_MIN)
         m.stream = vme_kernels_current()->move.stream;
     int64_t tiles = m.row_tiles * m.column_tiles;
     for (int i = 0; i < m.nest.rank; i++)
         tiles *= m.nest.loops[i].size;
-    if (bytes < PARALLEL_MIN)
+    if (bytes < RASTER_PARALLEL_MIN)
         return vme_stopping(context) ? vme_stopped_here(context) : copy_tiles(&m, 0, tiles);
     int64_t tile_bytes = bytes / tiles + 1;
-    return vme_parallel(context, tiles, tile_bytes >= PIECE_BYTES ? 1 : PIECE_BYTES / tile_bytes, copy_tiles, &m);
+    return vme_parallel(context, tiles, tile_bytes >= RASTER_PIECE_BYTES ? 1 : RASTER_PIECE_BYTES / tile_bytes,
+                        copy_tiles, &m);
 }
 
 vme_status vme_raster(vme_context *context, int element_size, int count, const vme_region *regions,

@@ -12,20 +12,14 @@
 
 #include "operators/nest.h"
 #include "operators/raster.h"
+#include "runtime/machine.h"
 #include "runtime/numbers.h"
 
 enum { IN, OUT }; /* operands of the kept nest; the reduced one has the first */
 enum {
-    PIECE = 32768,          /* elements that one accumulator folds at most: some 10 us */
-    ROW_PIECE = 131072,     /* the same for a tile of accumulators */
-    PARALLEL_MIN = 1 << 19, /* bytes touched; below, waking helpers costs more than they bring */
-    OUTPUT_BYTES = 256,     /* what beginning and ending an output costs, in bytes */
-    TILE_BYTES = 4096,      /* a tile of accumulators, on the stack */
-    STAGE_BYTES = 2048,     /* elements that are cast or collected before they are folded, on the stack */
-    COLLECT_MIN = 32,       /* elements */
-    ALIGNED_MIN = 1024,     /* elements of a run that begins at a line, where their order does not matter */
-    FIRST = 256,            /* elements in which all and any are looked for an answer before the work is divided */
-    TURN_BYTES = 4096,      /* elements turned for argmax and argmin, on the stack */
+    TILE_BYTES = 4096,  /* a tile of accumulators, on the stack */
+    STAGE_BYTES = 2048, /* elements that are cast or collected before they are folded, on the stack */
+    TURN_BYTES = 4096,  /* elements turned for argmax and argmin, on the stack */
     TURN_COLUMNS = 16,
     ACCUMULATOR_MAX = sizeof(vme_arg_accumulator),
 };
@@ -200,12 +194,12 @@ static void spread(int64_t n, const char *accumulator, int64_t bytes, char *to)
 static void fold_run(const reduction *r, int64_t n, const char *in, int64_t step, void *accumulator)
 {
     vme_loop1 *enter = r->enter;
-    if (enter == NULL && step != r->element_bytes && step != 0 && n >= COLLECT_MIN)
+    if (enter == NULL && step != r->element_bytes && step != 0 && n >= REDUCE_COLLECT_MIN)
         enter = r->collect;
     if (enter == NULL) {
         /* from the second cache, vectors that lie in two lines take twice as long */
         int64_t bytes = (int64_t)(-(uintptr_t)in % VME_ALIGNMENT);
-        if (r->any_order && step == r->element_bytes && n >= ALIGNED_MIN && bytes != 0 && bytes % step == 0) {
+        if (r->any_order && step == r->element_bytes && n >= REDUCE_ALIGNED_MIN && bytes != 0 && bytes % step == 0) {
             r->fold(bytes / step, in, step, accumulator);
             in += bytes;
             n -= bytes / step;
@@ -408,10 +402,10 @@ static vme_status combine_pieces(void *argument, int64_t begin, int64_t end)
 
 static vme_status run(vme_context *context, reduction *r)
 {
-    if (r->decided_by >= 0 && r->outputs == 1 && r->length > FIRST) {
+    if (r->decided_by >= 0 && r->outputs == 1 && r->length > REDUCE_FIRST) {
         _Alignas(16) char accumulator[ACCUMULATOR_MAX];
         memcpy(accumulator, r->start, sizeof accumulator);
-        fold_range(r, r->kept.data[IN], 0, FIRST, accumulator);
+        fold_range(r, r->kept.data[IN], 0, REDUCE_FIRST, accumulator);
         if (accumulator[0] == r->decided_by) {
             store(r, 1, accumulator, r->kept.data[OUT], 0);
             return VME_OK;
@@ -431,14 +425,14 @@ static vme_status run(vme_context *context, reduction *r)
             r->tile = min(r->tile, STAGE_BYTES / r->element_bytes);
         r->tile = min(r->tile, width);
         r->tiles = ceil_div(width, r->tile);
-        r->piece = ROW_PIECE / r->tile;
+        r->piece = REDUCE_ROW_PIECE / r->tile;
         count = r->outputs / width * r->tiles;
         task = r->tile * min(r->length, r->piece);
     } else {
-        r->piece = PIECE;
+        r->piece = REDUCE_PIECE;
         count = r->outputs;
-        task = min(r->length, PIECE);
-        if (r->length > 0 && r->length < COLLECT_MIN && count > 1 && r->kept.rank == 1 && r->reduced.rank == 1
+        task = min(r->length, REDUCE_PIECE);
+        if (r->length > 0 && r->length < REDUCE_COLLECT_MIN && count > 1 && r->kept.rank == 1 && r->reduced.rank == 1
             && r->enter == NULL && !r->args)
             tasks_of = short_tasks;
     }
@@ -455,13 +449,14 @@ static vme_status run(vme_context *context, reduction *r)
     int64_t apart =
         magnitude((by_rows ? r->kept : r->reduced).loops[0].step[IN]); /* what lies between is touched, by the line */
     apart = apart > r->element_bytes ? min(apart, 64) : r->element_bytes;
-    int64_t bytes_touched = r->outputs * (r->length * apart + (by_rows ? 0 : OUTPUT_BYTES));
+    int64_t bytes_touched = r->outputs * (r->length * apart + (by_rows ? 0 : REDUCE_OUTPUT_BYTES));
     vme_status status = vme_stopping(context) ? vme_stopped_here(context)
-                        : bytes_touched < PARALLEL_MIN
+                        : bytes_touched < REDUCE_PARALLEL_MIN
                             ? tasks_of(r, 0, count)
-                            : vme_parallel(context, count, task < PIECE ? PIECE / task : 1, tasks_of, r);
+                            : vme_parallel(context, count, task < REDUCE_PIECE ? REDUCE_PIECE / task : 1, tasks_of, r);
     if (status == VME_OK && r->partials != NULL)
-        status = vme_parallel(context, r->outputs, r->pieces < PIECE ? PIECE / r->pieces : 1, combine_pieces, r);
+        status = vme_parallel(context, r->outputs, r->pieces < REDUCE_PIECE ? REDUCE_PIECE / r->pieces : 1,
+                              combine_pieces, r);
     vme_scratch_free(context, r->partials, bytes);
     return status;
 }

@@ -36,6 +36,45 @@ enum {
     MATMUL_STRIPS_MIN = 8 << 20,  /* bytes of b, once for each panel: a second cache is far from holding them */
 };
 
+/* ---- operators/elementwise.c */
+enum {
+    ELEMENTWISE_PARALLEL_MIN = 2 << 20, /* bytes touched; below, waking helpers costs more than they bring */
+    /* Elements between two looks at the stop flag: well under a millisecond of plain work, of elements that lie apart,
+     * and of costly functions. */
+    ELEMENTWISE_PIECE = 32768,
+    ELEMENTWISE_PIECE_STEPPING = 8192,
+    ELEMENTWISE_PIECE_COSTLY = 4096,
+    ELEMENTWISE_COLLECT_MIN = 16, /* elements of a run; below, collecting costs more than it brings */
+    /* Elements of an operand on the stack where no row repeats: one is collected while another still divides. */
+    ELEMENTWISE_BLOCK_APART = 256,
+    ELEMENTWISE_REPEAT_MAX = 256,        /* elements of a row that repeats */
+    ELEMENTWISE_REPEAT_BYTES_MAX = 1024, /* and bytes: longer ones are worth a kernel's call each */
+    ELEMENTWISE_ALIGNED_MIN = 4096,      /* elements of a run that begins at a line */
+};
+
+/* ---- operators/reduce.c */
+enum {
+    REDUCE_PIECE = 32768,          /* elements that one accumulator folds at most: some 10 us */
+    REDUCE_ROW_PIECE = 131072,     /* the same for a tile of accumulators */
+    REDUCE_PARALLEL_MIN = 1 << 19, /* bytes touched; below, waking helpers costs more than they bring */
+    REDUCE_OUTPUT_BYTES = 256,     /* what beginning and ending an output costs, in bytes */
+    REDUCE_COLLECT_MIN = 32,       /* elements of a run; below, collecting costs more than it brings */
+    REDUCE_ALIGNED_MIN = 1024,     /* elements of a run that begins at a line, where their order does not matter */
+    REDUCE_FIRST = 256, /* elements in which all and any are looked for an answer before the work is divided */
+};
+
+/* ---- operators/raster.c */
+enum {
+    /* A transposed tile touches this much of each line: 512 x 512 bytes stay in the second-level cache. */
+    RASTER_TILE_SIDE_BYTES = 512,
+    RASTER_PIECE_BYTES = 1 << 17,  /* what one piece of work copies: some 20 us */
+    RASTER_PARALLEL_MIN = 1 << 18, /* bytes; below, dividing costs more than it brings */
+    RASTER_STREAM_MIN = 8 << 20,   /* bytes from which a copy goes past the caches */
+    RASTER_STREAM_RUN_MIN = 4096,  /* in runs of at least this */
+    RASTER_COLLECT_MIN = 16,       /* elements of a row; below, collecting costs more than it brings */
+    RASTER_SQUARES_MIN = 8,        /* rows or columns from which a transposition goes by squares */
+};
+
 /* ---- models/convolution.c, and CONVOLUTION_SUM of models/winograd.c too */
 enum {
     /* Numbers of a sum between two visits of the output. For few tiles so many that they stay in the nearest cache,
@@ -52,6 +91,34 @@ enum {
     CONVOLUTION_NEAR_TILES = 4,   /* of a piece then: a sliver is read once from the nearest cache for each */
     CONVOLUTION_TILES_MAX = 64,   /* of a piece */
 };
+
+/* ---- models/winograd.c */
+enum {
+    WINOGRAD_BLOCK_BYTES = 1 << 20, /* of points, before and after the products: half a second cache */
+    WINOGRAD_BAND_BYTES = 1 << 18,  /* the same where images are done by bands, which want the second cache too */
+    WINOGRAD_GAP = 16, /* floats between points: equal places of all would share a set of the nearest cache */
+};
+
+/* ---- models/strassen.c */
+enum {
+    STRASSEN_HALF_MAX = 256, /* channels of half a block */
+    /* Of the upper half whose pixels and sums are in the second cache beside the weights of two pairs. */
+    STRASSEN_PANELS_MAX = 10,
+    STRASSEN_WITHOUT_MAX = 4, /* rows that are left without another one, rather than have tiles that are not full */
+};
+
+/* ---- models/im2col.c */
+enum {
+    IM2COL_BLOCK_BYTES = 1 << 20, /* of copies: half a second cache */
+    IM2COL_RUN = 48,              /* what beginning to copy a run costs, in Winograd's points */
+};
+
+/* ---- models/depthwise.c */
+enum { DEPTHWISE_PIECE = 1 << 16 }; /* products between two looks at the stop flag, or one output's */
+
+/* ---- models/tuning.c: what timings of a busy machine tell apart */
+#define TUNING_NEAR 1.03 /* times the lowest cost: what is timed too */
+#define TUNING_SURE 1.05 /* what is quicker by less than this is not what was expected, and may be chance */
 
 /* ---- models/bands_choice.c: which bands there are changes no result */
 enum {

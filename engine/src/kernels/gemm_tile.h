@@ -1,269 +1,387 @@
-/* The tile of gemm.h for one element type: T names it (f32), E is its C type, ROWS its most rows. Every number of rows
- * has code of its own, with its sums in registers. PACKED: tiles of packed rows have, too; LAYERS: and those of models'
- * layers. */
+/* The tile of gemm.h for one element type: T names it (f32), E is its C type, ROWS its most rows. Three kernels, each
+ * with code of its own for every number of rows and of vectors, with its sums in registers: of packed rows (where
+ * PACKED), of rows that lie anywhere, and of models' layers (where LAYERS). */
 #define F(name) JOIN(JOIN(T, _), name)
 typedef E F(loose) __attribute__((aligned(1), may_alias));
 
-/* One step along k of sums that lie in registers; row(i) is where row i's element of a lies. Packed rows have constant
- * distances, so that an instruction can read its factor itself: some do, as many as there are loads to spare. That
- * leaves fewer instructions to issue, which is what two threads on one core share. */
-#define STEP(row, b, from_memory) \
-    do { \
-        F(vec) columns[2]; \
-        if (vectors == 2) \
-            columns[0] = F(load)((const E *)(b)); \
-        columns[vectors - 1] = whole ? F(load)((const E *)(b) + (vectors - 1) * LANES) \
-                                     : F(load_first)((const E *)(b) + (vectors - 1) * LANES, some); \
-        _Pragma("GCC unroll 16") \
-        for (int i = 0; i < rows; i++) { \
-            const F(loose) *const element = (const F(loose) *)(row); \
-            if (from_memory) { \
-                _Pragma("GCC unroll 2") \
-                for (int v = 0; v < vectors; v++) \
-                    sum[i][v] = F(add_product_from)(sum[i][v], element, columns[v]); \
-                continue; \
-            } \
-            const F(vec) factor = F(all)(*element); \
-            _Pragma("GCC unroll 2") \
-            for (int v = 0; v < vectors; v++) \
-                sum[i][v] = F(add_product)(sum[i][v], factor, columns[v]); \
-        } \
-    } while (0)
+/* ---- pieces of the kernels. Numbers of rows and vectors (1 or 2, a row's) and `whole` are constants of the caller,
+ * whose loops unroll, so that `sum` lies in registers. Of the last vector all columns count, or (`whole` is false)
+ * `some`. */
 
-#define FETCH(b) \
-    do { \
-        __builtin_prefetch(b); \
-        if (vectors == 2) \
-            __builtin_prefetch((b) + sizeof(F(vec))); \
-    } while (0)
-
-#define FETCH_OUTPUT(row) \
-    do { \
-        __builtin_prefetch(row, 1); \
-        if (vectors == 2) \
-            __builtin_prefetch((row) + sizeof(F(vec)), 1); \
-    } while (0)
-/* Row i's sums and those that lie at `row`, and back there. */
-#define PLUS(i, row) \
-    do { \
-        const E *const from = (const E *)(row); \
-        if (vectors == 2) \
-            sum[i][0] = F(add)(F(load)(from), sum[i][0]); \
-        sum[i][vectors - 1] = \
-            F(add)(whole ? F(load)(from + (vectors - 1) * LANES) : F(load_first)(from + (vectors - 1) * LANES, some), \
-                   sum[i][vectors - 1]); \
-    } while (0)
-#define PUT(i, row) \
-    do { \
-        E *const to = (E *)(row); \
-        if (vectors == 2) \
-            F(store)(to, sum[i][0]); \
-        if (whole) \
-            F(store)(to + (vectors - 1) * LANES, sum[i][vectors - 1]); \
-        else \
-            F(store_first)(to + (vectors - 1) * LANES, some, sum[i][vectors - 1]); \
-    } while (0)
-
-#ifndef GEMM_WAYS
-#define GEMM_WAYS
-typedef enum gemm_way { SPREAD_ROWS, PACKED_ROWS, LAYER } gemm_way;
-#endif
-
-INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, const int rows, const int vectors,
-                     const bool whole, const gemm_way way)
+/* The last vector of a row. */
+INLINE F(vec) F(load_last)(const E *from, const bool whole, const F(mask) some)
 {
-    enum { LANES = sizeof(F(vec)) / sizeof(E), STEP_BYTES = VME_PACKED_ROWS(ROWS) * sizeof(E) };
-    F(vec) sum[ROWS][2], start[2] = {{0}};
-#if LAYERS
-    const bool from_bias =
-        way == LAYER && layer->bias != NULL && !tile->accumulate && !layer->apart; /* saves adding it */
-    if (from_bias)
-#pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++)
-            start[v] = F(load)(layer->bias + v * LANES);
-#endif
+    return whole ? F(load)(from) : F(load_first)(from, some);
+}
+
+INLINE void F(start_sums)(F(vec) (*sum)[2], const F(vec) * start, const int rows, const int vectors)
+{
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++)
             sum[i][v] = start[v];
+}
+
+/* Adds what lies at `row` to a row's sums. */
+INLINE void F(add_row)(F(vec) * sum, const char *row, const int vectors, const bool whole, const F(mask) some)
+{
+    enum { LANES = sizeof(F(vec)) / sizeof(E) };
+    const E *const from = (const E *)row;
+    if (vectors == 2)
+        sum[0] = F(add)(F(load)(from), sum[0]);
+    sum[vectors - 1] = F(add)(F(load_last)(from + (vectors - 1) * LANES, whole, some), sum[vectors - 1]);
+}
+
+INLINE void F(store_row)(const F(vec) * sum, char *row, const int vectors, const bool whole, const F(mask) some)
+{
+    enum { LANES = sizeof(F(vec)) / sizeof(E) };
+    E *const to = (E *)row;
+    if (vectors == 2)
+        F(store)(to, sum[0]);
+    if (whole)
+        F(store)(to + (vectors - 1) * LANES, sum[vectors - 1]);
+    else
+        F(store_first)(to + (vectors - 1) * LANES, some, sum[vectors - 1]);
+}
+
+INLINE void F(fetch)(const char *b, const int vectors)
+{
+    __builtin_prefetch(b);
+    if (vectors == 2)
+        __builtin_prefetch(b + sizeof(F(vec)));
+}
+
+INLINE void F(fetch_output)(const char *row, const int vectors)
+{
+    __builtin_prefetch(row, 1);
+    if (vectors == 2)
+        __builtin_prefetch(row + sizeof(F(vec)), 1);
+}
+
+/* All rows of c at once. */
+INLINE void F(fetch_outputs)(const vme_gemm_tile *tile, const int rows, const int vectors)
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++)
+            __builtin_prefetch(tile->c + i * tile->c_row + v * (int)sizeof(F(vec)), 1);
+}
+
+/* Adds what c holds where the tile accumulates. */
+INLINE void F(add_output)(F(vec) (*sum)[2], const vme_gemm_tile *tile, const bool accumulate, const int rows,
+                          const int vectors, const bool whole, const F(mask) some)
+{
+    if (accumulate)
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++)
+            F(add_row)(sum[i], tile->c + i * tile->c_row, vectors, whole, some);
+}
+
+INLINE void F(store_output)(F(vec) (*sum)[2], const vme_gemm_tile *tile, const int rows, const int vectors,
+                            const bool whole, const F(mask) some)
+{
+    char *c = tile->c;
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++, c += tile->c_row)
+        F(store_row)(sum[i], c, vectors, whole, some);
+}
+
+/* The two vectors of b that a step along k reads. */
+INLINE void F(load_columns)(F(vec) columns[2], const char *b, const int vectors, const bool whole, const F(mask) some)
+{
+    enum { LANES = sizeof(F(vec)) / sizeof(E) };
+    if (vectors == 2)
+        columns[0] = F(load)((const E *)b);
+    columns[vectors - 1] = F(load_last)((const E *)b + (vectors - 1) * LANES, whole, some);
+}
+
+INLINE void F(add_products)(F(vec) * sum, const F(vec) factor, const F(vec) columns[2], const int vectors)
+{
+#pragma GCC unroll 2
+    for (int v = 0; v < vectors; v++)
+        sum[v] = F(add_product)(sum[v], factor, columns[v]);
+}
+
+/* ---- the kernel of packed rows */
+#if PACKED
+/* One step along k. Packed rows have constant distances, so that an instruction can read its factor itself: some do, as
+ * many as there are loads to spare. That leaves fewer instructions to issue, which is what two threads on one core
+ * share. */
+INLINE void F(packed_step)(F(vec) (*sum)[2], const char *a, const char *b, const int rows, const int vectors,
+                           const bool whole, const F(mask) some)
+{
+    F(vec) columns[2];
+    F(load_columns)(columns, b, vectors, whole, some);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        const F(loose) *const element = (const F(loose) *)(a + i * (int)sizeof(E));
+        if (F(from_memory)(i)) {
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v++)
+                sum[i][v] = F(add_product_from)(sum[i][v], element, columns[v]);
+            continue;
+        }
+        F(add_products)(sum[i], F(all)(*element), columns, vectors);
+    }
+}
+
+/* Two steps, and what is read 8 steps on is fetched. */
+INLINE void F(packed_steps)(F(vec) (*sum)[2], const char *a, const char *b, int64_t b_row, int64_t ahead,
+                            const int rows, const int vectors, const bool whole, const F(mask) some)
+{
+    enum { STEP_BYTES = VME_PACKED_ROWS(ROWS) * sizeof(E), AHEAD = 8 * STEP_BYTES };
+    F(packed_step)(sum, a, b, rows, vectors, whole, some);
+    F(fetch)(b + ahead, vectors);
+    __builtin_prefetch(a + AHEAD);
+    F(packed_step)(sum, a + STEP_BYTES, b + b_row, rows, vectors, whole, some);
+    F(fetch)(b + b_row + ahead, vectors);
+    if (STEP_BYTES >= 64)
+        __builtin_prefetch(a + AHEAD + STEP_BYTES);
+}
+
+INLINE void F(packed_block)(const vme_gemm_tile *tile, const int rows, const int vectors, const bool whole)
+{
+    enum { LANES = sizeof(F(vec)) / sizeof(E), STEP_BYTES = VME_PACKED_ROWS(ROWS) * sizeof(E) };
+    F(vec) sum[ROWS][2];
+    const F(vec) zero[2] = {{0}};
+    F(start_sums)(sum, zero, rows, vectors);
     const F(mask) some = F(first)(tile->columns - (vectors - 1) * LANES);
     const char *a = tile->a, *b = tile->b;
-    /* what is known of layers leaves registers to the pointers */
-    const int64_t b_row = way == LAYER ? 2 * (int64_t)sizeof(F(vec)) : tile->b_row,
-                  ahead = way == LAYER ? 8 * b_row : tile->ahead;
-    char *c = tile->c;
-    bool accumulate = tile->accumulate;
+    const int64_t b_row = tile->b_row, ahead = tile->ahead;
     int64_t p = tile->k;
-    /* c is on its way while the sums are made: a row every two steps, lest b wait behind it, where there are that many
-     */
-    const bool full = rows + 3 >= ROWS, slowly = (way == LAYER || (way == PACKED_ROWS && full)) && p >= 4 * ROWS;
+    /* c is on its way while the sums are made: a row every two steps, so that loads of b are not delayed, where there
+     * are that many */
+    const bool full = rows + 3 >= ROWS, slowly = full && p >= 4 * ROWS;
     if (tile->far && !slowly)
+        F(fetch_outputs)(tile, rows, vectors);
+    if (slowly) {
+        const char *row = tile->c;
+#pragma GCC unroll 1
+        for (int fetched = 0; fetched < rows; fetched++, row += tile->c_row) {
+            F(fetch_output)(row, vectors);
+            F(packed_steps)(sum, a, b, b_row, ahead, rows, vectors, whole, some);
+            p -= 2;
+            a += 2 * STEP_BYTES;
+            b += 2 * b_row;
+        }
+    }
+    /* two at once, but where a mask of two vectors' tile has the register that the second step wants */
+    const bool paired = full && (whole || vectors == 1 || sizeof(F(mask)) < sizeof(F(vec)));
+    while (paired && p >= 2) {
+        F(packed_steps)(sum, a, b, b_row, ahead, rows, vectors, whole, some);
+        p -= 2;
+        a += 2 * STEP_BYTES;
+        b += 2 * b_row;
+    }
+    for (; p > 0; p--, a += STEP_BYTES, b += b_row) {
+        F(packed_step)(sum, a, b, rows, vectors, whole, some);
+        F(fetch)(b + ahead, vectors);
+    }
+    F(add_output)(sum, tile, tile->accumulate, rows, vectors, whole, some);
+    F(store_output)(sum, tile, rows, vectors, whole, some);
+}
+#endif
+
+/* ---- the kernel of rows that lie anywhere, each at one distance from the next */
+/* Where those are. Two moving pointers and three steps, which addresses can take once, twice or four times, reach 14
+ * rows. The compiler is kept from making a moving pointer of each row: it has too few registers for that. */
+typedef struct F(rows) {
+    const char *first, *seventh;
+    int64_t step1, step3, step5;
+} F(rows);
+
+INLINE F(rows) F(rows_of)(const vme_gemm_tile *tile)
+{
+    int64_t step1 = tile->a_row, step3 = 3 * step1, step5 = 5 * step1;
+    __asm__("" : "+r"(step1), "+r"(step3), "+r"(step5));
+    return (F(rows)){tile->a, tile->a + 7 * tile->a_row, step1, step3, step5};
+}
+
+INLINE const char *F(row_at)(const F(rows) * a, const int i)
+{
+    return (i < 7 ? a->first : a->seventh)
+           + (i % 7 == 0   ? 0
+              : i % 7 == 1 ? a->step1
+              : i % 7 == 2 ? 2 * a->step1
+              : i % 7 == 3 ? a->step3
+              : i % 7 == 4 ? 4 * a->step1
+              : i % 7 == 5 ? a->step5
+                           : 2 * a->step3);
+}
+
+INLINE void F(rows_move)(F(rows) * a, const int rows, int64_t bytes)
+{
+    a->first += bytes;
+    if (rows > 7)
+        a->seventh += bytes;
+}
+
+/* One step along k, `offset` bytes on in a. */
+INLINE void F(spread_step)(F(vec) (*sum)[2], const F(rows) * a, int64_t offset, const char *b, const int rows,
+                           const int vectors, const bool whole, const F(mask) some)
+{
+    F(vec) columns[2];
+    F(load_columns)(columns, b, vectors, whole, some);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+        F(add_products)(sum[i], F(all)(*(const F(loose) *)(F(row_at)(a, i) + offset)), columns, vectors);
+}
+
+INLINE void F(spread_block)(const vme_gemm_tile *tile, const int rows, const int vectors, const bool whole)
+{
+    enum { LANES = sizeof(F(vec)) / sizeof(E) };
+    F(vec) sum[ROWS][2];
+    const F(vec) zero[2] = {{0}};
+    F(start_sums)(sum, zero, rows, vectors);
+    const F(mask) some = F(first)(tile->columns - (vectors - 1) * LANES);
+    const char *b = tile->b;
+    const int64_t a_column = tile->a_column, b_row = tile->b_row, ahead = tile->ahead;
+    if (tile->far)
+        F(fetch_outputs)(tile, rows, vectors);
+    F(rows) a = F(rows_of)(tile);
+    for (int64_t p = tile->k; p > 0; p--) {
+        F(spread_step)(sum, &a, 0, b, rows, vectors, whole, some);
+        F(fetch)(b + ahead, vectors);
+        F(rows_move)(&a, rows, a_column);
+        b += b_row;
+    }
+    F(add_output)(sum, tile, tile->accumulate, rows, vectors, whole, some);
+    F(store_output)(sum, tile, rows, vectors, whole, some);
+}
+
+/* ---- the kernel of models' layers: runs of k, whose rows lie like those of the kernel above; then bias, addend,
+ * bounds */
+#if LAYERS
+/* What is done with the sums of a layer that has a bias. */
+INLINE void F(layer_end)(F(vec) (*sum)[2], const vme_gemm_layer *layer, const bool from_bias, const int rows,
+                         const int vectors, const bool whole, const F(mask) some)
+{
+    enum { LANES = sizeof(F(vec)) / sizeof(E) };
+    if (!from_bias)
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
             for (int v = 0; v < vectors; v++)
-                __builtin_prefetch(c + i * tile->c_row + v * (int)sizeof(F(vec)), 1);
-    if (way == PACKED_ROWS) {
-        enum { AHEAD = 8 * STEP_BYTES };
-#define PACKED_STEPS \
-    STEP(a + i * (int)sizeof(E), b, F(from_memory)(i)); \
-    FETCH(b + ahead); \
-    __builtin_prefetch(a + AHEAD); \
-    STEP(a + STEP_BYTES + i * (int)sizeof(E), b + b_row, F(from_memory)(i)); \
-    FETCH(b + b_row + ahead); \
-    if (STEP_BYTES >= 64) \
-        __builtin_prefetch(a + AHEAD + STEP_BYTES); \
-    p -= 2; \
-    a += 2 * STEP_BYTES; \
-    b += 2 * b_row
-        if (slowly) {
-            const char *row = c;
-#pragma GCC unroll 1
-            for (int fetched = 0; fetched < rows; fetched++, row += tile->c_row) {
-                FETCH_OUTPUT(row);
-                PACKED_STEPS;
-            }
-        }
-        while (full && p >= 2) {
-            PACKED_STEPS;
-        }
-#undef PACKED_STEPS
-        for (; p > 0; p--, a += STEP_BYTES, b += b_row) {
-            STEP(a + i * (int)sizeof(E), b, F(from_memory)(i));
-            FETCH(b + ahead);
-        }
-    } else {
-        /* Two moving pointers and three steps, which addresses can take once, twice or four times, reach 14 rows. The
-         * compiler is kept from making a moving pointer of each row: it has too few registers for that. What has no
-         * register is better read from the stack (volatile) than brought back from a vector register, which takes the
-         * place of a sum's product. */
-        const int64_t a_column = way == LAYER ? (int64_t)sizeof(E) : tile->a_column;
-        int64_t step1 = tile->a_row, step3 = 3 * step1, step5 = 5 * step1;
-        __asm__("" : "+r"(step1), "+r"(step3), "+r"(step5));
-        const char *seventh = a + 7 * tile->a_row, *coming = way == LAYER ? layer->coming : NULL;
-        const volatile int64_t coming_step = way == LAYER ? layer->coming_step : 0;
-        int64_t runs = way == LAYER ? layer->runs : 1;
-        bool fetching = way == LAYER && slowly && tile->far;
-#define ROW \
-    ((i < 7 ? a : seventh) \
-     + (i % 7 == 0   ? 0 \
-        : i % 7 == 1 ? step1 \
-        : i % 7 == 2 ? 2 * step1 \
-        : i % 7 == 3 ? step3 \
-        : i % 7 == 4 ? 4 * step1 \
-        : i % 7 == 5 ? step5 \
-                     : 2 * step3))
-        do {
-            /* Two steps move the pointers once: that takes cycles of the ports that multiply, too. */
-#define LAYER_STEPS \
-    do { \
-        _Pragma("GCC unroll 2") \
-        for (int s = 0; s < 2; s++) { \
-            STEP(ROW + s * a_column, b + s * b_row, false); \
-            FETCH(b + s * b_row + ahead); \
-            __builtin_prefetch(coming, 0, 2); \
-            coming += coming_step; \
-        } \
-        a += 2 * a_column; \
-        if (rows > 7) \
-            seventh += 2 * a_column; \
-        b += 2 * b_row; \
-        p -= 2; \
-    } while (0)
-            if (way == LAYER && fetching) {
-                const char *row = c;
-#pragma GCC unroll 1
-                for (int fetched = 0; fetched < rows; fetched++, row += tile->c_row) {
-                    FETCH_OUTPUT(row);
-                    LAYER_STEPS;
-                }
-                fetching = false;
-            }
-            while (way == LAYER && p >= 2)
-                LAYER_STEPS;
-#undef LAYER_STEPS
-            for (; p > 0; p--) {
-                STEP(ROW, b, false);
-                FETCH(b + ahead);
-                if (way == LAYER) {
-                    __builtin_prefetch(coming, 0, 2);
-                    coming += coming_step;
-                }
-                a += a_column;
-                if (rows > 7)
-                    seventh += a_column;
-                b += b_row;
-            }
-            if (way == LAYER) {
-                p = tile->k;
-                a += layer->a_run - p * a_column;
-                seventh += layer->a_run - p * a_column;
-                if (layer->apart && runs > 1) {
-                    char *row = c;
+                sum[i][v] = F(add)(sum[i][v], F(load)(layer->bias + v * LANES));
+    if (layer->addend != NULL)
 #pragma GCC unroll 16
-                    for (int i = 0; i < rows; i++, row += tile->c_row) {
-                        if (accumulate)
-                            PLUS(i, row);
-                        PUT(i, row);
-#pragma GCC unroll 2
-                        for (int v = 0; v < vectors; v++)
-                            sum[i][v] = start[v];
-                    }
-                    accumulate = true;
-                }
-            }
-        } while (--runs > 0);
-#undef ROW
-    }
-    if (accumulate)
+        for (int i = 0; i < rows; i++) {
+            const E *addend = (const E *)(layer->addend + i * layer->addend_row),
+                    *last = addend + (vectors - 1) * LANES;
+            if (vectors == 2)
+                sum[i][0] = F(add)(sum[i][0], F(load)(addend));
+            sum[i][vectors - 1] = F(add)(sum[i][vectors - 1], F(load_last)(last, whole, some));
+        }
+    if (layer->bounds.low > -__builtin_inff()) {
+        const F(vec) low = F(all)(layer->bounds.low);
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++)
-            PLUS(i, c + i * tile->c_row);
-#if LAYERS
-    if (way == LAYER && layer->bias != NULL) {
-        if (!from_bias)
-#pragma GCC unroll 16
-            for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
-                for (int v = 0; v < vectors; v++)
-                    sum[i][v] = F(add)(sum[i][v], F(load)(layer->bias + v * LANES));
-        if (layer->addend != NULL)
-#pragma GCC unroll 16
-            for (int i = 0; i < rows; i++) {
-                const E *addend = (const E *)(layer->addend + i * layer->addend_row),
-                        *last = addend + (vectors - 1) * LANES;
-                if (vectors == 2)
-                    sum[i][0] = F(add)(sum[i][0], F(load)(addend));
-                sum[i][vectors - 1] = F(add)(sum[i][vectors - 1], whole ? F(load)(last) : F(load_first)(last, some));
-            }
-        if (layer->bounds.low > -__builtin_inff()) {
-            const F(vec) low = F(all)(layer->bounds.low);
-#pragma GCC unroll 16
-            for (int i = 0; i < rows; i++)
-#pragma GCC unroll 2
-                for (int v = 0; v < vectors; v++)
-                    sum[i][v] = F(max)(sum[i][v], low);
-        }
-        if (layer->bounds.high < __builtin_inff()) {
-            const F(vec) high = F(all)(layer->bounds.high);
-#pragma GCC unroll 16
-            for (int i = 0; i < rows; i++)
-#pragma GCC unroll 2
-                for (int v = 0; v < vectors; v++)
-                    sum[i][v] = F(min)(sum[i][v], high);
-        }
+            for (int v = 0; v < vectors; v++)
+                sum[i][v] = F(max)(sum[i][v], low);
     }
-#endif
+    if (layer->bounds.high < __builtin_inff()) {
+        const F(vec) high = F(all)(layer->bounds.high);
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; i++, c += tile->c_row)
-        PUT(i, c);
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v++)
+                sum[i][v] = F(min)(sum[i][v], high);
+    }
 }
-#undef STEP
-#undef FETCH
-#undef FETCH_OUTPUT
-#undef PLUS
-#undef PUT
+
+/* Two steps, which move the pointers once: that takes cycles of the ports that multiply, too. */
+INLINE void F(layer_steps)(F(vec) (*sum)[2], F(rows) * a, const char **b, const char **coming,
+                           const volatile int64_t *coming_step, const int rows, const int vectors, const bool whole,
+                           const F(mask) some)
+{
+    enum { B_ROW = 2 * sizeof(F(vec)), AHEAD = 8 * B_ROW };
+#pragma GCC unroll 2
+    for (int s = 0; s < 2; s++) {
+        F(spread_step)(sum, a, s * (int64_t)sizeof(E), *b + s * (int64_t)B_ROW, rows, vectors, whole, some);
+        F(fetch)(*b + s * (int64_t)B_ROW + (int64_t)AHEAD, vectors);
+        __builtin_prefetch(*coming, 0, 2);
+        *coming += *coming_step;
+    }
+    F(rows_move)(a, rows, 2 * (int64_t)sizeof(E));
+    *b += 2 * (int64_t)B_ROW;
+}
+
+INLINE void F(layer_block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, const int rows, const int vectors,
+                           const bool whole)
+{
+    /* what is known of layers leaves registers to the pointers */
+    enum { LANES = sizeof(F(vec)) / sizeof(E), B_ROW = 2 * sizeof(F(vec)), AHEAD = 8 * B_ROW };
+    F(vec) sum[ROWS][2], start[2] = {{0}};
+    const bool from_bias = layer->bias != NULL && !tile->accumulate && !layer->apart; /* saves adding it */
+    if (from_bias)
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++)
+            start[v] = F(load)(layer->bias + v * LANES);
+    F(start_sums)(sum, start, rows, vectors);
+    const F(mask) some = F(first)(tile->columns - (vectors - 1) * LANES);
+    const char *b = tile->b;
+    bool accumulate = tile->accumulate;
+    int64_t p = tile->k;
+    /* c is on its way while the sums are made, as in the kernel of packed rows */
+    const bool slowly = p >= 4 * ROWS;
+    if (tile->far && !slowly)
+        F(fetch_outputs)(tile, rows, vectors);
+    F(rows) a = F(rows_of)(tile);
+    /* What has no register is better read from the stack (volatile) than brought back from a vector register, which
+     * takes the place of a sum's product. */
+    const char *coming = layer->coming;
+    const volatile int64_t coming_step = layer->coming_step;
+    int64_t runs = layer->runs;
+    bool fetching = slowly && tile->far;
+    do {
+        if (fetching) {
+            const char *row = tile->c;
+#pragma GCC unroll 1
+            for (int fetched = 0; fetched < rows; fetched++, row += tile->c_row) {
+                F(fetch_output)(row, vectors);
+                F(layer_steps)(sum, &a, &b, &coming, &coming_step, rows, vectors, whole, some);
+                p -= 2;
+            }
+            fetching = false;
+        }
+        while (p >= 2) {
+            F(layer_steps)(sum, &a, &b, &coming, &coming_step, rows, vectors, whole, some);
+            p -= 2;
+        }
+        for (; p > 0; p--) {
+            F(spread_step)(sum, &a, 0, b, rows, vectors, whole, some);
+            F(fetch)(b + (int64_t)AHEAD, vectors);
+            __builtin_prefetch(coming, 0, 2);
+            coming += coming_step;
+            F(rows_move)(&a, rows, sizeof(E));
+            b += (int64_t)B_ROW;
+        }
+        p = tile->k;
+        a.first += layer->a_run - p * (int64_t)sizeof(E);
+        a.seventh += layer->a_run - p * (int64_t)sizeof(E);
+        if (layer->apart && runs > 1) {
+            char *row = tile->c;
+#pragma GCC unroll 16
+            for (int i = 0; i < rows; i++, row += tile->c_row) {
+                if (accumulate)
+                    F(add_row)(sum[i], row, vectors, whole, some);
+                F(store_row)(sum[i], row, vectors, whole, some);
+#pragma GCC unroll 2
+                for (int v = 0; v < vectors; v++)
+                    sum[i][v] = start[v];
+            }
+            accumulate = true;
+        }
+    } while (--runs > 0);
+    F(add_output)(sum, tile, accumulate, rows, vectors, whole, some);
+    if (layer->bias != NULL)
+        F(layer_end)(sum, layer, from_bias, rows, vectors, whole, some);
+    F(store_output)(sum, tile, rows, vectors, whole, some);
+}
+#endif
 
 #if PACKED
 /* Four slivers at once: of a row's part that lies together few lines are read, and few places are written in turn. */
@@ -286,41 +404,53 @@ static void F(pack_b)(int64_t k, int64_t count, const char *b, int64_t b_row, ch
 }
 #endif
 
-#define CASE(n) \
+/* ---- a kernel for each number of rows, 1 .. ROWS, and of vectors; the tile says which */
+#define CASE(BLOCK, n, ...) \
     case n: \
         if (n > ROWS) \
             __builtin_unreachable(); \
         if (tile->columns == 2 * LANES) \
-            F(block)(tile, layer, n > ROWS ? 1 : n, 2, true, way); \
+            BLOCK(__VA_ARGS__, n > ROWS ? 1 : n, 2, true); \
         else if (tile->columns > LANES) \
-            F(block)(tile, layer, n > ROWS ? 1 : n, 2, false, way); \
+            BLOCK(__VA_ARGS__, n > ROWS ? 1 : n, 2, false); \
         else \
-            F(block)(tile, layer, n > ROWS ? 1 : n, 1, false, way); \
+            BLOCK(__VA_ARGS__, n > ROWS ? 1 : n, 1, false); \
         break;
-INLINE void F(any_block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, const gemm_way way)
-{
-    enum { LANES = sizeof(F(vec)) / sizeof(E) };
-    switch (tile->rows) {
-        /* clang-format off */
-        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7)
-        CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
-        /* clang-format on */
+/* BLOCK(..., rows, vectors, whole) */
+/* clang-format off */
+#define CALL(BLOCK, ...) \
+    enum { LANES = sizeof(F(vec)) / sizeof(E) }; \
+    switch (tile->rows) { \
+        CASE(BLOCK, 1, __VA_ARGS__) CASE(BLOCK, 2, __VA_ARGS__) CASE(BLOCK, 3, __VA_ARGS__) \
+        CASE(BLOCK, 4, __VA_ARGS__) CASE(BLOCK, 5, __VA_ARGS__) CASE(BLOCK, 6, __VA_ARGS__) \
+        CASE(BLOCK, 7, __VA_ARGS__) CASE(BLOCK, 8, __VA_ARGS__) CASE(BLOCK, 9, __VA_ARGS__) \
+        CASE(BLOCK, 10, __VA_ARGS__) CASE(BLOCK, 11, __VA_ARGS__) CASE(BLOCK, 12, __VA_ARGS__) \
+        CASE(BLOCK, 13, __VA_ARGS__) CASE(BLOCK, 14, __VA_ARGS__) \
     }
+/* clang-format on */
+
+#if PACKED
+INLINE void F(packed_tile)(const vme_gemm_tile *tile){CALL(F(packed_block), tile)}
+#endif
+INLINE void F(spread_tile)(const vme_gemm_tile *tile)
+{
+    CALL(F(spread_block), tile)
 }
-#undef CASE
 
 static void F(tile)(const vme_gemm_tile *tile)
 {
 #if PACKED
     if (tile->a_row == sizeof(E) && tile->a_column == VME_PACKED_ROWS(ROWS) * sizeof(E)) {
-        F(any_block)(tile, NULL, PACKED_ROWS);
+        F(packed_tile)(tile);
         return;
     }
 #endif
-    F(any_block)(tile, NULL, SPREAD_ROWS);
+    F(spread_tile)(tile);
 }
 
 #if LAYERS
-static void F(layer_tile)(const vme_gemm_tile *tile, const vme_gemm_layer *layer) { F(any_block)(tile, layer, LAYER); }
+static void F(layer_tile)(const vme_gemm_tile *tile, const vme_gemm_layer *layer) { CALL(F(layer_block), tile, layer) }
 #endif
+#undef CASE
+#undef CALL
 #undef F

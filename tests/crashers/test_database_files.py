@@ -36,13 +36,13 @@ def run(asked):
 
 def test_a_hidden_sqlite_has_no_write_ahead_logs(tmp_path):
     """Where a Python hides SQLite's functions, its files go unwatched; a log is refused before there is one."""
-    from tests.isolation.test_sqlite_rules import WAYS
+    from tests.isolation.test_sqlite_rules import LOOKUPS
 
     with closing(sqlite3.connect(tmp_path / "log")) as own:
         own.execute("pragma journal_mode=wal")
         own.execute("create table t (x)")
     done = in_a_process(
-        f"    {WAYS['where SQLite hides its functions']}\n"
+        f"    {LOOKUPS['where SQLite hides its functions']}\n"
         + """
     from tests.crashers.test_database_files import TASK
     folder = sys.argv[1]

@@ -11,6 +11,7 @@ from .closure import close_over_folder, is_installed
 from .errors import CompileError, Diagnostic, TaskSpecError
 from .format import TARGET, Manifest, Module, bundle_in_memory, module_path, write_bundle
 from .packages import Package, files_of, installed, packages_in
+from .recording import recorded_texts
 from .source import compile_source
 from .spec import TaskSpec, read_task
 from .texts import absence, collect_texts
@@ -80,6 +81,7 @@ def compile_task(task, *, target=None, optimize=0, strict=False, compile_model=N
     models, savings = _compile_models(spec, compile_model, errors)
     if errors or (strict and found):
         raise CompileError(errors + found if strict else errors)
+    texts.update(recorded_texts(spec.folder))
     texts.update(absence(absent.name, absent.reason) for absent in closure.absent)
     included, files = _include(folder, packages, closure, modules)
     files.update((path, (spec.folder / path).read_bytes()) for path in spec.files)

@@ -36,7 +36,12 @@ def compile_source(source, filename, shown, optimize=0, warned=None, docstrings=
     with _reporting(source, shown, [] if warned is None else warned):
         if not docstrings:
             source = _without_docstrings(compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True))
-        return marshal.dumps(_settled(compile_corrected(source, filename, optimize)))
+        return marshalled(compile_corrected(source, filename, optimize))
+
+
+def marshalled(code):
+    """A code object as bundles hold it: the same bytes in any process."""
+    return marshal.dumps(_settled(code))
 
 
 def _without_docstrings(tree):

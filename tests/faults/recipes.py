@@ -29,6 +29,13 @@ def generator(value, *rest):
     yield value, [each for each in rest], lambda: value
 
 
+def renamed(value_1, *rest):
+    def inner_1(each):
+        return value_1.inner_1(1000, value_1=each, rest=rest)
+
+    return inner_1
+
+
 RECIPES = {
     "named tuple": ("namedtuple_code", FIELDS),
     "init": ("method_code", "__init__", 1, 2, PARAMETERS, 2, STEPS),
@@ -38,6 +45,7 @@ RECIPES = {
     "hash": ("method_code", "__hash__", 1, 2, FIELDS),
     "setattr": ("method_code", "__setattr__", 1, 2, FIELDS),
     "coroutine": ("coroutine_code", generator.__code__),
+    "renamed": ("renamed_code", renamed.__code__, {"value_1": "value_2", "inner_1": "inner_2", 1000: 2000}),
 }
 
 

@@ -1,6 +1,9 @@
 """Code objects that the native core writes from recipes: the verifier accepts each, and a recipe that makes no sense is
 refused."""
 
+import functools
+import importlib
+import inspect
 import itertools
 import random
 import types
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.hosts import bundle
 from vmhost import Host
+from vmhost.bytecode.corrections import compile_corrected
 from vmhost.bytecode.verifier import verify
 from vmhost.isolation import vm as isolation
 
@@ -335,6 +339,121 @@ def test_random_recipes_are_refused_or_verified():
     assert 1000 < accepted < 19000
 
 
+def codes_in(code):
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from codes_in(constant)
+
+
+def test_renamed_code_is_what_the_compiler_makes_of_the_other_names():
+    text = """
+def outer_1(first_1, *rest_1, key_1=1001):
+    held_1 = first_1
+    class Inner_1:
+        def method_1(self):
+            nonlocal held_1
+            held_1 = -1001, self.attribute_1, lambda: (held_1, first_1)
+            return super().method_1(key_1=held_1, other=1000, **global_1)
+    return Inner_1().method_1, ("key_1", (1001, "outer_1.text"))
+"""
+    renames = {f"{name}_1": f"{name}_2" for name in "outer first rest key held Inner method attribute global".split()}
+    code = compile(text, "f", "exec")
+    made = accepted(native.renamed_code(code, {**renames, 1001: 2002, -1001: -2002}))
+    expected = compile(
+        text.replace("_1", "_2").replace("1001", "2002").replace("outer_2.text", "outer_1.text"), "f", "exec"
+    )
+    assert made == expected
+    for mine, theirs in zip(codes_in(made), codes_in(expected), strict=True):
+        assert mine == theirs and mine.co_qualname == theirs.co_qualname
+        assert mine.co_varnames + mine.co_cellvars + mine.co_freevars == (
+            theirs.co_varnames + theirs.co_cellvars + theirs.co_freevars
+        )
+
+
+@pytest.mark.parametrize(
+    "renames",
+    [
+        {"argument": "cell"},
+        {"cell": "argument"},
+        {"cell": "local"},
+        {"local": "cell"},
+        {"free": "local"},
+        {"argument": "local"},
+        {"other": "argument"},
+        {"a": "b", "local": "x", "cell": "x"},
+    ],
+)
+def test_no_two_variables_get_one_name(renames):
+    def function():
+        free = 1
+
+        def inner(argument, other):
+            local = cell = argument
+            return lambda: (cell, other, free), local
+
+        return inner
+
+    with pytest.raises(ValueError, match="two variables of a function would have one name"):
+        native.renamed_code(function().__code__, renames)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((), TypeError),
+        ((1, {}), TypeError),
+        (((lambda: 1).__code__,), TypeError),
+        (((lambda: 1).__code__, []), TypeError),
+        (((lambda: 1).__code__, types.MappingProxyType({})), TypeError),
+        (((lambda: 1).__code__, type("Fake", (dict,), {})(a="b")), TypeError),
+        (((lambda: 1).__code__, {"a": 1}), TypeError),
+        (((lambda: 1).__code__, {1: "a"}), TypeError),
+        (((lambda: 1).__code__, {"a": b"b"}), TypeError),
+        (((lambda: 1).__code__, {"a": type("T", (str,), {})("b")}), TypeError),
+        (((lambda: 1).__code__, {5: True}), TypeError),
+        (((lambda: 1).__code__, {"a": "b c"}), ValueError),
+        (((lambda: 1).__code__, {"a": ".defaults"}), ValueError),
+        (((lambda: 1).__code__, {".0": "a"}), ValueError),
+        (((lambda: 1).__code__, {"": "a"}), ValueError),
+        (((lambda: 1).__code__, {"a": ""}), ValueError),
+        (((lambda: 1).__code__, {"a": "__class__"}), ValueError),
+        (((lambda: 1).__code__, {"__classdict__": "a"}), ValueError),
+        (((lambda: 1).__code__, {"a": "____"}), ValueError),
+    ],
+)
+def test_other_renames_are_refused(arguments, error):
+    with pytest.raises(error):
+        native.renamed_code(*arguments)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(("argparse", "asyncio.events", "dataclasses", "typing", "inspect", "json.decoder")), st.randoms()
+)
+def test_the_verifier_accepts_every_renamed_code(module, chance):
+    """Any names of real code become any others, also some that are there already."""
+    code = compiled(module)
+    all_names = sorted(
+        {name for each in codes_in(code) for name in (*each.co_names, *each.co_varnames, *each.co_freevars)}
+    )
+    fit = [name for name in all_names if name.isidentifier() and not (name[:2] == name[-2:] == "__")]
+    old = chance.sample(fit, chance.randint(1, len(fit)))
+    new = [chance.choice([name, name + "_2", chance.choice(fit), f"n{chance.randint(0, 10**6)}"]) for name in old]
+    numbers = {chance.randint(256, 5000): chance.randint(-(10**30), 10**30) for _ in range(20)}
+    try:
+        made = native.renamed_code(code, {**dict(zip(old, new)), **numbers})
+    except ValueError as error:
+        assert "two variables" in str(error)
+        return
+    verify(made)
+
+
+@functools.cache
+def compiled(module):
+    return compile_corrected(inspect.getsource(importlib.import_module(module)), module)
+
+
 def test_a_task_cannot_make_code_of_its_own_by_any_of_them():
     """The runtime's own functions take stand-ins, and a task can call the native ones: what comes out is always one of
     the known shapes."""
@@ -357,6 +476,9 @@ def test_a_task_cannot_make_code_of_its_own_by_any_of_them():
             yield "_Function", lambda: assembler._Function.code(Fake(), _vmhost.make_code)
             yield "replacement", lambda: _vmhost.coroutine_code(Fake())
             yield "flags", lambda: _vmhost.coroutine_code(run.__code__)
+            yield "renamed stand-in", lambda: _vmhost.renamed_code(Fake(), {})
+            yield "renamed to what is no name", lambda: _vmhost.renamed_code(run.__code__, {"ends": ".type_params"})
+            yield "renamed to Python's own", lambda: _vmhost.renamed_code(run.__code__, {"ends": "__class__"})
             yield "fake fields", lambda: _vmhost.namedtuple_code(Fake())
             yield "template", lambda: _vmhost.namedtuple_code(run.__code__)
             yield "fake steps", lambda: _vmhost.method_code("__init__", 1, 1, ("self",), 1, (Fake(),))
@@ -383,6 +505,9 @@ def test_a_task_cannot_make_code_of_its_own_by_any_of_them():
         "_Function": "AttributeError",
         "replacement": "TypeError",
         "flags": "ValueError",
+        "renamed stand-in": "TypeError",
+        "renamed to what is no name": "ValueError",
+        "renamed to Python's own": "ValueError",
         "fake fields": "TypeError",
         "template": "TypeError",
         "fake steps": "TypeError",

@@ -349,7 +349,7 @@ def reach(value):
     '''What a function gives away through its attributes.'''
     import os, builtins
     given = []
-    for function in (os.open, os.stat, os._exit, builtins.open, builtins.compile):
+    for function in (os.open, os.stat, os._exit, builtins.open, builtins.exec):
         owner = getattr(function, "__self__", None)
         given.append(type(owner).__name__)
         if type(owner).__name__ == "module":

@@ -117,7 +117,13 @@ def test_a_vm_has_what_is_filed_and_nothing_else(task, plain, module):
 
 @pytest.mark.parametrize(
     "module, name",
-    [(module, name) for module, rules in POLICY.items() for name in sorted(rules.refused) if "." not in name],
+    [
+        (module, name)
+        for module, rules in POLICY.items()
+        for name in sorted(rules.refused)
+        # in place of the compiler is a function of the guest runtime, which finds recorded texts (test_recording.py)
+        if "." not in name and (module, name) != ("builtins", "compile")
+    ],
 )
 def test_what_is_refused_raises(task, plain, module, name):
     if name in plain.get(module, ()):

@@ -21,9 +21,15 @@ from vmhost.cli import failures, inspect, keys
 @click.option("--target", help="The Python to compile for. [default: as task.yaml says]")
 @click.option("--optimize", type=click.IntRange(0, 2), default=0, show_default=True, help="As in python -O.")
 @click.option("--sign", metavar="KEY", help="A key's name, or the file of one (see: vmhost keys).")
+@click.option(
+    "--record",
+    "script",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A script that uses the task: what its packages compile at run time then is compiled into the bundle.",
+)
 @click.option("--strict", is_flag=True, help="Warnings are errors.")
 @failures.command
-def command(output, folders, path, target, optimize, sign, strict):
+def command(output, folders, path, target, optimize, sign, script, strict):
     """Compile task FOLDERs into signed bundles."""
     from vmhost.bytecode.format import read_bundle
     from vmhost.compiler import compile_folder
@@ -38,6 +44,8 @@ def command(output, folders, path, target, optimize, sign, strict):
             if not folder.is_dir():
                 what = "is a file" if folder.exists() else "no such folder"
                 raise failures.Failure(f"{folder}: {what}; give the folder that holds task.yaml")
+            if script is not None:
+                _record(output, folder, script)
             compiled = compile_folder(folder, target=target, optimize=optimize, strict=strict)
             data = compiled.to_bytes(key)
             bundle = read_bundle(data, allow_unsigned=True)
@@ -74,6 +82,16 @@ def command(output, folders, path, target, optimize, sign, strict):
         for name, savings in compiled.savings.items():
             output.line(f"model {name}: {savings}")
         _tell_packages(output, compiled)
+
+
+def _record(output, folder, script):
+    from vmhost.bytecode.packages import installed
+    from vmhost.bytecode.recording import RECORD_NAME, record
+    from vmhost.bytecode.spec import read_task
+
+    spec = read_task(folder)
+    count = record(spec, installed(spec), script)
+    output.remark(f"{folder / RECORD_NAME}: {count} texts that were compiled while {script} ran")
 
 
 def _plain(included):

@@ -257,6 +257,19 @@ def _install_texts(module):
     module.install(_native.text, _native)
 
 
+def _compile(source, filename, mode, flags=0, dont_inherit=False, optimize=-1, *, _feature_version=-1):
+    """Compile source into a code object that can be executed by exec() or eval(): the code of a text that the cloud
+    compiler has seen."""
+    from vmhost.guest.texts import compiled
+
+    inherited = 0 if dont_inherit else sys._getframe(1).f_code.co_flags
+    return compiled(source, mode, flags | inherited)
+
+
+_compile.__name__ = _compile.__qualname__ = "compile"
+_compile.__module__ = "builtins"
+
+
 def _install_logging(module):
     from vmhost.guest.logging_handler import HostHandler
 
@@ -591,6 +604,7 @@ def boot(native):
     modules = sys.modules
     modules["_vmhost"] = native
     modules[__name__].__spec__ = ModuleSpec(__name__, _importer, origin="bundle")
+    _builtins.compile = _compile
     sys.meta_path[:] = [_importer]
     sys.path[:] = []
     sys.path_hooks[:] = [PackageFolder]

@@ -9,6 +9,9 @@ Three ways, in this order:
 3. An expression (a forward reference, a plural form, an argument in a logging configuration) is read and evaluated by
    `expressions.py`.
 
+Texts that packages give to `compile`, `exec` and `eval` are found in the first way only: `recorded` looks for those
+that `vmhost compile --record` has collected, also where their generated names and numbers differ.
+
 Nothing else is possible in a VM; it raises NoCompilerError, which names the construct and says what to write instead.
 
 Assumes: the guest's boot calls `install` once, before the first class is defined; patched modules (`stdlib/patches/`)
@@ -16,6 +19,7 @@ call the rest. This module imports nothing that is not built in, or nearly so, b
 """
 
 import builtins
+import sys
 from _sha2 import sha256
 from keyword import iskeyword
 
@@ -57,6 +61,72 @@ def precompiled(mode, text):
     if code is not None:
         counts["precompiled"] += 1
     return code
+
+
+_FUTURES = 0x1FE0000  # flags of a code object that say what its module imported from __future__
+_GENERATED = "[0-9a-f]{32}|[0-9]+"  # what programs put into names to make them unique; as bytecode/recording.py has it
+
+
+def compiled(source, mode, flags):
+    """The code for `compile(source, ..., mode, flags)`, where `flags` has those of the caller's code too."""
+    return _recorded("compile", mode, flags & _FUTURES, source)
+
+
+def recorded(function, source):
+    """The code for `exec(source)` or `eval(source)`, as `function` says, where `source` is no code object."""
+    text = source.lstrip(" \t") if function == "eval" and isinstance(source, str) else source
+    return _recorded(function, function, sys._getframe(1).f_code.co_flags & _FUTURES, text)
+
+
+def _recorded(function, mode, futures, source):
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        source = bytes(source).decode()
+    if not isinstance(source, str):
+        raise TypeError(f"{function}() arg 1 must be a string, bytes or code object")
+    mode = f"{mode} {futures:x}" if futures else str(mode)
+    code = precompiled(mode, source)
+    if code is None:
+        code = _of_its_kind(mode, source)
+    if code is None:
+        from vmhost.guest import PermissionDenied
+
+        shown = source if len(source) <= 80 else source[:77] + "..."
+        raise PermissionDenied(
+            13,
+            f"{function}: a VM has no compiler, and nobody has recorded this text: {shown!r}; compile the task with "
+            "`vmhost compile --record SCRIPT`, where SCRIPT makes the program come here",
+        )
+    return code
+
+
+def _of_its_kind(mode, text):
+    """The code of a text that differs from a recorded one in generated parts only, or None."""
+    import re
+
+    parts = re.findall(_GENERATED, text)
+    if not parts or _find_text is None:
+        return None
+    kinds = _find_text(digest(f"kinds of {mode}", re.sub(_GENERATED, "\0", text)))
+    for original, fixed, tokens in eval(kinds) if kinds is not None else ():
+        if any(parts[index] != part for index, part in fixed):
+            continue
+        renames = {}
+        for old, pieces in tokens:
+            new = "".join(piece if type(piece) is str else parts[piece] for piece in pieces)
+            if type(old) is int:
+                if new[0] == "0" or len(new) > 100:
+                    break  # Python reads it otherwise, or not at all
+                new = int(new)
+                consistent = renames.setdefault(-old, -new) == -new
+            else:
+                consistent = True
+            if renames.setdefault(old, new) != new or not consistent:
+                break
+        else:
+            if len(set(renames.values())) == len(renames):
+                counts["precompiled"] += 1
+                return _writer.renamed_code(_find_text(original), renames)
+    return None
 
 
 def namedtuple_new(text, namespace, fields):

@@ -6,6 +6,9 @@
  * that a caller passes can make a code object whose parts contradict each other. What comes out is the compiler's own
  * code for that function, without column positions; the verifier accepts it (tests/guest/test_function_code.py).
  *
+ * `renamed_code` changes names and numbers of code that exists. The instructions stay as the verifier accepted them,
+ * and no two variables get one name.
+ *
  * Callers are guests. Each item of a recipe is checked here: its exact type (str, int, tuple, code, which cannot change
  * while they are looked at, and run no Python), its size, and that names are identifiers: CPython keeps values that it
  * takes unchecked under names that are none. A recipe that does not hold this is a TypeError or ValueError.
@@ -1030,6 +1033,196 @@ static PyObject *coroutine_code(PyObject *Py_UNUSED(module), PyObject *generator
     return coroutine;
 }
 
+/* --- the code of a text that differs from a recorded one in generated names and numbers */
+
+/* `value` under its new name; itself, a new reference, where `renames` does not have it. */
+static PyObject *renamed(PyObject *renames, PyObject *value)
+{
+    PyObject *other = PyDict_GetItemWithError(renames, value);
+    return other != NULL ? Py_NewRef(other) : PyErr_Occurred() ? NULL : Py_NewRef(value);
+}
+
+/* "outer_1.<locals>.inner_2": each part by `renames`. */
+static PyObject *renamed_path(PyObject *renames, PyObject *path)
+{
+    PyObject *dot = PyUnicode_FromString("."), *parts = dot == NULL ? NULL : PyUnicode_Split(path, dot, -1);
+    PyObject *made = NULL;
+    for (Py_ssize_t i = 0; parts != NULL && i < PyList_GET_SIZE(parts); i++) {
+        PyObject *part = renamed(renames, PyList_GET_ITEM(parts, i));
+        if (part == NULL || PyList_SetItem(parts, i, part) < 0)
+            Py_CLEAR(parts);
+    }
+    if (parts != NULL)
+        made = PyUnicode_Join(dot, parts);
+    Py_XDECREF(parts);
+    Py_XDECREF(dot);
+    return made;
+}
+
+static PyObject *renamed_code(PyObject *renames, PyCodeObject *code);
+
+/* A constant: text and whole numbers by `renames`, what is in tuples and code objects too. The body of a class has its
+ * path among its constants. */
+static PyObject *renamed_constant(PyObject *renames, PyObject *value)
+{
+    if (PyUnicode_CheckExact(value) && PyUnicode_FindChar(value, '<', 0, PyUnicode_GET_LENGTH(value), 1) >= 0)
+        return renamed_path(renames, value);
+    if (PyUnicode_CheckExact(value) || PyLong_CheckExact(value))
+        return renamed(renames, value);
+    if (!PyTuple_CheckExact(value) && !Py_IS_TYPE(value, &PyCode_Type))
+        return Py_NewRef(value);
+    if (Py_EnterRecursiveCall(" in the constants of a code object"))
+        return NULL;
+    PyObject *made = NULL;
+    if (Py_IS_TYPE(value, &PyCode_Type)) {
+        made = renamed_code(renames, (PyCodeObject *)value);
+    } else {
+        made = PyTuple_New(PyTuple_GET_SIZE(value));
+        for (Py_ssize_t i = 0; made != NULL && i < PyTuple_GET_SIZE(value); i++) {
+            PyObject *item = renamed_constant(renames, PyTuple_GET_ITEM(value, i));
+            if (item == NULL)
+                Py_CLEAR(made);
+            else
+                PyTuple_SET_ITEM(made, i, item);
+        }
+    }
+    Py_LeaveRecursiveCall();
+    return made;
+}
+
+static PyObject *renamed_names(PyObject *renames, PyObject *names)
+{
+    PyObject *made = PyTuple_New(PyTuple_GET_SIZE(names));
+    for (Py_ssize_t i = 0; made != NULL && i < PyTuple_GET_SIZE(names); i++) {
+        PyObject *name = renamed(renames, PyTuple_GET_ITEM(names, i));
+        if (name == NULL)
+            Py_CLEAR(made);
+        else
+            PyTuple_SET_ITEM(made, i, name);
+    }
+    return made;
+}
+
+/* How many different names there are in the tuples; -1 with an error. */
+static Py_ssize_t distinct(PyObject *first, PyObject *second, PyObject *third)
+{
+    PyObject *some = PySequence_Concat(first, second), *all = some == NULL ? NULL : PySequence_Concat(some, third);
+    PyObject *set = all == NULL ? NULL : PySet_New(all);
+    Py_ssize_t count = set == NULL ? -1 : PySet_GET_SIZE(set);
+    Py_XDECREF(some);
+    Py_XDECREF(all);
+    Py_XDECREF(set);
+    return count;
+}
+
+/* A code object's names of variables, cells and free variables. */
+typedef struct {
+    PyObject *locals, *cells, *free;
+} variables;
+
+static void variables_drop(variables *these)
+{
+    Py_CLEAR(these->locals);
+    Py_CLEAR(these->cells);
+    Py_CLEAR(these->free);
+}
+
+/* The variables of `code` by `renames`. No two may get one name: CPython tells by the names which cells are arguments,
+ * and so where each variable lies. 0, or -1 with an error. */
+static int renamed_variables(PyObject *renames, PyCodeObject *code, variables *made)
+{
+    variables old = {PyCode_GetVarnames(code), PyCode_GetCellvars(code), PyCode_GetFreevars(code)};
+    int rc = -1;
+    *made = (variables){NULL, NULL, NULL};
+    if (old.locals != NULL && old.cells != NULL && old.free != NULL
+        && (made->locals = renamed_names(renames, old.locals)) != NULL
+        && (made->cells = renamed_names(renames, old.cells)) != NULL
+        && (made->free = renamed_names(renames, old.free)) != NULL) {
+        Py_ssize_t before = distinct(old.locals, old.cells, old.free);
+        Py_ssize_t after = before < 0 ? -1 : distinct(made->locals, made->cells, made->free);
+        if (after >= 0 && after == before)
+            rc = 0;
+        else if (after >= 0)
+            PyErr_SetString(PyExc_ValueError, "renamed_code: two variables of a function would have one name");
+    }
+    if (rc < 0)
+        variables_drop(made);
+    variables_drop(&old);
+    return rc;
+}
+
+static PyObject *renamed_code(PyObject *renames, PyCodeObject *code)
+{
+    variables made;
+    PyObject *result = NULL;
+    if (renamed_variables(renames, code, &made) < 0)
+        return NULL;
+    PyObject *bytes = PyCode_GetCode(code), *names = bytes == NULL ? NULL : renamed_names(renames, code->co_names);
+    PyObject *constants = names == NULL ? NULL : renamed_constant(renames, code->co_consts);
+    PyObject *name = constants == NULL ? NULL : renamed(renames, code->co_name);
+    PyObject *path = name == NULL ? NULL : renamed_path(renames, code->co_qualname);
+    if (path != NULL)
+        result = (PyObject *)PyUnstable_Code_NewWithPosOnlyArgs(
+            code->co_argcount, code->co_posonlyargcount, code->co_kwonlyargcount, code->co_nlocals, code->co_stacksize,
+            code->co_flags, bytes, constants, names, made.locals, made.free, made.cells, code->co_filename, name, path,
+            code->co_firstlineno, code->co_linetable, code->co_exceptiontable);
+    variables_drop(&made);
+    Py_XDECREF(bytes);
+    Py_XDECREF(names);
+    Py_XDECREF(constants);
+    Py_XDECREF(name);
+    Py_XDECREF(path);
+    return result;
+}
+
+/* Names such as `__class__`: CPython makes and reads variables of that name by itself. */
+static bool is_reserved(PyObject *name)
+{
+    Py_ssize_t size = PyUnicode_GET_LENGTH(name);
+    const Py_ssize_t underscores[] = {0, 1, size - 2, size - 1};
+    for (int i = 0; i < 4; i++)
+        if (size < 4 || PyUnicode_READ_CHAR(name, underscores[i]) != '_')
+            return false;
+    return true;
+}
+
+/* One of `renames`: an identifier to an identifier, neither reserved, or an int to an int. 0, or -1 with an error. */
+static int check_rename(PyObject *old, PyObject *new)
+{
+    if (PyLong_CheckExact(old) && PyLong_CheckExact(new))
+        return 0;
+    if (check_identifier(old) < 0 || check_identifier(new) < 0)
+        return -1;
+    if (is_reserved(old) || is_reserved(new)) {
+        PyErr_Format(PyExc_ValueError, "renamed_code: %R and %R: names of Python's own stay", old, new);
+        return -1;
+    }
+    return 0;
+}
+
+/* renamed_code(code, renames): `renames` is a dict, which is copied before anything of it is looked at. */
+static PyObject *code_renamed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || !Py_IS_TYPE(args[0], &PyCode_Type) || !PyDict_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "renamed_code(code, renames): expected a code object and a dict");
+        return NULL;
+    }
+    PyObject *renames = PyDict_New(), *given = PyDict_Items(args[1]), *made = NULL;
+    Py_ssize_t size = given == NULL ? -1 : PyList_GET_SIZE(given);
+    bool valid = renames != NULL && size >= 0 && size <= ITEMS_MAX;
+    for (Py_ssize_t i = 0; valid && i < size; i++) {
+        PyObject *pair = PyList_GET_ITEM(given, i), *old = PyTuple_GET_ITEM(pair, 0), *new = PyTuple_GET_ITEM(pair, 1);
+        valid = check_rename(old, new) == 0 && PyDict_SetItem(renames, old, new) == 0;
+    }
+    if (valid)
+        made = renamed_code(renames, (PyCodeObject *)args[0]);
+    else if (!PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "renamed_code: at most %d names", ITEMS_MAX);
+    Py_XDECREF(renames);
+    Py_XDECREF(given);
+    return made;
+}
+
 PyMethodDef vmh_function_code_methods[] = {
     {"namedtuple_code", namedtuple_code, METH_O,
      PyDoc_STR("namedtuple_code(fields) -> the code of a named tuple's __new__")},
@@ -1040,5 +1233,9 @@ PyMethodDef vmh_function_code_methods[] = {
          "shown. __init__, in place of the fields: parameters, how many of them can be given by position, steps")},
     {"coroutine_code", coroutine_code, METH_O,
      PyDoc_STR("coroutine_code(code) -> the same code, its generators awaitable")},
+    {"renamed_code", (PyCFunction)(void (*)(void))code_renamed, METH_FASTCALL,
+     PyDoc_STR(
+         "renamed_code(code, renames) -> the same code with other names of variables, globals and attributes, and "
+         "other whole numbers among its constants; renames: a dict of identifiers and ints")},
     {NULL, NULL, 0, NULL},
 };

@@ -1,0 +1,199 @@
+"""Texts that programs give to `compile`, `exec` and `eval`: collected by running them, compiled into the bundle.
+
+Packages write Python and compile it while they are imported or used: attrs' methods, networkx's decorators, templates.
+`record` runs a task's imports, and a script of the user's, in plain Python, and writes every such text to
+`recorded.json` beside task.yaml. `recorded_texts` makes of these what a bundle holds: their code under their digests.
+
+Many texts hold parts that differ from run to run: counters, hashes, ids. So the bundle also says of which kind each
+text is: the text with all such parts masked, which of them may differ, and what the names and numbers with them are
+called in the code. A VM puts other names and numbers into verified code, and nothing else (`renamed_code` in
+vmhost/isolation/seal/function_code.c); here each kind is tried out with other parts first, and only what the compiler
+would have made of them as well is marked as free.
+"""
+
+import io
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import tokenize
+from pathlib import Path
+from types import CodeType
+
+from .corrections import corrected
+from .errors import CompileError, Diagnostic
+from .source import marshalled
+from .texts import compile_text, text_digest
+
+RECORD_NAME = "recorded.json"
+FUTURES = 0x1FE0000  # flags of a code object that say what its module imported from __future__
+GENERATED = re.compile("[0-9a-f]{32}|[0-9]+")  # what makes names unique; guest/texts.py has the same
+_SMALL = 255  # numbers up to it stand in the instructions, not among the constants
+_MODES = ("exec", "eval", "single")
+
+
+def record(spec, folder, script=None):
+    """Runs the task's imports, then `script` if given, in plain Python with the packages in `folder`, and writes the
+    texts that were compiled meanwhile beside task.yaml; returns how many. CompileError if the program fails."""
+    with tempfile.TemporaryDirectory(prefix="vmhost-record-") as work:
+        found = Path(work, "texts.json")
+        roots = [str(spec.folder.resolve()), *([str(folder)] if folder is not None else [])]
+        given = [spec.entry_module, str(Path(script).resolve()) if script is not None else "", str(found)]
+        recorder = Path(__file__).with_name("recorder.py")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, str(recorder), *given]
+        done = subprocess.run(command, cwd=spec.folder, env=environment, capture_output=True, text=True)
+        if done.returncode or not found.exists():
+            said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
+            what = script or f"import {spec.entry_module}"
+            raise CompileError([Diagnostic(str(what), 0, f"failed in plain Python while it was recorded: {said[-1]}")])
+        texts = json.loads(found.read_text())
+    texts = sorted({(text["mode"], text["futures"], text["text"]) for text in texts})
+    path = spec.folder / RECORD_NAME
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    rows = [json.dumps({"mode": mode, "futures": futures, "text": text}) for mode, futures, text in texts]
+    try:
+        partial.write_text('{"texts": [\n' + ",\n".join(rows) + "\n]}\n")
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise CompileError([Diagnostic(str(path), 0, f"can't be written: {error.strerror}")]) from error
+    return len(texts)
+
+
+def recorded_texts(folder):
+    """What a bundle holds of the texts recorded for the task in `folder`: digest to marshalled code. CompileError where
+    the record is damaged."""
+    path = Path(folder, RECORD_NAME)
+    if not path.exists():
+        return {}
+    try:
+        texts = [(row["mode"], row["futures"], row["text"]) for row in json.loads(path.read_text())["texts"]]
+        if not all(mode in _MODES and type(flags) is int and type(text) is str for mode, flags, text in texts):
+            raise ValueError("a text has no mode")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        message = f"can't be read: {error}; make it again with `vmhost compile --record SCRIPT`"
+        raise CompileError([Diagnostic(str(path), 0, message)]) from error
+    made, kinds = {}, {}
+    for mode, futures, text in texts:
+        futures &= FUTURES
+        try:
+            code = corrected(compile(text, "<string>", mode, futures, dont_inherit=True, optimize=0))
+        except SyntaxError, ValueError, RecursionError, MemoryError:
+            continue  # the program expects that, or tries something else then
+        key = f"{mode} {futures:x}" if futures else mode
+        digest = text_digest(key, text)
+        made[digest] = marshalled(code)
+        if (kind := _kind(code, mode, futures, text)) is not None:
+            kinds.setdefault((f"kinds of {key}", GENERATED.sub("\0", text)), []).append((digest, *kind))
+    for (key, masked), rows in kinds.items():
+        made[text_digest(key, masked)] = compile_text("eval", repr(tuple(rows)))
+    return made
+
+
+def _kind(code, mode, futures, text):
+    """Which generated parts of `text` may differ, and how: (fixed, tokens). `fixed` has the others, as pairs of index
+    and part; `tokens` what holds the free ones, as pairs of what it is in the code and of its pieces: a str as it is,
+    an int for the part of that index. None: none may."""
+    parts = [(found.start(), found.group()) for found in GENERATED.finditer(text)]
+    if not parts or mode not in _MODES:
+        return None
+    tokens = _tokens(text, parts)
+    for chosen in (tokens, [token for token in tokens if type(token[0]) is str]):
+        free = {piece for _, pieces in chosen for piece in pieces if type(piece) is int}
+        if free and all(_is_right(code, mode, futures, text, parts, chosen, free, seed) for seed in range(3)):
+            fixed = tuple((index, part) for index, (_, part) in enumerate(parts) if index not in free)
+            return fixed, tuple(dict.fromkeys((old, tuple(pieces)) for old, pieces in chosen))
+    return None
+
+
+def _tokens(text, parts):
+    """The names and numbers in `text` that hold generated parts, as pairs of what they are and of their pieces."""
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    found = []
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type not in (tokenize.NAME, tokenize.NUMBER):
+                continue
+            start, end = (starts[line - 1] + column for line, column in (token.start, token.end))
+            if text[start:end] != token.string:
+                return []  # lines end in another way than tokenize counts
+            pieces, at = [], start
+            for index, (place, part) in enumerate(parts):
+                if start <= place and place + len(part) <= end:
+                    pieces += [text[at:place], index] if place > at else [index]
+                    at = place + len(part)
+            if not any(type(piece) is int for piece in pieces):
+                continue
+            if at < end:
+                pieces.append(text[at:end])
+            if token.type == tokenize.NAME:
+                found.append((token.string, pieces))
+            elif token.string.isdecimal() and len(pieces) == 1 and _SMALL < int(token.string):
+                found.append((int(token.string), pieces))
+    except tokenize.TokenError, SyntaxError, IndexError, ValueError:
+        return []
+    return found
+
+
+def _is_right(code, mode, futures, text, parts, tokens, free, seed):
+    """Whether `code` under other names and numbers is what the compiler makes of the text with other parts."""
+    chance = random.Random(f"{seed} {text}")
+    others = {}
+    for index in sorted(free):
+        part = parts[index][1]
+        digits = "0123456789" if part.isdecimal() else "0123456789abcdef"
+        others.setdefault(part, chance.choice("3456789") + "".join(chance.choices(digits, k=len(part) - 1)))
+    if len(set(others.values())) < len(others):
+        return True  # says nothing: two parts became one
+    new, at = [], 0
+    for index, (place, part) in enumerate(parts):
+        new += [text[at:place], others[part] if index in free else part]
+        at = place + len(part)
+    new.append(text[at:])
+    renames = {}
+    for old, pieces in tokens:
+        name = "".join(piece if type(piece) is str else others[parts[piece][1]] for piece in pieces)
+        if type(old) is int:
+            renames[old], renames[-old] = int(name), -int(name)
+        else:
+            renames[old] = name
+    if any(type(name) is str and name.startswith("__") and name.endswith("__") for name in renames):
+        return False
+    try:
+        expected = corrected(compile("".join(new), "<string>", mode, futures, dont_inherit=True, optimize=0))
+    except SyntaxError:
+        return False
+    return _same(_renamed(renames, code), expected)
+
+
+def _renamed(renames, value):
+    """What `renamed_code` in the guest makes of a code object, or of one of its constants."""
+    if type(value) is str and "<" in value:
+        return ".".join(renames.get(part, part) for part in value.split("."))
+    if type(value) is str or type(value) is int:
+        return renames.get(value, value)
+    if type(value) is tuple:
+        return tuple(_renamed(renames, item) for item in value)
+    if not isinstance(value, CodeType):
+        return value
+    names = ("co_names", "co_varnames", "co_cellvars", "co_freevars", "co_consts")
+    return value.replace(
+        co_name=renames.get(value.co_name, value.co_name),
+        co_qualname=".".join(renames.get(part, part) for part in value.co_qualname.split(".")),
+        **{name: _renamed(renames, getattr(value, name)) for name in names},
+    )
+
+
+def _same(one, other):
+    """Whether two code objects are equal in all that runs or is told."""
+    if one != other or one.co_qualname != other.co_qualname:
+        return False
+    inner = [constant for constant in one.co_consts if isinstance(constant, CodeType)]
+    theirs = [constant for constant in other.co_consts if isinstance(constant, CodeType)]
+    return all(map(_same, inner, theirs))

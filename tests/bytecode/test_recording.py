@@ -1,0 +1,181 @@
+"""Texts that packages compile at run time: recorded in plain Python, found again in a VM."""
+
+import json
+
+import pytest
+
+import vmhost
+from vmhost.bytecode.compiler import compile_task
+from vmhost.bytecode.errors import CompileError
+from vmhost.bytecode.recording import RECORD_NAME, record, recorded_texts
+from vmhost.bytecode.spec import read_task
+
+MAKER = '''
+"""Writes functions, as packages do: each with a number of its own."""
+import itertools
+
+_count = itertools.count()
+
+
+def adder(amount, *, name="adder", number=None):
+    number = next(_count) if number is None else number
+    text = f"""
+def {name}_{number}(first_{number}, *rest):
+    def inner_{number}():
+        return first_{number} + {amount} + len(rest)
+    return inner_{number}
+"""
+    names = {}
+    exec(compile(text, f"<made {number}>", "exec"), names)
+    return names[f"{name}_{number}"]
+'''
+MAIN = """
+import maker
+
+
+def run(value):
+    for _ in range(value["before"]):
+        maker.adder(1000)
+    function = maker.adder(value.get("amount", 1000), **value.get("options", {}))
+    return [function.__name__, function(1)(), function.__code__.co_varnames[0]]
+"""
+
+
+@pytest.fixture
+def recorded(write_task):
+    """A task that writes functions, recorded while a script ran; `recorded(script)` gives what a call of it gives."""
+
+    def made(script="import main\nmain.run({'before': 0})\n", **files):
+        folder = write_task({"main.py": MAIN, "maker.py": MAKER, "use.py": script, **files})
+        count = record(read_task(folder), None, folder / "use.py")
+        return folder, count
+
+    return made
+
+
+def call(folder, value):
+    with vmhost.Host(allow_unsigned=True) as host:
+        return host.load(compile_task(folder).to_bytes())(value)
+
+
+def test_a_recorded_text_runs_also_under_other_generated_names(recorded):
+    folder, count = recorded()
+    assert count == 1, "what is given to exec is a code object once"
+    assert call(folder, {"before": 0}) == ["adder_0", 1001, "first_0"]
+    assert call(folder, {"before": 3}) == ["adder_3", 1001, "first_3"]
+    assert call(folder, {"before": 12}) == ["adder_12", 1001, "first_12"]
+    assert call(folder, {"before": 0, "options": {"number": "0123456789abcdef" * 2}})[0].endswith("abcdef")
+
+
+def test_numbers_are_put_into_constants(recorded):
+    folder, _ = recorded()
+    assert call(folder, {"before": 1, "amount": 123456}) == ["adder_1", 123457, "first_1"]
+    assert call(folder, {"before": 1, "amount": 7}) == ["adder_1", 8, "first_1"]
+    for other in (-123456, 0, "007", "0x12", 1.5, "9" * 5000):
+        with pytest.raises(vmhost.PermissionDenied, match="nobody has recorded this text: .*; compile the task with"):
+            call(folder, {"before": 1, "amount": other})
+
+
+def test_any_other_text_is_refused(recorded):
+    folder, _ = recorded()
+    for value in (
+        {"before": 0, "options": {"name": "subtractor"}},
+        {"before": 0, "amount": "(2).__class__"},
+        {"before": 0, "options": {"number": "0(x): return x\ndef y_0"}},
+    ):
+        with pytest.raises(vmhost.PermissionDenied, match="compile: a VM has no compiler, and nobody has recorded"):
+            call(folder, value)
+
+
+def test_exec_and_eval_of_texts_find_them_too(recorded):
+    main = """
+def run(value):
+    names = {"x": value["before"]}
+    exec("y = x + 1", names)
+    exec(b"z = y * 2", names)
+    y = 10
+    return [names["y"], names["z"], eval(" x + 1", names), eval("y + 1"), eval(compile("y + 2", "f", mode="eval"))]
+"""
+    folder, count = recorded(**{"main.py": main})
+    assert count == 5
+    assert call(folder, {"before": 4}) == [5, 10, 5, 11, 12]
+
+
+def test_what_a_module_imported_from_the_future_counts(recorded):
+    main = """
+from __future__ import annotations
+
+def run(value):
+    names = {}
+    exec("def f(x: what_is_nowhere): return x", names)
+    return names["f"].__annotations__
+"""
+    folder, _ = recorded(**{"main.py": main})
+    assert call(folder, {"before": 4}) == {"x": "what_is_nowhere"}
+
+
+def test_the_same_record_gives_the_same_bytes(recorded):
+    folder, _ = recorded()
+    first, text = compile_task(folder).to_bytes(), (folder / RECORD_NAME).read_text()
+    record(read_task(folder), None, folder / "use.py")
+    assert (folder / RECORD_NAME).read_text() == text
+    assert compile_task(folder).to_bytes() == first
+
+
+def test_a_script_that_fails_is_told(recorded):
+    with pytest.raises(CompileError, match=r"use\.py: failed in plain Python while it was recorded: ValueError: no"):
+        recorded("raise ValueError('no')\n")
+    with pytest.raises(CompileError, match="failed in plain Python"):
+        recorded("import os\nos._exit(3)\n")
+
+
+@pytest.mark.parametrize(
+    "junk",
+    ["", "{}", "[]", '{"texts": 3}', '{"texts": [{}]}', '{"texts": [{"mode": "exec", "futures": "0", "text": "x"}]}'],
+)
+def test_a_damaged_record_is_told(recorded, junk):
+    folder, _ = recorded()
+    (folder / RECORD_NAME).write_text(junk)
+    with pytest.raises(CompileError, match=r"recorded\.json: can't be read: .*make it again with"):
+        compile_task(folder)
+
+
+def test_texts_that_are_no_python_are_left_out(recorded):
+    folder, _ = recorded()
+    texts = json.loads((folder / RECORD_NAME).read_text())
+    texts["texts"].append({"mode": "exec", "futures": 0, "text": "no python at all"})
+    texts["texts"].append({"mode": "eval", "futures": 0, "text": "\0"})
+    before = recorded_texts(folder)
+    (folder / RECORD_NAME).write_text(json.dumps(texts))
+    assert recorded_texts(folder) == before
+
+
+def test_a_guest_cannot_forge_what_recorded_gives(recorded):
+    """The function that looks texts up is the guest's; whatever it gives, exec runs code objects alone."""
+    main = """
+def run(value):
+    from vmhost.guest import texts
+    ends = []
+    for forged in (lambda *given: "x = 1", lambda *given: None, lambda *given: 1 / 0, lambda *given: b""):
+        texts.recorded = forged
+        try:
+            exec("anything")
+            ends.append("ran")
+        except Exception as error:
+            ends.append(type(error).__name__)
+    import sys
+    sys.modules["vmhost.guest.texts"] = None
+    try:
+        exec("anything")
+    except Exception as error:
+        ends.append(type(error).__name__)
+    return ends
+"""
+    folder, _ = recorded("", **{"main.py": main})
+    assert call(folder, {}) == [
+        "PermissionDenied",
+        "PermissionDenied",
+        "ZeroDivisionError",
+        "PermissionDenied",
+        "ModuleNotFoundError",
+    ]

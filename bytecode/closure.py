@@ -322,9 +322,9 @@ class _Search:
                 whose = "vmhost's guest runtime" if prefix == "vmhost" else f"the standard library's module {prefix}"
                 self.errors.add(Diagnostic(source.path, 0, f"has the name of {whose}; rename it"))
 
-    def problem(self, name, guess=True):
-        """Why the module `name` can't be imported in a VM, or None. Does not add it. `guess`: what was meant, where
-        the name may be mistyped."""
+    def problem(self, name, own=True):
+        """Why the module `name` can't be imported in a VM, or None. Does not add it. `own`: by the task's own code,
+        which gets advice."""
         top = name.partition(".")[0]
         found = self.find(top)
         if found is not None:
@@ -341,8 +341,8 @@ class _Search:
             if name in ("vmhost", "vmhost.guest") or name in offered_modules():
                 return None
             return "a VM has vmhost.guest and vmhost.engine only, the host's side stays on the host"
-        if name in ALIASES or (name in offered_modules() and name not in REFUSED):
-            return None
+        if name in ALIASES or (name in offered_modules() and (name not in REFUSED or not own)):
+            return None  # of what is refused, a VM has some for packages that import more than they use
         reason = REFUSED.get(name) or left_out(name)
         if reason:
             return f"a VM does not have it: {reason}"
@@ -352,7 +352,7 @@ class _Search:
             return "a VM does not have it"
         if top in _THIRD_PARTY:
             return f"a VM can't load it: {_THIRD_PARTY[top]}"
-        near = difflib.get_close_matches(top, offered_modules(), 1, 0.85) if guess else ()
+        near = difflib.get_close_matches(top, offered_modules(), 1, 0.85) if own else ()
         advice = (
             f"did you mean {near[0]!r}?"
             if near

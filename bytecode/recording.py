@@ -11,6 +11,7 @@ vmhost/isolation/seal/function_code.c); here each kind is tried out with other p
 would have made of them as well is marked as free.
 """
 
+import contextlib
 import io
 import json
 import os
@@ -30,8 +31,9 @@ from .texts import compile_text, text_digest
 
 RECORD_NAME = "recorded.json"
 FUTURES = 0x1FE0000  # flags of a code object that say what its module imported from __future__
-GENERATED = re.compile("[0-9a-f]{32}|[0-9]+")  # what makes names unique; guest/texts.py has the same
+GENERATED = re.compile("[0-9a-f]{32}|-?[0-9]+")  # what makes names unique; guest/texts.py has the same
 _SMALL = 255  # numbers up to it stand in the instructions, not among the constants
+_SIGNS = 3  # as many numbers of one text may have either sign
 _MODES = ("exec", "eval", "single")
 
 
@@ -85,13 +87,35 @@ def recorded_texts(folder):
         except SyntaxError, ValueError, RecursionError, MemoryError:
             continue  # the program expects that, or tries something else then
         key = f"{mode} {futures:x}" if futures else mode
-        digest = text_digest(key, text)
-        made[digest] = marshalled(code)
-        if (kind := _kind(code, mode, futures, text)) is not None:
-            kinds.setdefault((f"kinds of {key}", GENERATED.sub("\0", text)), []).append((digest, *kind))
+        made[text_digest(key, text)] = marshalled(code)
+        for alike, alike_code in _of_all_signs(code, mode, futures, text):
+            if (kind := _kind(alike_code, mode, futures, alike)) is not None:
+                digest = text_digest(key, alike)
+                made[digest] = marshalled(alike_code)
+                kinds.setdefault((f"kinds of {key}", GENERATED.sub("\0", text)), set()).add((digest, *kind))
     for (key, masked), rows in kinds.items():
-        made[text_digest(key, masked)] = compile_text("eval", repr(tuple(rows)))
+        made[text_digest(key, masked)] = compile_text("eval", repr(tuple(sorted(rows, key=repr))))
     return made
+
+
+def _of_all_signs(code, mode, futures, text):
+    """The text and its code; and the same with the other sign of its large numbers, for which the compiler writes other
+    instructions. Hashes are such numbers."""
+    yield text, code
+    parts = [(found.start(), found.group()) for found in GENERATED.finditer(text)]
+    numbers = [pieces[0] for old, pieces in _tokens(text, parts) if type(old) is int]
+    if not 0 < len(numbers) <= _SIGNS:
+        return
+    for chosen in range(1, 1 << len(numbers)):
+        new, at = [], 0
+        for index, (place, part) in enumerate(parts):
+            if index in numbers and chosen >> numbers.index(index) & 1:
+                part = part[1:] if part.startswith("-") else f"-{part}"
+            new += [text[at:place], part]
+            at = place + len(parts[index][1])
+        alike = "".join([*new, text[at:]])
+        with contextlib.suppress(SyntaxError):
+            yield alike, corrected(compile(alike, "<string>", mode, futures, dont_inherit=True, optimize=0))
 
 
 def _kind(code, mode, futures, text):
@@ -125,7 +149,7 @@ def _tokens(text, parts):
                 return []  # lines end in another way than tokenize counts
             pieces, at = [], start
             for index, (place, part) in enumerate(parts):
-                if start <= place and place + len(part) <= end:
+                if start - part.startswith("-") <= place and place + len(part) <= end:
                     pieces += [text[at:place], index] if place > at else [index]
                     at = place + len(part)
             if not any(type(piece) is int for piece in pieces):
@@ -135,7 +159,7 @@ def _tokens(text, parts):
             if token.type == tokenize.NAME:
                 found.append((token.string, pieces))
             elif token.string.isdecimal() and len(pieces) == 1 and _SMALL < int(token.string):
-                found.append((int(token.string), pieces))
+                found.append((int(parts[pieces[0]][1]), pieces))
     except tokenize.TokenError, SyntaxError, IndexError, ValueError:
         return []
     return found
@@ -146,9 +170,10 @@ def _is_right(code, mode, futures, text, parts, tokens, free, seed):
     chance = random.Random(f"{seed} {text}")
     others = {}
     for index in sorted(free):
-        part = parts[index][1]
+        part = parts[index][1].removeprefix("-")
         digits = "0123456789" if part.isdecimal() else "0123456789abcdef"
-        others.setdefault(part, chance.choice("3456789") + "".join(chance.choices(digits, k=len(part) - 1)))
+        other = chance.choice("3456789") + "".join(chance.choices(digits, k=len(part) - 1))
+        others.setdefault(parts[index][1], "-" * (parts[index][1] != part) + other)
     if len(set(others.values())) < len(others):
         return True  # says nothing: two parts became one
     new, at = [], 0
@@ -191,9 +216,13 @@ def _renamed(renames, value):
 
 
 def _same(one, other):
-    """Whether two code objects are equal in all that runs or is told."""
-    if one != other or one.co_qualname != other.co_qualname:
-        return False
+    """Whether two code objects are equal in all but the columns of their source."""
+    one, other = _without_positions(one), _without_positions(other)
     inner = [constant for constant in one.co_consts if isinstance(constant, CodeType)]
     theirs = [constant for constant in other.co_consts if isinstance(constant, CodeType)]
-    return all(map(_same, inner, theirs))
+    return one == other and one.co_qualname == other.co_qualname and all(map(_same, inner, theirs))
+
+
+def _without_positions(code):
+    constants = (_without_positions(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_linetable=b"", co_consts=tuple(constants))

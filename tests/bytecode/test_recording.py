@@ -71,7 +71,8 @@ def test_numbers_are_put_into_constants(recorded):
     folder, _ = recorded()
     assert call(folder, {"before": 1, "amount": 123456}) == ["adder_1", 123457, "first_1"]
     assert call(folder, {"before": 1, "amount": 7}) == ["adder_1", 8, "first_1"]
-    for other in (-123456, 0, "007", "0x12", 1.5, "9" * 5000):
+    assert call(folder, {"before": 1, "amount": -123456}) == ["adder_1", -123455, "first_1"]
+    for other in (0, "007", "0x12", 1.5, "9" * 5000):
         with pytest.raises(vmhost.PermissionDenied, match="nobody has recorded this text: .*; compile the task with"):
             call(folder, {"before": 1, "amount": other})
 

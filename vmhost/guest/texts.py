@@ -64,7 +64,9 @@ def precompiled(mode, text):
 
 
 _FUTURES = 0x1FE0000  # flags of a code object that say what its module imported from __future__
-_GENERATED = "[0-9a-f]{32}|[0-9]+"  # what programs put into names to make them unique; as bytecode/recording.py has it
+_GENERATED = (
+    "[0-9a-f]{32}|-?[0-9]+"  # what programs put into names to make them unique; as bytecode/recording.py has it
+)
 
 
 def compiled(source, mode, flags):
@@ -114,12 +116,12 @@ def _of_its_kind(mode, text):
         for old, pieces in tokens:
             new = "".join(piece if type(piece) is str else parts[piece] for piece in pieces)
             if type(old) is int:
-                if new[0] == "0" or len(new) > 100:
+                if new.lstrip("-")[0] == "0" or len(new) > 100:
                     break  # Python reads it otherwise, or not at all
                 new = int(new)
-                consistent = renames.setdefault(-old, -new) == -new
+                consistent = (old < 0) == (new < 0) and renames.setdefault(-old, -new) == -new
             else:
-                consistent = True
+                consistent = new.isidentifier()
             if renames.setdefault(old, new) != new or not consistent:
                 break
         else:

@@ -25,7 +25,7 @@ static char deepest_name[96];
 static vme_context *context;
 static char *memory[4]; /* of operands and outputs */
 
-typedef struct call {
+typedef struct tested_call {
     enum {
         UNARY,
         BINARY,
@@ -68,87 +68,94 @@ typedef struct call {
     vme_model *model, *plan;
     vme_session *session;
     vme_status status;
-} call;
+} tested_call;
 
-static void operate(call *it)
+static void operate(tested_call *call)
 {
-    const vme_tensor *pair[] = {&it->a, &it->b};
-    switch (it->kind) {
-    case UNARY: it->status = vme_unary(context, (vme_unary_op)it->op, it->loop, &it->a, &it->out); break;
-    case BINARY: it->status = vme_binary(context, (vme_binary_op)it->op, it->loop, &it->a, &it->b, &it->out); break;
-    case WHERE: it->status = vme_where(context, &it->c, &it->a, &it->b, &it->out); break;
-    case COPY: it->status = vme_copy(context, &it->a, &it->out); break;
-    case ARANGE: it->status = vme_arange(context, 1, 0.5, 1, 2, &it->out); break;
-    case REDUCE:
-        it->status =
-            vme_reduce(context, (vme_reduce_op)it->op, it->loop, &it->a, UINT64_C(1) << it->axis, NULL, &it->out);
+    const vme_tensor *pair[] = {&call->a, &call->b};
+    switch (call->kind) {
+    case UNARY: call->status = vme_unary(context, (vme_unary_op)call->op, call->loop, &call->a, &call->out); break;
+    case BINARY:
+        call->status = vme_binary(context, (vme_binary_op)call->op, call->loop, &call->a, &call->b, &call->out);
         break;
-    case SCAN: it->status = vme_scan(context, (vme_scan_op)it->op, it->loop, &it->a, it->axis, &it->out); break;
-    case MATMUL: it->status = vme_matmul(context, &it->a, &it->b, &it->out); break;
+    case WHERE: call->status = vme_where(context, &call->c, &call->a, &call->b, &call->out); break;
+    case COPY: call->status = vme_copy(context, &call->a, &call->out); break;
+    case ARANGE: call->status = vme_arange(context, 1, 0.5, 1, 2, &call->out); break;
+    case REDUCE:
+        call->status = vme_reduce(context, (vme_reduce_op)call->op, call->loop, &call->a, UINT64_C(1) << call->axis,
+                                  NULL, &call->out);
+        break;
+    case SCAN:
+        call->status = vme_scan(context, (vme_scan_op)call->op, call->loop, &call->a, call->axis, &call->out);
+        break;
+    case MATMUL: call->status = vme_matmul(context, &call->a, &call->b, &call->out); break;
     case RASTER: {
         vme_region regions[2] = {{memory[0], 0, 0, 3, {20, 30, 40}, {1, 20, 600}, {1200, 40, 1}},
                                  {memory[0], 9, 30000, 1, {5000}, {3}, {2}}};
-        it->status = vme_raster(context, 1 << it->op, 2, regions, it->buffer);
+        call->status = vme_raster(context, 1 << call->op, 2, regions, call->buffer);
         break;
     }
-    case CONCATENATE: it->status = vme_concatenate(context, 2, pair, it->axis, &it->out); break;
+    case CONCATENATE: call->status = vme_concatenate(context, 2, pair, call->axis, &call->out); break;
     case PAD:
-        it->status = vme_pad(context, (vme_pad_mode)it->op, &it->a, (int64_t[]){3, 5}, memory[3], &it->out);
+        call->status = vme_pad(context, (vme_pad_mode)call->op, &call->a, (int64_t[]){3, 5}, memory[3], &call->out);
         break;
-    case TILE: it->status = vme_tile(context, &it->a, &it->out); break;
-    case ROLL: it->status = vme_roll(context, &it->a, (int64_t[]){3, -5}, &it->out); break;
-    case GATHER: it->status = vme_gather(context, &it->a, it->axis, 1, (const vme_tensor *[]){&it->c}, &it->out); break;
+    case TILE: call->status = vme_tile(context, &call->a, &call->out); break;
+    case ROLL: call->status = vme_roll(context, &call->a, (int64_t[]){3, -5}, &call->out); break;
+    case GATHER:
+        call->status = vme_gather(context, &call->a, call->axis, 1, (const vme_tensor *[]){&call->c}, &call->out);
+        break;
     case SCATTER:
-        it->status = vme_scatter(context, &it->a, it->axis, 1, (const vme_tensor *[]){&it->c}, it->op, &it->out);
+        call->status =
+            vme_scatter(context, &call->a, call->axis, 1, (const vme_tensor *[]){&call->c}, call->op, &call->out);
         break;
     case NONZERO: {
         int64_t count = 60 * 70;
-        const vme_tensor *places[] = {&it->b, &it->out};
-        it->status = vme_nonzero(context, &it->c, &count, it->op ? places : NULL);
+        const vme_tensor *places[] = {&call->b, &call->out};
+        call->status = vme_nonzero(context, &call->c, &count, call->op ? places : NULL);
         break;
     }
-    case SORT: it->status = vme_sort(context, &it->a, it->axis, it->op, &it->out); break;
-    case ARGSORT: it->status = vme_argsort(context, &it->a, it->axis, it->op, &it->out); break;
-    case SEARCH: it->status = vme_searchsorted(context, &it->a, &it->b, it->op, &it->out); break;
-    case PHILOX: it->status = vme_philox(context, (uint64_t[]){1, 2}, (uint64_t[]){3, 4, 5, 6}, 7, &it->out); break;
+    case SORT: call->status = vme_sort(context, &call->a, call->axis, call->op, &call->out); break;
+    case ARGSORT: call->status = vme_argsort(context, &call->a, call->axis, call->op, &call->out); break;
+    case SEARCH: call->status = vme_searchsorted(context, &call->a, &call->b, call->op, &call->out); break;
+    case PHILOX: call->status = vme_philox(context, (uint64_t[]){1, 2}, (uint64_t[]){3, 4, 5, 6}, 7, &call->out); break;
     case PARTITION:
-        it->status = vme_partition(context, &it->a, it->axis, 2, (int64_t[]){3, 30}, it->op, &it->out);
+        call->status = vme_partition(context, &call->a, call->axis, 2, (int64_t[]){3, 30}, call->op, &call->out);
         break;
-    case FFT: it->status = vme_fft(context, (vme_fft_kind)it->op, it->n, 1, &it->a, &it->out); break;
+    case FFT: call->status = vme_fft(context, (vme_fft_kind)call->op, call->n, 1, &call->a, &call->out); break;
     case LINEAR: {
         int64_t failed;
-        bool sides = it->op == VME_LINEAR_SOLVE, two = it->op == VME_LINEAR_SLOGDET;
-        it->status = vme_linear(context, (vme_linear_op)it->op, 0, 0, it->batch, it->n, it->n, 3,
-                                (const vme_tensor *[2]){&it->a, sides ? &it->b : NULL},
-                                (const vme_tensor *[3]){&it->out, two ? &it->c : NULL, NULL}, &failed);
+        bool sides = call->op == VME_LINEAR_SOLVE, two = call->op == VME_LINEAR_SLOGDET;
+        call->status = vme_linear(context, (vme_linear_op)call->op, 0, 0, call->batch, call->n, call->n, 3,
+                                  (const vme_tensor *[2]){&call->a, sides ? &call->b : NULL},
+                                  (const vme_tensor *[3]){&call->out, two ? &call->c : NULL, NULL}, &failed);
         break;
     }
-    case PACK: it->status = vme_bits_pack(context, it->op, &it->a, &it->out); break;
-    case UNPACK: it->status = vme_bits_unpack(context, it->op, &it->a, &it->out); break;
-    case SPLIT: it->status = vme_split(context, &it->a, &it->out, &it->c); break;
+    case PACK: call->status = vme_bits_pack(context, call->op, &call->a, &call->out); break;
+    case UNPACK: call->status = vme_bits_unpack(context, call->op, &call->a, &call->out); break;
+    case SPLIT: call->status = vme_split(context, &call->a, &call->out, &call->c); break;
     case RANDOM: {
         vme_random_state drawn = {.key = {1, 2}};
-        const vme_tensor *parameters[3] = {&it->a, &it->b, &it->c};
-        it->status = vme_random(context, &drawn, (vme_random_kind)it->op, parameters, &it->out);
+        const vme_tensor *parameters[3] = {&call->a, &call->b, &call->c};
+        call->status = vme_random(context, &drawn, (vme_random_kind)call->op, parameters, &call->out);
         break;
     }
-    case COUNT: it->status = vme_count(context, &it->a, it->op ? &it->b : NULL, &it->out); break;
-    case LINES: it->status = vme_interpolate(context, &it->a, &it->b, &it->b, 0, 1, &it->out); break;
-    case SESSION: it->status = vme_session_new(context, it->model, &it->session); break;
-    case PLAN: it->status = vme_session_plan(it->session, pair, &it->plan); break;
-    case RUN: it->status = vme_session_run(it->session, pair, (const vme_tensor *[]){&it->out}); break;
+    case COUNT: call->status = vme_count(context, &call->a, call->op ? &call->b : NULL, &call->out); break;
+    case LINES: call->status = vme_interpolate(context, &call->a, &call->b, &call->b, 0, 1, &call->out); break;
+    case SESSION: call->status = vme_session_new(context, call->model, &call->session); break;
+    case PLAN: call->status = vme_session_plan(call->session, pair, &call->plan); break;
+    case RUN: call->status = vme_session_run(call->session, pair, (const vme_tensor *[]){&call->out}); break;
     }
 }
 
 /* Paints what lies below this frame, operates, and looks. */
-__attribute__((noinline)) static void measure(call *it, const char *name)
+__attribute__((noinline)) static void measure(tested_call *call, const char *name)
 {
     volatile uint64_t *top = (volatile uint64_t *)__builtin_frame_address(0), *bottom = top - PAINTED / sizeof *top;
     for (volatile uint64_t *word = bottom; word < top - 32; word++) /* but for this frame */
         *word = paint;
-    operate(it);
-    if (it->status != VME_OK && it->status != VME_BAD_DTYPE) { /* not everything has a loop for every dtype */
-        fprintf(stderr, "%s: %s: %s\n", name, vme_status_name(it->status), vme_message());
+    operate(call);
+    if (call->status != VME_OK && call->status != VME_BAD_DTYPE) { /* not everything has a loop for every dtype */
+        fprintf(stderr, "%s: %s: %s\n", name, vme_status_name(call->status), vme_message());
         exit(1);
     }
     volatile uint64_t *word = bottom;
@@ -201,7 +208,7 @@ static void dimensions(int number, int *rank, const int64_t **shape)
 
 static void elementwise(void)
 {
-    call it = {0};
+    tested_call call = {0};
     int rank;
     const int64_t *shape;
     vme_dtype result;
@@ -209,45 +216,45 @@ static void elementwise(void)
         dimensions(s, &rank, &shape);
         for (int dtype = 0; dtype < VME_DTYPE_COUNT; dtype++)
             for (int layout = 0; layout < LAYOUTS; layout++) {
-                it.a = tensor(0, dtype, layout, rank, shape);
-                it.b = tensor(1, dtype, (layout + 1) % LAYOUTS, rank, shape);
-                for (it.kind = UNARY, it.op = 0; it.op < VME_UNARY_COUNT; it.op++)
-                    if (vme_unary_types(it.op, dtype, &it.loop, &result) == VME_OK) {
-                        it.out = tensor(2, result, layout % 3, rank, shape);
-                        measure(&it, vme_unary_name(it.op));
+                call.a = tensor(0, dtype, layout, rank, shape);
+                call.b = tensor(1, dtype, (layout + 1) % LAYOUTS, rank, shape);
+                for (call.kind = UNARY, call.op = 0; call.op < VME_UNARY_COUNT; call.op++)
+                    if (vme_unary_types(call.op, dtype, &call.loop, &result) == VME_OK) {
+                        call.out = tensor(2, result, layout % 3, rank, shape);
+                        measure(&call, vme_unary_name(call.op));
                     }
-                for (it.kind = BINARY, it.op = 0; it.op < VME_BINARY_COUNT; it.op++)
-                    if (vme_binary_types(it.op, dtype, dtype, &it.loop, &result) == VME_OK) {
-                        it.out = tensor(2, result, layout % 3, rank, shape);
-                        measure(&it, vme_binary_name(it.op));
-                        it.b = tensor(1, (dtype + 1) % VME_DTYPE_COUNT, layout, rank, shape); /* cast on the way in */
-                        measure(&it, vme_binary_name(it.op));
-                        it.out = it.a; /* in place, and overlapping */
+                for (call.kind = BINARY, call.op = 0; call.op < VME_BINARY_COUNT; call.op++)
+                    if (vme_binary_types(call.op, dtype, dtype, &call.loop, &result) == VME_OK) {
+                        call.out = tensor(2, result, layout % 3, rank, shape);
+                        measure(&call, vme_binary_name(call.op));
+                        call.b = tensor(1, (dtype + 1) % VME_DTYPE_COUNT, layout, rank, shape); /* cast on the way in */
+                        measure(&call, vme_binary_name(call.op));
+                        call.out = call.a; /* in place, and overlapping */
                         if (layout != 3)
-                            measure(&it, vme_binary_name(it.op));
+                            measure(&call, vme_binary_name(call.op));
                     }
-                it.kind = WHERE;
-                it.b = tensor(1, dtype, 3, rank, shape);
-                it.c = tensor(3, VME_BOOL, layout, rank, shape);
-                it.out = tensor(2, dtype, 0, rank, shape);
-                measure(&it, "where");
-                it.kind = COPY;
+                call.kind = WHERE;
+                call.b = tensor(1, dtype, 3, rank, shape);
+                call.c = tensor(3, VME_BOOL, layout, rank, shape);
+                call.out = tensor(2, dtype, 0, rank, shape);
+                measure(&call, "where");
+                call.kind = COPY;
                 for (int target = 0; target < VME_DTYPE_COUNT; target++) {
-                    it.out = tensor(2, target, 2 - layout % 3, rank, shape);
-                    measure(&it, "copy");
+                    call.out = tensor(2, target, 2 - layout % 3, rank, shape);
+                    measure(&call, "copy");
                 }
             }
     }
-    it.kind = ARANGE;
+    call.kind = ARANGE;
     for (int dtype = VME_INT8; dtype < VME_DTYPE_COUNT; dtype++) {
-        it.out = tensor(2, dtype, 0, 1, (int64_t[]){100});
-        measure(&it, "arange");
+        call.out = tensor(2, dtype, 0, 1, (int64_t[]){100});
+        measure(&call, "arange");
     }
 }
 
 static void reductions(void)
 {
-    call it = {0};
+    tested_call call = {0};
     int rank;
     const int64_t *shape;
     vme_dtype result;
@@ -255,39 +262,39 @@ static void reductions(void)
         dimensions(s, &rank, &shape);
         for (int dtype = 0; dtype < VME_DTYPE_COUNT; dtype++)
             for (int layout = 0; layout < LAYOUTS; layout++)
-                for (it.axis = 0; it.axis < rank; it.axis += rank > 3 ? 31 : 1) {
+                for (call.axis = 0; call.axis < rank; call.axis += rank > 3 ? 31 : 1) {
                     int64_t left[VME_RANK_MAX];
                     memcpy(left, shape, (size_t)rank * sizeof *shape);
-                    left[it.axis] = 1;
-                    it.a = tensor(0, dtype, layout, rank, shape);
-                    for (it.kind = REDUCE, it.op = 0; it.op < VME_REDUCE_COUNT; it.op++)
-                        if (vme_reduce_types(it.op, dtype, &it.loop, &result) == VME_OK) {
-                            it.out = tensor(2, result, 0, rank, left);
-                            measure(&it, vme_reduce_name(it.op));
+                    left[call.axis] = 1;
+                    call.a = tensor(0, dtype, layout, rank, shape);
+                    for (call.kind = REDUCE, call.op = 0; call.op < VME_REDUCE_COUNT; call.op++)
+                        if (vme_reduce_types(call.op, dtype, &call.loop, &result) == VME_OK) {
+                            call.out = tensor(2, result, 0, rank, left);
+                            measure(&call, vme_reduce_name(call.op));
                         }
-                    for (it.kind = SCAN, it.op = 0; it.op < VME_SCAN_COUNT; it.op++)
-                        if (vme_scan_types(it.op, dtype, &it.loop, &result) == VME_OK) {
-                            it.out = tensor(2, result, layout % 3, rank, shape);
-                            measure(&it, vme_scan_name(it.op));
+                    for (call.kind = SCAN, call.op = 0; call.op < VME_SCAN_COUNT; call.op++)
+                        if (vme_scan_types(call.op, dtype, &call.loop, &result) == VME_OK) {
+                            call.out = tensor(2, result, layout % 3, rank, shape);
+                            measure(&call, vme_scan_name(call.op));
                         }
-                    it.out = tensor(2, dtype, layout % 3, rank, shape);
-                    for (it.op = 0; it.op < 2; it.op++) {
-                        it.kind = SORT;
-                        measure(&it, "sort");
-                        it.kind = ARGSORT;
-                        it.out = tensor(2, VME_INT64, layout % 3, rank, shape);
-                        measure(&it, "argsort");
-                        it.out = tensor(2, dtype, 0, rank, shape);
+                    call.out = tensor(2, dtype, layout % 3, rank, shape);
+                    for (call.op = 0; call.op < 2; call.op++) {
+                        call.kind = SORT;
+                        measure(&call, "sort");
+                        call.kind = ARGSORT;
+                        call.out = tensor(2, VME_INT64, layout % 3, rank, shape);
+                        measure(&call, "argsort");
+                        call.out = tensor(2, dtype, 0, rank, shape);
                     }
                 }
     }
-    it.kind = SEARCH;
+    call.kind = SEARCH;
     for (int dtype = 0; dtype < VME_DTYPE_COUNT; dtype++)
-        for (it.op = 0; it.op < 2; it.op++) {
-            it.a = tensor(0, dtype, 0, 1, (int64_t[]){500});
-            it.b = tensor(1, dtype, 2, 2, (int64_t[]){30, 20});
-            it.out = tensor(2, VME_INT64, 1, 2, (int64_t[]){30, 20});
-            measure(&it, "searchsorted");
+        for (call.op = 0; call.op < 2; call.op++) {
+            call.a = tensor(0, dtype, 0, 1, (int64_t[]){500});
+            call.b = tensor(1, dtype, 2, 2, (int64_t[]){30, 20});
+            call.out = tensor(2, VME_INT64, 1, 2, (int64_t[]){30, 20});
+            measure(&call, "searchsorted");
         }
 }
 
@@ -298,153 +305,154 @@ static void products(void)
         {1, 3, 4, 5},     {5, 7, 9, 8},      {1, 100, 1, 300},  {1, 1, 100, 300}, {1, 200, 6, 90},    {1, 6, 200, 90},
         {1, 300, 400, 4}, {1, 90, 100, 110}, {3, 70, 100, 400}, {1, 5, 3, 70000}, {1, 150, 2100, 10},
     };
-    call it = {.kind = MATMUL};
+    tested_call call = {.kind = MATMUL};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int dtype = 0; dtype < VME_DTYPE_COUNT; dtype++)
             for (int layout = 0; layout < 3 * 3 * 3; layout++) {
                 int64_t l = sizes[i][0], m = sizes[i][1], n = sizes[i][2], k = sizes[i][3];
-                it.a = tensor(0, dtype, layout % 3, 3, (int64_t[]){l, m, k});
-                it.b = tensor(1, dtype, layout / 3 % 3, 3, (int64_t[]){l, k, n});
-                it.out = tensor(2, dtype, layout / 9, 3, (int64_t[]){l, m, n});
+                call.a = tensor(0, dtype, layout % 3, 3, (int64_t[]){l, m, k});
+                call.b = tensor(1, dtype, layout / 3 % 3, 3, (int64_t[]){l, k, n});
+                call.out = tensor(2, dtype, layout / 9, 3, (int64_t[]){l, m, n});
                 if (l * m * n * k < 1 << 18 || layout % 4 == 0) /* the large ones take long */
-                    measure(&it, "matmul");
+                    measure(&call, "matmul");
             }
 }
 
 static void movement(void)
 {
-    call it = {.kind = RASTER};
-    CHECK(vme_buffer_new(context, MEMORY, true, &it.buffer) == VME_OK);
-    for (it.op = 0; it.op <= 4; it.op++)
-        measure(&it, "raster");
-    vme_buffer_unref(it.buffer);
+    tested_call call = {.kind = RASTER};
+    CHECK(vme_buffer_new(context, MEMORY, true, &call.buffer) == VME_OK);
+    for (call.op = 0; call.op <= 4; call.op++)
+        measure(&call, "raster");
+    vme_buffer_unref(call.buffer);
     for (int dtype = 0; dtype < VME_DTYPE_COUNT; dtype++)
         for (int layout = 0; layout < 3; layout++) {
-            for (it.kind = CONCATENATE, it.axis = 0; it.axis < 2; it.axis++) {
-                it.a = tensor(0, dtype, layout, 2, (int64_t[]){60, 70});
-                it.b = tensor(1, dtype, 2 - layout, 2, (int64_t[]){60, 70});
-                it.out = tensor(2, dtype, 0, 2, it.axis ? (int64_t[]){60, 140} : (int64_t[]){120, 70});
-                measure(&it, "concatenate");
+            for (call.kind = CONCATENATE, call.axis = 0; call.axis < 2; call.axis++) {
+                call.a = tensor(0, dtype, layout, 2, (int64_t[]){60, 70});
+                call.b = tensor(1, dtype, 2 - layout, 2, (int64_t[]){60, 70});
+                call.out = tensor(2, dtype, 0, 2, call.axis ? (int64_t[]){60, 140} : (int64_t[]){120, 70});
+                measure(&call, "concatenate");
             }
-            it.kind = PAD;
-            it.out = tensor(2, dtype, layout, 2, (int64_t[]){70, 80});
-            for (it.op = VME_PAD_CONSTANT; it.op <= (int)VME_PAD_WRAP; it.op++)
-                measure(&it, "pad");
-            it.kind = TILE;
-            it.out = tensor(2, dtype, layout, 2, (int64_t[]){180, 140});
-            measure(&it, "tile");
-            it.kind = ROLL;
-            it.out = tensor(2, dtype, layout, 2, (int64_t[]){60, 70});
-            measure(&it, "roll");
-            for (it.axis = 0; it.axis < 2; it.axis++) {
-                it.a = tensor(0, dtype, layout, 2, (int64_t[]){60, 70});
-                it.c = tensor(3, VME_INT64, 0, 1, (int64_t[]){50});
-                it.out = tensor(2, dtype, 0, 2, it.axis ? (int64_t[]){60, 50} : (int64_t[]){50, 70});
-                it.kind = GATHER;
-                measure(&it, "gather");
-                vme_tensor swapped = it.a;
-                it.a = it.out;
-                it.out = swapped;
-                it.kind = SCATTER;
-                for (it.op = 0; it.op < 2; it.op++)
-                    measure(&it, "scatter");
+            call.kind = PAD;
+            call.out = tensor(2, dtype, layout, 2, (int64_t[]){70, 80});
+            for (call.op = VME_PAD_CONSTANT; call.op <= (int)VME_PAD_WRAP; call.op++)
+                measure(&call, "pad");
+            call.kind = TILE;
+            call.out = tensor(2, dtype, layout, 2, (int64_t[]){180, 140});
+            measure(&call, "tile");
+            call.kind = ROLL;
+            call.out = tensor(2, dtype, layout, 2, (int64_t[]){60, 70});
+            measure(&call, "roll");
+            for (call.axis = 0; call.axis < 2; call.axis++) {
+                call.a = tensor(0, dtype, layout, 2, (int64_t[]){60, 70});
+                call.c = tensor(3, VME_INT64, 0, 1, (int64_t[]){50});
+                call.out = tensor(2, dtype, 0, 2, call.axis ? (int64_t[]){60, 50} : (int64_t[]){50, 70});
+                call.kind = GATHER;
+                measure(&call, "gather");
+                vme_tensor swapped = call.a;
+                call.a = call.out;
+                call.out = swapped;
+                call.kind = SCATTER;
+                for (call.op = 0; call.op < 2; call.op++)
+                    measure(&call, "scatter");
             }
         }
-    it.kind = NONZERO;
-    it.c = tensor(3, VME_BOOL, 0, 2, (int64_t[]){60, 70});
-    it.b = tensor(1, VME_INT64, 0, 1, (int64_t[]){60 * 70});
-    it.out = tensor(2, VME_INT64, 0, 1, (int64_t[]){60 * 70});
+    call.kind = NONZERO;
+    call.c = tensor(3, VME_BOOL, 0, 2, (int64_t[]){60, 70});
+    call.b = tensor(1, VME_INT64, 0, 1, (int64_t[]){60 * 70});
+    call.out = tensor(2, VME_INT64, 0, 1, (int64_t[]){60 * 70});
     memset(memory[3], 1, 60 * 70);
-    for (it.op = 0; it.op < 2; it.op++)
-        measure(&it, "nonzero");
+    for (call.op = 0; call.op < 2; call.op++)
+        measure(&call, "nonzero");
     memset(memory[3], 0, 60 * 70);
-    it.kind = PHILOX;
-    it.out = tensor(2, VME_UINT64, 0, 2, (int64_t[]){60, 70});
-    measure(&it, "philox");
+    call.kind = PHILOX;
+    call.out = tensor(2, VME_UINT64, 0, 2, (int64_t[]){60, 70});
+    measure(&call, "philox");
 }
 
 static void transforms_and_solutions(void)
 {
     static const int64_t lengths[] = {8, 30, 509, 1024};
-    call it = {.kind = FFT};
+    tested_call call = {.kind = FFT};
     for (int wide = 0; wide < 2; wide++)
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-            for (it.op = VME_FFT_FORWARD, it.n = lengths[i]; it.op <= (int)VME_FFT_REAL_BACKWARD; it.op++) {
+            for (call.op = VME_FFT_FORWARD, call.n = lengths[i]; call.op <= (int)VME_FFT_REAL_BACKWARD; call.op++) {
                 vme_dtype real = wide ? VME_FLOAT64 : VME_FLOAT32, number = wide ? VME_COMPLEX128 : VME_COMPLEX64;
-                it.a = tensor(0, it.op == VME_FFT_REAL_FORWARD ? real : number, 0, 2, (int64_t[]){3, it.n});
-                it.out = tensor(2, it.op == VME_FFT_REAL_BACKWARD ? real : number, 0, 2,
-                                (int64_t[]){3, it.op == VME_FFT_REAL_FORWARD ? it.n / 2 + 1 : it.n});
-                measure(&it, "fft");
+                call.a = tensor(0, call.op == VME_FFT_REAL_FORWARD ? real : number, 0, 2, (int64_t[]){3, call.n});
+                call.out = tensor(2, call.op == VME_FFT_REAL_BACKWARD ? real : number, 0, 2,
+                                  (int64_t[]){3, call.op == VME_FFT_REAL_FORWARD ? call.n / 2 + 1 : call.n});
+                measure(&call, "fft");
             }
-    it.kind = LINEAR;
+    call.kind = LINEAR;
     for (int numbers = 0; numbers < 2; numbers++)
-        for (it.n = 1; it.n < 200; it.n = it.n * 3 + 1)
-            for (it.op = VME_LINEAR_SOLVE, it.batch = it.n < 50 ? 4 : 1; it.op <= (int)VME_LINEAR_CHOLESKY; it.op++) {
+        for (call.n = 1; call.n < 200; call.n = call.n * 3 + 1)
+            for (call.op = VME_LINEAR_SOLVE, call.batch = call.n < 50 ? 4 : 1; call.op <= (int)VME_LINEAR_CHOLESKY;
+                 call.op++) {
                 vme_dtype dtype = numbers ? VME_COMPLEX128 : VME_FLOAT64;
-                const int64_t matrix[] = {it.batch, it.n, it.n}, sides[] = {it.batch, it.n, 3};
-                it.a = tensor(0, dtype, 0, 3, matrix);
-                it.b = tensor(1, dtype, 0, 3, sides);
-                it.c = tensor(3, VME_FLOAT64, 0, 1, matrix);
-                it.out = it.op == VME_LINEAR_SLOGDET
-                             ? tensor(2, dtype, 0, 1, matrix)
-                             : tensor(2, dtype, 0, 3, it.op == VME_LINEAR_SOLVE ? sides : matrix);
-                measure(&it, "linear");
+                const int64_t matrix[] = {call.batch, call.n, call.n}, sides[] = {call.batch, call.n, 3};
+                call.a = tensor(0, dtype, 0, 3, matrix);
+                call.b = tensor(1, dtype, 0, 3, sides);
+                call.c = tensor(3, VME_FLOAT64, 0, 1, matrix);
+                call.out = call.op == VME_LINEAR_SLOGDET
+                               ? tensor(2, dtype, 0, 1, matrix)
+                               : tensor(2, dtype, 0, 3, call.op == VME_LINEAR_SOLVE ? sides : matrix);
+                measure(&call, "linear");
             }
 }
 
 static void bits_draws_and_tables(void)
 {
     const int64_t rows[] = {60, 72}, bytes[] = {60, 9}, line[] = {5000};
-    call it = {.kind = PARTITION};
+    tested_call call = {.kind = PARTITION};
     for (int dtype = 0; dtype < VME_DTYPE_COUNT; dtype++)
         for (int layout = 0; layout < LAYOUTS; layout++) {
-            it.a = tensor(0, dtype, layout, 2, rows);
-            for (it.kind = PARTITION, it.axis = 0; it.axis < 2; it.axis++)
-                for (it.op = 0; it.op < 2; it.op++) {
-                    it.out = tensor(2, it.op ? VME_INT64 : (vme_dtype)dtype, layout % 3, 2, rows);
-                    measure(&it, "partition");
+            call.a = tensor(0, dtype, layout, 2, rows);
+            for (call.kind = PARTITION, call.axis = 0; call.axis < 2; call.axis++)
+                for (call.op = 0; call.op < 2; call.op++) {
+                    call.out = tensor(2, call.op ? VME_INT64 : (vme_dtype)dtype, layout % 3, 2, rows);
+                    measure(&call, "partition");
                 }
         }
-    for (it.op = 0; it.op < 2; it.op++) {
-        it.a = tensor(0, VME_BOOL, 0, 2, rows);
-        it.out = tensor(2, VME_UINT8, 0, 2, bytes);
-        it.kind = PACK;
-        measure(&it, "packing");
-        it.a = tensor(0, VME_UINT8, 0, 2, bytes);
-        it.out = tensor(2, VME_UINT8, 0, 2, rows);
-        it.kind = UNPACK;
-        measure(&it, "unpacking");
-        it.a = tensor(0, VME_INT64, 0, 1, line);
-        it.b = tensor(1, VME_FLOAT64, 0, 1, line);
-        it.out = tensor(2, it.op ? VME_FLOAT64 : VME_INT64, 0, 1, line);
-        it.kind = COUNT;
-        measure(&it, "counting");
-        it.a = tensor(0, VME_FLOAT64, 0, 1, line);
-        it.out = tensor(2, VME_FLOAT64, 0, 1, line);
-        it.kind = LINES;
-        measure(&it, "interpolating");
-        it.a = tensor(0, it.op ? VME_FLOAT64 : VME_FLOAT32, 0, 1, line);
-        it.out = tensor(2, it.op ? VME_FLOAT64 : VME_FLOAT32, 0, 1, line);
-        it.kind = SPLIT;
-        it.c = tensor(3, VME_INT32, 0, 1, line);
-        measure(&it, "taking floats apart");
-        it.c = tensor(3, it.op ? VME_FLOAT64 : VME_FLOAT32, 0, 1, line);
-        measure(&it, "whole and fractional parts");
+    for (call.op = 0; call.op < 2; call.op++) {
+        call.a = tensor(0, VME_BOOL, 0, 2, rows);
+        call.out = tensor(2, VME_UINT8, 0, 2, bytes);
+        call.kind = PACK;
+        measure(&call, "packing");
+        call.a = tensor(0, VME_UINT8, 0, 2, bytes);
+        call.out = tensor(2, VME_UINT8, 0, 2, rows);
+        call.kind = UNPACK;
+        measure(&call, "unpacking");
+        call.a = tensor(0, VME_INT64, 0, 1, line);
+        call.b = tensor(1, VME_FLOAT64, 0, 1, line);
+        call.out = tensor(2, call.op ? VME_FLOAT64 : VME_INT64, 0, 1, line);
+        call.kind = COUNT;
+        measure(&call, "counting");
+        call.a = tensor(0, VME_FLOAT64, 0, 1, line);
+        call.out = tensor(2, VME_FLOAT64, 0, 1, line);
+        call.kind = LINES;
+        measure(&call, "interpolating");
+        call.a = tensor(0, call.op ? VME_FLOAT64 : VME_FLOAT32, 0, 1, line);
+        call.out = tensor(2, call.op ? VME_FLOAT64 : VME_FLOAT32, 0, 1, line);
+        call.kind = SPLIT;
+        call.c = tensor(3, VME_INT32, 0, 1, line);
+        measure(&call, "taking floats apart");
+        call.c = tensor(3, call.op ? VME_FLOAT64 : VME_FLOAT32, 0, 1, line);
+        measure(&call, "whole and fractional parts");
     }
     static double ones[3] = {0.25, 0.5, 0.75}; /* that every distribution allows */
     static uint64_t words[3] = {0, 100, 100};
-    for (it.kind = RANDOM, it.op = 0; it.op < (int)VME_RANDOM_KINDS; it.op++) {
-        bool whole = it.op >= (int)VME_RANDOM_INTEGERS;
-        it.out = tensor(2, it.op >= (int)VME_RANDOM_POISSON ? VME_INT64 : VME_FLOAT64, 0, 1, line);
-        vme_tensor *parameters[] = {&it.a, &it.b, &it.c};
+    for (call.kind = RANDOM, call.op = 0; call.op < (int)VME_RANDOM_KINDS; call.op++) {
+        bool whole = call.op >= (int)VME_RANDOM_INTEGERS;
+        call.out = tensor(2, call.op >= (int)VME_RANDOM_POISSON ? VME_INT64 : VME_FLOAT64, 0, 1, line);
+        vme_tensor *parameters[] = {&call.a, &call.b, &call.c};
         for (int i = 0; i < 3; i++)
             *parameters[i] = (vme_tensor){.data = whole ? (char *)&words[i] : (char *)&ones[i],
                                           .dtype = whole ? VME_UINT64 : VME_FLOAT64};
-        ones[0] = it.op == VME_RANDOM_ZIPF                                                ? 1.5
-                  : it.op == VME_RANDOM_BINOMIAL || it.op == VME_RANDOM_NEGATIVE_BINOMIAL ? 7
-                                                                                          : 0.25;
-        words[0] = it.op == VME_RANDOM_SAMPLE ? 9000 : 0;
-        measure(&it, "random");
+        ones[0] = call.op == VME_RANDOM_ZIPF                                                  ? 1.5
+                  : call.op == VME_RANDOM_BINOMIAL || call.op == VME_RANDOM_NEGATIVE_BINOMIAL ? 7
+                                                                                              : 0.25;
+        words[0] = call.op == VME_RANDOM_SAMPLE ? 9000 : 0;
+        measure(&call, "random");
     }
 }
 
@@ -454,28 +462,28 @@ enum { CHANNELS = 16, WIDE = 40, SIDE = 12, LINE = 60 };
 
 static void measure_model(const char *name, uint32_t output, bool open)
 {
-    call it = {.kind = SESSION};
+    tested_call call = {.kind = SESSION};
     vme_port port;
     int64_t shape[MODEL_RANK];
     model_file_end(0, output, open);
-    if (vme_model_new(context, file, file_size, &it.model) != VME_OK) {
+    if (vme_model_new(context, file, file_size, &call.model) != VME_OK) {
         fprintf(stderr, "a model of %s: %s\n", name, vme_message());
         exit(1);
     }
-    measure(&it, name);
-    vme_model_port(it.model, false, 0, &port);
+    measure(&call, name);
+    vme_model_port(call.model, false, 0, &port);
     memcpy(shape, port.shape, sizeof shape);
     shape[0] = open ? 3 : shape[0];
-    it.a = tensor(0, port.dtype, 0, port.rank, shape);
-    it.kind = PLAN;
-    measure(&it, name);
-    vme_model_port(it.plan, true, 0, &port);
-    it.out = tensor(2, port.dtype, 0, port.rank, port.shape);
-    it.kind = RUN;
-    measure(&it, name);
-    vme_model_unref(it.plan);
-    vme_session_free(it.session);
-    vme_model_unref(it.model);
+    call.a = tensor(0, port.dtype, 0, port.rank, shape);
+    call.kind = PLAN;
+    measure(&call, name);
+    vme_model_port(call.plan, true, 0, &port);
+    call.out = tensor(2, port.dtype, 0, port.rank, port.shape);
+    call.kind = RUN;
+    measure(&call, name);
+    vme_model_unref(call.plan);
+    vme_session_free(call.session);
+    vme_model_unref(call.model);
 }
 
 static uint32_t image(int64_t channels) { return value(4, 1, channels, SIDE, SIDE); }

@@ -147,10 +147,10 @@ static void look_at_models(const char *from, char *to)
     }
     CHECK(vme_algorithm_force(-1) == VME_OK);
     enum { DEPTH = 64, KEYS = 1 << 15 };
-    for (int way = ATTENTION_FUSED; way < MODEL_ALGORITHMS; way++)
+    for (int algorithm = ATTENTION_FUSED; algorithm < MODEL_ALGORITHMS; algorithm++)
         for (int many = 0; many < 3;
              many++) { /* rows, keys, or numbers of a result: k and v are views of the input, or constants */
-            CHECK(vme_algorithm_force(way) == VME_OK);
+            CHECK(vme_algorithm_force(algorithm) == VME_OK);
             model_file_begin();
             const int64_t rows = many == 0 ? ELEMENTS / DEPTH / 4 : 20;
             uint32_t x = many == 0   ? value(2, rows, DEPTH, 0, 0)

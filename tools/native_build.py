@@ -111,7 +111,8 @@ class Part:
             "cc",
             *LANGUAGE,
             *(f"-D{name}={value}" for name, value in DEFINES.items()),
-            *(f"-I{folder}" for folder in (*self.folders, *(python_headers() if self.python else ()))),
+            *(f"-I{folder}" for folder in self.folders),
+            *(f"-isystem{folder}" for folder in (python_headers() if self.python else ())),
             *self.optimize,
             *self.flags,
             *instructions(source),
@@ -154,6 +155,8 @@ IMAGE = Part(
     ),
     ("-Os",),
 )
+# What every file of the engine is compiled with where looks at the stop flag are counted: test_polls.c.
+POLLS = ["-DVME_POLLS", "-include", "tests/native/engine/polls.h"]
 # Test programs: which files go into which is tests/native/run.py's.
 CORE_TESTS = Part(("tests/native/*.c",), ("vmhost/isolation", "tests/native"), optimize=("-O1",), python=False)
 ENGINE_TESTS = Part(
@@ -248,7 +251,8 @@ def write_commands():
     entries = {}
     for part in (*INSTALLED.values(), IMAGE, CORE_TESTS, ENGINE_TESTS):
         for source in part.files():
-            entry = {"directory": str(ROOT), "file": source, "arguments": part.command(source)}
+            command = [*part.command(source), *(POLLS if part is ENGINE_TESTS else [])]
+            entry = {"directory": str(ROOT), "file": source, "arguments": command}
             entries.setdefault(source, entry)
     text = json.dumps(list(entries.values()), indent=1)
     path = ROOT / COMMANDS

@@ -46,7 +46,7 @@ static int meet_number(nesting *found, PyObject *number, int weak, int depth)
             return ragged(found, depth < found->rank ? depth : found->rank);
         found->rank = depth;
     }
-    static const char dtypes[] = {
+    static const unsigned char dtypes[] = {
         [WEAK_BOOL] = VME_BOOL, [WEAK_INT] = VME_INT64, [WEAK_FLOAT] = VME_FLOAT64, [WEAK_COMPLEX] = VME_COMPLEX128};
     int dtype = dtypes[weak];
     if (weak == WEAK_INT) {

@@ -141,7 +141,7 @@ def main(which, *chosen):
         chosen = chosen or tuple(native_build.SANITIZERS)
     for names in chosen:
         sanitizers = [] if names == "none" else native_build.sanitizers(names, "tests/native/run.py")
-        polls = ["-DVME_POLLS", "-include", f"{HERE}/engine/polls.h"] if which == "engine" and not sanitizers else []
+        polls = native_build.POLLS if which == "engine" and not sanitizers else []
         folder = f"{BUILD}/{which}-{'-'.join(sanitizers) or 'none'}"
         executables = Build(folder, part, sanitizers, polls, libraries).programs(programs)
         print(f"sanitizer: {names}", flush=True)

@@ -171,9 +171,9 @@ static rates_counted work(const vme_kernels *kernels, const model_value *in, con
     strassen job = {.kernel = kernel_of(kernels), .cut = cut_of(kernels, out->c, in->c)};
     const int64_t rows = out->n * out->h * out->w;
     cut_rows(&job, rows);
-    const int64_t rest = job.upper % job.panel;
-    const double tall = (double)(job.upper / job.panel) * rates_tile_rows(job.kernel, job.panel)
-                        + (rest > 0 ? rates_tile_rows(job.kernel, rest) : 0);
+    const int64_t whole = job.upper / job.panel, rest = job.upper % job.panel;
+    const double tall =
+        (double)whole * rates_tile_rows(job.kernel, job.panel) + (rest > 0 ? rates_tile_rows(job.kernel, rest) : 0);
     return (rates_counted){{
         [VME_RATE_PRODUCTS] = tall * (double)(step->k * job.cut.columns)
                               * ((double)PRODUCTS / 2 * (double)job.cut.pairs + (job.cut.alone ? 2 : 0)),

@@ -26,6 +26,7 @@ void *__real_malloc(size_t size); /* never fails here: what models work on */
 static void say_seed(int signal_number)
 {
     char line[64];
+    /* glibc's does not allocate for these NOLINTNEXTLINE(bugprone-signal-handler) */
     int length = snprintf(line, sizeof line, "test_model_fuzz: seed %llu\n", (unsigned long long)seed_now);
     if (write(2, line, (size_t)length) == length)
         _exit(128 + signal_number);

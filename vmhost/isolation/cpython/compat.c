@@ -29,7 +29,7 @@ void vmh_compat_hide_interpreter(PyInterpreterState *interp)
     PyInterpreterState **link = &_PyRuntime.interpreters.head;
     while (*link != NULL && *link != interp)
         link = &(*link)->next;
-    if (*link == interp)
+    if (*link != NULL)
         *link = interp->next;
     PyMutex_Unlock(&_PyRuntime.interpreters.mutex);
 }

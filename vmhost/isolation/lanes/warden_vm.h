@@ -13,6 +13,7 @@ void vmh_vm_unlink(vmh_vm *vm);
 vmh_vm *vmh_vm_next(const vmh_vm *vm);
 atomic_int *vmh_vm_refs(vmh_vm *vm);
 void vmh_vm_unref(vmh_vm *vm);
+/* The warden's look: starts, repeats and escalates stops; when to look again. */
 int64_t vmh_vm_check(vmh_vm *vm, int64_t now_ns);
 
 #endif

@@ -513,8 +513,6 @@ PyObject *vmh_posix_status(PyObject *module, int fd)
 
 /* --- the environment */
 
-extern char **environ;
-
 /* Adds what is granted; what the task set itself stays. */
 static int environ_add(PyObject *dict)
 {

@@ -237,6 +237,7 @@ static int check_listen(vmh_gated *call)
     int fd = vmh_gated_self_fd(call);
     if (fd == -2 || (fd >= 0 && vmh_grant_listen(fd, "socket.listen") < 0))
         return -1;
+    /* a closed one is -1: EBADF NOLINTNEXTLINE(clang-analyzer-unix.StdCLibraryFunctions) */
     if (listen(fd, backlog < 0 ? 0 : backlog) != 0) {
         PyErr_SetFromErrno(PyExc_OSError);
         return -1;
@@ -585,8 +586,9 @@ static int socket_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
         socklen_t size = sizeof domain;
         if (vmh_fd_check(fd, "socket(fileno=...)") < 0)
             return -1;
-        if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || (family != -1 && family != domain)) {
-            errno = errno != 0 && domain == AF_UNSPEC ? errno : EAFNOSUPPORT;
+        int rc = getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size);
+        if (rc != 0 || (family != -1 && family != domain)) {
+            errno = rc != 0 ? errno : EAFNOSUPPORT;
             PyErr_SetFromErrno(PyExc_OSError);
             return -1;
         }

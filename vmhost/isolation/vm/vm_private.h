@@ -6,6 +6,7 @@
 
 #include "cpython/compat.h"
 #include "lanes/lane.h"
+#include "lanes/warden_vm.h"
 #include "memory/memory.h"
 #include "vm/guest.h"
 #include "vm/log.h"
@@ -93,7 +94,6 @@ struct vmh_vm {
 /* NULL: errno says why. */
 vmh_vm *vmh_vm_new(vmh_image *system, vmh_events *events);
 vmh_vm *vmh_vm_ref(vmh_vm *vm);
-void vmh_vm_unref(vmh_vm *vm);
 /* Starts the thread, which boots. 0 or an errno. */
 int vmh_vm_start(vmh_vm *vm);
 void vmh_vm_attach(vmh_vm *vm, vmh_lane *lane);
@@ -103,9 +103,6 @@ void vmh_vm_post(vmh_vm *vm, vmh_event *event);
 /* From now on every call and boot is stopped and every VM ends: the process exits. */
 void vmh_vm_end_all(void);
 int vmh_vm_threads(bool only_lively); /* VM threads that exist; only_lively: those not quarantined */
-
-/* The warden's look: starts, repeats and escalates stops; when to look again. */
-int64_t vmh_vm_check(vmh_vm *vm, int64_t now_ns);
 
 /* exit.c: registered with atexit by core.c */
 PyObject *vmh_exit(PyObject *module, PyObject *unused);

@@ -165,7 +165,7 @@ bool vmh_wire_text(vmh_blob *blob, const char *text)
     uint8_t *at = blob->data + blob->size;
     *at = TAG_ASCII;
     memcpy(at + 1, &size, 8);
-    memcpy(at + 9, text, size);
+    memcpy(at + 9, text, size); /* NOLINT(bugprone-not-null-terminated-result): its size comes first */
     blob->size += 9 + size;
     return true;
 }

@@ -3,9 +3,10 @@
  *
  * VMs that end in time are waited for. Each that is left (quarantined) is hidden from the runtime, whose Py_Finalize
  * would wait for it for ever; its thread is parked, or in a long C call without anything of the main interpreter, and
- * parked when it comes out of it: an interpreter that is hidden must not be ended any more (CPython aborts when it does
- * not find it). When finalising is done, exit(3) calls our on_exit handler first, which flushes and leaves with the
- * right status, before C destructors run under threads that still live.
+ * parked when it comes out of it, by the stop that waits for it there or before it begins to end: an interpreter that
+ * is hidden must not be ended any more (CPython aborts when it does not find it). When finalising is done, exit(3)
+ * calls our on_exit handler first, which flushes and leaves with the right status, before C destructors run under
+ * threads that still live.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@
 
 /* Ends are bounded by their own deadlines (end_s, grace_s); this bounds the sum of what an overloaded machine makes of
  * them. */
-enum { WAIT_MAX_S = 20 };
+enum { WAIT_MAX_S = 20, PATIENCE_S = 3 };
 
 /* A forked child has no thread of any VM, and CPython threw their interpreters away: nothing to end there, nobody to
  * wait for. */
@@ -32,12 +33,16 @@ static void leave(int status, void *unused)
     _exit(status);
 }
 
-/* Counts in *going the VMs whose interpreter is in the last part of its end, where nothing of a guest runs: they are
- * left to finish. */
+/* Counts in *going the VMs that are left to finish: those whose interpreter is in the last part of its end, where
+ * nothing of a guest runs; and those that were given up while they ended, but are not parked. Such a one may have
+ * lacked a core only: it still runs Python, which must not go on beside CPython's own end. */
 static void hide(vmh_vm *vm, void *going)
 {
     pthread_mutex_lock(&vm->life);
-    if (vm->interpreter.in_transit && !vm->interpreter.stoppable && going != NULL) {
+    bool ends = (vm->interpreter.in_transit && !vm->interpreter.stoppable)
+                || (vm->phase.which == VMH_PHASE_END && vm->interpreter.interp != NULL && !vm->stop.parked);
+    if (ends && !vm->interpreter.hidden && going != NULL) {
+        vm->stop.parked_after = 0; /* with the next stop */
         ++*(int *)going;
     } else {
         vm->interpreter.hidden = true;
@@ -58,7 +63,7 @@ PyObject *vmh_exit(PyObject *module, PyObject *unused)
     while (vmh_vm_threads(true) > 0 && vmh_now_ns() < deadline)
         usleep(500);
     if (vmh_vm_threads(false) > 0) {
-        int64_t patience = vmh_after_ns(vmh_now_ns(), 1000000000);
+        int64_t patience = vmh_after_ns(vmh_now_ns(), PATIENCE_S * (int64_t)1000000000);
         int going = 1;
         while (going > 0 && vmh_now_ns() < patience) {
             going = 0;

@@ -132,7 +132,8 @@ static int stop_pending(void *argument)
     vmh_mutex_lock(&vm->life);
     bool now =
         vm->phase.which != VMH_PHASE_IDLE && vm->stop.generation == vm->phase.generation && vm->interpreter.stoppable;
-    bool give_up = now && vm->stop.quarantined_in != NULL && vm->stop.parked_after-- <= 0;
+    bool give_up = vm->interpreter.hidden || (now && vm->stop.quarantined_in != NULL && vm->stop.parked_after-- <= 0);
+    vm->stop.parked = give_up;
     if (fragile) {
         vm->stop.inject_gap_ns = 1000000; /* not now, but soon */
     } else if (now && !give_up) {

@@ -17,6 +17,7 @@ typedef struct vmh_stop {
     bool delivered;
     bool answered_for;          /* the warden has answered its call, as grace was over: it serves no more */
     int parked_after;           /* injections left before a quarantined VM is parked */
+    bool parked;                /* it runs no more, for good */
     const char *quarantined_in; /* phase name; NULL: it was not given up */
 
     PyObject *error; /* what is injected; one reference, from the boot to the last part of the end */

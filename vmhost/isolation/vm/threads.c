@@ -203,6 +203,11 @@ static void beyond_stopping(PyObject *capsule)
  * and finalisers are stopped like a call, and a VM whose end hangs is quarantined. */
 static bool end(vmh_vm *vm)
 {
+    vmh_mutex_lock(&vm->life);
+    bool process_exits = vm->interpreter.hidden;
+    vmh_mutex_unlock(&vm->life);
+    if (process_exits)
+        vmh_vm_park(); /* it comes out of a long C call, beside CPython's own end */
     /* the ending has no memory limit: finalisers of a full VM must be able to run */
     atomic_store(&vm->memory.meter->soft, LLONG_MAX);
     atomic_store(&vm->memory.meter->hard, LLONG_MAX);

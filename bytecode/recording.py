@@ -30,10 +30,10 @@ from .source import marshalled
 from .texts import compile_text, text_digest
 
 RECORD_NAME = "recorded.json"
-FUTURES = 0x1FE0000  # flags of a code object that say what its module imported from __future__
-GENERATED = re.compile("[0-9a-f]{32}|-?[0-9]+")  # what makes names unique; guest/texts.py has the same
-_SMALL = 255  # numbers up to it stand in the instructions, not among the constants
-_SIGNS = 3  # as many numbers of one text may have either sign
+FUTURES = 0x1FE0000  # flags of a code object: what its module imported from __future__
+GENERATED = re.compile("[0-9a-f]{32}|-?[0-9]+")  # what programs put into names to make them unique
+_SMALL = 255  # larger numbers are constants of the code, smaller ones operands of instructions
+_SIGNS = 3  # at most so many numbers of a text are tried with both signs
 _MODES = ("exec", "eval", "single")
 
 

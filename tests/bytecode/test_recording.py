@@ -5,10 +5,12 @@ import json
 import pytest
 
 import vmhost
+from vmhost.bytecode import opcodes_3_14, recorder, recording
 from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.errors import CompileError
 from vmhost.bytecode.recording import RECORD_NAME, record, recorded_texts
 from vmhost.bytecode.spec import read_task
+from vmhost.guest import texts as guest_texts
 
 MAKER = '''
 """Writes functions, as packages do: each with a number of its own."""
@@ -113,6 +115,11 @@ def run(value):
 """
     folder, _ = recorded(**{"main.py": main})
     assert call(folder, {"before": 4}) == {"x": "what_is_nowhere"}
+
+
+def test_all_sides_mask_the_same_parts():
+    assert recording.GENERATED.pattern == guest_texts._GENERATED
+    assert recording.FUTURES == recorder._FUTURES == guest_texts._FUTURES == opcodes_3_14.FUTURES
 
 
 def test_the_same_record_gives_the_same_bytes(recorded):

@@ -25,6 +25,10 @@ from keyword import iskeyword
 
 _FunctionType = type(lambda: None)
 _CodeType = type((lambda: None).__code__)
+# As in bytecode/recording.py, which a VM does not have (tests/bytecode/test_recording.py compares them).
+_FUTURES = 0x1FE0000  # flags of a code object: what its module imported from __future__
+_GENERATED = "[0-9a-f]{32}|-?[0-9]+"  # what programs put into names to make them unique
+
 _find_text = None
 _writer = None
 _read = {}  # expressions read before: the same annotations come again and again
@@ -61,12 +65,6 @@ def precompiled(mode, text):
     if code is not None:
         counts["precompiled"] += 1
     return code
-
-
-_FUTURES = 0x1FE0000  # flags of a code object that say what its module imported from __future__
-_GENERATED = (
-    "[0-9a-f]{32}|-?[0-9]+"  # what programs put into names to make them unique; as bytecode/recording.py has it
-)
 
 
 def compiled(source, mode, flags):

@@ -69,7 +69,6 @@ LEFT_OUT = {
     "antigravity": _NO_GUI,
     "webbrowser": _NO_GUI,
     "bdb": _HOST_TOOL,
-    "pdb": _HOST_TOOL,
     "pydoc": _HOST_TOOL,
     "pydoc_data": _HOST_TOOL,
     "cProfile": _HOST_TOOL,
@@ -138,6 +137,7 @@ REFUSED = {
     "marshal": "only the importer of a VM may unmarshal code; use json, struct or array",
     "imp": "Python has no module imp any more; use plain imports",
     "zipimport": "a VM imports from bundles only",
+    "pdb": _HOST_TOOL,
 }
 
 _SIGNALS = "signals belong to the whole process; use vmhost.guest.deadline(), or teardown() in the task's module"

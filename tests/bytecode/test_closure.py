@@ -135,6 +135,7 @@ def test_standard_library_of_a_vm(close):
         ("import jsn", "did you mean 'json'?"),
         ("import ctypes", "import ctypes: a VM does not have it: it reaches what all VMs of the process share"),
         ("import subprocess", "import subprocess: a VM does not have it: a VM starts no processes"),
+        ("import pdb", "import pdb: a VM does not have it: it is a tool for development"),
         ("import multiprocessing.pool", "import multiprocessing.pool: a VM does not have it: a VM starts no processes"),
         (
             "from multiprocessing import Pool",

@@ -218,6 +218,32 @@ def test_imports_of_packages_that_never_run_are_no_errors(wheels, task):
     assert by_name["pylab"].where == "site-packages/words/__init__.py:9"
 
 
+def test_a_package_may_import_the_debugger_and_replace_its_methods(wheels, task):
+    write_wheel(
+        wheels,
+        "tested",
+        "1.0",
+        {
+            "tested.py": "import pdb\n"
+            "class Own(pdb.Pdb):\n    pass\n"
+            "old = pdb.Pdb.__init__\n"
+            "def replaced(self):\n    old(self, stdin=None)\n"
+            "pdb.Pdb.__init__ = replaced\n"
+            "def debug():\n    Own()\n",
+        },
+    )
+    folder = task(
+        "import tested\n"
+        "def run(value):\n"
+        "    try:\n        tested.debug()\n"
+        "    except PermissionError as error:\n        return str(error)\n",
+        ["tested"],
+    )
+    compiled = compile_task(folder)
+    assert not compiled.warnings
+    assert "pdb.Pdb: a VM has no terminal" in call(compiled)
+
+
 def test_a_package_that_is_certain_to_fail_is_a_warning_where_the_task_imports_it(wheels, task):
     write_wheel(wheels, "words", "1.0", {"words.py": "import numpy\n"})
     folder = task("import words\ndef run(value):\n    return 1\n", ["words"])

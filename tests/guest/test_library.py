@@ -16,6 +16,7 @@ from vmhost.stdlib.patches.__main__ import main as patches_command
 from vmhost.stdlib.system_texts import system_texts
 
 LIBRARY = Path(__file__).parent / "programs" / "library.py"
+OVERLAYS = Path(patches.__file__).parents[1] / "overlays"
 
 
 def offered():
@@ -157,7 +158,8 @@ STAYS = {
 def test_nothing_else_in_the_library_compiles(sets):
     found = set()
     for name, (path, _) in offers.library_sources().items():
-        source = patches.patch(name, path.read_text(encoding="utf-8"), sets)
+        overlay = OVERLAYS / f"{name}.py"
+        source = overlay.read_text() if overlay.exists() else patches.patch(name, path.read_text("utf-8"), sets)
         if not re.search(r"\b(exec|eval|compile|CodeType) *\(|\bco_", source):
             continue
         for node in ast.walk(ast.parse(source)):

@@ -3,8 +3,8 @@
     with vmhost.VMExecutor(max_workers=2) as pool:
         list(pool.map(function, items))
 
-A function is called by its name, in VMs that find its module's bytecode in one growing image; arguments and results
-cross as values. It is a Service with one lane, so VMs, calls, futures and closing are those of a Host.
+A function is called by its name, in VMs that find its module's bytecode in one growing code store; arguments and
+results cross as values. It is a Service with one lane, so VMs, calls, futures and closing are those of a Host.
 """
 
 import atexit
@@ -128,7 +128,7 @@ class VMExecutor(concurrent.futures.Executor):
         try:
             return _VMFuture(submit((args, kwargs), None, 0, entry, True), workers)
         except ClosedError:
-            # By shutdown(), which says so, or by an edition of the image that took the place of this one.
+            # By shutdown(), which says so, or by an edition of the code store that took the place of this one.
             return _VMFuture(workers.submit((args, kwargs), None, 0, entry, True), workers)
 
     def map(self, fn, *iterables, timeout=None, chunksize=1, buffersize=None):
@@ -270,7 +270,7 @@ class _VMFuture(TaskFuture):
 
 
 class _Workers:
-    """What is behind an executor, and outlives it while calls are under way: service, lane, image and the ways in.
+    """What is behind an executor, and outlives it while calls are under way: service, lane, code store and the ways in.
 
     `submit` and `submit_many` are those of the native lane until something speaks against it.
     """
@@ -278,7 +278,7 @@ class _Workers:
     def __init__(self, name, max_workers, permissions, limits, initializer, initargs, own):
         self.closed = False
         self.entries = {}  # function -> entry point
-        self._lock = threading.RLock()  # of the image and what is known of it; a finalizer may submit as well
+        self._lock = threading.RLock()  # of the code store and what is known of it; a finalizer may submit as well
         self._rows = {}  # function -> entry point that takes many rows of arguments
         self._name = name
         self._process = os.getpid()
@@ -286,7 +286,7 @@ class _Workers:
         self._broken = None
         self._lanes = []
         self._edition = 0
-        self._modules, self._texts = {}, {}  # what the image has
+        self._modules, self._texts = {}, {}  # what the code store has
         self._initializer = None
         self._permissions = _permissions(permissions)
         self._permissions["host"] = ["initializer", "initializer failed"] if initializer is not None else []
@@ -303,7 +303,7 @@ class _Workers:
         )
         native = isolation.core()
         self._native = native
-        self._image = native.Image()
+        self._store = native.CodeStore()
         if initializer is not None:
             self._initializer, fill, self._initkeywords = _unfold(initializer)
             self._initargs = fill(initargs)
@@ -332,7 +332,7 @@ class _Workers:
     # -- the ways in ----------------------------------------------------------------------------------------------
 
     def entry_for(self, function, in_rows=False):
-        """The entry point for `function`, whose module is in the image from now on. CrossingError."""
+        """The entry point for `function`, whose module is in the code store from now on. CrossingError."""
         known = self._rows if in_rows else self.entries
         try:
             if function in known:
@@ -348,31 +348,31 @@ class _Workers:
         return entry
 
     def _pack(self, luggage):
-        """Add the modules to the image; to a new one, for VMs of their own, when it has another module of that name."""
+        """Add the modules to the code store; to a new one, for VMs of their own, where it has another module of the name."""
         new = {name: module for name, module in luggage.modules.items() if name not in self._modules}
         texts = {digest: code for digest, code in luggage.texts.items() if digest not in self._texts}
         again = any(self._modules[name] != module for name, module in luggage.modules.items() if name not in new)
         self._modules.update(luggage.modules)
         self._texts.update(texts)
         if again:
-            self._image = self._native.Image()
+            self._store = self._native.CodeStore()
             self.entries.clear()
             self._rows.clear()
             new, texts = self._modules, self._texts
         for name, module in new.items():
-            self._image.add_module(name, module.is_package, module.code)
+            self._store.add_module(name, module.is_package, module.code)
         for digest, code in texts.items():
-            self._image.add_text(digest, code)
+            self._store.add_text(digest, code)
         if again:
             self._load()
 
     def _load(self):
-        """Serve the image from now on; VMs of the one before end when its calls have."""
+        """Serve the code store from now on; VMs of the one before end when its calls have."""
         self._edition += 1
         manifest = Manifest(name=self._name, version=str(self._edition), entry="", permissions=self._permissions)
         digest = str(self._edition).encode()
         try:
-            self._service.load(manifest, digest, self._image, self._limits, self._task_policy, self._move)
+            self._service.load(manifest, digest, self._store, self._limits, self._task_policy, self._move)
         except ClosedError:
             self._refuse()
 

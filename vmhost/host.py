@@ -23,13 +23,13 @@ from vmhost.errors import BundleError, ClosedError, ConfigurationError
 from vmhost.isolation import vm as isolation
 from vmhost.limits import Limits, Policy
 from vmhost.runtime.service import Service
-from vmhost.runtime.system_bundle import IN_CHECKOUT, add_model, boot_image, kept_models
+from vmhost.runtime.system_bundle import IN_CHECKOUT, add_model, boot_code_store, kept_models
 from vmhost.statistics import Crash
 from vmhost.task import Task, end_after
 
 _log = logging.getLogger("vmhost")
 _services = weakref.WeakSet()
-_system_images = {}  # native core -> its system image; one for all hosts of the process
+_system_code_stores = {}  # native core -> its code store of the system; one for all hosts of the process
 _system_lock = threading.RLock()  # reading the bundle may run finalizers
 
 
@@ -123,14 +123,14 @@ class Host:
         self._check_permissions(manifest, where)
         policy = self._policy.for_task(manifest.name)
         limits = Limits.read(manifest.limits, where).capped_by(self._policy.limits).capped_by(policy.limits)
-        image = isolation.image_of(bundle, self._service.native)
+        store = isolation.code_store_of(bundle, self._service.native)
         for name, data in getattr(bundle, "models", {}).items():
             try:
                 kept = self._kept_model(manifest.files[f"models/{name}"].sha256)
-                add_model(image, name, data, self._policy.search, kept, own and not memoryview(data).readonly)
+                add_model(store, name, data, self._policy.search, kept, own and not memoryview(data).readonly)
             except ValueError as error:
                 raise BundleError(f"{where}: model {name}: {error}") from error
-        return self._service.load(manifest, bundle.digest, image, limits, policy, self._make_handle)
+        return self._service.load(manifest, bundle.digest, store, limits, policy, self._make_handle)
 
     def _kept_model(self, digest):
         """Where the prepared model is kept whose file has this SHA-256; None where none is."""
@@ -255,7 +255,7 @@ def start_service(policy, native, folder=None, functions=dict, own=lambda servic
             "SQLite was in use before the first host was made, so what tasks allocate in it does not count against "
             "their memory limit; make the host before the first connection"
         )
-    service = Service(policy, native, system_image(native), folder, functions)
+    service = Service(policy, native, system_code_store(native), folder, functions)
     _services.add(service)
     own(service)
     service.start()
@@ -347,16 +347,16 @@ def _crashes_before(native, folder):
 SYSTEM_BUNDLE = IN_CHECKOUT
 
 
-def system_image(native):
-    """The image that all VMs boot from: the standard library and the guest runtime, as set-up compiled them."""
-    image = _system_images.get(native)
-    if image is not None:
-        return image  # without the lock, which Ctrl-C in the main thread might leave taken
+def system_code_store(native):
+    """The code store that all VMs boot from: the standard library and the guest runtime, as set-up compiled them."""
+    store = _system_code_stores.get(native)
+    if store is not None:
+        return store  # without the lock, which Ctrl-C in the main thread might leave taken
     with _system_lock:
-        image = _system_images.get(native)
-        if image is None:
-            image = _system_images[native] = boot_image(native, SYSTEM_BUNDLE)
-        return image
+        store = _system_code_stores.get(native)
+        if store is None:
+            store = _system_code_stores[native] = boot_code_store(native, SYSTEM_BUNDLE)
+        return store
 
 
 @functools.cache

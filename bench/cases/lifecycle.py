@@ -13,8 +13,8 @@ import psutil
 from bench.functions import import_all
 from bench.measure import Result, interleaved, seconds
 from vmhost.bytecode.compiler import compile_sources
-from vmhost.host import system_image
-from vmhost.isolation.vm import core, image_of
+from vmhost.host import system_code_store
+from vmhost.isolation.vm import code_store_of, core
 
 IMPORTS = {
     "bare": [],
@@ -29,8 +29,8 @@ class Bench:
 
     def __init__(self):
         self.native = core()
-        self.system = system_image(self.native)
-        self.image = image_of(
+        self.system = system_code_store(self.native)
+        self.store = code_store_of(
             compile_sources(
                 {"main": (SOURCE, "imports/main.py", False)}, entry="main:run", name="imports", version="1"
             ),
@@ -45,7 +45,7 @@ class Bench:
         return vm, events
 
     def lane(self, events):
-        return self.native.Lane("imports", "1", self.image, "main:run", events)
+        return self.native.Lane("imports", "1", self.store, "main:run", events)
 
     def until(self, events, kind):
         while True:

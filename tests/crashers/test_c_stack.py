@@ -211,7 +211,7 @@ def test_a_queue_full_of_calls_that_all_overflow_costs_a_few_vms_not_one_each():
 NULL = """
     import ctypes, faulthandler, marshal
     from vmhost.isolation import vm as isolation
-    from vmhost.host import system_image
+    from vmhost.host import system_code_store
     faulthandler.enable()
     core = isolation.core()
     core.crash_open(os.path.join(sys.argv[2], "crash.map"))
@@ -227,11 +227,11 @@ NULL = """
     assert bytes(raw) != run.co_code
     damaged = run.replace(co_code=bytes(raw), co_nlocals=2, co_varnames=("value", "other"))
     code = code.replace(co_consts=tuple(damaged if const is run else const for const in code.co_consts))
-    image = core.Image()
-    image.add_module("main", False, marshal.dumps(code))
+    store = core.CodeStore()
+    store.add_module("main", False, marshal.dumps(code))
     events = core.Events()
-    lane = core.Lane("bad", "1", image, "main:run", events)
-    vm = core.VM(system_image(core), events)
+    lane = core.Lane("bad", "1", store, "main:run", events)
+    vm = core.VM(system_code_store(core), events)
     vm.attach(lane)
     lane.call(1, 20)
 """

@@ -11,7 +11,7 @@ import sys
 
 from tests.hosts import bundle, until
 from vmhost.errors import from_core
-from vmhost.host import system_image
+from vmhost.host import system_code_store
 from vmhost.isolation import vm as isolation
 
 WORK = """
@@ -46,11 +46,11 @@ def chain(head):
 def main(first, last, step):
     core = isolation.core()
     core.set_error_factory(from_core)
-    system, image = system_image(core), isolation.image_of(bundle(WORK), core)
+    system, store = system_code_store(core), isolation.code_store_of(bundle(WORK), core)
     ends = collections.Counter()
     for room in range(first, last, step):
         events = core.Events()
-        lane = core.Lane("work", "1", image, "main:run", events)
+        lane = core.Lane("work", "1", store, "main:run", events)
         vm = core.VM(system, events)
         until(lambda: vm.state == "ready")
         live = vm.statistics()["live_bytes"]

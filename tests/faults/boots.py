@@ -21,7 +21,7 @@ from pathlib import Path
 import vmhost.engine.numpy as np
 from tests.hosts import bundle, until
 from vmhost.errors import VMHostError, from_core
-from vmhost.host import system_image
+from vmhost.host import system_code_store
 from vmhost.isolation import vm as isolation
 
 WORK = """
@@ -151,12 +151,12 @@ def code_of_the_core(core):
     return int(lines[0][0].split("-")[0], 16), int(code[0], 16), int(code[1], 16)
 
 
-def try_once(core, system, image, arm, calls=CALLS, disarm=None):
+def try_once(core, system, store, arm, calls=CALLS, disarm=None):
     """(how boot and calls ended, what is wrong with it). With `disarm` allocations fail in the last call alone, until
     it has ended."""
     wrong = []
     events = core.Events()
-    lane = core.Lane("work", "1", image, "main:run", events)
+    lane = core.Lane("work", "1", store, "main:run", events)
     if disarm is None:
         arm()
     try:
@@ -252,8 +252,8 @@ def main(mode, *numbers):
     source, calls = {"libraries": (LIBRARIES, LIBRARY_CALLS), "backups": (BACKUPS, BACKUP_CALLS)}.get(
         mode, (WORK, CALLS)
     )
-    system, image = system_image(core), isolation.image_of(bundle(source), core)
-    image.add_file("words.txt", b"some words")
+    system, store = system_code_store(core), isolation.code_store_of(bundle(source), core)
+    store.add_file("words.txt", b"some words")
     failing.failing_disarm.restype = ctypes.c_long
     failing.failing_where.restype = ctypes.c_char_p
     failing.failing_core.argtypes = [ctypes.c_size_t] * 3
@@ -261,13 +261,13 @@ def main(mode, *numbers):
         failing.failing_core(*code_of_the_core(core))
     threads = len(os.listdir("/proc/self/task"))
     total = None
-    try_once(core, system, image, lambda: None, calls)  # what is made once per process is made
+    try_once(core, system, store, lambda: None, calls)  # what is made once per process is made
     for n in map(int, numbers):
         print("n", n, flush=True)
         end, wrong = try_once(
             core,
             system,
-            image,
+            store,
             lambda: failing.failing_arm(n),
             calls,
             failing.failing_disarm if mode == "backups" else None,
@@ -280,7 +280,7 @@ def main(mode, *numbers):
         if wrong and mode == "python" and while_posix_is_made(failing):
             end = f"{end}, while posix is made"
         print("=", end, *(f"wrong: {what}" for what in wrong), flush=True)
-    end, wrong = try_once(core, system, image, lambda: None, calls)
+    end, wrong = try_once(core, system, store, lambda: None, calls)
     assert end == "nothing" and not wrong, (end, wrong)
     until(lambda: len(os.listdir("/proc/self/task")) <= threads + 1)  # the warden
     print("total", total, flush=True)

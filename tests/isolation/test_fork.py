@@ -33,17 +33,17 @@ def test_a_child_lives_without_the_vms_and_the_parent_goes_on():
 FORKS = """
 import warnings
 from vmhost.isolation.vm import core
-from vmhost.runtime.system_bundle import IN_CHECKOUT, boot_image
+from vmhost.runtime.system_bundle import IN_CHECKOUT, boot_code_store
 
 warnings.simplefilter("ignore", DeprecationWarning)
 native, ended = core(), threading.Event()
-image, events = boot_image(native, IN_CHECKOUT), native.Events()
-kept = [native.VM(image, events) for _ in range(12)]
+store, events = boot_code_store(native, IN_CHECKOUT), native.Events()
+kept = [native.VM(store, events) for _ in range(12)]
 until(lambda: all(vm.state == "ready" for vm in kept))
 
 def boot():
     while not ended.is_set():
-        native.VM(image, events)        # dropped at once, and so ended when it has booted
+        native.VM(store, events)        # dropped at once, and so ended when it has booted
         ended.wait(0.02)
 
 def start_threads():        # which wants the runtime's lock, as hiding a VM does

@@ -173,15 +173,15 @@ def test_one_request_beyond_the_limit_may_be_caught_and_ends_the_call_if_it_is_n
 PROGRAM = """
 import vmhost
 from tests.hosts import bundle, until
-from vmhost.host import system_image
+from vmhost.host import system_code_store
 from vmhost.isolation import vm as isolation
 from tests.isolation.test_library_memory import TASK
 BEFORE
 core = isolation.core()
 events = core.Events()
 for name in ("compressor", "bio", "hashes", "contexts", "workers", "with_everything"):
-    lane = core.Lane(name, "1", isolation.image_of(bundle(TASK), core), f"main:{name}", events)
-    vm = core.VM(system_image(core), events)
+    lane = core.Lane(name, "1", isolation.code_store_of(bundle(TASK), core), f"main:{name}", events)
+    vm = core.VM(system_code_store(core), events)
     vm.attach(lane)
     lane.call(3)
     during = vm.statistics()["live_bytes"]

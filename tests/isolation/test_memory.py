@@ -5,7 +5,7 @@ import pytest
 
 import vmhost
 from tests.hosts import bundle, until
-from vmhost.host import system_image
+from vmhost.host import system_code_store
 from vmhost.isolation import vm as isolation
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
@@ -315,8 +315,8 @@ def run_and_end(source, value):
     core = isolation.core()
     events = core.Events()
     loaded = bundle(source)
-    lane = core.Lane("task", "1", isolation.image_of(loaded, core), "main:run", events)
-    vm = core.VM(system_image(core), events)
+    lane = core.Lane("task", "1", isolation.code_store_of(loaded, core), "main:run", events)
+    vm = core.VM(system_code_store(core), events)
     vm.attach(lane)
     try:
         result = lane.call(value)

@@ -14,19 +14,19 @@ static int everything(void)
     vmh_call *call = NULL;
     vmh_storage *storage = NULL;
     vmh_meter *meter = NULL;
-    vmh_image *image = vmh_image_new();
+    vmh_code_store *store = vmh_code_store_new();
     vmh_events *events = vmh_events_new();
-    if (image == NULL || events == NULL)
+    if (store == NULL || events == NULL)
         goto done;
     for (int i = 0; i < 300; i++) {
         char name[32];
         snprintf(name, sizeof name, "module%d", i);
-        if (vmh_image_add(image, name, false, (const uint8_t *)"code", 4) != 0)
+        if (vmh_code_store_add(store, name, false, (const uint8_t *)"code", 4) != 0)
             goto done;
-        CHECK(vmh_image_find(image, name) != NULL);
+        CHECK(vmh_code_store_find(store, name) != NULL);
     }
-    CHECK(vmh_image_add(image, "module0", false, (const uint8_t *)"other", 5) != 0);
-    lane = vmh_lane_new("task", "1", "main:run", image, events);
+    CHECK(vmh_code_store_add(store, "module0", false, (const uint8_t *)"other", 5) != 0);
+    lane = vmh_lane_new("task", "1", "main:run", store, events);
     call = lane == NULL ? NULL : vmh_call_new(lane);
     meter = vmh_meter_new();
     storage = meter == NULL ? NULL : vmh_storage_new(1000, meter);
@@ -52,8 +52,8 @@ done:
     }
     if (lane != NULL)
         vmh_lane_unref(lane);
-    if (image != NULL)
-        vmh_image_unref(image);
+    if (store != NULL)
+        vmh_code_store_unref(store);
     if (events != NULL)
         vmh_events_unref(events);
     return rc;
@@ -100,7 +100,7 @@ int main(void)
         }
         told += rc != 0;
     }
-    /* untold: a table that cannot grow (image.c) is no error, and the three of a module that is refused anyway */
+    /* untold: a table that cannot grow (code_store.c) is no error, and the three of a module that is refused anyway */
     CHECK(at > 600 && told == at - 4);
     printf("test_faults: passed, %ld allocations failed once each, %d told\n", at, told);
     return 0;

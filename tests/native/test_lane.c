@@ -120,9 +120,9 @@ static void *read_events(void *argument)
 static void many_threads(bool close_in_the_middle)
 {
     vmh_events *events = vmh_events_new();
-    vmh_image *image = vmh_image_new();
-    vmh_lane *lane = vmh_lane_new("task", "1", "main:run", image, events);
-    CHECK(events != NULL && image != NULL && lane != NULL);
+    vmh_code_store *store = vmh_code_store_new();
+    vmh_lane *lane = vmh_lane_new("task", "1", "main:run", store, events);
+    CHECK(events != NULL && store != NULL && lane != NULL);
     lane->capacity = 64;
     worker_thread workers[WORKERS];
     submitter_thread submitters[SUBMITTERS];
@@ -168,7 +168,7 @@ static void many_threads(bool close_in_the_middle)
     CHECK(lane->queued == 0 && lane->idle_count == 0 && lane->workers == 0 && atomic_load(&lane->running) == 0);
     CHECK(atomic_load(&lane->refs) == 1);
     vmh_lane_unref(lane);
-    vmh_image_unref(image);
+    vmh_code_store_unref(store);
     vmh_events_unref(events);
 }
 
@@ -176,8 +176,8 @@ static void many_threads(bool close_in_the_middle)
 static void order(void)
 {
     vmh_events *events = vmh_events_new();
-    vmh_image *image = vmh_image_new();
-    vmh_lane *lane = vmh_lane_new("task", "1", "main:run", image, events);
+    vmh_code_store *store = vmh_code_store_new();
+    vmh_lane *lane = vmh_lane_new("task", "1", "main:run", store, events);
     vmh_worker worker = {0}, other = {0};
     vmh_call *calls[6];
     const int levels[6] = {7, 7, 0, 15, 7, 0}, expected[6] = {2, 5, 0, 1, 4, 3};
@@ -212,7 +212,7 @@ static void order(void)
     vmh_lane_detach(lane, &other);
     drop(vmh_events_take(events));
     vmh_lane_unref(lane);
-    vmh_image_unref(image);
+    vmh_code_store_unref(store);
     vmh_events_unref(events);
 }
 
@@ -220,8 +220,8 @@ static void order(void)
 static void expiry(void)
 {
     vmh_events *events = vmh_events_new();
-    vmh_image *image = vmh_image_new();
-    vmh_lane *lane = vmh_lane_new("task", "1", "main:run", image, events);
+    vmh_code_store *store = vmh_code_store_new();
+    vmh_lane *lane = vmh_lane_new("task", "1", "main:run", store, events);
     vmh_call *call = vmh_call_new(lane);
     call->deadline_ns = vmh_now_ns() + 5000000;
     CHECK(vmh_lane_push(lane, &call, 1) == VMH_OK);
@@ -230,7 +230,7 @@ static void expiry(void)
     vmh_call_unref(call);
     drop(vmh_events_take(events));
     vmh_lane_unref(lane);
-    vmh_image_unref(image);
+    vmh_code_store_unref(store);
     vmh_events_unref(events);
 }
 
@@ -309,8 +309,8 @@ static vmh_call *pushed(vmh_lane *lane, int64_t deadline_ns)
 static void handed_over(void)
 {
     vmh_events *events = vmh_events_new();
-    vmh_image *image = vmh_image_new();
-    vmh_lane *lane = vmh_lane_new("task", "1", "main:run", image, events);
+    vmh_code_store *store = vmh_code_store_new();
+    vmh_lane *lane = vmh_lane_new("task", "1", "main:run", store, events);
     vmh_worker worker = {0}, other = {0};
     int64_t handed_ns;
     vmh_lane_attach(lane, &worker);
@@ -347,7 +347,7 @@ static void handed_over(void)
     CHECK(vmh_lane_over(lane));
     drop(vmh_events_take(events));
     vmh_lane_unref(lane);
-    vmh_image_unref(image);
+    vmh_code_store_unref(store);
     vmh_events_unref(events);
 }
 

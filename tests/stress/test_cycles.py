@@ -14,7 +14,7 @@ import pytest
 
 import vmhost
 from tests.hosts import bundle, in_a_process, until
-from vmhost.host import system_image
+from vmhost.host import system_code_store
 from vmhost.isolation import vm as isolation
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
@@ -34,8 +34,10 @@ MIX = [
 def boot_run_and_end(cycles, threads):
     """Resident megabytes after each tenth of `cycles`; every VM's memory is given back."""
     core = isolation.core()
-    system = system_image(core)
-    images = [isolation.image_of(bundle(f"{imports}\ndef run(value):\n    return value\n"), core) for imports in MIX]
+    system = system_code_store(core)
+    stores = [
+        isolation.code_store_of(bundle(f"{imports}\ndef run(value):\n    return value\n"), core) for imports in MIX
+    ]
     seed = int(os.environ.get("VMHOST_STRESS_SEED", random.SystemRandom().randrange(10**9)))
     print(f"VMHOST_STRESS_SEED={seed}")
     numbers, lock, wrong, sizes = iter(range(cycles)), threading.Lock(), [], []
@@ -50,7 +52,7 @@ def boot_run_and_end(cycles, threads):
                 return
             try:
                 events = core.Events()
-                lane = core.Lane("cycle", "1", chance.choice(images), "main:run", events)
+                lane = core.Lane("cycle", "1", chance.choice(stores), "main:run", events)
                 vm = core.VM(system, events)
                 vm.attach(lane)
                 assert lane.call(number) == number

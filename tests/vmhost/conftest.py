@@ -16,7 +16,7 @@ def fake_host(monkeypatch):
     def make(core=None, **settings):
         core = core or FakeCore()
         monkeypatch.setattr(host_module.isolation, "core", lambda: core)
-        monkeypatch.setattr(host_module, "system_image", lambda native: native.Image())
+        monkeypatch.setattr(host_module, "system_code_store", lambda native: native.CodeStore())
         settings.setdefault("allow_unsigned", True)
         host = Host(**settings)
         hosts.append((host, core))

@@ -36,7 +36,7 @@ class FakeCore:
         self.crashes = []  # what crash_open() tells
         self.now = 0.0  # seconds, for idle times
         bind = lambda cls: lambda *args, **kwargs: cls(self, *args, **kwargs)
-        self.Image, self.Events, self.VM, self.Lane = bind(Image), bind(Events), bind(VM), bind(Lane)
+        self.CodeStore, self.Events, self.VM, self.Lane = bind(CodeStore), bind(Events), bind(VM), bind(Lane)
 
     def set_error_factory(self, factory):
         self.factory = factory
@@ -55,7 +55,7 @@ class FakeCore:
         return [vm for vm in self.vms if vm.state == state]
 
 
-class Image:
+class CodeStore:
     def __init__(self, core):
         self.modules, self.texts, self.files = {}, {}, {}
 
@@ -208,7 +208,7 @@ class Lane:
         core,
         name,
         version,
-        image,
+        store,
         entry,
         events,
         *,
@@ -219,7 +219,7 @@ class Lane:
         slow_s,
         caller_errors="",
     ):
-        self.core, self.name, self.version, self.image, self.entry = core, name, version, image, entry
+        self.core, self.name, self.version, self.store, self.entry = core, name, version, store, entry
         self.events, self.wall_s, self.cpu_s, self.capacity = events, wall_s, cpu_s, capacity
         self.calls_per_vm = calls_per_vm
         self.attached = []

@@ -460,7 +460,7 @@ def test_a_state_folder_has_one_owner(fake_host, tmp_path):
 def test_the_state_folder_of_a_dropped_host_can_be_taken_up_at_once(monkeypatch, tmp_path):
     from vmhost import host as host_module
 
-    monkeypatch.setattr(host_module, "system_image", lambda native: native.Image())
+    monkeypatch.setattr(host_module, "system_code_store", lambda native: native.CodeStore())
     for _ in range(20):
         core = FakeCore()
         monkeypatch.setattr(host_module.isolation, "core", lambda: core)
@@ -747,7 +747,7 @@ def test_a_dropped_host_cleans_up_after_itself(monkeypatch, bundle):
 
     core = FakeCore()
     monkeypatch.setattr(host_module.isolation, "core", lambda: core)
-    monkeypatch.setattr(host_module, "system_image", lambda native: native.Image())
+    monkeypatch.setattr(host_module, "system_code_store", lambda native: native.CodeStore())
     host = host_module.Host(allow_unsigned=True, functions={"me": lambda value: host})  # noqa: F821
     task = host.load(bundle())
     assert task(1) == 1
@@ -769,7 +769,7 @@ def test_a_future_keeps_its_host_until_the_call_ended(monkeypatch, bundle):
 
     core = FakeCore(guest=None)
     monkeypatch.setattr(host_module.isolation, "core", lambda: core)
-    monkeypatch.setattr(host_module, "system_image", lambda native: native.Image())
+    monkeypatch.setattr(host_module, "system_code_store", lambda native: native.CodeStore())
     future = host_module.Host(allow_unsigned=True).load(bundle()).submit(1)
     service = future._task._service
     gc.collect()

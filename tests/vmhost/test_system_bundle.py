@@ -90,6 +90,6 @@ def test_code_that_the_verifier_refuses_reaches_no_vm(tmp_path, monkeypatch):
     path = tmp_path / "stdlib.vmb"
     path.write_bytes(write_bundle(manifest, {"word": Module(False, marshal.dumps(code))}))
     monkeypatch.setattr(host, "SYSTEM_BUNDLE", path)
-    monkeypatch.setattr(host, "_system_images", {})
+    monkeypatch.setattr(host, "_system_code_stores", {})
     with pytest.raises(ConfigurationError, match=r"stdlib\.vmb: module word.*; run `make build`"):
-        host.system_image(core())
+        host.system_code_store(core())

@@ -1,4 +1,4 @@
-"""The Python owner of one native VM, and the images that VMs run from. Thin: everything that blocks or races is in C.
+"""The Python owner of one native VM, and the code stores that VMs run from. Thin: what blocks or races is in C.
 
 `core()` gives the native module; it is loaded on first use, so that what only reads bundles works without it.
 """
@@ -17,16 +17,16 @@ def core():
         ) from error
 
 
-def image_of(bundle, native=None):
-    """A native Image of everything in `bundle` (anything with `modules`, `texts` and `files` as a Bundle has them)."""
-    image = (native or core()).Image()
+def code_store_of(bundle, native=None):
+    """A native CodeStore of everything in `bundle` (anything that has `modules`, `texts` and `files`, as Bundles do)."""
+    store = (native or core()).CodeStore()
     for name, module in bundle.modules.items():
-        image.add_module(name, module.is_package, module.code)
+        store.add_module(name, module.is_package, module.code)
     for digest, code in bundle.texts.items():
-        image.add_text(digest, code)
+        store.add_text(digest, code)
     for path, data in bundle.files.items():
-        image.add_file(path, data)
-    return image
+        store.add_file(path, data)
+    return store
 
 
 DEFAULT_STACK_BYTES = 1 << 20

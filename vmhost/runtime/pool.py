@@ -19,7 +19,7 @@ _BOOT_BYTES = 256 << 20
 
 
 class Pool:
-    """The VMs of one host under `policy`. `native` is the native core, `system` the image all VMs boot from."""
+    """The VMs of one host under `policy`. `native` is the native core, `system` the code store all VMs boot from."""
 
     def __init__(self, policy, native, system, events, clock):
         self._policy = policy

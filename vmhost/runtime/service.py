@@ -41,7 +41,7 @@ _MESSAGE_MOST = 16384  # characters of an error that a guest is told
 
 
 class Service:
-    """State of a host under `policy`. `native` is the native core, `system` the image that VMs boot from.
+    """State of a host under `policy`. `native` is the native core, `system` the code store that VMs boot from.
 
     `state` is a StateFolder or None. `functions` gives the host functions by name (called with no lock held).
     """
@@ -88,7 +88,7 @@ class Service:
 
     # -- loading and unloading ------------------------------------------------------------------------------------
 
-    def load(self, manifest, digest, image, limits, policy, make_handle):
+    def load(self, manifest, digest, store, limits, policy, make_handle):
         """A handle on the task; its calls go to this version from now on, and the version before drains.
 
         `make_handle(version)` makes the handle if none lives. The very same bundle again changes nothing.
@@ -99,7 +99,7 @@ class Service:
             version = (
                 old
                 if old is not None and old.digest == digest
-                else self._new_version(manifest, digest, image, limits, policy)
+                else self._new_version(manifest, digest, store, limits, policy)
             )
             handle = self._handles.get(manifest.name)
             if handle is None:
@@ -111,12 +111,12 @@ class Service:
             self._deal_here()
             return handle
 
-    def _new_version(self, manifest, digest, image, limits, policy):
+    def _new_version(self, manifest, digest, store, limits, policy):
         version = Version(self, manifest, digest, limits, policy, clock=self._clock, wall=self._wall)
         version.lane = self.native.Lane(
             version.name,
             version.version,
-            image,
+            store,
             version.entry,
             self.events,
             wall_s=_span(limits.wall_s),

@@ -49,8 +49,8 @@ def system_bundle(in_checkout=IN_CHECKOUT):
     return path
 
 
-def boot_image(native, in_checkout=IN_CHECKOUT):
-    """The native image of the bundle; the engine is attached to `native`, so that VMs find it. ConfigurationError."""
+def boot_code_store(native, in_checkout=IN_CHECKOUT):
+    """The bundle's native code store; the engine is attached to `native`, so that VMs find it. ConfigurationError."""
     try:
         # Made on this machine by set-up or by this user, and so unsigned; verified where that is not known.
         path = system_bundle(in_checkout)
@@ -64,12 +64,12 @@ def boot_image(native, in_checkout=IN_CHECKOUT):
 
     native.engine_attach(library.table_address(), library.array_module_path())
     library.find_lapack()
-    return isolation.image_of(bundle, native)
+    return isolation.code_store_of(bundle, native)
 
 
-def add_model(image, name, data, search, kept=None, spend=False):
-    """Prepares the bytes of a model file for the VMs of the native `image`, as `name`; `search` is a Policy's, `kept`
-    where that is kept (vmhost/runtime/kept_models.py), if anywhere; `spend`: they are writable, and nobody reads them
+def add_model(store, name, data, search, kept=None, spend=False):
+    """Prepares the bytes of a model file for the VMs of the native code store, as `name`; `search` is a Policy's,
+    `kept` where that is kept (vmhost/runtime/kept_models.py), if anywhere; `spend`: they are writable, and nobody reads them
     afterwards. ValueError says what is wrong with them."""
     from vmhost.engine import library
 
@@ -77,7 +77,7 @@ def add_model(image, name, data, search, kept=None, spend=False):
         model = library.Model(data, search, kept, spend)
     except library.EngineError as error:
         raise ValueError(str(error)) from error
-    image.add_model(name, model.address)  # which takes a reference while `model` still has its own
+    store.add_model(name, model.address)  # which takes a reference while `model` still has its own
 
 
 def kept_models(folder, search):

@@ -26,7 +26,7 @@ def test_doctor_finds_this_machine_fit(vmhost):
 def test_doctor_says_what_is_wrong_and_goes_on(vmhost, monkeypatch, tmp_path):
     (tmp_path / "stdlib.vmb").write_bytes(b"PK")
     monkeypatch.setattr(host, "SYSTEM_BUNDLE", tmp_path / "stdlib.vmb")
-    monkeypatch.setattr(host, "_system_images", {})
+    monkeypatch.setattr(host, "_system_code_stores", {})
     code, out, _ = vmhost("doctor")
     assert code == failures.UNHEALTHY
     assert "WRONG  standard library:" in out and "stdlib.vmb: truncated" in out

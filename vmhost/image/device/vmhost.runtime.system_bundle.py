@@ -1,4 +1,4 @@
-"""The image that VMs boot from: the executable has it mapped, and has checked it against the manifest. And tasks'
+"""The code store that VMs boot from: the executable has it mapped, and has checked it against the manifest. And tasks'
 models.
 
 Stands in the place of vmhost/runtime/system_bundle.py in a device image.
@@ -9,21 +9,21 @@ import _vmrun
 IN_CHECKOUT = None
 
 
-def boot_image(native, _in_checkout=None):
-    """The native image of the standard library; the engine is attached to `native` where it is linked in."""
-    image = native.Image()
-    _vmrun.fill_image(image)
+def boot_code_store(native, _in_checkout=None):
+    """The native code store of the standard library; the engine is attached to `native` where it is linked in."""
+    store = native.CodeStore()
+    _vmrun.fill_code_store(store)
     table = _vmrun.engine_table()
     if table is not None:
         native.engine_attach(table, "")
-    return image
+    return store
 
 
-def add_model(image, name, data, _search, kept=None, spend=False):
-    """Prepares the bytes of a model file for the VMs of the native `image`, as `name`; algorithms are always chosen by
-    built-in numbers, and nothing is kept here. `spend`: the bytes are writable, and nobody reads them afterwards.
-    ValueError says what is wrong with them."""
-    _vmrun.add_model(image, name, data, spend)
+def add_model(store, name, data, _search, kept=None, spend=False):
+    """Prepares the bytes of a model file for the VMs of the native code store `store`, as `name`; algorithms are always
+    chosen by built-in numbers, and nothing is kept here. `spend`: the bytes are writable, and nobody reads them
+    afterwards. ValueError says what is wrong with them."""
+    _vmrun.add_model(store, name, data, spend)
 
 
 def kept_models(_folder, _search):

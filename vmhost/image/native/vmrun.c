@@ -70,15 +70,15 @@ static PyObject *ed25519_matches(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 /* What VMs boot from, without a copy: the mapped library outlives them all. */
-static PyObject *fill_image(PyObject *Py_UNUSED(module), PyObject *object)
+static PyObject *fill_code_store(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    if (vmh_image_type == NULL || !PyObject_TypeCheck(object, vmh_image_type))
-        return PyErr_Format(PyExc_TypeError, "fill_image: expected an Image, got %T", object);
-    vmh_image *image = ((image_object *)object)->image;
+    if (vmh_code_store_type == NULL || !PyObject_TypeCheck(object, vmh_code_store_type))
+        return PyErr_Format(PyExc_TypeError, "fill_code_store: expected a CodeStore, got %T", object);
+    vmh_code_store *store = ((code_store_object *)object)->store;
     for (size_t i = 0; i < library.count; i++) {
         const vmrun_entry *entry = &library.entries[i];
         if (entry->name[0] != '/'
-            && vmh_image_lend(image, entry->name, entry->is_package, entry->data, entry->size) != 0)
+            && vmh_code_store_lend(store, entry->name, entry->is_package, entry->data, entry->size) != 0)
             return PyErr_NoMemory();
     }
     Py_RETURN_NONE;
@@ -97,13 +97,13 @@ static PyObject *engine_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(u
 #endif
 }
 
-/* As engine/library.py's Model and the image's add_model, in one. */
+/* As engine/library.py's Model and the code store's add_model, in one. */
 static PyObject *add_model(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *image, *name;
+    PyObject *store, *name;
     Py_buffer data;
     int spend;
-    if (!PyArg_ParseTuple(args, "OUy*p:add_model", &image, &name, &data, &spend))
+    if (!PyArg_ParseTuple(args, "OUy*p:add_model", &store, &name, &data, &spend))
         return NULL;
     PyObject *result = NULL;
 #ifdef VMRUN_ENGINE
@@ -114,7 +114,7 @@ static PyObject *add_model(PyObject *Py_UNUSED(module), PyObject *args)
         status = vme_model_prepare(context, data.buf, (size_t)data.len,
                                    &(vme_model_options){.fixed = true, .spend = spend && !data.readonly}, &model);
     if (status == VME_OK)
-        result = PyObject_CallMethod(image, "add_model", "OK", name, (unsigned long long)(uintptr_t)model);
+        result = PyObject_CallMethod(store, "add_model", "OK", name, (unsigned long long)(uintptr_t)model);
     else
         PyErr_SetString(PyExc_ValueError, vme_message());
     if (model != NULL)
@@ -172,11 +172,12 @@ static PyObject *check_files(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(un
 static PyMethodDef methods[] = {
     {"ed25519_matches", ed25519_matches, METH_VARARGS,
      PyDoc_STR("ed25519_matches(public key, message, signature) -> bool")},
-    {"fill_image", fill_image, METH_O, PyDoc_STR("fill_image(core.Image): puts the standard library into it.")},
+    {"fill_code_store", fill_code_store, METH_O,
+     PyDoc_STR("fill_code_store(core.CodeStore): puts the standard library into it.")},
     {"engine_table", engine_table, METH_NOARGS,
      PyDoc_STR("The address of the engine's table, or None: not linked in.")},
     {"add_model", add_model, METH_VARARGS,
-     PyDoc_STR("add_model(core.Image, name, data, spend): prepares a model file for the image's VMs.")},
+     PyDoc_STR("add_model(core.CodeStore, name, data, spend): prepares a model file for the image's VMs.")},
     {"give_back_memory", give_back_memory, METH_NOARGS,
      PyDoc_STR("Gives memory that an idle host does not need to the kernel.")},
     {"check_files", check_files, METH_NOARGS, PyDoc_STR("Are the image's files as its manifest says?")},

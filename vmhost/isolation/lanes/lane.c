@@ -173,7 +173,8 @@ void vmh_call_watch(vmh_call *call)
 
 /* ---- lanes ---- */
 
-vmh_lane *vmh_lane_new(const char *name, const char *version, const char *entry, vmh_image *image, vmh_events *events)
+vmh_lane *vmh_lane_new(const char *name, const char *version, const char *entry, vmh_code_store *store,
+                       vmh_events *events)
 {
     vmh_lane *lane = calloc(1, sizeof *lane);
     if (lane == NULL)
@@ -190,7 +191,7 @@ vmh_lane *vmh_lane_new(const char *name, const char *version, const char *entry,
         return NULL;
     }
     atomic_init(&lane->refs, 1);
-    lane->image = vmh_image_ref(image);
+    lane->store = vmh_code_store_ref(store);
     lane->events = vmh_events_ref(events);
     lane->capacity = SIZE_MAX;
     lane->next_deadline_ns = lane->wall_ns = lane->cpu_ns = lane->grace_ns = lane->slow_ns = VMH_FOREVER;
@@ -211,7 +212,7 @@ void vmh_lane_unref(vmh_lane *lane)
     if (atomic_fetch_sub(&lane->refs, 1) != 1)
         return;
     vmh_warden_remove_lane(lane);
-    vmh_image_unref(lane->image);
+    vmh_code_store_unref(lane->store);
     vmh_events_unref(lane->events);
     pthread_mutex_destroy(&lane->lock);
     free(lane->name);

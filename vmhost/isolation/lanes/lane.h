@@ -17,7 +17,7 @@
 
 #include "lanes/blob.h"
 #include "lanes/events.h"
-#include "lanes/image.h"
+#include "lanes/code_store.h"
 #include "lanes/vm.h"
 
 #define VMH_LEVELS 16 /* priorities -8 .. 7 */
@@ -81,7 +81,7 @@ struct vmh_lane {
     char *name, *version, *entry; /* owned, never change */
     char *caller_errors; /* likewise: names of exceptions that blame the caller, a line break before and after each;
                             NULL: none */
-    vmh_image *image;
+    vmh_code_store *store;
     int64_t wall_ns, cpu_ns, grace_ns; /* limits of a call; VMH_FOREVER: none */
     int calls_per_vm;                  /* a worker retires after so many; 0: never */
     atomic_uint spins;                 /* of callers, who share it as a hint */
@@ -106,7 +106,8 @@ bool vmh_call_done(const vmh_call *call);
 int vmh_call_wait(vmh_call *call, int64_t deadline_ns);
 void vmh_call_watch(vmh_call *call);
 
-vmh_lane *vmh_lane_new(const char *name, const char *version, const char *entry, vmh_image *image, vmh_events *events);
+vmh_lane *vmh_lane_new(const char *name, const char *version, const char *entry, vmh_code_store *store,
+                       vmh_events *events);
 vmh_lane *vmh_lane_ref(vmh_lane *lane);
 void vmh_lane_unref(vmh_lane *lane);
 

@@ -43,10 +43,10 @@ bool vmh_vm_stopping(const vmh_vm *vm);
 /* An eventfd that is readable while vmh_vm_stopping(); for poll(2) beside a guest's descriptors. -1: none (yet). */
 int vmh_vm_stop_fd(vmh_vm *vm);
 
-struct vmh_image;
+struct vmh_code_store;
 struct vmh_meter;
-struct vmh_image *vmh_vm_system(vmh_vm *vm); /* standard library and guest runtime */
-struct vmh_image *vmh_vm_task(vmh_vm *vm);   /* NULL until the VM was attached to a lane */
+struct vmh_code_store *vmh_vm_system(vmh_vm *vm); /* standard library and guest runtime */
+struct vmh_code_store *vmh_vm_task(vmh_vm *vm);   /* NULL until the VM was attached to a lane */
 struct vmh_meter *vmh_vm_meter(vmh_vm *vm);
 
 /* Raises, on a thread of `vm` with its GIL held, the exception that a stop raises. */

@@ -18,7 +18,7 @@
 #include "sqlite/sqlite_memory.h"
 #include "sqlite/sqlite_rules.h"
 
-PyTypeObject *vmh_image_type, *vmh_events_type, *vmh_lane_type, *vmh_call_type, *vmh_vm_type, *vmh_host_call_type,
+PyTypeObject *vmh_code_store_type, *vmh_events_type, *vmh_lane_type, *vmh_call_type, *vmh_vm_type, *vmh_host_call_type,
     *vmh_buffer_type;
 static PyObject *error_factory;
 
@@ -262,7 +262,7 @@ static int core_exec(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "vmhost.isolation._core is for the main interpreter only");
         return -1;
     }
-    if (vmh_image_type != NULL) {
+    if (vmh_code_store_type != NULL) {
         PyErr_SetString(PyExc_ImportError, "vmhost.isolation._core cannot be loaded twice in one process");
         return -1;
     }
@@ -277,7 +277,7 @@ static int core_exec(PyObject *module)
         || add_type(module, &vmh_vm_type, &vmh_vm_spec) < 0
         || add_type(module, &vmh_host_call_type, &vmh_host_call_spec) < 0)
         return -1;
-    if (add_type(module, &vmh_image_type, &vmh_image_spec) < 0
+    if (add_type(module, &vmh_code_store_type, &vmh_code_store_spec) < 0
         || PyModule_AddFunctions(module, vmh_function_code_methods) < 0)
         return -1;
     return register_hooks(module);

@@ -8,15 +8,15 @@
 
 static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"name",  "version",  "image",        "entry",  "events",        "wall_s",
+    static char *names[] = {"name",  "version",  "store",        "entry",  "events",        "wall_s",
                             "cpu_s", "capacity", "calls_per_vm", "slow_s", "caller_errors", NULL};
     const char *name, *version, *entry, *caller_errors = NULL;
-    PyObject *image, *events;
+    PyObject *store, *events;
     double wall_s = -1, cpu_s = -1, slow_s = -1;
     Py_ssize_t capacity = PY_SSIZE_T_MAX;
     int calls_per_vm = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ssO!sO!|ddnidz:Lane", names, &name, &version, vmh_image_type,
-                                     &image, &entry, vmh_events_type, &events, &wall_s, &cpu_s, &capacity,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ssO!sO!|ddnidz:Lane", names, &name, &version, vmh_code_store_type,
+                                     &store, &entry, vmh_events_type, &events, &wall_s, &cpu_s, &capacity,
                                      &calls_per_vm, &slow_s, &caller_errors))
         return NULL;
     if (capacity < 0)
@@ -24,7 +24,8 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     lane_object *self = (lane_object *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
-    self->lane = vmh_lane_new(name, version, entry, ((image_object *)image)->image, ((events_object *)events)->events);
+    self->lane =
+        vmh_lane_new(name, version, entry, ((code_store_object *)store)->store, ((events_object *)events)->events);
     if (self->lane == NULL) {
         Py_DECREF(self);
         return PyErr_NoMemory();

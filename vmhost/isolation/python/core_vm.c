@@ -14,9 +14,9 @@ static PyObject *vm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     PyObject *system, *events, *permissions = NULL;
     Py_ssize_t stack_bytes = 1 << 20, soft_bytes = PY_SSIZE_T_MAX, hard_bytes = PY_SSIZE_T_MAX;
     double grace_s = 0.25, boot_s = 30, load_s = 30, end_s = 2;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!|$nnndOddd:VM", names, vmh_image_type, &system, vmh_events_type,
-                                     &events, &stack_bytes, &soft_bytes, &hard_bytes, &grace_s, &permissions, &boot_s,
-                                     &load_s, &end_s))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!|$nnndOddd:VM", names, vmh_code_store_type, &system,
+                                     vmh_events_type, &events, &stack_bytes, &soft_bytes, &hard_bytes, &grace_s,
+                                     &permissions, &boot_s, &load_s, &end_s))
         return NULL;
     if (vmh_fork_check() < 0)
         return NULL;
@@ -25,7 +25,7 @@ static PyObject *vm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     vm_object *self = (vm_object *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
-    vmh_vm *vm = vmh_vm_new(((image_object *)system)->image, ((events_object *)events)->events);
+    vmh_vm *vm = vmh_vm_new(((code_store_object *)system)->store, ((events_object *)events)->events);
     if (vm == NULL) {
         int error = errno;
         Py_DECREF(self);

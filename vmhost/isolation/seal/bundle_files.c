@@ -8,16 +8,16 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static int any(const vmh_module *Py_UNUSED(module), void *Py_UNUSED(context)) { return 1; }
+static int any(const vmh_code_entry *Py_UNUSED(module), void *Py_UNUSED(context)) { return 1; }
 
-/* What `path`, without "." and "..", is in `image`. */
-static int kind_of(vmh_image *image, const char *path, size_t *size)
+/* What `path`, without "." and "..", is in `store`. */
+static int kind_of(vmh_code_store *store, const char *path, size_t *size)
 {
     size_t length = strlen(path);
     *size = 0;
     if (length == 0)
         return S_IFDIR;
-    const vmh_module *file = vmh_image_find_file(image, path);
+    const vmh_code_entry *file = vmh_code_store_find_file(store, path);
     if (file != NULL) {
         *size = file->size;
         return S_IFREG;
@@ -28,7 +28,7 @@ static int kind_of(vmh_image *image, const char *path, size_t *size)
     prefix[0] = '/';
     memcpy(prefix + 1, path, length);
     memcpy(prefix + 1 + length, "/", 2);
-    bool folder = vmh_image_visit(image, prefix, any, NULL) != 0;
+    bool folder = vmh_code_store_visit(store, prefix, any, NULL) != 0;
     free(prefix);
     return folder ? S_IFDIR : 0;
 }

@@ -140,7 +140,7 @@ void vmh_seal_free(vmh_vm *vm)
         seal->maps = next;
     }
     if (seal->task != NULL)
-        vmh_image_unref(seal->task);
+        vmh_code_store_unref(seal->task);
     pthread_mutex_destroy(&seal->waits_mutex);
     free(seal);
 }
@@ -252,13 +252,13 @@ int vmh_seal_permit(vmh_seal *seal, PyObject *permissions)
     return vmh_environ_fill(seal);
 }
 
-void vmh_seal_task(vmh_vm *vm, vmh_image *task)
+void vmh_seal_task(vmh_vm *vm, vmh_code_store *task)
 {
     vmh_seal *seal = vmh_seal_of(vm);
-    vmh_image *before = seal->task;
-    seal->task = vmh_image_ref(task);
+    vmh_code_store *before = seal->task;
+    seal->task = vmh_code_store_ref(task);
     if (before != NULL)
-        vmh_image_unref(before);
+        vmh_code_store_unref(before);
 }
 
 int vmh_seal_grant(vmh_vm *vm, PyObject *permissions)

@@ -1,7 +1,7 @@
-/* The only way in: finds modules in the images, unmarshals their code, and opens native modules that the policy knows.
+/* The only way in: finds modules in the code stores, unmarshals their code, opens native modules that the policy knows.
  *
  * Nothing here trusts its caller: a guest may call these functions as it likes and gets code that its bundle or the
- * standard library has anyway, or a native module that is already gated. Before the VM existed, images were
+ * standard library has anyway, or a native module that is already gated. Before the VM existed, code stores were
  * digest-checked and all their code accepted by the verifier (`bytecode/verifier`), or made on the spot by this
  * Python's own compiler.
  */
@@ -37,7 +37,7 @@ void vmh_importer_lend(const char *name, const char *path)
     lent.path = path;
 }
 
-static vmh_image *task_image(void)
+static vmh_code_store *task_store(void)
 {
     vmh_seal *seal = vmh_seal_here();
     return seal == NULL ? NULL : seal->task;
@@ -45,18 +45,18 @@ static vmh_image *task_image(void)
 
 static PyObject *native_create(PyObject *native, PyObject *asked);
 
-static const vmh_module *module_find(const char *name)
+static const vmh_code_entry *module_find(const char *name)
 {
-    vmh_image *task = task_image();
-    const vmh_module *found = NULL;
+    vmh_code_store *task = task_store();
+    const vmh_code_entry *found = NULL;
     /* creation.c left it out; `importlib` and `zipimport` ask for it under the name that it has where CPython loads it
      * early */
     if (strcmp(name, "_frozen_importlib_external") == 0)
-        return vmh_image_find(vmh_vm_system(vmh_current()), "importlib._bootstrap_external");
+        return vmh_code_store_find(vmh_vm_system(vmh_current()), "importlib._bootstrap_external");
     /* a task's module hides one of the standard library, as beside a script; the guest runtime cannot be hidden */
     if (task != NULL && strncmp(name, "vmhost", 6) != 0)
-        found = vmh_image_find(task, name);
-    return found != NULL ? found : vmh_image_find(vmh_vm_system(vmh_current()), name);
+        found = vmh_code_store_find(task, name);
+    return found != NULL ? found : vmh_code_store_find(vmh_vm_system(vmh_current()), name);
 }
 
 static bool is_builtin(const char *name)
@@ -97,7 +97,7 @@ static PyObject *native_find(PyObject *Py_UNUSED(native), PyObject *name)
     if (text == NULL)
         return NULL;
     char path[PATH_MAX];
-    const vmh_module *found = module_find(text);
+    const vmh_code_entry *found = module_find(text);
     if (found != NULL && text[0] != '/' && text[0] != '#')
         return PyLong_FromLong(found->is_package ? KIND_PACKAGE : KIND_MODULE);
     if (vmh_policy_knows(text)) {
@@ -109,7 +109,7 @@ static PyObject *native_find(PyObject *Py_UNUSED(native), PyObject *name)
     Py_RETURN_NONE;
 }
 
-static PyObject *code_read(const vmh_module *module)
+static PyObject *code_read(const vmh_code_entry *module)
 {
     unsigned before = vmh_pass_set(VMH_PASS_CODE);
     PyObject *code = PyMarshal_ReadObjectFromString((const char *)module->code, (Py_ssize_t)module->size);
@@ -126,7 +126,7 @@ static PyObject *native_code(PyObject *Py_UNUSED(native), PyObject *name)
     const char *text = name_text(name, "code");
     if (text == NULL)
         return NULL;
-    const vmh_module *found = text[0] == '/' || text[0] == '#' ? NULL : module_find(text);
+    const vmh_code_entry *found = text[0] == '/' || text[0] == '#' ? NULL : module_find(text);
     if (found == NULL)
         return PyErr_Format(PyExc_ModuleNotFoundError, "no module named '%s' in the bundle", text);
     return code_read(found);
@@ -137,11 +137,11 @@ static PyObject *native_text(PyObject *Py_UNUSED(native), PyObject *digest)
 {
     if (!PyBytes_Check(digest) || PyBytes_GET_SIZE(digest) != 32)
         return PyErr_Format(PyExc_TypeError, "text: expected 32 bytes, got %R", digest);
-    vmh_image *task = task_image();
+    vmh_code_store *task = task_store();
     const uint8_t *key = (const uint8_t *)PyBytes_AS_STRING(digest);
-    const vmh_module *found = task == NULL ? NULL : vmh_image_find_text(task, key);
+    const vmh_code_entry *found = task == NULL ? NULL : vmh_code_store_find_text(task, key);
     if (found == NULL)
-        found = vmh_image_find_text(vmh_vm_system(vmh_current()), key);
+        found = vmh_code_store_find_text(vmh_vm_system(vmh_current()), key);
     if (found == NULL)
         Py_RETURN_NONE;
     return code_read(found);
@@ -152,14 +152,14 @@ static PyObject *native_file(PyObject *Py_UNUSED(native), PyObject *path)
     const char *text = name_text(path, "file");
     if (text == NULL)
         return NULL;
-    vmh_image *task = task_image();
-    const vmh_module *found = task == NULL ? NULL : vmh_image_find_file(task, text);
+    vmh_code_store *task = task_store();
+    const vmh_code_entry *found = task == NULL ? NULL : vmh_code_store_find_file(task, text);
     if (found == NULL)
         Py_RETURN_NONE;
     return PyBytes_FromStringAndSize((const char *)found->code, (Py_ssize_t)found->size);
 }
 
-static int file_visit(const vmh_module *module, void *list)
+static int file_visit(const vmh_code_entry *module, void *list)
 {
     PyObject *name = PyUnicode_FromString(module->name + 1);
     int rc = name == NULL ? -1 : PyList_Append(list, name);
@@ -169,9 +169,9 @@ static int file_visit(const vmh_module *module, void *list)
 
 static PyObject *native_files(PyObject *Py_UNUSED(native), PyObject *Py_UNUSED(unused))
 {
-    vmh_image *task = task_image();
+    vmh_code_store *task = task_store();
     PyObject *list = PyList_New(0);
-    if (list != NULL && task != NULL && vmh_image_visit(task, "/", file_visit, list) < 0)
+    if (list != NULL && task != NULL && vmh_code_store_visit(task, "/", file_visit, list) < 0)
         Py_CLEAR(list);
     if (list != NULL && PyList_Sort(list) < 0)
         Py_CLEAR(list);
@@ -183,7 +183,7 @@ typedef struct {
     PyObject *found;    /* dict: name -> whether it is a package */
 } children;
 
-static int child_visit(const vmh_module *module, void *context)
+static int child_visit(const vmh_code_entry *module, void *context)
 {
     children *all = context;
     const char *name = module->name + strlen(all->prefix);
@@ -201,12 +201,12 @@ static PyObject *native_modules(PyObject *Py_UNUSED(native), PyObject *package)
     if (prefix == NULL)
         return PyErr_NoMemory();
     sprintf(prefix, "%s%s", text, *text == 0 ? "" : ".");
-    vmh_image *task = task_image(), *system = vmh_vm_system(vmh_current());
+    vmh_code_store *task = task_store(), *system = vmh_vm_system(vmh_current());
     children all = {prefix, PyDict_New()};
-    bool own = *text == 0 || (task != NULL && vmh_image_find(task, text) != NULL);
+    bool own = *text == 0 || (task != NULL && vmh_code_store_find(task, text) != NULL);
     if (all.found != NULL
-        && ((task != NULL && own && vmh_image_visit(task, prefix, child_visit, &all) < 0)
-            || ((*text == 0 || !own) && vmh_image_visit(system, prefix, child_visit, &all) < 0)))
+        && ((task != NULL && own && vmh_code_store_visit(task, prefix, child_visit, &all) < 0)
+            || ((*text == 0 || !own) && vmh_code_store_visit(system, prefix, child_visit, &all) < 0)))
         Py_CLEAR(all.found);
     PyMem_Free(prefix);
     return all.found;
@@ -653,8 +653,8 @@ int vmh_importer_add(PyObject *native) { return python_learn() < 0 ? -1 : PyModu
 
 PyObject *vmh_importer_code(const char *name)
 {
-    const vmh_module *found = vmh_image_find(vmh_vm_system(vmh_current()), name);
+    const vmh_code_entry *found = vmh_code_store_find(vmh_vm_system(vmh_current()), name);
     if (found == NULL)
-        return PyErr_Format(PyExc_ModuleNotFoundError, "the system image has no module '%s'", name);
+        return PyErr_Format(PyExc_ModuleNotFoundError, "the system code store has no module '%s'", name);
     return code_read(found);
 }

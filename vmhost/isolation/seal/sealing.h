@@ -7,7 +7,7 @@
 #define VMH_SEALING_H
 
 #include "cpython/compat.h"
-#include "lanes/image.h"
+#include "lanes/code_store.h"
 #include "seal/seal.h"
 #include "lanes/vm.h"
 
@@ -15,7 +15,7 @@
 
 /* What the audit hook lets through while one operation of ours runs on this thread. */
 enum {
-    VMH_PASS_CODE = 1,   /* the importer unmarshals code of an image */
+    VMH_PASS_CODE = 1,   /* the importer unmarshals code of a code store */
     VMH_PASS_NATIVE = 2, /* the importer opens a native module of the policy */
     VMH_PASS_GATE = 4,   /* a gate has checked the arguments, which are plain values from here on */
 };
@@ -88,7 +88,7 @@ typedef struct vmh_making { /* a native module whose second phase runs; on the s
 typedef struct vmh_seal {
     struct vmh_seal *next; /* all seals; guarded by their own lock */
     vmh_vm *vm;
-    vmh_image *task; /* one reference; NULL until the VM is attached */
+    vmh_code_store *task; /* one reference; NULL until the VM is attached */
     bool armed;
     vmh_making *making;
     char runtime[256]; /* folder, as code objects name it, of the guest runtime */
@@ -200,7 +200,7 @@ void vmh_importer_lend(const char *name, const char *path);
 /* What each file adds to `_vmhost`. */
 int vmh_importer_add(PyObject *native);
 int vmh_subclasses_gate(void);
-PyObject *vmh_importer_code(const char *name); /* code of the system image */
+PyObject *vmh_importer_code(const char *name); /* code of the system code store */
 
 /* waits.c: waits until a descriptor is ready (poll events), the VM is stopped (error set) or the time is over.
  * 1 ready, 0 time over, -1 error set. */

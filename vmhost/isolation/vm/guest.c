@@ -313,7 +313,7 @@ void vmh_guest_load(vmh_vm *vm, vmh_lane *lane)
     enum vmh_kind kind;
     vmh_phase_begin(vm, VMH_PHASE_LOAD, NULL, vmh_after_ns(vmh_now_ns(), vm->limits.load_ns), VMH_FOREVER);
     PyObject *permissions = vmh_wire_decode(&vm->values.permissions, vm->values.buffer_type);
-    vmh_seal_task(vm, lane->image);
+    vmh_seal_task(vm, lane->store);
     if (permissions == NULL || vmh_seal_grant(vm, permissions) < 0) {
         /* a VM with half its grants serves nobody */
         vm->work.load_kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_MEMORY_LIMIT : VMH_VM_LOST;

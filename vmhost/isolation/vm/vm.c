@@ -14,14 +14,14 @@ static atomic_ullong next_id = 1;
 
 bool vmh_vm_stopping(const vmh_vm *vm) { return atomic_load_explicit(&vm->stop.under_way, memory_order_acquire); }
 int vmh_vm_stop_fd(vmh_vm *vm) { return vm->stop.fd; }
-vmh_image *vmh_vm_system(vmh_vm *vm) { return vm->system; }
+vmh_code_store *vmh_vm_system(vmh_vm *vm) { return vm->system; }
 vmh_meter *vmh_vm_meter(vmh_vm *vm) { return vm->memory.meter; }
 struct vme_context *vmh_vm_engine(vmh_vm *vm) { return atomic_load(&vm->engine); }
 
-vmh_image *vmh_vm_task(vmh_vm *vm)
+vmh_code_store *vmh_vm_task(vmh_vm *vm)
 {
     vmh_lane *lane = atomic_load(&vm->work.lane);
-    return lane == NULL ? NULL : lane->image;
+    return lane == NULL ? NULL : lane->store;
 }
 
 void vmh_vm_engine_keep(vmh_vm *vm, struct vme_context *context)
@@ -46,7 +46,7 @@ static void on_soft(void *context)
     vmh_warden_arm(0); /* allocators call this: waking the warden is all that may happen here */
 }
 
-vmh_vm *vmh_vm_new(vmh_image *system, vmh_events *events)
+vmh_vm *vmh_vm_new(vmh_code_store *system, vmh_events *events)
 {
     vmh_vm *vm = calloc(1, sizeof *vm);
     if (vm == NULL) {
@@ -63,7 +63,7 @@ vmh_vm *vmh_vm_new(vmh_image *system, vmh_events *events)
     pthread_mutex_init(&vm->log.lock, NULL);
     atomic_init(&vm->refs, 1);
     vm->id = atomic_fetch_add(&next_id, 1);
-    vm->system = vmh_image_ref(system);
+    vm->system = vmh_code_store_ref(system);
     vm->events.queue = vmh_events_ref(events);
     vm->log.tail = &vm->log.first;
     vm->phase.deadline_ns = vm->phase.cpu_limit_ns = VMH_FOREVER;
@@ -110,7 +110,7 @@ void vmh_vm_unref(vmh_vm *vm)
     vmh_blob_clear(&vm->values.scratch);
     vmh_engine_leave(atomic_exchange(&vm->engine, NULL));
     vmh_meter_unref(vm->memory.meter);
-    vmh_image_unref(vm->system);
+    vmh_code_store_unref(vm->system);
     vmh_events_unref(vm->events.queue);
     close(vm->stop.fd);
     pthread_mutex_destroy(&vm->life);

@@ -65,8 +65,8 @@ typedef struct vmh_vm_interpreter {
 struct vmh_vm {
     atomic_int refs;
     uint64_t id;
-    atomic_int state;  /* enum vmh_vm_state */
-    vmh_image *system; /* one reference; never changes */
+    atomic_int state;       /* enum vmh_vm_state */
+    vmh_code_store *system; /* one reference; never changes */
     vmh_vm_limits limits;
     vmh_vm_work work;
     vmh_vm_events events;
@@ -92,7 +92,7 @@ struct vmh_vm {
 };
 
 /* NULL: errno says why. */
-vmh_vm *vmh_vm_new(vmh_image *system, vmh_events *events);
+vmh_vm *vmh_vm_new(vmh_code_store *system, vmh_events *events);
 vmh_vm *vmh_vm_ref(vmh_vm *vm);
 /* Starts the thread, which boots. 0 or an errno. */
 int vmh_vm_start(vmh_vm *vm);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lanes/image.h"
+#include "lanes/code_store.h"
 #include "lanes/meter.h"
 #include "vme_python.h"
 
@@ -43,10 +43,10 @@ const char *vmh_engine_module(const char *name)
     return atomic_load(&engine) != NULL && strcmp(name, module_name) == 0 ? module_path : NULL;
 }
 
-/* ---- models: in the image, behind '%' */
+/* ---- models: in the code store, behind '%' */
 static void drop_model(void *model) { atomic_load(&engine)->model_unref(model); }
 
-int vmh_engine_hold_model(vmh_image *image, const char *name, uintptr_t model)
+int vmh_engine_hold_model(vmh_code_store *store, const char *name, uintptr_t model)
 {
     const struct vme_api *api = atomic_load(&engine);
     size_t size = strlen(name);
@@ -55,13 +55,13 @@ int vmh_engine_hold_model(vmh_image *image, const char *name, uintptr_t model)
         return -1;
     key[0] = '%';
     memcpy(key + 1, name, size + 1);
-    int rc = vmh_image_hold(image, key, api->model_ref((vme_model *)model), drop_model);
+    int rc = vmh_code_store_hold(store, key, api->model_ref((vme_model *)model), drop_model);
     free(key);
     return rc;
 }
 
-/* The image of the task that the VM of this thread serves; NULL: none yet. */
-static vmh_image *task_image(void)
+/* The code store of the task that the VM of this thread serves; NULL: none yet. */
+static vmh_code_store *task_store(void)
 {
     vmh_vm *vm = vmh_current();
     return vm == NULL ? NULL : vmh_vm_task(vm);
@@ -69,14 +69,14 @@ static vmh_image *task_image(void)
 
 static vme_model *find_model(const char *name)
 {
-    vmh_image *task = task_image();
+    vmh_code_store *task = task_store();
     char key[1 + 256];
     size_t size = strlen(name);
     if (task == NULL || size + 2 > sizeof key)
         return NULL;
     key[0] = '%';
     memcpy(key + 1, name, size + 1);
-    const vmh_module *found = vmh_image_find(task, key);
+    const vmh_code_entry *found = vmh_code_store_find(task, key);
     return found == NULL ? NULL : (vme_model *)found->code;
 }
 
@@ -85,7 +85,7 @@ typedef struct model_visit {
     void *argument;
 } model_visit;
 
-static int visit_model(const vmh_module *module, void *argument)
+static int visit_model(const vmh_code_entry *module, void *argument)
 {
     const model_visit *visit = argument;
     return visit->each(module->name + 1, visit->argument);
@@ -93,9 +93,9 @@ static int visit_model(const vmh_module *module, void *argument)
 
 static int visit_models(int (*each)(const char *name, void *argument), void *argument)
 {
-    vmh_image *task = task_image();
+    vmh_code_store *task = task_store();
     model_visit visit = {each, argument};
-    return task == NULL ? 0 : vmh_image_visit(task, "%", visit_model, &visit);
+    return task == NULL ? 0 : vmh_code_store_visit(task, "%", visit_model, &visit);
 }
 
 static const struct vme_python_models models = {.find = find_model, .visit = visit_models};

@@ -20,9 +20,9 @@ int vmh_engine_attach(uintptr_t table, const char *module_path);
 /* The file of the native module `name` when it is one of the engine's and the engine is attached; else NULL. */
 const char *vmh_engine_module(const char *name);
 
-/* Keeps the engine's model at this address, as `name`, for the VMs of the image's task. -1: no memory, 1: the name is
- * there already. */
-int vmh_engine_hold_model(struct vmh_image *image, const char *name, uintptr_t model);
+/* Keeps the engine's model at this address, as `name`, for the VMs of the code store's task. -1: no memory, 1: the name
+ * is there already. */
+int vmh_engine_hold_model(struct vmh_code_store *store, const char *name, uintptr_t model);
 
 /* In a VM, before vmhost.engine._array is made: its context, left where the module looks for it. -1: an error is set.
  */

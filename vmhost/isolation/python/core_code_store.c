@@ -1,52 +1,52 @@
-/* `_core.Image`: code and files of one bundle. */
+/* `_core.CodeStore`: code and files of one bundle. */
 #include "python/core.h"
 #include "wire/engine.h"
 
-static PyObject *image_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *store_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":Image", names))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":CodeStore", names))
         return NULL;
-    image_object *self = (image_object *)type->tp_alloc(type, 0);
-    if (self != NULL && (self->image = vmh_image_new()) == NULL) {
+    code_store_object *self = (code_store_object *)type->tp_alloc(type, 0);
+    if (self != NULL && (self->store = vmh_code_store_new()) == NULL) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
     return (PyObject *)self;
 }
 
-static void image_dealloc(PyObject *object)
+static void store_dealloc(PyObject *object)
 {
-    image_object *self = (image_object *)object;
+    code_store_object *self = (code_store_object *)object;
     PyTypeObject *type = Py_TYPE(object);
-    if (self->image != NULL)
-        vmh_image_unref(self->image);
+    if (self->store != NULL)
+        vmh_code_store_unref(self->store);
     type->tp_free(object);
     Py_DECREF(type);
 }
 
-static PyObject *image_add(PyObject *object, const char *name, bool is_package, Py_buffer *data)
+static PyObject *store_add(PyObject *object, const char *name, bool is_package, Py_buffer *data)
 {
-    int rc = vmh_image_add(((image_object *)object)->image, name, is_package, data->buf, (size_t)data->len);
+    int rc = vmh_code_store_add(((code_store_object *)object)->store, name, is_package, data->buf, (size_t)data->len);
     PyBuffer_Release(data);
     if (rc < 0)
         return PyErr_NoMemory();
     if (rc > 0)
-        return PyErr_Format(PyExc_ValueError, "%s is in this image already", name);
+        return PyErr_Format(PyExc_ValueError, "%s is in this code store already", name);
     Py_RETURN_NONE;
 }
 
-static PyObject *image_add_module(PyObject *self, PyObject *args)
+static PyObject *store_add_module(PyObject *self, PyObject *args)
 {
     const char *name;
     int is_package;
     Py_buffer code;
     if (!PyArg_ParseTuple(args, "spy*:add_module", &name, &is_package, &code))
         return NULL;
-    return image_add(self, name, is_package, &code);
+    return store_add(self, name, is_package, &code);
 }
 
-static PyObject *image_add_text(PyObject *self, PyObject *args)
+static PyObject *store_add_text(PyObject *self, PyObject *args)
 {
     Py_buffer digest, code;
     char name[1 + 64 + 1] = "#";
@@ -61,10 +61,10 @@ static PyObject *image_add_text(PyObject *self, PyObject *args)
     for (int i = 0; i < 32; i++)
         snprintf(name + 1 + 2 * i, 3, "%02x", ((const uint8_t *)digest.buf)[i]);
     PyBuffer_Release(&digest);
-    return image_add(self, name, false, &code);
+    return store_add(self, name, false, &code);
 }
 
-static PyObject *image_add_file(PyObject *self, PyObject *args)
+static PyObject *store_add_file(PyObject *self, PyObject *args)
 {
     PyObject *path;
     Py_buffer data;
@@ -77,42 +77,43 @@ static PyObject *image_add_file(PyObject *self, PyObject *args)
         Py_XDECREF(name);
         return NULL;
     }
-    PyObject *result = image_add(self, text, false, &data);
+    PyObject *result = store_add(self, text, false, &data);
     Py_DECREF(name);
     return result;
 }
 
-static PyObject *image_add_model(PyObject *self, PyObject *args)
+static PyObject *store_add_model(PyObject *self, PyObject *args)
 {
     const char *name;
     unsigned long long address;
     if (!PyArg_ParseTuple(args, "sK:add_model", &name, &address))
         return NULL;
-    int rc = vmh_engine_hold_model(((image_object *)self)->image, name, (uintptr_t)address);
+    int rc = vmh_engine_hold_model(((code_store_object *)self)->store, name, (uintptr_t)address);
     if (rc < 0)
         return PyErr_NoMemory();
     if (rc > 0)
-        return PyErr_Format(PyExc_ValueError, "%s is in this image already", name);
+        return PyErr_Format(PyExc_ValueError, "%s is in this code store already", name);
     Py_RETURN_NONE;
 }
 
-static PyMethodDef image_methods[] = {
-    {"add_module", image_add_module, METH_VARARGS,
+static PyMethodDef store_methods[] = {
+    {"add_module", store_add_module, METH_VARARGS,
      PyDoc_STR("add_module(name, is_package, code): marshalled code, digest-checked by the caller.")},
-    {"add_text", image_add_text, METH_VARARGS,
+    {"add_text", store_add_text, METH_VARARGS,
      PyDoc_STR("add_text(digest, code): marshalled code of a text, by its SHA-256.")},
-    {"add_model", image_add_model, METH_VARARGS,
+    {"add_model", store_add_model, METH_VARARGS,
      PyDoc_STR("add_model(name, address): a prepared vme_model, kept from now on.")},
-    {"add_file", image_add_file, METH_VARARGS, PyDoc_STR("add_file(path, data): a resource.")},
+    {"add_file", store_add_file, METH_VARARGS, PyDoc_STR("add_file(path, data): a resource.")},
     {NULL, NULL, 0, NULL},
 };
 
-static PyType_Slot image_slots[] = {
+static PyType_Slot store_slots[] = {
     {Py_tp_doc, (void *)PyDoc_STR("Code and files of one bundle, in memory that every VM can read.")},
-    {Py_tp_new, image_new},
-    {Py_tp_dealloc, image_dealloc},
-    {Py_tp_methods, image_methods},
+    {Py_tp_new, store_new},
+    {Py_tp_dealloc, store_dealloc},
+    {Py_tp_methods, store_methods},
     {0, NULL},
 };
 
-PyType_Spec vmh_image_spec = {"vmhost.isolation._core.Image", sizeof(image_object), 0, Py_TPFLAGS_DEFAULT, image_slots};
+PyType_Spec vmh_code_store_spec = {"vmhost.isolation._core.CodeStore", sizeof(code_store_object), 0, Py_TPFLAGS_DEFAULT,
+                                   store_slots};

@@ -1,0 +1,55 @@
+/* What VMs run from: code, texts, files and models of one bundle, in memory that the process owns, readable from every
+ * VM without any GIL.
+ *
+ * The bytes are copied in, or lent for good, so that a code store may end on any thread. Modules can be added while VMs
+ * run (an executor does); nothing is ever removed or changed. No Python in here.
+ */
+#ifndef VMH_CODE_STORE_H
+#define VMH_CODE_STORE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct vmh_code_entry {
+    char
+        *name; /* dotted module name, text digest in hex behind '#', file path behind '/', or model behind '%'; owned */
+    bool is_package;
+    const uint8_t *code;  /* marshalled code, or the file's bytes; owned, unless lent */
+    bool lent;            /* `code` outlives the code store */
+    void (*drop)(void *); /* `code` is an object that others know; this lets go of it. NULL: bytes */
+    size_t size;
+    struct vmh_code_entry *next;
+} vmh_code_entry;
+
+typedef struct vmh_code_store {
+    atomic_int refs;
+    pthread_rwlock_t lock;
+    vmh_code_entry **buckets; /* guarded by lock, like all below */
+    size_t bucket_count, count;
+} vmh_code_store;
+
+vmh_code_store *vmh_code_store_new(void);
+vmh_code_store *vmh_code_store_ref(vmh_code_store *store);
+void vmh_code_store_unref(vmh_code_store *store);
+
+/* 0, or -1: no memory, 1: the name is there already. */
+int vmh_code_store_add(vmh_code_store *store, const char *name, bool is_package, const uint8_t *code, size_t size);
+/* The same without a copy: `code` outlives the code store. */
+int vmh_code_store_lend(vmh_code_store *store, const char *name, bool is_package, const uint8_t *code, size_t size);
+
+/* An object instead of bytes, which the code store lets go of with `drop` when it ends, or at once when it could not be
+ * added. */
+int vmh_code_store_hold(vmh_code_store *store, const char *name, void *object, void (*drop)(void *));
+
+/* What is found stays valid as long as the code store is referenced. NULL: not there. */
+const vmh_code_entry *vmh_code_store_find(vmh_code_store *store, const char *dotted);
+const vmh_code_entry *vmh_code_store_find_text(vmh_code_store *store, const uint8_t digest[32]);
+const vmh_code_entry *vmh_code_store_find_file(vmh_code_store *store, const char *path);
+/* Calls `visit` with each entry whose name begins with `prefix`; stops when it returns non-zero and returns that. */
+int vmh_code_store_visit(vmh_code_store *store, const char *prefix, int (*visit)(const vmh_code_entry *, void *),
+                         void *context);
+
+#endif

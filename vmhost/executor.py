@@ -348,7 +348,7 @@ class _Workers:
         return entry
 
     def _pack(self, luggage):
-        """Add the modules to the code store; to a new one, for VMs of their own, where it has another module of the name."""
+        """Add the modules to the code store; to a new one, with new VMs, where one has another module of its name."""
         new = {name: module for name, module in luggage.modules.items() if name not in self._modules}
         texts = {digest: code for digest, code in luggage.texts.items() if digest not in self._texts}
         again = any(self._modules[name] != module for name, module in luggage.modules.items() if name not in new)

@@ -18,7 +18,7 @@ def core():
 
 
 def code_store_of(bundle, native=None):
-    """A native CodeStore of everything in `bundle` (anything that has `modules`, `texts` and `files`, as Bundles do)."""
+    """A native CodeStore of all that is in `bundle` (anything with `modules`, `texts` and `files`, as Bundles have)."""
     store = (native or core()).CodeStore()
     for name, module in bundle.modules.items():
         store.add_module(name, module.is_package, module.code)

@@ -69,8 +69,8 @@ def boot_code_store(native, in_checkout=IN_CHECKOUT):
 
 def add_model(store, name, data, search, kept=None, spend=False):
     """Prepares the bytes of a model file for the VMs of the native code store, as `name`; `search` is a Policy's,
-    `kept` where that is kept (vmhost/runtime/kept_models.py), if anywhere; `spend`: they are writable, and nobody reads them
-    afterwards. ValueError says what is wrong with them."""
+    `kept` where that is kept (vmhost/runtime/kept_models.py), if anywhere; `spend`: they are writable, and nobody reads
+    them afterwards. ValueError says what is wrong with them."""
     from vmhost.engine import library
 
     try:

@@ -15,14 +15,13 @@ that is both in the folder and in the standard library is an error rather than a
 import ast
 import difflib
 import functools
-import operator
-import os
 import sys
 import tokenize
 from dataclasses import dataclass, replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+from .conditions import catches_import_error, known_test, plain_name, suppresses_import_error
 from .errors import CompileError, Diagnostic
 from .offered import ALIASES, LEFT_OUT, REFUSED, REFUSED_NAMES, left_out, offered_modules
 from .source import parse
@@ -41,7 +40,6 @@ _THIRD_PARTY = {
         f"{_REFUSES_VMS}, or NumPy's does; compute on the host, and pass values to the task",
     ),
 }
-_CAUGHT = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 _COMPILES = {
     "builtins.eval": "use json.loads for data, or a table of functions for choices",
     "builtins.exec": "write the code into a module of the task",
@@ -62,14 +60,6 @@ _PICKLES = {"pickle.dump", "pickle.dumps"}
 _INSTALLED = ("site-packages", "dist-packages")  # folders of what others wrote
 _BESIDE = "beside the program, nor on sys.path,"
 _MAY_NOT_RUN = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match, ast.FunctionDef, ast.AsyncFunctionDef)
-_COMPARISONS = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}
 _CERTAIN, _POSSIBLE, _OPTIONAL = range(3)  # an import runs; may run; may run, and the program expects it to fail
 _SOURCELESS = {"inspect.getsource", "inspect.getsourcelines", "inspect.findsource"}
 
@@ -584,12 +574,12 @@ class _Reader:
     def _children(self, node):
         """The nodes in `node` that are to be read, each with how likely it is to run."""
         level = self._level
-        if isinstance(node, ast.If) and (known := _known_test(node.test)) is not None:
+        if isinstance(node, ast.If) and (known := known_test(node.test)) is not None:
             return [(statement, level) for statement in (node.body if known else node.orelse)]
         if isinstance(node, _MAY_NOT_RUN):
             level = max(level, _POSSIBLE)
         if isinstance(node, (ast.Try, ast.TryStar)):
-            guarded = any(_catches_import_error(handler.type) for handler in node.handlers)
+            guarded = any(catches_import_error(handler.type) for handler in node.handlers)
             tried = _OPTIONAL if guarded else level
             # What handles the error never runs where the imports work; else it does, as its imports failed.
             handled = level
@@ -603,7 +593,7 @@ class _Reader:
                 *((statement, level) for statement in node.finalbody),
             ]
         if isinstance(node, (ast.With, ast.AsyncWith)):
-            level = _OPTIONAL if any(_suppresses_import_error(item.context_expr) for item in node.items) else level
+            level = _OPTIONAL if any(suppresses_import_error(item.context_expr) for item in node.items) else level
         return [(child, level) for child in ast.iter_child_nodes(node)]
 
     def _imports_succeed(self, body):
@@ -685,7 +675,7 @@ class _Reader:
 
     def _dotted(self, node):
         """The dotted name that an expression stands for, through this module's imports; None if it isn't one."""
-        name = _plain_name(node)
+        name = plain_name(node)
         first, dot, rest = (name or "").partition(".")
         if not first or first in self._bound:
             return None
@@ -714,15 +704,6 @@ def _not_pure(name, path):
     return f"a VM can't load it: {_THIRD_PARTY.get(top) or f'it is not pure Python ({path}); use it on the host'}"
 
 
-def _plain_name(node):
-    """`a.b.c` as it is written; None for any other expression."""
-    parts = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
-
-
 def _reads_expressions(call):
     """Whether a call of `ast.parse` is for an expression: those a VM can read."""
     return any(
@@ -731,79 +712,6 @@ def _reads_expressions(call):
     )
 
 
-def _is_main_guard(test):
-    if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
-        return False
-    sides = [
-        side.value if isinstance(side, ast.Constant) else _plain_name(side) for side in (test.left, *test.comparators)
-    ]
-    return sides in (["__name__", "__main__"], ["__main__", "__name__"])
-
-
-def _known_test(test):
-    """Whether a test is known to hold in a VM: of a constant, `TYPE_CHECKING`, `__name__`, or a comparison of Python's
-    version or the platform with a constant, and what `not`, `and` and `or` make of such; None for other tests."""
-    if isinstance(test, ast.Constant):
-        return bool(test.value)
-    if _plain_name(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or _is_main_guard(test):
-        return False
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        known = _known_test(test.operand)
-        return None if known is None else not known
-    if isinstance(test, ast.BoolOp):
-        decides = isinstance(test.op, ast.Or)  # the value that settles it, whatever the others are
-        known = [_known_test(value) for value in test.values]
-        return decides if decides in known else None if None in known else not decides
-    if isinstance(test, ast.Call) and _plain_name(test.func) == "sys.platform.startswith" and len(test.args) == 1:
-        prefix = test.args[0]
-        return sys.platform.startswith(prefix.value) if _is_text(prefix) else None
-    if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
-        return None
-    left = test.left
-    try:
-        if isinstance(left, ast.Subscript) and _plain_name(left.value) == "sys.version_info":
-            part = left.slice
-            if isinstance(part, ast.Slice) and part.lower is None and part.step is None:
-                here = sys.version_info[: ast.literal_eval(part.upper)]
-            else:
-                here = sys.version_info[ast.literal_eval(part)]
-        else:
-            here = _known_values().get(_plain_name(left))
-        compare = _COMPARISONS.get(type(test.ops[0]))
-        return None if here is None or compare is None else compare(here, ast.literal_eval(test.comparators[0]))
-    except ValueError, TypeError, IndexError:
-        return None
-
-
-def _known_values():
-    return {
-        "sys.version_info": sys.version_info,
-        "sys.version_info.major": sys.version_info.major,
-        "sys.version_info.minor": sys.version_info.minor,
-        "sys.hexversion": sys.hexversion,
-        "sys.platform": sys.platform,
-        "sys.implementation.name": sys.implementation.name,
-        "os.name": os.name,
-    }
-
-
-def _is_text(node):
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
 def is_installed(source):
     """Whether others wrote the Source: it lies in a folder of installed packages."""
     return any(part in _INSTALLED for part in Path(source.path).parts)
-
-
-def _catches_import_error(kind):
-    kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
-    return kind is None or any((_plain_name(item) or "").rpartition(".")[2] in _CAUGHT for item in kinds)
-
-
-def _suppresses_import_error(call):
-    return (
-        isinstance(call, ast.Call)
-        and _plain_name(call.func) in ("suppress", "contextlib.suppress")
-        and any(_plain_name(argument) in _CAUGHT for argument in call.args)
-    )

@@ -39,7 +39,7 @@ ROOMS = {
     "bytecode": {"vmhost.bytecode"},
     "engine/onnx": {"vmhost.engine.onnx"},
     "engine": {"vmhost.engine"},
-    "tools": {"vmhost.bytecode", "vmhost.compiler"},
+    "tools": {"vmhost.cli"},
     "tasks": {"tasks", "vmhost"},
     "bench": {"bench", "tasks", "vmhost", "tests.engine.op_cases"},
 }

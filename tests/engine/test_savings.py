@@ -102,6 +102,6 @@ def test_the_compiler_tells_it(task, tmp_path):
         subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=100).stdout
     )
     assert (
-        document["models"]["net"]["saved"]["run once"] == {"operators": 1, "bytes": 64}
-        and document["models"]["net"]["bytes"] == 896
+        document["bundles"][0]["savings"]["net"]["saved"]["run once"] == {"operators": 1, "bytes": 64}
+        and document["bundles"][0]["savings"]["net"]["bytes"] == 896
     )

@@ -14,6 +14,7 @@ import vmhost
 from vmhost.cli import failures
 
 COMMANDS = ("compile", "lock", "run", "serve", "inspect", "explain", "image", "bench", "doctor", "keys", "demo")
+_HELP = ("-h", "--help")
 
 
 class _Commands(click.Group):
@@ -34,7 +35,7 @@ def _print_version(context, parameter, wanted):
         context.exit()
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
 )
@@ -44,13 +45,19 @@ def vmhost_command():
 
 def main(arguments=None):
     """Runs the command line `arguments` (the process's own if None) and returns its exit code."""
+    return run_alone(vmhost_command, "vmhost", arguments)
+
+
+def run_alone(command, name, arguments=None):
+    """Runs the click `command` as the program `name`; as `main` otherwise."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr is: a name that stdout cannot say is no failure
     try:
-        return vmhost_command.main(arguments, prog_name="vmhost", standalone_mode=False) or failures.DONE
+        done = command.main(arguments, prog_name=name, standalone_mode=False, help_option_names=_HELP)
+        return done or failures.DONE
     except click.ClickException as error:
         error.show()
         return failures.WRONG_INPUT
     except KeyboardInterrupt, click.Abort:
-        print("vmhost: interrupted", file=sys.stderr)
+        print(f"{name}: interrupted", file=sys.stderr)
         return failures.INTERRUPTED

@@ -1,4 +1,4 @@
-"""`vmhost compile`: task folders become bundles. The same as `tools/compile_cloud.py`, with key names and a table."""
+"""`vmhost compile`: task folders become bundles. `tools/compile_cloud.py` is this command as a script."""
 
 import dataclasses
 import os

@@ -11,7 +11,7 @@ from .closure import close_over_folder, is_installed
 from .errors import CompileError, Diagnostic, TaskSpecError
 from .format import TARGET, Manifest, Module, bundle_in_memory, module_path, write_bundle
 from .packages import Package, files_of, installed, packages_in
-from .recording import recorded_texts
+from .recording import RECORD_NAME, Program, record, record_imports, recorded_texts
 from .source import compile_source
 from .spec import TaskSpec, read_task
 from .texts import absence, collect_texts
@@ -32,7 +32,8 @@ class Included:
 class CompiledTask:
     """A task ready to be written. `warnings` holds what will not work in a VM if the program gets there, `savings` of
     each model what compiling it saved, as `compile_model` tells. `included` says what came along of each package that
-    the task requires, `absent` which modules did not and why (Absent)."""
+    the task requires, `absent` which modules did not and why (Absent), `recorded` how many texts a script compiled, if
+    one was given."""
 
     manifest: Manifest
     modules: Mapping
@@ -43,17 +44,19 @@ class CompiledTask:
     savings: Mapping
     included: tuple = ()
     absent: tuple = ()
+    recorded: int | None = None
 
     def to_bytes(self, key=None):
         """The bundle's bytes, signed with the SigningKey `key` if given."""
         return write_bundle(self.manifest, self.modules, self.files, self.texts, key, self.models)
 
 
-def compile_task(task, *, target=None, optimize=0, strict=False, compile_model=None):
+def compile_task(task, *, target=None, optimize=0, strict=False, script=None, compile_model=None):
     """The CompiledTask of `task`, a folder or a TaskSpec. `vmhost.compiler.compile_folder` compiles its models, too.
 
     `target` stands for the Python that task.yaml names; only the running Python's own can be compiled. `optimize` is 0,
-    1 or 2 as CPython's -O means it. With `strict`, warnings are errors. `compile_model(path)` compiles a model that
+    1 or 2 as CPython's -O means it. With `strict`, warnings are errors. Texts are recorded while the file
+    `script` runs (recording.py); without one, while packages are imported. `compile_model(path)` compiles a model that
     task.yaml names: it returns an object with the bytes of the model file, `data`, and what compiling saved, `savings`,
     or raises CompileError. TaskSpecError or CompileError with all findings.
     """
@@ -79,9 +82,13 @@ def compile_task(task, *, target=None, optimize=0, strict=False, compile_model=N
         texts.update(collect_texts(source.text))
     found = sorted(set(found), key=lambda warning: (warning.file, warning.line, warning.message))
     models, savings = _compile_models(spec, compile_model, errors)
-    if errors or (strict and found):
+    if errors:
         raise CompileError(errors + found if strict else errors)
-    texts.update(recorded_texts(spec.folder))
+    recorded, count, problems = _record(spec, folder, closure, script)
+    found += problems
+    if strict and found:
+        raise CompileError(found)
+    texts.update(recorded)
     texts.update(absence(absent.name, absent.reason) for absent in closure.absent)
     included, files = _include(folder, packages, closure, modules)
     files.update((path, (spec.folder / path).read_bytes()) for path in spec.files)
@@ -97,8 +104,34 @@ def compile_task(task, *, target=None, optimize=0, strict=False, compile_model=N
         fresh=spec.fresh,
     )
     return CompiledTask(
-        manifest, modules, files, texts, tuple(found), models, savings, included, closure.absent if packages else ()
+        manifest,
+        modules,
+        files,
+        texts,
+        tuple(found),
+        models,
+        savings,
+        included,
+        closure.absent if packages else (),
+        count,
     )
+
+
+def _record(spec, folder, closure, script):
+    """What a bundle holds of the task's recorded texts; how many were recorded while the script ran, or None; and what
+    stood in the way of recording the imports."""
+    program = Program(
+        entry=spec.entry_module,
+        roots=tuple(str(each.resolve()) for each in (spec.folder, folder) if each is not None),
+        modules=tuple(name for name, source in closure.sources.items() if is_installed(source)),
+        absent={each.name: each.reason for each in closure.absent},
+        path=spec.folder / RECORD_NAME,
+    )
+    if script is None and folder is not None:
+        texts, problems = record_imports(program, {name: each.text for name, each in closure.sources.items()})
+        return texts, None, problems
+    count = None if script is None else record(program, script)
+    return recorded_texts(program.path), count, ()
 
 
 def _include(folder, packages, closure, modules):

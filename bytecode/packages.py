@@ -23,6 +23,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path, PurePosixPath
 
 from .errors import TaskSpecError
+from .replacing import replace_file
 
 LOCK_NAME = "requirements.lock"
 _MARK = "# The packages of this task. Made by `vmhost lock` for: "
@@ -58,12 +59,9 @@ def lock(spec, upgrade=False):
         asked.write_text("".join(f"{requirement}\n" for requirement in spec.requirements))
         pins = resolver.pins(asked, path if path.exists() and not upgrade else None)
     text = f"{_MARK}{json.dumps(list(spec.requirements))}, Python {_version()}\n{pins}"
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text(text)
-        os.replace(partial, path)
+        replace_file(path, text.encode())
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise TaskSpecError([f"{path}: can't be written: {error.strerror}"]) from error
     return path
 

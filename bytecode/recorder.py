@@ -1,22 +1,30 @@
 """Run by `recording.record` in a process of its own: notes each text that is given to `compile`, `exec` and `eval`.
 
-    python recorder.py ENTRY_MODULE SCRIPT OUT       SCRIPT may be empty
+    python recorder.py REQUEST OUT
 
 Texts of the import system, of `runpy` and of what shows tracebacks are left out: they are source files. So are those of
 named tuples and dataclasses, which a VM makes without a compiler.
+
+The program finds what it would find in a VM: of this Python's environment, code below `roots` gets the standard library
+and vmhost alone, and of these not what a VM lacks.
 """
 
 import builtins
 import functools
 import importlib
+import importlib.machinery
+import importlib.util
 import json
+import os
 import runpy
 import sys
+import traceback
 from types import CodeType
 
 _FUTURES = 0x1FE0000
 _SOURCE_FILES = {"runpy", "importlib._bootstrap", "importlib._bootstrap_external", "linecache", "traceback", "tokenize"}
 _LEFT_OUT = _SOURCE_FILES | {"collections", "dataclasses"}
+_IMPORTS = ("<frozen importlib", importlib.__file__, __file__)  # files whose frames stand for their callers
 _noted = {}
 
 
@@ -55,11 +63,85 @@ def _listening_compile(source, filename, mode, flags=0, dont_inherit=False, opti
     return _compile(source, filename, mode, flags, True, optimize, **others)
 
 
-def main(entry, script, out):
-    """Imports the module, runs the script, writes the texts."""
-    sys.path.pop(0)  # the folder of this file
+class _Walls:
+    """What code below `roots` can't import: the modules `absent`, {name: reason}, and whatever else is installed."""
+
+    def __init__(self, roots, absent, outside):
+        self._roots, self._absent, self._outside = roots, absent, outside
+        self._below = tuple(os.path.join(root, "") for root in roots)
+
+    def stand(self):
+        """From now on."""
+        self._import = builtins.__import__
+        builtins.__import__ = self._import_within
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, name, path=None, target=None):
+        """For imports by name (`importlib.import_module`), and of what lies within packages."""
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(_IMPORTS):
+            frame = frame.f_back
+        if frame is not None and self._is_within(frame):
+            self._refuse(name)
+
+    def _import_within(self, name, globals=None, locals=None, fromlist=(), level=0):
+        if self._is_within(sys._getframe(1)):
+            within = globals or {}
+            package = within.get("__package__") or within.get("__name__", "").rpartition(".")[0]
+            whole = importlib.util.resolve_name("." * level + name, package) if level else name
+            self._refuse(whole)
+            for inner in fromlist or ():
+                if f"{whole}.{inner}" in self._absent:
+                    self._refuse(f"{whole}.{inner}")
+        return self._import(name, globals, locals, fromlist, level)
+
+    def _is_within(self, frame):
+        file = frame.f_code.co_filename
+        return file.startswith(self._below) and file != self._outside
+
+    def _refuse(self, name):
+        parts = name.split(".")
+        reason = next((self._absent[each] for each in _prefixes(parts) if each in self._absent), None)
+        if reason is None and not self._is_there(parts[0]):
+            reason = "it is in this environment, but not among what the program requires"
+        if reason is not None:
+            raise ModuleNotFoundError(f"No module named {name!r}: {reason}", name=name)
+
+    @functools.cache  # noqa: B019 - one object lives as long as the process
+    def _is_there(self, top):
+        known = top in sys.stdlib_module_names or top in ("vmhost", "__main__", "__mp_main__")
+        return known or importlib.machinery.PathFinder.find_spec(top, self._roots) is not None
+
+
+def _prefixes(parts):
+    return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+
+
+def main(request, out):
+    """Imports the modules, runs the script, writes the texts, and what went wrong with the entry module."""
+    with open(request, encoding="utf-8") as file:
+        asked = json.load(file)
+    entry, script = asked["entry"], asked["script"]
+    sys.path[:] = [*asked["roots"], *sys.path[1:], asked["library"]]  # not the folder of this file
     builtins.compile, builtins.exec, builtins.eval = _listening_compile, _listening("exec"), _listening("eval")
-    importlib.import_module(entry)
+    _Walls(asked["roots"], asked["absent"], script).stand()
+    problem = None
+    try:
+        if os.path.isabs(entry):
+            runpy.run_path(entry, run_name="__mp_main__")
+        else:
+            importlib.import_module(entry)
+    except BaseException as error:
+        if script or isinstance(error, KeyboardInterrupt):
+            raise
+        problem = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    for name in asked["modules"]:
+        try:
+            importlib.import_module(name)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            continue  # it is as it will be in a VM: the program does without it, or fails there
     if script:
         sys.argv = [script]
         try:
@@ -69,7 +151,7 @@ def main(entry, script, out):
                 raise
     texts = [{"mode": mode, "futures": futures, "text": text} for mode, futures, text in _noted]
     with open(out, "w", encoding="utf-8", errors="surrogatepass") as file:
-        json.dump(texts, file)
+        json.dump({"texts": texts, "problem": problem}, file)
 
 
 _compile = builtins.compile

@@ -2,7 +2,8 @@
 
 Packages write Python and compile it while they are imported or used: attrs' methods, networkx's decorators, templates.
 `record` runs a task's imports, and a script of the user's, in plain Python, and writes every such text to
-`recorded.json` beside task.yaml. `recorded_texts` makes of these what a bundle holds: their code under their digests.
+`recorded.json` beside task.yaml; `record_imports` does without a script, and again when the sources have changed.
+`recorded_texts` makes of these what a bundle holds: their code under their digests.
 
 Many texts hold parts that differ from run to run: counters, hashes, ids. So the bundle also says of which kind each
 text is: the text with all such parts masked, which of them may differ, and what the names and numbers with them are
@@ -12,6 +13,7 @@ would have made of them as well is marked as free.
 """
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -21,11 +23,13 @@ import subprocess
 import sys
 import tempfile
 import tokenize
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 
 from .corrections import corrected
 from .errors import CompileError, Diagnostic
+from .replacing import replace_file
 from .source import marshalled
 from .texts import compile_text, text_digest
 
@@ -37,48 +41,114 @@ _SIGNS = 3  # at most so many numbers of a text are tried with both signs
 _MODES = ("exec", "eval", "single")
 
 
-def record(spec, folder, script=None):
-    """Runs the task's imports, then `script` if given, in plain Python with the packages in `folder`, and writes the
-    texts that were compiled meanwhile beside task.yaml; returns how many. CompileError if the program fails."""
-    with tempfile.TemporaryDirectory(prefix="vmhost-record-") as work:
-        found = Path(work, "texts.json")
-        roots = [str(spec.folder.resolve()), *([str(folder)] if folder is not None else [])]
-        given = [spec.entry_module, str(Path(script).resolve()) if script is not None else "", str(found)]
-        recorder = Path(__file__).with_name("recorder.py")
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, str(recorder), *given]
-        done = subprocess.run(command, cwd=spec.folder, env=environment, capture_output=True, text=True)
-        if done.returncode or not found.exists():
-            said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
-            what = script or f"import {spec.entry_module}"
-            raise CompileError([Diagnostic(str(what), 0, f"failed in plain Python while it was recorded: {said[-1]}")])
-        texts = json.loads(found.read_text())
-    texts = sorted({(text["mode"], text["futures"], text["text"]) for text in texts})
-    path = spec.folder / RECORD_NAME
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    rows = [json.dumps({"mode": mode, "futures": futures, "text": text}) for mode, futures, text in texts]
+@dataclass(frozen=True)
+class Program:
+    """What is recorded: `entry`, a dotted name or the path of a script; `roots`, the folders where its modules and
+    packages are; `modules`, the packages' modules that it may import; `absent`, {dotted name: reason}, what a VM would
+    not find. `path` is the file of its texts."""
+
+    entry: str
+    roots: tuple
+    modules: tuple
+    absent: dict
+    path: Path
+
+    def stamp(self, sources):
+        """A digest of all that its imports depend on; `sources` maps dotted names to texts."""
+        found = hashlib.sha256(f"{sys.version_info[:2]}\0{self.entry}\0{sorted(self.absent)}".encode())
+        for name, text in sorted(sources.items()):
+            found.update(f"\0{name}\0{len(text)}\0".encode() + text)
+        return found.hexdigest()
+
+
+def record(program, script):
+    """Imports what `program` may import, then runs the script, in plain Python, and writes the texts that were compiled
+    meanwhile; returns how many. CompileError if the program fails or the file can't be written."""
+    texts, _ = _run(program, str(Path(script).resolve()))
     try:
-        partial.write_text('{"texts": [\n' + ",\n".join(rows) + "\n]}\n")
-        os.replace(partial, path)
+        _write(program.path, {}, texts)
     except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise CompileError([Diagnostic(str(path), 0, f"can't be written: {error.strerror}")]) from error
+        raise CompileError([Diagnostic(str(program.path), 0, f"can't be written: {error.strerror}")]) from error
     return len(texts)
 
 
-def recorded_texts(folder):
-    """What a bundle holds of the texts recorded for the task in `folder`: digest to marshalled code. CompileError where
-    the record is damaged."""
-    path = Path(folder, RECORD_NAME)
-    if not path.exists():
-        return {}
+def record_imports(program, sources):
+    """Where nobody ran a script for `program`: a record of its imports alone, made again when `sources` changed.
+
+    Returns the digest to marshalled code that a bundle holds, and what stands in the way as Diagnostics. CompileError
+    where a record is damaged."""
+    stamp, problems = program.stamp(sources), []
+    if program.path.exists() and _read(program.path).get("imports", stamp) == stamp:
+        return recorded_texts(program.path), ()
     try:
-        texts = [(row["mode"], row["futures"], row["text"]) for row in json.loads(path.read_text())["texts"]]
-        if not all(mode in _MODES and type(flags) is int and type(text) is str for mode, flags, text in texts):
-            raise ValueError("a text has no mode")
+        texts, problem = _run(program)
+    except CompileError as error:
+        return {}, error.diagnostics
+    if problem is not None:
+        message = f"fails with what a VM has, so that texts which packages compile may be missing: {problem}"
+        return _compiled(texts), (Diagnostic(f"import {program.entry}", 0, message),)  # not kept: it may work tomorrow
+    try:
+        _write(program.path, {"imports": stamp}, texts)
+    except OSError as error:
+        message = f"can't be written: {error.strerror}; each compilation imports the program again"
+        problems.append(Diagnostic(str(program.path), 0, message))
+    return _compiled(texts), tuple(problems)
+
+
+def _run(program, script=""):
+    """The texts, and what went wrong with the program's import, or None."""
+    with tempfile.TemporaryDirectory(prefix="vmhost-record-") as work:
+        request, found = Path(work, "request.json"), Path(work, "texts.json")
+        asked = {
+            "entry": program.entry,
+            "script": script,
+            "modules": program.modules,
+            "absent": program.absent,
+            "roots": program.roots,
+            "library": str(Path(__file__).parents[2]),
+        }
+        request.write_text(json.dumps(asked))
+        # one hash seed: most texts come out the same each time
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+        command = [sys.executable, str(Path(__file__).with_name("recorder.py")), str(request), str(found)]
+        done = subprocess.run(
+            command, cwd=program.roots[0], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+        if done.returncode or not found.exists():
+            said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
+            what = script or f"import {program.entry}"
+            raise CompileError([Diagnostic(what, 0, f"failed in plain Python while it was recorded: {said[-1]}")])
+        answer = json.loads(found.read_text(encoding="utf-8", errors="surrogatepass"))
+    return sorted({(text["mode"], text["futures"], text["text"]) for text in answer["texts"]}), answer["problem"]
+
+
+def _write(path, head, texts):
+    rows = [json.dumps({"mode": mode, "futures": futures, "text": text}) for mode, futures, text in texts]
+    fields = "".join(f"{json.dumps(name)}: {json.dumps(value)}, " for name, value in head.items())
+    replace_file(path, ("{" + fields + '"texts": [\n' + ",\n".join(rows) + "\n]}\n").encode())
+
+
+def _read(path):
+    try:
+        record = json.loads(path.read_text())
+        for row in record["texts"]:
+            if row["mode"] not in _MODES or type(row["futures"]) is not int or type(row["text"]) is not str:
+                raise ValueError("a text has no mode")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"can't be read: {error}; make it again with `vmhost compile --record SCRIPT`"
         raise CompileError([Diagnostic(str(path), 0, message)]) from error
+    return record
+
+
+def recorded_texts(path):
+    """What a bundle holds of the texts recorded in the file `path`, if it is there: digest to marshalled code.
+    CompileError where it is damaged."""
+    if not path.exists():
+        return {}
+    return _compiled([(row["mode"], row["futures"], row["text"]) for row in _read(path)["texts"]])
+
+
+def _compiled(texts):
     made, kinds = {}, {}
     for mode, futures, text in texts:
         futures &= FUTURES

@@ -1,4 +1,4 @@
-"""`vmhost compile` as a script, for machines that have a checkout and no installation: the same options, the same output.
+"""`vmhost compile` as a script, for machines with a checkout and no installation: the same options and output.
 
     python tools/compile_cloud.py tasks/digits -o build/digits.vmb [--target 3.14] [--sign KEY] [--optimize N]
         [--record SCRIPT] [--strict] [--json]

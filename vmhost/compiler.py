@@ -5,10 +5,12 @@ from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.errors import CompileError, Diagnostic
 
 
-def compile_folder(folder, *, target=None, optimize=0, strict=False):
+def compile_folder(folder, *, target=None, optimize=0, strict=False, script=None):
     """The CompiledTask of a task's folder, with its models; the options are those of `compile_task`. TaskSpecError or
     CompileError with all findings."""
-    return compile_task(folder, target=target, optimize=optimize, strict=strict, compile_model=compile_onnx)
+    return compile_task(
+        folder, target=target, optimize=optimize, strict=strict, script=script, compile_model=compile_onnx
+    )
 
 
 def compile_onnx(path):

@@ -12,6 +12,7 @@ import zipfile
 import pytest
 
 import vmhost
+from vmhost.bytecode import recording
 from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.errors import CompileError, TaskSpecError
 from vmhost.bytecode.packages import LOCK_NAME, lock, lock_of
@@ -248,7 +249,7 @@ def test_a_package_that_is_certain_to_fail_is_a_warning_where_the_task_imports_i
     write_wheel(wheels, "words", "1.0", {"words.py": "import numpy\n"})
     folder = task("import words\ndef run(value):\n    return 1\n", ["words"])
     compiled = compile_task(folder)
-    [warning] = compiled.warnings
+    [warning] = (each for each in compiled.warnings if "import words: " in str(each))
     assert str(warning).startswith(
         f"{folder}/main.py:1: import words: it will fail in a VM: "
         "site-packages/words.py:1: import numpy: a VM can't load"
@@ -325,3 +326,95 @@ def test_two_compilers_at_once_install_once(wheels, task):
     for thread in threads:
         thread.join()
     assert len(bundles) == 4 and len(set(bundles)) == 1
+
+
+WRITER = """
+import os
+if "SEEN" in os.environ:
+    with open(os.environ["SEEN"], "a") as seen:
+        seen.write("x")
+def define(body):
+    names = {}
+    exec(f"def made(): return {body}", names)
+    return names["made"]
+two = define("1 + 1")
+try:
+    import numpy as arrays
+except ImportError:
+    arrays = None
+try:
+    import ctypes
+except ImportError:
+    ctypes = None
+kind = define(f"'arrays {arrays is None}, ctypes {ctypes is None}'")
+"""
+USES_WRITER = """
+import writer
+three = writer.define("1 + 2")
+def run(value):
+    return [writer.two(), three(), writer.kind()]
+"""
+
+
+@pytest.fixture
+def seen(tmp_path, monkeypatch):
+    """How often the module `writer` was imported while texts were recorded."""
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
+    (tmp_path / "seen").touch()
+    return lambda: len((tmp_path / "seen").read_text())
+
+
+def test_texts_of_imports_are_recorded_unasked_and_once(wheels, task, seen):
+    write_wheel(wheels, "writer", "1.0", {"writer.py": WRITER})
+    folder = task(USES_WRITER, ["writer"])
+    first = compile_task(folder)
+    assert (folder / "recorded.json").exists() and not first.warnings
+    assert call(first) == [2, 3, "arrays True, ctypes True"]
+    assert seen() == 1
+    assert compile_task(folder).to_bytes() == first.to_bytes()
+    assert seen() == 1
+    (folder / "recorded.json").unlink()
+    assert compile_task(folder).to_bytes() == first.to_bytes()
+    assert seen() == 2
+
+
+def test_a_record_of_imports_follows_the_sources_and_a_script_s_stays(wheels, task, seen):
+    write_wheel(wheels, "writer", "1.0", {"writer.py": WRITER})
+    folder = task(USES_WRITER, ["writer"])
+    compile_task(folder)
+    (folder / "main.py").write_text(USES_WRITER.replace("1 + 2", "3 + 4"))
+    assert call(compile_task(folder))[1] == 7
+    assert seen() == 2
+    (folder / "use.py").write_text("import main\n")
+    compile_task(folder, script=folder / "use.py")
+    assert seen() == 3
+    (folder / "main.py").write_text(USES_WRITER)
+    text = (folder / "recorded.json").read_text()
+    with pytest.raises(vmhost.VMHostError, match="nobody has recorded this text"):
+        call(compile_task(folder))
+    assert (seen(), (folder / "recorded.json").read_text()) == (3, text)
+
+
+def test_imports_that_fail_while_they_are_recorded_are_a_warning(wheels, task):
+    write_wheel(wheels, "writer", "1.0", {"writer.py": WRITER})
+    folder = task(USES_WRITER + "if True: raise ValueError('not here')\n", ["writer"])
+    [warning] = compile_task(folder).warnings
+    assert "import main: fails with what a VM has" in str(warning) and "ValueError: not here" in str(warning)
+    assert not (folder / "recorded.json").exists()
+    (folder / "main.py").write_text("import os\nimport writer\nos._exit(3)\ndef run(value): pass\n")
+    assert any("it ended with status 3" in str(warning) for warning in compile_task(folder).warnings)
+
+
+def test_a_folder_that_can_not_be_written_has_its_texts_all_the_same(wheels, task, seen, monkeypatch):
+    write_wheel(wheels, "writer", "1.0", {"writer.py": WRITER})
+    folder = task(USES_WRITER, ["writer"])
+    lock(read_task(folder))
+
+    def refuse(path, data):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(recording, "replace_file", refuse)
+    compiled = compile_task(folder)
+    [warning] = compiled.warnings
+    assert "recorded.json: can't be written: Read-only file system" in str(warning)
+    assert call(compiled) == [2, 3, "arrays True, ctypes True"]

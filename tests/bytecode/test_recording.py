@@ -8,8 +8,7 @@ import vmhost
 from vmhost.bytecode import opcodes_3_14, recorder, recording
 from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.errors import CompileError
-from vmhost.bytecode.recording import RECORD_NAME, record, recorded_texts
-from vmhost.bytecode.spec import read_task
+from vmhost.bytecode.recording import RECORD_NAME, recorded_texts
 from vmhost.guest import texts as guest_texts
 
 MAKER = '''
@@ -49,8 +48,7 @@ def recorded(write_task):
 
     def made(script="import main\nmain.run({'before': 0})\n", **files):
         folder = write_task({"main.py": MAIN, "maker.py": MAKER, "use.py": script, **files})
-        count = record(read_task(folder), None, folder / "use.py")
-        return folder, count
+        return folder, compile_task(folder, script=folder / "use.py").recorded
 
     return made
 
@@ -125,7 +123,7 @@ def test_all_sides_mask_the_same_parts():
 def test_the_same_record_gives_the_same_bytes(recorded):
     folder, _ = recorded()
     first, text = compile_task(folder).to_bytes(), (folder / RECORD_NAME).read_text()
-    record(read_task(folder), None, folder / "use.py")
+    compile_task(folder, script=folder / "use.py")
     assert (folder / RECORD_NAME).read_text() == text
     assert compile_task(folder).to_bytes() == first
 
@@ -153,9 +151,9 @@ def test_texts_that_are_no_python_are_left_out(recorded):
     texts = json.loads((folder / RECORD_NAME).read_text())
     texts["texts"].append({"mode": "exec", "futures": 0, "text": "no python at all"})
     texts["texts"].append({"mode": "eval", "futures": 0, "text": "\0"})
-    before = recorded_texts(folder)
+    before = recorded_texts(folder / RECORD_NAME)
     (folder / RECORD_NAME).write_text(json.dumps(texts))
-    assert recorded_texts(folder) == before
+    assert recorded_texts(folder / RECORD_NAME) == before
 
 
 def test_a_guest_cannot_forge_what_recorded_gives(recorded):

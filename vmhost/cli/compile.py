@@ -32,6 +32,7 @@ from vmhost.cli import failures, inspect, keys
 def command(output, folders, path, target, optimize, sign, script, strict):
     """Compile task FOLDERs into signed bundles."""
     from vmhost.bytecode.format import read_bundle
+    from vmhost.bytecode.recording import RECORD_NAME
     from vmhost.compiler import compile_folder
 
     key = keys.signing_key(sign) if sign else None
@@ -44,9 +45,10 @@ def command(output, folders, path, target, optimize, sign, script, strict):
             if not folder.is_dir():
                 what = "is a file" if folder.exists() else "no such folder"
                 raise failures.Failure(f"{folder}: {what}; give the folder that holds task.yaml")
-            if script is not None:
-                _record(output, folder, script)
-            compiled = compile_folder(folder, target=target, optimize=optimize, strict=strict)
+            compiled = compile_folder(folder, target=target, optimize=optimize, strict=strict, script=script)
+            if compiled.recorded is not None:
+                remark = f"{folder / RECORD_NAME}: {compiled.recorded} texts that were compiled while {script} ran"
+                output.remark(remark)
             data = compiled.to_bytes(key)
             bundle = read_bundle(data, allow_unsigned=True)
             bundle.verify()  # what was just made must be fit for the host that will get it
@@ -84,16 +86,6 @@ def command(output, folders, path, target, optimize, sign, script, strict):
         _tell_packages(output, compiled)
 
 
-def _record(output, folder, script):
-    from vmhost.bytecode.packages import installed
-    from vmhost.bytecode.recording import RECORD_NAME, record
-    from vmhost.bytecode.spec import read_task
-
-    spec = read_task(folder)
-    count = record(spec, installed(spec), script)
-    output.remark(f"{folder / RECORD_NAME}: {count} texts that were compiled while {script} ran")
-
-
 def _plain(included):
     package = included.package
     return {
@@ -119,14 +111,10 @@ def _tell_packages(output, compiled):
 
 
 def _write(path, data):
-    """Puts the bundle in place in one step, so that nobody ever reads half of one."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    from vmhost.bytecode.replacing import replace_file
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            partial.write_bytes(data)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        replace_file(path, data)
     except OSError as error:
         raise failures.Failure(f"{path}: cannot write the bundle: {error.strerror}") from error

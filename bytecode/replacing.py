@@ -1,0 +1,15 @@
+"""Files that are put in place in one step, so that nobody ever reads half of one."""
+
+import os
+
+
+def replace_file(path, data):
+    """Writes the bytes `data` to the Path `path`; where a file is there, readers see the old one or the new one.
+
+    OSError, and then all is as it was."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_bytes(data)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

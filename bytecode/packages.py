@@ -29,6 +29,11 @@ LOCK_NAME = "requirements.lock"
 _MARK = "# The packages of this task. Made by `vmhost lock` for: "
 _LEFT_OUT = {".py", ".pyc", ".pyo", ".pyi", ".pyx", ".pxd", ".c", ".h", ".cpp", ".so", ".dylib", ".dll", ".a"}
 _PIN = re.compile(r"^([A-Za-z0-9_.-]+)==([^ \\\n]+)", re.MULTILINE)  # a line of a lock file
+_UNKNOWN_SIGNER = re.compile("invalid peer certificate|CERTIFICATE_VERIFY_FAILED")  # as uv and pip say it
+_CERTIFICATES = (
+    "the index shows a certificate that nobody known has signed, as behind a company's proxy: set UV_SYSTEM_CERTS=true so that"
+    " uv asks this machine's certificates, or SSL_CERT_FILE (uv) or PIP_CERT (pip) to a file that has it"
+)
 _TESTS = {"test", "tests", "testing"}
 _METADATA = {"METADATA", "entry_points.txt"}
 
@@ -194,7 +199,10 @@ class _Resolver:
             said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             said = [line for line in said if not line.lower().startswith(("warning", "[notice]", "deprecation"))]
             line = self._spec.lines.get("requirements", 1)
-            raise TaskSpecError([f"{self._spec.file}:{line}: requirements: {' '.join(said)[-1500:] or 'it failed'}"])
+            problem = " ".join(said)[-1500:] or "it failed"
+            if _UNKNOWN_SIGNER.search(problem):
+                problem += f"; {_CERTIFICATES}"
+            raise TaskSpecError([f"{self._spec.file}:{line}: requirements: {problem}"])
         return done.stdout
 
 

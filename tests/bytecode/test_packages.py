@@ -172,6 +172,26 @@ def test_what_is_not_there_is_told_with_the_line(wheels, task):
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        "error: client error (Connect)\n  Caused by: invalid peer certificate: UnknownIssuer",
+        "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed'))",
+    ],
+)
+def test_an_unknown_signer_of_the_index_comes_with_advice(wheels, task, tmp_path, monkeypatch, said):
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{said}\nEND\nexit 2\n")
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}{os.pathsep}{os.environ['PATH']}")
+    folder = task("def run(value):\n    return 1\n", ["words"])
+    with pytest.raises(
+        TaskSpecError, match=r"certificate.*; the index shows a certificate .* set UV_SYSTEM_CERTS=true"
+    ):
+        compile_task(folder)
+
+
+@pytest.mark.parametrize(
     "bad", ["../here", "words @ https://example.org/words.whl", "-r other.txt", "", "words\\n-e ."]
 )
 def test_only_names_and_versions_are_requirements(wheels, task, bad):

@@ -30,7 +30,7 @@ ROOMS = {
     "vmhost/stdlib/overlays": {"vmhost.guest"},
     "vmhost/stdlib": {"vmhost.stdlib", "vmhost.bytecode"},
     "vmhost/lines": {"vmhost.lines", "vmhost.bytecode", "vmhost.errors"},
-    "vmhost/runtime": {*BENEATH, "vmhost.runtime", "vmhost.task"},
+    "vmhost/runtime": {*BENEATH, "vmhost.runtime", "vmhost.task", "vmhost.guest.kinds"},
     "vmhost/image/device": {"vmhost"},
     "vmhost/image": {*BENEATH, "vmhost.image", "vmhost.runtime.system_bundle"},
     "vmhost/stores": {"vmhost.stores"},

@@ -178,9 +178,9 @@ class Version:
 class Task:
     """A loaded task. `name`, `version`; calls as in the module's text.
 
-    Each call takes one `value` that can cross into a VM (None, bool, int, float, complex, str, bytes, list, tuple,
-    dict, set, arrays) and gives one back. `timeout_s` counts from submission. `priority` (-8 to 7) goes before first
-    come. `entry` ("module:function") calls another function of the bundle than the manifest's. Errors: TaskError,
+    Each call takes one `value` that can cross into a VM (builtin values, arrays, dates, decimals and their like;
+    docs/writing-tasks.md) and gives one back. `timeout_s` counts from submission. `priority` (-8 to 7) goes before
+    first come. `entry` ("module:function") calls another function of the bundle than the manifest's. Errors: TaskError,
     TimeLimitError, MemoryLimitError, PermissionDenied, BreakerOpenError, QueueFullError, VMLostError, ClosedError,
     CrossingError.
     """

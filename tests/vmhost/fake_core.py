@@ -218,6 +218,8 @@ class Lane:
         calls_per_vm,
         slow_s,
         caller_errors="",
+        pack=None,
+        unpack=None,
     ):
         self.core, self.name, self.version, self.store, self.entry = core, name, version, store, entry
         self.events, self.wall_s, self.cpu_s, self.capacity = events, wall_s, cpu_s, capacity

@@ -597,8 +597,22 @@ def _try(function, *args):
 _streams = ()
 
 
+def pack(value):
+    """What the wire sends for a value of a class that it does not know itself."""
+    from vmhost.guest.kinds import pack
+
+    return pack(value)
+
+
+def unpack(kind, detail, payload, in_key):
+    """The value that the host took apart."""
+    from vmhost.guest.kinds import unpack
+
+    return unpack(kind, detail, payload)
+
+
 def boot(native):
-    """Makes this interpreter a VM; leaves entry_for, report and finish in `native`, for the C core."""
+    """Makes this interpreter a VM; leaves entry_for, report, finish, pack and unpack in `native`, for the C core."""
     global _native, _streams
     _native = native
     modules = sys.modules
@@ -622,3 +636,4 @@ def boot(native):
     sys.stdout, sys.stderr = _streams
     sys.__stdout__, sys.__stderr__ = _streams
     native.entry_for, native.report, native.finish = entry_for, report, finish
+    native.pack, native.unpack = pack, unpack

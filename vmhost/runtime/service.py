@@ -21,6 +21,7 @@ import weakref
 from vmhost import statistics
 from vmhost.errors import ClosedError, Kind, from_core
 from vmhost.runtime import guest_log
+from vmhost.runtime.codec import Codec
 from vmhost.runtime.host_functions import FunctionThreads
 from vmhost.runtime.pool import Pool
 from vmhost.runtime.scheduler import Scheduler
@@ -53,6 +54,7 @@ class Service:
         self.lock = threading.RLock()
         # These two are taken where a garbage collection may run a finalizer that asks for another future: reentrant.
         self.future_lock = threading.RLock()
+        self._codec = Codec()
         self._functions = functions
         self._function_threads = FunctionThreads(policy.function_threads)
         self._state = state
@@ -125,6 +127,8 @@ class Service:
             calls_per_vm=1 if version.fresh else 0,
             slow_s=_span(policy.breaker.slow_s),
             caller_errors="\n".join(("", *policy.breaker.caller_errors, "")),
+            pack=self._codec.pack,
+            unpack=self._codec.unpack,
         )
         self._current[version.name] = version
         self._by_lane[version.lane] = version

@@ -23,12 +23,14 @@ typedef struct {
     PyObject_HEAD
     vmh_lane *lane;
     PyObject *weakrefs;
+    PyObject *pack, *unpack; /* of the codec for its calls, see wire.h; NULL: none */
 } lane_object;
 
 typedef struct {
     PyObject_HEAD
     vmh_call *call;
-    PyObject *owner; /* whatever the host's Python hangs on a call: its Future */
+    PyObject *owner;  /* whatever the host's Python hangs on a call: its Future */
+    PyObject *unpack; /* its lane's; NULL: none */
 } call_object;
 
 typedef struct {
@@ -58,13 +60,14 @@ int64_t vmh_core_span_ns(double seconds);
 PyObject *vmh_core_raise(vmh_lane *lane, int kind, PyObject *payload);
 
 /* core_call.c */
-/* A `Call` that takes the caller's reference; NULL with an error set, and the reference stays the caller's. */
-PyObject *vmh_core_wrap_call(vmh_call *call);
+/* A `Call` that takes the caller's reference; NULL with an error set, and the reference stays the caller's. `unpack`:
+ * its lane's, borrowed. */
+PyObject *vmh_core_wrap_call(vmh_call *call, PyObject *unpack);
 /* Waits with the GIL released. 1: done, 0: the time is over, -1: a signal handler raised. */
 int vmh_core_wait(vmh_call *call, int64_t deadline_ns);
 /* The value of a call that is done, or its error raised; for who asks once only: lets go of what the reply holds, so
- * that its arrays are the caller's alone. */
-PyObject *vmh_core_last_outcome(vmh_call *call);
+ * that its arrays are the caller's alone. `unpack`: its lane's, borrowed. */
+PyObject *vmh_core_last_outcome(vmh_call *call, PyObject *unpack);
 /* Ends a call that waits, and stops one that runs. */
 void vmh_core_stop(vmh_call *call);
 

@@ -6,13 +6,14 @@
 #include "vm/fork.h"
 #include "wire/wire.h"
 
-PyObject *vmh_core_wrap_call(vmh_call *call)
+PyObject *vmh_core_wrap_call(vmh_call *call, PyObject *unpack)
 {
     call_object *self = (call_object *)vmh_call_type->tp_alloc(vmh_call_type, 0);
     if (self == NULL)
         return NULL;
     self->call = call; /* takes the caller's reference */
     call->wrapper = self;
+    self->unpack = Py_XNewRef(unpack);
     return (PyObject *)self;
 }
 
@@ -26,6 +27,7 @@ static void call_dealloc(PyObject *object)
         vmh_call_unref(self->call);
     }
     Py_CLEAR(self->owner);
+    Py_CLEAR(self->unpack);
     type->tp_free(object);
     Py_DECREF(type);
     vmh_buffer_release_lent();
@@ -35,24 +37,44 @@ static int call_traverse(PyObject *object, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(((call_object *)object)->owner);
+    Py_VISIT(((call_object *)object)->unpack);
     return 0;
 }
 
 static int call_clear(PyObject *object)
 {
-    Py_CLEAR(((call_object *)object)->owner);
+    Py_CLEAR(((call_object *)object)->owner); /* not `unpack`: the result may still be asked for */
     return 0;
 }
 
-/* The call is done: its value, or its error raised. */
-static PyObject *outcome(vmh_call *call)
+/* The exception that is set, as text. NULL with another one set. */
+static PyObject *text_of_error(void)
 {
-    if (call->kind == VMH_OK)
-        return vmh_wire_decode(&call->reply, vmh_buffer_type);
-    PyObject *payload = call->reply.size == 0 ? Py_NewRef(Py_None) : vmh_wire_decode(&call->reply, vmh_buffer_type);
+    PyObject *error = PyErr_GetRaisedException(), *text = PyObject_Str(error);
+    Py_DECREF(error);
+    return text;
+}
+
+/* The call is done: its value, or its error raised. */
+static PyObject *outcome(vmh_call *call, PyObject *unpack)
+{
+    const vmh_codec codec = {.buffer_type = vmh_buffer_type, .unpack = unpack};
+    int kind = call->kind;
+    PyObject *payload = NULL;
+    if (kind == VMH_OK) {
+        PyObject *result = vmh_wire_decode(&call->reply, "result", &codec);
+        if (result != NULL || !PyErr_ExceptionMatches(PyExc_ValueError))
+            return result;
+        kind = VMH_VALUE;
+        payload = text_of_error();
+    } else {
+        payload = call->reply.size == 0 ? Py_NewRef(Py_None) : vmh_wire_decode(&call->reply, "report", &codec);
+        if (payload == NULL && PyErr_ExceptionMatches(PyExc_ValueError))
+            payload = text_of_error(); /* a report that the task has made up */
+    }
     if (payload == NULL)
         return NULL;
-    vmh_core_raise(call->lane, call->kind, payload);
+    vmh_core_raise(call->lane, kind, payload);
     Py_DECREF(payload);
     return NULL;
 }
@@ -70,9 +92,9 @@ static bool handles_signals(void)
     return known == 1;
 }
 
-PyObject *vmh_core_last_outcome(vmh_call *call)
+PyObject *vmh_core_last_outcome(vmh_call *call, PyObject *unpack)
 {
-    PyObject *result = outcome(call);
+    PyObject *result = outcome(call, unpack);
     vmh_blob_clear(&call->reply);
     return result;
 }
@@ -124,7 +146,7 @@ static PyObject *call_result(PyObject *object, PyObject *Py_UNUSED(unused))
     if (vmh_core_wait(call, VMH_FOREVER) < 0)
         return NULL;
     vmh_buffer_release_lent();
-    return outcome(call);
+    return outcome(call, ((call_object *)object)->unpack);
 }
 
 static PyObject *call_cancel(PyObject *object, PyObject *Py_UNUSED(unused))

@@ -33,13 +33,32 @@ static void host_call_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
+/* As the lane of the task that asks has it. */
+static vmh_codec codec_of(const vmh_host_call *hc)
+{
+    const vmh_lane *lane = atomic_load(&hc->vm->work.lane);
+    const lane_object *wrapper = lane == NULL ? NULL : lane->wrapper;
+    return (vmh_codec){.buffer_type = vmh_buffer_type,
+                       .pack = wrapper == NULL ? NULL : Py_XNewRef(wrapper->pack),
+                       .unpack = wrapper == NULL ? NULL : Py_XNewRef(wrapper->unpack)};
+}
+
+static void codec_drop(vmh_codec *codec)
+{
+    Py_CLEAR(codec->pack);
+    Py_CLEAR(codec->unpack);
+}
+
 static PyObject *host_call_answer(PyObject *object, PyObject *value, bool ok)
 {
     vmh_host_call *hc = ((host_call_object *)object)->hc;
     if (atomic_load(&hc->word) == 1)
         return PyErr_Format(PyExc_RuntimeError, "host function %s was answered already", hc->name);
     vmh_blob_clear(&hc->reply);
-    if (vmh_wire_encode(&hc->reply, value, "result", vmh_buffer_type, NULL) < 0)
+    vmh_codec codec = codec_of(hc);
+    int rc = vmh_wire_encode(&hc->reply, value, "result", &codec, NULL);
+    codec_drop(&codec);
+    if (rc < 0)
         return NULL;
     hc->ok = ok;
     unsigned waiting = 0;
@@ -61,7 +80,11 @@ static PyObject *host_call_name(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *host_call_value(PyObject *object, void *Py_UNUSED(closure))
 {
-    return vmh_wire_decode(&((host_call_object *)object)->hc->request, vmh_buffer_type);
+    const vmh_host_call *hc = ((host_call_object *)object)->hc;
+    vmh_codec codec = codec_of(hc);
+    PyObject *value = vmh_wire_decode(&hc->request, "argument", &codec);
+    codec_drop(&codec);
+    return value;
 }
 
 static PyObject *host_call_lane(PyObject *object, void *which)

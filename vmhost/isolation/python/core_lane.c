@@ -8,16 +8,16 @@
 
 static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"name",  "version",  "store",        "entry",  "events",        "wall_s",
-                            "cpu_s", "capacity", "calls_per_vm", "slow_s", "caller_errors", NULL};
+    static char *names[] = {"name",     "version",      "store",  "entry",         "events", "wall_s", "cpu_s",
+                            "capacity", "calls_per_vm", "slow_s", "caller_errors", "pack",   "unpack", NULL};
     const char *name, *version, *entry, *caller_errors = NULL;
-    PyObject *store, *events;
+    PyObject *store, *events, *pack = NULL, *unpack = NULL;
     double wall_s = -1, cpu_s = -1, slow_s = -1;
     Py_ssize_t capacity = PY_SSIZE_T_MAX;
     int calls_per_vm = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ssO!sO!|ddnidz:Lane", names, &name, &version, vmh_code_store_type,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ssO!sO!|ddnidzOO:Lane", names, &name, &version, vmh_code_store_type,
                                      &store, &entry, vmh_events_type, &events, &wall_s, &cpu_s, &capacity,
-                                     &calls_per_vm, &slow_s, &caller_errors))
+                                     &calls_per_vm, &slow_s, &caller_errors, &pack, &unpack))
         return NULL;
     if (capacity < 0)
         return PyErr_Format(PyExc_ValueError, "capacity: expected a count from 0 on, got %zd", capacity);
@@ -40,6 +40,8 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return PyErr_NoMemory();
     }
     self->lane->wrapper = self;
+    self->pack = Py_XNewRef(pack);
+    self->unpack = Py_XNewRef(unpack);
     return (PyObject *)self;
 }
 
@@ -53,6 +55,8 @@ static void lane_dealloc(PyObject *object)
         self->lane->wrapper = NULL;
         vmh_lane_unref(self->lane);
     }
+    Py_CLEAR(self->pack);
+    Py_CLEAR(self->unpack);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -132,8 +136,10 @@ static void refuse_value(vmh_lane *lane, PyObject *text)
 }
 
 /* A call with its value encoded, not pushed yet; NULL with an error set. */
-static vmh_call *prepare(vmh_lane *lane, PyObject *value, const options *o)
+static vmh_call *prepare(const lane_object *self, PyObject *value, const options *o)
 {
+    vmh_lane *lane = self->lane;
+    const vmh_codec codec = {.buffer_type = vmh_buffer_type, .pack = self->pack};
     if (vmh_fork_check() < 0)
         return NULL;
     int64_t limit = vmh_after_ns(vmh_now_ns(), lane->wall_ns), asked;
@@ -163,7 +169,7 @@ static vmh_call *prepare(vmh_lane *lane, PyObject *value, const options *o)
             goto failed;
         }
     }
-    if (vmh_wire_encode(&call->request, value, "argument", vmh_buffer_type, NULL) < 0)
+    if (vmh_wire_encode(&call->request, value, "argument", &codec, NULL) < 0)
         goto wire_failed;
     return call;
 wire_failed:
@@ -190,25 +196,25 @@ static int push(vmh_lane *lane, vmh_call **calls, size_t count)
 }
 
 /* The call that a method's arguments ask for, as prepare() leaves it; NULL with an error set. */
-static vmh_call *one_call(const char *method, vmh_lane *lane, PyObject *const *args, Py_ssize_t count,
+static vmh_call *one_call(const char *method, const lane_object *self, PyObject *const *args, Py_ssize_t count,
                           PyObject *keywords)
 {
     options o;
-    return options_parse(method, &o, args, count, keywords) < 0 ? NULL : prepare(lane, args[0], &o);
+    return options_parse(method, &o, args, count, keywords) < 0 ? NULL : prepare(self, args[0], &o);
 }
 
 static PyObject *lane_call(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
-    vmh_lane *lane = ((lane_object *)object)->lane;
-    vmh_call *call = one_call("call", lane, args, count, keywords);
+    const lane_object *self = (lane_object *)object;
+    vmh_call *call = one_call("call", self, args, count, keywords);
     if (call == NULL)
         return NULL;
     PyObject *result = NULL;
-    if (push(lane, &call, 1) == 0) {
+    if (push(self->lane, &call, 1) == 0) {
         if (vmh_core_wait(call, VMH_FOREVER) < 0)
             vmh_core_stop(call); /* Ctrl-C: the caller leaves, and so does the call */
         else
-            result = vmh_core_last_outcome(call);
+            result = vmh_core_last_outcome(call, self->unpack);
     }
     vmh_call_unref(call);
     vmh_buffer_release_lent();
@@ -217,14 +223,14 @@ static PyObject *lane_call(PyObject *object, PyObject *const *args, Py_ssize_t c
 
 static PyObject *lane_submit(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
-    vmh_lane *lane = ((lane_object *)object)->lane;
-    vmh_call *call = one_call("submit", lane, args, count, keywords);
+    const lane_object *self = (lane_object *)object;
+    vmh_call *call = one_call("submit", self, args, count, keywords);
     if (call == NULL)
         return NULL;
-    PyObject *wrapper = vmh_core_wrap_call(vmh_call_ref(call));
+    PyObject *wrapper = vmh_core_wrap_call(vmh_call_ref(call), self->unpack);
     if (wrapper == NULL)
         vmh_call_unref(call);
-    else if (push(lane, &call, 1) < 0)
+    else if (push(self->lane, &call, 1) < 0)
         Py_CLEAR(wrapper);
     vmh_call_unref(call);
     return wrapper;
@@ -232,10 +238,11 @@ static PyObject *lane_submit(PyObject *object, PyObject *const *args, Py_ssize_t
 
 /* The calls that a method's arguments ask for, one for each of its values, pushed under one lock: all or none. A
  * malloc'd array of references; NULL with an error set. */
-static vmh_call **all_calls(const char *method, vmh_lane *lane, PyObject *const *args, Py_ssize_t count,
+static vmh_call **all_calls(const char *method, const lane_object *self, PyObject *const *args, Py_ssize_t count,
                             PyObject *keywords, Py_ssize_t *prepared_count)
 {
     options o;
+    vmh_lane *lane = self->lane;
     PyObject *items = NULL;
     Py_ssize_t n = 0, prepared = 0;
     vmh_call **calls = NULL;
@@ -251,7 +258,7 @@ static vmh_call **all_calls(const char *method, vmh_lane *lane, PyObject *const 
     while (prepared < n) {
         PyObject *value =
             Py_NewRef(PySequence_Fast_GET_ITEM(items, prepared)); /* code of a value that crosses may change the list */
-        calls[prepared] = prepare(lane, value, &o);
+        calls[prepared] = prepare(self, value, &o);
         Py_DECREF(value);
         if (calls[prepared] == NULL)
             break;
@@ -280,12 +287,12 @@ done:
 static PyObject *lane_submit_many(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     Py_ssize_t n;
-    vmh_call **calls = all_calls("submit_many", ((lane_object *)object)->lane, args, count, keywords, &n);
+    vmh_call **calls = all_calls("submit_many", (lane_object *)object, args, count, keywords, &n);
     if (calls == NULL)
         return NULL;
     PyObject *list = PyList_New(n);
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *wrapper = list == NULL ? NULL : vmh_core_wrap_call(calls[i]);
+        PyObject *wrapper = list == NULL ? NULL : vmh_core_wrap_call(calls[i], ((lane_object *)object)->unpack);
         if (wrapper == NULL) {
             vmh_call_unref(calls[i]);
             Py_CLEAR(list);
@@ -300,14 +307,14 @@ static PyObject *lane_submit_many(PyObject *object, PyObject *const *args, Py_ss
 static PyObject *lane_map(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     Py_ssize_t n;
-    vmh_call **calls = all_calls("map", ((lane_object *)object)->lane, args, count, keywords, &n);
+    vmh_call **calls = all_calls("map", (lane_object *)object, args, count, keywords, &n);
     if (calls == NULL)
         return NULL;
     PyObject *list = PyList_New(n);
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *item = NULL;
         if (list != NULL && vmh_core_wait(calls[i], VMH_FOREVER) >= 0)
-            item = vmh_core_last_outcome(calls[i]);
+            item = vmh_core_last_outcome(calls[i], ((lane_object *)object)->unpack);
         if (item == NULL) {
             Py_CLEAR(list);
             vmh_core_stop(calls[i]); /* nobody waits for the rest */
@@ -343,7 +350,8 @@ static PyObject *lane_fail(PyObject *object, PyObject *message)
     vmh_blob blob;
     vmh_blob_init(&blob);
     PyObject *result = NULL;
-    if (vmh_wire_encode(&blob, message, "message", vmh_buffer_type, NULL) == 0)
+    const vmh_codec codec = {.buffer_type = vmh_buffer_type};
+    if (vmh_wire_encode(&blob, message, "message", &codec, NULL) == 0)
         result = PyLong_FromSize_t(vmh_lane_fail(((lane_object *)object)->lane, blob.data, blob.size));
     vmh_blob_clear(&blob);
     return result;

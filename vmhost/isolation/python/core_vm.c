@@ -41,9 +41,9 @@ static PyObject *vm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     vm->limits.boot_ns = vmh_core_span_ns(boot_s);
     vm->limits.load_ns = vmh_core_span_ns(load_s);
     vm->limits.end_ns = vmh_core_span_ns(end_s);
+    const vmh_codec codec = {.buffer_type = vmh_buffer_type};
     PyObject *granted = permissions == NULL || permissions == Py_None ? PyDict_New() : Py_NewRef(permissions);
-    int rc =
-        granted == NULL ? -1 : vmh_wire_encode(&vm->values.permissions, granted, "permissions", vmh_buffer_type, NULL);
+    int rc = granted == NULL ? -1 : vmh_wire_encode(&vm->values.permissions, granted, "permissions", &codec, NULL);
     Py_XDECREF(granted);
     if (rc == 0 && (errno = vmh_vm_start(vm)) != 0) {
         PyErr_SetFromErrno(PyExc_OSError);
@@ -109,7 +109,8 @@ static PyObject *vm_set_permissions(PyObject *object, PyObject *permissions)
                             (unsigned long long)vm->id);
     vmh_blob blob;
     vmh_blob_init(&blob);
-    int rc = vmh_wire_encode(&blob, permissions, "permissions", vmh_buffer_type, NULL);
+    const vmh_codec codec = {.buffer_type = vmh_buffer_type};
+    int rc = vmh_wire_encode(&blob, permissions, "permissions", &codec, NULL);
     if (rc == 0) {
         pthread_mutex_lock(&vm->life);
         vmh_blob_move(&vm->values.permissions, &blob);

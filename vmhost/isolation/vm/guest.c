@@ -116,7 +116,7 @@ static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
     vmh_blob_init(&hc->request);
     vmh_blob_init(&hc->reply);
     hc->event = (vmh_event){.type = VMH_EVENT_HOST_CALL, .object = hc};
-    if (vmh_wire_encode(&hc->request, value, "argument", vm->values.buffer_type, vm) < 0) {
+    if (vmh_wire_encode(&hc->request, value, "argument", &vm->values.codec, vm) < 0) {
         vmh_host_call_unref(hc);
         vmh_host_call_unref(hc);
         return NULL;
@@ -145,7 +145,7 @@ static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
     vm->host_call = NULL;
     vmh_mutex_unlock(&vm->life);
     if (atomic_load(&hc->word) == 1) {
-        PyObject *reply = vmh_wire_decode(&hc->reply, vm->values.buffer_type);
+        PyObject *reply = vmh_wire_decode(&hc->reply, "result", &vm->values.codec);
         if (reply != NULL)
             result = Py_BuildValue("(NN)", PyBool_FromLong(hc->ok), reply);
     } else {
@@ -167,11 +167,11 @@ int vmh_guest_boot(vmh_vm *vm)
 {
     int rc = -1;
     vm->guest.native = PyModule_New("_vmhost");
-    vm->values.buffer_type = vmh_buffer_type_new();
+    vm->values.codec.buffer_type = vmh_buffer_type_new();
     vm->guest.entries = PyDict_New();
-    if (vm->guest.native == NULL || vm->values.buffer_type == NULL || vm->guest.entries == NULL
+    if (vm->guest.native == NULL || vm->values.codec.buffer_type == NULL || vm->guest.entries == NULL
         || PyModule_AddFunctions(vm->guest.native, native_methods) < 0
-        || PyModule_AddObjectRef(vm->guest.native, "Buffer", (PyObject *)vm->values.buffer_type) < 0)
+        || PyModule_AddObjectRef(vm->guest.native, "Buffer", (PyObject *)vm->values.codec.buffer_type) < 0)
         goto done;
     PyObject *stop_error = PyErr_NewExceptionWithDoc(
         "vmhost.guest.Stopped",
@@ -183,11 +183,13 @@ int vmh_guest_boot(vmh_vm *vm)
     vm->stop.error = stop_error;
     if (PyModule_AddObjectRef(vm->guest.native, "Stopped", stop_error) < 0)
         goto done;
-    /* boot.py leaves its three functions in the module: what this file calls from now on */
+    /* boot.py leaves its functions in the module: what this file and the wire call from now on */
     if (vmh_seal_boot(vm, vm->guest.native) < 0
         || (vm->guest.entry_for = PyObject_GetAttrString(vm->guest.native, "entry_for")) == NULL
         || (vm->guest.report = PyObject_GetAttrString(vm->guest.native, "report")) == NULL
-        || (vm->guest.finish = PyObject_GetAttrString(vm->guest.native, "finish")) == NULL)
+        || (vm->guest.finish = PyObject_GetAttrString(vm->guest.native, "finish")) == NULL
+        || (vm->values.codec.pack = PyObject_GetAttrString(vm->guest.native, "pack")) == NULL
+        || (vm->values.codec.unpack = PyObject_GetAttrString(vm->guest.native, "unpack")) == NULL)
         goto done;
     rc = 0;
 done:
@@ -200,7 +202,9 @@ void vmh_guest_clear(vmh_vm *vm)
     Py_CLEAR(vm->guest.entry_for);
     Py_CLEAR(vm->guest.report);
     Py_CLEAR(vm->guest.finish);
-    Py_CLEAR(vm->values.buffer_type);
+    Py_CLEAR(vm->values.codec.pack);
+    Py_CLEAR(vm->values.codec.unpack);
+    Py_CLEAR(vm->values.codec.buffer_type);
     Py_CLEAR(vm->guest.native);
     vmh_blob_clear(&vm->values.scratch);
 }
@@ -258,8 +262,7 @@ static PyObject *plain_traceback(PyObject *error)
 /* Fills vm->values.scratch with a report. False: it does not cross, or is larger than one may be; nothing is set. */
 static bool put_report(vmh_vm *vm, PyObject *report)
 {
-    bool fits = report != NULL
-                && vmh_wire_encode(&vm->values.scratch, report, "report", vm->values.buffer_type, vm) == 0
+    bool fits = report != NULL && vmh_wire_encode(&vm->values.scratch, report, "report", &vm->values.codec, vm) == 0
                 && vm->values.scratch.size <= VMH_REPORT_BYTES_MAX && vm->values.scratch.storage_count == 0;
     if (!fits)
         vmh_blob_clear(&vm->values.scratch);
@@ -312,7 +315,7 @@ void vmh_guest_load(vmh_vm *vm, vmh_lane *lane)
 {
     enum vmh_kind kind;
     vmh_phase_begin(vm, VMH_PHASE_LOAD, NULL, vmh_after_ns(vmh_now_ns(), vm->limits.load_ns), VMH_FOREVER);
-    PyObject *permissions = vmh_wire_decode(&vm->values.permissions, vm->values.buffer_type);
+    PyObject *permissions = vmh_wire_decode(&vm->values.permissions, "permissions", &vm->values.codec);
     vmh_seal_task(vm, lane->store);
     if (permissions == NULL || vmh_seal_grant(vm, permissions) < 0) {
         /* a VM with half its grants serves nobody */
@@ -385,20 +388,24 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
     vmh_phase_begin(vm, VMH_PHASE_CALL, call, call->deadline_ns, lane->cpu_ns);
     PyObject *entry = entry_named(vm, call->entry == NULL ? lane->entry : call->entry);
     PyObject *value = NULL, *result = NULL;
+    bool refused_argument = false;
     if (entry == NULL) {
         kind = VMH_LOAD_ERROR;
     } else {
         Py_INCREF(entry);
-        value = vmh_wire_decode(&call->request, vm->values.buffer_type);
+        value = vmh_wire_decode(&call->request, "argument", &vm->values.codec);
         vmh_blob_clear(&call->request);
         result = value == NULL ? NULL : call_entry(entry, value, call->spread);
-        Py_XDECREF(value);
         Py_DECREF(entry);
-        if (result == NULL)
+        if (value == NULL && PyErr_ExceptionMatches(PyExc_ValueError))
+            kind = VMH_VALUE;
+        else if (result == NULL)
             kind = VMH_TASK_ERROR;
+        refused_argument = kind == VMH_VALUE;
+        Py_XDECREF(value);
     }
     if (result != NULL) {
-        if (vmh_wire_encode_away(&vm->values.scratch, result, "result", vm->values.buffer_type, vm) < 0)
+        if (vmh_wire_encode_away(&vm->values.scratch, result, "result", &vm->values.codec, vm) < 0)
             kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_TASK_ERROR : VMH_VALUE;
     }
     /* a library that is refused memory says so in an error of its own, maybe before the stop arrives */
@@ -407,9 +414,11 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
             || atomic_load(&vm->memory.meter->denied)))
         kind = VMH_MEMORY_LIMIT;
     bool unwound = kind != VMH_OK && PyErr_ExceptionMatches(vm->stop.error);
-    /* an entry point that its caller named and the task does not have is its caller's mistake as well */
-    bool excused =
-        kind == VMH_LOAD_ERROR ? call->entry != NULL : kind == VMH_TASK_ERROR && !unwound && blames_caller(lane);
+    /* an entry point that its caller named and the task does not have is its caller's mistake as well, and so is an
+     * argument that nothing can be made of */
+    bool excused = kind == VMH_LOAD_ERROR ? call->entry != NULL
+                   : kind == VMH_VALUE    ? refused_argument
+                                          : kind == VMH_TASK_ERROR && !unwound && blames_caller(lane);
     if (kind != VMH_OK && !unwound)
         encode_report(vm, kind != VMH_MEMORY_LIMIT);
     bool stopped = vmh_phase_end(vm, &stop_kind);
@@ -438,7 +447,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         atomic_fetch_add_explicit(&vm->counters.errors, 1, memory_order_relaxed);
     if (vmh_call_claim(call, VMH_RUNNING)) {
         vmh_blob_move(&call->reply, &vm->values.scratch);
-        call->excused = excused && (kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR);
+        call->excused = excused && (kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR || kind == VMH_VALUE);
         vmh_call_finish(call, kind);
     } else {
         vmh_blob_clear(&vm->values.scratch);

@@ -27,6 +27,7 @@ enum tag {
     TAG_TUPLE,
     TAG_DICT,
     TAG_SET,
+    TAG_FROZENSET,
     TAG_BUFFER,
     TAG_LENT_BYTES,
     TAG_LENT_TEXT,
@@ -34,6 +35,7 @@ enum tag {
     TAG_GIVEN_TEXT,
     TAG_ARRAY,
     TAG_SCALAR,
+    TAG_KIND, /* a byte: which kind of the codec's; then its detail and its payload */
 };
 
 /* malloc maps blocks from this size on, whatever it has learnt (DEFAULT_MMAP_THRESHOLD_MAX of the C library).
@@ -50,7 +52,7 @@ typedef struct step {
 typedef struct {
     vmh_blob *blob;
     const char *what;
-    PyTypeObject *buffer_type;
+    const vmh_codec *codec;
     vmh_vm *vm;
     int depth;
     unsigned walked;  /* items of containers so far */
@@ -593,10 +595,55 @@ static int put_container(encoder *e, PyObject *value, const step *at)
         rc = put_count(e, TAG_DICT, count) < 0 ? -1 : put_dict(e, value, count, at);
     } else {
         Py_ssize_t count = PySet_GET_SIZE(value);
-        rc = put_count(e, TAG_SET, count) < 0 ? -1 : put_set(e, value, count, at);
+        enum tag tag = PyFrozenSet_CheckExact(value) ? TAG_FROZENSET : TAG_SET;
+        rc = put_count(e, tag, count) < 0 ? -1 : put_set(e, value, count, at);
     }
     e->depth--;
     e->ours = ours;
+    return rc;
+}
+
+/* What the codec made of a value: `packed` is (kind, detail, payload). */
+static int put_packed(encoder *e, PyObject *packed, const step *at)
+{
+    int overflow = 0;
+    long kind = -1;
+    if (PyTuple_CheckExact(packed) && PyTuple_GET_SIZE(packed) == 3 && PyLong_CheckExact(PyTuple_GET_ITEM(packed, 0)))
+        kind = PyLong_AsLongAndOverflow(PyTuple_GET_ITEM(packed, 0), &overflow);
+    if (kind < 0 || kind > UINT8_MAX)
+        return refuse(e, at, PyExc_ValueError, "packed as a `%s` that is no (kind, detail, payload)", packed);
+    uint8_t *to = room(e, 2);
+    if (to == NULL)
+        return -1;
+    to[0] = TAG_KIND;
+    to[1] = (uint8_t)kind;
+    return put(e, PyTuple_GET_ITEM(packed, 1), at) < 0 ? -1 : put(e, PyTuple_GET_ITEM(packed, 2), at);
+}
+
+/* A value of a class that the codec may know. */
+static int put_kind(encoder *e, PyObject *value, const step *at)
+{
+    if (e->depth == DEPTH_MAX)
+        return refuse(e, at, PyExc_ValueError, "nested deeper than 200 levels, or holds itself (a `%s`)", value);
+    PyObject *packed = e->codec->pack == NULL ? Py_NewRef(Py_None) : PyObject_CallOneArg(e->codec->pack, value);
+    int rc;
+    if (packed == NULL) {
+        rc = refuse_because(e, at);
+    } else if (packed == Py_None) {
+        rc = refuse(e, at, PyExc_TypeError,
+                    "a `%s` cannot cross; what can: None, bool, int, float, complex, str, bytes, list, tuple, dict, "
+                    "set, frozenset, arrays, and of the standard library Counter, defaultdict, OrderedDict, deque, "
+                    "datetime, Decimal, Fraction, UUID and paths (exact types; convert it first)",
+                    value);
+    } else {
+        bool ours = e->ours;
+        e->ours = false; /* whoever packed it may have kept what it holds */
+        e->depth++;
+        rc = put_packed(e, packed, at);
+        e->depth--;
+        e->ours = ours;
+    }
+    Py_XDECREF(packed);
     return rc;
 }
 
@@ -619,7 +666,8 @@ static int put(encoder *e, PyObject *value, const step *at)
         return put_tag(e, TAG_NONE);
     if (type == &PyBool_Type)
         return put_tag(e, value == Py_True ? TAG_TRUE : TAG_FALSE);
-    if (type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type || type == &PySet_Type)
+    if (type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type || type == &PySet_Type
+        || type == &PyFrozenSet_Type)
         return put_container(e, value, at);
     if (type == &PyBytes_Type && e->vm == NULL && PyBytes_GET_SIZE(value) >= VMH_LARGE_BYTES)
         return put_lent(e, TAG_LENT_BYTES, value, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value));
@@ -635,12 +683,12 @@ static int put(encoder *e, PyObject *value, const step *at)
         memcpy(to + 9, &c.imag, 8);
         return 0;
     }
-    if (type == e->buffer_type && e->in_key)
+    if (type == e->codec->buffer_type && e->in_key)
         return refuse_in_key(e, at, value);
-    if (type == e->buffer_type && atomic_load(&vmh_buffer_storage(value)->writers) > 0)
+    if (type == e->codec->buffer_type && atomic_load(&vmh_buffer_storage(value)->writers) > 0)
         return refuse(e, at, PyExc_ValueError, "a writable memoryview on this `%s` is still open; release it first",
                       value);
-    if (type == e->buffer_type)
+    if (type == e->codec->buffer_type)
         return put_buffer(e, vmh_buffer_storage(value), vmh_buffer_view(value));
     const struct vme_python_api *arrays = vmh_engine_arrays();
     vmh_scalar scalar = {0};
@@ -656,11 +704,7 @@ static int put(encoder *e, PyObject *value, const step *at)
     }
     if (PyObject_CheckBuffer(value) && !PyBytes_Check(value) && !PyUnicode_Check(value))
         return put_foreign(e, at, value);
-    return refuse(
-        e, at, PyExc_TypeError,
-        "a `%s` cannot cross; what can: None, bool, int, float, complex, str, bytes, list, tuple, dict, set and "
-        "arrays (exact types; convert it first)",
-        value);
+    return put_kind(e, value, at);
 }
 
 /* A list that holds one list ten times, and that one another, is small in its VM, not on the wire: the VM's hard limit
@@ -671,20 +715,16 @@ static size_t max_message_bytes(vmh_vm *vm)
     return hard == LLONG_MAX ? SIZE_MAX : (size_t)hard;
 }
 
-int vmh_wire_encode(vmh_blob *blob, PyObject *value, const char *what, PyTypeObject *buffer_type, vmh_vm *vm)
+int vmh_wire_encode(vmh_blob *blob, PyObject *value, const char *what, const vmh_codec *codec, vmh_vm *vm)
 {
-    encoder e = {.blob = blob, .what = what, .buffer_type = buffer_type, .vm = vm, .max_bytes = max_message_bytes(vm)};
+    encoder e = {.blob = blob, .what = what, .codec = codec, .vm = vm, .max_bytes = max_message_bytes(vm)};
     return put(&e, value, NULL);
 }
 
-int vmh_wire_encode_away(vmh_blob *blob, PyObject *value, const char *what, PyTypeObject *buffer_type, vmh_vm *vm)
+int vmh_wire_encode_away(vmh_blob *blob, PyObject *value, const char *what, const vmh_codec *codec, vmh_vm *vm)
 {
-    encoder e = {.blob = blob,
-                 .what = what,
-                 .buffer_type = buffer_type,
-                 .vm = vm,
-                 .max_bytes = max_message_bytes(vm),
-                 .ours = true};
+    encoder e = {
+        .blob = blob, .what = what, .codec = codec, .vm = vm, .max_bytes = max_message_bytes(vm), .ours = true};
     if (vmh_handover_fits(value))
         return put_given(&e, value);
     int rc = put(&e, value, NULL);
@@ -697,8 +737,38 @@ int vmh_wire_encode_away(vmh_blob *blob, PyObject *value, const char *what, PyTy
 typedef struct {
     const vmh_blob *blob;
     size_t at;
-    PyTypeObject *buffer_type;
+    const vmh_codec *codec;
+    bool in_key;         /* inside a dict's key or a set's item */
+    bool refused;        /* the codec, or a dict's or a set's hashing, did not take a value: the exception says why */
+    PyObject *where_not; /* then: the place of that value below the one that is being read, as text; NULL: itself */
 } decoder;
+
+/* The value that was refused lies at `key` (NULL: `index`) of the container that is being read. */
+static void note_step(decoder *d, PyObject *key, Py_ssize_t index)
+{
+    if (!d->refused)
+        return;
+    PyObject *error = PyErr_GetRaisedException(), *all = NULL;
+    const char *format = key == NULL                                                                      ? "[%zd]"
+                         : PyUnicode_CheckExact(key) && PyUnicode_IsIdentifier(key)                       ? ".%.100U"
+                         : PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyBytes_CheckExact(key) ? "[%.100R]"
+                                                                                                          : "[a `%T`]";
+    PyObject *own = key == NULL ? PyUnicode_FromFormat(format, index) : PyUnicode_FromFormat(format, key);
+    if (own != NULL && d->where_not != NULL)
+        all = PyUnicode_Concat(own, d->where_not);
+    else
+        all = Py_XNewRef(own);
+    Py_XDECREF(own);
+    Py_XSETREF(d->where_not, all);
+    PyErr_Clear(); /* no memory for the place: the reason goes without */
+    PyErr_SetRaisedException(error);
+}
+
+/* The exception that is set came up while a value was made of what the other side sent. */
+static void note_refused(decoder *d)
+{
+    d->refused = PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_MemoryError);
+}
 
 static const uint8_t *bite(decoder *d, size_t size)
 {
@@ -727,10 +797,12 @@ static PyObject *get_list(decoder *d, Py_ssize_t count)
     PyObject *list = PyList_New(count);
     for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
         PyObject *item = get(d);
-        if (item == NULL)
-            Py_CLEAR(list);
-        else
+        if (item != NULL) {
             PyList_SET_ITEM(list, i, item);
+        } else {
+            note_step(d, NULL, i);
+            Py_CLEAR(list);
+        }
     }
     return list;
 }
@@ -740,38 +812,82 @@ static PyObject *get_tuple(decoder *d, Py_ssize_t count)
     PyObject *tuple = PyTuple_New(count);
     for (Py_ssize_t i = 0; tuple != NULL && i < count; i++) {
         PyObject *item = get(d);
-        if (item == NULL)
-            Py_CLEAR(tuple);
-        else
+        if (item != NULL) {
             PyTuple_SET_ITEM(tuple, i, item);
+        } else {
+            note_step(d, NULL, i);
+            Py_CLEAR(tuple);
+        }
     }
     return tuple;
+}
+
+static PyObject *get_key(decoder *d)
+{
+    bool in_key = d->in_key;
+    d->in_key = true;
+    PyObject *key = get(d);
+    d->in_key = in_key;
+    return key;
 }
 
 static PyObject *get_dict(decoder *d, Py_ssize_t count)
 {
     PyObject *dict = PyDict_New();
     for (Py_ssize_t i = 0; dict != NULL && i < count; i++) {
-        PyObject *key = get(d);
-        PyObject *item = key == NULL ? NULL : get(d);
-        if (item == NULL || PyDict_SetItem(dict, key, item) < 0)
+        PyObject *key = get_key(d), *item = NULL;
+        if (key != NULL && (item = get(d)) == NULL)
+            note_step(d, key, 0);
+        if (item == NULL) {
             Py_CLEAR(dict);
+        } else if (PyDict_SetItem(dict, key, item) < 0) {
+            note_refused(d);
+            Py_CLEAR(dict);
+        }
         Py_XDECREF(key);
         Py_XDECREF(item);
     }
     return dict;
 }
 
-static PyObject *get_set(decoder *d, Py_ssize_t count)
+static PyObject *get_set(decoder *d, Py_ssize_t count, bool frozen)
 {
-    PyObject *set = PySet_New(NULL);
+    PyObject *set = frozen ? PyFrozenSet_New(NULL) : PySet_New(NULL);
     for (Py_ssize_t i = 0; set != NULL && i < count; i++) {
-        PyObject *item = get(d);
-        if (item == NULL || PySet_Add(set, item) < 0)
+        PyObject *item = get_key(d);
+        if (item == NULL) {
             Py_CLEAR(set);
+        } else if (PySet_Add(set, item) < 0) {
+            note_refused(d);
+            Py_CLEAR(set);
+        }
         Py_XDECREF(item);
     }
     return set;
+}
+
+/* What the codec makes of a kind's detail and payload. */
+static PyObject *get_kind(decoder *d)
+{
+    const uint8_t *from = bite(d, 1);
+    if (from == NULL)
+        return NULL;
+    int kind = *from;
+    PyObject *detail = get(d), *payload = detail == NULL ? NULL : get(d), *value = NULL;
+    PyObject *number = payload == NULL ? NULL : PyLong_FromLong(kind);
+    if (number != NULL && d->codec->unpack == NULL) {
+        PyErr_Format(PyExc_ValueError, "values of kind %d cannot cross here", kind);
+        note_refused(d);
+    } else if (number != NULL) {
+        PyObject *args[] = {number, detail, payload, d->in_key ? Py_True : Py_False};
+        value = PyObject_Vectorcall(d->codec->unpack, args, 4, NULL);
+        if (value == NULL)
+            note_refused(d);
+    }
+    Py_XDECREF(number);
+    Py_XDECREF(detail);
+    Py_XDECREF(payload);
+    return value;
 }
 
 static PyObject *get_container(decoder *d, enum tag tag)
@@ -789,7 +905,7 @@ static PyObject *get_container(decoder *d, enum tag tag)
     return tag == TAG_LIST    ? get_list(d, n)
            : tag == TAG_TUPLE ? get_tuple(d, n)
            : tag == TAG_DICT  ? get_dict(d, n)
-                              : get_set(d, n);
+                              : get_set(d, n, tag == TAG_FROZENSET);
 }
 
 static PyObject *get_buffer(decoder *d)
@@ -812,7 +928,7 @@ static PyObject *get_buffer(decoder *d)
         vmh_array array = {index, dtype, view.dimensions, 0};
         return vmh_engine_get(d->blob->storages[index], &array, view.shape, NULL);
     }
-    return vmh_buffer_new(d->buffer_type, d->blob->storages[index], &view);
+    return vmh_buffer_new(d->codec->buffer_type, d->blob->storages[index], &view);
 }
 
 static PyObject *get_array(decoder *d)
@@ -958,7 +1074,8 @@ static PyObject *get(decoder *d)
     case TAG_LIST:
     case TAG_TUPLE:
     case TAG_DICT:
-    case TAG_SET: return get_container(d, tag);
+    case TAG_SET:
+    case TAG_FROZENSET: return get_container(d, tag);
     case TAG_BUFFER: return get_buffer(d);
     case TAG_LENT_BYTES:
     case TAG_LENT_TEXT: return get_lent(d, tag == TAG_LENT_TEXT);
@@ -966,13 +1083,34 @@ static PyObject *get(decoder *d)
     case TAG_GIVEN_TEXT: return get_given(d, tag == TAG_GIVEN_TEXT);
     case TAG_ARRAY: return get_array(d);
     case TAG_SCALAR: return get_scalar(d);
+    case TAG_KIND: return get_kind(d);
     }
     PyErr_Format(PyExc_SystemError, "vmhost: tag %d on the wire is unknown", (int)tag);
     return NULL;
 }
 
-PyObject *vmh_wire_decode(const vmh_blob *blob, PyTypeObject *buffer_type)
+/* The exception that is set as a ValueError that begins with the place of the value that was refused. */
+static void raise_refused(const char *what, PyObject *where_not)
 {
-    decoder d = {blob, 0, buffer_type};
-    return get(&d);
+    PyObject *error = PyErr_GetRaisedException(), *why = PyObject_Str(error);
+    if (why == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+        why = PyUnicode_FromFormat("making it raised `%T`", error);
+    }
+    if (why != NULL && where_not != NULL)
+        PyErr_Format(PyExc_ValueError, "%s: $%U: %.1000U", what, where_not, why);
+    else if (why != NULL)
+        PyErr_Format(PyExc_ValueError, "%s: $: %.1000U", what, why);
+    Py_XDECREF(why);
+    Py_DECREF(error);
+}
+
+PyObject *vmh_wire_decode(const vmh_blob *blob, const char *what, const vmh_codec *codec)
+{
+    decoder d = {.blob = blob, .codec = codec};
+    PyObject *value = get(&d);
+    if (d.refused)
+        raise_refused(what, d.where_not);
+    Py_XDECREF(d.where_not);
+    return value;
 }

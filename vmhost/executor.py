@@ -107,7 +107,7 @@ class VMExecutor(concurrent.futures.Executor):
 
     def _own(self, service):
         # Dropped without shutdown(), what was submitted still runs, as with the standard executors.
-        weakref.finalize(self, service.abandon, True).atexit = False
+        service.owned_by(self, drain=True)
 
     def submit(self, fn, /, *args, **kwargs):
         """Queue `fn(*args, **kwargs)`; gives a Future, which also has `stop()`.

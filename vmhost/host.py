@@ -79,8 +79,7 @@ class Host:
 
     def _own(self, service):
         self._service = service
-        self._finalizer = weakref.finalize(self, service.abandon)
-        self._finalizer.atexit = False
+        service.owned_by(self)
 
     @classmethod
     def from_file(cls, path):
@@ -229,7 +228,6 @@ class Host:
             service.wait_closed()
         service.wait_callbacks()
         service.wait_functions()
-        self._finalizer.detach()
         return service.quarantined
 
     def __enter__(self):

@@ -86,7 +86,7 @@ class Events:
             taken, self._queue, self._woken = self._queue, [], False
             return taken
 
-    def wake(self):
+    def wake(self, *_):
         with self._changed:
             self._woken = True
             self._changed.notify_all()

@@ -464,11 +464,13 @@ def test_ctrl_c_between_any_two_steps_of_making_an_executor_leaves_nothing():
     done = in_a_process("""
         import gc, itertools
         from tests.hosts import interrupt_at
-        def counts():
-            return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+        def nothing_left():
+            # the main thread and the core's warden; a service's own ends a moment after its host
+            return len(os.listdir("/proc/self/task")) <= 2 and len(os.listdir("/proc/self/fd")) <= descriptors
         for _ in range(2):
             vmhost.VMExecutor(1).shutdown()
-        before, interrupted = counts(), 0
+        descriptors, interrupted = len(os.listdir("/proc/self/fd")), 0
+        until(nothing_left)
         for number in itertools.count(5, 37):
             sys.settrace(interrupt_at(number))
             try:
@@ -482,10 +484,38 @@ def test_ctrl_c_between_any_two_steps_of_making_an_executor_leaves_nothing():
                 sys.settrace(None)
         executor.shutdown()
         gc.collect()
-        until(lambda: counts() == before)
+        until(nothing_left)
         print(interrupted > 50)
     """)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+def test_ctrl_c_while_an_executor_is_dropped_leaves_nothing():
+    done = in_a_process("""
+        from tests.hosts import interrupt_at
+        def nothing_left():
+            # the main thread and the core's warden; a service's own ends a moment after its host
+            return len(os.listdir("/proc/self/task")) <= 2 and len(os.listdir("/proc/self/fd")) <= descriptors
+        def drop(make):
+            kept = [make()]
+            sys.settrace(interrupt_at(number))
+            try:
+                kept.clear()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+        vmhost.VMExecutor(1).shutdown()
+        vmhost.Host().close()
+        descriptors = len(os.listdir("/proc/self/fd"))
+        until(nothing_left)
+        for number in range(1, 9):
+            drop(lambda: vmhost.VMExecutor(1))
+            drop(vmhost.Host)
+        until(nothing_left)
+        print("nothing left")
+    """)
+    assert (done.returncode, done.stdout) == (0, "nothing left\n"), done.stderr
 
 
 def test_terminate_workers_ends_what_runs_and_what_waits(gate):

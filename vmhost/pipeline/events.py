@@ -12,8 +12,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
     `name` says what happened; `time_ms` is event time, milliseconds since 1970 in UTC. `page` is the id of the page it
     happened on and `visit` the id of that visit, both "" for an event outside of pages. `contents` is any value that
-    crosses walls. `id`, where given, tells duplicates: an id that is seen again is dropped. `key` says whose event it is:
-    a person, a device; state and `forget` go by it.
+    crosses walls. `id`, where given, tells duplicates: an id that is seen again is dropped. `key` says whose event it
+    is: a person, a device; state and `forget` go by it.
     """
 
     name: str

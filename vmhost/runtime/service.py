@@ -5,7 +5,7 @@
 The thread sleeps in `events.wait` with the GIL released; an idle host burns nothing. A call on the fast path never
 comes through here. What user code may block (callbacks of futures, log handlers) runs on a second thread, host
 functions on a few of their own, so neither can hold up the scheduling. The service does not know the Host object
-strongly: a host that is dropped is cleaned up, through `abandon`.
+strongly: a host that is dropped is cleaned up, as `owned_by` says.
 """
 
 import _thread
@@ -74,12 +74,23 @@ class Service:
         self._idle_at = None  # when to look for idle VMs next
         self._closing = False  # nothing is loaded or called any more
         self._asked = collections.deque()  # by `ask_to_close`: are waiting calls drained?
-        self._abandoned = None  # what to do with waiting calls, once the Host object is gone: drain them?
+        self._owner = None  # weak; once it is gone, the service closes by itself
+        self._drains = False  # do waiting calls still run then?
+        self._abandoned = False
         self._finished_at_all = False
         native.set_error_factory(from_core)
         self._to_serve = [self]  # who takes it out serves, or sees to it that nobody does
         self._thread = _ServiceThread(self._to_serve)
         self._begun = False
+
+    def owned_by(self, owner, drain=False):
+        """Close when `owner` is gone; waiting calls still run when `drain`.
+
+        The weak reference's callback is written in C: Ctrl-C that comes while Python runs a finalizer ends that one for
+        good, and nobody would ever close this service.
+        """
+        self._drains = drain
+        self._owner = weakref.ref(owner, self.events.wake)
 
     def start(self):
         """Begin to serve. Who is interrupted in here, or gets an exception, calls `abandon`."""
@@ -226,9 +237,9 @@ class Service:
                 ", ".join(running),
             )
 
-    def abandon(self, drain=False):
-        """The Host object was dropped. Runs inside a garbage collection: takes no lock and does no work."""
-        self._abandoned = drain
+    def abandon(self):
+        """The owner could not be made."""
+        self._abandoned = True
         self.events.wake()
         if self._begun:
             return  # its thread does the rest, as soon as it has a turn
@@ -242,8 +253,8 @@ class Service:
 
     @property
     def abandoned(self):
-        """The Host object is gone; the service ends by itself."""
-        return self._abandoned is not None
+        """The owner is gone; the service ends by itself."""
+        return self._abandoned or self._owner is not None and self._owner() is None
 
     @property
     def finished(self):
@@ -266,8 +277,8 @@ class Service:
         while not self._finished_at_all:
             try:
                 events = self.events.wait(None if look_at is None else max(0.0, look_at - self._clock()))
-                if self._abandoned is not None and not self._closing:
-                    self.begin_close(self._abandoned)
+                if not self._closing and self.abandoned:
+                    self.begin_close(self._drains and not self._abandoned)
             except Exception:  # such as MemoryError; without this thread nobody would ever get an answer
                 _log.exception("vmhost: events could not be taken; the host goes on")
                 events = []

@@ -243,7 +243,8 @@ static PyObject *events_wait(PyObject *object, PyObject *args, PyObject *kwargs)
     return list;
 }
 
-static PyObject *events_wake(PyObject *object, PyObject *Py_UNUSED(unused))
+/* Takes what a callback of a weak reference is given. As one it runs no Python, so Ctrl-C cannot end it half way. */
+static PyObject *events_wake(PyObject *object, PyObject *Py_UNUSED(arguments))
 {
     vmh_events_wake(((events_object *)object)->events);
     Py_RETURN_NONE;
@@ -253,7 +254,8 @@ static PyMethodDef events_methods[] = {
     {"wait", (PyCFunction)(void (*)(void))events_wait, METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR(
          "wait(timeout_s=None) -> list of tuples; empty after wake(), a signal or the time. One thread at a time.")},
-    {"wake", events_wake, METH_NOARGS, PyDoc_STR("Ends the wait() that runs, or the next one.")},
+    {"wake", events_wake, METH_VARARGS,
+     PyDoc_STR("Ends the wait() that runs, or the next one. Arguments are ignored: it may be a weakref's callback.")},
     {NULL, NULL, 0, NULL},
 };
 

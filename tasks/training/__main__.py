@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 TASKS = Path(__file__).resolve().parent.parent
-NAMES = ("digits_cnn", "reranking", "vision")
+NAMES = ("digits_cnn", "ipv", "reranking", "vision")
 
 
 def main(names):

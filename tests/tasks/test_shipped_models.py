@@ -9,7 +9,7 @@ import pytest
 
 import vmhost
 from tasks import cases
-from tasks.training import digits_cnn, reranking, vision
+from tasks.training import digits_cnn, ipv, reranking, vision
 from tasks.training.onnx_files import read_weights
 from vmhost.compiler import compile_folder
 from vmhost.engine import _array
@@ -33,7 +33,7 @@ def committed(file):
 
 
 @pytest.mark.parametrize(
-    "module", [digits_cnn, reranking, vision], ids=lambda module: module.__name__.rpartition(".")[2]
+    "module", [digits_cnn, ipv, reranking, vision], ids=lambda module: module.__name__.rpartition(".")[2]
 )
 def test_file_and_page_say_the_same_about_seed_and_quality(module):
     _, _, remark = committed(module.FILE)

@@ -1,1 +1,25 @@
 """Stores on disk that several rooms share: SQLite databases with one writer, schema versions and rules for damage."""
+
+from vmhost.stores.database import Database
+from vmhost.stores.errors import (
+    StoreAccessError,
+    StoreClosedError,
+    StoreDamagedError,
+    StoreError,
+    StoreForeignError,
+    StoreFullError,
+    StoreInUseError,
+    StoreVersionError,
+)
+
+__all__ = [
+    "Database",
+    "StoreAccessError",
+    "StoreClosedError",
+    "StoreDamagedError",
+    "StoreError",
+    "StoreForeignError",
+    "StoreFullError",
+    "StoreInUseError",
+    "StoreVersionError",
+]

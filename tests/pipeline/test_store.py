@@ -1,0 +1,119 @@
+"""The event store: what is appended is read in order, by visit, page, key and time, in memory or on the disk."""
+
+import pytest
+
+from vmhost.pipeline.events import Event
+from vmhost.pipeline.store import BLOCK_EVENTS, EventStore
+from vmhost.stores import Database
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "events.db"
+
+
+def event(n, **fields):
+    values = dict(name="click", time_ms=1000 + n, page=f"p{n % 4}", visit=f"v{n % 3}", contents=n, key=f"k{n % 2}")
+    return Event(**(values | fields))
+
+
+@pytest.mark.parametrize("flushed", [0, 300, 700])
+def test_events_are_read_as_they_came(path, flushed):
+    events = [event(n, id=f"i{n}" if n % 5 else None) for n in range(700)]
+    with Database(path) as database:
+        store = EventStore(database, batch_ms=None, batch_count=10_000)
+        assert [store.append(one) for one in events[:30]] == list(range(1, 31))
+        assert store.append_many(events[30:flushed]) == range(31, 1 + max(flushed, 30))
+        if flushed:
+            store.flush()
+        store.append_many(events[max(flushed, 30) :])
+        expected = list(enumerate(events, 1))
+
+        def read(*args, **filters):
+            return [(stored.position, stored.event) for stored in store.read(*args, **filters)]
+
+        assert read() == expected
+        assert read(BLOCK_EVENTS + 3, limit=5) == expected[BLOCK_EVENTS + 3 :][:5]
+        assert read(690, until=695) == expected[690:695]
+        assert read(visit="v1") == [pair for pair in expected if pair[1].visit == "v1"]
+        assert read(299, key="k1", page="p3") == [
+            pair for pair in expected[299:] if pair[1].key == "k1" and pair[1].page == "p3"
+        ]
+        assert read(until_ms=1100, visit="v0", limit=3) == [pair for pair in expected if pair[1].visit == "v0"][:3]
+        assert read(visit="none") == read(limit=0) == read(700) == []
+        assert read() == expected
+    with Database(path) as database:
+        store = EventStore(database)
+        assert store.position == store.durable_position == 700
+        assert [(stored.position, stored.event) for stored in store.read()] == expected
+
+
+def test_contents_keep_their_types_and_their_moment(path):
+    contents = {"a": (1, [2, {3}]), 4: 5j, "big": 1 << 80, "raw": b"\0"}
+    with Database(path) as database:
+        store = EventStore(database, batch_ms=None)
+        store.append(event(1, contents=contents))
+        expected = {"a": (1, [2, {3}]), 4: 5j, "big": 1 << 80, "raw": b"\0"}
+        contents["a"][1].append("later")
+        assert next(store.read()).event.contents == expected
+        store.flush()
+        assert next(store.read()).event.contents == expected
+
+
+def test_contents_that_cannot_be_stored_take_nothing_along(path):
+    with Database(path) as database:
+        store = EventStore(database, batch_ms=None)
+        with pytest.raises(ValueError, match="event 'click': contents: builtins.object cannot be stored"):
+            store.append_many([event(1), event(2, contents=[object()])])
+        assert store.position == 0 and not store.pending
+        assert store.append(event(3)) == 1
+
+
+def test_each_is_durable_on_return_and_batch_after_a_commit(path):
+    with Database(path) as database:
+        each = EventStore(database, durability="each")
+        each.append(event(1))
+        assert each.durable_position == 1
+        database.detach(each)
+        batch = EventStore(database, batch_ms=None, batch_count=3)
+        batch.append(event(2))
+        assert batch.durable_position == 1
+        database.count("any other commit")
+        assert batch.durable_position == 2
+        for n in range(4):
+            batch.append(event(n))
+        assert batch.durable_position == 5
+        with pytest.raises(ValueError, match="durability: expected one of batch, each, got 'never'"):
+            EventStore(database, durability="never")
+
+
+@pytest.mark.parametrize(
+    "bounds", [dict(max_count=500), dict(max_bytes=4000), dict(max_age_ms=400)], ids=lambda bounds: next(iter(bounds))
+)
+def test_the_oldest_go_when_a_bound_is_met(path, bounds):
+    with Database(path) as database:
+        store = EventStore(database, batch_ms=None, batch_count=50, **bounds)
+        for n in range(2000):
+            store.append(event(n))
+        store.flush()
+        said = store.statistics()
+        kept = [stored.position for stored in store.read()]
+        assert kept == list(range(2001 - len(kept), 2001))
+        assert said["stored"] == len(kept) and said["dropped"] == 2000 - len(kept)
+        assert said["bytes"] <= bounds.get("max_bytes", 1 << 60)
+        assert 300 < len(kept) <= 500 if "max_bytes" not in bounds else 100 < len(kept)
+        with database.reader() as connection:
+            (left,) = connection.execute(
+                "SELECT count(*) FROM event_marks WHERE first NOT IN (SELECT first FROM event_blocks)"
+            ).fetchone()
+        assert left == 0
+
+
+def test_positions_are_not_used_again_when_all_events_went(path):
+    with Database(path) as database:
+        store = EventStore(database, batch_ms=None, max_count=0)
+        store.append_many([event(n) for n in range(10)])
+        store.flush()
+        assert list(store.read()) == []
+    with Database(path) as database:
+        assert EventStore(database).append(event(1)) == 11

@@ -1,0 +1,454 @@
+"""The event store: events in the order in which they came, each at its position, bounded by age, count and bytes.
+
+Events are stored in blocks of at most BLOCK_EVENTS, one SQL row each: `head` holds the columns name, time, page, visit,
+key and id, `body` the contents (`vmhost.pipeline.values`). `event_marks` says in which blocks a visit or a key occurs.
+A block is written once; only `forget` rewrites it.
+
+`durability="each"`: an event is on the disk when `append` returns. `"batch"`: it is after `flush()`, after any other
+commit of the database, or by count and time; until then it is in memory, where `read` sees it. Positions start at 1,
+grow, and are not used twice, unless the process died before their events were durable.
+
+Bounds hold for what is on the disk: whole blocks go, oldest first, in the transaction that adds new ones.
+"""
+
+import threading
+
+import msgpack
+
+from vmhost.pipeline.events import Event, StoredEvent
+from vmhost.pipeline.values import _extension, joined, pack, unpack, unpack_some
+from vmhost.stores import StoreDamagedError
+
+BLOCK_EVENTS = 256
+_READ_BLOCKS = 16  # read at a time, so that a slow reader holds no old view of the store
+DURABILITIES = ("batch", "each")
+
+STEPS = (
+    """
+    CREATE TABLE event_blocks (
+        first INTEGER PRIMARY KEY, last INTEGER NOT NULL, count INTEGER NOT NULL, bytes INTEGER NOT NULL,
+        earliest_ms INTEGER NOT NULL, latest_ms INTEGER NOT NULL, head BLOB NOT NULL, body BLOB NOT NULL
+    );
+    CREATE TABLE event_marks (kind INTEGER, name TEXT, first INTEGER, PRIMARY KEY (kind, name, first)) WITHOUT ROWID
+    """,
+)
+VISIT, KEY = 0, 1  # kinds of marks
+_LAST_POSITION = "events.last_position"
+DROPPED = "events.dropped"
+
+
+class _Block:
+    """Events on their way to the disk, at positions from `first` on. `packed`: the bytes of each one's contents."""
+
+    __slots__ = ("first", "events", "packed")
+
+    def __init__(self, first, events, packed):
+        self.first = first
+        self.events = events
+        self.packed = packed
+
+
+class _Written:
+    """Blocks that a transaction wrote, and what the store holds once it is committed."""
+
+    def __init__(self, store, blocks, count, size, latest_ms):
+        self.store, self.blocks, self.count, self.size, self.latest_ms = store, blocks, count, size, latest_ms
+
+    def committed(self):
+        store, last = self.store, self.blocks[-1]
+        with store._lock:
+            store._writing = []
+            store._durable = last.first + len(last.events) - 1
+        store._count, store._bytes, store._latest_ms = self.count, self.size, self.latest_ms
+
+    def undone(self):
+        self.store._wait_again(self.blocks)
+
+
+def _column(values):
+    """One value for all, where all are equal."""
+    first = values[0]
+    return [first] if values.count(first) == len(values) else values
+
+
+def _spread(column, count):
+    return column * count if len(column) == 1 else column
+
+
+class Head:
+    """The columns of a block: lists of one length, and the position of each event."""
+
+    __slots__ = ("positions", "names", "times", "pages", "visits", "keys", "ids")
+
+    def __init__(self, first, data):
+        self.names, self.times, self.pages, self.visits, self.keys, self.ids, holes = unpack(data)
+        count = len(self.times)
+        for column in ("names", "pages", "visits", "keys", "ids"):
+            setattr(self, column, _spread(getattr(self, column), count))
+        self.positions = [first + offset for offset in holes] if holes else range(first, first + count)
+
+    def event(self, index, contents):
+        return StoredEvent(
+            self.positions[index],
+            Event(
+                self.names[index],
+                self.times[index],
+                self.pages[index],
+                self.visits[index],
+                contents,
+                self.ids[index],
+                self.keys[index],
+            ),
+        )
+
+
+def pack_head(names, times, pages, visits, keys, ids, offsets=None):
+    """`offsets`: from the block's first position, where they are not 0, 1, 2 …"""
+    columns = [_column(names), times, _column(pages), _column(visits), _column(keys), _column(ids), offsets]
+    return pack(columns)
+
+
+class EventStore:
+    """The events in `database`. Threads may share it.
+
+    `batch_count`, `batch_ms`: with `durability="batch"`, so many events, or so long, are held in memory at most.
+    `max_age_ms` counts from the latest event's time. None: no bound.
+    """
+
+    with_every_commit = True
+
+    def __init__(
+        self,
+        database,
+        *,
+        durability="batch",
+        batch_count=1000,
+        batch_ms=1000,
+        max_age_ms=None,
+        max_count=None,
+        max_bytes=None,
+    ):
+        if durability not in DURABILITIES:
+            raise ValueError(f"durability: expected one of {', '.join(DURABILITIES)}, got {durability!r}")
+        self.database = database
+        self.durability = durability
+        self.batch_count = batch_count
+        self.max_age_ms, self.max_count, self.max_bytes = max_age_ms, max_count, max_bytes
+        self._lock = threading.Lock()  # of what is in memory; taken after the database's, never before
+        self._packer = msgpack.Packer(default=_extension, strict_types=True, unicode_errors="surrogatepass")
+        self._waiting = []  # blocks, in order; the last takes more events
+        self._waiting_count = 0
+        self._writing = []  # blocks of the transaction under way
+        database.migrate("pipeline.events", STEPS)
+        with database.reader() as connection:
+            self._count, self._bytes, last, self._latest_ms = connection.execute(
+                "SELECT ifnull(sum(count), 0), ifnull(sum(bytes), 0), ifnull(max(last), 0), ifnull(max(latest_ms), 0) "
+                "FROM event_blocks"
+            ).fetchone()
+        self._last = max(last, database.counters().get(_LAST_POSITION, 0))
+        self._durable = self._last
+        database.attach(self)
+        if durability == "batch" and batch_ms is not None:
+            database.flush_every(batch_ms)
+
+    # ---- writing
+
+    @property
+    def position(self):
+        """Of the last event that was appended; 0 before the first."""
+        return self._last
+
+    @property
+    def durable_position(self):
+        """Events up to here are on the disk."""
+        return self._durable
+
+    @property
+    def pending(self):
+        """Whether events are in memory only."""
+        return bool(self._waiting)
+
+    def append(self, event):
+        """Stores one event and returns its position. Raises ValueError for contents that cannot be stored, and
+        StoreError where what waits cannot be written; the event was not taken then.
+        """
+        return self.append_many((event,))[0]
+
+    def append_many(self, events):
+        """Stores the events, all or none of them, in one transaction; returns their positions as a range.
+
+        Raises as `append`.
+        """
+        events = list(events)
+        if self.durability == "each":
+            return self._append_each(events)
+        if self._waiting_count >= self.batch_count:
+            self.flush()
+        return self._take(events)
+
+    def _append_each(self, events):
+        with self.database.lock:  # no other commit comes between, so that a failure can be undone here
+            positions = self._take(events)
+            try:
+                self.flush()
+            except BaseException:
+                with self._lock:
+                    self._waiting, self._waiting_count = [], 0
+                    self._last = self._durable
+                raise
+        return positions
+
+    def _take(self, events):
+        with self._lock:
+            pack = self._packer.pack
+            try:
+                packed = [pack(event.contents) for event in events]
+            except ValueError, TypeError, RecursionError:
+                packed = [self._pack(event) for event in events]  # says which
+            first = here = self._last + 1
+            waiting = self._waiting
+            while events:
+                if not waiting or len(waiting[-1].events) >= BLOCK_EVENTS:
+                    waiting.append(_Block(here, [], []))
+                block = waiting[-1]
+                room = BLOCK_EVENTS - len(block.events)
+                block.events += events[:room]
+                block.packed += packed[:room]
+                here += min(room, len(events))
+                events, packed = events[room:], packed[room:]
+            self._waiting_count += here - first
+            self._last = here - 1
+            return range(first, here)
+
+    def _pack(self, event):
+        try:
+            return self._packer.pack(event.contents)
+        except RecursionError:
+            raise ValueError(
+                f"event {event.name!r}: the contents are nested too deeply, or within themselves"
+            ) from None
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"event {event.name!r}: contents: {error}") from None
+
+    def flush(self):
+        """Events that were appended are durable on return. Raises StoreError; they still wait then."""
+        self.database.flush()
+
+    def write(self, connection):
+        """Writes what waits, inside of a transaction of the database."""
+        with self._lock:
+            if not self._waiting:
+                return None
+            blocks = self._writing = self._waiting
+            self._waiting, self._waiting_count = [], 0
+        try:
+            return self._write_blocks(connection, blocks)
+        except BaseException:
+            self._wait_again(blocks)
+            raise
+
+    def _write_blocks(self, connection, blocks):
+        size = sum(self._write_block(connection, block) for block in blocks)
+        count = sum(len(block.events) for block in blocks)
+        latest_ms = max(self._latest_ms, max(event.time_ms for block in blocks for event in block.events))
+        gone_count, gone_size = self._drop_oldest(connection, self._count + count, self._bytes + size, latest_ms)
+        return _Written(self, blocks, self._count + count - gone_count, self._bytes + size - gone_size, latest_ms)
+
+    def _wait_again(self, blocks):
+        with self._lock:
+            self._waiting[:0] = blocks
+            self._waiting_count += sum(len(block.events) for block in blocks)
+            self._writing = []
+
+    def _write_block(self, connection, block):
+        first, events = block.first, block.events
+        times = [event.time_ms for event in events]
+        visits = [event.visit for event in events]
+        keys = [event.key for event in events]
+        head = pack_head(
+            [event.name for event in events],
+            times,
+            [event.page for event in events],
+            visits,
+            keys,
+            [event.id for event in events],
+        )
+        body = joined(block.packed)
+        size = len(head) + len(body)
+        connection.execute(
+            "INSERT INTO event_blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (first, first + len(events) - 1, len(events), size, min(times), max(times), head, body),
+        )
+        write_marks(connection, first, visits, keys)
+        return size
+
+    def _drop_oldest(self, connection, count, size, latest_ms):
+        """Deletes blocks until the bounds hold; returns how many events and bytes went."""
+        gone_count = gone_size = 0
+        oldest_ms = None if self.max_age_ms is None else latest_ms - self.max_age_ms
+        while True:
+            over = (self.max_count is not None and count - gone_count > self.max_count) or (
+                self.max_bytes is not None and size - gone_size > self.max_bytes
+            )
+            if not over and oldest_ms is None:
+                break
+            row = connection.execute(
+                "SELECT first, last, count, bytes, latest_ms FROM event_blocks ORDER BY first LIMIT 1"
+            ).fetchone()
+            if row is None or not (over or row[4] < oldest_ms):
+                break
+            delete_block(connection, row[0])
+            gone_count += row[2]
+            gone_size += row[3]
+        if gone_count:
+            self.database.count(DROPPED, gone_count)
+            keep_position(connection, self._last)
+        return gone_count, gone_size
+
+    # ---- reading
+
+    def read(self, after=0, limit=None, *, until=None, visit=None, page=None, key=None, until_ms=None):
+        """The events at positions above `after`, in the order of positions, as StoredEvents; those in memory too.
+
+        `until`: up to this position. `visit`, `page`, `key`: only events of these. `until_ms`: only events up to this
+        time. Reads lazily: events that are appended meanwhile may come or not. What bounds drop meanwhile is left out.
+        Raises StoreDamagedError.
+        """
+        if limit is not None and limit <= 0:
+            return
+        with self._lock:
+            memory = [(block.first, len(block.events), block) for block in (*self._writing, *self._waiting)]
+        stop = self._last if until is None else until
+        disk_stop = min(stop, memory[0][0] - 1) if memory else stop
+        left = limit
+
+        def wanted(visits, pages, keys, times, positions):
+            return [
+                index
+                for index, position in enumerate(positions)
+                if after < position <= stop
+                and (visit is None or visits[index] == visit)
+                and (page is None or pages[index] == page)
+                and (key is None or keys[index] == key)
+                and (until_ms is None or times[index] <= until_ms)
+            ]
+
+        for first, head_data, body in self._blocks(after, disk_stop, visit, key):
+            try:
+                head = Head(first, head_data)
+                indexes = wanted(head.visits, head.pages, head.keys, head.times, head.positions)
+                found = unpack_some(body, indexes[:left])
+            except (ValueError, TypeError, IndexError) as error:
+                raise StoreDamagedError(
+                    f"{self.database.path}: the events from position {first} on are unreadable: {error}; restore a "
+                    "backup"
+                ) from error
+            for index, contents in zip(indexes, found):
+                yield head.event(index, contents)
+            if left is not None:
+                left -= len(found)
+                if left <= 0:
+                    return
+        for first, count, block in memory:
+            events = block.events
+            for index in range(max(0, after + 1 - first), min(count, stop + 1 - first)):
+                event = events[index]
+                if (
+                    (visit is None or event.visit == visit)
+                    and (page is None or event.page == page)
+                    and (key is None or event.key == key)
+                    and (until_ms is None or event.time_ms <= until_ms)
+                ):
+                    yield StoredEvent(
+                        first + index,
+                        Event(
+                            event.name,
+                            event.time_ms,
+                            event.page,
+                            event.visit,
+                            unpack(block.packed[index]),
+                            event.id,
+                            event.key,
+                        ),
+                    )
+                    if left is not None:
+                        left -= 1
+                        if left <= 0:
+                            return
+
+    def _blocks(self, after, stop, visit, key, columns="b.first, b.head, b.body"):
+        """(first, head, body) of the blocks on the disk that may hold such events, in order."""
+        here = after - BLOCK_EVENTS
+        mark = (VISIT, visit) if visit else (KEY, key) if key else None
+        if mark:
+            sql = (
+                f"SELECT {columns} FROM event_marks m CROSS JOIN event_blocks b ON b.first = m.first "
+                "WHERE m.kind = ? AND m.name = ? AND m.first > ? AND m.first <= ? AND b.last > ? "
+                f"ORDER BY m.first LIMIT {_READ_BLOCKS}"
+            )
+        else:
+            sql = (
+                f"SELECT {columns} FROM event_blocks b WHERE b.first > ? AND b.first <= ? AND b.last > ? "
+                f"ORDER BY b.first LIMIT {_READ_BLOCKS}"
+            )
+        while True:
+            with self.database.reader() as connection:
+                rows = connection.execute(sql, (*(mark or ()), here, stop, after)).fetchall()
+            yield from rows
+            if len(rows) < _READ_BLOCKS:
+                return
+            here = rows[-1][0]
+
+    def heads(self, after=0, earliest_ms=None):
+        """Head of each block with an event at a position above `after`, in order; with `earliest_ms`, only blocks with
+        an event at this time or later. On the disk only.
+        """
+        for first, head, latest_ms in self._blocks(after, self._durable, None, None, "b.first, b.head, b.latest_ms"):
+            if earliest_ms is None or latest_ms >= earliest_ms:
+                yield Head(first, head)
+
+    def forgotten(self, key):
+        """Called by `forget`: counts what is left on the disk anew."""
+        with self.database.reader() as connection:
+            self._count, self._bytes = connection.execute(
+                "SELECT ifnull(sum(count), 0), ifnull(sum(bytes), 0) FROM event_blocks"
+            ).fetchone()
+
+    def statistics(self):
+        """{"stored", "bytes", "waiting", "position", "durable_position", "dropped"}: events, on the disk or waiting."""
+        return {
+            "stored": self._count,
+            "bytes": self._bytes,
+            "waiting": self._last - self._durable,
+            "position": self._last,
+            "durable_position": self._durable,
+            "dropped": self.database.counters().get(DROPPED, 0),
+        }
+
+    def close(self):
+        """Flushes; the database stays open."""
+        self.flush()
+        self.database.detach(self)
+
+
+def write_marks(connection, first, visits, keys):
+    marks = [(VISIT, name, first) for name in set(visits) if name]
+    marks += [(KEY, name, first) for name in set(keys) if name]
+    connection.executemany("INSERT OR IGNORE INTO event_marks VALUES (?, ?, ?)", marks)
+
+
+def delete_block(connection, first):
+    """Deletes a block and its marks."""
+    (data,) = connection.execute("SELECT head FROM event_blocks WHERE first = ?", (first,)).fetchone()
+    head = Head(first, data)
+    marks = [(VISIT, name, first) for name in set(head.visits)] + [(KEY, name, first) for name in set(head.keys)]
+    connection.executemany("DELETE FROM event_marks WHERE kind = ? AND name = ? AND first = ?", marks)
+    connection.execute("DELETE FROM event_blocks WHERE first = ?", (first,))
+
+
+def keep_position(connection, position):
+    """Keeps positions from being used again where the last block went."""
+    connection.execute(
+        "INSERT INTO store_counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)",
+        (_LAST_POSITION, position),
+    )

@@ -1,0 +1,647 @@
+"""Collective storage: what stream tasks make, one SQL table for each task and generation of its columns.
+
+A table has the declared columns and, before them, `_id` (the position of the event that triggered the call, times
+2**20, plus the row's number in the call's result: so the same result stored again changes nothing), `_key` (whose
+event it was) and `_stored_ms`. A newer version of a task may add columns to the table; any other change of names, types
+or `key` makes a new table, a *generation*, and the old one stays, with its state and position, for a rollback. Index,
+retention and what leaves may change at any time.
+
+Rows, state and positions wait in memory (`add`, `complete_until`) and are written in one transaction with the events
+before them: by count, by time, before a read, at close. `task_tables` lists the tables, `task_states` holds the state
+for each key, `dead_letters` the calls that were given up.
+"""
+
+import json
+import math
+import threading
+import time
+from typing import NamedTuple
+
+from vmhost.pipeline.values import pack, unpack
+from vmhost.stores import StoreDamagedError
+
+MAX_ROWS = 1 << 20  # of one call
+MAX_COLUMNS = 1000
+_RESERVED = ("_id", "_key", "_stored_ms", "rowid", "oid", "_rowid_")
+_SWEEP_MS = 60_000  # how often rows beyond their retention are looked for
+_SWEEP_ROWS = 1000
+
+STEPS = (
+    """
+    CREATE TABLE task_tables (
+        id INTEGER PRIMARY KEY, task TEXT NOT NULL, generation INTEGER NOT NULL, sql_name TEXT NOT NULL UNIQUE,
+        columns TEXT NOT NULL, key TEXT, position INTEGER NOT NULL DEFAULT 0, UNIQUE (task, generation)
+    );
+    CREATE TABLE task_versions (
+        task TEXT, version TEXT, id INTEGER NOT NULL, PRIMARY KEY (task, version)
+    ) WITHOUT ROWID;
+    CREATE TABLE task_states (
+        id INTEGER, key TEXT, version TEXT NOT NULL, position INTEGER NOT NULL, value BLOB NOT NULL,
+        PRIMARY KEY (id, key)
+    ) WITHOUT ROWID;
+    CREATE TABLE dead_letters (
+        id INTEGER PRIMARY KEY, task TEXT NOT NULL, version TEXT NOT NULL, position INTEGER NOT NULL, key TEXT NOT NULL,
+        stored_ms INTEGER NOT NULL, event BLOB NOT NULL, error TEXT NOT NULL, traceback TEXT NOT NULL,
+        tries INTEGER NOT NULL
+    );
+    CREATE INDEX dead_letters_key ON dead_letters (key)
+    """,
+)
+DEAD_LETTERS_DROPPED = "dead_letters.dropped"
+
+
+class TableError(ValueError):
+    """A declaration or a row that a table cannot take."""
+
+
+class Column(NamedTuple):
+    """`type`: one of TYPES. `index`: the column is searched by. `leaves`: its values go to the outbox."""
+
+    type: str
+    index: bool = False
+    leaves: bool = False
+
+
+class State(NamedTuple):
+    """What a task keeps for a key: `position` is that of the last event that it has seen."""
+
+    value: object
+    version: str
+    position: int
+
+
+class DeadLetter(NamedTuple):
+    task: str
+    version: str
+    position: int
+    key: str
+    stored_ms: int
+    event: object
+    error: str
+    traceback: str
+    tries: int
+
+
+# ---- types of columns: SQL type, Python value to SQL value (ValueError says what was expected), and back
+
+
+def _text(value):
+    if type(value) is not str:
+        raise ValueError("text")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError("text without lone surrogates") from None
+    return value
+
+
+def _integer(value):
+    if type(value) not in (int, bool) or not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("an integer of 64 bits")
+    return int(value)
+
+
+def _real(value):
+    if type(value) not in (float, int) or math.isnan(value):
+        raise ValueError("a real number; None stands for NaN, which SQL does not have")
+    return float(value)
+
+
+def _bytes(value):
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise ValueError("bytes")
+    return bytes(value)
+
+
+def _json(value):
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text.encode()
+        return text
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"a value that JSON can express ({error})") from None
+
+
+def _array(value):
+    if not hasattr(value, "dtype"):
+        raise ValueError("an array")
+    return pack(value)
+
+
+_TYPES = {
+    "text": ("TEXT", _text, None),
+    "integer": ("INTEGER", _integer, None),
+    "real": ("REAL", _real, None),
+    "bytes": ("BLOB", _bytes, None),
+    "json": ("TEXT", _json, json.loads),
+    "array": ("BLOB", _array, unpack),
+}
+TYPES = tuple(_TYPES)
+
+
+def quoted(name):
+    """An SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _checked_columns(task, columns, key):
+    """{name: Column}; raises TableError with what is wrong."""
+    checked, seen = {}, {}
+    if not columns or len(columns) > MAX_COLUMNS:
+        raise TableError(f"{task}: expected 1 to {MAX_COLUMNS} columns, got {len(columns)}")
+    for name, column in columns.items():
+        if isinstance(column, str):
+            column = Column(column)
+        elif isinstance(column, dict):
+            try:
+                column = Column(**column)
+            except TypeError:
+                raise TableError(f"{task}: column {name!r}: expected type, index, leaves; got {column!r}") from None
+        if not _is_name(name) or name.lower() in _RESERVED:
+            raise TableError(
+                f"{task}: {name!r} cannot be a column; expected text that is not empty, without NUL, and none of "
+                f"{', '.join(_RESERVED)}"
+            )
+        if column.type not in _TYPES:
+            raise TableError(f"{task}: column {name!r}: expected one of {', '.join(TYPES)}, got {column.type!r}")
+        if (other := seen.setdefault(_folded(name), name)) != name:
+            raise TableError(
+                f"{task}: columns {other!r} and {name!r} differ in case only, which SQL does not see; rename one"
+            )
+        checked[name] = column
+    if key is not None and key not in checked:
+        raise TableError(f"{task}: key: {key!r} is no column; expected one of {', '.join(checked)}")
+    return checked
+
+
+def _is_name(name):
+    try:
+        return isinstance(name, str) and name != "" and "\0" not in name and bool(name.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _folded(name):
+    """As SQLite compares identifiers: ASCII letters without case."""
+    return "".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in name)
+
+
+class Tables:
+    """The tables of stream tasks in `database`. Threads may share it.
+
+    `buffer_rows`: so many rows and states wait in memory at most; `buffer_ms`: for so long at most. `outbox`: where the
+    columns that leave go (`vmhost.stores.Outbox`). `clock`: seconds since 1970.
+    """
+
+    with_every_commit = False
+
+    def __init__(
+        self, database, *, buffer_rows=1000, buffer_ms=1000, outbox=None, max_dead_letters=10_000, clock=time.time
+    ):
+        self.database = database
+        self.buffer_rows = buffer_rows
+        self.max_dead_letters = max_dead_letters
+        self.outbox = outbox
+        self._clock = clock
+        self._lock = threading.Lock()  # of what waits; taken after the database's, never before
+        self._waiting = 0
+        self._tables = []
+        database.migrate("pipeline.tables", STEPS)
+        database.attach(self)
+        if buffer_ms is not None:
+            database.flush_every(buffer_ms)
+
+    def now_ms(self):
+        return int(self._clock() * 1000)
+
+    # ---- declarations
+
+    def declare(self, task, version, columns, *, key=None, retention_ms=None):
+        """The Table of the task's `version`: `columns` is {name: Column, a type's name, or a dict of Column's fields}.
+
+        A version that was declared before gets its table again. Tables of two versions may be in use at once. Raises
+        TableError for columns that SQL cannot have.
+        """
+        if not _is_name(task):
+            raise TableError(f"{task!r} cannot be a task's name; expected text that is not empty, without NUL")
+        columns = _checked_columns(task, columns, key)
+        self.flush()
+        with self.database.transaction() as connection:
+            row = self._generation(connection, task, version, columns, key)
+            if row is None:
+                identity = self._make(connection, task, columns, key)
+            else:
+                identity = row[0]
+                self._widen(connection, row, columns)
+            connection.execute("INSERT OR REPLACE INTO task_versions VALUES (?, ?, ?)", (task, version, identity))
+            self._index(connection, identity, columns, key)
+        table = Table(self, identity, task, version, columns, key, retention_ms)
+        with self._lock:
+            self._tables.append(table)
+        return table
+
+    def _generation(self, connection, task, version, columns, key):
+        """The row of `task_tables` that takes these columns, or None."""
+        known = "SELECT t.* FROM task_tables t JOIN task_versions v USING (id) WHERE v.task = ? AND v.version = ?"
+        newest = "SELECT * FROM task_tables WHERE task = ? ORDER BY generation DESC LIMIT 1"
+        for row, again in (
+            (connection.execute(known, (task, version)).fetchone(), True),
+            (connection.execute(newest, (task,)).fetchone(), False),
+        ):
+            if row is None or row[5] != key:
+                continue
+            there = json.loads(row[4])
+            same = all(there.get(name, column.type) == column.type for name, column in columns.items())
+            if same and (there.keys() <= columns.keys() or (again and columns.keys() <= there.keys())):
+                return row
+        return None
+
+    def _make(self, connection, task, columns, key):
+        (generation,) = connection.execute(
+            "SELECT ifnull(max(generation), 0) + 1 FROM task_tables WHERE task = ?", (task,)
+        ).fetchone()
+        (identity,) = connection.execute("SELECT ifnull(max(id), 0) + 1 FROM task_tables").fetchone()
+        name = f"{task}.{generation}"
+        if _folded(name).startswith("sqlite_"):
+            name = f"_{name}"  # SQLite keeps such names for itself
+        if any(_folded(name) == _folded(other) for (other,) in connection.execute("SELECT name FROM sqlite_schema")):
+            name = f"{name}.{identity}"  # names of two tasks that differ in case only
+        declared = "".join(f", {quoted(column)} {_TYPES[columns[column].type][0]}" for column in columns)
+        connection.execute(
+            f"CREATE TABLE {quoted(name)} "
+            f"(_id INTEGER PRIMARY KEY, _key TEXT NOT NULL, _stored_ms INTEGER NOT NULL{declared})"
+        )
+        types = json.dumps({column: columns[column].type for column in columns})
+        connection.execute(
+            "INSERT INTO task_tables (id, task, generation, sql_name, columns, key) VALUES (?, ?, ?, ?, ?, ?)",
+            (identity, task, generation, name, types, key),
+        )
+        return identity
+
+    def _widen(self, connection, row, columns):
+        there = json.loads(row[4])
+        for name, column in columns.items():
+            if name not in there:
+                if any(_folded(name) == _folded(other) for other in there):
+                    raise TableError(f"{row[1]}: column {name!r} differs in case only from one of its table; rename it")
+                connection.execute(f"ALTER TABLE {quoted(row[3])} ADD COLUMN {quoted(name)} {_TYPES[column.type][0]}")
+                there[name] = column.type
+        connection.execute("UPDATE task_tables SET columns = ? WHERE id = ?", (json.dumps(there), row[0]))
+
+    def _index(self, connection, identity, columns, key):
+        (name,) = connection.execute("SELECT sql_name FROM task_tables WHERE id = ?", (identity,)).fetchone()
+        wanted = ["_key", *(column for column in columns if columns[column].index or column == key)]
+        for column in wanted:
+            connection.execute(
+                f"CREATE INDEX IF NOT EXISTS {quoted(f'{name}:{column}')} ON {quoted(name)} ({quoted(column)})"
+            )
+
+    def generations(self):
+        """The tables: dicts of task, generation, sql_name, columns ({name: type}), key, position, versions."""
+        self.flush()
+        with self.database.reader() as connection:
+            versions = {}
+            for identity, version in connection.execute("SELECT id, version FROM task_versions ORDER BY version"):
+                versions.setdefault(identity, []).append(version)
+            return [
+                dict(
+                    task=task,
+                    generation=generation,
+                    sql_name=name,
+                    columns=json.loads(columns),
+                    key=key,
+                    position=position,
+                    versions=versions.get(identity, []),
+                )
+                for identity, task, generation, name, columns, key, position in connection.execute(
+                    "SELECT id, task, generation, sql_name, columns, key, position FROM task_tables "
+                    "ORDER BY task, generation"
+                )
+            ]
+
+    # ---- writing
+
+    @property
+    def pending(self):
+        return any(table._wants_to_write() for table in self._tables)
+
+    def flush(self):
+        """Rows, state and positions that wait are durable on return, and the events before them."""
+        self.database.flush()
+
+    def write(self, connection):
+        """Called by the database inside of a transaction."""
+        with self._lock:
+            batches = [table._take() for table in self._tables if table._wants_to_write()]
+            self._waiting = 0
+        if not batches:
+            return None
+        written = _Written(self, batches)
+        try:
+            for batch in batches:
+                batch.table._write(connection, batch)
+        except BaseException:
+            written.undone()
+            raise
+        return written
+
+    def _make_room(self):
+        if self._waiting >= self.buffer_rows:
+            self.flush()
+
+    def dead_letter(self, task, version, position, event, error, traceback="", tries=1, key=""):
+        """Keeps a call that was given up; the oldest go beyond `max_dead_letters` and are counted. Durable on return.
+
+        `event`: any value that crosses walls, as the call got it. `error`, `traceback`: text.
+        """
+        values = (task, version, position, key, self.now_ms(), pack(event), error, traceback, tries)
+        with self.database.transaction() as connection:
+            connection.execute("INSERT INTO dead_letters VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+            (count,) = connection.execute("SELECT count(*) FROM dead_letters").fetchone()
+            if count > self.max_dead_letters:
+                gone = count - self.max_dead_letters
+                connection.execute(
+                    "DELETE FROM dead_letters WHERE id IN (SELECT id FROM dead_letters ORDER BY id LIMIT ?)", (gone,)
+                )
+                self.database.count(DEAD_LETTERS_DROPPED, gone)
+
+    def dead_letters(self, task=None):
+        """The DeadLetters, oldest first."""
+        with self.database.reader() as connection:
+            rows = connection.execute(
+                "SELECT task, version, position, key, stored_ms, event, error, traceback, tries FROM dead_letters "
+                "WHERE ifnull(? = task, 1) ORDER BY id",
+                (task,),
+            ).fetchall()
+        return [DeadLetter(*row[:5], unpack(row[5]), *row[6:]) for row in rows]
+
+    def connect(self):
+        """A read-only `sqlite3.Connection` that sees all rows added so far. The caller closes it."""
+        self.flush()
+        return self.database.connect()
+
+    def forgotten(self, key):
+        """Called by `forget`, with nothing waiting."""
+
+    def close(self):
+        """Writes what waits; the database stays open."""
+        self.flush()
+        self.database.detach(self)
+
+
+class _Batch(NamedTuple):
+    table: object
+    rows: list
+    states: dict
+    position: int
+
+
+class _Written:
+    def __init__(self, tables, batches):
+        self.tables, self.batches = tables, batches
+
+    def committed(self):
+        with self.tables._lock:
+            for batch in self.batches:
+                batch.table._committed(batch)
+
+    def undone(self):
+        with self.tables._lock:
+            for batch in self.batches:
+                self.tables._waiting += batch.table._undone(batch)
+
+
+class Table:
+    """One generation of a stream task's table, as one version of the task writes it. Made by `Tables.declare`."""
+
+    def __init__(self, tables, identity, task, version, columns, key, retention_ms):
+        self._tables, self._id = tables, identity
+        self.task, self.version, self.columns, self.key, self.retention_ms = task, version, columns, key, retention_ms
+        with tables.database.reader() as connection:
+            self.generation, self.sql_name, self._committed_position = connection.execute(
+                "SELECT generation, sql_name, position FROM task_tables WHERE id = ?", (identity,)
+            ).fetchone()
+            (self._last_id,) = connection.execute(
+                f"SELECT ifnull(max(_id), -1) FROM {quoted(self.sql_name)}"
+            ).fetchone()
+        self._position = self._committed_position
+        self._rows, self._states = [], {}
+        self._writing = {}
+        self._swept_ms = None
+        self._converters = {name: _TYPES[column.type][1] for name, column in columns.items()}
+        self._names = list(columns)
+        self._leaving = [name for name, column in columns.items() if column.leaves]
+        names = "".join(f", {quoted(name)}" for name in self._names)
+        self._insert = (
+            f"INSERT INTO {quoted(self.sql_name)} (_id, _key, _stored_ms{names}) "
+            f"VALUES (?, ?, ?{', ?' * len(self._names)}) ON CONFLICT (_id) DO NOTHING"
+        )
+
+    # ---- writing
+
+    @property
+    def position(self):
+        """Events up to here are done with; 0 for a new table. After a restart, go on behind it."""
+        return self._position
+
+    def add(self, position, rows, key="", state=None):
+        """Takes the result of the call that the event at `position` triggered: None, a row (dict of columns), or a list
+        of rows; and the new `state` for `key`, where it is not None.
+
+        A position that was added before, before a crash too, changes nothing. Raises TableError for a row that does not
+        fit, and StoreError where what waits cannot be written; nothing was taken then.
+        """
+        rows = [rows] if isinstance(rows, dict) else rows or []
+        if len(rows) > MAX_ROWS or not 0 <= position < 1 << 43:
+            raise TableError(f"{self.task}: {len(rows)} rows at position {position}; at most {MAX_ROWS}, below 2**43")
+        now = self._tables.now_ms()
+        values = [(position * MAX_ROWS + n, key, now, *self._converted(position, n, row)) for n, row in enumerate(rows)]
+        packed = None
+        if state is not None:
+            try:
+                packed = pack(state)
+            except ValueError as error:
+                raise TableError(f"{self.task}: state for position {position}: {error}") from None
+        self._tables._make_room()
+        with self._tables._lock:
+            self._rows += values
+            if packed is not None and not self._seen(key, position):
+                self._states[key] = (self.version, position, packed)
+            self._tables._waiting += len(values) + (packed is not None)
+
+    def _converted(self, position, n, row):
+        if not isinstance(row, dict):
+            raise TableError(
+                f"{self.task}: row {n} of position {position}: expected a dict of columns, got {type(row).__name__}"
+            )
+        if not row.keys() <= self._converters.keys():
+            strange = next(name for name in row if name not in self._converters)
+            raise TableError(
+                f"{self.task}: row {n} of position {position}: {strange!r} is no column; declare it, or leave it out. "
+                f"Columns: {', '.join(self._names)}"
+            )
+        values = []
+        for name, convert in self._converters.items():
+            value = row.get(name)
+            if value is not None:
+                try:
+                    value = convert(value)
+                except ValueError as error:
+                    raise TableError(
+                        f"{self.task}: row {n} of position {position}: column {name!r}: expected {error}; got "
+                        f"{type(value).__name__} {_short(value)}"
+                    ) from None
+            values.append(value)
+        return values
+
+    def complete_until(self, position):
+        """All calls for events up to `position` are done: with the next flush it is where a restart goes on."""
+        with self._tables._lock:
+            self._position = max(self._position, position)
+
+    def done(self, position, key=""):
+        """Whether the event at `position` was counted already, in rows or in the key's state."""
+        return position <= self._position or self._seen(key, position)
+
+    def _seen(self, key, position):
+        held = self._held(key)
+        return held is not None and held[1] >= position
+
+    def _held(self, key):
+        """(version, position, packed value) of a key's state, or None."""
+        for table in self._tables._tables:  # other versions may write to this generation too
+            if table._id == self._id and (held := table._states.get(key) or table._writing.get(key)) is not None:
+                return held
+        with self._tables.database.reader() as connection:
+            return connection.execute(
+                "SELECT version, position, value FROM task_states WHERE id = ? AND key = ?", (self._id, key)
+            ).fetchone()
+
+    def state(self, key):
+        """The State that was kept last for `key`, or None."""
+        with self._tables._lock:
+            held = self._held(key)
+        if held is None:
+            return None
+        version, position, packed = held
+        try:
+            return State(unpack(packed), version, position)
+        except ValueError as error:
+            raise StoreDamagedError(
+                f"{self._tables.database.path}: the state of {self.task} for {key!r} is unreadable: {error}"
+            ) from error
+
+    def _wants_to_write(self):
+        return bool(self._rows or self._states or self._position > self._committed_position)
+
+    def _take(self):
+        batch = _Batch(self, self._rows, self._states, self._position)
+        self._rows, self._states, self._writing = [], {}, batch.states
+        return batch
+
+    def _committed(self, batch):
+        self._writing = {}
+        self._committed_position = max(self._committed_position, batch.position)
+        if batch.rows:
+            self._last_id = max(self._last_id, max(row[0] for row in batch.rows))
+
+    def _undone(self, batch):
+        """Lets a batch wait again; returns how many rows and states it has."""
+        self._rows[:0] = batch.rows
+        self._states = batch.states | self._states
+        self._writing = {}
+        return len(batch.rows) + len(batch.states)
+
+    def _write(self, connection, batch):
+        rows = self._new_rows(connection, batch.rows)
+        connection.executemany(self._insert, rows)
+        connection.executemany(
+            "INSERT INTO task_states VALUES (?, ?, ?, ?, ?) ON CONFLICT (id, key) DO UPDATE SET "
+            "version = excluded.version, position = excluded.position, value = excluded.value "
+            "WHERE excluded.position > position",
+            [(self._id, key, *state) for key, state in batch.states.items()],
+        )
+        connection.execute(
+            "UPDATE task_tables SET position = ? WHERE id = ? AND position < ?",
+            (batch.position, self._id, batch.position),
+        )
+        self._sweep(connection)
+
+    def _new_rows(self, connection, rows):
+        """The rows whose ids the table does not have, each id once."""
+        new, seen = [], set()
+        for row in rows:
+            identity = row[0]
+            if identity in seen:
+                continue
+            seen.add(identity)
+            if (
+                identity <= self._last_id
+                and connection.execute(f"SELECT 1 FROM {quoted(self.sql_name)} WHERE _id = ?", (identity,)).fetchone()
+            ):
+                continue
+            new.append(row)
+        return new
+
+    def _sweep(self, connection):
+        """Deletes rows beyond their retention, from time to time. Rows lie in about the order of their storing."""
+        now = self._tables.now_ms()
+        if self.retention_ms is None or (self._swept_ms is not None and 0 <= now - self._swept_ms < _SWEEP_MS):
+            return
+        self._swept_ms = now
+        name = quoted(self.sql_name)
+        while (
+            connection.execute(
+                f"DELETE FROM {name} WHERE _id IN (SELECT _id FROM {name} ORDER BY _id LIMIT {_SWEEP_ROWS}) "
+                "AND _stored_ms < ?",
+                (now - self.retention_ms,),
+            ).rowcount
+            == _SWEEP_ROWS
+        ):
+            pass
+
+    # ---- reading
+
+    def read(self, *, key=None, where="", parameters=(), order="_id", limit=None, with_ids=False):
+        """The rows as dicts, those that wait too (they are written first).
+
+        `key`: only rows of this key, of the column declared as `key` or of whose event it was. `where`, `order`: SQL;
+        `parameters`: for the `?` in `where`. `with_ids`: `_id`, `_key` and `_stored_ms` too.
+        """
+        self._tables.flush()
+        names = ["_id", "_key", "_stored_ms", *self._names] if with_ids else self._names
+        conditions, values = [f"({where})"] if where else [], list(parameters)
+        if key is not None:
+            conditions.append(" OR ".join(f"{quoted(column)} = ?" for column in self.key_columns))
+            conditions[-1] = f"({conditions[-1]})"
+            values += [key] * len(self.key_columns)
+        sql = f"SELECT {', '.join(map(quoted, names))} FROM {quoted(self.sql_name)}"
+        if conditions:
+            sql += f" WHERE {' AND '.join(conditions)}"
+        sql += f" ORDER BY {order}" + (f" LIMIT {int(limit)}" if limit is not None else "")
+        with self._tables.database.reader() as connection:
+            rows = connection.execute(sql, values).fetchall()
+        back = [_TYPES[self.columns[name].type][2] if name in self.columns else None for name in names]
+        return [
+            {
+                name: value if convert is None or value is None else convert(value)
+                for name, convert, value in zip(names, back, row)
+            }
+            for row in rows
+        ]
+
+    @property
+    def key_columns(self):
+        """The columns that say whose a row is."""
+        return ("_key",) if self.key is None else ("_key", self.key)
+
+    def __len__(self):
+        self._tables.flush()
+        with self._tables.database.reader() as connection:
+            return connection.execute(f"SELECT count(*) FROM {quoted(self.sql_name)}").fetchone()[0]
+
+
+def _short(value):
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

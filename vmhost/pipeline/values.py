@@ -1,0 +1,99 @@
+"""Values that cross walls, as bytes: msgpack, with extensions so that each comes back with its exact type.
+
+`pack(value)` takes None, bool, int of any size, float, complex, str, bytes, list, tuple, dict, set and arrays; `unpack`
+gives them back, arrays as NumPy's. Nothing in the bytes can run code. All else, subclasses too, raises ValueError.
+"""
+
+import struct
+
+import msgpack
+
+TUPLE, SET, COMPLEX, INT, ARRAY = 1, 2, 3, 4, 5
+_COMPLEX = struct.Struct("<dd")
+# bool, signed and unsigned integers, floats, complex numbers: dtypes whose bytes are their values
+_KINDS = "biufc"
+
+
+def _extension(value):
+    """What msgpack has no form of."""
+    kind = type(value)
+    if kind is tuple:
+        return msgpack.ExtType(TUPLE, pack(list(value)))
+    if kind is set:
+        return msgpack.ExtType(SET, pack(list(value)))
+    if kind is complex:
+        return msgpack.ExtType(COMPLEX, _COMPLEX.pack(value.real, value.imag))
+    if kind is int:
+        return msgpack.ExtType(INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+    if hasattr(kind, "__array_interface__") or hasattr(value, "dtype"):
+        import numpy
+
+        array = numpy.asarray(value)
+        if array.dtype.kind in _KINDS:
+            return msgpack.ExtType(ARRAY, pack([array.dtype.str, list(array.shape), array.tobytes()]))
+        raise ValueError(f"an array of {array.dtype} cannot be stored; expected numbers or bools")
+    raise ValueError(
+        f"{kind.__module__}.{kind.__qualname__} cannot be stored; expected None, bool, int, float, complex, str, "
+        "bytes, list, tuple, dict, set or an array"
+    )
+
+
+def _extended(code, data):
+    if code == TUPLE:
+        return tuple(unpack(data))
+    if code == SET:
+        return set(unpack(data))
+    if code == COMPLEX:
+        return complex(*_COMPLEX.unpack(data))
+    if code == INT:
+        return int.from_bytes(data, "little", signed=True)
+    if code == ARRAY:
+        import numpy
+
+        dtype, shape, content = unpack(data)
+        dtype = numpy.dtype(dtype)
+        if dtype.kind not in _KINDS:
+            raise ValueError(f"array of {dtype}")
+        return numpy.frombuffer(content, dtype).reshape(shape)
+    raise ValueError(f"unknown extension {code}")
+
+
+def pack(value):
+    """The bytes of `value`. Raises ValueError with what cannot be stored; nesting ends at some 500 levels."""
+    try:
+        return msgpack.packb(value, default=_extension, strict_types=True, unicode_errors="surrogatepass")
+    except RecursionError:
+        raise ValueError("the value is nested too deeply, or within itself") from None
+
+
+_UNPACK = dict(ext_hook=_extended, strict_map_key=False, unicode_errors="surrogatepass")
+
+
+def unpack(data):
+    """The value of such bytes; arrays are read-only. Raises ValueError for others."""
+    try:
+        return msgpack.unpackb(data, **_UNPACK)
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException, struct.error) as error:
+        raise ValueError(f"no stored value: {error}") from error
+
+
+def unpack_some(data, indexes):
+    """Of bytes that hold a list, the items at `indexes`, which ascend; the others are passed over unread."""
+    try:
+        unpacker = msgpack.Unpacker(max_buffer_size=0, **_UNPACK)
+        unpacker.feed(data)
+        unpacker.read_array_header()
+        here, items = 0, []
+        for index in indexes:
+            for _ in range(index - here):
+                unpacker.skip()
+            items.append(unpacker.unpack())
+            here = index + 1
+        return items
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException, struct.error) as error:
+        raise ValueError(f"no stored value: {error}") from error
+
+
+def joined(packed):
+    """The bytes of the list of values whose bytes these are."""
+    return msgpack.Packer().pack_array_header(len(packed)) + b"".join(packed)

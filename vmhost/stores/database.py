@@ -1,0 +1,424 @@
+"""A SQLite database with one writer: transactions that last, schema versions, one process at a time.
+
+`Database` opens `path` in WAL mode with `synchronous=FULL`: what a transaction wrote is on the disk when it returns.
+There is one writing connection, behind a lock; readers have read-only connections of their own, and neither waits for
+the other. What must be written together uses one `transaction()`; inside of one, another joins it.
+
+Parts of a program that collect in memory what they want to write join in as a *part* (`attach`): `flush()` writes all
+parts in one transaction. A part that says `with_every_commit` is written by each transaction, so that nothing that is
+committed refers to what is still in memory only.
+
+Beside `path` lie SQLite's `-wal` and `-shm`, and `-lock`: who has it open, and how many commits were promised. The
+database counts its commits too. Fewer than were promised means that files were cut or replaced: `StoreDamagedError`.
+"""
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import struct
+import threading
+import uuid
+from pathlib import Path
+
+from vmhost.stores.errors import (
+    StoreClosedError,
+    StoreDamagedError,
+    StoreError,
+    StoreForeignError,
+    StoreInUseError,
+    StoreVersionError,
+    store_error,
+)
+
+APPLICATION_ID = 0x766D6873  # "vmhs"; `file` and `PRAGMA application_id` show it
+_NOTE = struct.Struct("<16sQ")  # in `-lock`: the database's id, the commits that were promised
+_WAL_LIMIT = 16 << 20  # bytes that `-wal` keeps on the disk after a checkpoint
+_BUSY_S = 5.0
+_IDLE_READERS = 4
+
+_OWN_STEPS = (
+    """
+    CREATE TABLE store_identity (one INTEGER PRIMARY KEY CHECK (one = 1), id BLOB NOT NULL, commits INTEGER NOT NULL);
+    CREATE TABLE store_counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+    """,
+)
+
+
+class Database:
+    """The store at `path`, made where there is none. Threads may share it.
+
+    `read_only`: only `reader()` and `connect()` work, no lock is taken, and a writer may be at work elsewhere.
+    `accept_loss`: opens a store whose last commits are missing, and goes on with what is there.
+    Raises StoreInUseError, StoreDamagedError, StoreForeignError, StoreVersionError, StoreAccessError.
+    """
+
+    def __init__(self, path, *, read_only=False, accept_loss=False):
+        self.path = Path(path)
+        self.read_only = read_only
+        self.lock = threading.RLock()  # of the writing connection
+        self._parts = []
+        self._readers = []
+        self._depth = 0
+        self._doomed = False
+        self._commits = 0
+        self._closed = False
+        self._writer = None
+        self._lock_file = None
+        self._flusher = None
+        self.flush_error = None  # why the last flush in the background failed; None after one that worked
+        try:
+            if read_only:
+                self._open_for_reading()
+            else:
+                self._take_lock()
+                self._open(accept_loss)
+        except BaseException:
+            self._release()
+            raise
+
+    # ---- opening and closing
+
+    def _take_lock(self):
+        name = f"{self.path}-lock"
+        try:
+            self._lock_file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreInUseError(
+                f"{self.path}: another process has the store open for writing; end that one first, or open the store "
+                "with read_only=True"
+            ) from None
+        except OSError as error:
+            failed = sqlite3.OperationalError(os.strerror(error.errno))
+            full = error.errno in (28, 122)  # ENOSPC, EDQUOT
+            failed.sqlite_errorcode = sqlite3.SQLITE_FULL if full else sqlite3.SQLITE_CANTOPEN
+            failed.sqlite_errorname = name
+            raise store_error(self.path, failed, "opening") from error
+
+    def _open(self, accept_loss):
+        try:
+            self._writer = sqlite3.connect(
+                self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=256
+            )
+            run = self._writer.execute
+            identity = run("PRAGMA application_id").fetchone()[0]
+            made = identity == 0 and not run("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+            if not made:
+                self._must_be_ours(identity)
+            if run("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+                raise StoreError(
+                    f"{self.path}: this file system cannot share memory between processes, which WAL needs"
+                )
+            run("PRAGMA synchronous = FULL")
+            run(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
+            run("PRAGMA foreign_keys = OFF")
+            run("PRAGMA trusted_schema = OFF")
+            if made:
+                run("BEGIN IMMEDIATE")
+                run(f"PRAGMA application_id = {APPLICATION_ID}")
+                run("CREATE TABLE store_versions (name TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID")
+                self._steps("store", _OWN_STEPS, 0)
+                run("INSERT INTO store_identity VALUES (1, ?, 0)", (uuid.uuid4().bytes,))
+                run("COMMIT")
+            else:
+                self._migrate_own()
+            self._id, self._commits = run("SELECT id, commits FROM store_identity").fetchone()
+        except sqlite3.Error as error:
+            raise store_error(self.path, error, "opening") from error
+        self._hold_against_the_note(accept_loss)
+
+    def _open_for_reading(self):
+        with self.reader() as connection:
+            self._must_be_ours(connection.execute("PRAGMA application_id").fetchone()[0])
+
+    def _must_be_ours(self, identity):
+        if identity != APPLICATION_ID:
+            raise StoreForeignError(
+                f"{self.path}: a database of another program (application_id {identity:#x}, expected "
+                f"{APPLICATION_ID:#x}); it was not changed, choose another path"
+            )
+
+    def _migrate_own(self):
+        version = self._version("store")
+        if version != len(_OWN_STEPS):
+            self.migrate("store", _OWN_STEPS)
+
+    def _hold_against_the_note(self, accept_loss):
+        note = os.pread(self._lock_file, _NOTE.size, 0)
+        if len(note) == _NOTE.size:
+            identity, promised = _NOTE.unpack(note)
+            if identity == self._id and promised > self._commits and not accept_loss:
+                raise StoreDamagedError(
+                    f"{self.path}: the last {promised - self._commits} of {promised} commits are missing; the file or "
+                    "its -wal was cut or replaced. Put the missing file back, or open with accept_loss=True to go on "
+                    "without them"
+                )
+        self._note()
+
+    def _note(self):
+        """Outlives this process, not a power cut; then the note is older than the database, which is harmless."""
+        with contextlib.suppress(OSError):  # a full disk: the note stays behind
+            os.pwrite(self._lock_file, _NOTE.pack(self._id, self._commits), 0)
+
+    def _release(self):
+        self._closed = True
+        readers, self._readers = self._readers, []
+        for connection in (*readers, self._writer):
+            if connection is not None:
+                with contextlib.suppress(sqlite3.Error):  # what was committed is safe in -wal
+                    connection.close()
+        self._writer = None
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+    def close(self):
+        """Writes what the parts hold, and lets go of the file. Closing again does nothing.
+
+        Raises StoreError where the parts could not be written; the store is closed all the same.
+        """
+        if self._flusher is not None:
+            self._flusher.stop()
+        with self.lock:
+            if self._closed:
+                return
+            try:
+                if not self.read_only:
+                    self.flush()
+            finally:
+                self._release()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def _must_be_open(self, write=True):
+        if self._closed:
+            raise StoreClosedError(f"{self.path}: the store is closed; open it again")
+        if write and self.read_only:
+            raise StoreError(f"{self.path}: the store was opened with read_only=True; open it without to write")
+
+    # ---- schema versions
+
+    def _version(self, name):
+        row = self._writer.execute("SELECT version FROM store_versions WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else 0
+
+    def _steps(self, name, steps, done):
+        for step in steps[done:]:
+            if callable(step):
+                step(self._writer)
+            else:
+                for statement in filter(str.strip, step.split(";")):
+                    self._writer.execute(statement)
+        self._writer.execute("INSERT OR REPLACE INTO store_versions VALUES (?, ?)", (name, len(steps)))
+
+    def migrate(self, name, steps):
+        """Brings the schema `name` up to date: `steps[n]` leads from version n to n + 1, in one transaction.
+
+        A step is SQL without `;` inside of its statements, or a function of the connection. Steps are never changed
+        once they shipped. Raises StoreVersionError where the store is newer than `steps`.
+        """
+        with self.transaction():
+            done = self._version(name)
+            if done > len(steps):
+                raise StoreVersionError(
+                    f"{self.path}: {name} has schema version {done}, this vmhost knows versions up to {len(steps)}; "
+                    "use the newer vmhost that wrote it"
+                )
+            if done < len(steps):
+                self._steps(name, steps, done)
+
+    # ---- writing
+
+    def attach(self, part):
+        """Lets `part` join in. `part.write(connection)` is called inside of a transaction; it returns None where there
+        was nothing to write, else an object whose `committed()` or `undone()` is called when the transaction ended.
+        `part.pending`: whether there is something to write. `part.with_every_commit`: not only in `flush`.
+        """
+        with self.lock:
+            self._parts.append(part)
+
+    def detach(self, part):
+        with self.lock:
+            if part in self._parts:
+                self._parts.remove(part)
+
+    @contextlib.contextmanager
+    def transaction(self):
+        """The writing connection, inside of a transaction that is durable when the block ends, or undone where it
+        raises. Threads wait for each other. A block within a block joins the outer one.
+        """
+        with self.lock:
+            self._must_be_open()
+            if self._depth:
+                try:
+                    yield self._writer
+                except BaseException:
+                    self._doomed = True
+                    raise
+                return
+            with self._outermost([part for part in self._parts if part.with_every_commit]) as connection:
+                yield connection
+
+    @contextlib.contextmanager
+    def _outermost(self, parts):
+        connection, before = self._writer, self._writer.total_changes
+        self._depth, self._doomed, after = 1, False, []
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            if self._doomed:
+                raise StoreError(f"{self.path}: a transaction within this one failed, so this one was undone too")
+            for part in parts:
+                if (written := part.write(connection)) is not None:
+                    after.append(written)
+            changed = connection.total_changes != before
+            if changed:
+                connection.execute("UPDATE store_identity SET commits = ?", (self._commits + 1,))
+            connection.execute("COMMIT")
+        except BaseException as error:
+            if connection.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+            for written in after:
+                written.undone()
+            if isinstance(error, sqlite3.Error):
+                raise store_error(self.path, error, "writing") from error
+            raise
+        finally:
+            self._depth = 0
+        if changed:
+            self._commits += 1
+            self._note()
+        for written in after:
+            written.committed()
+
+    def flush(self):
+        """Writes what all parts hold, in one transaction. Durable on return. Where it raises, they still hold it."""
+        with self.lock:
+            self._must_be_open()
+            if self._depth:
+                raise StoreError(f"{self.path}: flush() inside of a transaction; call it after")
+            if any(part.pending for part in self._parts):
+                with self._outermost(list(self._parts)):
+                    pass
+
+    def flush_every(self, interval_ms):
+        """Has a thread call `flush()` so often, or more often where somebody asked for that before. Where it fails,
+        `flush_error` says why, and it is tried again.
+        """
+        with self.lock:
+            if self._flusher is None:
+                self._flusher = _Flusher(self, interval_ms / 1000)
+            else:
+                self._flusher.interval_s = min(self._flusher.interval_s, interval_ms / 1000)
+
+    def count(self, name, n=1):
+        """Adds n to a counter that the store keeps."""
+        if n:
+            with self.transaction() as connection:
+                connection.execute(
+                    "INSERT INTO store_counters VALUES (?, ?) "
+                    "ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
+                    (name, n),
+                )
+
+    def counters(self):
+        """{name: value} of the counters that were ever counted."""
+        with self.reader() as connection:
+            return dict(connection.execute("SELECT name, value FROM store_counters"))
+
+    def erase(self):
+        """Rewrites the file, so that bytes of deleted rows are gone from it and from its -wal.
+
+        Takes as long as writing the whole store, and as much room again. Raises StoreInUseError where a reader holds
+        an old view of the store; the rows are deleted all the same, their bytes go with the next call.
+        """
+        with self.lock:
+            self._must_be_open()
+            try:
+                self._writer.execute("VACUUM")
+                busy = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            except sqlite3.Error as error:
+                raise store_error(self.path, error, "rewriting") from error
+            if busy:
+                raise StoreInUseError(
+                    f"{self.path}: a reader holds an old view of the store, so bytes of deleted rows are still in it; "
+                    "close the reader and try again"
+                )
+
+    def check(self):
+        """Reads the whole file. Raises StoreDamagedError with the first problems found."""
+        with self.reader() as connection:
+            found = [row[0] for row in connection.execute("PRAGMA integrity_check(5)")]
+        if found != ["ok"]:
+            raise StoreDamagedError(f"{self.path}: the file is damaged: {'; '.join(found)}; restore a backup")
+
+    # ---- reading
+
+    def connect(self):
+        """A read-only `sqlite3.Connection` of its own. It sees what was committed. The caller closes it."""
+        self._must_be_open(write=False)
+        try:
+            connection = sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?mode=ro",
+                uri=True,
+                timeout=_BUSY_S,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+        except sqlite3.Error as error:
+            raise store_error(self.path, error, "opening") from error
+        try:
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("PRAGMA trusted_schema = OFF")
+        except sqlite3.Error as error:
+            connection.close()
+            raise store_error(self.path, error, "opening") from error
+        return connection
+
+    @contextlib.contextmanager
+    def reader(self):
+        """Lends a read-only connection for the block. A query that is left open holds up the shrinking of -wal."""
+        self._must_be_open(write=False)
+        try:
+            connection = self._readers.pop()
+        except IndexError:
+            connection = self.connect()
+        try:
+            yield connection
+        except sqlite3.Error as error:
+            raise store_error(self.path, error, "reading") from error
+        finally:
+            if self._closed or len(self._readers) >= _IDLE_READERS:
+                connection.close()
+            else:
+                self._readers.append(connection)
+
+
+class _Flusher:
+    def __init__(self, database, interval_s):
+        self.interval_s = interval_s
+        self._database = database
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="store-flush", daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        while not self._stopped.wait(self.interval_s):
+            try:
+                self._database.flush()
+                self._database.flush_error = None
+            except StoreClosedError:
+                return
+            except StoreError as error:
+                self._database.flush_error = error
+
+    def stop(self):
+        self._stopped.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()

@@ -30,7 +30,7 @@ ROOMS = {
     "vmhost/stdlib/overlays": {"vmhost.guest"},
     "vmhost/stdlib": {"vmhost.stdlib", "vmhost.bytecode"},
     "vmhost/lines": {"vmhost.lines", "vmhost.bytecode", "vmhost.errors"},
-    "vmhost/runtime": {*BENEATH, "vmhost.runtime", "vmhost.task", "vmhost.guest.kinds"},
+    "vmhost/runtime": {*BENEATH, "vmhost.runtime", "vmhost.task", "vmhost.guest.kinds", "vmhost.guest.classes"},
     "vmhost/image/device": {"vmhost"},
     "vmhost/image": {*BENEATH, "vmhost.image", "vmhost.runtime.system_bundle"},
     "vmhost/stores": {"vmhost.stores"},
@@ -53,8 +53,9 @@ STACK = [
     "vmhost.executor",
     "vmhost.cli",
 ]
-# What a VM itself offers to the guest runtime: made by vmhost/isolation, known to no other Python.
-IN_EVERY_VM = {"_vmhost"}
+# What a VM itself offers to the guest runtime: made by vmhost/isolation, and by an executor with `types`; known to no
+# other Python.
+IN_EVERY_VM = {"_vmhost", "__vmhost_conversions__"}
 # What only a device image has: `vmhost/image`.
 IN_EVERY_IMAGE = {"_vmrun", "vmrun_commands"}
 # Dependencies that callers use with vmhost: their arrays cross the wall by the buffer protocol, without an import of

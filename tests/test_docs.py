@@ -144,6 +144,24 @@ def the_host(text, folder, capfd):
     assert re.fullmatch(r"\d\n", said)
 
 
+def own_classes(text, folder, capfd):
+    classes = """
+import dataclasses
+@dataclasses.dataclass
+class Order:
+    number: int
+class Money:
+    pass
+"""
+    task = folder / "orders"
+    task.mkdir()
+    (task / "task.yaml").write_text('name: orders\nversion: 1.0.0\nentry: main:run\npython: "3.14"\n')
+    (task / "main.py").write_text(f"{classes}def run(order):\n    return Order(order.number + 1)\n")
+    assert main(["compile", "orders", "-o", "build/orders.vmb"]) == 0
+    to_plain = "to_plain = from_plain = lambda value: value\n"
+    assert run_script(folder, f"import vmhost\n{classes}{to_plain}{text}\nprint(order)\n") == "Order(number=2)\n"
+
+
 def host_yaml(text, folder, capfd):
     (folder / "host.yaml").write_text(text)
     (folder / "shop").mkdir()
@@ -281,6 +299,7 @@ BLOCKS = {
     ("docs/host-yaml.md", "trust: keys"): host_yaml,
     ("docs/host.md", "import asyncio, vmhost"): the_host,
     ("docs/host.md", "Task ------"): shown_only,
+    ("docs/host.md", "types ="): own_classes,
     ("docs/task-yaml.md", "tasks/x/task.yaml:5:"): task_yaml_errors,
     ("docs/task-yaml.md", "name: digits"): task_yaml,
     ("docs/verifier.md", "from vmhost.bytecode.verifier import"): verifier,

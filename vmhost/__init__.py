@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the same names again, for tools that read the source
     from vmhost.executor import BrokenVMExecutor, VMExecutor
     from vmhost.host import Host
     from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
+    from vmhost.runtime.codec import Conversion
     from vmhost.task import Task
 
 _HOMES = {
@@ -47,6 +48,7 @@ _HOMES = {
     "executor": ("BrokenVMExecutor", "VMExecutor"),
     "host": ("Host",),
     "limits": ("BreakerPolicy", "Limits", "Policy", "TaskPolicy"),
+    "runtime.codec": ("Conversion",),
     "task": ("Task",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -50,6 +50,7 @@ class TaskError(VMHostError):
 
     `type_name` is the guest's exception type ("ValueError", "shop.prices.Unknown"), `guest_message` its text,
     `guest_traceback` its traceback with the task's own file names and lines, `report` all that the guest told.
+    `__cause__` is the exception itself, where its class is registered with the host.
     """
 
     type_name = None
@@ -142,6 +143,8 @@ def read_report(payload):
         for step in _of_type(list, given.get("chain"))[:_CHAIN_MOST]
         if type(step) is dict
     ]
+    # made by the host's codec, of a class that it knows, or not there
+    report["error"] = given["error"] if isinstance(given.get("error"), Exception) else None
     return report
 
 
@@ -173,6 +176,11 @@ def _of_task(error_type, report, where, name, version):
     error.guest_message = text
     error.report = report
     _add_traceback(error, report, "in the guest")
+    raised = report.pop("error")
+    if raised is not None:
+        for note in report["notes"]:
+            BaseException.add_note(raised, note)
+        error.__cause__ = raised
     return error
 
 

@@ -22,6 +22,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 
+from vmhost.bytecode.compiler import compile_sources
 from vmhost.bytecode.fields import (
     EVERYTHING,
     GRANTS,
@@ -52,10 +53,12 @@ from vmhost.host import start_service
 from vmhost.isolation import vm as isolation
 from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
 from vmhost.runtime import travel
+from vmhost.runtime.codec import Codec
 from vmhost.task import end_after
 
 _log = logging.getLogger("vmhost")
 _GUEST = "vmhost.guest.executor"  # the module in each VM that takes the calls
+_CONVERSIONS = "__vmhost_conversions__"  # a module in its VMs, see vmhost.guest.codec
 _BATCH = 256  # calls of one map() that are queued under one lock
 _workers_alive = weakref.WeakSet()
 
@@ -70,7 +73,9 @@ class VMExecutor(concurrent.futures.Executor):
 
     `thread_name_prefix` names the executor in logs (`vmhost.task.<name>`). `initializer(*initargs)` runs once in each
     VM before its first call. `permissions` are as in task.yaml, by default all that the host process may do itself;
-    `limits` as well, by default none but `max_workers`. ValueError, TypeError, ConfigurationError, CrossingError.
+    `limits` as well, by default none but `max_workers`. Dataclasses, namedtuples, enums and exceptions cross that a
+    submitted function's module defines or has by name; `types`: others, and Conversions, as for Host. ValueError,
+    TypeError, ConfigurationError, CrossingError.
 
     `mp_context` and `max_tasks_per_child`, which process pools have, may be None only; TypeError says why.
     """
@@ -84,6 +89,7 @@ class VMExecutor(concurrent.futures.Executor):
         *,
         permissions=None,
         limits=None,
+        types=None,
         mp_context=None,
         max_tasks_per_child=None,
     ):
@@ -102,7 +108,7 @@ class VMExecutor(concurrent.futures.Executor):
             raise TypeError(f"initializer must be a callable, got {shown(initializer)}")
         self._max_workers = max_workers
         self._workers = _Workers(
-            thread_name_prefix or "executor", max_workers, permissions, limits, initializer, initargs, self._own
+            thread_name_prefix or "executor", max_workers, permissions, limits, initializer, initargs, self._own, types
         )
 
     def _own(self, service):
@@ -275,7 +281,7 @@ class _Workers:
     `submit` and `submit_many` are those of the native lane until something speaks against it.
     """
 
-    def __init__(self, name, max_workers, permissions, limits, initializer, initargs, own):
+    def __init__(self, name, max_workers, permissions, limits, initializer, initargs, own, types):
         self.closed = False
         self.entries = {}  # function -> entry point
         self._lock = threading.RLock()  # of the code store and what is known of it; a finalizer may submit as well
@@ -288,6 +294,7 @@ class _Workers:
         self._edition = 0
         self._modules, self._texts = {}, {}  # what the code store has
         self._initializer = None
+        self._codec = Codec(types)
         self._permissions = _permissions(permissions)
         self._permissions["host"] = ["initializer", "initializer failed"] if initializer is not None else []
         self._limits = _limits(limits, max_workers)
@@ -304,6 +311,8 @@ class _Workers:
         native = isolation.core()
         self._native = native
         self._store = native.CodeStore()
+        if self._codec.conversions:
+            self._pack(_conversions_luggage(self._codec.conversions, self._pack))
         if initializer is not None:
             self._initializer, fill, self._initkeywords = _unfold(initializer)
             self._initargs = fill(initargs)
@@ -320,6 +329,7 @@ class _Workers:
                 native,
                 functions=lambda: {"initializer": self._tell_initializer, "initializer failed": self._break},
                 own=mine,
+                codec=self._codec,
             )
             _drain_at_exit()
             _workers_alive.add(self)
@@ -339,10 +349,11 @@ class _Workers:
                 return known[function]
         except TypeError:
             raise CrossingError(f"{function!r} cannot travel to a VM: an unhashable object is no function") from None
-        module, path = travel.place_of(function)
-        luggage = travel.compile_module(module, path, function)
+        module, path, luggage = _luggage(function)
         with self._lock:
             self._pack(luggage)
+            if luggage.modules:
+                self._codec.homes[luggage.name] = sys.modules[module]
             flags = ("i" if self._initializer is not None else "") + ("r" if in_rows else "")
             entry = known[function] = f"{_GUEST}:{flags} {_target(luggage.name, path)}"
         return entry
@@ -428,7 +439,7 @@ class _Workers:
     def raise_report(self, report):
         """Raise the error that a guest reported."""
         error = from_core(Kind.TASK_ERROR, report, self._name, self._current.version)
-        standard = _builtin_of(error)
+        standard = _own_of(error) or _builtin_of(error)
         if standard is None:
             raise error
         raise standard from error
@@ -439,7 +450,7 @@ class _Workers:
             return concurrent.futures.CancelledError()
         if self._broken is not None and (isinstance(error, VMLostError) or call.kind == Kind.LOAD_ERROR):
             return BrokenVMExecutor(self._broken)
-        return _builtin_of(error)
+        return _own_of(error) or _builtin_of(error)
 
     def was_cancelled(self, call):
         """Did the `call`, which has ended, end by being cancelled?"""
@@ -568,6 +579,38 @@ def _unfold(function):
 
 def _target(module, path):
     return f"{module}:{path}".replace(".", "/")
+
+
+def _luggage(function):
+    """(module name, path in it, Luggage) of `function`. CrossingError."""
+    module, path = travel.place_of(function)
+    return module, path, travel.compile_module(module, path, function)
+
+
+def _conversions_luggage(conversions, pack):
+    """The Luggage of a module that tells `vmhost.guest.codec` what to convert; `pack` gets those of its classes and
+    functions. CrossingError."""
+    rows = []
+    for name, conversion in conversions.items():
+        places = []
+        for part in (conversion.cls, conversion.to_plain, conversion.from_plain):
+            _, path, luggage = _luggage(part)
+            pack(luggage)
+            places.append(f"{luggage.name}:{path}")
+        rows.append((name, *places))
+    text = f"CONVERSIONS = {rows!r}\n".encode()
+    bundle = compile_sources(
+        {_CONVERSIONS: (text, f"<{_CONVERSIONS}>", False)}, entry=f"{_CONVERSIONS}:_", name="executor", version="0"
+    )
+    return travel.Luggage(_CONVERSIONS, bundle.modules, bundle.texts)
+
+
+def _own_of(error):
+    """The exception that the guest raised, of a class that the executor knows, taken from its TaskError; None."""
+    raised = error.__cause__ if isinstance(error, TaskError) else None
+    if raised is not None:
+        error.__cause__ = None  # it gets the TaskError as its cause
+    return raised
 
 
 def _builtin_of(error):

@@ -22,6 +22,7 @@ from vmhost.bytecode.signing import TrustStore
 from vmhost.errors import BundleError, ClosedError, ConfigurationError
 from vmhost.isolation import vm as isolation
 from vmhost.limits import Limits, Policy
+from vmhost.runtime.codec import Codec
 from vmhost.runtime.service import Service
 from vmhost.runtime.system_bundle import IN_CHECKOUT, add_model, boot_code_store, kept_models
 from vmhost.statistics import Crash
@@ -39,11 +40,13 @@ class Host:
     `trust`: whose bundles are loaded: a TrustStore, or the path of a file or folder of public keys. `allow_unsigned`:
     load unsigned ones too (while developing). `policy`: a Policy. `state`: a folder for what survives a restart
     (breakers, prepared models). `functions`: functions by name that tasks may call whose `permissions.host` names them;
-    each takes one value and returns one, on threads of the host. `crashes` tells of which tasks the process that used
-    the state folder before crashed in (a tuple of Crash); their breakers start open. A context manager: leaving it
+    each takes one value and returns one, on threads of the host. `types`: classes whose values cross as themselves
+    (dataclasses, namedtuples, enums, exceptions, or Conversions): a list, or a mapping from the names that tasks have
+    for them, "main:Order". `crashes` tells of which tasks the process that used the state folder before crashed in (a
+    tuple of Crash); their breakers start open. A context manager: leaving it
     drains, leaving it through an exception cancels."""
 
-    def __init__(self, *, trust=None, allow_unsigned=False, policy=None, state=None, functions=None):
+    def __init__(self, *, trust=None, allow_unsigned=False, policy=None, state=None, functions=None, types=None):
         self._closed = False
         self._process = os.getpid()
         _check_arguments(allow_unsigned, policy, state, functions)
@@ -51,6 +54,7 @@ class Host:
         self._allow_unsigned = allow_unsigned
         self._policy = policy if policy is not None else Policy()
         self._functions = dict(functions or {})
+        codec = Codec(types)
         native = isolation.core()
         # The service must not keep this object alive, and so not the functions either, which may refer to it.
         self_ref = weakref.ref(self)
@@ -69,7 +73,7 @@ class Host:
                 None,
             )  # the second is made with the first model; where that fails, none is kept
             self.crashes = _crashes_before(native, folder) if folder is not None else ()
-            start_service(self._policy, native, folder, functions_now, self._own)
+            start_service(self._policy, native, folder, functions_now, self._own, codec)
         except BaseException:
             if self._service is not None:
                 self._service.abandon()  # and with it the folder
@@ -242,7 +246,7 @@ class Host:
         return f"<vmhost.Host {'closed' if self._closed else ', '.join(self.tasks) or 'no tasks'}>"
 
 
-def start_service(policy, native, folder=None, functions=dict, own=lambda service: None):
+def start_service(policy, native, folder=None, functions=dict, own=lambda service: None, codec=None):
     """A Service on the native core, as Host and VMExecutor have one; closed at exit at the latest.
 
     `own(service)` is called before it begins: from then on its owner abandons it when something goes wrong.
@@ -253,7 +257,7 @@ def start_service(policy, native, folder=None, functions=dict, own=lambda servic
             "SQLite was in use before the first host was made, so what tasks allocate in it does not count against "
             "their memory limit; make the host before the first connection"
         )
-    service = Service(policy, native, system_code_store(native), folder, functions)
+    service = Service(policy, native, system_code_store(native), folder, functions, codec=codec)
     _services.add(service)
     own(service)
     service.start()

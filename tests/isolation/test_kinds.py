@@ -310,7 +310,7 @@ def test_a_report_that_is_made_up_is_still_the_tasks_error(host):
             name="reports",
         )
     )
-    with pytest.raises(vmhost.TaskError, match="not a `UUID`"):
+    with pytest.raises(vmhost.TaskError, match="reports 1.0.0: ValueError"):
         task(None)
 
 

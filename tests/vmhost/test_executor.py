@@ -517,10 +517,11 @@ def test_notes_come_back(pool):
     assert pool.submit(functions.raise_noted).exception().__notes__ == ["a note"]
 
 
-def test_other_exceptions_come_as_task_error(pool):
+def test_exceptions_of_the_module_come_as_themselves_and_others_as_task_error(pool):
     error = pool.submit(functions.raise_unheard).exception()
-    assert type(error) is vmhost.TaskError
-    assert error.type_name == "tests.vmhost.functions.Unheard" and error.guest_message == "of"
+    assert type(error) is functions.Unheard and error.args == ("of",)
+    cause = error.__cause__
+    assert cause.type_name == "tests.vmhost.functions.Unheard" and cause.guest_message == "of"
     assert type(pool.submit(functions.raise_with_object).exception()) is vmhost.TaskError
 
 

@@ -5,6 +5,7 @@ log                log.info("text %s", value): a line to the host's logger; `log
 deadline()         seconds that the current call may still take (float), or None
 host               functions that host.yaml grants by name: host.lookup(value) -> value
 Buffer             large data that crosses without a copy: Buffer(shape, format="B")
+register           register(Class, to_plain, from_plain): values of a class that cross as plain ones
 PermissionDenied   raised (a PermissionError) for what task.yaml does not grant
 Stopped            raised (a BaseException) when the host stops the call
 """
@@ -25,6 +26,7 @@ __all__ = [
     "host",
     "identity",
     "log",
+    "register",
     "resources",
 ]
 
@@ -73,11 +75,15 @@ class _Log:
 
 
 def __getattr__(name):
-    """`resources` comes when it is asked for: the standard library's own start-up passes through this package."""
+    """These two come when they are asked for: the standard library's own start-up passes through this package."""
     if name == "resources":
         import importlib
 
         return importlib.import_module("vmhost.guest.files")
+    if name == "register":
+        from vmhost.guest.codec import register
+
+        return register
     raise AttributeError(f"module 'vmhost.guest' has no attribute {name!r}")
 
 

@@ -367,6 +367,8 @@ def report(error):
         "traceback": _careful("", _traceback_of, error),
         "notes": _notes(error),
         "chain": _careful([], _chain, error),
+        # goes out as a value, where it and what it holds can cross; the core leaves it out where not
+        **({} if builtin or isinstance(error, (BaseExceptionGroup, _native.Stopped)) else {"error": error}),
     }
 
 
@@ -599,16 +601,16 @@ _streams = ()
 
 def pack(value):
     """What the wire sends for a value of a class that it does not know itself."""
-    from vmhost.guest.kinds import pack
+    from vmhost.guest.codec import pack
 
     return pack(value)
 
 
-def unpack(kind, detail, payload, in_key):
+def unpack(kind, detail, payload, in_key, entry):
     """The value that the host took apart."""
-    from vmhost.guest.kinds import unpack
+    from vmhost.guest.codec import unpack
 
-    return unpack(kind, detail, payload)
+    return unpack(kind, detail, payload, in_key, entry)
 
 
 def boot(native):

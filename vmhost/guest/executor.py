@@ -62,10 +62,10 @@ def __getattr__(name):
         _initialize()
     if "r" in flags:
         return _over_rows(_vmhost.entry_for(f"{__name__}: {target}"))
-    return _find(target.replace("/", "."))
+    return find(target.replace("/", "."))
 
 
-def _find(target):
+def find(target):
     """The callable "module:path"."""
     name, _, path = target.partition(":")
     try:
@@ -93,7 +93,9 @@ def _over_rows(function):
                 results.append(function(*row, **keywords))
         except Exception as error:
             error.__traceback__ = error.__traceback__.tb_next  # without this frame
-            return results, _vmhost.report(error)
+            report = _vmhost.report(error)
+            report.pop("error", None)  # the host might not know its class, and have nothing of all this
+            return results, report
         return results, None
 
     return call_rows

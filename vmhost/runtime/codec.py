@@ -1,23 +1,184 @@
 """The host's side of values whose classes the native wire does not know: how they are taken apart, and made again.
 
 Each service has a Codec; its lanes call it, on the thread of whoever sends a value or asks for a result. What comes
-from a VM may be made up: `vmhost.guest.kinds` checks every part.
+from a VM may be made up: `vmhost.guest.kinds` and `vmhost.guest.classes` check every part, and a class is looked up
+among those that were registered, or in modules of functions that were submitted. Nothing is imported for a VM.
 """
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vmhost.bytecode.fields import shown
+from vmhost.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A class whose values cross as `to_plain(value)`, and are made again by `from_plain(plain)`.
+
+    The host calls `from_plain` with what a task sent: it checks it, and raises for what is wrong.
+    """
+
+    cls: type
+    to_plain: object
+    from_plain: object
+
+    def __post_init__(self):
+        if not isinstance(self.cls, type):
+            raise ConfigurationError(f"Conversion: expected a class, got {shown(self.cls)}")
+        for name in ("to_plain", "from_plain"):
+            if not callable(getattr(self, name)):
+                raise ConfigurationError(f"Conversion: {name}: expected a function, got {shown(getattr(self, name))}")
 
 
 class Codec:
-    """What the lanes of one service pack and unpack with."""
+    """What the lanes of one service pack and unpack with: classes of the standard library, and `types`.
 
-    @staticmethod
-    def pack(value):
+    `types` are classes or Conversions: a list, known by their own names "module:Class", or a mapping from the names
+    that tasks have for them. ConfigurationError.
+    """
+
+    def __init__(self, types=None):
+        self.homes = {}  # of an executor: module in its VMs -> module here, whose classes are known as well
+        self.conversions = {}  # name -> Conversion
+        self._known = {}  # name -> Shape
+        self._names = {}  # class -> name
+        for name, given in _named(types):
+            self._register(name, given)
+
+    def _register(self, name, given):
+        from vmhost.guest.classes import Unfit, shape_of
+
+        cls = given.cls if isinstance(given, Conversion) else given
+        if name in self._known or name in self.conversions or cls in self._names:
+            raise ConfigurationError(f"types: {name}: given twice")
+        if isinstance(given, Conversion):
+            self.conversions[name] = given
+        else:
+            try:
+                self._known[name] = shape_of(cls)
+            except Unfit as error:
+                raise ConfigurationError(f"types: {name}: {error}") from error
+        self._names[cls] = name
+
+    def pack(self, value):
         """(kind, detail, payload) of a value that crosses; None. ValueError says why this one cannot."""
-        from vmhost.guest.kinds import pack  # few calls bring such a value
+        from vmhost.guest import kinds  # few calls bring such a value
 
-        return pack(value)
+        packed = kinds.pack(value)
+        if packed is not None:
+            return packed
+        from vmhost.guest.classes import CONVERTED, has_shape, is_builtin_error, name_of, shape_of
 
-    @staticmethod
-    def unpack(kind, detail, payload, in_key):
+        cls = type(value)
+        name = self._names.get(cls)
+        if name in self.conversions:
+            return CONVERTED, name, self.conversions[name].to_plain(value)
+        if name is None and has_shape(cls):
+            if not (is_builtin_error(cls) or self._is_of_a_home(cls)):
+                raise ValueError(
+                    f"a `{name_of(cls)}` cannot cross: its class is not registered; name it in `types` of the "
+                    "Host or VMExecutor"
+                )
+            name = name_of(cls)
+        if name is None:
+            return None
+        shape = shape_of(cls)
+        return shape.kind, name, shape.read(value)
+
+    def unpack(self, kind, detail, payload, in_key, _entry=None):
         """The value that a VM took apart; `in_key`: it is to be hashed. ValueError says what is wrong with it."""
-        from vmhost.guest.kinds import unpack
+        from vmhost.guest import kinds
+        from vmhost.guest.classes import CONVERTED, is_class_kind, shape_of_builtin, split, unknown
 
-        return unpack(kind, detail, payload)
+        if not is_class_kind(kind):
+            return kinds.unpack(kind, detail, payload)
+        split(detail)
+        if kind == CONVERTED:
+            return self._convert(detail, payload)
+        shape = self._known.get(detail) or shape_of_builtin(detail) or self._shape_in_homes(detail)
+        if shape is None:
+            error = unknown(kind, detail)
+            raise type(error)(f"{error}; name it in `types` of the Host or VMExecutor")
+        if shape.kind != kind:
+            raise kinds.Malformed(f"`{detail}` is another kind of class here")
+        return shape.make(payload, in_key)
+
+    def _convert(self, name, payload):
+        from vmhost.guest.classes import CONVERTED, unknown
+        from vmhost.guest.kinds import Malformed
+
+        conversion = self.conversions.get(name)
+        if conversion is None:
+            raise unknown(CONVERTED, name)
+        try:
+            value = conversion.from_plain(payload)
+        except Exception as error:
+            raise Malformed(f"not a `{name}`: its function raised {type(error).__name__}: {error}") from error
+        if not isinstance(value, conversion.cls):
+            raise Malformed(f"not a `{name}`: its function gave a `{type(value).__name__}`")
+        return value
+
+    # -- of an executor -------------------------------------------------------------------------------------------
+
+    def _is_of_a_home(self, cls):
+        """Is the class one that a function which was submitted could name: of its module, or at the top of it?"""
+        from vmhost.guest.classes import find
+
+        return any(
+            home.__name__ == cls.__module__
+            and find(home, cls.__qualname__) is cls
+            or any(value is cls for value in list(vars(home).values()))
+            for home in self._own_modules()
+        )
+
+    def _own_modules(self):
+        return {id(home): home for home in list(self.homes.values())}.values()
+
+    def _shape_in_homes(self, name):
+        """The Shape of the class that VMs call `name`, of those that `_is_of_a_home`; None."""
+        from vmhost.guest.classes import Unfit, find, has_shape, shape_of, split
+        from vmhost.guest.kinds import Malformed
+
+        if not self.homes:
+            return None
+        module, path = split(name)
+        home = self.homes.get(module)
+        cls = find(home, path) if home is not None else None
+        if cls is None or cls.__module__ != home.__name__:
+            cls = next(
+                (
+                    value
+                    for home in self._own_modules()
+                    for value in list(vars(home).values())
+                    if isinstance(value, type) and value.__module__ == module and value.__qualname__ == path
+                ),
+                None,
+            )
+        if cls is None or not has_shape(cls):
+            return None
+        try:
+            return shape_of(cls)
+        except Unfit as error:
+            raise Malformed(str(error)) from error
+
+
+def _named(types):
+    """(name, class or Conversion) of each of `types`. ConfigurationError."""
+    from vmhost.guest.classes import name_of
+
+    if types is None:
+        return
+    if isinstance(types, (str, bytes)) or not isinstance(types, (Mapping, list, tuple, set, frozenset)):
+        raise ConfigurationError(
+            f"types: expected a list of classes, or a mapping of names to them, got {shown(types)}"
+        )
+    given = types.items() if isinstance(types, Mapping) else ((None, value) for value in types)
+    for name, value in given:
+        if not isinstance(value, (type, Conversion)):
+            raise ConfigurationError(f"types: expected a class or a Conversion, got {shown(value)}")
+        if name is None:
+            name = name_of(value.cls if isinstance(value, Conversion) else value)
+        if not isinstance(name, str) or not all(name.partition(":")):
+            raise ConfigurationError(f"types: expected a name such as main:Order, got {shown(name)}")
+        yield name, value

@@ -47,14 +47,14 @@ class Service:
     `state` is a StateFolder or None. `functions` gives the host functions by name (called with no lock held).
     """
 
-    def __init__(self, policy, native, system, state, functions, *, clock=time.monotonic, wall=time.time):
+    def __init__(self, policy, native, system, state, functions, *, codec=None, clock=time.monotonic, wall=time.time):
         self.policy = policy
         self.native = native
         self.events = native.Events()
         self.lock = threading.RLock()
         # These two are taken where a garbage collection may run a finalizer that asks for another future: reentrant.
         self.future_lock = threading.RLock()
-        self._codec = Codec()
+        self._codec = codec or Codec()
         self._functions = functions
         self._function_threads = FunctionThreads(policy.function_threads)
         self._state = state

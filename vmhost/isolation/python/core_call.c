@@ -58,7 +58,7 @@ static PyObject *text_of_error(void)
 /* The call is done: its value, or its error raised. */
 static PyObject *outcome(vmh_call *call, PyObject *unpack)
 {
-    const vmh_codec codec = {.buffer_type = vmh_buffer_type, .unpack = unpack};
+    vmh_codec codec = {.buffer_type = vmh_buffer_type, .unpack = unpack};
     int kind = call->kind;
     PyObject *payload = NULL;
     if (kind == VMH_OK) {
@@ -69,6 +69,13 @@ static PyObject *outcome(vmh_call *call, PyObject *unpack)
         payload = text_of_error();
     } else {
         payload = call->reply.size == 0 ? Py_NewRef(Py_None) : vmh_wire_decode(&call->reply, "report", &codec);
+        if (payload == NULL && PyErr_ExceptionMatches(PyExc_ValueError)) {
+            PyErr_Clear(); /* an exception of a class that is not known here: the rest tells of it */
+            codec.lenient = true;
+            payload = vmh_wire_decode(&call->reply, "report", &codec);
+            if (payload != NULL && PyDict_CheckExact(payload) && PyDict_PopString(payload, "error", NULL) < 0)
+                Py_CLEAR(payload);
+        }
         if (payload == NULL && PyErr_ExceptionMatches(PyExc_ValueError))
             payload = text_of_error(); /* a report that the task has made up */
     }

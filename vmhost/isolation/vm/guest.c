@@ -280,7 +280,12 @@ static void encode_report(vmh_vm *vm, bool full)
     if (error == NULL)
         return;
     PyObject *report = full ? PyObject_CallOneArg(vm->guest.report, error) : NULL;
-    if (!put_report(vm, report)) {
+    bool told = put_report(vm, report);
+    if (!told && report != NULL && PyDict_CheckExact(report)) { /* without the exception itself, which may not cross */
+        told = PyDict_PopString(report, "error", NULL) > 0 && put_report(vm, report);
+        PyErr_Clear();
+    }
+    if (!told) {
         PyObject *text = plain_traceback(error), *name = PyUnicode_FromFormat("%.200s", Py_TYPE(error)->tp_name);
         PyErr_Clear();
         Py_XSETREF(report, name == NULL
@@ -393,7 +398,9 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         kind = VMH_LOAD_ERROR;
     } else {
         Py_INCREF(entry);
-        value = vmh_wire_decode(&call->request, "argument", &vm->values.codec);
+        vmh_codec codec = vm->values.codec;
+        codec.entry = call->entry == NULL ? lane->entry : call->entry;
+        value = vmh_wire_decode(&call->request, "argument", &codec);
         vmh_blob_clear(&call->request);
         result = value == NULL ? NULL : call_entry(entry, value, call->spread);
         Py_DECREF(entry);

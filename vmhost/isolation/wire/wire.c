@@ -874,17 +874,21 @@ static PyObject *get_kind(decoder *d)
         return NULL;
     int kind = *from;
     PyObject *detail = get(d), *payload = detail == NULL ? NULL : get(d), *value = NULL;
-    PyObject *number = payload == NULL ? NULL : PyLong_FromLong(kind);
-    if (number != NULL && d->codec->unpack == NULL) {
+    if (payload != NULL && d->codec->unpack == NULL) {
         PyErr_Format(PyExc_ValueError, "values of kind %d cannot cross here", kind);
         note_refused(d);
-    } else if (number != NULL) {
-        PyObject *args[] = {number, detail, payload, d->in_key ? Py_True : Py_False};
-        value = PyObject_Vectorcall(d->codec->unpack, args, 4, NULL);
+    } else if (payload != NULL) {
+        const char *entry = d->codec->entry;
+        value = PyObject_CallFunction(d->codec->unpack, "iOOOz", kind, detail, payload, d->in_key ? Py_True : Py_False,
+                                      entry);
         if (value == NULL)
             note_refused(d);
     }
-    Py_XDECREF(number);
+    if (d->refused && value == NULL && payload != NULL && d->codec->lenient) {
+        PyErr_Clear();
+        d->refused = false;
+        value = Py_NewRef(Py_None);
+    }
     Py_XDECREF(detail);
     Py_XDECREF(payload);
     return value;

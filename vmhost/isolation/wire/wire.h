@@ -15,11 +15,13 @@
 #include "lanes/vm.h"
 
 /* What an interpreter has for values beyond the builtin ones. `pack(value)` gives None, or (kind from 0 to 255, detail,
- * payload), both of them values that cross; `unpack(kind, detail, payload, in_key)` gives the value. A ValueError of
- * theirs says why not. */
+ * payload), both of them values that cross; `unpack(kind, detail, payload, in_key, entry)` gives the value. A
+ * ValueError of theirs says why not. */
 typedef struct vmh_codec {
     PyTypeObject *buffer_type; /* the interpreter's Buffer */
     PyObject *pack, *unpack;   /* NULL: no value of such a class crosses */
+    const char *entry;         /* of the call whose argument is read; NULL */
+    bool lenient;              /* what cannot be made is None */
 } vmh_codec;
 
 /* What one VM keeps for values on their way. */

@@ -1,0 +1,299 @@
+"""Dataclasses, namedtuples, enums and exceptions on their way through the wall: taken apart into their parts, and made
+again without a call of what the class defines.
+
+Both sides use this module, each its own copy. A Shape reads and makes the values of one class: fields go where the
+instance keeps them; `__init__`, `__new__`, `__post_init__`, properties and other descriptors of the class do not run.
+What comes from a VM can be made up: `make` gives a whole value of the class, or raises Malformed.
+"""
+
+import builtins
+
+from vmhost.guest.kinds import Malformed, expect
+
+# Kinds as in vmhost.guest.kinds, from a number on that leaves room there. Their detail is the class, "module:qualname".
+FIELDS, TUPLE, MEMBER, ERROR, CONVERTED = range(100, 105)
+_WORDS = {FIELDS: "dataclass", TUPLE: "namedtuple", MEMBER: "enum", ERROR: "exception", CONVERTED: "converted class"}
+_HEAP_TYPE = 1 << 9
+_NAME_CHARS_MOST = 500
+_NOTHING = object()
+
+
+class Unfit(ValueError):
+    """A class whose values cannot be taken apart and made again in this way; the text says why."""
+
+
+def name_of(cls):
+    """What a class is called on the wire."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def shape_of(cls):
+    """The Shape of the class. Unfit says why it has none."""
+    shape = _shapes.get(cls)
+    if shape is None:
+        shape = _shapes[cls] = _new_shape(cls)
+    return shape
+
+
+def has_shape(cls):
+    """Is it a dataclass, namedtuple, enum or exception, fit or not?"""
+    return (
+        issubclass(cls, BaseException)
+        or issubclass(cls, tuple)
+        and type(_found(cls, "_fields")) is tuple
+        or type(_found(cls, "_member_map_")) is dict
+        or "__dataclass_fields__" in vars(cls)
+    )
+
+
+def find(module, path):
+    """The class at `path` ("Outer.Inner") of a module, looked up without running code; None."""
+    found = module
+    for part in path.split("."):
+        found = vars(found).get(part) if isinstance(found, type) or found is module else None
+    return found if isinstance(found, type) else None
+
+
+def is_builtin_error(cls):
+    """Is it one of Python's own exceptions, which need no registering? SyntaxErrors are not: whoever prints one expects
+    lines and numbers in it."""
+    return (
+        issubclass(cls, Exception)
+        and vars(builtins).get(cls.__name__) is cls
+        and not issubclass(cls, (SyntaxError, BaseExceptionGroup))
+    )
+
+
+def shape_of_builtin(name):
+    """The Shape of the builtin exception that has this name on the wire; None."""
+    module, _, path = name.partition(":")
+    cls = vars(builtins).get(path) if module == "builtins" else None
+    return shape_of(cls) if isinstance(cls, type) and is_builtin_error(cls) else None
+
+
+_shapes = {}
+
+
+def _new_shape(cls):
+    name = cls.__qualname__
+    if issubclass(cls, BaseException):
+        return _Errors(cls)
+    if issubclass(cls, tuple) and type(_found(cls, "_fields")) is tuple:
+        return _Tuples(cls)
+    if type(_found(cls, "_member_map_")) is dict:
+        return _Members(cls)
+    if "__dataclass_fields__" in vars(cls):
+        return _Fields(cls)
+    if _found(cls, "__dataclass_fields__") is not _NOTHING:
+        raise Unfit(f"`{name}` derives from a dataclass and is none itself; decorate it as well, or convert it")
+    raise Unfit(f"`{name}` is no dataclass, namedtuple, enum or exception; convert it with a pair of functions")
+
+
+def _found(cls, name):
+    """What the class or one of its bases has under this name, as it lies there; _NOTHING."""
+    for base in type.mro(cls) if type(cls) is type else cls.__mro__:
+        found = vars(base).get(name, _NOTHING)
+        if found is not _NOTHING:
+            return found
+    return _NOTHING
+
+
+def _builtin_bases(cls):
+    """The classes beneath it that are made in C, object left out."""
+    return [base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE and base is not object]
+
+
+def _hashes_plainly(cls):
+    """May values be hashed and compared without a call of what the class itself wrote?"""
+    for name in ("__hash__", "__eq__"):
+        owner = next(base for base in cls.__mro__ if name in vars(base))
+        code = getattr(vars(owner)[name], "__code__", None)
+        if (
+            owner.__flags__ & _HEAP_TYPE
+            and owner.__module__ != "enum"
+            and not ("__dataclass_params__" in vars(owner) and code is not None and code.co_filename == "<string>")
+        ):
+            return vars(owner)[name] is None  # it has no hash: who makes it a key is told so
+    return True
+
+
+class _Shape:
+    """Of one class: `kind`, `read(value)` its payload, `make(payload, in_key)` a value."""
+
+    def __init__(self, cls):
+        self.cls = cls
+        self.name = cls.__qualname__[:_NAME_CHARS_MOST]
+        self._hashes_plainly = _hashes_plainly(cls)
+
+    def make(self, payload, in_key):
+        """A value of the class. Malformed. `in_key`: it will be hashed and compared."""
+        if in_key and not self._hashes_plainly:
+            raise Malformed(
+                f"not a `{self.name}`: the class has a __hash__ or __eq__ of its own, which is not run for what a VM "
+                "sends: it cannot be a key of a dict or an item of a set"
+            )
+        try:
+            return self._make(payload)
+        except Malformed as error:
+            raise Malformed(f"not a `{self.name}`: {error}") from error
+        except (TypeError, ValueError, OverflowError) as error:
+            raise Malformed(f"not a `{self.name}`: {error}") from error
+
+
+class _Fields(_Shape):
+    """A dataclass: a dict of its fields. What else an object has in it does not cross."""
+
+    kind = FIELDS
+
+    def __init__(self, cls):
+        super().__init__(cls)
+        from dataclasses import fields
+
+        if builtin := _builtin_bases(cls):
+            raise Unfit(f"`{self.name}` derives from `{builtin[0].__name__}`; convert it with a pair of functions")
+        self._dict = _found(cls, "__dict__")
+        self._slots = {}
+        for field in fields(cls):
+            found = _found(cls, field.name)
+            if type(found) is _SLOT:
+                self._slots[field.name] = found
+            elif hasattr(type(found), "__set__") or hasattr(type(found), "__delete__"):
+                raise Unfit(
+                    f"`{self.name}`: its field {field.name} is a descriptor (`{type(found).__name__}`), which is not "
+                    "run for what crosses; convert it with a pair of functions"
+                )
+            elif type(self._dict) is not _GETSET:
+                raise Unfit(f"`{self.name}`: there is no place for its field {field.name}")
+            else:
+                self._slots[field.name] = None
+
+    def read(self, value):
+        inside = None if all(self._slots.values()) else self._dict.__get__(value)
+        fields = {}
+        for name, slot in self._slots.items():
+            try:
+                fields[name] = inside[name] if slot is None else slot.__get__(value)
+            except KeyError, AttributeError:
+                # a default that nobody set lies in the class
+                fields[name] = default = _found(self.cls, name) if slot is None else _NOTHING
+                if default is _NOTHING:
+                    raise ValueError(f"a `{self.name}` without its field {name} cannot cross") from None
+        return fields
+
+    def _make(self, payload):
+        expect("its fields", payload, dict)
+        if payload.keys() != self._slots.keys():
+            missing = ", ".join(name for name in self._slots if name not in payload)
+            extra = ", ".join(sorted(str(name)[:50] for name in payload if name not in self._slots)[:5])
+            raise Malformed(f"missing fields: {missing or 'none'}; unknown fields: {extra or 'none'}")
+        value = object.__new__(self.cls)
+        for name, slot in self._slots.items():
+            if slot is None:
+                self._dict.__get__(value)[name] = payload[name]
+            else:
+                slot.__set__(value, payload[name])
+        return value
+
+
+class _Tuples(_Shape):
+    """A namedtuple: a tuple of its fields."""
+
+    kind = TUPLE
+
+    def __init__(self, cls):
+        super().__init__(cls)
+        self._count = len(_found(cls, "_fields"))
+        if _builtin_bases(cls) != [tuple]:
+            raise Unfit(f"`{self.name}` derives from more than tuple; convert it with a pair of functions")
+
+    def read(self, value):
+        return tuple(tuple.__iter__(value))
+
+    def _make(self, payload):
+        expect("its fields", payload, tuple)
+        if len(payload) != self._count:
+            raise Malformed(f"expected {self._count} fields, got {len(payload)}")
+        return tuple.__new__(self.cls, payload)
+
+
+class _Members(_Shape):
+    """An enum: the name of a member."""
+
+    kind = MEMBER
+
+    def __init__(self, cls):
+        super().__init__(cls)
+        self._members = _found(cls, "_member_map_")
+
+    def read(self, value):
+        name = vars(value).get("_name_")
+        if type(name) is not str or self._members.get(name) is not value:
+            raise ValueError(f"a `{self.name}` that is no member by name cannot cross; send its value")
+        return name
+
+    def _make(self, payload):
+        member = self._members.get(expect("its member", payload, str))
+        if type(member) is not self.cls:
+            raise Malformed(f"there is no member {payload[:100]!r}")
+        return member
+
+
+class _Errors(_Shape):
+    """An exception: its arguments, and a dict of its own attributes."""
+
+    kind = ERROR
+
+    def __init__(self, cls):
+        super().__init__(cls)
+        if not issubclass(cls, Exception) or issubclass(cls, BaseExceptionGroup):
+            raise Unfit(f"`{self.name}` is no plain Exception, and cannot cross")
+        self._base = _builtin_bases(cls)[0]
+
+    def read(self, value):
+        args, state = _args_of(value), _dict_of(value)
+        if isinstance(value, OSError) and len(args) == 2:  # its file names are arguments that it takes out of them
+            names = [vars(OSError)[name].__get__(value) for name in ("filename", "filename2")]
+            args += (names[0], None, names[1]) if names[1] is not None else (names[0],) if names[0] is not None else ()
+        return args, {name: state[name] for name in state if _is_own(name)}
+
+    def _make(self, payload):
+        expect("its parts", payload, tuple)
+        if len(payload) != 2:
+            raise Malformed(f"expected 2 parts, got {len(payload)}")
+        args, state = payload
+        expect("its arguments", args, tuple)
+        expect("its attributes", state, dict)
+        if not all(map(_is_own, state)):
+            raise Malformed("its attributes: expected names that do not begin with two underscores")
+        error = self._base.__new__(self.cls, *args)
+        self._base.__init__(error, *args)
+        _dict_of(error).update(state)
+        return error
+
+
+def _is_own(name):
+    return type(name) is str and not name.startswith("__")
+
+
+_args_of, _dict_of = (vars(BaseException)[name].__get__ for name in ("args", "__dict__"))
+_SLOT = type(type("_Slotted", (), {"__slots__": ("slot",)}).slot)
+_GETSET = type(vars(BaseException)["args"])
+
+
+def unknown(kind, name):
+    """The Malformed for a value of a class that this side does not have."""
+    word = _WORDS.get(kind, "value")
+    return Malformed(f"the {word} `{name[:_NAME_CHARS_MOST]}` is not known here")
+
+
+def split(name):
+    """(module, path) of a name on the wire. Malformed."""
+    expect("its class", name, str)
+    module, colon, path = name.partition(":")
+    if not (module and colon and path) or len(name) > _NAME_CHARS_MOST:
+        raise Malformed(f"its class: expected module:name, got {name[:100]!r}")
+    return module, path
+
+
+def is_class_kind(kind):
+    return kind in _WORDS

@@ -1,0 +1,86 @@
+"""A VM's side of values whose classes the native wire does not know; `vmhost.guest.boot` hands them on to here.
+
+What a task has of its own (dataclasses, namedtuples, enums, exceptions) goes out under its class's name; whether the
+host takes it is the host's affair. What comes in is made of the task's own class of that name.
+"""
+
+import sys
+
+from vmhost.guest import kinds
+from vmhost.guest.classes import CONVERTED, find, has_shape, is_class_kind, name_of, shape_of, split, unknown
+from vmhost.guest.kinds import Malformed
+
+_converted = {}  # class -> (its name on the wire, to_plain)
+_conversions = {}  # name -> (class, from_plain)
+_executors_known = False
+
+
+def register(cls, to_plain, from_plain, *, name=None):
+    """Let values of `cls` cross: as `to_plain(value)`, made again by `from_plain(plain)`. The host registers a class
+    under the same name, by default "module:Class"."""
+    if not isinstance(cls, type) or not callable(to_plain) or not callable(from_plain):
+        raise TypeError("register: expected a class and two functions")
+    name = name_of(cls) if name is None else name
+    _converted[cls] = name, to_plain
+    _conversions[name] = cls, from_plain
+
+
+def pack(value):
+    packed = kinds.pack(value)
+    if packed is not None:
+        return packed
+    cls = type(value)
+    if not _executors_known:
+        _learn_executors()
+    if cls in _converted:
+        name, to_plain = _converted[cls]
+        return CONVERTED, name, to_plain(value)
+    if not has_shape(cls):
+        return None
+    shape = shape_of(cls)
+    return shape.kind, name_of(cls), shape.read(value)
+
+
+def unpack(kind, detail, payload, in_key, entry):
+    if not is_class_kind(kind):
+        return kinds.unpack(kind, detail, payload)
+    module, path = split(detail)
+    if not _executors_known:
+        _learn_executors()
+    if kind == CONVERTED:
+        if detail not in _conversions:
+            raise unknown(kind, detail)
+        return _conversions[detail][1](payload)
+    cls = _class_at(module, path, entry)
+    if cls is None or not has_shape(cls):
+        raise unknown(kind, detail)
+    shape = shape_of(cls)
+    if shape.kind != kind:
+        raise Malformed(f"`{detail}` is another kind of class here")
+    return shape.make(payload, in_key)
+
+
+def _class_at(module, path, entry):
+    """The task's class. What is the program's own module on the host is that of the entry point here."""
+    if module == "__main__" and entry is not None and " " in entry:
+        module = entry.partition(" ")[2].partition(":")[0].replace("/", ".")
+    if module not in sys.modules:
+        try:
+            __import__(module)
+        except ImportError:
+            return None
+    return find(sys.modules[module], path)
+
+
+def _learn_executors():
+    """What a VMExecutor was given to convert: a module that it puts into its image."""
+    global _executors_known
+    _executors_known = True
+    try:
+        from __vmhost_conversions__ import CONVERSIONS
+    except ImportError:
+        return
+    from vmhost.guest.executor import find as place
+
+    for name, *places in CONVERSIONS:
+        register(*map(place, places), name=name)

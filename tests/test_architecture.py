@@ -363,6 +363,53 @@ def test_a_wrong_include_of_the_engine_is_found(path, text, why):
     assert any(why in sentence for sentence in said), said
 
 
+# ---- the C files of vmhost/pipeline/triggers: core/ knows no Python, python/ is how Python sees it
+
+TRIGGERS = ROOT / "vmhost" / "pipeline" / "triggers"
+TRIGGER_ROOMS = {"core": set(), "python": {"core"}}
+
+
+def wrong_trigger_includes(sources):
+    """Sentences about what files of the trigger engine may not include."""
+    for name, text in sources.items():
+        room = name.partition("/")[0]
+        for header in c_includes(text):
+            if header == "Python.h" and room == "python":
+                continue
+            if header not in sources:
+                yield f"{name} includes {header}, which is no file of the trigger engine"
+            elif (other := header.partition("/")[0]) != room and other not in TRIGGER_ROOMS[room]:
+                allowed = ", ".join(sorted(TRIGGER_ROOMS[room])) or "no other room"
+                yield f"{name} includes {header}; {room} may include {allowed}"
+    headers = {name: set(c_includes(text)) for name, text in sources.items() if name.endswith(".h")}
+    if found := circle(headers):
+        yield f"headers include each other in a circle: {' -> '.join([*found, found[0]])}"
+
+
+def trigger_sources():
+    return {path.relative_to(TRIGGERS).as_posix(): path.read_text() for path in TRIGGERS.rglob("*.[ch]")}
+
+
+def test_includes_of_the_trigger_engine_follow_the_arrows():
+    sources = trigger_sources()
+    assert {name.partition("/")[0] for name in sources} == set(TRIGGER_ROOMS)
+    assert list(wrong_trigger_includes(sources)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "why"),
+    [
+        ("core/new.c", "#include <Python.h>", "includes Python.h, which is no file of the trigger engine"),
+        ("core/new.c", '#include "python/new.h"', "core may include no other room"),
+        ("python/new.c", '#include "lanes/lane.h"', "which is no file of the trigger engine"),
+        ("core/memory.h", '#include "core/engine.h"', "in a circle"),
+    ],
+)
+def test_a_wrong_include_of_the_trigger_engine_is_found(path, text, why):
+    said = list(wrong_trigger_includes(trigger_sources() | {"python/new.h": "", path: text}))
+    assert any(why in sentence for sentence in said), said
+
+
 def gating_rows():
     """The modules of the table in gates.c that says which gates a native module has, and what is left to do with it."""
     text = (ISOLATION / "seal" / "gates.c").read_text()

@@ -30,6 +30,7 @@ def installed(tmp_path_factory):
     for library in (
         *ROOT.glob("vmhost/isolation/*.so"),
         *ROOT.glob("vmhost/engine/*.so"),
+        *ROOT.glob("vmhost/pipeline/triggers/*.so"),
         ROOT / "vmhost" / "data" / "stdlib.vmb",
     ):
         target = folder / "vmhost" / library.relative_to(ROOT / "vmhost")
@@ -59,6 +60,15 @@ def test_the_patches_of_the_standard_library_are_installed(installed, tmp_path):
     assert done.stdout.split() == [*patches.patch_names(), str(installed / "vmhost" / "stdlib" / "patches")], (
         done.stderr
     )
+
+
+def test_the_trigger_engine_runs_away_from_the_checkout(installed, tmp_path):
+    program = (
+        "from vmhost.pipeline import triggers; engine = triggers.TriggerEngine(); engine.add('key', [['a']])\n"
+        "print(triggers.__file__, engine.feed('a', '', 'v', 1, 2))"
+    )
+    done = run(installed, tmp_path, program)
+    assert done.stdout.startswith(str(installed)) and done.stdout.endswith(" (('key', 2),)\n"), done.stderr
 
 
 def test_the_demo_runs_away_from_the_checkout(installed, tmp_path):

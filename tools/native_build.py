@@ -140,6 +140,7 @@ INSTALLED = {
     ),
     "vmhost.engine._array": Part(("engine/arrays/**/*.c",), ("engine/arrays", "engine/include"), needs_engine=True),
     BINDING: Part((), ("engine/include",), needs_engine=True, warnings=False),
+    "vmhost.pipeline.triggers._triggers": Part(("vmhost/pipeline/triggers/**/*.c",), ("vmhost/pipeline/triggers",)),
 }
 # The executable of device images: the core once more, for size. The engine in it is setup.py's object files.
 IMAGE = Part(
@@ -161,6 +162,9 @@ POLLS = ["-DVME_POLLS", "-include", "tests/native/engine/polls.h"]
 CORE_TESTS = Part(("tests/native/*.c",), ("vmhost/isolation", "tests/native"), optimize=("-O1",), python=False)
 ENGINE_TESTS = Part(
     ("tests/native/engine/*.c",), ("engine/src", "engine/include"), (*ARITHMETIC,), ("-O1",), python=False
+)
+TRIGGER_TESTS = Part(
+    ("tests/native/triggers/*.c",), ("vmhost/pipeline/triggers", "tests/native"), optimize=("-O1",), python=False
 )
 
 
@@ -249,7 +253,7 @@ def write_commands():
     """Writes COMMANDS: how each of our C files is compiled, for clangd and clang-tidy. A file of several parts has one
     entry."""
     entries = {}
-    for part in (*INSTALLED.values(), IMAGE, CORE_TESTS, ENGINE_TESTS):
+    for part in (*INSTALLED.values(), IMAGE, CORE_TESTS, ENGINE_TESTS, TRIGGER_TESTS):
         for source in part.files():
             command = [*part.command(source), *(POLLS if part is ENGINE_TESTS else [])]
             entry = {"directory": str(ROOT), "file": source, "arguments": command}

@@ -24,17 +24,17 @@ def built(tmp_path_factory):
     shutil.copytree(ROOT / "engine" / "src" / "vendor", checkout / "engine" / "src" / "vendor")
     for name in ("__init__.py", "declarations.py"):
         shutil.copy(ROOT / "engine" / name, checkout / "engine")
-    for folder in ("vmhost/isolation", "engine/src", "engine/arrays"):
+    for folder in ("vmhost/isolation", "vmhost/pipeline/triggers", "engine/src", "engine/arrays"):
         (checkout / folder).mkdir(parents=True, exist_ok=True)
         (checkout / folder / "one.c").write_text("int vmh_one(void);\nint vmh_one(void) { return 1; }\n")
     (checkout / "vmhost" / "engine").symlink_to("../engine")
     (checkout / "vmhost" / "stdlib").mkdir()
     shutil.copy(ROOT / "vmhost" / "stdlib" / "policy.py", checkout / "vmhost" / "stdlib")
-    for folder in ("vmhost", "vmhost/isolation"):
+    for folder in ("vmhost", "vmhost/isolation", "vmhost/pipeline", "vmhost/pipeline/triggers"):
         (checkout / folder / "__init__.py").touch()
     status, said, compiled = build(checkout, VMHOST_WERROR="")
     assert status == 0, said
-    assert len(compiled) == 4
+    assert len(compiled) == 5
     return checkout
 
 

@@ -50,5 +50,22 @@ INLINE double f64_total(f64_vec v)
     __m128d half = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
     return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
 }
+
+/* Integers. Only those of 32 and 64 bits have masked loads. */
+#define FIRST_LANES(T, E, BITS, POINTEE) \
+    typedef __m256i T##_mask; \
+    VME_INLINE T##_mask T##_first(int count) { return f##BITS##_first(count); } \
+    VME_INLINE T##_vec T##_load_first(const E *from, T##_mask some) \
+    { \
+        return (T##_vec)_mm256_maskload_epi##BITS((const POINTEE *)from, some); \
+    } \
+    VME_INLINE void T##_store_first(E *to, T##_mask some, T##_vec v) \
+    { \
+        _mm256_maskstore_epi##BITS((POINTEE *)to, some, (__m256i)v); \
+    }
+#define VME_FIRST_LANES_8        VME_FIRST_LANES_COPIED
+#define VME_FIRST_LANES_16       VME_FIRST_LANES_COPIED
+#define VME_FIRST_LANES_32(T, E) FIRST_LANES(T, E, 32, int)
+#define VME_FIRST_LANES_64(T, E) FIRST_LANES(T, E, 64, long long)
 #undef INLINE
 #endif

@@ -38,5 +38,25 @@ INLINE f64_vec f64_all(double value) { return _mm512_set1_pd(value); }
 INLINE f64_vec f64_add_product(f64_vec sum, f64_vec a, f64_vec b) { return _mm512_fmadd_pd(a, b, sum); }
 INLINE f64_vec f64_add(f64_vec a, f64_vec b) { return _mm512_add_pd(a, b); }
 INLINE double f64_total(f64_vec v) { return _mm512_reduce_add_pd(v); }
+
+/* Integers: `count` is 1 .. all lanes. */
+#define FIRST_LANES(T, E, BITS, MASK) \
+    typedef MASK T##_mask; \
+    VME_INLINE T##_mask T##_first(int count) \
+    { \
+        return (T##_mask)((T##_mask) ~(T##_mask)0 >> (8 * sizeof(T##_mask) - (size_t)count)); \
+    } \
+    VME_INLINE T##_vec T##_load_first(const E *from, T##_mask some) \
+    { \
+        return (T##_vec)_mm512_maskz_loadu_epi##BITS(some, from); \
+    } \
+    VME_INLINE void T##_store_first(E *to, T##_mask some, T##_vec v) \
+    { \
+        _mm512_mask_storeu_epi##BITS(to, some, (__m512i)v); \
+    }
+#define VME_FIRST_LANES_8(T, E)  FIRST_LANES(T, E, 8, __mmask64)
+#define VME_FIRST_LANES_16(T, E) FIRST_LANES(T, E, 16, __mmask32)
+#define VME_FIRST_LANES_32(T, E) FIRST_LANES(T, E, 32, __mmask16)
+#define VME_FIRST_LANES_64(T, E) FIRST_LANES(T, E, 64, __mmask8)
 #undef INLINE
 #endif

@@ -35,16 +35,17 @@ HOLDS_FOR(f64, double)
 /* A line of a cache for 14 float32. */
 #define VME_PACKED_ROWS(rows) ((rows) > 8 ? 16 : (rows) > 4 ? 8 : 4)
 
-/* ---- integers: the compiler's vectors, two's complement, wrapping */
-#define INTEGER(T, E, COMBINE) \
+/* ---- integers: the compiler's vectors, two's complement, wrapping; the backend reads some first lanes */
+#define INTEGER(T, E, BITS, COMBINE) \
     VME_COMPILER_VECTORS(T, E) \
     COMBINE(T) \
-    VME_FACTORS_ASIDE(T)
-INTEGER(b8, uint8_t, VME_OR_OF_ANDS)
-INTEGER(i8, uint8_t, VME_SUM_OF_PRODUCTS)
-INTEGER(i16, uint16_t, VME_SUM_OF_PRODUCTS)
-INTEGER(i32, uint32_t, VME_SUM_OF_PRODUCTS)
-INTEGER(i64, uint64_t, VME_SUM_OF_PRODUCTS)
+    VME_FACTORS_ASIDE(T) \
+    VME_FIRST_LANES_##BITS(T, E)
+INTEGER(b8, uint8_t, 8, VME_OR_OF_ANDS)
+INTEGER(i8, uint8_t, 8, VME_SUM_OF_PRODUCTS)
+INTEGER(i16, uint16_t, 16, VME_SUM_OF_PRODUCTS)
+INTEGER(i32, uint32_t, 32, VME_SUM_OF_PRODUCTS)
+INTEGER(i64, uint64_t, 64, VME_SUM_OF_PRODUCTS)
 
 #define ROWS   VME_GEMM_ROWS
 #define PACKED true

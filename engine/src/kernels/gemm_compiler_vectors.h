@@ -8,10 +8,9 @@
 
 #define VME_INLINE static inline __attribute__((always_inline))
 
-/* T names the type, E is its C type. A mask is a count of first lanes. */
+/* T names the type, E is its C type. */
 #define VME_COMPILER_VECTORS(T, E) \
     typedef E T##_vec __attribute__((vector_size(VME_VECTOR_BYTES))); \
-    typedef int T##_mask; \
     VME_INLINE T##_vec T##_load(const E *from) \
     { \
         T##_vec v; \
@@ -19,15 +18,20 @@
         return v; \
     } \
     VME_INLINE void T##_store(E *to, T##_vec v) { memcpy(to, &v, sizeof v); } \
+    VME_INLINE T##_vec T##_all(E value) { return (T##_vec){0} + value; }
+/* Some first lanes, where no instruction reads them alone. A mask is their count. */
+#define VME_FIRST_LANES_COPIED(T, E) \
+    typedef int T##_mask; \
     VME_INLINE T##_mask T##_first(int count) { return count; } \
     VME_INLINE T##_vec T##_load_first(const E *from, T##_mask count) \
     { \
         T##_vec v = {0}; \
+        if (count == sizeof v / sizeof *from) \
+            return T##_load(from); \
         memcpy(&v, from, (size_t)count * sizeof *from); \
         return v; \
     } \
-    VME_INLINE void T##_store_first(E *to, T##_mask count, T##_vec v) { memcpy(to, &v, (size_t)count * sizeof *to); } \
-    VME_INLINE T##_vec T##_all(E value) { return (T##_vec){0} + value; }
+    VME_INLINE void T##_store_first(E *to, T##_mask count, T##_vec v) { memcpy(to, &v, (size_t)count * sizeof *to); }
 #define VME_SUM_OF_PRODUCTS(T) \
     VME_INLINE T##_vec T##_add_product(T##_vec sum, T##_vec a, T##_vec b) { return sum + a * b; } \
     VME_INLINE T##_vec T##_add(T##_vec a, T##_vec b) { return a + b; }

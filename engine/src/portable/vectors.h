@@ -8,8 +8,14 @@
 
 #include "../kernels/gemm_compiler_vectors.h"
 
+#define VME_FIRST_LANES_8  VME_FIRST_LANES_COPIED
+#define VME_FIRST_LANES_16 VME_FIRST_LANES_COPIED
+#define VME_FIRST_LANES_32 VME_FIRST_LANES_COPIED
+#define VME_FIRST_LANES_64 VME_FIRST_LANES_COPIED
+
 #define FLOATING(T, E) \
     VME_COMPILER_VECTORS(T, E) \
+    VME_FIRST_LANES_COPIED(T, E) \
     VME_SUM_OF_PRODUCTS(T) \
     VME_INLINE E T##_total(T##_vec v) \
     { \

@@ -8,6 +8,7 @@ import numpy
 import pytest
 
 import vmhost.engine.numpy
+from tests.engine.interchange_structures import Deleter, DLManagedTensor, DLTensor, PyBuffer
 from tests.engine.test_arrays_against_numpy import CUBE, outcome
 from vmhost.engine import _array
 
@@ -224,24 +225,6 @@ def test_a_view_never_reaches_beyond_its_memory():
     assert _array._as_strided(x, (0,), (2**62,)).shape == (0,)
 
 
-class PyBuffer(ctypes.Structure):
-    """Py_buffer: to make exporters that lie."""
-
-    _fields_ = [
-        ("buf", ctypes.c_void_p),
-        ("obj", ctypes.c_void_p),
-        ("len", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t),
-        ("readonly", ctypes.c_int),
-        ("ndim", ctypes.c_int),
-        ("format", ctypes.c_char_p),
-        ("shape", ctypes.POINTER(ctypes.c_ssize_t)),
-        ("strides", ctypes.POINTER(ctypes.c_ssize_t)),
-        ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)),
-        ("internal", ctypes.c_void_p),
-    ]
-
-
 def exported(memory, shape, strides, itemsize=8, format=b"d", suboffsets=None):
     sizes = [
         (
@@ -282,29 +265,6 @@ def test_foreign_buffers_that_cannot_be(layout, error, sentence):
     del view, kept
 
 
-class DLTensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-class DLManagedTensor(ctypes.Structure):
-    _fields_ = [
-        ("tensor", DLTensor),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
-    ]
-
-
 class Producer:
     """A DLPack producer that says anything about 64 bytes of its own."""
 
@@ -312,7 +272,7 @@ class Producer:
         self.memory, self.freed, self.said, self.capsule = ctypes.create_string_buffer(64), [], said, capsule
         self.lists = [(ctypes.c_int64 * max(len(list_), 1))(*list_) for list_ in (shape, strides)]
         tensor = DLTensor(ctypes.addressof(self.memory), device, 0, len(shape), code, bits, lanes, *self.lists, 0)
-        self.managed = DLManagedTensor(tensor, None, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.freed.append))
+        self.managed = DLManagedTensor(tensor, None, Deleter(self.freed.append))
 
     def __dlpack_device__(self):
         return self.said, 0

@@ -8,42 +8,18 @@ import numpy
 import pytest
 
 import vmhost.engine.numpy as np
+from tests.engine.interchange_structures import (
+    Deleter,
+    DLManagedTensor,
+    DLManagedTensorVersioned,
+    DLTensor,
+    PyBuffer,
+)
 
 VERSIONED, PLAIN = ctypes.c_char_p(b"dltensor_versioned"), ctypes.c_char_p(b"dltensor")  # outlive their capsules
 READ_ONLY = 1
-DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 capsule_new = ctypes.pythonapi.PyCapsule_New
 capsule_new.restype, capsule_new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-class Plain(ctypes.Structure):
-    _fields_ = [("tensor", Tensor), ("manager", ctypes.c_void_p), ("deleter", DELETER)]
-
-
-class Versioned(ctypes.Structure):
-    _fields_ = [
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("manager", ctypes.c_void_p),
-        ("deleter", DELETER),
-        ("flags", ctypes.c_uint64),
-        ("tensor", Tensor),
-    ]
 
 
 class Producer:
@@ -66,10 +42,10 @@ class Producer:
     ):
         self.numbers = (ctypes.c_double * 8)(*range(8))
         self.deleted, self.says = 0, says
-        self.deleter = DELETER(self._delete) if deleter else DELETER()
+        self.deleter = Deleter(self._delete) if deleter else Deleter()
         self.shape = None if shape is None else (ctypes.c_int64 * 100)(*shape)
         self.strides = None if strides is None else (ctypes.c_int64 * 100)(*strides)
-        tensor = Tensor(
+        tensor = DLTensor(
             ctypes.addressof(self.numbers) if data is True else data,
             *device,
             len(shape or ()) if ndim is None else ndim,
@@ -79,7 +55,9 @@ class Producer:
             offset,
         )
         self.managed = (
-            Versioned(major, 0, None, self.deleter, flags, tensor) if versioned else Plain(tensor, None, self.deleter)
+            DLManagedTensorVersioned(major, 0, None, self.deleter, flags, tensor)
+            if versioned
+            else DLManagedTensor(tensor, None, self.deleter)
         )
         self.capsule = capsule_new(ctypes.addressof(self.managed), VERSIONED if versioned else PLAIN, None)
 
@@ -214,23 +192,7 @@ def test_dlpack_says_what_may_be_written():
 
 
 # ---- the buffer protocol
-class Buffer(ctypes.Structure):
-    _fields_ = [
-        ("buf", ctypes.c_void_p),
-        ("obj", ctypes.c_void_p),
-        ("len", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t),
-        ("readonly", ctypes.c_int),
-        ("ndim", ctypes.c_int),
-        ("format", ctypes.c_char_p),
-        ("shape", ctypes.POINTER(ctypes.c_ssize_t)),
-        ("strides", ctypes.POINTER(ctypes.c_ssize_t)),
-        ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)),
-        ("internal", ctypes.c_void_p),
-    ]
-
-
-GET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Buffer), ctypes.c_int)
+GET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(PyBuffer), ctypes.c_int)
 numbers = (ctypes.c_double * 8)(*range(8))
 told = {}  # the fields of the next buffer
 kept = []

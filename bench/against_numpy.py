@@ -23,8 +23,8 @@ from bench.measure import Cell
 from tests.engine import op_cases
 
 SAMPLE_S, WARM_S = 3e-4, 1e-2
-CASE_S, ROUNDS_LEAST = 0.3, 3  # the rounds of a case may take so long, and are fewer where they would take longer
-LOOK_S, IDLE, LOOKS_MOST = 5e-3, 0.1, 200  # idle: threads took less than this part of so long a look
+CASE_S, MIN_ROUNDS = 0.3, 3  # the rounds of a case may take so long, and are fewer where they would take longer
+LOOK_S, IDLE, MAX_LOOKS = 5e-3, 0.1, 200  # idle: threads took less than this part of so long a look
 
 
 def measured(cases, rounds, threaded=False):
@@ -65,24 +65,24 @@ def _times(ours, theirs, rounds, threaded):
         gc.disable()
         try:
             warm_up = sum(_seconds(function, count) for function in functions)
-            rounds = max(ROUNDS_LEAST, min(rounds, int(CASE_S / warm_up)))
-            least = [float("inf")] * len(functions)
+            rounds = max(MIN_ROUNDS, min(rounds, int(CASE_S / warm_up)))
+            shortest = [float("inf")] * len(functions)
             for _ in range(rounds):
                 for number, function in enumerate(functions):
                     if threaded:
                         _wait_until_idle()
                         _warm_up(function)
-                    least[number] = min(least[number], _seconds(function, count))
+                    shortest[number] = min(shortest[number], _seconds(function, count))
         finally:
             if enabled:
                 gc.enable()
-    own, first, second = (seconds / count * 1e6 for seconds in least)
+    own, first, second = (seconds / count * 1e6 for seconds in shortest)
     return own, first, first / own, first / second
 
 
 def _wait_until_idle():
     """Until no thread of this process runs, or for a second."""
-    for _ in range(LOOKS_MOST):
+    for _ in range(MAX_LOOKS):
         began = time.process_time()
         time.sleep(LOOK_S)
         if time.process_time() - began < IDLE * LOOK_S:
@@ -230,10 +230,17 @@ def chains(n):
         yield text, f"{n:.0e}".replace("e+0", "e"), function, arguments
 
 
-def products(most):
-    """Matrix products, float32: square ones up to `most`, and skinny ones. Floating-point operations come with each."""
-    shapes = [(size, size, size) for size in (64, 128, 256, 512, 1024, 2048) if size <= most]
-    shapes += [(1, most, most), (most, most, 1), (8, most, most), (most, 64, most), (64, most, 64), (most, most, 16)]
+def products(largest):
+    """Matrix products, float32: square ones up to `largest`, and skinny ones."""
+    shapes = [(size, size, size) for size in (64, 128, 256, 512, 1024, 2048) if size <= largest]
+    shapes += [
+        (1, largest, largest),
+        (largest, largest, 1),
+        (8, largest, largest),
+        (largest, 64, largest),
+        (64, largest, 64),
+        (largest, largest, 16),
+    ]
     random = numpy.random.default_rng(1)
     for m, k, n in shapes:
         yield (

@@ -116,8 +116,8 @@ class OpenVINO:
         self.about = {"version": openvino.__version__, **options, "streams": str(model.get_property("NUM_STREAMS"))}
 
     def run(self, inputs):
-        made = self._request.infer(inputs, share_inputs=True, share_outputs=True)
-        return {name: made[name] for name in self._names}
+        tensors = self._request.infer(inputs, share_inputs=True, share_outputs=True)
+        return {name: tensors[name] for name in self._names}
 
 
 class MNN:
@@ -204,7 +204,7 @@ class Torch:
             if self._traced is None:  # shapes and dtypes are those of the first run
                 jit = self._torch.jit
                 self._traced = jit.optimize_for_inference(jit.freeze(jit.trace(self._network, given)))
-            return {name: made.numpy() for name, made in zip(self._outputs, self._traced(*given))}
+            return {name: tensors.numpy() for name, tensors in zip(self._outputs, self._traced(*given))}
 
 
 OURS = (InTheHost, InAVM)

@@ -134,9 +134,9 @@ class _Served:
 
     def run(self, inputs):
         began = time.perf_counter()
-        made = self._engine.run(inputs)
+        outputs = self._engine.run(inputs)
         ms = 1000 * (time.perf_counter() - began)
-        return ms, {name: numpy.array(array) for name, array in made.items()}
+        return ms, {name: numpy.array(array) for name, array in outputs.items()}
 
     def together(self, inputs, callers, seconds):
         counts, start, begun = [0] * callers, threading.Barrier(callers + 1), []

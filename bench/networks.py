@@ -81,8 +81,8 @@ class Network:
 
     def normalized(self, name, source, channels, outputs, kernel, stride=1, groups=1):
         """A convolution and its batch normalization."""
-        made = self.convolution(name, source, channels, outputs, kernel, stride, groups)
-        return self.normalization(f"{name}.norm", made, outputs)
+        y = self.convolution(name, source, channels, outputs, kernel, stride, groups)
+        return self.normalization(f"{name}.norm", y, outputs)
 
     def relu(self, name, source):
         return self.add("Relu", name, source)
@@ -297,20 +297,20 @@ LIMITS = {
 def inputs(ports, seed, limits=LIMITS):
     """{name: array} for ports with a name, dtype and shape: numbers of the normal distribution, indices below LIMITS,
     masks that end somewhere."""
-    random, made = numpy.random.default_rng(seed), {}
+    random, arrays = numpy.random.default_rng(seed), {}
     for port in ports:
         dtype = numpy.dtype(str(port.dtype))
         if "mask" in port.name:
-            made[port.name] = (
+            arrays[port.name] = (
                 (numpy.arange(port.shape[-1]) < random.integers(port.shape[-1] // 2, port.shape[-1] + 1))
                 .astype(dtype)
                 .reshape(port.shape)
             )
         elif dtype.kind == "i":
-            made[port.name] = random.integers(0, limits[port.name], port.shape).astype(dtype)
+            arrays[port.name] = random.integers(0, limits[port.name], port.shape).astype(dtype)
         else:
-            made[port.name] = random.standard_normal(port.shape, dtype="float32").astype(dtype)
-    return made
+            arrays[port.name] = random.standard_normal(port.shape, dtype="float32").astype(dtype)
+    return arrays
 
 
 def resnet50(size=224, width=64, classes=1000, blocks=(3, 4, 6, 3), seed=2):
@@ -353,8 +353,8 @@ def mobilenet_v2(size=224, width=1.0, classes=1000, stages=MOBILENET_STAGES, see
     zero, six = net.constant("zero", 0), net.constant("six", 6)
 
     def normalized(name, source, channels, outputs, kernel, stride=1, groups=1, clip=True):
-        made = net.normalized(name, source, channels, outputs, kernel, stride, groups)
-        return net.add("Clip", f"{name}.clip", made, zero, six) if clip else made
+        y = net.normalized(name, source, channels, outputs, kernel, stride, groups)
+        return net.add("Clip", f"{name}.clip", y, zero, six) if clip else y
 
     channels = max(8, int(32 * width))
     x = normalized("stem", net.input("input", [1, 3, size, size]), 3, channels, 3, 2)
@@ -365,12 +365,12 @@ def mobilenet_v2(size=224, width=1.0, classes=1000, stages=MOBILENET_STAGES, see
                 first_stride if block == 0 else 1,
                 channels * expansion,
             )
-            made = int(outputs * width)
+            width_out = int(outputs * width)
             y = x if expansion == 1 else normalized(f"{name}.expand", x, channels, inner, 1)
             y = normalized(f"{name}.depthwise", y, inner, inner, 3, stride, inner)
-            y = normalized(f"{name}.project", y, inner, made, 1, clip=False)
-            x = net.add("Add", f"{name}.add", x, y) if stride == 1 and channels == made else y
-            channels = made
+            y = normalized(f"{name}.project", y, inner, width_out, 1, clip=False)
+            x = net.add("Add", f"{name}.add", x, y) if stride == 1 and channels == width_out else y
+            channels = width_out
     last = int(1280 * width)
     x = normalized("last", x, channels, last, 1)
     net.output(net.classifier(x, last, classes), "output", [1, classes])
@@ -418,8 +418,8 @@ def shufflenet_v2(size=224, channels=(24, 116, 232, 464, 1024), blocks=(4, 8, 4)
     net = Network("shufflenet_v2", seed)
 
     def normalized(name, source, inputs, outputs, kernel, stride=1, groups=1, relu=True):
-        made = net.normalized(name, source, inputs, outputs, kernel, stride, groups)
-        return net.relu(f"{name}.relu", made) if relu else made
+        y = net.normalized(name, source, inputs, outputs, kernel, stride, groups)
+        return net.relu(f"{name}.relu", y) if relu else y
 
     x = normalized("stem", net.input("input", [1, 3, size, size]), 3, channels[0], 3, 2)
     x = net.add("MaxPool", "stem.pool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])

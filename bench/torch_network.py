@@ -71,7 +71,7 @@ CALLS = {
     "MatMul": lambda a, b, **_: torch.matmul(a, b),
     "Where": lambda condition, a, b, **_: torch.where(condition, a, b),
     "Softmax": lambda x, attributes: torch.softmax(x, attributes["axis"]),
-    "Concat": lambda *parts, attributes: torch.cat(parts, attributes["axis"]),
+    "Concat": lambda *tensors, attributes: torch.cat(tensors, attributes["axis"]),
     "Transpose": lambda x, attributes: x.permute(attributes["perm"]),
     "Gather": lambda table, indices, attributes: functional.embedding(indices, table),
     "GlobalAveragePool": lambda x, **_: x.mean((2, 3), keepdim=True),
@@ -116,6 +116,6 @@ class Network(torch.nn.Module):
     def forward(self, *inputs):
         values = {**self._constants, **dict(zip(self.inputs, inputs))}
         for call, sources, outputs, attributes in self._nodes:
-            made = call(*(values[name] for name in sources), attributes=attributes)
-            values.update(zip(outputs, made if isinstance(made, tuple) else (made,)))
+            results = call(*(values[name] for name in sources), attributes=attributes)
+            values.update(zip(outputs, results if isinstance(results, tuple) else (results,)))
         return tuple(values[name] for name in self.outputs)

@@ -29,15 +29,15 @@ def _task(name, values, rounds):
         bundle = contenders.bundle("forest" if name == "grove" else name)
         by_two, by_one = two_vms.load(bundle), one_vm.load(bundle)
         list(by_two.map(twice))  # two VMs are there now
-        ways = {
+        measures = {
             "two VMs": lambda: per_second(lambda: list(by_two.map(twice)), len(twice)),
             "one VM": lambda: per_second(lambda: list(by_one.map(values)), len(values)),
             "two plain processes": lambda: per_second(lambda: plain(values, 2), len(twice)),
             "one plain process": lambda: per_second(lambda: plain(values, 1), len(values)),
         }
         for pool_name, pool in pools.items():
-            ways[pool_name] = lambda pool=pool: per_second(lambda: list(pool.map(function, twice)), len(twice))
-        figures = interleaved(ways, rounds, "calls/s", "more")
+            measures[pool_name] = lambda pool=pool: per_second(lambda: list(pool.map(function, twice)), len(twice))
+        figures = interleaved(measures, rounds, "calls/s", "more")
     two, one = figures["two VMs"], figures["one VM"]
     plain_two, plain_one, pool = figures["two plain processes"], figures["one plain process"], figures[PROCESSES]
     return Result(

@@ -26,7 +26,7 @@ def run(quick):
             if quick and size > 1_000_000:
                 continue
             data, array = bytes(size), numpy.zeros(size, dtype=numpy.uint8)
-            ways = {
+            measures = {
                 "task, array": lambda array=array: per_call_us(lambda: task(array), CALLS["array"]),
                 "task, array of 64 B": lambda: per_call_us(lambda: task(small), CALLS["array"]),
                 "task, bytes": lambda data=data: per_call_us(lambda: task(data), CALLS["bytes"]),
@@ -34,10 +34,10 @@ def run(quick):
             # NumPy does not load in the interpreter pool, so bytes are what can be sent there
             for name, value in ((f"{PROCESSES}, array", array), (f"{INTERPRETERS}, bytes", data)):
                 pool = pools[name.split(",")[0]]
-                ways[name] = lambda pool=pool, value=value: per_call_us(
+                measures[name] = lambda pool=pool, value=value: per_call_us(
                     lambda: pool.submit(empty, value).result(), CALLS["bytes"]
                 )
-            figures = interleaved(ways, rounds, "us", "less")
+            figures = interleaved(measures, rounds, "us", "less")
             ratio = figures["task, array of 64 B"].advantage_over(figures["task, array"])
             promises = ((f"array: {ratio:.2f}x the time of 64 B, median of rounds (independent of size)", ratio < 1.5),)
             results.append(Result(f"{title} in and out", figures, promises=promises))

@@ -73,8 +73,8 @@ def _resident_mb(image, served):
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def _idle(image, bundle, place, rounds):
-    served = Path(place, "served")
+def _idle(image, bundle, folder_name, rounds):
+    served = Path(folder_name, "served")
     served.mkdir()
     shutil.copy(bundle, served / "digits.vmb")
     figures = interleaved({"vmrun serve, one VM": lambda: _resident_mb(image, served)}, rounds, "MB", "less")
@@ -85,9 +85,9 @@ def _idle(image, bundle, place, rounds):
 
 
 def _sizes(image):
-    parts = {path.name: path.read_bytes() for path in image.iterdir()}
-    packed = {name: len(zstd.compress(data, level=19)) / 1e6 for name, data in parts.items()}
-    bare = len(parts["vmrun"]) / 1e6
+    contents = {path.name: path.read_bytes() for path in image.iterdir()}
+    packed = {name: len(zstd.compress(data, level=19)) / 1e6 for name, data in contents.items()}
+    bare = len(contents["vmrun"]) / 1e6
     return Result(
         "device: size without the engine",
         {"image, zstd -19": Figure((sum(packed.values()),), "MB", "less")},
@@ -100,8 +100,8 @@ def _sizes(image):
 
 
 def run(quick):
-    with tempfile.TemporaryDirectory() as place:
-        image, bundle = Path(place, "image"), contenders.bundle("digits")
+    with tempfile.TemporaryDirectory() as folder_name:
+        image, bundle = Path(folder_name, "image"), contenders.bundle("digits")
         try:
             folder.make(image)
         except ImageError as error:
@@ -109,5 +109,5 @@ def run(quick):
         return [
             _sizes(image),
             _start(image, bundle, 3 if quick else 30),
-            _idle(image, bundle, place, 1 if quick else 5),
+            _idle(image, bundle, folder_name, 1 if quick else 5),
         ]

@@ -49,7 +49,7 @@ def _ratios(name, measured, promises):
     ]
 
 
-def _most(cells):
+def _nearly_all(cells):
     """The promises on a class as a whole; a case within NumPy's spread against itself counts as met."""
     spread = against_numpy.spread(cells)
     share = sum(cell.ratio >= min(0.95, 1 - spread) for cell in cells) / len(cells)
@@ -64,15 +64,15 @@ def _most(cells):
 
 def _broad(cells):
     """The promises on operators over arrays."""
-    yield from _most(cells)
-    least = min(cell.ratio for cell in cells)
-    yield f"least {least:.2f} (reach 0.8)", least >= min(0.8, 1 - against_numpy.spread(cells))
+    yield from _nearly_all(cells)
+    minimum = min(cell.ratio for cell in cells)
+    yield f"least {minimum:.2f} (reach 0.8)", minimum >= min(0.8, 1 - against_numpy.spread(cells))
 
 
 def _surface(cells):
     """The promises on functions of the whole surface; each case at less than half of NumPy's speed has a line of its
     own."""
-    yield from _most(cells)
+    yield from _nearly_all(cells)
     slow = sorted((cell for cell in cells if cell.ratio < 0.5), key=lambda cell: cell.ratio)
     yield (
         f"least {min(cell.ratio for cell in cells):.2f}; {len(slow)} under 0.5, each with a reason",
@@ -102,11 +102,11 @@ def _movement(cells):
 def _products(threads):
     def promises(cells):
         spread = against_numpy.spread(cells)
-        least = min(cells, key=lambda cell: cell.ratio)
+        minimum = min(cells, key=lambda cell: cell.ratio)
         mean = math.exp(statistics.fmean(math.log(cell.ratio) for cell in cells))
         yield (
-            f"least {least.ratio:.2f} at {least.row}, geometric mean {mean:.2f} (reach 0.97 of NumPy's OpenBLAS)",
-            least.ratio >= min(0.97, 1 - spread),
+            f"least {minimum.ratio:.2f} at {minimum.row}, geometric mean {mean:.2f} (reach 0.97 of NumPy's OpenBLAS)",
+            minimum.ratio >= min(0.97, 1 - spread),
         )
 
     return promises
@@ -217,7 +217,7 @@ def _small(rounds, steps):
         contenders.plain_processes(functions.small_arrays, 2) as plain,
     ):
         total = calls * steps
-        ways = {
+        measures = {
             "8 VMs": lambda: per_second(
                 lambda: _at_once(lambda: eight.submit(steps, entry="main:small"), calls), total
             ),
@@ -231,7 +231,7 @@ def _small(rounds, steps):
             "two plain processes": lambda: per_second(lambda: plain([steps] * (calls // 2), 2), total),
             "one plain process": lambda: per_second(lambda: plain([steps] * calls, 1), total),
         }
-        figures = interleaved(ways, rounds, "steps/s", "more")
+        figures = interleaved(measures, rounds, "steps/s", "more")
     eight, one, two = figures["8 VMs"], figures["1 VM"], figures["two plain processes"]
     many, gil = eight.best / one.best, eight.advantage_over(figures["8 GIL threads, NumPy"])
     return Result(
@@ -255,7 +255,7 @@ def _small(rounds, steps):
 def _large(rounds, count, size):
     operations = 2 * size**3
     with _vms(1) as (_, one), _vms(8) as (_, eight):
-        ways = {
+        measures = {
             "8 VMs": lambda: (
                 8
                 * count
@@ -267,7 +267,7 @@ def _large(rounds, count, size):
                 8 * count * operations / 1e9 / seconds(lambda: one([8 * count, size], entry="main:products"))
             ),
         }
-        figures = interleaved(ways, rounds, "GFLOP/s", "more")
+        figures = interleaved(measures, rounds, "GFLOP/s", "more")
     ratio = figures["8 VMs"].advantage_over(figures["1 VM, all threads"])
     return Result(
         f"products of {size} x {size} in VMs",

@@ -127,8 +127,8 @@ REPLACED = {
 _SLICE_US = 4000
 
 
-def _result(title, name, task, here, rounds, least):
-    """`least`: how fast the VM must be, in times of the main interpreter."""
+def _result(title, name, task, here, rounds, reach):
+    """`reach`: how fast the VM must be, in times of the main interpreter."""
     count = max(1, int(_SLICE_US / here((name, 3))))
     task((name, count))  # warm, as the main interpreter is
     figures = interleaved(
@@ -144,10 +144,10 @@ def _result(title, name, task, here, rounds, least):
         promises=(
             (
                 (
-                    f"{main.best / vm.best:.3f}x the main interpreter (reach {least}x); median of rounds"
+                    f"{main.best / vm.best:.3f}x the main interpreter (reach {reach}x); median of rounds"
                     f" {vm.advantage_over(main):.3f}x"
                 ),
-                vm.best <= main.best / least,
+                vm.best <= main.best / reach,
             ),
         ),
     )

@@ -74,14 +74,14 @@ def _measured(name, folder, ports, unwritten, threads, rounds):
                 left_out[engine.NAME] = str(error)
         judge = next((runner.engine.NAME for runner in runners if runner.engine is NEEDED[0]), OURS[0].NAME)
         for number in range(rounds + WARM_UP):
-            inputs, made = networks.inputs(ports, number), {}
+            inputs, outputs_of = networks.inputs(ports, number), {}
             for runner in runners:
                 time.sleep(REST_S)
-                ms, made[runner.engine.NAME] = runner.run(inputs)
+                ms, outputs_of[runner.engine.NAME] = runner.run(inputs)
                 if number >= WARM_UP:
                     times[runner.engine.NAME].append(ms)
-            for who, outputs in made.items():
-                for port, theirs in made[judge].items():
+            for who, outputs in outputs_of.items():
+                for port, theirs in outputs_of[judge].items():
                     worst[who] = max(worst[who], float(abs(outputs[port] - theirs).max() / abs(theirs).max()))
                     agree = agree and (who not in _names(OURS) or outputs[port].argmax() == theirs.argmax())
     for who in [who for who in times if who not in _names(OURS) and worst[who] > FAR]:
@@ -108,20 +108,20 @@ def _judged(name, threads, figures, worst, agree, left_out, about):
             ratios={"valid": False, **ratios},
         )
     peers = {who: figure for who, figure in figures.items() if who in _names(PEERS) and who not in left_out}
-    ways = {}
+    advantages = {}
     for ours in _names(OURS):
         for how, time_of in (("minimum", lambda figure: figure.best), ("median", lambda figure: figure.median)):
             best = min(peers, key=lambda who: time_of(peers[who]))
-            ways[ours, how] = time_of(peers[best]) / time_of(figures[ours]), best
+            advantages[ours, how] = time_of(peers[best]) / time_of(figures[ours]), best
     first, second = _names(OURS)
-    (by_least, least_peer), (by_median, median_peer) = ways[first, "minimum"], ways[first, "median"]
+    (by_minimum, minimum_peer), (by_median, median_peer) = advantages[first, "minimum"], advantages[first, "median"]
     off = max(worst[who] for who in _names(OURS))
     ratios = {
         "valid": True,
-        "minimum": by_least,
+        "minimum": by_minimum,
         "median": by_median,
-        "best_peer": {"minimum": least_peer, "median": median_peer},
-        second: {how: ways[second, how][0] for how in ("minimum", "median")},
+        "best_peer": {"minimum": minimum_peer, "median": median_peer},
+        second: {how: advantages[second, how][0] for how in ("minimum", "median")},
         **ratios,
     }
     return Result(
@@ -130,10 +130,10 @@ def _judged(name, threads, figures, worst, agree, left_out, about):
         (
             (
                 (
-                    f"{by_median:.2f}x {median_peer} by medians, {by_least:.2f}x {least_peer} by least times (reach"
+                    f"{by_median:.2f}x {median_peer} by medians, {by_minimum:.2f}x {minimum_peer} by least times (reach"
                     f" {REACH[name]})"
                 ),
-                min(by_median, by_least) >= REACH[name],
+                min(by_median, by_minimum) >= REACH[name],
             ),
             (f"outputs differ by at most {off:.1e} ({NEAR}), same first class", agree and off <= NEAR),
         ),

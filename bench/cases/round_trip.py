@@ -37,13 +37,13 @@ def _regime(name, rounds, count):
     with contenders.host() as host, contenders.executors(1) as pools:
         task = host.load(contenders.empty_bundle())
         task(1)
-        ways = {
+        measures = {
             "task(x)": lambda: per_call_us(lambda: task(1), count),
             "submit(x).result()": lambda: per_call_us(lambda: task.submit(1).result(), count),
         }
         for pool_name, pool in pools.items():
-            ways[pool_name] = lambda pool=pool: per_call_us(lambda: pool.submit(empty, 1).result(), count)
-        figures = interleaved(ways, rounds, "us", "less")
+            measures[pool_name] = lambda pool=pool: per_call_us(lambda: pool.submit(empty, 1).result(), count)
+        figures = interleaved(measures, rounds, "us", "less")
     call, submit = figures["task(x)"], figures["submit(x).result()"]
     return Result(
         f"round trip of an empty call, {name}",

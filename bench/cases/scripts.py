@@ -35,14 +35,16 @@ def run(quick):
     with contenders.host(max_vms=1) as host:
         for name, (title, value) in _values().items():
             task, ours, theirs = host.load(contenders.bundle(name)), load(name), _with_numpy(name)
-            ways = {
+            measures = {
                 "in a VM": lambda: 1000 * seconds(lambda: task(value)),
                 "in the host": lambda: 1000 * seconds(lambda: ours(value)),
                 "NumPy": lambda: 1000 * seconds(lambda: theirs(value)),
                 "NumPy again": lambda: 1000 * seconds(lambda: theirs(value)),
             }
-            figures = interleaved(ways, rounds, "ms", "less")
-            ratio, itself = (figures[way].advantage_over(figures["NumPy"]) for way in ("in a VM", "NumPy again"))
+            figures = interleaved(measures, rounds, "ms", "less")
+            ratio, itself = (
+                figures[contender].advantage_over(figures["NumPy"]) for contender in ("in a VM", "NumPy again")
+            )
             results.append(
                 Result(
                     f"script: {title}",

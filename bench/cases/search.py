@@ -23,10 +23,10 @@ def run(quick):
             path.write_bytes(compile_model(make().SerializeToString(), name))
             times, chosen = _times(path, rounds)
             for search, ratios in (("measured", found), ("fixed", fixed)):
-                for number, ways in times.items():
+                for number, times_of in times.items():
                     ratios[f"{name}: {number} {chosen[search][number].name}"] = (
-                        ways[chosen[search][number].algorithm] / min(ways.values()),
-                        ways,
+                        times_of[chosen[search][number].algorithm] / min(times_of.values()),
+                        times_of,
                         chosen[search][number].algorithm,
                     )
             path.unlink()
@@ -41,9 +41,9 @@ def _times(path, rounds):
     chosen = {search: engine.load(path, search=search, threads=1).steps for search in ("measured", "fixed")}
     models = {}
     try:
-        for way in library.algorithms():
-            library.force_algorithm(way)
-            models[way] = engine.load(path, threads=1)
+        for algorithm in library.algorithms():
+            library.force_algorithm(algorithm)
+            models[algorithm] = engine.load(path, threads=1)
     finally:
         library.force_algorithm(None)
     several = [
@@ -56,9 +56,9 @@ def _times(path, rounds):
         inputs = networks.inputs(models["direct"].inputs, number)
         for model in models.values():
             _, profile = model.run(inputs, profile=True)
-            for place in several:
-                step = profile[place]
-                times[place][step.algorithm] = min(step.ms, times[place].get(step.algorithm, step.ms))
+            for index in several:
+                step = profile[index]
+                times[index][step.algorithm] = min(step.ms, times[index].get(step.algorithm, step.ms))
     return times, chosen
 
 
@@ -66,8 +66,8 @@ def _result(name, ratios):
     values = sorted(ratio for ratio, _, _ in ratios.values())
     share = sum(ratio <= NEAR for ratio in values) / len(values)
     worst = max(ratios, key=lambda case: ratios[case][0])
-    ratio, ways, chosen = ratios[worst]
-    told = ", ".join(f"{way} {ms:.3f}" for way, ms in ways.items())
+    ratio, times_of, chosen = ratios[worst]
+    told = ", ".join(f"{algorithm} {ms:.3f}" for algorithm, ms in times_of.items())
     return Result(
         name,
         {"chosen over the fastest": Figure(tuple(values), "times", "less")},

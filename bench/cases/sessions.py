@@ -13,7 +13,7 @@ from bench.measure import Figure, Result, interleaved
 from bench.model_engines import InAVM, InTheHost, KeptInTheHost, ONNXRuntime
 from bench.model_process import EngineFailed, Runner
 
-MAKING_MOST_MS, KEPT_MOST_MS = 300, 30  # ResNet50
+MAX_MAKING_MS, MAX_KEPT_MS = 300, 30  # ResNet50
 AT_ONCE = 8
 RUNS = 5
 MEMORY_ROUNDS = 3
@@ -44,7 +44,7 @@ def _runs(engine, folder, ports):
 def _made_and_run(name, folder, ports, peers, rounds):
     """Two Results: ms to make a session, MiB of a process that makes one and runs it. Looking at the memory takes time,
     so these are processes apart."""
-    making, memory, made, rates, inputs = {}, {}, {}, [], networks.inputs(ports, 0)
+    making, memory, unread, rates, inputs = {}, {}, {}, [], networks.inputs(ports, 0)
     with Runner(KeptInTheHost, folder) as runner:
         runner.open(folder, 1)  # keeps what later processes find
     for _ in range(rounds):
@@ -54,7 +54,7 @@ def _made_and_run(name, folder, ports, peers, rounds):
                     rates.append(runner.rates())
                 ms, about = runner.open(folder, 1)
                 making.setdefault(engine.NAME, []).append(ms)
-                made.setdefault(engine.NAME, []).append(ms - about.get("read_ms", 0))
+                unread.setdefault(engine.NAME, []).append(ms - about.get("read_ms", 0))
 
     for engine in (InTheHost, *peers) * min(rounds, MEMORY_ROUNDS):
         with Runner(engine, folder / "home") as runner:
@@ -70,12 +70,12 @@ def _made_and_run(name, folder, ports, peers, rounds):
     promises = (
         [
             (
-                f"{statistics.median(made[who]):.0f} ms {what}, from a model file that was read (below {most})",
-                statistics.median(made[who]) < most,
+                f"{statistics.median(unread[who]):.0f} ms {what}, from a model file that was read (below {limit_ms})",
+                statistics.median(unread[who]) < limit_ms,
             )
-            for who, what, most in (
-                (InTheHost.NAME, "with the search", MAKING_MOST_MS),
-                (KeptInTheHost.NAME, "with what a state folder keeps", KEPT_MOST_MS),
+            for who, what, limit_ms in (
+                (InTheHost.NAME, "with the search", MAX_MAKING_MS),
+                (KeptInTheHost.NAME, "with what a state folder keeps", MAX_KEPT_MS),
             )
         ]
         if name == "resnet50"
@@ -113,10 +113,10 @@ def _at_once(folder, ports, quick):
             runner.open(folder, 1)
 
         def a_second(runner, callers=AT_ONCE):
-            made, there = runner.together(inputs, callers, seconds)
+            runs_per_s, there = runner.together(inputs, callers, seconds)
             if runner is ours:
                 vms.append(there)
-            return made
+            return runs_per_s
 
         figures = interleaved(
             {f"{AT_ONCE} VMs": lambda: a_second(ours), f"{AT_ONCE} ONNX Runtime threads": lambda: a_second(theirs)},

@@ -55,9 +55,9 @@ def _light_calls(rounds, count):
     with contenders.host(max_vms=2) as host, contenders.executors(2) as pools:
         task = host.load(contenders.bundle("digits"))
         list(task.map(values[:200]))
-        ways = {"task.map": lambda: _mapped(task.map, values)}
+        measures = {"task.map": lambda: _mapped(task.map, values)}
         for name, pool in pools.items():
-            ways[name] = lambda pool=pool: _best_map(pool, digits, values)
+            measures[name] = lambda pool=pool: _best_map(pool, digits, values)
         one_by_one = {
             "task.submit": lambda: per_second(
                 lambda: [f.result() for f in [task.submit(v) for v in values]], len(values)
@@ -67,7 +67,7 @@ def _light_calls(rounds, count):
             one_by_one[name] = lambda pool=pool: per_second(
                 lambda: [f.result() for f in [pool.submit(digits, v) for v in values]], len(values)
             )
-        mapped = interleaved(ways, rounds, "calls/s", "more")
+        mapped = interleaved(measures, rounds, "calls/s", "more")
         submitted = interleaved(one_by_one, rounds, "calls/s", "more")
     ours, mapping = submitted["task.submit"], mapped["task.map"]
     return [

@@ -86,8 +86,10 @@ def overlap_save(signal, taps, block=4096):
     padded = np.zeros((count - 1) * step + block)
     padded[len(taps) - 1 : len(taps) - 1 + len(signal)] = signal
     pieces = np.lib.stride_tricks.sliding_window_view(padded, block)[::step]
-    made = np.fft.irfft(np.fft.rfft(pieces, axis=1) * np.fft.rfft(taps, n=block), n=block, axis=1)[:, len(taps) - 1 :]
-    return made.reshape(-1)[delay : delay + len(signal)]
+    filtered = np.fft.irfft(np.fft.rfft(pieces, axis=1) * np.fft.rfft(taps, n=block), n=block, axis=1)[
+        :, len(taps) - 1 :
+    ]
+    return filtered.reshape(-1)[delay : delay + len(signal)]
 
 
 def phases(taps, factor):
@@ -99,24 +101,24 @@ def phases(taps, factor):
 
 def decimate(signal, taps, factor):
     """Every `factor`-th sample of the filtered signal, each part at the low rate; the delay taken out."""
-    parts, delay = phases(taps, factor), (len(taps) - 1) // 2
+    branches, delay = phases(taps, factor), (len(taps) - 1) // 2
     wanted = -(-len(signal) // factor)
-    padded = np.zeros((wanted + parts.shape[1] + delay // factor + 1) * factor)
+    padded = np.zeros((wanted + branches.shape[1] + delay // factor + 1) * factor)
     padded[: len(signal)] = signal
-    total = np.zeros(len(padded) // factor + parts.shape[1] - 1)
-    for number, part in enumerate(parts):  # sample n of part p stands at n * factor - p
+    total = np.zeros(len(padded) // factor + branches.shape[1] - 1)
+    for number, branch in enumerate(branches):  # sample n of part p stands at n * factor - p
         phase = padded[::factor] if number == 0 else np.concatenate([[0.0], padded[factor - number :: factor][:-1]])
-        total += np.convolve(phase, part)
+        total += np.convolve(phase, branch)
     # the filter's delay must be whole at the low rate
     return total[delay // factor : delay // factor + wanted]
 
 
 def interpolate(signal, taps, factor, length):
     """The signal at `factor` times the rate, `length` samples: each polyphase part makes every `factor`-th of them."""
-    parts, delay = phases(factor * taps, factor), (len(taps) - 1) // 2
-    made = np.stack([np.convolve(signal, part) for part in parts], axis=1).reshape(-1)
-    made = np.concatenate([made, np.zeros(max(delay + length - len(made), 0))])
-    return made[delay : delay + length]
+    branches, delay = phases(factor * taps, factor), (len(taps) - 1) // 2
+    filtered = np.stack([np.convolve(signal, branch) for branch in branches], axis=1).reshape(-1)
+    filtered = np.concatenate([filtered, np.zeros(max(delay + length - len(filtered), 0))])
+    return filtered[delay : delay + length]
 
 
 # ---- the bank

@@ -26,12 +26,12 @@ def setup():
 
 
 def run(value):
-    for place, row in enumerate(value["rows"]):
+    for number, row in enumerate(value["rows"]):
         if len(row) != COLUMNS:
-            raise ValueError(f"rows[{place}]: expected {COLUMNS} numbers, got {len(row)}")
+            raise ValueError(f"rows[{number}]: expected {COLUMNS} numbers, got {len(row)}")
     chance = random.Random(value.get("seed", 0))
     forest = []
     for _ in range(value.get("trees", 240)):
         drawn = chance.choices(range(len(_rows)), k=len(_rows))
-        forest.append(grow([_rows[place] for place in drawn], [_labels[place] for place in drawn], chance, DEPTH))
+        forest.append(grow([_rows[number] for number in drawn], [_labels[number] for number in drawn], chance, DEPTH))
     return [int(2 * sum(share(tree, row) for tree in forest) >= len(forest)) for row in value["rows"]]

@@ -38,13 +38,13 @@ def grow(rows, labels, random, depth):
     if best is None:
         return Leaf(ones / len(labels))
     (_, threshold), column = best
-    left = [place for place, row in enumerate(rows) if row[column] <= threshold]
-    right = [place for place, row in enumerate(rows) if row[column] > threshold]
+    left = [number for number, row in enumerate(rows) if row[column] <= threshold]
+    right = [number for number, row in enumerate(rows) if row[column] > threshold]
     return Split(
         column,
         threshold,
-        grow([rows[place] for place in left], [labels[place] for place in left], random, depth - 1),
-        grow([rows[place] for place in right], [labels[place] for place in right], random, depth - 1),
+        grow([rows[number] for number in left], [labels[number] for number in left], random, depth - 1),
+        grow([rows[number] for number in right], [labels[number] for number in right], random, depth - 1),
     )
 
 

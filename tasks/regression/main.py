@@ -65,13 +65,13 @@ def direction_of(gradient, steps, changes):
     return direction
 
 
-def line_search(function, place, loss, gradient, direction, most=25):
-    """(step length, place, loss, gradient) under Wolfe's conditions, by halving and doubling; the best found where
+def line_search(function, point, loss, gradient, direction, max_steps=25):
+    """(step length, point, loss, gradient) under Wolfe's conditions, by halving and doubling; the best found where
     there is none."""
     low, high, length = 0.0, np.inf, 1.0
     slope = float(gradient @ direction)
-    for _ in range(most):
-        there = place + length * direction
+    for _ in range(max_steps):
+        there = point + length * direction
         new_loss, new_gradient = function(there)
         if new_loss > loss + SUFFICIENT * length * slope:
             high = length
@@ -84,21 +84,21 @@ def line_search(function, place, loss, gradient, direction, most=25):
 
 
 def minimise(function, start, rounds=100, tolerance=1e-5):
-    """(place, losses) of a minimum: until no entry of the gradient is above `tolerance`."""
-    place, steps, changes = start, [], []
-    loss, gradient = function(place)
+    """(point, losses) of a minimum: until no entry of the gradient is above `tolerance`."""
+    point, steps, changes = start, [], []
+    loss, gradient = function(point)
     losses = [loss]
     for _ in range(rounds):
         if np.abs(gradient).max() <= tolerance:
             break
         direction = direction_of(gradient, steps, changes)
-        _, new, loss, new_gradient = line_search(function, place, loss, gradient, direction)
-        step, change = new - place, new_gradient - gradient
+        _, new, loss, new_gradient = line_search(function, point, loss, gradient, direction)
+        step, change = new - point, new_gradient - gradient
         if step @ change > 1e-12:
             steps, changes = [*steps, step][-MEMORY:], [*changes, change][-MEMORY:]
-        place, gradient = new, new_gradient
+        point, gradient = new, new_gradient
         losses.append(loss)
-    return place, np.array(losses)
+    return point, np.array(losses)
 
 
 def train(samples, targets, classes, penalty, rounds=100):

@@ -35,9 +35,9 @@ def run(value):
 
 def _items(value, name):
     """`value[name]` as an array of items that there are."""
-    items, most = np.asarray(value[name], dtype="int64"), len(_known["sales"])
-    if items.ndim != 1 or not ((items >= 0) & (items < most)).all():
-        raise ValueError(f"{name}: expected a list of items from 0 to {most - 1}, got {value[name]!r}")
+    items, count = np.asarray(value[name], dtype="int64"), len(_known["sales"])
+    if items.ndim != 1 or not ((items >= 0) & (items < count)).all():
+        raise ValueError(f"{name}: expected a list of items from 0 to {count - 1}, got {value[name]!r}")
     return items
 
 

@@ -118,11 +118,11 @@ def learn(seen, forward, dt, rounds):
 
 
 # ---- how good it is
-def settled_gain(forward, noise, blurred, most=1000):
+def settled_gain(forward, noise, blurred, max_rounds=1000):
     """The gain that the filter settles on, by going through Riccati's equation until nothing moves; and the rounds that
     took."""
     watch, cov = np.array(WATCH), noise.copy()
-    for rounds in range(1, most + 1):
+    for rounds in range(1, max_rounds + 1):
         ahead = forward @ cov @ forward.T + noise
         gain = np.linalg.solve(watch @ ahead @ watch.T + blurred, watch @ ahead).T
         new = ahead - gain @ watch @ ahead

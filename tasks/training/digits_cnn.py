@@ -66,10 +66,10 @@ def moved(images, random):
     above, before = rows.astype(int), columns.astype(int)
     low, late = rows - above, columns - before
     every = numpy.arange(count)[:, None, None]
-    made = (framed[every, above, before] * (1 - late) + framed[every, above, before + 1] * late) * (1 - low) + (
+    warped = (framed[every, above, before] * (1 - late) + framed[every, above, before + 1] * late) * (1 - low) + (
         framed[every, above + 1, before] * (1 - late) + framed[every, above + 1, before + 1] * late
     ) * low
-    return made.astype("float32")
+    return warped.astype("float32")
 
 
 def examples(rows):
@@ -124,7 +124,7 @@ def to_onnx(weights, remark):
     return graph.to_bytes(remark)
 
 
-def made(tell=print):
+def prepare(tell=print):
     """Files below tasks/ (names to bytes), and a sentence on how good they are."""
     weights = train(tell=tell)
     said = f"seed {SEED}, {EPOCHS} epochs: {accuracy(weights):.1%} of 500 held-out images right"

@@ -82,30 +82,30 @@ def relu(x):
     return clipped(x, numpy.inf)
 
 
-def clipped(x, most):
-    """`x` within 0 and `most`: ReLU6 with 6."""
-    return Value(x.data.clip(0, most), (x,), lambda g: (g * ((x.data > 0) & (x.data < most)),))
+def clipped(x, limit):
+    """`x` within 0 and `limit`: ReLU6 with 6."""
+    return Value(x.data.clip(0, limit), (x,), lambda g: (g * ((x.data > 0) & (x.data < limit)),))
 
 
 def sigmoid(x):
-    made = 0.5 + 0.5 * numpy.tanh(0.5 * x.data)
-    return Value(made, (x,), lambda g: (g * made * (1 - made),))
+    result = 0.5 + 0.5 * numpy.tanh(0.5 * x.data)
+    return Value(result, (x,), lambda g: (g * result * (1 - result),))
 
 
 def softmax(x):
     """Shares along the last axis."""
-    made = numpy.exp(x.data - x.data.max(axis=-1, keepdims=True))
-    made /= made.sum(axis=-1, keepdims=True)
-    return Value(made, (x,), lambda g: (made * (g - (g * made).sum(axis=-1, keepdims=True)),))
+    result = numpy.exp(x.data - x.data.max(axis=-1, keepdims=True))
+    result /= result.sum(axis=-1, keepdims=True)
+    return Value(result, (x,), lambda g: (result * (g - (g * result).sum(axis=-1, keepdims=True)),))
 
 
 def rows(table, indices):
     """The rows of `table` (n, width) at `indices`, an array of any shape."""
 
     def back(g):
-        made = numpy.zeros_like(table.data)
-        numpy.add.at(made, indices, g)
-        return (made,)
+        result = numpy.zeros_like(table.data)
+        numpy.add.at(result, indices, g)
+        return (result,)
 
     return Value(table.data[indices], (table,), back)
 
@@ -135,18 +135,18 @@ def convolution(x, weights, stride=1):
     """Images (n, height, width, channels) by kernels (out, channels, k, k), k odd, with k // 2 pixels of zeros
     around."""
     outputs, channels, size, _ = weights.shape
-    framed, places, high, wide = _walk(x.data, size, stride)
-    columns = numpy.concatenate([_at(framed, place, high, wide, stride) for place in places], axis=3).reshape(
+    framed, offsets, high, wide = _walk(x.data, size, stride)
+    columns = numpy.concatenate([_at(framed, offset, high, wide, stride) for offset in offsets], axis=3).reshape(
         -1, size * size * channels
     )
     flat = weights.data.transpose(2, 3, 1, 0).reshape(-1, outputs)
 
     def back(g):
         g = g.reshape(-1, outputs)
-        parts = (g @ flat.T).reshape(-1, high, wide, size * size, channels)
+        by_offset = (g @ flat.T).reshape(-1, high, wide, size * size, channels)
         by_image = numpy.zeros_like(framed)
-        for number, place in enumerate(places):
-            _at(by_image, place, high, wide, stride)[...] += parts[:, :, :, number]
+        for number, offset in enumerate(offsets):
+            _at(by_image, offset, high, wide, stride)[...] += by_offset[:, :, :, number]
         by_weights = (columns.T @ g).reshape(size, size, channels, outputs).transpose(3, 2, 0, 1)
         return _unframed(by_image, size), by_weights
 
@@ -156,31 +156,33 @@ def convolution(x, weights, stride=1):
 def depthwise(x, weights, stride=1):
     """The same with a kernel of its own for each channel: (channels, 1, k, k)."""
     size = weights.shape[-1]
-    framed, places, high, wide = _walk(x.data, size, stride)
+    framed, offsets, high, wide = _walk(x.data, size, stride)
 
     def back(g):
         by_image, by_weights = numpy.zeros_like(framed), numpy.zeros_like(weights.data)
-        for place in places:
-            _at(by_image, place, high, wide, stride)[...] += g * weights.data[:, 0, *place]
-            by_weights[:, 0, *place] = (g * _at(framed, place, high, wide, stride)).sum(axis=(0, 1, 2))
+        for offset in offsets:
+            _at(by_image, offset, high, wide, stride)[...] += g * weights.data[:, 0, *offset]
+            by_weights[:, 0, *offset] = (g * _at(framed, offset, high, wide, stride)).sum(axis=(0, 1, 2))
         return _unframed(by_image, size), by_weights
 
     return Value(
-        sum(_at(framed, place, high, wide, stride) * weights.data[:, 0, *place] for place in places), (x, weights), back
+        sum(_at(framed, offset, high, wide, stride) * weights.data[:, 0, *offset] for offset in offsets),
+        (x, weights),
+        back,
     )
 
 
 def _walk(images, size, stride):
-    """Images in a frame of zeros, the kernel's places, and the result's height and width."""
+    """Images in a frame of zeros, the offsets of a kernel's weights, and the result's height and width."""
     frame = size // 2
     framed = numpy.pad(images, ((0, 0), (frame, frame), (frame, frame), (0, 0)))
     high, wide = ((length - size) // stride + 1 for length in framed.shape[1:3])
     return framed, [(down, right) for down in range(size) for right in range(size)], high, wide
 
 
-def _at(framed, place, high, wide, stride):
-    """What a kernel's weight at `place` sees."""
-    down, right = place
+def _at(framed, offset, high, wide, stride):
+    """What a kernel's weight at `offset` sees."""
+    down, right = offset
     return framed[:, down : down + (high - 1) * stride + 1 : stride, right : right + (wide - 1) * stride + 1 : stride]
 
 
@@ -192,14 +194,14 @@ def _unframed(images, size):
 def pooled(x):
     """The largest of each 2 x 2 pixels of images (n, height, width, channels) of even sizes."""
     count, high, wide, channels = x.shape
-    parts = x.data.reshape(count, high // 2, 2, wide // 2, 2, channels)
-    made = parts.max(axis=(2, 4))
+    squares = x.data.reshape(count, high // 2, 2, wide // 2, 2, channels)
+    result = squares.max(axis=(2, 4))
 
     def back(g):
-        largest = parts == made[:, :, None, :, None]
+        largest = squares == result[:, :, None, :, None]
         return ((largest * (g / largest.sum(axis=(2, 4)))[:, :, None, :, None]).reshape(x.shape).astype(x.data.dtype),)
 
-    return Value(made, (x,), back)
+    return Value(result, (x,), back)
 
 
 def normalized(x, scale, bias, running, learning):

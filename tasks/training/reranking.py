@@ -40,7 +40,7 @@ def shoppers(random, shop, count):
     """`count` times (history, candidates, clicked): lists of items, the history latest first, and one of the
     candidates."""
     categories, styles, sales = shop
-    made = []
+    visits = []
     for _ in range(count):
         interests = random.permutation(CATEGORIES)[: random.integers(2, 5)]
         tastes = random.standard_normal((len(interests), STYLES))
@@ -64,8 +64,8 @@ def shoppers(random, shop, count):
         )
         appeal = numpy.log(sales[shown]) + KEEN * numpy.maximum(match[shown] + 1, 0)
         shares = numpy.exp(appeal - appeal.max())
-        made.append((history.tolist(), shown.tolist(), int(shown[_drawn(random, shares, 1)[0]])))
-    return made
+        visits.append((history.tolist(), shown.tolist(), int(shown[_drawn(random, shares, 1)[0]])))
+    return visits
 
 
 def _drawn(random, weights, count):
@@ -77,8 +77,8 @@ def _drawn(random, weights, count):
 def world(seed=SEED):
     """The shop, the shoppers to learn from, and those held out."""
     random = numpy.random.default_rng(seed)
-    made = shop(random)
-    return made, shoppers(random, made, SHOPPERS), shoppers(random, made, HELD_OUT)
+    stock = shop(random)
+    return stock, shoppers(random, stock, SHOPPERS), shoppers(random, stock, HELD_OUT)
 
 
 def arrays(seen):
@@ -115,17 +115,17 @@ def forward(weights, categories, histories, mask, candidates):
             x = x if number == 3 else sigmoid(x)
         return x
 
-    count, most = candidates.shape
+    count, width = candidates.shape
     wanted = embedded(candidates)
     seen = embedded(histories)
-    asked = wanted.reshape(count, most, 1, -1)
+    asked = wanted.reshape(count, width, 1, -1)
     past = seen.reshape(count, 1, histories.shape[1], -1)
     scores = layers("attention", joined(asked, past, asked - past, asked * past)).reshape(
-        count, most, histories.shape[1]
+        count, width, histories.shape[1]
     )
     weight = softmax(scores + numpy.where(mask, 0, -1e9).astype("float32")[:, None])
     interest = weight @ seen
-    return layers("last", joined(interest, wanted, interest * wanted)).reshape(count, most)
+    return layers("last", joined(interest, wanted, interest * wanted)).reshape(count, width)
 
 
 def train(world, seed=SEED, tell=print, epochs=LEARNING["epochs"]):
@@ -218,9 +218,9 @@ def to_onnx(weights, remark):
     scores = graph.add(
         "Squeeze", "attention", layers("attention", pairs), graph.constant("attention.axes", [2], "int64")
     )
-    least = graph.constant("attention.least", -1e9, "float32")
+    lowest = graph.constant("attention.least", -1e9, "float32")
     weight = graph.add(
-        "Softmax", "attention.weights", graph.add("Where", "attention.bought", bought, scores, least), axis=-1
+        "Softmax", "attention.weights", graph.add("Where", "attention.bought", bought, scores, lowest), axis=-1
     )
     past = graph.add("Squeeze", "seen.rows", seen, graph.constant("seen.axes", [0], "int64"))
     interest = graph.add("MatMul", "interest", weight, past)
@@ -230,7 +230,7 @@ def to_onnx(weights, remark):
     return graph.to_bytes(remark)
 
 
-def made(tell=print):
+def prepare(tell=print):
     """Files below tasks/ (names to bytes), and a sentence on how good they are."""
     all_of_it = world()
     shop, _, held_out = all_of_it

@@ -66,8 +66,8 @@ def forward(weights, running, images, learning=False):
 
 def drawn(rows, random):
     """Pictures of the digits `rows`, prepared: (n, 32, 32, 3)."""
-    made = numpy.concatenate([numpy.asarray(pictures.prepare(scenes.picture(image, random))) for image, _ in rows])
-    return numpy.ascontiguousarray(made.transpose(0, 2, 3, 1))
+    images = numpy.concatenate([numpy.asarray(pictures.prepare(scenes.picture(image, random))) for image, _ in rows])
+    return numpy.ascontiguousarray(images.transpose(0, 2, 3, 1))
 
 
 def train(seed=SEED, epochs=EPOCHS, tell=print):
@@ -85,10 +85,10 @@ def train(seed=SEED, epochs=EPOCHS, tell=print):
             optimizer.step(loss, RATE * 0.5 * (1 + numpy.cos(numpy.pi * done / steps)))
             total, done = total + float(loss.data), done + 1
         tell(f"epoch {epoch + 1} of {epochs}: loss {total / (len(rows) // BATCH):.4f}")
-    made = {name: weight.data for name, weight in weights.items()}
+    arrays = {name: weight.data for name, weight in weights.items()}
     for name, (average, variance) in running.items():
-        made[f"{name}.mean"], made[f"{name}.variance"] = average, variance
-    return made
+        arrays[f"{name}.mean"], arrays[f"{name}.variance"] = average, variance
+    return arrays
 
 
 def scores(weights, images):
@@ -104,7 +104,7 @@ def accuracy(weights):
         0, 2, 3, 1
     )
     found = scores(weights, images).argmax(axis=1)
-    return float(numpy.mean([cases.LABELS[place] == label for place, (_, label) in zip(found, asked)]))
+    return float(numpy.mean([cases.LABELS[answer] == label for answer, (_, label) in zip(found, asked)]))
 
 
 def to_onnx(weights, remark):
@@ -142,7 +142,7 @@ def to_onnx(weights, remark):
     return graph.to_bytes(remark)
 
 
-def made(tell=print):
+def prepare(tell=print):
     """Files below tasks/ (names to bytes), and a sentence on how good they are."""
     weights = train(tell=tell)
     said = f"seed {SEED}, {EPOCHS} epochs: {accuracy(weights):.1%} of 500 pictures of held-out digits right"

@@ -301,6 +301,9 @@ static void ask(lapack_item *item)
     default: item->liwork = max(1, n); break;
     }
     item->lwork = max(1, (int64_t)real_at(item, answer, 0));
+    item->work = item->rwork = NULL;
+    item->integers = NULL;
+    item->a = item->b = item->u = item->vt = item->s = item->tau = NULL;
 }
 
 /* sign and log |det| of the factored matrix in `a` */

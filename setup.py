@@ -23,6 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
 import native_build
@@ -80,6 +81,17 @@ class BuildWithTasks(build_py):
             installed = Path(self.build_lib, "vmhost", "tasks")
             shutil.rmtree(installed, ignore_errors=True)
             shutil.copytree("tasks", installed, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+class SourcesOnce(sdist):
+    """vmhost/bytecode and vmhost/engine are links in the archive too, so that it holds no file twice."""
+
+    LINKS = ("vmhost/bytecode", "vmhost/engine")
+
+    def make_release_tree(self, base_dir, files):
+        super().make_release_tree(base_dir, [path for path in files if not path.startswith(self.LINKS)])
+        for link in self.LINKS:
+            os.symlink(os.path.join("..", os.path.basename(link)), os.path.join(base_dir, link))
 
 
 class BuildInParallel(build_ext):
@@ -161,4 +173,7 @@ if sys.version_info < (3, 14):
         "crash in older ones. `make build` finds or fetches one."
     )
 os.chdir(native_build.ROOT)
-setup(ext_modules=list(extensions()), cmdclass={"build_ext": BuildInParallel, "build_py": BuildWithTasks})
+setup(
+    ext_modules=list(extensions()),
+    cmdclass={"build_ext": BuildInParallel, "build_py": BuildWithTasks, "sdist": SourcesOnce},
+)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 
@@ -37,6 +38,34 @@ def installed(tmp_path_factory):
         target.parent.mkdir(exist_ok=True)
         shutil.copy(library, target)
     return folder
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    """The folder that the source distribution unpacks to, as pip unpacks it."""
+    folder = tmp_path_factory.mktemp("sdist")
+    command = ["setup.py", "-q", "egg_info", "--egg-base", folder, "sdist", "--dist-dir", folder]
+    subprocess.run([sys.executable, *command], cwd=ROOT, check=True, capture_output=True)
+    [archive] = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        file.extractall(folder, filter="data")
+    return folder / archive.name.removesuffix(".tar.gz")
+
+
+def files_below(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*", recurse_symlinks=True) if path.is_file()}
+
+
+def test_a_source_distribution_holds_each_file_once(unpacked):
+    assert [(unpacked / "vmhost" / name).is_symlink() for name in ("bytecode", "engine")] == [True, True]
+    assert (unpacked / "vmhost/engine/library.py").samefile(unpacked / "engine/library.py")
+
+
+def test_a_source_distribution_installs_what_the_checkout_does(unpacked, installed, tmp_path):
+    subprocess.run([sys.executable, "setup.py", "-q", "build_py", "--build-lib", tmp_path], cwd=unpacked, check=True)
+    of_build = {path for path in files_below(installed) if not path.endswith((".so", "data/stdlib.vmb"))}
+    assert files_below(tmp_path) == of_build
+    assert "vmhost/engine/library.py" in of_build and "vmhost/bytecode/format.py" in of_build
 
 
 def run(installed, folder, program):

@@ -18,7 +18,7 @@ import time
 from typing import NamedTuple
 
 from vmhost.pipeline.values import pack, unpack
-from vmhost.stores import StoreDamagedError
+from vmhost.stores import Outbox, StoreDamagedError
 
 MAX_ROWS = 1 << 20  # of one call
 MAX_COLUMNS = 1000
@@ -175,6 +175,12 @@ def _checked_columns(task, columns, key):
     return checked
 
 
+def outbox_id(task, generation, identity):
+    """task/position/n of the row whose `_id` this is."""
+    name = task if generation == 1 else f"{task}.{generation}"
+    return f"{name}/{identity // MAX_ROWS}/{identity % MAX_ROWS}"
+
+
 def _is_name(name):
     try:
         return isinstance(name, str) and name != "" and "\0" not in name and bool(name.encode())
@@ -190,8 +196,10 @@ def _folded(name):
 class Tables:
     """The tables of stream tasks in `database`. Threads may share it.
 
-    `buffer_rows`: so many rows and states wait in memory at most; `buffer_ms`: for so long at most. `outbox`: where the
-    columns that leave go (`vmhost.stores.Outbox`). `clock`: seconds since 1970.
+    `buffer_rows`: so many rows and states wait in memory at most; `buffer_ms`: for so long at most. `outbox`: the
+    `vmhost.stores.Outbox` that gets what leaves, in the transaction that commits the row: an entry of the channel
+    `task` with the id task/position/n (from the second generation on task.generation/position/n), whose body is
+    {column: value} packed by `vmhost.pipeline.values`. `clock`: seconds since 1970.
     """
 
     with_every_commit = False
@@ -202,7 +210,7 @@ class Tables:
         self.database = database
         self.buffer_rows = buffer_rows
         self.max_dead_letters = max_dead_letters
-        self.outbox = outbox
+        self.outbox = Outbox(database, clock=clock) if outbox is None else outbox
         self._clock = clock
         self._lock = threading.Lock()  # of what waits; taken after the database's, never before
         self._waiting = 0
@@ -381,9 +389,6 @@ class Tables:
         self.flush()
         return self.database.connect()
 
-    def forgotten(self, key):
-        """Called by `forget`, with nothing waiting."""
-
     def close(self):
         """Writes what waits; the database stays open."""
         self.flush()
@@ -431,7 +436,7 @@ class Table:
         self._swept_ms = None
         self._converters = {name: _TYPES[column.type][1] for name, column in columns.items()}
         self._names = list(columns)
-        self._leaving = [name for name, column in columns.items() if column.leaves]
+        self._leaving = [(name, _TYPES[column.type][2]) for name, column in columns.items() if column.leaves]
         names = "".join(f", {quoted(name)}" for name in self._names)
         self._insert = (
             f"INSERT INTO {quoted(self.sql_name)} (_id, _key, _stored_ms{names}) "
@@ -556,6 +561,8 @@ class Table:
     def _write(self, connection, batch):
         rows = self._new_rows(connection, batch.rows)
         connection.executemany(self._insert, rows)
+        if self._leaving:
+            self._tables.outbox.put_many([entry for row in rows if (entry := self._entry(row)) is not None])
         connection.executemany(
             "INSERT INTO task_states VALUES (?, ?, ?, ?, ?) ON CONFLICT (id, key) DO UPDATE SET "
             "version = excluded.version, position = excluded.position, value = excluded.value "
@@ -583,6 +590,16 @@ class Table:
                 continue
             new.append(row)
         return new
+
+    def _entry(self, row):
+        """What leaves of a row, for the outbox; None where nothing does."""
+        values = dict(zip(self._names, row[3:]))
+        leaving = {
+            name: values[name] if convert is None else convert(values[name])
+            for name, convert in self._leaving
+            if values[name] is not None
+        }
+        return (outbox_id(self.task, self.generation, row[0]), self.task, pack(leaving), row[1]) if leaving else None
 
     def _sweep(self, connection):
         """Deletes rows beyond their retention, from time to time. Rows lie in about the order of their storing."""

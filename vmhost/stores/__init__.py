@@ -11,9 +11,12 @@ from vmhost.stores.errors import (
     StoreInUseError,
     StoreVersionError,
 )
+from vmhost.stores.outbox import Entry, Outbox
 
 __all__ = [
     "Database",
+    "Entry",
+    "Outbox",
     "StoreAccessError",
     "StoreClosedError",
     "StoreDamagedError",

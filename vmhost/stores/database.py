@@ -242,6 +242,12 @@ class Database:
         with self.lock:
             self._parts.append(part)
 
+    def forgotten(self, key):
+        """Tells the parts that what they hold of `key` is to go, where they have a method `forgotten`."""
+        for part in list(self._parts):
+            if hasattr(part, "forgotten"):
+                part.forgotten(key)
+
     def detach(self, part):
         with self.lock:
             if part in self._parts:

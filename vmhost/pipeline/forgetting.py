@@ -1,0 +1,82 @@
+"""Forgetting a person: everything of a key goes from the store, and its bytes from the store's files."""
+
+from vmhost.pipeline import intake, store, tables
+from vmhost.pipeline.store import KEY, Head, delete_block, keep_position, pack_head, write_marks
+from vmhost.pipeline.tables import outbox_id, quoted
+from vmhost.pipeline.values import joined, pack, unpack_some
+from vmhost.stores import Outbox
+
+
+def forget(database, key):
+    """Deletes the events, late events, state, rows, outbox entries and dead letters of `key`, in one transaction; then
+    rewrites the file, so that their bytes are gone from it and from its -wal.
+
+    A row is of `key` where its event was, or where the column declared as `key` says so. What waits in memory goes too.
+    Returns {"events", "late_events", "states", "rows", "outbox", "dead_letters"}: how many. Raises StoreError: as
+    `Database.erase`. Takes as long as writing the whole store.
+    """
+    if not key:
+        raise ValueError("forget: expected the key of a person or thing; '' stands for events that are nobody's")
+    database.migrate("pipeline.events", store.STEPS)
+    database.migrate("pipeline.intake", intake.STEPS)
+    database.migrate("pipeline.tables", tables.STEPS)
+    outbox = Outbox(database)
+    gone = {}
+    with database.lock:
+        database.flush()
+        with database.transaction() as connection:
+            gone["events"] = _forget_events(connection, key)
+            gone["late_events"] = connection.execute("DELETE FROM late_events WHERE key = ?", (key,)).rowcount
+            gone["states"] = connection.execute("DELETE FROM task_states WHERE key = ?", (key,)).rowcount
+            gone["rows"], identities = _forget_rows(connection, key)
+            gone["outbox"] = outbox.forget(key, identities)
+            gone["dead_letters"] = connection.execute("DELETE FROM dead_letters WHERE key = ?", (key,)).rowcount
+        database.forgotten(key)
+        database.erase()
+    return gone
+
+
+def _forget_events(connection, key):
+    firsts = connection.execute("SELECT first FROM event_marks WHERE kind = ? AND name = ?", (KEY, key)).fetchall()
+    gone = 0
+    for (first,) in firsts:
+        data, body, last = connection.execute(
+            "SELECT head, body, last FROM event_blocks WHERE first = ?", (first,)
+        ).fetchone()
+        head = Head(first, data)
+        kept = [index for index, whose in enumerate(head.keys) if whose != key]
+        gone += len(head.keys) - len(kept)
+        delete_block(connection, first)
+        if not kept:
+            keep_position(connection, last)
+            continue
+        contents = unpack_some(body, kept)
+        columns = [
+            [column[index] for index in kept]
+            for column in (head.names, head.times, head.pages, head.visits, head.keys, head.ids)
+        ]
+        offsets = [head.positions[index] - first for index in kept]
+        new_head, new_body = pack_head(*columns, offsets), joined([pack(value) for value in contents])
+        times, visits, keys = columns[1], columns[3], columns[4]
+        connection.execute(
+            "INSERT INTO event_blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (first, last, len(kept), len(new_head) + len(new_body), min(times), max(times), new_head, new_body),
+        )
+        write_marks(connection, first, visits, keys)
+    return gone
+
+
+def _forget_rows(connection, key):
+    """(how many rows went, the ids of what left of them)"""
+    gone, identities = 0, []
+    for task, generation, name, column in connection.execute(
+        "SELECT task, generation, sql_name, key FROM task_tables"
+    ).fetchall():
+        columns = ["_key", *([column] if column is not None else [])]
+        where = " OR ".join(f"{quoted(column)} = ?" for column in columns)
+        values = [key] * len(columns)
+        rows = connection.execute(f"SELECT _id FROM {quoted(name)} WHERE {where}", values).fetchall()
+        identities += [outbox_id(task, generation, identity) for (identity,) in rows]
+        gone += len(rows)
+        connection.execute(f"DELETE FROM {quoted(name)} WHERE {where}", values)
+    return gone, identities

@@ -1,0 +1,408 @@
+"""Intake: what happens to events before they are stored. docs/pipeline-events.md has the rules in words.
+
+*Event time* is the latest time of an event so far; without events the clock moves it on. An event that is behind event
+time by more than `lateness_ms`, or that belongs to a visit that is over, goes to the table `late_events`; an event
+whose id is known is dropped; both are counted. A visit without an exit gets one: after `visit_timeout_ms` without
+events, by the next enter of the same key (`enter_closes`), at the bound of open visits, and at shutdown. Such an exit
+has the time of the visit's last event and the contents {"closed_by": "timeout", "enter", "bound" or "shutdown"}.
+"""
+
+import heapq
+import threading
+import time
+from collections import deque
+
+from vmhost.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event, StoredEvent
+from vmhost.pipeline.values import pack, unpack
+
+STEPS = (
+    """
+    CREATE TABLE late_events (
+        id INTEGER PRIMARY KEY, why TEXT NOT NULL, key TEXT NOT NULL, time_ms INTEGER NOT NULL,
+        stored_ms INTEGER NOT NULL, event BLOB NOT NULL
+    );
+    CREATE INDEX late_events_key ON late_events (key)
+    """,
+)
+LATE, AFTER_CLOSE = "late", "after_close"
+TIMEOUT, ENTER, BOUND, SHUTDOWN = "timeout", "enter", "bound", "shutdown"
+ENTER_CLOSES = ("none", "covered", "page", "key")
+# Counters that the store keeps, as `intake.NAME`.
+COUNTED = (
+    "duplicates",
+    LATE,
+    AFTER_CLOSE,
+    "late_dropped",
+    "ahead",
+    "clock_jumps",
+    "ids_dropped",
+    *(f"closed_by_{why}" for why in (TIMEOUT, ENTER, BOUND, SHUTDOWN)),
+)
+
+
+class _Visit:
+    __slots__ = ("page", "key", "began_ms", "last_ms", "covered_ms")
+
+    def __init__(self, page, key, began_ms):
+        self.page, self.key, self.began_ms, self.last_ms = page, key, began_ms, began_ms
+        self.covered_ms = None  # `last_ms` when a visit of the same key that began later ended
+
+
+class Intake:
+    """Takes events into `store` (an EventStore). One thread at a time.
+
+    `lateness_ms`: an event may be so far behind event time. `visit_timeout_ms`: a visit is closed after so long without
+    events, in event time. `idle_ms`: after so long without events, by `clock` (seconds since 1970), `tick` moves event
+    time on. `ahead_ms`: an event that is ahead of the clock by more does not move event time. `ids_ms`: ids are known
+    for so long at least, in event time, and `max_ids` of them at most. `enter_closes`: which open visits of its key a
+    page_enter closes: none; "covered", where nothing happened since another visit of the key began and ended; "page",
+    those to the same page; "key", all. Visits within visits need the first two; a key that is at two devices at once
+    needs the first.
+    """
+
+    with_every_commit = True
+
+    def __init__(
+        self,
+        store,
+        *,
+        lateness_ms=60_000,
+        visit_timeout_ms=30 * 60_000,
+        idle_ms=10_000,
+        ahead_ms=5 * 60_000,
+        ids_ms=3_600_000,
+        max_ids=200_000,
+        max_visits=100_000,
+        max_late=10_000,
+        enter_closes="none",
+        clock=time.time,
+    ):
+        if enter_closes not in ENTER_CLOSES:
+            raise ValueError(f"enter_closes: expected one of {', '.join(ENTER_CLOSES)}, got {enter_closes!r}")
+        self.store = store
+        self.lateness_ms, self.visit_timeout_ms, self.idle_ms = lateness_ms, visit_timeout_ms, idle_ms
+        self.ahead_ms, self.ids_ms, self.max_ids = ahead_ms, ids_ms, max_ids
+        self.max_visits, self.max_late, self.enter_closes = max_visits, max_late, enter_closes
+        self._clock = clock
+        self._time_ms = None  # event time; None before the first event
+        self._clock_ms = self._now_ms()  # of the last event, or where it was last moved on
+        self._open = {}  # visit: _Visit
+        self._of_key = {}  # key: {visit: None}, in the order of entering
+        self._deadlines = []  # heap of (time, visit); a visit whose last event is later than it says is put back
+        self._closed = {}  # visit: its last time; the oldest go beyond max_visits
+        self._ids, self._old_ids, self._ids_since_ms = set(), set(), None
+        self._undo = deque()
+        self._counts, self._new_late = dict.fromkeys(COUNTED, 0), []
+        # What is to be written, for the thread that flushes: these are replaced, never changed.
+        self._lock = threading.Lock()
+        self._late, self._ready, self._written = (), dict(self._counts), dict(self._counts)
+        store.database.migrate("pipeline.intake", STEPS)
+        self._recover()
+        store.database.attach(self)
+
+    def _now_ms(self):
+        return int(self._clock() * 1000)
+
+    @property
+    def event_time_ms(self):
+        """The latest time of an event so far, moved on by the clock; None before the first event."""
+        return self._time_ms
+
+    @property
+    def open_visits(self):
+        return tuple(self._open)
+
+    # ---- taking events
+
+    def take(self, events):
+        """Stores what is to be stored of `events`, in their order, with the exits that they cause; returns these as
+        StoredEvents in the order of positions.
+
+        Raises as `EventStore.append_many`; then nothing was taken, and the same events may come again.
+        """
+        return self._all_or_none(self._checked, events)
+
+    def _all_or_none(self, function, *arguments):
+        """Stores the events that `function` gives; where that fails, all is as it was."""
+        self._undo.clear()
+        self._new_late.clear()
+        before_ms, clock_ms, counts = self._time_ms, self._clock_ms, dict(self._counts)
+        try:
+            events = function(*arguments)
+            positions = self.store.append_many(events) if events else ()
+        except BaseException:
+            while self._undo:
+                undo, *values = self._undo.pop()
+                undo(*values)
+            self._time_ms, self._clock_ms, self._counts = before_ms, clock_ms, counts
+            raise
+        if self._counts != counts:
+            with self._lock:
+                self._late += tuple(self._new_late)
+                self._ready = dict(self._counts)
+        return list(map(StoredEvent, positions, events))
+
+    def _checked(self, events):
+        """What is to be stored."""
+        out, visits = [], self._open
+        now_ms = self._now_ms()
+        latest_ms, ahead_ms = self._time_ms, now_ms + self.ahead_ms
+        if latest_ms is None:
+            latest_ms = -(1 << 62)
+        late_ms = latest_ms - self.lateness_ms
+        for event in events:
+            at_ms, name = event.time_ms, event.id
+            if name is not None and self._known(name):
+                self._counts["duplicates"] += 1
+                continue
+            if at_ms > latest_ms:
+                if at_ms > ahead_ms:
+                    self._counts["ahead"] += 1
+                else:
+                    self._time_ms, late_ms, latest_ms = at_ms, at_ms - self.lateness_ms, at_ms
+                    if self._deadlines and self._deadlines[0][0] <= at_ms:
+                        self._close_due(out)
+            elif at_ms < late_ms:
+                if latest_ms - now_ms <= self.lateness_ms:
+                    self._keep_late(LATE, event, now_ms)
+                    continue
+                # event time is ahead of the clock, so the clock was set back: event time goes back with it
+                self._counts["clock_jumps"] += 1
+                self._time_ms, late_ms, latest_ms = at_ms, at_ms - self.lateness_ms, at_ms
+            if event.visit:
+                visit = visits.get(event.visit)
+                if visit is not None and event.name != PAGE_EXIT:
+                    if at_ms > visit.last_ms:
+                        visit.last_ms = at_ms
+                elif not self._enter_or_exit(event, visit, out):
+                    self._keep_late(AFTER_CLOSE, event, now_ms)
+                    continue
+            out.append(event)
+        if events:
+            self._clock_ms = now_ms
+        return out
+
+    def _enter_or_exit(self, event, visit, out):
+        """An event of a visit that is not open, or that ends one; False where the visit is over."""
+        name = event.visit
+        if visit is not None:
+            self._shut(name, max(visit.last_ms, event.time_ms))
+            for other in self._of_key.get(visit.key, ()):
+                outer = self._open[other]
+                if outer.last_ms <= visit.began_ms:
+                    outer.covered_ms = outer.last_ms
+            return True
+        if name in self._closed and (event.name != PAGE_ENTER or event.time_ms < self._closed[name]):
+            return False
+        if event.name == PAGE_EXIT:
+            self._remember(name, event.time_ms)
+            return True
+        if event.name == PAGE_ENTER and self.enter_closes != "none":
+            for other in list(self._of_key.get(event.key, ())):
+                if self._entered_over(self._open[other], event):
+                    self._close(other, ENTER, out)
+        while len(self._open) >= self.max_visits:
+            self._close(self._next_due()[1], BOUND, out)
+        self._begin(name, _Visit(event.page, event.key, event.time_ms))
+        self._undo.append((self._forget_visit, name))
+        return True
+
+    def _entered_over(self, visit, event):
+        """Whether the page_enter `event` closes an open visit of its key."""
+        if self.enter_closes == "covered":
+            return visit.covered_ms == visit.last_ms
+        return self.enter_closes == "key" or visit.page == event.page
+
+    def _begin(self, name, visit):
+        self._open[name] = visit
+        self._of_key.setdefault(visit.key, {})[name] = None
+        heapq.heappush(self._deadlines, (visit.last_ms + self.visit_timeout_ms, name))
+
+    def _forget_visit(self, name):
+        visit = self._open.pop(name)
+        of_key = self._of_key[visit.key]
+        del of_key[name]
+        if not of_key:
+            del self._of_key[visit.key]
+        return visit
+
+    def _shut(self, name, at_ms):
+        visit = self._forget_visit(name)
+        self._undo.append((self._begin, name, visit))
+        self._remember(name, at_ms)
+        return visit
+
+    def _remember(self, name, at_ms):
+        before = self._closed.pop(name, None)
+        self._closed[name] = at_ms
+        self._undo.append((self._recall, name, before))
+        if len(self._closed) > self.max_visits:
+            oldest = next(iter(self._closed))
+            self._undo.append((self._closed.__setitem__, oldest, self._closed.pop(oldest)))
+
+    def _recall(self, name, before):
+        if before is None:
+            self._closed.pop(name, None)
+        else:
+            self._closed[name] = before
+
+    def _close(self, name, why, out):
+        visit = self._shut(name, self._open[name].last_ms)
+        self._counts[f"closed_by_{why}"] += 1
+        out.append(Event(PAGE_EXIT, visit.last_ms, visit.page, name, {"closed_by": why}, None, visit.key))
+
+    def _next_due(self):
+        """(deadline, visit) of the open visit that is closed next, or None."""
+        heap = self._deadlines
+        while heap:
+            due_ms, name = heap[0]
+            visit = self._open.get(name)
+            if visit is None:
+                heapq.heappop(heap)
+            elif (due := visit.last_ms + self.visit_timeout_ms) > due_ms:
+                heapq.heapreplace(heap, (due, name))
+            else:
+                return heap[0]
+        return None
+
+    def _close_due(self, out):
+        while (due := self._next_due()) is not None and due[0] <= self._time_ms:
+            self._close(due[1], TIMEOUT, out)
+
+    def _known(self, name):
+        """Whether the id is known; it is from now on."""
+        if name in self._ids or name in self._old_ids:
+            return True
+        now_ms = self._time_ms or 0
+        if self._ids_since_ms is None:
+            self._ids_since_ms = now_ms
+        full = len(self._ids) * 2 >= self.max_ids
+        if full or not 0 <= now_ms - self._ids_since_ms < self.ids_ms:
+            if full:
+                self._counts["ids_dropped"] += len(self._old_ids)
+            self._old_ids, self._ids, self._ids_since_ms = self._ids, set(), now_ms
+        self._ids.add(name)
+        self._undo.append((self._ids.discard, name))
+        return False
+
+    # ---- time without events
+
+    def tick(self, now_ms=None):
+        """Without events for `idle_ms`, moves event time on by what the clock says; returns the exits of visits that
+        this closes, stored. `now_ms`: what the clock says, where it is not the Intake's own.
+        """
+        now_ms = self._now_ms() if now_ms is None else now_ms
+        passed_ms = now_ms - self._clock_ms
+        if passed_ms < 0:
+            self._clock_ms = now_ms  # the clock was set back: count from here
+        if self._time_ms is None or passed_ms < self.idle_ms:
+            return []
+        return self._all_or_none(self._moved_on, passed_ms, now_ms)
+
+    def _moved_on(self, passed_ms, now_ms):
+        self._time_ms += passed_ms
+        self._clock_ms = now_ms
+        out = []
+        self._close_due(out)
+        return out
+
+    def _shut_down(self):
+        out = []
+        for name in list(self._open):
+            self._close(name, SHUTDOWN, out)
+        return out
+
+    def close(self, keep_visits=False):
+        """Shutdown: closes the visits that are open and returns their exits, stored. `keep_visits`: they stay open, and
+        the next Intake of this store goes on with them. Closing again does nothing.
+        """
+        closed = [] if keep_visits else self._all_or_none(self._shut_down)
+        self.store.flush()
+        self.store.database.detach(self)
+        return closed
+
+    # ---- what is kept
+
+    def _keep_late(self, why, event, now_ms):
+        self._counts[why] += 1
+        parts = [event.name, event.time_ms, event.page, event.visit, event.contents, event.id, event.key]
+        self._new_late.append((why, event.key, event.time_ms, now_ms, pack(parts)))
+
+    @property
+    def pending(self):
+        return self._ready != self._written
+
+    def write(self, connection):
+        """Called by the database inside of a transaction."""
+        if not self.pending:
+            return None
+        with self._lock:
+            late, counts = self._late, self._ready
+        if late:
+            connection.executemany("INSERT INTO late_events VALUES (NULL, ?, ?, ?, ?, ?)", late)
+            (first, last) = connection.execute("SELECT min(id), max(id) FROM late_events").fetchone()
+            if last - first >= self.max_late:
+                gone = connection.execute("DELETE FROM late_events WHERE id <= ?", (last - self.max_late,)).rowcount
+                self.store.database.count("intake.late_dropped", gone)
+        for name, value in counts.items():
+            self.store.database.count(f"intake.{name}", value - self._written[name])
+        return _Written(self, len(late), counts)
+
+    def late_events(self):
+        """The events that were not taken, oldest first: (why, stored_ms, Event); why is "late" or "after_close"."""
+        self.store.flush()
+        with self.store.database.reader() as connection:
+            rows = connection.execute("SELECT why, stored_ms, event FROM late_events ORDER BY id").fetchall()
+        return [(why, stored_ms, Event(*unpack(event))) for why, stored_ms, event in rows]
+
+    def forgotten(self, key):
+        """Called by `forget`: visits of `key` that are open are no longer, without an exit."""
+        for name in list(self._of_key.get(key, ())):
+            self._forget_visit(name)
+
+    def statistics(self):
+        """Counters since the store was made (COUNTED), `open_visits`, and `event_time_ms`."""
+        with self.store.database.lock:  # no commit comes between
+            kept = self.store.database.counters()
+            said = {name: kept.get(f"intake.{name}", 0) + self._counts[name] - self._written[name] for name in COUNTED}
+        return said | {"open_visits": len(self._open), "event_time_ms": self._time_ms}
+
+    def _recover(self):
+        """Visits, ids and event time as they were when the last durable event was stored."""
+        with self.store.database.reader() as connection:
+            row = connection.execute("SELECT latest_ms FROM event_blocks ORDER BY first DESC LIMIT 1").fetchone()
+        if row is None:
+            return
+        self._time_ms = row[0]
+        since_ms = self._time_ms - max(self.visit_timeout_ms, self.ids_ms)
+        for head in self.store.heads(earliest_ms=since_ms):
+            for name, at_ms, page, visit, key, known in zip(
+                head.names, head.times, head.pages, head.visits, head.keys, head.ids
+            ):
+                if known is not None and at_ms >= self._time_ms - self.ids_ms:
+                    self._known(known)
+                if not visit or at_ms < self._time_ms - self.visit_timeout_ms:
+                    continue
+                if name == PAGE_EXIT:
+                    if visit in self._open:
+                        self._shut(visit, at_ms)
+                    else:
+                        self._remember(visit, at_ms)
+                elif visit in self._open:
+                    self._open[visit].last_ms = max(self._open[visit].last_ms, at_ms)
+                elif visit not in self._closed or name == PAGE_ENTER:
+                    self._begin(visit, _Visit(page, key, at_ms))
+        self._undo.clear()
+
+
+class _Written:
+    def __init__(self, intake, late, counts):
+        self.intake, self.late, self.counts = intake, late, counts
+
+    def committed(self):
+        with self.intake._lock:
+            self.intake._late = self.intake._late[self.late :]
+            self.intake._written = self.counts
+
+    def undone(self):
+        pass

@@ -1,0 +1,128 @@
+"""The outbox: what is to leave the device, kept until somebody has sent it and says so.
+
+An entry has an id; one whose id is known is dropped, so that putting it again, after a crash say, sends nothing twice.
+Ids stay known after their entries were acknowledged, the newest `max_known` of them. Beyond `max_bytes` of bodies, or
+older than `max_age_ms`, the oldest entries are dropped, and counted ("outbox.dropped"). Sending is at least once: who
+takes an entry and dies before it is acknowledged gets it again; the receiver tells by the id.
+"""
+
+import time
+from typing import NamedTuple
+
+STEPS = (
+    """
+    CREATE TABLE outbox_entries (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, channel TEXT NOT NULL, key TEXT NOT NULL,
+        time_ms INTEGER NOT NULL, body BLOB NOT NULL
+    );
+    CREATE INDEX outbox_keys ON outbox_entries (key);
+    CREATE TABLE outbox_known (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE)
+    """,
+)
+BYTES, DROPPED, DUPLICATES = "outbox.bytes", "outbox.dropped", "outbox.duplicates"
+_TAKE = 100
+
+
+class Entry(NamedTuple):
+    """`number` grows with each entry; `key` says whose it is, `time_ms` when it was put."""
+
+    number: int
+    id: str
+    channel: str
+    key: str
+    time_ms: int
+    body: bytes
+
+
+class Outbox:
+    """The outbox in `database`. Threads may share it. `clock`: seconds since 1970."""
+
+    def __init__(self, database, *, max_bytes=64 << 20, max_age_ms=None, max_known=100_000, clock=time.time):
+        self.database = database
+        self.max_bytes, self.max_age_ms, self.max_known = max_bytes, max_age_ms, max_known
+        self._clock = clock
+        database.migrate("outbox", STEPS)
+
+    def put(self, identity, channel, body, key=""):
+        """Keeps `body` (bytes) for `channel`; False where the id is known. Joins a transaction that is under way."""
+        return self.put_many([(identity, channel, body, key)]) == 1
+
+    def put_many(self, entries):
+        """Puts (id, channel, body, key) in order; returns how many were new."""
+        now_ms = int(self._clock() * 1000)
+        new = size = duplicates = 0
+        with self.database.transaction() as connection:
+            for identity, channel, body, key in entries:
+                known = connection.execute("SELECT 1 FROM outbox_known WHERE id = ?", (identity,)).fetchone()
+                added = not known and connection.execute(
+                    "INSERT INTO outbox_entries (id, channel, key, time_ms, body) VALUES (?, ?, ?, ?, ?) "
+                    "ON CONFLICT (id) DO NOTHING",
+                    (identity, channel, key, now_ms, body),
+                )
+                if added and added.rowcount:
+                    new += 1
+                    size += len(body)
+                else:
+                    duplicates += 1
+            self.database.count(DUPLICATES, duplicates)
+            self.database.count(BYTES, size)
+            self._drop(connection, now_ms)
+        return new
+
+    def _drop(self, connection, now_ms):
+        """Drops the oldest until the bounds hold."""
+        while True:
+            row = connection.execute(
+                "SELECT number, id, time_ms, length(body), "
+                "ifnull((SELECT value FROM store_counters WHERE name = ?), 0) "
+                "FROM outbox_entries ORDER BY number LIMIT 1",
+                (BYTES,),
+            ).fetchone()
+            if row is None or not (
+                row[4] > self.max_bytes or (self.max_age_ms is not None and row[2] < now_ms - self.max_age_ms)
+            ):
+                return
+            self._remove(connection, [row[1]])
+            self.database.count(DROPPED)
+
+    def _remove(self, connection, identities):
+        """Deletes entries and keeps their ids; returns how many there were."""
+        removed = size = 0
+        for identity in identities:
+            row = connection.execute("SELECT length(body) FROM outbox_entries WHERE id = ?", (identity,)).fetchone()
+            if row is not None:
+                removed += 1
+                size += row[0]
+                connection.execute("DELETE FROM outbox_entries WHERE id = ?", (identity,))
+                connection.execute("INSERT OR IGNORE INTO outbox_known (id) VALUES (?)", (identity,))
+        self.database.count(BYTES, -size)
+        connection.execute(
+            "DELETE FROM outbox_known WHERE number <= (SELECT max(number) FROM outbox_known) - ?", (self.max_known,)
+        )
+        return removed
+
+    def take(self, channel=None, *, limit=_TAKE, after=0):
+        """The oldest entries, of one channel or of all, with numbers above `after`. They stay until acknowledged."""
+        with self.database.reader() as connection:
+            rows = connection.execute(
+                "SELECT number, id, channel, key, time_ms, body FROM outbox_entries "
+                "WHERE number > ? AND ifnull(channel = ?, 1) ORDER BY number LIMIT ?",
+                (after, channel, limit),
+            ).fetchall()
+        return [Entry(*row) for row in rows]
+
+    def acknowledge(self, identities):
+        """These were sent: their entries go, their ids stay known. Returns how many entries went. Durable on return."""
+        with self.database.transaction() as connection:
+            return self._remove(connection, identities)
+
+    def forget(self, key, identities=()):
+        """Deletes the entries of `key`, and those with these ids, without a trace; returns how many."""
+        with self.database.transaction() as connection:
+            mine = connection.execute("SELECT id FROM outbox_entries WHERE key = ?", (key,)).fetchall()
+            identities = {*identities, *(identity for (identity,) in mine)}
+            return self._remove(connection, identities)
+
+    def __len__(self):
+        with self.database.reader() as connection:
+            return connection.execute("SELECT count(*) FROM outbox_entries").fetchone()[0]

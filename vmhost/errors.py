@@ -228,7 +228,7 @@ _ADVICE = {
 
 # The same for VMExecutor, which has no task.yaml.
 _EXECUTOR_ADVICE = {
-    Kind.TIME_LIMIT: "raise `wall_time` in the executor's limits, or make the function faster",
+    Kind.TIME_LIMIT: "raise timeout_s, or `wall_time` in the executor's limits, or make the function faster",
     Kind.CPU_LIMIT: "raise `cpu_time` in the executor's limits, or make the function faster",
     Kind.MEMORY_LIMIT: "raise `memory` in the executor's limits, or make the function smaller",
     Kind.VM_LOST: "other calls are not concerned; see statistics() of the executor for what was quarantined",

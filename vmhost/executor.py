@@ -54,7 +54,7 @@ from vmhost.isolation import vm as isolation
 from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
 from vmhost.runtime import travel
 from vmhost.runtime.codec import Codec
-from vmhost.task import end_after
+from vmhost.task import end_after, until_done
 
 _log = logging.getLogger("vmhost")
 _GUEST = "vmhost.guest.executor"  # the module in each VM that takes the calls
@@ -121,6 +121,21 @@ class VMExecutor(concurrent.futures.Executor):
         CrossingError (a TypeError) when `fn` or an argument cannot travel, RuntimeError after shutdown(),
         BrokenVMExecutor after an initializer failed.
         """
+        return _VMFuture(self._submitted(fn, args, kwargs, None), self._workers)
+
+    async def run(self, fn, /, *args, timeout_s=None, **kwargs):
+        """Await `fn(*args, **kwargs)`. Cancelling the asyncio task stops the call and frees its worker.
+
+        `timeout_s` counts from now on: TimeLimitError, a TimeoutError. A function that has a parameter of this name is
+        given it with `functools.partial`. Other errors as submit() and its future raise them.
+        """
+        workers = self._workers
+        call = self._submitted(fn, args, kwargs, timeout_s)
+        await until_done(workers._service, call)
+        return workers.outcome(call)
+
+    def _submitted(self, fn, args, kwargs, timeout_s):
+        """The native call of `fn(*args, **kwargs)`."""
         workers = self._workers
         submit = workers.submit
         try:
@@ -132,10 +147,10 @@ class VMExecutor(concurrent.futures.Executor):
             args, kwargs = fill(args), keywords | kwargs
             entry = workers.entry_for(function)
         try:
-            return _VMFuture(submit((args, kwargs), None, 0, entry, True), workers)
+            return submit((args, kwargs), timeout_s, 0, entry, True)
         except ClosedError:
             # By shutdown(), which says so, or by an edition of the code store that took the place of this one.
-            return _VMFuture(workers.submit((args, kwargs), None, 0, entry, True), workers)
+            return workers.submit((args, kwargs), timeout_s, 0, entry, True)
 
     def map(self, fn, *iterables, timeout=None, chunksize=1, buffersize=None):
         """Call `fn` on the items of `iterables` in step; an iterator over the results in order.

@@ -14,6 +14,11 @@ _Future = concurrent.futures.Future
 _LAZY = frozenset(("_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"))
 
 
+def _is_asyncio(callback):
+    """Is it what `asyncio.wrap_future` adds to the future that it wraps?"""
+    return getattr(callback, "__module__", None) == "asyncio.futures"
+
+
 class TaskFuture(_Future):
     """One submitted call. All methods of a standard Future, and `stop()`."""
 
@@ -72,8 +77,14 @@ class TaskFuture(_Future):
         return self._call.state == "running"
 
     def cancel(self):
-        """Take the call out of the queue. False when it already runs or ended; `stop()` stops a running one too."""
+        """Take the call out of the queue. False when it already runs or ended; `stop()` stops a running one too.
+
+        Of a future that asyncio has wrapped (`run_in_executor`, `wrap_future`) a running call is stopped as well: who
+        awaited it has been cancelled, and nobody else waits for it.
+        """
         if not self._call.cancel():
+            if any(_is_asyncio(callback) for callback in self.__dict__.get("_done_callbacks", ())):
+                self._call.stop()
             return self.cancelled()
         if "_condition" in self.__dict__:
             super().cancel()

@@ -249,15 +249,9 @@ class Task:
 
     async def run(self, value=None, *, timeout_s=None, priority=0, entry=None):
         """Await a call. Cancelling the asyncio task stops it, even when it runs."""
-        loop = asyncio.get_running_loop()
+        asyncio.get_running_loop()
         call = self._submitted(value, timeout_s, priority, entry)
-        ended = loop.create_future()
-        self._service.watch(call, lambda: _wake(loop, ended))
-        try:
-            await ended
-        except BaseException:
-            call.stop()
-            raise
+        await until_done(self._service, call)
         try:
             return call.result()
         except VMHostError:
@@ -324,6 +318,18 @@ class Task:
         finally:
             for call in calls:
                 call.cancel()
+
+
+async def until_done(service, call):
+    """Wait until the native call of the service has ended; who is cancelled meanwhile stops it."""
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    service.watch(call, lambda: _wake(loop, ended))
+    try:
+        await ended
+    except BaseException:
+        call.stop()
+        raise
 
 
 def end_after(timeout_s, name="timeout_s"):

@@ -186,3 +186,21 @@ class Shop:
 
 
 shop = Shop()
+
+
+def spin():
+    """Never ends by itself."""
+    while True:
+        pass
+
+
+def note_and_spin(path):
+    """Make the file `path`, and never end by itself."""
+    open(path, "w").close()
+    spin()
+
+
+def note_and_wait(path, other):
+    """Make the file `path`, and give `other` once it exists."""
+    open(path, "w").close()
+    return wait_for_file(other)

@@ -289,7 +289,7 @@ def test_a_function_under_the_main_guard_and_advice_without_a_task_yaml(tmp_path
     )
     assert (one, guarded, alias) == ("2", f"9: guarded {said}", f"11: alias {said}")
     assert late.startswith("TimeLimitError ") and late.endswith(
-        "raise `wall_time` in the executor's limits, or make the function faster"
+        "raise timeout_s, or `wall_time` in the executor's limits, or make the function faster"
     )
     assert large.startswith("MemoryLimitError ") and large.endswith(
         "raise `memory` in the executor's limits, or make the function smaller"

@@ -50,7 +50,7 @@ RESULTS = {
     "a generator": lambda: (x for x in ()), "a subclass of int": lambda: Number(1),
     "an object deep inside": lambda: {"a": [1, (2, {"b": Named()})]}, "an object as a key": lambda: {Named(): 1},
     "a range": lambda: range(3), "an iterator": lambda: iter([]), "itself": ring, "too deep": lambda: nested(100_000),
-    "an exception": lambda: ValueError("x"), "an open file": lambda: sys.stdout, "a lock": threading.Lock,
+    "an exit": lambda: SystemExit("x"), "an open file": lambda: sys.stdout, "a lock": threading.Lock,
 }
 
 def recursion(value):
@@ -192,7 +192,7 @@ ARGUMENTS = {
     "itself": (rings(), "deep|nest"),
     "too deep": (nest(100_000), "deep|nest"),
     "an array of objects": (numpy.array([Anything()]), "object|dtype|format"),
-    "an exception": (ValueError("x"), "ValueError"),
+    "an exit": (SystemExit("x"), "SystemExit"),
     "Ellipsis": (..., "ellipsis"),
 }
 
@@ -226,7 +226,7 @@ def test_an_argument_that_cannot_cross_is_named_and_nothing_is_submitted(task, w
         "an iterator",
         "itself",
         "too deep",
-        "an exception",
+        "an exit",
         "an open file",
         "a lock",
     ],

@@ -20,6 +20,7 @@ from vmhost.bytecode.fields import shown
 from vmhost.bytecode.format import Bundle, read_bundle
 from vmhost.bytecode.signing import TrustStore
 from vmhost.errors import BundleError, ClosedError, ConfigurationError
+from vmhost.grants import settle
 from vmhost.isolation import vm as isolation
 from vmhost.limits import Limits, Policy
 from vmhost.runtime.codec import Codec
@@ -123,8 +124,8 @@ class Host:
         where = f"{bundle.where}: {manifest.name} {manifest.version}"
         if manifest.kind != "task":
             raise BundleError(f"{bundle.where}: expected the bundle of a task, got a {manifest.kind} bundle")
-        self._check_permissions(manifest, where)
         policy = self._policy.for_task(manifest.name)
+        permissions = self._check_permissions(manifest, policy, where)
         limits = Limits.read(manifest.limits, where).capped_by(self._policy.limits).capped_by(policy.limits)
         store = isolation.code_store_of(bundle, self._service.native)
         for name, data in getattr(bundle, "models", {}).items():
@@ -133,7 +134,7 @@ class Host:
                 add_model(store, name, data, self._policy.search, kept, own and not memoryview(data).readonly)
             except ValueError as error:
                 raise BundleError(f"{where}: model {name}: {error}") from error
-        return self._service.load(manifest, bundle.digest, store, limits, policy, self._make_handle)
+        return self._service.load(manifest, bundle.digest, store, limits, policy, self._make_handle, permissions)
 
     def _kept_model(self, digest):
         """Where the prepared model is kept whose file has this SHA-256; None where none is."""
@@ -157,7 +158,8 @@ class Host:
             raise BundleError(str(error)) from error
         return bundle
 
-    def _check_permissions(self, manifest, where):
+    def _check_permissions(self, manifest, policy, where):
+        """What its VMs are given, where the host narrows that; else None. BundleError for what it does not allow."""
         for kind, names in manifest.permissions.items():
             if names and kind not in self._policy.allow:
                 raise BundleError(
@@ -171,6 +173,21 @@ class Host:
                     f"{where}: asks for the host function {name!r}; this host has {known}; name it in "
                     "`functions` of host.yaml"
                 )
+        caps = [cap for cap in (self._policy.permissions, policy.permissions) if cap is not None]
+        if not caps:
+            return None
+        given, outside = settle(manifest.permissions, caps)
+        if outside:
+            asked = "\n".join(
+                f"permissions.{kind} {name!r}{'' if checked == name else f' ({checked!r} on this machine)'}: "
+                f"the host allows {', '.join(most) or 'none'}"
+                for kind, name, checked, most in outside
+            )
+            raise BundleError(
+                f"{where}: asks for more than this host allows; take it out of task.yaml, or add it to `permissions` "
+                f"in host.yaml, for all and for tasks.{manifest.name} where they have any:\n{asked}"
+            )
+        return given
 
     def task(self, name):
         """The Task of the loaded task `name`. KeyError names those that are loaded."""

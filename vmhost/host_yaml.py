@@ -201,6 +201,8 @@ def _task_policy(base, values, where, problems):
     breaker = replace(
         base.breaker, **_fields(BreakerPolicy, values.get("breaker", {}), _BREAKER, [*where, "breaker"], problems)
     )
+    if "permissions" in values:
+        base = replace(base, permissions=values["permissions"])
     if "limits" in values:
         base = replace(base, limits=_right_limits(values["limits"], [*where, "limits"], problems))
     return replace(base, breaker=breaker, **_fields(TaskPolicy, values, _TASK, where, problems))
@@ -224,6 +226,8 @@ def _policy(values, problems):
         fields |= _fields(Policy, values, {"grace_time": ("grace_s", seconds)}, [], problems)
     if "allow" in values:
         fields["allow"] = tuple(values["allow"])
+    if "permissions" in values:
+        fields["permissions"] = values["permissions"]
     if "search" in values:
         fields["search"] = values["search"]
     limits = _right_limits(values.get("limits", {}), ["limits"], problems)

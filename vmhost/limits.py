@@ -22,6 +22,7 @@ from vmhost.bytecode.fields import (
     shown,
 )
 from vmhost.errors import ConfigurationError
+from vmhost.grants import read_caps
 
 _BYTES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -200,7 +201,8 @@ class TaskPolicy:
     `weight`: its share of VMs against other tasks when they are scarce. `priority`: tasks of a higher one are served
     first (None: as the bundle says). `queue`: calls that may wait. `fresh`: a new VM for each call (None: as the
     bundle says). `ready`: VMs attached before the first call comes. `limits`: caps on the bundle's own, a mapping as in
-    host.yaml or Limits. ConfigurationError.
+    host.yaml or Limits. `permissions`: the most that the bundle may ask for, a mapping of kinds to lists of names as in
+    host.yaml; None: no less than `Policy` says. ConfigurationError.
     """
 
     weight: float = 1.0
@@ -209,6 +211,7 @@ class TaskPolicy:
     fresh: bool | None = None
     ready: int = 0
     limits: Mapping | Limits = field(default_factory=dict)
+    permissions: Mapping | None = None
     breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
 
     def __post_init__(self):
@@ -233,7 +236,8 @@ class Policy:
     quarantined. `replace_warm`: a warm VM that a task got is replaced (False: for a process that ends after a call).
     `quantum_s`: how long a task may keep VMs that another task with as good a claim waits for. `cores`: processors that
     VMs may count on: a task of short calls gets no more VMs than that. `boot_tries`: boots that may fail in a row
-    before waiting calls get their error. `allow`: the kinds of permissions that a bundle may ask for. `search`: how
+    before waiting calls get their error. `allow`: the kinds of permissions that a bundle may ask for. `permissions`:
+    the most that any bundle may ask for, as in TaskPolicy; kinds that it does not name are refused. `search`: how
     models' algorithms are chosen: "measured", by what this machine's cores do, or "fixed", by built-in numbers, so that
     every machine with the same backend gives the same bytes. `limits`: as in TaskPolicy, for all tasks. `tasks`: name
     of a task -> its TaskPolicy; `task` is that of all others. ConfigurationError."""
@@ -252,6 +256,7 @@ class Policy:
     boots_at_once: int = field(default_factory=lambda: max(2, _cores()))
     function_threads: int = 4
     allow: tuple = tuple(GRANTS)
+    permissions: Mapping | None = None
     search: str = "measured"
     limits: Mapping | Limits = field(default_factory=dict)
     task: TaskPolicy = field(default_factory=TaskPolicy)
@@ -378,6 +383,7 @@ _CHECKS = {
         "fresh": _optional(_flag),
         "ready": _whole(0, 1024),
         "limits": _caps,
+        "permissions": read_caps,
         "breaker": _of(BreakerPolicy),
     },
     Policy: {
@@ -395,6 +401,7 @@ _CHECKS = {
         "boots_at_once": _whole(1, 4096),
         "function_threads": _whole(1, 1024),
         "allow": _kinds,
+        "permissions": read_caps,
         "search": _search,
         "limits": _caps,
         "task": _of(TaskPolicy),

@@ -35,9 +35,11 @@ _MAP_WINDOW = 1024  # calls of one map() under way; more would only fill the que
 
 
 class Version:
-    """One loaded bundle: its lane, limits, policy and breaker. Made by the host, known to scheduler and pool."""
+    """One loaded bundle: its lane, limits, policy and breaker. Made by the host, known to scheduler and pool.
 
-    def __init__(self, service, manifest, digest, limits, policy, *, clock, wall):
+    `permissions`: what its VMs are given, None: what its manifest says."""
+
+    def __init__(self, service, manifest, digest, limits, policy, *, clock, wall, permissions=None):
         self.service = service
         self.name = manifest.name
         self.version = manifest.version
@@ -49,7 +51,7 @@ class Version:
         self.fresh = manifest.fresh if policy.fresh is None else policy.fresh
         self.priority = manifest.priority if policy.priority is None else policy.priority
         self.stack_bytes = max(limits.stack_bytes, LEAST_STACK_BYTES)
-        self.permissions = {kind: list(names) for kind, names in manifest.permissions.items()}
+        self.permissions = permissions or {kind: list(names) for kind, names in manifest.permissions.items()}
         self.draining = False
         self.given_up = 0  # VMs of it in quarantine
         self.totals = VMTotals()  # of its VMs that are gone

@@ -39,6 +39,13 @@ def test_the_schema_that_editors_read_has_the_same_patterns_and_ranges():
         assert max_chars is None or said["maxLength"] == max_chars
     for name, (_, what) in fields.GRANTS.items():
         assert (grants[name]["items"]["description"], grants[name]["maxItems"]) == (what, fields.MAX_PERMISSIONS)
+    defs = HOST_SCHEMA["$defs"]
+    caps = defs["permissions"]["properties"] | dict.fromkeys(("read", "write"), defs["paths"])
+    caps |= dict.fromkeys(("net", "listen"), defs["addresses"])
+    for name in fields.GRANTS:  # a host may name all variables and all functions
+        pattern = grants[name]["items"]["pattern"]
+        pattern = pattern.replace(")$", r"|\*)$") if name in ("env", "host") and pattern.endswith(")$") else pattern
+        assert caps[name] == grants[name] | {"items": grants[name]["items"] | {"pattern": pattern}}
     assert keys["models"]["maxProperties"] == fields.MAX_MODELS
     assert (keys["priority"]["minimum"], keys["priority"]["maximum"]) == (fields.MIN_PRIORITY, fields.MAX_PRIORITY)
     for schema in (keys["limits"], HOST_SCHEMA["$defs"]["limits"]):

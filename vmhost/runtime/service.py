@@ -101,10 +101,11 @@ class Service:
 
     # -- loading and unloading ------------------------------------------------------------------------------------
 
-    def load(self, manifest, digest, store, limits, policy, make_handle):
+    def load(self, manifest, digest, store, limits, policy, make_handle, permissions=None):
         """A handle on the task; its calls go to this version from now on, and the version before drains.
 
-        `make_handle(version)` makes the handle if none lives. The very same bundle again changes nothing.
+        `make_handle(version)` makes the handle if none lives. `permissions`: what its VMs are given, in place of the
+        manifest's. The very same bundle again changes nothing.
         """
         with self.lock:
             self._check_open()
@@ -112,7 +113,7 @@ class Service:
             version = (
                 old
                 if old is not None and old.digest == digest
-                else self._new_version(manifest, digest, store, limits, policy)
+                else self._new_version(manifest, digest, store, limits, policy, permissions)
             )
             handle = self._handles.get(manifest.name)
             if handle is None:
@@ -124,8 +125,10 @@ class Service:
             self._deal_here()
             return handle
 
-    def _new_version(self, manifest, digest, store, limits, policy):
-        version = Version(self, manifest, digest, limits, policy, clock=self._clock, wall=self._wall)
+    def _new_version(self, manifest, digest, store, limits, policy, permissions):
+        version = Version(
+            self, manifest, digest, limits, policy, clock=self._clock, wall=self._wall, permissions=permissions
+        )
         version.lane = self.native.Lane(
             version.name,
             version.version,

@@ -196,8 +196,12 @@ static char *granted_path(const char *text)
     return real;
 }
 
-/* The strings of permissions[key]; of `paths` those of granted_path. */
-static int list_fill(vmh_seal *seal, vmh_list *list, PyObject *permissions, const char *key, bool paths)
+/* How the entries of a list are taken: as they are, as paths of the file system, or as such that the host has resolved
+ * already, when it looked whether a task may have them: a link that came since leads nowhere. */
+enum entries { NAMES, PATHS, SETTLED };
+
+/* The strings of permissions[key]; of PATHS those of granted_path. */
+static int list_fill(vmh_seal *seal, vmh_list *list, PyObject *permissions, const char *key, enum entries entries)
 {
     list_clear(list);
     PyObject *values = permissions == NULL ? NULL : vmh_dict_get(permissions, key);
@@ -221,11 +225,11 @@ static int list_fill(vmh_seal *seal, vmh_list *list, PyObject *permissions, cons
                 goto failed;
             text = PyBytes_AS_STRING(encoded);
         }
-        if (paths && text[0] != '/') {
+        if (entries != NAMES && text[0] != '/') {
             PyErr_Format(PyExc_ValueError, "permissions.%s: expected an absolute path, got '%s'", key, text);
             goto failed;
         }
-        char *item = paths ? granted_path(text) : strdup(text);
+        char *item = entries == PATHS ? granted_path(text) : strdup(text);
         Py_XDECREF(encoded);
         if (item == NULL) {
             PyErr_NoMemory();
@@ -243,11 +247,13 @@ failed:
 int vmh_seal_permit(vmh_seal *seal, PyObject *permissions)
 {
     resolved_clear(seal);
-    if (list_fill(seal, &seal->read, permissions, "read", true) < 0
-        || list_fill(seal, &seal->write, permissions, "write", true) < 0
-        || list_fill(seal, &seal->net, permissions, "net", false) < 0
-        || list_fill(seal, &seal->listen, permissions, "listen", false) < 0
-        || list_fill(seal, &seal->env, permissions, "env", false) < 0)
+    bool settled = permissions != NULL && vmh_dict_get(permissions, "settled") != NULL;
+    enum entries paths = settled ? SETTLED : PATHS;
+    if (PyErr_Occurred() || list_fill(seal, &seal->read, permissions, "read", paths) < 0
+        || list_fill(seal, &seal->write, permissions, "write", paths) < 0
+        || list_fill(seal, &seal->net, permissions, "net", NAMES) < 0
+        || list_fill(seal, &seal->listen, permissions, "listen", NAMES) < 0
+        || list_fill(seal, &seal->env, permissions, "env", NAMES) < 0)
         return -1;
     return vmh_environ_fill(seal);
 }

@@ -1,0 +1,96 @@
+"""The most that tasks may be granted: `permissions` of host.yaml and of policies, held against what a bundle asks for.
+
+A path covers itself and all below it, both as the file system has them when the bundle is loaded: symbolic links and
+`..` are resolved first. An address covers names and numbers as the VM compares them
+(vmhost/isolation/seal/addresses.c): `*` any, `*.example.org` each name below it, a number whichever way it is written;
+a name never covers a number, nor a number a name.
+"""
+
+import ipaddress
+import os
+from collections.abc import Mapping
+
+from vmhost.bytecode.fields import ADDRESS, EVERYTHING, GRANTS, MAX_GRANT_CHARS, PATH, matches, shown
+from vmhost.errors import ConfigurationError
+
+_ALL = EVERYTHING | {"host": ("*",)}  # what covers all of a kind
+
+
+def read_caps(value, what):
+    """`value`, a mapping of kinds of permissions to lists of names, as dict of tuples; None: nothing is narrowed.
+    ConfigurationError naming `what`."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"{what}: expected a mapping such as {{'read': ['/data']}}, got {shown(value)}")
+    caps = {}
+    for kind, names in value.items():
+        if kind not in GRANTS:
+            raise ConfigurationError(f"{what}: unknown kind {shown(kind)}; expected one of {', '.join(GRANTS)}")
+        if not isinstance(names, (list, tuple, set, frozenset)):
+            raise ConfigurationError(f"{what}: {kind}: expected a list of names, got {shown(names)}")
+        pattern, expected = GRANTS[kind]
+        for name in names:
+            if not matches(pattern, name, MAX_GRANT_CHARS) and name not in _ALL[kind]:
+                raise ConfigurationError(f"{what}: {kind}: expected {expected}, got {shown(name)}")
+        caps[kind] = tuple(names)
+    return caps
+
+
+def settle(asked, caps):
+    """(what VMs are given, what lies outside) of `asked`, the permissions of a manifest, under the `caps`, none of them
+    None.
+
+    What VMs are given has its paths as they were checked, and says so: the VM does not follow links in them again. What
+    lies outside is a list of (kind, name as it was asked for, name as it was checked, names that the cap has).
+    """
+    given, outside = {"settled": ["paths"]}, []
+    caps = [{kind: [_checked(kind, name) for name in cap.get(kind, ())] for kind in GRANTS} for cap in caps]
+    for kind, names in asked.items():
+        given[kind] = [_checked(kind, name) for name in names]
+        for name, checked in zip(names, given[kind]):
+            cap = next((cap for cap in caps if not any(_covers(kind, most, checked) for most in cap[kind])), None)
+            if cap is not None:
+                outside.append((kind, name, checked, tuple(cap[kind])))
+    return given, outside
+
+
+def _checked(kind, name):
+    if GRANTS[kind][0] is not PATH:
+        return name
+    return os.path.realpath(name.removesuffix("/**") or "/")
+
+
+def _covers(kind, most, name):
+    if most in _ALL[kind] or most == name:
+        return True
+    pattern = GRANTS[kind][0]
+    if pattern is PATH:
+        return name.startswith(f"{most}/")
+    return pattern is ADDRESS and _covers_address(most, name)
+
+
+def _covers_address(most, name):
+    most_host, _, most_port = most.rpartition(":")
+    host, _, port = name.rpartition(":")
+    if most_port != "*" and (port == "*" or int(port) != int(most_port)):
+        return False
+    most_host, host = _lower(most_host), _lower(host)
+    if most_host in ("*", host):
+        return True
+    if len(most_host) > 2 and most_host.startswith("*."):
+        return host.endswith(most_host[1:]) and len(host) >= len(most_host)
+    number = _number(host)
+    return number is not None and number == _number(most_host)
+
+
+def _lower(host):
+    """As the VM does: letters of ASCII only."""
+    return host.encode().lower().decode()
+
+
+def _number(host):
+    try:
+        return ipaddress.ip_address(host[1:-1] if host.startswith("[") else host)
+    except ValueError:
+        return None

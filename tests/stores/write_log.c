@@ -1,0 +1,116 @@
+/* Preloaded into a process, this writes down what the process does to the files in the folder $WRITE_LOG_FOLDER: writes,
+   truncations, syncs and removals, in their order, into the file $WRITE_LOG. tests/stores/power_cuts.py makes of it what
+   a power cut would have left. Records: kind (u8), length of the name (u32), of the data (u32), offset (u64), name,
+   data. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define MAX_FILES 4096
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char *names[MAX_FILES]; /* by descriptor; NULL: not in the folder. Kept for the process's life. */
+static int log_file = -1;
+
+#define REAL(type, name, ...) \
+    static type (*real)(__VA_ARGS__); \
+    if (real == NULL) \
+        real = (type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, name)
+
+static void record(uint8_t kind, const char *name, const void *data, size_t length, uint64_t offset) {
+    REAL(ssize_t, "writev", int, const struct iovec *, int);
+    uint32_t name_length = (uint32_t)strlen(name), data_length = (uint32_t)length;
+    struct iovec parts[] = {{&kind, 1},
+                            {&name_length, 4},
+                            {&data_length, 4},
+                            {&offset, 8},
+                            {(void *)(uintptr_t)name, name_length},
+                            {(void *)(uintptr_t)data, length}};
+    pthread_mutex_lock(&lock);
+    if (log_file < 0 && getenv("WRITE_LOG") != NULL)
+        log_file = (int)openat(AT_FDCWD, getenv("WRITE_LOG"), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (log_file < 0 || real(log_file, parts, 6) != (ssize_t)(17 + name_length + length))
+        abort();
+    pthread_mutex_unlock(&lock);
+}
+
+static const char *name_of(int file) { return file >= 0 && file < MAX_FILES ? names[file] : NULL; }
+
+static int opened(int file, const char *path) {
+    const char *folder = getenv("WRITE_LOG_FOLDER");
+    if (file >= 0 && file < MAX_FILES)
+        names[file] = folder != NULL && strncmp(path, folder, strlen(folder)) == 0 ? strdup(path) : NULL;
+    return file;
+}
+
+#define OPEN(name) \
+    int name(const char *path, int flags, ...); \
+    int name(const char *path, int flags, ...) { \
+        REAL(int, #name, const char *, int, ...); \
+        va_list rest; \
+        va_start(rest, flags); \
+        mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0; \
+        va_end(rest); \
+        return opened(real(path, flags, mode), path); \
+    }
+OPEN(open)
+OPEN(open64)
+
+#define PWRITE(name) \
+    ssize_t name(int file, const void *data, size_t length, off64_t offset); \
+    ssize_t name(int file, const void *data, size_t length, off64_t offset) { \
+        REAL(ssize_t, #name, int, const void *, size_t, off64_t); \
+        ssize_t done = real(file, data, length, offset); \
+        if (done > 0 && name_of(file) != NULL) \
+            record('w', name_of(file), data, (size_t)done, (uint64_t)offset); \
+        return done; \
+    }
+PWRITE(pwrite)
+PWRITE(pwrite64)
+
+ssize_t write(int file, const void *data, size_t length) {
+    REAL(ssize_t, "write", int, const void *, size_t);
+    ssize_t done = real(file, data, length);
+    if (done > 0 && name_of(file) != NULL)
+        record('w', name_of(file), data, (size_t)done, (uint64_t)(lseek64(file, 0, SEEK_CUR) - done));
+    return done;
+}
+
+#define TRUNCATE(name) \
+    int name(int file, off64_t length); \
+    int name(int file, off64_t length) { \
+        REAL(int, #name, int, off64_t); \
+        int failed = real(file, length); \
+        if (!failed && name_of(file) != NULL) \
+            record('t', name_of(file), NULL, 0, (uint64_t)length); \
+        return failed; \
+    }
+TRUNCATE(ftruncate)
+TRUNCATE(ftruncate64)
+
+#define SYNC(name) \
+    int name(int file) { \
+        REAL(int, #name, int); \
+        int failed = real(file); \
+        if (!failed && name_of(file) != NULL) \
+            record('s', name_of(file), NULL, 0, 0); \
+        return failed; \
+    }
+SYNC(fsync)
+SYNC(fdatasync)
+
+int unlink(const char *path) {
+    REAL(int, "unlink", const char *);
+    const char *folder = getenv("WRITE_LOG_FOLDER");
+    int failed = real(path);
+    if (!failed && folder != NULL && strncmp(path, folder, strlen(folder)) == 0)
+        record('u', path, NULL, 0, 0);
+    return failed;
+}

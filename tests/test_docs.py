@@ -265,6 +265,38 @@ def model_by_name(text, folder, capfd):
     assert run_script(folder, f"{text}\nprint(model.inputs)").startswith("(Port(name='image'")
 
 
+SHOP_EVENTS = [
+    {"name": name, "time_ms": time_ms, "contents": {"shown": shown}}
+    for name, time_ms, shown in (("exposure", 1000, "a"), ("exposure", 1500, "b"), ("click", 4000, "a"))
+]
+
+
+def stream_of_events(text, folder, capfd):
+    said = run_script(folder, f"events = {SHOP_EVENTS}\n{text}")
+    assert said.splitlines() == [
+        f"{key} {start} {start + 300_000} 1" for start in range(-240_000, 60_000, 60_000) for key in "ab"
+    ]
+
+
+def stream_with_state(text, folder, capfd):
+    task = compile_sources({"main": (text, "main.py", False)}, entry="main:run", name="visits", version="1")
+    with vmhost.Host(allow_unsigned=True) as host:
+        run = host.load(task)
+        first = run({"events": SHOP_EVENTS, "state": None})
+        assert first["rows"] == []
+        later = run({"events": [{"name": "click", "time_ms": 4_000_000}], "state": first["state"]})
+    assert later["rows"] == [{"began_ms": 1000, "events": 3}]
+
+
+def two_streams(text, folder, capfd):
+    assert run_script(folder, f"events = {SHOP_EVENTS}\n{text}\nprint(after_ms)") == "[3000]\n"
+
+
+def columns_of_events(text, folder, capfd):
+    found = ast.literal_eval(run_script(folder, f"{text}\nprint(means)"))
+    assert found == pytest.approx([sum(number**0.5 for number in range(3, 7)) / 4] * 6, rel=0.01)
+
+
 def make_targets(text, folder, capfd):
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     targets = re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)
@@ -300,6 +332,10 @@ BLOCKS = {
     ("docs/host.md", "import asyncio, vmhost"): the_host,
     ("docs/host.md", "Task ------"): shown_only,
     ("docs/host.md", "types ="): own_classes,
+    ("docs/streams.md", "from vmhost.guest.stream import Reduce, Stream"): stream_of_events,
+    ("docs/streams.md", "# visits/main.py"): stream_with_state,
+    ("docs/streams.md", "from vmhost.guest.stream import Stream, TimeWindow"): two_streams,
+    ("docs/streams.md", "import vmhost.engine.numpy as np"): columns_of_events,
     ("docs/task-yaml.md", "tasks/x/task.yaml:5:"): task_yaml_errors,
     ("docs/task-yaml.md", "name: digits"): task_yaml,
     ("docs/verifier.md", "from vmhost.bytecode.verifier import"): verifier,

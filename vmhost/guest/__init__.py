@@ -8,6 +8,8 @@ Buffer             large data that crosses without a copy: Buffer(shape, format=
 register           register(Class, to_plain, from_plain): values of a class that cross as plain ones
 PermissionDenied   raised (a PermissionError) for what task.yaml does not grant
 Stopped            raised (a BaseException) when the host stops the call
+
+`vmhost.guest.stream` has streams of events: windows, keys, reductions, joins.
 """
 
 try:

@@ -1,11 +1,11 @@
 """Builds the native parts. What the project is called and needs stands in pyproject.toml.
 
 Which native parts there are and how each is compiled is described in tools/native_build.py. The shipped tasks come
-along in vmhost/tasks. Two environment variables change the build: VMHOST_SANITIZE=address|undefined|thread adds that
-sanitizer ("address,undefined" both), VMHOST_WERROR=1 turns warnings into errors. Object files with different sanitizers
-lie in different folders, so switching between them never mixes them; those that were compiled with warnings as errors
-serve a plain build too. The latter is the default: a compiler that knows more warnings than ours must not keep a user
-from an installation."""
+along in vmhost/tasks. Three environment variables change the build: VMHOST_SANITIZE=address|undefined|thread adds that
+sanitizer ("address,undefined" both), VMHOST_WERROR=1 turns warnings into errors, VMHOST_SYMBOLS=1 leaves symbols for
+debuggers in what is linked. Object files with different sanitizers lie in different folders, so switching between them
+never mixes them; those that were compiled with warnings as errors serve a plain build too. The latter is the default: a
+compiler that knows more warnings than ours must not keep a user from an installation."""
 
 import fcntl
 import os
@@ -51,7 +51,7 @@ def extensions():
                 *part.warning_flags(),
                 *sanitize,
             ],
-            extra_link_args=["-pthread", *sanitize, *part.link_flags],
+            extra_link_args=["-pthread", *sanitize, *native_build.symbol_flags(sanitize), *part.link_flags],
         )
 
 

@@ -14,3 +14,15 @@ def load(name, **options):
     from vmhost.engine.models import load as open_model
 
     return open_model(name, **options)
+
+
+def __getattr__(name):
+    if name == "numpy":
+        from importlib import import_module
+
+        return import_module(f"{__name__}.numpy")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*(name for name in globals() if name.startswith("__")), "load", "numpy"})

@@ -71,6 +71,16 @@ def test_a_warning_is_an_error_only_where_that_is_asked_for_and_object_files_are
     assert status != 0 and "Werror" in said, "what had compiled with a warning is not taken"
     source.write_text(WITH_A_WARNING.replace("int unused; ", ""))
     status, said, compiled = build(built, VMHOST_WERROR="1")
-    assert (status, len(compiled)) == (0, 4), said
+    assert (status, len(compiled)) == (0, 5), said
     assert build(built, VMHOST_WERROR="1") == (0, "", set())
     assert build(built, VMHOST_WERROR="") == (0, "", set()), "what compiles without a warning serves any build"
+
+
+def test_only_who_asks_gets_symbols_for_debuggers(built):
+    """They were four fifths of what was installed. Sections are named in an ELF file by these words."""
+    library = built / "engine" / "libvme.so"
+    for asked, there in (("1", True), ("", False)):
+        status, said, compiled = build(built, VMHOST_SYMBOLS=asked, VMHOST_WERROR="")
+        assert (status, compiled) == (0, set()), said
+        assert [word in library.read_bytes() for word in (b"\0.symtab\0", b"\0.debug_info\0")] == [there, there]
+        assert b"vmh_one" not in library.read_bytes() or there

@@ -32,6 +32,20 @@ def test_nothing_is_loaded_until_a_name_is_used():
     assert loaded("from vmhost import engine") == ["vmhost", "vmhost.engine"]
     assert "vmhost.isolation.vm" not in loaded("from vmhost.bytecode import compiler, format, verifier")
     assert "vmhost.isolation.vm" not in loaded("from vmhost import Limits, VMHostError")
+    program = "import vmhost\nvmhost.Host\nprint(sorted({'psutil', 'asyncio'} & set(sys.modules))); raise SystemExit"
+    assert loaded(program) == []
+
+
+def test_packages_are_attributes_and_only_public_names_are_listed():
+    assert loaded("import vmhost; vmhost.engine") == ["vmhost", "vmhost.engine"]
+    assert "numpy" not in loaded("import vmhost; vmhost.engine.numpy.zeros(3)")
+    assert [name for name in dir(vmhost) if not name.startswith("__")] == sorted(
+        [*vmhost.__all__, "bytecode", "engine"]
+    )
+    assert [name for name in dir(vmhost.engine) if not name.startswith("__")] == ["load", "numpy"]
+    assert "__version__" in dir(vmhost) and vmhost.__version__
+    with pytest.raises(AttributeError, match="module 'vmhost.engine' has no attribute 'nump'"):
+        vmhost.engine.nump
 
 
 def test_a_task_without_models_is_compiled_without_numpy():

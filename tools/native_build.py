@@ -201,6 +201,12 @@ def sanitizer_flags(names):
     return flags
 
 
+def symbol_flags(sanitize):
+    """The linker's flags: what is linked holds no symbols for debuggers, but where a sanitizer names lines by them or
+    VMHOST_SYMBOLS=1 asks for them. Object files keep them, so that linking again is enough."""
+    return [] if sanitize or os.environ.get("VMHOST_SYMBOLS") == "1" else ["-Wl,--strip-all"]
+
+
 # ---- object files: compiled only when what they are made of has changed
 
 

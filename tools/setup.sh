@@ -180,7 +180,7 @@ fi
 # word splitting is meant: no name here has a blank
 built=$("$python" -I -S tools/native_build.py outputs)
 native_sources=$("$python" -I -S tools/native_build.py inputs)
-sources="$(running) ${VMHOST_SANITIZE:-} ${VMHOST_WERROR:-} $(digest $native_sources)"
+sources="$(running) ${VMHOST_SANITIZE:-} ${VMHOST_WERROR:-} ${VMHOST_SYMBOLS:-} $(digest $native_sources)"
 if ! is_stamped .venv/core.stamp "$sources $(states $built)"; then
     say "building the native core and the engine"
     "$python" setup.py -q build_ext --inplace || fail "the native parts could not be built (see above)"

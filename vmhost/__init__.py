@@ -52,6 +52,7 @@ _HOMES = {
     "task": ("Task",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_PACKAGES = ("bytecode", "engine")
 __all__ = sorted(_HOME_OF)
 
 
@@ -69,8 +70,12 @@ def __getattr__(name):
             return metadata.version("vmhost")
         except metadata.PackageNotFoundError:
             return "checkout"  # that nobody installed
+    if name in _PACKAGES:
+        from importlib import import_module
+
+        return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__():
-    return sorted({*globals(), *__all__})
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__, *_PACKAGES, "__version__"})

@@ -1,13 +1,15 @@
 """Where the `vmhost` command begins: what it needs is imported with Ctrl-C in mind, which ends it then as quietly as
 later.
 
-A module of its own: what it imports is most of that time.
+A module of its own: what it imports is most of that time, and `vmhost --version` needs none of it.
 """
 
 import os
 import signal
+import sys
 
-_INTERRUPTED = 130  # vmhost.cli.failures.INTERRUPTED, which is not there yet
+# Exit codes of vmhost.lines.exit_codes, which is not there yet.
+_INTERRUPTED, _PIPE_CLOSED, _HOST_FAILED = 130, 141, 5
 
 
 def _leave(number, frame):
@@ -15,8 +17,17 @@ def _leave(number, frame):
     os._exit(_INTERRUPTED)
 
 
+def version_line():
+    """What `vmhost --version` prints."""
+    import vmhost
+
+    return f"vmhost {vmhost.__version__}, Python {sys.version.split()[0]}"
+
+
 def main():
     """Runs the process's own command line and returns its exit code."""
+    if sys.argv[1:] == ["--version"]:
+        return _print_version()
     usual = signal.getsignal(signal.SIGINT)
     if usual is signal.default_int_handler:  # not where the shell said that Ctrl-C is not meant for this process
         signal.signal(signal.SIGINT, _leave)
@@ -25,3 +36,18 @@ def main():
     if usual is signal.default_int_handler:
         signal.signal(signal.SIGINT, usual)
     return run()
+
+
+def _print_version():
+    from vmhost.lines import stdout
+
+    try:
+        stdout.write(version_line())
+    except BrokenPipeError:
+        stdout.abandon()
+        return _PIPE_CLOSED
+    except stdout.OutputError as error:
+        stdout.abandon()
+        os.write(2, f"error: {error}\n".encode())
+        return _HOST_FAILED
+    return 0

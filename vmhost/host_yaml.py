@@ -3,6 +3,7 @@
 Paths in it are relative to the file's folder. Host functions are imported here, from `module:function`.
 """
 
+import difflib
 import importlib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,7 +121,9 @@ class _Problems:
         if error.validator == "additionalProperties":
             known = error.schema["properties"]
             for key in error.instance.keys() - known.keys():
-                self.add([*where, key], f"unknown key; expected one of {', '.join(known)}")
+                near = difflib.get_close_matches(str(key), known, 1)
+                advice = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
+                self.add([*where, key], f"unknown key; {advice}")
         else:
             expected = error.schema.get("description", error.validator_value)
             self.add(where, f"expected {expected}, got {shown(error.instance)}")

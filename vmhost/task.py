@@ -8,7 +8,6 @@ of calling goes straight to the native lane while the breaker is closed: opening
 handle holds.
 """
 
-import asyncio
 import itertools
 import time
 import weakref
@@ -251,6 +250,8 @@ class Task:
 
     async def run(self, value=None, *, timeout_s=None, priority=0, entry=None):
         """Await a call. Cancelling the asyncio task stops it, even when it runs."""
+        import asyncio  # late: few hosts use it, and it takes long to import
+
         asyncio.get_running_loop()
         call = self._submitted(value, timeout_s, priority, entry)
         await until_done(self._service, call)
@@ -324,6 +325,8 @@ class Task:
 
 async def until_done(service, call):
     """Wait until the native call of the service has ended; who is cancelled meanwhile stops it."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
     service.watch(call, lambda: _wake(loop, ended))

@@ -62,7 +62,7 @@ def test_an_empty_file_is_a_host_with_the_defaults(tmp_path):
     [
         ("a: [", "host.yaml:1: not YAML"),
         ("vms:\n  max: many\n", "host.yaml:2: vms.max: expected a whole number from 1 to 4096, got 'many'"),
-        ("vms: {warmth: 3}\n", "host.yaml:1: vms.warmth: unknown key; expected one of max, warm"),
+        ("vms: {warmth: 3}\n", "host.yaml:1: vms.warmth: unknown key; did you mean 'warm'?"),
         ("queue: 5\nqueue: 6\n", "host.yaml:2: queue: written twice (first in line 1)"),
         ("grace_time: soon\n", "host.yaml:1: grace_time: expected a time such as 500 ms, got 'soon'"),
         ("grace_time: 0 s\n", "host.yaml:1: grace_time: expected a quantity above zero"),

@@ -1,7 +1,7 @@
 """The `vmhost` command: compile, lock, run, inspect, explain, bench, doctor, keys and demo.
 
-One module per command; each is imported when it is asked for, so that `vmhost --help` and completion stay quick. What
-goes where and with which exit code stands in `output.py` and `failures.py`.
+One module per command; each is imported when it is called or asked for its options, so that `vmhost --help` and
+completion stay quick. What goes where and with which exit code stands in `output.py` and `failures.py`.
 """
 
 import importlib
@@ -9,19 +9,46 @@ import io
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
-import vmhost
 from vmhost.cli import failures
+from vmhost.command import version_line
 
-COMMANDS = ("compile", "lock", "run", "serve", "inspect", "explain", "image", "bench", "doctor", "keys", "demo")
+# Each with what `vmhost --help` says of it, in the order in which a new user meets them.
+COMMANDS = {
+    "init": "Make a folder with a task that compiles and runs.",
+    "compile": "Compile task FOLDERs into signed bundles.",
+    "lock": "Pin the packages that the task in FOLDER requires.",
+    "run": "Call BUNDLE's entry point and print the result.",
+    "serve": "Serve the bundles in FOLDER: calls and answers are lines of JSON.",
+    "inspect": "List what is in BUNDLE and who signed it.",
+    "explain": "Show how the engine computes MODEL, and how long each step takes.",
+    "image": "Make a device image.",
+    "bench": "Measure VMs against threads, processes and InterpreterPool.",
+    "doctor": "Check this machine and installation.",
+    "keys": "Make and list signing keys, and say whose bundles to trust.",
+    "demo": "Run the shipped tasks side by side, and check them.",
+}
 _HELP = ("-h", "--help")
 
 
 class _Commands(click.Group):
-    """The commands in the order in which a new user meets them."""
+    """The commands of COMMANDS. None is imported to be listed, completed or taken for a misspelt one."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.commands = dict.fromkeys(COMMANDS)  # the names that click compares a misspelt one with
 
     def list_commands(self, context):
         return list(COMMANDS)
+
+    def format_commands(self, context, formatter):
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, context, incomplete):
+        names = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, context, incomplete)]
 
     def get_command(self, context, name):
         if name not in COMMANDS:
@@ -31,7 +58,7 @@ class _Commands(click.Group):
 
 def _print_version(context, parameter, wanted):
     if wanted and not context.resilient_parsing:
-        click.echo(f"vmhost {vmhost.__version__}, Python {sys.version.split()[0]}")
+        click.echo(version_line())
         context.exit()
 
 

@@ -43,8 +43,10 @@ def command(output, folders, path, target, optimize, sign, script, strict):
     with output.progress() as progress:
         for folder in progress.track(folders, description="compiling"):
             if not folder.is_dir():
-                what = "is a file" if folder.exists() else "no such folder"
-                raise failures.Failure(f"{folder}: {what}; give the folder that holds task.yaml")
+                if folder.exists():
+                    raise failures.Failure(f"{folder}: is a file; give the folder that holds task.yaml")
+                advice = failures.did_you_mean(folder) or "; give the folder that holds task.yaml"
+                raise failures.Failure(f"{folder}: no such folder{advice}")
             compiled = compile_folder(folder, target=target, optimize=optimize, strict=strict, script=script)
             if compiled.recorded is not None:
                 remark = f"{folder / RECORD_NAME}: {compiled.recorded} texts that were compiled while {script} ran"

@@ -7,11 +7,9 @@ import threading
 from pathlib import Path
 
 import click
-from rich.live import Live
 
 from vmhost.cli import failures
 from vmhost.cli.inspect import size_text
-from vmhost.cli.output import fitting
 
 STAGES = {
     "compile": "Compiling and signing the tasks",
@@ -89,6 +87,8 @@ class _shown:
                     self._output.remark(STAGES[shown])
                 if ended:
                     return
+        from rich.live import Live
+
         with Live(console=console, auto_refresh=False, transient=True) as live:
             while not self._ended.wait(REDRAW_S):
                 live.update(self._table(console), refresh=True)
@@ -96,6 +96,8 @@ class _shown:
     def _table(self, console):
         done, wanted = self._progress.done, self._progress.wanted
         rows = [[name, f"{done.get(name, 0)}", f"{count}"] for name, count in wanted.items()]
+        from vmhost.cli.terminal import fitting
+
         return fitting(console, STAGES[self._progress.stage], ["task", "done>", "of>"], rows)
 
 

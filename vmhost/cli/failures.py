@@ -1,6 +1,7 @@
 """How a command fails: the one error it prints, and its exit code (`vmhost/lines/exit_codes.py`)."""
 
 import functools
+import os
 import sys
 
 import click
@@ -26,6 +27,17 @@ class Failure(Exception):
     def __init__(self, message, exit_code=WRONG_INPUT, kind="InputError"):
         super().__init__(message)
         self.message, self.exit_code, self.kind = message, exit_code, kind
+
+
+def did_you_mean(path):
+    """ "; did you mean ...?" for a file or folder that is not there, where its neighbours have one of a like name."""
+    import difflib
+
+    try:
+        near = difflib.get_close_matches(path.name, os.listdir(path.parent), 1)
+    except OSError:
+        near = []
+    return f"; did you mean {path.parent / near[0]}?" if near else ""
 
 
 def exit_code(error):

@@ -49,7 +49,8 @@ def existing(path):
             f"{path}: is a folder, not a bundle; give the .vmb file, or serve all that are in it: vmhost serve {path}"
         )
     if not path.exists():
-        raise failures.Failure(f"{path}: no such bundle; make one with: vmhost compile FOLDER -o {path}")
+        advice = failures.did_you_mean(path) or f"; make one with: vmhost compile FOLDER -o {path}"
+        raise failures.Failure(f"{path}: no such bundle{advice}")
     return path
 
 

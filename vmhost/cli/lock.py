@@ -7,7 +7,7 @@ import click
 from vmhost.cli import failures
 
 
-@click.command()
+@click.command(short_help="Pin the packages that the task in FOLDER requires.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--upgrade", is_flag=True, help="Take the newest versions, also where the old ones still fit.")
 @failures.command

@@ -7,8 +7,6 @@ are shown only from a folder that compiles to the very code of the bundle: a lin
 import re
 from pathlib import Path
 
-import yaml
-
 _FRAME = re.compile(r'^(?P<indent> *)File "(?P<task>[^"/]+@[^"/]+)/(?P<path>[^"]+)", line (?P<line>\d+)')
 
 
@@ -40,6 +38,8 @@ def source_folder(bundle, given=None):
 
 
 def _compiles_to(folder, bundle):
+    import yaml
+
     from vmhost.bytecode.errors import BytecodeError
     from vmhost.compiler import compile_folder
 

@@ -13,24 +13,26 @@
 | 141 | the reader of stdout went away |
 """
 
-import vmhost.bytecode.errors
-import vmhost.errors as ours
-
 DONE, TASK_FAILED, WRONG_INPUT, REFUSED, LIMIT, HOST_FAILED, UNHEALTHY = range(7)
 INTERRUPTED, PIPE_CLOSED = 130, 141
 
-# The first that fits is taken.
-_CODES = (
-    ((ours.TaskError, ours.PermissionDenied, ours.CrossingError), TASK_FAILED),
-    ((ours.TimeLimitError, ours.MemoryLimitError), LIMIT),
-    ((ours.BundleError, vmhost.bytecode.errors.BundleError, vmhost.bytecode.errors.CompileError), REFUSED),
-    ((vmhost.bytecode.errors.TaskSpecError,), REFUSED),
-    ((vmhost.bytecode.errors.BytecodeError,), WRONG_INPUT),
-    ((ours.ConfigurationError,), WRONG_INPUT),
-    ((ours.VMHostError,), HOST_FAILED),
-)
+
+def _codes():
+    """(classes of errors, exit code) in pairs: the first that fits is taken."""
+    import vmhost.bytecode.errors  # late: the first error is early enough
+    import vmhost.errors as ours
+
+    return (
+        ((ours.TaskError, ours.PermissionDenied, ours.CrossingError), TASK_FAILED),
+        ((ours.TimeLimitError, ours.MemoryLimitError), LIMIT),
+        ((ours.BundleError, vmhost.bytecode.errors.BundleError, vmhost.bytecode.errors.CompileError), REFUSED),
+        ((vmhost.bytecode.errors.TaskSpecError,), REFUSED),
+        ((vmhost.bytecode.errors.BytecodeError,), WRONG_INPUT),
+        ((ours.ConfigurationError,), WRONG_INPUT),
+        ((ours.VMHostError,), HOST_FAILED),
+    )
 
 
 def exit_code(error):
     """The exit code for an error of ours, or None if it is not one."""
-    return next((code for kinds, code in _CODES if isinstance(error, kinds)), None)
+    return next((code for kinds, code in _codes() if isinstance(error, kinds)), None)

@@ -2,16 +2,18 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
 
+import click
 import pytest
 
 from tests.hosts import ROOT
 from tests.vmhost.cli.command import COMMAND
-from vmhost.cli import failures, inspect, main, output
+from vmhost.cli import COMMANDS, failures, inspect, main, output, vmhost_command
 from vmhost.cli.demo import duration_text
 from vmhost.cli.inspect import size_text
 
@@ -177,8 +179,8 @@ def test_ctrl_c_that_breaks_what_it_hits_is_still_ctrl_c(vmhost, monkeypatch):
     assert (code, out, err.strip()) == (failures.INTERRUPTED, "", "vmhost: interrupted")
 
 
-@pytest.mark.parametrize("module", ["click", "rich"])
-def test_ctrl_c_while_the_command_is_imported_ends_it_as_quietly_as_later(tmp_path, module):
+@pytest.mark.parametrize(("module", "arguments"), [("click", ["--help"]), ("rich", ["keys", "list"])])
+def test_ctrl_c_while_the_command_is_imported_ends_it_as_quietly_as_later(tmp_path, module, arguments):
     """In the place of a package that it needs stands one that presses Ctrl-C when it is imported."""
     (tmp_path / f"{module}.py").write_text(
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\nfor _ in range(100): time.sleep(0.1)\n"
@@ -188,22 +190,103 @@ def test_ctrl_c_while_the_command_is_imported_ends_it_as_quietly_as_later(tmp_pa
     ].partition(":")
     start = f"import sys; from {module} import {function}; sys.exit({function}())"
     ended = subprocess.run(
-        [sys.executable, "-c", start, "--help"],
+        [sys.executable, "-c", start, *arguments],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}", "VMHOST_KEYS": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (failures.INTERRUPTED, "", "vmhost: interrupted\n")
+    told = ended.stderr.removeprefix("\n")  # click ends the line that a terminal shows as ^C
+    assert (ended.returncode, ended.stdout, told) == (failures.INTERRUPTED, "", "vmhost: interrupted\n")
 
 
 def test_help_names_every_command(vmhost):
     code, out, _ = vmhost("--help")
     assert code == 0
-    for name in ("compile", "run", "inspect", "bench", "doctor", "keys", "demo"):
-        assert f"\n  {name} " in out
+    assert list(COMMANDS) == re.findall(r"^  (\w+)  ", out.partition("Commands:")[2], re.MULTILINE)
+    for name, text in COMMANDS.items():
+        command = vmhost_command.get_command(click.Context(vmhost_command), name)
+        assert command.get_short_help_str(200) == text, name
         assert vmhost(name, "--help")[0] == 0 or name == "bench"
+
+
+def loaded(*arguments):
+    """What `vmhost ARGUMENTS` prints, and the names of the modules that were imported for it."""
+    program = (
+        "import sys\nfrom vmhost.command import main\ntry: code = main()\n"
+        "finally: print(*sys.modules, file=sys.stderr)\nsys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout, set(done.stderr.split())
+
+
+def test_only_what_is_called_is_imported():
+    out, modules = loaded("--version")
+    assert out.startswith("vmhost ") and ", Python 3." in out
+    assert {name for name in modules if name.startswith("vmhost")} == {
+        "vmhost",
+        "vmhost.command",
+        "vmhost.lines",
+        "vmhost.lines.stdout",
+    }
+    slow = {"rich", "psutil", "asyncio", "msgpack", "cffi", "numpy", "yaml", "vmhost.host", "vmhost.isolation"}
+    assert not modules & (slow | {"click"})
+    for arguments in (["--help"], ["run", "--help"]):
+        _, modules = loaded(*arguments)
+        assert not modules & slow
+        commands = {name for name in COMMANDS if f"vmhost.cli.{name}" in modules}
+        assert commands == ({"run", "inspect", "keys"} if "run" in arguments else set())  # run uses parts of these
+
+
+def test_the_version_that_nobody_reads_or_that_has_no_room(tmp_path):
+    start = [sys.executable, "-c", "import sys; from vmhost.command import main; sys.exit(main())", "--version"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(start, stdout=full, stderr=subprocess.PIPE, cwd=ROOT, timeout=60)
+    assert ended.returncode == failures.HOST_FAILED
+    assert ended.stderr == b"error: stdout: cannot be written: No space left on device\n"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as closed:
+        ended = subprocess.run(start, stdout=closed, stderr=subprocess.PIPE, cwd=ROOT, timeout=60)
+    assert (ended.returncode, ended.stderr) == (failures.PIPE_CLOSED, b"")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["inspec"], "Did you mean 'inspect'?"),
+        (["run", "--timout", "1 s", "x.vmb"], "'--timeout'"),
+        (["run", "gret.vmb"], "gret.vmb: no such bundle; did you mean greet.vmb?"),
+        (["inspect", "some/gret.vmb"], "no such bundle; make one with"),
+        (["compile", "gret"], "gret: no such folder; did you mean greet?"),
+    ],
+)
+def test_what_is_nearly_right_is_named(vmhost, task_folder, tmp_path, monkeypatch, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "greet.vmb").touch()
+    code, _, err = vmhost(*arguments)
+    assert code == failures.WRONG_INPUT
+    assert says in err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_names_commands_and_imports_none_of_them(shell):
+    assert f"_VMHOST_COMPLETE={shell}_source vmhost" in (ROOT / "docs" / "cli.md").read_text()
+    words = {"COMP_WORDS": "vmhost in", "COMP_CWORD": "in" if shell == "fish" else "1"}
+    program = "from vmhost.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\ntry:\n  {program}\nfinally: print(*sys.modules, file=sys.stderr)"],
+        env=os.environ | words | {"_VMHOST_COMPLETE": f"{shell}_complete"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "init" in done.stdout and "inspect" in done.stdout and "demo" not in done.stdout
+    assert not set(done.stderr.split()) & {"rich", "vmhost.cli.init", "vmhost.cli.inspect"}
 
 
 def test_every_exit_code_is_documented():

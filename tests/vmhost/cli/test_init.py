@@ -1,0 +1,48 @@
+"""`vmhost init`."""
+
+import json
+import shlex
+import subprocess
+import sys
+
+from vmhost.cli import failures
+
+
+def test_what_it_makes_compiles_runs_and_passes_its_test(vmhost, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = vmhost("init", "tasks of mine/word_count")
+    assert (code, err) == (0, "")
+    compile_command, run_command = (shlex.split(line)[1:] for line in out.splitlines()[1:])
+    assert vmhost(*compile_command)[0] == 0
+    code, out, _ = vmhost(*run_command)
+    assert (code, json.loads(out)) == (0, {"mean": 3.0, "min": 1, "max": 6})
+    folder = tmp_path / "tasks of mine" / "word_count"
+    done = subprocess.run([sys.executable, "-m", "unittest"], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "Ran 2 tests" in done.stderr, done.stderr
+    _, out, _ = vmhost("inspect", "word_count.vmb", "--json")
+    assert json.loads(out)["task"] == "word_count 0.1.0" and "test_main" not in out
+
+
+def test_nothing_is_overwritten(vmhost, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "main.py").write_text("precious")
+    (tmp_path / "file").touch()
+    for name in ("mine", "file"):
+        code, out, err = vmhost("init", name)
+        assert (code, out) == (failures.WRONG_INPUT, "")
+        assert err == f"error: {name}: is there already; nothing was written. Give another name, or remove it first\n"
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["main.py"]
+    (tmp_path / "empty").mkdir()
+    assert vmhost("init", "empty")[0] == 0
+
+
+def test_a_name_that_no_task_can_have_and_a_place_that_cannot_be_written(vmhost, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = vmhost("init", "Word Count")
+    assert code == failures.WRONG_INPUT
+    assert "'Word Count' cannot name a task; expected a name of lower-case letters, digits, '-' and '_'" in err
+    (tmp_path / "file").touch()
+    code, _, err = vmhost("init", "file/task")
+    assert code == failures.WRONG_INPUT and "cannot be written: Not a directory" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -29,6 +29,7 @@ SUBJECTS = (
     "scripts",
     "guest",
     "device",
+    "event_store",
 )
 
 

@@ -1,7 +1,10 @@
 """Collective storage: rows, state and positions together; each position once; generations; hostile names."""
 
+import sys
+
 import numpy
 import pytest
+from pyarrow import parquet
 
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.store import EventStore
@@ -222,3 +225,25 @@ def test_sql_sees_what_waits_and_cannot_write(tables):
             connection.execute("DELETE FROM task_tables")
     finally:
         connection.close()
+
+
+def whole(file):
+    with parquet.ParquetFile(file, pre_buffer=False) as opened:  # leaves no thread behind
+        return opened.read(use_threads=False)
+
+
+def test_a_table_is_exported_to_parquet(tables, tmp_path, monkeypatch):
+    monkeypatch.setattr("vmhost.pipeline.tables._EXPORT_ROWS", 3)
+    table = tables.declare("ipv", "1", {"item": "text", "n": "integer", "f": "json", "e": "bytes", "r": "real"})
+    for n in range(8):
+        table.add(n, {"item": f"ä{n}", "n": n if n else None, "f": {"x": n}, "e": bytes([n]), "r": n / 2}, key="u")
+    file = tmp_path / "ipv.parquet"
+    assert table.export(file) == 8 and list(tmp_path.glob("*.partial")) == []
+    rows = whole(file).to_pylist()
+    assert [row["_id"] >> 20 for row in rows] == list(range(8)) and rows[0]["n"] is None and rows[0]["_key"] == "u"
+    assert rows[5]["item"] == "ä5" and rows[5]["f"] == '{"x":5}' and rows[5]["e"] == b"\5" and rows[5]["r"] == 2.5
+    assert table.export(file, where="n > ?", parameters=[5]) == 2
+    assert table.export(file, key="nobody") == 0 and whole(file).num_rows == 0
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"pip install 'vmhost\[parquet\]'"):
+        table.export(file)

@@ -1,7 +1,7 @@
-/* Preloaded into a process, this writes down what the process does to the files in the folder $WRITE_LOG_FOLDER: writes,
-   truncations, syncs and removals, in their order, into the file $WRITE_LOG. tests/stores/power_cuts.py makes of it what
-   a power cut would have left. Records: kind (u8), length of the name (u32), of the data (u32), offset (u64), name,
-   data. */
+/* Preloaded into a process, this writes down what the process does to the files in the folder $WRITE_LOG_FOLDER:
+   writes, truncations, syncs and removals, in their order, into the file $WRITE_LOG. tests/stores/power_cuts.py makes
+   of it what a power cut would have left. Records: kind (u8), length of the name (u32), of the data (u32), offset
+   (u64), name, data. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -22,9 +22,10 @@ static int log_file = -1;
 #define REAL(type, name, ...) \
     static type (*real)(__VA_ARGS__); \
     if (real == NULL) \
-        real = (type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, name)
+    real = (type (*)(__VA_ARGS__))dlsym(RTLD_NEXT, name)
 
-static void record(uint8_t kind, const char *name, const void *data, size_t length, uint64_t offset) {
+static void record(uint8_t kind, const char *name, const void *data, size_t length, uint64_t offset)
+{
     REAL(ssize_t, "writev", int, const struct iovec *, int);
     uint32_t name_length = (uint32_t)strlen(name), data_length = (uint32_t)length;
     struct iovec parts[] = {{&kind, 1},
@@ -43,7 +44,8 @@ static void record(uint8_t kind, const char *name, const void *data, size_t leng
 
 static const char *name_of(int file) { return file >= 0 && file < MAX_FILES ? names[file] : NULL; }
 
-static int opened(int file, const char *path) {
+static int opened(int file, const char *path)
+{
     const char *folder = getenv("WRITE_LOG_FOLDER");
     if (file >= 0 && file < MAX_FILES)
         names[file] = folder != NULL && strncmp(path, folder, strlen(folder)) == 0 ? strdup(path) : NULL;
@@ -52,7 +54,8 @@ static int opened(int file, const char *path) {
 
 #define OPEN(name) \
     int name(const char *path, int flags, ...); \
-    int name(const char *path, int flags, ...) { \
+    int name(const char *path, int flags, ...) \
+    { \
         REAL(int, #name, const char *, int, ...); \
         va_list rest; \
         va_start(rest, flags); \
@@ -65,7 +68,8 @@ OPEN(open64)
 
 #define PWRITE(name) \
     ssize_t name(int file, const void *data, size_t length, off64_t offset); \
-    ssize_t name(int file, const void *data, size_t length, off64_t offset) { \
+    ssize_t name(int file, const void *data, size_t length, off64_t offset) \
+    { \
         REAL(ssize_t, #name, int, const void *, size_t, off64_t); \
         ssize_t done = real(file, data, length, offset); \
         if (done > 0 && name_of(file) != NULL) \
@@ -75,7 +79,8 @@ OPEN(open64)
 PWRITE(pwrite)
 PWRITE(pwrite64)
 
-ssize_t write(int file, const void *data, size_t length) {
+ssize_t write(int file, const void *data, size_t length)
+{
     REAL(ssize_t, "write", int, const void *, size_t);
     ssize_t done = real(file, data, length);
     if (done > 0 && name_of(file) != NULL)
@@ -85,7 +90,8 @@ ssize_t write(int file, const void *data, size_t length) {
 
 #define TRUNCATE(name) \
     int name(int file, off64_t length); \
-    int name(int file, off64_t length) { \
+    int name(int file, off64_t length) \
+    { \
         REAL(int, #name, int, off64_t); \
         int failed = real(file, length); \
         if (!failed && name_of(file) != NULL) \
@@ -96,7 +102,8 @@ TRUNCATE(ftruncate)
 TRUNCATE(ftruncate64)
 
 #define SYNC(name) \
-    int name(int file) { \
+    int name(int file) \
+    { \
         REAL(int, #name, int); \
         int failed = real(file); \
         if (!failed && name_of(file) != NULL) \
@@ -106,7 +113,8 @@ TRUNCATE(ftruncate64)
 SYNC(fsync)
 SYNC(fdatasync)
 
-int unlink(const char *path) {
+int unlink(const char *path)
+{
     REAL(int, "unlink", const char *);
     const char *folder = getenv("WRITE_LOG_FOLDER");
     int failed = real(path);

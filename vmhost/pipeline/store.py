@@ -13,10 +13,8 @@ Bounds hold for what is on the disk: whole blocks go, oldest first, in the trans
 
 import threading
 
-import msgpack
-
 from vmhost.pipeline.events import Event, StoredEvent
-from vmhost.pipeline.values import _extension, joined, pack, unpack, unpack_some
+from vmhost.pipeline.values import joined, pack, packer, unpack, unpack_some
 from vmhost.stores import StoreDamagedError
 
 BLOCK_EVENTS = 256
@@ -135,7 +133,7 @@ class EventStore:
         self.batch_count = batch_count
         self.max_age_ms, self.max_count, self.max_bytes = max_age_ms, max_count, max_bytes
         self._lock = threading.Lock()  # of what is in memory; taken after the database's, never before
-        self._packer = msgpack.Packer(default=_extension, strict_types=True, unicode_errors="surrogatepass")
+        self._packer = packer()
         self._waiting = []  # blocks, in order; the last takes more events
         self._waiting_count = 0
         self._writing = []  # blocks of the transaction under way

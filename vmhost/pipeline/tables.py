@@ -15,6 +15,7 @@ import json
 import math
 import threading
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 from vmhost.pipeline.values import pack, unpack
@@ -25,6 +26,7 @@ MAX_COLUMNS = 1000
 _RESERVED = ("_id", "_key", "_stored_ms", "rowid", "oid", "_rowid_")
 _SWEEP_MS = 60_000  # how often rows beyond their retention are looked for
 _SWEEP_ROWS = 1000
+_EXPORT_ROWS = 10_000
 
 STEPS = (
     """
@@ -626,6 +628,18 @@ class Table:
         `key`: only rows of this key, of the column declared as `key` or of whose event it was. `where`, `order`: SQL;
         `parameters`: for the `?` in `where`. `with_ids`: `_id`, `_key` and `_stored_ms` too.
         """
+        names, rows = self._select(key, where, parameters, order, limit, with_ids)
+        back = [_TYPES[self.columns[name].type][2] if name in self.columns else None for name in names]
+        return [
+            {
+                name: value if convert is None or value is None else convert(value)
+                for name, convert, value in zip(names, back, row)
+            }
+            for row in rows
+        ]
+
+    def _select(self, key=None, where="", parameters=(), order="_id", limit=None, with_ids=False):
+        """(names, rows as SQL has them)"""
         self._tables.flush()
         names = ["_id", "_key", "_stored_ms", *self._names] if with_ids else self._names
         conditions, values = [f"({where})"] if where else [], list(parameters)
@@ -638,20 +652,46 @@ class Table:
             sql += f" WHERE {' AND '.join(conditions)}"
         sql += f" ORDER BY {order}" + (f" LIMIT {int(limit)}" if limit is not None else "")
         with self._tables.database.reader() as connection:
-            rows = connection.execute(sql, values).fetchall()
-        back = [_TYPES[self.columns[name].type][2] if name in self.columns else None for name in names]
-        return [
-            {
-                name: value if convert is None or value is None else convert(value)
-                for name, convert, value in zip(names, back, row)
-            }
-            for row in rows
-        ]
+            return names, connection.execute(sql, values).fetchall()
 
     @property
     def key_columns(self):
         """The columns that say whose a row is."""
         return ("_key",) if self.key is None else ("_key", self.key)
+
+    def export(self, path, **selection):
+        """Writes the rows that `read` would give, with `_id`, `_key` and `_stored_ms`, to a Parquet file; returns how
+        many. `selection`: as for `read`. `json` columns are written as text, `array` ones as their packed bytes.
+
+        Needs pyarrow: ImportError says how to get it. The file appears when it is whole.
+        """
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError as error:
+            raise ImportError("Parquet files need pyarrow: pip install 'vmhost[parquet]'") from error
+        kinds = dict(text=pyarrow.string(), integer=pyarrow.int64(), real=pyarrow.float64(), bytes=pyarrow.binary())
+        kinds |= dict(json=pyarrow.string(), array=pyarrow.binary())
+        fields = [("_id", pyarrow.int64()), ("_key", pyarrow.string()), ("_stored_ms", pyarrow.int64())]
+        schema = pyarrow.schema(fields + [(name, kinds[column.type]) for name, column in self.columns.items()])
+        whole, partial, count, after = Path(path), Path(f"{path}.partial"), 0, -1
+        where, values = selection.pop("where", ""), tuple(selection.pop("parameters", ()))
+        try:
+            with pyarrow.parquet.ParquetWriter(partial, schema) as writer:
+                while rows := self._select(
+                    where=f"_id > ?{f' AND ({where})' if where else ''}",
+                    parameters=(after, *values),
+                    limit=_EXPORT_ROWS,
+                    with_ids=True,
+                    **selection,
+                )[1]:
+                    columns = [pyarrow.array(column, kind.type) for column, kind in zip(zip(*rows), schema)]
+                    writer.write_table(pyarrow.table(columns, schema=schema))
+                    count, after = count + len(rows), rows[-1][0]
+            partial.replace(whole)
+        finally:
+            partial.unlink(missing_ok=True)
+        return count
 
     def __len__(self):
         self._tables.flush()

@@ -12,6 +12,7 @@ TUPLE, SET, COMPLEX, INT, ARRAY = 1, 2, 3, 4, 5
 _COMPLEX = struct.Struct("<dd")
 # bool, signed and unsigned integers, floats, complex numbers: dtypes whose bytes are their values
 _KINDS = "biufc"
+_FEW_BYTES = 2048
 
 
 def _extension(value):
@@ -58,10 +59,17 @@ def _extended(code, data):
     raise ValueError(f"unknown extension {code}")
 
 
+def packer(size=1 << 18):
+    """A `msgpack.Packer` for one thread that raises what msgpack raises. `size`: bytes that it has room for at first;
+    a large room is new pages of memory, which cost more than packing a small value.
+    """
+    return msgpack.Packer(default=_extension, strict_types=True, unicode_errors="surrogatepass", buf_size=size)
+
+
 def pack(value):
     """The bytes of `value`. Raises ValueError with what cannot be stored; nesting ends at some 500 levels."""
     try:
-        return msgpack.packb(value, default=_extension, strict_types=True, unicode_errors="surrogatepass")
+        return packer(_FEW_BYTES).pack(value)
     except RecursionError:
         raise ValueError("the value is nested too deeply, or within itself") from None
 
@@ -96,4 +104,4 @@ def unpack_some(data, indexes):
 
 def joined(packed):
     """The bytes of the list of values whose bytes these are."""
-    return msgpack.Packer().pack_array_header(len(packed)) + b"".join(packed)
+    return msgpack.Packer(buf_size=16).pack_array_header(len(packed)) + b"".join(packed)

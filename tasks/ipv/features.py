@@ -15,7 +15,8 @@ TARGETS = ("gallery", "reviews", "variant", "item", "shop", "share", "favourite"
 
 def feature(events):
     """The feature of a visit's events, or None where none of them names the page's item."""
-    events = sorted(events, key=lambda event: event["time_ms"])  # equal times stay in the order they came in
+    events = [event for event in events if not _was_made(event)]
+    events.sort(key=lambda event: event["time_ms"])  # equal times stay in the order they came in
     contents = [event["contents"] if isinstance(event["contents"], dict) else {} for event in events]
     item = next((one["item"] for one in contents if isinstance(one.get("item"), dict)), None)
     if item is None or not isinstance(item.get("id"), str):
@@ -39,6 +40,12 @@ def feature(events):
         **_exposures(steps),
         "clicks": _clicks(steps),
     }
+
+
+def _was_made(event):
+    """Whether the pipeline made this exit, since none came."""
+    contents = event["contents"]
+    return event["name"] == "page_exit" and isinstance(contents, dict) and "closed_by" in contents
 
 
 def _number(contents, name):

@@ -16,10 +16,16 @@ def features(log):
     for event in log:
         if event.get("id") is None or event["id"] not in known:
             known.add(event.get("id"))
-            if event.get("page") == "item":
+            if event.get("page") == "item" and not _made_by_pipeline(event):
                 visits.setdefault(event["visit"], []).append(event)
     made = {visit: _feature(events) for visit, events in visits.items()}
     return {visit: found for visit, found in made.items() if found is not None}
+
+
+def _made_by_pipeline(event):
+    """An exit of a visit that had none: it says how the visit was closed."""
+    contents = event.get("contents")
+    return event["name"] == "page_exit" and isinstance(contents, dict) and "closed_by" in contents
 
 
 def _feature(events):

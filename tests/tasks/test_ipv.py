@@ -96,6 +96,7 @@ CONTENTS = st.one_of(
             "pieces": st.integers(-2, 3),
             "amount_cents": st.integers(0, 50),
             "variant": st.sampled_from("SM"),
+            "closed_by": st.just("timeout"),
         },
     ),
 )
@@ -121,6 +122,14 @@ def test_a_visit_without_an_item_has_no_feature():
     events = [{"name": "page_enter", "time_ms": 1, "contents": None}, {"name": "click", "time_ms": 2, "contents": {}}]
     assert ipv.features.feature(events) is None
     assert ipv.features.feature([{**events[0], "contents": {"item": {"id": 5}}}]) is None
+
+
+def test_an_exit_that_the_pipeline_made_changes_nothing():
+    events = [{"name": "page_enter", "time_ms": 1, "contents": {"item": ITEM}}]
+    closed = {"name": "page_exit", "time_ms": 1, "contents": {"closed_by": "timeout"}}
+    assert ipv.features.feature([*events, closed]) == ipv.features.feature(events)
+    assert not ipv.features.feature([*events, closed])["complete"]
+    assert ipv.features.feature([*events, {**closed, "contents": {}}])["complete"]
 
 
 def test_a_visit_becomes_a_feature_of_the_size_that_the_page_says():

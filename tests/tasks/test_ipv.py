@@ -1,9 +1,14 @@
 """Item page views: every feature against the slow reference, encodings against a plain forward pass, recommendations
-against what shoppers looked at next; and the generator of the events."""
+against what shoppers looked at next; the generator of the events; and events of a real browser, which
+`make real-stream ARGS="--visits 12 --seed 4"` recorded into real_events.jsonl.gz."""
 
 import collections
+import gzip
 import itertools
 import json
+import threading
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import numpy
@@ -12,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import vmhost
-from tasks.ipv import reference, sessions
+from tasks.ipv import browser, reference, sessions
 from tasks.training import ipv
 from tasks.training.gradients import Value
 from tasks.training.onnx_files import read_weights
@@ -201,6 +206,54 @@ def test_recommendations_read_stored_rows_and_leave_out_what_was_ordered(host):
     assert found["items"][0] not in recommend(value)["items"]
     rows.clear()
     assert recommend(value)["visits"] == 0 and len(recommend(value)["items"]) == 10
+
+
+# ---- the real stream
+
+
+def test_no_feature_of_a_real_stream_differs_from_the_reference(host):
+    with gzip.open(Path(__file__).with_name("real_events.jsonl.gz"), "rt", encoding="utf-8") as file:
+        log = [json.loads(line) for line in file]
+    wanted, visits = reference.features(log), item_visits(log)
+    rows = loaded(host[0], "ipv").map([call(events) for events in visits.values()])
+    assert {row["visit"]: row["feature"] for row in rows} == wanted and len(wanted) == 12
+    assert all(one["complete"] and one["dwell_ms"] > 0 for one in wanted.values())
+    assert sum(one["exposures"]["clicked"] for one in wanted.values()) > 2
+    assert {"favourite", "cart", "order"} <= {name for one in wanted.values() for name in one["events"]}
+
+
+def test_the_shop_that_the_browser_walks_through_keeps_what_pages_send():
+    with browser.Shop(seed=2, visits=5) as shop:
+        serving = threading.Thread(target=shop.serve_forever)
+        serving.start()
+        try:
+
+            def ask(path, body=None):
+                with urllib.request.urlopen(shop.address + path, body, timeout=30) as answer:
+                    return answer.read().decode()
+
+            assert '"page": "item", "seed": 2, "visits": 5' in ask("/item/item-0007") and "PAGE." in ask("/shop.js")
+            for path in ("/item/item-9999", "/home/item-0007", "/else"):
+                with pytest.raises(urllib.error.HTTPError, match="404") as caught:
+                    ask(path)
+                caught.value.close()
+            ask("/done", b"3")  # it may overtake events
+            assert not shop.done.is_set()
+            ask("/events", b"1\n2\n")
+            assert not shop.done.is_set()
+            ask("/events", b"3\n")
+            assert shop.done.is_set() and shop.lines == ["1", "2", "3"]
+        finally:
+            shop.shutdown()
+            serving.join()
+
+
+def test_a_browser_that_ends_says_why(tmp_path):
+    program = tmp_path / "browser"
+    program.write_text("#!/bin/sh\necho no display >&2\nexit 3\n")
+    program.chmod(0o755)
+    with pytest.raises(RuntimeError, match="ended with status 3; it said: no display"):
+        browser.record(str(program), visits=1, seed=1)
 
 
 # ---- the generator

@@ -315,6 +315,11 @@ def shown_only(text, folder, capfd):
     """A drawing, or messages that tests of their own hold to."""
 
 
+def events_on_the_disk(text, folder, capfd):
+    rows, ids, forgotten = run_script(folder, text).splitlines()
+    assert rows == "[{'item': 'lamp', 'ms': 4200}]" and ids == "['seen/2/0']" and forgotten == "2 []"
+
+
 BLOCKS = {
     ("README.md", "make demo"): make_targets,
     ("README.md", "import vmhost\n"): ten_lines,
@@ -332,6 +337,7 @@ BLOCKS = {
     ("docs/host.md", "import asyncio, vmhost"): the_host,
     ("docs/host.md", "Task ------"): shown_only,
     ("docs/host.md", "types ="): own_classes,
+    ("docs/pipeline-events.md", "from vmhost.pipeline.events"): events_on_the_disk,
     ("docs/streams.md", "from vmhost.guest.stream import Reduce, Stream"): stream_of_events,
     ("docs/streams.md", "# visits/main.py"): stream_with_state,
     ("docs/streams.md", "from vmhost.guest.stream import Stream, TimeWindow"): two_streams,

@@ -70,12 +70,14 @@ def test_a_late_event_goes_to_its_table_and_is_counted(make):
     assert intake.statistics()["late"] == 1 and intake.open_visits == ("a", "b")
 
 
-def test_late_events_are_bounded_oldest_first(make):
+@pytest.mark.parametrize("flushed", [True, False])
+def test_late_events_are_bounded_oldest_first(make, flushed):
     intake = make(max_late=3)
     intake.take([click("a", 5000)])
     for n in range(5):
         intake.take([click("", n)])
-        intake.store.flush()
+        if flushed:
+            intake.store.flush()
     assert [event.time_ms - T for _, _, event in intake.late_events()] == [2, 3, 4]
     assert intake.statistics()["late"] == 5 and intake.statistics()["late_dropped"] == 2
 

@@ -93,9 +93,8 @@ class Intake:
         self._ids, self._old_ids, self._ids_since_ms = set(), set(), None
         self._undo = deque()
         self._counts, self._new_late = dict.fromkeys(COUNTED, 0), []
-        # What is to be written, for the thread that flushes: these are replaced, never changed.
-        self._lock = threading.Lock()
-        self._late, self._ready, self._written = (), dict(self._counts), dict(self._counts)
+        self._lock = threading.Lock()  # of what is to be written, which a thread that flushes takes
+        self._late, self._ready, self._written = [], dict(self._counts), dict(self._counts)
         store.database.migrate("pipeline.intake", STEPS)
         self._recover()
         store.database.attach(self)
@@ -138,7 +137,10 @@ class Intake:
             raise
         if self._counts != counts:
             with self._lock:
-                self._late += tuple(self._new_late)
+                self._late += self._new_late
+                if (over := len(self._late) - self.max_late) > 0:
+                    del self._late[:over]  # none of them was written yet: the disk is full, or slow
+                    self._counts["late_dropped"] += over
                 self._ready = dict(self._counts)
         return list(map(StoredEvent, positions, events))
 
@@ -337,7 +339,7 @@ class Intake:
         if not self.pending:
             return None
         with self._lock:
-            late, counts = self._late, self._ready
+            late, counts = list(self._late), self._ready
         if late:
             connection.executemany("INSERT INTO late_events VALUES (NULL, ?, ?, ?, ?, ?)", late)
             (first, last) = connection.execute("SELECT min(id), max(id) FROM late_events").fetchone()
@@ -346,7 +348,7 @@ class Intake:
                 self.store.database.count("intake.late_dropped", gone)
         for name, value in counts.items():
             self.store.database.count(f"intake.{name}", value - self._written[name])
-        return _Written(self, len(late), counts)
+        return _Written(self, late, counts)
 
     def late_events(self):
         """The events that were not taken, oldest first: (why, stored_ms, Event); why is "late" or "after_close"."""
@@ -401,7 +403,8 @@ class _Written:
 
     def committed(self):
         with self.intake._lock:
-            self.intake._late = self.intake._late[self.late :]
+            done = {id(row) for row in self.late}
+            self.intake._late = [row for row in self.intake._late if id(row) not in done]
             self.intake._written = self.counts
 
     def undone(self):

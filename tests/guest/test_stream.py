@@ -253,6 +253,18 @@ def test_results_that_were_made_and_not_read_come_from_the_next_stream():
     assert [result["key"] for result in second.restore(first.snapshot())] == ["b", "c"]
 
 
+def test_events_in_another_order_than_that_of_positions_are_all_taken_on_request():
+    for positions, count in ((True, 2), (False, 4)):
+        first, second = (
+            Stream([{"time_ms": 1, "position": n} for n in numbers], ends=False, positions=positions)
+            for numbers in ((2, 5), (3, 4))
+        )
+        first, second = (one.reduce(Reduce.count()) for one in (first, second))
+        list(first)
+        list(second.restore(first.snapshot()))
+        assert second.snapshot()["stages"] == [[[None, count, count]]]
+
+
 def test_windows_close_in_the_order_they_began_also_after_a_snapshot():
     events = [{"time_ms": n, "key": n * 7 % 16} for n in range(200)]
 

@@ -36,6 +36,7 @@ __all__ = ["Columns", "Filter", "Join", "KeyBy", "Map", "Reduce", "Stream", "Str
 
 FORMAT = 1  # of snapshots
 _UNITS_MS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNCHANGING = (int, float, str, bool, bytes, type(None))
 _EVENT_FIELDS = ("name", "time_ms", "page", "visit", "contents", "id", "key")
 
 
@@ -109,7 +110,7 @@ class Map:
         return "map"
 
     def stage(self):
-        return _Plain(lambda element: [element._replace(value=self.function(element.value))])
+        return _Plain(lambda element: [_Element(element.time_ms, element.key, self.function(element.value))])
 
 
 class KeyBy:
@@ -127,7 +128,7 @@ class KeyBy:
         return f"key by {', '.join(key if isinstance(key, str) else 'a function' for key in self.keys)}"
 
     def stage(self):
-        return _Plain(lambda element: [element._replace(key=_hashable(self.get(element.value)))])
+        return _Plain(lambda element: [_Element(element.time_ms, _hashable(self.get(element.value)), element.value)])
 
 
 class TimeWindow:
@@ -306,14 +307,13 @@ class _Running:
 
     def take(self, element):
         count, value = self._known.get(element.key) or (0, self._reduce.begin())
-        self._known[element.key] = count, value = count + 1, self._reduce.function(value, element.value)
-        result = {
-            "key": element.key,
-            "time_ms": element.time_ms,
-            "count": count,
-            "value": copy.deepcopy(self._reduce.end(value)),
-        }
-        return [element._replace(value=result)]
+        value = self._reduce.function(value, element.value)
+        self._known[element.key] = count + 1, value
+        shown = self._reduce.end(value)
+        if type(shown) not in _UNCHANGING:
+            shown = copy.deepcopy(shown)
+        result = {"key": element.key, "time_ms": element.time_ms, "count": count + 1, "value": shown}
+        return [_Element(element.time_ms, element.key, result)]
 
     def advance(self, watermark):
         return ()
@@ -427,16 +427,17 @@ class _Events:
 
     late = 0
 
-    def __init__(self, events, lateness_ms, ends):
-        self._events, self._lateness_ms, self.ends = iter(events), lateness_ms, ends
+    def __init__(self, events, lateness_ms, ends, positions):
+        self._events, self._lateness_ms, self.ends, self._positions = iter(events), lateness_ms, ends, positions
         self.watermark, self._count = -math.inf, 0
         self._known = self._position = None  # positions that a snapshot knows, and that were read
 
     def pull(self):
         """(elements, watermark) of the next event; None when there is none."""
         for event in self._events:
-            event = _as_dict(event)
-            position = event.get("position") if isinstance(event, dict) else None
+            if type(event) is not dict:
+                event = _as_dict(event)
+            position = event.get("position") if self._positions and isinstance(event, dict) else None
             if position is not None:
                 if self._known is not None and position <= self._known:
                     continue
@@ -529,15 +530,16 @@ class Stream:
     """Events of an iterable, and what is made of them: an iterator of results. How time goes: at the top of this file.
 
     `lateness`: how much older than the latest an event may be, a duration. `ends`: the source's end is the end of time,
-    and all windows close; with False they wait for what a later stream brings (`snapshot`, `restore`). Each method
-    gives a new stream that reads this one's source; use the last one only.
+    and all windows close; with False they wait for what a later stream brings (`snapshot`, `restore`). `positions`:
+    events at or before a snapshot's position are skipped; False for events in another order. Each method gives a new
+    stream that reads this one's source; use the last one only.
     """
 
-    def __init__(self, events=(), *, lateness=0, ends=True):
+    def __init__(self, events=(), *, lateness=0, ends=True, positions=True):
         lateness_ms = milliseconds(lateness)
         if lateness_ms < 0:
             raise StreamError(f"lateness: expected 0 ms or more, got {lateness!r}")
-        self._set(_Events(events, lateness_ms, ends), ())
+        self._set(_Events(events, lateness_ms, ends, positions), ())
 
     def _set(self, source, operators):
         self._source, self._operators, self._stages, self._ready = source, operators, [], collections.deque()
@@ -631,9 +633,11 @@ class Stream:
 
     def _through(self, elements, watermark):
         for stage in self._stages:
-            made = [after for element in elements for after in stage.take(element)]
-            made += stage.advance(watermark)
-            elements = made
+            if elements:
+                elements = [after for element in elements for after in stage.take(element)]
+            closed = stage.advance(watermark)
+            if closed:
+                elements = [*elements, *closed]
         return elements, watermark
 
     def snapshot(self):

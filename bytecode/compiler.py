@@ -102,6 +102,8 @@ def compile_task(task, *, target=None, optimize=0, strict=False, script=None, co
         models=tuple(spec.models),
         priority=spec.priority,
         fresh=spec.fresh,
+        trigger=spec.trigger,
+        table=spec.table,
     )
     return CompiledTask(
         manifest,

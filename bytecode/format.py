@@ -25,6 +25,7 @@ import msgpack
 from . import fields, signing
 from .archive import MAX_BYTES, read_archive, write_archive
 from .errors import BundleError
+from .stream_task import FieldError, Table, Trigger
 
 FORMAT_VERSION = 1
 TARGET = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -39,6 +40,8 @@ MAX_MANIFEST_BYTES = 16 << 20  # 65,534 files of 200 bytes each
 _MANIFEST, _SIGNATURE = "manifest.msgpack", "signature"
 _HEADER = MAGIC + (1).to_bytes(4, "little") + bytes(8)
 _MARK = "vmhost-bundle"
+# Of stream tasks alone: other manifests do not name them.
+_STREAM_FIELDS = {"trigger": Trigger, "table": Table}
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ class Manifest:
     ("3.14"), `magic` that Python's .pyc magic, `exact_python` the one version it works with ("3.14.8") or None for all
     of the target. `limits` has any of LIMIT_NAMES (bytes as int, seconds as float), `permissions` all of
     PERMISSION_NAMES (tuples of str), `priority` is an int (0: usual, higher first), `fresh` asks for a new VM for each
-    call. `files` maps each path in the bundle to its FileRecord.
+    call. A stream task has a `trigger` and a `table` (`stream_task.py`), or one of them. `files` maps each path in the
+    bundle to its FileRecord.
     """
 
     name: str
@@ -82,6 +86,8 @@ class Manifest:
     models: tuple = ()
     priority: int = 0
     fresh: bool = False
+    trigger: Trigger | None = None
+    table: Table | None = None
     files: Mapping = field(default_factory=dict)
 
     def __post_init__(self):
@@ -288,6 +294,7 @@ def _fields_of(manifest):
         "models": list(manifest.models),
         "priority": manifest.priority,
         "fresh": manifest.fresh,
+        **{name: getattr(manifest, name).fields() for name in _STREAM_FIELDS if getattr(manifest, name) is not None},
         "files": {path: [record.sha256, record.size] for path, record in sorted(manifest.files.items())},
     }
 
@@ -399,6 +406,7 @@ def _manifest_from(found, where):
         ),
         priority=check.whole("priority", fields.MIN_PRIORITY, fields.MAX_PRIORITY),
         fresh=check.get("fresh", bool),
+        **{name: check.described(name, kind) for name, kind in _STREAM_FIELDS.items() if name in check.fields},
         files={path: _file_record(record, path, where) for path, record in check.get("files", dict).items()},
     )
     if len(manifest.magic) != len(MAGIC):
@@ -422,6 +430,7 @@ def _manifest_from(found, where):
             "models",
             "priority",
             "fresh",
+            *_STREAM_FIELDS,
             "files",
         )
     )
@@ -457,6 +466,15 @@ class _Fields:
         if not minimum <= value <= maximum:
             self.refuse(name, f"a whole number from {minimum} to {maximum}", value)
         return value
+
+    def described(self, name, kind):
+        """The `kind` that the map `name` describes in plain form."""
+        try:
+            return kind.from_fields(self.get(name, dict))
+        except FieldError as error:
+            raise BundleError(
+                f"{self._where}: {_MANIFEST}: {self._prefix}{name}.{error.key}: {error}; compile it again"
+            ) from None
 
     def limit(self, name):
         value = self.get(name, int, float) if name.endswith("_s") else self.get(name, int)

@@ -21,6 +21,7 @@ from .errors import CompileError, TaskSpecError
 from .fields import EXPECTED_LIMITS, GRANTS, limit_is_right, shown
 from .schema import validator
 from .source import parse
+from .stream_task import FieldError, Table, Trigger
 
 SPEC_NAME = "task.yaml"
 MAX_SPEC_BYTES = 1 << 20
@@ -29,6 +30,7 @@ _ELSEWHERE = "leave them where they are, and grant their folder under permission
 
 _SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_SPANS = {**_TIMES, "d": 86400.0}
 _QUANTITY = re.compile(r"([0-9.]+) ?([A-Za-z]+)")
 _YAML_ADVICE = {  # what the YAML reader found, in its words -> what the author most likely did
     "mapping values are not allowed here": (
@@ -46,7 +48,7 @@ class TaskSpec:
     `limits` has those of memory_bytes, wall_time_s, cpu_time_s, stack_bytes, concurrency that are written;
     `permissions` all of GRANTS, as tuples of str. `files` are paths below `folder`
     with `/`, patterns resolved, sorted; `models` maps names to such paths, sorted by name; `requirements` are packages
-    as pip names them. `lines` maps a key's path
+    as pip names them. `trigger` and `table` are None for a task that is no stream task. `lines` maps a key's path
     ("limits.memory") to its line."""
 
     folder: Path
@@ -63,6 +65,8 @@ class TaskSpec:
     requirements: tuple
     priority: int
     fresh: bool
+    trigger: Trigger | None
+    table: Table | None
     lines: Mapping
 
     @property
@@ -90,6 +94,8 @@ def read_task(folder):
     _check_sizes(folder, {"files": files, "models": tuple(models.values())}, problems)
     module, function = values["entry"].split(":")
     _check_entry(folder, module, function, problems)
+    trigger = _described(values, "trigger", Trigger, _lowered_trigger, problems)
+    table = _described(values, "table", Table, _lowered_table, problems)
     problems.stop()
     permissions = values.get("permissions") or {}
     return TaskSpec(
@@ -107,6 +113,8 @@ def read_task(folder):
         requirements=tuple(values.get("requirements", ())),
         priority=values.get("priority", 0),
         fresh=values.get("fresh", False),
+        trigger=trigger,
+        table=table,
         lines=MappingProxyType(problems.lines),
     )
 
@@ -243,8 +251,9 @@ def _check_schema(values, problems):
         if error.validator == "required":
             for name in error.validator_value:
                 if name not in error.instance:
-                    meaning = _validator().schema["properties"][name]["description"]
-                    problems.add(path, f"{name}: is missing; expected {meaning}")
+                    meaning = error.schema["properties"][name]["description"]
+                    whole = f"{path}.{name}" if path else name
+                    problems.add(path, f"{whole}: is missing; expected {meaning}")
         elif error.validator == "additionalProperties":
             known = error.schema["properties"]
             for name in error.instance:
@@ -306,6 +315,38 @@ def _quantity(value, units):
         return int(value) if units is _SIZES else float(value)
     except OverflowError:  # more than any limit may be
         return 0
+
+
+def _described(values, key, kind, lowered, problems):
+    """The `kind` (Trigger, Table) that task.yaml describes under `key`, or None."""
+    if key not in values:
+        return None
+    try:
+        return kind.from_fields(lowered(values[key]))
+    except FieldError as error:
+        written = error.key.removesuffix("_ms")
+        problems.add(f"{key}.{written}", f"{key}.{written}: {error}")
+        return None
+
+
+def _lowered_trigger(written):
+    found = _in_ms(written, "within")
+    if not isinstance(found["on"][0], list):
+        found["on"] = [found["on"]]
+    return found
+
+
+def _lowered_table(written):
+    return _in_ms(written, "retention")
+
+
+def _in_ms(written, name):
+    """`written` with the span `name`, such as "30 min", as whole milliseconds under `name` and "_ms"."""
+    found = {key: value for key, value in written.items() if key != name}
+    if name in written:
+        span = _quantity(written[name], _SPANS) * 1000
+        found[f"{name}_ms"] = round(span) if span < 1e15 else 1 << 60
+    return found
 
 
 def _find_resources(folder, patterns, problems):

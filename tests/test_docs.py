@@ -184,6 +184,13 @@ def task_yaml(text, folder, capfd):
     assert spec.files == ("data/a.csv", "labels.json")
 
 
+def stream_task_yaml(text, folder, capfd):
+    task = write_digits(folder, 'name: digits\nversion: 1.2.0\nentry: main:run\npython: "3.14"\n' + text)
+    spec = read_task(task)
+    assert spec.trigger.on == (("page:item", "*", "page_exit"),)
+    assert spec.table.key == "item"
+
+
 def write_digits(folder, text):
     task = folder / "digits"
     (task / "data").mkdir(parents=True)
@@ -342,6 +349,7 @@ BLOCKS = {
     ("docs/streams.md", "# visits/main.py"): stream_with_state,
     ("docs/streams.md", "from vmhost.guest.stream import Stream, TimeWindow"): two_streams,
     ("docs/streams.md", "import vmhost.engine.numpy as np"): columns_of_events,
+    ("docs/pipeline.md", "trigger:"): stream_task_yaml,
     ("docs/task-yaml.md", "tasks/x/task.yaml:5:"): task_yaml_errors,
     ("docs/task-yaml.md", "name: digits"): task_yaml,
     ("docs/verifier.md", "from vmhost.bytecode.verifier import"): verifier,

@@ -47,6 +47,7 @@ class Version:
         self.limits = limits
         self.policy = policy
         self.functions = frozenset(manifest.permissions.get("host", ()))
+        self.trigger, self.table = manifest.trigger, manifest.table
         self.fresh = manifest.fresh if policy.fresh is None else policy.fresh
         self.priority = manifest.priority if policy.priority is None else policy.priority
         self.stack_bytes = max(limits.stack_bytes, LEAST_STACK_BYTES)
@@ -220,6 +221,16 @@ class Task:
     @property
     def limits(self):
         return self._current.limits
+
+    @property
+    def trigger(self):
+        """When a pipeline calls the task: its task.yaml's `trigger` as vmhost.bytecode.stream_task.Trigger, or None."""
+        return self._current.trigger
+
+    @property
+    def table(self):
+        """What a pipeline keeps of its results: `table` as vmhost.bytecode.stream_task.Table, or None."""
+        return self._current.table
 
     def __call__(self, value=None, *, timeout_s=None, priority=0, entry=None):
         """Run the task on `value` in a VM and wait for the result."""

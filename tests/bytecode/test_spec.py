@@ -186,7 +186,8 @@ def test_units(write_task, written, memory, time):
             "colour: red",
             (
                 "task.yaml:14: colour: unknown key; expected one of name, version, entry, python, "
-                "limits, permissions, files, requirements, models, priority, fresh"
+                "limits, permissions, files, requirements, models, priority, fresh, "
+                "trigger, table"
             ),
         ),
         ("fresh: true", "fresh: *x", "task.yaml:14: aliases (*name) are not allowed; write the value again"),

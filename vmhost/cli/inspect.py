@@ -77,6 +77,8 @@ def summary(bundle, path, size):
         "optimize": manifest.optimize,
         "priority": manifest.priority,
         "fresh": manifest.fresh,
+        "trigger": manifest.trigger and manifest.trigger.fields(),
+        "table": manifest.table and manifest.table.fields(),
         "limits": dict(manifest.limits),
         "permissions": {name: list(granted) for name, granted in manifest.permissions.items()},
         "models": list(manifest.models),
@@ -137,6 +139,10 @@ def _properties(document):
         yield "priority", str(document["priority"])
     if document["fresh"]:
         yield "fresh", "a new VM for each call"
+    if document["trigger"]:
+        yield "trigger", "; ".join(" ".join(ids) for ids in document["trigger"]["on"])
+    if document["table"]:
+        yield "table", ", ".join(f"{name} {column['type']}" for name, column in document["table"]["columns"].items())
     if document["verified"]:
         yield "verified", "the structure of every code object"
 

@@ -1,0 +1,190 @@
+"""What makes a task a stream task: `trigger` and `table` of its task.yaml, as manifests and hosts have them.
+
+`Trigger.from_fields` and `Table.from_fields` take the plain form, which stands in manifests, and hold it against the
+one definition of what it may say; `fields()` gives it back. docs/pipeline.md has the meaning."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from .fields import is_unicode, shown
+
+LEVELS = ("page", "time")
+GIVEN_EVENTS = ("visit", "match", "none")
+OVERLOAD_RULES = ("newest", "oldest", "coalesce")
+COLUMN_TYPES = ("text", "integer", "real", "bytes", "json", "array")
+MAX_SEQUENCES, MAX_IDS, MAX_ID_CHARS = 64, 64, 255
+MAX_QUEUE, MAX_RETRIES = 100_000, 100
+MAX_SPAN_MS = 10 * 366 * 24 * 3600 * 1000
+MAX_COLUMNS = 256
+
+# An event's name, `page:` and a page's id, or `*` for any run of events, an empty one too.
+EVENT_ID = re.compile(r"[^\u0000-\u001f\u007f]+")
+COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
+ANY_RUN, PAGE_PREFIX = "*", "page:"
+_SQL_NAMES = ("rowid", "oid")  # of SQLite's own column in each table
+
+
+class FieldError(ValueError):
+    """`key` of a trigger or table is not what it may be; the text says what was expected, and what was got."""
+
+    def __init__(self, key, expected, got):
+        super().__init__(f"expected {expected}, got {shown(got)}")
+        self.key = key
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """When a stream task is called, and what with.
+
+    `on` is a tuple of sequences of ids, any of which triggers. `level` is one of LEVELS. `within_ms` bounds the time
+    from the first event of a match to its last (None: a match ends with its visit). `events` says which events the call
+    gets: those of the visit, those of the match, or none. With `state`, calls of one key follow each other, and each
+    gets what the one before returned. `queue` calls wait at most; `overload` says who wins beyond that: the newest, the
+    oldest, or, of calls of one key, the newest. A call that fails is tried again `retries` times.
+    """
+
+    on: tuple
+    level: str = "page"
+    within_ms: int | None = None
+    events: str = "visit"
+    state: bool = False
+    overload: str = "newest"
+    queue: int = 64
+    retries: int = 1
+
+    @classmethod
+    def from_fields(cls, found):
+        """The Trigger that the plain mapping `found` describes; FieldError."""
+        check = _Check(found, cls.__dataclass_fields__, ("on",))
+        on = check.get("on", list)
+        if not 1 <= len(on) <= MAX_SEQUENCES:
+            raise FieldError("on", f"1 to {MAX_SEQUENCES} sequences", on)
+        level = check.one_of("level", LEVELS, "page")
+        return cls(
+            on=tuple(_sequence(ids) for ids in on),
+            level=level,
+            within_ms=check.span("within_ms"),
+            events=check.one_of("events", GIVEN_EVENTS, "visit" if level == "page" else "match"),
+            state=check.get("state", bool, False),
+            overload=check.one_of("overload", OVERLOAD_RULES, "newest"),
+            queue=check.whole("queue", 1, MAX_QUEUE, 64),
+            retries=check.whole("retries", 0, MAX_RETRIES, 1),
+        )
+
+    def fields(self):
+        """The plain form, complete."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {
+            "on": [list(ids) for ids in self.on]
+        }
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a stream task's table: `type` is one of COLUMN_TYPES, `index` makes a search by it fast, `leaves`
+    says that it may leave the device."""
+
+    type: str
+    index: bool = False
+    leaves: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """The table that a stream task's rows go to: `columns` by name, in the order of task.yaml. `key` names the column
+    that says whom or what a row is about. Rows older than `retention_ms` are removed (None: they stay)."""
+
+    columns: Mapping = field(default_factory=dict)
+    key: str | None = None
+    retention_ms: int | None = None
+
+    def __post_init__(self):
+        object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
+
+    @classmethod
+    def from_fields(cls, found):
+        """The Table that the plain mapping `found` describes; FieldError."""
+        check = _Check(found, cls.__dataclass_fields__, ("columns",))
+        described = check.get("columns", dict)
+        if not 1 <= len(described) <= MAX_COLUMNS:
+            raise FieldError("columns", f"1 to {MAX_COLUMNS} columns", described)
+        columns, names = {}, {}
+        for name, column in described.items():
+            if type(name) is not str or not COLUMN.fullmatch(name) or name.lower() in _SQL_NAMES:
+                expected = f"names of letters, digits and '_', and not {' or '.join(_SQL_NAMES)}"
+                raise FieldError("columns", expected, name)
+            if (other := names.setdefault(name.lower(), name)) != name:
+                raise FieldError(f"columns.{name}", f"names that differ in more than case from {other!r}", name)
+            columns[name] = _column(f"columns.{name}", column)
+        key = check.get("key", (str, type(None)), None)
+        if key is not None and key not in columns:
+            raise FieldError("key", f"one of the columns {', '.join(columns)}", key)
+        return cls(columns, key, check.span("retention_ms"))
+
+    def fields(self):
+        """The plain form, complete."""
+        columns = {name: {"type": c.type, "index": c.index, "leaves": c.leaves} for name, c in self.columns.items()}
+        return {"columns": columns, "key": self.key, "retention_ms": self.retention_ms}
+
+
+class _Check:
+    """Typed access to a plain mapping with the keys `known`, of which `required` must be there."""
+
+    def __init__(self, found, known, required, prefix=""):
+        self._prefix = prefix
+        if type(found) is not dict:
+            raise FieldError(prefix.rstrip("."), "a mapping", found)
+        for name in found:
+            if name not in known:
+                raise FieldError(prefix + str(name), f"one of the keys {', '.join(known)}", name)
+        for name in required:
+            if name not in found:
+                raise FieldError(prefix + name, "it to be there", found)
+        self._found = found
+
+    def get(self, name, kinds, default=None):
+        value = self._found.get(name, default)
+        kinds = kinds if type(kinds) is tuple else (kinds,)
+        if type(value) not in kinds:
+            raise FieldError(self._prefix + name, " or ".join(kind.__name__ for kind in kinds), value)
+        return value
+
+    def one_of(self, name, choices, default):
+        value = self._found.get(name, default)
+        if value not in choices:
+            raise FieldError(self._prefix + name, " or ".join(choices), value)
+        return value
+
+    def whole(self, name, minimum, maximum, default):
+        value = self.get(name, int, default)
+        if not minimum <= value <= maximum:
+            raise FieldError(self._prefix + name, f"a whole number from {minimum} to {maximum}", value)
+        return value
+
+    def span(self, name):
+        value = self.get(name, (int, type(None)))
+        if value is not None and not 1 <= value <= MAX_SPAN_MS:
+            raise FieldError(self._prefix + name, "a time from 1 ms to 10 years", value)
+        return value
+
+
+def _sequence(ids):
+    if type(ids) is not list or not 1 <= len(ids) <= MAX_IDS:
+        raise FieldError("on", f"sequences of 1 to {MAX_IDS} ids", ids)
+    for each in ids:
+        right = type(each) is str and len(each) <= MAX_ID_CHARS and EVENT_ID.fullmatch(each) and is_unicode(each)
+        if not right or each == PAGE_PREFIX:
+            raise FieldError("on", "an event's name, `page:` and a page's id, or `*`", each)
+    if all(each == ANY_RUN for each in ids):
+        raise FieldError("on", "an id beside `*`, which would trigger at every event", ids)
+    return tuple(ids)
+
+
+def _column(where, found):
+    if type(found) is str:
+        found = {"type": found}
+    check = _Check(found, Column.__dataclass_fields__, ("type",), f"{where}.")
+    return Column(
+        check.one_of("type", COLUMN_TYPES, None), check.get("index", bool, False), check.get("leaves", bool, False)
+    )

@@ -31,8 +31,8 @@ _LEFT_OUT = {".py", ".pyc", ".pyo", ".pyi", ".pyx", ".pxd", ".c", ".h", ".cpp", 
 _PIN = re.compile(r"^([A-Za-z0-9_.-]+)==([^ \\\n]+)", re.MULTILINE)  # a line of a lock file
 _UNKNOWN_SIGNER = re.compile("invalid peer certificate|CERTIFICATE_VERIFY_FAILED")  # as uv and pip say it
 _CERTIFICATES = (
-    "the index shows a certificate that nobody known has signed, as behind a company's proxy: set UV_SYSTEM_CERTS=true so that"
-    " uv asks this machine's certificates, or SSL_CERT_FILE (uv) or PIP_CERT (pip) to a file that has it"
+    "the index shows a certificate that nobody known has signed, as behind a company's proxy: set UV_SYSTEM_CERTS=true"
+    " so that uv asks this machine's certificates, or SSL_CERT_FILE (uv) or PIP_CERT (pip) to a file that has it"
 )
 _TESTS = {"test", "tests", "testing"}
 _METADATA = {"METADATA", "entry_points.txt"}

@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test lint format stress mutations fuzz conformance conformance-quick conformance-image sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers real-stream lock clean distclean
+.PHONY: help build device-libraries demo test lint format stress mutations fuzz conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers real-stream lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -56,6 +56,9 @@ conformance: build  ## CPython's own tests in sealed VMs, beside plain CPython (
 
 conformance-quick: build  ## a part of them, held against docs/conformance.md (minutes)
 	@suite=$$(sh tools/cpython_tests.sh) && $(PYTHON) -m tests.conformance --suite "$$suite" --check --list tests/conformance/quick.txt $(ARGS)
+
+packages: build  ## packages' own tests in sealed VMs, beside plain Python (an hour; needs the network)
+	@$(PYTHON) -m tests.packages $(ARGS)
 
 conformance-image: build device-libraries  ## a part of them run by a device image's vmrun, held against the same results (minutes)
 	@.venv/bin/vmhost image build/device-all --module all >/dev/null

@@ -24,6 +24,7 @@ from pathlib import Path
 from .conditions import catches_import_error, known_test, plain_name, suppresses_import_error
 from .errors import CompileError, Diagnostic
 from .offered import ALIASES, LEFT_OUT, REFUSED, REFUSED_NAMES, left_out, offered_modules
+from .relocation import gives_a_place
 from .source import parse
 from .spec import find_module
 
@@ -638,6 +639,7 @@ class _Reader:
             and self._is_code(first)
             or isinstance(node.func, ast.Attribute)
             and (node.func.attr in ("replace", "__replace__") and self._is_code(node.func.value))
+            and not gives_a_place(node)
         ):
             self._warn(node, "code.replace: a VM makes no new code objects; write the variants out as functions")
 

@@ -6,6 +6,7 @@ before.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from .closure import close_over_folder, is_installed
 from .errors import CompileError, Diagnostic, TaskSpecError
@@ -51,18 +52,19 @@ class CompiledTask:
         return write_bundle(self.manifest, self.modules, self.files, self.texts, key, self.models)
 
 
-def compile_task(task, *, target=None, optimize=0, strict=False, script=None, compile_model=None):
+def compile_task(task, *, target=None, optimize=0, strict=False, script=None, compile_model=None, packages=None):
     """The CompiledTask of `task`, a folder or a TaskSpec. `vmhost.compiler.compile_folder` compiles its models, too.
 
     `target` stands for the Python that task.yaml names; only the running Python's own can be compiled. `optimize` is 0,
     1 or 2 as CPython's -O means it. With `strict`, warnings are errors. Texts are recorded while the file
     `script` runs (recording.py); without one, while packages are imported. `compile_model(path)` compiles a model that
     task.yaml names: it returns an object with the bytes of the model file, `data`, and what compiling saved, `savings`,
-    or raises CompileError. TaskSpecError or CompileError with all findings.
+    or raises CompileError. `packages` is a folder called site-packages that stands for what the task's lock file names.
+    TaskSpecError or CompileError with all findings.
     """
     spec = task if isinstance(task, TaskSpec) else read_task(task)
     _check_target(spec, target)
-    folder = installed(spec)
+    folder = Path(packages) if packages is not None else installed(spec)
     packages = packages_in(folder) if folder is not None else ()
     data = [name for package in packages for name in package.data]
     closure = close_over_folder(spec.folder, spec.entry_module, folder, data)

@@ -68,7 +68,6 @@ LEFT_OUT = {
     "turtledemo": _NO_GUI,
     "antigravity": _NO_GUI,
     "webbrowser": _NO_GUI,
-    "bdb": _HOST_TOOL,
     "pydoc": _HOST_TOOL,
     "pydoc_data": _HOST_TOOL,
     "cProfile": _HOST_TOOL,
@@ -137,6 +136,7 @@ REFUSED = {
     "marshal": "only the importer of a VM may unmarshal code; use json, struct or array",
     "imp": "Python has no module imp any more; use plain imports",
     "zipimport": "a VM imports from bundles only",
+    "bdb": _HOST_TOOL,
     "pdb": _HOST_TOOL,
 }
 

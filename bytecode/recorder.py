@@ -67,8 +67,10 @@ class _Walls:
     """What code below `roots` can't import: the modules `absent`, {name: reason}, and whatever else is installed."""
 
     def __init__(self, roots, absent, outside):
-        self._roots, self._absent, self._outside = roots, absent, outside
+        self._absent, self._outside = absent, outside
+        self._known = {*sys.stdlib_module_names, "vmhost", "__main__", "__mp_main__"}
         self._below = tuple(os.path.join(root, "") for root in roots)
+        self._others = frozenset(sys.path) - set(roots)  # what else is installed; a program may add its own folders
 
     def stand(self):
         """From now on."""
@@ -107,10 +109,13 @@ class _Walls:
         if reason is not None:
             raise ModuleNotFoundError(f"No module named {name!r}: {reason}", name=name)
 
-    @functools.cache  # noqa: B019 - one object lives as long as the process
     def _is_there(self, top):
-        known = top in sys.stdlib_module_names or top in ("vmhost", "__main__", "__mp_main__")
-        return known or importlib.machinery.PathFinder.find_spec(top, self._roots) is not None
+        if top not in self._known:
+            folders = [folder for folder in sys.path if folder not in self._others]
+            if importlib.machinery.PathFinder.find_spec(top, folders) is None:
+                return False
+            self._known.add(top)
+        return True
 
 
 def _prefixes(parts):

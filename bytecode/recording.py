@@ -158,6 +158,10 @@ def _compiled(texts):
             continue  # the program expects that, or tries something else then
         key = f"{mode} {futures:x}" if futures else mode
         made[text_digest(key, text)] = marshalled(code)
+        if text.startswith("\n"):  # so that lines are counted right: others will begin with more or fewer
+            rest = text.lstrip("\n")
+            above = corrected(compile(rest, "<string>", mode, futures, dont_inherit=True, optimize=0))
+            made[text_digest(key, rest)] = marshalled(above)
         for alike, alike_code in _of_all_signs(code, mode, futures, text):
             if (kind := _kind(alike_code, mode, futures, alike)) is not None:
                 digest = text_digest(key, alike)

@@ -15,6 +15,7 @@ from types import CodeType
 
 from .corrections import compile_corrected
 from .errors import CompileError, Diagnostic
+from .relocation import with_places
 
 _warnings_lock = threading.Lock()  # warnings.catch_warnings changes what all threads see
 
@@ -36,7 +37,7 @@ def compile_source(source, filename, shown, optimize=0, warned=None, docstrings=
     with _reporting(source, shown, [] if warned is None else warned):
         if not docstrings:
             source = _without_docstrings(compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True))
-        return marshalled(compile_corrected(source, filename, optimize))
+        return marshalled(compile_corrected(with_places(source, filename), filename, optimize))
 
 
 def marshalled(code):

@@ -336,6 +336,7 @@ BLOCKS = {
     ("docs/bundle.md", "digits.vmb: compiled for Python 3.15"): shown_only,  # tests/bytecode/test_format.py
     ("docs/cli.md", "vmhost keys new me"): from_folder_to_answer,
     ("docs/conformance.md", "make conformance"): make_targets,
+    ("docs/packages.md", "make packages"): make_targets,
     ("docs/device-image.md", "vmhost image"): device_image,
     ("docs/engine.md", "# tasks/mean/main.py"): arrays_in_tasks,
     ("docs/engine.md", "from vmhost.engine import library"): engine_settings,

@@ -115,6 +115,56 @@ def run(value):
     assert call(folder, {"before": 4}) == {"x": "what_is_nowhere"}
 
 
+def test_lines_files_and_names_are_those_that_were_asked_for(recorded):
+    """As template engines do it: empty lines before a text, and another name for its code."""
+    main = """
+import sys
+import traceback
+
+
+def run(value):
+    code = compile("\\n" * value + "raise ValueError", "page.html", "exec")
+    code = code.replace(co_name="block 'body'", co_firstlineno=code.co_firstlineno + 10)
+    try:
+        exec(code, {})
+    except ValueError as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        return [frame.filename, frame.lineno, frame.name, "a-b".replace("-", "+")]
+"""
+    folder, count = recorded("import main\nmain.run(3)\n", **{"main.py": main})
+    assert count == 1
+    assert not any("code.replace" in str(warning) for warning in compile_task(folder).warnings)
+    for lines in (3, 0, 40):
+        expected = ["page.html", lines + 11, "block 'body'", "a+b"]
+        assert call(folder, lines) == expected
+
+
+def test_code_replace_of_anything_else_stays_refused(recorded):
+    main = """
+class Mine:
+    def replace(self, **changes):
+        return changes
+
+
+def run(value):
+    assert Mine().replace(co_name="a") == {"co_name": "a"}
+    code = run.__code__
+    for change in ({"co_consts": ()}, {"co_name": "a", "co_flags": 0}):
+        try:
+            code.replace(**change)
+        except PermissionError as error:
+            found = str(error)
+        else:
+            return "done"
+    try:
+        code.replace(co_name="a", co_code=b"")
+    except PermissionError as error:
+        return found
+"""
+    folder, _ = recorded("", **{"main.py": main})
+    assert "code.__new__" in call(folder, None)
+
+
 def test_all_sides_mask_the_same_parts():
     assert recording.GENERATED.pattern == guest_texts._GENERATED
     assert recording.FUTURES == recorder._FUTURES == guest_texts._FUTURES == opcodes_3_14.FUTURES

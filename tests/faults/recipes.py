@@ -46,6 +46,7 @@ RECIPES = {
     "setattr": ("method_code", "__setattr__", 1, 2, FIELDS),
     "coroutine": ("coroutine_code", generator.__code__),
     "renamed": ("renamed_code", renamed.__code__, {"value_1": "value_2", "inner_1": "inner_2", 1000: 2000}),
+    "relocated": ("relocated_code", renamed.__code__, "file", "name", "path", 3, True),
 }
 
 

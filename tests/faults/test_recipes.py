@@ -20,6 +20,6 @@ def test_each_allocation_of_each_recipe_fails_cleanly(failing):
     )
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     found = re.findall(r"^(.*): (\d+) (\d+) (-?\d+)$", done.stdout, re.MULTILINE)
-    assert len(found) == 9, done.stdout
+    assert len(found) == 10, done.stdout
     for name, tried, given, left in found:
         assert int(tried) >= 4 and int(given) < int(tried) / 2 and int(left) <= 0, done.stdout

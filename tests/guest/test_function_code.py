@@ -427,6 +427,43 @@ def test_other_renames_are_refused(arguments, error):
         native.renamed_code(*arguments)
 
 
+def test_relocated_code_differs_in_where_it_is_from_alone():
+    text = "\n" * 7 + "def outer(x):\n    def inner():\n        return lambda: x\n    return inner\nout = outer(1)\n"
+    code = compile(text.lstrip("\n"), "old", "exec")
+    made = accepted(native.relocated_code(code, "new", None, None, 7, True))
+    expected = compile(text, "new", "exec")
+    for mine, theirs in zip(codes_in(made), codes_in(expected), strict=True):
+        assert (mine.co_filename, mine.co_name, mine.co_qualname) == ("new", theirs.co_name, theirs.co_qualname)
+        assert mine.co_code == theirs.co_code
+    assert made.co_consts[0].co_firstlineno == expected.co_consts[0].co_firstlineno == 8
+    assert [line for *_, line in made.co_consts[0].co_lines()] == [
+        line for *_, line in expected.co_consts[0].co_lines()
+    ]
+    alone = accepted(native.relocated_code(code, "new", "a block", "in a.block", -1, False))
+    assert (alone.co_name, alone.co_qualname, alone.co_firstlineno) == ("a block", "in a.block", 0)
+    assert alone.co_consts[0] is code.co_consts[0]
+    assert native.relocated_code(code, None, None, None, 0, False) == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((), TypeError),
+        (("code", None, None, None, 0, True), TypeError),
+        (((lambda: 1).__code__, b"file", None, None, 0, True), TypeError),
+        (((lambda: 1).__code__, None, type("Text", (str,), {})("a"), None, 0, True), TypeError),
+        (((lambda: 1).__code__, None, None, None, True, True), TypeError),
+        (((lambda: 1).__code__, None, None, None, 0, 1), TypeError),
+        (((lambda: 1).__code__, None, None, None, 10**30, True), ValueError),
+        (((lambda: 1).__code__, None, None, None, 1 << 24, True), ValueError),
+        (((lambda: 1).__code__, None, None, None, -(1 << 24), True), ValueError),
+    ],
+)
+def test_other_places_are_refused(arguments, error):
+    with pytest.raises(error):
+        native.relocated_code(*arguments)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(("argparse", "asyncio.events", "dataclasses", "typing", "inspect", "json.decoder")), st.randoms()

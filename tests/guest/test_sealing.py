@@ -169,7 +169,6 @@ MODULES = [
     "_remote_debugging",
     "sys.monitoring",
     "_lsprof",
-    "bdb",
 ]
 
 SOURCE = """

@@ -263,7 +263,7 @@ def _compile(source, filename, mode, flags=0, dont_inherit=False, optimize=-1, *
     from vmhost.guest.texts import compiled
 
     inherited = 0 if dont_inherit else sys._getframe(1).f_code.co_flags
-    return compiled(source, mode, flags | inherited)
+    return compiled(source, mode, flags | inherited, filename)
 
 
 _compile.__name__ = _compile.__qualname__ = "compile"

@@ -67,9 +67,22 @@ def precompiled(mode, text):
     return code
 
 
-def compiled(source, mode, flags):
-    """The code for `compile(source, ..., mode, flags)`, where `flags` has those of the caller's code too."""
-    return _recorded("compile", mode, flags & _FUTURES, source)
+def compiled(source, mode, flags, filename="<string>"):
+    """The code for `compile(source, filename, mode, flags)`, where `flags` has those of the caller's code too."""
+    code = _recorded("compile", mode, flags & _FUTURES, source)
+    if type(filename) is not str or filename == "<string>":
+        return code
+    return _writer.relocated_code(code, filename, None, None, 0, True)
+
+
+def replaced(code, **changes):
+    """What `code.replace(**changes)` gives, where the cloud compiler has seen that `changes` only say where the code is
+    from: its file, name, qualified name and first line."""
+    if type(code) is not _CodeType:
+        return code.replace(**changes)
+    first = changes.get("co_firstlineno", code.co_firstlineno)
+    where = (changes.get(name) for name in ("co_filename", "co_name", "co_qualname"))
+    return _writer.relocated_code(code, *where, first - code.co_firstlineno, False)
 
 
 def recorded(function, source):
@@ -87,6 +100,8 @@ def _recorded(function, mode, futures, source):
     code = precompiled(mode, source)
     if code is None:
         code = _of_its_kind(mode, source)
+    if code is None and source.startswith("\n"):
+        code = _further_down(mode, source)
     if code is None:
         from vmhost.guest import PermissionDenied
 
@@ -97,6 +112,14 @@ def _recorded(function, mode, futures, source):
             "`vmhost compile --record SCRIPT`, where SCRIPT makes the program come here",
         )
     return code
+
+
+def _further_down(mode, text):
+    """The code of a text that begins with empty lines, so that tracebacks count right, and was recorded with another
+    number of them; or None."""
+    rest = text.lstrip("\n")
+    code = precompiled(mode, rest)
+    return code and _writer.relocated_code(code, None, None, None, len(text) - len(rest), True)
 
 
 def _of_its_kind(mode, text):

@@ -7,7 +7,7 @@
  * code for that function, without column positions; the verifier accepts it (tests/guest/test_function_code.py).
  *
  * `renamed_code` changes names and numbers of code that exists. The instructions stay as the verifier accepted them,
- * and no two variables get one name.
+ * and no two variables get one name. `relocated_code` changes what tracebacks say of code: file, name, lines.
  *
  * Callers are guests. Each item of a recipe is checked here: its exact type (str, int, tuple, code, which cannot change
  * while they are looked at, and run no Python), its size, and that names are identifiers: CPython keeps values that it
@@ -1223,6 +1223,85 @@ static PyObject *code_renamed(PyObject *Py_UNUSED(module), PyObject *const *args
     return made;
 }
 
+/* What relocated_code changes. Borrowed; NULL: stays. `name` and `path` are the outermost code object's alone. */
+typedef struct {
+    PyObject *file, *name, *path;
+    long lines; /* added to the first line */
+    bool inner; /* the code objects among the constants, too */
+} location;
+
+static PyObject *relocated(PyCodeObject *code, const location *to);
+
+/* The constants of a code object, those that are code at `to`. */
+static PyObject *relocated_constants(PyObject *constants, const location *to)
+{
+    const location inner = {to->file, NULL, NULL, to->lines, true};
+    if (!to->inner)
+        return Py_NewRef(constants);
+    PyObject *made = PyTuple_New(PyTuple_GET_SIZE(constants));
+    for (Py_ssize_t i = 0; made != NULL && i < PyTuple_GET_SIZE(constants); i++) {
+        PyObject *item = PyTuple_GET_ITEM(constants, i);
+        if (!Py_IS_TYPE(item, &PyCode_Type)) {
+            PyTuple_SET_ITEM(made, i, Py_NewRef(item));
+            continue;
+        }
+        item = Py_EnterRecursiveCall(" in the constants of a code object") ? NULL : relocated((void *)item, &inner);
+        if (item == NULL) {
+            Py_CLEAR(made);
+        } else {
+            Py_LeaveRecursiveCall();
+            PyTuple_SET_ITEM(made, i, item);
+        }
+    }
+    return made;
+}
+
+static PyObject *relocated(PyCodeObject *code, const location *to)
+{
+    variables old = {PyCode_GetVarnames(code), PyCode_GetCellvars(code), PyCode_GetFreevars(code)};
+    PyObject *bytes = NULL, *constants = NULL, *result = NULL;
+    long first = code->co_firstlineno + to->lines;
+    if (first < 0 || first > LINE_NUMBER_MAX)
+        PyErr_Format(PyExc_ValueError, "relocated_code: a first line of 0 to %d", LINE_NUMBER_MAX);
+    else if (old.locals != NULL && old.cells != NULL && old.free != NULL && (bytes = PyCode_GetCode(code)) != NULL
+             && (constants = relocated_constants(code->co_consts, to)) != NULL)
+        result = (PyObject *)PyUnstable_Code_NewWithPosOnlyArgs(
+            code->co_argcount, code->co_posonlyargcount, code->co_kwonlyargcount, code->co_nlocals, code->co_stacksize,
+            code->co_flags, bytes, constants, code->co_names, old.locals, old.free, old.cells,
+            to->file != NULL ? to->file : code->co_filename, to->name != NULL ? to->name : code->co_name,
+            to->path != NULL ? to->path : code->co_qualname, (int)first, code->co_linetable, code->co_exceptiontable);
+    variables_drop(&old);
+    Py_XDECREF(bytes);
+    Py_XDECREF(constants);
+    return result;
+}
+
+/* relocated_code(code, file, name, path, lines, inner): texts are exact, or None. */
+static PyObject *code_relocated(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    location to = {0};
+    PyObject **texts[] = {&to.file, &to.name, &to.path};
+    bool valid = count == 6 && Py_IS_TYPE(args[0], &PyCode_Type) && PyLong_CheckExact(args[4]) && PyBool_Check(args[5]);
+    for (int i = 0; valid && i < 3; i++) {
+        valid = args[i + 1] == Py_None || PyUnicode_CheckExact(args[i + 1]);
+        *texts[i] = args[i + 1] == Py_None ? NULL : args[i + 1];
+    }
+    if (!valid) {
+        PyErr_SetString(PyExc_TypeError,
+                        "relocated_code(code, file, name, path, lines, inner): expected a code object, "
+                        "three texts or None, an int and a bool");
+        return NULL;
+    }
+    int overflow;
+    to.lines = PyLong_AsLongAndOverflow(args[4], &overflow);
+    to.inner = args[5] == Py_True;
+    if (overflow || to.lines < -LINE_NUMBER_MAX || to.lines > LINE_NUMBER_MAX) {
+        PyErr_Format(PyExc_ValueError, "relocated_code: at most %d lines", LINE_NUMBER_MAX);
+        return NULL;
+    }
+    return relocated((PyCodeObject *)args[0], &to);
+}
+
 PyMethodDef vmh_function_code_methods[] = {
     {"namedtuple_code", namedtuple_code, METH_O,
      PyDoc_STR("namedtuple_code(fields) -> the code of a named tuple's __new__")},
@@ -1237,5 +1316,9 @@ PyMethodDef vmh_function_code_methods[] = {
      PyDoc_STR(
          "renamed_code(code, renames) -> the same code with other names of variables, globals and attributes, and "
          "other whole numbers among its constants; renames: a dict of identifiers and ints")},
+    {"relocated_code", (PyCFunction)(void (*)(void))code_relocated, METH_FASTCALL,
+     PyDoc_STR("relocated_code(code, file, name, path, lines, inner) -> the same code of another file, under another "
+               "name and "
+               "qualified name (None: as they are), so many lines further down; inner: the code within it, too")},
     {NULL, NULL, 0, NULL},
 };

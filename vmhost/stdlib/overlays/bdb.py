@@ -1,0 +1,30 @@
+"""bdb, where nothing traces: the names that packages import at their top; tracing is denied.
+
+Stands for the standard library's module in a VM. Test runners catch `BdbQuit` in all that they run.
+"""
+
+__all__ = ["BdbQuit", "Bdb", "Breakpoint"]
+
+
+class BdbQuit(Exception):
+    pass
+
+
+class Bdb:
+    def __init__(self, *unused, **unused_by_name):
+        _refuse("Bdb")
+
+
+class Breakpoint:
+    def __init__(self, *unused, **unused_by_name):
+        _refuse("Breakpoint")
+
+
+def set_trace():
+    _refuse("set_trace")
+
+
+def _refuse(name):
+    from vmhost.guest import PermissionDenied
+
+    raise PermissionDenied(13, f"bdb.{name}: a VM traces nothing; debug the task on the host")

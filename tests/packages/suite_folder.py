@@ -46,10 +46,7 @@ class Suite:
         found = []
         for tests in self._described["tests"]:
             found += [path for path in (self.root / tests).rglob("*.py") if _is_test_file(path)]
-        left_out = self._described.get("left_out", {})
-        return sorted(
-            str(path.relative_to(self.root)) for path in found if str(path.relative_to(self.root)) not in left_out
-        )
+        return sorted(str(path.relative_to(self.root)) for path in found)
 
     def request(self, files, processes):
         """What guest/suite.py runs of the files."""
@@ -58,6 +55,7 @@ class Suite:
             "writable": str(self.writable),
             "files": files,
             "options": self.options,
+            "marks": self._described.get("marks", []),
             "processes": processes,
             "environment": self._environment(),
         }

@@ -1,10 +1,10 @@
 """Runs a package's own tests with pytest, and says what became of each: the same code in a VM and in plain Python.
 
 A request is a dict: `root` (the folder with the tests, and the package's settings for pytest), `writable` (where tests
-may write), `environment` (variables), `files` (of tests, below `root`), `options` (of pytest) and `processes` (what was
-asked of processes while modules were imported, and their answers). The answer is {"outcomes": {id: [outcome, text]},
-"processes"}, where an outcome is "passed", "failed", "skipped" or "expected", and a file that can't be imported has an
-id of its own."""
+may write), `environment` (variables), `files` (of tests, below `root`), `options` (of pytest), `marks` (of tests that are
+not run) and `processes` (what was asked of processes while modules were imported, and their answers). The answer is
+{"outcomes": {id: [outcome, text]}, "processes"}, where an outcome is "passed", "failed", "skipped" or "expected", and a
+file that can't be imported has an id of its own."""
 
 import os
 import subprocess
@@ -36,8 +36,9 @@ _OPTIONS = [
 class Outcomes:
     """A pytest plugin that notes what became of each test."""
 
-    def __init__(self, processes):
+    def __init__(self, marks, processes):
         self.noted = {}
+        self._marks = marks
         self.processes = processes
         self._start = subprocess.check_output
         subprocess.check_output = self._check_output
@@ -48,6 +49,10 @@ class Outcomes:
         if key not in self.processes:
             self.processes[key] = self._start(command, **options).decode()
         return self.processes[key].encode()
+
+    def pytest_collection_modifyitems(self, config, items):
+        """As pytest's own `-m`, which needs a compiler."""
+        items[:] = [item for item in items if not any(item.get_closest_marker(mark) for mark in self._marks)]
 
     def pytest_collection_finish(self, session):
         """From now on it is a test that starts processes."""
@@ -90,7 +95,7 @@ def run(request):
         sys.path.append("")  # pytest looks at the first one; in a VM modules come from the bundle
     tempfile.tempdir = request["writable"]
     sys.argv, os.chdir = ["pytest"], _stay
-    outcomes = Outcomes(request["processes"])
+    outcomes = Outcomes(request["marks"], request["processes"])
     root = request["root"]
     options = [*_OPTIONS, f"--rootdir={root}", f"--basetemp={request['writable']}/pytest", *request["options"]]
     status = pytest.main([*options, *(f"{root}/{file}" for file in request["files"])], plugins=[outcomes])

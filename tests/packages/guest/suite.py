@@ -1,8 +1,8 @@
 """Runs a package's own tests with pytest, and says what became of each: the same code in a VM and in plain Python.
 
 A request is a dict: `root` (the folder with the tests, and the package's settings for pytest), `writable` (where tests
-may write), `environment` (variables), `files` (of tests, below `root`), `options` (of pytest), `marks` (of tests that are
-not run) and `processes` (what was asked of processes while modules were imported, and their answers). The answer is
+may write), `environment` (variables), `files` (of tests, below `root`), `options` (of pytest), `marks` (of tests that
+are not run) and `processes` (what was asked of processes while modules were imported, and their answers). The answer is
 {"outcomes": {id: [outcome, text]}, "processes"}, where an outcome is "passed", "failed", "skipped" or "expected", and a
 file that can't be imported has an id of its own."""
 

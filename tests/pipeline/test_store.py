@@ -1,8 +1,11 @@
 """The event store: what is appended is read in order, by visit, page, key and time, in memory or on the disk."""
 
+import enum
+
 import pytest
 
 from vmhost.pipeline.events import Event
+from vmhost.pipeline.intake import Intake
 from vmhost.pipeline.store import BLOCK_EVENTS, EventStore
 from vmhost.stores import Database
 
@@ -69,6 +72,37 @@ def test_contents_that_cannot_be_stored_take_nothing_along(path):
         assert store.append(event(3)) == 1
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"visit": "\ud800"}, {"key": 5}, {"name": None}, {"page": b""}, {"id": 7}, {"time_ms": 1.5}, {"time_ms": 1 << 63}],
+    ids=str,
+)
+def test_fields_that_cannot_be_stored_are_refused_at_once(path, fields):
+    """Else they would come up when events are written, and hold up all others."""
+    with Database(path) as database:
+        store = EventStore(database, batch_ms=None)
+        for batch in ([event(1, **fields)], [event(1), event(2, **fields)]):
+            with pytest.raises(ValueError, match="expected text in name, page, visit, key and id, and a whole number"):
+                store.append_many(batch)
+        intake = Intake(store, clock=lambda: 1.0)
+        intake.take([event(1 << 40, time_ms=1 << 40)])
+        with pytest.raises((ValueError, TypeError)):
+            intake.take([event(2, **fields)])
+        intake.take([event(1 << 40, time_ms=1 << 40)])
+        store.flush()
+
+
+def test_names_of_enums_become_text(path):
+    class Name(enum.StrEnum):
+        TAP = "tap"
+
+    with Database(path) as database:
+        store = EventStore(database, batch_ms=None)
+        store.append(event(1, name=Name.TAP))
+        store.flush()
+        assert type(next(store.read()).event.name) is str
+
+
 def test_each_is_durable_on_return_and_batch_after_a_commit(path):
     with Database(path) as database:
         each = EventStore(database, durability="each")
@@ -107,6 +141,17 @@ def test_the_oldest_go_when_a_bound_is_met(path, bounds):
                 "SELECT count(*) FROM event_marks WHERE first NOT IN (SELECT first FROM event_blocks)"
             ).fetchone()
         assert left == 0
+
+
+def test_an_event_from_the_future_takes_no_others_with_it(path):
+    with Database(path) as database:
+        store = EventStore(database, batch_ms=None, max_age_ms=400, clock=lambda: 1.5)
+        store.append_many([event(n) for n in range(300)])
+        store.flush()
+        for n in (1 << 50, 3):
+            store.append(event(n))
+            store.flush()
+        assert store.statistics()["stored"] == 302
 
 
 def test_positions_are_not_used_again_when_all_events_went(path):

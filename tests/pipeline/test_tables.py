@@ -9,6 +9,7 @@ from pyarrow import parquet
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.store import EventStore
 from vmhost.pipeline.tables import Column, TableError, Tables
+from vmhost.pipeline.values import unpack
 from vmhost.stores import Database
 
 COLUMNS = {"item": "text", "dwell_ms": Column("integer", index=True), "feature": "json"}
@@ -225,6 +226,27 @@ def test_sql_sees_what_waits_and_cannot_write(tables):
             connection.execute("DELETE FROM task_tables")
     finally:
         connection.close()
+
+
+def test_what_leaves_goes_to_the_outbox_once(path):
+    columns = {"item": "text", "feature": Column("json", leaves=True), "code": Column("bytes", leaves=True)}
+    row = {"item": "secret", "feature": {"x": [1]}, "code": b"\1"}
+    with Database(path) as database:
+        tables = Tables(database, buffer_ms=None)
+        table = tables.declare("ipv", "1", columns)
+        table.add(3, [row, {"item": "only"}, {"code": b""}], key="u")
+        assert len(tables.outbox) == 0
+        tables.flush()
+        entries = tables.outbox.take("ipv")
+        assert [(entry.id, entry.key) for entry in entries] == [("ipv/3/0", "u"), ("ipv/3/2", "u")]
+        assert [unpack(entry.body) for entry in entries] == [{"feature": {"x": [1]}, "code": b"\1"}, {"code": b""}]
+        tables.outbox.acknowledge(["ipv/3/0"])
+    with Database(path) as database:
+        tables = Tables(database, buffer_ms=None)
+        tables.declare("ipv", "1", columns).add(3, row)
+        tables.declare("ipv", "2", columns, key="item").add(3, row)
+        tables.flush()
+        assert [entry.id for entry in tables.outbox.take()] == ["ipv/3/2", "ipv.2/3/0"]
 
 
 def whole(file):

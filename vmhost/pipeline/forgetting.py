@@ -56,7 +56,7 @@ def _forget_events(connection, key):
             for column in (head.names, head.times, head.pages, head.visits, head.keys, head.ids)
         ]
         offsets = [head.positions[index] - first for index in kept]
-        new_head, new_body = pack_head(*columns, offsets), joined([pack(value) for value in contents])
+        new_head, new_body = pack_head(columns, offsets), joined([pack(value) for value in contents])
         times, visits, keys = columns[1], columns[3], columns[4]
         connection.execute(
             "INSERT INTO event_blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?)",

@@ -13,6 +13,7 @@ import time
 from collections import deque
 
 from vmhost.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event, StoredEvent
+from vmhost.pipeline.store import columns_of
 from vmhost.pipeline.values import pack, unpack
 
 STEPS = (
@@ -327,6 +328,7 @@ class Intake:
 
     def _keep_late(self, why, event, now_ms):
         self._counts[why] += 1
+        columns_of((event,))
         parts = [event.name, event.time_ms, event.page, event.visit, event.contents, event.id, event.key]
         self._new_late.append((why, event.key, event.time_ms, now_ms, pack(parts)))
 

@@ -12,9 +12,13 @@ Bounds hold for what is on the disk: whole blocks go, oldest first, in the trans
 """
 
 import threading
+import time
+from array import array
+
+import msgpack
 
 from vmhost.pipeline.events import Event, StoredEvent
-from vmhost.pipeline.values import joined, pack, packer, unpack, unpack_some
+from vmhost.pipeline.values import joined, packer, unpack, unpack_some
 from vmhost.stores import StoreDamagedError
 
 BLOCK_EVENTS = 256
@@ -36,14 +40,44 @@ DROPPED = "events.dropped"
 
 
 class _Block:
-    """Events on their way to the disk, at positions from `first` on. `packed`: the bytes of each one's contents."""
+    """Events on their way to the disk, at positions from `first` on: their columns, and in `packed` the bytes of each
+    one's contents. Lists that only grow.
+    """
 
-    __slots__ = ("first", "events", "packed")
+    __slots__ = ("first", "columns", "packed")
 
-    def __init__(self, first, events, packed):
+    def __init__(self, first):
         self.first = first
-        self.events = events
-        self.packed = packed
+        self.columns = ([], [], [], [], [], [])  # names, times, pages, visits, keys, ids
+        self.packed = []
+
+    def __len__(self):
+        return len(self.packed)
+
+
+def columns_of(events):
+    """The columns of a block, of values that the disk takes; raises ValueError with the first event that has others."""
+    columns = (
+        [event.name for event in events],
+        [event.time_ms for event in events],
+        [event.page for event in events],
+        [event.visit for event in events],
+        [event.key for event in events],
+        [event.id for event in events],
+    )
+    try:
+        names, times, pages, visits, keys, ids = columns
+        array("q", times)
+        "".join((*names, *pages, *visits, *keys, *filter(None, ids))).encode()
+    except (TypeError, OverflowError, UnicodeEncodeError) as error:
+        if len(events) > 1:
+            for event in events:
+                columns_of((event,))
+        raise ValueError(
+            f"event {events[0].name!r}: expected text in name, page, visit, key and id, and a whole number of 64 bits "
+            f"in time_ms: {error}"
+        ) from None
+    return columns
 
 
 class _Written:
@@ -56,7 +90,7 @@ class _Written:
         store, last = self.store, self.blocks[-1]
         with store._lock:
             store._writing = []
-            store._durable = last.first + len(last.events) - 1
+            store._durable = last.first + len(last) - 1
         store._count, store._bytes, store._latest_ms = self.count, self.size, self.latest_ms
 
     def undone(self):
@@ -100,17 +134,19 @@ class Head:
         )
 
 
-def pack_head(names, times, pages, visits, keys, ids, offsets=None):
-    """`offsets`: from the block's first position, where they are not 0, 1, 2 …"""
+def pack_head(columns, offsets=None):
+    """`columns`: as `columns_of`. `offsets`: from the block's first position, where they are not 0, 1, 2 …"""
+    names, times, pages, visits, keys, ids = columns
     columns = [_column(names), times, _column(pages), _column(visits), _column(keys), _column(ids), offsets]
-    return pack(columns)
+    return msgpack.Packer(buf_size=4096).pack(columns)  # subclasses of str become str
 
 
 class EventStore:
     """The events in `database`. Threads may share it.
 
     `batch_count`, `batch_ms`: with `durability="batch"`, so many events, or so long, are held in memory at most.
-    `max_age_ms` counts from the latest event's time. None: no bound.
+    `max_age_ms` counts from the latest event's time, or from the clock where that is earlier: an event from the future
+    takes no others with it. None: no bound. `clock`: seconds since 1970.
     """
 
     with_every_commit = True
@@ -125,12 +161,14 @@ class EventStore:
         max_age_ms=None,
         max_count=None,
         max_bytes=None,
+        clock=time.time,
     ):
         if durability not in DURABILITIES:
             raise ValueError(f"durability: expected one of {', '.join(DURABILITIES)}, got {durability!r}")
         self.database = database
         self.durability = durability
         self.batch_count = batch_count
+        self._clock = clock
         self.max_age_ms, self.max_count, self.max_bytes = max_age_ms, max_count, max_bytes
         self._lock = threading.Lock()  # of what is in memory; taken after the database's, never before
         self._packer = packer()
@@ -198,25 +236,25 @@ class EventStore:
 
     def _take(self, events):
         with self._lock:
+            columns = columns_of(events)
             pack = self._packer.pack
             try:
                 packed = [pack(event.contents) for event in events]
             except ValueError, TypeError, RecursionError:
                 packed = [self._pack(event) for event in events]  # says which
-            first = here = self._last + 1
-            waiting = self._waiting
-            while events:
-                if not waiting or len(waiting[-1].events) >= BLOCK_EVENTS:
-                    waiting.append(_Block(here, [], []))
-                block = waiting[-1]
-                room = BLOCK_EVENTS - len(block.events)
-                block.events += events[:room]
-                block.packed += packed[:room]
-                here += min(room, len(events))
-                events, packed = events[room:], packed[room:]
-            self._waiting_count += here - first
-            self._last = here - 1
-            return range(first, here)
+            first, done = self._last + 1, 0
+            while done < len(packed):
+                if not self._waiting or len(self._waiting[-1]) >= BLOCK_EVENTS:
+                    self._waiting.append(_Block(first + done))
+                block = self._waiting[-1]
+                part = slice(done, done + BLOCK_EVENTS - len(block))
+                for there, new in zip(block.columns, columns):
+                    there += new[part]
+                block.packed += packed[part]
+                done = part.stop
+            self._waiting_count += len(packed)
+            self._last += len(packed)
+            return range(first, self._last + 1)
 
     def _pack(self, event):
         try:
@@ -247,35 +285,25 @@ class EventStore:
 
     def _write_blocks(self, connection, blocks):
         size = sum(self._write_block(connection, block) for block in blocks)
-        count = sum(len(block.events) for block in blocks)
-        latest_ms = max(self._latest_ms, max(event.time_ms for block in blocks for event in block.events))
+        count = sum(map(len, blocks))
+        latest_ms = max(self._latest_ms, max(max(block.columns[1]) for block in blocks))
         gone_count, gone_size = self._drop_oldest(connection, self._count + count, self._bytes + size, latest_ms)
         return _Written(self, blocks, self._count + count - gone_count, self._bytes + size - gone_size, latest_ms)
 
     def _wait_again(self, blocks):
         with self._lock:
             self._waiting[:0] = blocks
-            self._waiting_count += sum(len(block.events) for block in blocks)
+            self._waiting_count += sum(map(len, blocks))
             self._writing = []
 
     def _write_block(self, connection, block):
-        first, events = block.first, block.events
-        times = [event.time_ms for event in events]
-        visits = [event.visit for event in events]
-        keys = [event.key for event in events]
-        head = pack_head(
-            [event.name for event in events],
-            times,
-            [event.page for event in events],
-            visits,
-            keys,
-            [event.id for event in events],
-        )
-        body = joined(block.packed)
+        first, count = block.first, len(block)
+        _, times, _, visits, keys, _ = block.columns
+        head, body = pack_head(block.columns), joined(block.packed)
         size = len(head) + len(body)
         connection.execute(
             "INSERT INTO event_blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (first, first + len(events) - 1, len(events), size, min(times), max(times), head, body),
+            (first, first + count - 1, count, size, min(times), max(times), head, body),
         )
         write_marks(connection, first, visits, keys)
         return size
@@ -283,7 +311,9 @@ class EventStore:
     def _drop_oldest(self, connection, count, size, latest_ms):
         """Deletes blocks until the bounds hold; returns how many events and bytes went."""
         gone_count = gone_size = 0
-        oldest_ms = None if self.max_age_ms is None else latest_ms - self.max_age_ms
+        oldest_ms = None
+        if self.max_age_ms is not None:
+            oldest_ms = min(latest_ms, int(self._clock() * 1000)) - self.max_age_ms
         while True:
             over = (self.max_count is not None and count - gone_count > self.max_count) or (
                 self.max_bytes is not None and size - gone_size > self.max_bytes
@@ -315,7 +345,7 @@ class EventStore:
         if limit is not None and limit <= 0:
             return
         with self._lock:
-            memory = [(block.first, len(block.events), block) for block in (*self._writing, *self._waiting)]
+            memory = [(block.first, len(block), block) for block in (*self._writing, *self._waiting)]
         stop = self._last if until is None else until
         disk_stop = min(stop, memory[0][0] - 1) if memory else stop
         left = limit
@@ -348,31 +378,17 @@ class EventStore:
                 if left <= 0:
                     return
         for first, count, block in memory:
-            events = block.events
-            for index in range(max(0, after + 1 - first), min(count, stop + 1 - first)):
-                event = events[index]
-                if (
-                    (visit is None or event.visit == visit)
-                    and (page is None or event.page == page)
-                    and (key is None or event.key == key)
-                    and (until_ms is None or event.time_ms <= until_ms)
-                ):
-                    yield StoredEvent(
-                        first + index,
-                        Event(
-                            event.name,
-                            event.time_ms,
-                            event.page,
-                            event.visit,
-                            unpack(block.packed[index]),
-                            event.id,
-                            event.key,
-                        ),
-                    )
-                    if left is not None:
-                        left -= 1
-                        if left <= 0:
-                            return
+            names, times, pages, visits, keys, ids = block.columns
+            for index in wanted(visits, pages, keys, times, range(first, first + count))[:left]:
+                contents = unpack(block.packed[index])
+                event = Event(
+                    names[index], times[index], pages[index], visits[index], contents, ids[index], keys[index]
+                )
+                yield StoredEvent(first + index, event)
+                if left is not None:
+                    left -= 1
+            if left is not None and left <= 0:
+                return
 
     def _blocks(self, after, stop, visit, key, columns="b.first, b.head, b.body"):
         """(first, head, body) of the blocks on the disk that may hold such events, in order."""

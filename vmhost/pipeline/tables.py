@@ -183,11 +183,16 @@ def outbox_id(task, generation, identity):
     return f"{name}/{identity // MAX_ROWS}/{identity % MAX_ROWS}"
 
 
-def _is_name(name):
+def _is_text(value):
+    """Text that SQL takes: without lone surrogates."""
     try:
-        return isinstance(name, str) and name != "" and "\0" not in name and bool(name.encode())
+        return isinstance(value, str) and (value.isascii() or bool(value.encode()))
     except UnicodeEncodeError:
         return False
+
+
+def _is_name(name):
+    return _is_text(name) and name != "" and "\0" not in name
 
 
 def _folded(name):
@@ -365,6 +370,7 @@ class Tables:
 
         `event`: any value that crosses walls, as the call got it. `error`, `traceback`: text.
         """
+        error, traceback = (text.encode(errors="backslashreplace").decode() for text in (error, traceback))
         values = (task, version, position, key, self.now_ms(), pack(event), error, traceback, tries)
         with self.database.transaction() as connection:
             connection.execute("INSERT INTO dead_letters VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
@@ -459,6 +465,8 @@ class Table:
         A position that was added before, before a crash too, changes nothing. Raises TableError for a row that does not
         fit, and StoreError where what waits cannot be written; nothing was taken then.
         """
+        if not _is_text(key):
+            raise TableError(f"{self.task}: position {position}: expected text as the key, got {_short(key)}")
         rows = [rows] if isinstance(rows, dict) else rows or []
         if len(rows) > MAX_ROWS or not 0 <= position < 1 << 43:
             raise TableError(f"{self.task}: {len(rows)} rows at position {position}; at most {MAX_ROWS}, below 2**43")

@@ -351,6 +351,7 @@ class _Workers:
             self._load()
         except BaseException:  # Ctrl-C comes between any two steps
             if self._service is not None:
+                self._service.let_go()
                 self._service.abandon()
             raise
 

@@ -77,6 +77,7 @@ class Host:
             start_service(self._policy, native, folder, functions_now, self._own, codec)
         except BaseException:
             if self._service is not None:
+                self._service.let_go()
                 self._service.abandon()  # and with it the folder
             elif folder is not None:
                 folder.close()

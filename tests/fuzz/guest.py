@@ -12,6 +12,7 @@ import collections
 import copy
 import datetime
 import decimal
+import fractions
 import gc
 import importlib
 import io
@@ -19,6 +20,7 @@ import itertools
 import mmap
 import operator
 import os
+import pathlib
 import pickle
 import random
 import re
@@ -26,6 +28,7 @@ import sqlite3
 import sys
 import threading
 import types
+import uuid
 import weakref
 
 import vmhost.engine.numpy as np
@@ -606,6 +609,14 @@ PLAIN = (
     lambda: decimal.Decimal("1.5"),
     lambda: datetime.datetime(2026, 1, 1),
     lambda: collections.OrderedDict(a=1),
+    lambda: collections.Counter("aab"),
+    lambda: collections.defaultdict(list, a=[1]),
+    lambda: frozenset({1, "x"}),
+    lambda: datetime.timedelta(1),
+    lambda: datetime.time(1, tzinfo=datetime.UTC),
+    lambda: fractions.Fraction(1, 3),
+    lambda: uuid.UUID(int=7),
+    lambda: pathlib.PurePosixPath("a/b"),
 )
 USES = tuple(
     [

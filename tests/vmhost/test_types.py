@@ -2,12 +2,19 @@
 
 import collections
 import dataclasses
+import datetime
+import decimal
 import enum
+import fractions
 import itertools
+import pathlib
 import sys
 import typing
+import uuid
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
 
 import vmhost
 from tests.hosts import bundle
@@ -249,6 +256,47 @@ def test_what_a_task_makes_up_is_one_error(liar, packed, said):
     with pytest.raises(vmhost.CrossingError) as caught:
         liar(packed)
     assert "result: $.a[1]: " in str(caught.value) and said in str(caught.value)
+
+
+JUNK = some.recursive(
+    some.none() | some.booleans() | some.integers() | some.floats() | some.text(max_size=5) | some.binary(max_size=17),
+    lambda inner: (
+        some.lists(inner, max_size=9)
+        | some.lists(inner, max_size=9).map(tuple)
+        | some.dictionaries(some.sampled_from(["number", "text", "a", "b", "cents", "__class__"]), inner, max_size=3)
+        | some.tuples(inner, some.dictionaries(some.text(max_size=3), inner, max_size=2))
+    ),
+    max_leaves=12,
+)
+DETAILS = some.none() | some.sampled_from([*NAMES, "main:Money", "builtins:OSError", "PosixPath", "list"]) | JUNK
+MADE = (
+    collections.Counter,
+    collections.defaultdict,
+    collections.OrderedDict,
+    collections.deque,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    datetime.tzinfo,
+    decimal.Decimal,
+    fractions.Fraction,
+    uuid.UUID,
+    pathlib.PurePath,
+    Exception,
+    Money,
+    *NAMES.values(),
+)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(some.integers(0, 14) | some.integers(100, 105), DETAILS, JUNK)
+def test_whatever_a_task_makes_up_is_a_value_of_a_known_class_or_one_error(liar, kind, detail, payload):
+    try:
+        made = liar((kind, detail, payload))["a"][1]
+    except vmhost.CrossingError as error:
+        assert "result: $.a[1]" in str(error)
+    else:
+        assert isinstance(made, MADE)
 
 
 def test_a_hash_of_the_classes_own_is_not_run(liar):

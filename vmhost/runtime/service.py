@@ -196,6 +196,15 @@ class Service:
 
     # -- closing --------------------------------------------------------------------------------------------------
 
+    def let_go(self):
+        """This thread holds the lock no more. For who made the service and was interrupted: Ctrl-C may come after
+        `with` has taken the lock, and before it would give it back."""
+        try:
+            while True:
+                self.lock.release()
+        except RuntimeError:  # it holds it no more
+            pass
+
     def begin_close(self, drain):
         """Start to close: `drain` lets waiting calls run, else all end now. May be repeated, and sharpened."""
         with self.lock:

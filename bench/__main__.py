@@ -30,6 +30,7 @@ SUBJECTS = (
     "guest",
     "device",
     "event_store",
+    "pipeline",
 )
 
 

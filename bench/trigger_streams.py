@@ -1,9 +1,10 @@
-"""Events and conditions for the trigger engine, drawn with a seed."""
+"""Events and conditions for the trigger engine, drawn with a seed, and the loop that its users would write instead."""
 
 import random
 
 NAMES = 200
 LENGTHS = (3, 4, 5)
+VISIT_LENGTH = 20
 
 
 def names():
@@ -11,7 +12,7 @@ def names():
 
 
 def conditions(count, relaxed, seed=1):
-    """`count` different sequences of 3 to 5 names, with `*` between them where they are `relaxed`."""
+    """{key: ids}: `count` different sequences of 3 to 5 names, with `*` between them where they are `relaxed`."""
     draw, found = random.Random(seed), {}
     while len(found) < count:
         found[tuple(draw.choices(names(), k=draw.choice(LENGTHS)))] = None
@@ -21,16 +22,58 @@ def conditions(count, relaxed, seed=1):
     }
 
 
-def events(count, visits_at_once, visit_length=20, seed=2):
-    """(name, page, visit, time_ms, position): `visits_at_once` visits of about `visit_length` events take turns."""
-    draw, known, open_visits, begun = random.Random(seed), names(), [], 0
-    rows = []
+def events(count, visits_at_once, seed=2):
+    """[(name, page, visit, time_ms, position, is it the visit's last)]: visits of about VISIT_LENGTH events take
+    turns."""
+    draw, known, open_visits, begun, rows = random.Random(seed), names(), [], 0, []
     for position in range(count):
         while len(open_visits) < visits_at_once:
             begun += 1
             open_visits.append(f"visit-{begun:08}")
         place = draw.randrange(visits_at_once)
-        rows.append((draw.choice(known), "home", open_visits[place], position, position))
-        if draw.random() < 1 / visit_length:
+        last = draw.random() < 1 / VISIT_LENGTH
+        rows.append((draw.choice(known), "home", open_visits[place], position, position, last))
+        if last:
             del open_visits[place]
     return rows
+
+
+def later(rows, by):
+    """The same events again, `by` positions later."""
+    return [
+        (name, page, visit, time_ms + by, position + by, last) for name, page, visit, time_ms, position, last in rows
+    ]
+
+
+class Loop:
+    """A loop over dicts of lists, for relaxed conditions: what each visit waits for, by the name that it waits for.
+
+    A condition that waits for the same name already is not noted twice."""
+
+    def __init__(self, conditions):
+        self.begins, self.visits = {}, {}
+        for key, ids in conditions.items():
+            ids = [name for name in ids if name != "*"]
+            self.begins.setdefault(ids[0], []).append((key, ids))
+
+    def feed(self, name, visit):
+        waiting = self.visits.get(visit)
+        if waiting is None:
+            waiting = self.visits[visit] = {}, set()
+        by_name, noted = waiting
+        fired, reached = [], []
+        for key, ids, place in by_name.get(name, ()):
+            if place + 1 == len(ids):
+                fired.append(key)
+            elif (key, place + 1) not in noted:
+                reached.append((key, ids, place + 1))
+        for key, ids in self.begins.get(name, ()):
+            if (key, 1) not in noted:
+                reached.append((key, ids, 1))
+        for key, ids, place in reached:
+            noted.add((key, place))
+            by_name.setdefault(ids[place], []).append((key, ids, place))
+        return fired
+
+    def end_visit(self, visit):
+        self.visits.pop(visit, None)

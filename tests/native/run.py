@@ -5,9 +5,9 @@ in engine/, of the engine, and in triggers/, of the pipeline's trigger engine.
     python tests/native/run.py engine [none|address|undefined|thread|address,undefined] ...
     python tests/native/run.py triggers [none|address|undefined|thread|address,undefined] ...
 
-Without a sanitizer's name: each of them, and `none` for the core and the triggers. The engine without a sanitizer is what test_polls.c
-measures: every source includes polls.h. How C is compiled is described in tools/native_build.py; object files stay in
-build/native_tests, so that the next run compiles what changed."""
+Without a sanitizer's name: each of them, and `none` for the core and the triggers. The engine without a sanitizer is
+what test_polls.c measures: every source includes polls.h. How C is compiled is described in tools/native_build.py;
+object files stay in build/native_tests, so that the next run compiles what changed."""
 
 import fcntl
 import os

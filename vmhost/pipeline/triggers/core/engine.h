@@ -162,10 +162,11 @@ static inline bool vmt_too_old(const vmt_engine *engine, uint64_t begun, uint64_
 
 uint32_t vmt_symbol_find(const vmt_engine *engine, const vmt_text *text, bool page);
 
+/* Children of one node are neighbours in the table: those of the few nodes where most matches are share lines. */
 static inline uint32_t vmt_edge_hash(uint32_t parent, uint32_t symbol, bool gap)
 {
-    uint64_t mixed = ((uint64_t)parent << 32 | (uint64_t)symbol << 1 | gap) * UINT64_C(0x9E3779B97F4A7C15);
-    return (uint32_t)(mixed >> 32);
+    uint64_t mixed = ((uint64_t)parent << 1 | gap) * UINT64_C(0x9E3779B97F4A7C15);
+    return (uint32_t)(mixed >> 32) + symbol;
 }
 
 /* The child that the symbol leads to; 0: none. */

@@ -25,10 +25,10 @@ vmt_engine *vmt_engine_new(const vmt_settings *settings)
     vmt_pool_begin(&engine->conditions, sizeof(vmt_record), VMT_OF_CONDITIONS);
     vmt_pool_begin(&engine->visits, sizeof(vmt_visit), VMT_OF_MATCHES);
     vmt_memory *memory = &engine->memory;
-    if (!vmt_table_begin(&engine->symbols_by_text, memory, VMT_OF_CONDITIONS)
-        || !vmt_table_begin(&engine->nodes_by_edge, memory, VMT_OF_CONDITIONS)
-        || !vmt_table_begin(&engine->conditions_by_key, memory, VMT_OF_CONDITIONS)
-        || !vmt_table_begin(&engine->visits_by_id, memory, VMT_OF_MATCHES)) {
+    if (!vmt_table_begin(&engine->symbols_by_text, memory, VMT_OF_CONDITIONS, 2)
+        || !vmt_table_begin(&engine->nodes_by_edge, memory, VMT_OF_CONDITIONS, 4)
+        || !vmt_table_begin(&engine->conditions_by_key, memory, VMT_OF_CONDITIONS, 2)
+        || !vmt_table_begin(&engine->visits_by_id, memory, VMT_OF_MATCHES, 2)) {
         vmt_engine_free(engine, NULL);
         return NULL;
     }

@@ -8,9 +8,10 @@ static size_t segment_bytes(unsigned segment)
     return sizeof(uint32_t) << bits;
 }
 
-bool vmt_table_begin(vmt_table *table, vmt_memory *memory, vmt_kind kind)
+bool vmt_table_begin(vmt_table *table, vmt_memory *memory, vmt_kind kind, uint32_t per_record)
 {
-    *table = (vmt_table){.kind = kind, .buckets = 1u << VMT_FIRST_BITS, .level = 1u << VMT_FIRST_BITS};
+    *table = (vmt_table){
+        .kind = kind, .per_record = per_record, .buckets = 1u << VMT_FIRST_BITS, .level = 1u << VMT_FIRST_BITS};
     table->segments[0] = vmt_resize(memory, kind, NULL, 0, segment_bytes(0));
     if (table->segments[0] == NULL)
         return false;
@@ -48,8 +49,8 @@ static bool split(vmt_table *table, vmt_pool *pool, vmt_memory *memory)
 void vmt_table_put(vmt_table *table, vmt_pool *pool, vmt_memory *memory, uint32_t number)
 {
     table->count++;
-    /* Two buckets a record: a third of the chains of a search are then empty, few are longer than one. */
-    for (int i = 0; i < 3 && table->buckets / 2 < table->count && split(table, pool, memory); i++)
+    uint32_t wanted = table->count <= UINT32_MAX / table->per_record ? table->count * table->per_record : UINT32_MAX;
+    for (uint32_t i = 0; i <= table->per_record && table->buckets < wanted && split(table, pool, memory); i++)
         ;
     vmt_linked *record = vmt_pool_at(pool, number);
     uint32_t bucket = record->hash & (2 * table->level - 1);

@@ -18,6 +18,7 @@ typedef struct {
     uint32_t buckets; /* in use, from `level` on below twice as many */
     uint32_t level;   /* a power of two */
     uint32_t count;
+    uint32_t per_record; /* buckets: the more, the fewer records are looked at that are not meant */
     vmt_kind kind;
 } vmt_table;
 
@@ -38,7 +39,7 @@ static inline uint32_t vmt_table_first(const vmt_table *table, uint32_t hash)
     return *vmt_table_bucket(table, bucket);
 }
 
-bool vmt_table_begin(vmt_table *table, vmt_memory *memory, vmt_kind kind);
+bool vmt_table_begin(vmt_table *table, vmt_memory *memory, vmt_kind kind, uint32_t per_record);
 /* The record's hash is set. */
 void vmt_table_put(vmt_table *table, vmt_pool *pool, vmt_memory *memory, uint32_t number);
 void vmt_table_take(vmt_table *table, vmt_pool *pool, uint32_t number);

@@ -2,30 +2,30 @@
 
 import random
 
-NAMES = 200
 LENGTHS = (3, 4, 5)
 VISIT_LENGTH = 20
 
 
-def names():
-    return [f"event_{number:03}" for number in range(NAMES)]
+def names(count=200):
+    return [f"event_{number:03}" for number in range(count)]
 
 
-def conditions(count, relaxed, seed=1):
-    """{key: ids}: `count` different sequences of 3 to 5 names, with `*` between them where they are `relaxed`."""
-    draw, found = random.Random(seed), {}
+def conditions(count, relaxed, known=None, seed=1):
+    """{key: ids}: `count` different sequences of 3 to 5 of the `known` names, `*` between them where they are
+    `relaxed`."""
+    draw, found, known = random.Random(seed), {}, known or names()
     while len(found) < count:
-        found[tuple(draw.choices(names(), k=draw.choice(LENGTHS)))] = None
+        found[tuple(draw.choices(known, k=draw.choice(LENGTHS)))] = None
     return {
         f"condition-{number}": [one for name in ids for one in (name, "*")][:-1] if relaxed else list(ids)
         for number, ids in enumerate(found)
     }
 
 
-def events(count, visits_at_once, seed=2):
+def events(count, visits_at_once, known=None, seed=2):
     """[(name, page, visit, time_ms, position, is it the visit's last)]: visits of about VISIT_LENGTH events take
     turns."""
-    draw, known, open_visits, begun, rows = random.Random(seed), names(), [], 0, []
+    draw, known, open_visits, begun, rows = random.Random(seed), known or names(), [], 0, []
     for position in range(count):
         while len(open_visits) < visits_at_once:
             begun += 1

@@ -42,17 +42,20 @@ def run(value):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at: what it is, how it is, and what to do if it is not well (else None)."""
+    """One thing looked at: what it is, how it is, and what to do if it is not well (else None). `detail`: while it is
+    well, only who asks for all is told."""
 
     name: str
     status: str
     text: str
     advice: str | None = None
+    detail: bool = False
 
 
 @click.command(short_help="Check this machine and installation.")
+@click.option("--all", "everything", is_flag=True, help="Show every check and what it found, in full.")
 @failures.command
-def command(output):
+def command(output, everything):
     """Check this machine and installation: Python, cores, memory, the native core, a VM from boot to end."""
     findings = []
     for check in (python, machine, installation, engine, trust, probe):
@@ -70,11 +73,28 @@ def command(output):
             )
     healthy = all(finding.status != WRONG for finding in findings)
     output.document({"healthy": healthy, "findings": [asdict(finding) for finding in findings]})
+    if not output.as_json:
+        _show(output, findings, everything)
+    return failures.DONE if healthy else failures.UNHEALTHY
+
+
+def _show(output, findings, everything):
+    """Prints the findings: what is well on a line each that fits the terminal, what is not in full."""
+    shortened = 0
     for finding in findings:
-        output.line(f"{MARKS[finding.status]:6} {finding.name}: {finding.text}", style=STYLES[finding.status])
+        brief = finding.status == OK and not everything
+        if brief and finding.detail:
+            shortened += 1
+            continue
+        line = f"{MARKS[finding.status]:6} {finding.name}: {finding.text}"
+        if brief and len(line) > output.console.width:
+            shortened += 1
+            line = f"{line[: output.console.width - 3]}..."
+        output.line(line, style=STYLES[finding.status])
         if finding.advice:
             output.line(f"       {finding.advice}")
-    return failures.DONE if healthy else failures.UNHEALTHY
+    if shortened:
+        output.line(f"       {shortened} more that are well, or longer than this: vmhost doctor --all")
 
 
 def python():
@@ -101,6 +121,7 @@ def python():
             if found
             else "only needed to build vmhost: install the package that brings them, python3.14-dev or the like"
         ),
+        detail=True,
     )
 
 
@@ -130,6 +151,7 @@ def machine():
             OK if enough else REMARK,
             "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft}",
             None if enough else f"raise it with ulimit; below {minimum} a host with many VMs may run out",
+            detail=True,
         )
 
 
@@ -219,17 +241,20 @@ def _operators():
         " backends ("
         + ", ".join(f"{count} in {name}" for name, count in kernels.items())
         + f"), {makings.count(inventory.LOOPS)} written once",
+        detail=True,
     )
     yield Finding(
         "lowered operators",
         OK,
         f"{len(lowered)} ({', '.join(lowered)}): {pieces.written} pieces to write instead of "
         f"{pieces.without_lowering} for {len(kernels)} backends",
+        detail=True,
     )
     yield Finding(
         "model operators",
         OK,
         f"{len(READERS)} of ONNX ({', '.join(sorted(READERS))}), made of {len(OPS)} kinds of steps",
+        detail=True,
     )
 
 

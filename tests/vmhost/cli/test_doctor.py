@@ -1,7 +1,11 @@
 """`vmhost doctor`."""
 
 import json
+import math
 import re
+
+import numpy  # noqa: F401 - makes threads that stay, before a test counts them
+import pytest
 
 from vmhost import host
 from vmhost.cli import failures
@@ -21,6 +25,23 @@ def test_doctor_finds_this_machine_fit(vmhost):
         "a VM boots",
         "a VM compiles nothing",
     } <= names
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_what_is_well_fits_a_screen_and_all_of_it_is_told_to_who_asks(vmhost, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, _ = vmhost("doctor")
+    assert code == 0
+    rows = [math.ceil(len(line) / columns) for line in out.splitlines()]
+    assert sum(rows) <= 24, out
+    assert [line for line in out.splitlines() if line.startswith("ok ") and len(line) > columns] == []
+    assert "primitives" not in out and out.splitlines()[-1].endswith(
+        "more that are well, or longer than this: vmhost doctor --all"
+    )
+    names = [finding["name"] for finding in json.loads(vmhost("doctor", "--json")[1])["findings"]]
+    code, out, _ = vmhost("doctor", "--all")
+    assert re.findall(r"^(?:ok|note) +(.*?): ", out, re.MULTILINE) == names
+    assert "Conv," in out and "doctor --all" not in out
 
 
 def test_doctor_says_what_is_wrong_and_goes_on(vmhost, monkeypatch, tmp_path):

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -94,6 +95,27 @@ class SourcesOnce(sdist):
             os.symlink(os.path.join("..", os.path.basename(link)), os.path.join(base_dir, link))
 
 
+class Progress:
+    """Tells on stderr how many of `count` C files are compiled, where VMHOST_PROGRESS=1 (tools/setup.sh) asks for it:
+    on one line of a terminal, else a line for each quarter."""
+
+    def __init__(self, count):
+        self.asked, self.terminal = os.environ.get("VMHOST_PROGRESS") == "1", sys.stderr.isatty()
+        self.done, self.count, self.lock = 0, count, threading.Lock()
+
+    def one_more(self):
+        with self.lock:
+            self.done += 1
+            quarter = self.done * 4 // self.count > (self.done - 1) * 4 // self.count
+            if self.asked and (self.terminal or quarter):
+                start, end = ("\r\033[K", "") if self.terminal else ("", "\n")
+                print(f"{start}set-up:   {self.done} of {self.count} C files", end=end, file=sys.stderr, flush=True)
+
+    def end(self):
+        if self.asked and self.terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
 class BuildInParallel(build_ext):
     """Compiles the C files of an extension side by side, and only those that changed."""
 
@@ -122,6 +144,7 @@ class BuildInParallel(build_ext):
         native_build.write_commands()
         compiler = self.compiler
         compile_one = compiler.compile
+        told = Progress(sum(len(extension.sources) or 1 for extension in self.extensions))  # 1: the binding's
         strict = os.environ.get("VMHOST_WERROR") == "1"
 
         def compile_all(sources, output_dir=None, depends=None, **shared):
@@ -135,6 +158,7 @@ class BuildInParallel(build_ext):
                     compile_one([source], output_dir=output_dir, depends=depends, **options)
 
                 native_build.compile_changed(made, source, settings, compile_it, strict=strict)
+                told.one_more()
                 return made
 
             with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -142,6 +166,7 @@ class BuildInParallel(build_ext):
 
         compiler.compile = compile_all
         super().build_extensions()
+        told.end()
 
     def build_extension(self, extension):
         if extension.name == BINDING:

@@ -1,6 +1,7 @@
 """setup.py on a checkout with next to no C in it: what is compiled again when, and when a warning is an error."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -74,6 +75,15 @@ def test_a_warning_is_an_error_only_where_that_is_asked_for_and_object_files_are
     assert (status, len(compiled)) == (0, 5), said
     assert build(built, VMHOST_WERROR="1") == (0, "", set())
     assert build(built, VMHOST_WERROR="") == (0, "", set()), "what compiles without a warning serves any build"
+
+
+def test_progress_is_told_to_who_asks(built):
+    (built / "vmhost" / "isolation" / "one.c").touch()
+    _, said, _ = build(built, VMHOST_PROGRESS="1")
+    told = re.findall(r"^set-up:   (\d+) of (\d+) C files$", said, re.MULTILINE)
+    assert len(told) == 4 and told[-1][0] == told[-1][1] and {of for _, of in told} == {told[-1][1]}, said
+    (built / "vmhost" / "isolation" / "one.c").touch()
+    assert build(built, VMHOST_PROGRESS="")[1] == ""
 
 
 def test_only_who_asks_gets_symbols_for_debuggers(built):

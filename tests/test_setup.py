@@ -6,6 +6,8 @@ The fake Pythons and tools are shell scripts, so that nothing is downloaded and 
 
 import fcntl
 import os
+import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -75,6 +77,9 @@ def machine(tmp_path):
         "grep",
         "make",
         "printf",
+        "date",
+        "du",
+        "sleep",
     ):
         found = shutil.which(tool)
         assert found, tool
@@ -102,7 +107,7 @@ def set_up(checkout, machine, *arguments, **environment):
         stderr=subprocess.STDOUT,
         timeout=60,
     )
-    return done.returncode, done.stdout
+    return done.returncode, re.sub(r"ready, after (\d+ min )?\d+ s$", "ready", done.stdout, flags=re.MULTILINE)
 
 
 def calls(checkout):
@@ -114,11 +119,35 @@ def test_a_python_on_path_is_taken_and_the_second_run_is_silent(checkout, machin
     machine("python3.14", GOOD)
     status, said = set_up(checkout, machine)
     assert status == 0, said
+    assert said.startswith("set-up: the first time takes two to five minutes\n") and said.endswith("set-up: ready\n")
     assert "making .venv with" in said
     first = calls(checkout)
     assert [line for line in first if "--require-hashes -r requirements.lock" in line]
     assert set_up(checkout, machine) == (0, "")
     assert calls(checkout) == first
+
+
+def test_a_terminal_shows_that_a_long_step_goes_on(checkout, machine):
+    waiting = '*"-m pip"*"requirements.lock"*) while [ ! -e seen ]; do sleep 0.05; done ;;'
+    machine("python3.14", GOOD.replace('*"-m pip"*|', f'{waiting}\n    *"-m pip"*|'))
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        started = subprocess.Popen(
+            ["sh", "tools/setup.sh"], cwd=checkout, env={"PATH": str(machine.folder)}, stderr=theirs
+        )
+        os.close(theirs)
+        said = b""
+        while b" MB so far" not in said:
+            said += terminal.read(1000)
+        assert re.search(rb"\r\x1b\[Kset-up:   \d+ s, \d+ MB so far$", said), said
+        (checkout / "seen").touch()
+        try:
+            while more := terminal.read(1000):
+                said += more
+        except OSError:  # as a terminal says that nobody writes any more
+            pass
+    assert started.wait(30) == 0
+    assert said.rstrip().rpartition(b"\n")[2].startswith(b"set-up: ready, after ")
 
 
 def test_peers_are_installed_when_they_are_asked_for_and_once(checkout, machine):
@@ -127,7 +156,7 @@ def test_peers_are_installed_when_they_are_asked_for_and_once(checkout, machine)
     assert not [line for line in calls(checkout) if "bench.lock" in line]
     assert set_up(checkout, machine, "bench") == (
         0,
-        "set-up: installing what models are measured against (tools/bench.lock)\n",
+        "set-up: installing what models are measured against (tools/bench.lock)\nset-up: ready\n",
     )
     assert "--no-deps --require-hashes -r tools/bench.lock" in calls(checkout)[-1]
     assert set_up(checkout, machine, "bench") == (0, "")
@@ -216,7 +245,7 @@ def test_only_what_changed_is_made_again(checkout, machine):
             file.write("\n")
         status, said = set_up(checkout, machine)
         assert status == 0 and step in said, name
-        assert name == "requirements.lock" or len(said.splitlines()) == 1, said
+        assert name == "requirements.lock" or len(said.splitlines()) == 2, said
 
 
 def test_a_moved_checkout_gets_a_new_environment(checkout, machine):

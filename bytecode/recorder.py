@@ -25,6 +25,7 @@ _FUTURES = 0x1FE0000
 _SOURCE_FILES = {"runpy", "importlib._bootstrap", "importlib._bootstrap_external", "linecache", "traceback", "tokenize"}
 _LEFT_OUT = _SOURCE_FILES | {"collections", "dataclasses"}
 _IMPORTS = ("<frozen importlib", importlib.__file__, __file__)  # files whose frames stand for their callers
+_getframe = sys._getframe  # programs' tests take it away
 _noted = {}
 
 
@@ -41,7 +42,7 @@ def _listening(name):
 
     @functools.wraps(original)
     def listening(source, *args, **kwargs):
-        caller = sys._getframe(1)
+        caller = _getframe(1)
         if not isinstance(source, CodeType):
             source = source.lstrip(" \t") if name == "eval" and isinstance(source, str) else source
             futures = caller.f_code.co_flags & _FUTURES
@@ -56,7 +57,7 @@ def _listening(name):
 
 
 def _listening_compile(source, filename, mode, flags=0, dont_inherit=False, optimize=-1, **others):
-    caller = sys._getframe(1)
+    caller = _getframe(1)
     flags |= 0 if dont_inherit else caller.f_code.co_flags & _FUTURES
     if mode in ("exec", "eval", "single") and not flags & 0x400:  # PyCF_ONLY_AST makes no code
         _note(mode, flags, source, caller)
@@ -80,14 +81,14 @@ class _Walls:
 
     def find_spec(self, name, path=None, target=None):
         """For imports by name (`importlib.import_module`), and of what lies within packages."""
-        frame = sys._getframe(1)
+        frame = _getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(_IMPORTS):
             frame = frame.f_back
         if frame is not None and self._is_within(frame):
             self._refuse(name)
 
     def _import_within(self, name, globals=None, locals=None, fromlist=(), level=0):
-        if self._is_within(sys._getframe(1)):
+        if self._is_within(_getframe(1)):
             within = globals or {}
             package = within.get("__package__") or within.get("__name__", "").rpartition(".")[0]
             whole = importlib.util.resolve_name("." * level + name, package) if level else name

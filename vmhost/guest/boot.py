@@ -11,6 +11,7 @@ from _frozen_importlib import ModuleSpec
 
 _io = sys.modules["_io"]
 _builtins = sys.modules["builtins"]
+_getframe = sys._getframe  # as it is now: tests of packages take it away
 _native = None
 _COROUTINE = 0x80
 _ModuleType = type(sys)
@@ -38,7 +39,7 @@ class Importer:
             if name.startswith("_sysconfigdata_"):
                 return ModuleSpec(name, _importer, origin="empty")
             # who only asks whether it is there (importlib.util.find_spec) is told that it is not
-            if sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":
+            if _getframe(2).f_code.co_name == "_find_and_load_unlocked":
                 _say_why_absent(name)
             return None
         if kind >= _BUILTIN:
@@ -262,7 +263,7 @@ def _compile(source, filename, mode, flags=0, dont_inherit=False, optimize=-1, *
     compiler has seen."""
     from vmhost.guest.texts import compiled
 
-    inherited = 0 if dont_inherit else sys._getframe(1).f_code.co_flags
+    inherited = 0 if dont_inherit else _getframe(1).f_code.co_flags
     return compiled(source, mode, flags | inherited, filename)
 
 

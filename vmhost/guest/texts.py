@@ -23,6 +23,7 @@ import sys
 from _sha2 import sha256
 from keyword import iskeyword
 
+_getframe = sys._getframe  # as it is now: tests of packages take it away
 _FunctionType = type(lambda: None)
 _CodeType = type((lambda: None).__code__)
 # As in bytecode/recording.py, which a VM does not have (tests/bytecode/test_recording.py compares them).
@@ -88,7 +89,7 @@ def replaced(code, **changes):
 def recorded(function, source):
     """The code for `exec(source)` or `eval(source)`, as `function` says, where `source` is no code object."""
     text = source.lstrip(" \t") if function == "eval" and isinstance(source, str) else source
-    return _recorded(function, function, sys._getframe(1).f_code.co_flags & _FUTURES, text)
+    return _recorded(function, function, _getframe(1).f_code.co_flags & _FUTURES, text)
 
 
 def _recorded(function, mode, futures, source):

@@ -10,6 +10,7 @@ import pytest
 
 from tasks.ipv import reference, sessions
 from tasks.training import ipv
+from vmhost.bytecode.spec import read_task
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.intake import Intake
 from vmhost.pipeline.store import EventStore
@@ -17,7 +18,8 @@ from vmhost.pipeline.triggers import TriggerEngine
 from vmhost.stores import Database
 
 FIELDS = ("name", "time_ms", "page", "visit", "contents", "id", "key")
-REAL = Path(__file__).resolve().parents[1] / "tasks" / "real_events.jsonl.gz"
+ROOT = Path(__file__).resolve().parents[2]
+REAL, TASKS = ROOT / "tests/tasks/real_events.jsonl.gz", ROOT / "tasks"
 
 
 def rough():
@@ -46,7 +48,7 @@ class Day:
     def __init__(self, folder, log):
         self.features, self._events, self._now_s = {}, {}, 0.0
         self._engine = TriggerEngine()
-        self._engine.add("ipv", [["page:item", "*", "page_exit"]])
+        self._engine.add("ipv", read_task(TASKS / "ipv").trigger.on)
         with Database(folder / "events.sqlite") as database:
             store = EventStore(database)
             self.intake = Intake(store, lateness_ms=30_000, visit_timeout_ms=900_000, clock=lambda: self._now_s)

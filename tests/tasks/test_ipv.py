@@ -151,6 +151,17 @@ def test_a_visit_becomes_a_feature_of_the_size_that_the_page_says():
 # ---- the tasks in VMs
 
 
+def test_rows_have_the_columns_of_their_tables(host):
+    host, rows, _ = host
+    encode, recommend = loaded(host, "ipv"), loaded(host, "ipv_recommend")
+    events = next(iter(item_visits(sessions.events(sessions.Options(visits=5, **sessions.CLEAN))).values()))
+    rows[:] = [encode(call(events))]
+    wanted = {"key": events[0]["key"], "visit": "v", "events": []}
+    for task, row in ((encode, rows[0]), (recommend, recommend(wanted))):
+        assert list(row) == list(task.table.columns), task.name
+    assert recommend.trigger.events == "none", "it reads what is stored"
+
+
 def test_rows_of_visits_in_a_vm(host):
     task = loaded(host[0], "ipv")
     log = list(sessions.events(ROUGH))

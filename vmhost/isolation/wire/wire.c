@@ -822,8 +822,10 @@ static PyObject *get_tuple(decoder *d, Py_ssize_t count)
     return tuple;
 }
 
-static PyObject *get_key(decoder *d)
+static inline PyObject *get_key(decoder *d)
 {
+    if (d->at < d->blob->size && d->blob->data[d->at] <= TAG_BYTES) /* holds nothing that would ask where it is */
+        return get(d);
     bool in_key = d->in_key;
     d->in_key = true;
     PyObject *key = get(d);

@@ -93,6 +93,18 @@ def test_fields_that_cannot_be_stored_are_refused_at_once(path, fields):
         store.flush()
 
 
+@pytest.mark.parametrize("names", [["a", "b\0c", ""], ["", "", ""], ["\0"], ["ä", "", "b"], ["", "\0\0"]], ids=repr)
+def test_names_of_any_text_come_back(path, names):
+    with Database(path) as database:
+        store = EventStore(database, batch_ms=None)
+        events = [event(n, name=name, visit=name, page=name, key=name, id=name or None) for n, name in enumerate(names)]
+        store.append_many(events)
+        store.flush()
+        assert [stored.event for stored in store.read()] == events
+        for one in events:
+            assert one in [stored.event for stored in store.read(visit=one.visit, key=one.key)]
+
+
 def test_names_of_enums_become_text(path):
     class Name(enum.StrEnum):
         TAP = "tap"

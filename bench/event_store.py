@@ -111,6 +111,18 @@ def _reading(count, rounds):
     return Result(f"the {VISIT} events of a visit read, out of {count:,} on the disk", figures)
 
 
-def run(quick):
-    count, rounds = (2_000, 2) if quick else (20_000, 9)
-    return [*(_storing(size, count, rounds) for size in SIZES), _reading(count, rounds)]
+def _rounds(quick):
+    """(events, rounds)"""
+    return (2_000, 2) if quick else (20_000, 9)
+
+
+def storing(quick):
+    for size in SIZES:
+        yield _storing(size, *_rounds(quick))
+
+
+def reading(quick):
+    yield _reading(*_rounds(quick))
+
+
+ROWS = (storing, reading)

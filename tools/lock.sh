@@ -11,7 +11,7 @@ mv lock.partial requirements.lock
 # what `make bench` installs beside these
 there=$(sed -n 's/^\([A-Za-z0-9_.-]*\)==.*/--no-emit-package \1/p' requirements.lock)
 # word splitting is meant: no name has a blank
-{ echo "# What models are measured against. Made with: make lock"; pin pyproject.toml --extra bench -c requirements.lock $there; } > lock.partial
+{ echo "# What models and the trigger engine are measured against. Made with: make lock"; pin pyproject.toml --extra bench -c requirements.lock $there; } > lock.partial
 mv lock.partial tools/bench.lock
 { echo "# What reads the sources. Made with: make lock"; pin --group lint -c requirements.lock $there; } > lock.partial
 mv lock.partial tools/lint.lock

@@ -113,6 +113,8 @@ class Database:
             run("PRAGMA synchronous = FULL")
             run(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
             run("PRAGMA foreign_keys = OFF")
+            # Some builds overwrite what is deleted, always: dropping the oldest would write as much again. See `erase`.
+            run("PRAGMA secure_delete = OFF")
             run("PRAGMA trusted_schema = OFF")
             if made:
                 run("BEGIN IMMEDIATE")

@@ -89,7 +89,7 @@ class Suite:
             "with open(os.environ['SUITE_REQUEST']) as file:\n    answer = suite.run(json.load(file))\n"
             "with open(os.environ['SUITE_ANSWER'], 'w') as file:\n    json.dump(answer, file)\n"
         )
-        read = json.dumps([f"{self.root}/**", f"{self.writable}/**", "/dev/null"])
+        read = json.dumps([f"{self.root}/**", f"{self.writable}/**", "/dev/null", "/usr/share/zoneinfo/**"])
         write = json.dumps([f"{self.writable}/**", "/dev/null"])
         (self._task / "task.yaml").write_text(
             f"name: suite-{self.name}\nversion: 1.0.0\nentry: main:run\n"

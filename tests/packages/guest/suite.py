@@ -93,6 +93,7 @@ def run(request):
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     if not sys.path:
         sys.path.append("")  # pytest looks at the first one; in a VM modules come from the bundle
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = request["writable"]
     tempfile.tempdir = request["writable"]
     sys.argv, os.chdir = ["pytest"], _stay
     outcomes = Outcomes(request["marks"], request["processes"])

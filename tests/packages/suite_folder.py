@@ -40,6 +40,8 @@ class Suite:
         self.writable.mkdir(parents=True)
         with tarfile.open(archive) as packed:
             packed.extractall(self.root.parent, filter="data")
+        if not _has_settings(self.root):
+            (self.root / "pytest.ini").write_text("[pytest]\n")  # else pytest takes those of a folder above
 
     def files(self):
         """The test files, as paths below `root`."""
@@ -148,6 +150,14 @@ class Suite:
         target.write_text(_addressed(path.read_text(encoding="utf-8"), path), encoding="utf-8")
         parts = relative.with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+_SETTINGS = {"pytest.ini": "", "pyproject.toml": "[tool.pytest", "tox.ini": "[pytest]", "setup.cfg": "[tool:pytest]"}
+
+
+def _has_settings(root):
+    files = ((root / name, section) for name, section in _SETTINGS.items())
+    return any(path.exists() and section in path.read_text(encoding="utf-8") for path, section in files)
 
 
 def _is_test_file(path):

@@ -63,7 +63,10 @@ class Pipeline:
         self.final = None  # `statistics()` as they were at the end
         self.store_error = None  # why the store could not be written at the last try; None after one that worked
         self._visit_timeout_ms = visit_timeout_ms
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PipelineError(f"{self.folder}: the folder cannot be made: {error.strerror}") from error
         # the host first: what tasks allocate in SQLite is counted only where it was not in use before
         self._host = Host(trust=trust, allow_unsigned=allow_unsigned, functions={"table_rows": self._table_rows})
         try:

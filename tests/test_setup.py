@@ -359,3 +359,10 @@ def test_make_help_lists_the_targets():
     done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
     listed = [line.split()[1] for line in done.stdout.splitlines()]
     assert {"demo", "test", "build", "bench", "stress", "sanitize", "sanitize-thread", "clean"} <= set(listed)
+
+
+def test_no_committed_file_says_where_packages_come_from():
+    hosts = ["pypi" + ".org", "python" + "hosted.org", "registry.npm" + "js", "deb." + "debian.org"]
+    command = ["git", "grep", "-lF", *(part for host in hosts for part in ("-e", host))]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (1, ""), found.stderr

@@ -8,42 +8,27 @@ ever. Run by test_value_allocations.py."""
 
 import collections
 import ctypes
-import dataclasses
 import datetime
 import decimal
-import enum
 import fractions
 import os
 import pathlib
 import sys
 import threading
-import typing
 import uuid
 
 import vmhost
+from tests.faults import own_classes
+from tests.faults.own_classes import BadOrder, Colour, Order, Point
 from tests.hosts import bundle, until
 from vmhost.errors import from_core
 from vmhost.host import system_code_store
 from vmhost.isolation import vm as isolation
 from vmhost.runtime.codec import Codec
 
-SOURCE = """
-import dataclasses, enum, typing
-
-@dataclasses.dataclass(frozen=True)
-class Order:
-    number: int
-    lines: tuple = ()
-
-class Colour(enum.Enum):
-    RED = 1
-
-class Point(typing.NamedTuple):
-    x: int
-
-class BadOrder(Exception):
-    pass
-
+SOURCE = (
+    pathlib.Path(own_classes.__file__).read_text()
+    + """
 def run(value):
     return value
 
@@ -53,24 +38,7 @@ def fail(value):
 def keyed(value):
     return {Order(1, (value,)): value}
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class Order:
-    number: int
-    lines: tuple = ()
-
-
-class Colour(enum.Enum):
-    RED = 1
-
-
-class Point(typing.NamedTuple):
-    x: int
-
-
-class BadOrder(Exception):
-    pass
+)
 
 
 VALUES = [

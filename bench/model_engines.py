@@ -1,8 +1,8 @@
 """Who runs a network: our engine, in the host and in a VM, and those that a user would pick instead. Each has a class
 of the same form:
 
-    Engine(folder, threads)  opens what the folder has of the network (bench/model_files.py), for runs of so many threads
-    engine.run(inputs)       {name: array} from {name: array}, of NumPy where that is what the engine takes and gives best
+    Engine(folder, threads)  opens what the folder has (bench/model_files.py), for runs of so many threads
+    engine.run(inputs)       {name: array} from {name: array}, of NumPy where the engine does best with it
     engine.about             {what: setting}: version and options, as they were given
     Engine.ENVIRONMENT       of its process, if it needs any
     Engine.MODULES           what it imports, of a peer the package first: importing is no part of opening

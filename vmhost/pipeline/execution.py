@@ -43,6 +43,14 @@ class StreamTask:
         """How many calls have not ended."""
         return len(self._open)
 
+    @property
+    def waiting(self):
+        return len(self._waiting)
+
+    @property
+    def running(self):
+        return self._running
+
     def offer(self, call):
         """Takes a call that was triggered; by the overload rule another one may go for it, or it goes itself."""
         self.counts["triggered"] += 1

@@ -16,6 +16,7 @@ import msgspec
 from vmhost import ConfigurationError, Host
 from vmhost.pipeline.events import PAGE_EXIT, Event
 from vmhost.pipeline.execution import Call, StreamTask
+from vmhost.pipeline.forgetting import forget
 from vmhost.pipeline.intake import Intake
 from vmhost.pipeline.sequences import PageLevel
 from vmhost.pipeline.store import EventStore
@@ -37,7 +38,9 @@ class Pipeline:
     """The pipeline whose store lies in `folder` (made where there is none), with the stream tasks in `bundles`.
 
     Events, rows and positions are durable with `flush()`, after `batch_ms`, or, with `durability="each"`, when
-    `append` returns. `lateness_ms` and `visit_timeout_ms` are Intake's. `trust` and `allow_unsigned` are Host's.
+    `append` returns. `max_age_ms`, `max_count` and `max_bytes` bound the stored events (EventStore), with None nothing
+    does. `lateness_ms`, `visit_timeout_ms` and what `intake` names are Intake's options; `trust`, `allow_unsigned` and
+    what `host` names are Host's (`policy`, `state`, `functions`, `types`); a policy's limits hold for all tasks.
     PipelineError, StoreError, BundleError. Threads may share it.
     """
 
@@ -51,6 +54,12 @@ class Pipeline:
         durability="batch",
         lateness_ms=60_000,
         visit_timeout_ms=30 * 60_000,
+        batch_ms=1000,
+        max_age_ms=None,
+        max_count=None,
+        max_bytes=None,
+        intake=None,
+        host=None,
         clock=time.time,
     ):
         self.folder = Path(folder)
@@ -68,16 +77,28 @@ class Pipeline:
         except OSError as error:
             raise PipelineError(f"{self.folder}: the folder cannot be made: {error.strerror}") from error
         # the host first: what tasks allocate in SQLite is counted only where it was not in use before
-        self._host = Host(trust=trust, allow_unsigned=allow_unsigned, functions={"table_rows": self._table_rows})
+        self._trust, self._allow_unsigned = trust, allow_unsigned
+        host = dict(host or {})
+        functions = {**(host.pop("functions", None) or {}), "table_rows": self._table_rows}
+        self._host = Host(trust=trust, allow_unsigned=allow_unsigned, functions=functions, **host)
         try:
             self._database = Database(self.folder / STORE_NAME)
         except BaseException:
             self._host.close(drain=False)
             raise
         try:
-            self._store = EventStore(self._database, durability=durability)
-            self._intake = Intake(self._store, lateness_ms=lateness_ms, visit_timeout_ms=visit_timeout_ms, clock=clock)
-            self._tables = Tables(self._database)
+            self._store = EventStore(
+                self._database,
+                durability=durability,
+                batch_ms=batch_ms,
+                max_age_ms=max_age_ms,
+                max_count=max_count,
+                max_bytes=max_bytes,
+                clock=clock,
+            )
+            times = {"lateness_ms": lateness_ms, "visit_timeout_ms": visit_timeout_ms, "clock": clock}
+            self._intake = Intake(self._store, **times, **(intake or {}))
+            self._tables = Tables(self._database, buffer_ms=batch_ms, clock=clock)
             self._engine = TriggerEngine()
             for bundle in bundles:
                 self._load(bundle)
@@ -130,6 +151,61 @@ class Pipeline:
         for stored in self._store.read(until=self._store.position):
             if stored.position > since or stored.event.time_ms >= earliest_ms:
                 self._feed_one(stored)
+
+    # ---- tasks, while events flow
+
+    def load(self, bundle, *, from_stored=False):
+        """Takes up the stream task in `bundle`, one that is not loaded.
+
+        A task that the store does not know sees the events to come; with `from_stored`, all that are stored first. One
+        that the store knows goes on where it ended. Returns at once: while a task looks at stored events, as fast as
+        its queue takes them, `explain` says how many it has before it. PipelineError, BundleError, StoreError: nothing
+        has changed then.
+        """
+        with self._lock:
+            self._load(bundle)
+
+    def change(self, bundle):
+        """Puts the version of a loaded task that is in `bundle` in the place of the present one.
+
+        Calls that run end in the old version, and their rows go to its table; those that wait go to the new one. Where
+        the trigger's ids, level or time have changed, the task's matches under way begin anew. Other tasks do not
+        notice. PipelineError, BundleError, StoreError: the old version stays then.
+        """
+        raise NotImplementedError
+
+    def withdraw(self, name, *, drain=True):
+        """Takes out a loaded task. Nothing triggers it from now on; its calls end first. Without `drain` they are cut
+        off, and triggered again when the task is loaded again. Its table stays in the store. PipelineError for a name
+        that is not loaded."""
+        raise NotImplementedError
+
+    def forget(self, key):
+        """Removes what is of `key`: events, visits, calls, state, rows, outbox entries, dead letters. On return its
+        bytes are in none of the store's files, and no call that ran when it began will store anything.
+
+        Returns how many went of each, as `vmhost.pipeline.forgetting.forget`, and "calls". Events wait until it is
+        done, which takes as long as writing the whole store. StoreError: try again.
+        """
+        with self._lock:
+            return forget(self._database, key)
+
+    def explain(self, name):
+        """What the task `name` waits for, and what became of its calls: a dict of "task", "version", "trigger" (as
+        `TriggerEngine.explain`), "counts", "waiting", "running", "position" (calls for events up to here have ended)
+        and "behind" (stored events that it has not looked at yet). PipelineError for a name that is not loaded."""
+        with self._lock:
+            task = self._tasks[name]
+            return {
+                "task": name,
+                "version": task.task.version,
+                "trigger": self._engine.explain(name),
+                "counts": dict(task.counts),
+                "waiting": task.waiting,
+                "running": task.running,
+                "position": task.table.position,
+                "behind": 0,
+            }
 
     # ---- events
 

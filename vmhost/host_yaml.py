@@ -3,17 +3,13 @@
 Paths in it are relative to the file's folder. Host functions are imported here, from `module:function`.
 """
 
-import difflib
 import importlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
-
-from vmhost.bytecode.fields import shown
-from vmhost.bytecode.schema import validator
 from vmhost.errors import ConfigurationError
 from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy, byte_count, field_problem, seconds
+from vmhost.settings_file import SettingsFile
 
 _SCHEMA = Path(__file__).with_name("host.schema.json")
 
@@ -32,16 +28,23 @@ class HostSettings:
 
 def read_host_yaml(path):
     """The HostSettings that the file at `path` describes. ConfigurationError with all that is wrong with it."""
-    path = Path(path)
-    values, lines = _parse(path)
-    problems = _Problems(path, lines)
-    for error in validator(_SCHEMA).iter_errors(values):
-        problems.add_schema_error(error)
+    file = SettingsFile(path, _SCHEMA)
+    return _settings(file.values, file.folder, file.problems)
+
+
+def host_settings(values, folder, problems):
+    """The HostSettings of such values that are part of another file; `folder` is what their paths are relative to, and
+    what is wrong is added to `problems` (`vmhost.settings_file.Problems`). ConfigurationError with all that is wrong.
+    """
+    problems.check(values, _SCHEMA)
+    return _settings(values, folder, problems)
+
+
+def _settings(values, folder, problems):
     problems.stop()
     policy = _policy(values, problems)
     functions = {name: _function(name, target, problems) for name, target in values.get("functions", {}).items()}
     problems.stop()
-    folder = path.parent
     return HostSettings(
         trust=folder / values["trust"] if "trust" in values else None,
         allow_unsigned=values.get("allow_unsigned", False),
@@ -50,87 +53,6 @@ def read_host_yaml(path):
         functions=functions,
         load=tuple(folder / bundle for bundle in values.get("load", [])),
     )
-
-
-def _parse(path):
-    """The values in the file, and the line of each key by its path."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        lines = {}
-        _note_lines(node, (), lines, path)
-        return _small(yaml.safe_load(text) or {}), lines
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigurationError(f"{path}:{line}: not YAML: {error.problem}") from error
-    except (
-        yaml.YAMLError,
-        RecursionError,
-        ValueError,
-        TypeError,
-    ) as error:  # the last two: of dates that are none, lists as keys
-        raise ConfigurationError(f"{path}: not YAML: {error}") from error
-
-
-def _small(value):
-    """`value`, which has no number of more than 64 bits in it: messages could not show it. ValueError."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _small(key)
-            _small(item)
-    elif isinstance(value, list):
-        for item in value:
-            _small(item)
-    elif type(value) is int and abs(value) >= 1 << 64:
-        raise ValueError(f"expected numbers of at most 64 bits, got {shown(value)}")
-    return value
-
-
-def _note_lines(node, where, lines, path):
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            inner = (*where, key.value)
-            if inner in lines:
-                line = key.start_mark.line + 1
-                raise ConfigurationError(
-                    f"{path}:{line}: {'.'.join(inner)}: written twice (first in line {lines[inner]}); remove one"
-                )
-            lines[inner] = key.start_mark.line + 1
-            _note_lines(value, inner, lines, path)
-    elif isinstance(node, yaml.SequenceNode):
-        for number, value in enumerate(node.value):
-            inner = (*where, str(number))
-            lines[inner] = value.start_mark.line + 1
-            _note_lines(value, inner, lines, path)
-
-
-class _Problems:
-    def __init__(self, path, lines):
-        self._path, self._lines, self._found = path, lines, set()
-
-    def add(self, where, message):
-        where = tuple(map(str, where))
-        known = next((where[:n] for n in range(len(where), 0, -1) if where[:n] in self._lines), ())
-        self._found.add((self._lines.get(known, 1), f"{'.'.join(where) or 'the file'}: {message}"))
-
-    def add_schema_error(self, error):
-        where = list(error.absolute_path)
-        if error.validator == "additionalProperties":
-            known = error.schema["properties"]
-            for key in error.instance.keys() - known.keys():
-                near = difflib.get_close_matches(str(key), known, 1)
-                advice = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
-                self.add([*where, key], f"unknown key; {advice}")
-        else:
-            expected = error.schema.get("description", error.validator_value)
-            self.add(where, f"expected {expected}, got {shown(error.instance)}")
-
-    def stop(self):
-        if self._found:
-            raise ConfigurationError("\n".join(f"{self._path}:{line}: {text}" for line, text in sorted(self._found)))
 
 
 def _function(name, target, problems):

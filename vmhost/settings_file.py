@@ -1,0 +1,131 @@
+"""Settings in YAML, checked against a JSON schema: every problem is reported at once, with file, line and key.
+
+`host.yaml` and `pipeline.yaml` are read with it. Schemas say in `description` what each value may be; a message is made
+of that, of what was got, and of the name that a wrong key was probably meant to be.
+"""
+
+import difflib
+from pathlib import Path
+
+import yaml
+
+from vmhost.bytecode.fields import shown
+from vmhost.bytecode.schema import validator
+from vmhost.errors import ConfigurationError
+
+
+class SettingsFile:
+    """The settings in the file at `path`: `values`, the line of each key, and the problems found so far.
+
+    `schema`: the path of the JSON schema that they are held against. ConfigurationError where the file is no YAML.
+    """
+
+    def __init__(self, path, schema):
+        self.path = Path(path)
+        self.values, lines = _parse(self.path)
+        self.problems = Problems(self.path, lines)
+        self.problems.check(self.values, schema)
+
+    @property
+    def folder(self):
+        """What paths in the file are relative to."""
+        return self.path.parent
+
+
+class Problems:
+    """What is wrong with a file, each at its key's line. `part(*where)` is the same for the values below a key."""
+
+    def __init__(self, path, lines, prefix=(), found=None):
+        self._path, self._lines, self._prefix = path, lines, prefix
+        self._found = set() if found is None else found
+
+    def part(self, *where):
+        return Problems(self._path, self._lines, (*self._prefix, *map(str, where)), self._found)
+
+    def add(self, where, message):
+        """`where`: the key's path, as a sequence."""
+        where = (*self._prefix, *map(str, where))
+        known = next((where[:n] for n in range(len(where), 0, -1) if where[:n] in self._lines), ())
+        self._found.add((self._lines.get(known, 1), f"{'.'.join(where) or 'the file'}: {message}"))
+
+    def check(self, values, schema):
+        """Adds what the JSON schema in the file `schema` says against the values."""
+        for error in validator(schema).iter_errors(values):
+            self._add_schema_error(error)
+
+    def _add_schema_error(self, error):
+        where = list(error.absolute_path)
+        if error.validator == "additionalProperties":
+            known = error.schema["properties"]
+            for key in error.instance.keys() - known.keys():
+                near = difflib.get_close_matches(str(key), known, 1)
+                advice = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
+                self.add([*where, key], f"unknown key; {advice}")
+        elif error.validator == "required":
+            for key in error.validator_value:
+                if key not in error.instance:
+                    expected = error.schema["properties"][key].get("description", "a value")
+                    self.add(where, f"{key} is missing; expected {expected}")
+        else:
+            expected = error.schema.get("description", error.validator_value)
+            self.add(where, f"expected {expected}, got {shown(error.instance)}")
+
+    def stop(self):
+        """ConfigurationError with all problems, where there are any."""
+        if self._found:
+            raise ConfigurationError("\n".join(f"{self._path}:{line}: {text}" for line, text in sorted(self._found)))
+
+
+def _parse(path):
+    """The values in the file, and the line of each key by its path."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        lines = {}
+        _note_lines(node, (), lines, path)
+        return _small(yaml.safe_load(text) or {}), lines
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigurationError(f"{path}:{line}: not YAML: {error.problem}") from error
+    except (
+        yaml.YAMLError,
+        RecursionError,
+        ValueError,
+        TypeError,
+    ) as error:  # the last two: of dates that are none, lists as keys
+        raise ConfigurationError(f"{path}: not YAML: {error}") from error
+
+
+def _small(value):
+    """`value`, which has no number of more than 64 bits in it: messages could not show it. ValueError."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _small(key)
+            _small(item)
+    elif isinstance(value, list):
+        for item in value:
+            _small(item)
+    elif type(value) is int and abs(value) >= 1 << 64:
+        raise ValueError(f"expected numbers of at most 64 bits, got {shown(value)}")
+    return value
+
+
+def _note_lines(node, where, lines, path):
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            inner = (*where, key.value)
+            if inner in lines:
+                line = key.start_mark.line + 1
+                raise ConfigurationError(
+                    f"{path}:{line}: {'.'.join(inner)}: written twice (first in line {lines[inner]}); remove one"
+                )
+            lines[inner] = key.start_mark.line + 1
+            _note_lines(value, inner, lines, path)
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            inner = (*where, str(number))
+            lines[inner] = value.start_mark.line + 1
+            _note_lines(value, inner, lines, path)

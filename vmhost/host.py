@@ -120,11 +120,9 @@ class Host:
         callers hold stays and calls the new one. BundleError, ClosedError.
         """
         own = not isinstance(bundle, Bundle)  # nobody else has what is read here
-        bundle = self._read(bundle)
+        bundle = self.check(bundle)
         manifest = bundle.manifest
         where = f"{bundle.where}: {manifest.name} {manifest.version}"
-        if manifest.kind != "task":
-            raise BundleError(f"{bundle.where}: expected the bundle of a task, got a {manifest.kind} bundle")
         policy = self._policy.for_task(manifest.name)
         permissions = self._check_permissions(manifest, policy, where)
         limits = Limits.read(manifest.limits, where).capped_by(self._policy.limits).capped_by(policy.limits)
@@ -136,6 +134,16 @@ class Host:
             except ValueError as error:
                 raise BundleError(f"{where}: model {name}: {error}") from error
         return self._service.load(manifest, bundle.digest, store, limits, policy, self._make_handle, permissions)
+
+    def check(self, bundle):
+        """Check the signature, digests and structure of a task's `bundle`, as `load` does, without loading it.
+
+        Gives it as a Bundle in memory, which `load` takes; its `manifest` says what it is (`name`, `version`, `limits`,
+        `permissions`, `trigger`, `table`). BundleError."""
+        bundle = self._read(bundle)
+        if bundle.manifest.kind != "task":
+            raise BundleError(f"{bundle.where}: expected the bundle of a task, got a {bundle.manifest.kind} bundle")
+        return bundle
 
     def _kept_model(self, digest):
         """Where the prepared model is kept whose file has this SHA-256; None where none is."""

@@ -8,44 +8,14 @@ import pytest
 
 import vmhost
 from tasks.ipv import reference
+from tests.pipeline.stream_tasks import ROWS, WAIT_S, clicks, open_pipeline, stream_task
 from vmhost.bytecode.compiler import compile_task
 from vmhost.cli import main
 from vmhost.compiler import compile_folder
-from vmhost.pipeline.events import Event
 from vmhost.pipeline.pipeline import Pipeline, PipelineError
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = ROOT / "tests" / "tasks" / "real_events.jsonl.gz"
-WAIT_S = 60
-SPEC = """\
-name: {name}
-version: 1.0.0
-entry: main:run
-python: "3.14"
-limits: {{concurrency: 1}}
-trigger: {{{trigger}}}
-table: {{columns: {{visit: text, count: integer}}}}
-"""
-
-
-def stream_task(folder, source, trigger="on: [click]", name="clicks"):
-    """The bytes of a stream task's bundle."""
-    task = folder / name
-    task.mkdir(exist_ok=True)
-    (task / "main.py").write_text(source)
-    (task / "task.yaml").write_text(SPEC.format(name=name, trigger=trigger))
-    return compile_task(task).to_bytes()
-
-
-def clicks(*visits, begin_ms=1_790_000_000_000):
-    return [Event("click", begin_ms + n, "item", visit, n, key=visit) for n, visit in enumerate(visits)]
-
-
-def open_pipeline(folder, *bundles):
-    return Pipeline(folder / "data", bundles, allow_unsigned=True)
-
-
-ROWS = 'def run(value):\n    return {"visit": value["visit"], "count": len(value["events"])}\n'
 
 
 @pytest.fixture(scope="module")

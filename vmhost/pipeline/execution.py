@@ -1,27 +1,59 @@
 """The calls of one stream task: they wait, run in VMs, are tried again, and end as rows, state, or a dead letter.
 
-A call ends in exactly one way, and each way has a counter. The position of a task moves on only over calls that have
-ended: what a crash or a shutdown cut off is triggered again by the same event.
+A call ends in exactly one way, and each way has a counter: `triggered` is the sum of ENDS and of the calls that are
+open. The task's table knows which calls are open; what a crash or a shutdown cut off is called again.
 """
 
-from collections import Counter, deque
 from concurrent.futures import CancelledError
 
-from vmhost import BreakerOpenError, ClosedError, QueueFullError
-from vmhost.pipeline.tables import TableError
+from vmhost import BreakerOpenError, ClosedError, QueueFullError, VMHostError
+from vmhost.pipeline.tables import DEAD_LETTERS, STORED, TRIGGERED, TableError
+from vmhost.pipeline.waiting import WaitingCalls
+from vmhost.stores import StoreDamagedError, StoreError
 
 IN_FLIGHT = 4  # calls of one task that are with the host, where task.yaml does not say more or fewer
-# How a call ends, and what happened on the way.
-COUNTED = ("triggered", "stored", "dead_letters", "dropped_by_overload", "retries", "put_off")
+DROPPED, FORGOTTEN, EXPIRED = "dropped_by_overload", "forgotten", "expired"
+# `forgotten`: its person was. `expired`: after a restart its event was no longer in the store.
+ENDS = (STORED, DEAD_LETTERS, DROPPED, FORGOTTEN, EXPIRED)
+RETRIES, PUT_OFF = "retries", "put_off"
+COUNTED = (TRIGGERED, *ENDS, RETRIES, PUT_OFF)
+STALE = "stale"  # the call was given what is forgotten by now, and is made again without it
 
 
 class Call:
-    """One call: `position` is that of the event that triggered it, `value` what the entry function gets."""
+    """One call. `position` is that of the event that triggered it, `start` that of the event its match began with;
+    `value` what the entry function gets, or a function that reads it from the store when the call is made. `table`:
+    where its rows go.
+    """
 
-    __slots__ = ("position", "key", "value", "tries")
+    __slots__ = ("position", "start", "key", "value", "table", "tries", "forgotten", "stale")
 
-    def __init__(self, position, key, value):
-        self.position, self.key, self.value, self.tries = position, key, value, 0
+    def __init__(self, position, start, key, value):
+        self.position, self.start, self.key, self.value = position, start, key, value
+        self.table, self.tries, self.forgotten, self.stale = None, 0, False, False
+
+    def forget(self, key):
+        """Takes what is of `key` out of a call that is of somebody else; whether there was anything."""
+        if callable(self.value):
+            return False  # what it reads will be gone
+        kept = [event for event in self.value["events"] if event["key"] != key]
+        if len(kept) == len(self.value["events"]):
+            return False
+        self.value = self.value | {"events": kept}
+        return True
+
+
+class _Failed:
+    """The future of a call that did not get as far as to the host."""
+
+    def __init__(self, error):
+        self._error = error
+
+    def exception(self):
+        return self._error
+
+    def stop(self):
+        pass
 
 
 class StreamTask:
@@ -30,85 +62,110 @@ class StreamTask:
     Not for several threads at once: the pipeline's lock is held, but for `store`, which one thread calls.
     """
 
-    def __init__(self, task, table, tables, ended):
+    def __init__(self, task, table, ended):
         self.task, self.table, self.trigger = task, table, task.trigger
-        self._tables, self._ended = tables, ended
-        self._waiting, self._running, self._busy_keys = deque(), 0, set()
-        self._open = {}  # positions of calls that have not ended, in their order
-        self._most = task.limits.concurrency or IN_FLIGHT
-        self.counts = Counter(dict.fromkeys(COUNTED, 0))
+        self._ended = ended
+        self.waiting = WaitingCalls(self.trigger.state)
+        self.running = {}  # position: (call, future), of calls that the host has, or whose results are not kept yet
+        self.paused = False  # no call goes to the host
+        self.old_tables = []  # of versions before, whose calls may run still
+        self._size()
+
+    def _size(self):
+        self._most = self.task.limits.concurrency or IN_FLIGHT
+
+    @property
+    def counts(self):
+        counts = self.table.counts
+        return {name: counts[name] for name in COUNTED}
 
     @property
     def unfinished(self):
         """How many calls have not ended."""
-        return len(self._open)
+        return len(self.waiting) + len(self.running)
 
     @property
-    def waiting(self):
-        return len(self._waiting)
+    def room(self):
+        """How many calls may be offered before one is dropped."""
+        return self.trigger.queue - len(self.waiting)
 
-    @property
-    def running(self):
-        return self._running
+    # ---- calls come
 
-    def offer(self, call):
-        """Takes a call that was triggered; by the overload rule another one may go for it, or it goes itself."""
-        self.counts["triggered"] += 1
-        self._open[call.position] = None
-        if len(self._waiting) >= self.trigger.queue:
-            self._drop(self._loser(call))
-            if call.position not in self._open:
+    def offer(self, call, bounded=True):
+        """Takes a call that was triggered; where too many wait, by the overload rule another one goes for it, or it
+        goes itself. Not `bounded`: none is dropped."""
+        call.table = self.table
+        self.table.begin(call.position, call.start)
+        if bounded and self.room <= 0:
+            loser = self._loser(call)
+            self.table.end(loser.position, DROPPED)
+            if loser is call:
                 return
-        self._waiting.append(call)
+            self.waiting.remove(loser)
+        self.waiting.add(call)
         self.pump()
 
     def _loser(self, call):
         rule = self.trigger.overload
         if rule == "oldest":
             return call
-        if rule == "coalesce":
-            return next((each for each in self._waiting if each.key == call.key), self._waiting[0])
-        return self._waiting[0]
+        same = self.waiting.oldest(call.key) if rule == "coalesce" else None
+        return same if same is not None else self.waiting.oldest()
 
-    def _drop(self, call):
-        self.counts["dropped_by_overload"] += 1
-        if call in self._waiting:
-            self._waiting.remove(call)
-        del self._open[call.position]
+    def resume(self, call):
+        """Takes a call that was open when the pipeline ended."""
+        call.table = self.table
+        self.waiting.add(call)
 
     def pump(self):
         """Hands calls to the host, as many as may run. A host that takes none now is asked again at the next tick."""
-        while self._running < self._most and (call := self._next()) is not None:
-            self._waiting.remove(call)
+        while not self.paused and len(self.running) < self._most and (call := self.waiting.take()) is not None:
+            if not self._submit(call):
+                self._put_back(call)
+                return
+
+    def _put_back(self, call):
+        self.waiting.add(call, first=True)
+        self.waiting.free(call.key)
+
+    def _submit(self, call):
+        """False where it is to wait."""
+        try:
+            if callable(call.value):
+                call.value = call.value()
             value = call.value
             if self.trigger.state:
                 kept = self.table.state(call.key)
                 value = value | {"state": kept and kept.value}
-            try:
-                future = self.task.submit(value)
-            except BreakerOpenError, QueueFullError:
-                self.counts["put_off"] += 1
-                self._waiting.appendleft(call)
-                return
-            except ClosedError:
-                return  # its position stays open: a restart triggers it again
-            self._running += 1
-            if self.trigger.state:
-                self._busy_keys.add(call.key)
+            future = self.task.submit(value)
+        except BreakerOpenError, QueueFullError:
+            self._count(PUT_OFF)
+            return False
+        except ClosedError:
+            return False  # it stays open: a restart makes the call
+        except StoreDamagedError as error:
+            call.tries = self.trigger.retries  # it would be damaged the next time too
+            future = _Failed(error)
+        except StoreError:
+            self._count(PUT_OFF)
+            return False
+        except VMHostError as error:
+            future = _Failed(error)
+        self.running[call.position] = call, future
+        if type(future) is _Failed:
+            self._ended(self, call, future)
+        else:
             future.add_done_callback(lambda future, call=call: self._ended(self, call, future))
+        return True
 
-    def _next(self):
-        """The next call that may run: with state, calls of a key follow each other."""
-        return next((call for call in self._waiting if call.key not in self._busy_keys), None)
+    def _count(self, name):
+        self.table.count(name)
 
-    def returned(self, call):
-        """The host is done with the call, however it ended."""
-        self._running -= 1
-        self._busy_keys.discard(call.key)
+    # ---- calls end
 
     def store(self, call, future):
-        """Keeps the result of a call: "stored", "dead_letters", or what to do with the call instead: "retries",
-        "put_off", None (it was cut off). StoreError: nothing was kept, and it may be tried again."""
+        """Keeps the result of a call and gives how it ended, or what to do with it instead: RETRIES, PUT_OFF, None (it
+        was cut off). StoreError: nothing was kept, and it may be tried again."""
         try:
             error = future.exception()
         except CancelledError:
@@ -116,24 +173,22 @@ class StreamTask:
         if error is None:
             try:
                 rows, state = self._result(future.result())
-                self.table.add(call.position, rows, call.key, state)
-                return "stored"
+                call.table.add(call.position, rows, call.key, state)
+                return STORED
             except (TableError, ValueError) as refused:
                 error = refused
                 call.tries = self.trigger.retries  # the same call would give the same rows
         if isinstance(error, (BreakerOpenError, QueueFullError)):
-            return "put_off"
+            return PUT_OFF
         if isinstance(error, ClosedError):
             return None
-        call.tries += 1
-        if call.tries <= self.trigger.retries:
-            return "retries"
+        if call.tries < self.trigger.retries:
+            return RETRIES
         traceback = getattr(error, "guest_traceback", None) or ""
         said = f"{type(error).__name__}: {error}"
-        self._tables.dead_letter(
-            self.task.name, self.task.version, call.position, call.value, said, traceback, call.tries, call.key
-        )
-        return "dead_letters"
+        value = {"position": call.position, "key": call.key} if callable(call.value) else call.value
+        call.table.give_up(call.position, value, said, traceback, call.tries + 1, call.key)
+        return DEAD_LETTERS
 
     def _result(self, result):
         if not self.trigger.state:
@@ -142,19 +197,65 @@ class StreamTask:
             raise TableError(f"{self.task.name}: expected a dict of rows and state, got {type(result).__name__}")
         return result.get("rows"), result.get("state")
 
-    def settled(self, call, way, fed):
-        """Notes how `store` ended; `fed` is the position of the last event that was looked at."""
-        if way is None:
-            return
-        self.counts[way] += 1
-        if way in ("retries", "put_off"):
-            self._waiting.appendleft(call)
+    def settled(self, call, way):
+        """Notes how `store` ended."""
+        self.running.pop(call.position, None)
+        if way in (RETRIES, PUT_OFF, STALE):
+            if way != STALE:
+                self._count(way)
+            call.tries += way == RETRIES
+            if call.table is not self.table:
+                self.table.adopt(call.table, (call.position,))
+            call.stale, call.table = False, self.table
+            self._put_back(call)
+        elif way is None:
+            return  # the host is closing, or the task is withdrawn
         else:
-            self._open.pop(call.position, None)
-            self.move_on(fed)
-        if way != "put_off":
+            self.waiting.free(call.key)
+        if way != PUT_OFF:
             self.pump()
 
-    def move_on(self, fed):
-        """All calls before the first open one have ended."""
-        self.table.complete_until(next(iter(self._open), fed + 1) - 1)
+    # ---- changes
+
+    def forget(self, key):
+        """Ends the calls of `key`, and lets those that were given something of it begin again without. Returns how many
+        ended. What runs is stopped, and what it gives is not kept: `forgotten` and `stale` say so."""
+        gone = 0
+        for call in self.waiting:
+            if call.key == key:
+                self.waiting.remove(call)
+                call.table.end(call.position, FORGOTTEN)
+                gone += 1
+            else:
+                call.forget(key)
+        for call, future in list(self.running.values()):
+            if call.key == key and not call.forgotten:
+                call.forgotten = True
+                call.table.end(call.position, FORGOTTEN)
+                gone += 1
+                future.stop()
+            elif call.forget(key):
+                call.stale = True
+                future.stop()
+        return gone
+
+    def put_in_place(self, table):
+        """The task has a new version now, with this table; calls that wait are its own from now on."""
+        old, self.table, self.trigger = self.table, table, self.task.trigger
+        self._size()
+        waiting, self.waiting = self.waiting, WaitingCalls(self.trigger.state)
+        for call in waiting:
+            call.table = table
+            self.waiting.add(call)
+        if self.trigger.state:
+            for call, _ in self.running.values():
+                self.waiting.hold(call.key)
+        table.adopt(old, [call.position for call in self.waiting])
+        self.old_tables.append(old)
+
+    def tables_let_go(self):
+        """Tables of versions before that no call uses any more; each is told of once."""
+        used = {id(call.table) for call, _ in self.running.values()}
+        gone = [table for table in self.old_tables if id(table) not in used]
+        self.old_tables = [table for table in self.old_tables if id(table) in used]
+        return gone

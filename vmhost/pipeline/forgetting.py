@@ -3,8 +3,10 @@
 from vmhost.pipeline import intake, store, tables
 from vmhost.pipeline.store import KEY, Head, delete_block, keep_position, pack_head, write_marks
 from vmhost.pipeline.tables import outbox_id, quoted
-from vmhost.pipeline.values import joined, pack, unpack_some
+from vmhost.pipeline.values import joined, pack, unpack, unpack_some
 from vmhost.stores import Outbox
+
+_BEGUN, _ERASED = "forget.begun", "forget.erased"  # counters
 
 
 def forget(database, key):
@@ -25,15 +27,46 @@ def forget(database, key):
     with database.lock:
         database.flush()
         with database.transaction() as connection:
+            database.count(_BEGUN)
             gone["events"] = _forget_events(connection, key)
             gone["late_events"] = connection.execute("DELETE FROM late_events WHERE key = ?", (key,)).rowcount
             gone["states"] = connection.execute("DELETE FROM task_states WHERE key = ?", (key,)).rowcount
             gone["rows"], identities = _forget_rows(connection, key)
             gone["outbox"] = outbox.forget(key, identities)
-            gone["dead_letters"] = connection.execute("DELETE FROM dead_letters WHERE key = ?", (key,)).rowcount
+            gone["dead_letters"] = _forget_dead_letters(connection, key)
         database.forgotten(key)
-        database.erase()
+        _erase(database)
     return gone
+
+
+def finish(database):
+    """Erases what a process that died while it forgot had deleted only. For who opens the store."""
+    counters = database.counters()
+    if counters.get(_BEGUN, 0) != counters.get(_ERASED, 0):
+        with database.lock:
+            _erase(database)
+
+
+def _erase(database):
+    database.erase()
+    counters = database.counters()
+    database.count(_ERASED, counters.get(_BEGUN, 0) - counters.get(_ERASED, 0))
+
+
+def _forget_dead_letters(connection, key):
+    """Those of calls of `key`, and of calls that were given something of it: error and traceback may say it too."""
+    gone = [(identity,) for (identity,) in connection.execute("SELECT id FROM dead_letters WHERE key = ?", (key,))]
+    mark = key.encode(errors="surrogatepass")
+    for identity, event in connection.execute("SELECT id, event FROM dead_letters WHERE key != ?", (key,)):
+        if mark in event and any(each.get("key") == key for each in _events_of(unpack(event))):
+            gone.append((identity,))
+    connection.executemany("DELETE FROM dead_letters WHERE id = ?", gone)
+    return len(gone)
+
+
+def _events_of(value):
+    events = value.get("events") if isinstance(value, dict) else None
+    return [each for each in events if isinstance(each, dict)] if isinstance(events, list) else []
 
 
 def _forget_events(connection, key):

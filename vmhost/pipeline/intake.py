@@ -108,6 +108,10 @@ class Intake:
         """The latest time of an event so far, moved on by the clock; None before the first event."""
         return self._time_ms
 
+    def visits_of(self, key):
+        """The open visits of `key`."""
+        return tuple(self._of_key.get(key, ()))
+
     @property
     def open_visits(self):
         return tuple(self._open)

@@ -5,6 +5,7 @@ with Pipeline("data", ["build/ipv.vmb"]) as pipeline:
     pipeline.table("ipv").read()
 """
 
+import contextlib
 import logging
 import queue
 import threading
@@ -14,19 +15,22 @@ from pathlib import Path
 import msgspec
 
 from vmhost import ConfigurationError, Host
-from vmhost.pipeline.events import PAGE_EXIT, Event
-from vmhost.pipeline.execution import Call, StreamTask
-from vmhost.pipeline.forgetting import forget
+from vmhost.pipeline import forgetting
+from vmhost.pipeline.catching_up import CatchingUp
+from vmhost.pipeline.events import Event
+from vmhost.pipeline.execution import EXPIRED, FORGOTTEN, STALE, Call, StreamTask
 from vmhost.pipeline.intake import Intake
-from vmhost.pipeline.sequences import PageLevel
+from vmhost.pipeline.matching import Matching
 from vmhost.pipeline.store import EventStore
-from vmhost.pipeline.tables import Column, Tables, quoted
-from vmhost.pipeline.triggers import TriggerEngine
+from vmhost.pipeline.tables import Column, TableError, Tables, quoted
+from vmhost.pipeline.triggers import TriggerError
+from vmhost.pipeline.visits import Visits
 from vmhost.stores import Database, StoreError
 
 STORE_NAME = "pipeline.sqlite"
 TICK_S = 0.5
-MAX_VISIT_EVENTS = 2_000  # of one visit that are held in memory; the calls of longer ones read the store
+MAX_MISSED = 10_000  # events; a task that has missed more looks at them while others go on
+_RESULTS = 256  # results that are kept at once
 _log = logging.getLogger("vmhost.pipeline")
 
 
@@ -63,21 +67,23 @@ class Pipeline:
         clock=time.time,
     ):
         self.folder = Path(folder)
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # of tasks, matches, visits, intake
+        self._storing = threading.Lock()  # of results on their way into tables; taken after `_lock`, never before
+        self._changing = threading.Lock()  # one change of tasks at a time; taken before `_lock`
         self._idle = threading.Condition(self._lock)
         self._results = queue.SimpleQueue()
-        self._tasks, self._visits, self._fed = {}, {}, 0
+        self._tasks, self._leaving, self._behind = {}, {}, {}
+        self._matchings = []  # the first is that of most tasks; one that caught up has its own for a while
+        self._fed = 0
         self._closing = threading.Event()
         self._closed = False
         self.final = None  # `statistics()` as they were at the end
         self.store_error = None  # why the store could not be written at the last try; None after one that worked
-        self._visit_timeout_ms = visit_timeout_ms
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PipelineError(f"{self.folder}: the folder cannot be made: {error.strerror}") from error
         # the host first: what tasks allocate in SQLite is counted only where it was not in use before
-        self._trust, self._allow_unsigned = trust, allow_unsigned
         host = dict(host or {})
         functions = {**(host.pop("functions", None) or {}), "table_rows": self._table_rows}
         self._host = Host(trust=trust, allow_unsigned=allow_unsigned, functions=functions, **host)
@@ -99,58 +105,108 @@ class Pipeline:
             times = {"lateness_ms": lateness_ms, "visit_timeout_ms": visit_timeout_ms, "clock": clock}
             self._intake = Intake(self._store, **times, **(intake or {}))
             self._tables = Tables(self._database, buffer_ms=batch_ms, clock=clock)
-            self._engine = TriggerEngine()
+            forgetting.finish(self._database)
+            self._visits = Visits(self._store)
+            self._fed = self._store.position
+            self._matchings.append(Matching(self._fed))
             for bundle in bundles:
-                self._load(bundle)
+                self._take_up(self._host.load(bundle), starting=True)
             self._workers = [
                 threading.Thread(target=work, name=f"vmhost-pipeline-{work.__name__.strip('_')}", daemon=True)
                 for work in (self._keep_results, self._tick)
             ]
             with self._lock:
-                self._recover()
-            for worker in self._workers:
+                self._begin()
+            for worker in (*self._workers, *self._behind.values()):
                 worker.start()
         except BaseException:
+            self._closing.set()
             self._host.close(drain=False)
             self._database.close()
             raise
 
-    def _load(self, bundle):
-        task = self._host.load(bundle)
+    def _take_up(self, loaded, from_stored=False, starting=False):
+        """Makes a StreamTask of a Task that the host has loaded."""
+        self._must_be_stream_task(loaded)
+        if loaded.name in self._tasks:
+            raise PipelineError(f"there are two stream tasks {loaded.name}; give one of them another name")
+        known = [each for each in self._tables.generations() if each["task"] == loaded.name]
+        table = self._declare(loaded.name, loaded.version, loaded.table)
+        with self._lock:
+            if not known and not from_stored:
+                table.complete_until(self._fed)  # a new task sees what comes from now on
+            elif known and table.generation > max(each["generation"] for each in known):
+                table.complete_until(max(each["position"] for each in known))  # it goes on where the old table ends
+            self._tables.gather_calls(table)
+            task = StreamTask(loaded, table, self._call_ended)
+            for position, start in table.open_calls.items():
+                self._resume(task, position, start)
+            missed = self._fed - table.seen_position
+            if missed <= (MAX_MISSED if starting else 0):
+                self._matchings[0].add(task.task.name, task.trigger)
+                self._tasks[task.task.name] = task
+                self._visits.wanted_by(self._tasks.values())
+                if not starting:
+                    task.pump()
+            else:
+                self._catch_up(task, starting)
+
+    def _declare(self, name, version, described):
+        return self._tables.declare(
+            name,
+            version,
+            {column: Column(each.type, each.index, each.leaves) for column, each in described.columns.items()},
+            key=described.key,
+            retention_ms=described.retention_ms,
+        )
+
+    def _catch_up(self, task, starting=False, after=None):
+        name = task.task.name
+        self._behind[name] = CatchingUp(self, task, task.table.seen_position if after is None else after)
+        self._tasks[name] = task
+        self._visits.wanted_by(self._tasks.values())
+        if not starting:
+            self._behind[name].start()
+
+    @staticmethod
+    def _must_be_stream_task(task):
         for part in ("trigger", "table"):
             if getattr(task, part) is None:
                 raise PipelineError(
                     f"{task.name} is no stream task: its task.yaml has no `{part}`; add one (docs/pipeline.md)"
                 )
-        if task.name in self._tasks:
-            raise PipelineError(f"there are two stream tasks {task.name}; give one of them another name")
-        trigger, described = task.trigger, task.table
-        before = [each for each in self._tables.generations() if each["task"] == task.name]
-        table = self._tables.declare(
-            task.name,
-            task.version,
-            {name: Column(each.type, each.index, each.leaves) for name, each in described.columns.items()},
-            key=described.key,
-            retention_ms=described.retention_ms,
-        )
-        if not before:
-            table.complete_until(self._store.position)  # a new task sees what comes from now on
-        elif table.generation > max(each["generation"] for each in before):
-            table.complete_until(max(each["position"] for each in before))  # a new table goes on where the old one ends
-        self._engine.add(task.name, [list(ids) for ids in trigger.on], level=trigger.level, within_ms=trigger.within_ms)
-        self._tasks[task.name] = StreamTask(task, table, self._tables, self._call_ended)
 
-    def _recover(self):
-        """Looks at stored events again: those that were not counted, and those that matches under way began with."""
-        if not self._tasks or not self._store.position:
-            return
-        since = min(each.table.position for each in self._tasks.values())
-        first = next(iter(self._store.read(after=max(since - 1, 0), limit=1)), None)
-        spans = [each.trigger.within_ms or 0 for each in self._tasks.values()]
-        earliest_ms = first.event.time_ms - max(self._visit_timeout_ms, *spans) if first is not None else 0
-        for stored in self._store.read(until=self._store.position):
-            if stored.position > since or stored.event.time_ms >= earliest_ms:
-                self._feed_one(stored)
+    def _resume(self, task, position, start):
+        """A call that was open when the pipeline ended."""
+        stored = self._store.at(position)
+        if stored is None:
+            task.table.end(position, EXPIRED)
+        else:
+            task.resume(Call(position, start, stored.event.key, self._visits.value(task.trigger, stored, start, True)))
+
+    def _begin(self):
+        """Takes up what was under way when the pipeline ended: open visits, matches, and events that tasks have not
+        seen, of which none is dropped."""
+        for visit in self._intake.open_visits:
+            self._visits.read_later(visit)
+        live = [task for name, task in self._tasks.items() if name not in self._behind]
+        matching = self._matchings[0]
+        seen = min((task.table.seen_position for task in live), default=self._fed)
+        matching.position = seen
+        visits = set(self._intake.open_visits)
+        for head in self._store.heads(seen):
+            visits.update(head.visits)
+        matching.prime(self._store, visits - {""})
+        for stored in self._store.read(seen):
+            for name, start in matching.feed((stored,)).get(stored.position, ()):
+                task = self._tasks[name]
+                key = stored.event.key if task.trigger.state else ""
+                if stored.position > task.table.seen_position and not task.table.done(stored.position, key):
+                    value = self._visits.value(task.trigger, stored, start, True)
+                    task.offer(Call(stored.position, start, stored.event.key, value), bounded=False)
+        for task in live:
+            task.table.complete_until(self._fed)
+            task.pump()
 
     # ---- tasks, while events flow
 
@@ -162,8 +218,18 @@ class Pipeline:
         its queue takes them, `explain` says how many it has before it. PipelineError, BundleError, StoreError: nothing
         has changed then.
         """
-        with self._lock:
-            self._load(bundle)
+        with self._changing:
+            self._must_be_open()
+            bundle = self._checked(bundle)
+            name = bundle.manifest.name
+            if name in self._tasks or name in self._leaving:
+                raise PipelineError(f"there is a stream task {name}; change it, or withdraw it first")
+            loaded = self._host.load(bundle)
+            try:
+                self._take_up(loaded, from_stored)
+            except BaseException as error:
+                self._host.unload(name, drain=False)
+                raise self._refused(name, error) from error
 
     def change(self, bundle):
         """Puts the version of a loaded task that is in `bundle` in the place of the present one.
@@ -172,13 +238,117 @@ class Pipeline:
         the trigger's ids, level or time have changed, the task's matches under way begin anew. Other tasks do not
         notice. PipelineError, BundleError, StoreError: the old version stays then.
         """
-        raise NotImplementedError
+        with self._changing:
+            self._must_be_open()
+            bundle = self._checked(bundle)
+            name = bundle.manifest.name
+            with self._lock:
+                task = self._task(name)
+                task.paused = True  # what goes to the host from now on is for the new version
+            try:
+                self._change(task, bundle)
+            except (TableError, TriggerError) as error:
+                raise self._refused(name, error) from error
+            finally:
+                with self._lock:
+                    task.paused = False
+                    task.pump()
+
+    def _change(self, task, bundle):
+        manifest = bundle.manifest
+        with self._matching_of(manifest.name) as matching:
+            matching.check(manifest.name, manifest.trigger)
+        before = [each for each in self._tables.generations() if each["task"] == manifest.name]
+        table = self._declare(manifest.name, manifest.version, manifest.table)
+        try:
+            self._host.load(bundle)
+        except BaseException:
+            self._tables.withdraw(table)
+            raise
+        with self._lock:
+            behind = self._behind.get(manifest.name)
+            if behind is None:
+                task.table.complete_until(self._fed)
+            seen = task.table.seen_position
+            if table.generation > max(each["generation"] for each in before):
+                table.complete_until(seen)
+            with self._matching_of(manifest.name) as matching:
+                matching.change(manifest.name, manifest.trigger)
+            table_seen = table.seen_position
+            task.put_in_place(table)
+            self._visits.wanted_by(self._tasks.values())
+            if table_seen < seen:  # an older version again: what its own table has missed comes first
+                if behind is not None:
+                    behind.stop()
+                else:
+                    self._matchings_without(manifest.name)
+                self._catch_up(task, after=table_seen)
 
     def withdraw(self, name, *, drain=True):
         """Takes out a loaded task. Nothing triggers it from now on; its calls end first. Without `drain` they are cut
         off, and triggered again when the task is loaded again. Its table stays in the store. PipelineError for a name
         that is not loaded."""
-        raise NotImplementedError
+        with self._changing:
+            self._must_be_open()
+            with self._lock:
+                task = self._task(name)
+                if (behind := self._behind.pop(name, None)) is not None:
+                    behind.stop()
+                else:
+                    self._matchings_without(name)
+                    task.table.complete_until(self._fed)
+                del self._tasks[name]
+                self._leaving[name] = task
+                self._visits.wanted_by(self._tasks.values())
+                if not drain:
+                    task.paused = True
+                    for _, future in task.running.values():
+                        future.stop()
+                self._idle.wait_for(lambda: self._closed or not (task.unfinished if drain else task.running))
+                self._must_be_open()
+            if behind is not None:
+                behind.join()
+            self._host.unload(name, drain=drain)
+            with self._lock:
+                del self._leaving[name]
+            self._tables.withdraw(task.table)
+
+    def _task(self, name):
+        try:
+            return self._tasks[name]
+        except KeyError:
+            there = ", ".join(self._tasks) or "none"
+            raise PipelineError(f"there is no stream task {name!r}; there are {there}") from None
+
+    def _must_be_open(self):
+        if self._closed:
+            raise PipelineError(f"{self.folder}: the pipeline is closed; make a new one")
+
+    def _checked(self, bundle):
+        """The bundle of a stream task, in memory."""
+        bundle = self._host.check(bundle)
+        self._must_be_stream_task(bundle.manifest)
+        return bundle
+
+    @staticmethod
+    def _refused(name, error):
+        return PipelineError(f"{name}: {error}") if isinstance(error, TableError | TriggerError) else error
+
+    @contextlib.contextmanager
+    def _matching_of(self, name):
+        """The Matching that has the task's condition, for this thread alone."""
+        with self._lock:
+            if (behind := self._behind.get(name)) is not None:
+                with behind.lock:
+                    yield behind.matching
+            else:
+                yield next(each for each in self._matchings if name in each.triggers)
+
+    def _matchings_without(self, name):
+        matching = next(each for each in self._matchings if name in each.triggers)
+        matching.remove(name)
+        if not matching.triggers and matching is not self._matchings[0]:
+            self._matchings.remove(matching)
 
     def forget(self, key):
         """Removes what is of `key`: events, visits, calls, state, rows, outbox entries, dead letters. On return its
@@ -187,25 +357,49 @@ class Pipeline:
         Returns how many went of each, as `vmhost.pipeline.forgetting.forget`, and "calls". Events wait until it is
         done, which takes as long as writing the whole store. StoreError: try again.
         """
-        with self._lock:
-            return forget(self._database, key)
+        with self._lock, contextlib.ExitStack() as stack:
+            self._must_be_open()
+            for behind in self._behind.values():
+                stack.enter_context(behind.lock)
+            stack.enter_context(self._storing)
+            calls = sum(task.forget(key) for task in (*self._tasks.values(), *self._leaving.values()))
+            stack.callback(self._pump)
+            visits = self._intake.visits_of(key)
+            gone = forgetting.forget(self._database, key)
+            self._visits.forget(key, visits)
+            for matching in (*self._matchings, *(behind.matching for behind in self._behind.values())):
+                self._forget_matches(matching, visits)
+            self._idle.notify_all()
+        return {**gone, "calls": calls}
+
+    def _forget_matches(self, matching, visits):
+        """Matches of these visits end; those of the time level are looked for anew, in what is still stored."""
+        for visit in visits:
+            matching.engine.end_visit(visit)
+        if any(trigger.level == "time" for trigger in matching.triggers.values()):
+            matching.begin_anew(self._store, self._intake.open_visits)
 
     def explain(self, name):
         """What the task `name` waits for, and what became of its calls: a dict of "task", "version", "trigger" (as
         `TriggerEngine.explain`), "counts", "waiting", "running", "position" (calls for events up to here have ended)
         and "behind" (stored events that it has not looked at yet). PipelineError for a name that is not loaded."""
         with self._lock:
-            task = self._tasks[name]
+            task = self._task(name)
+            with self._matching_of(name) as matching:
+                trigger = matching.engine.explain(name)
             return {
                 "task": name,
                 "version": task.task.version,
-                "trigger": self._engine.explain(name),
-                "counts": dict(task.counts),
-                "waiting": task.waiting,
-                "running": task.running,
+                "trigger": trigger,
+                "counts": task.counts,
+                "waiting": len(task.waiting),
+                "running": len(task.running),
                 "position": task.table.position,
-                "behind": 0,
+                "behind": self._missed(name),
             }
+
+    def _missed(self, name):
+        return max(0, self._fed - self._tasks[name].table.seen_position) if name in self._behind else 0
 
     # ---- events
 
@@ -217,57 +411,38 @@ class Pipeline:
         """Takes Events in their order, all or none of them. Raises as `EventStore.append_many`; PipelineError after
         `close`."""
         with self._lock:
-            if self._closed:
-                raise PipelineError(f"{self.folder}: the pipeline is closed; make a new one")
-            for stored in self._intake.take(events):
-                self._feed_one(stored)
+            self._must_be_open()
+            self._feed(self._intake.take(events))
 
     def append_line(self, line):
         """Takes an event as a line of JSON with the fields of Event. ValueError says what is wrong with it."""
         self.append(msgspec.json.decode(line, type=Event))
 
-    def _feed_one(self, stored):
-        event = stored.event
-        visit = event.visit
-        if visit:
-            held = self._visits.setdefault(visit, [])
-            if held is not None:
-                held.append(stored)
-                if len(held) > MAX_VISIT_EVENTS:
-                    self._visits[visit] = None
-        self._fed = stored.position
-        for name, start in self._engine.feed(event.name, event.page, visit, event.time_ms, stored.position):
-            task = self._tasks[name]
-            if not task.table.done(stored.position, event.key if task.trigger.state else ""):
-                task.offer(Call(stored.position, event.key, self._value(task.trigger, stored, start)))
-        if visit and event.name == PAGE_EXIT:
-            self._engine.end_visit(visit)
-            del self._visits[visit]
-
-    def _value(self, trigger, stored, start):
-        event = stored.event
-        return {
-            "position": stored.position,
-            "key": event.key,
-            "page": event.page,
-            "visit": event.visit,
-            "time_ms": event.time_ms,
-            "events": [msgspec.structs.asdict(each.event) for each in self._events(trigger, stored, start)],
-        }
-
-    def _events(self, trigger, stored, start):
-        """The StoredEvents that a call gets."""
-        if trigger.events == "none":
-            return ()
-        visit = stored.event.visit
-        if trigger.level == "time" and trigger.events == "match":
-            return self._store.read(after=start - 1, until=stored.position)
-        if not visit:
-            return (stored,)
-        held = self._visits[visit]
-        if held is None:
-            held = PageLevel(self._store, visit, until=stored.position)
-        return held if trigger.events == "visit" else [each for each in held if each.position >= start]
+    def _feed(self, taken):
+        """Lets stored events trigger tasks. Raises nothing: they were taken."""
+        if not taken:
+            return
+        first, *others = self._matchings
+        fired = first.feed(taken)
+        for matching in others:
+            for position, fires in matching.feed(taken).items():
+                fired[position] = (*fired.get(position, ()), *fires)
+        if not fired:
+            self._visits.hold(taken)
+        else:
+            begin = 0
+            for index, stored in enumerate(taken):
+                if (fires := fired.get(stored.position)) is not None:
+                    self._visits.hold(taken[begin:index])
+                    self._visits.hold_last(stored)
+                    for name, start in fires:
+                        task = self._tasks[name]
+                        value = self._visits.value(task.trigger, stored, start)
+                        task.offer(Call(stored.position, start, stored.event.key, value))
+                    self._visits.leave(stored)
+                    begin = index + 1
+            self._visits.hold(taken[begin:])
+        self._fed = taken[-1].position
 
     # ---- calls
 
@@ -276,42 +451,79 @@ class Pipeline:
 
     def _keep_results(self):
         while (ended := self._results.get()) is not None:
-            task, call, future = ended
-            way = None
-            while True:
-                try:
-                    way = task.store(call, future)
-                    self.store_error = None
-                    break
-                except StoreError as error:  # a full disk, say: the result waits
-                    if self.store_error is None:
-                        _log.error("%s: results wait until the store can be written: %s", self.folder, error)
-                    self.store_error = error
-                    if self._closing.wait(TICK_S):
-                        break  # a restart triggers the call again
+            batch = [ended]
+            with contextlib.suppress(queue.Empty):
+                while len(batch) < _RESULTS and ended is not None:
+                    ended = self._results.get_nowait()
+                    batch += [ended] if ended is not None else []
+            kept = [(task, call, self._kept(task, call, future)) for task, call, future in batch]
             with self._idle:
-                task.returned(call)
-                task.settled(call, way, self._fed)
+                for task, call, way in kept:
+                    task.settled(call, way)
                 self._idle.notify_all()
+            if ended is None:
+                return
+
+    def _kept(self, task, call, future):
+        """Keeps what a call gave, as `StreamTask.store`; waits for a store that cannot be written."""
+        while True:
+            try:
+                with self._storing:
+                    if call.forgotten:
+                        return FORGOTTEN
+                    if call.stale:
+                        return STALE
+                    way = task.store(call, future)
+                self.store_error = None
+                return way
+            except StoreError as error:  # a full disk, say: the result waits
+                if self.store_error is None:
+                    _log.error("%s: results wait until the store can be written: %s", self.folder, error)
+                self.store_error = error
+                if self._closing.wait(TICK_S):
+                    return None  # a restart triggers the call again
 
     def _tick(self):
         while not self._closing.wait(TICK_S):
             try:
-                with self._lock:
-                    for stored in self._intake.tick():
-                        self._feed_one(stored)
-                    if self._intake.event_time_ms is not None:
-                        self._engine.advance(self._intake.event_time_ms)
-                    for task in self._tasks.values():
-                        task.move_on(self._fed)
-                        task.pump()
+                with self._idle:
+                    if not self._closed:
+                        self._feed(self._intake.tick())
+                    self._move_on()
+                    self._pump()
+                    gone = [table for task in self._tasks.values() for table in task.tables_let_go()]
+                for table in gone:
+                    self._tables.withdraw(table)
             except StoreError as error:
                 _log.error("%s: %s", self.folder, error)
 
+    def _pump(self):
+        for task in (*self._tasks.values(), *self._leaving.values()):
+            task.pump()
+
+    def _move_on(self):
+        """Time and positions, for who has nothing to do."""
+        time_ms = self._intake.event_time_ms
+        for matching in list(self._matchings):
+            if time_ms is not None:
+                matching.engine.advance(time_ms)
+            if matching is not self._matchings[0] and not matching.under_way:
+                for name, trigger in matching.triggers.items():
+                    self._matchings[0].add(name, trigger)
+                self._matchings.remove(matching)
+        for name, task in self._tasks.items():
+            if name not in self._behind:
+                task.table.complete_until(self._fed)
+
     def wait(self, timeout_s=None):
-        """Waits until no call is unfinished. False after `timeout_s`."""
+        """Waits until no call is unfinished, and no task behind. False after `timeout_s`."""
         with self._idle:
-            return self._idle.wait_for(lambda: not any(task.unfinished for task in self._tasks.values()), timeout_s)
+            return self._idle.wait_for(self._is_idle, timeout_s)
+
+    def _is_idle(self):
+        if self._behind:
+            return False
+        return not any(task.unfinished for task in (*self._tasks.values(), *self._leaving.values()))
 
     # ---- what there is
 
@@ -326,9 +538,10 @@ class Pipeline:
     def _table_rows(self, request):
         """For tasks, as the host function `table_rows`: rows of a key, the latest first."""
         name, key, limit = request["table"], request.get("key"), request.get("limit")
-        if name not in self._tasks:
+        task = self._tasks.get(name)
+        if task is None:
             raise KeyError(f"there is no table {name!r}; there are {', '.join(self._tasks)}")
-        return self.table(name).read(key=key, order="_id DESC", limit=limit)
+        return task.table.read(key=key, order="_id DESC", limit=limit)
 
     def flush(self):
         """All that was taken so far is durable on return. StoreError."""
@@ -340,9 +553,14 @@ class Pipeline:
             return {
                 "position": self._store.position,
                 "intake": self._intake.statistics(),
-                "triggers": self._engine.statistics(),
+                "triggers": self._matchings[0].engine.statistics(),
                 "tasks": {
-                    name: {**task.counts, "unfinished": task.unfinished, "position": task.table.position}
+                    name: {
+                        **task.counts,
+                        "unfinished": task.unfinished,
+                        "position": task.table.position,
+                        "behind": self._missed(name),
+                    }
                     for name, task in self._tasks.items()
                 },
             }
@@ -357,19 +575,24 @@ class Pipeline:
             if self._closed:
                 return
             self._closed = True
-            for stored in self._intake.close(keep_visits):
-                self._feed_one(stored)
-        if drain:
-            self.wait()
+            self._idle.notify_all()
+            try:
+                self._feed(self._intake.close(keep_visits))
+            except StoreError as error:
+                _log.error("%s: %s; visits stay open for the next start", self.folder, error)
+            if drain:  # where the store cannot be written, results would wait for ever: a restart makes the calls again
+                self._idle.wait_for(lambda: self._is_idle() or self.store_error is not None)
+                drain = self.store_error is None
         self._closing.set()
+        for behind in list(self._behind.values()):
+            behind.stop()
         self._host.close(drain=drain)
         self._results.put(None)
-        for worker in self._workers:
+        for worker in (*self._workers, *self._behind.values()):
             worker.join()
         try:
             with self._lock:
-                for task in self._tasks.values():
-                    task.move_on(self._fed)
+                self._move_on()
                 self.final = self.statistics()
             self._tables.close()
         finally:

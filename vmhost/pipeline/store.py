@@ -400,9 +400,15 @@ class EventStore:
             if left is not None and left <= 0:
                 return
 
-    def _blocks(self, after, stop, visit, key, columns="b.first, b.head, b.body"):
+    def at(self, position):
+        """The StoredEvent at a position, or None where there is none any more."""
+        found = next(self.read(position - 1, 1, until=position), None)
+        return found if found is not None and found.position == position else None
+
+    def _blocks(self, after, stop, visit, key, columns="b.first, b.head, b.body", earliest_ms=None):
         """(first, head, body) of the blocks on the disk that may hold such events, in order."""
         here = after - BLOCK_EVENTS
+        earliest_ms = -(1 << 63) if earliest_ms is None else earliest_ms
         mark = (VISIT, visit) if visit else (KEY, key) if key else None
         if mark:
             sql = (
@@ -413,7 +419,7 @@ class EventStore:
         else:
             sql = (
                 f"SELECT {columns} FROM event_blocks b WHERE b.first > ? AND b.first <= ? AND b.last > ? "
-                f"ORDER BY b.first LIMIT {_READ_BLOCKS}"
+                f"AND b.latest_ms >= {earliest_ms:d} ORDER BY b.first LIMIT {_READ_BLOCKS}"
             )
         while True:
             with self.database.reader() as connection:
@@ -427,9 +433,25 @@ class EventStore:
         """Head of each block with an event at a position above `after`, in order; with `earliest_ms`, only blocks with
         an event at this time or later. On the disk only.
         """
-        for first, head, latest_ms in self._blocks(after, self._durable, None, None, "b.first, b.head, b.latest_ms"):
-            if earliest_ms is None or latest_ms >= earliest_ms:
-                yield Head(first, head)
+        for first, head in self._blocks(after, self._durable, None, None, "b.first, b.head", earliest_ms):
+            yield Head(first, head)
+
+    def heads_with(self, visits, until):
+        """Head of each block on the disk that holds an event of one of the `visits`, in order, up to a position."""
+        with self.database.reader() as connection:
+            firsts = set()
+            for visit in visits:
+                firsts.update(
+                    connection.execute(
+                        "SELECT first FROM event_marks WHERE kind = ? AND name = ? AND first <= ?",
+                        (VISIT, visit, until),
+                    ).fetchall()
+                )
+        for (first,) in sorted(firsts):
+            with self.database.reader() as connection:
+                row = connection.execute("SELECT head FROM event_blocks WHERE first = ?", (first,)).fetchone()
+            if row is not None:
+                yield Head(first, row[0])
 
     def forgotten(self, key):
         """Called by `forget`: counts what is left on the disk anew."""

@@ -6,15 +6,19 @@ event it was) and `_stored_ms`. A newer version of a task may add columns to the
 or `key` makes a new table, a *generation*, and the old one stays, with its state and position, for a rollback. Index,
 retention and what leaves may change at any time.
 
-Rows, state and positions wait in memory (`add`, `complete_until`) and are written in one transaction with the events
+Rows, state, dead letters, positions and counters wait in memory and are written in one transaction with the events
 before them: by count, by time, before a read, at close. `task_tables` lists the tables, `task_states` holds the state
-for each key, `dead_letters` the calls that were given up.
+for each key, `task_calls` the calls that have not ended, `task_counters` what became of the others, `dead_letters` the
+calls that were given up.
+
+So each call is found after a crash in one of these: it is open, or it ended in one way, and that way was counted.
 """
 
 import json
 import math
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,7 +52,16 @@ STEPS = (
     );
     CREATE INDEX dead_letters_key ON dead_letters (key)
     """,
+    """
+    CREATE TABLE task_calls (
+        id INTEGER, position INTEGER, start INTEGER NOT NULL, PRIMARY KEY (id, position)
+    ) WITHOUT ROWID;
+    CREATE TABLE task_counters (
+        task TEXT, name TEXT, value INTEGER NOT NULL, PRIMARY KEY (task, name)
+    ) WITHOUT ROWID
+    """,
 )
+TRIGGERED, STORED, DEAD_LETTERS = "triggered", "stored", "dead_letters"
 DEAD_LETTERS_DROPPED = "dead_letters.dropped"
 
 
@@ -222,6 +235,9 @@ class Tables:
         self._lock = threading.Lock()  # of what waits; taken after the database's, never before
         self._waiting = 0
         self._tables = []
+        self._progress = {}  # id of a generation: _Progress, which versions that share the table share
+        self._counts, self._uncounted = {}, {}  # of each task; what is not written yet
+        self._letters = []  # rows of dead letters
         database.migrate("pipeline.tables", STEPS)
         database.attach(self)
         if buffer_ms is not None:
@@ -255,6 +271,51 @@ class Tables:
         with self._lock:
             self._tables.append(table)
         return table
+
+    def withdraw(self, table):
+        """The Table is used no more; what it holds is written first. Its rows stay."""
+        self.flush()
+        with self._lock:
+            self._tables.remove(table)
+
+    def gather_calls(self, table):
+        """Gives the Table the open calls of all generations of its task."""
+        with self.database.reader() as connection:
+            found = connection.execute("SELECT id FROM task_tables WHERE task = ?", (table.task,)).fetchall()
+        for (identity,) in found:
+            table.adopt(self._progress_of(identity))
+
+    def counts(self, task):
+        """The Counter of what became of the task's calls since the store was made."""
+        counts = self._counts.get(task)
+        if counts is None:
+            with self.database.reader() as connection:
+                found = connection.execute("SELECT name, value FROM task_counters WHERE task = ?", (task,)).fetchall()
+            counts = self._counts.setdefault(task, Counter(dict(found)))
+        return counts
+
+    def count(self, task, name, n=1):
+        """Counts something of the task, with the next flush."""
+        self.counts(task)
+        with self._lock:
+            self._count(task, name, n)
+
+    def _count(self, task, name, n=1):
+        self._counts[task][name] += n
+        self._uncounted.setdefault(task, Counter())[name] += n
+
+    def _progress_of(self, identity):
+        progress = self._progress.get(identity)
+        if progress is None:
+            with self.database.reader() as connection:
+                (position,) = connection.execute(
+                    "SELECT position FROM task_tables WHERE id = ?", (identity,)
+                ).fetchone()
+                calls = connection.execute(
+                    "SELECT position, start FROM task_calls WHERE id = ? ORDER BY position", (identity,)
+                ).fetchall()
+            progress = self._progress.setdefault(identity, _Progress(identity, position, dict(calls)))
+        return progress
 
     def _generation(self, connection, task, version, columns, key):
         """The row of `task_tables` that takes these columns, or None."""
@@ -339,7 +400,12 @@ class Tables:
 
     @property
     def pending(self):
-        return any(table._wants_to_write() for table in self._tables)
+        return bool(
+            self._letters
+            or self._uncounted
+            or any(table._rows for table in self._tables)
+            or any(progress.changed for progress in self._progress.values())
+        )
 
     def flush(self):
         """Rows, state and positions that wait are durable on return, and the events before them."""
@@ -348,14 +414,26 @@ class Tables:
     def write(self, connection):
         """Called by the database inside of a transaction."""
         with self._lock:
-            batches = [table._take() for table in self._tables if table._wants_to_write()]
+            batches = [table._take() for table in self._tables if table._rows]
+            steps = [progress.take() for progress in self._progress.values() if progress.changed]
+            letters, self._letters = self._letters, []
+            counts, self._uncounted = self._uncounted, {}
             self._waiting = 0
-        if not batches:
+        if not (batches or steps or letters or counts):
             return None
-        written = _Written(self, batches)
+        written = _Written(self, batches, steps, letters, counts)
         try:
             for batch in batches:
                 batch.table._write(connection, batch)
+            for step in steps:
+                step.progress.write(connection, step)
+            if letters:
+                self._write_letters(connection, letters)
+            connection.executemany(
+                "INSERT INTO task_counters VALUES (?, ?, ?) "
+                "ON CONFLICT (task, name) DO UPDATE SET value = value + excluded.value",
+                [(task, name, n) for task, new in counts.items() for name, n in new.items()],
+            )
         except BaseException:
             written.undone()
             raise
@@ -370,20 +448,27 @@ class Tables:
 
         `event`: any value that crosses walls, as the call got it. `error`, `traceback`: text.
         """
-        error, traceback = (text.encode(errors="backslashreplace").decode() for text in (error, traceback))
-        values = (task, version, position, key, self.now_ms(), pack(event), error, traceback, tries)
+        values = self._letter(task, version, position, event, error, traceback, tries, key)
         with self.database.transaction() as connection:
-            connection.execute("INSERT INTO dead_letters VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
-            (count,) = connection.execute("SELECT count(*) FROM dead_letters").fetchone()
-            if count > self.max_dead_letters:
-                gone = count - self.max_dead_letters
-                connection.execute(
-                    "DELETE FROM dead_letters WHERE id IN (SELECT id FROM dead_letters ORDER BY id LIMIT ?)", (gone,)
-                )
-                self.database.count(DEAD_LETTERS_DROPPED, gone)
+            self._write_letters(connection, [values])
+
+    def _letter(self, task, version, position, event, error, traceback, tries, key):
+        error, traceback = (text.encode(errors="backslashreplace").decode() for text in (error, traceback))
+        return (task, version, position, key, self.now_ms(), pack(event), error, traceback, tries)
+
+    def _write_letters(self, connection, letters):
+        connection.executemany("INSERT INTO dead_letters VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", letters)
+        (count,) = connection.execute("SELECT count(*) FROM dead_letters").fetchone()
+        if count > self.max_dead_letters:
+            gone = count - self.max_dead_letters
+            connection.execute(
+                "DELETE FROM dead_letters WHERE id IN (SELECT id FROM dead_letters ORDER BY id LIMIT ?)", (gone,)
+            )
+            self.database.count(DEAD_LETTERS_DROPPED, gone)
 
     def dead_letters(self, task=None):
-        """The DeadLetters, oldest first."""
+        """The DeadLetters, oldest first, those that wait too (they are written first)."""
+        self.flush()
         with self.database.reader() as connection:
             rows = connection.execute(
                 "SELECT task, version, position, key, stored_ms, event, error, traceback, tries FROM dead_letters "
@@ -406,23 +491,107 @@ class Tables:
 class _Batch(NamedTuple):
     table: object
     rows: list
-    states: dict
+
+
+class _Step(NamedTuple):
+    progress: object
     position: int
+    begun: dict
+    ended: set
+    states: dict
+
+
+class _Progress:
+    """How far the calls for one table have come: events up to `position` were looked at; of the calls that they
+    triggered, those in `open` have not ended ({position: position at which the match began}, in ascending order).
+    `states`: {key: (version, position, packed value)}. These, `_begun` and `_ended` are not written yet; those in
+    `writing` are being written. The lock of Tables is held.
+    """
+
+    __slots__ = ("identity", "position", "committed", "open", "states", "writing", "_begun", "_ended")
+
+    def __init__(self, identity, position, open_calls):
+        self.identity, self.position, self.committed, self.open = identity, position, position, open_calls
+        self._begun, self._ended = {}, set()
+        self.states, self.writing = {}, {}
+
+    @property
+    def changed(self):
+        return bool(self._begun or self._ended or self.states or self.position > self.committed)
+
+    def begin(self, position, start):
+        self.open[position] = self._begun[position] = start
+        self._ended.discard(position)
+        if position > self.position:
+            self.position = position
+
+    def end(self, position):
+        """False where no such call is open."""
+        if self.open.pop(position, None) is None:
+            return False
+        if self._begun.pop(position, None) is None:
+            self._ended.add(position)
+        return True
+
+    def take(self):
+        step = _Step(self, self.position, self._begun, self._ended, self.states)
+        self._begun, self._ended, self.states, self.writing = {}, set(), {}, self.states
+        return step
+
+    def write(self, connection, step):
+        connection.executemany("DELETE FROM task_calls WHERE id = ? AND position = ?", self._keyed(step.ended))
+        connection.executemany(
+            "INSERT OR REPLACE INTO task_calls VALUES (?, ?, ?)",
+            [(self.identity, position, start) for position, start in step.begun.items()],
+        )
+        connection.execute(
+            "UPDATE task_tables SET position = ? WHERE id = ? AND position < ?",
+            (step.position, self.identity, step.position),
+        )
+        connection.executemany(
+            "INSERT INTO task_states VALUES (?, ?, ?, ?, ?) ON CONFLICT (id, key) DO UPDATE SET "
+            "version = excluded.version, position = excluded.position, value = excluded.value "
+            "WHERE excluded.position > position",
+            [(self.identity, key, *state) for key, state in step.states.items()],
+        )
+
+    def _keyed(self, positions):
+        return [(self.identity, position) for position in positions]
+
+    def undone(self, step):
+        for position, start in step.begun.items():
+            if position in self.open:
+                self._begun[position] = start
+            else:
+                self._ended.discard(position)  # it ended meanwhile, and nothing of it was written
+        self._ended |= {position for position in step.ended if position not in self.open}
+        self.states = step.states | self.states
+        self.writing = {}
 
 
 class _Written:
-    def __init__(self, tables, batches):
-        self.tables, self.batches = tables, batches
+    def __init__(self, tables, batches, steps, letters, counts):
+        self.tables, self.batches, self.steps, self.letters, self.counts = tables, batches, steps, letters, counts
 
     def committed(self):
         with self.tables._lock:
             for batch in self.batches:
                 batch.table._committed(batch)
+            for step in self.steps:
+                step.progress.committed = max(step.progress.committed, step.position)
+                step.progress.writing = {}
 
     def undone(self):
-        with self.tables._lock:
+        tables = self.tables
+        with tables._lock:
             for batch in self.batches:
-                self.tables._waiting += batch.table._undone(batch)
+                tables._waiting += batch.table._undone(batch)
+            for step in self.steps:
+                step.progress.undone(step)
+                tables._waiting += len(step.states)
+            tables._letters[:0] = self.letters
+            for task, counts in self.counts.items():
+                tables._uncounted.setdefault(task, Counter()).update(counts)
 
 
 class Table:
@@ -432,15 +601,15 @@ class Table:
         self._tables, self._id = tables, identity
         self.task, self.version, self.columns, self.key, self.retention_ms = task, version, columns, key, retention_ms
         with tables.database.reader() as connection:
-            self.generation, self.sql_name, self._committed_position = connection.execute(
-                "SELECT generation, sql_name, position FROM task_tables WHERE id = ?", (identity,)
+            self.generation, self.sql_name = connection.execute(
+                "SELECT generation, sql_name FROM task_tables WHERE id = ?", (identity,)
             ).fetchone()
             (self._last_id,) = connection.execute(
                 f"SELECT ifnull(max(_id), -1) FROM {quoted(self.sql_name)}"
             ).fetchone()
-        self._position = self._committed_position
-        self._rows, self._states = [], {}
-        self._writing = {}
+        self._progress = tables._progress_of(identity)
+        tables.counts(task)
+        self._rows = []
         self._swept_ms = None
         self._converters = {name: _TYPES[column.type][1] for name, column in columns.items()}
         self._names = list(columns)
@@ -455,15 +624,74 @@ class Table:
 
     @property
     def position(self):
-        """Events up to here are done with; 0 for a new table. After a restart, go on behind it."""
-        return self._position
+        """Events up to here are done with, all calls that they triggered have ended; 0 for a new table."""
+        with self._tables._lock:
+            return next(iter(self._progress.open), self._progress.position + 1) - 1
+
+    @property
+    def seen_position(self):
+        """Events up to here were looked at, though calls may be open. After a restart, go on behind it."""
+        return self._progress.position
+
+    @property
+    def open_calls(self):
+        """{position: position at which its match began} of the calls that have not ended, in ascending order."""
+        with self._tables._lock:
+            return dict(self._progress.open)
+
+    @property
+    def counts(self):
+        """A Counter of what became of the task's calls since the store was made, all its tables together."""
+        return self._tables.counts(self.task)
+
+    def begin(self, position, start):
+        """The event at `position` triggered a call, which is open until `add`, `give_up` or `end`. Positions grow."""
+        with self._tables._lock:
+            self._progress.begin(position, start)
+            self._tables._count(self.task, TRIGGERED)
+
+    def end(self, position, way):
+        """The open call ends without a row; it is counted as `way`. One that is not open changes nothing."""
+        with self._tables._lock:
+            if self._progress.end(position):
+                self._tables._count(self.task, way)
+
+    def give_up(self, position, event, error, traceback="", tries=1, key=""):
+        """The open call ends as a dead letter; as `Tables.dead_letter`, but written with the next flush.
+
+        Raises StoreError where what waits cannot be written; the call is open then.
+        """
+        letter = self._tables._letter(self.task, self.version, position, event, error, traceback, tries, key)
+        self._tables._make_room()
+        with self._tables._lock:
+            if self._progress.end(position):
+                self._tables._letters.append(letter)
+                self._tables._waiting += 1
+                self._tables._count(self.task, DEAD_LETTERS)
+
+    def count(self, name, n=1):
+        """Counts something of the task's calls, with the next flush."""
+        self._tables.count(self.task, name, n)
+
+    def adopt(self, other, positions=None):
+        """Takes open calls of another generation (a Table, or its _Progress): those at `positions`, or all."""
+        mine, theirs = self._progress, getattr(other, "_progress", other)
+        if mine is theirs:
+            return
+        with self._tables._lock:
+            for position in list(theirs.open) if positions is None else positions:
+                start = theirs.open.get(position)
+                if theirs.end(position):
+                    mine.begin(position, start)
+            mine.open = dict(sorted(mine.open.items()))
 
     def add(self, position, rows, key="", state=None):
         """Takes the result of the call that the event at `position` triggered: None, a row (dict of columns), or a list
         of rows; and the new `state` for `key`, where it is not None.
 
-        A position that was added before, before a crash too, changes nothing. Raises TableError for a row that does not
-        fit, and StoreError where what waits cannot be written; nothing was taken then.
+        A position that was added before, before a crash too, changes nothing. A call that is open ends, as stored.
+        Raises TableError for a row that does not fit, and StoreError where what waits cannot be written; nothing was
+        taken then.
         """
         if not _is_text(key):
             raise TableError(f"{self.task}: position {position}: expected text as the key, got {_short(key)}")
@@ -482,8 +710,10 @@ class Table:
         with self._tables._lock:
             self._rows += values
             if packed is not None and not self._seen(key, position):
-                self._states[key] = (self.version, position, packed)
+                self._progress.states[key] = (self.version, position, packed)
             self._tables._waiting += len(values) + (packed is not None)
+            if self._progress.end(position):
+                self._tables._count(self.task, STORED)
 
     def _converted(self, position, n, row):
         if not isinstance(row, dict):
@@ -511,13 +741,17 @@ class Table:
         return values
 
     def complete_until(self, position):
-        """All calls for events up to `position` are done: with the next flush it is where a restart goes on."""
-        with self._tables._lock:
-            self._position = max(self._position, position)
+        """Events up to `position` were looked at: with the next flush it is where a restart goes on. Calls that are
+        open stay so."""
+        if position > self._progress.position:
+            with self._tables._lock:
+                self._progress.position = max(self._progress.position, position)
 
     def done(self, position, key=""):
         """Whether the event at `position` was counted already, in rows or in the key's state."""
-        return position <= self._position or self._seen(key, position)
+        with self._tables._lock:
+            counted = position <= self._progress.position and position not in self._progress.open
+        return counted or self._seen(key, position)
 
     def _seen(self, key, position):
         held = self._held(key)
@@ -525,9 +759,9 @@ class Table:
 
     def _held(self, key):
         """(version, position, packed value) of a key's state, or None."""
-        for table in self._tables._tables:  # other versions may write to this generation too
-            if table._id == self._id and (held := table._states.get(key) or table._writing.get(key)) is not None:
-                return held
+        progress = self._progress
+        if (held := progress.states.get(key) or progress.writing.get(key)) is not None:
+            return held
         with self._tables.database.reader() as connection:
             return connection.execute(
                 "SELECT version, position, value FROM task_states WHERE id = ? AND key = ?", (self._id, key)
@@ -547,42 +781,25 @@ class Table:
                 f"{self._tables.database.path}: the state of {self.task} for {key!r} is unreadable: {error}"
             ) from error
 
-    def _wants_to_write(self):
-        return bool(self._rows or self._states or self._position > self._committed_position)
-
     def _take(self):
-        batch = _Batch(self, self._rows, self._states, self._position)
-        self._rows, self._states, self._writing = [], {}, batch.states
+        batch = _Batch(self, self._rows)
+        self._rows = []
         return batch
 
     def _committed(self, batch):
-        self._writing = {}
-        self._committed_position = max(self._committed_position, batch.position)
         if batch.rows:
             self._last_id = max(self._last_id, max(row[0] for row in batch.rows))
 
     def _undone(self, batch):
-        """Lets a batch wait again; returns how many rows and states it has."""
+        """Lets a batch wait again; returns how many rows it has."""
         self._rows[:0] = batch.rows
-        self._states = batch.states | self._states
-        self._writing = {}
-        return len(batch.rows) + len(batch.states)
+        return len(batch.rows)
 
     def _write(self, connection, batch):
         rows = self._new_rows(connection, batch.rows)
         connection.executemany(self._insert, rows)
         if self._leaving:
             self._tables.outbox.put_many([entry for row in rows if (entry := self._entry(row)) is not None])
-        connection.executemany(
-            "INSERT INTO task_states VALUES (?, ?, ?, ?, ?) ON CONFLICT (id, key) DO UPDATE SET "
-            "version = excluded.version, position = excluded.position, value = excluded.value "
-            "WHERE excluded.position > position",
-            [(self._id, key, *state) for key, state in batch.states.items()],
-        )
-        connection.execute(
-            "UPDATE task_tables SET position = ? WHERE id = ? AND position < ?",
-            (batch.position, self._id, batch.position),
-        )
         self._sweep(connection)
 
     def _new_rows(self, connection, rows):

@@ -281,7 +281,8 @@ class Database:
             yield connection
             if self._doomed:
                 raise StoreError(f"{self.path}: a transaction within this one failed, so this one was undone too")
-            for part in parts:
+            # What refers to what others hold goes first: that may grow meanwhile, and must be there in any case.
+            for part in sorted(parts, key=lambda part: part.with_every_commit):
                 if (written := part.write(connection)) is not None:
                     after.append(written)
             changed = connection.total_changes != before

@@ -1,0 +1,112 @@
+"""The events of visits that are open, held in memory for the calls that they will trigger, and what calls are given."""
+
+import msgspec
+
+from vmhost.pipeline.events import PAGE_ENTER, PAGE_EXIT
+from vmhost.pipeline.sequences import point
+
+MAX_EVENTS = 2_000  # of one visit; the calls of longer ones read the store
+
+
+class Visits:
+    """`store`: the EventStore that has all of them. One thread at a time."""
+
+    def __init__(self, store):
+        self._store = store
+        self._held = {}  # visit: its StoredEvents; None where calls read the store
+        self._wanted = False  # whether any task is given events of visits
+
+    def wanted_by(self, tasks):
+        """Tells which StreamTasks there are: where none is given events of visits, none are held."""
+        wanted = any(_of_visit(task.trigger) for task in tasks)
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._held = dict.fromkeys(self._held)  # those that are open now were not held from their begin on
+
+    def read_later(self, visit):
+        """The visit is open, and its events are in the store only."""
+        self._held[visit] = None
+
+    def hold(self, events):
+        """Takes StoredEvents; a visit goes with its exit."""
+        if not self._wanted:
+            return
+        held = self._held
+        for stored in events:
+            event = stored.event
+            visit = event.visit
+            if visit:
+                if event.name == PAGE_EXIT:
+                    held.pop(visit, None)
+                    continue
+                there = held.get(visit)
+                if there is not None:
+                    there.append(stored)
+                    if len(there) > MAX_EVENTS:
+                        held[visit] = None
+                elif visit not in held:
+                    held[visit] = [stored] if event.name == PAGE_ENTER else None
+
+    def hold_last(self, stored):
+        """Takes one StoredEvent, an exit too, for which calls are to be made; `leave` it then."""
+        visit = stored.event.visit
+        if not self._wanted or not visit:
+            return
+        there = self._held.get(visit)
+        if there is not None:
+            there.append(stored)
+        elif visit not in self._held:
+            self._held[visit] = [stored] if stored.event.name == PAGE_ENTER else None
+
+    def leave(self, stored):
+        if stored.event.name == PAGE_EXIT:
+            self._held.pop(stored.event.visit, None)
+
+    def forget(self, key, visits):
+        """What is of `key` goes, and `visits`, which were open and its."""
+        for visit in visits:
+            self._held.pop(visit, None)
+        for visit, held in self._held.items():
+            if held is not None and any(stored.event.key == key for stored in held):
+                self._held[visit] = [stored for stored in held if stored.event.key != key]
+
+    # ---- what a call is given
+
+    def value(self, trigger, stored, start, from_store=False):
+        """What the call gets that the StoredEvent triggered, with a match that began at `start`; where the store is to
+        be read, a function that reads it and gives this.
+        """
+        if trigger.events == "none":
+            return _value(stored, ())
+        visit = stored.event.visit
+        if not _of_visit(trigger):
+            return lambda: _value(stored, self._store.read(start - 1, until=stored.position))
+        if not visit:
+            return _value(stored, (stored,))
+        after = start - 1 if trigger.events == "match" else 0
+        held = None if from_store else self._held.get(visit)
+        if held is None:
+            return lambda: _value(stored, self._stay(stored, after))
+        return _value(stored, held if not after else [each for each in held if each.position > after])
+
+    def _stay(self, stored, after):
+        """The events of the visit from its last begin on: an id of a visit may come again after its exit."""
+        events = list(self._store.read(after, until=stored.position, visit=stored.event.visit))
+        exits = [each.position for each in events if each.event.name == PAGE_EXIT and each is not events[-1]]
+        return [each for each in events if each.position > exits[-1]] if exits else events
+
+
+def _of_visit(trigger):
+    return trigger.events == "visit" or (trigger.events == "match" and trigger.level == "page")
+
+
+def _value(stored, events):
+    event = stored.event
+    return {
+        "position": stored.position,
+        "key": event.key,
+        "page": event.page,
+        "visit": event.visit,
+        "time_ms": event.time_ms,
+        "events": [msgspec.structs.asdict(each.event) for each in sorted(events, key=point)],
+    }

@@ -125,6 +125,22 @@ class Pipeline:
             self._database.close()
             raise
 
+    @classmethod
+    def from_file(cls, path):
+        """The pipeline that the `pipeline.yaml` at `path` describes, but for its sources, which `sources.Sources` runs.
+
+        ConfigurationError names file, line and key; else as Pipeline.
+        """
+        from vmhost.pipeline.configuration import read_pipeline_yaml  # schema and YAML are needed by nobody else
+
+        found = read_pipeline_yaml(path)
+        return cls(found.folder, found.bundles, **found.options)
+
+    @property
+    def durability(self):
+        """`batch` or `each`."""
+        return self._store.durability
+
     def _take_up(self, loaded, from_stored=False, starting=False):
         """Makes a StreamTask of a Task that the host has loaded."""
         self._must_be_stream_task(loaded)
@@ -525,6 +541,18 @@ class Pipeline:
             return False
         return not any(task.unfinished for task in (*self._tasks.values(), *self._leaving.values()))
 
+    def wait_for_room(self, timeout_s=None):
+        """Waits until the queue of each task has room; returns for how many calls, which is for how many events none is
+        dropped. 0 after `timeout_s`. PipelineError after `close`."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._closed or self._room() > 0, timeout_s)
+            self._must_be_open()
+            return max(0, self._room())
+
+    def _room(self):
+        rooms = (task.room for name, task in self._tasks.items() if name not in self._behind)
+        return min(rooms, default=1 << 20)
+
     # ---- what there is
 
     def table(self, name):
@@ -569,7 +597,8 @@ class Pipeline:
 
     def close(self, drain=True, keep_visits=None):
         """Ends the pipeline. `drain`: open visits are closed, and calls run to their end; else both are left for a
-        restart, which triggers what was cut off again. `keep_visits`: visits stay open although calls are drained."""
+        restart, which triggers what was cut off again. `keep_visits`: visits stay open although calls are drained.
+        A KeyboardInterrupt while calls run to their end cuts them off, and is raised when all is closed."""
         keep_visits = not drain if keep_visits is None else keep_visits
         with self._lock:
             if self._closed:
@@ -580,9 +609,13 @@ class Pipeline:
                 self._feed(self._intake.close(keep_visits))
             except StoreError as error:
                 _log.error("%s: %s; visits stay open for the next start", self.folder, error)
+            interrupted = None
             if drain:  # where the store cannot be written, results would wait for ever: a restart makes the calls again
-                self._idle.wait_for(lambda: self._is_idle() or self.store_error is not None)
-                drain = self.store_error is None
+                try:
+                    self._idle.wait_for(lambda: self._is_idle() or self.store_error is not None)
+                except KeyboardInterrupt as error:
+                    interrupted = error
+                drain = self.store_error is None and interrupted is None
         self._closing.set()
         for behind in list(self._behind.values()):
             behind.stop()
@@ -597,23 +630,21 @@ class Pipeline:
             self._tables.close()
         finally:
             self._database.close()
+        if interrupted is not None:
+            raise interrupted
+
+    async def __aenter__(self):
+        """An `AsyncPipeline` of this one."""
+        from vmhost.pipeline.asynchronous import AsyncPipeline
+
+        self._asynchronous = AsyncPipeline.around(self)
+        return await self._asynchronous.__aenter__()
+
+    async def __aexit__(self, *error):
+        await self._asynchronous.__aexit__(*error)
 
     def __enter__(self):
         return self
 
     def __exit__(self, error_type, error, traceback):
         self.close(drain=error_type is None)
-
-
-def rows_in(folder, name, limit):
-    """(names of columns, rows) of the newest table of the stream task `name` in the store in `folder`, latest first; a
-    pipeline may be at work there. KeyError with a message; StoreError."""
-    path = Path(folder) / STORE_NAME
-    with Database(path, read_only=True) as database, database.reader() as connection:
-        tasks = dict(connection.execute("SELECT task, sql_name FROM task_tables ORDER BY generation"))
-        if name not in tasks:
-            raise KeyError(f"{path}: there is no table {name!r}; there are {', '.join(tasks) or 'none'}")
-        found = connection.execute(f"SELECT * FROM {quoted(tasks[name])} ORDER BY _id DESC LIMIT ?", (limit,))
-        names = [column[0] for column in found.description]
-        kept = [index for index, column in enumerate(names) if not column.startswith("_")]
-        return [names[index] for index in kept], [[row[index] for index in kept] for row in found]

@@ -48,7 +48,8 @@ _OWN_STEPS = (
 class Database:
     """The store at `path`, made where there is none. Threads may share it.
 
-    `read_only`: only `reader()` and `connect()` work, no lock is taken, and a writer may be at work elsewhere.
+    `read_only`: only `reader()` and `connect()` work, no lock is taken, and a writer may be at work elsewhere. Parts
+    may join in to read; `migrate` then only looks that the store is not too new, and `flush` has nothing to write.
     `accept_loss`: opens a store whose last commits are missing, and goes on with what is there.
     Raises StoreInUseError, StoreDamagedError, StoreForeignError, StoreVersionError, StoreAccessError.
     """
@@ -205,8 +206,12 @@ class Database:
 
     # ---- schema versions
 
-    def _version(self, name):
-        row = self._writer.execute("SELECT version FROM store_versions WHERE name = ?", (name,)).fetchone()
+    def _version(self, name, connection=None):
+        row = (
+            (connection or self._writer)
+            .execute("SELECT version FROM store_versions WHERE name = ?", (name,))
+            .fetchone()
+        )
         return row[0] if row else 0
 
     def _steps(self, name, steps, done):
@@ -224,15 +229,22 @@ class Database:
         A step is SQL without `;` inside of its statements, or a function of the connection. Steps are never changed
         once they shipped. Raises StoreVersionError where the store is newer than `steps`.
         """
+        if self.read_only:
+            with self.reader() as connection:
+                self._must_be_known(name, self._version(name, connection), steps)
+            return
         with self.transaction():
             done = self._version(name)
-            if done > len(steps):
-                raise StoreVersionError(
-                    f"{self.path}: {name} has schema version {done}, this vmhost knows versions up to {len(steps)}; "
-                    "use the newer vmhost that wrote it"
-                )
+            self._must_be_known(name, done, steps)
             if done < len(steps):
                 self._steps(name, steps, done)
+
+    def _must_be_known(self, name, version, steps):
+        if version > len(steps):
+            raise StoreVersionError(
+                f"{self.path}: {name} has schema version {version}, this vmhost knows versions up to {len(steps)}; "
+                "use the newer vmhost that wrote it"
+            )
 
     # ---- writing
 
@@ -308,6 +320,9 @@ class Database:
 
     def flush(self):
         """Writes what all parts hold, in one transaction. Durable on return. Where it raises, they still hold it."""
+        if self.read_only:
+            self._must_be_open(write=False)
+            return
         with self.lock:
             self._must_be_open()
             if self._depth:
@@ -320,6 +335,8 @@ class Database:
         """Has a thread call `flush()` so often, or more often where somebody asked for that before. Where it fails,
         `flush_error` says why, and it is tried again.
         """
+        if self.read_only:
+            return
         with self.lock:
             if self._flusher is None:
                 self._flusher = _Flusher(self, interval_ms / 1000)

@@ -1,0 +1,29 @@
+"""`vmhost pipeline dead-letters`: the calls that were given up."""
+
+from pathlib import Path
+
+import click
+
+from vmhost.cli import failures
+from vmhost.cli.pipeline import stores
+
+
+@click.command(short_help="Show the calls that were given up, and why.")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("name", required=False)
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many, the latest of them.")
+@failures.command
+def dead_letters(output, folder, name, limit):
+    """Show the calls that were given up, of all stream tasks or of NAME: error, traceback, and (with --json) what the
+    task was called with."""
+    stores.flushed(folder)
+    with stores.stored(folder) as stored:
+        found = stored.dead_letters(name)[-limit:]
+    output.document([{**one._asdict(), "event": stores.plain(one.event)} for one in found])
+    for one in found:
+        output.line(f"{one.task} {one.version}, event at {one.position}, {stores.moment(one.stored_ms)}", style="bold")
+        output.line(f"  {one.error}; {one.tries} tries" + (f"; key {one.key}" if one.key else ""))
+        for line in one.traceback.rstrip().splitlines():
+            output.line(f"  {line}")
+    if not found:
+        output.line("no dead letters")

@@ -1,0 +1,131 @@
+"""What `vmhost pipeline run` and `replay` set up alike: a pipeline from a pipeline.yaml or from arguments, and what
+Ctrl-C does to it."""
+
+import contextlib
+import signal
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from vmhost.cli import failures, keys
+
+LOOK_S = 0.25  # how often a command looks whether it is done, and whether Ctrl-C was pressed
+
+
+@dataclass
+class Plan:
+    """What a pipeline is made of: arguments of Pipeline, SourceSettings, and whether visits stay open at the end."""
+
+    folder: Path
+    bundles: tuple
+    options: dict = field(default_factory=dict)
+    sources: tuple = ()
+    keep_visits: bool = False
+
+    def open(self, **more):
+        from vmhost.pipeline.pipeline import Pipeline
+
+        try:
+            return Pipeline(self.folder, self.bundles, **self.options, **more)
+        except ImportError as error:
+            raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
+
+
+def options(function):
+    """The options that name keys and a pipeline.yaml."""
+    for option in (
+        click.option(
+            "--config", type=click.Path(path_type=Path), help="A pipeline.yaml, in the place of FOLDER and BUNDLES."
+        ),
+        click.option("--allow-unsigned", is_flag=True, help="Load bundles that nobody signed."),
+        click.option(
+            "--trust",
+            multiple=True,
+            type=click.Path(path_type=Path),
+            help="Public keys to trust. [default: vmhost keys trust]",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def plan(places, config, trust, allow_unsigned):
+    """The Plan that a command line stands for: `places` are FOLDER BUNDLE..., or one pipeline.yaml."""
+    if config is None and places and places[0].suffix in (".yaml", ".yml"):
+        config, places = places[0], places[1:]
+    if config is None:
+        if len(places) < 2:
+            missing = "BUNDLE" if places else "FOLDER"
+            raise click.UsageError(f"Missing argument '{missing}...': a folder and bundles, or a pipeline.yaml.")
+        for bundle in places[1:]:
+            if not bundle.exists():
+                raise failures.Failure(f"{bundle}: no such file{failures.did_you_mean(bundle)}")
+        chosen = {"trust": keys.trust_store(trust), "allow_unsigned": allow_unsigned}
+        return Plan(places[0], tuple(places[1:]), chosen)
+    if places:
+        raise failures.Failure(f"{config} names folder and bundles; leave {places[0]} out, or leave the file out")
+    from vmhost.pipeline.configuration import read_pipeline_yaml
+
+    if not config.exists():
+        raise failures.Failure(f"{config}: no such file{failures.did_you_mean(config)}")
+    found = read_pipeline_yaml(config)
+    chosen = dict(found.options)
+    if trust or "trust" not in chosen:
+        chosen["trust"] = keys.trust_store(trust)
+    if allow_unsigned:
+        chosen["allow_unsigned"] = True
+    return Plan(found.folder, found.bundles, chosen, found.sources, found.keep_visits)
+
+
+class Interrupts:
+    """Ctrl-C, and SIGTERM: the first asks for an orderly end (`asked` is its number), the next Ctrl-C raises
+    KeyboardInterrupt."""
+
+    def __init__(self):
+        self.asked = None
+        self._before = {}
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._heard)
+        return self
+
+    def __exit__(self, *error):
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _heard(self, number, frame):
+        if self.asked is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = number
+
+    @property
+    def exit_code(self):
+        """For a run that ended in order: a service that was told to end has done what it should."""
+        return failures.INTERRUPTED if self.asked == signal.SIGINT else failures.DONE
+
+
+@contextlib.contextmanager
+def ended(pipeline):
+    """At the block's end the pipeline is closed in any case; where it was not closed before, without waiting."""
+    try:
+        yield
+    finally:
+        pipeline.close(drain=False)
+
+
+def drain(output, pipeline, signals, live):
+    """Waits for the calls that have not ended. KeyboardInterrupt at Ctrl-C while an end was asked for before."""
+    told = False
+    while not pipeline.wait(LOOK_S):
+        if pipeline.store_error is not None:
+            return  # results cannot be kept: they are left to the next run
+        if signals.asked and not told:
+            told = True
+            calls = sum(task["unfinished"] for task in pipeline.statistics()["tasks"].values())
+            live.note = f"{calls:,} calls run to their end; Ctrl-C again leaves them to the next run"
+            output.remark(live.note)
+        live.show()

@@ -1,0 +1,134 @@
+"""`vmhost pipeline run`: events from files, pipes and HTTP go into the store and trigger stream tasks."""
+
+import contextlib
+import dataclasses
+from pathlib import Path
+
+import click
+
+from vmhost.cli import failures
+from vmhost.cli.pipeline import opening, stores
+from vmhost.cli.pipeline.live import Live
+from vmhost.cli.pipeline.status import TASK_COLUMNS, task_rows
+
+
+@click.command(short_help="Take events, and run the stream tasks that they trigger.")
+@click.argument("places", metavar="FOLDER BUNDLE... | PIPELINE.YAML", nargs=-1, type=click.Path(path_type=Path))
+@opening.options
+@click.option(
+    "--events", "files", multiple=True, help="A file of events, one JSON object a line; - is stdin. [default: -]"
+)
+@click.option("--http", metavar="ADDRESS", help="Also take events by POST to http://ADDRESS/events: 127.0.0.1:8400.")
+@click.option("--token-file", type=click.Path(path_type=Path), help="Requests must have the token in this file.")
+@click.option(
+    "--bad-lines",
+    type=click.Choice(["stop", "aside"]),
+    help="At a line that is no event: stop, or put it aside and go on. [default: stop]",
+)
+@click.option(
+    "--when-full",
+    type=click.Choice(["wait", "drop"]),
+    help="While the tasks' queues are full: wait, or let their overload rules drop calls. [default: wait]",
+)
+@click.option("--keep-visits", is_flag=True, help="At the end, leave visits without exit open for the next run.")
+@failures.command
+def run(output, places, config, trust, allow_unsigned, files, http, token_file, bad_lines, when_full, keep_visits):
+    """Take events into the store in FOLDER, and run the stream tasks in BUNDLES that they trigger; or do what a
+    PIPELINE.YAML says.
+
+    Events are lines of JSON: {"name": "click", "time_ms": 1790000000000, "page": "item", "visit": "v1"}, and any of
+    contents, id, key. The command ends with the events, when all calls have ended; with HTTP, at Ctrl-C: nothing more
+    is taken then, and calls run to their end. A second Ctrl-C leaves them to the next run."""
+    plan = opening.plan(places, config, trust, allow_unsigned)
+    plan.sources = _sources(plan, files, http, token_file, bad_lines, when_full)
+    plan.keep_visits = plan.keep_visits or keep_visits
+    with stores.errors():
+        figures, code = _run(output, plan)
+    output.document(figures)
+    output.table("", TASK_COLUMNS, task_rows(figures["tasks"]))
+    intake = figures["intake"]
+    aside = sum(one["aside"] for one in figures["sources"].values())
+    output.line(
+        f"{figures['position']:,} events in {plan.folder}; {intake['late'] + intake['after_close']:,} late, "
+        f"{intake['duplicates']:,} duplicates"
+        + (f", {aside:,} bad lines put aside (vmhost pipeline events {plan.folder} --bad)" if aside else "")
+        + f"; rows: vmhost pipeline table {plan.folder} NAME"
+    )
+    if code == failures.DONE and any(task["dead_letters"] for task in figures["tasks"].values()):
+        return failures.TASK_FAILED
+    return code
+
+
+def _sources(plan, files, http, token_file, bad_lines, when_full):
+    """SourceSettings: those of the pipeline.yaml, unless the command line names others."""
+    from vmhost.pipeline.configuration import STDIN, SourceSettings, http_address, read_token
+
+    found = list(plan.sources)
+    if files or http:
+        found = [SourceSettings("stdin" if file == STDIN else file, file=file) for file in files]
+    elif not found:
+        found = [SourceSettings("stdin", file=STDIN)]
+    for file in files:
+        if file != STDIN and not Path(file).exists():
+            raise failures.Failure(f"{file}: no such file{failures.did_you_mean(Path(file))}")
+    if list(files).count(STDIN) > 1:
+        raise failures.Failure("--events -: stdin can be read once")
+    if http:
+        try:
+            http = http_address(http)
+        except ValueError as error:
+            raise failures.Failure(f"--http: {error}") from error
+        found.append(SourceSettings("http", http=http))
+    if token_file is not None:
+        if not any(one.http for one in found):
+            raise failures.Failure("--token-file goes with --http")
+        try:
+            token = read_token(token_file)
+        except (OSError, ValueError) as error:
+            raise failures.Failure(f"{token_file}: {getattr(error, 'strerror', None) or error}") from error
+        found = [dataclasses.replace(one, token=token) if one.http else one for one in found]
+    chosen = {"bad_lines": bad_lines, "when_full": when_full}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    return tuple(dataclasses.replace(one, **chosen) for one in found)
+
+
+def _run(output, plan):
+    """(statistics at the end, exit code)"""
+    from vmhost.cli.run import guest_log
+    from vmhost.pipeline.control import Control
+    from vmhost.pipeline.feed import BadLineError
+    from vmhost.pipeline.sources import Sources
+
+    with contextlib.ExitStack() as stack:
+        signals = stack.enter_context(opening.Interrupts())
+        pipeline = plan.open()
+        stack.enter_context(opening.ended(pipeline))
+        try:
+            sources = Sources(pipeline, plan.sources)
+        except ImportError as error:
+            raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
+        failed = None
+        live = Live(output, pipeline, sources.statistics)
+        with live, guest_log(output), Control(pipeline, sources.statistics):
+            with sources:
+                _announce(output, sources)
+                try:
+                    while not sources.wait(opening.LOOK_S):
+                        live.show()
+                        if signals.asked and not live.note:
+                            live.note = "ending: nothing more is taken"
+                            sources.stop()
+                except BadLineError as error:
+                    failed = error
+                at_end = sources.statistics()
+            opening.drain(output, pipeline, signals, live)
+        pipeline.close(keep_visits=plan.keep_visits or bool(signals.asked) or failed is not None)
+        if failed is not None:
+            raise failures.Failure(f"{failed}; the events before it were taken (--bad-lines aside goes on)")
+        return pipeline.final | {"sources": at_end}, signals.exit_code
+
+
+def _announce(output, sources):
+    for source in sources.sources.values():
+        if getattr(source, "url", None):
+            output.remark(f"events are taken by POST {source.url}")

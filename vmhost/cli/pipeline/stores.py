@@ -1,0 +1,87 @@
+"""What the commands of `vmhost pipeline` look at: a folder's store, its errors, and values as people see them."""
+
+import contextlib
+from pathlib import Path
+
+from vmhost.cli import failures
+from vmhost.lines import json_values
+
+
+@contextlib.contextmanager
+def errors():
+    """Errors of stores, and of a pipeline at work, become the command's."""
+    from vmhost.pipeline.control import ControlError
+    from vmhost.stores import StoreError
+
+    try:
+        yield
+    except StoreError as error:
+        raise failures.Failure(str(error), failures.HOST_FAILED, type(error).__name__) from error
+    except ControlError as error:
+        raise failures.Failure(str(error), failures.HOST_FAILED, error.kind) from error
+
+
+@contextlib.contextmanager
+def stored(folder):
+    """The StoredPipeline of a folder."""
+    from vmhost.pipeline.pipeline import STORE_NAME
+    from vmhost.pipeline.stored import StoredPipeline
+
+    folder = Path(folder)
+    if not (folder / STORE_NAME).exists():
+        advice = failures.did_you_mean(folder) if not folder.exists() else ""
+        what = "no such folder" if not folder.exists() else f"holds no {STORE_NAME}: no pipeline ran there yet"
+        raise failures.Failure(f"{folder}: {what}{advice}")
+    with errors(), StoredPipeline(folder) as found:
+        yield found
+
+
+def flushed(folder):
+    """Has a pipeline at work in the folder write what it has in memory. Whether there is one."""
+    from vmhost.pipeline.control import ControlError, NotRunningError, ask
+
+    try:
+        ask(folder, "flush")
+    except NotRunningError, ControlError:  # a full disk, say: what is stored can be shown
+        return False
+    return True
+
+
+def plain(value):
+    """A value as JSON can say it, as `vmhost run` prints it."""
+    try:
+        return json_values.to_plain(value)
+    except TypeError, ValueError, RecursionError:
+        return repr(value)
+
+
+def shown(value, columns=40):
+    """A value in a few characters of one line."""
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    if hasattr(value, "dtype"):
+        return f"{value.dtype} {'x'.join(map(str, value.shape))}"
+    text = value if isinstance(value, str) else repr(value)
+    text = text if text.isprintable() else repr(text)[1:-1]
+    return text if len(text) <= columns else text[: columns - 1] + "…"
+
+
+def moment(time_ms):
+    """A time in milliseconds since 1970 as local time."""
+    from datetime import datetime
+
+    try:
+        return datetime.fromtimestamp(time_ms / 1000).isoformat(sep=" ", timespec="milliseconds")
+    except OverflowError, OSError, ValueError, TypeError:
+        return "" if time_ms is None else str(time_ms)
+
+
+def size(count):
+    """Bytes in a unit that people read."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return None

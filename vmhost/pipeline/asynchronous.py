@@ -1,0 +1,157 @@
+"""A pipeline for asyncio: what takes time, the store above all, happens on threads; the loop never waits for it.
+
+async with AsyncPipeline("data", ["build/ipv.vmb"]) as pipeline:
+    await pipeline.append(Event("page_enter", 1_790_000_000_000, "item", "visit-1"))
+    rows = await pipeline.read("ipv", limit=10)
+"""
+
+import asyncio
+import functools
+from concurrent.futures import ThreadPoolExecutor
+
+from vmhost.pipeline.pipeline import Pipeline
+
+_WAIT_S = 0.5  # how often a wait looks whether it was cancelled
+
+
+class AsyncPipeline:
+    """The pipeline that `Pipeline(folder, bundles, **options)` makes, opened by `async with` and closed by its end.
+
+    Its methods are Pipeline's, with `await`, and raise as these do. Events are taken in the order in which `append` and
+    its like were called, by one thread; an `await` that is cancelled takes back nothing: the events may have been
+    taken. For one loop. `pipeline`: the Pipeline, for what has no method here.
+    """
+
+    def __init__(self, folder, bundles, **options):
+        self._open = functools.partial(Pipeline, folder, bundles, **options)
+        self.pipeline = None
+        self._writing = self._reading = None
+
+    @classmethod
+    def from_file(cls, path):
+        """As `Pipeline.from_file`; the file is read by `async with`."""
+        made = cls(None, ())
+        made._open = functools.partial(Pipeline.from_file, path)
+        return made
+
+    @classmethod
+    def around(cls, pipeline):
+        """The AsyncPipeline of a Pipeline that is open already."""
+        made = cls(None, ())
+        made._open = lambda: pipeline
+        return made
+
+    async def __aenter__(self):
+        if self.pipeline is not None:
+            raise RuntimeError("this AsyncPipeline is open already; make another one")
+        self._writing = ThreadPoolExecutor(1, "vmhost-pipeline-append")
+        self._reading = ThreadPoolExecutor(4, "vmhost-pipeline-read")
+        opening = asyncio.get_running_loop().run_in_executor(self._writing, self._open)
+        try:
+            self.pipeline = await asyncio.shield(opening)
+        except BaseException:
+            # cancelled while it opens: what was opened is closed, on the thread that opened it
+            opening.add_done_callback(self._close_unused)
+            raise
+        return self
+
+    def _close_unused(self, opening):
+        if not opening.cancelled() and opening.exception() is None:
+            self._writing.submit(opening.result().close, drain=False)
+        self._writing.shutdown(wait=False)
+        self._reading.shutdown(wait=False)
+
+    async def __aexit__(self, error_type, error, traceback):
+        await self.close(drain=error_type is None)
+
+    async def _write(self, function, *arguments, **named):
+        return await self._on(self._writing, function, *arguments, **named)
+
+    async def _read(self, function, *arguments, **named):
+        return await self._on(self._reading, function, *arguments, **named)
+
+    async def _on(self, executor, function, *arguments, **named):
+        if self.pipeline is None:
+            raise RuntimeError("the AsyncPipeline is not open; use it within `async with`")
+        call = functools.partial(function, *arguments, **named)
+        return await asyncio.get_running_loop().run_in_executor(executor, call)
+
+    # ---- events
+
+    async def append(self, event):
+        await self._write(self.pipeline.append, event)
+
+    async def append_many(self, events):
+        await self._write(self.pipeline.append_many, events)
+
+    async def append_line(self, line):
+        await self._write(self.pipeline.append_line, line)
+
+    async def flush(self):
+        """What was appended before is durable on return."""
+        await self._write(self.pipeline.flush)
+
+    async def wait(self, timeout_s=None):
+        """Waits until no call is unfinished. False after `timeout_s`."""
+        return await self._until(self.pipeline.wait, timeout_s, False)
+
+    async def wait_for_room(self, timeout_s=None):
+        return await self._until(self.pipeline.wait_for_room, timeout_s, 0)
+
+    async def _until(self, wait, timeout_s, otherwise):
+        """Waits a little at a time, so that a wait that was cancelled holds no thread for long."""
+        loop = asyncio.get_running_loop()
+        end = None if timeout_s is None else loop.time() + timeout_s
+        while True:
+            left = _WAIT_S if end is None else min(_WAIT_S, end - loop.time())
+            found = await self._read(wait, max(left, 0))
+            if found:
+                return found
+            if end is not None and loop.time() >= end:
+                return otherwise
+
+    # ---- tasks
+
+    async def load(self, bundle, *, from_stored=False):
+        await self._write(self.pipeline.load, bundle, from_stored=from_stored)
+
+    async def change(self, bundle):
+        await self._write(self.pipeline.change, bundle)
+
+    async def withdraw(self, name, *, drain=True):
+        await self._write(self.pipeline.withdraw, name, drain=drain)
+
+    async def forget(self, key):
+        return await self._write(self.pipeline.forget, key)
+
+    # ---- what there is
+
+    async def read(self, name, **selection):
+        """The rows of the table `name`, those that wait too: as `Table.read`. KeyError."""
+        return await self._read(lambda: self.pipeline.table(name).read(**selection))
+
+    async def dead_letters(self, name=None):
+        return await self._read(self.pipeline.dead_letters, name)
+
+    async def explain(self, name):
+        return await self._read(self.pipeline.explain, name)
+
+    async def statistics(self):
+        return await self._read(self.pipeline.statistics)
+
+    # ---- the end
+
+    async def close(self, drain=True, keep_visits=None):
+        """As `Pipeline.close`. Goes on to its end where it is cancelled."""
+        if self.pipeline is None or self._writing is None:
+            return
+        writing, reading, self._writing = self._writing, self._reading, None
+        loop = asyncio.get_running_loop()
+        closing = loop.run_in_executor(
+            writing, functools.partial(self.pipeline.close, drain=drain, keep_visits=keep_visits)
+        )
+        try:
+            await asyncio.shield(closing)
+        finally:
+            writing.shutdown(wait=False)
+            reading.shutdown(wait=False)

@@ -1,0 +1,225 @@
+"""`pipeline.yaml`: read and checked against `pipeline.schema.json`; every problem is reported at once, with file, line
+and key. docs/pipeline-yaml.md has the keys in words. Paths in it are relative to the file's folder.
+"""
+
+import difflib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from vmhost.host_yaml import host_settings, read_host_yaml
+from vmhost.settings_file import SettingsFile
+
+_SCHEMA = Path(__file__).with_name("pipeline.schema.json")
+STDIN = "-"
+_UNITS_MS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNITS_BYTES = {
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+}
+_QUANTITY = re.compile(r"([0-9.]+) ?([A-Za-z]+)")
+_MAX_MS = 1 << 52
+# key -> argument of Pipeline, or of Intake
+_RETENTION = {"age": "max_age_ms", "count": "max_count", "size": "max_bytes"}
+_INTAKE = {
+    "lateness": "lateness_ms",
+    "visit_timeout": "visit_timeout_ms",
+    "idle_time": "idle_ms",
+    "ahead": "ahead_ms",
+    "ids_time": "ids_ms",
+    "enter_closes": "enter_closes",
+}
+_LIMITS = {"open_visits": "max_visits", "known_ids": "max_ids", "late_events": "max_late"}
+_MAY_BE_ZERO = {"lateness", "ahead"}
+_ONLY_HTTP = ("token_file", "origins", "max_body")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """Where events come from: lines of `file` (a path, or "-" for stdin), or HTTP requests to `http` ("host:port").
+
+    `bad_lines`: "stop" or "aside". `when_full`: "wait" until the tasks' queues have room, or "drop", which leaves it to
+    their overload rules.
+    """
+
+    name: str
+    file: str | None = None
+    http: str | None = None
+    bad_lines: str = "stop"
+    when_full: str = "wait"
+    token: str | None = None
+    origins: tuple = ()
+    max_body_bytes: int = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What a pipeline.yaml says: `options` are further arguments of Pipeline, `sources` are SourceSettings."""
+
+    path: Path
+    folder: Path
+    bundles: tuple
+    options: dict
+    sources: tuple
+    keep_visits: bool
+
+
+def read_pipeline_yaml(path):
+    """The Configuration in the file at `path`. ConfigurationError with all that is wrong with it."""
+    file = SettingsFile(path, _SCHEMA)
+    values, problems, here = file.values, file.problems, file.folder
+    problems.stop()
+    bundles = tuple(
+        _existing(here, bundle, ("bundles", number), problems) for number, bundle in enumerate(values["bundles"])
+    )
+    options = {}
+    for name in ("allow_unsigned", "durability"):
+        if name in values:
+            options[name] = values[name]
+    if "trust" in values:
+        options["trust"] = _existing(here, values["trust"], ("trust",), problems)
+    if "batch_time" in values:
+        options["batch_ms"] = _lowered("batch_time", values["batch_time"], ("batch_time",), problems)
+    options |= _renamed(values, "retention", _RETENTION, problems)
+    intake = _renamed(values, "intake", _INTAKE, problems) | _renamed(values, "limits", _LIMITS, problems)
+    for name in ("lateness_ms", "visit_timeout_ms"):  # Pipeline has them among its own
+        if name in intake:
+            options[name] = intake.pop(name)
+    options["intake"] = intake
+    sources = [_source(name, one, here, problems) for name, one in values.get("sources", {}).items()]
+    readers = [one.name for one in sources if one.file == STDIN]
+    for name in readers[1:]:
+        problems.add(("sources", name, "file"), f"stdin is read by {readers[0]} already; name a file")
+    options = _host_options(values, here, problems) | options
+    problems.stop()
+    return Configuration(
+        path=file.path,
+        folder=here / values["folder"],
+        bundles=bundles,
+        options=options,
+        sources=tuple(sources),
+        keep_visits=values.get("keep_visits", False),
+    )
+
+
+def _host_options(values, here, problems):
+    """Arguments of Pipeline that `host` stands for."""
+    if "host" not in values:
+        return {}
+    if isinstance(values["host"], str):
+        path = _existing(here, values["host"], ("host",), problems)
+        problems.stop()
+        settings = read_host_yaml(path)
+    else:
+        settings = host_settings(values["host"], here, problems.part("host"))
+    if settings.load:
+        problems.add(("host",), "load: a pipeline loads stream tasks only; name them in `bundles` of this file")
+    options = {
+        "host": {"policy": settings.policy, "state": settings.state, "functions": settings.functions},
+        "allow_unsigned": settings.allow_unsigned,
+    }
+    if settings.trust is not None:
+        options["trust"] = settings.trust
+    return options
+
+
+def _renamed(values, key, names, problems):
+    found = values.get(key, {})
+    return {names[name]: _lowered(name, value, (key, name), problems) for name, value in found.items()}
+
+
+def _lowered(name, value, where, problems):
+    """A time as whole milliseconds, a size as bytes, all else as it is."""
+    if name in ("enter_closes", "count", "open_visits", "known_ids", "late_events"):
+        return value
+    if name in ("size", "max_body"):
+        return _whole(value, _UNITS_BYTES, 1, where, problems, 1, "a size such as 64 MiB")
+    least, expected = (0, "a time") if name in _MAY_BE_ZERO else (1, "a time above zero")
+    return _whole(value, _UNITS_MS, 1000, where, problems, least, f"{expected} such as 30 min")
+
+
+def _whole(value, units, unit, where, problems, least, expected):
+    if isinstance(value, str):
+        number, name = _QUANTITY.fullmatch(value).groups()
+        found = float(number) * units[name]
+    else:
+        found = value * unit
+    if not least <= found <= _MAX_MS:
+        problems.add(where, f"expected {expected}, got {value!r}")
+        return least
+    return round(found)
+
+
+def _source(name, values, here, problems):
+    where = ("sources", name)
+    if ("file" in values) == ("http" in values):
+        problems.add(where, "expected one of file and http")
+        return SourceSettings(name)
+    settings = {key: values[key] for key in ("bad_lines", "when_full") if key in values}
+    if "file" in values:
+        for key in _ONLY_HTTP:
+            if key in values:
+                problems.add((*where, key), "belongs to sources with http")
+        file = values["file"]
+        if file != STDIN:
+            file = os.fspath(_existing(here, file, (*where, "file"), problems))
+        return SourceSettings(name, file=file, **settings)
+    if int(values["http"].rpartition(":")[2]) > 65535:
+        problems.add((*where, "http"), f"expected a port from 0 to 65535, got {values['http']!r}")
+    if "token_file" in values:
+        settings["token"] = _token(here, values["token_file"], (*where, "token_file"), problems)
+    if "max_body" in values:
+        settings["max_body_bytes"] = _lowered("max_body", values["max_body"], (*where, "max_body"), problems)
+    return SourceSettings(name, http=values["http"], origins=tuple(values.get("origins", ())), **settings)
+
+
+_ADDRESS = re.compile(r"(127\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}|localhost|\[::1\]):([0-9]{1,5})")
+
+
+def http_address(text):
+    """The text, where it is an address of this machine's loopback. ValueError."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found[2]) > 65535:
+        raise ValueError(
+            f"expected an address of this machine's loopback, such as 127.0.0.1:8400, got {text!r:.80}; for other "
+            "machines, put a server with TLS before it"
+        )
+    return text
+
+
+def read_token(path):
+    """The token in the file at `path`: its text without white space around it. ValueError, OSError."""
+    text = Path(path).read_text(encoding="utf-8").strip()
+    if not re.fullmatch(r"[\x21-\x7e]{16,4096}", text):
+        raise ValueError("expected a token of at least 16 visible ASCII characters on one line")
+    return text
+
+
+def _token(here, name, where, problems):
+    path = _existing(here, name, where, problems)
+    try:
+        return read_token(path)
+    except (OSError, ValueError) as error:
+        if path.exists():
+            problems.add(where, f"{path}: {getattr(error, 'strerror', None) or error}")
+        return None
+
+
+def _existing(here, name, where, problems):
+    """The path, which must be there."""
+    path = here / name
+    if not path.exists():
+        try:
+            near = difflib.get_close_matches(path.name, os.listdir(path.parent), 1)
+        except OSError:
+            near = []
+        advice = f"; did you mean {path.parent / near[0]}?" if near else ""
+        problems.add(where, f"{path}: no such file{advice}")
+    return path

@@ -1,0 +1,183 @@
+"""A feed: how the events of one source come into a pipeline. Lines of JSON become Events, bad ones are refused or put
+aside, and events wait while the tasks' queues, or the disk, are full.
+"""
+
+import json
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from vmhost.pipeline.events import Event
+from vmhost.stores import StoreFullError
+
+MAX_LINE_BYTES = 16 << 20
+ASIDE_NAME = "bad-lines.jsonl"
+MAX_ASIDE_BYTES = 16 << 20  # then the file becomes bad-lines.jsonl.1, and a new one begins
+_MAX_KEPT_CHARS = 10_000  # of a bad line
+_AT_ONCE = 100  # events of one transaction
+_LOOK_S = 0.2  # how often a feed that waits looks whether it is to stop
+_log = logging.getLogger("vmhost.pipeline")
+
+
+class BadLineError(ValueError):
+    """A line that is no event: `source`, `line` (from 1), `reason`."""
+
+    def __init__(self, source, line, reason):
+        super().__init__(f"{source}:{line}: not an event: {reason}")
+        self.source, self.line, self.reason = source, line, reason
+
+
+def decoded(line):
+    """The Event that a line of JSON says. ValueError with the reason why it is none."""
+    try:
+        return msgspec.json.decode(line, type=Event)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ValueError(str(error)) from None
+
+
+class Feed:
+    """The way of one source into `pipeline`. One thread at a time.
+
+    `bad_lines`: "stop" raises BadLineError for a line that is no event, when those before it were taken; "aside" notes
+    it in `bad-lines.jsonl` in the pipeline's folder and goes on. `when_full`: "wait" until the queue of each task has
+    room, or "drop", which leaves it to the overload rules of the tasks. `stop`: an object whose `is_set()` says that
+    nothing more is to be taken.
+    """
+
+    def __init__(self, pipeline, name, *, bad_lines="stop", when_full="wait", stop=None):
+        self.pipeline, self.name = pipeline, name
+        self.bad_lines, self.when_full = bad_lines, when_full
+        self.stop = threading.Event() if stop is None else stop
+        self.taken = 0  # events
+        self.aside = 0  # lines
+        self.line = 0  # the last one that was read
+        self.waits = None  # why the feed waits: "queues", "disk"; None while it does not
+
+    def statistics(self):
+        return {"taken": self.taken, "aside": self.aside, "line": self.line, "waits": self.waits}
+
+    def take_lines(self, lines):
+        """Takes lines of JSON, the next ones of the source; an empty line is passed over, None stands for one that is
+        too long. Returns False where `stop` came first: what is left was not taken. BadLineError, StoreError,
+        PipelineError."""
+        events, numbers = [], []
+        for line in lines:
+            if line is not None and not line.strip():
+                self.line += 1
+                continue
+            try:
+                if line is None:
+                    raise ValueError(f"longer than {MAX_LINE_BYTES:,} bytes")
+                events.append(decoded(line))
+            except ValueError as error:
+                if not self._take(events, numbers):
+                    return False
+                self.line += 1
+                events, numbers = [], []
+                self._bad(self.line, line, str(error))
+                continue
+            self.line += 1
+            numbers.append((self.line, line))
+        return self._take(events, numbers)
+
+    def take(self, events):
+        """Takes Events in their order. Returns False where `stop` came first. ValueError, StoreError, PipelineError."""
+        done = 0
+        while done < len(events):
+            room = self._room(len(events) - done)
+            if not room:
+                return False
+            self._append(events[done : done + room])
+            done += room
+        return True
+
+    def _take(self, events, numbers):
+        done = 0
+        while done < len(events):
+            room = self._room(len(events) - done)
+            if not room:
+                return False
+            part = events[done : done + room]
+            try:
+                if not self._append(part):
+                    return False
+            except ValueError as error:  # contents, a time or a text that the store cannot take
+                if isinstance(error, BadLineError):
+                    raise
+                for event, (number, line) in zip(part, numbers[done : done + room]):
+                    try:
+                        if not self._append([event]):
+                            return False
+                    except ValueError as error:
+                        self._bad(number, line, str(error))
+            done += room
+        return True
+
+    def _room(self, wanted):
+        """How many of the events may be taken now; 0 where `stop` came first."""
+        wanted = min(wanted, _AT_ONCE)
+        if self.when_full == "drop":
+            return 0 if self.stop.is_set() else wanted
+        while not self.stop.is_set():
+            room = self.pipeline.wait_for_room(_LOOK_S)
+            if room:
+                self.waits = None
+                return min(wanted, room)
+            self.waits = "queues"
+        return 0
+
+    def _append(self, events):
+        """False where `stop` came while the disk was full."""
+        while True:
+            try:
+                self.pipeline.append_many(events)
+            except StoreFullError as error:
+                if self.waits != "disk":
+                    self.waits = "disk"
+                    _log.error("%s: waits until there is room: %s", self.name, error)
+                if self.stop.is_set():
+                    return False
+                time.sleep(_LOOK_S)
+                continue
+            if self.waits == "disk":
+                _log.info("%s: goes on", self.name)
+            self.waits = None
+            self.taken += len(events)
+            return True
+
+    def _bad(self, number, line, reason):
+        if self.bad_lines != "aside":
+            raise BadLineError(self.name, number, reason)
+        try:
+            put_aside(self.pipeline.folder, self.name, number, line, reason)
+        except OSError as error:
+            where = Path(self.pipeline.folder) / ASIDE_NAME
+            raise BadLineError(
+                self.name, number, f"{reason} (and it cannot be put aside: {where}: {error.strerror})"
+            ) from error
+        self.aside += 1
+
+
+_aside_lock = threading.Lock()
+
+
+def put_aside(folder, source, number, line, reason):
+    """Notes a line that is no event in `bad-lines.jsonl` in `folder`. OSError."""
+    text = "" if line is None else bytes(line).decode(errors="backslashreplace")
+    note = {"source": source, "line": number, "at_ms": int(time.time() * 1000), "error": reason}
+    note["text"] = text[:_MAX_KEPT_CHARS]
+    path = Path(folder) / ASIDE_NAME
+    with _aside_lock:
+        if path.exists() and path.stat().st_size > MAX_ASIDE_BYTES:
+            path.replace(f"{path}.1")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "ab") as file:
+            file.write(json.dumps(note).encode() + b"\n")

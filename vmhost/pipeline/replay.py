@@ -1,0 +1,150 @@
+"""Replays: events that were stored once go into another pipeline, at any speed.
+
+clock = ReplayClock(speed=60)
+recording = Recording.stored("data", since_ms=..., until_ms=...)
+with Pipeline("again", bundles, clock=clock) as pipeline:
+    Replay(recording, Feed(pipeline, "replay"), clock).run()
+
+The pipeline's clock is the replay's: it stands at the time of the events, so that lateness, time-outs of visits and
+retention are as they were when the events happened, whatever the speed.
+"""
+
+import os
+import time
+from pathlib import Path
+
+from vmhost import ConfigurationError
+from vmhost.pipeline.feed import BadLineError, decoded
+from vmhost.pipeline.sources import Lines
+from vmhost.pipeline.stored import StoredPipeline
+
+_AT_ONCE = 100
+_READ_BYTES = 1 << 16
+_LOOK_S = 0.1  # how often a replay that waits for its next event looks whether it is to stop
+
+
+class Recording:
+    """Events to be replayed, in the order in which they came, and how many (`total`), in `unit`s: events or bytes."""
+
+    def __init__(self, name, total, unit, events):
+        self.name, self.total, self.unit, self._events = name, total, unit, events
+
+    def __iter__(self):
+        """(Event, how many units it is) each."""
+        return iter(self._events)
+
+    @classmethod
+    def stored(cls, folder, since_ms=None, until_ms=None):
+        """The events in the store in `folder` whose times are from `since_ms` on, before `until_ms`. StoreError."""
+        until_ms = None if until_ms is None else until_ms - 1
+        with StoredPipeline(folder) as stored:
+            if since_ms is None and until_ms is None:
+                total = stored.status()["events"]["stored"]
+            else:
+                total = sum(1 for _ in stored.find(since_ms=since_ms, until_ms=until_ms))
+
+        def events():
+            with StoredPipeline(folder) as stored:
+                for one in stored.find(since_ms=since_ms, until_ms=until_ms):
+                    yield one.event, 1
+
+        return cls(os.fspath(folder), total, "events", events())
+
+    @classmethod
+    def lines(cls, path, since_ms=None, until_ms=None):
+        """The events in a file of JSON lines. ConfigurationError; while they are read, BadLineError."""
+        try:
+            total = Path(path).stat().st_size
+            file = open(path, "rb")
+        except OSError as error:
+            raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
+
+        def events():
+            number, cut = 0, Lines()
+            with file:
+                while True:
+                    data = file.read(_READ_BYTES)
+                    for line in cut.ended(data):
+                        number += 1
+                        if line is not None and not line.strip():
+                            continue
+                        try:
+                            event = decoded(line if line is not None else b"")
+                        except ValueError as error:
+                            raise BadLineError(os.fspath(path), number, str(error)) from None
+                        if (since_ms is None or event.time_ms >= since_ms) and (
+                            until_ms is None or event.time_ms < until_ms
+                        ):
+                            yield event, len(line) + 1
+                    if not data:
+                        return
+
+        return cls(os.fspath(path), total, "bytes", events())
+
+
+class ReplayClock:
+    """Seconds since 1970, as the replayed events know them. `speed`: how many seconds of theirs pass in one of ours;
+    None: as fast as they can be taken. The clock does not pass the event that is to come next."""
+
+    def __init__(self, speed=None):
+        self.speed = speed
+        self._began_s = self.began_ms = None
+        self._next_ms = 0
+
+    def __call__(self):
+        return self._now_ms() / 1000
+
+    def _now_ms(self):
+        if self._began_s is None:
+            return self._next_ms
+        if self.speed is None:
+            return self._next_ms
+        return min(self._next_ms, self.began_ms + (time.monotonic() - self._began_s) * 1000 * self.speed)
+
+    def next_is(self, time_ms):
+        """The event to come next has this time; returns how many seconds it is still away, 0 for one that is due."""
+        self._next_ms = max(self._next_ms, time_ms)
+        if self._began_s is None:
+            self._began_s, self.began_ms = time.monotonic(), time_ms
+        if self.speed is None:
+            return 0.0
+        due_s = self._began_s + (time_ms - self.began_ms) / 1000 / self.speed
+        return max(0.0, due_s - time.monotonic())
+
+
+class Replay:
+    """One replay of a Recording into a Feed, whose pipeline has the ReplayClock `clock`. `done`: units so far;
+    `events`: events so far; `latest_ms`: the latest time of one."""
+
+    def __init__(self, recording, feed, clock):
+        self.recording, self.feed, self.clock = recording, feed, clock
+        self.done, self.events, self.latest_ms = 0, 0, None
+
+    def run(self):
+        """Returns when all events were taken, or the feed's `stop` was set. BadLineError, StoreError, PipelineError,
+        ValueError for an event that the store cannot take."""
+        waiting, units = [], 0
+        for event, size in self.recording:
+            away_s = self.clock.next_is(event.time_ms)
+            if waiting and (away_s > 0 or len(waiting) >= _AT_ONCE):
+                if not self._take(waiting, units):
+                    return
+                waiting, units = [], 0
+            while away_s > 0:
+                if self.feed.stop.is_set():
+                    return
+                time.sleep(min(away_s, _LOOK_S))
+                away_s = self.clock.next_is(event.time_ms)
+            waiting.append(event)
+            units += size
+        self._take(waiting, units)
+
+    def _take(self, events, units):
+        if not self.feed.take(events):
+            return False
+        self.done += units
+        self.events += len(events)
+        if events:
+            latest_ms = max(event.time_ms for event in events)
+            self.latest_ms = latest_ms if self.latest_ms is None else max(self.latest_ms, latest_ms)
+        return True

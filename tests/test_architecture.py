@@ -42,6 +42,7 @@ ROOMS = {
         "vmhost.settings_file",
         "vmhost.host_yaml",
     },
+    "vmhost/tunnel": {*PUBLIC, "vmhost.tunnel", "vmhost.stores"},
     "vmhost": {"vmhost"},
     "bytecode": {"vmhost.bytecode"},
     "engine/onnx": {"vmhost.engine.onnx"},
@@ -179,6 +180,7 @@ def test_what_the_packages_import_is_declared():
         ("tools/compile_cloud.py", "import vmhost"),
         ("vmhost/pipeline/runs.py", "from vmhost.runtime.service import Service"),
         ("vmhost/stores/database.py", "from vmhost.pipeline.events import Event"),
+        ("vmhost/tunnel/device.py", "from vmhost.pipeline.pipeline import Pipeline"),
     ],
 )
 def test_a_wrong_arrow_is_found(path, text):

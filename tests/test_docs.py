@@ -191,6 +191,29 @@ def stream_task_yaml(text, folder, capfd):
     assert spec.table.key == "item"
 
 
+def tunnel_commands(text, folder, capfd):
+    """The server runs in the background, as it does for a reader with two terminals."""
+    made, served, *sent = text.strip().splitlines()
+    run_commands(made, capfd)
+    program = [sys.executable, "-m", "vmhost", *shlex.split(served)[1:]]
+    server = subprocess.Popen(
+        program, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
+    )
+    with server:
+        try:
+            assert "listening on 127.0.0.1:7443" in server.stdout.readline()
+            assert run_commands("\n".join(sent), capfd).startswith("2 messages sent")
+        finally:
+            server.terminate()
+    assert server.returncode == 0
+
+
+def tunnel_in_python(text, folder, capfd):
+    run_commands("vmhost tunnel certificates build/keys --device ann", capfd)
+    said = run_script(folder, text)
+    assert said == "True\n{'label': 7}\n{'label': 0}\nhello ann\n"
+
+
 def pipeline_run(text, folder, capfd):
     compiles, generates, runs, shows = text.strip().splitlines()
     run_commands(compiles, capfd)
@@ -362,6 +385,8 @@ BLOCKS = {
     ("docs/streams.md", "# visits/main.py"): stream_with_state,
     ("docs/streams.md", "from vmhost.guest.stream import Stream, TimeWindow"): two_streams,
     ("docs/streams.md", "import vmhost.engine.numpy as np"): columns_of_events,
+    ("docs/tunnel.md", "vmhost tunnel"): tunnel_commands,
+    ("docs/tunnel.md", "import threading"): tunnel_in_python,
     ("docs/pipeline.md", "trigger:"): stream_task_yaml,
     ("docs/pipeline.md", "vmhost compile tasks/ipv"): pipeline_run,
     ("docs/task-yaml.md", "tasks/x/task.yaml:5:"): task_yaml_errors,

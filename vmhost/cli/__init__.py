@@ -22,6 +22,7 @@ COMMANDS = {
     "run": "Call BUNDLE's entry point and print the result.",
     "serve": "Serve the bundles in FOLDER: calls and answers are lines of JSON.",
     "pipeline": "Store events, trigger stream tasks, and show what they made.",
+    "tunnel": "Serve devices over one connection each, and send messages on it.",
     "inspect": "List what is in BUNDLE and who signed it.",
     "explain": "Show how the engine computes MODEL, and how long each step takes.",
     "image": "Make a device image.",

@@ -51,12 +51,14 @@ class Database:
     `read_only`: only `reader()` and `connect()` work, no lock is taken, and a writer may be at work elsewhere. Parts
     may join in to read; `migrate` then only looks that the store is not too new, and `flush` has nothing to write.
     `accept_loss`: opens a store whose last commits are missing, and goes on with what is there.
+    `shared`: other processes may have the store open for writing too, all of them with `shared`; their transactions
+    wait for each other.
     Raises StoreInUseError, StoreDamagedError, StoreForeignError, StoreVersionError, StoreAccessError.
     """
 
-    def __init__(self, path, *, read_only=False, accept_loss=False):
+    def __init__(self, path, *, read_only=False, accept_loss=False, shared=False):
         self.path = Path(path)
-        self.read_only = read_only
+        self.read_only, self.shared = read_only, shared
         self.lock = threading.RLock()  # of the writing connection
         self._parts = []
         self._readers = []
@@ -66,6 +68,7 @@ class Database:
         self._closed = False
         self._writer = None
         self._lock_file = None
+        self._turns_file = None  # of a shared store: locked by the process that writes
         self._flusher = None
         self.flush_error = None  # why the last flush in the background failed; None after one that worked
         try:
@@ -73,7 +76,8 @@ class Database:
                 self._open_for_reading()
             else:
                 self._take_lock()
-                self._open(accept_loss)
+                with self._turn():
+                    self._open(accept_loss)
         except BaseException:
             self._release()
             raise
@@ -84,7 +88,9 @@ class Database:
         name = f"{self.path}-lock"
         try:
             self._lock_file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock_file, (fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            if self.shared:
+                self._turns_file = os.open(f"{self.path}-turns", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except BlockingIOError:
             raise StoreInUseError(
                 f"{self.path}: another process has the store open for writing; end that one first, or open the store "
@@ -96,6 +102,18 @@ class Database:
             failed.sqlite_errorcode = sqlite3.SQLITE_FULL if full else sqlite3.SQLITE_CANTOPEN
             failed.sqlite_errorname = name
             raise store_error(self.path, failed, "opening") from error
+
+    @contextlib.contextmanager
+    def _turn(self):
+        """Of a shared store, one process at a time is in here. SQLite alone would have the others poll."""
+        if self._turns_file is None:
+            yield
+            return
+        fcntl.flock(self._turns_file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._turns_file, fcntl.LOCK_UN)
 
     def _open(self, accept_loss):
         try:
@@ -175,6 +193,9 @@ class Database:
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
+        if self._turns_file is not None:
+            os.close(self._turns_file)
+            self._turns_file = None
 
     def close(self):
         """Writes what the parts hold, and lets go of the file. Closing again does nothing.
@@ -203,6 +224,11 @@ class Database:
             raise StoreClosedError(f"{self.path}: the store is closed; open it again")
         if write and self.read_only:
             raise StoreError(f"{self.path}: the store was opened with read_only=True; open it without to write")
+
+    @property
+    def identity(self):
+        """16 bytes that no other store has, also none that was made later at the same path."""
+        return self._id
 
     # ---- schema versions
 
@@ -281,7 +307,8 @@ class Database:
                     self._doomed = True
                     raise
                 return
-            with self._outermost([part for part in self._parts if part.with_every_commit]) as connection:
+            parts = [part for part in self._parts if part.with_every_commit]
+            with self._turn(), self._outermost(parts) as connection:
                 yield connection
 
     @contextlib.contextmanager
@@ -290,6 +317,8 @@ class Database:
         self._depth, self._doomed, after = 1, False, []
         try:
             connection.execute("BEGIN IMMEDIATE")
+            if self.shared:
+                self._commits = connection.execute("SELECT commits FROM store_identity").fetchone()[0]
             yield connection
             if self._doomed:
                 raise StoreError(f"{self.path}: a transaction within this one failed, so this one was undone too")
@@ -328,7 +357,7 @@ class Database:
             if self._depth:
                 raise StoreError(f"{self.path}: flush() inside of a transaction; call it after")
             if any(part.pending for part in self._parts):
-                with self._outermost(list(self._parts)):
+                with self._turn(), self._outermost(list(self._parts)):
                     pass
 
     def flush_every(self, interval_ms):

@@ -18,6 +18,7 @@ STEPS = (
     CREATE INDEX outbox_keys ON outbox_entries (key);
     CREATE TABLE outbox_known (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE)
     """,
+    "CREATE INDEX outbox_channels ON outbox_entries (channel, number)",
 )
 BYTES, DROPPED, DUPLICATES = "outbox.bytes", "outbox.dropped", "outbox.duplicates"
 _TAKE = 100
@@ -103,18 +104,62 @@ class Outbox:
 
     def take(self, channel=None, *, limit=_TAKE, after=0):
         """The oldest entries, of one channel or of all, with numbers above `after`. They stay until acknowledged."""
+        where, given = ("", ()) if channel is None else ("channel = ? AND ", (channel,))
         with self.database.reader() as connection:
             rows = connection.execute(
                 "SELECT number, id, channel, key, time_ms, body FROM outbox_entries "
-                "WHERE number > ? AND ifnull(channel = ?, 1) ORDER BY number LIMIT ?",
-                (after, channel, limit),
+                f"WHERE {where}number > ? ORDER BY number LIMIT ?",
+                (*given, after, limit),
             ).fetchall()
         return [Entry(*row) for row in rows]
+
+    def channels(self):
+        """The channels that have entries, in the order of their names."""
+        names, name = [], ""
+        with self.database.reader() as connection:
+            while row := connection.execute(
+                "SELECT channel FROM outbox_entries WHERE channel > ? ORDER BY channel LIMIT 1", (name,)
+            ).fetchone():
+                name = row[0]
+                names.append(name)
+        return names
+
+    def highest(self):
+        """The highest number that an entry ever had; 0 where there was none."""
+        with self.database.reader() as connection:
+            row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'outbox_entries'").fetchone()
+        return row[0] if row else 0
 
     def acknowledge(self, identities):
         """These were sent: their entries go, their ids stay known. Returns how many entries went. Durable on return."""
         with self.database.transaction() as connection:
             return self._remove(connection, identities)
+
+    def acknowledge_until(self, channel, number):
+        """As `acknowledge`, for all entries of the channel with numbers up to `number`."""
+        with self.database.transaction() as connection:
+            return self._remove(connection, [row[0] for row in self._until(connection, channel, number)])
+
+    def _until(self, connection, channel, number):
+        return connection.execute(
+            "SELECT id FROM outbox_entries WHERE channel = ? AND number <= ? ORDER BY number", (channel, number)
+        ).fetchall()
+
+    def size(self, channel):
+        """(how many entries, bytes of their bodies) of a channel."""
+        with self.database.reader() as connection:
+            return connection.execute(
+                "SELECT count(*), ifnull(sum(length(body)), 0) FROM outbox_entries WHERE channel = ?", (channel,)
+            ).fetchone()
+
+    def drop(self, channel, count):
+        """Drops the oldest entries of a channel, and counts them; how many there were."""
+        with self.database.transaction() as connection:
+            rows = connection.execute(
+                "SELECT id FROM outbox_entries WHERE channel = ? ORDER BY number LIMIT ?", (channel, count)
+            ).fetchall()
+            self.database.count(DROPPED, len(rows))
+            return self._remove(connection, [row[0] for row in rows])
 
     def forget(self, key, identities=()):
         """Deletes the entries of `key`, and those with these ids, without a trace; returns how many."""

@@ -1,0 +1,206 @@
+"""`vmhost tunnel`: the connection between devices and the cloud: serve it, send on it, look at it."""
+
+import contextlib
+import sys
+from pathlib import Path
+
+import click
+
+from vmhost.cli import failures
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@click.group()
+def command():
+    """Serve devices, send messages, push to devices, and look at what goes on."""
+
+
+@command.command()
+@click.argument("folder", type=_FOLDER)
+@click.option("--device", "devices", multiple=True, help="Also a certificate for this device; several times.")
+@click.option("--host", "hosts", multiple=True, help="A name or address of the server. [default: localhost, 127.0.0.1]")
+@click.option("--days", default=825, show_default=True, type=click.IntRange(1, 36500), help="How long they are valid.")
+@failures.command
+def certificates(output, folder, devices, hosts, days):
+    """Make a CA, a certificate for the server and one for each device in FOLDER. What is there stays."""
+    from vmhost.tunnel.tls import make_certificates
+
+    made = make_certificates(folder, devices, hosts or ("localhost", "127.0.0.1"), days)
+    output.document({"folder": str(folder), "made": made})
+    output.line(f"{folder}: made {', '.join(made)}" if made else f"{folder}: all were there")
+
+
+def _keys(function):
+    """Options that say by which certificates the server and the devices know each other."""
+    function = click.option(
+        "--keys", "keys", type=_FOLDER, help="A folder that `vmhost tunnel certificates` made: stands for the others."
+    )(function)
+    function = click.option("--certificate", type=_FILE, help="PEM file of this end's certificate.")(function)
+    function = click.option("--key", type=_FILE, help="PEM file of its private key.")(function)
+    return click.option("--ca", type=_FILE, help="PEM file of the CA that signed the other end's certificates.")(
+        function
+    )
+
+
+@command.command()
+@click.argument("store", type=_FILE)
+@click.option("--listen", default="127.0.0.1:7443", show_default=True, help="HOST:PORT; several with commas between.")
+@_keys
+@click.option("--tokens", type=_FILE, help="A file with a device and its token on each line.")
+@click.option("--processes", default=1, show_default=True, type=click.IntRange(1, 64), help="How many share the port.")
+@click.option("--table", default="messages", show_default=True, help="The SQL table in STORE that messages go to.")
+@click.option("--consume", "consumers", multiple=True, metavar="CHANNEL=MODULE:NAME", help="A function for a channel.")
+@click.option("--answer", "answers", multiple=True, metavar="CHANNEL=MODULE:NAME", help="A function that answers.")
+@click.option("--drain", default=5.0, show_default=True, type=click.FloatRange(0), help="Seconds to let devices go.")
+@failures.command
+def serve(output, store, listen, keys, certificate, key, ca, tokens, processes, table, consumers, answers, drain):
+    """Take messages of devices into the SQLite file STORE, until Ctrl-C.
+
+    Each message goes into the table once; `--consume` gives those of a channel to a function instead.
+    """
+    from vmhost.tunnel import Server, Table
+    from vmhost.tunnel.errors import TunnelConfigurationError
+    from vmhost.tunnel.tokens import Tokens
+
+    if keys is not None:
+        certificate, key, ca = certificate or keys / "server.pem", key or keys / "server.key", ca or keys / "ca.pem"
+    if certificate is None:
+        raise failures.Failure(
+            "the server wants a certificate: --keys FOLDER, or --certificate FILE; `vmhost tunnel certificates FOLDER` "
+            "makes one"
+        )
+    if ca is None and tokens is None:
+        raise failures.Failure("the server has no way to tell devices: give --ca or --tokens")
+    with _said():
+        server = Server(
+            store, certificate=certificate, key=key, client_ca=ca, identify=None if tokens is None else Tokens(tokens)
+        )
+        server.consume("*", Table(table))
+        for channel, function in map(_named, consumers):
+            server.consume(channel, function)
+        for channel, function in map(_named, answers):
+            server.answer(channel, function)
+
+        def ready(addresses):
+            from vmhost.tunnel.addresses import shown
+
+            where = ", ".join(shown(*each) for each in addresses)
+            output.line(f"listening on {where}; messages go into {store}, table {table}; Ctrl-C ends")
+            sys.stdout.flush()
+
+        try:
+            code = server.run(listen, processes=processes, drain_s=drain, ready=ready)
+        except TunnelConfigurationError:
+            raise
+    output.document({"ended": True})
+    return failures.HOST_FAILED if code else failures.DONE
+
+
+def _named(text):
+    """("CHANNEL", function) of "CHANNEL=MODULE:NAME"."""
+    import importlib
+
+    channel, _, where = text.partition("=")
+    module, _, name = where.partition(":")
+    if not (channel and module and name):
+        raise failures.Failure(f"{text!r}: expected CHANNEL=MODULE:NAME")
+    try:
+        return channel, getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise failures.Failure(f"{text!r}: {error}; PYTHONPATH has to lead to the module") from error
+
+
+@command.command()
+@click.argument("store", type=click.Path(path_type=Path))
+@click.option("--to", "address", default="localhost:7443", show_default=True, help="HOST:PORT of the server.")
+@_keys
+@click.option("--device", help="With --keys: whose certificate this device shows.")
+@click.option("--token-file", type=_FILE, help="A file with the token that this device says.")
+@click.option("--channel", default="messages", show_default=True, help="The channel of new messages.")
+@click.option("--message", "messages", multiple=True, help="A message to send; several times.")
+@click.option("--lines", type=click.File("rb"), help="A file whose lines are messages to send; - is stdin.")
+@click.option("--follow", is_flag=True, help="Go on sending what comes into the outbox, until Ctrl-C.")
+@click.option("--timeout", default=60.0, show_default=True, type=click.FloatRange(0.1), help="Seconds to try for.")
+@failures.command
+def send(
+    output, store, address, keys, certificate, key, ca, device, token_file, channel, messages, lines, follow, timeout
+):
+    """Send what waits in the outbox of STORE, a device's SQLite file or the folder of a pipeline.
+
+    New messages, of --message and --lines, are put into the outbox first. What cannot be sent stays there.
+    """
+    import threading
+
+    from vmhost.tunnel import Device
+
+    if keys is not None:
+        ca = ca or keys / "ca.pem"
+        if device is not None:
+            certificate, key = certificate or keys / f"{device}.pem", key or keys / f"{device}.key"
+    if certificate is None and token_file is None:
+        raise failures.Failure(
+            "the server wants to know who this is: --keys and --device, --certificate, or --token-file"
+        )
+    token = None
+    if token_file is not None:
+        try:
+            token = token_file.read_text().strip()
+        except OSError as error:
+            raise failures.Failure(f"{token_file}: the token cannot be read: {error.strerror}") from error
+    path = store / "pipeline.sqlite" if store.is_dir() else store
+    with _said(), Device(address, path, ca=ca, certificate=certificate, key=key, token=token) as cloud:
+        if messages:
+            cloud.send_many(channel, [each.encode() for each in messages])
+        if lines is not None:
+            _send_lines(cloud, channel, lines)
+        sent = cloud.wait_sent(None if follow else timeout)
+        if follow:
+            threading.Event().wait()
+        figures = cloud.statistics()
+        figures["left"] = len(cloud.store.outbox)
+    output.document(figures)
+    if not sent:
+        raise failures.Failure(
+            f"{figures['left']} messages could not be sent within {timeout:g} s and wait in {path}: "
+            f"{figures['last_error'] or 'no answer'}",
+            failures.HOST_FAILED,
+            "OfflineError",
+        )
+    output.line(f"{figures['counts']['acknowledged']} messages sent; the outbox of {path} is empty")
+    return failures.DONE
+
+
+def _send_lines(cloud, channel, lines):
+    batch = []
+    for line in lines:
+        batch.append(line.rstrip(b"\r\n"))
+        if len(batch) >= 1000:
+            cloud.send_many(channel, batch)
+            batch = []
+    if batch:
+        cloud.send_many(channel, batch)
+
+
+@contextlib.contextmanager
+def _said():
+    """Errors of stores become the command's; what the tunnel logs goes to stderr."""
+    import logging
+
+    from vmhost.stores import StoreError
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    log = logging.getLogger("vmhost.tunnel")
+    before = log.propagate, log.level
+    log.addHandler(handler)
+    log.propagate = False
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    except StoreError as error:
+        raise failures.Failure(str(error), failures.HOST_FAILED, type(error).__name__) from error
+    finally:
+        log.removeHandler(handler)
+        log.propagate, log.level = before

@@ -1,0 +1,35 @@
+"""The real-time tunnel: one persistent, encrypted connection between a device and the cloud (docs/tunnel.md).
+
+Names are imported when they are used: a device needs nothing of the server.
+"""
+
+import importlib
+
+_NAMES = {
+    "AsyncDevice": "device",
+    "Device": "device",
+    "Server": "server",
+    "Request": "worker",
+    "Table": "inbox",
+    "Transactional": "inbox",
+    "Message": "inbox",
+    "Limits": "limits",
+    "Rule": "rules",
+    "push": "pushes",
+    "AnswerError": "errors",
+    "MessageRefused": "errors",
+    "NoAnswerError": "errors",
+    "OfflineError": "errors",
+    "OutboxFullError": "errors",
+    "ProtocolError": "errors",
+    "StreamBrokenError": "errors",
+    "TunnelConfigurationError": "errors",
+    "TunnelError": "errors",
+}
+__all__ = sorted(_NAMES)  # noqa: PLE0605
+
+
+def __getattr__(name):
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"vmhost.tunnel.{_NAMES[name]}"), name)

@@ -1,0 +1,717 @@
+"""One connection, without input or output: bytes go in, events come out, and the other way round.
+
+A `Connection` knows nothing of sockets, stores or clocks: `receive(data, now)` gives events, `data_to_send(budget)`
+gives bytes, `tick(now)` tells when the other end is silent for too long. It is used by one thread at a time. Both ends
+use the same class; the device says `hello`, the cloud answers with `welcome`.
+
+Everything that is sent belongs to a *lane*: a channel of one direction, with a priority and a queue. Frames that are
+large travel in fragments, and between two fragments the lane with the best priority (0) goes first. What controls the
+connection (acknowledgements, pings, credit) goes before all lanes.
+
+Messages on a channel have numbers that grow. The receiver acknowledges the last number that it keeps; the sender has
+at most `window_bytes` of messages on a channel that are not acknowledged. What was not acknowledged when a connection
+ends is sent again on the next one.
+"""
+
+from collections import deque
+
+from vmhost.tunnel import events, frames
+from vmhost.tunnel.errors import ProtocolError, TunnelConfigurationError, TunnelError
+from vmhost.tunnel.heartbeat import Watch
+from vmhost.tunnel.limits import (
+    FRAGMENT_BYTES,
+    FRAME_BYTES,
+    GREETING_BYTES,
+    ID_CHARACTERS,
+    MESSAGE_OVERHEAD,
+    NAME_CHARACTERS,
+    Limits,
+)
+
+# Why a connection was closed, in CLOSE.
+BYE, PROTOCOL, IDENTITY, REPLACED, SILENT, LOST, TROUBLE = range(7)
+
+PRIORITIES = 8  # 0 goes first
+USUAL_PRIORITY = 4
+_CLOSE_TEXT = 200
+# Of messages under way at first. Where a connection is cut again and again, a burst that it does not outlive would
+# never be acknowledged: whoever sees that begins with less.
+FLIGHT_BYTES, SMALLEST_FLIGHT_BYTES = 32_768, 1024
+
+
+def checked_name(name, what="channel"):
+    """`name`, where it can be one. TunnelConfigurationError."""
+    if not isinstance(name, str) or not 1 <= len(name) <= NAME_CHARACTERS or not name.isprintable():
+        raise TunnelConfigurationError(
+            f"{what}: expected 1 to {NAME_CHARACTERS} printable characters, got {str(name)[:NAME_CHARACTERS]!r}"
+        )
+    return name
+
+
+def cost(identity, body):
+    """What a message counts in the window of its channel."""
+    return len(body) + len(identity) + MESSAGE_OVERHEAD
+
+
+class _Lane:
+    """A channel of ours: what waits to be sent, and what was sent and is not acknowledged."""
+
+    __slots__ = ("alias", "frames", "last", "name", "offset", "priority", "refused", "unacknowledged", "window")
+
+    def __init__(self, name, alias, priority):
+        self.name, self.alias, self.priority = name, alias, priority
+        self.frames = deque()  # packed frames, without their length
+        self.offset = 0  # of the first frame, how much went out in fragments
+        self.unacknowledged = deque()  # (number, cost)
+        self.window = 0  # bytes of them
+        self.last = 0  # the highest number that was offered
+        self.refused = None
+
+
+class _Incoming:
+    """A channel of the other end."""
+
+    __slots__ = ("fragments", "last", "name", "pending", "priority", "refused", "window")
+
+    def __init__(self, name, priority):
+        self.name, self.priority = name, priority
+        self.pending = deque()  # (number, cost) that are not acknowledged
+        self.window = 0
+        self.last = 0
+        self.fragments = None
+        self.refused = False
+
+
+class _Stream:
+    __slots__ = ("credit", "granted", "lane", "local_end", "remote_end")
+
+    def __init__(self, lane, credit, granted):
+        self.lane = lane
+        self.credit = credit  # bytes that we may send
+        self.granted = granted  # bytes that the other end may send
+        self.local_end = self.remote_end = False
+
+
+class Connection:
+    """`client`: this is the device's end. `priorities`: {channel: 0 to 7}. `compression`: a `compression.Compression`,
+    None: nothing is packed. `heartbeat_s`: the device promises a sign of life so often. `flight_bytes`: how many
+    bytes of messages are under way at first; each acknowledgement doubles that, up to the window."""
+
+    def __init__(
+        self,
+        *,
+        client,
+        limits=None,
+        priorities=None,
+        compression=None,
+        heartbeat_s=30.0,
+        flight_bytes=FLIGHT_BYTES,
+        now=0.0,
+    ):
+        self.client = client
+        self.limits = limits or Limits()
+        self.peer_limits = Limits()
+        self.compression = compression
+        self.open = False  # greeted, and not closed
+        self.closed = None  # the event Closed
+        self.counts = {"sent_bytes": 0, "received_bytes": 0, "sent_frames": 0, "received_frames": 0}
+        self.watch = Watch(client=client, heartbeat_s=heartbeat_s, now=now)
+        self._priorities = priorities or {}
+        self._decoder = frames.Decoder(GREETING_BYTES)
+        self._control = []
+        self._acks = {}
+        self._lanes = {}
+        self._by_alias = []
+        self._ready = [deque() for _ in range(PRIORITIES)]
+        self._ready_bits = 0
+        self._incoming = {}
+        self._fragments_bytes = 0
+        self._flight_bytes = flight_bytes
+        self._requests = {}  # ours: number -> name of its lane
+        self._next_request = 0
+        self._asked = {}  # the other end's: number -> _Incoming, None where it was cancelled
+        self._streams = {}
+        self._next_stream = 0 if client else 1
+        self._last_stream = -1
+        self._greeted = False
+        self._events = []
+        self._now = now
+        self._handlers = {
+            frames.MESSAGES: self._messages,
+            frames.ACK: self._ack,
+            frames.REQUEST: self._request,
+            frames.RESPONSE: self._response,
+            frames.FRAGMENT: self._fragment,
+            frames.PACKED: self._packed,
+            frames.CHANNEL: self._channel,
+            frames.REFUSE: self._refuse,
+            frames.CANCEL: self._cancel,
+            frames.OPEN: self._open,
+            frames.DATA: self._data,
+            frames.END: self._end,
+            frames.CREDIT: self._credit,
+            frames.PING: self._ping,
+            frames.PONG: self._pong,
+            frames.DICTIONARY: self._dictionary,
+            frames.DRAIN: self._drain,
+            frames.CLOSE: self._close,
+            frames.HELLO: self._hello,
+            frames.WELCOME: self._welcome,
+        }
+
+    # ---- greeting
+
+    def hello(self, told):
+        """The device's first frame. `told`: a dict (docs/tunnel-protocol.md); limits and heartbeat are added."""
+        told = told | {"limits": self.limits.told(), "heartbeat_ms": self.watch.promised_ms}
+        self._say(frames.HELLO, frames.VERSION, told)
+
+    def welcome(self, told):
+        """The cloud's answer to `Greeted`."""
+        self._say(frames.WELCOME, frames.VERSION, told | {"limits": self.limits.told()})
+        self._greeted = self.open = True
+        self._decoder.limit = FRAME_BYTES
+
+    def _greeting(self, version, told, expected):
+        if version != frames.VERSION:
+            raise ProtocolError(f"version {version} of the protocol; this end speaks {frames.VERSION}")
+        for key, kinds in expected.items():
+            if not isinstance(told.get(key), kinds):
+                raise ProtocolError(f"the greeting's {key}: {type(told.get(key)).__name__} is not allowed")
+        for key in ("received",):
+            for channel, number in told.get(key, {}).items():
+                if type(channel) is not str or type(number) is not int or not 0 <= number < 1 << 63:
+                    raise ProtocolError(f"the greeting's {key}: expected channels and numbers")
+        try:
+            self.peer_limits = Limits.heard(told["limits"])
+        except (TypeError, TunnelConfigurationError) as error:
+            raise ProtocolError(f"the greeting's limits: {error}") from None
+
+    def _hello(self, version, told):
+        if self.client or self._greeted:
+            raise ProtocolError("HELLO where none is expected")
+        optional = (type(None),)
+        self._greeting(
+            version,
+            told,
+            {
+                "limits": dict,
+                "heartbeat_ms": int,
+                "epoch": bytes,
+                "received": dict,
+                "from": (bytes, *optional),
+                "token": (str, *optional),
+                "device": (str, *optional),
+                "dictionaries": (list, *optional),
+            },
+        )
+        if not 1 <= len(told["epoch"]) <= 32 or len(told.get("token") or "") > 8192:
+            raise ProtocolError("the greeting's epoch or token is too long")
+        self.watch.heard_promise(told["heartbeat_ms"])
+        self._greeted = True
+        self._events.append(events.Greeted(told))
+
+    def _welcome(self, version, told):
+        if not self.client or self.open:
+            raise ProtocolError("WELCOME where none is expected")
+        self._greeting(version, told, {"limits": dict, "epoch": bytes, "received": dict, "time_ms": int, "device": str})
+        self._greeted = self.open = True
+        self._decoder.limit = FRAME_BYTES
+        self._events.append(events.Welcomed(told))
+
+    # ---- bytes in
+
+    def receive(self, data, now):
+        """Takes bytes of the other end; the list of events that came of them. After `Closed` it takes nothing."""
+        if self.closed:
+            return []
+        self._now = now
+        self.watch.heard(now)
+        self.counts["received_bytes"] += len(data)
+        found = self._events = []
+        try:
+            for body in self._decoder.bodies(data):
+                self.counts["received_frames"] += 1
+                self._take(frames.checked(body))
+                if self.closed:
+                    break
+        except ProtocolError as error:
+            self.close(PROTOCOL, str(error))
+        except TunnelError as error:  # a value that cannot be sent back
+            self.close(TROUBLE, str(error))
+        self._events = []
+        return found
+
+    def _take(self, frame):
+        kind = frame[0]
+        if not self.open and kind not in (frames.HELLO, frames.WELCOME, frames.CLOSE):
+            raise ProtocolError(f"{frames.NAMES[kind]} before the greeting")
+        self._handlers[kind](*frame[1:])
+
+    def _of(self, alias):
+        try:
+            return self._incoming[alias]
+        except KeyError:
+            raise ProtocolError(f"channel number {alias} was not introduced") from None
+
+    def _channel(self, alias, name, priority):
+        if alias != len(self._incoming) or priority >= PRIORITIES:
+            raise ProtocolError(f"CHANNEL {alias} with priority {priority} is not allowed")
+        if len(self._incoming) >= self.limits.channels:
+            raise ProtocolError(f"more than {self.limits.channels} channels")
+        try:
+            checked_name(name)
+        except TunnelConfigurationError as error:
+            raise ProtocolError(str(error)) from None
+        self._incoming[alias] = _Incoming(name, priority)
+
+    def _fragment(self, alias, last, piece):
+        channel = self._of(alias)
+        if channel.fragments is None:
+            channel.fragments = bytearray()
+        self._fragments_bytes += len(piece)
+        limit = self.limits.message_bytes + FRAME_BYTES
+        if len(channel.fragments) + len(piece) > limit or not piece:
+            raise ProtocolError(f"a frame in fragments of more than {limit} bytes, or an empty fragment")
+        if self._fragments_bytes > self.limits.fragments_bytes + limit:
+            raise ProtocolError(f"more than {self.limits.fragments_bytes} bytes in fragments")
+        channel.fragments += piece
+        if last:
+            whole, channel.fragments = bytes(channel.fragments), None
+            self._fragments_bytes -= len(whole)
+            self._inner(frames.checked(whole), (frames.FRAGMENT,))
+
+    def _packed(self, alias, dictionary, size, data):
+        self._of(alias)
+        limit = self.limits.message_bytes + FRAME_BYTES
+        if self.compression is None or size > limit:
+            raise ProtocolError(f"a packed frame of {size} bytes; the limit is {limit}")
+        self._inner(frames.checked(self.compression.unpack(data, dictionary, size)), (frames.FRAGMENT, frames.PACKED))
+
+    def _inner(self, frame, refused):
+        if frame[0] in (*refused, frames.HELLO, frames.WELCOME, frames.CHANNEL):
+            raise ProtocolError(f"{frames.NAMES[frame[0]]} within another frame")
+        self._take(frame)
+
+    # ---- messages
+
+    def _messages(self, alias, flat):
+        channel = self._of(alias)
+        if len(flat) % 3 or not flat:
+            raise ProtocolError("MESSAGES: expected number, id and body of each")
+        messages, last, window, limit = [], channel.last, channel.window, self.limits.window_bytes
+        pending = channel.pending
+        for at in range(0, len(flat), 3):
+            message = number, identity, body = tuple(flat[at : at + 3])
+            if type(number) is not int or type(identity) is not str or type(body) is not bytes:
+                raise ProtocolError("MESSAGES: expected a number, a text and bytes for each")
+            if not last < number < 1 << 63 or len(identity) > ID_CHARACTERS:
+                raise ProtocolError(f"MESSAGES: number {number} after {last}, an id of {len(identity)} characters")
+            if len(body) > self.limits.message_bytes:
+                raise ProtocolError(f"a message of {len(body)} bytes; the limit is {self.limits.message_bytes}")
+            size = cost(identity, body)
+            if window and window + size > limit:
+                raise ProtocolError(f"channel {channel.name}: more than {limit} bytes are not acknowledged")
+            window += size
+            last = number
+            pending.append((number, size))
+            messages.append(message)
+        channel.last, channel.window = last, window
+        if not channel.refused:
+            self._events.append(events.Received(channel.name, messages))
+
+    def applied(self, channel, number):
+        """The messages of the channel up to `number` are kept: they are acknowledged."""
+        for alias, incoming in self._incoming.items():
+            if incoming.name == channel:
+                pending = incoming.pending
+                while pending and pending[0][0] <= number:
+                    incoming.window -= pending.popleft()[1]
+                if incoming.last >= number and not self.closed:
+                    self._acks[alias] = number
+
+    def refuse(self, channel, why):
+        """Nothing on this channel is taken while this connection lasts; the other end keeps it."""
+        for alias, incoming in self._incoming.items():
+            if incoming.name == channel and not incoming.refused:
+                incoming.refused = True
+                self._say(frames.REFUSE, alias, why[:_CLOSE_TEXT])
+
+    def _refuse(self, alias, why):
+        if alias >= len(self._by_alias):
+            raise ProtocolError(f"REFUSE of channel number {alias}, which was not introduced")
+        lane = self._by_alias[alias]
+        if lane.refused is None:
+            lane.refused = why[:_CLOSE_TEXT]
+            self._events.append(events.ChannelRefused(lane.name, lane.refused))
+
+    def _ack(self, alias, number):
+        if alias >= len(self._by_alias) or number > self._by_alias[alias].last:
+            raise ProtocolError(f"ACK of {number} on channel number {alias}, which was not sent")
+        lane = self._by_alias[alias]
+        waiting = lane.unacknowledged
+        while waiting and waiting[0][0] <= number:
+            lane.window -= waiting.popleft()[1]
+        self._flight_bytes = min(self.peer_limits.window_bytes, self._flight_bytes * 2)
+        self._events.append(events.Acknowledged(lane.name, number))
+
+    @property
+    def _flight_limit(self):
+        return min(self._flight_bytes, self.peer_limits.window_bytes)
+
+    def resume(self, channel, number):
+        """The other end has all up to the number already: what is offered begins behind it."""
+        lane = self._lane(channel)
+        lane.last = max(lane.last, number)
+
+    def positions(self):
+        """{channel: (the highest number that was offered, whether there is room)}."""
+        limit = self._flight_limit
+        return {name: (lane.last, lane.refused is None and lane.window < limit) for name, lane in self._lanes.items()}
+
+    def unacknowledged(self):
+        """How many messages were sent and are not acknowledged."""
+        return sum(len(lane.unacknowledged) for lane in self._lanes.values())
+
+    def offer(self, channel, messages):
+        """Sends messages (number, id, body) in the order of their numbers, as many as there is room for; how many that
+        were. TunnelError for one that is larger than the other end takes."""
+        lane = self._lane(channel)
+        if lane.refused is not None:
+            return 0
+        limit, flat, size, count = self._flight_limit, [], 0, 0
+        batch = min(FRAGMENT_BYTES, limit)
+        for number, identity, body in messages:
+            if len(body) > self.peer_limits.message_bytes or len(identity) > ID_CHARACTERS:
+                if count:
+                    break  # those before go first
+                raise TunnelError(
+                    f"channel {channel}: a message of {len(body)} bytes; the other end takes "
+                    f"{self.peer_limits.message_bytes}"
+                )
+            one = cost(identity, body)
+            if lane.window and lane.window + one > limit:
+                break
+            if size and size + one > batch:
+                self._queue_messages(lane, flat)
+                flat, size = [], 0
+            flat += (number, identity, body)
+            size += one
+            lane.last = number
+            lane.window += one
+            lane.unacknowledged.append((number, one))
+            count += 1
+        if flat:
+            self._queue_messages(lane, flat)
+        if count:
+            self.watch.expect(self._now)
+        return count
+
+    def _queue_messages(self, lane, flat):
+        body = frames.pack((frames.MESSAGES, lane.alias, flat))
+        if self.compression is not None:
+            packed = self.compression.pack(lane.name, body)
+            if packed is not None:
+                dictionary, data = packed
+                body = frames.pack((frames.PACKED, lane.alias, dictionary, len(body), data))
+        self._queue(lane, body)
+
+    # ---- requests
+
+    def request(self, channel, value, timeout_s=None):
+        """Sends a request; its number. TypeError, ValueError, OverflowError: a value that msgpack cannot say;
+        TunnelError: it is too large, or too many wait."""
+        if len(self._requests) >= self.peer_limits.requests:
+            raise TunnelError(f"{len(self._requests)} requests wait for answers; the other end takes no more at a time")
+        lane = self._lane(channel)
+        number = self._next_request
+        left_ms = 0 if timeout_s is None else max(1, int(timeout_s * 1000))
+        body = frames.pack((frames.REQUEST, number, lane.alias, left_ms, value))
+        if len(body) > self.peer_limits.message_bytes:
+            raise TunnelError(f"a request of {len(body)} bytes; the other end takes {self.peer_limits.message_bytes}")
+        self._next_request += 1
+        self._requests[number] = lane
+        self._queue(lane, body)
+        self.watch.expect(self._now)
+        return number
+
+    def cancel(self, number):
+        """The answer is not wanted any more."""
+        if self._requests.pop(number, None) is not None:
+            self._say(frames.CANCEL, number)
+
+    def _request(self, number, alias, left_ms, value):
+        channel = self._of(alias)
+        if number in self._asked:
+            raise ProtocolError(f"REQUEST {number} twice")
+        if len(self._asked) >= self.limits.requests:
+            self._say(frames.RESPONSE, number, 1, f"{self.limits.requests} requests wait already")
+            return
+        self._asked[number] = channel
+        self._events.append(events.Requested(number, channel.name, value, left_ms / 1000 if left_ms else None))
+
+    def _cancel(self, number):
+        if self._asked.get(number) is not None:
+            self._asked[number] = None
+            self._events.append(events.Cancelled(number))
+
+    def answer(self, number, value):
+        """Answers a request of the other end. One that was cancelled, or is answered, is not answered again."""
+        channel = self._asked.pop(number, None)
+        if channel is None or self.closed:
+            return
+        body = frames.pack((frames.RESPONSE, number, 0, value))
+        if len(body) > self.peer_limits.message_bytes:
+            body = frames.pack((frames.RESPONSE, number, 1, f"the answer has {len(body)} bytes, which is too large"))
+        self._queue(self._lane(channel.name, channel.priority), body)
+
+    def fail(self, number, why):
+        """Tells why a request of the other end has no answer."""
+        channel = self._asked.pop(number, None)
+        if channel is not None and not self.closed:
+            body = frames.pack((frames.RESPONSE, number, 1, why[:4096]))
+            self._queue(self._lane(channel.name, channel.priority), body)
+
+    def _response(self, number, failed, value):
+        if number >= self._next_request:
+            raise ProtocolError(f"RESPONSE to request {number}, which was not made")
+        if self._requests.pop(number, None) is not None:  # else it was cancelled
+            self._events.append(events.Answered(number, str(value) if failed else None, None if failed else value))
+
+    # ---- streams
+
+    def open_stream(self, channel, value=None):
+        """Opens a stream on the channel; its number."""
+        if len(self._streams) >= self.peer_limits.streams:
+            raise TunnelError(f"{len(self._streams)} streams are open; the other end takes no more at a time")
+        lane = self._lane(channel)
+        number = self._next_stream
+        body = frames.pack((frames.OPEN, number, lane.alias, value))
+        if len(body) > FRAME_BYTES:
+            raise TunnelError(f"a stream's first value has {len(body)} bytes; at most {FRAME_BYTES}")
+        self._next_stream += 2
+        self._streams[number] = _Stream(lane, self.peer_limits.stream_window_bytes, self.limits.stream_window_bytes)
+        self._queue(lane, body)
+        return number
+
+    def _open(self, number, alias, value):
+        channel = self._of(alias)
+        if number % 2 == (0 if not self.client else 1) and number > self._last_stream:
+            self._last_stream = number
+        else:
+            raise ProtocolError(f"OPEN of stream {number}, which is not next")
+        if len(self._streams) >= self.limits.streams:
+            self._say(frames.END, number, f"{self.limits.streams} streams are open already")
+            return
+        lane = self._lane(channel.name, channel.priority)
+        self._streams[number] = _Stream(lane, self.peer_limits.stream_window_bytes, self.limits.stream_window_bytes)
+        self._events.append(events.StreamOpened(number, channel.name, value))
+
+    def write_stream(self, number, data):
+        """Sends as much of `data` as the other end has room for; how many bytes. StreamWritable tells when more."""
+        stream = self._streams.get(number)
+        if stream is None or stream.local_end:
+            raise TunnelError(f"stream {number} is closed")
+        size = min(len(data), stream.credit)
+        stream.credit -= size
+        for at in range(0, size, FRAGMENT_BYTES - 64):
+            piece = bytes(data[at : min(size, at + FRAGMENT_BYTES - 64)])
+            self._queue(stream.lane, frames.pack((frames.DATA, number, piece)))
+        return size
+
+    def end_stream(self, number, error=None):
+        """Nothing more is written. With `error` the stream is over in both directions."""
+        stream = self._streams.get(number)
+        if stream is None or stream.local_end:
+            return
+        stream.local_end = True
+        self._queue(stream.lane, frames.pack((frames.END, number, error and error[:_CLOSE_TEXT])))
+        if error is not None or stream.remote_end:
+            del self._streams[number]
+
+    def consumed(self, number, size):
+        """The program has read so many bytes of a stream: the other end may send as many more."""
+        stream = self._streams.get(number)
+        if stream is not None and not stream.remote_end and size:
+            stream.granted += size
+            self._say(frames.CREDIT, number, size)
+
+    def _data(self, number, data):
+        stream = self._streams.get(number)
+        if stream is None:
+            self._known_stream(number)
+            return
+        if stream.remote_end or len(data) > stream.granted:
+            raise ProtocolError(f"stream {number}: {len(data)} bytes; {stream.granted} are allowed")
+        stream.granted -= len(data)
+        self._events.append(events.StreamData(number, data))
+
+    def _known_stream(self, number):
+        """Late frames of a stream that we ended are dropped; those of one that never was are not allowed."""
+        ours = number % 2 == (0 if self.client else 1)
+        if number >= self._next_stream if ours else number > self._last_stream:
+            raise ProtocolError(f"stream {number} was not opened")
+
+    def _end(self, number, error):
+        stream = self._streams.get(number)
+        if stream is None:
+            self._known_stream(number)
+            return
+        if stream.remote_end:
+            raise ProtocolError(f"END of stream {number} twice")
+        stream.remote_end = True
+        if error is not None or stream.local_end:
+            del self._streams[number]
+        self._events.append(events.StreamEnded(number, error))
+
+    def _credit(self, number, size):
+        stream = self._streams.get(number)
+        if stream is None:
+            self._known_stream(number)
+            return
+        if stream.credit + size > self.peer_limits.stream_window_bytes:
+            raise ProtocolError(f"stream {number}: credit beyond the window")
+        stream.credit += size
+        self._events.append(events.StreamWritable(number))
+
+    # ---- signs of life, the end
+
+    def _ping(self, number, promise_ms):
+        if not self.client:
+            self.watch.heard_promise(promise_ms)
+        self._say(frames.PONG, number)
+
+    def _pong(self, number):
+        self.watch.pong(number, self._now)
+
+    def tick(self, now):
+        """To be called at `next_tick()` or later; the events that came of the time. `Closed` with SILENT: the other
+        end does not answer."""
+        if self.closed:
+            return []
+        self._now = now
+        expecting = bool(self._requests) or any(lane.unacknowledged for lane in self._lanes.values())
+        what = self.watch.tick(now, expecting)
+        if what == "ping":
+            self._say(frames.PING, self.watch.ping_number, self.watch.promised_ms)
+        elif what == "silent":
+            self.closed = events.Closed(SILENT, f"nothing was heard for {now - self.watch.last_heard:.1f} s", False)
+            self.open = False
+            return [self.closed]
+        return []
+
+    def next_tick(self):
+        return self.watch.next_tick()
+
+    def probe(self, now):
+        """Asks for a sign of life now: after a wake-up, say."""
+        self._now = now
+        if self.open and self.watch.probe(now):
+            self._say(frames.PING, self.watch.ping_number, self.watch.promised_ms)
+
+    def send_dictionary(self, channel, number, data):
+        body = frames.pack((frames.DICTIONARY, channel, number, data))
+        self._queue(self._lane(channel), body)
+
+    def _dictionary(self, channel, number, data):
+        if not self.client:
+            raise ProtocolError("DICTIONARY from a device")
+        self._events.append(events.DictionaryCame(channel, number, data))
+
+    def drain(self, after_s, why):
+        """Asks the other end to connect anew after so long."""
+        if self.open:
+            self._say(frames.DRAIN, int(after_s * 1000), why[:_CLOSE_TEXT])
+
+    def _drain(self, after_ms, why):
+        self._events.append(events.Draining(min(after_ms, 3_600_000) / 1000, why[:_CLOSE_TEXT]))
+
+    def close(self, code=BYE, why=""):
+        """Says goodbye; `data_to_send` has the last bytes."""
+        if self.closed:
+            return
+        self._say(frames.CLOSE, code, why[:_CLOSE_TEXT])
+        self.open = False
+        self.closed = events.Closed(code, why, False)
+        self._events.append(self.closed)
+
+    def _close(self, code, why):
+        self.open = False
+        self.closed = events.Closed(code, why[:_CLOSE_TEXT], True)
+        self._events.append(self.closed)
+
+    def lost(self, why):
+        """The transport is gone."""
+        if not self.closed:
+            self.open = False
+            self.closed = events.Closed(LOST, why, False)
+
+    # ---- bytes out
+
+    def _say(self, *frame):
+        self._control.append(frames.encode(*frame))
+
+    def _lane(self, name, priority=None):
+        lane = self._lanes.get(name)
+        if lane is None:
+            if len(self._lanes) >= self.peer_limits.channels:
+                raise TunnelError(f"channel {name}: the other end takes {self.peer_limits.channels} channels")
+            priority = self._priorities.get(name, USUAL_PRIORITY if priority is None else priority)
+            lane = self._lanes[checked_name(name)] = _Lane(name, len(self._by_alias), priority)
+            self._by_alias.append(lane)
+            self._say(frames.CHANNEL, lane.alias, name, priority)
+        return lane
+
+    def _queue(self, lane, body):
+        if not lane.frames:
+            self._ready[lane.priority].append(lane)
+            self._ready_bits |= 1 << lane.priority
+        lane.frames.append(body)
+
+    @property
+    def has_data(self):
+        return bool(self._control or self._acks or self._ready_bits)
+
+    def queued_bytes(self):
+        """Bytes of frames that wait."""
+        return sum(len(body) for lane in self._lanes.values() for body in lane.frames)
+
+    def data_to_send(self, budget=32_768):
+        """The next bytes: what controls the connection, then frames by priority, until they are `budget` or more."""
+        parts = self._control
+        self._control = []
+        if self._acks:
+            parts += [frames.encode(frames.ACK, alias, number) for alias, number in self._acks.items()]
+            self._acks.clear()
+        count = len(parts)
+        size = sum(map(len, parts)) if count > 1 else 0
+        while self._ready_bits and size < budget:
+            priority = (self._ready_bits & -self._ready_bits).bit_length() - 1
+            ready = self._ready[priority]
+            lane = ready.popleft()
+            body = lane.frames[0]
+            if len(body) <= FRAGMENT_BYTES:
+                lane.frames.popleft()
+                parts.append(frames.length(len(body)))
+                parts.append(body)
+                size += len(body)
+            else:
+                end = lane.offset + FRAGMENT_BYTES
+                last = end >= len(body)
+                parts.append(frames.encode(frames.FRAGMENT, lane.alias, last, body[lane.offset : end]))
+                size += len(parts[-1])
+                lane.offset = 0 if last else end
+                if last:
+                    lane.frames.popleft()
+            count += 1
+            if lane.frames:
+                ready.append(lane)
+            elif not ready:
+                self._ready_bits &= ~(1 << priority)
+        if not parts:
+            return b""
+        data = b"".join(parts)
+        self.counts["sent_bytes"] += len(data)
+        self.counts["sent_frames"] += count
+        self.watch.sent(self._now)
+        return data

@@ -1,0 +1,795 @@
+"""The device's side: one connection to the cloud, kept up, and an outbox that outlives cuts, crashes and days offline.
+
+    with Device("cloud.example:7443", "device.sqlite", ca="ca.pem", certificate="me.pem", key="me.key") as cloud:
+        cloud.send("features", b"...")                                  # on the disk when it returns
+        label = cloud.ask("classify", image, timeout_s=0.5, fallback=small_model)
+
+`Device` is for threads, `AsyncDevice` for asyncio; both do the same.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import inspect
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from vmhost.stores import StoreError
+from vmhost.tunnel import addresses, events, inbox, tls
+from vmhost.tunnel import connection as protocol
+from vmhost.tunnel.backoff import Backoff
+from vmhost.tunnel.device_store import DeviceStore
+from vmhost.tunnel.errors import (
+    AnswerError,
+    NoAnswerError,
+    OfflineError,
+    TunnelConfigurationError,
+    TunnelError,
+)
+from vmhost.tunnel.heartbeat import Interval
+from vmhost.tunnel.histogram import Histogram
+from vmhost.tunnel.inbox import Arrival
+from vmhost.tunnel.keeper import Keeper
+from vmhost.tunnel.streams import Stream
+from vmhost.tunnel.transport import BUFFER_BYTES, Transport
+
+_log = logging.getLogger("vmhost.tunnel")
+CONNECT_S = 15.0  # of a connection until the cloud's welcome
+_TICK_S = 0.5
+
+
+class AsyncDevice:
+    """`address`: "host:port", or several. `store`: a path or a Database (`DeviceStore`). `ca`: whose server
+    certificates are trusted (None: the system's). `certificate`, `key`: this device's; or `token`, a text or a
+    function that gives one. `server_name`: the name in the server's certificate, where it is not the host's.
+    `batch_ms`: how long a message waits for others to travel with, unless `batch_bytes` wait already.
+
+    Used as `async with`. Handlers (`on`, `answer`) are named before that.
+    """
+
+    def __init__(
+        self,
+        address,
+        store,
+        *,
+        ca=None,
+        certificate=None,
+        key=None,
+        token=None,
+        server_name=None,
+        limits=None,
+        priorities=None,
+        rules=None,
+        outbox=None,
+        batch_ms=0,
+        batch_bytes=16_000,
+        backoff=None,
+        heartbeat_s=30.0,
+        agent="vmhost",
+    ):
+        self.addresses = addresses.parse(address)
+        self.limits, self.priorities = limits, dict(priorities or {})
+        self._context = tls.device_context(ca, certificate, key)
+        self._token, self._server_name, self._agent = token, server_name, agent
+        self._batch_s, self._batch_bytes = batch_ms / 1000, batch_bytes
+        self._backoff = backoff or Backoff(self.addresses)
+        self._interval = Interval(heartbeat_s)
+        self.store = DeviceStore(store, rules=rules, outbox=outbox)
+        self._consumers, self._answers = {}, {}
+        self._transport = None
+        self._sessions = {}  # address -> SSLSession
+        self._asked = {}  # number of a request -> future
+        self._tasks, self._streams = {}, {}
+        self._online = self._wake = self._ended = self._changed = None
+        self._sleeping = self._closing = False
+        self._pumping = self._wanted = False
+        self._pump_timer = None
+        self._flight_bytes = protocol.FLIGHT_BYTES
+        self._sent_times = {}  # channel -> [(number, time_ms)]
+        self.last_error = None  # why there is no connection
+        self.counts = dict.fromkeys(
+            ("connections", "resumed", "sent", "acknowledged", "received", "requests", "fallbacks", "cuts"), 0
+        )
+        self.latencies = {}
+
+    # ---- what is done with what comes
+
+    def on(self, channel, consumer=None):
+        """What the cloud pushes on the channel goes to `consumer` (`inbox`: a function of a Message, a Table, a
+        Transactional). As a decorator: `@cloud.on("profiles")`."""
+        if consumer is None:
+            return lambda given: self.on(channel, given) or given
+        self._consumers[protocol.checked_name(channel)] = inbox.consumer(consumer)
+
+    def answer(self, channel, function=None):
+        """`function(value)` answers what the cloud asks on the channel."""
+        if function is None:
+            return lambda given: self.answer(channel, given) or given
+        self._answers[protocol.checked_name(channel)] = function
+
+    # ---- life
+
+    async def __aenter__(self):
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error):
+        await self.close()
+
+    async def start(self):
+        self._loop = asyncio.get_running_loop()
+        self._online, self._wake, self._changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="tunnel-disk")
+        self._answerers = ThreadPoolExecutor(4, thread_name_prefix="tunnel-answer")
+        try:
+            self.store.inbox.prepare(self._consumers.values())
+            self._compression = self.store.compression()
+        except BaseException:
+            self._disk.shutdown()
+            self._answerers.shutdown()
+            self.store.close()
+            raise
+        self._keeper = Keeper(self.store.inbox, None, self._kept) if self._consumers else None
+        self.store.watch(self._committed)
+        self._runner = self._loop.create_task(self._run())
+
+    async def close(self):
+        """Ends the connection. What was not sent stays in the outbox."""
+        if self._closing:
+            return
+        self._closing = True
+        self._wake.set()
+        transport = self._transport
+        if transport is not None and not transport.closed:
+            transport.connection.close(protocol.BYE, "the device ends")
+            transport.flush()
+            transport.lose("closed")
+        self._runner.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._runner
+        await asyncio.sleep(0)
+        await self._loop.run_in_executor(None, self._stop)
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    def _stop(self):
+        if self._keeper is not None:
+            self._keeper.close()
+        self._disk.shutdown(wait=True)
+        self._answerers.shutdown(wait=True, cancel_futures=True)
+        self.store.close()
+
+    @property
+    def connected(self):
+        return self._online is not None and self._online.is_set()
+
+    async def wait_connected(self, timeout_s=None):
+        """OfflineError after `timeout_s`, with the reason."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._online.wait()
+        except TimeoutError:
+            raise OfflineError(self._offline()) from None
+
+    def _offline(self):
+        where = ", ".join(addresses.shown(*each) for each in self.addresses)
+        return f"{where}: not connected" + (f": {self.last_error}" if self.last_error else "")
+
+    def wake(self):
+        """Tries now, and asks an open connection for a sign of life: after a sleep, or when the network changed."""
+        self._backoff.woken()
+        self._interval.moved()
+        self._sleeping = False
+        self._wake.set()
+        if self._transport is not None and not self._transport.closed:
+            self._transport.connection.probe(self._loop.time())
+            self._transport.flush()
+
+    def sleep(self):
+        """Ends the connection until `wake`; what is sent meanwhile waits in the outbox."""
+        self._sleeping = True
+        if self._transport is not None and not self._transport.closed:
+            self._transport.connection.close(protocol.BYE, "the device sleeps")
+            self._transport.flush()
+            self._transport.lose("asleep")
+
+    # ---- the connection
+
+    async def _run(self):
+        while not self._closing:
+            self._wake.clear()
+            if self._sleeping:
+                await self._wake.wait()
+                continue
+            began = self._loop.time()
+            done = self.counts["acknowledged"] + self.counts["requests"]
+            sent = self.counts["sent"]
+            self._drained_s = None
+            try:
+                welcomed = await self._connect()
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                welcomed = False
+                if not isinstance(error, (OSError, TunnelError)):
+                    _log.exception("tunnel: connecting failed")
+                self.last_error = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            if welcomed:
+                progress = self.counts["acknowledged"] + self.counts["requests"] > done
+                if progress:
+                    self._flight_bytes = min(protocol.FLIGHT_BYTES, self._flight_bytes * 2)
+                elif self.counts["sent"] > sent:
+                    self._flight_bytes = max(protocol.SMALLEST_FLIGHT_BYTES, self._flight_bytes // 4)
+                if self._drained_s is not None:
+                    delay = self._backoff.moved(self._drained_s)
+                else:
+                    delay = self._backoff.ended(self._loop.time() - began, progress)
+            else:
+                delay = self._backoff.failed()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._wake.wait()
+
+    async def _connect(self):
+        """One connection, from the first packet to its end. Whether the cloud took the device in."""
+        host, port = address = self._backoff.address
+        self._ended = self._loop.create_future()
+        epoch, received = await self._on_disk(self.store.received)
+        made = protocol.Connection(
+            client=True,
+            limits=self.limits,
+            priorities=self.priorities,
+            compression=self._compression,
+            heartbeat_s=self._interval.seconds,
+            flight_bytes=self._flight_bytes,
+            now=self._loop.time(),
+        )
+        name = self._server_name or host
+        token = self._token() if callable(self._token) else self._token
+        told = {
+            "epoch": self.store.epoch,
+            "from": epoch,
+            "received": received,
+            "token": token,
+            "dictionaries": self._compression.numbers,
+            "agent": self._agent,
+        }
+
+        def secured(transport):
+            transport.connection.hello(told)
+            transport.flush()
+
+        def create():
+            return Transport(
+                self._loop,
+                self._context,
+                made,
+                self._buffer,
+                self._events,
+                self._lost,
+                secured,
+                server_side=False,
+                server_hostname=name,
+                session=self._sessions.get(address),
+            )
+
+        welcomed = False
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                _, self._transport = await self._loop.create_connection(create, host, port)
+                transport = self._transport
+                self.counts["connections"] += 1
+                self._welcome = self._loop.create_future()
+                waits = asyncio.wait([self._welcome, self._ended], return_when=asyncio.FIRST_COMPLETED)
+                await waits
+                if not self._welcome.done():
+                    raise TunnelError(self._ended.result())
+        except TimeoutError:
+            if self._transport is not None:
+                self._transport.abort("no welcome came in time")
+            raise TunnelError(f"no welcome within {CONNECT_S:g} s") from None
+        welcome = self._welcome.result()
+        known = await self._on_disk(self.store.welcomed, welcome["received"], welcome["epoch"])
+        if not known:
+            transport.lose("the store is older than what was sent from it; counting anew")
+            return False
+        welcomed = True
+        for channel, number in welcome["received"].items():
+            made.resume(channel, number)
+        self.counts["resumed"] += bool(transport.tls.session_reused)
+        self._remember_session(address, transport)
+        self.device, self._cloud_epoch = welcome["device"], welcome["epoch"]
+        self.clock_offset_s = welcome["time_ms"] / 1000 - time.time()
+        self.last_error = None
+        if not transport.closed:
+            self._online.set()
+            self._pump()
+        try:
+            while not self._ended.done():
+                delay = max(0.005, min(made.next_tick() - self._loop.time(), _TICK_S))
+                await asyncio.wait([self._ended], timeout=delay)
+                if not self._ended.done() and made.next_tick() <= self._loop.time():
+                    made.tick(self._loop.time())
+                    if made.closed:
+                        if made.closed.code == protocol.SILENT:
+                            self._interval.died(made.watch.idle_before_ping_s)
+                        transport.abort(made.closed.why)
+                    else:
+                        transport.flush()
+                if made.watch.answered_idle_s is not None:
+                    self._interval.survived(made.watch.answered_idle_s)
+                    made.watch.answered_idle_s = None
+                    made.watch.heartbeat_s = self._interval.seconds
+        finally:
+            self._online.clear()
+            self._remember_session(address, transport)
+            if not transport.closed:
+                transport.lose("the device ends")
+        return welcomed
+
+    def _remember_session(self, address, transport):
+        session = transport.tls.session
+        if session is not None and session.has_ticket:
+            self._sessions[address] = session
+
+    async def _on_disk(self, function, *arguments):
+        return await self._loop.run_in_executor(self._disk, function, *arguments)
+
+    def _lost(self, transport, why):
+        if self._transport is not transport and self._transport is not None:
+            return
+        self._online.clear()
+        self.last_error = why
+        self.counts["cuts"] += 1
+        for future in list(self._asked.values()):
+            if not future.done():
+                future.set_exception(OfflineError(f"the connection ended before the answer came: {why}"))
+        self._asked.clear()
+        for stream in list(self._streams.values()):
+            stream.broken(why)
+        self._streams.clear()
+        for task in self._tasks.values():
+            task.cancel()
+        self._sent_times.clear()
+        self._changed.set()
+        if not self._ended.done():
+            self._ended.set_result(why)
+
+    # ---- sending
+
+    def _committed(self):
+        """On any thread: something was written to the store."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._pump_soon)
+
+    def _pump_soon(self):
+        if not self._batch_s or self.store.put_bytes >= self._batch_bytes:
+            self._pump()
+        elif self._pump_timer is None:
+            self._pump_timer = self._loop.call_later(self._batch_s, self._pump)
+
+    def _pump(self):
+        """Sends what is in the outbox, as far as there is room."""
+        if self._pump_timer is not None:
+            self._pump_timer.cancel()
+            self._pump_timer = None
+        self._wanted = True
+        if self._pumping or not self.connected or self._closing:
+            return
+        self._pumping, self._wanted = True, False
+        self.store.put_bytes = 0
+        transport = self._transport
+        future = self._disk.submit(self._waiting, transport.connection.positions())
+        future.add_done_callback(lambda done: self._call(self._offer, transport, done))
+
+    def _call(self, function, *arguments):
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _waiting(self, positions):
+        """On the thread of the disk."""
+        found = []
+        for channel in self.store.channels():
+            after, room = positions.get(channel, (0, True))
+            if room:
+                entries = self.store.take(channel, after)
+                if entries:
+                    found.append((channel, entries))
+        return found
+
+    def _offer(self, transport, done):
+        self._pumping = False
+        if transport.closed or self._closing:
+            if self._wanted:
+                self._pump()
+            return
+        try:
+            found = done.result()
+        except StoreError as error:
+            _log.error("tunnel: the outbox cannot be read: %s", error)
+            self._loop.call_later(1.0, self._pump)
+            return
+        more = self._wanted
+        for channel, entries in found:
+            times = self._sent_times.setdefault(channel, [])
+            try:
+                taken = transport.connection.offer(channel, [(entry.number, entry.id, entry.body) for entry in entries])
+            except TunnelError as error:
+                _log.error("tunnel: a message is too large and is dropped: %s", error)
+                first = entries[0].number
+                self._disk.submit(self.store.acknowledged, [(channel, first)])
+                transport.connection.resume(channel, first)
+                more = True
+                continue
+            times += [(entry.number, entry.time_ms) for entry in entries[:taken]]
+            self.counts["sent"] += taken
+            more = more or bool(taken)
+        transport.flush()
+        if more:
+            self._pump()
+
+    def _acknowledged(self, transport, event):
+        now_ms = time.time() * 1000
+        times = self._sent_times.get(event.channel, [])
+        histogram = self._latency("sent", event.channel)
+        count = 0
+        for number, time_ms in times:
+            if number > event.number:
+                break
+            count += 1
+            histogram.add(max(0.0, now_ms - time_ms) / 1000)
+        del times[:count]
+        self.counts["acknowledged"] += count
+        self._disk.submit(self._forget, [(event.channel, event.number)])
+        self._pump()
+
+    def _forget(self, pairs):
+        try:
+            self.store.acknowledged(pairs)
+        except StoreError as error:  # it is sent again after the next welcome, and known there
+            _log.error("tunnel: what was sent cannot be removed from the outbox: %s", error)
+        self._call(self._changed.set)
+
+    def _latency(self, what, channel):
+        histogram = self.latencies.get((what, channel))
+        if histogram is None:
+            histogram = self.latencies[what, channel] = Histogram()
+        return histogram
+
+    async def send(self, channel, body, *, identity=None):
+        """Puts a message (bytes) into the outbox; its id. It is on the disk when this returns, and reaches the cloud
+        once, in the order of the channel. OutboxFullError, StoreError."""
+        identities = None if identity is None else [identity]
+        return (await self._on_disk(self.store.put, channel, [body], identities))[0]
+
+    async def send_many(self, channel, bodies, *, identities=None):
+        """As `send`, several at a time, in one transaction."""
+        return await self._on_disk(self.store.put, channel, list(bodies), identities)
+
+    async def wait_sent(self, timeout_s=None):
+        """Waits until the outbox is empty. False after `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    self._changed.clear()
+                    if not await self._on_disk(len, self.store.outbox):
+                        return True
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+
+    # ---- asking
+
+    async def request(self, channel, value, timeout_s=None):
+        """The cloud's answer. OfflineError, NoAnswerError, AnswerError."""
+        transport = self._transport
+        if transport is None or not self._online.is_set():
+            if not self._may_come_soon():
+                raise OfflineError(self._offline())
+            began = self._loop.time()
+            await self.wait_connected(min(timeout_s, 1.0) if timeout_s is not None else 1.0)
+            transport = self._transport
+            if timeout_s is not None:
+                timeout_s = max(0.001, timeout_s - (self._loop.time() - began))
+        try:
+            number = transport.connection.request(channel, value, timeout_s)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TunnelConfigurationError(f"a request on {channel}: the value cannot be sent: {error}") from error
+        began = self._loop.time()
+        future = self._asked[number] = self._loop.create_future()
+        transport.flush()
+        timer = timeout_s and self._loop.call_later(timeout_s, self._time_out, transport, number, timeout_s)
+        try:
+            value = await future
+        finally:
+            if timer:
+                timer.cancel()
+            if self._asked.pop(number, None) is not None and not transport.closed:
+                transport.connection.cancel(number)  # who asked was cancelled
+                transport.flush()
+        self.counts["requests"] += 1
+        self._latency("asked", channel).add(self._loop.time() - began)
+        return value
+
+    def _may_come_soon(self):
+        """A connection was cut, and this is the first try to get another."""
+        return not self._sleeping and self._backoff.failures == 0 and not self._closing
+
+    def _time_out(self, transport, number, timeout_s):
+        future = self._asked.pop(number, None)
+        if future is not None and not future.done():
+            transport.connection.cancel(number)
+            transport.flush()
+            future.set_exception(NoAnswerError(f"no answer within {timeout_s:g} s"))
+
+    def _answered(self, transport, event):
+        future = self._asked.pop(event.number, None)
+        if future is not None and not future.done():
+            if event.error is None:
+                future.set_result(event.value)
+            else:
+                future.set_exception(AnswerError(event.error))
+
+    async def ask(self, channel, value, *, timeout_s=None, fallback=None):
+        """The cloud's answer, or what `fallback(value)` returns where there is none: offline, too late, or the cloud
+        failed. Without `fallback` it raises what `request` does."""
+        try:
+            return await self.request(channel, value, timeout_s)
+        except OfflineError, NoAnswerError, AnswerError:
+            if fallback is None:
+                raise
+        self.counts["fallbacks"] += 1
+        if inspect.iscoroutinefunction(fallback):
+            return await fallback(value)
+        return await self._loop.run_in_executor(self._answerers, fallback, value)
+
+    async def open_stream(self, channel, value=None):
+        """A `streams.Stream` to the cloud. OfflineError, TunnelError."""
+        if not self._online.is_set():
+            raise OfflineError(self._offline())
+        number = self._transport.connection.open_stream(channel, value)
+        stream = self._streams[number] = Stream(self._transport, number, channel, value)
+        self._transport.flush()
+        return stream
+
+    # ---- what comes from the cloud
+
+    def _events(self, transport, found):
+        for event in found:
+            _HANDLERS[type(event)](self, transport, event)
+
+    def _welcomed(self, transport, event):
+        if not self._welcome.done():
+            self._welcome.set_result(event.told)
+
+    def _received(self, transport, event):
+        consumer = self._consumers.get(event.channel) or self._consumers.get("*")
+        if consumer is None:
+            transport.connection.refuse(event.channel, "this device has no handler for the channel")
+            return
+        self.counts["received"] += len(event.messages)
+        self._keeper.put(transport, Arrival("", self._cloud_epoch, event.channel, event.messages, consumer))
+
+    def _kept(self, kept, new):
+        self._call(self._acknowledge, kept)
+
+    def _acknowledge(self, kept):
+        for transport, channel, number in kept:
+            if not transport.closed:
+                transport.connection.applied(channel, number)
+                transport.flush()
+
+    def _requested(self, transport, event):
+        function = self._answers.get(event.channel)
+        if function is None:
+            transport.connection.fail(event.number, f"nobody answers on channel {event.channel}")
+            return
+        self._tasks[event.number] = self._loop.create_task(self._answer(transport, event, function))
+
+    async def _answer(self, transport, event, function):
+        try:
+            if inspect.iscoroutinefunction(function):
+                value = await function(event.value)
+            else:
+                value = await self._loop.run_in_executor(self._answerers, function, event.value)
+            transport.connection.answer(event.number, value)
+        except asyncio.CancelledError:
+            return
+        except Exception as error:
+            transport.connection.fail(event.number, f"{type(error).__name__}: {error}")
+        finally:
+            self._tasks.pop(event.number, None)
+        transport.flush()
+
+    def _cancelled(self, transport, event):
+        if (task := self._tasks.pop(event.number, None)) is not None:
+            task.cancel()
+
+    def _stream_event(self, transport, event):
+        stream = self._streams.get(event.stream)
+        if stream is not None:
+            stream.happened(event)
+            if stream.finished:
+                self._streams.pop(event.stream, None)
+        elif isinstance(event, events.StreamData):
+            transport.connection.consumed(event.stream, len(event.data))
+
+    def _stream_opened(self, transport, event):
+        transport.connection.end_stream(event.stream, "devices take no streams")
+
+    def _dictionary(self, transport, event):
+        try:
+            self._compression.add(event.channel, event.number, event.data)
+        except ValueError as error:
+            _log.error("tunnel: %s", error)
+            return
+        self._disk.submit(self.store.inbox.keep_dictionary, event.channel, event.number, event.data)
+
+    def _refused(self, transport, event):
+        _log.warning("tunnel: the cloud takes nothing on %s: %s; it stays in the outbox", event.channel, event.why)
+
+    def _draining(self, transport, event):
+        """The server asks to go elsewhere: at the time it says, when what is under way has ended, or then anyway."""
+        self._drained_s = event.after_s
+        self._loop.create_task(self._move(transport, event.after_s))
+
+    async def _move(self, transport, after_s):
+        end = self._loop.time() + max(0.05, after_s)
+        while not transport.closed and self._loop.time() < end:
+            if not self._asked and not self._streams and not transport.connection.unacknowledged():
+                break
+            await asyncio.sleep(0.01)
+        if not transport.closed:
+            transport.connection.close(protocol.BYE, "moving")
+            transport.flush()
+            transport.lose("the server asked to connect anew")
+
+    def _nothing(self, transport, event):
+        pass
+
+    def statistics(self):
+        """A dict of plain values."""
+        counts = dict(self.counts)
+        if self._transport is not None:
+            counts |= self._transport.connection.counts
+        return {
+            "connected": self.connected,
+            "last_error": self.last_error,
+            "heartbeat_s": self._interval.seconds,
+            "counts": counts,
+            "latencies": {f"{what} {channel}": each.plain() for (what, channel), each in self.latencies.items()},
+        }
+
+
+_HANDLERS = {
+    events.Welcomed: AsyncDevice._welcomed,
+    events.Received: AsyncDevice._received,
+    events.Acknowledged: AsyncDevice._acknowledged,
+    events.Requested: AsyncDevice._requested,
+    events.Answered: AsyncDevice._answered,
+    events.Cancelled: AsyncDevice._cancelled,
+    events.StreamOpened: AsyncDevice._stream_opened,
+    events.StreamData: AsyncDevice._stream_event,
+    events.StreamEnded: AsyncDevice._stream_event,
+    events.StreamWritable: AsyncDevice._stream_event,
+    events.DictionaryCame: AsyncDevice._dictionary,
+    events.ChannelRefused: AsyncDevice._refused,
+    events.Draining: AsyncDevice._draining,
+    events.Closed: AsyncDevice._nothing,
+    events.Greeted: AsyncDevice._nothing,
+}
+
+
+class Device:
+    """As AsyncDevice, for threads: its loop runs on a thread of its own. Used as `with`."""
+
+    def __init__(self, address, store, **settings):
+        self._inner = AsyncDevice(address, store, **settings)
+        self._thread = self._loop = None
+        self.on, self.answer = self._inner.on, self._inner.answer
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def start(self):
+        started, failed = threading.Event(), []
+
+        async def live():
+            self._end = asyncio.Event()
+            self._loop = asyncio.get_running_loop()
+            try:
+                await self._inner.start()
+            except BaseException as error:
+                failed.append(error)
+                return
+            finally:
+                started.set()
+            await self._end.wait()
+            await self._inner.close()
+
+        self._thread = threading.Thread(target=lambda: asyncio.run(live()), name="tunnel-device", daemon=True)
+        self._thread.start()
+        started.wait()
+        if failed:
+            self._thread.join()
+            raise failed[0]
+
+    def close(self):
+        """Ends the connection. What was not sent stays in the outbox."""
+        if self._thread is not None and self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._end.set)
+            self._thread.join()
+
+    def _run(self, made):
+        try:
+            future = asyncio.run_coroutine_threadsafe(made, self._loop)
+        except RuntimeError:
+            made.close()
+            raise OfflineError("the device is closed") from None
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise OfflineError("the device was closed meanwhile") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def send(self, channel, body, *, identity=None):
+        """As `AsyncDevice.send`."""
+        return self._inner.store.put(channel, [body], None if identity is None else [identity])[0]
+
+    def send_many(self, channel, bodies, *, identities=None):
+        """As `AsyncDevice.send_many`."""
+        return self._inner.store.put(channel, list(bodies), identities)
+
+    def request(self, channel, value, timeout_s=None):
+        """As `AsyncDevice.request`."""
+        return self._run(self._inner.request(channel, value, timeout_s))
+
+    def ask(self, channel, value, *, timeout_s=None, fallback=None):
+        """As `AsyncDevice.ask`; `fallback` runs on the caller's thread."""
+        try:
+            return self.request(channel, value, timeout_s)
+        except OfflineError, NoAnswerError, AnswerError:
+            if fallback is None:
+                raise
+        self._inner.counts["fallbacks"] += 1
+        return fallback(value)
+
+    def wait_sent(self, timeout_s=None):
+        """Waits until the outbox is empty. False after `timeout_s`."""
+        return self._run(self._inner.wait_sent(timeout_s))
+
+    def wait_connected(self, timeout_s=None):
+        """OfflineError after `timeout_s`, with the reason."""
+        self._run(self._inner.wait_connected(timeout_s))
+
+    def wake(self):
+        self._loop.call_soon_threadsafe(self._inner.wake)
+
+    def sleep(self):
+        self._loop.call_soon_threadsafe(self._inner.sleep)
+
+    @property
+    def connected(self):
+        return self._inner.connected
+
+    @property
+    def last_error(self):
+        """Why there is no connection, or None."""
+        return self._inner.last_error
+
+    @property
+    def store(self):
+        return self._inner.store
+
+    def statistics(self):
+        return self._inner.statistics()

@@ -1,0 +1,165 @@
+"""What a device keeps on its disk: the outbox, what came in, the epoch in which it counts, dictionaries.
+
+It may be a store of its own, or the one that a pipeline keeps its events in: then what the pipeline puts into its
+outbox leaves by the tunnel. All methods block; threads may share it.
+"""
+
+import os
+import time
+import uuid
+
+from vmhost.stores import Database, Outbox
+from vmhost.tunnel.compression import Compression
+from vmhost.tunnel.connection import checked_name
+from vmhost.tunnel.errors import OutboxFullError, TunnelConfigurationError
+from vmhost.tunnel.inbox import Inbox
+from vmhost.tunnel.limits import ID_CHARACTERS
+
+
+class _Commits:
+    """A part of the database that writes nothing: it hears of each commit."""
+
+    pending = False
+    with_every_commit = True
+
+    def __init__(self, changed):
+        self.changed = changed
+
+    def write(self, connection):
+        return self
+
+    def committed(self):
+        self.changed()
+
+    def undone(self):
+        pass
+
+
+class DeviceStore:
+    """`store`: a path, or an open Database, which stays open. `rules`: {channel: Rule}. `outbox`: settings of Outbox
+    (max_bytes, max_age_ms)."""
+
+    def __init__(self, store, *, rules=None, outbox=None, clock=time.time):
+        self._own = not isinstance(store, Database)
+        if self._own:
+            if not isinstance(store, (str, os.PathLike)):
+                raise TunnelConfigurationError(f"store: expected a path or a Database, got {type(store).__name__}")
+            store = Database(store)
+        self.database = store
+        self._clock = clock
+        self._part = None
+        try:
+            self.outbox = Outbox(store, clock=clock, **(outbox or {}))
+            self.inbox = Inbox(store, clock=clock)
+            self.epoch = self.inbox.epoch()
+        except BaseException:
+            if self._own:
+                store.close()
+            raise
+        self.rules = dict(rules or {})
+        self.put_bytes = 0  # by `put`, since somebody set it to 0
+        self._estimates = {}  # channel -> [entries, bytes] at most, since they were counted
+
+    def watch(self, changed):
+        """`changed()` is called, on any thread, after each commit."""
+        self._part = _Commits(changed)
+        self.database.attach(self._part)
+
+    def close(self):
+        if self._part is not None:
+            self.database.detach(self._part)
+        if self._own:
+            self.database.close()
+
+    # ---- sending
+
+    def put(self, channel, bodies, identities=None):
+        """Keeps bodies (bytes) for the channel, all or none; their ids. Durable on return. OutboxFullError."""
+        checked_name(channel)
+        for body in bodies:
+            if not isinstance(body, (bytes, bytearray, memoryview)):
+                raise TunnelConfigurationError(
+                    f"message on {channel}: expected bytes, got {type(body).__name__}; pack it first, with JSON say"
+                )
+        identities = identities or [uuid.uuid4().hex for _ in bodies]
+        for identity in identities:
+            if not isinstance(identity, str) or not 1 <= len(identity) <= ID_CHARACTERS:
+                raise TunnelConfigurationError(
+                    f"message on {channel}: the id has to be a text of 1 to {ID_CHARACTERS} characters"
+                )
+        bodies = [bytes(body) for body in bodies]
+        self.put_bytes += sum(map(len, bodies))
+        with self.database.transaction() as connection:
+            rule = self.rules.get(channel)
+            if rule is not None:
+                self._make_room(connection, channel, rule, len(bodies), sum(map(len, bodies)))
+            self.outbox.put_many((identity, channel, body, "") for identity, body in zip(identities, bodies))
+        return identities
+
+    def _make_room(self, connection, channel, rule, count, size):
+        def counted():
+            row = connection.execute(
+                "SELECT count(*), ifnull(sum(length(body)), 0) FROM outbox_entries WHERE channel = ?", (channel,)
+            ).fetchone()
+            return list(row)
+
+        def full(held):
+            return (rule.max_count is not None and held[0] + count > rule.max_count) or (
+                rule.max_bytes is not None and held[1] + size > rule.max_bytes
+            )
+
+        if rule.max_age_s is not None:
+            old = connection.execute(
+                "SELECT count(*) FROM outbox_entries WHERE channel = ? AND time_ms < ?",
+                (channel, int((self._clock() - rule.max_age_s) * 1000)),
+            ).fetchone()[0]
+            if old:
+                self.outbox.drop(channel, old)
+        held = self._estimates.get(channel) or counted()
+        if full(held):
+            held = counted()
+        while full(held):
+            if rule.when_full == "refuse":
+                raise OutboxFullError(
+                    f"channel {channel}: {held[0]} messages of {held[1]} bytes wait to be sent; its rule takes "
+                    f"{rule.max_count or 'any number'} of {rule.max_bytes or 'any'} bytes"
+                )
+            dropped = self.outbox.drop(channel, held[0] if rule.when_full == "replace" else max(1, held[0] // 64))
+            if not dropped:
+                break  # larger than the channel may hold at all: it is kept alone
+            held = counted()
+        self._estimates[channel] = [held[0] + count, held[1] + size]
+
+    def channels(self):
+        return self.outbox.channels()
+
+    def take(self, channel, after, limit=100):
+        return self.outbox.take(channel, limit=limit, after=after)
+
+    def acknowledged(self, pairs):
+        """The cloud keeps all up to the numbers: [(channel, number)]."""
+        with self.database.transaction():
+            return sum(self.outbox.acknowledge_until(channel, number) for channel, number in pairs)
+
+    def welcomed(self, received, cloud_epoch):
+        """The cloud tells what it has of this device's epoch. False where it has numbers that were never given: this
+        store is older than what was sent from it, and counts in a new epoch from now on."""
+        if received and max(received.values()) > self.outbox.highest():
+            self.epoch = self.inbox.new_epoch()
+            return False
+        pairs = [(channel, number) for channel, number in received.items() if number]
+        if pairs:
+            self.acknowledged(pairs)
+        if self.inbox.peer_epoch() != cloud_epoch:
+            self.inbox.set_peer_epoch(cloud_epoch)
+        return True
+
+    # ---- receiving
+
+    def received(self):
+        """(the cloud's epoch, {channel: last number}) of what came from the cloud."""
+        epoch = self.inbox.peer_epoch()
+        return epoch, self.inbox.received("", epoch) if epoch else {}
+
+    def compression(self):
+        return Compression(self.inbox.dictionaries())

@@ -1,0 +1,231 @@
+"""The thread that keeps what comes in: all that arrived while the last transaction was written goes into the next one.
+
+Consumers that write with the transaction share it, so one sync to the disk serves all devices. Where the transaction
+fails, each channel of each device is tried alone, and the ones that fail wait and are tried again; nothing is
+acknowledged before it is kept. Callables run on threads of a pool, those of one device and channel one after the other.
+"""
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
+from vmhost.stores import StoreError
+from vmhost.tunnel.inbox import Callable
+
+_log = logging.getLogger("vmhost.tunnel")
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 30.0
+_MOST = 5000  # arrivals in one transaction
+
+
+class _Line:
+    """What came from one device on one channel for a Callable."""
+
+    __slots__ = ("failures", "items", "running")
+
+    def __init__(self):
+        self.items = deque()
+        self.running = False
+        self.failures = 0
+
+
+class Keeper:
+    """`done(kept, new)` is called from threads: `kept` has (ticket, channel, number) of each arrival, `new` is how many
+    messages were not known. A ticket has `closed`: what it still has to be tried again is dropped then."""
+
+    def __init__(self, inbox, pushes, done, *, threads=4):
+        self._inbox, self._pushes, self._done = inbox, pushes, done
+        self._queue = queue.SimpleQueue()
+        self._stalled = {}  # (ticket, channel) -> [when to try again, failures, items]
+        self._lines = {}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tunnel-consumer")
+        self._timers = set()
+        self._closed = False
+        self.error = None  # why the store could not be written at the last try
+        self.counts = {"transactions": 0, "retries": 0}
+        self._thread = threading.Thread(target=self._run, name="tunnel-keeper", daemon=True)
+        self._thread.start()
+
+    def put(self, ticket, arrival):
+        """To be kept."""
+        if isinstance(arrival.consumer, Callable):
+            self._put_callable(ticket, arrival)
+        else:
+            self._queue.put((ticket, arrival))
+
+    def pushed(self, device, channel, number):
+        """The device keeps all pushes on the channel up to the number."""
+        self._queue.put((None, (device, channel, number)))
+
+    # ---- consumers that write with the transaction
+
+    def _run(self):
+        ending = False
+        while not ending:
+            items = self._next()
+            if None in items:
+                ending = True
+                items = [item for item in items if item is not None]
+            fresh, acknowledged = [], []
+            for item in items:
+                ticket, arrival = item
+                if ticket is None:
+                    acknowledged.append(arrival)
+                elif (stalled := self._stalled.get((ticket, arrival.channel))) is not None:
+                    stalled[2].append(item)
+                else:
+                    fresh.append(item)
+            now = time.monotonic()
+            failures = {}
+            for key, (due, count, waiting) in list(self._stalled.items()):
+                if key[0].closed:
+                    del self._stalled[key]
+                elif due <= now:
+                    del self._stalled[key]
+                    failures[key] = count
+                    fresh += waiting
+            try:
+                self._keep(fresh, acknowledged, failures)
+            except Exception:
+                _log.exception("tunnel: what came in could not be kept")
+
+    def _next(self):
+        """Items, as many as there are; none where something is to be tried again. None among them: the end."""
+        timeout, items = None, []
+        if self._stalled:
+            timeout = max(0.0, min(due for due, _, _ in self._stalled.values()) - time.monotonic())
+        with contextlib.suppress(queue.Empty):
+            items.append(self._queue.get(timeout=timeout))
+            while len(items) < _MOST:
+                items.append(self._queue.get_nowait())
+        return items
+
+    def _keep(self, items, acknowledged, failures):
+        if not items and not acknowledged:
+            return
+        try:
+            with self._inbox.database.transaction():
+                if acknowledged:
+                    self._pushes.acknowledge(acknowledged)
+                new = self._inbox.keep([arrival for _, arrival in items]) if items else 0
+            self.counts["transactions"] += 1
+            self.error = None
+            if items:
+                self._done([(ticket, arrival.channel, arrival.messages[-1][0]) for ticket, arrival in items], new)
+            return
+        except StoreError as error:
+            if self.error is None:
+                _log.error("tunnel: what comes in waits until the store can be written: %s", error)
+            self.error = error
+            for item in items:
+                self._stall([item], failures, None)
+            return  # pushes that were acknowledged come again with the next connection, and the device knows them
+        except Exception as error:
+            alone = error
+        keys = {}
+        for item in items:
+            keys.setdefault((item[0], item[1].channel), []).append(item)
+        if len(keys) == 1:
+            self._stall(items, failures, alone)
+            return
+        for each in keys.values():
+            self._keep(each, [], failures)
+        if acknowledged:
+            self._keep([], acknowledged, failures)
+
+    def _stall(self, items, failures, error):
+        ticket, arrival = items[0]
+        key = ticket, arrival.channel
+        if key in self._stalled:
+            self._stalled[key][2].extend(items)
+            return
+        count = failures.get(key, 0)
+        if error is not None and not count:
+            _log.error(
+                "tunnel: %s on %s: the consumer failed and is tried again: %s: %s",
+                arrival.peer,
+                arrival.channel,
+                type(error).__name__,
+                error,
+            )
+        self.counts["retries"] += 1
+        self._stalled[key] = [time.monotonic() + _retry_s(count), count + 1, list(items)]
+
+    # ---- callables
+
+    def _put_callable(self, ticket, arrival):
+        key = ticket, arrival.channel
+        with self._lock:
+            if self._closed:
+                return
+            line = self._lines.setdefault(key, _Line())
+            line.items.append(arrival)
+            if line.running:
+                return
+            line.running = True
+            self._pool.submit(self._call, key, line)
+
+    def _call(self, key, line):
+        ticket, channel = key
+        while True:
+            with self._lock:
+                if ticket.closed or not line.items or self._closed:
+                    line.running = False
+                    self._lines.pop(key, None)
+                    return
+                arrival = line.items[0]
+            try:
+                new = self._inbox.call(arrival)
+            except Exception as error:
+                if not line.failures:
+                    _log.error(
+                        "tunnel: %s on %s: the consumer failed and is called again: %s: %s",
+                        arrival.peer,
+                        channel,
+                        type(error).__name__,
+                        error,
+                    )
+                self.counts["retries"] += 1
+                self._call_later(_retry_s(line.failures), key, line)
+                line.failures += 1
+                return
+            line.failures = 0
+            line.items.popleft()
+            self._done([(ticket, channel, arrival.messages[-1][0])], new)
+
+    def _call_later(self, after_s, key, line):
+        def again():
+            with self._lock:
+                self._timers.discard(timer)
+                if self._closed:
+                    return
+                self._pool.submit(self._call, key, line)
+
+        timer = threading.Timer(after_s, again)
+        timer.daemon = True
+        with self._lock:
+            if self._closed:
+                return
+            self._timers.add(timer)
+        timer.start()
+
+    def close(self):
+        """Keeps what came so far, and ends the threads. What is stalled is not acknowledged, and comes again."""
+        with self._lock:
+            self._closed = True
+            timers, self._timers = self._timers, set()
+        for timer in timers:
+            timer.cancel()
+            if timer.ident is not None:
+                timer.join()
+        self._pool.shutdown(wait=True)
+        self._queue.put(None)
+        self._thread.join()
+
+
+def _retry_s(failures):
+    return min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(failures, 12))

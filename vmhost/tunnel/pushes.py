@@ -1,0 +1,220 @@
+"""What the cloud keeps for devices until they have it, and how any process puts something there.
+
+    push("cloud.sqlite", "device-7", "profiles", body, ttl_s=86_400, collapse="profile")
+
+A push is a row of the cloud's store. Once it is there it is delivered: at once where the device is connected to any
+process of the server, else when it comes back. A push goes when the device keeps it, when `ttl_s` is over, when a newer
+one with the same `collapse` text came for the same device and channel, or when more than `max_waiting` wait for the
+device on this channel (the oldest goes; with `when_full="refuse"` OutboxFullError tells the one who pushes).
+
+Server processes listen on datagram sockets in the folder `STORE-processes`. Whoever pushes sends the device's name
+to each; a process that misses it looks by itself every few seconds.
+"""
+
+import contextlib
+import os
+import socket
+import time
+import uuid
+from pathlib import Path
+
+from vmhost.stores import Database
+from vmhost.tunnel.connection import checked_name
+from vmhost.tunnel.errors import OutboxFullError, TunnelConfigurationError
+from vmhost.tunnel.limits import ID_CHARACTERS, Limits
+
+STEPS = (
+    """
+    CREATE TABLE tunnel_pushes (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, device TEXT NOT NULL, channel TEXT NOT NULL, id TEXT NOT NULL,
+        collapse TEXT, time_ms INTEGER NOT NULL, expires_ms INTEGER, body BLOB NOT NULL
+    );
+    CREATE UNIQUE INDEX tunnel_pushes_ids ON tunnel_pushes (device, channel, id);
+    CREATE INDEX tunnel_pushes_order ON tunnel_pushes (device, channel, number);
+    CREATE INDEX tunnel_pushes_expiry ON tunnel_pushes (expires_ms) WHERE expires_ms IS NOT NULL
+    """,
+)
+MAX_WAITING = 1000
+EXPIRED, COLLAPSED, DROPPED = "pushes.expired", "pushes.collapsed", "pushes.dropped"
+_FULL = ("oldest", "refuse")
+_TAKE = 100
+
+
+class Pushes:
+    """The pushes in `database`, which other processes may have open too. Threads may share it."""
+
+    def __init__(self, database, *, clock=time.time):
+        self.database = database
+        self._clock = clock
+        database.migrate("tunnel.pushes", STEPS)
+
+    def put(
+        self,
+        device,
+        channel,
+        body,
+        *,
+        identity=None,
+        ttl_s=None,
+        collapse=None,
+        max_waiting=MAX_WAITING,
+        when_full="oldest",
+    ):
+        """Keeps a push; its id. An id that waits already is put once."""
+        checked_name(device, "device")
+        checked_name(channel)
+        identity = identity or uuid.uuid4().hex
+        if not isinstance(body, bytes) or len(body) > Limits().message_bytes:
+            raise TunnelConfigurationError(
+                f"push to {device}: expected at most {Limits().message_bytes} bytes, got {type(body).__name__}"
+                + (f" of {len(body)}" if isinstance(body, bytes) else "")
+            )
+        if not isinstance(identity, str) or len(identity) > ID_CHARACTERS:
+            raise TunnelConfigurationError(f"push to {device}: the id has more than {ID_CHARACTERS} characters")
+        if when_full not in _FULL or (ttl_s is not None and not ttl_s > 0) or max_waiting < 1:
+            raise TunnelConfigurationError(
+                f"push to {device}: when_full is one of {', '.join(_FULL)}, ttl_s above 0, max_waiting at least 1"
+            )
+        now_ms = int(self._clock() * 1000)
+        expires_ms = None if ttl_s is None else now_ms + int(ttl_s * 1000)
+        with self.database.transaction() as connection:
+            if collapse is not None:
+                gone = connection.execute(
+                    "DELETE FROM tunnel_pushes WHERE device = ? AND channel = ? AND collapse = ? AND id != ?",
+                    (device, channel, collapse, identity),
+                ).rowcount
+                self.database.count(COLLAPSED, gone)
+            self._expire(connection, now_ms)
+            waiting = connection.execute(
+                "SELECT count(*) FROM tunnel_pushes WHERE device = ? AND channel = ?", (device, channel)
+            ).fetchone()[0]
+            if waiting >= max_waiting:
+                if when_full == "refuse":
+                    raise OutboxFullError(
+                        f"{waiting} pushes wait for {device} on {channel} already; the most is {max_waiting}"
+                    )
+                connection.execute(
+                    "DELETE FROM tunnel_pushes WHERE number IN (SELECT number FROM tunnel_pushes "
+                    "WHERE device = ? AND channel = ? ORDER BY number LIMIT ?)",
+                    (device, channel, waiting - max_waiting + 1),
+                )
+                self.database.count(DROPPED, waiting - max_waiting + 1)
+            connection.execute(
+                "INSERT OR IGNORE INTO tunnel_pushes (device, channel, id, collapse, time_ms, expires_ms, body) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (device, channel, identity, collapse, now_ms, expires_ms, body),
+            )
+        return identity
+
+    def _expire(self, connection, now_ms):
+        gone = connection.execute("DELETE FROM tunnel_pushes WHERE expires_ms <= ?", (now_ms,)).rowcount
+        self.database.count(EXPIRED, gone)
+
+    def expire(self):
+        with self.database.transaction() as connection:
+            self._expire(connection, int(self._clock() * 1000))
+
+    def channels(self, device):
+        """{channel: number of its newest push} of what waits for the device."""
+        with self.database.reader() as connection:
+            return dict(
+                connection.execute(
+                    "SELECT channel, max(number) FROM tunnel_pushes WHERE device = ? GROUP BY channel", (device,)
+                )
+            )
+
+    def take(self, device, channel, after=0, limit=_TAKE):
+        """(number, id, body) of what waits, oldest first; it stays until it is acknowledged."""
+        with self.database.reader() as connection:
+            return connection.execute(
+                "SELECT number, id, body FROM tunnel_pushes WHERE device = ? AND channel = ? AND number > ? "
+                "AND ifnull(expires_ms > ?, 1) ORDER BY number LIMIT ?",
+                (device, channel, after, int(self._clock() * 1000), limit),
+            ).fetchall()
+
+    def acknowledge(self, kept):
+        """`kept`: (device, channel, number): the device keeps all up to the number."""
+        with self.database.transaction() as connection:
+            connection.executemany("DELETE FROM tunnel_pushes WHERE device = ? AND channel = ? AND number <= ?", kept)
+
+    def highest(self):
+        with self.database.reader() as connection:
+            row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'tunnel_pushes'").fetchone()
+        return row[0] if row else 0
+
+    def waiting(self):
+        """[(device, channel, how many, bytes)]."""
+        with self.database.reader() as connection:
+            return connection.execute(
+                "SELECT device, channel, count(*), sum(length(body)) FROM tunnel_pushes GROUP BY device, channel"
+            ).fetchall()
+
+
+# ---- telling the server's processes
+
+
+def processes_folder(store):
+    return Path(f"{store}-processes")
+
+
+def listen(store):
+    """A datagram socket that hears whom something is pushed to; its file is removed by `unlisten`."""
+    folder = processes_folder(store)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / f"{os.getpid()}.{uuid.uuid4().hex[:8]}.push"
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    try:
+        with _short(folder, path.name) as name:
+            listening.bind(name)
+    except BaseException:
+        listening.close()
+        raise
+    return listening, path
+
+
+def unlisten(listening, path):
+    listening.close()
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def notify(store, *devices):
+    """Tells all processes of the server that something waits for the devices. How many heard it."""
+    heard = 0
+    folder = processes_folder(store)
+    try:
+        names = [name for name in os.listdir(folder) if name.endswith(".push")]
+    except OSError:
+        return 0
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sending:
+        for name in names:
+            try:
+                with _short(folder, name) as address:
+                    for device in devices:
+                        sending.sendto(device.encode(), address)
+                heard += 1
+            except ConnectionRefusedError:  # its process died
+                with contextlib.suppress(OSError):
+                    os.unlink(folder / name)
+            except OSError:
+                pass  # its queue is full: it looks by itself
+    return heard
+
+
+@contextlib.contextmanager
+def _short(folder, name):
+    """An address of at most 107 bytes, which is all that a Unix socket's may have."""
+    handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{handle}/{name}"
+    finally:
+        os.close(handle)
+
+
+def push(store, device, channel, body, **settings):
+    """Puts a push into the server's store at the path `store`; its id. `settings`: those of `Pushes.put`. Any process
+    may do this, also while no server runs."""
+    with Database(store, shared=True) as database:
+        identity = Pushes(database).put(device, channel, body, **settings)
+    notify(store, device)
+    return identity

@@ -1,0 +1,231 @@
+"""The cloud side: takes connections of devices, keeps what they send, answers what they ask, and pushes.
+
+server = Server("cloud.sqlite", certificate="server.pem", key="server.key", client_ca="ca.pem")
+server.consume("features", Table("features"))
+server.answer("classify", classify)
+server.run("0.0.0.0:7443", processes=2)
+"""
+
+import asyncio
+import contextlib
+import inspect
+import signal
+import socket
+import threading
+from pathlib import Path
+
+from vmhost.stores import Database
+from vmhost.tunnel import addresses, inbox, processes, pushes, tls
+from vmhost.tunnel.connection import checked_name
+from vmhost.tunnel.errors import TunnelConfigurationError
+from vmhost.tunnel.limits import Limits
+from vmhost.tunnel.worker import Worker
+
+
+class Server:
+    """`store`: the path of a SQLite store, made where there is none; all processes of the server share it.
+
+    Devices show a certificate that `client_ca` signed (its common name is the device's name), or say a token:
+    `identify(token)` gives the device's name, or None for a token that is not known. `identify` runs on the loop:
+    it must be quick. `priorities`: {channel: 0 to 7}; 0 goes first, 4 is usual. `pending_bytes`: of messages that
+    came and are not kept yet; beyond, nothing more is read.
+    """
+
+    def __init__(
+        self,
+        store,
+        *,
+        certificate,
+        key=None,
+        client_ca=None,
+        identify=None,
+        limits=None,
+        priorities=None,
+        max_connections=19_000,
+        pending_bytes=64 << 20,
+        greeting_s=10.0,
+        threads=8,
+    ):
+        if client_ca is None and identify is None:
+            raise TunnelConfigurationError("a server tells devices by client_ca or by identify; give one of them")
+        self.store = Path(store)
+        self.context = tls.server_context(certificate, key, client_ca)
+        self.identify = identify
+        self.limits = limits or Limits()
+        self.priorities = dict(priorities or {})
+        self.max_connections, self.pending_bytes = max_connections, pending_bytes
+        self.greeting_s, self.threads = greeting_s, threads
+        self.consumers, self.answers, self.streams = {}, {}, {}
+        self.processes = 1
+        self.worker = None
+
+    # ---- what is done with what comes
+
+    def consume(self, channel, consumer):
+        """Messages on the channel go to `consumer` (`inbox`: a function, a Table, a Transactional). "*": all channels
+        that have none of their own. A channel without one is refused; its messages stay on the devices."""
+        made = inbox.consumer(consumer)
+        if isinstance(made, inbox.Callable) and inspect.iscoroutinefunction(made.function):
+            raise TunnelConfigurationError(f"consumer of {channel}: expected a function that is not async")
+        self.consumers[checked_name(channel)] = made
+
+    def answer(self, channel, function=None, *, quick=False):
+        """`function(request)` answers requests on the channel: its result is the answer (what msgpack can say). An
+        `async` function runs on the loop, another one on a thread; `quick`: on the loop as well, it must not block.
+        As a decorator: `@server.answer("classify")`."""
+        if function is None:
+            return lambda given: self.answer(channel, given, quick=quick) or given
+        if quick:
+            inner = function
+
+            def function(request):
+                return inner(request)
+
+            function.quick = True
+        self.answers[checked_name(channel)] = function
+
+    def stream(self, channel, function=None):
+        """`await function(stream)` serves streams that devices open on the channel."""
+        if function is None:
+            return lambda given: self.stream(channel, given) or given
+        self.streams[checked_name(channel)] = function
+
+    def push(self, device, channel, body, **settings):
+        """As `pushes.push`, for this server's store."""
+        return pushes.push(self.store, device, channel, body, **settings)
+
+    # ---- serving
+
+    def prepare(self):
+        """Makes the store. StoreError."""
+        with contextlib.suppress(OSError):
+            self.store.parent.mkdir(parents=True, exist_ok=True)
+        with Database(self.store, shared=True) as database:
+            made = inbox.Inbox(database)
+            made.prepare(self.consumers.values())
+            pushes.Pushes(database)
+            made.epoch()
+        pushes.processes_folder(self.store).mkdir(mode=0o700, exist_ok=True)
+
+    def run(self, address="127.0.0.1:7443", *, processes=1, drain_s=5.0, ready=None):
+        """Serves until SIGTERM or SIGINT, then drains for at most `drain_s`. `ready(addresses)` is called when it
+        listens. Returns 0, or 1 where a process had to be killed."""
+        self.processes = processes
+        bound = bind(address, reuse=processes > 1)
+        try:
+            self.prepare()
+            if processes > 1:
+                return _supervise(self, bound, processes, drain_s, ready)
+            asyncio.run(self._serve_until_signal(bound, drain_s, ready))
+            return 0
+        finally:
+            for each in bound:
+                each.close()
+
+    async def _serve_until_signal(self, bound, drain_s, ready=None):
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopped.set)
+        async with self.serving(bound) as worker:
+            if ready is not None:
+                ready(worker.addresses)
+            await stopped.wait()
+            await worker.drain(drain_s)
+
+    @contextlib.asynccontextmanager
+    async def serving(self, bound):
+        """A Worker that serves on bound sockets, on the running loop."""
+        self.worker = worker = Worker(self)
+        try:
+            await worker.listen(bound)
+            yield worker
+        finally:
+            await worker.close()
+            self.worker = None
+
+    @contextlib.contextmanager
+    def running(self, address="127.0.0.1:0", *, drain_s=0.0):
+        """Serves on a thread for the block; gives the address as text."""
+        bound = bind(address)
+        self.prepare()
+        started, stop, failed = threading.Event(), None, []
+        loop = None
+
+        async def serve():
+            nonlocal stop, loop
+            stop, loop = asyncio.Event(), asyncio.get_running_loop()
+            async with self.serving(bound) as worker:
+                started.set()
+                await stop.wait()
+                if drain_s:
+                    await worker.drain(drain_s)
+
+        def work():
+            try:
+                asyncio.run(serve())
+            except BaseException as error:
+                failed.append(error)
+            finally:
+                started.set()
+
+        thread = threading.Thread(target=work, name="tunnel-server")
+        thread.start()
+        started.wait()
+        try:
+            if failed:
+                raise failed[0]
+            yield addresses.shown(*bound[0].getsockname()[:2])
+        finally:
+            if loop is not None and not failed:
+                loop.call_soon_threadsafe(stop.set)
+            thread.join()
+            for each in bound:
+                each.close()
+        if failed:
+            raise failed[0]
+
+
+def bind(address, reuse=False):
+    """Sockets that are bound to the addresses, not listening. TunnelConfigurationError."""
+    bound = []
+    try:
+        for host, port in addresses.parse(address):
+            try:
+                family, kind, _, _, where = socket.getaddrinfo(
+                    host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                )[0]
+                made = socket.socket(family, kind)
+                bound.append(made)
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if reuse:
+                    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                made.setblocking(False)
+                made.bind(where)
+            except OSError as error:
+                raise TunnelConfigurationError(
+                    f"{addresses.shown(host, port)}: cannot listen there: {error.strerror}; choose another"
+                ) from error
+    except BaseException:
+        for each in bound:
+            each.close()
+        raise
+    return bound
+
+
+def _supervise(server, bound, count, drain_s, ready):
+    """Forks `count` processes that listen on the same ports, and starts one anew that dies."""
+    where = ",".join(addresses.shown(*each.getsockname()[:2]) for each in bound)
+
+    def child():
+        own = bind(where, reuse=True)
+        try:
+            asyncio.run(server._serve_until_signal(own, drain_s))
+        finally:
+            for each in own:
+                each.close()
+
+    # The sockets of this process hold the port; they do not listen, so they get no connections.
+    return processes.supervise(
+        child, count, drain_s + 5.0, lambda: ready and ready([each.getsockname()[:2] for each in bound])
+    )

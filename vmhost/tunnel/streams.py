@@ -1,0 +1,100 @@
+"""A stream of bytes on a channel, in both directions, as long as the connection lasts.
+
+Each direction has a window of its own: whoever does not read stops the writer, and nobody else.
+"""
+
+import asyncio
+
+from vmhost.tunnel import events
+from vmhost.tunnel.errors import StreamBrokenError
+
+
+class Stream:
+    """`value`: what it was opened with. `device`: whose it is, "" on a device. Belongs to the loop's thread.
+
+    async for piece in stream: ...
+    await stream.write(data)
+    await stream.end()
+    """
+
+    def __init__(self, transport, number, channel, value, device=""):
+        self.number, self.channel, self.value, self.device = number, channel, value, device
+        self._transport = transport
+        self._pieces = []
+        self._ended = self._local_end = False
+        self._error = None
+        self._changed = asyncio.Event()
+
+    async def read(self):
+        """The next bytes, as they come; b"" at the end. StreamBrokenError."""
+        while not self._pieces:
+            if self._error is not None:
+                raise StreamBrokenError(f"stream on {self.channel}: {self._error}")
+            if self._ended:
+                return b""
+            self._changed.clear()
+            await self._changed.wait()
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._transport.connection.consumed(self.number, len(data))
+        self._transport.flush()
+        return data
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        data = await self.read()
+        if not data:
+            raise StopAsyncIteration
+        return data
+
+    async def write(self, data):
+        """Sends all of `data`; waits while the other end has no room. StreamBrokenError."""
+        view = memoryview(data)
+        while True:
+            if self._error is not None:
+                raise StreamBrokenError(f"stream on {self.channel}: {self._error}")
+            sent = self._transport.connection.write_stream(self.number, view)
+            self._transport.flush()
+            view = view[sent:]
+            if not view:
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def end(self):
+        """Nothing more is written; the other direction goes on."""
+        if not self._local_end and self._error is None:
+            self._local_end = True
+            self._transport.connection.end_stream(self.number)
+            self._transport.flush()
+
+    def abort(self, why):
+        """Ends both directions; the other end gets StreamBrokenError with `why`."""
+        if self._error is None:
+            self._error = why
+            if not self._transport.closed:
+                self._transport.connection.end_stream(self.number, why)
+                self._transport.flush()
+            self._changed.set()
+
+    # ---- what the transport's owner calls
+
+    @property
+    def finished(self):
+        """Both directions have ended."""
+        return self._error is not None or (self._ended and self._local_end)
+
+    def happened(self, event):
+        if isinstance(event, events.StreamData):
+            self._pieces.append(event.data)
+        elif isinstance(event, events.StreamEnded):
+            self._ended = True
+            self._error = event.error if self._error is None else self._error
+        self._changed.set()
+
+    def broken(self, why):
+        if not (self._ended and self._local_end):
+            self._error = self._error or why
+        self._changed.set()

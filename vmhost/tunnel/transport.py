@@ -1,0 +1,217 @@
+"""A connection over TCP and TLS on an asyncio loop, for both ends.
+
+TLS is an `ssl.SSLObject` over memory BIOs: asyncio's own TLS transport takes nine times the memory. What is read goes
+through one buffer for all connections of a loop. Little is handed to the kernel at a time, so that a small message
+need not wait behind what a large one has queued there.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+
+_log = logging.getLogger("vmhost.tunnel")
+BUFFER_BYTES = 65_536
+_BUDGET = 32_768  # bytes that are taken from the connection at a time
+_NOT_SENT = 65_536  # bytes that the kernel takes before it has sent what was there
+_TCP_NOTSENT_LOWAT = 25
+_READ = 16_384  # one TLS record
+
+
+class Transport(asyncio.BufferedProtocol):
+    """One end. `connection`: a `connection.Connection`. `buffer`: shared by all transports of the loop.
+
+    `on_events(transport, events)` and `on_closed(transport, why)` are called on the loop; `on_secured(transport)` when
+    TLS is up.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_buffer",
+        "_in",
+        "_out",
+        "_paused",
+        "_transport",
+        "closed",
+        "connection",
+        "loop",
+        "on_closed",
+        "on_events",
+        "on_secured",
+        "owner",
+        "peer",
+        "secured",
+        "tls",
+    )
+
+    def __init__(self, loop, context, connection, buffer, on_events, on_closed, on_secured, **tls):
+        self.loop, self.connection, self._buffer = loop, connection, buffer
+        self.on_events, self.on_closed, self.on_secured = on_events, on_closed, on_secured
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._in, self._out, **tls)
+        self._transport = None
+        self._paused = False
+        self.secured = self.closed = False
+        self.owner = None
+        self.peer = ""
+
+    # ---- asyncio's side
+
+    def connection_made(self, transport):
+        self._transport = transport
+        connected = transport.get_extra_info("socket")
+        if connected.family in (socket.AF_INET, socket.AF_INET6):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _NOT_SENT)
+        transport.set_write_buffer_limits(high=_BUDGET)
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) > 1 else str(name or "")
+        self._shake()
+
+    def get_buffer(self, hint):
+        return self._buffer
+
+    def buffer_updated(self, size):
+        if self.closed:
+            return
+        self._in.write(self._buffer[:size])
+        if not self.secured:
+            self._shake()
+            if not self.secured:
+                return
+        try:
+            self._read()
+        except ssl.SSLError as error:
+            self.lose(tls_trouble(error))
+        except Exception:
+            _log.exception("tunnel: %s: a fault of this program; the connection is closed", self.peer)
+            self.lose("a fault of this program")
+
+    def eof_received(self):
+        return False
+
+    def connection_lost(self, error):
+        if not self.closed:
+            self.lose(str(error) if error else "the other end closed the connection")
+
+    def pause_writing(self):
+        self._paused = True
+
+    def resume_writing(self):
+        self._paused = False
+        self.flush()
+
+    # ---- TLS
+
+    def _shake(self):
+        try:
+            self.tls.do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            self._send_tls()  # the alert that says why
+            self.lose(tls_trouble(error))
+            return
+        else:
+            self.secured = True
+        self._send_tls()
+        if self.secured:
+            self.on_secured(self)
+
+    def _send_tls(self):
+        if self._out.pending:
+            self._transport.write(self._out.read())
+
+    def _read(self):
+        tls, incoming, connection = self.tls, self._in, self.connection
+        found = None
+        ended = False
+        while incoming.pending or tls.pending():
+            try:
+                data = tls.read(_READ)
+            except ssl.SSLWantReadError:
+                break
+            except ssl.SSLZeroReturnError:
+                ended = True
+                break
+            if not data:
+                ended = True
+                break
+            events = connection.receive(data, self.loop.time())
+            found = events if found is None else found + events
+        if found:
+            self.on_events(self, found)
+        if self.closed:
+            return
+        if self._out.pending or connection.has_data:
+            self.flush()
+        if connection.closed:
+            self.lose(connection.closed.why)
+        elif ended:
+            self.lose("the other end closed the connection")
+
+    # ---- what the owner calls
+
+    def flush(self):
+        """Writes what the connection has to say, as far as the kernel takes it."""
+        if self.closed or not self.secured:
+            return
+        connection = self.connection
+        try:
+            while not self._paused and connection.has_data:
+                self.tls.write(connection.data_to_send(_BUDGET))
+                self._transport.write(self._out.read())
+            if self._out.pending:
+                self._transport.write(self._out.read())
+        except ssl.SSLError as error:
+            self.lose(tls_trouble(error))
+
+    def lose(self, why):
+        """Ends the transport; `on_closed` is called once."""
+        if self.closed:
+            return
+        if self.secured and self.connection.has_data and not self._paused:
+            self.flush()
+            if self.closed:
+                return
+        self.closed = True
+        self.connection.lost(why)
+        if self._transport is not None:
+            if self._transport.get_write_buffer_size():
+                self._transport.abort() if self._paused else self._transport.close()
+            else:
+                self._transport.close()
+        self.on_closed(self, why)
+
+    def abort(self, why):
+        """As `lose`, without a last word: the other end may be gone without a sign."""
+        if not self.closed:
+            self.closed = True
+            self.connection.lost(why)
+            if self._transport is not None:
+                self._transport.abort()
+            self.on_closed(self, why)
+
+    def pause_reading(self):
+        if not self.closed and self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_reading(self):
+        if not self.closed and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+
+def tls_trouble(error):
+    """One line about an SSLError, with what to do where that is known."""
+    text = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
+    text = str(text).replace("_", " ").lower()
+    advice = {
+        "http request": "an HTTP client; this port speaks the tunnel's protocol over TLS",
+        "wrong version number": "the other end does not speak TLS",
+        "certificate has expired": "make a new certificate, or set this machine's clock",
+        "certificate is not yet valid": "set this machine's clock",
+        "self-signed certificate in certificate chain": "give the CA that signed it (--ca)",
+        "unable to get local issuer certificate": "give the CA that signed it (--ca)",
+    }
+    found = next((do for what, do in advice.items() if what in text), None)
+    return f"TLS: {text}" + (f"; {found}" if found else "")

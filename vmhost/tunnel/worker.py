@@ -1,0 +1,660 @@
+"""One process of the server: an asyncio loop with its connections, and the threads that keep what comes in."""
+
+import asyncio
+import contextlib
+import inspect
+import json
+import logging
+import os
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from vmhost.stores import Database, StoreError
+from vmhost.tunnel import connection as protocol
+from vmhost.tunnel import events, pushes
+from vmhost.tunnel.compression import Compression
+from vmhost.tunnel.errors import AnswerError, OfflineError, ProtocolError, TunnelError
+from vmhost.tunnel.histogram import Histogram
+from vmhost.tunnel.inbox import Arrival, Inbox
+from vmhost.tunnel.keeper import Keeper
+from vmhost.tunnel.streams import Stream
+from vmhost.tunnel.tls import certified_device
+from vmhost.tunnel.transport import BUFFER_BYTES, Transport
+
+_log = logging.getLogger("vmhost.tunnel")
+_SWEEP_S = 1.0
+_LOOK_S = 5.0  # how often pushes are looked for that nobody told of
+_LINES_A_SECOND = 10  # about connections that failed
+
+
+class _Session:
+    """A device that was let in on a transport."""
+
+    __slots__ = ("asked", "device", "epoch", "greeted_at", "pumping", "streams", "tasks", "wanted")
+
+    def __init__(self, device, epoch, greeted_at):
+        self.device, self.epoch, self.greeted_at = device, epoch, greeted_at
+        self.pumping = False
+        self.wanted = False
+        self.asked = {}  # number of a request of ours -> future
+        self.tasks = {}  # number of a request of the device -> task
+        self.streams = {}
+
+
+class Request:
+    """What a device asks: `device`, `channel`, `value`, `timeout_s`."""
+
+    __slots__ = ("channel", "device", "timeout_s", "value")
+
+    def __init__(self, device, channel, value, timeout_s):
+        self.device, self.channel, self.value, self.timeout_s = device, channel, value, timeout_s
+
+
+class Worker:
+    """`server`: the Server that it serves for. All methods but `statistics` belong to the loop's thread."""
+
+    def __init__(self, server):
+        self.server = server
+        self.loop = asyncio.get_running_loop()
+        self.database = Database(server.store, shared=True)
+        self.inbox = Inbox(self.database)
+        self.pushes = pushes.Pushes(self.database)
+        self.inbox.prepare(server.consumers.values())
+        self.compression = Compression(self.inbox.dictionaries())
+        self.epoch = self.inbox.epoch()
+        self.sessions = {}  # device -> transport
+        self.early = {}  # transport -> when it must have greeted
+        self.transports = set()
+        self.draining = False
+        self.counts = dict.fromkeys(
+            ("connections", "greeted", "refused", "closed", "resumed", "messages", "duplicates", "requests", "pushed",
+             "failed_requests", "streams", "received_bytes", "sent_bytes", "unlogged"),
+            0,
+        )  # fmt: skip
+        self.latencies = {}  # (what, channel) -> Histogram
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._keeper = Keeper(self.inbox, self.pushes, self._kept)
+        self._readers = ThreadPoolExecutor(2, thread_name_prefix="tunnel-reader")
+        self._answerers = ThreadPoolExecutor(server.threads, thread_name_prefix="tunnel-answer")
+        self._listening = []
+        self._heard, self._heard_path = pushes.listen(server.store)
+        self.loop.add_reader(self._heard, self._hear)
+        self._pending_bytes = 0
+        self._paused = set()
+        self._arrived = {}  # transport -> {channel: deque of (number, when)}
+        self._newest_push = 0
+        self._looked_at = 0.0
+        self._lines = _LINES_A_SECOND
+        self._sweeper = self.loop.create_task(self._sweep())
+        self._status = None
+
+    # ---- listening
+
+    async def listen(self, sockets):
+        """Accepts connections on the sockets, which are bound."""
+        for each in sockets:
+            self._listening.append(await self.loop.create_server(self._accept, sock=each, backlog=1024))
+        folder = pushes.processes_folder(self.server.store)
+        path = f"{os.getpid()}.{self._heard_path.name.split('.')[1]}.status"
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        with pushes._short(folder, path) as name:
+            listening.bind(name)
+        self._status_path = folder / path
+        self._status = await asyncio.start_unix_server(self._tell, sock=listening)
+
+    async def _tell(self, reader, writer):
+        writer.write(json.dumps(self.statistics()).encode())
+        with contextlib.suppress(OSError):
+            await writer.drain()
+            writer.close()
+
+    @property
+    def addresses(self):
+        return [each.getsockname()[:2] for server in self._listening for each in server.sockets]
+
+    def _accept(self):
+        made = protocol.Connection(
+            client=False,
+            limits=self.server.limits,
+            priorities=self.server.priorities,
+            compression=self.compression,
+            now=self.loop.time(),
+        )
+        transport = Transport(
+            self.loop,
+            self.server.context,
+            made,
+            self._buffer,
+            self._events,
+            self._closed,
+            self._secured,
+            server_side=True,
+        )
+        self.counts["connections"] += 1
+        self.transports.add(transport)
+        self.early[transport] = self.loop.time() + self.server.greeting_s
+        if len(self.transports) > self.server.max_connections:
+            self.loop.call_soon(transport.abort, f"more than {self.server.max_connections} connections")
+        return transport
+
+    def _secured(self, transport):
+        self.counts["resumed"] += bool(transport.tls.session_reused)
+
+    # ---- what comes
+
+    def _events(self, transport, found):
+        for event in found:
+            _HANDLERS[type(event)](self, transport, event)
+
+    def _greeted(self, transport, event):
+        told = event.told
+        try:
+            device = self._identify(transport, told)
+        except Exception as error:
+            if not isinstance(error, (ValueError, PermissionError)):
+                _log.exception("tunnel: a device could not be identified")
+            self.counts["refused"] += 1
+            transport.connection.close(protocol.IDENTITY, str(error) or "not let in")
+            return
+        session = transport.owner = _Session(device, told["epoch"], time.monotonic())
+        future = self._readers.submit(self._recall, session, told)
+        future.add_done_callback(lambda done: self.loop.call_soon_threadsafe(self._let_in, transport, told, done))
+
+    def _identify(self, transport, told):
+        device = certified_device(transport.tls.getpeercert(), time.time())
+        if device is None:
+            if self.server.identify is None:
+                raise PermissionError("a client certificate is wanted, and none came")
+            if not told.get("token"):
+                raise PermissionError("a token or a client certificate is wanted, and none came")
+            device = self.server.identify(told["token"])
+        if device is None:
+            raise PermissionError("the token is not known")
+        return protocol.checked_name(device, "device")
+
+    def _recall(self, session, told):
+        """On a reader's thread: what the store knows of the device."""
+        received = self.inbox.received(session.device, session.epoch)
+        waiting = self.pushes.channels(session.device)
+        renewed = False
+        if told.get("from") == self.epoch and told["received"]:
+            highest = self.pushes.highest()
+            if any(number > highest for number in told["received"].values()):
+                renewed = True  # the store is older than what the device has seen
+                self.inbox.new_epoch()
+        return received, waiting, renewed
+
+    def _let_in(self, transport, told, done):
+        if transport.closed or transport.connection.closed:
+            return
+        session = transport.owner
+        try:
+            received, waiting, renewed = done.result()
+        except StoreError as error:
+            _log.error("tunnel: %s", error)
+            transport.connection.close(protocol.TROUBLE, "the server's store cannot be read")
+            transport.flush()
+            transport.lose("the store cannot be read")
+            return
+        if renewed:
+            self.epoch = self.inbox.epoch()
+        self.early.pop(transport, None)
+        before = self.sessions.get(session.device)
+        self.sessions[session.device] = transport
+        if before is not None:
+            before.connection.close(protocol.REPLACED, "the device has a newer connection")
+            before.flush()
+            before.lose("replaced by a newer connection")
+        self.counts["greeted"] += 1
+        self._tell_others(session)
+        known = told.get("dictionaries") or []
+        newest = {channel: self.compression.newest(channel) for channel in self.compression._newest}
+        if self.compression.numbers:
+            transport.connection.compression = self.compression.only(number for number in known if type(number) is int)
+        transport.connection.welcome(
+            {
+                "epoch": self.epoch,
+                "received": received,
+                "time_ms": int(time.time() * 1000),
+                "device": session.device,
+            }
+        )
+        for channel, number in newest.items():
+            if number not in known:
+                data = next(data for _, each, data in self.inbox.dictionaries() if each == number)
+                transport.connection.send_dictionary(channel, number, data)
+        if self.draining:
+            transport.connection.drain(0.1, "this server is going down")
+        if told.get("from") == self.epoch:
+            for channel, number in told["received"].items():
+                if channel in waiting:
+                    self._keeper.pushed(session.device, channel, number)
+                    transport.connection.resume(channel, number)
+        transport.flush()
+        if waiting:
+            self._pump(transport)
+
+    def _tell_others(self, session):
+        """Connections of the device to other processes are over."""
+        if self.server.processes > 1:
+            pushes.notify(self.server.store, f"\0{session.device}\0{os.getpid()}\0{session.greeted_at}")
+
+    def _received(self, transport, event):
+        session, server = transport.owner, self.server
+        consumer = server.consumers.get(event.channel) or server.consumers.get("*")
+        if consumer is None:
+            transport.connection.refuse(event.channel, "no consumer for this channel")
+            return
+        size = sum(len(body) + 100 for _, _, body in event.messages)
+        self._pending_bytes += size
+        if self._pending_bytes > server.pending_bytes:
+            self._paused.add(transport)
+            transport.pause_reading()
+        arrived = self._arrived.setdefault(transport, {}).setdefault(event.channel, [])
+        arrived.append((event.messages[-1][0], self.loop.time(), size))
+        self._keeper.put(transport, Arrival(session.device, session.epoch, event.channel, event.messages, consumer))
+        self.counts["messages"] += len(event.messages)
+
+    def _kept(self, kept, new):
+        """On a thread of the keeper."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self._acknowledge, kept, new)
+
+    def _acknowledge(self, kept, new):
+        now = self.loop.time()
+        touched = set()
+        for transport, channel, number in kept:
+            waiting = self._arrived.get(transport, {}).get(channel)
+            if waiting:
+                histogram = self.latency("kept", channel)
+                while waiting and waiting[0][0] <= number:
+                    _, since, size = waiting.pop(0)
+                    histogram.add(now - since)
+                    self._pending_bytes -= size
+            if not transport.closed:
+                transport.connection.applied(channel, number)
+                touched.add(transport)
+        for transport in touched:
+            transport.flush()
+        if self._paused and self._pending_bytes <= self.server.pending_bytes // 2:
+            paused, self._paused = self._paused, set()
+            for transport in paused:
+                transport.resume_reading()
+
+    def latency(self, what, channel):
+        histogram = self.latencies.get((what, channel))
+        if histogram is None:
+            if len(self.latencies) >= 256:
+                channel = "(others)"
+            histogram = self.latencies.setdefault((what, channel), Histogram())
+        return histogram
+
+    # ---- requests
+
+    def _requested(self, transport, event):
+        session = transport.owner
+        self.counts["requests"] += 1
+        function = self.server.answers.get(event.channel)
+        if function is None:
+            transport.connection.fail(event.number, f"nobody answers on channel {event.channel}")
+            return
+        began = self.loop.time()
+        asked = Request(session.device, event.channel, event.value, event.timeout_s)
+        if inspect.iscoroutinefunction(function):
+            task = asyncio.Task(
+                self._answer(transport, event, function(asked), began), loop=self.loop, eager_start=True
+            )
+        elif getattr(function, "quick", False):
+            self._finish(transport, event, began, partial(function, asked))
+            return
+        else:
+            running = self.loop.run_in_executor(self._answerers, function, asked)
+            task = asyncio.Task(self._answer(transport, event, running, began), loop=self.loop, eager_start=True)
+        if not task.done():
+            session.tasks[event.number] = task
+
+    async def _answer(self, transport, event, awaitable, began):
+        try:
+            async with asyncio.timeout(event.timeout_s):
+                value = await awaitable
+        except asyncio.CancelledError:
+            return
+        except Exception as error:
+            self._failed(transport, event, error)
+        else:
+            self._finish(transport, event, began, lambda: value)
+        finally:
+            if transport.owner is not None:
+                transport.owner.tasks.pop(event.number, None)
+        transport.flush()
+
+    def _finish(self, transport, event, began, result):
+        try:
+            transport.connection.answer(event.number, result())
+        except Exception as error:
+            self._failed(transport, event, error)
+        self.latency("answered", event.channel).add(self.loop.time() - began)
+
+    def _failed(self, transport, event, error):
+        self.counts["failed_requests"] += 1
+        if isinstance(error, TimeoutError):
+            _log.warning("tunnel: %s: the answer took more than %s s", event.channel, event.timeout_s)
+        elif not isinstance(error, AnswerError):
+            _log.error("tunnel: answering on %s failed", event.channel, exc_info=error)
+        transport.connection.fail(event.number, f"{type(error).__name__}: {error}")
+
+    def _cancelled(self, transport, event):
+        if (task := transport.owner.tasks.pop(event.number, None)) is not None:
+            task.cancel()
+
+    def ask(self, device, channel, value, timeout_s=None):
+        """Asks a device that is connected to this process; a future. OfflineError."""
+        transport = self.sessions.get(device)
+        if transport is None or transport.closed:
+            raise OfflineError(f"{device} is not connected to this process")
+        number = transport.connection.request(channel, value, timeout_s)
+        future = self.loop.create_future()
+        asked = transport.owner.asked
+        asked[number] = future
+
+        def ended(done):
+            if asked.pop(number, None) is not None and not transport.closed:
+                transport.connection.cancel(number)
+                transport.flush()
+
+        future.add_done_callback(ended)
+        transport.flush()
+        return future
+
+    def _answered(self, transport, event):
+        future = transport.owner.asked.pop(event.number, None)
+        if future is not None and not future.done():
+            if event.error is None:
+                future.set_result(event.value)
+            else:
+                future.set_exception(AnswerError(event.error))
+
+    # ---- streams
+
+    def _stream_opened(self, transport, event):
+        session = transport.owner
+        function = self.server.streams.get(event.channel)
+        if function is None:
+            transport.connection._streams.get(event.stream)
+            transport.connection.end_stream(event.stream, f"nobody takes streams on channel {event.channel}")
+            return
+        self.counts["streams"] += 1
+        stream = Stream(transport, event.stream, event.channel, event.value, session.device)
+        session.streams[event.stream] = stream
+        session.tasks["stream", event.stream] = self.loop.create_task(self._serve_stream(session, stream, function))
+
+    async def _serve_stream(self, session, stream, function):
+        try:
+            await function(stream)
+            await stream.end()
+        except asyncio.CancelledError:
+            stream.abort("the server gave up")
+            raise
+        except Exception as error:
+            if not isinstance(error, TunnelError):
+                _log.error("tunnel: a stream on %s failed", stream.channel, exc_info=error)
+            stream.abort(f"{type(error).__name__}: {error}")
+        finally:
+            session.streams.pop(stream.number, None)
+            session.tasks.pop(("stream", stream.number), None)
+
+    def _stream_event(self, transport, event):
+        stream = transport.owner.streams.get(event.stream)
+        if stream is not None:
+            stream.happened(event)
+        elif isinstance(event, events.StreamData):
+            transport.connection.consumed(event.stream, len(event.data))
+
+    # ---- pushes
+
+    def _hear(self):
+        for _ in range(1000):
+            try:
+                told = self._heard.recv(512)
+            except BlockingIOError:
+                return
+            except OSError:
+                return
+            name = told.decode("utf-8", "replace")
+            if name.startswith("\0"):
+                _, device, process, greeted_at = (name.split("\0") + ["", "", ""])[:4]
+                transport = self.sessions.get(device)
+                if (
+                    transport is not None
+                    and process != str(os.getpid())
+                    and transport.owner.greeted_at < float(greeted_at or 0)
+                ):
+                    transport.connection.close(protocol.REPLACED, "the device has a newer connection")
+                    transport.flush()
+                    transport.lose("replaced by a newer connection")
+            elif (transport := self.sessions.get(name)) is not None:
+                self._pump(transport)
+
+    def _pump(self, transport):
+        """Sends what waits for the device, as far as there is room."""
+        session = transport.owner
+        session.wanted = True
+        if not session.pumping and not transport.closed:
+            session.pumping = True
+            session.wanted = False
+            positions = transport.connection.positions()
+            future = self._readers.submit(self._waiting, session.device, positions)
+            future.add_done_callback(lambda done: self.loop.call_soon_threadsafe(self._offer, transport, done))
+
+    def _waiting(self, device, positions):
+        found = []
+        for channel, newest in self.pushes.channels(device).items():
+            after, room = positions.get(channel, (0, 1))
+            if newest > after and room:
+                found.append((channel, self.pushes.take(device, channel, after)))
+        return found
+
+    def _offer(self, transport, done):
+        session = transport.owner
+        session.pumping = False
+        if transport.closed:
+            return
+        try:
+            found = done.result()
+        except StoreError as error:
+            _log.error("tunnel: pushes cannot be read: %s", error)
+            return
+        more = session.wanted
+        for channel, messages in found:
+            try:
+                taken = transport.connection.offer(channel, messages)
+            except TunnelError as error:
+                _log.error("tunnel: %s: %s", session.device, error)
+                self._keeper.pushed(session.device, channel, messages[0][0])
+                transport.connection.resume(channel, messages[0][0])
+                taken = 1
+            self.counts["pushed"] += taken
+            more = more or bool(taken)
+        transport.flush()
+        if more:
+            self._pump(transport)
+
+    def _pushes_acknowledged(self, transport, event):
+        self._keeper.pushed(transport.owner.device, event.channel, event.number)
+        self._pump(transport)
+
+    def _nothing(self, transport, event):
+        pass
+
+    def _unexpected(self, transport, event):
+        raise ProtocolError(f"{type(event).__name__} is not for the cloud")
+
+    # ---- the end of connections
+
+    def _closed(self, transport, why):
+        self.transports.discard(transport)
+        early = self.early.pop(transport, None) is not None
+        self._paused.discard(transport)
+        for waiting in self._arrived.pop(transport, {}).values():
+            self._pending_bytes -= sum(size for _, _, size in waiting)
+        self.counts["closed"] += 1
+        for name in ("received_bytes", "sent_bytes"):
+            self.counts[name] += transport.connection.counts[name]
+        session = transport.owner
+        closed = transport.connection.closed
+        if early or (closed is not None and closed.code in (protocol.PROTOCOL, protocol.IDENTITY, protocol.TROUBLE)):
+            if not (early and why == "the other end closed the connection" and not transport.secured):
+                self._line(f"{session.device if session else transport.peer}: {why}")
+        if session is None:
+            return
+        if self.sessions.get(session.device) is transport:
+            del self.sessions[session.device]
+        for stream in list(session.streams.values()):
+            stream.broken(why)
+        for key, task in list(session.tasks.items()):
+            if not isinstance(key, tuple):
+                task.cancel()
+        for future in list(session.asked.values()):
+            if not future.done():
+                future.set_exception(OfflineError(f"{session.device}: {why}"))
+        session.asked.clear()
+
+    def _line(self, text):
+        """At most so many lines a second: whoever knocks often does not fill the log."""
+        if self._lines > 0:
+            self._lines -= 1
+            _log.warning("tunnel: %s", text)
+        else:
+            self.counts["unlogged"] += 1
+
+    async def _sweep(self):
+        last = self.loop.time()
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now = self.loop.time()
+            # A loop that was stopped (a laptop that slept) must not take everybody for dead.
+            late = now - last > _SWEEP_S * 5
+            last = now
+            self._lines = _LINES_A_SECOND
+            for transport, due in list(self.early.items()):
+                if now >= due:
+                    transport.abort(f"no greeting within {self.server.greeting_s:g} s")
+            if not late:
+                for transport in list(self.transports):
+                    if transport.connection.next_tick() <= now:
+                        transport.connection.tick(now)
+                        if transport.connection.closed:
+                            transport.abort(transport.connection.closed.why)
+            if now - self._looked_at > _LOOK_S:
+                self._looked_at = now
+                with contextlib.suppress(RuntimeError):
+                    self._readers.submit(self._look)
+
+    def _look(self):
+        """On a reader's thread: pushes that this process was not told of, and those that expired."""
+        try:
+            with self.database.reader() as connection:
+                devices = connection.execute(
+                    "SELECT device, max(number) FROM tunnel_pushes WHERE number > ? GROUP BY device",
+                    (self._newest_push,),
+                ).fetchall()
+            self.pushes.expire()
+            dictionaries = self.inbox.dictionaries()
+        except StoreError as error:
+            _log.error("tunnel: %s", error)
+            return
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._found, devices, dictionaries)
+
+    def _found(self, devices, dictionaries):
+        for device, newest in devices:
+            self._newest_push = max(self._newest_push, newest)
+            if (transport := self.sessions.get(device)) is not None:
+                self._pump(transport)
+        known = set(self.compression.numbers)
+        for channel, number, data in dictionaries:
+            if number not in known:
+                self.compression.add(channel, number, data)
+
+    # ---- the end
+
+    async def drain(self, within_s):
+        """Takes no more connections, asks devices to go elsewhere, and waits until they have, at most so long."""
+        self.draining = True
+        for server in self._listening:
+            server.close()
+        end = self.loop.time() + within_s
+        for transport in list(self.sessions.values()):
+            transport.connection.drain(min(1.0, within_s / 4), "this server is going down")
+            transport.flush()
+        while self.sessions and self.loop.time() < end:
+            await asyncio.sleep(0.02)
+
+    async def close(self, drain_s=0.0):
+        if drain_s and not self.draining:
+            await self.drain(drain_s)
+        for server in self._listening:
+            server.close()
+        self._sweeper.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._sweeper
+        await self.loop.run_in_executor(None, self._keeper.close)
+        await asyncio.sleep(0)  # acknowledgements of what was kept
+        for transport in list(self.transports):
+            if transport.connection.open:
+                transport.connection.close(protocol.BYE, "the server ends")
+                transport.flush()
+            transport.lose("the server ends")
+        self.loop.remove_reader(self._heard)
+        pushes.unlisten(self._heard, self._heard_path)
+        if self._status is not None:
+            self._status.close()
+            with contextlib.suppress(OSError):
+                os.unlink(self._status_path)
+        await self.loop.run_in_executor(None, self._stop_threads)
+        self.database.close()
+        for _ in range(3):  # closed transports let go of their sockets
+            await asyncio.sleep(0)
+
+    def _stop_threads(self):
+        self._readers.shutdown(wait=True)
+        self._answerers.shutdown(wait=True, cancel_futures=True)
+
+    def statistics(self):
+        """A dict of plain values."""
+        counts = dict(self.counts)
+        for transport in list(self.transports):
+            for name in ("received_bytes", "sent_bytes"):
+                counts[name] += transport.connection.counts[name]
+        return {
+            "process": os.getpid(),
+            "connected": len(self.sessions),
+            "connections": len(self.transports),
+            "draining": self.draining,
+            "pending_bytes": self._pending_bytes,
+            "store_error": str(self._keeper.error) if self._keeper.error else None,
+            "counts": counts | self._keeper.counts,
+            "latencies": {f"{what} {channel}": each.plain() for (what, channel), each in self.latencies.items()},
+            "devices": sorted(self.sessions)[:1000],
+        }
+
+
+_HANDLERS = {
+    events.Greeted: Worker._greeted,
+    events.Received: Worker._received,
+    events.Acknowledged: Worker._pushes_acknowledged,
+    events.Requested: Worker._requested,
+    events.Answered: Worker._answered,
+    events.Cancelled: Worker._cancelled,
+    events.StreamOpened: Worker._stream_opened,
+    events.StreamData: Worker._stream_event,
+    events.StreamEnded: Worker._stream_event,
+    events.StreamWritable: Worker._stream_event,
+    events.ChannelRefused: Worker._nothing,
+    events.Draining: Worker._nothing,
+    events.Closed: Worker._nothing,
+    events.DictionaryCame: Worker._nothing,
+    events.Welcomed: Worker._nothing,
+}

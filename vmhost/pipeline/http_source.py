@@ -33,10 +33,13 @@ except ImportError as error:
 from vmhost import ConfigurationError
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.feed import decoded, put_aside
+from vmhost.pipeline.store import columns_of
+from vmhost.pipeline.values import pack
 from vmhost.stores import StoreError, StoreFullError
 
 MAX_EVENTS = 10_000  # of one request
 _BODY_S = 30.0  # a body is to come within
+_PASS_OVER_S = 2.0
 _ROOM_S = 5.0  # a request waits for room in the queues
 _AT_WORK = 64  # requests
 _STORING = 4  # requests at once that wait for the store or for room; others wait for these
@@ -67,9 +70,9 @@ class EventsEndpoint:
             self._must_be_allowed(request)
             body = await self._body(request)
             durable = _is_true(request.query_params.get("durable", "false"))
-            events, aside = self._events(request, body)
+            events, numbers, aside = self._events(request, body)
             async with self._storing:
-                said = await asyncio.to_thread(self._take, events, aside, durable)
+                said = await asyncio.to_thread(self._take, events, numbers, aside, durable)
             response = JSONResponse(said)
         except _Refused as refused:
             self.refused += 1
@@ -120,20 +123,32 @@ class EventsEndpoint:
                 async for part in request.stream():
                     body += part
                     if len(body) > self._max_body_bytes:
+                        await self._pass_over(request)
                         raise _Refused(413, too_long, {"Connection": "close"})
         except TimeoutError:
             raise _Refused(408, f"the body did not come within {_BODY_S:.0f} s", {"Connection": "close"}) from None
         return bytes(body)
 
+    async def _pass_over(self, request):
+        """Reads a little of what is left: a client that is still sending when the connection ends sees no answer."""
+        left = self._max_body_bytes
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PASS_OVER_S):
+                async for part in request.stream():
+                    left -= len(part)
+                    if left < 0:
+                        return
+
     def _events(self, request, body):
-        """(events, what is to be put aside: (line, text, reason) each)"""
+        """(events, their lines, what is to be put aside: (line, text, reason) each)"""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
             return self._from_json(body)
-        events, aside = [], []
+        events, numbers, aside = [], [], []
         for number, line in enumerate(body.split(b"\n"), 1):
             if line.strip():
                 try:
                     events.append(decoded(line))
+                    numbers.append(number)
                 except ValueError as error:
                     if self.feed.bad_lines != "aside":
                         raise _Refused(400, f"line {number}: not an event: {error}", line=number) from None
@@ -142,7 +157,7 @@ class EventsEndpoint:
                 raise _Refused(413, f"more than {MAX_EVENTS:,} events; send fewer at a time")
         if not events and not aside:
             raise _Refused(400, "no events; send one, a list of them, or one on each line")
-        return events, aside
+        return events, numbers, aside
 
     def _from_json(self, body):
         kind = list[Event] if body.lstrip()[:1] == b"[" else Event
@@ -153,9 +168,9 @@ class EventsEndpoint:
         events = found if type(found) is list else [found]
         if not 1 <= len(events) <= MAX_EVENTS:
             raise _Refused(413 if events else 400, f"expected 1 to {MAX_EVENTS:,} events, got {len(events):,}")
-        return events, []
+        return events, None, []
 
-    def _take(self, events, aside, durable):
+    def _take(self, events, numbers, aside, durable):
         """On a thread of its own: the store may make it wait."""
         pipeline = self.feed.pipeline
         try:
@@ -175,7 +190,7 @@ class EventsEndpoint:
         except OSError as error:
             raise _Refused(507, f"bad lines cannot be put aside: {error.strerror}") from None
         except ValueError as error:
-            raise _Refused(400, str(error)) from None
+            raise _unstorable(events, numbers, error) from None
         with self._lock:
             self.taken += len(events)
             self.aside += len(aside)
@@ -189,6 +204,19 @@ class EventsEndpoint:
             raise _Refused(503, "the pipeline ends; try again later", {"Retry-After": "10"})
         if self.feed.when_full != "drop" and not self.feed.pipeline.wait_for_room(_ROOM_S):
             raise _Refused(503, "the tasks' queues are full; try again later", {"Retry-After": "1"})
+
+
+def _unstorable(events, numbers, error):
+    """The refusal that says which of the events the store cannot take."""
+    for index, event in enumerate(events):
+        try:
+            columns_of((event,))
+            pack(event.contents)
+        except ValueError as reason:
+            if numbers is None:
+                return _Refused(400, f"event {index + 1} of {len(events)}: {reason}", event=index + 1)
+            return _Refused(400, f"line {numbers[index]}: {reason}", line=numbers[index])
+    return _Refused(400, str(error))
 
 
 def _is_true(text):

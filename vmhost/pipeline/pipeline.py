@@ -22,7 +22,7 @@ from vmhost.pipeline.execution import EXPIRED, FORGOTTEN, STALE, Call, StreamTas
 from vmhost.pipeline.intake import Intake
 from vmhost.pipeline.matching import Matching
 from vmhost.pipeline.store import EventStore
-from vmhost.pipeline.tables import Column, TableError, Tables, quoted
+from vmhost.pipeline.tables import Column, TableError, Tables
 from vmhost.pipeline.triggers import TriggerError
 from vmhost.pipeline.visits import Visits
 from vmhost.stores import Database, StoreError

@@ -26,11 +26,28 @@ class Plan:
 
     def open(self, **more):
         from vmhost.pipeline.pipeline import Pipeline
+        from vmhost.stores import StoreInUseError
 
         try:
             return Pipeline(self.folder, self.bundles, **self.options, **more)
+        except StoreInUseError as error:
+            raise failures.Failure(
+                f"{self.folder}: {_at_work(self.folder)} already; end it first, or choose another folder",
+                failures.HOST_FAILED,
+                "StoreInUseError",
+            ) from error
         except ImportError as error:
             raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
+
+
+def _at_work(folder):
+    """Who has a folder's store."""
+    from vmhost.pipeline.control import ControlError, NotRunningError, ask
+
+    try:
+        return f"a pipeline is at work there (process {ask(folder, 'status')['pid']})"
+    except NotRunningError, ControlError:
+        return "another process has its store open for writing"
 
 
 def options(function):
@@ -115,6 +132,23 @@ def ended(pipeline):
         yield
     finally:
         pipeline.close(drain=False)
+
+
+def close(pipeline, keep_visits):
+    """Closes the pipeline; where the store cannot be written, the error says how many events are missing in it."""
+    from vmhost.pipeline.stored import StoredPipeline
+    from vmhost.stores import StoreError
+
+    try:
+        pipeline.close(keep_visits=keep_visits)
+    except StoreError as error:
+        try:
+            with StoredPipeline(pipeline.folder) as stored:
+                missing = pipeline.final["position"] - stored.status()["events"]["position"]
+        except StoreError, TypeError:
+            missing = 0
+        lost = f"; {missing:,} events that were taken last are not in the store: give them again" if missing > 0 else ""
+        raise failures.Failure(f"{error}{lost}", failures.HOST_FAILED, type(error).__name__) from error
 
 
 def drain(output, pipeline, signals, live):

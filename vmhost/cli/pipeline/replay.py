@@ -145,7 +145,7 @@ def _run(output, plan, recording, clock):
         failed = ended[0] if ended else None
         if failed is not None and not isinstance(failed, BadLineError):
             raise failed
-        pipeline.close(keep_visits=plan.keep_visits or bool(signals.asked) or failed is not None)
+        opening.close(pipeline, plan.keep_visits or bool(signals.asked) or failed is not None)
         if failed is not None:
             raise failures.Failure(f"{failed}; the events before it were replayed")
         elapsed_s = time.monotonic() - began_s

@@ -122,7 +122,7 @@ def _run(output, plan):
                     failed = error
                 at_end = sources.statistics()
             opening.drain(output, pipeline, signals, live)
-        pipeline.close(keep_visits=plan.keep_visits or bool(signals.asked) or failed is not None)
+        opening.close(pipeline, plan.keep_visits or bool(signals.asked) or failed is not None)
         if failed is not None:
             raise failures.Failure(f"{failed}; the events before it were taken (--bad-lines aside goes on)")
         return pipeline.final | {"sources": at_end}, signals.exit_code

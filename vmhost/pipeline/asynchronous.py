@@ -19,12 +19,12 @@ class AsyncPipeline:
 
     Its methods are Pipeline's, with `await`, and raise as these do. Events are taken in the order in which `append` and
     its like were called, by one thread; an `await` that is cancelled takes back nothing: the events may have been
-    taken. For one loop. `pipeline`: the Pipeline, for what has no method here.
+    taken. For one loop.
     """
 
     def __init__(self, folder, bundles, **options):
         self._open = functools.partial(Pipeline, folder, bundles, **options)
-        self.pipeline = None
+        self._pipeline = None
         self._writing = self._reading = None
 
     @classmethod
@@ -41,14 +41,21 @@ class AsyncPipeline:
         made._open = lambda: pipeline
         return made
 
+    @property
+    def pipeline(self):
+        """The Pipeline, for what has no method here. RuntimeError before `async with`."""
+        if self._pipeline is None:
+            raise RuntimeError("the AsyncPipeline is not open; use it within `async with`")
+        return self._pipeline
+
     async def __aenter__(self):
-        if self.pipeline is not None:
+        if self._pipeline is not None:
             raise RuntimeError("this AsyncPipeline is open already; make another one")
         self._writing = ThreadPoolExecutor(1, "vmhost-pipeline-append")
         self._reading = ThreadPoolExecutor(4, "vmhost-pipeline-read")
         opening = asyncio.get_running_loop().run_in_executor(self._writing, self._open)
         try:
-            self.pipeline = await asyncio.shield(opening)
+            self._pipeline = await asyncio.shield(opening)
         except BaseException:
             # cancelled while it opens: what was opened is closed, on the thread that opened it
             opening.add_done_callback(self._close_unused)
@@ -71,8 +78,6 @@ class AsyncPipeline:
         return await self._on(self._reading, function, *arguments, **named)
 
     async def _on(self, executor, function, *arguments, **named):
-        if self.pipeline is None:
-            raise RuntimeError("the AsyncPipeline is not open; use it within `async with`")
         call = functools.partial(function, *arguments, **named)
         return await asyncio.get_running_loop().run_in_executor(executor, call)
 
@@ -143,7 +148,7 @@ class AsyncPipeline:
 
     async def close(self, drain=True, keep_visits=None):
         """As `Pipeline.close`. Goes on to its end where it is cancelled."""
-        if self.pipeline is None or self._writing is None:
+        if self._writing is None:
             return
         writing, reading, self._writing = self._writing, self._reading, None
         loop = asyncio.get_running_loop()

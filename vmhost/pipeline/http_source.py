@@ -25,6 +25,7 @@ import msgspec
 try:
     import uvicorn
     from starlette.applications import Starlette
+    from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 except ImportError as error:
@@ -62,6 +63,7 @@ class EventsEndpoint:
         self._lock = threading.Lock()
         self._storing = None  # asyncio.Semaphore of the loop that serves
         self.taken = self.aside = self.refused = 0
+        self.waiting = 0  # requests whose events are being taken
 
     async def post(self, request):
         if self._storing is None:
@@ -71,14 +73,23 @@ class EventsEndpoint:
             body = await self._body(request)
             durable = _is_true(request.query_params.get("durable", "false"))
             events, numbers, aside = self._events(request, body)
-            async with self._storing:
-                said = await asyncio.to_thread(self._take, events, numbers, aside, durable)
-            response = JSONResponse(said)
+            response = JSONResponse(await self._taken(events, numbers, aside, durable))
         except _Refused as refused:
             self.refused += 1
             response = refused.response
+        except ClientDisconnect:
+            self.refused += 1
+            return JSONResponse({}, 400)  # nobody reads it
         self._add_origin(request, response)
         return response
+
+    async def _taken(self, *request):
+        self.waiting += 1
+        try:
+            async with self._storing:
+                return await asyncio.to_thread(self._take, *request)
+        finally:
+            self.waiting -= 1
 
     async def options(self, request):
         """What a browser asks before a page of another origin may post."""

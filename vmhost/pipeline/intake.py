@@ -164,6 +164,7 @@ class Intake:
                 continue
             if at_ms > latest_ms:
                 if at_ms > ahead_ms:
+                    columns_of((event,))  # a time that the store cannot hold must not become the visit's last one
                     self._counts["ahead"] += 1
                 else:
                     self._time_ms, late_ms, latest_ms = at_ms, at_ms - self.lateness_ms, at_ms

@@ -30,8 +30,12 @@ class StoredPipeline:
         if not self.path.exists():
             raise StoreAccessError(f"{self.path}: no such file; a pipeline that runs in {self.folder} makes it")
         self.database = Database(self.path, read_only=True)
-        self.events = EventStore(self.database)
-        self._tables = Tables(self.database)
+        try:
+            self.events = EventStore(self.database)
+            self._tables = Tables(self.database)
+        except BaseException:
+            self.database.close()
+            raise
 
     def __enter__(self):
         return self

@@ -58,7 +58,7 @@ _OVER_CODE = {
 }  # work with code that is there
 _MAKES_FUNCTIONS = {"types.FunctionType", "types.LambdaType"}
 _PICKLES = {"pickle.dump", "pickle.dumps"}
-_INSTALLED = ("site-packages", "dist-packages")  # folders of what others wrote
+INSTALLED = ("site-packages", "dist-packages")  # folders of what others wrote
 _BESIDE = "beside the program, nor on sys.path,"
 _MAY_NOT_RUN = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match, ast.FunctionDef, ast.AsyncFunctionDef)
 _CERTAIN, _POSSIBLE, _OPTIONAL = range(3)  # an import runs; may run; may run, and the program expects it to fail
@@ -126,13 +126,13 @@ def close_over_folder(folder, entry, packages=None, also=()):
     return replace(closure, errors=(*outside, *closure.errors))
 
 
-def closure_of_module(module_name, source, roots, filename=None, is_package=False, gap=None):
-    """The sources that a module of the running program needs, as `compile_sources` takes them.
+def closure_of_module(module_name, source, roots, filename=None, is_package=False, gap=None, also=()):
+    """The Closure of a module of the running program.
 
     `source` is the module's text (bytes or str), `filename` what tracebacks say, `roots` the folders to look for other
-    modules in, first match first. What is neither there nor offered to a VM, and installed packages that are not pure
-    Python, are refused: CompileError with each place. An import inside a function is no error: it raises if the program
-    gets there. Returns a dict of dotted name to (source, filename, is_package).
+    modules in, first match first; of these, the modules `also` come along unasked. What is neither there nor offered to
+    a VM, and installed packages that are not pure Python, are refused: CompileError with each place. An import inside a
+    function is no error: it raises if the program gets there.
 
     With `gap`, the text of an expression, an import at the top of one of the program's own modules is no error either:
     in the sources that are returned, what `gap(__name__, "file:line: ...")` gives is bound to its names, on the same
@@ -156,15 +156,16 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
         return native_module(roots, name)
 
     search = _Search(find, is_task=False, native_part=native_part, gaps=None if gap is None else {})
+    for name in also:
+        if search.find(name) is not None:
+            search.add(name)
     closure = search.run(module_name)
     failure = search.failure(module_name)  # where others wrote it
     if closure.errors or failure is not None:
         raise CompileError(closure.errors or [failure])
     gaps = search.gaps or {}
-    return {
-        name: (_fill(found, gaps[name], gap) if name in gaps else found.text, found.path, found.is_package)
-        for name, found in closure.sources.items()
-    }
+    filled = {name: replace(closure.sources[name], text=_fill(closure.sources[name], gaps[name], gap)) for name in gaps}
+    return replace(closure, sources=closure.sources | filled)
 
 
 def _can_have_gaps(source, node):
@@ -350,7 +351,7 @@ class _Search:
             else (
                 "name it under requirements in task.yaml, or do this on the host"
                 if self.is_task
-                else "VMs take pure Python modules that the program can import"
+                else "VMs take pure Python modules that the program can import, or that its `# /// script` block names"
             )
         )
         where = "in the task's folder, nor among its requirements," if self.is_task else _BESIDE
@@ -716,4 +717,4 @@ def _reads_expressions(call):
 
 def is_installed(source):
     """Whether others wrote the Source: it lies in a folder of installed packages."""
-    return any(part in _INSTALLED for part in Path(source.path).parts)
+    return any(part in INSTALLED for part in Path(source.path).parts)

@@ -11,7 +11,7 @@ from pathlib import Path
 from .closure import close_over_folder, is_installed
 from .errors import CompileError, Diagnostic, TaskSpecError
 from .format import TARGET, Manifest, Module, bundle_in_memory, module_path, write_bundle
-from .packages import Package, files_of, installed, packages_in
+from .packages import Package, Requirements, files_of, installed, packages_in
 from .recording import RECORD_NAME, Program, record, record_imports, recorded_texts
 from .source import compile_source
 from .spec import TaskSpec, read_task
@@ -52,7 +52,9 @@ class CompiledTask:
         return write_bundle(self.manifest, self.modules, self.files, self.texts, key, self.models)
 
 
-def compile_task(task, *, target=None, optimize=0, strict=False, script=None, compile_model=None, packages=None):
+def compile_task(
+    task, *, target=None, optimize=0, strict=False, script=None, compile_model=None, packages=None, with_packages=()
+):
     """The CompiledTask of `task`, a folder or a TaskSpec. `vmhost.compiler.compile_folder` compiles its models, too.
 
     `target` stands for the Python that task.yaml names; only the running Python's own can be compiled. `optimize` is 0,
@@ -60,11 +62,11 @@ def compile_task(task, *, target=None, optimize=0, strict=False, script=None, co
     `script` runs (recording.py); without one, while packages are imported. `compile_model(path)` compiles a model that
     task.yaml names: it returns an object with the bytes of the model file, `data`, and what compiling saved, `savings`,
     or raises CompileError. `packages` is a folder called site-packages that stands for what the task's lock file names.
-    TaskSpecError or CompileError with all findings.
+    `with_packages` are required beside those of task.yaml. TaskSpecError or CompileError with all findings.
     """
     spec = task if isinstance(task, TaskSpec) else read_task(task)
     _check_target(spec, target)
-    folder = Path(packages) if packages is not None else installed(spec)
+    folder = Path(packages) if packages is not None else installed(Requirements.of_task(spec, with_packages))
     packages = packages_in(folder) if folder is not None else ()
     data = [name for package in packages for name in package.data]
     closure = close_over_folder(spec.folder, spec.entry_module, folder, data)

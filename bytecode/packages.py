@@ -1,9 +1,10 @@
-"""The packages that a task requires: locked with hashes, installed aside, and what of them goes into a bundle.
+"""The packages that a task or a script requires: locked with hashes, installed aside, and what of them goes into a
+bundle.
 
-`requirements` in task.yaml names them as pip does. `lock` writes `requirements.lock` beside task.yaml: one exact
-version of each package, of what these need in turn, and the hashes of their files. From then on the lock decides:
-`installed` puts exactly these files into a folder of the user's cache, which is made once for each lock. The same
-folder and lock give the same bundle on any machine.
+`requirements` in task.yaml names them as pip does, and so does the block of a script (script_block.py). `lock` writes a
+lock file beside it: one exact version of each package, of what these need in turn, and the hashes of their files. From
+then on the lock decides: `installed` puts exactly these files into a folder of the user's cache, which is made once for
+each lock. The same folder and lock give the same bundle on any machine.
 
 uv or pip does the resolving and the installing, whichever is there; indexes, proxies and credentials are their matter.
 """
@@ -14,6 +15,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,10 +25,12 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path, PurePosixPath
 
 from .errors import TaskSpecError
+from .fields import shown
 from .replacing import replace_file
+from .script_block import project_name
 
 LOCK_NAME = "requirements.lock"
-_MARK = "# The packages of this task. Made by `vmhost lock` for: "
+WITH_LOCK_NAME = "requirements.with.lock"
 _LEFT_OUT = {".py", ".pyc", ".pyo", ".pyi", ".pyx", ".pxd", ".c", ".h", ".cpp", ".so", ".dylib", ".dll", ".a"}
 _PIN = re.compile(r"^([A-Za-z0-9_.-]+)==([^ \\\n]+)", re.MULTILINE)  # a line of a lock file
 _UNKNOWN_SIGNER = re.compile("invalid peer certificate|CERTIFICATE_VERIFY_FAILED")  # as uv and pip say it
@@ -52,56 +56,106 @@ class Package:
     data: tuple
 
 
-def lock(spec, upgrade=False):
-    """Resolves the requirements of the TaskSpec `spec` and writes its lock file; returns its Path.
+@dataclass(frozen=True)
+class Requirements:
+    """What a program requires: `names` of packages as pip takes them; `place`, where it says so, for messages; `lock`,
+    the Path of its lock file; `command`, which makes that anew. `older`: lock files whose versions are kept where they
+    fit. `follows`: a lock file for other names is made anew rather than refused. `of`: "task" or "script"."""
+
+    names: tuple
+    place: str
+    lock: Path
+    command: str
+    older: tuple = ()
+    follows: bool = False
+    of: str = "task"
+
+    @classmethod
+    def of_task(cls, spec, more=()):
+        """Those of a TaskSpec and `more`, which have a lock file of their own. TaskSpecError where `more` are none."""
+        own, command = spec.folder / LOCK_NAME, f"vmhost lock {shlex.quote(str(spec.folder))}"
+        place = f"{spec.file}:{spec.lines.get('requirements', 1)}: requirements"
+        names = tuple(dict.fromkeys((*spec.requirements, *more)))
+        if names == spec.requirements:
+            return cls(names, place, own, command, (own,))
+        check_names(more, "--with")
+        command += "".join(f" --with {shlex.quote(name)}" for name in more)
+        path = spec.folder / WITH_LOCK_NAME
+        return cls(names, f"{spec.file}: requirements and --with", path, command, (path, own), follows=True)
+
+    @classmethod
+    def of_script(cls, path, block):
+        """Those of the script at `path` with this ScriptBlock. TaskSpecError where they are none."""
+        place = f"{path}:{block.line}: dependencies"
+        names = tuple(each for each in block.dependencies if project_name(each) != "vmhost")  # every VM has its own
+        check_names(names, place)
+        own = path.with_name(f"{path.stem}.{LOCK_NAME}")
+        return cls(names, place, own, f"vmhost lock {shlex.quote(str(path))}", (own,), of="script")
+
+
+def check_names(names, place):
+    """TaskSpecError where one of the `names` is not as `requirements` in task.yaml may be."""
+    schema = json.loads(Path(__file__).with_name("task.schema.json").read_text(encoding="utf-8"))
+    item = schema["properties"]["requirements"]["items"]
+    wrong = [name for name in names if not re.fullmatch(item["pattern"], name) or len(name) > item["maxLength"]]
+    if wrong:
+        raise TaskSpecError([f"{place}: expected {item['description']}, got {shown(name)}" for name in wrong])
+
+
+def lock(requirements, upgrade=False):
+    """Resolves the Requirements and writes their lock file; returns its Path.
 
     Without `upgrade`, versions of an older lock are kept where they still fit. TaskSpecError if there are no such
     packages, or neither uv nor pip is there."""
-    path = spec.folder / LOCK_NAME
-    resolver = _resolver(spec)
+    path = requirements.lock
+    resolver = _resolver(requirements)
+    older = next((each for each in requirements.older if each.exists()), None)
     with tempfile.TemporaryDirectory(prefix="vmhost-lock-") as work:
         asked = Path(work, "requirements.in")
-        asked.write_text("".join(f"{requirement}\n" for requirement in spec.requirements))
-        pins = resolver.pins(asked, path if path.exists() and not upgrade else None)
-    text = f"{_MARK}{json.dumps(list(spec.requirements))}, Python {_version()}\n{pins}"
+        asked.write_text("".join(f"{name}\n" for name in requirements.names))
+        pins = resolver.pins(asked, older if not upgrade else None)
     try:
-        replace_file(path, text.encode())
+        replace_file(path, f"{_head(requirements)}\n{pins}".encode())
     except OSError as error:
         raise TaskSpecError([f"{path}: can't be written: {error.strerror}"]) from error
     return path
 
 
-def lock_of(spec):
-    """The versions that the task's lock file pins, by the packages' names; {} where there is none."""
-    path = spec.folder / LOCK_NAME
+def lock_of(requirements):
+    """The versions that the lock file pins, by the packages' names; {} where there is none."""
+    path = requirements.lock
     return dict(sorted(_PIN.findall(path.read_text()))) if path.exists() else {}
 
 
-def installed(spec):
-    """The folder with the packages that the lock file of the TaskSpec `spec` names; None if it requires none.
+def installed(requirements):
+    """The folder with the packages that the lock file of the Requirements names; None if they are none.
 
-    A task without a lock file gets one. TaskSpecError if the lock is another task's or damaged, or the packages can't
+    Without a lock file, one is made. TaskSpecError if the lock is for something else or damaged, or the packages can't
     be had."""
-    if not spec.requirements:
+    if not requirements.names:
         return None
-    path = spec.folder / LOCK_NAME
-    if not path.exists():
-        lock(spec)
-    text = _checked_lock(spec, path)
+    if not requirements.lock.exists() or requirements.follows and _read_lock(requirements)[0] != _head(requirements):
+        lock(requirements)
+    text = _checked_lock(requirements)
     key = hashlib.sha256(f"{sys.implementation.cache_tag}\0{sys.platform}\0{text}".encode()).hexdigest()[:32]
-    home = _cache() / key
+    home = cache_folder("packages") / key
     folder = home / "site-packages"
     if folder.is_dir():
         return folder
-    resolver = _resolver(spec)
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with open(home.with_name(f"{key}.lock"), "w") as taking_turns:  # two compilers of one task
+    resolver = _resolver(requirements)
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        taking_turns = open(home.with_name(f"{key}.lock"), "w")
+    except OSError as error:
+        advice = "set XDG_CACHE_HOME to a folder that can be"
+        raise TaskSpecError([f"{home.parent}: can't be written: {error.strerror}; {advice}"]) from error
+    with taking_turns:  # two compilers of one program
         fcntl.flock(taking_turns, fcntl.LOCK_EX)
         if folder.is_dir():
             return folder
         partial = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=home.parent))
         try:
-            resolver.install(path, partial / "site-packages")
+            resolver.install(requirements.lock, partial / "site-packages")
             shutil.rmtree(home, ignore_errors=True)
             os.replace(partial, home)
         finally:
@@ -109,10 +163,13 @@ def installed(spec):
     return folder
 
 
-def packages_in(folder):
-    """Every Package that is installed in the folder, sorted by name."""
+def packages_in(folder, bringing=None):
+    """Every Package that is installed in the folder, sorted by name; with `bringing`, those that bring one of these
+    top-level names."""
     found = []
     for distribution in importlib.metadata.distributions(path=[str(folder)]):
+        if bringing is not None and not _brings(distribution, bringing):
+            continue
         metadata = distribution.metadata
         paths = sorted({PurePosixPath(path) for path in distribution.files or () if ".." not in path.parts})
         modules = [path for path in paths if path.suffix == ".py"]
@@ -130,6 +187,11 @@ def packages_in(folder):
             )
         )
     return tuple(sorted(found, key=lambda package: package.name.lower()))
+
+
+def _brings(distribution, top_level):
+    listed = f"\n{distribution.read_text('RECORD') or ''}"
+    return any(f"\n{name}/" in listed or f"\n{name}.py," in listed for name in top_level)
 
 
 def files_of(package, folder):
@@ -158,21 +220,36 @@ def _licence(metadata):
     return ", ".join(classified) or (written.strip().splitlines() or ["unknown"])[0][:60]
 
 
-def _checked_lock(spec, path):
+def _head(requirements):
+    """The first line of the lock file."""
+    return f"{_mark(requirements)}{json.dumps(list(requirements.names))}, Python {_version()}"
+
+
+def _mark(requirements):
+    return f"# The packages of this {requirements.of}. Made by `vmhost lock` for: "
+
+
+def _read_lock(requirements):
+    """The first line of the lock file, and all of it."""
+    path = requirements.lock
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise TaskSpecError([f"{path}: can't be read: {reason}"]) from error
-    first = text.partition("\n")[0]
-    wanted = f"{_MARK}{json.dumps(list(spec.requirements))}, Python {_version()}"
+    return text.partition("\n")[0], text
+
+
+def _checked_lock(requirements):
+    first, text = _read_lock(requirements)
+    wanted = _head(requirements)
     if first != wanted:
-        line = spec.lines.get("requirements", 1)
-        found = first.removeprefix(_MARK) if first.startswith(_MARK) else "something else"
+        mark = _mark(requirements)
+        found = first.removeprefix(mark) if first.startswith(mark) else "something else"
         raise TaskSpecError(
             [
-                f"{spec.file}:{line}: requirements: {path.name} is for {found}, expected "
-                f"{wanted.removeprefix(_MARK)}; run `vmhost lock {spec.folder}`"
+                f"{requirements.place}: {requirements.lock.name} is for {found}, expected "
+                f"{wanted.removeprefix(mark)}; run `{requirements.command}`"
             ]
         )
     return text
@@ -182,27 +259,27 @@ def _version():
     return f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
-def _cache():
+def cache_folder(name):
+    """The folder `name` of what vmhost keeps for this user and can make again."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(home, "vmhost", "packages")
+    return Path(home, "vmhost", name)
 
 
 class _Resolver:
     """uv or pip as a command."""
 
-    def __init__(self, command, spec):
-        self.command, self._spec = command, spec
+    def __init__(self, command, requirements):
+        self.command, self._place = command, requirements.place
 
     def _run(self, *arguments):
         done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode:
             said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             said = [line for line in said if not line.lower().startswith(("warning", "[notice]", "deprecation"))]
-            line = self._spec.lines.get("requirements", 1)
             problem = " ".join(said)[-1500:] or "it failed"
             if _UNKNOWN_SIGNER.search(problem):
                 problem += f"; {_CERTIFICATES}"
-            raise TaskSpecError([f"{self._spec.file}:{line}: requirements: {problem}"])
+            raise TaskSpecError([f"{self._place}: {problem}"])
         return done.stdout
 
 
@@ -245,14 +322,13 @@ def _without_hashes(lock_file, path):
     return path
 
 
-def _resolver(spec):
+def _resolver(requirements):
     """uv on PATH, uv or pip of this Python, in this order."""
     uv = shutil.which("uv")
     if uv:
-        return _Uv([uv], spec)
+        return _Uv([uv], requirements)
     for module, kind in (("uv", _Uv), ("pip", _Pip)):
         if subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True).returncode == 0:
-            return kind([sys.executable, "-m", module], spec)
-    line = spec.lines.get("requirements", 1)
+            return kind([sys.executable, "-m", module], requirements)
     advice = f"install one of them: `pip install uv`, or `{sys.executable} -m ensurepip`"
-    raise TaskSpecError([f"{spec.file}:{line}: requirements: neither uv nor pip is there to find packages; {advice}"])
+    raise TaskSpecError([f"{requirements.place}: neither uv nor pip is there to find packages; {advice}"])

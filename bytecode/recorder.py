@@ -1,4 +1,5 @@
-"""Run by `recording.record` in a process of its own: notes each text that is given to `compile`, `exec` and `eval`.
+"""Notes each text that is given to `compile`, `exec` and `eval`. recording.py runs it in a process of its own; a
+program that is recorded (vmhost/recording_executor.py) asks it to listen in its own.
 
     python recorder.py REQUEST OUT
 
@@ -62,6 +63,26 @@ def _listening_compile(source, filename, mode, flags=0, dont_inherit=False, opti
     if mode in ("exec", "eval", "single") and not flags & 0x400:  # PyCF_ONLY_AST makes no code
         _note(mode, flags, source, caller)
     return _compile(source, filename, mode, flags, True, optimize, **others)
+
+
+class _Given:
+    """Finds the modules whose sources are given: [name, text (bytes as latin-1), path, whether it is a package]."""
+
+    def __init__(self, sources):
+        self._sources = {name: others for name, *others in sources}
+
+    def find_spec(self, name, path=None, target=None):
+        if name in self._sources:
+            _, file, is_package = self._sources[name]
+            return importlib.util.spec_from_loader(name, self, origin=file, is_package=is_package)
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        text, file, _ = self._sources[module.__name__]
+        module.__file__ = file
+        _exec(_compile(text.encode("latin-1"), file, "exec", dont_inherit=True), module.__dict__)
 
 
 class _Walls:
@@ -129,7 +150,8 @@ def main(request, out):
         asked = json.load(file)
     entry, script = asked["entry"], asked["script"]
     sys.path[:] = [*asked["roots"], *sys.path[1:], asked["library"]]  # not the folder of this file
-    builtins.compile, builtins.exec, builtins.eval = _listening_compile, _listening("exec"), _listening("eval")
+    listen()
+    sys.meta_path.insert(0, _Given(asked["sources"]))
     _Walls(asked["roots"], asked["absent"], script).stand()
     problem = None
     try:
@@ -155,11 +177,21 @@ def main(request, out):
         except SystemExit as error:
             if error.code not in (None, 0):
                 raise
-    texts = [{"mode": mode, "futures": futures, "text": text} for mode, futures, text in _noted]
+    texts = [{"mode": mode, "futures": futures, "text": text} for mode, futures, text in noted()]
     with open(out, "w", encoding="utf-8", errors="surrogatepass") as file:
         json.dump({"texts": texts, "problem": problem}, file)
 
 
-_compile = builtins.compile
+def listen():
+    """From now on, texts are noted in this process."""
+    builtins.compile, builtins.exec, builtins.eval = _listening_compile, _listening("exec"), _listening("eval")
+
+
+def noted():
+    """The texts so far, as a list of (mode, flags, text)."""
+    return list(_noted)
+
+
+_compile, _exec = builtins.compile, builtins.exec
 if __name__ == "__main__":
     main(*sys.argv[1:])

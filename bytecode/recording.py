@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import tokenize
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
 
@@ -45,13 +45,18 @@ _MODES = ("exec", "eval", "single")
 class Program:
     """What is recorded: `entry`, a dotted name or the path of a script; `roots`, the folders where its modules and
     packages are; `modules`, the packages' modules that it may import; `absent`, {dotted name: reason}, what a VM would
-    not find. `path` is the file of its texts."""
+    not find. `path` is the file of its texts. `sources`: modules that it finds before all others, as tuples of dotted
+    name, text, path and whether it is a package. It runs in `folder` (None: the first of the roots), with the variables
+    `environment` beside those of this process."""
 
     entry: str
     roots: tuple
     modules: tuple
     absent: dict
     path: Path
+    sources: tuple = ()
+    folder: str | None = None
+    environment: dict = field(default_factory=dict)
 
     def stamp(self, sources):
         """A digest of all that its imports depend on; `sources` maps dotted names to texts."""
@@ -66,7 +71,7 @@ def record(program, script):
     meanwhile; returns how many. CompileError if the program fails or the file can't be written."""
     texts, _ = _run(program, str(Path(script).resolve()))
     try:
-        _write(program.path, {}, texts)
+        write_record(program.path, texts)
     except OSError as error:
         raise CompileError([Diagnostic(str(program.path), 0, f"can't be written: {error.strerror}")]) from error
     return len(texts)
@@ -88,7 +93,7 @@ def record_imports(program, sources):
         message = f"fails with what a VM has, so that texts which packages compile may be missing: {problem}"
         return _compiled(texts), (Diagnostic(f"import {program.entry}", 0, message),)  # not kept: it may work tomorrow
     try:
-        _write(program.path, {"imports": stamp}, texts)
+        write_record(program.path, texts, {"imports": stamp})
     except OSError as error:
         message = f"can't be written: {error.strerror}; each compilation imports the program again"
         problems.append(Diagnostic(str(program.path), 0, message))
@@ -105,14 +110,20 @@ def _run(program, script=""):
             "modules": program.modules,
             "absent": program.absent,
             "roots": program.roots,
+            "sources": [(name, text.decode("latin-1"), *others) for name, text, *others in program.sources],
             "library": str(Path(__file__).parents[2]),
         }
         request.write_text(json.dumps(asked))
         # one hash seed: most texts come out the same each time
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", **program.environment}
         command = [sys.executable, str(Path(__file__).with_name("recorder.py")), str(request), str(found)]
         done = subprocess.run(
-            command, cwd=program.roots[0], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+            command,
+            cwd=program.folder or program.roots[0],
+            env=environment,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
         )
         if done.returncode or not found.exists():
             said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
@@ -122,9 +133,10 @@ def _run(program, script=""):
     return sorted({(text["mode"], text["futures"], text["text"]) for text in answer["texts"]}), answer["problem"]
 
 
-def _write(path, head, texts):
-    rows = [json.dumps({"mode": mode, "futures": futures, "text": text}) for mode, futures, text in texts]
-    fields = "".join(f"{json.dumps(name)}: {json.dumps(value)}, " for name, value in head.items())
+def write_record(path, texts, head=None):
+    """Writes the file of a record: `texts` as tuples of mode, flags and text, `head` other fields."""
+    rows = [json.dumps({"mode": mode, "futures": futures, "text": text}) for mode, futures, text in sorted(set(texts))]
+    fields = "".join(f"{json.dumps(name)}: {json.dumps(value)}, " for name, value in (head or {}).items())
     replace_file(path, ("{" + fields + '"texts": [\n' + ",\n".join(rows) + "\n]}\n").encode())
 
 
@@ -135,7 +147,9 @@ def _read(path):
             if row["mode"] not in _MODES or type(row["futures"]) is not int or type(row["text"]) is not str:
                 raise ValueError("a text has no mode")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        message = f"can't be read: {error}; make it again with `vmhost compile --record SCRIPT`"
+        message = (
+            f"can't be read: {error}; make it again with `vmhost compile --record SCRIPT`, or `vmhost record PROGRAM`"
+        )
         raise CompileError([Diagnostic(str(path), 0, message)]) from error
     return record
 
@@ -177,7 +191,7 @@ def _of_all_signs(code, mode, futures, text):
     instructions. Hashes are such numbers."""
     yield text, code
     parts = [(found.start(), found.group()) for found in GENERATED.finditer(text)]
-    numbers = [pieces[0] for old, pieces in _tokens(text, parts) if type(old) is int]
+    numbers = [pieces[0] for _, pieces in _tokens(text, parts)[1]]
     if not 0 < len(numbers) <= _SIGNS:
         return
     for chosen in range(1, 1 << len(numbers)):
@@ -199,8 +213,8 @@ def _kind(code, mode, futures, text):
     parts = [(found.start(), found.group()) for found in GENERATED.finditer(text)]
     if not parts or mode not in _MODES:
         return None
-    tokens = _tokens(text, parts)
-    for chosen in (tokens, [token for token in tokens if type(token[0]) is str]):
+    names, numbers, strings = _tokens(text, parts)
+    for chosen in (names + numbers + strings, names + strings, names + numbers, names):
         free = {piece for _, pieces in chosen for piece in pieces if type(piece) is int}
         if free and all(_is_right(code, mode, futures, text, parts, chosen, free, seed) for seed in range(3)):
             fixed = tuple((index, part) for index, (_, part) in enumerate(parts) if index not in free)
@@ -209,18 +223,23 @@ def _kind(code, mode, futures, text):
 
 
 def _tokens(text, parts):
-    """The names and numbers in `text` that hold generated parts, as pairs of what they are and of their pieces."""
+    """The names, the numbers, and the strings that could be names, in `text` that hold generated parts: three lists of
+    pairs of what they are and of their pieces."""
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    found = []
+    names, numbers, strings = [], [], []
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type not in (tokenize.NAME, tokenize.NUMBER):
+            if token.type not in (tokenize.NAME, tokenize.NUMBER, tokenize.STRING):
                 continue
             start, end = (starts[line - 1] + column for line, column in (token.start, token.end))
             if text[start:end] != token.string:
-                return []  # lines end in another way than tokenize counts
+                return [], [], []  # lines end in another way than tokenize counts
+            if token.type == tokenize.STRING:
+                if token.string[0] not in "'\"" or not token.string[1:-1].isidentifier():
+                    continue
+                start, end = start + 1, end - 1
             pieces, at = [], start
             for index, (place, part) in enumerate(parts):
                 if start - part.startswith("-") <= place and place + len(part) <= end:
@@ -231,12 +250,14 @@ def _tokens(text, parts):
             if at < end:
                 pieces.append(text[at:end])
             if token.type == tokenize.NAME:
-                found.append((token.string, pieces))
+                names.append((token.string, pieces))
+            elif token.type == tokenize.STRING:
+                strings.append((token.string[1:-1], pieces))
             elif token.string.isdecimal() and len(pieces) == 1 and _SMALL < int(token.string):
-                found.append((int(parts[pieces[0]][1]), pieces))
+                numbers.append((int(parts[pieces[0]][1]), pieces))
     except tokenize.TokenError, SyntaxError, IndexError, ValueError:
-        return []
-    return found
+        return [], [], []
+    return names, numbers, strings
 
 
 def _is_right(code, mode, futures, text, parts, tokens, free, seed):

@@ -20,6 +20,7 @@ import pytest
 
 import vmhost
 from tests.images import device_tools
+from tests.wheels import folder_of_wheels, write_wheel
 from vmhost.bytecode.compiler import compile_sources, compile_task
 from vmhost.bytecode.errors import TaskSpecError
 from vmhost.bytecode.spec import read_task
@@ -362,6 +363,15 @@ def events_on_the_disk(text, folder, capfd):
     assert rows == "[{'item': 'lamp', 'ms': 4200}]" and ids == "['seen/2/0']" and forgotten == "2 []"
 
 
+def script_with_packages(text, folder, capfd):
+    graphs = "path_graph = range\ndef shortest_path(graph, first, last):\n    return list(graph)[first : last + 1]\n"
+    with pytest.MonkeyPatch.context() as patched:
+        wheels = folder_of_wheels(folder, patched)
+        write_wheel(wheels, "networkx", "3.0", {"networkx.py": graphs})
+        assert run_script(folder, text) == "[0, 1, 2, 3]\n"
+    assert "networkx==3.0" in (folder / "script.requirements.lock").read_text()
+
+
 BLOCKS = {
     ("README.md", "make demo"): make_targets,
     ("README.md", "import vmhost\n"): ten_lines,
@@ -376,6 +386,8 @@ BLOCKS = {
     ("docs/engine.md", "# tasks/mean/main.py"): arrays_in_tasks,
     ("docs/engine.md", "from vmhost.engine import library"): engine_settings,
     ("docs/executor.md", "import vmhost"): executor,
+    ("docs/executor.md", "# /// script"): script_with_packages,
+    ("docs/executor.md", "vmhost record"): shown_only,  # tests/vmhost/test_executor_packages.py
     ("docs/host-yaml.md", "trust: keys"): host_yaml,
     ("docs/host.md", "import asyncio, vmhost"): the_host,
     ("docs/host.md", "Task ------"): shown_only,

@@ -1,7 +1,7 @@
 """`vmhost compile` as a script, for machines with a checkout and no installation: the same options and output.
 
     python tools/compile_cloud.py tasks/digits -o build/digits.vmb [--target 3.14] [--sign KEY] [--optimize N]
-        [--record SCRIPT] [--strict] [--json]
+        [--with PKG]... [--record SCRIPT] [--strict] [--json]
 
 What it prints, and its exit status: docs/cli.md.
 """

@@ -5,11 +5,17 @@ from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.errors import CompileError, Diagnostic
 
 
-def compile_folder(folder, *, target=None, optimize=0, strict=False, script=None):
+def compile_folder(folder, *, target=None, optimize=0, strict=False, script=None, with_packages=()):
     """The CompiledTask of a task's folder, with its models; the options are those of `compile_task`. TaskSpecError or
     CompileError with all findings."""
     return compile_task(
-        folder, target=target, optimize=optimize, strict=strict, script=script, compile_model=compile_onnx
+        folder,
+        target=target,
+        optimize=optimize,
+        strict=strict,
+        script=script,
+        compile_model=compile_onnx,
+        with_packages=with_packages,
     )
 
 

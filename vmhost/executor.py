@@ -52,7 +52,7 @@ from vmhost.future import TaskFuture
 from vmhost.host import start_service
 from vmhost.isolation import vm as isolation
 from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
-from vmhost.runtime import travel
+from vmhost.runtime import program_packages, travel
 from vmhost.runtime.codec import Codec
 from vmhost.task import end_after, until_done
 
@@ -79,6 +79,18 @@ class VMExecutor(concurrent.futures.Executor):
 
     `mp_context` and `max_tasks_per_child`, which process pools have, may be None only; TypeError says why.
     """
+
+    def __new__(cls, *_, **__):
+        if os.environ.get(program_packages.IN_RECORDER):
+            raise RuntimeError(
+                "a VMExecutor is made while its module is imported, which VMs do too; put this under"
+                ' `if __name__ == "__main__":`'
+            )
+        if os.environ.get("VMHOST_RECORD") and cls is VMExecutor:
+            from vmhost.recording_executor import RecordingExecutor
+
+            cls = RecordingExecutor
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -307,7 +319,7 @@ class _Workers:
         self._broken = None
         self._lanes = []
         self._edition = 0
-        self._modules, self._texts = {}, {}  # what the code store has
+        self._modules, self._texts, self._files = {}, {}, {}  # what the code store has
         self._initializer = None
         self._codec = Codec(types)
         self._permissions = _permissions(permissions)
@@ -379,17 +391,21 @@ class _Workers:
         new = {name: module for name, module in luggage.modules.items() if name not in self._modules}
         texts = {digest: code for digest, code in luggage.texts.items() if digest not in self._texts}
         again = any(self._modules[name] != module for name, module in luggage.modules.items() if name not in new)
+        files = {path: data for path, data in luggage.files.items() if path not in self._files}
         self._modules.update(luggage.modules)
         self._texts.update(texts)
+        self._files.update(files)
         if again:
             self._store = self._native.CodeStore()
             self.entries.clear()
             self._rows.clear()
-            new, texts = self._modules, self._texts
+            new, texts, files = self._modules, self._texts, self._files
         for name, module in new.items():
             self._store.add_module(name, module.is_package, module.code)
         for digest, code in texts.items():
             self._store.add_text(digest, code)
+        for path, data in files.items():
+            self._store.add_file(path, data)
         if again:
             self._load()
 

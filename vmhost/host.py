@@ -88,8 +88,8 @@ class Host:
         service.owned_by(self)
 
     @classmethod
-    def from_file(cls, path):
-        """The host that the `host.yaml` at `path` describes, its bundles loaded.
+    def from_file(cls, path, *, types=None):
+        """The host that the `host.yaml` at `path` describes, its bundles loaded; `types` are as for Host.
 
         ConfigurationError names file, line and key.
         """
@@ -102,6 +102,7 @@ class Host:
             policy=settings.policy,
             state=settings.state,
             functions=settings.functions,
+            types=types,
         )
         try:
             for bundle in settings.load:

@@ -378,7 +378,9 @@ def test_closure_of_a_module_of_the_running_program(tmp_path):
     (tmp_path / "package" / "__init__.py").write_text("")
     (tmp_path / "package" / "part.py").write_text("import json")
     (tmp_path / "random.py").write_text("not python")  # the standard library's comes first here
-    sources = closure_of_module("app.main", "import helper, random\nfrom . import main", [tmp_path], filename="main.py")
+    text = "import helper, random\nfrom . import main"
+    closure = closure_of_module("app.main", text, [tmp_path], filename="main.py")
+    sources = {name: (each.text, each.path, each.is_package) for name, each in closure.sources.items()}
     assert sources["app.main"] == (b"import helper, random\nfrom . import main", "main.py", False)
     assert sources["app"] == (b"", "<app>", True)
     assert sources["helper"] == (b"from package import part", str(tmp_path / "helper.py"), False)
@@ -405,4 +407,4 @@ def test_closure_of_a_module_says_what_can_not_travel(tmp_path):
 def test_module_written_for_both_sides_may_name_the_host_side(tmp_path):
     """A program that makes a VMExecutor also defines the functions that travel."""
     source = "from vmhost import VMExecutor\nimport vmhost\ndef double(x): return 2 * x\n"
-    assert closure_of_module("program", source, [tmp_path]).keys() == {"program"}
+    assert closure_of_module("program", source, [tmp_path]).sources.keys() == {"program"}

@@ -3,55 +3,24 @@
 The packages are wheels that the tests write; uv finds them in a folder, and no index is asked.
 """
 
-import base64
-import hashlib
 import os
 import threading
-import zipfile
 
 import pytest
 
 import vmhost
+from tests.wheels import folder_of_wheels, write_wheel
 from vmhost.bytecode import recording
 from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.errors import CompileError, TaskSpecError
-from vmhost.bytecode.packages import LOCK_NAME, lock, lock_of
+from vmhost.bytecode.packages import LOCK_NAME, WITH_LOCK_NAME, Requirements, lock, lock_of
 from vmhost.bytecode.spec import read_task
-
-
-def write_wheel(folder, name, version, files, requires=(), licence="MIT"):
-    """A wheel of these files, {path: text}, in `folder`."""
-    info = f"{name.replace('-', '_')}-{version}.dist-info"
-    head = f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\nLicense-Expression: {licence}\n"
-    head += "".join(f"Requires-Dist: {each}\n" for each in requires)
-    contents = dict(files)
-    contents[f"{info}/METADATA"] = head + "\nA long description.\n"
-    contents[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    record = []
-    for path, text in contents.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-        record.append(f"{path},sha256={digest},{len(text.encode())}\n")
-    contents[f"{info}/RECORD"] = "".join(record) + f"{info}/RECORD,,\n"
-    with zipfile.ZipFile(folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl", "w") as archive:
-        for path, text in contents.items():
-            archive.writestr(zipfile.ZipInfo(path, (2026, 1, 1, 0, 0, 0)), text)
 
 
 @pytest.fixture
 def wheels(tmp_path, monkeypatch):
     """A folder of wheels, the only place where packages are found; a cache of its own."""
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    for name in os.environ:
-        if name.startswith(("UV_", "PIP_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("UV_FIND_LINKS", str(folder))
-    (tmp_path / "index").mkdir()
-    monkeypatch.setenv("UV_DEFAULT_INDEX", (tmp_path / "index").as_uri())
-    monkeypatch.setenv("UV_NO_CONFIG", "1")
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return folder
+    return folder_of_wheels(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -71,6 +40,10 @@ def task(tmp_path):
         return folder
 
     return write
+
+
+def required(folder, more=()):
+    return Requirements.of_task(read_task(folder), more)
 
 
 def call(compiled, value=None):
@@ -121,25 +94,47 @@ def test_a_package_and_what_it_needs_come_along(wheels, task):
     ]
 
 
+def test_packages_of_the_command_line_have_a_lock_of_their_own(wheels, task):
+    write_wheel(wheels, "words", "1.0", {"words.py": "FIRST = 'one'\n"})
+    write_wheel(wheels, "more", "1.0", {"more.py": "import words\nLAST = words.FIRST + ' more'\n"}, requires=["words"])
+    main = "import words\ndef run(value):\n    import more\n    return more.LAST\n"
+    folder = task(main, ["words"])
+    compile_task(folder)
+    own = (folder / LOCK_NAME).read_bytes()
+    write_wheel(wheels, "words", "2.0", {"words.py": "FIRST = 'two'\n"})
+    first = compile_task(folder, with_packages=["more"])
+    assert call(first) == "one more", "the versions of the task's own lock are kept"
+    kept = (folder / WITH_LOCK_NAME).read_bytes()
+    write_wheel(wheels, "more", "2.0", {"more.py": "LAST = 'newer'\n"})
+    assert compile_task(folder, with_packages=["more"]).to_bytes() == first.to_bytes()
+    assert (folder / WITH_LOCK_NAME).read_bytes() == kept
+    assert call(compile_task(folder, with_packages=["more>=2"])) == "newer", "other packages, another lock"
+    assert (folder / LOCK_NAME).read_bytes() == own
+    with pytest.raises(TaskSpecError, match=r"^--with: expected a package .*, got '-r x'$"):
+        compile_task(folder, with_packages=["-r x"])
+    with pytest.raises(TaskSpecError, match=r"task\.yaml: requirements and --with: .*nowhere"):
+        compile_task(folder, with_packages=["nowhere"])
+
+
 def test_the_lock_decides_and_gives_the_same_bytes(wheels, task, tmp_path, monkeypatch):
     write_wheel(wheels, "words", "1.0", {"words.py": "FIRST = 'one'\n"})
     folder = task("import words\ndef run(value):\n    return words.FIRST\n", ["words"])
     first = compile_task(folder).to_bytes()
-    assert lock_of(read_task(folder)) == {"words": "1.0"}
+    assert lock_of(required(folder)) == {"words": "1.0"}
     write_wheel(wheels, "words", "2.0", {"words.py": "FIRST = 'two'\n"})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
     assert compile_task(folder).to_bytes() == first
-    lock(read_task(folder))
-    assert lock_of(read_task(folder)) == {"words": "1.0"}, "what fits is kept"
-    lock(read_task(folder), upgrade=True)
-    assert lock_of(read_task(folder)) == {"words": "2.0"}
+    lock(required(folder))
+    assert lock_of(required(folder)) == {"words": "1.0"}, "what fits is kept"
+    lock(required(folder), upgrade=True)
+    assert lock_of(required(folder)) == {"words": "2.0"}
     assert call(compile_task(folder)) == "two"
 
 
 def test_a_package_that_was_altered_is_refused(wheels, task, tmp_path, monkeypatch):
     write_wheel(wheels, "words", "1.0", {"words.py": "FIRST = 'one'\n"})
     folder = task("import words\ndef run(value):\n    return words.FIRST\n", ["words"])
-    lock(read_task(folder))
+    lock(required(folder))
     write_wheel(wheels, "words", "1.0", {"words.py": "FIRST = 'evil'\n"})
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "other-uv-cache"))
     with pytest.raises(TaskSpecError, match=r"task\.yaml:5: requirements: .*[Hh]ash"):
@@ -151,7 +146,7 @@ def test_other_requirements_than_the_lock_s_are_told(wheels, task):
     write_wheel(wheels, "words", "1.0", {"words.py": ""})
     write_wheel(wheels, "tales", "1.0", {"tales.py": ""})
     folder = task("import words\ndef run(value):\n    return 1\n", ["words"])
-    lock(read_task(folder))
+    lock(required(folder))
     task("import words\ndef run(value):\n    return 1\n", ["words", "tales"])
     with pytest.raises(TaskSpecError) as caught:
         compile_task(folder)
@@ -333,7 +328,7 @@ def test_the_task_s_own_modules_come_first(wheels, task):
 def test_two_compilers_at_once_install_once(wheels, task):
     write_wheel(wheels, "words", "1.0", {"words.py": "FIRST = 'one'\n"})
     folder = task("import words\ndef run(value):\n    return words.FIRST\n", ["words"])
-    lock(read_task(folder))
+    lock(required(folder))
     bundles, start = [], threading.Barrier(4)
 
     def compile_it():
@@ -428,7 +423,7 @@ def test_imports_that_fail_while_they_are_recorded_are_a_warning(wheels, task):
 def test_a_folder_that_can_not_be_written_has_its_texts_all_the_same(wheels, task, seen, monkeypatch):
     write_wheel(wheels, "writer", "1.0", {"writer.py": WRITER})
     folder = task(USES_WRITER, ["writer"])
-    lock(read_task(folder))
+    lock(required(folder))
 
     def refuse(path, data):
         raise OSError(30, "Read-only file system")

@@ -67,6 +67,22 @@ def test_a_recorded_text_runs_also_under_other_generated_names(recorded):
     assert call(folder, {"before": 0, "options": {"number": "0123456789abcdef" * 2}})[0].endswith("abcdef")
 
 
+def test_generated_names_may_stand_in_strings_too(recorded):
+    main = """
+import uuid
+
+class Made:
+    pass
+
+def run(value):
+    name = "made_" + uuid.uuid4().hex
+    exec(f"def {name}(): return '{name}', 'also {name[:4]}'\\nsetattr(cls, '{name}', {name})", {"cls": Made})
+    return getattr(Made, name)() == (name, "also made")
+"""
+    folder, _ = recorded("import main\nmain.run(None)\n", **{"main.py": main})
+    assert call(folder, None) is True
+
+
 def test_numbers_are_put_into_constants(recorded):
     folder, _ = recorded()
     assert call(folder, {"before": 1, "amount": 123456}) == ["adder_1", 123457, "first_1"]

@@ -12,7 +12,7 @@ import tokenize
 from pathlib import Path
 
 from vmhost.bytecode.compiler import compile_task
-from vmhost.bytecode.packages import installed
+from vmhost.bytecode.packages import Requirements, installed
 from vmhost.bytecode.spec import read_task
 
 HERE = Path(__file__).resolve().parent
@@ -71,7 +71,7 @@ class Suite:
         spec = read_task(HERE / "environment")
         shutil.rmtree(self._site, ignore_errors=True)
         shutil.rmtree(self._task, ignore_errors=True)
-        shutil.copytree(installed(spec), self._site)
+        shutil.copytree(installed(Requirements.of_task(spec)), self._site)
         modules = set()
         for tests in self._described["tests"]:
             for path in sorted((self.root / tests).rglob("*.py")):

@@ -3,9 +3,16 @@
 import array
 import json
 import math
+from collections import Counter, OrderedDict, deque
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vmhost.engine.numpy as np
@@ -31,6 +38,54 @@ crossing = st.recursive(
     ),
     max_leaves=12,
 )
+
+
+zones = st.none() | st.timezones() | st.integers(-1439, 1439).map(lambda n: timezone(timedelta(minutes=n)))
+library = (
+    st.dates()
+    | st.datetimes(timezones=zones).filter(lambda value: value.utcoffset() is None or not _is_imaginary(value))
+    | st.times()
+    | st.timedeltas()
+    | st.decimals()
+    | st.fractions()
+    | st.uuids()
+    | st.timezones()
+    | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1).map(Path)
+)
+
+
+def _is_imaginary(value):
+    """Is the time one that the clocks of its zone skip?"""
+    return value.astimezone(UTC).astimezone(value.tzinfo).replace(fold=0) != value.replace(fold=0)
+
+
+@settings(max_examples=60)
+@given(library)
+def test_values_of_the_standard_library_survive(value):
+    again = values.loads(dumps([value]))[0]
+    if isinstance(value, Decimal):
+        assert str(again) == str(value) and type(again) is Decimal
+    elif isinstance(value, datetime) and value.tzinfo is not None:
+        assert again == value and again.utcoffset() == value.utcoffset()
+        assert getattr(again.tzinfo, "key", None) == getattr(value.tzinfo, "key", None)
+    else:
+        assert again == value and type(again) is type(value)
+
+
+def test_values_of_the_standard_library_as_people_write_them():
+    assert dumps(Decimal("1.50")) == '{"$decimal": "1.50"}'
+    assert dumps(date(2024, 5, 3)) == '{"$date": "2024-05-03"}'
+    when = datetime(2024, 5, 3, 10, tzinfo=ZoneInfo("Europe/Berlin"))
+    assert dumps(when) == '{"$datetime": "2024-05-03T10:00:00+02:00[Europe/Berlin]"}'
+    assert dumps(time(10, 30)) == '{"$time": "10:30:00"}'
+    assert dumps(timedelta(hours=1)) == '{"$timedelta": 3600}'
+    assert dumps(UUID(int=1)) == '{"$uuid": "00000000-0000-0000-0000-000000000001"}'
+    assert dumps(Fraction(1, 3)) == '{"$fraction": "1/3"}'
+    assert dumps(Path("a/b")) == '{"$path": "a/b"}'
+    assert dumps(timezone(timedelta(hours=-2))) == '{"$zone": "UTC-02:00"}'
+    assert dumps([deque([1]), Counter("a"), OrderedDict(a=1), frozenset([1])]) == (
+        '[[1], {"a": 1}, {"a": 1}, {"$set": [1]}]'
+    )
 
 
 def dumps(value):
@@ -78,6 +133,18 @@ def test_what_json_cannot_say_is_tagged():
         ("[-Infinity]", r'write \{"\$float": "-inf"\}'),
         ('{"$byte": ""}', r"unknown object .*\$bytes, \$complex"),
         ('{"$bytes": "?"}', "is not what it can hold"),
+        ('{"$decimal": 1.5}', "is not what it can hold"),
+        ('{"$decimal": "x"}', "is not what it can hold"),
+        ('{"$date": "2024-13-01"}', "is not what it can hold"),
+        ('{"$datetime": "2024-05-03T10:00:00+05:00[Europe/Berlin]"}', "is not what it can hold"),
+        ('{"$datetime": "2024-05-03T10:00:00[../x]"}', "is not what it can hold"),
+        ('{"$timedelta": true}', "is not what it can hold"),
+        ('{"$timedelta": 1e300}', "is not what it can hold"),
+        ('{"$timedelta": [1, 2]}', "is not what it can hold"),
+        ('{"$fraction": "1/0"}', "is not what it can hold"),
+        ('{"$fraction": "1e999999999"}', "is not what it can hold"),
+        ('{"$uuid": "x"}', "is not what it can hold"),
+        ('{"$zone": "Nowhere/At_all"}', "is not what it can hold"),
         ('{"$bytes": 3}', "is not what it can hold"),
         ('{"$float": "1"}', "is not what it can hold"),
         ('{"$set": [[]]}', "is not what it can hold"),

@@ -18,7 +18,8 @@ from vmhost.command import version_line
 COMMANDS = {
     "init": "Make a folder with a task that compiles and runs.",
     "compile": "Compile task FOLDERs into signed bundles.",
-    "lock": "Pin the packages that the task in FOLDER requires.",
+    "lock": "Pin the packages that a task or a script requires.",
+    "record": "Run PROGRAM, and keep the texts that its VMs will need.",
     "run": "Call BUNDLE's entry point and print the result.",
     "serve": "Serve the bundles in FOLDER: calls and answers are lines of JSON.",
     "pipeline": "Store events, trigger stream tasks, and show what they made.",

@@ -27,9 +27,16 @@ from vmhost.cli import failures, inspect, keys
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="A script that uses the task: what its packages compile at run time then is compiled into the bundle.",
 )
+@click.option(
+    "--with",
+    "packages",
+    metavar="PKG",
+    multiple=True,
+    help='A package that comes along beside the requirements of task.yaml, such as "networkx>=3"; several times.',
+)
 @click.option("--strict", is_flag=True, help="Warnings are errors.")
 @failures.command
-def command(output, folders, path, target, optimize, sign, script, strict):
+def command(output, folders, path, target, optimize, sign, script, packages, strict):
     """Compile task FOLDERs into signed bundles."""
     from vmhost.bytecode.format import read_bundle
     from vmhost.bytecode.recording import RECORD_NAME
@@ -47,7 +54,14 @@ def command(output, folders, path, target, optimize, sign, script, strict):
                     raise failures.Failure(f"{folder}: is a file; give the folder that holds task.yaml")
                 advice = failures.did_you_mean(folder) or "; give the folder that holds task.yaml"
                 raise failures.Failure(f"{folder}: no such folder{advice}")
-            compiled = compile_folder(folder, target=target, optimize=optimize, strict=strict, script=script)
+            compiled = compile_folder(
+                folder,
+                target=target,
+                optimize=optimize,
+                strict=strict,
+                script=script,
+                with_packages=packages,
+            )
             if compiled.recorded is not None:
                 remark = f"{folder / RECORD_NAME}: {compiled.recorded} texts that were compiled while {script} ran"
                 output.remark(remark)

@@ -74,11 +74,12 @@ def command(output, path, given, each, timeout, trust, allow_unsigned, host_file
 def open_host(host_file, trust, allow_unsigned):
     """A Host for the command's options."""
     import vmhost
+    from vmhost.runtime.codec import PARTS
 
     try:
         if host_file is not None:
-            return vmhost.Host.from_file(host_file)
-        return vmhost.Host(trust=keys.trust_store(trust), allow_unsigned=allow_unsigned)
+            return vmhost.Host.from_file(host_file, types=PARTS)
+        return vmhost.Host(trust=keys.trust_store(trust), allow_unsigned=allow_unsigned, types=PARTS)
     except ImportError as error:
         raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
 

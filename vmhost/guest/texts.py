@@ -110,7 +110,8 @@ def _recorded(function, mode, futures, source):
         raise PermissionDenied(
             13,
             f"{function}: a VM has no compiler, and nobody has recorded this text: {shown!r}; compile the task with "
-            "`vmhost compile --record SCRIPT`, where SCRIPT makes the program come here",
+            "`vmhost compile --record SCRIPT`, where SCRIPT makes the program come here; with a VMExecutor, run the "
+            "program once by `vmhost record PROGRAM`",
         )
     return code
 

@@ -1,11 +1,12 @@
 """Values that cross a VM's wall, as JSON: what a command reads with --input and prints as a result.
 
-JSON has no bytes, tuples, sets, complex numbers, infinities or keys that are not text. Each of these is written as an
-object with one key that starts with `$`, and read back from it; `$dict` also carries a dict whose own key could be
-taken for one of them. Whole numbers of more than 4,300 decimal digits are written as `{"$int": "0x…"}`: Python reads
-and writes such decimals in more than linear time, and refuses to. Promises that `from_plain(to_plain(value))` is the
-value again; arrays and other buffers come back as lists, the numbers in them as Python's. Whatever the text, reading
-ends with a value or a ValueError, and takes time in proportion to its length."""
+JSON has no bytes, tuples, sets, complex numbers, infinities or keys that are not text, no dates, decimals, fractions,
+UUIDs and paths. Each of these is written as an object with one key that starts with `$`, and read back from it; `$dict`
+also carries a dict whose own key could be taken for one of them. Whole numbers of more than 4,300 decimal digits are
+written as `{"$int": "0x…"}`: Python reads and writes such decimals in more than linear time, and refuses to. Promises
+that `from_plain(to_plain(value))` is the value again; arrays, other buffers and deques come back as lists, the numbers
+in them as Python's, Counter and its like as dict, paths as this machine's. Whatever the text, reading ends with a value
+or a ValueError, and takes time in proportion to its length."""
 
 import base64
 import json
@@ -14,7 +15,26 @@ import os
 import re
 import sys
 
-TAGS = ("$bytes", "$complex", "$dict", "$float", "$int", "$set", "$tuple")
+TAGS = (
+    "$bytes",
+    "$complex",
+    "$date",
+    "$datetime",
+    "$decimal",
+    "$dict",
+    "$float",
+    "$fraction",
+    "$int",
+    "$path",
+    "$set",
+    "$time",
+    "$timedelta",
+    "$tuple",
+    "$uuid",
+    "$zone",
+)
+_TEXTS = {"$bytes", "$date", "$datetime", "$decimal", "$float", "$fraction", "$int", "$path", "$time", "$uuid", "$zone"}
+_MAX_CHARS = 100_000  # of a decimal or a fraction: reading longer ones takes more than linear time
 _MAX_DIGITS = 4300  # of a decimal; Python's own bound, where nobody has set another
 _MIN_DIGITS = 640  # the least that Python's own bound may be set to
 _HEXADECIMAL = re.compile("-?0x[0-9a-fA-F]+")
@@ -103,11 +123,40 @@ def to_plain(value):
         if all(isinstance(key, str) for key in value) and not (len(value) == 1 and next(iter(value)).startswith("$")):
             return {key: to_plain(item) for key, item in value.items()}
         return {"$dict": [[to_plain(key), to_plain(item)] for key, item in value.items()]}
+    named = _of_the_library(value)
+    if named is not None:
+        return named
     try:
         view = memoryview(value)
     except TypeError:
         raise TypeError(f"cannot write a {type(value).__name__} as JSON") from None
     return to_plain(getattr(value, "tolist", view.tolist)())  # arrays know complex numbers, views do not
+
+
+def _of_the_library(value):
+    """The object with one key for a date, a number, a name of the standard library's; None for another value."""
+    kinds = {base.__name__: base for base in type(value).__mro__ if base.__module__ in _LIBRARY}
+    if "deque" in kinds:
+        return [to_plain(item) for item in value]
+    if "datetime" in kinds or "time" in kinds:
+        tag = "$datetime" if "datetime" in kinds else "$time"
+        key = getattr(value.tzinfo, "key", None)
+        return {tag: value.isoformat() + (f"[{key}]" if key else "")}
+    if "date" in kinds:
+        return {"$date": value.isoformat()}
+    if "timedelta" in kinds:
+        seconds = value.total_seconds()
+        if kinds["timedelta"](seconds=seconds) != value:
+            return {"$timedelta": [value.days, value.seconds, value.microseconds]}
+        return {"$timedelta": int(seconds) if seconds.is_integer() else seconds}
+    if "ZoneInfo" in kinds or "timezone" in kinds:
+        return {"$zone": getattr(value, "key", None) or str(value)}
+    tag = next((tag for name, tag in _AS_TEXT.items() if name in kinds), None)
+    return tag and {tag: str(value)}
+
+
+_LIBRARY = {"collections", "datetime", "decimal", "fractions", "pathlib", "pathlib._local", "uuid", "zoneinfo"}
+_AS_TEXT = {"Decimal": "$decimal", "Fraction": "$fraction", "UUID": "$uuid", "PurePath": "$path"}
 
 
 def from_plain(plain):
@@ -129,8 +178,8 @@ def _tagged(tag, content):
             f"unknown object {{{json.dumps(tag)}: ...}}; a key that starts with $ is one of {', '.join(TAGS)}"
         )
     problem = ValueError(f"{{{json.dumps(tag)}: ...}}: {_shortened(content)} is not what it can hold")
-    wanted = str if tag in ("$bytes", "$float", "$int") else list
-    if not isinstance(content, wanted):
+    wanted = str if tag in _TEXTS else (list, int, float) if tag == "$timedelta" else list
+    if not isinstance(content, wanted) or isinstance(content, bool):
         raise problem
     inner = [from_plain(item) for item in content] if wanted is list else None  # its own mistakes are told as its own
     try:
@@ -150,8 +199,77 @@ def _tagged(tag, content):
                 return set(inner)
             case "$tuple":
                 return tuple(inner)
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
+            case _:
+                return _library_value(tag, content)
+    except (ValueError, TypeError, LookupError, ArithmeticError, OSError) as error:
         raise problem from error
+
+
+def _library_value(tag, content):
+    """What `_of_the_library` wrote. ValueError and its like for what it does not write."""
+    if isinstance(content, str) and len(content) > _MAX_CHARS:
+        raise ValueError("it is too long")
+    match tag:
+        case "$date" | "$datetime" | "$time":
+            import datetime
+
+            text, bracket, key = content.partition("[")
+            value = getattr(datetime, tag[1:]).fromisoformat(text)
+            return _in_zone(value, key.removesuffix("]")) if bracket and tag != "$date" else value
+        case "$timedelta":
+            from datetime import timedelta
+
+            if isinstance(content, list):
+                days, seconds, microseconds = map(_whole, content)
+                return timedelta(days, seconds, microseconds)
+            return timedelta(seconds=content)
+        case "$decimal":
+            from decimal import Decimal
+
+            return Decimal(content)
+        case "$fraction":
+            from fractions import Fraction
+
+            if re.fullmatch(r"-?\d{1,4300}(/\d{1,4300})?", content) is None:
+                raise ValueError("it is none")
+            return Fraction(content)
+        case "$uuid":
+            from uuid import UUID
+
+            return UUID(content)
+        case "$path":
+            from pathlib import Path
+
+            return Path(content)
+        case "$zone":
+            return _zone(content)
+
+
+def _in_zone(value, key):
+    """The date or time `value` in the zone called `key`. ValueError if the zone has another offset then."""
+    offset, value = value.utcoffset(), value.replace(tzinfo=_zone(key))
+    if offset is not None and value.utcoffset() != offset:
+        value = value.replace(fold=1)
+        if value.utcoffset() != offset:
+            raise ValueError("the zone has another offset then")
+    return value
+
+
+def _zone(text):
+    from datetime import UTC, datetime
+
+    if text.startswith("UTC"):
+        offset = text.removeprefix("UTC")
+        return datetime.fromisoformat(f"2000-01-01T00:00:00{offset}").tzinfo if offset else UTC
+    from zoneinfo import ZoneInfo
+
+    return ZoneInfo(text)
+
+
+def _whole(value):
+    if type(value) is not int:
+        raise TypeError("a part of a timedelta is an int")
+    return value
 
 
 def _real(value):

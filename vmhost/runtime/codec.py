@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from vmhost.bytecode.fields import shown
 from vmhost.errors import ConfigurationError
 
+# As `types`, where values are only to be shown: those of classes that nobody knows come as their parts, a dict of
+# fields, a tuple, the name of a member, what a task's function made of them.
+PARTS = object()
+
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
@@ -35,10 +39,11 @@ class Codec:
     """What the lanes of one service pack and unpack with: classes of the standard library, and `types`.
 
     `types` are classes or Conversions: a list, known by their own names "module:Class", or a mapping from the names
-    that tasks have for them. ConfigurationError.
+    that tasks have for them; or PARTS. ConfigurationError.
     """
 
     def __init__(self, types=None):
+        self._in_parts = types is PARTS
         self.homes = {}  # of an executor: module in its VMs -> module here, whose classes are known as well
         self.conversions = {}  # name -> Conversion
         self._known = {}  # name -> Shape
@@ -89,7 +94,16 @@ class Codec:
     def unpack(self, kind, detail, payload, in_key, _entry=None):
         """The value that a VM took apart; `in_key`: it is to be hashed. ValueError says what is wrong with it."""
         from vmhost.guest import kinds
-        from vmhost.guest.classes import CONVERTED, is_class_kind, shape_of_builtin, split, unknown
+        from vmhost.guest.classes import (
+            CONVERTED,
+            FIELDS,
+            MEMBER,
+            TUPLE,
+            is_class_kind,
+            shape_of_builtin,
+            split,
+            unknown,
+        )
 
         if not is_class_kind(kind):
             return kinds.unpack(kind, detail, payload)
@@ -97,6 +111,8 @@ class Codec:
         if kind == CONVERTED:
             return self._convert(detail, payload)
         shape = self._known.get(detail) or shape_of_builtin(detail) or self._shape_in_homes(detail)
+        if shape is None and self._in_parts and kind in (TUPLE, MEMBER, FIELDS) and not (in_key and kind == FIELDS):
+            return payload
         if shape is None:
             error = unknown(kind, detail)
             raise type(error)(f"{error}; name it in `types` of the Host or VMExecutor")
@@ -109,6 +125,8 @@ class Codec:
         from vmhost.guest.kinds import Malformed
 
         conversion = self.conversions.get(name)
+        if conversion is None and self._in_parts:
+            return payload
         if conversion is None:
             raise unknown(CONVERTED, name)
         try:
@@ -167,7 +185,7 @@ def _named(types):
     """(name, class or Conversion) of each of `types`. ConfigurationError."""
     from vmhost.guest.classes import name_of
 
-    if types is None:
+    if types is None or types is PARTS:
         return
     if isinstance(types, (str, bytes)) or not isinstance(types, (Mapping, list, tuple, set, frozenset)):
         raise ConfigurationError(

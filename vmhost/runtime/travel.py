@@ -21,11 +21,13 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import MappingProxyType
 
-from vmhost.bytecode.closure import closure_of_module
+from vmhost.bytecode.closure import INSTALLED, closure_of_module
 from vmhost.bytecode.compiler import compile_sources
 from vmhost.bytecode.errors import BytecodeError
 from vmhost.bytecode.offered import REFUSED, left_out, offered_modules
+from vmhost.bytecode.texts import absence
 from vmhost.errors import CrossingError
+from vmhost.runtime import program_packages
 from vmhost.runtime.interactive import sketch
 
 # What the program's own module is called in a VM, so that its `if __name__ == "__main__":` does not run there.
@@ -49,6 +51,8 @@ class Luggage:
     modules: Mapping
     texts: Mapping
     gaps: Mapping = MappingProxyType({})  # names of the module that it cannot import in a VM, and why
+    files: Mapping = MappingProxyType({})  # of packages: path to bytes
+    absent: Mapping = MappingProxyType({})  # modules that it imports and a VM lacks, and why
 
 
 @dataclass(frozen=True)
@@ -146,20 +150,30 @@ def compile_module(module_name, path, function):
         source = _source_of(module_name, function)
         if module_name == "__main__":
             _refuse_guarded(source, path, function)
-    roots = tuple(_roots(source.root))
+    try:
+        packages = program_packages.locked()
+    except BytecodeError as error:
+        raise CrossingError(f"{_shown(function)} cannot travel to a VM: {error}") from error
+    roots = tuple(_roots(source.root, packages))
     with _compiled_lock:
         known = _compiled.get((source, roots))
     if known is not None and _stamps(known[0]) == known[0]:
         _refuse_gaps(known[1], function)
         return known[1]
     try:
-        sources = closure_of_module(source.name, source.text, roots, source.path, source.is_package, _GAP)
+        data = program_packages.locked_data(packages)
+        closure = closure_of_module(source.name, source.text, roots, source.path, source.is_package, _GAP, data)
+        sources = {name: (each.text, each.path, each.is_package) for name, each in closure.sources.items()}
+        theirs = program_packages.luggage(closure, source.name)
         bundle = compile_sources(sources, entry=f"{source.name}:_", name="executor", version="0")
     except BytecodeError as error:
         raise CrossingError(
             f"{_shown(function)} cannot travel to a VM with its module {module_name}:\n{_first_lines(str(error))}"
         ) from error
-    luggage = Luggage(source.name, bundle.modules, bundle.texts, _gaps(sources[source.name][0]))
+    absent = {each.name: each.reason for each in closure.absent}
+    texts = bundle.texts | theirs.texts | dict(absence(name, reason) for name, reason in absent.items())
+    gaps = _gaps(sources[source.name][0])
+    luggage = Luggage(source.name, bundle.modules, texts, gaps, theirs.files, absent)
     files = _stamps({path: None for _, path, _ in sources.values() if path != source.path})
     with _compiled_lock:
         _compiled[source, roots] = files, luggage
@@ -276,10 +290,13 @@ def _refuse_first_imports(luggage, function):
             and step.argval not in luggage.modules
             and step.argval not in offered_modules()
         ):
+            reason = luggage.absent.get(step.argval) or (
+                "a VM does not have it: native packages and what is not installed as pure Python stay"
+                " on the host; import it where it is not called, or use vmhost.engine.numpy for arrays"
+            )
             raise CrossingError(
                 f"{_shown(function)} cannot travel to a VM: {code.co_filename}:{step.positions.lineno}: import"
-                f" {step.argval}: a VM does not have it: native packages and what is not installed as pure Python stay"
-                " on the host; import it where it is not called, or use vmhost.engine.numpy for arrays"
+                f" {step.argval}: {reason}"
             )
 
 
@@ -362,11 +379,16 @@ def _typed_in(path):
     return _Source(name, text, shown, False, os.getcwd())
 
 
-def _roots(own):
-    """The folders where the modules that a travelling module imports are looked for, first match first."""
+def _roots(own, packages):
+    """The folders where the modules that a travelling module imports are looked for, first match first. The folder
+    `packages`, if any, stands for all that is installed."""
     yield own
+    if packages is not None:
+        yield str(packages)
     for entry in dict.fromkeys(sys.path):
         folder = os.path.realpath(entry or os.getcwd())
+        if packages is not None and Path(folder).name in INSTALLED:
+            continue
         if folder not in _library() and folder != own and os.path.isdir(folder) and Path(folder).name != "lib-dynload":
             yield folder
 

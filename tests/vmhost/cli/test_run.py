@@ -31,6 +31,45 @@ def test_a_signed_bundle_runs_and_its_result_is_all_of_stdout(vmhost, bundle):
     assert "vmhost.task.sample: thinking" in err
 
 
+def test_values_of_the_standard_library_and_of_own_classes_are_printed(vmhost, bundle):
+    path = bundle(
+        """
+        import dataclasses, datetime, decimal, enum, typing
+        from vmhost.guest import register
+
+        @dataclasses.dataclass
+        class Order:
+            total: decimal.Decimal
+            lines: list
+
+        class Line(typing.NamedTuple):
+            name: str
+
+        class Colour(enum.Enum):
+            RED = 1
+
+        class Money:
+            pass
+
+        register(Money, lambda money: {"cents": 5}, lambda plain: Money())
+
+        def run(value):
+            assert value in (None, datetime.date(2024, 5, 3))
+            return Order(decimal.Decimal("1.50"), [Line("lamp"), Colour.RED, Money(), {Colour.RED: value}])
+        """
+    )
+    expected = {
+        "total": {"$decimal": "1.50"},
+        "lines": [{"$tuple": ["lamp"]}, "RED", {"cents": 5}, {"RED": {"$date": "2024-05-03"}}],
+    }
+    command = ("run", path, "--allow-unsigned", "--input", '{"$date": "2024-05-03"}')
+    code, out, err = vmhost(*command)
+    assert code == 0, err
+    assert json.loads(out) == expected
+    code, out, err = vmhost(*command, "--json")
+    assert json.loads(out)["result"] == expected
+
+
 def test_an_unsigned_or_untrusted_bundle_needs_a_flag(vmhost, bundle):
     path = bundle(ECHO)
     code, out, err = vmhost("run", path)

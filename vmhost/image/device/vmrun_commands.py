@@ -14,6 +14,7 @@ from vmhost.bytecode.errors import BytecodeError
 from vmhost.bytecode.signing import TrustStore
 from vmhost.limits import seconds
 from vmhost.lines import exit_codes, json_values, stdout
+from vmhost.runtime.codec import PARTS
 
 USAGE = """\
 usage: vmrun run BUNDLE [--input FILE|JSON|-] [--timeout TIME] [--trust PATH]... [--allow-unsigned]
@@ -74,7 +75,10 @@ def run(arguments):
         timeout_s = seconds(text, "--timeout")
     _show_guests()
     with vmhost.Host(
-        trust=_trust(options["--trust"]), allow_unsigned=bool(options["--allow-unsigned"]), policy=_ONE_CALL
+        trust=_trust(options["--trust"]),
+        allow_unsigned=bool(options["--allow-unsigned"]),
+        policy=_ONE_CALL,
+        types=PARTS,
     ) as host:
         result = host.load(path).submit(value, timeout_s=timeout_s).result()
         try:
@@ -93,7 +97,7 @@ def serve(arguments):
     _show_guests()
     policy = vmhost.Policy(warm=0, max_warm=0)  # a device has memory for the VMs that it uses
     with vmhost.Host(
-        trust=_trust(options["--trust"]), allow_unsigned=bool(options["--allow-unsigned"]), policy=policy
+        trust=_trust(options["--trust"]), allow_unsigned=bool(options["--allow-unsigned"]), policy=policy, types=PARTS
     ) as host:
         server = FolderServer(host, folder, sys.stdout)
         server.run(sys.stdin.fileno(), when_idle=_vmrun.give_back_memory)

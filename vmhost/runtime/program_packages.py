@@ -1,0 +1,146 @@
+"""Which packages the functions of the running program find in VMs, and the texts that these compile.
+
+A program's functions find what the program itself can import. A script may say what it requires (PEP 723); where this
+environment lacks some of that, or a lock file lies beside the script, the locked packages stand for all that is
+installed, with the versions and hashes of the lock.
+
+Packages compile texts while they are imported: these are recorded in a process of its own, once for each state of the
+sources, and kept in the user's cache. What they compile in calls, `vmhost record SCRIPT` writes into a file beside the
+script (vmhost/recording_executor.py).
+"""
+
+import importlib.metadata
+import logging
+import os
+import re
+import sys
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vmhost.bytecode.closure import is_installed
+from vmhost.bytecode.packages import LOCK_NAME, Requirements, cache_folder, files_of, installed, packages_in
+from vmhost.bytecode.recording import RECORD_NAME, Program, record_imports, recorded_texts
+from vmhost.bytecode.script_block import read_script_block
+
+IN_RECORDER = "VMHOST_IN_RECORDER"  # set in the process that records imports: no VMs are made there
+_COMPILES = re.compile(rb"(?:(?<![.\w])|builtins\.)(?:exec|eval|compile)\b")
+_log = logging.getLogger("vmhost")
+_lock = threading.Lock()
+_read = {}  # the script's path -> (stamps of script and lock, folder)
+
+
+@dataclass(frozen=True)
+class Luggage:
+    """What packages bring beside their modules: texts, digest to marshalled code, and files, path to bytes."""
+
+    texts: dict
+    files: dict
+
+
+def script():
+    """The Path of the file that the program runs, None where there is none."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    path = Path(os.path.abspath(file)) if file and file.endswith(".py") else None
+    return path if path is not None and path.is_file() else None
+
+
+def record_path(path):
+    """Where the texts are kept that packages compile in calls of the script at `path`."""
+    return path.with_name(f"{path.stem}.{RECORD_NAME}")
+
+
+def locked():
+    """The folder with the packages that VMs get in place of those of this environment, or None. BytecodeError for a
+    block that is broken, and packages that can't be had."""
+    path = script()
+    if path is None:
+        return None
+    lock = path.with_name(f"{path.stem}.{LOCK_NAME}")
+    with _lock:
+        stamps = _stamp(path), _stamp(lock)
+        known = _read.get(path)
+        if known is not None and known[0] == stamps:
+            return known[1]
+        block = read_script_block(path.read_bytes().decode("utf-8", "replace"), path)
+        folder = None
+        if block is not None and (lock.exists() or not all(map(_is_installed, block.names()))):
+            folder = installed(Requirements.of_script(path, block))
+        _read[path] = (_stamp(path), _stamp(lock)), folder
+        return folder
+
+
+def locked_data(folder):
+    """The modules of packages that are files alone, of a folder that `locked` gave."""
+    return [] if folder is None else [name for package in packages_in(folder) for name in package.data]
+
+
+def luggage(closure, module):
+    """What the packages in the Closure of `module` bring along."""
+    sites = {}
+    for name, source in closure.sources.items():
+        if is_installed(source):
+            parts = Path(source.path).parts[: -name.count(".") - 1 - source.is_package]
+            sites.setdefault(str(Path(*parts)), set()).add(name)
+    files = {}
+    for site, names in sites.items():
+        tops = {name.partition(".")[0] for name in names}
+        for package in packages_in(site, tops):
+            theirs = files_of(package, site)
+            files.update((path, data) for path, data in theirs.items() if _is_of(path, tops))
+    texts = _texts_of_imports(closure, module, tuple(sites)) if sites else {}
+    path = script()
+    if path is not None and not os.environ.get(IN_RECORDER):
+        texts = texts | recorded_texts(record_path(path))
+    return Luggage(texts, files)
+
+
+def _texts_of_imports(closure, module, sites):
+    theirs = [source for source in closure.sources.values() if is_installed(source)]
+    if os.environ.get(IN_RECORDER) or not any(_COMPILES.search(source.text) for source in theirs):
+        return {}
+    texts = {name: source.text for name, source in closure.sources.items()}
+    program = Program(
+        entry=module,
+        roots=sites,
+        modules=tuple(source.name for source in theirs),
+        absent={each.name: each.reason for each in closure.absent},
+        path=None,
+        sources=tuple(
+            (source.name, source.text, source.path, source.is_package)
+            for source in closure.sources.values()
+            if not is_installed(source)
+        ),
+        folder=os.getcwd(),
+        environment={IN_RECORDER: "1"},
+    )
+    kept = cache_folder("texts")
+    try:
+        kept.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _log.debug("%s: can't be written: %s", kept, error.strerror)
+    found, problems = record_imports(replace(program, path=kept / f"{program.stamp(texts)}.json"), texts)
+    for problem in problems:
+        _log.warning("%s", problem)
+    return found
+
+
+def _is_of(path, top_level):
+    first = path.partition("/")[0]
+    return first in top_level or first.endswith(".dist-info")
+
+
+def _is_installed(name):
+    try:
+        importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _stamp(path):
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size

@@ -227,6 +227,42 @@ def pipeline_run(text, folder, capfd):
     assert len(re.findall("128 bytes", run_commands(shows, capfd))) == 5
 
 
+def cloud_commands(text, folder, capfd):
+    """Set up as the page says, the server for a moment on a port of its own, and the page's next block over its API."""
+    from vmhost.deployment.cloud.platform import Platform
+    from vmhost.deployment.cloud.server import serving
+
+    init, serve = text.strip().splitlines()
+    said = run_commands(init, capfd)
+    assert serve == "vmhost cloud serve cloud"
+    [token] = [line for line in said.splitlines() if line.startswith("vmh_")]
+    with Platform(folder / "cloud") as platform, serving(platform) as address, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VMHOST_PLATFORM", address)
+        patch.setenv("VMHOST_TOKEN", token)
+        run_commands(block("docs/deployment.md", "vmhost cloud repository"), capfd)
+        assert {each["name"]: each["role"] for each in platform.access.accounts()} == {
+            "admin": "admin",
+            "ann": "releaser",
+            "phones": "fleet",
+        }
+        assert platform.repositories.names() == ["shop"]
+
+
+def release_plan(text, folder, capfd):
+    from vmhost.deployment.cloud.plan import Plan
+
+    plan = Plan.read(text)
+    assert len(plan.steps) == 4 and plan.steps[3].manual and plan.proof["calls"] == 20
+
+
+def agent_yaml(text, folder, capfd):
+    from vmhost.deployment.device import settings
+
+    (folder / "agent.yaml").write_text(text)
+    read = settings.read(folder / "agent.yaml")
+    assert (read.device, read.disk_bytes, read.folder) == ("kitchen-1", 512 << 20, folder / "state")
+
+
 def write_digits(folder, text):
     task = folder / "digits"
     (task / "data").mkdir(parents=True)
@@ -382,6 +418,11 @@ BLOCKS = {
     ("docs/cli.md", "vmhost keys new me"): from_folder_to_answer,
     ("docs/conformance.md", "make conformance"): make_targets,
     ("docs/packages.md", "make packages"): make_targets,
+    ("docs/deployment.md", "vmhost cloud demo"): shown_only,  # tests/deployment/test_demo.py
+    ("docs/deployment.md", "vmhost cloud init"): cloud_commands,
+    ("docs/deployment.md", "vmhost cloud repository"): shown_only,  # the same trial runs it
+    ("docs/deployment.md", "audience:"): release_plan,
+    ("docs/deployment.md", "device:"): agent_yaml,
     ("docs/device-image.md", "vmhost image"): device_image,
     ("docs/engine.md", "# tasks/mean/main.py"): arrays_in_tasks,
     ("docs/engine.md", "from vmhost.engine import library"): engine_settings,

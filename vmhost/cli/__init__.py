@@ -24,6 +24,8 @@ COMMANDS = {
     "serve": "Serve the bundles in FOLDER: calls and answers are lines of JSON.",
     "pipeline": "Store events, trigger stream tasks, and show what they made.",
     "tunnel": "Serve devices over one connection each, and send messages on it.",
+    "cloud": "Serve the deployment platform; release tasks, watch them, take them back.",
+    "agent": "Keep this device's tasks as the platform says.",
     "inspect": "List what is in BUNDLE and who signed it.",
     "explain": "Show how the engine computes MODEL, and how long each step takes.",
     "image": "Make a device image.",

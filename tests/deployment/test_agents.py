@@ -1,0 +1,273 @@
+"""Real agents against a real platform: pulled, proved, switched, reported; and what happens when that goes wrong."""
+
+import contextlib
+import threading
+
+import pytest
+
+from tests.deployment.platforms import WorkingCopy, agent_for, nothing_left, platform_in
+from vmhost import TaskError
+from vmhost.access import AccessDeniedError
+from vmhost.deployment.cloud.plan import Plan
+from vmhost.deployment.cloud.server import serving
+from vmhost.deployment.device.bundle_store import BundleStore
+from vmhost.deployment.errors import DeploymentError, RefusedError
+from vmhost.stores import StoreInUseError
+
+PLAN = "steps: [{percent: 100, min_reports: 9}]\nmax_error: 100 %\nproof: {calls: 0}\n"
+TRIPLE = "def run(value):\n    return value * 3\n"
+# Works for the platform, whose simulation has no such file, and fails on a device.
+FAILS_THERE = "import os\nkind = os.environ.get('KIND')\ndef run(value):\n    return value * {None: 3}[kind]\n"
+MAY_READ_KIND = {
+    "task.yaml": 'name: rank\nversion: 1.1.0\nentry: main:run\npython: "3.14"\npermissions: {env: [KIND]}\n'
+}
+CASE = {"one": {"input": 1}}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind():
+    """The server's threads grow with what it is asked; they are looked at when it ends."""
+    yield
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A platform with versions that were pushed: 1.0.0 doubles, 1.1.0 fails on devices of a kind, 1.2.0 triples."""
+    folder = tmp_path_factory.mktemp("built")
+    with nothing_left(), platform_in(folder / "cloud") as platform, serving(platform) as address:
+        copy = WorkingCopy(folder / "work", f"{address}/git/shop", platform.access.add_token("ann", "test"))
+        copy.release("1.0.0", cases=CASE)
+        copy.release("1.1.0", main=FAILS_THERE, **MAY_READ_KIND)
+        copy.release("1.2.0", main=TRIPLE)
+        yield platform, address
+
+
+@pytest.fixture
+def cloud(built):
+    """The same, without the releases and devices of other tests."""
+    platform, address = built
+    with platform.database.transaction() as connection:
+        for table in ("releases", "assignments", "devices", "history"):
+            connection.execute(f"DELETE FROM deploy_{table}")
+        connection.execute("UPDATE deploy_versions SET bad = NULL")
+    platform.releases._load()
+    return platform, address
+
+
+@pytest.fixture
+def agent(cloud, tmp_path):
+    with agent_for(*cloud, tmp_path / "device") as agent:
+        yield agent
+
+
+def release(platform, version, plan=PLAN):
+    return platform.releases.start("shop/rank", version, Plan.read(plan), "ann", "test")
+
+
+def state(platform, release, device="kitchen-1"):
+    rows = {each["device"]: each for each in platform.releases.devices_of(release.id)}
+    return rows[device]["state"] if device in rows else None
+
+
+def test_a_device_pulls_proves_and_runs_what_it_should_have(cloud, agent):
+    platform, _ = cloud
+    agent.step()
+    assert agent.host.tasks == ()
+    first = release(platform, "1.0.0")
+    agent.step()
+    assert agent.host.task("rank")(21) == 42
+    assert state(platform, first) == "proven"
+    [known] = platform.devices.list()
+    assert known["tasks"]["shop/rank"]["version"] == "1.0.0" and known["facts"]["python"] == "3.14"
+    second = release(platform, "1.2.0")
+    platform.releases.act(first.id, "next", "ann")  # makes room for it
+    agent.step()
+    assert agent.host.task("rank")(21) == 63 and state(platform, second) == "proven"
+
+
+def test_a_version_that_fails_its_proof_never_gets_a_call(cloud, agent, monkeypatch):
+    platform, _ = cloud
+    first = release(platform, "1.0.0")
+    agent.step()
+    platform.releases.act(first.id, "next", "ann")
+    second = release(platform, "1.1.0")
+    monkeypatch.setenv("KIND", "old")
+    agent.step()
+    assert agent.host.task("rank").version == "1.0.0"
+    [failed] = platform.releases.devices_of(second.id)
+    assert failed["state"] == "failed" and "KeyError: 'old'" in failed["reason"]
+    agent.step()  # it is told to have the one before, and keeps it
+    assert agent.store.current()["shop/rank"]["version"] == "1.0.0"
+    # given a second chance, it takes it
+    monkeypatch.delenv("KIND")
+    platform.releases.retry("kitchen-1", second.id, "ann")
+    agent.step()
+    assert agent.host.task("rank").version == "1.1.0" and state(platform, second) == "proven"
+
+
+def test_a_rolled_back_version_leaves_the_device_at_once_and_without_a_download(cloud, agent):
+    platform, _ = cloud
+    platform.releases.act(release(platform, "1.0.0").id, "next", "ann")
+    agent.step()
+    second = release(platform, "1.2.0")
+    agent.step()
+    assert agent.host.task("rank")(1) == 3
+    platform.releases.act(second.id, "roll_back", "ann", "wrong factor")
+    pulled = []
+    agent._transfers.download = lambda *arguments: pulled.append(arguments)
+    agent.step()
+    assert agent.host.task("rank")(1) == 2 and pulled == []
+
+
+def test_the_first_version_rolled_back_leaves_nothing(cloud, agent):
+    platform, _ = cloud
+    first = release(platform, "1.0.0")
+    agent.step()
+    platform.releases.act(first.id, "roll_back", "ann")
+    agent.step()
+    assert agent.host.tasks == () and agent.store.current() == {}
+
+
+def test_success_means_calls_that_went_well(cloud, agent):
+    platform, _ = cloud
+    first = release(platform, "1.0.0", PLAN.replace("calls: 0", "calls: 3, within: 1 h, max_error: 0"))
+    agent.step()
+    assert state(platform, first) == "running"
+    for value in (1, 2, 3):
+        agent.host.task("rank")(value)
+    agent.step()
+    assert state(platform, first) == "proven"
+
+
+def test_failing_calls_take_a_new_version_back(cloud, agent):
+    platform, _ = cloud
+    platform.releases.act(release(platform, "1.0.0").id, "next", "ann")
+    agent.step()
+    second = release(platform, "1.2.0", PLAN.replace("calls: 0", "calls: 4, within: 1 h, max_error: 0.3"))
+    agent.step()
+    assert agent.host.task("rank").version == "1.2.0"
+    for _ in range(3):
+        with pytest.raises(TaskError):
+            agent.host.task("rank")(None)
+    agent.step()
+    assert state(platform, second) == "failed" and agent.host.task("rank").version == "1.0.0"
+
+
+def test_a_task_that_nobody_calls_counts_when_its_time_is_over(cloud, agent):
+    platform, _ = cloud
+    first = release(platform, "1.0.0", PLAN.replace("calls: 0", "calls: 3, within: 1 ms"))
+    agent.step()
+    agent.step()
+    assert state(platform, first) == "proven"
+
+
+def test_a_person_goes_back_and_the_platform_respects_it(cloud, agent):
+    platform, _ = cloud
+    with pytest.raises(DeploymentError, match="no version to go back to"):
+        agent.go_back("shop/rank")
+    platform.releases.act(release(platform, "1.0.0").id, "next", "ann")
+    agent.step()
+    second = release(platform, "1.2.0")
+    agent.step()
+    agent.go_back("shop/rank")
+    assert agent.host.task("rank").version == "1.0.0"
+    for _ in range(3):
+        agent.step()
+    assert state(platform, second) == "declined" and agent.host.task("rank").version == "1.0.0"
+
+
+def test_a_device_that_starts_without_a_platform_runs_what_it_had(cloud, agent, tmp_path):
+    platform, address = cloud
+    release(platform, "1.0.0")
+    agent.step()
+    agent.close()
+    with agent_for(platform, "http://127.0.0.1:9", tmp_path / "device") as again:
+        assert again.host.task("rank")(2) == 4
+        wait_s = again.step()
+        assert again.failed and wait_s >= 1
+        assert again.step() > 0 and again.host.task("rank")(2) == 4
+
+
+def test_damaged_files_and_a_damaged_memory_are_pulled_and_begun_anew(cloud, agent, tmp_path):
+    platform, address = cloud
+    release(platform, "1.0.0")
+    agent.step()
+    [entry] = agent.store.current().values()
+    agent.close()
+    folder = tmp_path / "device"
+    path = agent.store.artifacts.path(entry["digest"])
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with agent_for(platform, address, folder) as again:
+        assert again.host.tasks == ()
+        again.step()
+        assert again.host.task("rank")(2) == 4
+    (folder / "agent.db").write_bytes(b"not a database" * 1000)
+    for name in ("agent.db-wal", "agent.db-shm"):
+        (folder / name).unlink(missing_ok=True)
+    with agent_for(platform, address, folder) as again:
+        assert again.host.task("rank")(2) == 4  # by the bundle store's list
+        again.step()
+        # its secret went with its memory: an admin lets it in again, it runs on meanwhile
+        assert again.failed
+        platform.devices.forget("kitchen-1")
+        again.step()
+        assert not again.failed and again.host.task("rank")(2) == 4
+
+
+def test_two_agents_in_one_folder_and_two_devices_of_one_name_are_refused(cloud, agent, tmp_path):
+    platform, address = cloud
+    agent.step()
+    with pytest.raises(StoreInUseError):
+        agent_for(platform, address, tmp_path / "device")
+    with agent_for(platform, address, tmp_path / "impostor") as impostor:
+        impostor.step()
+        assert impostor.failed
+    with pytest.raises(RefusedError, match="another device has this name"):
+        platform.devices.enrol("kitchen-1", "x" * 40)
+    with pytest.raises(AccessDeniedError):
+        platform.check("kitchen-1", "x" * 40, {})
+
+
+def test_a_host_of_another_process_follows_the_bundle_store(cloud, agent):
+    import vmhost
+
+    platform, _ = cloud
+    platform.releases.act(release(platform, "1.0.0").id, "next", "ann")
+    agent.step()
+    store = BundleStore(agent.settings.folder)
+    with vmhost.Host(trust=agent.settings.keys) as host, contextlib.closing(store.follow(host)) as follower:
+        assert host.task("rank")(1) == 2
+        second = release(platform, "1.2.0")
+        agent.step()
+        follower.look()
+        assert host.task("rank")(1) == 3
+        platform.releases.act(second.id, "roll_back", "ann")
+        agent.step()
+        follower.look()
+        assert host.task("rank")(1) == 2
+
+
+def test_a_hint_makes_the_agent_ask_at_once_and_stop_ends_it(cloud, tmp_path):
+    platform, address = cloud
+    with agent_for(platform, address, tmp_path / "device", poll_s=3600.0) as agent:
+        asked = threading.Semaphore(0)
+        step = agent.step
+
+        def counted():
+            try:
+                return step()
+            finally:
+                asked.release()
+
+        agent.step = counted
+        thread = threading.Thread(target=agent.run)
+        thread.start()
+        assert asked.acquire(timeout=60)
+        release(platform, "1.0.0")
+        agent.hint()
+        assert asked.acquire(timeout=60)
+        agent.stop()
+        thread.join(60)
+        assert not thread.is_alive()
+        assert agent.store.current()["shop/rank"]["version"] == "1.0.0"

@@ -1,0 +1,332 @@
+"""Releases: who gets which version when, and what reports make of it."""
+
+import pytest
+
+from tests.deployment.platforms import Clock, add_version, platform_in
+from vmhost.deployment.cloud import release_states
+from vmhost.deployment.cloud.plan import Plan
+from vmhost.deployment.cohorts import cohort_of
+from vmhost.deployment.errors import MissingError, RefusedError
+
+TASK = "shop/rank"
+FACTS = {"python": "3.14", "os": "linux"}
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def platform(tmp_path, clock):
+    with platform_in(tmp_path / "cloud", clock=clock) as platform:
+        yield platform
+
+
+def start(platform, version, plain=None, task=TASK, **more):
+    if not any(each.version == version and each.task == task for each in platform.releases.versions.values()):
+        add_version(platform, task, version)
+    return platform.releases.start(
+        task, version, Plan.of(plain or {"steps": [{"percent": 100}]}), "ann", "test", **more
+    )
+
+
+def gets(platform, device, facts=FACTS, named=frozenset(), task=TASK):
+    """The version that the device should have, or None."""
+    release, _ = platform.releases.choose(device, facts, named).get(task, (None, None))
+    return release and release.version.version
+
+
+def prove(platform, release, *devices):
+    for device in devices:
+        gets(platform, device)
+        assert platform.releases.report(device, release.id, "proven")
+
+
+def finished(platform, version):
+    release = start(platform, version)
+    prove(platform, release, "first")
+    assert release.state == "done"
+    return release
+
+
+def test_cohorts_are_stable_prefixes_and_differ_between_tasks():
+    devices = [f"device-{number}" for number in range(5000)]
+    five = {device for device in devices if cohort_of(TASK, device) <= 50}
+    ten = {device for device in devices if cohort_of(TASK, device) <= 100}
+    other = {device for device in devices if cohort_of("shop/search", device) <= 50}
+    assert five < ten and 150 < len(five) < 350
+    assert len(five & other) < len(five) / 2
+    assert cohort_of(TASK, "device-1") == 258  # for ever: devices would change sides
+
+
+def test_steps_reach_more_and_more_devices_and_never_fewer(platform):
+    release = start(
+        platform, "1", {"steps": [{"devices": ["beta"]}, {"percent": 10}, {"percent": 100, "start": "manual"}]}
+    )
+    devices = [f"device-{number}" for number in range(300)]
+    tenth = {device for device in devices if cohort_of(TASK, device) <= 100}
+    assert gets(platform, "beta") == "1"
+    assert {device for device in devices if gets(platform, device)} == set()
+    prove(platform, release, "beta")
+    assert release.step == 1
+    assert {device for device in devices if gets(platform, device)} == tenth
+    prove(platform, release, *list(tenth)[:5])
+    assert release.step == 1  # the next one waits for a person
+    platform.releases.act(release.id, "next", "ann")
+    assert {device for device in devices if gets(platform, device)} == set(devices)
+
+
+def test_a_step_waits_for_its_reports_and_its_soak_time(platform, clock):
+    release = start(platform, "1", {"steps": [{"percent": 100, "min_reports": 2, "soak": "10 min"}]})
+    prove(platform, release, "a")
+    clock.now_s += 601
+    platform.releases.tick()
+    assert release.state == "running"
+    prove(platform, release, "b")
+    assert release.state == "done"
+
+
+def test_soak_time_counts_though_nobody_reports(platform, clock):
+    release = start(platform, "1", {"steps": [{"percent": 100, "soak": "10 min"}]})
+    prove(platform, release, "a")
+    assert release.state == "running"
+    clock.now_s += 601
+    platform.releases.tick()
+    assert release.state == "done"
+
+
+def test_late_joiners_get_what_was_released_fully(platform):
+    finished(platform, "1")
+    assert gets(platform, "late") == "1"
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "state"), [("roll_back", "rolled_back"), ("halt", "halted"), ("pause", "paused")]
+)
+def test_too_many_failures_do_what_the_release_says(platform, on_failure, state):
+    finished(platform, "1")
+    steps = [{"percent": 100, "min_reports": 4}]
+    release = start(platform, "2", {"steps": steps, "on_failure": on_failure, "max_error": "25 %"})
+    assert [gets(platform, device) for device in "abcd"] == ["2"] * 4
+    platform.releases.report("a", release.id, "failed", "ValueError: no")
+    assert release.state == "running"  # one of four that are waited for
+    platform.releases.report("b", release.id, "failed", "ValueError: no")
+    assert release.state == state
+    # who has it keeps it, unless it was taken back; nobody else gets it
+    assert [gets(platform, device) for device in "cd"] == ["1" if state == "rolled_back" else "2"] * 2
+    assert gets(platform, "a") == "1"
+    assert gets(platform, "new") == "1"
+    [told] = [each for each in platform.releases.history(TASK) if each["event"] == on_failure]
+    assert told["who"] == "platform" and "2 of 2" in told["why"] and "ValueError: no" in told["why"]
+
+
+def test_few_good_reports_before_do_not_hide_failures_of_a_step(platform):
+    release = start(
+        platform,
+        "1",
+        {
+            "steps": [{"devices": ["x", *"abcdefgh"], "min_reports": 8}, {"percent": 100, "min_reports": 2}],
+            "max_error": "40 %",
+        },
+    )
+    prove(platform, release, *"abcdefgh")
+    assert release.step == 1
+    assert gets(platform, "y") == "1"
+    platform.releases.report("y", release.id, "failed", "no")
+    assert release.state == "rolled_back"  # one of the two that this step waits for
+
+
+def test_a_device_that_took_it_and_fell_silent_has_failed_and_may_come_back(platform, clock):
+    release = start(platform, "1", {"steps": [{"percent": 100, "min_reports": 2}], "max_error": 1.0, "silence": "1 h"})
+    assert gets(platform, "a") == "1"
+    platform.releases.report("a", release.id, "taken")
+    clock.now_s += 3590
+    platform.releases.tick()
+    assert release.counts.silent == 0
+    clock.now_s += 20
+    platform.releases.tick()
+    assert (release.counts.silent, release.counts.bad) == (1, 1)
+    platform.releases.report("a", release.id, "proven")
+    assert (release.counts.silent, release.counts.proven) == (0, 1)
+
+
+def test_who_was_offered_it_and_never_came_is_no_failure(platform, clock):
+    release = start(platform, "1", {"steps": [{"percent": 100, "min_reports": 2}]})
+    gets(platform, "a")
+    clock.now_s += 1e7
+    platform.releases.tick()
+    assert release.counts.bad == 0 and release.state == "running"
+
+
+def test_a_device_that_failed_gets_the_version_before_and_no_other_release_of_the_same(platform):
+    finished(platform, "1")
+    release = start(platform, "2", {"steps": [{"percent": 100, "min_reports": 9}], "max_error": 1.0})
+    assert gets(platform, "a") == "2"
+    platform.releases.report("a", release.id, "failed")
+    assert gets(platform, "a") == "1"
+    platform.releases.retry("a", release.id, "ann")
+    assert gets(platform, "a") == "2"
+
+
+def test_a_person_who_goes_back_is_respected_and_is_no_failure(platform):
+    finished(platform, "1")
+    release = start(platform, "2", {"steps": [{"percent": 100, "min_reports": 9}], "max_error": 0})
+    gets(platform, "a")
+    platform.releases.report("a", release.id, "proven")
+    platform.releases.report("a", release.id, "declined", "went back by hand")
+    assert gets(platform, "a") == "1"
+    assert release.state == "running" and release.counts.declined == 1
+
+
+def test_a_version_that_was_rolled_back_must_be_forgiven_first(platform):
+    finished(platform, "1")
+    release = finished(platform, "2")
+    platform.releases.act(release.id, "roll_back", "ann", "sells nothing")
+    assert gets(platform, "first") == "1"
+    with pytest.raises(RefusedError, match="sells nothing.*forgive"):
+        start(platform, "2")
+    platform.releases.forgive(TASK, "2", "bob", "it was the season")
+    again = start(platform, "2")
+    assert gets(platform, "first") == "2"
+    assert again.id != release.id
+    whole = [(each["event"], each["who"], each["why"]) for each in platform.releases.history(TASK)]
+    assert ("forgiven", "bob", "it was the season") in whole and ("roll_back", "ann", "sells nothing") in whole
+
+
+def test_failures_after_the_end_of_a_release_take_it_back_too(platform):
+    finished(platform, "1")
+    release = finished(platform, "2")
+    for number in range(3):
+        gets(platform, f"late-{number}")
+        platform.releases.report(f"late-{number}", release.id, "failed")
+    assert release.state == "rolled_back"
+
+
+def test_two_releases_of_a_task_follow_each_other_by_priority(platform):
+    first = start(platform, "1")
+    usual = start(platform, "2")
+    urgent = start(platform, "3", priority=5)
+    assert (first.state, usual.state, urgent.state) == ("running", "queued", "queued")
+    prove(platform, first, "a")
+    assert (first.state, usual.state, urgent.state) == ("done", "queued", "running")
+    prove(platform, urgent, "a")
+    assert usual.state == "running"
+    assert gets(platform, "b") == "2"  # the one that started last is the newest
+
+
+def test_a_halted_release_lets_the_next_one_begin_and_cannot_be_resumed_beside_it(platform):
+    first = start(platform, "1")
+    gets(platform, "a")
+    platform.releases.act(first.id, "halt", "ann")
+    second = start(platform, "2")
+    assert second.state == "running" and gets(platform, "a") == "2"
+    with pytest.raises(RefusedError, match="under way"):
+        platform.releases.act(first.id, "resume", "ann")
+
+
+def test_resuming_excuses_what_failed_before(platform):
+    release = start(platform, "1", {"steps": [{"percent": 100, "min_reports": 3}], "on_failure": "pause"})
+    for device in "abcd":
+        gets(platform, device)
+    platform.releases.report("a", release.id, "failed")
+    assert release.state == "paused"
+    platform.releases.act(release.id, "resume", "ann", "its disk was full")
+    platform.releases.tick()
+    assert release.state == "running"
+    platform.releases.report("b", release.id, "failed")
+    assert release.state == "paused"
+
+
+def test_count_and_rate_bound_how_many_are_offered_it(platform, clock):
+    release = start(platform, "1", {"steps": [{"count": 5, "per_minute": 2, "min_reports": 9}]})
+    devices = [f"device-{number}" for number in range(20)]
+    for reached in (2, 4, 5, 5):
+        for device in devices:
+            gets(platform, device)
+        assert release.counts.reached == reached
+        clock.now_s += 60
+
+
+def test_hours_bound_when_devices_are_offered_it(platform, clock):
+    start(platform, "1", {"steps": [{"percent": 100}], "hours": "22-04"})
+    clock.now_s = 86400 * 20000 + 12 * 3600.0
+    assert gets(platform, "a") is None
+    clock.now_s += 11 * 3600
+    assert gets(platform, "a") == "1"
+    clock.now_s += 12 * 3600
+    assert gets(platform, "a") == "1"  # who has it keeps it
+    assert gets(platform, "b") is None
+
+
+def test_audiences_and_named_cohorts(platform):
+    start(platform, "1", {"audience": {"os": "linux", "deny": ["c"]}, "steps": [{"cohorts": ["staff"]}]})
+    assert gets(platform, "a") is None
+    assert gets(platform, "a", named=frozenset(["staff"])) == "1"
+    assert gets(platform, "b", {"python": "3.14", "os": "android"}, frozenset(["staff"])) is None
+    assert gets(platform, "c", named=frozenset(["staff"])) is None
+
+
+def test_a_device_with_another_python_gets_no_bundle_that_it_cannot_run(platform):
+    start(platform, "1")
+    assert gets(platform, "a", {"python": "3.15"}) is None
+    assert gets(platform, "b", {}) is None
+
+
+def test_reports_that_cannot_be_change_nothing(platform):
+    release = start(platform, "1", {"steps": [{"percent": 100, "min_reports": 3}]})
+    assert not platform.releases.report("stranger", release.id, "proven")  # was never offered it
+    assert not platform.releases.report("a", 99, "proven")
+    gets(platform, "a")
+    assert not platform.releases.report("a", release.id, "happy")
+    platform.releases.report("a", release.id, "proven")
+    assert not platform.releases.report("a", release.id, "taken")  # late
+    assert (release.counts.proven, release.counts.reached) == (1, 1)
+
+
+def test_everything_is_there_after_the_process_was_killed(platform, tmp_path, clock):
+    finished(platform, "1")
+    release = start(
+        platform, "2", {"steps": [{"devices": ["a"]}, {"percent": 100, "min_reports": 3}], "on_failure": "halt"}
+    )
+    prove(platform, release, "a", "b")
+    for device in "cde":
+        gets(platform, device)
+    platform.releases.report("c", release.id, "failed", "no")
+    before = [each.plain() for each in platform.releases.releases.values()]
+    platform.database.close()  # nothing else is written
+    with platform_in(tmp_path / "cloud", clock=clock) as again:
+        assert [each.plain() for each in again.releases.releases.values()] == before
+        assert gets(again, "d") == "2" and gets(again, "c") == "1" and gets(again, "new") == "1"
+
+
+def test_a_transaction_that_fails_leaves_memory_and_database_alike(platform):
+    release = start(platform, "1", {"steps": [{"percent": 100, "min_reports": 3}]})
+    gets(platform, "a")
+    with pytest.raises(RuntimeError), platform.releases.change():
+        platform.releases.report("a", release.id, "proven")
+        gets(platform, "b")
+        raise RuntimeError
+    again = platform.releases.release(release.id)
+    assert (again.counts.proven, again.counts.offered) == (0, 1)
+    assert gets(platform, "b") == "1"
+
+
+def test_what_cannot_be_done_is_refused_with_what_can(platform):
+    release = start(platform, "1")
+    with pytest.raises(RefusedError, match="is running; it can finish, halt, next, pause, roll_back, not resume"):
+        platform.releases.act(release.id, "resume", "ann")
+    with pytest.raises(RefusedError, match="running already"):
+        start(platform, "1")
+    with pytest.raises(MissingError, match="there are 1"):
+        platform.releases.start(TASK, "7", Plan.of({}), "ann", "")
+    with pytest.raises(MissingError):
+        platform.releases.act(99, "pause", "ann")
+
+
+def test_every_state_can_be_left_or_is_an_end():
+    ends = {"cancelled", "rolled_back"}
+    assert {state for state, _ in release_states.RELEASE} == set(release_states.RELEASE_STATES) - ends
+    assert set(release_states.RELEASE.values()) <= set(release_states.RELEASE_STATES)
+    for after in release_states.DEVICE.values():
+        assert set(after) <= set(release_states.DEVICE)

@@ -1,0 +1,40 @@
+"""`vmhost agent`: the device side of the deployment platform, in a process that runs until it is told to stop."""
+
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from vmhost.cli import failures
+
+
+@click.command(short_help="Keep this device's tasks as the platform says.")
+@click.argument("path", type=click.Path(path_type=Path, dir_okay=False), metavar="AGENT.YAML")
+@click.option("--once", is_flag=True, help="One round, then end: status 0 where the platform answered.")
+@failures.command
+def command(output, path, once):
+    """Ask the platform that AGENT.YAML names what should run here, pull it, prove it, run it, report; until Ctrl-C."""
+    from vmhost.bytecode.errors import SigningError
+    from vmhost.deployment.device import settings
+    from vmhost.deployment.device.agent import Agent
+    from vmhost.stores import StoreError
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        agent = Agent(settings.read(path))
+    except (StoreError, SigningError) as error:
+        raise failures.Failure(str(error), failures.HOST_FAILED, type(error).__name__) from error
+    with agent:
+        if once:
+            agent.step()
+            output.document({"current": agent.store.current()})
+            return failures.HOST_FAILED if agent.failed else failures.DONE
+        signal.signal(signal.SIGTERM, lambda number, frame: agent.stop())
+        output.line(f"{agent.settings.device}: asking {agent.settings.platform}; Ctrl-C ends it")
+        try:
+            agent.run()
+        except KeyboardInterrupt:
+            output.remark("ended; the tasks' state is kept")
+    return failures.DONE

@@ -1,0 +1,397 @@
+"""`vmhost cloud`: the deployment platform: serve one, and ask or change one over its API.
+
+Commands that ask or change take the platform's address and a token from `--platform` and `--token`, or from the
+variables VMHOST_PLATFORM and VMHOST_TOKEN.
+"""
+
+import contextlib
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import click
+
+from vmhost.cli import failures
+
+
+@click.group()
+def command():
+    """Serve the deployment platform; release tasks, watch them, take them back."""
+
+
+@contextlib.contextmanager
+def _errors():
+    """Errors of the platform as one line and an exit code."""
+    from vmhost.access import AccessError
+    from vmhost.bytecode.errors import SigningError
+    from vmhost.deployment.errors import DeploymentError
+    from vmhost.stores import StoreError
+
+    try:
+        yield
+    except (DeploymentError, AccessError, SigningError) as error:
+        raise failures.Failure(str(error), failures.REFUSED, type(error).__name__) from error
+    except StoreError as error:
+        raise failures.Failure(str(error), failures.HOST_FAILED, type(error).__name__) from error
+
+
+# ---- a platform on this machine
+
+
+@command.command()
+@click.option(
+    "--folder", type=click.Path(path_type=Path), help="Where to keep all of it. [default: deleted at the end]"
+)
+@failures.command
+def demo(output, folder):
+    """Platform, git and five device processes here: a release that succeeds, and one that is rolled back."""
+    from vmhost.deployment.demonstration import Demonstration
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_errors())
+        if folder is None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="vmhost-cloud-"))
+        elif folder.exists() and any(folder.iterdir()):
+            raise failures.Failure(f"{folder}: is not empty; give a new folder")
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+        happened = Demonstration(Path(folder).absolute(), output.line).run()
+    output.document(happened)
+    _show_history(output, happened["history"])
+    output.line()
+    _show_devices(output, "Devices in the release of 1.1.0", happened["devices"])
+
+
+@command.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--admin", default="admin", show_default=True, help="The name of the first account.")
+@failures.command
+def init(output, folder, admin):
+    """Make a platform in FOLDER, and its first account."""
+    from vmhost.deployment.cloud.platform import Platform
+
+    with _errors():
+        token = Platform.make(folder, admin)
+    output.document({"folder": str(folder), "account": admin, "token": token})
+    output.line(f"platform in {folder}; account {admin} with the token (shown this once):")
+    output.line(token)
+    output.line(f"serve it: vmhost cloud serve {folder}")
+
+
+@command.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=8470, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
+@click.option(
+    "--poll",
+    "poll_s",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0.1, 86400),
+    help="Seconds between a device's requests.",
+)
+@click.option("--files-url", help="Where devices pull files: a static server or CDN over FOLDER/files. [default: here]")
+@failures.command
+def serve(output, folder, host, port, poll_s, files_url):
+    """Serve the platform in FOLDER until Ctrl-C."""
+    from vmhost.deployment.cloud.platform import Platform
+    from vmhost.deployment.cloud.server import listen
+    from vmhost.deployment.cloud.server import serve as serve_platform
+
+    with _errors(), contextlib.closing(listen(host, port)) as listening:
+        with Platform(folder, poll_s=poll_s, files_url=files_url) as platform:
+            port = listening.getsockname()[1]
+            output.line(
+                f"platform {folder} at http://{host}:{port}; git at http://{host}:{port}/git/NAME; Ctrl-C ends it"
+            )
+            serve_platform(platform, listening)
+
+
+# ---- a platform anywhere
+
+
+class _Client:
+    def __init__(self, platform, token):
+        from vmhost.deployment.device.transfers import Transfers
+
+        if not platform or not token:
+            raise failures.Failure(
+                "say which platform and who you are: --platform URL --token TOKEN, or VMHOST_PLATFORM, VMHOST_TOKEN"
+            )
+        self._transfers, self._token = Transfers(platform.rstrip("/")), token
+
+    def __call__(self, method, path, body=None, **query):
+        from urllib.parse import urlencode
+
+        from vmhost.deployment.device.transfers import AnswerError
+        from vmhost.deployment.errors import RefusedError
+
+        query = {name: value for name, value in query.items() if value is not None}
+        path = f"/api/v1{path}" + (f"?{urlencode(query)}" if query else "")
+        try:
+            return self._transfers.ask(method, path, body, {"authorization": f"Bearer {self._token}"})
+        except AnswerError as error:
+            raise RefusedError(error.message) from error
+        finally:
+            self._transfers.close()
+
+
+def _remote(function):
+    """A command that is given a _Client."""
+
+    @click.option("--platform", default=lambda: os.environ.get("VMHOST_PLATFORM"), help="The platform's address.")
+    @click.option("--token", default=lambda: os.environ.get("VMHOST_TOKEN"), help="Your token there.")
+    @failures.command
+    def reported(output, platform, token, **kwargs):
+        with _errors():
+            return function(output, _Client(platform, token), **kwargs)
+
+    reported.__name__, reported.__doc__ = function.__name__, function.__doc__
+    for parameter in getattr(function, "__click_params__", ()):
+        reported.__click_params__.append(parameter)
+    return reported
+
+
+@command.command()
+@click.argument("name")
+@_remote
+def repository(output, ask, name):
+    """Make the repository NAME: one business scenario."""
+    output.document(made := ask("POST", "/repositories", {"name": name}))
+    output.line(f"repository {made['name']}; push tasks to .../git/{made['name']}")
+
+
+@command.command()
+@click.argument("name")
+@click.option("--role", required=True, help="viewer, developer, releaser, admin; fleet: what devices join with.")
+@_remote
+def account(output, ask, name, role):
+    """Make the account NAME, and print its token."""
+    output.document(made := ask("POST", "/accounts", {"name": name, "role": role}))
+    output.line(f"account {name} ({role}); its token, shown this once:")
+    output.line(made["token"])
+
+
+@command.command()
+@click.argument("task", required=False)
+@_remote
+def versions(output, ask, task):
+    """List the versions of TASK (repository/branch), or of all."""
+    output.document(found := ask("GET", "/versions", task=task))
+    rows = [
+        (each["task"], each["version"], each["commit"][:10], each["who"], _time(each["time_ms"]), each["bad"] or "")
+        for each in found["versions"]
+    ]
+    output.table("", ("task", "version", "commit", "who", "when", "bad"), rows)
+
+
+@command.command()
+@click.argument("task")
+@click.argument("version")
+@click.option(
+    "--plan",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A release.yaml. [default: all devices at once]",
+)
+@click.option("--why", default="", help="For the history.")
+@click.option("--priority", type=int, help="Among releases of the task that wait.")
+@_remote
+def release(output, ask, task, version, plan, why, priority):
+    """Release VERSION of TASK by a plan."""
+
+    from vmhost.deployment.cloud.plan import Plan
+
+    plain = None
+    if plan is not None:
+        plain = dict(Plan.read(plan.read_text(encoding="utf-8"), str(plan)).plain)
+    body = {"task": task, "version": version, "plan": plain, "why": why, "priority": priority}
+    output.document(made := ask("POST", "/releases", body))
+    output.line(f"release {made['id']} of {task} {version} is {made['state']}, step {made['step']} of {made['steps']}")
+
+
+@command.command()
+@click.argument("task", required=False)
+@_remote
+def releases(output, ask, task):
+    """List releases, the latest first."""
+    output.document(found := ask("GET", "/releases", task=task))
+    rows = [
+        (
+            str(each["id"]),
+            each["task"],
+            each["version"],
+            each["state"],
+            f"{each['step']}/{each['steps']}",
+            *(f"{each['devices'][name]:,}" for name in ("reached", "proven", "failed", "silent")),
+            each["who"],
+        )
+        for each in found["releases"]
+    ]
+    output.table(
+        "", ("id>", "task", "version", "state", "step>", "reached>", "proven>", "failed>", "silent>", "who"), rows
+    )
+
+
+@command.command()
+@click.argument("number", type=int)
+@click.option("--state", help="Only devices that are offered, taken, running, proven, failed, silent or declined.")
+@_remote
+def show(output, ask, number, state):
+    """Show release NUMBER, and its devices with their reasons."""
+    found = ask("GET", f"/releases/{number}")
+    found["list"] = ask("GET", f"/releases/{number}/devices", state=state)["devices"]
+    output.document(found)
+    where = f"step {found['step']} of {found['steps']}"
+    output.line(f"release {number} of {found['task']} {found['version']}: {found['state']}, {where}")
+    _show_devices(output, "", found["list"])
+
+
+def _action(name, event, text):
+    @command.command(name, help=text, short_help=text)
+    @click.argument("number", type=int)
+    @click.option("--why", default="", help="For the history.")
+    @_remote
+    def act(output, ask, number, why):
+        output.document(found := ask("POST", f"/releases/{number}/{event}", {"why": why}))
+        output.line(f"release {number} of {found['task']} {found['version']} is {found['state']}")
+
+
+_action("pause", "pause", "Offer release NUMBER to no further device until it is resumed.")
+_action("resume", "resume", "Let a paused or halted release NUMBER go on; failures so far are excused.")
+_action("halt", "halt", "End release NUMBER where it is: it spreads no further, and stays where it runs.")
+_action("rollback", "roll_back", "Take release NUMBER back on all devices, at once; its version is bad from then on.")
+_action("next", "next", "Take release NUMBER to its next step now.")
+_action("cancel", "cancel", "Drop release NUMBER, which waits for another one.")
+
+
+@command.command()
+@click.argument("task")
+@click.argument("version")
+@click.option("--why", required=True, help="For the history.")
+@_remote
+def forgive(output, ask, task, version, why):
+    """Let VERSION of TASK, which was rolled back, be released again."""
+    output.document(ask("POST", "/forgive", {"task": task, "version": version, "why": why}))
+    output.line(f"{task} {version} is forgiven; release it again: vmhost cloud release {task} {version}")
+
+
+@command.command()
+@click.argument("device", required=False)
+@_remote
+def devices(output, ask, device):
+    """List devices; of DEVICE, all that is known and why it has or lacks each release."""
+    if device is None:
+        output.document(found := ask("GET", "/devices"))
+        rows = [
+            (
+                each["device"],
+                _time(each["seen_ms"]),
+                ", ".join(
+                    f"{task} {has['version']} {has['state']}" for task, has in each["tasks"].items() if " " not in task
+                ),
+            )
+            for each in found["devices"]
+        ]
+        output.table("", ("device", "seen", "runs"), rows)
+        return
+    output.document(found := ask("GET", f"/devices/{device}"))
+    output.line(f"{device}: seen {_time(found['seen_ms'])}, cohorts {', '.join(found['cohorts']) or 'none'}")
+    rows = [
+        (
+            str(each["release"]),
+            each["task"],
+            each["version"],
+            each["state"] or "-",
+            each["why_not"] or "",
+            each["reason"],
+        )
+        for each in found["releases"]
+    ]
+    output.table("", ("release>", "task", "version", "state", "why not", "reason"), rows)
+
+
+@command.command()
+@click.argument("number", type=int)
+@click.argument("device")
+@_remote
+def retry(output, ask, number, device):
+    """Offer release NUMBER once more to DEVICE, which failed it or declined."""
+    output.document(ask("POST", f"/releases/{number}/retry", {"device": device}))
+    output.line(f"{device} is offered release {number} again")
+
+
+@command.command()
+@click.argument("device")
+@_remote
+def forget(output, ask, device):
+    """Let DEVICE, which was set up anew, join again under its name."""
+    output.document(ask("DELETE", f"/devices/{device}"))
+    output.line(f"{device} may join again")
+
+
+@command.command()
+@click.argument("name")
+@click.argument("members", nargs=-1, metavar="[DEVICE]...")
+@_remote
+def cohort(output, ask, name, members):
+    """Make the named cohort NAME of these devices, in the place of those it had."""
+    output.document(found := ask("PUT", f"/cohorts/{name}", {"devices": list(members)}))
+    output.line(f"cohort {name} has {found['devices']} devices")
+
+
+@command.command()
+@click.argument("audience", metavar="AUDIENCE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--task", default="", help="Whose percentages are meant.")
+@click.option("--device", help="Only tell of this device why it is or is not in it.")
+@_remote
+def ask(output, ask, audience, task, device):
+    """Ask which known devices the audience in the file AUDIENCE (YAML) has, and why not the others."""
+    import yaml
+
+    try:
+        plain = yaml.safe_load(audience.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError) as error:
+        raise failures.Failure(f"{audience}: not YAML: {' '.join(str(error).split())}") from error
+    output.document(found := ask("POST", "/ask", {"audience": plain, "task": task, "device": device}))
+    output.line(
+        f"{found['matching']:,} of {found['known']:,} known devices: {', '.join(found['devices'][:10]) or 'none'}"
+    )
+    output.table("", ("device", "why not"), list(found["reasons"].items())[:20])
+
+
+@command.command()
+@click.argument("task", required=False)
+@_remote
+def history(output, ask, task):
+    """Who released what, when and why; the latest last."""
+    output.document(found := ask("GET", "/history", task=task))
+    _show_history(output, found["history"][::-1])
+
+
+def _show_history(output, history):
+    for each in history:
+        release = f" release {each['release']}" if each["release"] else ""
+        state = f" -> {each['state']}" if each["event"] != each["state"] else ""
+        why = f": {each['why']}" if each["why"] else ""
+        output.line(
+            f"{_time(each['time_ms'])} {each['task']} {each['version']}{release} {each['event']}{state}, "
+            f"by {each['who']}{why}"
+        )
+
+
+def _show_devices(output, title, devices):
+    rows = [
+        (
+            each["device"],
+            each["state"],
+            str(each["step"] + 1),
+            each["reason"].splitlines()[0][:100] if each["reason"] else "",
+        )
+        for each in devices
+    ]
+    output.table(title, ("device", "state", "step>", "reason"), rows)
+
+
+def _time(ms):
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ms / 1000))

@@ -1,0 +1,139 @@
+"""The devices that the platform knows: who they are, what they say of themselves and of what they run."""
+
+import hashlib
+import hmac
+import json
+
+from vmhost.access import AccessDeniedError
+from vmhost.deployment import identifiers
+from vmhost.deployment.errors import MissingError, RefusedError
+
+MAX_FACTS_BYTES = 16 << 10
+MAX_PROFILE_BYTES = 256 << 10
+
+
+class Devices:
+    """The registry in `database`. `seen` is written with the next `flush`, at the latest at `close`."""
+
+    def __init__(self, database, clock):
+        self._database, self._clock = database, clock
+        self._seen = {}  # device -> ms, not written yet
+
+    def _now_ms(self):
+        return int(self._clock() * 1000)
+
+    def enrol(self, device, secret):
+        """Makes the device known by the secret that it made up; again with the same secret changes nothing."""
+        identifiers.check("device", device)
+        if not isinstance(secret, str) or not 32 <= len(secret) <= 128:
+            raise RefusedError("secret: expected a text of 32 to 128 characters")
+        with self._database.transaction() as connection:
+            row = connection.execute("SELECT secret FROM deploy_devices WHERE id = ?", (device,)).fetchone()
+            if row is None:
+                now_ms = self._now_ms()
+                connection.execute(
+                    "INSERT INTO deploy_devices VALUES (?, ?, '{}', '{}', ?, ?, '', 0)",
+                    (device, _digest(secret), now_ms, now_ms),
+                )
+            elif not hmac.compare_digest(row[0], _digest(secret)):
+                raise RefusedError(
+                    f"{device}: another device has this name. Give this one another; if it is the same device, set up "
+                    f"anew, an admin lets it in: vmhost cloud forget {device}"
+                )
+        return row is None
+
+    def identify(self, device, secret):
+        """AccessDeniedError unless the secret is the device's. Gives (epoch, number of the last report)."""
+        with self._database.reader() as connection:
+            row = connection.execute(
+                "SELECT secret, epoch, reported FROM deploy_devices WHERE id = ?", (str(device),)
+            ).fetchone()
+        if row is None or not hmac.compare_digest(row[0], _digest(str(secret))):
+            raise AccessDeniedError(f"{device!s:.128}: not enrolled, or with another secret", False)
+        self._seen[device] = self._now_ms()
+        return row[1], row[2]
+
+    def forget(self, device):
+        """The device may enrol anew, with another secret. What it did in releases stays."""
+        with self._database.transaction() as connection:
+            if not connection.execute("DELETE FROM deploy_devices WHERE id = ?", (device,)).rowcount:
+                raise MissingError(f"{device}: no such device")
+        self._seen.pop(device, None)
+
+    def state(self, connection, device, facts, profile, epoch, reported):
+        """Writes down what the device states, where that changed."""
+        facts, profile = json.dumps(facts, sort_keys=True), json.dumps(profile, sort_keys=True)
+        if len(facts) > MAX_FACTS_BYTES or len(profile) > MAX_PROFILE_BYTES:
+            raise RefusedError(f"{device}: states more than {MAX_FACTS_BYTES:,} bytes of facts or of tasks")
+        connection.execute(
+            "UPDATE deploy_devices SET facts = ?, profile = ?, epoch = ?, reported = ? WHERE id = ? AND "
+            "(facts != ? OR profile != ? OR epoch != ? OR reported != ?)",
+            (facts, profile, epoch, reported, device, facts, profile, epoch, reported),
+        )
+
+    def flush(self):
+        seen, self._seen = self._seen, {}
+        if seen:
+            with self._database.transaction() as connection:
+                connection.executemany(
+                    "UPDATE deploy_devices SET seen_ms = ? WHERE id = ?", [(ms, device) for device, ms in seen.items()]
+                )
+
+    # ---- named cohorts
+
+    def named(self, connection, device):
+        return frozenset(
+            row[0] for row in connection.execute("SELECT cohort FROM deploy_cohorts WHERE device = ?", (device,))
+        )
+
+    def set_cohort(self, cohort, devices):
+        """The named cohort has these devices from now on, known or not yet."""
+        identifiers.check("cohort", cohort)
+        devices = {identifiers.check("device", device) for device in devices}
+        with self._database.transaction() as connection:
+            connection.execute("DELETE FROM deploy_cohorts WHERE cohort = ?", (cohort,))
+            connection.executemany("INSERT INTO deploy_cohorts VALUES (?, ?)", [(cohort, each) for each in devices])
+
+    def cohorts(self):
+        with self._database.reader() as connection:
+            found = {}
+            for cohort, device in connection.execute("SELECT cohort, device FROM deploy_cohorts ORDER BY 1, 2"):
+                found.setdefault(cohort, []).append(device)
+        return found
+
+    # ---- looking
+
+    def list(self, *, after="", limit=100):
+        """Plain data on known devices, by name."""
+        with self._database.reader() as connection:
+            rows = connection.execute(
+                "SELECT id, facts, profile, first_ms, seen_ms FROM deploy_devices WHERE id > ? ORDER BY id LIMIT ?",
+                (after, limit),
+            ).fetchall()
+        return [self._plain(*row) for row in rows]
+
+    def get(self, device):
+        with self._database.reader() as connection:
+            row = connection.execute(
+                "SELECT id, facts, profile, first_ms, seen_ms FROM deploy_devices WHERE id = ?", (device,)
+            ).fetchone()
+        if row is None:
+            raise MissingError(f"{device}: no such device")
+        return self._plain(*row)
+
+    def count(self):
+        with self._database.reader() as connection:
+            return connection.execute("SELECT count(*) FROM deploy_devices").fetchone()[0]
+
+    def _plain(self, device, facts, profile, first_ms, seen_ms):
+        return {
+            "device": device,
+            "facts": json.loads(facts),
+            "tasks": json.loads(profile),
+            "first_ms": first_ms,
+            "seen_ms": max(seen_ms, self._seen.get(device, 0)),
+        }
+
+
+def _digest(secret):
+    return hashlib.sha256(secret.encode()).digest()

@@ -1,0 +1,285 @@
+"""git's smart HTTP protocol as an ASGI application: clone, fetch, push, by accounts with tokens (Basic authentication).
+
+dulwich speaks the protocol. Each request runs on a thread of its own; what it writes goes out as it comes, so that a
+person sees how a build goes on. A push is looked through before git code reads it (pack_bounds.py), decided ref by ref
+(pushes.py), and one push at a time changes a repository.
+"""
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import io
+import logging
+import re
+import tempfile
+import threading
+import zlib
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from dulwich.errors import GitProtocolError, NotGitRepository
+from dulwich.protocol import SIDE_BAND_CHANNEL_PROGRESS, ReceivableProtocol
+from dulwich.repo import Repo
+from dulwich.server import DictBackend, ReceivePackHandler, UploadPackHandler
+
+from vmhost.access import AccessDeniedError
+from vmhost.deployment.cloud import pack_bounds
+from vmhost.deployment.cloud.pushes import Push
+from vmhost.deployment.errors import DeploymentError, RefusedError
+
+MAX_PUSH_BYTES = 128 << 20
+MAX_OBJECTS = 100_000
+MAX_OBJECT_BYTES = 64 << 20
+MAX_UNFOLDED_BYTES = 1 << 30
+_IN_MEMORY = 1 << 20
+_PATH = re.compile(r"/([a-z0-9][a-z0-9_-]{0,62})(?:\.git)?/(info/refs|git-upload-pack|git-receive-pack)")
+_SERVICES = {"git-upload-pack": "read", "git-receive-pack": "push"}
+_log = logging.getLogger("vmhost.deployment")
+
+
+class GitServer:
+    """The ASGI application over a Platform's repositories; mount it where `git clone URL/NAME` shall work."""
+
+    def __init__(self, platform):
+        self._platform = platform
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            return
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        found = _PATH.fullmatch(path)
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        if not found:
+            await _answer(send, 404, "no such repository path; the address is .../git/NAME\n")
+            return
+        name, what = found.groups()
+        service = query.get("service", [""])[0] if what == "info/refs" else what
+        if service not in _SERVICES:
+            await _answer(send, 403, "only git's smart protocol is spoken here: use git 1.6.6 or newer\n")
+            return
+        try:
+            identity = await asyncio.to_thread(self._identify, headers.get("authorization", ""))
+            identity.must(_SERVICES[service], name)
+            repo = await asyncio.to_thread(self._platform.open_repository, name)
+        except AccessDeniedError as error:
+            status = 403 if error.known else 401
+            extra = [] if error.known else [(b"www-authenticate", b'Basic realm="vmhost"')]
+            await _answer(send, status, f"{error}\n", extra)
+            return
+        except DeploymentError as error:
+            await _answer(send, 404, f"{error}\n")
+            return
+        with contextlib.closing(repo):
+            if what == "info/refs":
+                await _send_refs(send, repo, service)
+            else:
+                await self._serve(send, receive, headers, repo, name, service, identity)
+
+    def _identify(self, header):
+        kind, _, encoded = header.partition(" ")
+        try:
+            account, _, token = base64.b64decode(encoded, validate=True).decode().partition(":")
+        except binascii.Error, UnicodeDecodeError:
+            account = token = ""
+        if kind.lower() != "basic" or not token:
+            raise AccessDeniedError("give an account's name and its token as user name and password", False)
+        return self._platform.access.identify(token, account)
+
+    async def _serve(self, send, receive, headers, repo, name, service, identity):
+        if headers.get("content-type") != f"application/x-{service}-request":
+            await _answer(send, 415, f"expected the content type application/x-{service}-request\n")
+            return
+        with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as body:
+            try:
+                if not await _receive(receive, body, headers.get("content-encoding", "") == "gzip"):
+                    return
+            except RefusedError as error:
+                await _answer(send, 413, f"{error}\n")
+                return
+            body.seek(0)
+            loop, queue = asyncio.get_running_loop(), asyncio.Queue()
+
+            def write(data):
+                loop.call_soon_threadsafe(queue.put_nowait, bytes(data))
+                return len(data)
+
+            def work():
+                try:
+                    if service == "git-receive-pack":
+                        self._receive_pack(body, write, repo, name, identity)
+                    else:
+                        backend = DictBackend({"/": repo})
+                        UploadPackHandler(backend, ["/"], ReceivableProtocol(body.read, write), True).handle()
+                except (GitProtocolError, RefusedError, OSError, KeyError, ValueError) as error:
+                    _log.warning("%s: %s by %s: %s", name, service, identity.name, error)
+                    text = f"ERR {error}\n".encode()[:60_000]
+                    write(f"{len(text) + 4:04x}".encode() + text)
+                finally:
+                    loop.call_soon_threadsafe(queue.put_nowait, None)
+
+            thread = asyncio.create_task(asyncio.to_thread(work))
+            try:
+                await _begin(send, 200, f"application/x-{service}-result")
+                gone = False
+                while (data := await queue.get()) is not None:
+                    if not gone:
+                        try:
+                            await send({"type": "http.response.body", "body": data, "more_body": True})
+                        except OSError:
+                            gone = True  # a push that began is ended all the same
+                if not gone:
+                    await send({"type": "http.response.body", "body": b""})
+            finally:
+                await thread
+
+    def _receive_pack(self, body, write, repo, name, identity):
+        with self._platform.pushing(name):
+            # The bounds first, since reading may be what hurts; said in git's own protocol, by the handler.
+            refused = None
+            try:
+                pack_bounds.check(body, MAX_OBJECTS, MAX_OBJECT_BYTES, MAX_UNFOLDED_BYTES)
+            except RefusedError as error:
+                refused = str(error)
+                body.seek(0)
+            packs = Path(repo.object_store.pack_dir)
+            before = set(packs.glob("*"))
+            handler = _ReceivePack(
+                DictBackend({"/": repo}), ReceivableProtocol(body.read, write), self._platform, name, identity, refused
+            )
+            handler.handle()
+            if not handler.updated:  # what a refused push brought goes again: nothing refers to it
+                for path in set(packs.glob("*")) - before:
+                    path.unlink(missing_ok=True)
+
+
+class _ReceivePack(ReceivePackHandler):
+    """dulwich's handler, with this platform's rules in the place of hooks. No hook of a repository ever runs."""
+
+    def __init__(self, backend, proto, platform, name, identity, refused):
+        super().__init__(backend, ["/"], proto, stateless_rpc=True)
+        self._platform, self._name, self._identity, self._refused = platform, name, identity, refused
+        self._push = None
+        self.updated = False
+
+    def _tell(self, text):
+        if self.has_capability(b"side-band-64k"):
+            for line in text.splitlines() or [""]:
+                self.proto.write_sideband(SIDE_BAND_CHANNEL_PROGRESS, f"{line[:900]}\n".encode())
+
+    def _on_pre_receive(self, client_refs):
+        self._push = Push(self._platform, self._name, self.repo, self._identity, client_refs, self._tell)
+
+    def _apply_pack(self, refs):
+        if self._refused is not None:
+            self._tell(f"refused: {self._refused}")
+            yield b"unpack", _line(self._refused)
+            for _, _, ref in refs:
+                yield ref, b"the push was refused"
+            return
+        for ref, status in super()._apply_pack(refs):
+            if status == b"ok" and ref != b"unpack":
+                self.updated = True
+                try:
+                    self._push.written(ref)
+                except DeploymentError as error:  # it is written; how the release begins is another matter
+                    self._tell(f"{ref.decode()}: {error}")
+            yield ref, status
+
+    def _on_update(self, ref, old, new):
+        try:
+            self._push.decide(ref, old, new)
+        except (DeploymentError, AccessDeniedError) as error:
+            self._tell(f"refused: {error}")
+            return _line(str(error))
+        return None
+
+    def _on_post_receive(self, client_refs):
+        pass
+
+
+def _line(text):
+    return text.splitlines()[0][:300].encode() if text else b"refused"
+
+
+async def _receive(receive, body, is_gzip):
+    """The request's body into the file; False where the client went away. RefusedError beyond MAX_PUSH_BYTES."""
+    unzip = zlib.decompressobj(zlib.MAX_WBITS | 16) if is_gzip else None
+    total, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return False
+        data, more = message.get("body", b""), message.get("more_body", False)
+        if unzip is not None:
+            try:
+                data = unzip.decompress(data, MAX_PUSH_BYTES + 1)
+            except zlib.error as error:
+                raise RefusedError(f"the request is not gzip: {error}") from None
+            if unzip.unconsumed_tail:
+                raise RefusedError(f"the request has more than {MAX_PUSH_BYTES:,} bytes")
+        total += len(data)
+        if total > MAX_PUSH_BYTES:
+            raise RefusedError(f"the push has more than {MAX_PUSH_BYTES:,} bytes; keep large files elsewhere")
+        body.write(data)
+    return True
+
+
+async def _send_refs(send, repo, service):
+    out = io.BytesIO()
+    protocol = ReceivableProtocol(io.BytesIO().read, out.write)
+    protocol.write_pkt_line(f"# service={service}\n".encode())
+    protocol.write_pkt_line(None)
+    kind = ReceivePackHandler if service == "git-receive-pack" else UploadPackHandler
+    await asyncio.to_thread(
+        kind(DictBackend({"/": repo}), ["/"], protocol, stateless_rpc=True, advertise_refs=True).handle
+    )
+    await _begin(send, 200, f"application/x-{service}-advertisement")
+    await send({"type": "http.response.body", "body": out.getvalue()})
+
+
+async def _begin(send, status, kind, extra=()):
+    headers = [(b"content-type", kind.encode()), (b"cache-control", b"no-cache"), *extra]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+async def _answer(send, status, text, extra=()):
+    await _begin(send, status, "text/plain; charset=utf-8", extra)
+    await send({"type": "http.response.body", "body": text.encode()})
+
+
+class Repositories:
+    """Bare repositories in the folder `folder`, one a name."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._locks, self._lock = {}, threading.Lock()
+
+    def names(self):
+        return sorted(path.stem for path in self.folder.glob("*.git"))
+
+    def make(self, name):
+        """Makes the repository, or leaves the one that is there."""
+        path = self.folder / f"{name}.git"
+        if not (path / "HEAD").exists():
+            path.mkdir(exist_ok=True)
+            Repo.init_bare(path).close()
+
+    def open(self, name):
+        """dulwich's Repo; the caller closes it. RefusedError where there is none."""
+        try:
+            return Repo(self.folder / f"{name}.git")
+        except NotGitRepository:
+            raise RefusedError(
+                f"{name}: no such repository; an admin makes it: vmhost cloud repository {name}"
+            ) from None
+
+    @contextlib.contextmanager
+    def pushing(self, name):
+        """One push at a time."""
+        with self._lock:
+            lock = self._locks.setdefault(name, threading.Lock())
+        with lock:
+            yield

@@ -1,0 +1,197 @@
+"""Plans: how a release goes out. `release.yaml` at the top of a task's branch, or what `vmhost cloud release` is given.
+
+    audience: {os: linux}             who may get it at all (audience.py); all devices where left out
+    steps:                            each reaches what it names, and all that the steps before it reached
+      - {devices: [kitchen-1], min_reports: 1}
+      - {cohorts: [staff]}
+      - {count: 1000, soak: 10 min}   so many devices in all, first come
+      - {percent: 5, min_reports: 20, per_minute: 500}
+      - {percent: 100, start: manual} waits for `vmhost cloud next`
+    on_failure: roll_back             or halt (it spreads no further, stays where it is), or pause
+    max_error: 2 %                    of those that reported; more is a failure
+    min_failures: 1                   fewer than so many failures are none
+    proof: {calls: 0, within: 10 s, max_error: 5 %}
+    silence: 30 min                   a device that took it and says nothing for so long counts as failed
+    priority: 0
+    hours: "06-22"                    UTC; no device is offered it outside of them
+
+Success of a device is *proven*: loaded, self-test passed, and `calls` calls with at most `max_error` of them failed,
+or `within` has passed. A step is over when `min_reports` devices have proven it and `soak` has passed.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import yaml
+
+from vmhost.deployment import identifiers
+from vmhost.deployment.cloud.audience import Audience, percent
+from vmhost.deployment.errors import RefusedError
+
+FILE_NAME = "release.yaml"
+ON_FAILURE = ("roll_back", "halt", "pause")
+_TIMES = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|h|d)")
+_HOURS = re.compile(r"([01][0-9]|2[0-4])-([01][0-9]|2[0-4])")
+_STEP_KEYS = ("devices", "cohorts", "percent", "count", "per_minute", "min_reports", "soak", "max_error", "start")
+_KEYS = ("audience", "steps", "on_failure", "max_error", "min_failures", "proof", "silence", "priority", "hours")
+_MAX_STEPS = 100
+WHOLE_FLEET = {"steps": [{"percent": 100}]}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step. `percent` in thousandths; None where it does not reach devices that way. `soak_s` seconds."""
+
+    devices: frozenset = frozenset()
+    cohorts: frozenset = frozenset()
+    percent: int | None = None
+    count: int | None = None
+    per_minute: int | None = None
+    min_reports: int = 1
+    soak_s: float = 0.0
+    max_error: float = 0.02
+    manual: bool = False
+
+    def reaches(self, facts):
+        """Whether it reaches the device of these Facts; `count` aside, which depends on who came before."""
+        return (
+            facts.device in self.devices
+            or bool(self.cohorts & facts.named)
+            or (self.percent is not None and facts.cohort <= self.percent)
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked plan; `plain` is what it was read from."""
+
+    plain: Mapping
+    audience: Audience
+    steps: tuple
+    on_failure: str
+    min_failures: int
+    proof: Mapping = field(default_factory=dict)
+    silence_s: float = 1800.0
+    priority: int = 0
+    hours: tuple | None = None
+
+    def open_at(self, now_s):
+        """Whether devices are offered it at this time (seconds since 1970)."""
+        if self.hours is None:
+            return True
+        first, last = self.hours
+        hour = now_s % 86400 / 3600
+        return first <= hour < last if first <= last else hour >= first or hour < last
+
+    @classmethod
+    def read(cls, text, where=FILE_NAME):
+        """The plan of a YAML text; RefusedError says what is wrong with it."""
+        try:
+            plain = yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError) as error:  # ValueError: dates that are none
+            raise RefusedError(f"{where}: not YAML: {' '.join(str(error).split())}") from None
+        return cls.of(plain, where)
+
+    @classmethod
+    def of(cls, plain, where=FILE_NAME):
+        """The plan that plain data describes; RefusedError."""
+        _keys(plain, _KEYS, where)
+        error = _share(plain.get("max_error", "2 %"), f"{where}: max_error")
+        steps = plain.get("steps", WHOLE_FLEET["steps"])
+        if not isinstance(steps, list) or not 0 < len(steps) <= _MAX_STEPS:
+            raise RefusedError(f"{where}: steps: expected a list of 1 to {_MAX_STEPS} steps")
+        on_failure = plain.get("on_failure", "roll_back")
+        if on_failure not in ON_FAILURE:
+            raise RefusedError(f"{where}: on_failure: expected one of {', '.join(ON_FAILURE)}, got {on_failure!r}")
+        proof = plain.get("proof", {})
+        _keys(proof, ("calls", "within", "max_error"), f"{where}: proof")
+        return cls(
+            plain=plain,
+            audience=Audience(plain.get("audience"), f"{where}: audience"),
+            steps=tuple(_step(step, error, f"{where}: steps[{index}]") for index, step in enumerate(steps)),
+            on_failure=on_failure,
+            min_failures=_whole(plain.get("min_failures", 1), 1, f"{where}: min_failures"),
+            proof={
+                "calls": _whole(proof.get("calls", 0), 0, f"{where}: proof: calls"),
+                "within_s": seconds(proof.get("within", "10 s"), f"{where}: proof: within"),
+                "max_error": _share(proof.get("max_error", "5 %"), f"{where}: proof: max_error"),
+            },
+            silence_s=seconds(plain.get("silence", "30 min"), f"{where}: silence"),
+            priority=_whole(plain.get("priority", 0), -1000, f"{where}: priority"),
+            hours=_hours(plain.get("hours"), f"{where}: hours"),
+        )
+
+
+def _step(plain, error, where):
+    _keys(plain, _STEP_KEYS, where)
+    devices = frozenset(identifiers.check("device", name) for name in _list(plain, "devices", where))
+    cohorts = frozenset(identifiers.check("cohort", name) for name in _list(plain, "cohorts", where))
+    if not {"devices", "cohorts", "percent", "count"} & plain.keys():
+        raise RefusedError(f"{where}: reaches nobody; name devices, cohorts, percent or count")
+    start = plain.get("start", "by itself")
+    if start not in ("by itself", "manual"):
+        raise RefusedError(f"{where}: start: expected manual, or no such key, got {start!r}")
+    given = plain.get("max_error")
+    return Step(
+        devices=devices,
+        cohorts=cohorts,
+        percent=percent(plain["percent"], f"{where}: percent") if "percent" in plain else None,
+        count=_whole(plain["count"], 1, f"{where}: count") if "count" in plain else None,
+        per_minute=_whole(plain["per_minute"], 1, f"{where}: per_minute") if "per_minute" in plain else None,
+        min_reports=_whole(plain.get("min_reports", 1), 0, f"{where}: min_reports"),
+        soak_s=seconds(plain.get("soak", "0 s"), f"{where}: soak"),
+        max_error=error if given is None else _share(given, f"{where}: max_error"),
+        manual=start == "manual",
+    )
+
+
+def _keys(plain, known, where):
+    if not isinstance(plain, Mapping):
+        raise RefusedError(f"{where}: expected keys ({', '.join(known)}), got {plain!r:.80}")
+    for key in plain:
+        if key not in known:
+            raise RefusedError(f"{where}: {key!r}: expected one of {', '.join(known)}")
+
+
+def _list(plain, key, where):
+    value = plain.get(key, [])
+    if not isinstance(value, list):
+        raise RefusedError(f"{where}: {key}: expected a list of names, got {value!r:.80}")
+    return value
+
+
+def _whole(value, least, where):
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 10**9:
+        raise RefusedError(f"{where}: expected a whole number from {least} on, got {value!r:.80}")
+    return value
+
+
+def _share(value, where):
+    """0.02 of `2 %` or 0.02."""
+    text = str(value).strip() if not isinstance(value, bool) else "?"
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise RefusedError(f"{where}: expected a share such as 2 % or 0.02, got {value!r:.80}")
+    return share
+
+
+def seconds(value, where):
+    """Seconds of `10 min`."""
+    found = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not found:
+        raise RefusedError(f"{where}: expected a time such as 10 min, got {value!r:.80}")
+    return float(found[1]) * _TIMES[found[2]]
+
+
+def _hours(value, where):
+    if value is None:
+        return None
+    found = _HOURS.fullmatch(value) if isinstance(value, str) else None
+    if not found:
+        raise RefusedError(f'{where}: expected hours of the day such as "06-22", got {value!r:.80}')
+    return int(found[1]), int(found[2])

@@ -1,0 +1,322 @@
+"""The platform in one folder: database, repositories, files to serve, keys.
+
+    platform.db      accounts, versions, releases, devices (SQLite, one writer: vmhost.stores)
+    repositories/    bare git repositories
+    files/           what devices pull, by digest; any static server can serve this folder
+    keys/            the key that bundles are signed with; public in keys/bundles.pub
+
+Everything may be killed at any time. What a push built is published when its tag is written; `Platform` brings
+together, when it is opened, what a crash left between the two.
+"""
+
+import json
+import logging
+import threading
+import time
+from pathlib import Path
+
+from vmhost.access import Access, AccessDeniedError
+from vmhost.bytecode import signing
+from vmhost.deployment import delta, identifiers
+from vmhost.deployment.artifacts import ArtifactFolder
+from vmhost.deployment.cloud import schema
+from vmhost.deployment.cloud.builds import Builder
+from vmhost.deployment.cloud.devices import Devices
+from vmhost.deployment.cloud.git_http import Repositories
+from vmhost.deployment.cloud.plan import FILE_NAME, Plan
+from vmhost.deployment.cloud.releases import Releases, Version
+from vmhost.deployment.errors import DeploymentError, RefusedError
+from vmhost.stores import Database, StoreError
+
+DELTAS_FROM = 5  # versions before a new one
+MAX_REPORTS = 200  # in one request of a device
+_TICK_S = 1.0
+_SLOW_DELTA_BYTES = 8 << 20
+_log = logging.getLogger("vmhost.deployment")
+
+
+class Platform:
+    """Opens the platform in `folder`, which `Platform.make` made. Close it. `poll_s`: how often devices shall ask.
+
+    `files_url`: where devices pull files; None: from the platform itself, below /files/.
+    """
+
+    def __init__(self, folder, *, clock=time.time, pythons=None, poll_s=30.0, files_url=None):
+        self.folder = Path(folder)
+        if not (self.folder / "platform.db").exists():
+            raise RefusedError(f"{folder}: holds no platform; make one: vmhost cloud init {folder}")
+        self.poll_s, self.files_url, self.clock = poll_s, files_url or "/files/", clock
+        self.database = Database(self.folder / "platform.db")
+        try:
+            self.access = Access(self.database, clock)
+            self.database.migrate(schema.NAME, schema.STEPS)
+            self.files = ArtifactFolder(self.folder / "files")
+            self.repositories = Repositories(self.folder / "repositories")
+            self.devices = Devices(self.database, clock)
+            self.releases = Releases(self.database, clock)
+            key = signing.load_key(self.folder / "keys" / "bundles")
+            self.builder = Builder(key, pythons)
+            self._bring_together()
+        except BaseException:
+            self.database.close()
+            raise
+        self._stopped = threading.Event()
+        self._ticker = None
+
+    @classmethod
+    def make(cls, folder, admin="admin"):
+        """Makes a platform in `folder`, and its first account; the text of that account's token."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / "platform.db").exists():
+            raise RefusedError(f"{folder}: there is a platform already; serve it: vmhost cloud serve {folder}")
+        (folder / "keys").mkdir(mode=0o700, exist_ok=True)
+        if not (folder / "keys" / "bundles").exists():
+            signing.generate_key().save(folder / "keys" / "bundles", "platform")
+        with Database(folder / "platform.db") as database:
+            access = Access(database)
+            access.add_account(admin, "admin", "vmhost cloud init")
+            return access.add_token(admin, "vmhost cloud init", label="first")
+
+    def close(self):
+        self._stopped.set()
+        if self._ticker is not None:
+            self._ticker.join()
+        try:
+            self.devices.flush()
+        finally:
+            self.database.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def start_ticking(self):
+        """Has a thread take releases further as time passes."""
+        self._ticker = threading.Thread(target=self._tick_on, name="deployment-tick", daemon=True)
+        self._ticker.start()
+
+    def _tick_on(self):
+        while not self._stopped.wait(_TICK_S):
+            try:
+                self.releases.tick()
+                self.devices.flush()
+            except StoreError as error:  # a full disk, say: it is tried again
+                _log.error("releases do not go on: %s", error)
+
+    # ---- repositories and builds
+
+    def add_repository(self, name, who):
+        """Makes the repository of a business scenario."""
+        identifiers.check("repository", name)
+        if name in self.repositories.names():
+            raise RefusedError(f"{name}: there is such a repository already")
+        self.repositories.make(name)
+        with self.database.transaction() as connection:
+            connection.execute(
+                "INSERT OR IGNORE INTO deploy_repositories VALUES (?, ?, ?)", (name, int(self.clock() * 1000), who)
+            )
+            self.access.note(who, "repository added", name)
+
+    def open_repository(self, name):
+        return self.repositories.open(name)
+
+    def pushing(self, name):
+        return self.repositories.pushing(name)
+
+    def has_versions(self, task):
+        with self.database.reader() as connection:
+            return bool(connection.execute("SELECT 1 FROM deploy_versions WHERE task = ?", (task,)).fetchone())
+
+    def build(self, folder, *, repository, branch, version, commit, tag, who, tell):
+        """Builds what a pushed tag names; the id of the version, whose row says `built`. RefusedError, all told."""
+        task = f"{repository}/{branch}"
+        plan = None
+        if (folder / FILE_NAME).exists():
+            who.must("release", repository)
+            plan = Plan.read((folder / FILE_NAME).read_text(encoding="utf-8", errors="replace"))
+        with self.database.reader() as connection:
+            known = connection.execute(
+                "SELECT \"commit\", tag FROM deploy_versions WHERE task = ? AND version = ? AND state = 'ready'",
+                (task, version),
+            ).fetchone()
+            other = connection.execute(
+                "SELECT task FROM deploy_versions WHERE task != ? AND task LIKE ?", (task, f"%/{branch}")
+            ).fetchone()
+        if known:
+            raise RefusedError(f"{task} {version} is there already: tag {known[1]} of commit {known[0][:12]}")
+        if other:
+            raise RefusedError(f"{other[0]} has the name {branch} already, and a device knows tasks by their names")
+        bundles, report = self.builder.build(folder, tell)
+        cases = {name: case for name, case in report["cases"].items() if case.get("self_test", True)}
+        data = json.dumps({"module": report["module"], "cases": cases}, sort_keys=True).encode()
+        proof = json.dumps({"digest": self.files.put(data), "size": len(data)})
+        made = {target: (self.files.put(data), len(data)) for target, data in bundles.items()}
+        self._make_deltas(task, bundles, made, tell)
+        said = {name: report[name] for name in ("warnings", "took_s", "size")}
+        with self.database.transaction() as connection:
+            connection.execute(
+                "DELETE FROM deploy_versions WHERE task = ? AND version = ? AND state = 'built'", (task, version)
+            )
+            identity = connection.execute(
+                'INSERT INTO deploy_versions (task, version, "commit", tag, state, who, time_ms, plan, proof, report) '
+                "VALUES (?, ?, ?, ?, 'built', ?, ?, ?, ?, ?)",
+                (task, version, commit, tag, who.name, int(self.clock() * 1000))
+                + (json.dumps(plan.plain) if plan is not None else None, proof, json.dumps(said)),
+            ).lastrowid
+            connection.executemany(
+                "INSERT INTO deploy_bundles VALUES (?, ?, ?, ?)",
+                [(identity, target, digest, size) for target, (digest, size) in made.items()],
+            )
+        return identity
+
+    def _make_deltas(self, task, bundles, made, tell):
+        before = [version for version in self.releases.versions.values() if version.task == task][-DELTAS_FROM:]
+        rows = []
+        for target, data in bundles.items():
+            new = made[target][0]
+            olds = [("", b"")]
+            for version in before:
+                if target in version.bundles and (old := version.bundles[target][0]) != new:
+                    try:
+                        olds.append((old, self.files.read(old)))
+                    except (OSError, DeploymentError) as error:
+                        tell(f"warning: no delta from {version.version}: {error}")
+            for old, content in olds:
+                level = 19 if len(data) + len(content) < _SLOW_DELTA_BYTES else 3
+                made_of = delta.make(content, data, level)
+                if made_of is not None and len(made_of) < len(data):
+                    rows.append((old, new, self.files.put(made_of), len(made_of)))
+            if len(olds) > 1:
+                sizes = ", ".join(f"{size:,}" for old, _, _, size in rows[1:])
+                tell(f"deltas from the versions before: {sizes} bytes")
+        with self.database.transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO deploy_deltas VALUES (?, ?, ?, ?)", rows)
+
+    def publish(self, identity, tell=lambda text: None):
+        """The tag is written: the version is known from now on, and its plan, if any, begins."""
+        with self.releases.change() as connection:
+            row = connection.execute(
+                'SELECT id, task, version, "commit", who, time_ms, bad, proof, plan FROM deploy_versions WHERE id = ?',
+                (identity,),
+            ).fetchone()
+            *fields, proof, plan = row
+            version = Version(*fields, json.loads(proof) if proof else None)
+            for target, digest, size in connection.execute(
+                "SELECT target, digest, size FROM deploy_bundles WHERE version = ?", (identity,)
+            ):
+                version.bundles[target] = (digest, size)
+            release = self.releases.add_version(version, plan)
+            self.access.note(version.who, "version", f"{version.task} {version.version}", commit=version.commit)
+        if release is None:
+            what = f"{version.task} {version.version}"
+            tell(f"{what} is ready; release it: vmhost cloud release {what}")
+        else:
+            steps = len(release.plan.steps)
+            tell(f"release {release.id} of {version.task} {version.version} is {release.state}, {steps} steps")
+        return version
+
+    def _bring_together(self):
+        """Versions that a killed platform had built: published where their tag was written, else dropped."""
+        with self.database.reader() as connection:
+            built = connection.execute("SELECT id, task, tag FROM deploy_versions WHERE state = 'built'").fetchall()
+        for identity, task, tag in built:
+            repository = task.partition("/")[0]
+            repo = self.repositories.open(repository)
+            try:
+                is_there = f"refs/tags/{tag}".encode() in repo.get_refs()
+            finally:
+                repo.close()
+            if is_there:
+                self.publish(identity)
+            else:
+                with self.database.transaction() as connection:
+                    connection.execute("DELETE FROM deploy_bundles WHERE version = ?", (identity,))
+                    connection.execute("DELETE FROM deploy_versions WHERE id = ?", (identity,))
+
+    # ---- devices
+
+    def check(self, device, secret, request):
+        """A device's request: it states what it is and has, reports, and is told what it should have.
+
+        `request`: `facts`, `tasks` ({task: {version, digest, state}}), `epoch`, `reports` ([[number, {...}], ...]).
+        AccessDeniedError, RefusedError.
+        """
+        facts, tasks = _mapping(request, "facts"), _mapping(request, "tasks")
+        reports, epoch = request.get("reports", []), request.get("epoch", "")
+        if not isinstance(reports, list) or len(reports) > MAX_REPORTS or not isinstance(epoch, str):
+            raise RefusedError(f"reports: expected a list of at most {MAX_REPORTS}, and an epoch as text")
+        known_epoch, reported = self.devices.identify(device, secret)
+        if epoch != known_epoch:
+            reported = 0  # its state was lost, or it is new
+        # A device that repeats itself and gets what it has needs no transaction.
+        with self.releases.change() as connection:
+            for each in reports:
+                number, report = _report(each)
+                if number > reported:
+                    reported = number
+                    self.releases.report(device, report["release"], report["state"], report.get("reason", ""))
+            self.devices.state(connection, device, facts, tasks, epoch[:64], reported)
+            named = self.devices.named(connection, device)
+            chosen = self.releases.choose(device, facts, named)
+        has = {entry.get("digest") for entry in tasks.values() if isinstance(entry, dict)}
+        return {
+            "acknowledged": reported,
+            "wanted": {
+                task: self._wanted(release, facts["python"], has) | {"state": state}
+                for task, (release, state) in chosen.items()
+            },
+            "files": self.files_url,
+            "poll_s": self.poll_s,
+        }
+
+    def _wanted(self, release, target, has):
+        version = release.version
+        digest, size = version.bundles[target]
+        wanted = {
+            "release": release.id,
+            "name": version.task.partition("/")[2],
+            "version": version.version,
+            "digest": digest,
+            "size": size,
+            "proof": version.proof,
+            "rules": release.plan.proof,
+        }
+        if digest not in has:
+            with self.database.reader() as connection:
+                wanted["deltas"] = [
+                    {"from": old, "digest": made, "size": made_size}
+                    for old, made, made_size in connection.execute(
+                        "SELECT old, digest, size FROM deploy_deltas WHERE new = ?", (digest,)
+                    )
+                    if not old or old in has
+                ]
+        return wanted
+
+    def enrol(self, identity, device, secret):
+        """Lets a device in, by an account that may (`enrol`)."""
+        identity.must("enrol")
+        if self.devices.enrol(device, secret):
+            self.access.note(identity.name, "device enrolled", device)
+
+
+def _mapping(request, key):
+    value = request.get(key, {}) if isinstance(request, dict) else None
+    if not isinstance(value, dict):
+        raise RefusedError(f"{key}: expected an object")
+    return value
+
+
+def _report(each):
+    try:
+        number, report = each
+        if isinstance(number, int) and isinstance(report["release"], int) and isinstance(report["state"], str):
+            return number, report
+    except TypeError, ValueError, KeyError:
+        pass
+    raise RefusedError('reports: expected [number, {"release": 1, "state": "proven"}]')
+
+
+__all__ = ["AccessDeniedError", "Platform"]

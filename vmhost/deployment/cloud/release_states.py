@@ -1,0 +1,99 @@
+"""The states of a release and of a device in it, each in one table; and when a step is over or has failed.
+
+Pure: the engine (releases.py), the simulation of a fleet and the tests ask the same functions.
+"""
+
+from dataclasses import dataclass, fields
+
+from vmhost.deployment.errors import RefusedError
+
+# (state, what happens) -> the state that follows
+RELEASE = {
+    ("queued", "start"): "running",
+    ("queued", "cancel"): "cancelled",
+    ("running", "pause"): "paused",
+    ("running", "halt"): "halted",
+    ("running", "roll_back"): "rolled_back",
+    ("running", "next"): "running",  # the next step
+    ("running", "finish"): "done",
+    ("paused", "resume"): "running",
+    ("paused", "halt"): "halted",
+    ("paused", "roll_back"): "rolled_back",
+    ("halted", "resume"): "running",
+    ("halted", "roll_back"): "rolled_back",
+    ("done", "halt"): "halted",
+    ("done", "pause"): "paused",
+    ("done", "roll_back"): "rolled_back",
+}
+RELEASE_STATES = ("queued", "running", "paused", "halted", "done", "rolled_back", "cancelled")
+ACTIVE = ("running", "paused")  # at most one release of a task
+
+# What a device can be in a release, and what it may become. `offered`: told of it. `taken`: it pulls or tries it.
+# `running`: it switched, and is being watched. `proven`, `failed`; `silent`: took it and said nothing for too long;
+# `declined`: the person in front of it went back.
+DEVICE = {
+    "offered": ("taken", "running", "proven", "failed", "declined"),
+    "taken": ("running", "proven", "failed", "silent", "declined"),
+    "running": ("proven", "failed", "silent", "declined"),
+    "silent": ("taken", "running", "proven", "failed", "declined"),
+    "proven": ("failed", "declined"),
+    "failed": ("taken", "running", "proven"),  # it was forgiven, and tried again
+    "declined": ("taken", "running", "proven"),
+}
+HAS_NO_MORE = ("failed", "declined")
+
+
+def after(state, event):
+    """The state of a release after `event`; RefusedError where that cannot be now."""
+    try:
+        return RELEASE[state, event]
+    except KeyError:
+        can = sorted({name for (from_state, name) in RELEASE if from_state == state})
+        raise RefusedError(
+            f"the release is {state}; it can {', '.join(can) or 'not be changed'}, not {event}"
+        ) from None
+
+
+@dataclass
+class Counts:
+    """How many devices of a release are in each state."""
+
+    offered: int = 0
+    taken: int = 0
+    running: int = 0
+    proven: int = 0
+    failed: int = 0
+    silent: int = 0
+    declined: int = 0
+
+    def move(self, before, now):
+        """One device went from a state (None: it is new) to another."""
+        if before is not None:
+            setattr(self, before, getattr(self, before) - 1)
+        setattr(self, now, getattr(self, now) + 1)
+
+    @property
+    def reached(self):
+        return sum(getattr(self, each.name) for each in fields(self))
+
+    @property
+    def bad(self):
+        return self.failed + self.silent
+
+    @property
+    def reports(self):
+        return self.proven + self.bad
+
+
+def has_failed(plan, step, counts):
+    """Whether more devices failed than the step allows.
+
+    Measured against the reports there are, or those that the step waits for where these are more: so that the first
+    device of many to report is not all of them."""
+    bad = counts.bad
+    return bad >= plan.min_failures and bad > step.max_error * max(counts.reports, step.min_reports)
+
+
+def is_over(step, counts, since_ms, now_ms):
+    """Whether the step has what it waits for."""
+    return counts.proven >= step.min_reports and now_ms - since_ms >= step.soak_s * 1000

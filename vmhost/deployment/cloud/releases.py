@@ -1,0 +1,472 @@
+"""The release engine: which version of each task a device should have, and what its reports make of a release.
+
+The state is in the database; what decisions need is held in memory as well, and read anew where a transaction failed.
+All that changes something joins a transaction of the database, so an answer to a device and what it was decided by are
+durable together. A crash between any two transactions loses nothing: `tick` goes on from what is written.
+
+Of the releases of a task, newest first, a device gets the first one that is for it: whose audience it is in and whose
+steps have reached it (once reached, always reached), and that it did not fail. A version that was rolled back is bad,
+and nobody's until it is forgiven; the release before it is then the first, so the fleet goes back at once.
+"""
+
+import contextlib
+import json
+import time
+from dataclasses import dataclass, field
+
+from vmhost.deployment.cloud import release_states as states
+from vmhost.deployment.cloud.audience import Facts
+from vmhost.deployment.cloud.plan import Plan
+from vmhost.deployment.cloud.release_states import Counts
+from vmhost.deployment.cohorts import cohort_of
+from vmhost.deployment.errors import MissingError, RefusedError
+
+PLATFORM = "platform"  # who acts where no person does
+_MAX_REASON = 2000
+
+
+@dataclass
+class Version:
+    """A version of a task: `bundles` maps Python targets to (digest, size); `bad` says why it must not run, or None."""
+
+    id: int
+    task: str
+    version: str
+    commit: str
+    who: str
+    time_ms: int
+    bad: str | None
+    proof: dict | None
+    bundles: dict = field(default_factory=dict)
+
+
+@dataclass
+class Release:
+    """A release. `counts` of all its devices, `by_step` of those that each step reached; `excused`: failures from
+    before somebody resumed it."""
+
+    id: int
+    version: Version
+    state: str
+    step: int
+    since_ms: int
+    plan: Plan
+    priority: int
+    who: str
+    why: str
+    time_ms: int
+    excused: int = 0
+    counts: Counts = field(default_factory=Counts)
+    by_step: dict = field(default_factory=dict)
+    minute: tuple = (0, 0)  # which minute, how many were offered it in that
+
+    @property
+    def task(self):
+        return self.version.task
+
+    def of_step(self, step):
+        return self.by_step.setdefault(step, Counts())
+
+    def plain(self):
+        """What the API shows."""
+        step = self.plan.steps[self.step]
+        return {
+            "id": self.id,
+            "task": self.task,
+            "version": self.version.version,
+            "state": self.state,
+            "step": self.step + 1,
+            "steps": len(self.plan.steps),
+            "since_ms": self.since_ms,
+            "devices": vars(self.counts) | {"reached": self.counts.reached},
+            "this_step": vars(self.of_step(self.step)) | {"min_reports": step.min_reports, "soak_s": step.soak_s},
+            "plan": self.plan.plain,
+            "priority": self.priority,
+            "who": self.who,
+            "why": self.why,
+            "time_ms": self.time_ms,
+        }
+
+
+class Releases:
+    """The engine over `database`, whose tables (schema.py) are there. `clock`: seconds since 1970."""
+
+    def __init__(self, database, clock=time.time):
+        self.database = database
+        self.clock = clock
+        self.generation = 0  # grows with each change that may matter to a device
+        self._depth = 0
+        self._load()
+
+    def now_ms(self):
+        return int(self.clock() * 1000)
+
+    def _load(self):
+        with self.database.lock, self.database.reader() as connection:
+            self.versions, self.releases, self._by_task = {}, {}, {}
+            for row in connection.execute(
+                'SELECT id, task, version, "commit", who, time_ms, bad, proof FROM deploy_versions '
+                "WHERE state = 'ready' ORDER BY id"
+            ):
+                *rest, proof = row
+                self.versions[row[0]] = Version(*rest, json.loads(proof) if proof else None)
+            for version, target, digest, size in connection.execute("SELECT * FROM deploy_bundles"):
+                if version in self.versions:
+                    self.versions[version].bundles[target] = (digest, size)
+            for row in connection.execute(
+                "SELECT id, version, state, step, since_ms, plan, priority, who, why, time_ms, excused "
+                "FROM deploy_releases ORDER BY started, id"
+            ):
+                identity, version, state, step, since_ms, plan, *rest = row
+                release = Release(
+                    identity, self.versions[version], state, step, since_ms, Plan.of(json.loads(plan)), *rest
+                )
+                self._remember(release)
+            for release, step, state, number in connection.execute(
+                "SELECT release, step, state, count(*) FROM deploy_assignments GROUP BY release, step, state"
+            ):
+                for counts in (self.releases[release].counts, self.releases[release].of_step(step)):
+                    setattr(counts, state, getattr(counts, state) + number)
+        self.generation += 1
+
+    def _remember(self, release):
+        self.releases[release.id] = release
+        self._by_task.setdefault(release.task, []).insert(0, release)
+
+    @contextlib.contextmanager
+    def change(self):
+        """A transaction; where it fails, what is held in memory is read from the database again."""
+        with self.database.lock:
+            self._depth += 1
+            try:
+                with self.database.transaction() as connection:
+                    yield connection
+            except BaseException:
+                if self._depth == 1:
+                    self._load()
+                raise
+            finally:
+                self._depth -= 1
+
+    # ---- versions
+
+    def add_version(self, version, plan_text):
+        """Makes a Version known (its row is there already), and starts a release by the plan in its branch, if any."""
+        with self.change() as connection:
+            connection.execute("UPDATE deploy_versions SET state = 'ready' WHERE id = ?", (version.id,))
+            self.versions[version.id] = version
+            self._tell(connection, version, None, "built", "ready", version.who, f"commit {version.commit}")
+            if plan_text is not None:
+                plan = Plan.of(json.loads(plan_text))
+                return self.start(version.task, version.version, plan, version.who, "release.yaml in its branch")
+        return None
+
+    def version(self, task, name):
+        found = [each for each in self.versions.values() if each.task == task and each.version == name]
+        if not found:
+            known = sorted(each.version for each in self.versions.values() if each.task == task)
+            raise MissingError(f"{task} {name}: no such version; there are {', '.join(known) or 'none'}")
+        return found[0]
+
+    def forgive(self, task, name, who, why):
+        """A version that was rolled back may be released again."""
+        with self.change() as connection:
+            version = self.version(task, name)
+            if version.bad is None:
+                raise RefusedError(f"{task} {name}: is not bad; there is nothing to forgive")
+            version.bad = None
+            connection.execute("UPDATE deploy_versions SET bad = NULL WHERE id = ?", (version.id,))
+            self._tell(connection, version, None, "forgiven", "ready", who, why)
+            self.generation += 1
+
+    # ---- releases
+
+    def start(self, task, name, plan, who, why, priority=None):
+        """The new Release; queued where another one of the task is under way. RefusedError, MissingError."""
+        with self.change() as connection:
+            version = self.version(task, name)
+            if version.bad is not None:
+                raise RefusedError(
+                    f"{task} {name}: it was rolled back ({version.bad}); release another version, or forgive this one "
+                    f"first: vmhost cloud forgive {task} {name} --why REASON"
+                )
+            for other in self._by_task.get(task, ()):
+                if other.version is version and other.state in (*states.ACTIVE, "queued"):
+                    raise RefusedError(f"{task} {name}: release {other.id} of this version is {other.state} already")
+            priority = plan.priority if priority is None else priority
+            now_ms = self.now_ms()
+            row = (task, version.id, "queued", 0, now_ms, json.dumps(plan.plain), priority, who, why, now_ms)
+            identity = connection.execute(
+                "INSERT INTO deploy_releases (task, version, state, step, since_ms, plan, priority, who, why, time_ms) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                row,
+            ).lastrowid
+            release = Release(identity, version, "queued", 0, now_ms, plan, priority, who, why, now_ms)
+            self._remember(release)
+            self._tell(connection, version, release, "released", "queued", who, why)
+            self._start_queued(connection, task)
+            return release
+
+    def _start_queued(self, connection, task):
+        releases = self._by_task.get(task, ())
+        if any(release.state in states.ACTIVE for release in releases):
+            return
+        queued = [release for release in releases if release.state == "queued"]
+        if queued:
+            release = max(queued, key=lambda each: (each.priority, -each.id))
+            self._move(connection, release, "start", PLATFORM, "no other release of the task is under way")
+            # The one that started last is looked at first.
+            connection.execute(
+                "UPDATE deploy_releases SET started = 1 + (SELECT max(started) FROM deploy_releases) WHERE id = ?",
+                (release.id,),
+            )
+            releases.remove(release)
+            releases.insert(0, release)
+
+    def act(self, identity, event, who, why=""):
+        """pause, resume, halt, roll_back, next, cancel: by hand. RefusedError says what can be done instead."""
+        with self.change() as connection:
+            release = self.release(identity)
+            if event == "next" and release.step + 1 >= len(release.plan.steps):
+                event = "finish"
+            if event == "resume":
+                others = [each for each in self._by_task[release.task] if each is not release]
+                if any(each.state in states.ACTIVE for each in others):
+                    raise RefusedError(
+                        f"release {identity}: another release of {release.task} is under way; end it first"
+                    )
+                if release.version.bad is not None:
+                    raise RefusedError(
+                        f"release {identity}: its version is bad: {release.version.bad}; forgive it first"
+                    )
+                release.excused = release.counts.bad
+            self._move(connection, release, event, who, why)
+            return release
+
+    def release(self, identity):
+        if identity not in self.releases:
+            raise MissingError(f"release {identity}: there is no such release")
+        return self.releases[identity]
+
+    def of_task(self, task):
+        """The task's releases, those first that are looked at first."""
+        return tuple(self._by_task.get(task, ()))
+
+    def _move(self, connection, release, event, who, why):
+        release.state = states.after(release.state, event)
+        if event == "next":
+            release.step += 1
+        if event in ("next", "start", "resume"):
+            release.since_ms = self.now_ms()
+        why = why[:_MAX_REASON]
+        if event == "roll_back":
+            release.version.bad = why or "rolled back by hand"
+            connection.execute(
+                "UPDATE deploy_versions SET bad = ? WHERE id = ?", (release.version.bad, release.version.id)
+            )
+        connection.execute(
+            "UPDATE deploy_releases SET state = ?, step = ?, since_ms = ?, excused = ? WHERE id = ?",
+            (release.state, release.step, release.since_ms, release.excused, release.id),
+        )
+        self._tell(connection, release.version, release, event, release.state, who, why)
+        self.generation += 1
+        if release.state not in (*states.ACTIVE, "queued"):
+            self._start_queued(connection, release.task)
+
+    def _tell(self, connection, version, release, event, state, who, why):
+        connection.execute(
+            "INSERT INTO deploy_history (time_ms, task, release, version, event, state, who, why) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (self.now_ms(), version.task, release and release.id, version.version, event, state, who, why),
+        )
+
+    # ---- devices
+
+    def choose(self, device, facts, named):
+        """{task: (Release, the device's state in it)} that it should have; what it is offered first is written down."""
+        with self.change() as connection:
+            mine = {
+                release: (step, state)
+                for release, step, state in connection.execute(
+                    "SELECT release, step, state FROM deploy_assignments WHERE device = ?", (device,)
+                )
+            }
+            chosen = {}
+            for task in self._by_task:
+                about = Facts(device, facts, cohort_of(task, device), named)
+                for release in self._by_task[task]:
+                    state = mine.get(release.id, (0, None))[1]
+                    if self.why_not(release, about, state) is None:
+                        chosen[task] = (release, state or "offered")
+                        if release.id not in mine:
+                            self._offer(connection, release, device)
+                        break
+        return chosen
+
+    def why_not(self, release, about, state):
+        """None where the device (Facts; its state in the release, or None) should have it, else why not, in words."""
+        plan = release.plan
+        if release.version.bad is not None:
+            return f"the version is bad: {release.version.bad}"
+        if release.state in ("queued", "cancelled", "rolled_back"):
+            return f"the release is {release.state}"
+        if state in states.HAS_NO_MORE:
+            return f"the device has {state} it"
+        if (target := about.facts.get("python")) not in release.version.bundles:
+            return f"it has no bundle for the device's Python ({target})"
+        if state is not None:
+            return None  # sticky: what reached it once stays with it
+        if (reason := plan.audience.why_not(about)) is not None:
+            return reason
+        if release.state == "done":
+            return None
+        if release.state != "running":
+            return f"the release is {release.state}, and spreads no further"
+        if not plan.open_at(self.clock()):
+            return f"it is not offered at this hour ({plan.plain['hours']} UTC)"
+        steps = plan.steps[: release.step + 1]
+        counted = any(step.count is not None and release.counts.reached < step.count for step in steps)
+        if not counted and not any(step.reaches(about) for step in steps):
+            return f"step {release.step + 1} of {len(plan.steps)} has not reached it (its cohort is {about.cohort})"
+        per_minute = steps[-1].per_minute
+        if per_minute is not None and self._this_minute(release) >= per_minute:
+            return f"{per_minute} devices were offered it this minute"
+        return None
+
+    def _this_minute(self, release):
+        minute = self.now_ms() // 60_000
+        return release.minute[1] if release.minute[0] == minute else 0
+
+    def _offer(self, connection, release, device):
+        release.minute = (self.now_ms() // 60_000, self._this_minute(release) + 1)
+        connection.execute(
+            "INSERT INTO deploy_assignments (device, release, step, state, since_ms, reason) "
+            "VALUES (?, ?, ?, 'offered', ?, '')",
+            (device, release.id, release.step, self.now_ms()),
+        )
+        for counts in (release.counts, release.of_step(release.step)):
+            counts.move(None, "offered")
+
+    def report(self, device, identity, state, reason=""):
+        """What the device says of a release. What cannot follow on what is known is dropped: it is late."""
+        release = self.releases.get(identity)
+        if release is None or state not in states.DEVICE:
+            return False
+        with self.change() as connection:
+            row = connection.execute(
+                "SELECT step, state FROM deploy_assignments WHERE device = ? AND release = ?", (device, identity)
+            ).fetchone()
+            if row is None or state not in states.DEVICE[row[1]]:
+                return False
+            self._becomes(connection, release, device, *row, state, reason)
+            self._judge(connection, release)
+        return True
+
+    def _becomes(self, connection, release, device, step, before, state, reason):
+        connection.execute(
+            "UPDATE deploy_assignments SET state = ?, since_ms = ?, reason = ? WHERE device = ? AND release = ?",
+            (state, self.now_ms(), str(reason)[:_MAX_REASON], device, release.id),
+        )
+        for counts in (release.counts, release.of_step(step)):
+            counts.move(before, state)
+
+    def retry(self, device, identity, who):
+        """A device that failed, declined or fell silent in a release is offered it once more."""
+        with self.change() as connection:
+            release = self.release(identity)
+            row = connection.execute(
+                "SELECT step, state FROM deploy_assignments WHERE device = ? AND release = ?", (device, identity)
+            ).fetchone()
+            if row is None or row[1] not in (*states.HAS_NO_MORE, "silent"):
+                raise RefusedError(
+                    f"{device}: is {row[1] if row else 'not reached'} in release {identity}; nothing to retry"
+                )
+            connection.execute("DELETE FROM deploy_assignments WHERE device = ? AND release = ?", (device, identity))
+            for counts in (release.counts, release.of_step(row[0])):
+                setattr(counts, row[1], getattr(counts, row[1]) - 1)
+            self._tell(connection, release.version, release, f"retry of {device}", release.state, who, "")
+            self.generation += 1
+
+    # ---- time
+
+    def tick(self):
+        """Finds devices that fell silent, and takes each release as far as it may go now."""
+        now_ms = self.now_ms()
+        for release in list(self.releases.values()):
+            if release.state not in ("running", "done"):
+                continue
+            if release.counts.taken or release.counts.running:
+                self._find_silent(release, now_ms)
+            if release.state in ("running", "done"):
+                with self.change() as connection:
+                    self._judge(connection, release)
+
+    def _find_silent(self, release, now_ms):
+        taken_ms = now_ms - release.plan.silence_s * 1000
+        running_ms = taken_ms - release.plan.proof["within_s"] * 1000
+        with self.database.reader() as connection:
+            silent = connection.execute(
+                "SELECT device, step, state FROM deploy_assignments WHERE release = ? AND "
+                "(state = 'taken' AND since_ms < ? OR state = 'running' AND since_ms < ?) LIMIT 10000",
+                (release.id, taken_ms, running_ms),
+            ).fetchall()
+        if silent:
+            with self.change() as connection:
+                for device, step, state in silent:
+                    reason = f"{state}, then silent for {release.plan.silence_s:g} s"
+                    self._becomes(connection, release, device, step, state, "silent", reason)
+
+    def _judge(self, connection, release):
+        if release.state not in ("running", "done"):
+            return
+        plan, step = release.plan, release.plan.steps[release.step]
+        for counts in (release.of_step(release.step), release.counts):
+            judged = Counts(proven=counts.proven, failed=max(0, counts.bad - release.excused))
+            if states.has_failed(plan, step, judged):
+                why = (
+                    f"{judged.bad} of {judged.reports} devices that reported failed, more than "
+                    f"{step.max_error:.3g} of at least {step.min_reports}"
+                )
+                self._move(
+                    connection, release, plan.on_failure, PLATFORM, f"{why}: {self._example(connection, release)}"
+                )
+                return
+        if release.state == "done":
+            return
+        if states.is_over(step, release.of_step(release.step), release.since_ms, self.now_ms()):
+            if release.step + 1 == len(plan.steps):
+                self._move(connection, release, "finish", PLATFORM, "the last step is over")
+            elif not plan.steps[release.step + 1].manual:
+                self._move(connection, release, "next", PLATFORM, f"step {release.step + 1} is over")
+
+    def _example(self, connection, release):
+        row = connection.execute(
+            "SELECT device, reason FROM deploy_assignments WHERE release = ? AND state IN ('failed', 'silent') "
+            "ORDER BY since_ms DESC LIMIT 1",
+            (release.id,),
+        ).fetchone()
+        return f"{row[0]}: {row[1]}"[:500] if row else ""
+
+    # ---- looking
+
+    def history(self, task=None, limit=100):
+        """Who did what when and why, newest first."""
+        with self.database.reader() as connection:
+            rows = connection.execute(
+                "SELECT time_ms, task, release, version, event, state, who, why FROM deploy_history "
+                "WHERE ifnull(task = ?, 1) ORDER BY number DESC LIMIT ?",
+                (task, limit),
+            ).fetchall()
+        names = ("time_ms", "task", "release", "version", "event", "state", "who", "why")
+        return [dict(zip(names, row)) for row in rows]
+
+    def devices_of(self, identity, state=None, limit=100):
+        """The devices of a release, with their states and reasons; the latest first."""
+        self.release(identity)
+        with self.database.reader() as connection:
+            rows = connection.execute(
+                "SELECT device, state, since_ms, reason, step FROM deploy_assignments "
+                "WHERE release = ? AND ifnull(state = ?, 1) ORDER BY since_ms DESC LIMIT ?",
+                (identity, state, limit),
+            ).fetchall()
+        return [dict(zip(("device", "state", "since_ms", "reason", "step"), row)) for row in rows]

@@ -1,0 +1,45 @@
+"""The platform's tables, version by version. Steps that shipped are never changed."""
+
+NAME = "deployment"
+STEPS = (
+    """
+    CREATE TABLE deploy_repositories (name TEXT PRIMARY KEY, time_ms INTEGER NOT NULL, who TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE deploy_versions (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, task TEXT NOT NULL, version TEXT NOT NULL, "commit" TEXT NOT NULL,
+        tag TEXT NOT NULL, state TEXT NOT NULL, who TEXT NOT NULL, time_ms INTEGER NOT NULL, bad TEXT, plan TEXT,
+        proof TEXT, report TEXT NOT NULL, UNIQUE (task, version)
+    );
+    CREATE TABLE deploy_bundles (
+        version INTEGER NOT NULL, target TEXT NOT NULL, digest TEXT NOT NULL, size INTEGER NOT NULL,
+        PRIMARY KEY (version, target)
+    ) WITHOUT ROWID;
+    CREATE INDEX deploy_bundles_digests ON deploy_bundles (digest);
+    CREATE TABLE deploy_deltas (
+        old TEXT NOT NULL, new TEXT NOT NULL, digest TEXT NOT NULL, size INTEGER NOT NULL, PRIMARY KEY (new, old)
+    ) WITHOUT ROWID;
+    CREATE TABLE deploy_releases (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, task TEXT NOT NULL, version INTEGER NOT NULL, state TEXT NOT NULL,
+        step INTEGER NOT NULL, since_ms INTEGER NOT NULL, plan TEXT NOT NULL, priority INTEGER NOT NULL,
+        who TEXT NOT NULL, why TEXT NOT NULL, time_ms INTEGER NOT NULL, excused INTEGER NOT NULL DEFAULT 0,
+        started INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE TABLE deploy_history (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, time_ms INTEGER NOT NULL, task TEXT NOT NULL, release INTEGER,
+        version TEXT NOT NULL, event TEXT NOT NULL, state TEXT NOT NULL, who TEXT NOT NULL, why TEXT NOT NULL
+    );
+    CREATE INDEX deploy_history_tasks ON deploy_history (task);
+    CREATE TABLE deploy_devices (
+        id TEXT PRIMARY KEY, secret BLOB NOT NULL, facts TEXT NOT NULL, profile TEXT NOT NULL,
+        first_ms INTEGER NOT NULL, seen_ms INTEGER NOT NULL, epoch TEXT NOT NULL, reported INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE deploy_cohorts (
+        cohort TEXT NOT NULL, device TEXT NOT NULL, PRIMARY KEY (cohort, device)
+    ) WITHOUT ROWID;
+    CREATE INDEX deploy_cohorts_devices ON deploy_cohorts (device);
+    CREATE TABLE deploy_assignments (
+        device TEXT NOT NULL, release INTEGER NOT NULL, step INTEGER NOT NULL, state TEXT NOT NULL,
+        since_ms INTEGER NOT NULL, reason TEXT NOT NULL, PRIMARY KEY (device, release)
+    ) WITHOUT ROWID;
+    CREATE INDEX deploy_assignments_releases ON deploy_assignments (release, state, since_ms)
+    """,
+)

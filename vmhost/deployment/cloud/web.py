@@ -1,0 +1,393 @@
+"""The platform as a Starlette application, which any server can mount: git, files, devices, and the API of people.
+
+/git/NAME                smart HTTP (git_http.py)
+/files/ab/abcdef...      what devices pull; ranges work; a static server may stand here
+/api/v1/device/...       devices: enrol, check
+/api/v1/...              people and programs, by tokens (`Authorization: Bearer`)
+"""
+
+import contextlib
+import json
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+
+from vmhost.access import ROLES, AccessDeniedError, AccessError, RateLimit
+from vmhost.deployment.artifacts import is_digest
+from vmhost.deployment.cloud.audience import Audience, Facts
+from vmhost.deployment.cloud.git_http import GitServer
+from vmhost.deployment.cloud.plan import WHOLE_FLEET, Plan
+from vmhost.deployment.cohorts import cohort_of
+from vmhost.deployment.errors import DeploymentError, MissingError, RefusedError
+from vmhost.stores import StoreError
+
+MAX_BODY_BYTES = 1 << 20
+ACTIONS = ("pause", "resume", "halt", "roll_back", "next", "cancel")
+
+
+def application(platform, *, requests_per_s=50.0, burst=200):
+    """The ASGI application over a Platform, which it neither opens nor closes. The limit is each caller's own."""
+    limit = RateLimit(requests_per_s, burst)
+    api = _Api(platform, limit)
+    return Starlette(
+        routes=[
+            Mount("/git", app=GitServer(platform)),
+            Route("/files/{start}/{digest}", api.file, methods=["GET", "HEAD"]),
+            Route("/api/v1/device/enrol", api.enrol, methods=["POST"]),
+            Route("/api/v1/device/check", api.check, methods=["POST"]),
+            *api.routes(),
+        ]
+    )
+
+
+class _Api:
+    def __init__(self, platform, limit):
+        self._platform, self._limit = platform, limit
+
+    # ---- devices
+
+    async def file(self, request):
+        digest = request.path_params["digest"]
+        if not is_digest(digest) or digest[:2] != request.path_params["start"]:
+            return _failure(404, "no such file")
+        path = self._platform.files.path(digest)
+        if not await run_in_threadpool(path.exists):
+            return _failure(404, "no such file")
+        headers = {"cache-control": "public, max-age=31536000, immutable", "etag": f'"{digest}"'}
+        return FileResponse(path, media_type="application/octet-stream", headers=headers)
+
+    async def enrol(self, request):
+        async def work(body):
+            identity = await run_in_threadpool(self._identify, request)
+            await run_in_threadpool(self._platform.enrol, identity, body.get("device"), body.get("secret"))
+            return {"device": body["device"]}
+
+        return await self._answer(request, work)
+
+    async def check(self, request):
+        async def work(body):
+            device = request.headers.get("x-vmhost-device", "")
+            self._count(f"device {device}")
+            return await run_in_threadpool(self._platform.check, device, _bearer(request), body)
+
+        return await self._answer(request, work)
+
+    # ---- people
+
+    def routes(self):
+        """The API of people: (method, path, scope, function of (identity, path's parts, query, body))."""
+        table = (
+            ("GET", "/whoami", None, self._whoami),
+            ("GET", "/overview", "read", self._overview),
+            ("GET", "/repositories", "read", self._repositories),
+            ("POST", "/repositories", "admin", self._add_repository),
+            ("GET", "/versions", "read", self._versions),
+            ("POST", "/forgive", "release", self._forgive),
+            ("GET", "/releases", "read", self._releases),
+            ("POST", "/releases", "release", self._start),
+            ("GET", "/releases/{release:int}", "read", self._release),
+            ("GET", "/releases/{release:int}/devices", "read", self._release_devices),
+            ("POST", "/releases/{release:int}/retry", "release", self._retry),
+            ("POST", "/releases/{release:int}/{event}", "release", self._act),
+            ("POST", "/ask", "read", self._ask),
+            ("GET", "/history", "read", self._history),
+            ("GET", "/devices", "read", self._devices),
+            ("GET", "/devices/{device}", "read", self._device),
+            ("DELETE", "/devices/{device}", "admin", self._forget),
+            ("GET", "/cohorts", "read", self._cohorts),
+            ("PUT", "/cohorts/{cohort}", "release", self._set_cohort),
+            ("GET", "/accounts", "admin", self._accounts),
+            ("POST", "/accounts", "admin", self._add_account),
+            ("PATCH", "/accounts/{name}", "admin", self._change_account),
+            ("POST", "/tokens", "admin", self._add_token),
+            ("DELETE", "/tokens/{token}", "admin", self._revoke),
+            ("GET", "/audit", "admin", self._audit),
+        )
+        return [
+            Route(f"/api/v1{path}", self._endpoint(scope, function), methods=[method])
+            for method, path, scope, function in table
+        ]
+
+    def _endpoint(self, scope, function):
+        async def endpoint(request):
+            async def work(body):
+                def act():
+                    identity = self._identify(request)
+                    if scope is not None:
+                        identity.must(scope)
+                    return function(identity, request.path_params, request.query_params, body)
+
+                return await run_in_threadpool(act)
+
+            return await self._answer(request, work)
+
+        return endpoint
+
+    def _identify(self, request):
+        identity = self._platform.access.identify(_bearer(request))
+        self._count(f"account {identity.name}")
+        return identity
+
+    def _count(self, who):
+        wait_s = self._limit.wait_s(who)
+        if wait_s:
+            raise _TooOftenError(wait_s)
+
+    async def _answer(self, request, work):
+        """The JSON of what `work(body)` gives, or of how it failed."""
+        try:
+            return JSONResponse(await work(await _body(request)))
+        except _TooOftenError as error:
+            seconds = str(int(error.wait_s) + 1)
+            return _failure(429, "too many requests; ask less often", {"retry-after": seconds})
+        except AccessDeniedError as error:
+            return _failure(403 if error.known else 401, str(error))
+        except MissingError as error:
+            return _failure(404, str(error))
+        except (DeploymentError, AccessError) as error:
+            return _failure(409 if isinstance(error, RefusedError) else 400, str(error))
+        except StoreError as error:
+            return _failure(503, str(error))
+
+    def _whoami(self, identity, parts, query, body):
+        return {"name": identity.name, "role": identity.role, "scopes": list(identity.scopes)}
+
+    def _overview(self, identity, parts, query, body):
+        releases = self._platform.releases
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(releases.database.lock)
+            shown = [
+                release.plain() for release in releases.releases.values() if release.state in ("running", "paused")
+            ]
+            tasks = sorted({version.task for version in releases.versions.values()})
+        return {"devices": self._platform.devices.count(), "tasks": tasks, "releases": shown}
+
+    def _repositories(self, identity, parts, query, body):
+        return {"repositories": self._platform.repositories.names()}
+
+    def _add_repository(self, identity, parts, query, body):
+        self._platform.add_repository(body.get("name"), identity.name)
+        return {"name": body["name"]}
+
+    def _versions(self, identity, parts, query, body):
+        task = query.get("task")
+        return {
+            "versions": [
+                {
+                    "task": version.task,
+                    "version": version.version,
+                    "commit": version.commit,
+                    "who": version.who,
+                    "time_ms": version.time_ms,
+                    "bad": version.bad,
+                    "self_test": version.proof is not None,
+                    "bundles": {
+                        target: {"digest": digest, "size": size} for target, (digest, size) in version.bundles.items()
+                    },
+                }
+                for version in list(self._platform.releases.versions.values())
+                if task in (None, version.task)
+            ]
+        }
+
+    def _forgive(self, identity, parts, query, body):
+        self._may_release(identity, body.get("task"))
+        self._platform.releases.forgive(body.get("task"), body.get("version"), identity.name, _why(body))
+        return {"task": body["task"], "version": body["version"]}
+
+    def _releases(self, identity, parts, query, body):
+        engine = self._platform.releases
+        with engine.database.lock:
+            task = query.get("task")
+            return {
+                "releases": [
+                    each.plain() for each in reversed(list(engine.releases.values())) if task in (None, each.task)
+                ][: _limit(query)]
+            }
+
+    def _start(self, identity, parts, query, body):
+        task = body.get("task")
+        self._may_release(identity, task)
+        plan = Plan.of(body.get("plan") or WHOLE_FLEET, "plan")
+        release = self._platform.releases.start(
+            task, body.get("version"), plan, identity.name, _why(body), body.get("priority")
+        )
+        self._platform.access.note(identity.name, "release", f"{task} {body['version']}", release=release.id)
+        return release.plain()
+
+    def _may_release(self, identity, task):
+        identity.must("release", str(task).partition("/")[0])
+
+    def _release(self, identity, parts, query, body):
+        return self._platform.releases.release(parts["release"]).plain()
+
+    def _release_devices(self, identity, parts, query, body):
+        state = query.get("state")
+        return {"devices": self._platform.releases.devices_of(parts["release"], state, _limit(query))}
+
+    def _retry(self, identity, parts, query, body):
+        self._platform.releases.retry(str(body.get("device")), parts["release"], identity.name)
+        return {"device": body["device"]}
+
+    def _act(self, identity, parts, query, body):
+        engine, event = self._platform.releases, parts["event"]
+        if event not in ACTIONS:
+            raise MissingError(f"{event}: expected one of {', '.join(ACTIONS)}")
+        self._may_release(identity, engine.release(parts["release"]).task)
+        release = engine.act(parts["release"], event, identity.name, _why(body))
+        self._platform.access.note(
+            identity.name, event, f"{release.task} {release.version.version}", release=release.id, why=_why(body)
+        )
+        return release.plain()
+
+    def _ask(self, identity, parts, query, body):
+        """How many of the known devices an audience has, which, and why not the others: before it is used."""
+        audience, task = Audience(body.get("audience")), str(body.get("task", ""))
+        devices, after, matching, reasons = self._platform.devices, "", [], {}
+        asked = body.get("device")
+        number = count = 0
+        with self._platform.database.reader() as connection:
+            while page := devices.list(after=after, limit=1000):
+                for each in page:
+                    number += 1
+                    name = each["device"]
+                    about = Facts(name, each["facts"], cohort_of(task, name), devices.named(connection, name))
+                    why_not = audience.why_not(about)
+                    if why_not is None:
+                        count += 1
+                        matching += [name] if len(matching) < _limit(query) else []
+                    if name == asked or (asked is None and why_not is not None and len(reasons) < _limit(query)):
+                        reasons[name] = why_not or "it is in the audience"
+                after = page[-1]["device"]
+        return {"known": number, "matching": count, "devices": matching, "reasons": reasons}
+
+    def _history(self, identity, parts, query, body):
+        return {"history": self._platform.releases.history(query.get("task"), _limit(query))}
+
+    def _devices(self, identity, parts, query, body):
+        return {"devices": self._platform.devices.list(after=query.get("after", ""), limit=_limit(query))}
+
+    def _device(self, identity, parts, query, body):
+        """All that is known of one device, and why it has or lacks each release."""
+        known = self._platform.devices.get(parts["device"])
+        engine, device = self._platform.releases, parts["device"]
+        with engine.database.lock, self._platform.database.reader() as connection:
+            named = self._platform.devices.named(connection, device)
+            rows = connection.execute(
+                "SELECT release, state, reason, since_ms FROM deploy_assignments WHERE device = ?", (device,)
+            )
+            mine = {release: rest for release, *rest in rows}
+            told = []
+            for release in reversed(list(engine.releases.values())):
+                about = Facts(device, known["facts"], cohort_of(release.task, device), named)
+                state, reason, since_ms = mine.get(release.id, (None, "", None))
+                told.append(
+                    {
+                        "release": release.id,
+                        "task": release.task,
+                        "version": release.version.version,
+                        "state": state,
+                        "reason": reason,
+                        "since_ms": since_ms,
+                        "why_not": engine.why_not(release, about, state),
+                    }
+                )
+        return known | {"cohorts": sorted(named), "releases": told[: _limit(query)]}
+
+    def _forget(self, identity, parts, query, body):
+        self._platform.devices.forget(parts["device"])
+        self._platform.access.note(identity.name, "device forgotten", parts["device"])
+        return {"device": parts["device"]}
+
+    def _cohorts(self, identity, parts, query, body):
+        return {"cohorts": self._platform.devices.cohorts()}
+
+    def _set_cohort(self, identity, parts, query, body):
+        devices = body.get("devices")
+        if not isinstance(devices, list):
+            raise RefusedError("devices: expected a list of names")
+        self._platform.devices.set_cohort(parts["cohort"], devices)
+        self._platform.access.note(identity.name, "cohort set", parts["cohort"], devices=len(devices))
+        return {"cohort": parts["cohort"], "devices": len(devices)}
+
+    def _accounts(self, identity, parts, query, body):
+        return {"accounts": self._platform.access.accounts(), "roles": ROLES}
+
+    def _add_account(self, identity, parts, query, body):
+        access = self._platform.access
+        access.add_account(body.get("name"), body.get("role"), identity.name)
+        return {"name": body["name"], "token": access.add_token(body["name"], identity.name, label="first")}
+
+    def _change_account(self, identity, parts, query, body):
+        self._platform.access.change_account(
+            parts["name"], identity.name, role=body.get("role"), disabled=body.get("disabled")
+        )
+        return {"name": parts["name"]}
+
+    def _add_token(self, identity, parts, query, body):
+        token = self._platform.access.add_token(
+            str(body.get("account")),
+            identity.name,
+            scopes=body.get("scopes"),
+            label=str(body.get("label", "")),
+            expires_s=body.get("expires_s"),
+        )
+        return {"account": body["account"], "token": token}
+
+    def _revoke(self, identity, parts, query, body):
+        self._platform.access.revoke_token(parts["token"], identity.name)
+        return {"token": parts["token"]}
+
+    def _audit(self, identity, parts, query, body):
+        return {"audit": self._platform.access.audit(subject=query.get("subject"), limit=_limit(query))}
+
+
+class _TooOftenError(Exception):
+    def __init__(self, wait_s):
+        super().__init__(wait_s)
+        self.wait_s = wait_s
+
+
+async def _body(request):
+    """The JSON object that was sent; {} where nothing was. RefusedError."""
+    if request.method in ("GET", "HEAD", "DELETE"):
+        return {}
+    data = b""
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > MAX_BODY_BYTES:
+            raise RefusedError(f"the request has more than {MAX_BODY_BYTES:,} bytes")
+    try:
+        body = json.loads(data or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(f"the request is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise RefusedError("the request: expected a JSON object")
+    return body
+
+
+def _bearer(request):
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""
+
+
+def _why(body):
+    why = body.get("why", "")
+    if not isinstance(why, str) or len(why) > 1000:
+        raise RefusedError("why: expected a text of at most 1000 characters")
+    return why
+
+
+def _limit(query):
+    try:
+        return max(1, min(10_000, int(query.get("limit", 100))))
+    except ValueError:
+        raise RefusedError(f"limit: expected a whole number, got {query['limit']!r:.40}") from None
+
+
+def _failure(status, message, headers=None):
+    if status == 404 and message == "no such file":
+        return Response(message, 404)
+    return JSONResponse({"error": message}, status, headers)

@@ -1,0 +1,444 @@
+"""The agent of a device: asks the platform what should run, pulls what is missing, proves it, switches, reports.
+
+`step()` is one round; `run()` does rounds until it is told to stop. Everything that must survive is in `Memory` and in
+the bundle store before the next thing is done, so the process may be killed at any point: what ran before runs again,
+a download goes on where it was, and a trial that was cut is tried again, but not for ever.
+
+A task has two slots: what is current, and what was before it. A version becomes current after a trial in a host of its
+own; while it is watched it is `running`, then `proven`. Where it fails, the one before it is current again.
+"""
+
+import json
+import logging
+import random
+import secrets
+import threading
+import time
+
+from vmhost import BundleError, Host, Policy, VMHostError
+from vmhost.bytecode.signing import TrustStore
+from vmhost.deployment import delta
+from vmhost.deployment.artifacts import is_digest
+from vmhost.deployment.device.bundle_store import BundleStore
+from vmhost.deployment.device.facts import facts
+from vmhost.deployment.device.memory import Memory
+from vmhost.deployment.device.proof import ProofError, prove
+from vmhost.deployment.device.transfers import AnswerError, Transfers, free_bytes
+from vmhost.deployment.errors import DamagedError, DeploymentError, TransferError
+
+MAX_ATTEMPTS = 3  # of a trial that ends with the process
+MAX_CRASHES = 3  # of the process while a version's VM ran
+MAX_BACK_OFF_S = 900.0
+MAX_REPORTS = 100
+_WATCH_S = 0.5
+_log = logging.getLogger("vmhost.deployment")
+
+
+class Agent:
+    """The agent that `settings` describes. Close it. `host` runs the tasks; `hint()` makes it ask at once.
+
+    StoreInUseError where another agent runs in the folder.
+    """
+
+    def __init__(self, settings, clock=time.time):
+        self.settings, self._clock = settings, clock
+        settings.folder.mkdir(parents=True, exist_ok=True)
+        self._trust = TrustStore.load(settings.keys)
+        self._policy = Policy(warm=0, limits=settings.limits, permissions=settings.permissions)
+        self.store = BundleStore(settings.folder)
+        self._partial = settings.folder / "partial"
+        self._partial.mkdir(exist_ok=True)
+        self.memory = Memory(settings.folder, clock)
+        self._transfers = Transfers(settings.platform)
+        self._stopped, self._hinted = threading.Event(), threading.Event()
+        self._failures = 0
+        self._watched = {}  # task -> (release, when it began, calls and failures then)
+        self.host = None
+        try:
+            self.host = Host(trust=self._trust, policy=self._policy, state=settings.folder / "host")
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self):
+        self._stopped.set()
+        self._hinted.set()
+        self._transfers.close()
+        if self.host is not None:
+            self.host.close()
+        self.memory.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    # ---- starting
+
+    def _start(self):
+        """Loads what is current; goes back where that no longer runs."""
+        if self.memory.damaged:
+            _log.error("%s; the agent began anew", self.memory.damaged)
+        if self.memory.value("secret") is None:
+            self.memory.set_value("secret", secrets.token_urlsafe(32))
+        if not self.memory.tasks() and (known := self.store.current()):
+            for task, entry in known.items():  # the memory was lost, the list was not
+                entry.pop("path")
+                self.memory.set_task(task, current=entry | {"state": "proven", "proof": None, "rules": {}, "size": 0})
+        for crash in self.host.crashes:
+            _log.error("%s", crash)
+            self._count_crash(crash)
+        for task, slots in self.memory.tasks().items():
+            if slots["current"] is not None:
+                self._load_or_go_back(task)
+        self._write_list()
+
+    def _count_crash(self, crash):
+        for task, slots in self.memory.tasks().items():
+            current = slots["current"]
+            if current and current["name"] == crash.task and current["version"] == crash.version:
+                crashes = current.get("crashes", 0) + 1
+                self.memory.set_task(task, current=current | {"crashes": crashes})
+                if crashes >= MAX_CRASHES:
+                    self._fail(task, current, f"the process crashed {crashes} times: {crash}")
+
+    def _load_or_go_back(self, task):
+        """Has the host run the task's current version, or the one before it where that one cannot be loaded."""
+        current = self.memory.tasks()[task]["current"]
+        while current is not None:
+            try:
+                if current["digest"] not in self.store.artifacts:
+                    raise DamagedError(f"{current['digest'][:12]}: the file is gone")
+                self.host.load(self._read_bundle(current["digest"]))
+                self._watch(task, current)
+                return
+            except (BundleError, DamagedError, OSError) as error:
+                _log.error("%s %s: %s", task, current["version"], error)
+                if isinstance(error, DamagedError):
+                    self.store.artifacts.remove(current["digest"])  # it is pulled again
+                    previous = self.memory.tasks()[task]["previous"]
+                    self.memory.set_task(task, current=previous, previous=None)
+                else:
+                    self._fail(task, current, f"cannot be loaded: {error}")
+                    return
+            current = self.memory.tasks().get(task, {"current": None})["current"]
+
+    def _read_bundle(self, digest):
+        return self.store.artifacts.read(digest)
+
+    def _write_list(self):
+        current = {task: slots["current"] for task, slots in self.memory.tasks().items() if slots["current"]}
+        self.store.write(current)
+
+    # ---- rounds
+
+    @property
+    def failed(self):
+        """Whether the last round did not come to its end."""
+        return self._failures > 0
+
+    def hint(self):
+        """Something may have changed: ask now. From any thread."""
+        self._hinted.set()
+
+    def stop(self):
+        self._stopped.set()
+        self._hinted.set()
+
+    def run(self):
+        """Rounds until `stop`; with jitter, and longer pauses while the platform does not answer."""
+        while not self._stopped.is_set():
+            wait_s = self.step()
+            end = time.monotonic() + wait_s
+            while not self._stopped.is_set() and not self._hinted.is_set() and (left := end - time.monotonic()) > 0:
+                self._hinted.wait(min(left, _WATCH_S) if self._watched else left)
+                if self.look():
+                    break
+            self._hinted.clear()
+
+    def step(self):
+        """One round: asks and does what is to be done. The seconds until the next one."""
+        try:
+            answer = self._ask()
+            self._apply(answer["wanted"])
+            self.look()
+            if self.memory.outbox.take("report", limit=1):
+                answer = self._ask()  # what was just found out
+            self._failures = 0
+            return answer.get("poll_s", self.settings.poll_s) * random.uniform(0.8, 1.2)
+        except (TransferError, AnswerError, OSError) as error:
+            self._failures += 1
+            wait_s = min(MAX_BACK_OFF_S, 2.0 ** min(self._failures, 10)) * random.uniform(0.5, 1.0)
+            wait_s = max(wait_s, getattr(error, "retry_after_s", None) or 0.0)
+            _log.warning("%s; again in %.0f s", error, wait_s)
+            return wait_s
+
+    def _ask(self):
+        """States and reports; what should run. Enrols where the platform does not know this device."""
+        try:
+            return self._check()
+        except AnswerError as error:
+            if error.status != 401 or self.settings.token is None:
+                raise
+        self._transfers.post(
+            "/api/v1/device/enrol",
+            {"device": self.settings.device, "secret": self.memory.value("secret")},
+            {"authorization": f"Bearer {self.settings.token}"},
+        )
+        return self._check()
+
+    def _check(self):
+        tasks = {}
+        for task, slots in self.memory.tasks().items():
+            for slot in ("current", "previous"):
+                if slots[slot]:
+                    key = task if slot == "current" else f"{task} before"
+                    tasks[key] = {name: slots[slot].get(name) for name in ("version", "digest", "release", "state")}
+        entries = self.memory.outbox.take("report", limit=MAX_REPORTS)
+        request = {
+            "epoch": self.memory.value("epoch"),
+            "facts": facts(self.settings.folder, self.settings.facts),
+            "tasks": tasks,
+            "reports": [[entry.number, json.loads(entry.body)] for entry in entries],
+            "zstd": delta.can_apply(),
+        }
+        headers = {"x-vmhost-device": self.settings.device, "authorization": f"Bearer {self.memory.value('secret')}"}
+        answer = self._transfers.post("/api/v1/device/check", request, headers)
+        _check_answer(answer)
+        self.memory.outbox.acknowledge([entry.id for entry in entries if entry.number <= answer["acknowledged"]])
+        self.memory.set_value("files", answer["files"])
+        return answer
+
+    # ---- what should run
+
+    def _apply(self, wanted):
+        problem = None
+        for task, slots in self.memory.tasks().items():
+            if task not in wanted:
+                self._remove(task, slots)
+        for task, each in wanted.items():
+            try:
+                self._bring(task, each)
+            except (TransferError, OSError) as error:
+                problem = problem or error  # the others go on
+                _log.warning("%s %s: %s", task, each["version"], error)
+        self._clean()
+        if problem is not None:
+            raise problem
+
+    def _remove(self, task, slots):
+        _log.info("%s: nothing is to run here any more", task)
+        self.memory.set_task(task, current=None, previous=None, trial=None)
+        self._write_list()
+        if slots["current"]:
+            self._watched.pop(task, None)
+            self._unload(slots["current"]["name"])
+
+    def _unload(self, name):
+        if name in self.host.tasks:
+            self.host.unload(name)
+
+    def _bring(self, task, wanted):
+        slots = self.memory.tasks().get(task, {"current": None, "previous": None, "trial": None})
+        current = slots["current"]
+        if current and current["digest"] == wanted["digest"]:
+            if current["release"] != wanted["release"]:
+                with self.memory.change():
+                    self.memory.set_task(task, current=current | {"release": wanted["release"]}, trial=None)
+                    self.memory.report(wanted["release"], current["state"], "it runs here already")
+            return
+        if self.memory.has_given_up(task, wanted["release"]):
+            if wanted.get("state") != "offered" or self.memory.outbox.take("report", limit=1):
+                return
+            self.memory.try_again(task, wanted["release"])  # the platform knows, and offers it once more
+        if slots["previous"] and slots["previous"]["digest"] == wanted["digest"]:
+            self._switch(task, wanted, "went back")  # it has proved itself before
+            return
+        trial = slots["trial"] or {}
+        attempts = trial.get("attempts", 0) + 1 if trial.get("release") == wanted["release"] else 1
+        if trial.get("release") != wanted["release"]:
+            with self.memory.change():
+                self.memory.set_task(task, trial={"release": wanted["release"], "attempts": 0})
+                self.memory.report(wanted["release"], "taken")
+        self._fetch(wanted)
+        if attempts > MAX_ATTEMPTS:
+            self._fail(task, wanted, f"the process ended {MAX_ATTEMPTS} times while it was tried")
+            return
+        self.memory.set_task(task, trial={"release": wanted["release"], "attempts": attempts})
+        _log.info("%s %s: trying it", task, wanted["version"])
+        try:
+            proof = self.store.artifacts.read(wanted["proof"]["digest"]) if wanted["proof"] else None
+            prove(self.store.artifacts.read(wanted["digest"]), proof, self._trust, self._policy)
+        except (ProofError, DamagedError) as error:
+            self._fail(task, wanted, str(error))
+            return
+        self._switch(task, wanted, "its self-test passed" if wanted["proof"] else "it loads")
+
+    def _switch(self, task, wanted, why):
+        """The version is current from now on; watched first where its rules say so."""
+        current = self.memory.tasks().get(task, {}).get("current")
+        try:
+            self.host.load(self._read_bundle(wanted["digest"]))
+        except (VMHostError, DamagedError) as error:
+            self._fail(task, wanted, f"cannot be loaded: {error}")
+            return
+        rules = wanted.get("rules") or {}
+        state = "running" if rules.get("calls") else "proven"
+        entry = {name: wanted[name] for name in ("name", "version", "digest", "size", "release", "proof", "rules")}
+        entry |= {"state": state, "since": self._clock()}
+        with self.memory.change():
+            self.memory.set_task(task, current=entry, previous=current, trial=None)
+            self.memory.report(wanted["release"], state, why)
+        self._write_list()
+        self._watch(task, entry)
+        _log.info("%s %s: %s (%s)", task, wanted["version"], state, why)
+
+    def _fail(self, task, version, reason):
+        """Gives the version up; where it was current, the one before it is current again."""
+        _log.error("%s %s: %s", task, version["version"], reason)
+        self._back(task, version, "failed", reason)
+
+    def _back(self, task, version, state, reason):
+        slots = self.memory.tasks().get(task, {"current": None, "previous": None})
+        was_current = bool(slots["current"]) and slots["current"]["digest"] == version["digest"]
+        with self.memory.change():
+            self.memory.give_up(task, version["release"], reason)
+            if was_current:
+                self.memory.set_task(task, current=slots["previous"], previous=None, trial=None)
+            else:
+                self.memory.set_task(task, trial=None)
+            self.memory.report(version["release"], state, reason)
+        if was_current:
+            self._watched.pop(task, None)
+            self._write_list()
+            if slots["previous"] is not None:
+                self._load_or_go_back(task)
+            else:
+                self._unload(version["name"])
+
+    def go_back(self, task, why="the person in front of it went back"):
+        """The version before the current one is current again, and stays so until another release. From the thread that
+        runs the agent. DeploymentError where there is none."""
+        slots = self.memory.tasks().get(task)
+        if not slots or not slots["previous"]:
+            raise DeploymentError(f"{task}: there is no version to go back to")
+        self._back(task, slots["current"], "declined", why)
+
+    # ---- watching
+
+    def _watch(self, task, entry):
+        if entry["state"] == "running":
+            self._watched[task] = (entry["release"], time.monotonic(), self._counted(entry["name"]))
+
+    def _counted(self, name):
+        found = self.host.statistics().tasks.get(name)
+        return (found.calls, found.failures) if found else (0, 0)
+
+    def look(self):
+        """Whether a version that is watched has proved itself or failed just now."""
+        decided = False
+        for task, (release, began, (calls, failures)) in list(self._watched.items()):
+            entry = self.memory.tasks()[task]["current"]
+            rules, (calls_now, failures_now) = entry["rules"], self._counted(entry["name"])
+            called, failed = calls_now - calls, failures_now - failures
+            over = time.monotonic() - began >= rules.get("within_s", 0)
+            if failed > rules.get("max_error", 0) * max(called, rules["calls"]):
+                self._fail(task, entry, f"{failed} of {called} calls failed")
+            elif called >= rules["calls"] or over:
+                del self._watched[task]
+                why = f"{called} calls, {failed} failed" if called else "nobody called it, and its time is over"
+                with self.memory.change():
+                    self.memory.set_task(task, current=entry | {"state": "proven"})
+                    self.memory.report(release, "proven", why)
+                _log.info("%s %s: proven (%s)", task, entry["version"], why)
+            else:
+                continue
+            decided = True
+        return decided
+
+    # ---- files
+
+    def _fetch(self, wanted):
+        """Bundle and self-test are among the artifacts when it returns."""
+        if wanted["proof"] and wanted["proof"]["digest"] not in self.store.artifacts:
+            self._pull(wanted["proof"]["digest"], wanted["proof"]["size"])
+        if wanted["digest"] in self.store.artifacts:
+            return
+        if delta.can_apply():
+            for each in sorted(wanted.get("deltas", ()), key=lambda each: each["size"]):
+                try:
+                    old = self.store.artifacts.read(each["from"]) if each["from"] else b""
+                    made_of = self._pull(each["digest"], each["size"]).read_bytes()
+                    data = delta.apply(old, made_of, wanted["size"])
+                    partial = self._partial / wanted["digest"]
+                    partial.write_bytes(data)
+                    self.store.artifacts.take(partial, wanted["digest"])
+                    return
+                except (DamagedError, FileNotFoundError) as error:
+                    _log.warning("a delta of %s cannot be used: %s", wanted["version"], error)
+        self._pull(wanted["digest"], wanted["size"])
+
+    def _pull(self, digest, size):
+        """The path of the artifact, pulled where it is not here."""
+        path = self.store.artifacts.path(digest)
+        if path.exists():
+            return path
+        self._make_room(size)
+        partial = self._partial / digest
+        base = self.memory.value("files", "/files/")
+        self._transfers.download(f"{base}{digest[:2]}/{digest}", partial, size)
+        try:
+            return self.store.artifacts.take(partial, digest)
+        except DamagedError as error:
+            raise TransferError(f"{base}: gave other bytes than it should: {error}") from error
+
+    def _make_room(self, size):
+        used = sum(path.stat().st_size for path in self.store.artifacts.folder.glob("??/*"))
+        if used + size > self.settings.disk_bytes:
+            raise TransferError(
+                f"{size:,} bytes are to be pulled, {used:,} of the {self.settings.disk_bytes:,} of `disk` are in use"
+            )
+        if free_bytes(self.settings.folder) < size + (1 << 20):
+            raise TransferError(f"the disk has no room for {size:,} bytes")
+
+    def _clean(self):
+        """Deletes what no slot needs, and parts of what is no longer pulled."""
+        needed, pulled = set(), False
+        for slots in self.memory.tasks().values():
+            for slot in ("current", "previous"):
+                if slots[slot]:
+                    needed.add(slots[slot]["digest"])
+                    needed.add((slots[slot].get("proof") or {}).get("digest"))
+            pulled = pulled or slots["trial"] is not None
+        if not pulled:
+            for digest in self.store.artifacts.digests():
+                if digest not in needed:
+                    self.store.artifacts.remove(digest)
+            for path in self._partial.iterdir():
+                path.unlink(missing_ok=True)
+
+
+def _check_answer(answer):
+    """TransferError where the platform's answer is not one: nothing is done by it then."""
+    try:
+        for each in answer["wanted"].values():
+            strings, digests = [each["name"], each["version"]], [each["digest"]]
+            whole = [each["release"], each["size"]]
+            digests += [made["digest"] for made in each.get("deltas", ())]
+            digests += [made["from"] for made in each.get("deltas", ()) if made["from"]]
+            whole += [made["size"] for made in each.get("deltas", ())]
+            if each["proof"]:
+                digests.append(each["proof"]["digest"])
+                whole.append(each["proof"]["size"])
+            if not all(isinstance(text, str) for text in strings) or not all(isinstance(n, int) for n in whole):
+                raise TypeError
+            if not all(map(is_digest, digests)):
+                raise ValueError("a digest that is none")
+        if not isinstance(answer["acknowledged"], int) or not isinstance(answer["files"], str):
+            raise TypeError
+        if not 0 < float(answer.get("poll_s", 1)) < 1e6:
+            raise ValueError
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise TransferError(f"the platform's answer cannot be read ({type(error).__name__}: {error})") from None

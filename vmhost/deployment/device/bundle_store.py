@@ -1,0 +1,98 @@
+"""The bundle store of a device: artifacts by digest, and one list of what is current, replaced in one step.
+
+    current.json     {"tasks": {"shop/rank": {"name", "version", "digest", "path", "release"}}}
+    artifacts/       by SHA-256
+
+The agent writes it. Any process may read it; `follow` keeps a Host's tasks as the list says.
+"""
+
+import json
+import logging
+import threading
+from pathlib import Path
+
+from vmhost import VMHostError
+from vmhost.deployment.artifacts import ArtifactFolder, replace_durably
+
+_log = logging.getLogger("vmhost.deployment")
+_LOOK_S = 1.0
+
+
+class BundleStore:
+    """The store in `folder`, made where there is none."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.artifacts = ArtifactFolder(self.folder / "artifacts")
+        self.list_path = self.folder / "current.json"
+
+    def current(self):
+        """{task: {"name", "version", "digest", "path", "release"}}; empty where nothing was ever current."""
+        try:
+            plain = json.loads(self.list_path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        for entry in plain["tasks"].values():
+            entry["path"] = str(self.folder / entry["path"])
+        return plain["tasks"]
+
+    def write(self, tasks):
+        """Makes this the list, where it is another one."""
+        plain = {
+            task: {
+                "name": each["name"],
+                "version": each["version"],
+                "digest": each["digest"],
+                "path": str(self.artifacts.path(each["digest"]).relative_to(self.folder)),
+                "release": each["release"],
+            }
+            for task, each in sorted(tasks.items())
+        }
+        data = json.dumps({"tasks": plain}, indent=1).encode()
+        if not self.list_path.exists() or self.list_path.read_bytes() != data:
+            replace_durably(self.list_path, data)
+
+    def follow(self, host):
+        """Loads what is current into the Host, now and whenever the list changes. Close what it returns first."""
+        return _Follower(self, host)
+
+
+class _Follower:
+    def __init__(self, store, host):
+        self._store, self._host = store, host
+        self._loaded = {}  # name -> digest
+        self._stopped = threading.Event()
+        self.look()
+        self._thread = threading.Thread(target=self._run, name="bundle-store", daemon=True)
+        self._thread.start()
+
+    def look(self):
+        """Loads and unloads what changed since the last look."""
+        wanted = {entry["name"]: entry for entry in self._store.current().values()}
+        for name, entry in wanted.items():
+            if self._loaded.get(name) != entry["digest"]:
+                try:
+                    self._host.load(entry["path"])
+                    self._loaded[name] = entry["digest"]
+                except VMHostError as error:
+                    _log.error("%s: %s", name, error)
+        for name in self._loaded.keys() - wanted.keys():
+            self._host.unload(name)
+            del self._loaded[name]
+
+    def _run(self):
+        while not self._stopped.wait(_LOOK_S):
+            try:
+                self.look()
+            except (OSError, ValueError, VMHostError) as error:
+                _log.error("%s: %s", self._store.list_path, error)
+
+    def close(self):
+        self._stopped.set()
+        self._thread.join()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()

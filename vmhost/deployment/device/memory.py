@@ -1,0 +1,105 @@
+"""What an agent remembers: its secret, what runs and ran before, what it gave up, what it has to report.
+
+SQLite by vmhost.stores: each change and the report of it are one transaction, so a cut at any point leaves both or
+neither. A store that is damaged is put aside and begun anew; what ran goes on from the bundle store's list.
+"""
+
+import contextlib
+import json
+import secrets
+import time
+
+from vmhost.stores import Database, Outbox, StoreDamagedError
+
+_STEPS = (
+    """
+    CREATE TABLE agent_values (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE agent_tasks (
+        task TEXT PRIMARY KEY, current TEXT, previous TEXT, trial TEXT
+    ) WITHOUT ROWID;
+    CREATE TABLE agent_given_up (
+        task TEXT NOT NULL, release INTEGER NOT NULL, reason TEXT NOT NULL, PRIMARY KEY (task, release)
+    ) WITHOUT ROWID
+    """,
+)
+_SLOTS = ("current", "previous", "trial")
+_MAX_GIVEN_UP = 1000
+
+
+class Memory:
+    """The memory in `folder`. StoreInUseError where another agent has it open."""
+
+    def __init__(self, folder, clock=time.time):
+        path = folder / "agent.db"
+        try:
+            self._database = Database(path)
+        except StoreDamagedError as error:
+            aside = f"{path}.damaged-{int(clock())}"
+            for end in ("", "-wal", "-shm", "-lock"):
+                with contextlib.suppress(FileNotFoundError):
+                    path.with_name(path.name + end).rename(aside + end)
+            self._database = Database(path)
+            self.damaged = str(error)
+        else:
+            self.damaged = None
+        self._database.migrate("agent", _STEPS)
+        self.outbox = Outbox(self._database, max_bytes=4 << 20, clock=clock)
+        with self._database.transaction():
+            if self.value("epoch") is None:
+                self.set_value("epoch", secrets.token_hex(16))
+
+    def close(self):
+        self._database.close()
+
+    def change(self):
+        """A transaction; blocks within join it."""
+        return self._database.transaction()
+
+    def value(self, name, otherwise=None):
+        with self._database.transaction() as connection:
+            row = connection.execute("SELECT value FROM agent_values WHERE name = ?", (name,)).fetchone()
+        return json.loads(row[0]) if row else otherwise
+
+    def set_value(self, name, value):
+        with self._database.transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO agent_values VALUES (?, ?)", (name, json.dumps(value)))
+
+    def tasks(self):
+        """{task: {"current", "previous", "trial"}}, each a mapping or None."""
+        with self._database.transaction() as connection:
+            rows = connection.execute("SELECT * FROM agent_tasks ORDER BY task").fetchall()
+        return {task: dict(zip(_SLOTS, (each and json.loads(each) for each in slots))) for task, *slots in rows}
+
+    def set_task(self, task, **slots):
+        """Changes some slots of a task; the task goes where none is left."""
+        with self._database.transaction() as connection:
+            now = self.tasks().get(task, dict.fromkeys(_SLOTS)) | slots
+            if any(each is not None for each in now.values()):
+                values = [None if now[slot] is None else json.dumps(now[slot]) for slot in _SLOTS]
+                connection.execute("INSERT OR REPLACE INTO agent_tasks VALUES (?, ?, ?, ?)", (task, *values))
+            else:
+                connection.execute("DELETE FROM agent_tasks WHERE task = ?", (task,))
+
+    def give_up(self, task, release, reason):
+        with self._database.transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO agent_given_up VALUES (?, ?, ?)", (task, release, reason))
+            connection.execute(
+                "DELETE FROM agent_given_up WHERE release <= (SELECT max(release) FROM agent_given_up) - ?",
+                (_MAX_GIVEN_UP,),
+            )
+
+    def has_given_up(self, task, release):
+        with self._database.transaction() as connection:
+            row = connection.execute(
+                "SELECT reason FROM agent_given_up WHERE task = ? AND release = ?", (task, release)
+            ).fetchone()
+        return row is not None
+
+    def try_again(self, task, release):
+        with self._database.transaction() as connection:
+            connection.execute("DELETE FROM agent_given_up WHERE task = ? AND release = ?", (task, release))
+
+    def report(self, release, state, reason=""):
+        """Keeps the report until the platform has it."""
+        body = json.dumps({"release": release, "state": state, "reason": reason[:2000]}).encode()
+        self.outbox.put(secrets.token_hex(12), "report", body)

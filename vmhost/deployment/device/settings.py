@@ -1,0 +1,125 @@
+"""`agent.yaml`: who the device is, whom it asks, where it keeps what it has.
+
+device: kitchen-1
+platform: http://127.0.0.1:8470
+token: vmh_...                 what the fleet joins with (role fleet); or token_file: PATH
+folder: state                  beside this file where it is relative
+keys: bundles.pub              whose bundles run here: a file or folder of public keys
+facts: {app: "2.1"}            stated beside what the agent finds out itself
+poll: 30 s                     how often it asks where the platform says nothing else
+disk: 512 MiB                  the most that bundles may take
+permissions: {env: [MODEL]}    the most that any task may ask for; nothing narrower where left out
+limits: {memory: 64 MiB}       the same for limits
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from vmhost import ConfigurationError
+from vmhost.deployment import identifiers
+from vmhost.deployment.errors import RefusedError
+
+_KEYS = (
+    "device",
+    "platform",
+    "token",
+    "token_file",
+    "folder",
+    "keys",
+    "facts",
+    "poll",
+    "disk",
+    "permissions",
+    "limits",
+)
+_REQUIRED = ("device", "platform", "folder", "keys")
+
+
+@dataclass(frozen=True)
+class Settings:
+    device: str
+    platform: str
+    folder: Path
+    keys: Path
+    token: str | None = None
+    facts: dict = field(default_factory=dict)
+    poll_s: float = 30.0
+    disk_bytes: int = 512 << 20
+    permissions: dict | None = None
+    limits: dict = field(default_factory=dict)
+
+
+def read(path):
+    """The Settings of an agent.yaml (or JSON); ConfigurationError says what is wrong."""
+    import yaml  # a device without YAML gives Settings itself
+
+    path = Path(path)
+    try:
+        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}; `vmhost cloud join` prints one") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigurationError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(plain, dict):
+        raise ConfigurationError(f"{path}: expected keys such as `device: kitchen-1`")
+    for key in plain:
+        if key not in _KEYS:
+            raise ConfigurationError(f"{path}: {key}: expected one of {', '.join(_KEYS)}")
+    for key in _REQUIRED:
+        if not isinstance(plain.get(key), str) or not plain[key]:
+            raise ConfigurationError(f"{path}: {key}: expected a text, got {plain.get(key)!r}")
+    try:
+        identifiers.check("device", plain["device"])
+    except RefusedError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    if urlsplit(plain["platform"]).scheme not in ("http", "https") or not urlsplit(plain["platform"]).hostname:
+        raise ConfigurationError(
+            f"{path}: platform: expected an address such as https://platform.example, got {plain['platform']!r}"
+        )
+    token = plain.get("token")
+    if token is None and plain.get("token_file"):
+        token_file = path.parent / plain["token_file"]
+        try:
+            token = token_file.read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"{token_file}: cannot be read: {error}") from error
+    return Settings(
+        device=plain["device"],
+        platform=plain["platform"].rstrip("/"),
+        folder=path.parent / plain["folder"],
+        keys=path.parent / plain["keys"],
+        token=token,
+        facts=_mapping(plain, "facts", path) or {},
+        poll_s=_quantity(plain.get("poll", 30.0), _TIMES, f"{path}: poll"),
+        disk_bytes=int(_quantity(plain.get("disk", 512 << 20), _SIZES, f"{path}: disk")),
+        permissions=_mapping(plain, "permissions", path),
+        limits=_mapping(plain, "limits", path) or {},
+    )
+
+
+_TIMES = {"ms": 0.001, "s": 1, "min": 60, "h": 3600}
+_SIZES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def _quantity(value, units, where):
+    """A number of `30 s` or `512 MiB`, or a number as it is."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    number, _, unit = value.partition(" ") if isinstance(value, str) else ("", "", "")
+    try:
+        found = float(number) * units[unit]
+    except ValueError, KeyError:
+        found = 0.0
+    if not 0 < found < 1e15:
+        raise ConfigurationError(
+            f"{where}: expected a number and one of {', '.join(units)}, as in 30 {next(iter(units))}, got {value!r}"
+        )
+    return found
+
+
+def _mapping(plain, key, path):
+    value = plain.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise ConfigurationError(f"{path}: {key}: expected keys and values, got {value!r}")
+    return value

@@ -1,0 +1,155 @@
+"""HTTP to the platform and to static servers: requests of JSON, downloads that go on where they were cut.
+
+A connection is kept between requests. Answers are bounded in size, waits in time. TransferError: try again later.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+from urllib.parse import urljoin, urlsplit
+
+from vmhost.deployment.errors import DeploymentError, TransferError
+
+MAX_ANSWER_BYTES = 8 << 20
+_CHUNK = 1 << 16
+_MAX_REDIRECTS = 3
+
+
+class AnswerError(DeploymentError):
+    """The platform refused: `status` of HTTP, and its message."""
+
+    def __init__(self, status, message, retry_after_s=None):
+        super().__init__(f"{message} (HTTP {status})")
+        self.message = message
+        self.status, self.retry_after_s = status, retry_after_s
+
+
+class Transfers:
+    """Requests to `platform` (its address). Not for several threads at once. Close it."""
+
+    def __init__(self, platform, timeout_s=30.0):
+        self.platform = platform
+        self._timeout_s = timeout_s
+        self._connections = {}  # (scheme, host and port) -> connection
+
+    def close(self):
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def post(self, path, body, headers):
+        return self.ask("POST", path, body, headers)
+
+    def ask(self, method, path, body, headers):
+        """The JSON object that the platform answers. AnswerError, TransferError."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json", **headers}
+        with self._request(method, self.platform + path, data, headers) as response:
+            answer = response.read(MAX_ANSWER_BYTES + 1)
+            if len(answer) > MAX_ANSWER_BYTES:
+                raise TransferError(f"{self.platform}{path}: an answer of more than {MAX_ANSWER_BYTES:,} bytes")
+            try:
+                plain = json.loads(answer)
+            except (ValueError, RecursionError) as error:
+                raise TransferError(
+                    f"{self.platform}{path}: answered no JSON (HTTP {response.status}): {error}"
+                ) from None
+            if response.status >= 400 or not isinstance(plain, dict):
+                message = plain.get("error", "refused") if isinstance(plain, dict) else "no object"
+                raise AnswerError(response.status, str(message), _seconds(response.headers.get("retry-after")))
+            return plain
+
+    def download(self, url, partial, size):
+        """Brings the file `partial` to `size` bytes, from where it ends now. TransferError; what came is kept."""
+        url = urljoin(self.platform + "/", url)
+        have = partial.stat().st_size if partial.exists() else 0
+        if have > size:
+            partial.unlink()
+            have = 0
+        if have == size:
+            return
+        headers = {"range": f"bytes={have}-"} if have else {}
+        with self._request("GET", url, None, headers) as response:
+            if response.status == 206 and have:
+                begins = (response.headers.get("content-range") or "").removeprefix("bytes ").partition("-")[0]
+                if begins != str(have):
+                    raise TransferError(f"{url}: asked for bytes from {have}, got from {begins or 'nowhere'}")
+                mode = "ab"
+            elif response.status == 200:
+                mode = "wb"  # a server without ranges begins anew
+            else:
+                if response.status == 416:
+                    partial.unlink(missing_ok=True)
+                response.read(MAX_ANSWER_BYTES)
+                raise TransferError(f"{url}: HTTP {response.status}")
+            with open(partial, mode) as file:
+                while chunk := response.read(_CHUNK):
+                    if file.tell() + len(chunk) > size:
+                        file.truncate(0)
+                        raise TransferError(f"{url}: more than the {size:,} bytes that were expected")
+                    file.write(chunk)
+                got = file.tell()
+        if got != size:
+            raise TransferError(f"{url}: ended after {got:,} of {size:,} bytes; goes on from there")
+
+    @contextlib.contextmanager
+    def _request(self, method, url, data, headers):
+        """The response, followed through redirects of GET. The connection is kept where all was read."""
+        for _ in range(_MAX_REDIRECTS):
+            try:
+                response = self._send(method, url, data, headers)
+                target = response.headers.get("location")
+                if response.status in (301, 302, 303, 307, 308) and target and method == "GET":
+                    response.read(MAX_ANSWER_BYTES)
+                    url = urljoin(url, target)
+                    continue
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                self.close()
+                raise TransferError(f"{url}: {error or type(error).__name__}") from error
+            complete = False
+            try:
+                yield response
+                complete = response.isclosed()
+            except (OSError, http.client.HTTPException) as error:
+                if isinstance(error, OSError) and error.filename is not None:
+                    raise  # of the file that is written
+                raise TransferError(f"{url}: {error or type(error).__name__}") from error
+            finally:
+                response.close()
+                if not complete:
+                    self.close()
+            return
+        raise TransferError(f"{url}: more than {_MAX_REDIRECTS} redirects")
+
+    def _send(self, method, url, data, headers):
+        parts = urlsplit(url)
+        key = (parts.scheme, parts.netloc)
+        path = parts.path + (f"?{parts.query}" if parts.query else "")
+        kept = self._connections.get(key)
+        for connection in (kept, None) if kept is not None else (None,):
+            if connection is None:
+                make = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}.get(parts.scheme)
+                if make is None:
+                    raise TransferError(f"{url}: expected an address with http or https")
+                connection = self._connections[key] = make(parts.netloc, timeout=self._timeout_s)
+            try:
+                connection.request(method, path or "/", data, headers)
+                return connection.getresponse()
+            except OSError, http.client.HTTPException:
+                connection.close()
+                if connection is not kept:
+                    raise
+        raise AssertionError
+
+
+def _seconds(text):
+    try:
+        return min(3600.0, max(0.0, float(text)))
+    except TypeError, ValueError:
+        return None
+
+
+def free_bytes(folder):
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize

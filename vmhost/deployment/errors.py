@@ -1,0 +1,21 @@
+"""Errors of the deployment platform. A message says what, where, and what to do."""
+
+
+class DeploymentError(Exception):
+    """The base of them all."""
+
+
+class RefusedError(DeploymentError):
+    """What was asked for cannot be done as things are: a wrong name, a wrong plan, a state that does not allow it."""
+
+
+class MissingError(DeploymentError):
+    """There is no such repository, version, release or device."""
+
+
+class TransferError(DeploymentError):
+    """A download or a request failed; trying again later may help."""
+
+
+class DamagedError(DeploymentError):
+    """Bytes that are not what their digest says."""

@@ -1,0 +1,32 @@
+"""What repositories, tasks, versions and devices may be called."""
+
+import re
+
+from vmhost.deployment.errors import RefusedError
+
+_KINDS = {
+    "repository": (re.compile(r"[a-z0-9][a-z0-9_-]{0,62}"), "a-z, 0-9, _ and -, at most 63"),
+    "branch": (re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}"), "letters, digits, _ and -, at most 63"),
+    "version": (re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}"), "letters, digits and .+_-, at most 64"),
+    "device": (re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}"), "letters, digits and _.:-, at most 128"),
+    "cohort": (re.compile(r"[a-z0-9][a-z0-9_-]{0,62}"), "a-z, 0-9, _ and -, at most 63"),
+}
+
+
+def check(kind, name):
+    """`name`, where it can be the name of such a thing; RefusedError."""
+    pattern, expected = _KINDS[kind]
+    if not isinstance(name, str) or not pattern.fullmatch(name):
+        shown = name[:80] if isinstance(name, str) else name
+        raise RefusedError(f"{kind} {shown!r}: expected a name of {expected} characters")
+    return name
+
+
+def check_task(name):
+    """`repository/branch`; RefusedError."""
+    repository, slash, branch = name.partition("/") if isinstance(name, str) else ("", "", "")
+    if not slash:
+        raise RefusedError(f"task {name!r}: expected repository/branch, as in shop/rank")
+    check("repository", repository)
+    check("branch", branch)
+    return name

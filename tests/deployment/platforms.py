@@ -5,10 +5,10 @@ import gc
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+from tests.conftest import Belongings
 from vmhost.deployment.cloud.platform import Platform
 from vmhost.deployment.cloud.releases import Version
 from vmhost.deployment.device.agent import Agent
@@ -21,11 +21,10 @@ DOUBLE = "def run(value):\n    return value * 2\n"
 @contextlib.contextmanager
 def nothing_left():
     """What a block starts (threads, files, VMs) is gone at its end."""
-    belongings = next(module.Belongings for module in list(sys.modules.values()) if hasattr(module, "Belongings"))
-    before = belongings()
+    before = Belongings()
     yield
     end = time.monotonic() + 30
-    while left := belongings().left_since(before):
+    while left := Belongings().left_since(before):
         assert time.monotonic() < end, "left behind: " + "; ".join(left)
         gc.collect()
         time.sleep(0.01)

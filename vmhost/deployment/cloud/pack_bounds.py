@@ -63,7 +63,7 @@ class _Stream:
 
 
 def check(file, max_objects, max_object_bytes, max_total_bytes):
-    """Reads the receive-pack request in `file`, from its beginning; RefusedError. The file is at its beginning again."""
+    """Reads the receive-pack request in `file` from its beginning, and leaves the file there again. RefusedError."""
     stream = _Stream(file)
     while (length := stream.take(4)) != b"0000":
         try:

@@ -93,7 +93,11 @@ class Demonstration:
         self.say("\nversion 1.1.0 (does not know model b): git push origin rank 1.1.0")
         self._say_push(work.push("1.1.0", _SECOND))
         self._wait(lambda: platform.releases.release(2).state == "rolled_back", "1.1.0 to be rolled back")
-        self._wait(lambda: self._running(platform) == {"1.0.0": DEVICES}, "all devices to be back")
+        [back] = [each for each in platform.releases.history(TASK) if each["event"] == "roll_back"]
+        self._wait(
+            lambda: self._running(platform, since_ms=back["time_ms"] + 1) == {"1.0.0": DEVICES},
+            "all devices to be back",
+        )
         self.say(f"1.1.0 was rolled back; 1.0.0 runs on {DEVICES} devices again\n")
         history = platform.releases.history(TASK)[::-1]
         return {
@@ -110,12 +114,12 @@ class Demonstration:
             if line.startswith("remote:") or "->" in line or "rejected" in line:
                 self.say(f"  {line.rstrip()}")
 
-    def _running(self, platform):
-        """How many devices say that they run which version, proven."""
+    def _running(self, platform, since_ms=0):
+        """How many devices say that they run which version, proven; of those that asked since then."""
         found = {}
         for device in platform.devices.list():
             entry = device["tasks"].get(TASK)
-            if entry and entry["state"] == "proven":
+            if entry and entry["state"] == "proven" and device["seen_ms"] >= since_ms:
                 found[entry["version"]] = found.get(entry["version"], 0) + 1
         return found
 

@@ -32,9 +32,7 @@ def run(tmp_path, count, hogs):
         for name, (what, said, limits) in TASKS.items()
     ]
     sent = collections.Counter()
-    policy = Policy(
-        task=TaskPolicy(breaker=BreakerPolicy(enabled=False))
-    )  # an open one lets calls wait
+    policy = Policy(task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))  # an open one lets calls wait
     with open_pipeline(tmp_path, *bundles, host={"policy": policy}) as pipeline:
         for begin in range(0, count, 500):
             batch = []

@@ -146,6 +146,20 @@ def test_a_future_is_a_standard_one(fake_host, bundle):
     assert "returned int" in repr(futures[0])
 
 
+def test_who_wants_to_hear_of_the_end_alone_makes_no_machinery(fake_host, bundle):
+    host, core, task = manual(fake_host, bundle, policy=Policy(max_vms=1))
+    futures, called = [task.submit(i) for i in range(2)], [threading.Event(), threading.Event()]
+    host._service.events.settle()
+    for future, event in zip(futures, called):
+        future.when_ended(event.set)
+    futures[1].stop()
+    assert called[1].wait(10) and futures[1].cancelled() and not called[0].is_set()
+    core.guest = lambda value, entry: "ended"
+    the_running(core)[0].end("ended")
+    assert called[0].wait(10) and futures[0].result(0) == "ended"
+    assert "_condition" not in vars(futures[0])
+
+
 def test_result_times_out_and_the_call_goes_on(fake_host, bundle):
     host, core, task = manual(fake_host, bundle)
     future = task.submit(1)

@@ -155,7 +155,7 @@ class StreamTask:
         if type(future) is _Failed:
             self._ended(self, call, future)
         else:
-            future.add_done_callback(lambda future, call=call: self._ended(self, call, future))
+            future.when_ended(lambda: self._ended(self, call, future))
         return True
 
     def _count(self, name):

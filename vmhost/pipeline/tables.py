@@ -302,7 +302,10 @@ class Tables:
 
     def _count(self, task, name, n=1):
         self._counts[task][name] += n
-        self._uncounted.setdefault(task, Counter())[name] += n
+        uncounted = self._uncounted.get(task)
+        if uncounted is None:
+            uncounted = self._uncounted[task] = Counter()
+        uncounted[name] += n
 
     def _progress_of(self, identity):
         progress = self._progress.get(identity)

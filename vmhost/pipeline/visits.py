@@ -1,9 +1,8 @@
 """The events of visits that are open, held in memory for the calls that they will trigger, and what calls are given."""
 
-import msgspec
+from msgspec.structs import asdict
 
 from vmhost.pipeline.events import PAGE_ENTER, PAGE_EXIT
-from vmhost.pipeline.sequences import point
 
 MAX_EVENTS = 2_000  # of one visit; the calls of longer ones read the store
 
@@ -80,7 +79,7 @@ class Visits:
             return _value(stored, ())
         visit = stored.event.visit
         if not _of_visit(trigger):
-            return lambda: _value(stored, self._store.read(start - 1, until=stored.position))
+            return lambda: _value(stored, list(self._store.read(start - 1, until=stored.position)))
         if not visit:
             return _value(stored, (stored,))
         after = start - 1 if trigger.events == "match" else 0
@@ -108,5 +107,11 @@ def _value(stored, events):
         "page": event.page,
         "visit": event.visit,
         "time_ms": event.time_ms,
-        "events": [msgspec.structs.asdict(each.event) for each in sorted(events, key=point)],
+        "events": [asdict(each.event) for each in _by_time(events)],
     }
+
+
+def _by_time(events):
+    """In order of time, those of one time by position, in which they come."""
+    times = [each.event.time_ms for each in events]
+    return events if times == sorted(times) else sorted(events, key=lambda each: each.event.time_ms)

@@ -14,7 +14,7 @@ TASKS = {  # name: what it does with hogs, its trigger, its limits
     "fails": ("raise ValueError(value)", "queue: 100000, retries: 2", ""),
     "slow": ("import time; time.sleep(0.02)", "queue: 8, overload: oldest", ""),
     "large": ("list(range(10**9))", "queue: 100000, retries: 0", ", memory: 16 MiB"),
-    "endless": ("while True: pass", "queue: 100000, retries: 0", ", wall_time: 100 ms"),
+    "endless": ("while True: pass", "queue: 100000, retries: 0", ", cpu_time: 100 ms"),
 }
 WAYS = ("stored", "dead_letters", "dropped_by_overload", "forgotten", "expired")
 

@@ -7,12 +7,16 @@ is taken as it stands."""
 import ast
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
+import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import urllib.request
 from pathlib import Path
 
 import numpy
@@ -25,6 +29,9 @@ from vmhost.bytecode.compiler import compile_sources, compile_task
 from vmhost.bytecode.errors import TaskSpecError
 from vmhost.bytecode.spec import read_task
 from vmhost.cli import main
+from vmhost.pipeline import Pipeline
+from vmhost.pipeline.configuration import read_pipeline_yaml
+from vmhost.pipeline.sources import Sources
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
@@ -263,6 +270,81 @@ def agent_yaml(text, folder, capfd):
     assert (read.device, read.disk_bytes, read.folder) == ("kitchen-1", 512 << 20, folder / "state")
 
 
+def shop_events(folder, capfd, run=True):
+    """build/ipv.vmb, build/events.jsonl and, where asked for, build/shop, as the block before has made them."""
+    run_commands("vmhost compile tasks/ipv -o build/ipv.vmb", capfd)
+    command = [sys.executable, "-m", "tasks.ipv.sessions", "--seed", "1", "--visits", "100"]
+    with open("build/events.jsonl", "wb") as file:
+        subprocess.run(command, cwd=ROOT, stdout=file, check=True, timeout=60)
+    if run:
+        run_commands("vmhost pipeline run build/shop build/ipv.vmb --allow-unsigned --events build/events.jsonl", capfd)
+
+
+def pipeline_looks(text, folder, capfd):
+    shop_events(folder, capfd)
+    assert "removed of 'shopper-00001': " in run_commands(text, capfd)
+    assert (folder / "build/ipv.parquet").exists()
+
+
+def pipeline_in_python(text, folder, capfd):
+    run_commands("vmhost compile tasks/ipv -o build/ipv.vmb", capfd)
+    [rows] = re.findall(r"^\[\{.*\}\]$", run_script(folder, text), re.MULTILINE)
+    assert "'dwell_ms': 4200" in rows
+
+
+def pipeline_in_sql(text, folder, capfd):
+    shop_events(folder, capfd)
+    assert re.search(r"^item-\d+ \d+ [\d.]+$", run_script(folder, text), re.MULTILINE)
+
+
+def pipeline_by_http(text, folder, capfd):
+    serves, posts = text.strip().splitlines()
+    shop_events(folder, capfd, run=False)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    program, *arguments = shlex.split(serves.replace("8400", port))
+    assert program == "vmhost"
+    server = subprocess.Popen(
+        [sys.executable, "-m", "vmhost", *arguments],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    try:
+        assert port in server.stderr.readline()
+        program, url, _, header, _, body = shlex.split(posts.replace("8400", port))
+        assert program == "curl" and posts.count("-H") == posts.count("--data-binary @") == 1
+        name, _, value = header.partition(": ")
+        request = urllib.request.Request(url, Path(body[1:]).read_bytes()[:100_000].rpartition(b"\n")[0])
+        request.add_header(name, value)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert json.load(answer)["taken"] > 50
+        server.send_signal(signal.SIGINT)
+        assert server.wait(60) == 130
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def pipeline_yaml(text, folder, capfd):
+    shop_events(folder, capfd, run=False)
+    (folder / "pipeline.yaml").write_text(text.replace("8400", "0"))
+    (folder / "token").write_text("0123456789abcdef")
+    found = read_pipeline_yaml("pipeline.yaml")
+    assert [source.name for source in found.sources] == ["log", "web"]
+    with Pipeline.from_file("pipeline.yaml") as pipeline, Sources(pipeline, found.sources[:1]) as sources:
+        assert sources.wait(60)
+        assert pipeline.statistics()["position"] > 100
+
+
+def outbox_is_drained(text, folder, capfd):
+    put = "with Database('shop.db') as database:\n    Outbox(database).put('ipv/1/0', 'ipv', b'\\x80')\n"
+    left = "with Database('shop.db') as database:\n    print(len(Outbox(database)))\n"
+    said = run_script(folder, f"from vmhost.stores import Database, Outbox\n{put}{text}{left}")
+    assert re.fullmatch(r"\[\('ipv/1/0', 'ipv', \d+, \{\}\)\]\n0\n", said)
+
+
 def write_digits(folder, text):
     task = folder / "digits"
     (task / "data").mkdir(parents=True)
@@ -442,6 +524,13 @@ BLOCKS = {
     ("docs/tunnel.md", "import threading"): tunnel_in_python,
     ("docs/pipeline.md", "trigger:"): stream_task_yaml,
     ("docs/pipeline.md", "vmhost compile tasks/ipv"): pipeline_run,
+    ("docs/pipeline.md", "vmhost pipeline status"): pipeline_looks,
+    ("docs/pipeline.md", "from vmhost.pipeline import Event, Pipeline"): pipeline_in_python,
+    ("docs/pipeline.md", "import asyncio"): pipeline_in_python,
+    ("docs/pipeline.md", "import sqlite3"): pipeline_in_sql,
+    ("docs/pipeline.md", "vmhost pipeline run build/web"): pipeline_by_http,
+    ("docs/pipeline-yaml.md", "folder: data/shop"): pipeline_yaml,
+    ("docs/pipeline-events.md", "from vmhost.pipeline.values import unpack"): outbox_is_drained,
     ("docs/task-yaml.md", "tasks/x/task.yaml:5:"): task_yaml_errors,
     ("docs/task-yaml.md", "name: digits"): task_yaml,
     ("docs/verifier.md", "from vmhost.bytecode.verifier import"): verifier,

@@ -124,7 +124,15 @@ class Replay:
         """Returns when all events were taken, or the feed's `stop` was set. BadLineError, StoreError, PipelineError,
         ValueError for an event that the store cannot take."""
         waiting, units = [], 0
-        for event, size in self.recording:
+        events = iter(self.recording)
+        while True:
+            try:
+                event, size = next(events)
+            except StopIteration:
+                break
+            except BadLineError:
+                self._take(waiting, units)
+                raise
             away_s = self.clock.next_is(event.time_ms)
             if waiting and (away_s > 0 or len(waiting) >= _AT_ONCE):
                 if not self._take(waiting, units):

@@ -17,7 +17,7 @@ def explain_trigger(output, folder, task, visit):
     """Show what triggers a stream task. NAME: one of the pipeline at work in FOLDER, which says how many matches are
     under way. BUNDLE: the path of any stream task; its condition is held against all events stored in FOLDER."""
     path = Path(task)
-    if path.exists() or path.suffix == ".vmb":
+    if path.is_file() or path.suffix == ".vmb":
         found = _of_bundle(path)
         live = None
     else:

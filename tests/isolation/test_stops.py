@@ -21,6 +21,7 @@ import queue
 import select
 import socket
 import sqlite3
+from vmhost.guest import deadline
 
 
 def stubborn_once(value):
@@ -44,6 +45,15 @@ def in_finally(value):
 def sleeps(value):
     while True:
         time.sleep(0.001)
+
+
+def large_result(value):
+    result = None
+    for _ in range(8):
+        result = [result] * 10
+    while deadline() > 0.02:
+        pass
+    return result
 
 
 def lock(value):
@@ -242,6 +252,7 @@ SOFT = [
     "executor",
     "group",
     "stubborn_once",
+    "large_result",
     "finalizer",
 ]
 

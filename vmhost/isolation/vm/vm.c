@@ -32,7 +32,14 @@ void vmh_vm_engine_keep(vmh_vm *vm, struct vme_context *context)
     vmh_mutex_unlock(&vm->life);
 }
 
-void vmh_vm_raise_stop(vmh_vm *vm) { PyErr_SetNone(vm->stop.error); }
+void vmh_vm_raise_stop(vmh_vm *vm)
+{
+    vmh_mutex_lock(&vm->life);
+    if (vm->stop.generation == vm->phase.generation)
+        vm->stop.delivered = true; /* the pending call may come too late to say so */
+    vmh_mutex_unlock(&vm->life);
+    PyErr_SetNone(vm->stop.error);
+}
 
 void vmh_vm_lose(vmh_vm *vm)
 {

@@ -80,9 +80,14 @@ def _load_weights(model, where, folder):
     ]
     files = {}
     for tensor in outside:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of keys that the library does not know
-            location = external_data_helper.ExternalDataInfo(tensor).location
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of keys that the library does not know
+                location = external_data_helper.ExternalDataInfo(tensor).location
+        except ValueError as error:  # of numbers that are none, or negative
+            raise OnnxError(
+                where, f"does not say where in another file the weights of tensor {tensor.name!r} lie: {reason(error)}"
+            ) from error
         lies = f"the weights of tensor {tensor.name!r} lie in {location!r}"
         if folder is None:
             raise OnnxError(

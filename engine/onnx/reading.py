@@ -11,6 +11,8 @@ from .savings import Savings
 
 _LARGEST_CONSTANT = 1 << 24  # bytes that a node may be computed to ahead of time
 _MAX_RANK = 8
+_MAX_ELEMENTS = 1 << 48  # of a tensor: more than any machine holds
+_MAX_PARAMETER = (1 << 31) - 1  # of a layer, which model files hold as 32 bits
 
 
 class Node:
@@ -25,7 +27,7 @@ class Node:
         self.attributes = {}
         for item in proto.attribute:
             value = helper.get_attribute_value(item)
-            self.attributes[item.name] = value.decode() if isinstance(value, bytes) else value
+            self.attributes[item.name] = value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def input(self, number):
         """The name of that input, or None."""
@@ -62,10 +64,12 @@ class Reader:
         network = self.network
         network.inputs = [value.name for value in self.graph.input if value.name not in network.constants]
         for name in network.inputs:
-            if name in self.inferred:
-                network.declare(name, *self.inferred[name])
-            else:
+            if name not in self.inferred:
                 self.problems.append(Problem(None, name, "expected a tensor with a number of dimensions"))
+            elif not _is_possible(self.inferred[name][0]):
+                self.problems.append(Problem(None, name, f"no tensor has the shape {self.inferred[name][0]}"))
+            else:
+                network.declare(name, *self.inferred[name])
         for proto in self.graph.node:
             if not self._compute(proto):
                 self._read_node(proto)
@@ -95,12 +99,19 @@ class Reader:
             self._infer_here()
         if name not in self.inferred:
             raise Unsupported("makes a tensor whose shape does not follow from the shapes of its operands")
-        return self.inferred[name][0]
+        shape = self.inferred[name][0]
+        if not _is_possible(shape):
+            raise Unsupported(f"makes a tensor of the shape {shape}, which is impossible")
+        return shape
 
     def add_layer(self, op, node, inputs, shape, dtype=None, output=None, **fields):
         """Adds a layer; the tensor that it makes, by default the node's output of the dtype of the first input."""
         from .network import Layer
 
+        for value in fields.values():
+            for number in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(number, int) and abs(number) > _MAX_PARAMETER:
+                    raise Unsupported(f"has the number {number:,}, expected at most {_MAX_PARAMETER:,}")
         output = output or node.output
         self.network.declare(output, shape, dtype or self.dtype(inputs[0]))
         self.network.layers.append(Layer(op, node.name, list(inputs), output, **fields))
@@ -210,6 +221,8 @@ class Reader:
                 reader(self, node)
         except Unsupported as error:
             self.problems.append(Problem(operator, node.label, str(error)))
+        except ValueError as error:  # NumPy's, of operands that ONNX's shape inference let pass
+            self.problems.append(Problem(operator, node.label, f"has operands that do not go together: {error}"))
 
     def _name_outputs(self):
         """Outputs get their own names, and layers that make them, where they are inputs, constants, or other outputs
@@ -255,6 +268,10 @@ class Reader:
                         f"expected at most {_MAX_RANK} dimensions of fixed sizes of at least 1, got {shape}",
                     )
                 )
+
+
+def _is_possible(shape):
+    return min(shape, default=0) >= 0 and math.prod(shape) <= _MAX_ELEMENTS
 
 
 def _no_element_type(dtype):

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 
 import numpy
+import onnx
 import pytest
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
@@ -327,6 +328,39 @@ def test_weights_outside_that_cannot_be_read_say_so(tmp_path):
     (tmp_path / "below").mkdir()
     assert said(tmp_path / "below", None, "../secret").startswith(f"{start}'../secret', which can't be read: ")
     assert "raw_data size (8 bytes) is too small" in said(tmp_path, numpy.ones(2))
+
+
+@pytest.mark.parametrize(("key", "value"), [("length", "-5"), ("offset", "-1"), ("offset", "there")])
+def test_a_place_of_weights_outside_that_is_none_says_so(tmp_path, key, value):
+    model = onnx.load_model_from_string(outside(tmp_path, networks.values((3, 4))))
+    model.graph.initializer[0].external_data.add(key=key, value=value)
+    with pytest.raises(OnnxError, match="model.onnx: does not say where in another file the weights of tensor 'w' lie"):
+        compile_model(model.SerializeToString(), "model.onnx", tmp_path)
+
+
+def convolution(shape, **attributes):
+    weights = [numpy_helper.from_array(networks.values((4, 2, 3, 3)), "w")]
+    return model_of(
+        [helper.make_node("Conv", ["x", "w"], ["c"], **attributes), helper.make_node("Add", ["c", "c"], ["y"])],
+        {"x": (TensorProto.FLOAT, shape)},
+        {"y": (TensorProto.FLOAT, (None,) * 4)},
+        weights,
+    ).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes", "says"),
+    [
+        ((1, 2, 8, 8), {"strides": [(1 << 63) - 1, 1]}, "has the number 9,223,372,036,854,775,807, expected at most"),
+        ((1, 2, 1 << 62, 8), {}, "x: no tensor has the shape (1, 2, 4611686018427387904, 8)"),
+        ((1, 2, -5, 8), {}, "x: no tensor has the shape (1, 2, -5, 8)"),
+        ((1, 2, 8, 8), {"kernel_shape": [3, 1 << 40]}, "makes a tensor of the shape (1, 4, 6, "),
+    ],
+)
+def test_sizes_that_nothing_can_have_are_refused(shape, attributes, says):
+    with pytest.raises(OnnxError) as caught:
+        compile_model(convolution(shape, **attributes), "model.onnx")
+    assert says in str(caught.value)
 
 
 def test_a_task_is_compiled_anew_when_its_weights_change(tmp_path):

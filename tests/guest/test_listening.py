@@ -73,6 +73,11 @@ def datagram(port):
         sender.settimeout(10)
         return sender.recvfrom(10)[0]
 
+def option(family, level, name, data):
+    with socket.socket(family, socket.SOCK_DGRAM) as asked:
+        asked.setsockopt(level, name, data)
+        return asked.getsockopt(level, name)
+
 def asyncio_server(port):
     import asyncio
     async def answer(reader, writer):
@@ -202,6 +207,33 @@ def test_an_unbound_datagram_socket_is_answered(asked):
             with socket.socket(type=socket.SOCK_DGRAM) as last:  # where none came
                 last.sendto(b"", server.getsockname())
             answering.join()
+
+
+IP, IPV6 = int(socket.IPPROTO_IP), int(socket.IPPROTO_IPV6)
+
+
+@pytest.mark.parametrize(
+    ("family", "level", "name", "data"),
+    [
+        (socket.AF_INET, IP, 4, bytes([0x83, 7, 4, 127, 0, 0, 2, 0])),  # IP_OPTIONS: sends by another machine
+        (socket.AF_INET, IP, 19, bytes(4)),  # IP_TRANSPARENT
+        (socket.AF_INET, IP, 35, socket.inet_aton("224.0.0.251") + socket.inet_aton("127.0.0.1")),  # joins a group
+        (socket.AF_INET, IP, 42, bytes(136)),  # MCAST_JOIN_GROUP
+        (socket.AF_INET, IP, 16, bytes(8)),  # IP_IPSEC_POLICY
+        (socket.AF_INET6, IPV6, 57, bytes(24)),  # IPV6_RTHDR
+        (socket.AF_INET6, IPV6, 20, socket.inet_pton(socket.AF_INET6, "ff02::fb") + bytes(4)),  # IPV6_JOIN_GROUP
+        (socket.AF_INET6, IPV6, 1, bytes(4)),  # IPV6_ADDRFORM
+    ],
+)
+def test_options_that_join_groups_or_choose_routes_are_refused(asked, family, level, name, data):
+    answer = asked("net", "option", int(family), level, name, data)
+    assert answer == f"denied: socket.setsockopt({level}, {name}): no task can have this option"
+
+
+def test_options_of_packets_are_let_through(asked):
+    assert asked("net", "option", int(socket.AF_INET), IP, int(socket.IP_TTL), 3) == 3
+    assert asked("net", "option", int(socket.AF_INET), IP, int(socket.IP_MULTICAST_TTL), 2) == 2
+    assert asked("net", "option", int(socket.AF_INET6), IPV6, int(socket.IPV6_TCLASS), 8) == 8
 
 
 def test_what_listen_names_is_bound_and_nothing_else(asked, port):

@@ -340,8 +340,17 @@ static int check_detach(vmh_gated *call)
     return call->result == NULL ? -1 : 1;
 }
 
-/* Options that take or give descriptors and addresses of memory, load programs into the kernel or change tables of the
- * machine are not for tasks. Known ones are let through. */
+static bool among(const int *list, size_t count, int option)
+{
+    for (size_t i = 0; i < count; i++)
+        if (option == list[i])
+            return true;
+    return false;
+}
+
+/* Options that take or give descriptors and addresses of memory, load programs into the kernel, change tables of the
+ * machine, join groups of receivers or send by another route than the kernel's are not for tasks. Known ones are let
+ * through. */
 static bool option_is_plain(int level, int option)
 {
     static const int of_socket[] = {
@@ -351,19 +360,27 @@ static bool option_is_plain(int level, int option)
         SO_TIMESTAMPNS, SO_INCOMING_CPU, SO_BUSY_POLL, SO_PEERCRED,
     };
     static const int of_tcp[] = {TCP_USER_TIMEOUT, TCP_FASTOPEN, TCP_NOTSENT_LOWAT, TCP_FASTOPEN_CONNECT};
-    if (level == IPPROTO_TCP) {
-        for (size_t i = 0; i < sizeof of_tcp / sizeof *of_tcp; i++)
-            if (option == of_tcp[i])
-                return true;
-        return option > 0 && option <= TCP_CONGESTION;
+    static const int of_ip[] = {
+        IP_TOS,           IP_TTL,           IP_RECVOPTS,
+        IP_PKTINFO,       IP_MTU_DISCOVER,  IP_RECVERR,
+        IP_RECVTTL,       IP_RECVTOS,       IP_MTU,
+        IP_MULTICAST_IF,  IP_MULTICAST_TTL, IP_MULTICAST_LOOP,
+        IP_MULTICAST_ALL, IP_MINTTL,        IP_BIND_ADDRESS_NO_PORT,
+    };
+    static const int of_ipv6[] = {
+        IPV6_UNICAST_HOPS, IPV6_MULTICAST_IF, IPV6_MULTICAST_HOPS, IPV6_MULTICAST_LOOP, IPV6_MTU_DISCOVER,
+        IPV6_MTU,          IPV6_RECVERR,      IPV6_V6ONLY,         IPV6_RECVPKTINFO,    IPV6_RECVHOPLIMIT,
+        IPV6_RECVTCLASS,   IPV6_TCLASS,       IPV6_DONTFRAG,       IPV6_RECVPATHMTU,
+    };
+#define AMONG(list) among(list, sizeof(list) / sizeof *(list), option)
+    switch (level) {
+    case SOL_SOCKET: return AMONG(of_socket);
+    case IPPROTO_TCP: return AMONG(of_tcp) || (option > 0 && option <= TCP_CONGESTION);
+    case IPPROTO_IP: return AMONG(of_ip);
+    case IPPROTO_IPV6: return AMONG(of_ipv6);
+    default: return false;
     }
-    if (level == IPPROTO_IP || level == IPPROTO_IPV6)
-        return option >= 0 && option < 64
-               && !(level == IPPROTO_IPV6 && option == IPV6_ADDRFORM); /* from 64 on: filter tables */
-    for (size_t i = 0; level == SOL_SOCKET && i < sizeof of_socket / sizeof *of_socket; i++)
-        if (option == of_socket[i])
-            return true;
-    return false;
+#undef AMONG
 }
 
 /* getsockopt(level, option[, size]), setsockopt(level, option, value[, size]) */

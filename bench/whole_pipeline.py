@@ -26,6 +26,7 @@ from vmhost.compiler import compile_folder
 from vmhost.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
 from vmhost.pipeline.pipeline import Pipeline
 from vmhost.pipeline.store import EventStore
+from vmhost.pipeline.waiting import WaitingCalls
 from vmhost.stores import Database
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -314,4 +315,68 @@ def sizes(quick):
         )
 
 
-ROWS = (throughput, latency, nothing_triggers, sizes)
+def waiting(quick):
+    """A call comes while the queue is full, and another goes for it; a call is taken."""
+    for rule in ("newest", "coalesce", "state"):
+        figures = {}
+        for queue in (100, 1_000 if quick else 100_000):
+            calls = WaitingCalls(one_of_a_key=rule == "state")
+            for position in range(queue):
+                calls.add(_Call(position, f"user-{position % 1000}"))
+            values = [_waiting_us(calls, rule) for _ in range(1 if quick else 5)]
+            figures[f"{queue:,} wait"] = Figure(tuple(values), "us", "less")
+        yield Result(f"a call into a full queue, and one out, {rule}", figures)
+
+
+class _Call:
+    __slots__ = ("position", "key")
+
+    def __init__(self, position, key):
+        self.position, self.key = position, key
+
+
+def _waiting_us(calls, rule):
+    last = max(call.position for call in calls)
+    came = [_Call(last + n + 1, f"user-{n * 7 % 1000}") for n in range(5_000)]
+    began = time.thread_time()
+    for call in came:
+        calls.remove((calls.oldest(call.key) if rule == "coalesce" else None) or calls.oldest())
+        calls.add(call)
+        taken = calls.take()
+        calls.free(taken.key)
+        calls.add(taken, first=True)
+    return (time.thread_time() - began) / len(came) * 1e6
+
+
+def start(quick):
+    """A pipeline starts over what is stored; the last hour's visits and ids are known again."""
+    figures = {}
+    for count in (2_000, 20_000) if quick else (10_000, 100_000, 1_000_000):
+        with tempfile.TemporaryDirectory() as folder:
+            bundles = list(_bundles(Path(folder)))
+            with Pipeline(Path(folder) / "data", bundles, allow_unsigned=True) as pipeline:
+                for begin in range(0, count, 1000):
+                    pipeline.append_many(
+                        [
+                            Event(
+                                ("page_scroll", PAGE_ENTER, PAGE_EXIT)[(n % VISIT < 1) + 2 * (n % VISIT == VISIT - 1)],
+                                BEGIN_MS + n * 100,
+                                "home",
+                                f"v{n // VISIT}",
+                                id=f"id-{n}",
+                            )
+                            for n in range(begin, begin + 1000)
+                        ]
+                    )
+                pipeline.close(keep_visits=True)
+            times = []
+            for _ in range(1 if quick else 3):
+                began = time.perf_counter()
+                pipeline = Pipeline(Path(folder) / "data", bundles, allow_unsigned=True)
+                times.append((time.perf_counter() - began) * 1e3)
+                pipeline.close(keep_visits=True)
+            figures[f"{count:,} events"] = Figure(tuple(times), "ms", "less")
+    yield Result(f"start of a pipeline with {TASKS} tasks over stored events", figures)
+
+
+ROWS = (throughput, latency, nothing_triggers, sizes, waiting, start)

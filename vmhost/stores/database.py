@@ -136,6 +136,7 @@ class Database:
             run("PRAGMA secure_delete = OFF")
             run("PRAGMA trusted_schema = OFF")
             if made:
+                self._must_be_new(accept_loss)
                 run("BEGIN IMMEDIATE")
                 run(f"PRAGMA application_id = {APPLICATION_ID}")
                 run("CREATE TABLE store_versions (name TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID")
@@ -164,6 +165,15 @@ class Database:
         version = self._version("store")
         if version != len(_OWN_STEPS):
             self.migrate("store", _OWN_STEPS)
+
+    def _must_be_new(self, accept_loss):
+        """An empty file that once had commits has lost them: they were in its -wal, or it was replaced."""
+        note = os.pread(self._lock_file, _NOTE.size, 0)
+        if len(note) == _NOTE.size and (promised := _NOTE.unpack(note)[1]) and not accept_loss:
+            raise StoreDamagedError(
+                f"{self.path}: the file is empty, and all {promised} commits are missing; the file or its -wal was cut "
+                f"or removed. Put the missing file back, or remove {self.path}-lock too to begin anew"
+            )
 
     def _hold_against_the_note(self, accept_loss):
         note = os.pread(self._lock_file, _NOTE.size, 0)

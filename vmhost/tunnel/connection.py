@@ -587,7 +587,7 @@ class Connection:
     def tick(self, now):
         """To be called at `next_tick()` or later; the events that came of the time. `Closed` with SILENT: the other
         end does not answer."""
-        if self.closed:
+        if self.closed or (self.client and not self.open):  # until the welcome, the driver's patience counts
             return []
         self._now = now
         expecting = bool(self._requests) or any(lane.unacknowledged for lane in self._lanes.values())

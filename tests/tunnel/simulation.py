@@ -13,7 +13,7 @@ from vmhost.tunnel import events
 from vmhost.tunnel.compression import Compression
 from vmhost.tunnel.connection import Connection
 from vmhost.tunnel.device_store import DeviceStore
-from vmhost.tunnel.inbox import Arrival, Inbox, Table, Transactional
+from vmhost.tunnel.inbox import Arrival, Inbox, Transactional
 from vmhost.tunnel.limits import Limits
 from vmhost.tunnel.pushes import Pushes
 
@@ -36,10 +36,9 @@ class Simulation:
         self.links = []
         self.current = None  # the device's
         self.device_database, self.cloud_database = Database(folder / "device"), Database(folder / "cloud")
-        self.device_table = Transactional(
-            _remember, ("came", ("CREATE TABLE came (n INTEGER PRIMARY KEY, channel TEXT, id TEXT, body BLOB)",))
-        )
-        self.cloud_table = Table("came")
+        # Without an index of ids, so that only numbers keep a message from being written twice.
+        schema = "came", ("CREATE TABLE came (n INTEGER PRIMARY KEY, channel TEXT, id TEXT, body BLOB)",)
+        self.device_table, self.cloud_table = Transactional(_remember, schema), Transactional(_remember, schema)
         self.accepted, self.pushed = {}, {}  # channel -> [bodies]
         self._start_device()
         self._start_cloud()
@@ -233,7 +232,7 @@ class Simulation:
     # ---- what has to hold
 
     def arrived(self):
-        return _by_channel(self.cloud_database, "SELECT channel, body FROM came ORDER BY position")
+        return _by_channel(self.cloud_database, "SELECT channel, body FROM came ORDER BY n")
 
     def came_down(self):
         return _by_channel(self.device_database, "SELECT channel, body FROM came ORDER BY n")
@@ -270,7 +269,7 @@ class Simulation:
         what = chance.randrange(100)
         live = [link for link in self.links[-3:] if link.up or link.down]
         if what < 15:
-            self.send(chance.choice("ab"), chance.randbytes(chance.choice((10, 200, 3000))))
+            self.send(chance.choice("ab"), chance.randbytes(chance.choice((10, 200, 3000, 40_000))))
         elif what < 22:
             self.push(chance.choice("pq"), chance.randbytes(chance.choice((10, 200, 5000))))
         elif what < 65 and live:

@@ -2,6 +2,7 @@
 
 import functools
 import sqlite3
+import time
 
 import pytest
 
@@ -10,6 +11,7 @@ from vmhost.tunnel.addresses import parse
 from vmhost.tunnel.backoff import Backoff
 from vmhost.tunnel.tls import make_certificates
 
+WAIT_S = 20  # how long a test waits for what must come
 DEVICES = ("ann", "bob", "cyd")
 
 
@@ -56,6 +58,14 @@ def make_device(settings_of, tmp_path):
         )
 
     return make
+
+
+def until(condition):
+    """Waits until `condition()` holds."""
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.005)
 
 
 def rows(store, query="SELECT device, channel, id, body FROM messages ORDER BY position", *parameters):

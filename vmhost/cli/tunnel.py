@@ -183,6 +183,133 @@ def _send_lines(cloud, channel, lines):
         cloud.send_many(channel, batch)
 
 
+@command.command()
+@click.argument("store", type=_FILE)
+@click.argument("device")
+@click.argument("channel")
+@click.argument("message", required=False)
+@click.option("--file", "source", type=click.File("rb"), help="What to push; - is stdin.")
+@click.option("--ttl", type=click.FloatRange(0, min_open=True), help="Seconds until it is of no use. [default: none]")
+@click.option("--collapse", help="It takes the place of one with the same text that waits.")
+@click.option("--max-waiting", default=1000, show_default=True, type=click.IntRange(1), help="How many may wait.")
+@click.option("--refuse", is_flag=True, help="Where so many wait, fail. [default: the oldest goes]")
+@failures.command
+def push(output, store, device, channel, message, source, ttl, collapse, max_waiting, refuse):
+    """Push MESSAGE to DEVICE on CHANNEL, by way of the server's STORE. It waits there while the device is away."""
+    from vmhost.tunnel import push
+
+    if (message is None) == (source is None):
+        raise failures.Failure("what is to be pushed? give MESSAGE or --file")
+    if not store.exists():
+        raise failures.Failure(f"{store}: there is no such store{failures.did_you_mean(store)}")
+    body = source.read() if source is not None else message.encode()
+    with _said():
+        identity = push(
+            store,
+            device,
+            channel,
+            body,
+            ttl_s=ttl,
+            collapse=collapse,
+            max_waiting=max_waiting,
+            when_full="refuse" if refuse else "oldest",
+        )
+    output.document({"id": identity})
+    output.line(f"{identity} waits for {device} on {channel}, or is there already")
+    return failures.DONE
+
+
+@command.command()
+@click.argument("store", type=_FILE)
+@failures.command
+def status(output, store):
+    """Show what the server of STORE does, and what waits there."""
+    from vmhost.stores import Database
+    from vmhost.tunnel.status import of_processes, of_store
+
+    if not store.exists():
+        raise failures.Failure(f"{store}: there is no such store{failures.did_you_mean(store)}")
+    processes = of_processes(store)
+    with _said(), Database(store, read_only=True) as database:
+        kept = of_store(database)
+    output.document({"processes": processes, "store": kept})
+    rows = [
+        (
+            str(each["process"]),
+            str(each["connected"]),
+            *(f"{each['counts'][name]:,}" for name in ("messages", "requests", "pushed", "refused")),
+            f"{each['counts']['received_bytes'] / 1e6:.1f}",
+            f"{each['counts']['sent_bytes'] / 1e6:.1f}",
+            each["store_error"] or "",
+        )
+        for each in processes
+    ]
+    columns = ("process", "devices>", "messages>", "requests>", "pushed>", "refused>", "MB in>", "MB out>", "trouble")
+    output.table("", columns, rows)
+    latencies = {}
+    for each in processes:
+        for name, figures in each["latencies"].items():
+            latencies.setdefault(name, []).append(figures)
+    shown = ("count", "p50_ms", "p90_ms", "p99_ms", "max_ms")
+    output.table(
+        "",
+        ("what, channel", *(f"{name}>" for name in shown)),
+        [(name, *(str(figures.get(key, "")) for key in shown)) for name, all in latencies.items() for figures in all],
+    )
+    waiting = ", ".join(f"{count} for {device} on {channel}" for device, channel, count, _ in kept["pushes"][:10])
+    output.line(
+        f"{len(processes)} processes serve; {kept['devices']:,} devices were here; pushes that wait: "
+        f"{waiting or 'none'}; refused messages: {kept['refused']}"
+    )
+    return failures.DONE
+
+
+@command.command()
+@click.argument("store", type=_FILE)
+@click.argument("channel")
+@click.option("--table", default="messages", show_default=True, help="The SQL table in STORE with samples.")
+@click.option("--samples", default=2000, show_default=True, type=click.IntRange(10), help="How many, the latest.")
+@click.option("--size", default=32, show_default=True, type=click.IntRange(1, 1024), help="KiB of the dictionary.")
+@failures.command
+def train(output, store, channel, table, samples, size):
+    """Train a dictionary on messages of CHANNEL in STORE. Devices get it with their next connection, and use it."""
+    from vmhost.tunnel.training import train_channel
+
+    if not store.exists():
+        raise failures.Failure(f"{store}: there is no such store{failures.did_you_mean(store)}")
+    with _said():
+        made = train_channel(store, channel, table, samples, size << 10)
+    output.document(made)
+    output.line(
+        f"dictionary {made['number']} of {channel}: {made['bytes']:,} bytes, of {made['samples']:,} messages; one of "
+        f"them has {made['plain_bytes']} bytes, packed {made['packed_before']} before and {made['packed_after']} now"
+    )
+    return failures.DONE
+
+
+@command.command()
+@click.argument("capture", type=click.File("rb"), default="-")
+@failures.command
+def decode(output, capture):
+    """Show the frames in CAPTURE: bytes of one direction as they were within TLS."""
+    from vmhost.tunnel.decoding import lines
+
+    found = list(lines(capture.read()))
+    output.document(found)
+    for line in found:
+        output.line(line)
+    return failures.WRONG_INPUT if found and found[-1].startswith("not a frame") else failures.DONE
+
+
+@command.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def bench(arguments):
+    """Measure the tunnel: `vmhost bench tunnel`, in the checkout."""
+    from vmhost.cli import bench
+
+    return bench.command.main(["tunnel", *arguments], standalone_mode=False)
+
+
 @contextlib.contextmanager
 def _said():
     """Errors of stores become the command's; what the tunnel logs goes to stderr."""

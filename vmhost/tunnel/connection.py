@@ -456,11 +456,13 @@ class Connection:
             self._events.append(events.Cancelled(number))
 
     def answer(self, number, value):
-        """Answers a request of the other end. One that was cancelled, or is answered, is not answered again."""
-        channel = self._asked.pop(number, None)
+        """Answers a request of the other end. One that was cancelled, or is answered, is not answered again. A value
+        that msgpack cannot say raises TypeError, ValueError or OverflowError, and may be followed by `fail`."""
+        channel = self._asked.get(number)
+        body = None if channel is None else frames.pack((frames.RESPONSE, number, 0, value))
+        self._asked.pop(number, None)
         if channel is None or self.closed:
             return
-        body = frames.pack((frames.RESPONSE, number, 0, value))
         if len(body) > self.peer_limits.message_bytes:
             body = frames.pack((frames.RESPONSE, number, 1, f"the answer has {len(body)} bytes, which is too large"))
         self._queue(self._lane(channel.name, channel.priority), body)

@@ -89,6 +89,7 @@ class AsyncDevice:
         self._flight_bytes = protocol.FLIGHT_BYTES
         self._sent_times = {}  # channel -> [(number, time_ms)]
         self.last_error = None  # why there is no connection
+        self._unreachable = False  # the last try to connect failed
         self.counts = dict.fromkeys(
             ("connections", "resumed", "sent", "acknowledged", "received", "requests", "fallbacks", "cuts"), 0
         )
@@ -229,6 +230,7 @@ class AsyncDevice:
                     delay = self._backoff.ended(self._loop.time() - began, progress)
             else:
                 delay = self._backoff.failed()
+                self._unreachable = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._wake.wait()
@@ -303,7 +305,7 @@ class AsyncDevice:
         self._remember_session(address, transport)
         self.device, self._cloud_epoch = welcome["device"], welcome["epoch"]
         self.clock_offset_s = welcome["time_ms"] / 1000 - time.time()
-        self.last_error = None
+        self.last_error, self._unreachable = None, False
         if not transport.closed:
             self._online.set()
             self._pump()
@@ -516,7 +518,7 @@ class AsyncDevice:
 
     def _may_come_soon(self):
         """A connection was cut, and this is the first try to get another."""
-        return not self._sleeping and self._backoff.failures == 0 and not self._closing
+        return not self._sleeping and not self._unreachable and not self._closing
 
     def _time_out(self, transport, number, timeout_s):
         future = self._asked.pop(number, None)

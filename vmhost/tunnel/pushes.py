@@ -164,7 +164,7 @@ def listen(store):
     path = folder / f"{os.getpid()}.{uuid.uuid4().hex[:8]}.push"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     try:
-        with _short(folder, path.name) as name:
+        with short_address(folder, path.name) as name:
             listening.bind(name)
     except BaseException:
         listening.close()
@@ -189,7 +189,7 @@ def notify(store, *devices):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sending:
         for name in names:
             try:
-                with _short(folder, name) as address:
+                with short_address(folder, name) as address:
                     for device in devices:
                         sending.sendto(device.encode(), address)
                 heard += 1
@@ -202,8 +202,8 @@ def notify(store, *devices):
 
 
 @contextlib.contextmanager
-def _short(folder, name):
-    """An address of at most 107 bytes, which is all that a Unix socket's may have."""
+def short_address(folder, name):
+    """For a block: an address of at most 107 bytes, which is all that a Unix socket's may have."""
     handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{handle}/{name}"

@@ -99,7 +99,7 @@ class Worker:
         folder = pushes.processes_folder(self.server.store)
         path = f"{os.getpid()}.{self._heard_path.name.split('.')[1]}.status"
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        with pushes._short(folder, path) as name:
+        with pushes.short_address(folder, path) as name:
             listening.bind(name)
         self._status_path = folder / path
         self._status = await asyncio.start_unix_server(self._tell, sock=listening)

@@ -1,0 +1,49 @@
+"""What the processes of a server do, and what waits in its store."""
+
+import json
+import os
+import socket
+
+from vmhost.tunnel import pushes
+
+_PATIENCE_S = 2.0
+
+
+def of_processes(store):
+    """The `statistics()` of each process that serves the store; [] where none does."""
+    folder = pushes.processes_folder(store)
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".status"))
+    except OSError:
+        return []
+    found = []
+    for name in names:
+        try:
+            with pushes.short_address(folder, name) as address, socket.socket(socket.AF_UNIX) as asking:
+                asking.settimeout(_PATIENCE_S)
+                asking.connect(address)
+                told = b""
+                while data := asking.recv(65_536):
+                    told += data
+            found.append(json.loads(told))
+        except OSError, ValueError:
+            continue  # it has ended, or does not answer
+    return found
+
+
+def of_store(database):
+    """A dict: `devices` that were here, `pushes` that wait, how many messages were `refused`, `counters`."""
+    with database.reader() as connection:
+
+        def rows(query):
+            return connection.execute(query).fetchall()
+
+        return {
+            "devices": rows("SELECT count(DISTINCT peer) FROM tunnel_received")[0][0],
+            "pushes": rows(
+                "SELECT device, channel, count(*), sum(length(body)) FROM tunnel_pushes GROUP BY device, channel"
+            ),
+            "refused": rows("SELECT count(*) FROM tunnel_refused")[0][0],
+            "dictionaries": rows("SELECT number, channel, length(data) FROM tunnel_dictionaries"),
+            "counters": dict(rows("SELECT name, value FROM store_counters")),
+        }

@@ -1,0 +1,45 @@
+"""Dictionaries made of what a channel has carried."""
+
+import sqlite3
+
+from vmhost.stores import Database
+from vmhost.tunnel import frames
+from vmhost.tunnel.compression import Compression, train
+from vmhost.tunnel.errors import TunnelConfigurationError
+from vmhost.tunnel.inbox import Inbox, Table
+
+
+def train_channel(store, channel, table="messages", samples=2000, size=32 << 10):
+    """Trains a dictionary on the latest messages of the channel in the SQL table, and keeps it in the store: the server
+    sends it to each device once. A dict of figures. TunnelConfigurationError where there are too few messages."""
+    name = Table(table).name
+    with Database(store, shared=True) as database:
+        with database.reader() as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (name,)).fetchone():
+                raise TunnelConfigurationError(f"{store}: there is no table {name}")
+            try:
+                rows = connection.execute(
+                    f"SELECT id, body FROM {name} WHERE channel = ? ORDER BY position DESC LIMIT ?", (channel, samples)
+                ).fetchall()
+            except sqlite3.OperationalError as error:
+                raise TunnelConfigurationError(f"{store}: table {name}: {error}") from error
+        # Every fourth is left out of the training, to see what it is good for.
+        packed = [frames.pack((frames.MESSAGES, 0, [1, identity, body])) for identity, body in rows]
+        learned = [body for at, body in enumerate(packed) if at % 4] or packed
+        data = train(learned, size)
+        number = Inbox(database).keep_dictionary(channel, None, data)
+    before, after = Compression(), Compression([(channel, number, data)])
+    tried = packed[::4]
+
+    def mean(compression):
+        sizes = [len(found[1]) if (found := compression.pack(channel, body)) else len(body) for body in tried]
+        return round(sum(sizes) / len(sizes))
+
+    return {
+        "number": number,
+        "bytes": len(data),
+        "samples": len(learned),
+        "plain_bytes": round(sum(map(len, tried)) / len(tried)),
+        "packed_before": mean(before),
+        "packed_after": mean(after),
+    }

@@ -128,6 +128,7 @@ def agent_for(platform, address, folder, device="kitchen-1", clock=None, **more)
         platform=address,
         folder=Path(folder),
         keys=platform.folder / "keys" / "bundles.pub",
+        root=platform.folder / "metadata" / "1.root.json",
         token=more.pop("token", None) or platform.access.add_token("fleet", "test"),
         **more,
     )

@@ -2,10 +2,11 @@
 
 import contextlib
 import threading
+import time
 
 import pytest
 
-from tests.deployment.platforms import WorkingCopy, agent_for, nothing_left, platform_in
+from tests.deployment.platforms import Clock, WorkingCopy, agent_for, nothing_left, platform_in
 from vmhost import TaskError
 from vmhost.access import AccessDeniedError
 from vmhost.deployment.cloud.plan import Plan
@@ -227,6 +228,49 @@ def test_two_agents_in_one_folder_and_two_devices_of_one_name_are_refused(cloud,
         platform.devices.enrol("kitchen-1", "x" * 40)
     with pytest.raises(AccessDeniedError):
         platform.check("kitchen-1", "x" * 40, {})
+
+
+def test_a_bundle_that_the_metadata_does_not_list_never_runs_whoever_offers_it(cloud, agent, monkeypatch):
+    """Who took over the platform's answers, but not its keys, makes a device run nothing of his own."""
+    platform, _ = cloud
+    platform.releases.act(release(platform, "1.0.0").id, "next", "ann")
+    agent.step()
+    release(platform, "1.2.0")
+    old = platform.releases.version("shop/rank", "1.0.0")
+    check, digest = platform.check, platform.files.put(b"anything else")
+
+    def lying(*arguments):
+        answer = check(*arguments)
+        answer["wanted"]["shop/rank"] |= {"digest": digest, "size": 13, "proof": old.proof, "deltas": []}
+        return answer
+
+    monkeypatch.setattr(platform, "check", lying)
+    agent.step()
+    assert agent.failed and "does not list" in agent._problem
+    assert agent.host.task("rank").version == "1.0.0" and digest not in agent.store.artifacts
+    monkeypatch.undo()
+    agent.step()
+    assert not agent.failed and agent.host.task("rank").version == "1.2.0"
+
+
+def test_expired_metadata_stops_new_versions_and_nothing_else(cloud, tmp_path):
+    platform, address = cloud
+    platform.releases.act(release(platform, "1.0.0").id, "next", "ann")
+    clock = Clock(time.time())
+    with agent_for(platform, address, tmp_path / "device", clock=clock) as agent:
+        agent.step()
+        clock.now_s += 10 * 365 * 86400  # the device's clock goes wrong
+        second = release(platform, "1.2.0")
+        agent.step()
+        assert agent.failed and agent.host.task("rank")(1) == 2
+        agent.step()
+        [known] = platform.devices.list()
+        assert "expired" in known["facts"]["problem"] and "set the clock" in known["facts"]["problem"]
+        clock.now_s -= 10 * 365 * 86400
+        agent.step()
+        assert agent.host.task("rank")(1) == 3 and state(platform, second) == "proven"
+        agent.step()
+        assert "problem" not in platform.devices.list()[0]["facts"]
 
 
 def test_a_host_of_another_process_follows_the_bundle_store(cloud, agent):

@@ -141,6 +141,7 @@ class Demonstration:
             folder = self.folder / f"device-{number}"
             folder.mkdir()
             shutil.copy(keys, folder / "bundles.pub")
+            shutil.copy(keys.parent.parent / "metadata" / "1.root.json", folder / "root.json")
             model = MODELS[number - 1]
             settings = {
                 "device": f"device-{number}",
@@ -148,6 +149,7 @@ class Demonstration:
                 "token": token,
                 "folder": "state",
                 "keys": "bundles.pub",
+                "root": "root.json",
                 "facts": {"model": model},
             }
             path = folder / "agent.yaml"

@@ -267,6 +267,12 @@ class Repositories:
             path.mkdir(exist_ok=True)
             Repo.init_bare(path).close()
 
+    def clean(self):
+        """Removes what a killed process left: locks of references that nobody holds, half of packs."""
+        for path in self.folder.glob("*.git"):
+            for left in (*path.rglob("*.lock"), *path.rglob("tmp_pack_*"), *path.rglob("tmp*.pack")):
+                left.unlink(missing_ok=True)
+
     def open(self, name):
         """dulwich's Repo; the caller closes it. RefusedError where there is none."""
         try:

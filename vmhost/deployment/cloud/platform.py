@@ -3,7 +3,8 @@
     platform.db      accounts, versions, releases, devices (SQLite, one writer: vmhost.stores)
     repositories/    bare git repositories
     files/           what devices pull, by digest; any static server can serve this folder
-    keys/            the key that bundles are signed with; public in keys/bundles.pub
+    keys/            the key that bundles are signed with, public in keys/bundles.pub; those of metadata (metadata.py)
+    metadata/        what may run, signed (The Update Framework); 1.root.json is what devices begin with
 
 Everything may be killed at any time. What a push built is published when its tag is written; `Platform` brings
 together, when it is opened, what a crash left between the two.
@@ -23,6 +24,7 @@ from vmhost.deployment.cloud import schema
 from vmhost.deployment.cloud.builds import Builder
 from vmhost.deployment.cloud.devices import Devices
 from vmhost.deployment.cloud.git_http import Repositories
+from vmhost.deployment.cloud.metadata import SignedMetadata
 from vmhost.deployment.cloud.plan import FILE_NAME, Plan
 from vmhost.deployment.cloud.releases import Releases, Version
 from vmhost.deployment.errors import DeploymentError, RefusedError
@@ -56,7 +58,9 @@ class Platform:
             self.releases = Releases(self.database, clock)
             key = signing.load_key(self.folder / "keys" / "bundles")
             self.builder = Builder(key, pythons)
+            self.metadata = SignedMetadata(self.folder / "metadata", self.folder / "keys", clock)
             self._bring_together()
+            self.sync_metadata()
         except BaseException:
             self.database.close()
             raise
@@ -73,6 +77,8 @@ class Platform:
         (folder / "keys").mkdir(mode=0o700, exist_ok=True)
         if not (folder / "keys" / "bundles").exists():
             signing.generate_key().save(folder / "keys" / "bundles", "platform")
+        (folder / "metadata").mkdir(exist_ok=True)
+        SignedMetadata(folder / "metadata", folder / "keys", time.time).make()
         with Database(folder / "platform.db") as database:
             access = Access(database)
             access.add_account(admin, "admin", "vmhost cloud init")
@@ -103,8 +109,13 @@ class Platform:
             try:
                 self.releases.tick()
                 self.devices.flush()
-            except StoreError as error:  # a full disk, say: it is tried again
+                self.sync_metadata()
+            except (StoreError, OSError) as error:  # a full disk, say: it is tried again
                 _log.error("releases do not go on: %s", error)
+
+    def sync_metadata(self):
+        """What is signed says what the releases say."""
+        self.metadata.sync(self.releases, self.repositories.names())
 
     # ---- repositories and builds
 
@@ -113,6 +124,7 @@ class Platform:
         identifiers.check("repository", name)
         if name in self.repositories.names():
             raise RefusedError(f"{name}: there is such a repository already")
+        self.metadata.add_role(name)
         self.repositories.make(name)
         with self.database.transaction() as connection:
             connection.execute(
@@ -220,11 +232,11 @@ class Platform:
 
     def _bring_together(self):
         """Versions that a killed platform had built: published where their tag was written, else dropped."""
+        self.repositories.clean()
         with self.database.reader() as connection:
             built = connection.execute("SELECT id, task, tag FROM deploy_versions WHERE state = 'built'").fetchall()
         for identity, task, tag in built:
-            repository = task.partition("/")[0]
-            repo = self.repositories.open(repository)
+            repo = self.repositories.open(task.partition("/")[0])
             try:
                 is_there = f"refs/tags/{tag}".encode() in repo.get_refs()
             finally:
@@ -261,6 +273,7 @@ class Platform:
             self.devices.state(connection, device, facts, tasks, epoch[:64], reported)
             named = self.devices.named(connection, device)
             chosen = self.releases.choose(device, facts, named)
+        self.sync_metadata()  # what is offered is listed
         has = {entry.get("digest") for entry in tasks.values() if isinstance(entry, dict)}
         return {
             "acknowledged": reported,

@@ -8,6 +8,7 @@
 
 import contextlib
 import json
+import re
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -24,6 +25,7 @@ from vmhost.deployment.errors import DeploymentError, MissingError, RefusedError
 from vmhost.stores import StoreError
 
 MAX_BODY_BYTES = 1 << 20
+_METADATA = re.compile(r"timestamp\.json|[0-9]{1,9}\.[A-Za-z0-9_-]{1,80}\.json")
 ACTIONS = ("pause", "resume", "halt", "roll_back", "next", "cancel")
 
 
@@ -35,6 +37,7 @@ def application(platform, *, requests_per_s=50.0, burst=200):
         routes=[
             Mount("/git", app=GitServer(platform)),
             Route("/files/{start}/{digest}", api.file, methods=["GET", "HEAD"]),
+            Route("/metadata/{name}", api.metadata, methods=["GET", "HEAD"]),
             Route("/api/v1/device/enrol", api.enrol, methods=["POST"]),
             Route("/api/v1/device/check", api.check, methods=["POST"]),
             *api.routes(),
@@ -57,6 +60,13 @@ class _Api:
             return _failure(404, "no such file")
         headers = {"cache-control": "public, max-age=31536000, immutable", "etag": f'"{digest}"'}
         return FileResponse(path, media_type="application/octet-stream", headers=headers)
+
+    async def metadata(self, request):
+        name = request.path_params["name"]
+        path = self._platform.metadata.folder / name
+        if not _METADATA.fullmatch(name) or not await run_in_threadpool(path.exists):
+            return _failure(404, "no such file")
+        return FileResponse(path, media_type="application/json", headers={"cache-control": "no-cache"})
 
     async def enrol(self, request):
         async def work(body):

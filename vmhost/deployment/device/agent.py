@@ -18,13 +18,14 @@ import time
 from vmhost import BundleError, Host, Policy, VMHostError
 from vmhost.bytecode.signing import TrustStore
 from vmhost.deployment import delta
-from vmhost.deployment.artifacts import is_digest
+from vmhost.deployment.artifacts import is_digest, replace_durably
 from vmhost.deployment.device.bundle_store import BundleStore
 from vmhost.deployment.device.facts import facts
 from vmhost.deployment.device.memory import Memory
 from vmhost.deployment.device.proof import ProofError, prove
 from vmhost.deployment.device.transfers import AnswerError, Transfers, free_bytes
 from vmhost.deployment.errors import DamagedError, DeploymentError, TransferError
+from vmhost.deployment.trust import Metadata, TrustError
 
 MAX_ATTEMPTS = 3  # of a trial that ends with the process
 MAX_CRASHES = 3  # of the process while a version's VM ran
@@ -50,8 +51,16 @@ class Agent:
         self._partial.mkdir(exist_ok=True)
         self.memory = Memory(settings.folder, clock)
         self._transfers = Transfers(settings.platform)
+        self._metadata = None
+        if settings.root is not None:
+            folder = settings.folder / "metadata"
+            folder.mkdir(exist_ok=True)
+            if not (folder / "root.json").exists():
+                replace_durably(folder / "root.json", settings.root.read_bytes())
+            self._metadata = Metadata(folder, self._fetch_metadata, clock)
         self._stopped, self._hinted = threading.Event(), threading.Event()
-        self._failures = 0
+        self._failures, self._problem = 0, None
+        self._refreshed = False
         self._watched = {}  # task -> (release, when it began, calls and failures then)
         self.host = None
         try:
@@ -166,10 +175,11 @@ class Agent:
             self.look()
             if self.memory.outbox.take("report", limit=1):
                 answer = self._ask()  # what was just found out
-            self._failures = 0
+            self._failures, self._problem = 0, None
             return answer.get("poll_s", self.settings.poll_s) * random.uniform(0.8, 1.2)
-        except (TransferError, AnswerError, OSError) as error:
+        except (TransferError, TrustError, AnswerError, OSError) as error:
             self._failures += 1
+            self._problem = str(error)
             wait_s = min(MAX_BACK_OFF_S, 2.0 ** min(self._failures, 10)) * random.uniform(0.5, 1.0)
             wait_s = max(wait_s, getattr(error, "retry_after_s", None) or 0.0)
             _log.warning("%s; again in %.0f s", error, wait_s)
@@ -199,7 +209,7 @@ class Agent:
         entries = self.memory.outbox.take("report", limit=MAX_REPORTS)
         request = {
             "epoch": self.memory.value("epoch"),
-            "facts": facts(self.settings.folder, self.settings.facts),
+            "facts": facts(self.settings.folder, self.settings.facts) | self._stated_problem(),
             "tasks": tasks,
             "reports": [[entry.number, json.loads(entry.body)] for entry in entries],
             "zstd": delta.can_apply(),
@@ -211,17 +221,40 @@ class Agent:
         self.memory.set_value("files", answer["files"])
         return answer
 
+    def _stated_problem(self):
+        """What is in this device's way, for who looks after it."""
+        return {"problem": self._problem[:500]} if self._problem else {}
+
     # ---- what should run
 
+    def _fetch_metadata(self, name, max_bytes):
+        return self._transfers.fetch(f"/metadata/{name}", max_bytes)
+
+    def _must_be_listed(self, task, wanted):
+        """TrustError unless the signed metadata lists the bundle, and its self-test, as they are offered."""
+        if self._metadata is None:
+            return
+        if not self._refreshed:
+            self._metadata.refresh()
+            self._refreshed = True
+        python = facts(self.settings.folder, {})["python"]
+        offered = {f"{task}/{wanted['version']}/{python}.vmb": (wanted["digest"], wanted["size"])}
+        if wanted["proof"]:
+            offered[f"{task}/{wanted['version']}/proof.json"] = (wanted["proof"]["digest"], wanted["proof"]["size"])
+        for path, (digest, size) in offered.items():
+            entry = self._metadata.target(path)
+            if entry is None or entry["hashes"].get("sha256") != digest or entry["length"] != size:
+                raise TrustError(f"{path}: the platform offers what its signed metadata does not list")
+
     def _apply(self, wanted):
-        problem = None
+        problem, self._refreshed = None, False
         for task, slots in self.memory.tasks().items():
             if task not in wanted:
                 self._remove(task, slots)
         for task, each in wanted.items():
             try:
                 self._bring(task, each)
-            except (TransferError, OSError) as error:
+            except (TransferError, TrustError, OSError) as error:
                 problem = problem or error  # the others go on
                 _log.warning("%s %s: %s", task, each["version"], error)
         self._clean()
@@ -253,6 +286,7 @@ class Agent:
             if wanted.get("state") != "offered" or self.memory.outbox.take("report", limit=1):
                 return
             self.memory.try_again(task, wanted["release"])  # the platform knows, and offers it once more
+        self._must_be_listed(task, wanted)
         if slots["previous"] and slots["previous"]["digest"] == wanted["digest"]:
             self._switch(task, wanted, "went back")  # it has proved itself before
             return

@@ -27,6 +27,7 @@ _KEYS = (
     "token_file",
     "folder",
     "keys",
+    "root",
     "facts",
     "poll",
     "disk",
@@ -42,6 +43,7 @@ class Settings:
     platform: str
     folder: Path
     keys: Path
+    root: Path | None = None
     token: str | None = None
     facts: dict = field(default_factory=dict)
     poll_s: float = 30.0
@@ -89,6 +91,7 @@ def read(path):
         platform=plain["platform"].rstrip("/"),
         folder=path.parent / plain["folder"],
         keys=path.parent / plain["keys"],
+        root=path.parent / plain["root"] if plain.get("root") else None,
         token=token,
         facts=_mapping(plain, "facts", path) or {},
         poll_s=_quantity(plain.get("poll", 30.0), _TIMES, f"{path}: poll"),

@@ -93,6 +93,16 @@ class Transfers:
         if got != size:
             raise TransferError(f"{url}: ended after {got:,} of {size:,} bytes; goes on from there")
 
+    def fetch(self, path, max_bytes):
+        """The bytes of a small file of the platform, None where it has none. TransferError."""
+        with self._request("GET", self.platform + path, None, {}) as response:
+            data = response.read(max_bytes + 1)
+            if response.status in (403, 404):
+                return None
+            if response.status != 200 or len(data) > max_bytes:
+                raise TransferError(f"{self.platform}{path}: HTTP {response.status}, {len(data):,} bytes or more")
+            return data
+
     @contextlib.contextmanager
     def _request(self, method, url, data, headers):
         """The response, followed through redirects of GET. The connection is kept where all was read."""

@@ -182,6 +182,13 @@ class Metadata:
             todo += reversed(found)
         return None
 
+    def target_file(self, path, entry):
+        """Where the repository has the target: below its digest's name where snapshots are consistent."""
+        if not self._trusted["root"].get("consistent_snapshot", True):
+            return path
+        folder, slash, name = path.rpartition("/")
+        return f"{folder}{slash}{next(iter(entry['hashes'].values()))}.{name}"
+
     # ---- reading and verifying
 
     def _read(self, data, kind, meta=None):
@@ -291,6 +298,15 @@ class Metadata:
         except OSError, TrustError:
             return False
         return "length" not in meta or len(data) == meta["length"]
+
+
+def is_target(data, entry):
+    """Whether the bytes are the target that `Metadata.target` described."""
+    try:
+        _must_match(data, entry["hashes"], "target")
+    except TrustError:
+        return False
+    return len(data) == entry["length"]
 
 
 def _must_match(data, hashes, what):

@@ -180,7 +180,7 @@ def test_full_queues_are_told_to_come_again(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_told(pipeline, monkeypatch):
-    def full(events):
+    def full(events, bounded):
         raise StoreFullError("the disk is full")
 
     with served(pipeline) as sources:

@@ -116,6 +116,23 @@ def test_events_wait_while_queues_are_full_so_that_no_call_is_dropped(tmp_path):
     assert (counts["stored"], counts["dropped_by_overload"]) == (60, 0)
 
 
+def test_visits_that_end_at_once_wait_too(tmp_path):
+    """By time, and at the end: more than the queue is long."""
+    path = tmp_path / "events.jsonl"
+    later = line(3_600_000, "later", name="page_enter")
+    path.write_bytes(b"".join(line(n, f"v{n}", name="page_enter") for n in range(60)) + later)
+    bundle = stream_task(tmp_path, ROWS, "on: [page_exit], queue: 5")
+    with open_pipeline(tmp_path, bundle) as pipeline:
+        run(pipeline, path)
+        assert pipeline.wait(WAIT_S)
+        assert pipeline.statistics()["tasks"]["clicks"]["stored"] == 60
+        path.write_bytes(b"".join(line(3_600_100 + n, f"w{n}", name="page_enter") for n in range(60)))
+        run(pipeline, path)
+        pipeline.close()
+    counts = pipeline.final["tasks"]["clicks"]
+    assert (counts["stored"], counts["dropped_by_overload"]) == (121, 0)
+
+
 def test_or_the_overload_rule_drops_calls(tmp_path):
     gate, path = Gate(), tmp_path / "events.jsonl"
     path.write_bytes(b"".join(line(n, f"v{n}") for n in range(60)))

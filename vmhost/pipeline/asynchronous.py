@@ -86,8 +86,8 @@ class AsyncPipeline:
     async def append(self, event):
         await self._write(self.pipeline.append, event)
 
-    async def append_many(self, events):
-        await self._write(self.pipeline.append_many, events)
+    async def append_many(self, events, *, bounded=True):
+        await self._write(self.pipeline.append_many, events, bounded=bounded)
 
     async def append_line(self, line):
         await self._write(self.pipeline.append_line, line)

@@ -138,7 +138,7 @@ class Feed:
         """False where `stop` came while the disk was full."""
         while True:
             try:
-                self.pipeline.append_many(events)
+                self.pipeline.append_many(events, bounded=self.when_full == "drop")
             except StoreFullError as error:
                 if self.waits != "disk":
                     self.waits = "disk"

@@ -40,7 +40,6 @@ from vmhost.stores import StoreError, StoreFullError
 
 MAX_EVENTS = 10_000  # of one request
 _BODY_S = 30.0  # a body is to come within
-_PASS_OVER_S = 2.0
 _ROOM_S = 5.0  # a request waits for room in the queues
 _AT_WORK = 64  # requests
 _STORING = 4  # requests at once that wait for the store or for room; others wait for these
@@ -128,27 +127,20 @@ class EventsEndpoint:
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._max_body_bytes:
             raise _Refused(413, too_long, {"Connection": "close"})
-        body = bytearray()
+        body, size = bytearray(), 0
         try:
             async with asyncio.timeout(_BODY_S):
                 async for part in request.stream():
-                    body += part
-                    if len(body) > self._max_body_bytes:
-                        await self._pass_over(request)
-                        raise _Refused(413, too_long, {"Connection": "close"})
+                    size += len(part)
+                    if size <= self._max_body_bytes:
+                        body += part
+                    elif size > 2 * self._max_body_bytes:
+                        break  # below, it is read to its end: who still sends when the connection ends sees no answer
         except TimeoutError:
             raise _Refused(408, f"the body did not come within {_BODY_S:.0f} s", {"Connection": "close"}) from None
+        if size > self._max_body_bytes:
+            raise _Refused(413, too_long, {"Connection": "close"})
         return bytes(body)
-
-    async def _pass_over(self, request):
-        """Reads a little of what is left: a client that is still sending when the connection ends sees no answer."""
-        left = self._max_body_bytes
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PASS_OVER_S):
-                async for part in request.stream():
-                    left -= len(part)
-                    if left < 0:
-                        return
 
     def _events(self, request, body):
         """(events, their lines, what is to be put aside: (line, text, reason) each)"""
@@ -187,7 +179,7 @@ class EventsEndpoint:
         try:
             if events:
                 self._must_have_room(len(events))
-                pipeline.append_many(events)
+                pipeline.append_many(events, bounded=self.feed.when_full == "drop")
             for number, line, reason in aside:
                 put_aside(pipeline.folder, self.feed.name, number, line, reason)
             if durable:

@@ -75,6 +75,7 @@ class Pipeline:
         self._tasks, self._leaving, self._behind = {}, {}, {}
         self._matchings = []  # the first is that of most tasks; one that caught up has its own for a while
         self._fed = 0
+        self._bounded = True  # calls beyond a queue are dropped
         self._closing = threading.Event()
         self._closed = False
         self.final = None  # `statistics()` as they were at the end
@@ -423,11 +424,16 @@ class Pipeline:
         """Takes one Event."""
         self.append_many((event,))
 
-    def append_many(self, events):
+    def append_many(self, events, *, bounded=True):
         """Takes Events in their order, all or none of them. Raises as `EventStore.append_many`; PipelineError after
-        `close`."""
+        `close`.
+
+        Calls beyond a task's queue are dropped by its overload rule. Not `bounded`: they wait too, for callers that
+        wait themselves (`wait_for_room`) before they append; so do the calls for visits that time closes after that.
+        """
         with self._lock:
             self._must_be_open()
+            self._bounded = bounded
             self._feed(self._intake.take(events))
 
     def append_line(self, line):
@@ -454,7 +460,7 @@ class Pipeline:
                     for name, start in fires:
                         task = self._tasks[name]
                         value = self._visits.value(task.trigger, stored, start)
-                        task.offer(Call(stored.position, start, stored.event.key, value))
+                        task.offer(Call(stored.position, start, stored.event.key, value), self._bounded)
                     self._visits.leave(stored)
                     begin = index + 1
             self._visits.hold(taken[begin:])
@@ -606,6 +612,7 @@ class Pipeline:
             self._closed = True
             self._idle.notify_all()
             try:
+                self._bounded = False  # they wait for the last calls, and no others come
                 self._feed(self._intake.close(keep_visits))
             except StoreError as error:
                 _log.error("%s: %s; visits stay open for the next start", self.folder, error)

@@ -9,16 +9,18 @@ _SHOW_S = 0.25
 
 
 class Live:
-    """A context manager; `show()` is called as often as one likes. `above`: a renderable that stands on top."""
+    """A context manager; `show()` is called as often as one likes. `above`: a renderable that stands on top.
+    Not `shown`, without a terminal or with --json it does nothing."""
 
-    def __init__(self, output, pipeline, sources=dict, above=None):
+    def __init__(self, output, pipeline, sources=dict, above=None, shown=True):
         self._output, self._pipeline, self._sources, self._above = output, pipeline, sources, above
         self._live = None
+        self._shown = shown and output.remarks.is_terminal and not output.as_json
         self._shown_s, self._marks = 0.0, []  # (time, position) of the last seconds
         self.note = None  # a line at the end
 
     def __enter__(self):
-        if self._output.remarks.is_terminal and not self._output.as_json:
+        if self._shown:
             from rich.live import Live as Display
 
             self._live = Display(console=self._output.remarks, auto_refresh=False, transient=True)

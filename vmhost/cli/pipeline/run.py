@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import sys
 from pathlib import Path
 
 import click
@@ -95,6 +96,7 @@ def _sources(plan, files, http, token_file, bad_lines, when_full):
 def _run(output, plan):
     """(statistics at the end, exit code)"""
     from vmhost.cli.run import guest_log
+    from vmhost.pipeline.configuration import STDIN
     from vmhost.pipeline.control import Control
     from vmhost.pipeline.feed import BadLineError
     from vmhost.pipeline.sources import Sources
@@ -108,7 +110,10 @@ def _run(output, plan):
         except ImportError as error:
             raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
         failed = None
-        live = Live(output, pipeline, sources.statistics)
+        typed = any(one.file == STDIN for one in plan.sources) and sys.stdin is not None and sys.stdin.isatty()
+        if typed:
+            output.remark("events are read from this terminal, one on each line; Ctrl-D ends them")
+        live = Live(output, pipeline, sources.statistics, shown=not typed)
         with live, guest_log(output), Control(pipeline, sources.statistics):
             with sources:
                 _announce(output, sources)

@@ -67,18 +67,20 @@ def compiled(data, where, folder=None):
     except Exception as error:  # onnx-ir's own, and numpy's, of no common class
         raise OnnxError(where, f"is no valid ONNX model: {reason(error)}") from error
 
-    def network(unfolded=frozenset()):
+    def network(opens=None):
+        contradiction = None
         try:
             inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-        except Exception as error:
-            raise OnnxError(where, f"contradicts itself, says ONNX's shape inference: {reason(error)}") from error
-        built = read(inferred, where, unfolded)
+        except Exception as error:  # it knows less than the reader, who computes constants first, and may be wrong
+            contradiction = f"contradicts itself, says ONNX's shape inference: {reason(error)}"
+            inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        built = read(inferred, where, opens, contradiction)
         built.savings.nodes = nodes
         improve(built)
         return built
 
     found = open_sizes.find(model)
-    if not found:
+    if not found[0]:
         built = network()
         return Compiled(write(built), built.savings, weight_files)
     sizes = open_sizes.compile_open(found, network, where)

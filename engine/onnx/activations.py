@@ -4,6 +4,7 @@ import math
 
 import numpy
 
+from . import sizes
 from .lowering import Lowering
 from .readers import Unsupported, reads
 
@@ -142,8 +143,20 @@ def eye(reader, node):
 
 @reads("Range")
 def numbers_in_a_row(reader, node):
-    """As many as the model says that there are, where it says so."""
+    """As many as follow from constants and open sizes, or as the model says that there are."""
     add, (start, _, delta) = Lowering(reader, node), node.inputs
+    if all(reader.constant(name) is not None for name in node.inputs) and add.dtype(start).kind in "iu":
+        first, limit, step = (reader.number(name) for name in node.inputs)
+        count = -((first - limit) // step)
+        if sizes.is_open(count) and count > 0:
+            steps = add.cast(add.counted(count), add.dtype(start))
+            steps = steps if step == 1 and not sizes.is_open(step) else add.do("multiply", steps, step)
+            add.done(
+                steps
+                if first == 0 and not sizes.is_open(first)
+                else add.do("add", steps, add.constant(first, add.dtype(start)))
+            )
+            return
     [count] = reader.inferred_shape(node.output)
     steps = add.constant(numpy.arange(count), add.dtype(start))
     add.done(add.do("add", add.do("multiply", steps, add.reshape(delta, ())), add.reshape(start, ())))

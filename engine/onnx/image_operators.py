@@ -34,7 +34,7 @@ def convolution(reader, node):
             "Conv",
             node,
             [*node.inputs[:2], node.input(2), None],
-            reader.inferred_shape(node.output),
+            (reader.shape(node.inputs[0])[0], len(weights), *window.result_sizes),
             window=window.parameters(groups),
         )
     else:
@@ -50,7 +50,7 @@ def _pooled(reader, node, op, window, further=()):
     """Whether the engine's pool of images does it: of one or two dimensions, in float32."""
     if reader.dtype(node.inputs[0]) != numpy.float32 or len(window.kernel) > 2:
         return False
-    shape, flat = reader.inferred_shape(node.output), len(window.kernel) == 1
+    shape, flat = (*reader.shape(node.inputs[0])[:2], *window.result_sizes), len(window.kernel) == 1
     source = two_dimensional(reader, node, window)
     output, sizes = (
         (reader.network.fresh(f"{node.output}/pool"), (*shape[:2], 1, shape[2])) if flat else (node.output, shape)

@@ -88,9 +88,7 @@ def _columns(add, indices):
 def gather_nd(reader, node):
     add, (x, indices) = Lowering(reader, node), node.inputs
     batch, shape = node.get("batch_dims", 0), add.shape(indices)
-    leading = [
-        numpy.arange(shape[d]).reshape([-1 if e == d else 1 for e in range(len(shape) - 1)]) for d in range(batch)
-    ]
+    leading = [add.along(shape[d], d, len(shape) - 1) for d in range(batch)]
     add.done(add.take(x, [*leading, *_columns(add, _long(add, indices))]))
 
 

@@ -1,8 +1,12 @@
 """For readers of composite operators: adds layers one after the other, under names made from the node's output; numbers
 become constants."""
 
+import math
+
 import numpy
 
+from . import sizes
+from .network import dtype_number
 from .operations import BINARY, UNARY
 from .readers import Unsupported
 
@@ -26,7 +30,60 @@ class Lowering:
         return self.network.fresh(f"{self.node.output}/{what}")
 
     def constant(self, values, dtype):
+        if sizes.is_open(values):
+            return self.of_sizes(numpy.asarray(values, object), dtype)
         return self.network.constant(f"{self.node.output}/constant", values, dtype)
+
+    def of_sizes(self, numbers, dtype):
+        """A tensor of these numbers, an array of objects, which layers compute where they follow from open sizes."""
+        whole = numpy.dtype(dtype)
+        scalars = [self.cast(self._computed(number), whole) for number in numbers.flat]
+        if len(scalars) > 1:
+            rows = [self.reshape(name, (1,)) for name in scalars]
+            scalars = [self.joined(rows, 0)]
+        return self.reshape(scalars[0], numbers.shape)
+
+    def _computed(self, number):
+        """The number as a tensor of int64 with one element."""
+        if not sizes.is_open(number):
+            return self.constant(int(number), numpy.int64)
+        return self._polynomial(number.terms)
+
+    def _polynomial(self, terms):
+        total = None
+        for some, factor in terms.items():
+            product = None
+            for variable in some:
+                own = self._variable(variable)
+                product = own if product is None else self.do("multiply", product, own)
+            if product is None:
+                product = self.constant(factor, numpy.int64)
+            elif factor != 1:
+                product = self.do("multiply", product, factor)
+            total = product if total is None else self.do("add", total, product)
+        return total
+
+    def _variable(self, variable):
+        if not isinstance(variable, str):
+            return self.do("floor_divide", *(self._polynomial(dict(terms)) for terms in variable[1:]))
+        return self.reshape(
+            self.reduce("sum", self.expand(self.constant(1, numpy.int64), (self.open(variable),)), [0]), ()
+        )
+
+    def open(self, variable):
+        """The open size of that name."""
+        return self.reader.opens[variable]
+
+    def counted(self, size):
+        """0, 1, 2 … as int64, as many as `size` says."""
+        if not sizes.is_open(size):
+            return self.constant(numpy.arange(size), numpy.int64)
+        ones = self.expand(self.constant(1, numpy.int64), (size,))
+        parameters = (0, dtype_number(numpy.int64), 0)
+        totals = self.reader.add_layer(
+            "Scan", self.node, [ones], (size,), numpy.int64, self.fresh("counted"), parameters=parameters
+        )
+        return self.do("subtract", totals, 1)
 
     def do(self, op, *operands):
         """One of the engine's unary or binary operations, broadcast."""
@@ -45,7 +102,7 @@ class Lowering:
         return self.network.reduced(op, self.node.name, source, axes, self.fresh(op), dtype, loop)
 
     def mean(self, source, axes):
-        count = int(numpy.prod([self.shape(source)[d] for d in axes]))
+        count = math.prod(self.shape(source)[d] for d in axes)
         return self.do(
             "divide" if self.dtype(source).kind == "f" else "floor_divide", self.reduce("sum", source, axes), count
         )
@@ -53,7 +110,7 @@ class Lowering:
     def where(self, condition, a, b):
         dtype = self.dtype(a if isinstance(a, str) else b)
         names = [name if isinstance(name, str) else self.constant(name, dtype) for name in (condition, a, b)]
-        shape = numpy.broadcast_shapes(*(self.shape(name) for name in names))
+        shape = sizes.broadcast(*(self.shape(name) for name in names))
         return self.reader.add_layer("Where", self.node, names, shape, dtype, self.fresh("where"))
 
     def cast(self, source, dtype):
@@ -80,7 +137,8 @@ class Lowering:
         view, shape = self.network.as_view(source), list(self.shape(source))
         strides = list(view.strides)
         offset = view.offset + start * strides[axis]
-        shape[axis], strides[axis] = len(range(start, stop, step)), strides[axis] * step
+        span = stop - start if step > 0 else start - stop
+        shape[axis], strides[axis] = -(-span // abs(step)) if span > 0 else 0, strides[axis] * step
         if shape[axis] < 1:
             raise Unsupported("makes a tensor of no elements")
         return self.network.view(self.fresh("part"), source, shape, strides, offset)
@@ -130,13 +188,13 @@ class Lowering:
     def matmul(self, a, b):
         """Of matrices, or many of them."""
         a_shape, b_shape = self.shape(a), self.shape(b)
-        shape = (*numpy.broadcast_shapes(a_shape[:-2], b_shape[:-2]), a_shape[-2], b_shape[-1])
+        shape = (*sizes.broadcast(a_shape[:-2], b_shape[:-2]), a_shape[-2], b_shape[-1])
         return self.reader.add_layer("MatMul", self.node, [a, b], shape, output=self.fresh("matmul"))
 
     def take(self, source, indices, first=0):
         """Elements by the broadcast indices (int64, names or arrays) of dimensions first, first+1, …"""
         names = [name if isinstance(name, str) else self.constant(name, numpy.int64) for name in indices]
-        own, middle = self.shape(source), numpy.broadcast_shapes(*(self.shape(name) for name in names))
+        own, middle = self.shape(source), sizes.broadcast(*(self.shape(name) for name in names))
         return self.reader.add_layer(
             "Gather",
             self.node,
@@ -149,10 +207,11 @@ class Lowering:
     def others(self, shape, axis, indices):
         """Indices for `take` of all dimensions: `indices` (of that shape's rank) along one, its place along each other
         one."""
-        return [
-            indices if d == axis else numpy.arange(size).reshape([-1 if e == d else 1 for e in range(len(shape))])
-            for d, size in enumerate(shape)
-        ]
+        return [indices if d == axis else self.along(size, d, len(shape)) for d, size in enumerate(shape)]
+
+    def along(self, size, axis, rank):
+        """0, 1, 2 … along one of `rank` dimensions."""
+        return self.reshape(self.counted(size), [size if d == axis else 1 for d in range(rank)])
 
     def done(self, name, output=None):
         """The node's output is that."""

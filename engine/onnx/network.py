@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy
 
+from . import sizes
 from .operations import BINARY, REDUCE, TRUTHS, UNARY
 
 # In the order of the engine's numbers (engine/include/vme.h): the file has numbers.
@@ -82,6 +83,10 @@ class View(NamedTuple):
     strides: tuple
 
 
+def _integers(numbers):
+    return tuple(number if isinstance(number, sizes.Size) else int(number) for number in numbers)
+
+
 def contiguous(shape):
     """The strides, in elements, of a contiguous tensor."""
     return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
@@ -90,8 +95,9 @@ def contiguous(shape):
 @dataclass
 class Network:
     """`shapes` and `dtypes` (NumPy's) of all tensors but constants, which are arrays; a view's base is no view,
-    `sources` tells what it was made of. `folded` are names of constants that the graph computes of others, `savings`
-    what became of its nodes."""
+    `sources` tells what it was made of. `savings` tells what became of its nodes; `values` are
+    the numbers of those constants that follow from open sizes: arrays of Sizes, where `constants` has their values at
+    the sizes that the model is read at."""
 
     inputs: list
     outputs: list = field(default_factory=list)
@@ -101,7 +107,7 @@ class Network:
     views: dict = field(default_factory=dict)
     layers: list = field(default_factory=list)
     sources: dict = field(default_factory=dict)
-    folded: set = field(default_factory=set)
+    values: dict = field(default_factory=dict)
     savings: object = None
 
     def shape(self, name):
@@ -111,7 +117,7 @@ class Network:
         return self.constants[name].dtype if name in self.constants else self.dtypes[name]
 
     def declare(self, name, shape, dtype):
-        self.shapes[name], self.dtypes[name] = tuple(int(size) for size in shape), numpy.dtype(dtype)
+        self.shapes[name], self.dtypes[name] = _integers(shape), numpy.dtype(dtype)
         return name
 
     def fresh(self, name):
@@ -146,14 +152,14 @@ class Network:
         """Makes `name` see `source`, a base, itself or through its view; strides are those of the base."""
         base, self.sources[name] = self.as_view(source).base, source
         self.declare(name, shape, self.dtype(source))
-        self.views[name] = View(base, int(offset), tuple(int(stride) for stride in strides))
+        self.views[name] = View(base, *_integers((offset,)), _integers(strides))
         return name
 
     def reshaped(self, name, source, shape):
         """Makes `name` the same elements in another shape; copies where they do not lie so that a view can see them."""
         view = self.as_view(source)
-        shape = numpy.broadcast_to(numpy.int8(), self.shape(source)).reshape(tuple(int(size) for size in shape)).shape
-        strides = reshaped_strides(self.shape(source), view.strides, shape)
+        shape = sizes.reshaped(self.shape(source), _integers(shape))
+        strides = sizes.reshaped_strides(self.shape(source), view.strides, shape)
         if strides is None:
             source = self.copied(self.fresh(f"{name}/plain"), source)
             view, strides = View(source, 0, ()), contiguous(shape)
@@ -188,7 +194,7 @@ class Network:
         loop = numpy.dtype(loop or self.dtype(a))
         self.declare(
             output,
-            numpy.broadcast_shapes(self.shape(a), self.shape(b)),
+            sizes.broadcast(self.shape(a), self.shape(b)),
             dtype or (numpy.bool_ if op in TRUTHS else loop),
         )
         self.layers.append(Layer("Binary", layer, [a, b], output, parameters=(BINARY.index(op), dtype_number(loop))))
@@ -246,12 +252,3 @@ def same_strides(shape, strides):
 def has_rows(shape, strides):
     """Whether the elements of each row, the last dimension, lie side by side."""
     return len(shape) > 0 and (shape[-1] == 1 or strides[-1] == 1)
-
-
-def reshaped_strides(shape, strides, wanted):
-    """Strides that give a view the shape `wanted`, or None where its elements have to move."""
-    seen = numpy.lib.stride_tricks.as_strided(numpy.empty(1, "int8"), shape, strides)
-    try:
-        return numpy.reshape(seen, wanted, copy=False).strides
-    except ValueError:
-        return None

@@ -1,30 +1,32 @@
 """Sizes that an ONNX model leaves open (numbers of examples, lengths of sequences): one model file for all of them.
 
-The model is compiled at several sizes. These networks have the same layers, and each number that differs among them, a
-size, an offset or a stride, is found as a polynomial of the open sizes with whole coefficients, which a further network
-confirms; the file has the polynomials, and the engine works them out for the sizes of a call (docs/model-format.md).
-Where networks differ otherwise, or a number is no such polynomial (a window's stride rounds down, for one), the model
-has to be exported with that size fixed, and the error says what stands in the way."""
+The model is read at some sizes, and each number of it, a size, an offset or a stride, knows of which polynomial of the
+open sizes it is the value (sizes.py). It is read at other sizes too: there must be the same layers and constants, and
+each number must be what its polynomial says. Where it is not, the model does something that depends on sizes in
+another way, and the error says what. Sizes that have to be equal where the model works on two tensors, such as the
+length of a mask and that of what it masks, become one.
 
-import itertools
+The file has the polynomials, and the engine works them out for the sizes of a call (docs/model-format.md)."""
+
 import math
 
 import numpy
 
 from .problems import OnnxError
+from .sizes import Size, Unequal, terms_of, variables, worked_out
 from .writing import numbered
 
-# Sizes at which networks are compiled: large enough and odd enough to be no other number of a model. Three tell a
-# polynomial of the second degree; the fourth confirms it.
-_SAMPLES = ((11, 13, 17, 26), (19, 23, 29, 34))
-_DEGREES = 3
-MAX_OPEN_SIZES = len(_SAMPLES)
+# Sizes at which a model is read: large enough and odd enough to be no other number of a model.
+_SAMPLES = ((11, 17, 19, 23, 29, 31, 37, 41), (13, 26, 34, 22, 38, 46, 58, 62))
+MAX_OPEN_SIZES = 8
+_MAX_POWER = 4
+_MAX_READINGS = 64  # of which each but the last two finds that two sizes are one
 
 
 def find(model):
     """The dimensions of tensors that no number is given for, by name: each name is a size that calls may choose, if an
-    input has it."""
-    constants, found = {item.name for item in model.graph.initializer}, {}
+    input has it. Those of inputs come as well by (input, axis)."""
+    constants, found, places = {item.name for item in model.graph.initializer}, {}, {}
     for value in model.graph.input:
         if value.name in constants:
             continue
@@ -33,11 +35,12 @@ def find(model):
                 if not size.dim_param:
                     size.dim_param = f"{value.name}[{axis}]"
                 found.setdefault(size.dim_param, [])
-    for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
+                places[value.name, axis] = size.dim_param
+    for value in model.graph.input:  # what is said of other tensors may be wrong, and follows
         for size in value.type.tensor_type.shape.dim:
             if size.dim_param in found:
                 found[size.dim_param].append(size)
-    return found
+    return found, places
 
 
 class OpenSizes:
@@ -49,6 +52,21 @@ class OpenSizes:
         self.names, self.numbers = names, {}
         self.inputs = []
         self.network = network
+
+    def powers(self, terms, where):
+        """The polynomial by the exponents of the open sizes."""
+        if any(not isinstance(variable, str) for some in terms for variable in some):
+            raise OnnxError(where, _sentence("a size that is rounded", self.names))
+        found = {tuple(some.count(name) for name in self.names): factor for some, factor in terms.items()}
+        if any(exponent > _MAX_POWER for exponents in found for exponent in exponents):
+            raise OnnxError(where, _sentence("a product of more than four sizes", self.names))
+        return found
+
+    def told(self, size):
+        terms = terms_of(size)
+        if any(not isinstance(variable, str) for some in terms for variable in some):
+            return str(int(size))
+        return self.label({tuple(some.count(name) for name in self.names): factor for some, factor in terms.items()})
 
     def label(self, terms):
         """The polynomial as it is written: "2*batch + 1"."""
@@ -64,64 +82,103 @@ class OpenSizes:
         return " ".join(texts).removeprefix("+ ") or "0"
 
 
-def compile_open(found, network_at, where):
-    """The network at small sizes, and its OpenSizes. `found` is find()'s; `network_at(unfolded)` compiles the model
-    with the sizes that it has just been given, and computes no constants of those names ahead of time."""
-    names = list(found)
-    if len(names) > MAX_OPEN_SIZES:
-        raise OnnxError(
-            where,
-            f"leaves {len(names)} sizes open ({', '.join(names)}), at most {MAX_OPEN_SIZES} can be; fix others when"
-            " exporting",
-        )
-    unfolded = set()
+class Opens:
+    """The open sizes at which a model is read: `variables` of them, and the Size of each dimension of an input."""
 
-    def sampled(sizes):
-        for name, size in zip(names, sizes):
-            for dimension in found[name]:
-                dimension.dim_value = size
+    def __init__(self, places, numbers):
+        self.variables = {name: number for name, number in numbers.items() if terms_of(number) == {(name,): 1}}
+        self._sizes = {place: numbers[name] for place, name in places.items()}
+
+    def shape(self, name, sizes):
+        return tuple(self._sizes.get((name, axis), size) for axis, size in enumerate(sizes))
+
+
+def compile_open(found, network_at, where):
+    """The network at small sizes, and its OpenSizes. `found` is find()'s; `network_at(opens)` compiles the model with
+    the sizes that its dimensions have just been given."""
+    dimensions, places = found
+    bound = {}  # names of open sizes to the terms that they have to be, of others
+
+    def numbers_at(samples):
+        """Each name's Size."""
+        free = {name: Size.open(name, size) for name, size in zip((n for n in dimensions if n not in bound), samples)}
+        values = {name: int(size) for name, size in free.items()}
+        return free | {
+            name: Size(worked_out(terms, values), terms) if any(terms) else terms.get((), 0)
+            for name, terms in bound.items()
+        }
+
+    def read_at(samples):
+        numbers = numbers_at(samples)
+        for name, size in numbers.items():
+            for dimension in dimensions[name]:
+                dimension.dim_value = int(size)
         try:
-            return network_at(frozenset(unfolded))
+            return network_at(Opens(places, numbers))
         except OnnxError as error:
-            tried = ", ".join(f"{name} = {size}" for name, size in zip(names, sizes))
+            names = list(dimensions)
+            tried = ", ".join(f"{name} = {size}" for name, size in numbers.items())
             note = (
                 f"that is at {tried}, tried since the model leaves {', '.join(names)} open; export it with fixed sizes"
                 " if it cannot take all"
             )
             raise OnnxError(where, *error.messages, note) from error
 
-    grid = list(itertools.product(*(_SAMPLES[index][:_DEGREES] for index in range(len(names)))))
-    checks = [tuple(_SAMPLES[index][-1] for index in range(len(names)))]
-    networks = _alike(sampled, [grid[0], grid[-1]], names, unfolded, where)
-    networks = {grid[0]: networks[0], grid[-1]: networks[1]}
-    first, table = networks[grid[0]], {}
-    for sizes in (*grid, *checks):
-        network = networks.get(sizes) or sampled(sizes)
-        problem = _difference(first, network)
-        if problem:
-            raise OnnxError(where, _sentence(problem[0], names))
-        table[sizes] = _numbers(network)
-        networks[sizes] = None  # of large constants no two copies
-    return _fitted(first, names, grid, checks, table, where)
+    for _ in range(_MAX_READINGS):
+        names = [name for name in dimensions if name not in bound]
+        try:
+            if len(names) > MAX_OPEN_SIZES + 8:
+                break
+            first = read_at(_samples(0, len(names)))
+            second = read_at(_samples(1, len(names)))
+            break
+        except Unequal as unequal:
+            _bind(bound, unequal, where, names)
+    else:
+        raise OnnxError(where, f"leaves more sizes open than can be followed: {', '.join(names)}")
+    if len(names) > MAX_OPEN_SIZES:
+        raise OnnxError(
+            where,
+            f"leaves {len(names)} sizes open ({', '.join(names)}), at most {MAX_OPEN_SIZES} can be; fix others when"
+            " exporting",
+        )
+    problem = _difference(first, second)
+    if problem:
+        raise OnnxError(where, _sentence(problem, names))
+    return _followed(first, second, names, _samples(0, len(names)), _samples(1, len(names)), where)
 
 
-def _alike(sampled, two, names, unfolded, where):
-    """Networks at both sizes that differ in numbers only; constants that the sizes change are made by layers instead,
-    where there are some."""
-    while True:
-        pair = [sampled(sizes) for sizes in two]
-        problem = _difference(*pair)
-        if problem is None:
-            return pair
-        text, constant = problem
-        folded = [
-            name
-            for name in pair[0].folded
-            if constant is not None and (constant == name or constant.startswith(f"{name}/"))
-        ]
-        if not folded:
-            raise OnnxError(where, _sentence(text, names))
-        unfolded.add(max(folded, key=len))
+def _samples(number, count):
+    some = _SAMPLES[number]
+    return [size + 60 * (index // len(some)) for index, size in zip(range(count), some * (1 + count // len(some)))]
+
+
+def _bind(bound, unequal, where, names):
+    """Makes one of the two sizes, an open size itself, the other one from now on."""
+    for own, other in ((unequal.one, unequal.other), (unequal.other, unequal.one)):
+        terms = terms_of(own)
+        [some, factor] = next(iter(terms.items())) if len(terms) == 1 else [(), 0]
+        if factor == 1 and len(some) == 1 and isinstance(some[0], str) and some[0] not in variables(terms_of(other)):
+            name = some[0]
+            one = {name: other}
+            for key, old in bound.items():
+                bound[key] = _put_in(old, name, terms_of(other))
+            bound[name] = terms_of(one[name])
+            return
+    raise OnnxError(
+        where,
+        f"works on tensors of the sizes {OpenSizes(names, None).told(unequal.one)} and"
+        f" {OpenSizes(names, None).told(unequal.other)} as if they were equal; export the model with fixed sizes",
+    )
+
+
+def _put_in(terms, name, other):
+    """The polynomial with `other` for the open size of that name."""
+    total = 0
+    for some, factor in terms.items():
+        parts = [Size(1, other) if variable == name else Size(1, {(variable,): 1}) for variable in some]
+        total = total + math.prod(parts) * factor
+    return terms_of(total)
 
 
 def _sentence(problem, names):
@@ -132,23 +189,23 @@ def _sentence(problem, names):
 
 
 def _difference(one, other):
-    """What differs beside numbers, and the constant if it is one; None: nothing."""
+    """What differs beside numbers; None: nothing."""
     for name, values in one.constants.items():
         if name not in other.constants:
-            return f"constant {name!r}", name
+            return f"constant {name!r}"
         if values is not other.constants[name] and (
             values.dtype != other.constants[name].dtype
             or not numpy.array_equal(values, other.constants[name], equal_nan=values.dtype.kind in "fc")
         ):
-            return f"constant {name!r}", name
+            return f"constant {name!r}"
     if len(one.layers) != len(other.layers):
-        return "the list of steps", None
+        return "the list of steps"
     for a, b in zip(one.layers, other.layers):
         if a != b:
-            return f"operator {a.op} (node {a.name!r})", None
+            return f"operator {a.op} (node {a.name!r})"
     for name in numbered(one):
         if name not in one.constants and _form(one, name) != _form(other, name):
-            return f"tensor {name!r}", None
+            return f"tensor {name!r}"
     return None
 
 
@@ -171,26 +228,18 @@ def _numbers(network):
     return table
 
 
-def _fitted(network, names, grid, checks, table, where):
+def _followed(network, other, names, samples, others, where):
+    """The network's OpenSizes: of each number that varies its polynomial, if that is right for the `other` network."""
     sizes = OpenSizes(names, network)
-    network.savings.sizes = dict(zip(names, grid[0]))
-    count = len(names)
-    inverse, divisor = zip(*(_interpolation(_SAMPLES[index][:_DEGREES]) for index in range(count)))
-    for key, value in table[grid[0]].items():
-        values = [table[point][key] for point in (*grid, *checks)]
-        if all(other == value for other in values):
-            continue
-        factors = numpy.array(values[: len(grid)], object).reshape((_DEGREES,) * count)
-        for axis in range(count):
-            factors = numpy.moveaxis(numpy.tensordot(inverse[axis], factors, (1, axis)), 0, axis)
-        whole = math.prod(divisor)
-        terms = {exponents: factor // whole for exponents, factor in numpy.ndenumerate(factors) if factor}
-        if any(factor % whole for factor in factors.flat) or any(
-            _worked_out(terms, point) != table[point][key] for point in checks
-        ):
-            raise OnnxError(where, _sentence(f"number {key[1]} of tensor {key[0]!r}", names))
-        sizes.numbers.setdefault(key[0], {})[key[1]] = terms
-    units = [tuple(int(index == other) for other in range(count)) for index in range(count)]
+    network.savings.sizes = dict(zip(names, samples))
+    there = _numbers(other)
+    for (name, place), value in _numbers(network).items():
+        terms = terms_of(value)
+        if worked_out(terms, dict(zip(names, others))) != there[name, place]:
+            raise OnnxError(where, _sentence(f"number {place} of tensor {name!r}", names))
+        if any(terms):
+            sizes.numbers.setdefault(name, {})[place] = sizes.powers(terms, where)
+    units = [tuple(int(index == own) for own in range(len(names))) for index in range(len(names))]
     sizes.inputs = [
         next(
             (number, axis)
@@ -200,24 +249,11 @@ def _fitted(network, names, grid, checks, table, where):
         )
         for unit in units
     ]
-    _move_to(sizes, (1,) * count)
+    _move_to(sizes, (1,) * len(names))
     return sizes
 
 
-def _interpolation(points):
-    """The matrix, of whole numbers, and the divisor that give a polynomial's factors from its values at the points."""
-    columns = []
-    for own in points:
-        others = [point for point in points if point != own]
-        numerator = numpy.array([1], object)  # from the lowest power
-        for point in others:
-            numerator = numpy.convolve(numerator, numpy.array([-point, 1], object))
-        columns.append((numerator, math.prod(own - point for point in others)))
-    divisor = math.lcm(*(abs(below) for _, below in columns))
-    return numpy.array([numerator * (divisor // below) for numerator, below in columns], object).T, divisor
-
-
-def _worked_out(terms, point):
+def _powers_worked_out(terms, point):
     return sum(
         factor * math.prod(size**exponent for size, exponent in zip(point, exponents))
         for exponents, factor in terms.items()
@@ -230,7 +266,7 @@ def _move_to(sizes, point):
     network = sizes.network
     shapes, views = dict(network.shapes), dict(network.views)
     for name, numbers in sizes.numbers.items():
-        values = {slot: _worked_out(terms, point) for slot, terms in numbers.items()}
+        values = {slot: _powers_worked_out(terms, point) for slot, terms in numbers.items()}
         shapes[name] = tuple(values.get(slot, size) for slot, size in enumerate(network.shapes[name]))
         if name in views:
             view = views[name]

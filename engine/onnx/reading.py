@@ -4,10 +4,13 @@ import math
 
 import numpy
 
+from . import sizes
+from .lowering import Lowering
 from .network import DTYPES, Network
 from .problems import OnnxError, Problem, told
 from .readers import READERS, Unsupported
 from .savings import Savings
+from .shape_values import NUMBERS, value_of
 
 _LARGEST_CONSTANT = 1 << 24  # bytes that a node may be computed to ahead of time
 _MAX_RANK = 8
@@ -44,12 +47,14 @@ class Node:
 class Reader:
     """What readers of operators work with: the `network` so far, and what ONNX's shape inference says."""
 
-    def __init__(self, model, where, unfolded=frozenset()):
+    def __init__(self, model, where, opens=None, contradiction=None):
         from onnx import numpy_helper
 
-        self.model, self.graph, self.where, self.unfolded = model, model.graph, where, unfolded
+        self.contradiction = contradiction
+        self.model, self.graph, self.where, self.opens = model, model.graph, where, opens and opens.variables
         self.opset = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 1)
         self.problems = []
+        self.open_inputs = opens
         self.renamed = {}
         self.inferred = {}  # names to shapes and dtypes
         self.network = Network([])
@@ -69,15 +74,17 @@ class Reader:
             elif not _is_possible(self.inferred[name][0]):
                 self.problems.append(Problem(None, name, f"no tensor has the shape {self.inferred[name][0]}"))
             else:
-                network.declare(name, *self.inferred[name])
+                shape, dtype = self.inferred[name]
+                network.declare(name, self.open_inputs.shape(name, shape) if self.open_inputs else shape, dtype)
         for proto in self.graph.node:
-            if not self._compute(proto):
-                self._read_node(proto)
+            self._read(proto)
         computed = sum(all(name in network.constants for name in proto.output if name) for proto in self.graph.node)
         network.savings = Savings(len(self.graph.node), len(self.graph.node), computed)
         if not self.problems:
             self._name_outputs()
             self._check_tensors()
+        if self.contradiction and (self.problems or not self._outputs_are_as_said()):
+            raise OnnxError(self.where, self.contradiction, *told(self.problems))
         if self.problems:
             raise OnnxError(self.where, *told(self.problems))
         return network
@@ -103,6 +110,11 @@ class Reader:
         if not _is_possible(shape):
             raise Unsupported(f"makes a tensor of the shape {shape}, which is impossible")
         return shape
+
+    def number(self, name):
+        """The one number that the constant is, a Size where it follows from open sizes."""
+        value = self.network.values.get(name, self.network.constants[name]).reshape(())[()]
+        return value if isinstance(value, sizes.Size) else int(value)
 
     def add_layer(self, op, node, inputs, shape, dtype=None, output=None, **fields):
         """Adds a layer; the tensor that it makes, by default the node's output of the dtype of the first input."""
@@ -168,13 +180,77 @@ class Reader:
         model = helper.make_model(graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version)
         self._take_inferred(onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output)
 
+    def _read(self, proto):
+        node = Node(proto, [self._name(name) for name in proto.input], self.opset)
+        if proto.op_type == "If" and proto.domain in ("", "ai.onnx") and self._branch(node, proto):
+            return
+        if not (self._follows(node, proto) or self._compute(proto)):
+            self._read_node(node, proto)
+
+    def _branch(self, node, proto):
+        """Whether the condition is a constant: then the branch is read as if it stood there."""
+        from onnx import numpy_helper
+
+        condition = self.constant(node.inputs[0])
+        if condition is None or node.inputs[0] in self.network.values:
+            return False
+        graph = node.get("then_branch" if condition.reshape(-1)[0] else "else_branch")
+        for item in graph.initializer:
+            self.network.constants[item.name] = numpy_helper.to_array(item)
+        self._take_inferred(graph.value_info)
+        for inner in graph.node:
+            self._read(inner)
+        for name, inner in zip(proto.output, graph.output):
+            if name:
+                self.same(name, inner.name)
+        return True
+
+    def _follows(self, node, proto):
+        """Whether the node makes a constant that follows from sizes."""
+        network = self.network
+        if proto.domain not in ("", "ai.onnx"):
+            return False
+        if proto.op_type in ("Shape", "Size"):
+            name = node.inputs[0]
+            if name not in network.shapes and name not in network.constants:
+                return False
+            shape = network.shape(name)
+            if proto.op_type == "Size":
+                self._keep(node.output, numpy.array(math.prod(shape), object), numpy.int64)
+            else:
+                whole = numpy.empty(len(shape), object)
+                whole[:] = shape
+                self._keep(node.output, whole[node.get("start", 0) : node.get("end")], numpy.int64)
+            return True
+        if not any(name in network.values for name in node.inputs) or not all(
+            name is None or name in network.constants for name in node.inputs
+        ):
+            return False
+        values = [name and network.values.get(name, network.constants[name]) for name in node.inputs]
+        made = value_of(node, values, [name and self.dtype(name) for name in node.inputs])
+        if made is None:
+            return False
+        self._keep(node.output, *made)
+        return True
+
+    def _keep(self, name, values, dtype):
+        """Makes the tensor the constant `values`, an array of objects."""
+        self.network.constants[name] = values.astype(dtype)
+        if sizes.is_open(values):
+            self.network.values[name] = values
+
+    def _as_tensor(self, name, node):
+        """The tensor's name, or that of what layers compute, where it is a constant that follows from open sizes."""
+        values = self.network.values.get(name)
+        return name if values is None else Lowering(self, node).of_sizes(values, self.dtype(name))
+
     def _compute(self, proto):
         """Whether the node is a constant or computes one of constants."""
         constants = self.network.constants
         if (
             not all(not name or self._name(name) in constants for name in proto.input)
             or proto.op_type.startswith(("Random", "Bernoulli", "Multinomial"))
-            or not self.unfolded.isdisjoint(proto.output)
+            or any(self._name(name) in self.network.values for name in proto.input if name)
         ):
             return False
         from onnx import helper
@@ -197,11 +273,9 @@ class Reader:
         if not all(isinstance(value, (numpy.ndarray, numpy.generic, int, float, bool)) for value in values):
             return False
         constants.update(zip((name for name in proto.output if name), map(numpy.asarray, values)))
-        self.network.folded.update(name for name in proto.output if name)
         return True
 
-    def _read_node(self, proto):
-        node = Node(proto, [self._name(name) for name in proto.input], self.opset)
+    def _read_node(self, node, proto):
         operator = node.op if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{node.op}"
         reader, self.proto = READERS.get(operator), proto
         known = [
@@ -218,6 +292,10 @@ class Reader:
             foreign = [name for name in known if self.dtype(name).name not in DTYPES]
             self.problems += [Problem(None, name, _no_element_type(self.dtype(name))) for name in foreign]
             if not foreign:
+                numbers = NUMBERS.get(operator, ()) or (range(1, 9) if operator.startswith("Reduce") else ())
+                node.inputs = [
+                    name if place in numbers else self._as_tensor(name, node) for place, name in enumerate(node.inputs)
+                ]
                 reader(self, node)
         except Unsupported as error:
             self.problems.append(Problem(operator, node.label, str(error)))
@@ -233,6 +311,8 @@ class Reader:
             if name not in network.shapes and name not in network.constants:
                 self.problems.append(Problem(None, f"output {value.name}", "no operator computes it"))
                 continue
+            if name in network.values:
+                name = self._as_tensor(name, Node(self.graph.node[-1], [], self.opset))
             if network.as_view(name).base in network.constants or name in taken:
                 if name == value.name:
                     if name in taken:
@@ -247,6 +327,20 @@ class Reader:
                 self.renamed[name] = value.name
             taken.add(value.name)
             network.outputs.append(value.name)
+
+    def _outputs_are_as_said(self):
+        """Whether outputs have the ranks and numbers that the model says."""
+        for value in self.graph.output:
+            said, shape = value.type.tensor_type.shape.dim, self.network.shape(value.name)
+            if value.type.tensor_type.HasField("shape") and (
+                len(said) != len(shape)
+                or any(
+                    size.HasField("dim_value") and not sizes.is_open(own) and size.dim_value != own
+                    for size, own in zip(said, shape)
+                )
+            ):
+                return False
+        return True
 
     def _check_tensors(self):
         network = self.network
@@ -281,7 +375,8 @@ def _no_element_type(dtype):
     )
 
 
-def read(model, where, unfolded=frozenset()):
-    """The network of a checked ONNX model with inferred shapes; constants named in `unfolded` are left to layers.
-    OnnxError names all nodes that are in the way."""
-    return Reader(model, where, unfolded).read()
+def read(model, where, opens=None, contradiction=None):
+    """The network of a checked ONNX model with inferred shapes; `opens` has the Sizes of inputs' shapes, where some are
+    open (open_sizes.Opens); `contradiction` is what
+    ONNX's shape inference has against the model. OnnxError names all nodes that are in the way."""
+    return Reader(model, where, opens, contradiction).read()

@@ -9,7 +9,8 @@ import contextlib
 import math
 from dataclasses import dataclass, field
 
-from .network import View, contiguous, reshaped_strides
+from .network import View, contiguous
+from .sizes import reshaped_strides
 
 # What does away with operators: no output needs them; a view is read in their stead (vertical merging), they equal
 # others (horizontal merging), they are part of what makes their operand, or their operand is made in its place

@@ -5,7 +5,9 @@ import math
 
 import numpy
 
+from . import sizes
 from .image_operators import averaged, channels_sliced, concatenated, shuffled
+from .lowering import Lowering
 from .network import CURVES, MAX_ROW, float_bits
 from .readers import Unsupported, reads
 
@@ -23,8 +25,9 @@ def numbers_of(reader, node, number, attribute):
         return node.get(attribute)
     values = reader.constant(name)
     if values is None:
-        raise Unsupported(f"has {attribute} that are not constant")
-    return [int(value) for value in values.reshape(-1)]
+        raise Unsupported(f"has {attribute} that are computed at run time, of more than sizes")
+    values = reader.network.values.get(name, values)
+    return [value if isinstance(value, sizes.Size) else int(value) for value in values.reshape(-1)]
 
 
 # ---- element by element
@@ -188,7 +191,7 @@ def curve(reader, node):
 
 @reads("Where")
 def where(reader, node):
-    shape = numpy.broadcast_shapes(*(reader.shape(name) for name in node.inputs))
+    shape = sizes.broadcast(*(reader.shape(name) for name in node.inputs))
     reader.add_layer("Where", node, node.inputs, shape, reader.dtype(node.inputs[1]))
 
 
@@ -213,7 +216,8 @@ def matmul(reader, node):
     network, (a, b) = reader.network, node.inputs
     sides = [reader.shape(a), reader.shape(b)]
     wide = [sides[0] if len(sides[0]) > 1 else (1, *sides[0]), sides[1] if len(sides[1]) > 1 else (*sides[1], 1)]
-    shape = (*numpy.broadcast_shapes(wide[0][:-2], wide[1][:-2]), wide[0][-2], wide[1][-1])
+    sizes.same(wide[0][-1], wide[1][-2])
+    shape = (*sizes.broadcast(wide[0][:-2], wide[1][:-2]), wide[0][-2], wide[1][-1])
     final = shape[:-2] + (shape[-2:-1] if len(sides[0]) > 1 else ()) + (shape[-1:] if len(sides[1]) > 1 else ())
     weights = reader.constant(b)
     if weights is not None and weights.ndim == 2 and reader.dtype(a) == numpy.float32:
@@ -299,7 +303,7 @@ def reshape(reader, node):
 def reshaped(reader, node, source, shape):
     own = reader.shape(source)
     try:
-        shape = numpy.broadcast_to(numpy.int8(), own).reshape(shape).shape
+        shape = sizes.reshaped(own, shape)
     except ValueError as error:
         raise Unsupported(f"does not make {shape} of {own}") from error
     if shape == own:
@@ -316,7 +320,7 @@ def reshaped(reader, node, source, shape):
 def flatten(reader, node):
     own = reader.shape(node.inputs[0])
     axis = axis_of(reader, node, node.inputs[0], default=1)
-    reshaped(reader, node, node.inputs[0], (int(numpy.prod(own[:axis])), int(numpy.prod(own[axis:]))))
+    reshaped(reader, node, node.inputs[0], (math.prod(own[:axis]), math.prod(own[axis:])))
 
 
 @reads("Squeeze")
@@ -342,7 +346,7 @@ def transpose(reader, node):
 
 @reads("Expand")
 def expand(reader, node):
-    shape = numpy.broadcast_shapes(reader.shape(node.inputs[0]), numbers_of(reader, node, 1, "shape"))
+    shape = sizes.broadcast(reader.shape(node.inputs[0]), numbers_of(reader, node, 1, "shape"))
     reader.network.expanded(node.output, node.inputs[0], shape)
 
 
@@ -355,13 +359,13 @@ def slices(reader, node):
     view, shape, strides = network.as_view(source), list(reader.shape(source)), list(network.as_view(source).strides)
     offset = view.offset
     if [axis % len(shape) for axis in axes] == [1] and steps[0] == 1:
-        first, stop, _ = slice(starts[0], ends[0]).indices(shape[1])
-        if channels_sliced(reader, node, node.output, first, stop - first):
+        first, count = sizes.sliced(shape[1], starts[0], ends[0])
+        if channels_sliced(reader, node, node.output, first, count):
             return
     for start, end, axis, step in zip(starts, ends, axes, steps):
-        first, stop, step = slice(start, None if step < 0 and end < -shape[axis] else end, step).indices(shape[axis])
+        first, count = sizes.sliced(shape[axis], start, None if step < 0 and end < -shape[axis] else end, step)
         offset += first * strides[axis]
-        shape[axis], strides[axis] = len(range(first, stop, step)), strides[axis] * step
+        shape[axis], strides[axis] = count, strides[axis] * step
     network.view(node.output, source, shape, strides, offset)
 
 
@@ -369,12 +373,12 @@ def slices(reader, node):
 def split(reader, node):
     network, source = reader.network, node.inputs[0]
     axis, view, shape = axis_of(reader, node, source, default=0), network.as_view(source), list(reader.shape(source))
-    sizes = numbers_of(reader, node, 1, "split")
-    if sizes is None:
+    parts = numbers_of(reader, node, 1, "split")
+    if parts is None:
         part = -(-shape[axis] // len(node.outputs))
-        sizes = [min(part, shape[axis] - part * number) for number in range(len(node.outputs))]
+        parts = [min(part, shape[axis] - part * number) for number in range(len(node.outputs))]
     first = 0
-    for name, size in zip(node.outputs, sizes):
+    for name, size in zip(node.outputs, parts):
         shape[axis] = size
         if axis != 1 or not channels_sliced(reader, node, name, first, size):
             network.view(name, source, shape, view.strides, view.offset + first * view.strides[axis])
@@ -387,7 +391,9 @@ def concatenate(reader, node):
     network, shapes = reader.network, [reader.shape(name) for name in node.inputs]
     axis = axis_of(reader, node, node.inputs[0])
     whole = list(shapes[0])
-    whole[axis] = sum(shape[axis] for shape in shapes)
+    for d in range(len(whole)):
+        for shape in shapes[1:]:
+            whole[d] = whole[d] + shape[d] if d == axis else sizes.same(whole[d], shape[d])
     if concatenated(reader, node, axis, whole):
         return
     network.declare(node.output, whole, reader.dtype(node.inputs[0]))
@@ -398,15 +404,20 @@ def concatenate(reader, node):
         at += shape[axis]
 
 
-@reads("Shape")
+@reads("Shape", "Size")
 def shape_of(reader, node):
-    shape = numpy.array(reader.shape(node.inputs[0]), "int64")
-    reader.network.constants[node.output] = shape[node.get("start", 0) : node.get("end")]
+    """Of a tensor whose shape is known the reader makes a constant."""
+    raise Unsupported(f"works on {node.inputs[0]!r}, of a shape that is not fixed")
 
 
-@reads("Size")
-def size_of(reader, node):
-    reader.network.constants[node.output] = numpy.array(numpy.prod(reader.shape(node.inputs[0])), "int64")
+@reads("ConstantOfShape")
+def constant_of_shape(reader, node):
+    """A view of the one number."""
+    from onnx import numpy_helper
+
+    value = numpy.float32(0) if node.get("value") is None else numpy_helper.to_array(node.get("value"))
+    name = reader.network.constant(f"{node.output}/value", value.reshape(()))
+    reader.network.expanded(node.output, name, numbers_of(reader, node, 0, "input"))
 
 
 # ---- by index
@@ -464,7 +475,7 @@ def reduce(reader, node):
         REDUCE[node.op], node.name, source, axes, network.fresh(f"{node.output}/reduced"), dtype, loop
     )
     if node.op == "ReduceMean":
-        count = network.constant(f"{node.output}/count", numpy.prod([own[d] for d in axes]), dtype)
+        count = Lowering(reader, node).constant(math.prod(own[d] for d in axes), dtype)
         op = "divide" if dtype.kind == "f" else "floor_divide"
         result = network.binary(op, node.name, result, count, network.fresh(f"{node.output}/mean"))
     if node.get("keepdims", 1):
@@ -517,7 +528,7 @@ def layer_normalization(reader, node):
 
     def mean(name, what):
         total = network.reduced("sum", node.name, name, axes, network.fresh(f"{label}/sum"))
-        count = network.constant(f"{label}/count", numpy.prod([reader.shape(name)[d] for d in axes]), dtype)
+        count = Lowering(reader, node).constant(math.prod(reader.shape(name)[d] for d in axes), dtype)
         return network.binary("divide", node.name, total, count, network.fresh(f"{label}/{what}"))
 
     middle = mean(source, "mean")

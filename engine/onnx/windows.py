@@ -11,6 +11,7 @@ import numpy
 
 from .lowering import Lowering
 from .readers import Unsupported
+from .sizes import is_open
 
 
 class Window:
@@ -19,13 +20,16 @@ class Window:
 
     def __init__(self, reader, node, kernel):
         rank = len(kernel)
-        self.kernel, self.result_sizes = tuple(kernel), tuple(reader.inferred_shape(node.output)[2:])
-        self.sizes = tuple(reader.shape(node.inputs[0])[2:])
+        self.kernel, self.sizes = tuple(kernel), tuple(reader.shape(node.inputs[0])[2:])
         self.strides, self.dilations = (
             tuple(node.get("strides", (1,) * rank)),
             tuple(node.get("dilations", (1,) * rank)),
         )
         pads, automatic = node.get("pads", (0,) * (2 * rank)), node.get("auto_pad", "NOTSET")
+        if any(is_open(size) for size in self.sizes):
+            self._slide(node, pads, automatic)
+            return
+        self.result_sizes = tuple(reader.inferred_shape(node.output)[2:])
         self.before, self.after, self.uncounted = [], [], []
         for d in range(rank):
             needed = (self.result_sizes[d] - 1) * self.strides[d] + self.dilations[d] * (kernel[d] - 1) + 1
@@ -40,6 +44,27 @@ class Window:
             self.before.append(before)
             self.after.append(longer)
             self.uncounted.append(longer - after)
+
+    def _slide(self, node, pads, automatic):
+        """The same over sizes that are open: padding is the same at all of them."""
+        rank, up = len(self.kernel), node.get("ceil_mode", 0)
+        self.before, self.after, self.uncounted, made = [], [], [], []
+        for d, (size, stride) in enumerate(zip(self.sizes, self.strides)):
+            reach = self.dilations[d] * (self.kernel[d] - 1)
+            before, after = (pads[d], pads[rank + d]) if automatic == "NOTSET" else (0, 0)
+            if automatic in ("SAME_UPPER", "SAME_LOWER"):
+                if stride != 1:
+                    raise Unsupported(f"has auto_pad {automatic} and strides over an open size")
+                before = reach // 2 if automatic == "SAME_UPPER" else reach - reach // 2
+                after = reach - before
+            more = stride - 1 if up else 0
+            if more > reach - after:
+                raise Unsupported("rounds up over an open size, and its windows could begin behind the end")
+            self.before.append(before)
+            self.after.append(after + more)
+            self.uncounted.append(more)
+            made.append((size + before + after + more - reach - 1) // stride + 1)
+        self.result_sizes = tuple(made)
 
     def parameters(self, groups=1):
         """The 11 of an operator on images: of two dimensions."""

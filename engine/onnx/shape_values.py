@@ -1,0 +1,226 @@
+"""Constants that follow from open sizes, computed while the graph is read: what exporters make of `Shape` before they
+reshape, slice or expand by it. They are arrays of objects with Sizes among them (sizes.py). Operators that are not in
+here, and numbers of which too little is known, are left to layers."""
+
+import math
+
+import numpy
+
+from . import sizes
+
+# The operands that readers take as numbers; all others are tensors that a layer reads.
+NUMBERS = {
+    "Reshape": (1,),
+    "Expand": (1,),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Tile": (1,),
+    "ConstantOfShape": (0,),
+    "Range": (0, 1, 2),
+    "Resize": (1, 2, 3),
+    "Upsample": (1,),
+    "Pad": (1, 3),
+    "CenterCropPad": (1,),
+    "TopK": (1,),
+    "OneHot": (1,),
+    "Squeeze": (1,),
+    "Unsqueeze": (1,),
+}
+_LARGEST = 1 << 12  # numbers of such a constant
+_OPERATORS = {}
+
+
+class NotFollowed(Exception):
+    """The value is left to a layer."""
+
+
+def _computes(*operators):
+    def enter(function):
+        _OPERATORS.update(dict.fromkeys(operators, function))
+        return function
+
+    return enter
+
+
+def value_of(node, values, dtypes):
+    """(array, dtype) that the node makes of the constants `values`, arrays of which some have Sizes; None where a layer
+    has to. `dtypes` are theirs."""
+    function = _OPERATORS.get(node.op)
+    if function is None or any(value is not None and value.size > _LARGEST for value in values):
+        return None
+    try:
+        result, dtype = function(node, [None if value is None else value.astype(object) for value in values], dtypes)
+    except NotFollowed, ArithmeticError, LookupError, TypeError, ValueError:
+        return None
+    return (result, numpy.dtype(dtype)) if result.size <= _LARGEST else None
+
+
+def _array(items, shape):
+    result = numpy.empty(len(items), object)
+    result[:] = items
+    return result.reshape(shape)
+
+
+def _each(function, *operands):
+    operands = numpy.broadcast_arrays(*operands)
+    return _array([function(*items) for items in zip(*(operand.flat for operand in operands))], operands[0].shape)
+
+
+def _integers(dtype):
+    if dtype.kind not in "iub":
+        raise NotFollowed
+    return dtype
+
+
+def _plain(values):
+    """The integers of an operand that says how; it may not depend on sizes."""
+    if sizes.is_open(values):
+        raise NotFollowed
+    return [int(value) for value in values.flat]
+
+
+# ---- element by element
+@_computes("Identity")
+def _identity(node, values, dtypes):
+    return values[0], dtypes[0]
+
+
+@_computes("Cast")
+def _cast(node, values, dtypes):
+    from onnx import helper
+
+    _integers(dtypes[0])
+    dtype = numpy.dtype(helper.tensor_dtype_to_np_dtype(node.get("to")))
+    if dtype.kind == "b":
+        return _each(lambda value: _truth(value, 0, "!="), values[0]), dtype
+    return values[0], _integers(dtype)
+
+
+def _divided(a, b):
+    """Towards zero, of numbers whose signs are known."""
+    signs = [sizes.at_least(number) for number in (a, b)]
+    if sizes.is_open(a) or sizes.is_open(b):
+        if any(sign is None or sign < 0 for sign in signs):
+            raise NotFollowed
+        return a // b
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _larger(a, b):
+    difference, other = sizes.at_least(a - b), sizes.at_least(b - a)
+    if difference is not None and difference >= 0:
+        return a
+    if other is not None and other >= 0:
+        return b
+    raise NotFollowed
+
+
+_ARITHMETIC = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mul": lambda a, b: a * b,
+    "Div": _divided,
+    "Mod": lambda a, b: a % b,
+    "Max": _larger,
+    "Min": lambda a, b: a + b - _larger(a, b),
+}
+
+
+@_computes(*_ARITHMETIC)
+def _arithmetic(node, values, dtypes):
+    _integers(dtypes[0])
+    result = values[0]
+    for value in values[1:]:
+        result = _each(_ARITHMETIC[node.op], result, value)
+    return result, dtypes[0]
+
+
+@_computes("Neg")
+def _negative(node, values, dtypes):
+    return _each(lambda a: -a, values[0]), _integers(dtypes[0])
+
+
+def _truth(a, b, relation):
+    """Whether that holds at all sizes: what holds at some is no constant."""
+    low, high = sizes.at_least(a - b), sizes.at_least(b - a)
+    above, below = low is not None and low > 0, high is not None and high > 0
+    equal = not sizes.is_open(a - b) and a - b == 0
+    if not (above or below or equal):
+        if relation in (">=", "<") and low is not None and low >= 0:
+            return relation == ">="
+        if relation in ("<=", ">") and high is not None and high >= 0:
+            return relation == "<="
+        raise NotFollowed
+    return {">": above, ">=": not below, "<": below, "<=": not above, "==": equal, "!=": not equal}[relation]
+
+
+_RELATIONS = {"Equal": "==", "Greater": ">", "GreaterOrEqual": ">=", "Less": "<", "LessOrEqual": "<="}
+
+
+@_computes(*_RELATIONS)
+def _compared(node, values, dtypes):
+    _integers(dtypes[0])
+    return _each(lambda a, b: _truth(a, b, _RELATIONS[node.op]), *values), numpy.bool_
+
+
+@_computes("Where")
+def _chosen(node, values, dtypes):
+    return _each(lambda choice, a, b: a if choice else b, *values), dtypes[1]
+
+
+# ---- rearrangements
+@_computes("Gather")
+def _gathered(node, values, dtypes):
+    indices = numpy.array(_plain(values[1]), numpy.int64).reshape(values[1].shape)
+    return numpy.asarray(numpy.take(values[0], indices, node.get("axis", 0)), object), dtypes[0]
+
+
+@_computes("Slice")
+def _sliced(node, values, dtypes):
+    starts, ends = (_plain(value) for value in values[1:3])
+    axes = _plain(values[3]) if len(values) > 3 and values[3] is not None else range(len(starts))
+    steps = _plain(values[4]) if len(values) > 4 and values[4] is not None else [1] * len(starts)
+    result = values[0]
+    for start, end, axis, step in zip(starts, ends, axes, steps):
+        end = None if step < 0 and end < -result.shape[axis] else end
+        result = result[(slice(None),) * (axis % result.ndim) + (slice(start, end, step),)]
+    return result, dtypes[0]
+
+
+@_computes("Concat")
+def _joined(node, values, dtypes):
+    return numpy.concatenate(values, node.get("axis")), dtypes[0]
+
+
+def _axes(node, values):
+    return node.get("axes") if len(values) < 2 or values[1] is None else _plain(values[1])
+
+
+@_computes("Unsqueeze")
+def _unsqueezed(node, values, dtypes):
+    return numpy.expand_dims(values[0], tuple(_axes(node, values))), dtypes[0]
+
+
+@_computes("Squeeze")
+def _squeezed(node, values, dtypes):
+    axes = _axes(node, values)
+    return numpy.asarray(numpy.squeeze(values[0], None if axes is None else tuple(axes)), object), dtypes[0]
+
+
+@_computes("Reshape")
+def _reshaped(node, values, dtypes):
+    return values[0].reshape(_plain(values[1])), dtypes[0]
+
+
+@_computes("Expand")
+def _expanded(node, values, dtypes):
+    return numpy.broadcast_to(values[0], numpy.broadcast_shapes(values[0].shape, tuple(_plain(values[1])))), dtypes[0]
+
+
+@_computes("ReduceProd", "ReduceSum")
+def _reduced(node, values, dtypes):
+    axes = _axes(node, values)
+    if values[0].ndim != 1 or axes not in (None, [0], [-1]):
+        raise NotFollowed
+    total = math.prod(values[0]) if node.op == "ReduceProd" else sum(values[0])
+    return _array([total], (1,) if node.get("keepdims", 1) else ()), _integers(dtypes[0])

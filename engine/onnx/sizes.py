@@ -1,0 +1,281 @@
+"""Whole numbers that follow from a model's open sizes. A Size is an int, its value at the sizes that the model is being
+read at, and knows which polynomial of the open sizes it is; sums, differences, products and quotients of it are such
+numbers again. What loses that (a float, an array of NumPy) is an ordinary number, and open_sizes.py finds out."""
+
+import itertools
+import math
+
+import numpy
+
+
+class Unequal(Exception):
+    """Two sizes, of which one is a Size, have to be equal and are not: `one` and `other`."""
+
+    def __init__(self, one, other):
+        super().__init__(f"{one} and {other} have to be equal")
+        self.one, self.other = one, other
+
+
+class Size(int):
+    """`terms`: {variables: factor}, where variables is a sorted tuple of them, with repetition. A variable is the name
+    of an open size, or a Quotient that rounds down: ("//", terms, terms), of sorted tuples."""
+
+    __array_ufunc__ = None  # NumPy's integers leave arithmetic with a Size to it
+
+    def __new__(cls, value, terms):
+        self = super().__new__(cls, value)
+        self.terms = terms
+        return self
+
+    @classmethod
+    def open(cls, name, value):
+        """The open size of that name."""
+        return cls(value, {(name,): 1})
+
+    def __add__(self, other):
+        if not isinstance(other, int | numpy.integer):
+            return NotImplemented
+        return _number(int(self) + int(other), _sum(self.terms, terms_of(other)))
+
+    __radd__ = __add__
+
+    def __mul__(self, other):
+        if not isinstance(other, int | numpy.integer):
+            return NotImplemented
+        return _number(int(self) * int(other), _product(self.terms, terms_of(other)))
+
+    __rmul__ = __mul__
+
+    def __neg__(self):
+        return self * -1
+
+    def __pos__(self):
+        return self
+
+    def __sub__(self, other):
+        return self + -other if isinstance(other, int | numpy.integer) else NotImplemented
+
+    def __rsub__(self, other):
+        return -self + other if isinstance(other, int | numpy.integer) else NotImplemented
+
+    def __floordiv__(self, other):
+        return _quotient(self, other) if isinstance(other, int | numpy.integer) else NotImplemented
+
+    def __rfloordiv__(self, other):
+        return _quotient(other, self) if isinstance(other, int | numpy.integer) else NotImplemented
+
+    def __mod__(self, other):
+        return self - self // other * other if isinstance(other, int | numpy.integer) else NotImplemented
+
+    def __rmod__(self, other):
+        return other - other // self * self if isinstance(other, int | numpy.integer) else NotImplemented
+
+    def __pow__(self, exponent, modulus=None):
+        if modulus is None and isinstance(exponent, int) and not isinstance(exponent, Size) and 0 <= exponent <= 8:
+            return math.prod([self] * exponent)
+        return NotImplemented
+
+    def __reduce__(self):
+        return Size, (int(self), self.terms)
+
+
+def terms_of(number):
+    """The polynomial that the number is."""
+    return number.terms if isinstance(number, Size) else {(): int(number)} if number else {}
+
+
+def is_open(number):
+    """Whether the number, an int or an array of objects, depends on open sizes."""
+    if isinstance(number, numpy.ndarray):
+        return number.dtype == object and any(isinstance(item, Size) for item in number.flat)
+    return isinstance(number, Size)
+
+
+def worked_out(terms, values):
+    """The polynomial at these `values` of the open sizes."""
+    return sum(factor * math.prod(_value(variable, values) for variable in some) for some, factor in terms.items())
+
+
+def at_least(number):
+    """A bound below, with every open size at least 1; None: there is no simple one."""
+    terms = terms_of(number)
+    if any(factor < 0 for some, factor in terms.items() if some):
+        return None
+    return sum(factor for some, factor in terms.items() if not any(isinstance(variable, tuple) for variable in some))
+
+
+def variables(terms):
+    """The names of the open sizes that the polynomial has, also within quotients."""
+    found = set()
+    for variable in itertools.chain.from_iterable(terms):
+        found |= (
+            {variable} if isinstance(variable, str) else variables(dict(variable[1])) | variables(dict(variable[2]))
+        )
+    return found
+
+
+def _value(variable, values):
+    if isinstance(variable, str):
+        return values[variable]
+    return worked_out(dict(variable[1]), values) // worked_out(dict(variable[2]), values)
+
+
+def _number(value, terms):
+    """A Size, or an int where nothing depends on an open size."""
+    return Size(value, terms) if any(terms) else value
+
+
+def _sum(one, other):
+    total = dict(one)
+    for some, factor in other.items():
+        total[some] = total.get(some, 0) + factor
+        if not total[some]:
+            del total[some]
+    return total
+
+
+def _product(one, other):
+    total = {}
+    for (a, x), (b, y) in itertools.product(one.items(), other.items()):
+        total = _sum(total, {tuple(sorted(a + b, key=repr)): x * y})
+    return total
+
+
+def _quotient(a, b):
+    """Exact where the polynomials divide; else a variable of its own."""
+    over, under = terms_of(a), terms_of(b)
+    if int(b) == 0:
+        raise ZeroDivisionError("division of a size by 0")
+    exact, rest = {}, dict(over)
+    lead = max(under, key=_order)
+    while rest:  # what the divisor goes into without a remainder is no longer under the rounding
+        found = next(
+            (some for some in sorted(rest, key=_order, reverse=True) if _without(some, lead) is not None), None
+        )
+        if found is None or (found == () and lead == () and rest[found] % under[lead]) or rest[found] % under[lead]:
+            break
+        term = {_without(found, lead): rest[found] // under[lead]}
+        exact, rest = _sum(exact, term), _sum(rest, _product({(): -1}, _product(term, under)))
+        if len(exact) > 64:
+            break
+    if rest and set(under) == {()}:  # whole parts of each factor leave the rounding too
+        divisor = under[()]
+        for some, factor in list(rest.items()):
+            if factor % divisor == 0:
+                exact, rest = _sum(exact, {some: factor // divisor}), _sum(rest, {some: -factor})
+    if set(rest) <= {()} and set(under) == {()}:
+        exact = _sum(exact, {(): rest.get((), 0) // under[()]})
+    elif rest:
+        order = dict(key=lambda item: repr(item[0]))
+        variable = ("//", tuple(sorted(rest.items(), **order)), tuple(sorted(under.items(), **order)))
+        exact = _sum(exact, {(variable,): 1})
+    return _number(int(a) // int(b), {some: factor for some, factor in exact.items() if factor})
+
+
+def _order(some):
+    return len(some), repr(some)
+
+
+def _without(some, divisor):
+    """The variables without those of the divisor, or None where these are not there."""
+    left = list(some)
+    for variable in divisor:
+        if variable not in left:
+            return None
+        left.remove(variable)
+    return tuple(left)
+
+
+# ---- shapes
+def broadcast(*shapes):
+    """What numpy.broadcast_shapes gives. Unequal where sizes differ and one is a Size."""
+    rank, result = max(map(len, shapes), default=0), []
+    for place in range(-rank, 0):
+        size = 1
+        for own in (shape[place] for shape in shapes if -place <= len(shape)):
+            if isinstance(size, int) and size == 1 and not is_open(size):
+                size = own
+            elif own != 1 or is_open(own):
+                size = same(size, own)
+        result.append(size)
+    return tuple(result)
+
+
+def same(one, other):
+    """The size that both are: the plain number where there is one."""
+    if one != other:
+        if is_open(one) or is_open(other):
+            raise Unequal(one, other)
+        raise ValueError(f"sizes {one} and {other} do not fit")
+    return other if is_open(one) else one
+
+
+def reshaped(shape, wanted):
+    """The shape that numpy.reshape makes, with -1 worked out; ValueError where it makes none."""
+    wanted, whole = list(wanted), math.prod(shape)
+    if wanted.count(-1) > 1 or any(size < -1 for size in wanted):
+        raise ValueError("there is no such shape")
+    if -1 in wanted:
+        place = wanted.index(-1)
+        rest = math.prod(size for d, size in enumerate(wanted) if d != place)
+        if rest == 0 or whole % rest:
+            _differ(shape, wanted)
+        wanted[place] = whole // rest
+    if math.prod(wanted) != whole:
+        _differ(shape, wanted)
+    return tuple(wanted)
+
+
+def _differ(shape, wanted):
+    for own, other in zip(shape, wanted):
+        if own != other and is_open(own) and is_open(other):
+            raise Unequal(own, other)
+    raise ValueError("the numbers of elements differ")
+
+
+def reshaped_strides(shape, strides, wanted):
+    """Strides that give a view of `shape` the shape `wanted`, of as many elements; None where its elements have to
+    move."""
+    old = [(size, stride) for size, stride in zip(shape, strides) if size != 1]
+    new, at, made = list(wanted), 0, []
+    d = 0
+    while d < len(new) and at < len(old):
+        if new[d] == 1:
+            made.append(0)
+            d += 1
+            continue
+        last, taken = d + 1, at + 1
+        own, theirs = new[d], old[at][0]
+        while own != theirs:
+            if own < theirs:
+                if last == len(new):
+                    return None
+                own, last = own * new[last], last + 1
+            else:
+                if taken == len(old):
+                    return None
+                theirs, taken = theirs * old[taken][0], taken + 1
+        if any(old[e][1] != old[e + 1][1] * old[e + 1][0] for e in range(at, taken - 1)):
+            return None
+        stride, part = old[taken - 1][1], []
+        for size in reversed(new[d:last]):
+            part.insert(0, stride)
+            stride = stride * size
+        made += part
+        d, at = last, taken
+    return (*made, *(0,) * (len(new) - len(made)))
+
+
+def sliced(size, start, stop, step=1):
+    """(first place, number of elements) of `range(size)[start:stop:step]`."""
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+
+    def end(place):
+        if place < 0:
+            place = place + size
+        return low if place < low else high if place >= high else place
+
+    first = end(start) if start is not None else low if step > 0 else high
+    last = end(stop) if stop is not None else high if step > 0 else low
+    span = last - first if step > 0 else first - last
+    return first, -(-span // abs(step)) if span > 0 else 0

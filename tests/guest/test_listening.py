@@ -73,6 +73,57 @@ def datagram(port):
         sender.settimeout(10)
         return sender.recvfrom(10)[0]
 
+def hears(server, bound, how, first=0):
+    '''What a socket reads once it has sent to `server`, whom others heed.'''
+    import io, os
+    family = socket.AF_INET6 if ":" in server[0] else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as asking:
+        if bound:
+            asking.bind((server[0], 0))
+        asking.settimeout(10)
+        for port in range(first, first + 40 if first else 0):
+            asking.sendto(b"", ("127.0.0.1", port))
+        if how == "connect":
+            asking.connect(tuple(server))
+            asking.send(b"question")
+        elif how == "sendmsg":
+            asking.sendmsg([b"question"], [], 0, tuple(server))
+        else:
+            asking.sendto(b"question", tuple(server))
+        if how == "read":
+            asking.setblocking(True)
+            return os.read(os.dup(asking.fileno()), 10)
+        if how == "file":
+            asking.setblocking(True)
+            return io.FileIO(asking.fileno(), closefd=False).read(10)
+        return asking.recv(10)
+
+def hears_what_came_before(server):
+    with socket.socket(type=socket.SOCK_DGRAM) as late, socket.socket(type=socket.SOCK_DGRAM) as asking:
+        late.bind(("127.0.0.1", 0))
+        asking.sendto(b"%d" % late.getsockname()[1], tuple(server))
+        asking.settimeout(10)
+        asking.recv(10)
+        late.settimeout(10)
+        late.connect(tuple(server))
+        late.send(b"question")
+        return late.recv(10)
+
+def hears_asyncio(server):
+    import asyncio
+    async def main():
+        heard = asyncio.get_running_loop().create_future()
+        class Protocol(asyncio.DatagramProtocol):
+            def datagram_received(self, data, address):
+                heard.done() or heard.set_result(data)
+        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(Protocol, local_addr=("127.0.0.1", 0))
+        transport.sendto(b"question", tuple(server))
+        try:
+            return await asyncio.wait_for(heard, 10)
+        finally:
+            transport.close()
+    return asyncio.run(main())
+
 def option(family, level, name, data):
     with socket.socket(family, socket.SOCK_DGRAM) as asked:
         asked.setsockopt(level, name, data)
@@ -133,7 +184,8 @@ def asked(port):
     """ask(kind of permissions, function, *args); `ready` is set by the guest's host function of that name."""
     ready = threading.Event()
     kinds = {
-        "net": {"net": ["127.0.0.1:*", "localhost:*"]},
+        "net": {"net": ["127.0.0.1:*", "localhost:*", "[::1]:*", "[::ffff:127.0.0.1]:*"]},
+        "both": {"net": ["127.0.0.1:*"], "listen": ["127.0.0.1:*"]},
         "listen": {"listen": [f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}"], "host": ["ready"]},
         "name": {"listen": [f"localhost:{port}"]},
         "any port": {"listen": ["127.0.0.1:*"]},
@@ -207,6 +259,56 @@ def test_an_unbound_datagram_socket_is_answered(asked):
             with socket.socket(type=socket.SOCK_DGRAM) as last:  # where none came
                 last.sendto(b"", server.getsockname())
             answering.join()
+
+
+@pytest.fixture
+def server():
+    """Where somebody answers each datagram, after a stranger has sent to who asks, or to the port that it names."""
+    with (
+        socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as answering,
+        socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as stranger,
+    ):
+        for each in (answering, stranger):
+            each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            each.bind(("::", 0))
+
+        def answer():
+            while (question := answering.recvfrom(10))[0] != b"end":
+                who = question[1] if not question[0].isdigit() else (question[1][0], int(question[0]))
+                stranger.sendto(b"stranger", who)
+                answering.sendto(b"answer", question[1])
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        port = answering.getsockname()[1]
+        yield port
+        stranger.sendto(b"end", ("::1", port))
+        thread.join()
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("how", ["recv", "sendmsg", "connect", "read", "file"])
+def test_a_datagram_socket_hears_those_that_it_asked_only(asked, server, how, bound):
+    for host in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+        assert asked("net", "hears", (host, server), bound, how) == b"answer", host
+    assert asked("net", "hears", ("localhost", server), False, how) == b"answer"
+    assert asked("both", "hears", ("127.0.0.1", server), True, how) == (b"answer" if how == "connect" else b"stranger")
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_what_came_before_a_connect_is_not_heard(asked, server):
+    assert asked("net", "hears_what_came_before", ("127.0.0.1", server)) == b"answer"
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_who_asks_many_hears_the_last(asked, server):
+    assert asked("net", "hears", ("127.0.0.1", server), False, "recv", 50000) == b"answer"
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_asyncios_datagrams_are_answered(asked, server):
+    assert asked("net", "hears_asyncio", ("127.0.0.1", server)) == b"answer"
 
 
 IP, IPV6 = int(socket.IPPROTO_IP), int(socket.IPPROTO_IPV6)

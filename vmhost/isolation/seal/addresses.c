@@ -249,3 +249,11 @@ int vmh_grant_listen(int fd, const char *what)
     }
     return list_grants(seal, &seal->listen, host, port) ? 0 : deny(what, host, port, true);
 }
+
+bool vmh_listens(int fd)
+{
+    vmh_seal *seal = vmh_seal_here();
+    char host[VMH_ADDRESS_TEXT];
+    long port;
+    return vmh_socket_name(fd, host, &port) && list_grants(seal, &seal->listen, host, port);
+}

@@ -79,6 +79,15 @@ static int address_check(vmh_gated *call, PyObject **argument, int (*grant)(cons
     return vmh_gated_replace(call, argument, address.whole) < 0 ? -1 : grant(&address, what);
 }
 
+/* The same of one that is sent to, whose answers a datagram socket takes from now on. */
+static int receiver_check(vmh_gated *call, PyObject **argument)
+{
+    return address_check(call, argument, vmh_grant_send) < 0
+                   || vmh_gated_replace(call, argument, vmh_answers_of(socket_fd(call->self), *argument)) < 0
+               ? -1
+               : 0;
+}
+
 /* --- methods */
 
 static int check_wait(vmh_gated *call)
@@ -139,9 +148,7 @@ static int check_sendto(vmh_gated *call)
     call->pass = VMH_PASS_GATE;
     if (check_socket(call) < 0 || call->nargs < 2 || call->nargs > 3)
         return PyErr_Occurred() ? -1 : 0;
-    return address_check(call, &call->args[call->nargs - 1], vmh_grant_send) < 0 || socket_wait(call->self, POLLOUT) < 0
-               ? -1
-               : 0;
+    return receiver_check(call, &call->args[call->nargs - 1]) < 0 || socket_wait(call->self, POLLOUT) < 0 ? -1 : 0;
 }
 
 /* sendmsg(buffers, ancillary, flags, address) */
@@ -164,7 +171,7 @@ static int check_sendmsg(vmh_gated *call)
         if (vmh_gated_replace(call, &call->args[1], PyTuple_New(0)) < 0)
             return -1;
     }
-    if (call->nargs > 3 && call->args[3] != Py_None && address_check(call, &call->args[3], vmh_grant_send) < 0)
+    if (call->nargs > 3 && call->args[3] != Py_None && receiver_check(call, &call->args[3]) < 0)
         return -1;
     return socket_wait(call->self, POLLOUT);
 }
@@ -217,11 +224,14 @@ static int check_bind(vmh_gated *call)
         return -1;
     /* the number of a host that the permissions name, for listen() */
     const char *host = vmh_host_text(PyTuple_GET_ITEM(call->args[0], 0));
-    if (host[0] == 0 || is_number(host) || !vmh_socket_name(socket_fd(call->self), number, &port)
-        || vmh_grant_resolved(host, number) == 0)
-        return 1;
-    Py_CLEAR(call->result);
-    return -1;
+    if (host[0] != 0 && !is_number(host) && vmh_socket_name(socket_fd(call->self), number, &port)
+        && vmh_grant_resolved(host, number) < 0) {
+        Py_CLEAR(call->result);
+        return -1;
+    }
+    if (vmh_listens(socket_fd(call->self)))
+        vmh_answers_and_others(socket_fd(call->self));
+    return 1;
 }
 
 /* listen([backlog]), by where the socket is: without bind() the kernel binds it to all addresses of the machine. Done
@@ -264,7 +274,7 @@ static int check_connect(vmh_gated *call)
     call->pass = VMH_PASS_GATE;
     if (call->nargs != 1)
         return 0;
-    if (check_socket(call) < 0 || address_check(call, &call->args[0], vmh_grant_send) < 0)
+    if (check_socket(call) < 0 || receiver_check(call, &call->args[0]) < 0)
         return -1;
     int blocks = socket_blocks(call->self, &deadline);
     if (blocks <= 0)
@@ -638,6 +648,10 @@ static int socket_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
         protocol = protocol == -1 ? 0 : protocol;
         Py_BEGIN_ALLOW_THREADS fd = socket(family, type | SOCK_CLOEXEC, protocol);
         Py_END_ALLOW_THREADS if (vmh_fd_own(fd) < 0) return -1;
+        if ((type & 0xF) == SOCK_DGRAM && !vmh_listens(fd) && vmh_answers_only(fd) < 0) {
+            vmh_fd_close(fd);
+            return -1;
+        }
     }
     if (vmh_fd_hold(fd, "socket") < 0)
         return -1;

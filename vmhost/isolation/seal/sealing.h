@@ -141,11 +141,20 @@ int vmh_grant_send(const vmh_address *address, const char *what); /* connecting,
 /* Port 0 of an address in numbers is what the kernel gives a socket anyway that connects; all else is `listen`'s. */
 int vmh_grant_bind(const vmh_address *address, const char *what);
 int vmh_grant_listen(int fd, const char *what);         /* by where the socket is bound */
+bool vmh_listens(int fd);                               /* the same question */
 int vmh_grant_host(const char *host, const char *what); /* may its name be resolved? */
 /* `host`, which the permissions name, is `address` too, on the same ports. */
 int vmh_grant_resolved(const char *host, const char *address);
 enum { VMH_ADDRESS_TEXT = 64 };
 bool vmh_socket_name(int fd, char text[static VMH_ADDRESS_TEXT], long *port); /* false: not bound to the internet */
+
+/* --- answers.c: what a datagram socket receives that `listen` does not name */
+int vmh_answers_only(int fd); /* from now on nothing but answers. 0, or -1 with a Python error set */
+void vmh_answers_and_others(int fd);
+/* From now on those of `address` too, an exact one to which the socket may send: the same in numbers, which is then
+ * what is sent to. Of a stream, or a socket that takes everybody's datagrams, the address itself. New; NULL: error set.
+ */
+PyObject *vmh_answers_of(int fd, PyObject *address);
 
 /* --- descriptors.c: a guest uses those that it made. 0, or -1 with a Python error set. */
 int vmh_fd_own(int fd); /* just made: from now on the guest's. On failure it is closed */

@@ -58,8 +58,6 @@ LEFT_OUT = {
     "pty": _NO_TERMINAL,
     "readline": _NO_TERMINAL,
     "rlcompleter": _NO_TERMINAL,
-    "termios": _NO_TERMINAL,
-    "tty": _NO_TERMINAL,
     "cmd": _NO_TERMINAL,
     "_tkinter": _NO_GUI,
     "idlelib": _NO_GUI,
@@ -118,7 +116,6 @@ LEFT_OUT = {
     "_remote_debugging": _PROCESS_WIDE,
     "_tracemalloc": _PROCESS_WIDE,
     "tracemalloc": _PROCESS_WIDE,
-    "faulthandler": _PROCESS_WIDE,
     "fcntl": _PROCESS_WIDE,
     "grp": _PROCESS_WIDE,
     "pwd": _PROCESS_WIDE,
@@ -138,7 +135,14 @@ REFUSED = {
     "zipimport": "a VM imports from bundles only",
     "bdb": _HOST_TOOL,
     "pdb": _HOST_TOOL,
+    "tty": _NO_TERMINAL,
+    "termios": _NO_TERMINAL,
+    "faulthandler": _PROCESS_WIDE,
 }
+
+# Of these, native modules that packages import at their top and seldom use: `vmhost/stdlib/overlays` has them, as on a
+# machine without a terminal. `ctypes` is none of them: many packages do without it where it is not there.
+STAND_INS = frozenset({"termios", "faulthandler"})
 
 _SIGNALS = "signals belong to the whole process; use vmhost.guest.deadline(), or teardown() in the task's module"
 
@@ -221,7 +225,8 @@ def left_out(name):
 @functools.cache
 def offered_modules():
     """The names of all modules that a VM can import besides those of its task."""
-    return frozenset(NATIVE_MODULES | library_sources().keys() | guest_sources().keys() | engine_sources().keys())
+    sources = library_sources().keys() | guest_sources().keys() | engine_sources().keys()
+    return frozenset(NATIVE_MODULES | STAND_INS | sources)
 
 
 def library_sources():

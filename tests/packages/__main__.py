@@ -12,6 +12,7 @@ passes in plain Python, reasons.toml's aside, or with `--check` less than docs/p
 import argparse
 import fnmatch
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -126,7 +127,7 @@ class Row:
     def cells(self):
         """The row of the page."""
         left_out = "; ".join(f"{reason} ({count})" for reason, count in self.reasons.most_common())
-        version = self.suite.archive.removesuffix(".tar.gz").rpartition("-")[2]
+        version = re.search(r"[-_]([0-9][0-9.]*[0-9])\.", self.suite.archive)[1]
         share = f"{100 * self.share():.2f} %"
         every = f"{100 * self.passed / max(1, self.plain):.2f} %"
         rest = len(self.unexplained)

@@ -27,7 +27,7 @@ class Suite:
         self.name, self._described = name, described
         self.archive, self.sha256 = described["archive"], described["sha256"]
         self.home = home / name
-        self.root = self.home / "root" / described["archive"].removesuffix(".tar.gz")
+        self.root = self.home / "root" / described.get("folder", described["archive"].removesuffix(".tar.gz"))
         self.writable = self.home / "writable"
         self.options = described.get("options", [])
         self.bundle = self.home / "suite.vmb"
@@ -86,6 +86,7 @@ class Suite:
             "from suite import run\n\n\ndef needs():  # never called: so that the bundle holds them\n"
             + "".join(f"    import {name}\n" for name in sorted(modules))
         )
+        resources = [self._copy_resources(self.root / folder) for folder in self._described.get("resources", [])]
         (self._task / "script.py").write_text(
             "import json, os\nimport suite\n\n"
             "with open(os.environ['SUITE_REQUEST']) as file:\n    answer = suite.run(json.load(file))\n"
@@ -97,7 +98,7 @@ class Suite:
             f"name: suite-{self.name}\nversion: 1.0.0\nentry: main:run\n"
             f'python: "{sys.version_info[0]}.{sys.version_info[1]}"\n'
             "limits: {memory: 2 GiB, wall_time: 600 s, stack: 8 MiB, concurrency: 1}\n"
-            f"permissions: {{read: {read}, write: {write}}}\n"
+            f"permissions: {{read: {read}, write: {write}}}\nfiles: {json.dumps(resources)}\n"
         )
 
     def run_plain(self):
@@ -139,17 +140,28 @@ class Suite:
             host.unload(task.name)
         return outcomes
 
+    def _copy_resources(self, package):
+        """Copies what a package of the tests has beside its modules into the task; returns a pattern of these files."""
+        relative = package.relative_to(_import_root(package))
+        shutil.copytree(package, self._task / relative, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+        return f"{relative}/**"
+
     def _place(self, path):
         """Copies a file of the tests to where pytest imports it from; returns the module's name."""
-        folder = path.parent
-        while (folder / "__init__.py").exists():
-            folder = folder.parent
+        folder = _import_root(path.parent)
         relative = path.relative_to(folder)
         target = self._site / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(_addressed(path.read_text(encoding="utf-8"), path), encoding="utf-8")
         parts = relative.with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _import_root(folder):
+    """The folder that modules in `folder` are imported from: the first above that is no package."""
+    while (folder / "__init__.py").exists():
+        folder = folder.parent
+    return folder
 
 
 _SETTINGS = {"pytest.ini": "", "pyproject.toml": "[tool.pytest", "tox.ini": "[pytest]", "setup.cfg": "[tool:pytest]"}

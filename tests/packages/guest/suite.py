@@ -54,6 +54,11 @@ class Outcomes:
         """As pytest's own `-m`, which needs a compiler."""
         items[:] = [item for item in items if not any(item.get_closest_marker(mark) for mark in self._marks)]
 
+    @pytest.fixture(scope="session")
+    def doctest_namespace(self):
+        """Of pytest's plugin for doctests, which is not loaded; some suites ask for it in every test."""
+        return {}
+
     def pytest_collection_finish(self, session):
         """From now on it is a test that starts processes."""
         subprocess.check_output = self._start

@@ -22,6 +22,7 @@ from vmhost.stores import StoreError
 
 NAME = "control.sock"
 _MAX_BYTES = 1 << 20
+_MAX_ADDRESS_BYTES = 107
 _QUICK_S = 10.0  # for requests that do not wait for the disk
 _PEER = struct.Struct("3i")
 _log = logging.getLogger("vmhost.pipeline")
@@ -41,7 +42,11 @@ class ControlError(Exception):
 
 @contextlib.contextmanager
 def _address(folder):
-    """The socket's path in few characters: a socket's address has room for 107."""
+    """The socket's path, in few characters: a socket's address has room for 107 bytes."""
+    path = os.path.join(folder, NAME)
+    if len(os.fsencode(path)) <= _MAX_ADDRESS_BYTES:
+        yield path
+        return
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}/{NAME}"

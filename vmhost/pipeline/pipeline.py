@@ -138,6 +138,11 @@ class Pipeline:
         return cls(found.folder, found.bundles, **found.options)
 
     @property
+    def database(self):
+        """The `vmhost.stores.Database` of the store, for who sends what its outbox holds."""
+        return self._database
+
+    @property
     def durability(self):
         """`batch` or `each`."""
         return self._store.durability
@@ -620,7 +625,7 @@ class Pipeline:
             if drain:  # where the store cannot be written, results would wait for ever: a restart makes the calls again
                 try:
                     self._idle.wait_for(lambda: self._is_idle() or self.store_error is not None)
-                except KeyboardInterrupt as error:
+                except BaseException as error:  # a KeyboardInterrupt
                     interrupted = error
                 drain = self.store_error is None and interrupted is None
         self._closing.set()

@@ -373,6 +373,25 @@ def test_a_file_of_lines_is_replayed_up_to_a_bad_one(tmp_path, vmhost, clicks):
     assert len(json.loads(vmhost("pipeline", "table", tmp_path / "d", "clicks", "--json")[1])) == 4
 
 
+def test_a_pipeline_yaml_is_replayed_into_a_folder_of_its_own(tmp_path, vmhost, shop, clicks):
+    path = tmp_path / "pipeline.yaml"
+    path.write_text("folder: shop\nbundles: [clicks.vmb]\nallow_unsigned: true\n")
+    code, _, err = vmhost("pipeline", "replay", shop, path)
+    assert code == 2 and f"{shop}: expected a new folder" in err
+    code, out, _ = vmhost("pipeline", "replay", shop, path, "--folder", tmp_path / "again", "--json")
+    assert code == 0 and json.loads(out)["tasks"]["clicks"]["stored"] == 10
+
+
+def test_what_a_terminal_would_obey_is_not_printed(tmp_path, vmhost, clicks):
+    path = tmp_path / "events.jsonl"
+    path.write_text(
+        json.dumps({"name": "a\x1b[2J", "time_ms": BEGIN_MS, "visit": "\x9bv", "key": "\x07", "contents": "\x1b"})
+    )
+    assert vmhost("pipeline", "run", tmp_path / "d", clicks, "--allow-unsigned", "--events", path)[0] == 0
+    out = vmhost("pipeline", "events", tmp_path / "d")[1]
+    assert "a\\x1b[2J" in out and not any(bad in out for bad in "\x1b\x9b\x07")
+
+
 def test_a_replay_ends_at_ctrl_c(tmp_path, clicks):
     path = tmp_path / "events.jsonl"
     path.write_text(lines(1) + lines(1, BEGIN_MS + 3_600_000))

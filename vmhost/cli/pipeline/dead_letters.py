@@ -22,8 +22,9 @@ def dead_letters(output, folder, name, limit):
     output.document([{**one._asdict(), "event": stores.plain(one.event)} for one in found])
     for one in found:
         output.line(f"{one.task} {one.version}, event at {one.position}, {stores.moment(one.stored_ms)}", style="bold")
-        output.line(f"  {one.error}; {one.tries} tries" + (f"; key {one.key}" if one.key else ""))
+        whose = f"; key {stores.printable(one.key)}" if one.key else ""
+        output.line(f"  {stores.printable(one.error)}; {one.tries} tries{whose}")
         for line in one.traceback.rstrip().splitlines():
-            output.line(f"  {line}")
+            output.line(f"  {stores.printable(line)}")
     if not found:
         output.line("no dead letters")

@@ -64,10 +64,7 @@ def events(output, folder, limit, everything, since, until, late, bad, lines, **
         (
             str(row[first]),
             stores.moment(row["time_ms"]),
-            row["name"],
-            row["page"],
-            row["visit"],
-            row["key"],
+            *(stores.shown(row[name]) for name in ("name", "page", "visit", "key")),
             stores.shown(row["contents"], 30),
         )
         for row in rows
@@ -104,7 +101,12 @@ def _show_bad(output, folder, limit):
     output.document(found)
     if found:
         rows = [
-            (f"{one['source']}:{one['line']}", stores.moment(one["at_ms"]), one["error"], stores.shown(one["text"]))
+            (
+                f"{one['source']}:{one['line']}",
+                stores.moment(one["at_ms"]),
+                stores.shown(one["error"], 80),
+                stores.shown(one["text"]),
+            )
             for one in found
         ]
         output.table("", ("line", "put aside", "why", "text"), rows)

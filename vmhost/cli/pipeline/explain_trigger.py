@@ -174,5 +174,14 @@ def _print_visit(output, visit, steps):
     for step in steps:
         come = "; ".join(", ".join(str(number + 1) for number in numbers) for numbers in step["come_to"] if numbers)
         why = "" if step["triggers_from"] is None else f"triggers, from {step['triggers_from']}"
-        rows.append((str(step["position"]), stores.moment(step["time_ms"]), step["name"], step["page"], come, why))
-    output.table(f"visit {visit}", ("position>", "time", "name", "page", "matched up to", ""), rows)
+        rows.append(
+            (
+                str(step["position"]),
+                stores.moment(step["time_ms"]),
+                stores.shown(step["name"]),
+                stores.shown(step["page"]),
+                come,
+                why,
+            )
+        )
+    output.table(f"visit {stores.printable(visit)}", ("position>", "time", "name", "page", "matched up to", ""), rows)

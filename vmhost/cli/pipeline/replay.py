@@ -37,16 +37,23 @@ class _Speed(click.ParamType):
 @click.option(
     "--speed", type=_Speed(), default="max", show_default=True, help="60: an hour in a minute. max: as fast as it goes."
 )
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="Where the new store is made, in the place of the pipeline.yaml's.",
+)
 @click.option("--day", metavar="DATE", help="Only the events of this day, such as 2026-11-25, local time.")
 @click.option("--since", metavar="MOMENT", help="Only events at this time or later, such as 2026-11-25T10:30.")
 @click.option("--until", metavar="MOMENT", help="Only events before this time.")
 @failures.command
-def replay(output, recording, places, config, trust, allow_unsigned, speed, day, since, until):
+def replay(output, recording, places, config, trust, allow_unsigned, speed, folder, day, since, until):
     """Feed the events of RECORDING, a folder in which a pipeline ran or a file of JSON lines, to the stream tasks in
     BUNDLES, whose store is made in FOLDER. The clock of that pipeline is that of the events."""
     from vmhost.pipeline.replay import Recording, ReplayClock
 
     plan = opening.plan(places, config, trust, allow_unsigned)
+    if folder is not None:
+        plan.folder = folder
     span = _span(day, since, until)
     _must_be_new(plan.folder, recording)
     with stores.errors():
@@ -102,13 +109,13 @@ def _must_be_new(folder, recording):
     from vmhost.pipeline.pipeline import STORE_NAME
 
     if folder.exists() and recording.exists() and folder.samefile(recording):
-        raise failures.Failure(f"{folder}: expected a new folder, got the one whose events are replayed")
+        raise failures.Failure(f"{folder}: expected a new folder, got the one whose events are replayed (--folder)")
     if (folder / STORE_NAME).exists():
         with stores.stored(folder) as stored:
             if stored.status()["events"]["position"]:
                 raise failures.Failure(
                     f"{folder}: holds events of a pipeline already, with which those that are replayed would mix; name "
-                    "a new folder"
+                    "a new folder (--folder)"
                 )
 
 

@@ -63,9 +63,13 @@ def shown(value, columns=40):
         return f"{len(value):,} bytes"
     if hasattr(value, "dtype"):
         return f"{value.dtype} {'x'.join(map(str, value.shape))}"
-    text = value if isinstance(value, str) else repr(value)
-    text = text if text.isprintable() else repr(text)[1:-1]
+    text = printable(value if isinstance(value, str) else repr(value))
     return text if len(text) <= columns else text[: columns - 1] + "…"
+
+
+def printable(text):
+    """The text without what a terminal would obey: events come from anywhere."""
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def moment(time_ms):

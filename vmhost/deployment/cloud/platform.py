@@ -25,6 +25,7 @@ from vmhost.deployment.cloud.builds import Builder
 from vmhost.deployment.cloud.devices import Devices
 from vmhost.deployment.cloud.git_http import Repositories
 from vmhost.deployment.cloud.metadata import SignedMetadata
+from vmhost.deployment.cloud.middleware import Profiles
 from vmhost.deployment.cloud.plan import FILE_NAME, Plan
 from vmhost.deployment.cloud.releases import Releases, Version
 from vmhost.deployment.errors import DeploymentError, RefusedError
@@ -56,6 +57,7 @@ class Platform:
             self.repositories = Repositories(self.folder / "repositories")
             self.devices = Devices(self.database, clock)
             self.releases = Releases(self.database, clock)
+            self.profiles = Profiles(lambda: self.releases.generation)  # for TaskProfiles (middleware.py)
             key = signing.load_key(self.folder / "keys" / "bundles")
             self.builder = Builder(key, pythons)
             self.metadata = SignedMetadata(self.folder / "metadata", self.folder / "keys", clock)
@@ -272,8 +274,10 @@ class Platform:
                     self.releases.report(device, report["release"], report["state"], report.get("reason", ""))
             self.devices.state(connection, device, facts, tasks, epoch[:64], reported)
             named = self.devices.named(connection, device)
+            generation = self.releases.generation
             chosen = self.releases.choose(device, facts, named)
         self.sync_metadata()  # what is offered is listed
+        self._remember_profile(request.get("profile"), facts, tasks, chosen, generation)
         has = {entry.get("digest") for entry in tasks.values() if isinstance(entry, dict)}
         return {
             "acknowledged": reported,
@@ -284,6 +288,17 @@ class Platform:
             "files": self.files_url,
             "poll_s": self.poll_s,
         }
+
+    def _remember_profile(self, value, facts, tasks, chosen, generation):
+        """A device that has what it should have, and has proven it, need not ask while nothing changes."""
+        if not isinstance(value, str) or not value.isascii():
+            return
+        for task, (release, state) in chosen.items():
+            has = tasks.get(task)
+            if state != "proven" or has is None or has.get("digest") != release.version.bundles[facts["python"]][0]:
+                return
+        if {task for task in tasks if " " not in task} == chosen.keys():
+            self.profiles.remember(value.encode(), generation)
 
     def _wanted(self, release, target, has):
         version = release.version

@@ -64,6 +64,11 @@ class Release:
     def task(self):
         return self.version.task
 
+    @property
+    def depends_on_time(self):
+        """Whether a device may be due it later though nothing happens to the release."""
+        return self.plan.hours is not None or any(step.per_minute is not None for step in self.plan.steps)
+
     def of_step(self, step):
         return self.by_step.setdefault(step, Counts())
 
@@ -95,7 +100,7 @@ class Releases:
         self.database = database
         self.clock = clock
         self.generation = 0  # grows with each change that may matter to a device
-        self._depth = 0
+        self._depth = self._minute = 0
         self._load()
 
     def now_ms(self):
@@ -384,14 +389,18 @@ class Releases:
             connection.execute("DELETE FROM deploy_assignments WHERE device = ? AND release = ?", (device, identity))
             for counts in (release.counts, release.of_step(row[0])):
                 setattr(counts, row[1], getattr(counts, row[1]) - 1)
-            self._tell(connection, release.version, release, f"retry of {device}", release.state, who, "")
             self.generation += 1
+            self._tell(connection, release.version, release, f"retry of {device}", release.state, who, "")
 
     # ---- time
 
     def tick(self):
         """Finds devices that fell silent, and takes each release as far as it may go now."""
         now_ms = self.now_ms()
+        if now_ms // 60_000 != self._minute:
+            self._minute = now_ms // 60_000
+            if any(each.state == "running" and each.depends_on_time for each in self.releases.values()):
+                self.generation += 1  # who had to wait a minute ago may be due it now
         for release in list(self.releases.values()):
             if release.state not in ("running", "done"):
                 continue

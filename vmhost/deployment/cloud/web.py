@@ -319,6 +319,7 @@ class _Api:
         if not isinstance(devices, list):
             raise RefusedError("devices: expected a list of names")
         self._platform.devices.set_cohort(parts["cohort"], devices)
+        self._platform.releases.generation += 1
         self._platform.access.note(identity.name, "cohort set", parts["cohort"], devices=len(devices))
         return {"cohort": parts["cohort"], "devices": len(devices)}
 

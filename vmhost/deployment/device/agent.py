@@ -25,6 +25,7 @@ from vmhost.deployment.device.memory import Memory
 from vmhost.deployment.device.proof import ProofError, prove
 from vmhost.deployment.device.transfers import AnswerError, Transfers, free_bytes
 from vmhost.deployment.errors import DamagedError, DeploymentError, TransferError
+from vmhost.deployment.profile import header_value
 from vmhost.deployment.trust import Metadata, TrustError
 
 MAX_ATTEMPTS = 3  # of a trial that ends with the process
@@ -32,6 +33,7 @@ MAX_CRASHES = 3  # of the process while a version's VM ran
 MAX_BACK_OFF_S = 900.0
 MAX_REPORTS = 100
 _WATCH_S = 0.5
+_LOOK_S = 5.0
 _log = logging.getLogger("vmhost.deployment")
 
 
@@ -162,8 +164,8 @@ class Agent:
             wait_s = self.step()
             end = time.monotonic() + wait_s
             while not self._stopped.is_set() and not self._hinted.is_set() and (left := end - time.monotonic()) > 0:
-                self._hinted.wait(min(left, _WATCH_S) if self._watched else left)
-                if self.look():
+                self._hinted.wait(min(left, _WATCH_S if self._watched else _LOOK_S))
+                if self.look() or self.store.asked():
                     break
             self._hinted.clear()
 
@@ -207,10 +209,13 @@ class Agent:
                     key = task if slot == "current" else f"{task} before"
                     tasks[key] = {name: slots[slot].get(name) for name in ("version", "digest", "release", "state")}
         entries = self.memory.outbox.take("report", limit=MAX_REPORTS)
+        stated = facts(self.settings.folder, self.settings.facts) | self._stated_problem()
+        profile = header_value(self.settings.device, stated, tasks)
         request = {
             "epoch": self.memory.value("epoch"),
-            "facts": facts(self.settings.folder, self.settings.facts) | self._stated_problem(),
+            "facts": stated,
             "tasks": tasks,
+            "profile": profile,
             "reports": [[entry.number, json.loads(entry.body)] for entry in entries],
             "zstd": delta.can_apply(),
         }
@@ -219,6 +224,7 @@ class Agent:
         _check_answer(answer)
         self.memory.outbox.acknowledge([entry.id for entry in entries if entry.number <= answer["acknowledged"]])
         self.memory.set_value("files", answer["files"])
+        self.store.write_profile(profile)
         return answer
 
     def _stated_problem(self):

@@ -2,6 +2,8 @@
 
     current.json     {"tasks": {"shop/rank": {"name", "version", "digest", "path", "release"}}}
     artifacts/       by SHA-256
+    profile          what requests of this device say in their header VMHost-Tasks
+    ask              there where an answer told the device to ask; the agent removes it
 
 The agent writes it. Any process may read it; `follow` keeps a Host's tasks as the list says.
 """
@@ -13,6 +15,7 @@ from pathlib import Path
 
 from vmhost import VMHostError
 from vmhost.deployment.artifacts import ArtifactFolder, replace_durably
+from vmhost.deployment.profile import ANSWER_HEADER, ASK_NOW, REQUEST_HEADER
 
 _log = logging.getLogger("vmhost.deployment")
 _LOOK_S = 1.0
@@ -51,6 +54,31 @@ class BundleStore:
         data = json.dumps({"tasks": plain}, indent=1).encode()
         if not self.list_path.exists() or self.list_path.read_bytes() != data:
             replace_durably(self.list_path, data)
+
+    def write_profile(self, value):
+        path = self.folder / "profile"
+        if not path.exists() or path.read_text() != value:
+            replace_durably(path, value.encode())
+
+    def headers(self):
+        """The headers that any request of this device to a service of its owner's may carry."""
+        try:
+            return {REQUEST_HEADER: (self.folder / "profile").read_text()}
+        except FileNotFoundError:
+            return {}
+
+    def answered(self, headers):
+        """What an answer's headers (a mapping with lower-case names) say: the agent asks soon where it is to."""
+        if headers.get(ANSWER_HEADER) == ASK_NOW:
+            (self.folder / "ask").touch()
+
+    def asked(self):
+        """Whether an answer told the device to ask, since this was called last."""
+        try:
+            (self.folder / "ask").unlink()
+        except FileNotFoundError:
+            return False
+        return True
 
     def follow(self, host):
         """Loads what is current into the Host, now and whenever the list changes. Close what it returns first."""

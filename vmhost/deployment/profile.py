@@ -1,0 +1,22 @@
+"""What a device says of its tasks in a header of any request, and what the answer's header may say.
+
+    VMHost-Tasks: kitchen-1 3q2-7wAAAAAB     the device, and a digest of its facts, tasks and states
+    VMHost-Ask: now                          only where the platform has something else for it
+
+Both are hints. What a device should have it is told by its own request (agent.py), so nobody gains by forging them.
+"""
+
+import base64
+import hashlib
+import json
+
+REQUEST_HEADER = "vmhost-tasks"
+ANSWER_HEADER = "vmhost-ask"
+ASK_NOW = "now"
+
+
+def header_value(device, facts, tasks):
+    """The value of the request's header; equal facts and tasks give equal values."""
+    plain = json.dumps([facts, tasks], sort_keys=True, separators=(",", ":")).encode()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(plain).digest()[:9]).decode()
+    return f"{device} {digest}"

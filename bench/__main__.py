@@ -30,6 +30,7 @@ SUBJECTS = (
     "guest",
     "device",
     "pipeline",
+    "deployment",
 )
 
 

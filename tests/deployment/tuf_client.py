@@ -51,10 +51,10 @@ def matches(key, signature, message):
     return True
 
 
-def fetch_from(base):
+def fetch_from(base, safe=""):
     def fetch(name, max_bytes):
         try:
-            with urllib.request.urlopen(f"{base}/{urllib.parse.quote(name)}", timeout=30) as response:
+            with urllib.request.urlopen(f"{base}/{urllib.parse.quote(name, safe=safe)}", timeout=30) as response:
                 data = response.read(max_bytes + 1)
         except urllib.error.HTTPError as error:
             error.close()
@@ -98,7 +98,7 @@ def main():
         local = Path(given.target_dir) / urllib.parse.quote(name, safe="")
         if local.exists() and trust.is_target(local.read_bytes(), found):
             continue
-        data = fetch_from(given.target_base_url.rstrip("/"))(metadata.target_file(name, found), found["length"])
+        data = fetch_from(given.target_base_url.rstrip("/"), "/")(metadata.target_file(name, found), found["length"])
         if data is None or not trust.is_target(data, found):
             raise trust.TrustError(f"{name}: not the file that the metadata lists")
         local.write_bytes(data)

@@ -253,14 +253,14 @@ class Metadata:
             raise TrustError(f"{what}: {len(signed_by)} of the {entry['threshold']} signatures that it needs are good")
 
     def _must_be_fresh(self, signed, role, now, keep=None):
-        """TrustError where it has expired. What is newer than what is trusted is kept before that is looked at."""
-        if keep is not None:
-            self._keep(*keep)
+        """TrustError where it has expired; else it is kept, as (role, bytes)."""
         if _expiry(signed) <= now:
             raise TrustError(
                 f"{role}: expired at {signed['expires']}; this device's clock says {now:%Y-%m-%dT%H:%M:%SZ}: set the "
                 "clock, or have the platform sign anew"
             )
+        if keep is not None:
+            self._keep(*keep)
 
     def _must_fetch(self, name, max_bytes):
         data = self._fetch(name, max_bytes)

@@ -1,0 +1,32 @@
+"""Releases to millions of simulated devices, by the real plan and release code: in miniature."""
+
+import pytest
+
+from vmhost.deployment.cloud.fleet_simulation import simulate
+from vmhost.deployment.cloud.plan import Plan
+
+PLAN = Plan.of(
+    {
+        "steps": [{"count": 1000, "min_reports": 500}, {"percent": 10, "min_reports": 2000}, {"percent": 100}],
+        "max_error": "1 %",
+        "on_failure": "halt",
+    }
+)
+
+
+def test_a_good_release_reaches_everybody_as_they_come_online():
+    outcome = simulate(PLAN, devices=1_000_000, online=300_000, joining_per_min=50_000, seed=1)
+    assert outcome.state == "done"
+    assert outcome.proven + outcome.failed >= 980_000
+    assert outcome.online_covered_s < outcome.all_covered_s
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_bad_release_stops_at_its_first_step(seed):
+    outcome = simulate(PLAN, failing=0.05, seed=seed)
+    assert outcome.state == "halted" and outcome.reached <= 2000
+
+
+def test_no_device_is_lost_or_made_up():
+    outcome = simulate(PLAN, devices=100_000, online=50_000, failing=0.0, until_s=7200, joining_per_min=50_000)
+    assert outcome.reached >= outcome.proven and outcome.reached <= 100_000 and outcome.failed == 0

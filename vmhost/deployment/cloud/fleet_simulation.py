@@ -1,0 +1,118 @@
+"""A release to millions of simulated devices, by the plan and release code that real ones go by.
+
+Devices of one cohort are alike to a plan, and each asks, pulls and reports at random moments, so numbers of devices for
+each of the 1000 cohorts say all there is: who is offline, online without the version, trying it, proven, failed. Each
+step of the clock draws how many of each go on. What the steps reach, when one is over and when a release has failed
+is asked of `plan.Step`, `release_states.has_failed` and `is_over`.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy
+
+from vmhost.deployment.cloud import release_states as states
+from vmhost.deployment.cloud.audience import Facts
+from vmhost.deployment.cloud.release_states import Counts
+from vmhost.deployment.cohorts import COHORTS
+
+
+@dataclass
+class Outcome:
+    """`curve`: (seconds, devices online, devices proven) by minutes; `reached`: devices that were offered it."""
+
+    state: str
+    reached: int
+    proven: int
+    failed: int
+    online_covered_s: float | None  # when it ran on 99 % as many as were online at the start
+    all_covered_s: float | None  # when 99 % of all did
+    requests_per_s: float  # the most in one second
+    curve: list = field(default_factory=list)
+
+
+def simulate(
+    plan,
+    *,
+    devices=22_000_000,
+    online=7_000_000,
+    joining_per_min=700_000,
+    ask_every_s=60.0,
+    trial_s=5.0,
+    failing=0.002,
+    platform_per_s=None,
+    until_s=3600,
+    step_s=1.0,
+    seed=0,
+):
+    """The Outcome. Devices ask every `ask_every_s` on average, try a version for `trial_s` on average and fail it with
+    the probability `failing`; the platform answers at most `platform_per_s` requests a second (None: all)."""
+    random = numpy.random.default_rng(seed)
+    cohorts = numpy.full(COHORTS, devices // COHORTS, dtype=numpy.int64)
+    cohorts[: devices % COHORTS] += 1
+    lacking = random.binomial(cohorts, online / devices)  # online, not offered it
+    offline = cohorts - lacking
+    trying, proven, failed = (numpy.zeros(COHORTS, dtype=numpy.int64) for _ in range(3))
+    step, since_s, state = 0, 0.0, "running"
+    by_step = [Counts() for _ in plan.steps]
+    trying_of = [numpy.zeros(COHORTS, dtype=numpy.int64) for _ in plan.steps]
+    reaches = [
+        numpy.array([each.reaches(Facts("", {}, cohort)) for cohort in range(1, COHORTS + 1)]) for each in plan.steps
+    ]
+    online_covered_s = all_covered_s = None
+    reached, most_requests, curve = 0, 0.0, []
+    now_s = 0.0
+    while now_s < until_s and state == "running" or state == "done" and now_s < until_s and all_covered_s is None:
+        now_s += step_s
+        waiting = int(offline.sum())
+        if waiting:
+            came = random.binomial(offline, min(1.0, joining_per_min / 60 * step_s / waiting))
+            offline -= came
+            lacking += came
+        online_now = devices - int(offline.sum())
+        # who asks, and is reached
+        share = -numpy.expm1(-step_s / ask_every_s)
+        requests = online_now * share / step_s
+        if platform_per_s is not None and requests > platform_per_s:
+            share *= platform_per_s / requests
+            requests = platform_per_s
+        most_requests = max(most_requests, requests)
+        open_to = numpy.logical_or.reduce(reaches[: step + 1]) if state == "running" else numpy.ones(COHORTS, bool)
+        asked = random.binomial(lacking, share)
+        offered = numpy.where(open_to, asked, 0)
+        room = max((each.count or 0) for each in plan.steps[: step + 1]) - reached
+        others = asked - offered
+        if state == "running" and room > 0 and (many := int(others.sum())):
+            taken = random.multivariate_hypergeometric(others, min(room, many), method="marginals")
+            offered = offered + taken
+        lacking -= offered
+        trying += offered
+        trying_of[step] += offered
+        reached += int(offered.sum())
+        # who has tried it
+        for number, each in enumerate(trying_of):
+            if each.any():
+                ended = random.binomial(each, -numpy.expm1(-step_s / trial_s))
+                bad = random.binomial(ended, failing)
+                each -= ended
+                trying -= ended
+                proven += ended - bad
+                failed += bad
+                by_step[number].proven += int((ended - bad).sum())
+                by_step[number].failed += int(bad.sum())
+        whole = Counts(proven=int(proven.sum()), failed=int(failed.sum()))
+        for counts in (by_step[step], whole):
+            if state in ("running", "done") and states.has_failed(plan, plan.steps[step], counts):
+                state = states.after(state, plan.on_failure)
+        if state == "running" and states.is_over(plan.steps[step], by_step[step], since_s * 1000, now_s * 1000):
+            last = step + 1 == len(plan.steps)
+            state = states.after(state, "finish" if last else "next")
+            step, since_s = (step, since_s) if last else (step + 1, now_s)
+        runs = whole.proven
+        if online_covered_s is None and runs >= 0.99 * online * (1 - failing):
+            online_covered_s = now_s
+        if all_covered_s is None and runs >= 0.99 * devices * (1 - failing):
+            all_covered_s = now_s
+        if now_s % 60 < step_s:
+            curve.append((now_s, online_now, runs))
+    whole = Counts(proven=int(proven.sum()), failed=int(failed.sum()))
+    return Outcome(state, reached, whole.proven, whole.failed, online_covered_s, all_covered_s, most_requests, curve)

@@ -2,12 +2,14 @@
 
 import msgspec
 
+# gc=False: the collector does not look for cycles through events; contents that refer to their own event would stay.
+
 PAGE_ENTER, PAGE_SCROLL, EXPOSURE, CLICK, PAGE_EXIT = "page_enter", "page_scroll", "exposure", "click", "page_exit"
 # Applications add names of their own.
 BASIC_EVENTS = (PAGE_ENTER, PAGE_SCROLL, EXPOSURE, CLICK, PAGE_EXIT)
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """One event.
 
     `name` says what happened; `time_ms` is event time, milliseconds since 1970 in UTC. `page` is the id of the page it
@@ -25,7 +27,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     key: str = ""
 
 
-class StoredEvent(msgspec.Struct, frozen=True):
+class StoredEvent(msgspec.Struct, frozen=True, gc=False):
     """An event and its `position` in the store: a whole number that grows with each event that was taken."""
 
     position: int

@@ -94,6 +94,7 @@ class Intake:
         self._ids, self._old_ids, self._ids_since_ms = set(), set(), None
         self._undo = deque()
         self._counts, self._new_late = dict.fromkeys(COUNTED, 0), []
+        self._counts_before = None  # as they were before what is being taken, where that has changed any
         self._lock = threading.Lock()  # of what is to be written, which a thread that flushes takes
         self._late, self._ready, self._written = [], dict(self._counts), dict(self._counts)
         store.database.migrate("pipeline.intake", STEPS)
@@ -129,8 +130,8 @@ class Intake:
     def _all_or_none(self, function, *arguments):
         """Stores the events that `function` gives; where that fails, all is as it was."""
         self._undo.clear()
-        self._new_late.clear()
-        before_ms, clock_ms, counts = self._time_ms, self._clock_ms, dict(self._counts)
+        before_ms, clock_ms = self._time_ms, self._clock_ms
+        self._counts_before = None
         try:
             events = function(*arguments)
             positions = self.store.append_many(events) if events else ()
@@ -138,16 +139,25 @@ class Intake:
             while self._undo:
                 undo, *values = self._undo.pop()
                 undo(*values)
-            self._time_ms, self._clock_ms, self._counts = before_ms, clock_ms, counts
+            self._time_ms, self._clock_ms = before_ms, clock_ms
+            if self._counts_before is not None:
+                self._counts = self._counts_before
+            self._new_late.clear()
             raise
-        if self._counts != counts:
+        if self._counts_before is not None:
             with self._lock:
                 self._late += self._new_late
+                self._new_late.clear()
                 if (over := len(self._late) - self.max_late) > 0:
                     del self._late[:over]  # none of them was written yet: the disk is full, or slow
                     self._counts["late_dropped"] += over
                 self._ready = dict(self._counts)
         return list(map(StoredEvent, positions, events))
+
+    def _count(self, name, n=1):
+        if self._counts_before is None:
+            self._counts_before = dict(self._counts)
+        self._counts[name] += n
 
     def _checked(self, events):
         """What is to be stored."""
@@ -160,12 +170,12 @@ class Intake:
         for event in events:
             at_ms, name = event.time_ms, event.id
             if name is not None and self._known(name):
-                self._counts["duplicates"] += 1
+                self._count("duplicates")
                 continue
             if at_ms > latest_ms:
                 if at_ms > ahead_ms:
                     columns_of((event,))  # a time that the store cannot hold must not become the visit's last one
-                    self._counts["ahead"] += 1
+                    self._count("ahead")
                 else:
                     self._time_ms, late_ms, latest_ms = at_ms, at_ms - self.lateness_ms, at_ms
                     if self._deadlines and self._deadlines[0][0] <= at_ms:
@@ -175,7 +185,7 @@ class Intake:
                     self._keep_late(LATE, event, now_ms)
                     continue
                 # event time is ahead of the clock, so the clock was set back: event time goes back with it
-                self._counts["clock_jumps"] += 1
+                self._count("clock_jumps")
                 self._time_ms, late_ms, latest_ms = at_ms, at_ms - self.lateness_ms, at_ms
             if event.visit:
                 visit = visits.get(event.visit)
@@ -256,7 +266,7 @@ class Intake:
 
     def _close(self, name, why, out):
         visit = self._shut(name, self._open[name].last_ms)
-        self._counts[f"closed_by_{why}"] += 1
+        self._count(f"closed_by_{why}")
         out.append(Event(PAGE_EXIT, visit.last_ms, visit.page, name, {"closed_by": why}, None, visit.key))
 
     def _next_due(self):
@@ -287,7 +297,7 @@ class Intake:
         full = len(self._ids) * 2 >= self.max_ids
         if full or not 0 <= now_ms - self._ids_since_ms < self.ids_ms:
             if full:
-                self._counts["ids_dropped"] += len(self._old_ids)
+                self._count("ids_dropped", len(self._old_ids))
             self._old_ids, self._ids, self._ids_since_ms = self._ids, set(), now_ms
         self._ids.add(name)
         self._undo.append((self._ids.discard, name))
@@ -332,7 +342,7 @@ class Intake:
     # ---- what is kept
 
     def _keep_late(self, why, event, now_ms):
-        self._counts[why] += 1
+        self._count(why)
         columns_of((event,))
         parts = [event.name, event.time_ms, event.page, event.visit, event.contents, event.id, event.key]
         self._new_late.append((why, event.key, event.time_ms, now_ms, pack(parts)))

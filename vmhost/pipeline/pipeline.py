@@ -449,9 +449,8 @@ class Pipeline:
         """Lets stored events trigger tasks. Raises nothing: they were taken."""
         if not taken:
             return
-        first, *others = self._matchings
-        fired = first.feed(taken)
-        for matching in others:
+        fired = self._matchings[0].feed(taken)
+        for matching in self._matchings[1:]:
             for position, fires in matching.feed(taken).items():
                 fired[position] = (*fired.get(position, ()), *fires)
         if not fired:

@@ -2,7 +2,7 @@
 what an event costs that triggers nothing, and how many bytes are left of the raw ones.
 
 The peers of the first do the same work with the same function: keep the events of open visits, call the function of the
-visit's page at its exit, and store events and rows in SQLite (WAL, `synchronous=FULL`, a transaction for each 1,000
+visit's page at its exit, and store events and rows in SQLite (WAL, `synchronous=FULL`, a transaction for each 2,000
 events, as ours).
 """
 
@@ -31,7 +31,7 @@ from vmhost.stores import Database
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = ROOT / "tests" / "tasks" / "real_events.jsonl.gz"
-TASKS, VISIT, BATCH, COMMIT = 20, 20, 100, 1000
+TASKS, VISIT, BATCH, COMMIT = 20, 20, 100, 2000
 BEGIN_MS = 1_790_000_000_000
 YAML = """\
 name: page{number}
@@ -209,7 +209,7 @@ def throughput(quick):
 def latency(quick):
     """From the append of an item page's exit, alone, to its feature in the table `ipv`, encoded by the ONNX model."""
     bundle = compile_folder(ROOT / "tasks" / "ipv").to_bytes()
-    events = [Event(**each) for each in sessions.events(sessions.Options(seed=5, visits=60 if quick else 1500))]
+    events = [Event(**each) for each in sessions.events(sessions.Options(seed=5, visits=60 if quick else 600))]
     for durability in ("batch", "each"):
         with (
             tempfile.TemporaryDirectory() as folder,

@@ -33,7 +33,7 @@ def test_a_full_disk_lets_results_wait_and_refuses_events(tmp_path):
     with open_pipeline(tmp_path, stream_task(tmp_path, ROWS, "on: [click], queue: 100000")) as pipeline:
         fill_disk(pipeline)
         n = 0
-        while refused < 20:
+        while refused < 5:
             batch = [large(n + more) for more in range(100)]
             n += 100
             try:

@@ -166,7 +166,7 @@ class EventStore:
         database,
         *,
         durability="batch",
-        batch_count=1000,
+        batch_count=4000,
         batch_ms=1000,
         max_age_ms=None,
         max_count=None,
@@ -230,7 +230,10 @@ class EventStore:
             return self._append_each(events)
         if self._waiting_count >= self.batch_count:
             self.flush()
-        return self._take(events)
+        positions = self._take(events)
+        if self._waiting_count * 2 >= self.batch_count and not self._writing:
+            self.database.flush_soon()  # so that who appends seldom waits for the disk
+        return positions
 
     def _append_each(self, events):
         with self.database.lock:  # no other commit comes between, so that a failure can be undone here

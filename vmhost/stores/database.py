@@ -382,6 +382,14 @@ class Database:
             else:
                 self._flusher.interval_s = min(self._flusher.interval_s, interval_ms / 1000)
 
+    def flush_soon(self):
+        """Has that thread call `flush()` now, and does not wait for it. False where there is none."""
+        flusher = self._flusher
+        if flusher is None:
+            return False
+        flusher.wanted.set()
+        return True
+
     def count(self, name, n=1):
         """Adds n to a counter that the store keeps."""
         if n:
@@ -469,12 +477,17 @@ class _Flusher:
     def __init__(self, database, interval_s):
         self.interval_s = interval_s
         self._database = database
-        self._stopped = threading.Event()
+        self._stopped = False
+        self.wanted = threading.Event()
         self._thread = threading.Thread(target=self._run, name="store-flush", daemon=True)
         self._thread.start()
 
     def _run(self):
-        while not self._stopped.wait(self.interval_s):
+        while True:
+            self.wanted.wait(self.interval_s)
+            self.wanted.clear()
+            if self._stopped:
+                return
             try:
                 self._database.flush()
                 self._database.flush_error = None
@@ -484,6 +497,7 @@ class _Flusher:
                 self._database.flush_error = error
 
     def stop(self):
-        self._stopped.set()
+        self._stopped = True
+        self.wanted.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()

@@ -544,7 +544,18 @@ class Pipeline:
     def wait(self, timeout_s=None):
         """Waits until no call is unfinished, and no task behind. False after `timeout_s`."""
         with self._idle:
-            return self._idle.wait_for(self._is_idle, timeout_s)
+            return self._wait_until(self._is_idle, timeout_s)
+
+    def _wait_until(self, predicate, timeout_s=None):
+        """Whether `predicate()` became true, with `_idle` held. It waits a little at a time: a Ctrl-C that comes just
+        before a wait is noticed after it only."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = TICK_S if end_s is None else min(TICK_S, max(0.0, end_s - time.monotonic()))
+            if self._idle.wait_for(predicate, left_s):
+                return True
+            if end_s is not None and time.monotonic() >= end_s:
+                return False
 
     def _is_idle(self):
         if self._behind:
@@ -555,7 +566,7 @@ class Pipeline:
         """Waits until the queue of each task has room; returns for how many calls, which is for how many events none is
         dropped. 0 after `timeout_s`. PipelineError after `close`."""
         with self._idle:
-            self._idle.wait_for(lambda: self._closed or self._room() > 0, timeout_s)
+            self._wait_until(lambda: self._closed or self._room() > 0, timeout_s)
             self._must_be_open()
             return max(0, self._room())
 
@@ -623,7 +634,7 @@ class Pipeline:
             interrupted = None
             if drain:  # where the store cannot be written, results would wait for ever: a restart makes the calls again
                 try:
-                    self._idle.wait_for(lambda: self._is_idle() or self.store_error is not None)
+                    self._wait_until(lambda: self._is_idle() or self.store_error is not None)
                 except BaseException as error:  # a KeyboardInterrupt
                     interrupted = error
                 drain = self.store_error is None and interrupted is None

@@ -264,14 +264,17 @@ def guest_sources(guest=GUEST):
     return sources
 
 
+_ENGINE_PACKAGES = ("grad", "nn", "numpy", "optim")
+
+
 def engine_sources():
-    """The engine's Python that runs inside a VM: the package itself, `vmhost.engine.models` and
-    `vmhost.engine.numpy`."""
+    """The engine's Python that runs inside a VM: the package itself, `vmhost.engine.models`, and what computes with
+    arrays: `vmhost.engine.numpy` and the packages of training."""
     sources = {
         "vmhost.engine": (_ENGINE / "__init__.py", (_ENGINE / "__init__.py").read_bytes(), True),
         "vmhost.engine.models": (_ENGINE / "models.py", (_ENGINE / "models.py").read_bytes(), False),
     }
-    for path in sorted((_ENGINE / "numpy").rglob("*.py")):
+    for path in sorted(path for package in _ENGINE_PACKAGES for path in (_ENGINE / package).rglob("*.py")):
         is_package = path.stem == "__init__"
         parts = ("vmhost", *path.relative_to(_VMHOST).with_suffix("").parts)
         sources[".".join(parts[:-1] if is_package else parts)] = (path, path.read_bytes(), is_package)

@@ -472,6 +472,10 @@ def device_image(text, folder, capfd):
     assert re.fullmatch(r"\d\n", done.stdout), done.stderr
 
 
+def a_gradient(text, folder, capfd):
+    assert run_script(folder, f"{text}\nprint(value, gradient)").startswith("1.0 {'w': array([[-2.]")
+
+
 def shown_only(text, folder, capfd):
     """A drawing, or messages that tests of their own hold to."""
 
@@ -499,6 +503,7 @@ BLOCKS = {
     ("docs/bundle.md", "digits.vmb: compiled for Python 3.15"): shown_only,  # tests/bytecode/test_format.py
     ("docs/cli.md", "vmhost keys new me"): from_folder_to_answer,
     ("docs/conformance.md", "make conformance"): make_targets,
+    ("docs/gradients.md", "import vmhost.engine.numpy as np"): a_gradient,
     ("docs/packages.md", "make packages"): make_targets,
     ("docs/deployment.md", "vmhost cloud demo"): shown_only,  # tests/deployment/test_demo.py
     ("docs/deployment.md", "vmhost cloud init"): cloud_commands,

@@ -676,6 +676,8 @@ static PyObject *ufunc_call(PyObject *object, PyObject *const *args, size_t flag
 {
     ufunc *self = (ufunc *)object;
     Py_ssize_t count = PyVectorcall_NARGS(flags);
+    if (ARRAY_TRACED(self->state, args, count, keywords))
+        return array_call_traced(self->state, ufunc_name(self), args, count, keywords);
     if (self->binary && count == 2 && keywords == NULL) {
         if ((is_array(args[0]) || is_array(args[1])) && array_is_operand(args[0]) && array_is_operand(args[1]))
             return binary_operator(self->op, args[0], args[1], !is_comparison(self->op));

@@ -52,7 +52,8 @@ struct array_state {
     PyTypeObject *array_type, *dtype_type, *ufunc_type, *iterator_type;
     PyObject *dtypes[VME_DTYPE_COUNT];
     PyObject *axis_error;
-    PyObject *no_value; /* what says that an argument was left out, where None means something */
+    PyObject *no_value;             /* what says that an argument was left out, where None means something */
+    PyObject *traced_type, *tracer; /* tracing.c; NULL: nothing is traced */
     vme_context *context;
     array *free_arrays[ARRAY_FREE_MAX];
     vme_buffer *free_buffers[ARRAY_FREE_MAX];
@@ -246,6 +247,22 @@ array *array_transpose(array *self, const int *order); /* NULL: reversed */
 array *array_broadcast_to(array *self, int rank, const int64_t *shape);
 /* numpy.diagonal; values: a, offset, axis1, axis2 */
 array *array_diagonal(array_state *state, array *self, PyObject **values);
+
+/* ---- tracing.c */
+/* Whether an argument, or an item of one that is a list or tuple, however deep, is of the traced type. Only where
+ * there is one. */
+bool array_any_traced(const array_state *state, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+/* What the tracer makes of the call. */
+PyObject *array_call_traced(array_state *state, const char *name, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords);
+static inline bool array_is_traced(const array_state *state, PyObject *object)
+{
+    return __builtin_expect((PyObject *)Py_TYPE(object) == state->traced_type, 0);
+}
+/* Sets the TypeError of who would read a traced array as plain numbers; always NULL. */
+array *array_refuse_traced(void);
+#define ARRAY_TRACED(state, args, count, keywords) \
+    (__builtin_expect((state)->traced_type != NULL, 0) && array_any_traced(state, args, count, keywords))
 
 /* ---- buffer_protocol.c */
 int array_getbuffer(PyObject *self, Py_buffer *view, int flags);

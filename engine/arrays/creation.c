@@ -123,7 +123,7 @@ static int find(nesting *found, PyObject *object, int depth)
         return meet_number(found, object, weak, depth);
     if (is_text(object, found->of_text))
         return meet_number(found, object, WEAK_BOOL, depth);
-    if (!is_nested(object)) {
+    if (!is_nested(object) || array_is_traced(found->state, object)) {
         array *inner = array_from_any(found->state, object, -1);
         if (inner == NULL)
             return -1;
@@ -186,7 +186,7 @@ static int fill_nested(nesting *found, int dtype, PyObject *object, int depth, i
         return element_from_python(dtype, object, data);
     if (depth == found->rank && is_text(object, found->of_text))
         return element_from_text(dtype, object, data);
-    if (!is_nested(object)) {
+    if (!is_nested(object) || array_is_traced(found->state, object)) {
         array *inner = array_from_any(found->state, object, -1);
         if (inner == NULL)
             return -1;
@@ -270,6 +270,8 @@ array *array_from_any(array_state *state, PyObject *object, int dtype)
         Py_DECREF(lent);
         return cast;
     }
+    if (array_is_traced(state, object))
+        return array_refuse_traced();
     if (is_nested(object) || is_text(object, dtype))
         return from_nested(state, object, dtype);
     refuse(object);

@@ -557,6 +557,10 @@ static int assign_subscript(PyObject *object, PyObject *key, PyObject *value)
 
 int array_assign_subscript(PyObject *object, PyObject *key, PyObject *value)
 {
+    if (value != NULL && array_is_traced(((array *)object)->state, value)) {
+        array_refuse_traced();
+        return -1;
+    }
     return WRITING(((array *)object)->state, assign_subscript(object, key, value));
 }
 

@@ -186,8 +186,19 @@ PyObject *array_function__shortest(PyObject *module, ARRAY_VECTORCALL)
     return texts;
 }
 
+/* What Python calls: the function, or the tracer where an argument is traced. */
+#define ENTRANCE(name) \
+    static PyObject *enter_##name(PyObject *module, ARRAY_VECTORCALL) \
+    { \
+        array_state *state = array_state_of(module); \
+        if (ARRAY_TRACED(state, args, count, keywords)) \
+            return array_call_traced(state, #name, args, count, keywords); \
+        return array_function_##name(module, args, count, keywords); \
+    }
+ARRAY_FUNCTIONS(ENTRANCE)
+
 #define FUNCTION(name) \
-    {#name, (PyCFunction)(void (*)(void))array_function_##name, METH_FASTCALL | METH_KEYWORDS, \
+    {#name, (PyCFunction)(void (*)(void))enter_##name, METH_FASTCALL | METH_KEYWORDS, \
      #name SIGNATURE_##name "\n--\n\n"},
 static PyMethodDef functions[] = {
     ARRAY_FUNCTIONS(FUNCTION){NULL, NULL, 0, NULL},
@@ -231,6 +242,8 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->ufunc_type);
     Py_VISIT(state->iterator_type);
     Py_VISIT(state->axis_error);
+    Py_VISIT(state->traced_type);
+    Py_VISIT(state->tracer);
     for (int i = 0; i < VME_DTYPE_COUNT; i++)
         Py_VISIT(state->dtypes[i]);
     return 0;
@@ -246,6 +259,8 @@ static int clear(PyObject *module)
     Py_CLEAR(state->ufunc_type);
     Py_CLEAR(state->iterator_type);
     Py_CLEAR(state->axis_error);
+    Py_CLEAR(state->traced_type);
+    Py_CLEAR(state->tracer);
     for (int i = 0; i < VME_DTYPE_COUNT; i++)
         Py_CLEAR(state->dtypes[i]);
     return 0;

@@ -97,5 +97,6 @@
 #define SIGNATURE__model_ports    "(session)"
 #define SIGNATURE__model_run      "(session, inputs, profile=False)"
 #define SIGNATURE__model_steps    "(session, inputs=None)"
+#define SIGNATURE__trace          "(type, function)"
 
 #endif

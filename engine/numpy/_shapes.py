@@ -329,9 +329,9 @@ def repeat(a, repeats, axis=None):
 
 def _repeated(a, count, axis):
     before, length, behind = a.shape[:axis], a.shape[axis], a.shape[axis + 1 :]
-    result = _a.empty((*before, length, count, *behind), a.dtype)
-    result[...] = a.reshape((*before, length, 1, *behind))
-    return result.reshape((*before, length * count, *behind))
+    again = _a.broadcast_to(a.reshape((*before, length, 1, *behind)), (*before, length, count, *behind))
+    result = again.reshape((*before, length * count, *behind))
+    return result if count != 1 else result.copy()
 
 
 def roll(a, shift, axis=None):

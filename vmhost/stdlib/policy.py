@@ -138,7 +138,7 @@ POLICY = {
         AxisError _address _as_strided _bincount _bits_packed _bits_unpacked _cummax _cummin _fft _fmax _fmin _interp
         _linear _pad _partition _parts _random
         _reduceat _roll _scatter_add _model_backends _model_names _model_open _model_ports _model_run _model_steps
-        _shortest _split _tile _windows _words absolute add all any arange arccos
+        _shortest _split _tile _trace _windows _words absolute add all any arange arccos
         arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort array asarray ascontiguousarray
         astype bitwise_and bitwise_count bitwise_or bitwise_xor bool bool_ broadcast_to byte can_cast cbrt cdouble
         ceil clip

@@ -1,0 +1,557 @@
+"""How each operator's gradient is taken.
+
+A rule computes the operator on plain values and gives (result, pulls): for each array argument a function from the
+gradient of the result to the argument's, called only where that is wanted, or None where the result does not change
+with it. Rules compute with the engine's own functions, so gradients of gradients need nothing further.
+"""
+
+import math
+
+from vmhost.engine import _array as _a
+from vmhost.engine.grad.traced import Traced, call
+
+RULES = {}
+OF_LISTS = {"concatenate"}  # their first argument is a list of arrays
+
+# The result does not change with the arguments, or only in jumps: it is a plain array, and no gradient flows through.
+CONSTANT = frozenset(
+    "sign floor ceil trunc rint isnan isinf isfinite signbit imag logical_not invert bitwise_count floor_divide "
+    "nextafter bitwise_and bitwise_or bitwise_xor left_shift right_shift equal not_equal less less_equal greater "
+    "greater_equal logical_and logical_or logical_xor heaviside gcd lcm all any argmax argmin count_nonzero nonzero "
+    "argsort searchsorted zeros_like ones_like empty_like zeros ones empty arange _address _bincount "
+    "_bits_packed _bits_unpacked _random _words _shortest promote_types result_type can_cast _statistics".split()
+)
+# No rule yet: a gradient through them is refused with their name.
+REFUSED = frozenset(
+    "_fmax _fmin _cummax _cummin cumprod frombuffer _as_strided _partition _scatter_add _interp _reduceat _windows "
+    "from_dlpack _split _parts _fft _linear _trace _model_backends _model_names _model_open _model_ports _model_run "
+    "_model_steps".split()
+)
+
+
+def rule(of):
+    RULES[of.__name__.rstrip("_")] = of
+    return of
+
+
+# ---- elementwise
+def _fit(g, x):
+    """`g` summed over the dimensions along which `x` was repeated, in the dtype of `x`."""
+    shape = x.shape
+    if g.shape != shape:
+        ahead = len(g.shape) - len(shape)
+        if ahead:
+            g = _a.sum(g, tuple(range(ahead)))
+        again = tuple(i for i, size in enumerate(shape) if size == 1 and g.shape[i] != 1)
+        if again:
+            g = _a.sum(g, again, keepdims=True)
+    return g if g.dtype is x.dtype else _a.astype(g, x.dtype)
+
+
+def _of_one(name, derivative):
+    """A rule for an operator of one array: `derivative(x, y)`, where y is the result."""
+    base = getattr(_a, name)
+
+    def one(x):
+        y = base(x)
+        return y, (lambda g: g * derivative(x, y),)
+
+    RULES[name] = one
+
+
+_ROOT_PI = 2 / math.sqrt(math.pi)
+for _name, _derivative in {
+    "absolute": lambda x, y: _a.sign(x),
+    "square": lambda x, y: x * 2,
+    "sqrt": lambda x, y: 0.5 / y,
+    "cbrt": lambda x, y: 1 / (3 * y * y),
+    "reciprocal": lambda x, y: -(y * y),
+    "exp": lambda x, y: y,
+    "exp2": lambda x, y: y * math.log(2),
+    "expm1": lambda x, y: y + 1,
+    "log": lambda x, y: 1 / x,
+    "log2": lambda x, y: (1 / math.log(2)) / x,
+    "log10": lambda x, y: (1 / math.log(10)) / x,
+    "log1p": lambda x, y: 1 / (x + 1),
+    "sin": lambda x, y: _a.cos(x),
+    "cos": lambda x, y: -_a.sin(x),
+    "tan": lambda x, y: y * y + 1,
+    "arcsin": lambda x, y: 1 / _a.sqrt(1 - x * x),
+    "arccos": lambda x, y: -1 / _a.sqrt(1 - x * x),
+    "arctan": lambda x, y: 1 / (x * x + 1),
+    "sinh": lambda x, y: _a.cosh(x),
+    "cosh": lambda x, y: _a.sinh(x),
+    "tanh": lambda x, y: 1 - y * y,
+    "arcsinh": lambda x, y: 1 / _a.sqrt(x * x + 1),
+    "arccosh": lambda x, y: 1 / _a.sqrt(x * x - 1),
+    "arctanh": lambda x, y: 1 / (1 - x * x),
+    "erf": lambda x, y: _a.exp(-(x * x)) * _ROOT_PI,
+}.items():
+    _of_one(_name, _derivative)
+
+
+@rule
+def negative(x):
+    return -x, (lambda g: -g,)
+
+
+def _same(g):
+    return g
+
+
+def _unchanged(x, *_, **__):
+    return x, (_same,)
+
+
+RULES["positive"] = RULES["real"] = RULES["conjugate"] = RULES["copy"] = RULES["ascontiguousarray"] = _unchanged
+
+
+@rule
+def add(x, y):
+    return x + y, (lambda g: _fit(g, x), lambda g: _fit(g, y))
+
+
+@rule
+def subtract(x, y):
+    return x - y, (lambda g: _fit(g, x), lambda g: _fit(-g, y))
+
+
+@rule
+def multiply(x, y):
+    return x * y, (lambda g: _fit(g * y, x), lambda g: _fit(g * x, y))
+
+
+@rule
+def divide(x, y):
+    z = x / y
+    return z, (lambda g: _fit(g / y, x), lambda g: _fit(-(g * z) / y, y))
+
+
+@rule
+def power(x, y):
+    z = x**y
+    if type(y) in (int, float):
+        return z, (lambda g: g * (x ** (y - 1) * y), None)
+
+    def of_exponent(g):
+        known = _a.where(_a.asarray(x) > 0, x, 1.0)  # 0 ** y stays 0
+        return _fit(g * z * _a.log(known), y)
+
+    return z, (lambda g: _fit(g * (y * x ** (y - 1.0)), x), of_exponent)
+
+
+def _extreme(name):
+    base = getattr(_a, name)
+
+    def one_of_two(x, y):
+        z = base(x, y)
+
+        def share(own, other):  # of equals, each gets half
+            return _a.where(_a.equal(own, other), 0.5, _a.where(_a.equal(own, z), 1.0, 0.0))
+
+        return z, (lambda g: _fit(g * share(x, y), x), lambda g: _fit(g * share(y, x), y))
+
+    RULES[name] = one_of_two
+
+
+for _name in ("maximum", "minimum", "fmax", "fmin"):
+    _extreme(_name)
+
+
+@rule
+def arctan2(x, y):
+    return _a.arctan2(x, y), (
+        lambda g: _fit(g * y / (x * x + y * y), x),
+        lambda g: _fit(-g * x / (x * x + y * y), y),
+    )
+
+
+@rule
+def hypot(x, y):
+    z = _a.hypot(x, y)
+    return z, (lambda g: _fit(g * x / z, x), lambda g: _fit(g * y / z, y))
+
+
+@rule
+def copysign(x, y):
+    return _a.copysign(x, y), (lambda g: _fit(g * _a.copysign(_a.sign(x), y) * _a.sign(x), x), None)
+
+
+@rule
+def logaddexp(x, y):
+    z = _a.logaddexp(x, y)
+    return z, (lambda g: _fit(g * _a.exp(x - z), x), lambda g: _fit(g * _a.exp(y - z), y))
+
+
+@rule
+def remainder(x, y):
+    return _a.remainder(x, y), (lambda g: _fit(g, x), lambda g: _fit(-g * _a.floor(x / y), y))
+
+
+@rule
+def fmod(x, y):
+    return _a.fmod(x, y), (lambda g: _fit(g, x), lambda g: _fit(-g * _a.trunc(x / y), y))
+
+
+@rule
+def where(condition, x, y):
+    return _a.where(condition, x, y), (
+        None,
+        lambda g: _fit(_a.where(condition, g, 0.0), x),
+        lambda g: _fit(_a.where(condition, 0.0, g), y),
+    )
+
+
+@rule
+def clip(x, a_min=None, a_max=None, out=None, *, min=None, max=None):
+    low, high = a_min if a_min is not None else min, a_max if a_max is not None else max
+    if out is not None or type(low) is Traced or type(high) is Traced:
+        raise TypeError("engine.grad: clip() takes the gradient of the array alone, not of its bounds, and no out=")
+
+    def inside(g):
+        if low is not None:
+            g = _a.where(x >= low, g, 0.0)
+        return g if high is None else _a.where(x <= high, g, 0.0)
+
+    return _a.clip(x, low, high), (inside,)
+
+
+@rule
+def full(shape, fill_value, dtype=None, order="C"):
+    return _a.full(shape, fill_value, dtype), (None, lambda g: _fit(g, fill_value))
+
+
+@rule
+def full_like(x, fill_value, dtype=None, *_, **__):
+    return _a.full(x.shape, fill_value, x.dtype if dtype is None else dtype), (None, lambda g: _fit(g, fill_value))
+
+
+# ---- dtypes
+@rule
+def astype(x, dtype, *, copy=True, device=None):
+    kind = x.dtype
+    y = _a.astype(x, dtype)
+    return y, (lambda g: _a.astype(g, kind),) if y.dtype.kind in "fc" else (None,)
+
+
+def _converted(x, dtype=None, order=None, *, ndmin=0, **_):
+    y = x if dtype is None or _a.dtype(dtype) is x.dtype else _a.astype(x, dtype)
+    if y.ndim < ndmin:
+        y = _a.reshape(y, (1,) * (ndmin - y.ndim) + y.shape)
+    return y, (lambda g: _fit(_a.reshape(g, x.shape), x),)
+
+
+RULES["array"] = RULES["asarray"] = _converted
+
+
+# ---- reductions
+def _axes(axis, rank):
+    """The axes as a sorted tuple of numbers from 0 on."""
+    if axis is None:
+        return tuple(range(rank))
+    return tuple(sorted({one % rank for one in (axis if isinstance(axis, (tuple, list)) else (axis,))})) if rank else ()
+
+
+def _kept(shape, axis):
+    axes = _axes(axis, len(shape))
+    return tuple(1 if i in axes else size for i, size in enumerate(shape))
+
+
+def _whole(name, out, initial=None, where=True):
+    if out is not None or initial is not None or where is not True:
+        raise TypeError(f"engine.grad: {name}() of a traced array takes no out=, initial= or where=")
+
+
+@rule
+def sum_(x, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=True):
+    _whole("sum", out, initial, where)
+    kept, kind, shape = _kept(x.shape, axis), x.dtype, x.shape
+
+    def back(g):
+        g = g if g.dtype is kind else _a.astype(g, kind)
+        return _a.broadcast_to(_a.reshape(g, kept), shape)
+
+    return _a.sum(x, axis, dtype, keepdims=bool(keepdims)), (back,)
+
+
+@rule
+def mean(x, axis=None, dtype=None, out=None, keepdims=False, *, where=True):
+    _whole("mean", out, where=where)
+    kept, kind, shape = _kept(x.shape, axis), x.dtype, x.shape
+    count = math.prod(shape) // max(math.prod(kept), 1)
+
+    def back(g):
+        return _a.broadcast_to(_a.reshape(_a.astype(g, kind) / count, kept), shape)
+
+    return _a.mean(x, axis, dtype, keepdims=bool(keepdims)), (back,)
+
+
+def _extremes(name):
+    base = getattr(_a, name)
+
+    def extreme(x, axis=None, out=None, keepdims=False, initial=None, where=True):
+        _whole(name, out, initial, where)
+        kept = _kept(x.shape, axis)
+        y = base(x, axis, keepdims=bool(keepdims))
+
+        def back(g):  # equals share it
+            chosen = _a.astype(_a.equal(x, _a.reshape(y, kept)), x.dtype)
+            count = _a.sum(chosen, _axes(axis, len(kept)), keepdims=True)
+            return chosen * (_a.reshape(g, kept) / count)
+
+        return y, (back,)
+
+    RULES[name] = extreme
+
+
+_extremes("max")
+_extremes("min")
+
+
+@rule
+def prod(x, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=True):
+    _whole("prod", out, initial, where)
+    if axis is not None and isinstance(axis, (tuple, list)):
+        raise TypeError("engine.grad: prod() of a traced array takes one axis, or None")
+    kept = _kept(x.shape, axis)
+
+    def back(g):
+        rows = _a.reshape(x, (-1,)) if axis is None else _a.swapaxes(x, axis, -1)
+        one = _a.ones((*rows.shape[:-1], 1), rows.dtype)
+        # the product of all others: of those before times of those after, right also where some are zero
+        before = _a.cumprod(_a.concatenate([one, rows[..., :-1]], -1), -1)
+        after = _a.cumprod(_a.concatenate([one, rows[..., :0:-1]], -1), -1)[..., ::-1]
+        others = before * after
+        others = _a.reshape(others, x.shape) if axis is None else _a.swapaxes(others, axis, -1)
+        return others * _a.reshape(g, kept)
+
+    return _a.prod(x, axis, dtype, keepdims=bool(keepdims)), (back,)
+
+
+@rule
+def cumsum(x, axis=None, dtype=None, out=None):
+    _whole("cumsum", out)
+
+    def back(g):
+        at = (slice(None),) * (0 if axis is None else axis % x.ndim) + (slice(None, None, -1),)
+        return _fit(_a.reshape(call("getitem", _a.cumsum(call("getitem", g, at), axis or 0), at), x.shape), x)
+
+    return _a.cumsum(x, axis, dtype), (back,)
+
+
+# ---- shapes
+@rule
+def reshape(x, shape, order="C", *, copy=None):
+    _in_c_order("reshape", order)
+    before = x.shape
+    return _a.reshape(x, shape), (lambda g: _a.reshape(g, before),)
+
+
+def _in_c_order(name, order):
+    if order == "F":
+        raise TypeError(f"engine.grad: {name}() of a traced array works in order 'C' only; transpose first")
+
+
+@rule
+def ravel(x, order="C"):
+    _in_c_order("ravel", order)
+    before = x.shape
+    return _a.reshape(x, (-1,)), (lambda g: _a.reshape(g, before),)
+
+
+@rule
+def squeeze(x, axis=None):
+    before = x.shape
+    return _a.squeeze(x, axis), (lambda g: _a.reshape(g, before),)
+
+
+@rule
+def transpose(x, axes=None):
+    if axes is None:
+        return _a.transpose(x), (lambda g: _a.transpose(g),)
+    inverse = sorted(range(x.ndim), key=[one % x.ndim for one in axes].__getitem__)
+    return _a.transpose(x, axes), (lambda g: _a.transpose(g, inverse),)
+
+
+@rule
+def swapaxes(x, axis1, axis2):
+    return _a.swapaxes(x, axis1, axis2), (lambda g: _a.swapaxes(g, axis1, axis2),)
+
+
+@rule
+def broadcast_to(x, shape, subok=False):
+    return _a.broadcast_to(x, shape), (lambda g: _fit(g, x),)
+
+
+@rule
+def concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
+    _whole("concatenate", out)
+    if axis is None:
+        shapes, arrays = [one.shape for one in arrays], [_a.reshape(one, (-1,)) for one in arrays]
+        axis = 0
+    else:
+        shapes = None
+    ahead, pulls, start = (slice(None),) * (axis % arrays[0].ndim), [], 0
+    for i, one in enumerate(arrays):
+        stop = start + one.shape[axis]
+
+        def back(g, one=one, key=(*ahead, slice(start, stop)), shape=shapes and shapes[i]):
+            part = _fit(call("getitem", g, key), one)
+            return part if shape is None else _a.reshape(part, shape)
+
+        pulls.append(back)
+        start = stop
+    return _a.concatenate(arrays, axis, dtype=dtype), pulls
+
+
+@rule
+def diagonal(x, offset=0, axis1=0, axis2=1):
+    places = _a.diagonal(_a.reshape(_a.arange(x.size), x.shape), offset, axis1, axis2)
+    return _a.diagonal(x, offset, axis1, axis2), (lambda g: _spread(g, places, x.shape),)
+
+
+@rule
+def trace(x, offset=0, axis1=0, axis2=1, dtype=None, out=None):
+    _whole("trace", out)
+    places = _a.diagonal(_a.reshape(_a.arange(x.size), x.shape), offset, axis1, axis2)
+
+    def back(g):
+        return _spread(_a.broadcast_to(_a.reshape(g, (*g.shape, 1)), places.shape), places, x.shape)
+
+    return _a.sum(_a.diagonal(x, offset, axis1, axis2), -1, dtype), (back,)
+
+
+def _spread(g, places, shape):
+    """Zeros of that shape, to which `g` is added at the elements whose numbers, in C order, are `places`."""
+    flat = call("scatter_add", _a.reshape(g, (-1,)), _a.reshape(places, (-1,)), (math.prod(shape),))
+    return _a.reshape(flat, shape)
+
+
+@rule
+def _pad(x, before, shape, mode, value=None):
+    y = _a._pad(x, before, shape, mode) if value is None else _a._pad(x, before, shape, mode, value)
+
+    def back(g):
+        if mode == 0:
+            return call("getitem", g, tuple(slice(b, b + size) for b, size in zip(before, x.shape)))
+        return _spread(g, _a._pad(_a.reshape(_a.arange(x.size), x.shape), before, shape, mode), x.shape)
+
+    return y, (back,)
+
+
+@rule
+def _tile(x, shape):
+    split = [part for whole, size in zip(shape, x.shape) for part in (whole // size if size else 0, size)]
+    return _a._tile(x, shape), (lambda g: _a.sum(_a.reshape(g, split), tuple(range(0, len(split), 2))),)
+
+
+@rule
+def _roll(x, shifts):
+    back = tuple((size - by) % size if size else 0 for by, size in zip(shifts, x.shape))
+    return _a._roll(x, shifts), (lambda g: _a._roll(g, back),)
+
+
+@rule
+def sort(x, axis=-1, kind=None, order=None, *, stable=None, descending=False):
+    if descending:
+        raise TypeError("engine.grad: sort() of a traced array rises only; flip the result")
+    flat = axis is None
+    rows = _a.reshape(x, (-1,)) if flat else x
+    at = -1 if flat else axis
+    chosen = _a.argsort(rows, at)
+
+    def back(g):
+        from vmhost.engine.numpy import take_along_axis
+
+        return _a.reshape(take_along_axis(g, _a.argsort(chosen, at), at), x.shape)
+
+    return _a.sort(rows, at), (back,)
+
+
+# ---- parts
+def _is_whole_numbers(key):
+    return hasattr(key, "dtype") and key.dtype.kind in "iu"
+
+
+@rule
+def getitem(x, key):
+    shape = x.shape
+
+    def back(g):
+        if _is_whole_numbers(key) and key.ndim and len(shape):
+            return _row_gradient(g, key, shape)
+        keys = key if isinstance(key, tuple) else (key,)
+        if any(_is_whole_numbers(one) and one.ndim or isinstance(one, list) for one in keys):
+            return call("scatter_add", g, key, shape)
+        return call("scatter", g, key, shape)
+
+    return call("getitem", x, key), (back,)
+
+
+def _row_gradient(g, ids, shape):
+    from vmhost.engine.grad.rows import RowGradient
+
+    ids = _a.reshape(_a.astype(ids, _a.int64), (-1,))
+    if (negative := ids < 0).any():
+        ids = _a.where(negative, ids + shape[0], ids)
+    return RowGradient(ids, _a.reshape(g, (ids.size, *shape[1:])), shape)
+
+
+@rule
+def take(x, indices, axis=None, out=None, mode="raise"):
+    _whole("take", out)
+    if mode != "raise":
+        raise TypeError(f"engine.grad: take() of a traced array knows mode 'raise' only, got {mode!r}")
+    indices = _a.asarray(indices)
+    if axis is None and x.ndim != 1:
+        return _a.take(x, indices), (lambda g: _spread(g, indices, x.shape),)
+    at, shape = (axis or 0) % x.ndim, x.shape
+
+    def back(g):
+        if at == 0:
+            return _row_gradient(g, indices, shape)
+        return call("scatter_add", g, (*(slice(None),) * at, indices), shape)
+
+    return _a.take(x, indices, at), (back,)
+
+
+def _scattered(name):
+    def scattered(values, key, shape):
+        return call(name, values, key, shape), (lambda g: call("getitem", g, key),)
+
+    RULES[name] = scattered
+
+
+_scattered("scatter")
+_scattered("scatter_add")
+
+
+# ---- products
+@rule
+def matmul(x, y, out=None):
+    _whole("matmul", out)
+    if x.ndim < 1 or y.ndim < 1:
+        return _a.matmul(x, y), ()  # which says what is wrong
+    left = _a.reshape(x, (1, x.shape[0])) if x.ndim == 1 else x
+    right = _a.reshape(y, (y.shape[0], 1)) if y.ndim == 1 else y
+
+    def full(g):
+        if x.ndim == 1:
+            g = _a.reshape(g, (*g.shape[: g.ndim - (y.ndim > 1)], 1, *g.shape[g.ndim - (y.ndim > 1) :]))
+        return _a.reshape(g, (*g.shape, 1)) if y.ndim == 1 else g
+
+    return _a.matmul(x, y), (
+        lambda g: _a.reshape(_fit(_a.matmul(full(g), _a.swapaxes(right, -1, -2)), left), x.shape),
+        lambda g: _a.reshape(_fit(_a.matmul(_a.swapaxes(left, -1, -2), full(g)), right), y.shape),
+    )
+
+
+@rule
+def dot(x, y, out=None):
+    _whole("dot", out)
+    x, y = _a.asarray(x), _a.asarray(y)
+    if not x.ndim or not y.ndim:
+        return multiply(x, y)
+    if y.ndim <= 2:
+        return matmul(x, y)
+    raise TypeError("engine.grad: dot() of a traced array takes vectors and matrices; use matmul or einsum")

@@ -1,0 +1,279 @@
+"""The tape on which a function's operators are noted, and the functions that take gradients with it."""
+
+from vmhost.engine import _array as _a
+from vmhost.engine.grad.rows import RowGradient
+from vmhost.engine.grad.rules import CONSTANT, OF_LISTS, RULES
+from vmhost.engine.grad.traced import PRIMITIVES, Traced, function, levels
+from vmhost.engine.grad.trees import is_array, mapped
+
+# What ufuncs take besides arrays, where it changes nothing for a gradient.
+_IGNORED = {"casting", "order", "subok", "device", "like"}
+
+
+class NoGradientError(TypeError):
+    """A gradient was asked through an operator that has none here (docs/gradients.md)."""
+
+
+class Tape:
+    """Notes of the operators of one function call. An entry is (result, ((argument, pull), ...)); each is read once."""
+
+    __slots__ = ("entries", "level", "paused")
+
+    def __init__(self):
+        self.entries, self.level, self.paused = [], next(levels), False
+
+    def apply(self, name, args, kwargs):
+        if self.entries is None:
+            raise NoGradientError(
+                f"{name}: an array of a function whose gradient has been taken was kept; "
+                "give it back as a result, or keep stop_gradient(array)"
+            )
+        rule = None if self.paused else RULES.get(name)
+        if rule is None:
+            if name not in CONSTANT and not self.paused:
+                raise NoGradientError(
+                    f"engine.grad: no gradient through {name}; docs/gradients.md lists what has one. "
+                    "stop_gradient(array) takes the value alone"
+                )
+            return function(name)(*self.plain(args), **{key: self.plain(one) for key, one in kwargs.items()})
+        if kwargs:
+            args, kwargs = self.settled(name, args, kwargs)
+        if name in OF_LISTS:
+            inputs = args[0]
+            value, pulls = rule(self.plain(inputs), *args[1:], **kwargs)
+        else:
+            inputs = args
+            if type(args[0]) is list or type(args[0]) is tuple:
+                inputs = args = (self.stacked(args[0]), *args[1:])
+            value, pulls = rule(
+                *[one.value if type(one) is Traced and one.tape is self else one for one in args], **kwargs
+            )
+        notes = []
+        for one, pull in zip(inputs, pulls):
+            if type(one) is Traced and one.tape is self and pull is not None:
+                notes.append((one, pull))
+        if not notes:
+            return value
+        if value.dtype.kind == "c":
+            raise NoGradientError(f"engine.grad: {name}() gives complex numbers, of which there are no gradients here")
+        result = Traced(value, self)
+        self.entries.append((result, notes))
+        return result
+
+    def plain(self, args):
+        """The arguments without this tape."""
+        if type(args) is Traced:
+            return args.value if args.tape is self else args
+        if type(args) is list or type(args) is tuple:
+            return type(args)([self.plain(one) for one in args])
+        return args
+
+    def stacked(self, arrays):
+        """A list of arrays of one shape, and numbers, as one array."""
+        rows = [_a.asarray(self.stacked(one) if type(one) is list or type(one) is tuple else one) for one in arrays]
+        return _a.concatenate([_a.reshape(one, (1, *one.shape)) for one in rows])
+
+    def settled(self, name, args, kwargs):
+        """The arguments without those by keyword that change nothing; a ufunc's dtype= is a cast of its arrays."""
+        kwargs = {key: one for key, one in kwargs.items() if key not in _IGNORED and one is not None}
+        if isinstance(getattr(_a, name, None), _a.ufunc):
+            dtype = kwargs.pop("dtype", None)
+            if kwargs.get("where") is True:
+                del kwargs["where"]
+            if kwargs:
+                raise NoGradientError(f"engine.grad: {name}() of a traced array takes no {', '.join(kwargs)}=")
+            if dtype is not None:
+                args = [_a.astype(_a.asarray(one), dtype) for one in args]
+        for key, one in kwargs.items():
+            if type(one) is Traced:
+                raise NoGradientError(f"engine.grad: {name}() takes a traced array by position only, not as {key}=")
+        return args, kwargs
+
+    def read_back(self, result, gradient):
+        """Gives each argument that led to `result` its gradient."""
+        result.gradient = gradient
+        entries = self.entries
+        while entries:
+            node, notes = entries.pop()
+            g = node.gradient
+            if g is None:
+                continue
+            node.gradient = None
+            if type(g) is RowGradient:
+                g = g.dense()
+            if type(notes) is _Again:
+                notes.run(self, g)
+                continue
+            for one, pull in notes:
+                more = pull(g)
+                old = one.gradient
+                one.gradient = more if old is None else old + more
+
+
+class _Again:
+    """The note of a checkpointed call: the call is made again, and its operators noted, when its gradient is needed."""
+
+    __slots__ = ("function", "args", "kwargs", "which")
+
+    def __init__(self, function, args, kwargs, which):
+        self.function, self.args, self.kwargs, self.which = function, args, kwargs, which
+
+    def run(self, tape, gradient):
+        result = self.function(*self.args, **self.kwargs)
+        if self.which is not None:
+            result = result[self.which]
+        if type(result) is Traced and result.tape is tape:
+            old = result.gradient
+            result.gradient = gradient if old is None else old + gradient
+
+
+def checkpoint(function):
+    """`function`, whose intermediate results are not kept for the gradient but computed once more when it is taken:
+    memory for time. It gives an array or a tuple of arrays, and must give the same each time."""
+
+    def checkpointed(*args, **kwargs):
+        tape = _tape_of(args, kwargs, function)
+        if tape is None or tape.paused:
+            return function(*args, **kwargs)
+        tape.paused = True
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            tape.paused = False
+        if isinstance(result, tuple):
+            return tuple(_noted(tape, one, _Again(function, args, kwargs, i)) for i, one in enumerate(result))
+        return _noted(tape, result, _Again(function, args, kwargs, None))
+
+    return checkpointed
+
+
+def _noted(tape, value, again):
+    value = tape.plain(value)
+    if not (is_array(value) or type(value) is Traced) or value.dtype.kind != "f":
+        return value
+    result = Traced(value, tape)
+    tape.entries.append((result, again))
+    return result
+
+
+_open = []  # tapes under way in this interpreter, for checkpoint() of functions that read traced arrays by closure
+
+
+def _tape_of(args, kwargs, function):
+    found = None
+
+    def look(leaf):
+        nonlocal found
+        if type(leaf) is Traced and (found is None or leaf.tape.level > found.level):
+            found = leaf.tape
+
+    mapped(look, [list(args), dict(kwargs)])
+    return found if found is not None else next((tape for tape in reversed(_open) if tape.entries is not None), None)
+
+
+def stop_gradient(x):
+    """The value of `x`, a constant to every gradient. Of a tree, the tree of values."""
+    return mapped(_value, x)
+
+
+def _value(leaf):
+    while type(leaf) is Traced:
+        leaf = leaf.value
+    return leaf
+
+
+def value_and_grad(f, argnums=0):
+    """A function that gives (value of f, gradient) for the arguments of `f`.
+
+    `f` gives a float array of one element, the loss, or a tuple whose first item is that; the further items come back
+    with the value. `argnums`: for which positional argument, or a tuple of them, then the gradient is a tuple. Such an
+    argument is an array, a float, or a tree (dict, list, tuple) of them; its gradient has the same shape, with None
+    for leaves that are no floats. Tables of which rows were read by number (`table[ids]`, `take(table, ids, 0)`) and
+    that were used in no other way have a RowGradient.
+    """
+    several = not isinstance(argnums, int)
+    numbers = tuple(argnums) if several else (argnums,)
+
+    def with_gradient(*args, **kwargs):
+        tape = Tape()
+        given = list(args)
+        for number in numbers:
+            if not -len(args) <= number < len(args):
+                raise ValueError(
+                    f"argnums: {number}, but the function was called with {len(args)} arguments by position"
+                )
+            given[number] = _watched(tape, args[number], number)
+        _open.append(tape)
+        try:
+            result = f(*given, **kwargs)
+            loss = result[0] if isinstance(result, tuple) else result
+            if type(loss) is Traced and loss.tape is tape:
+                if loss.size != 1 or loss.dtype.kind != "f":
+                    raise ValueError(
+                        f"the function gives an array of shape {loss.shape} and dtype {loss.dtype}; a gradient is of "
+                        "one float: take its sum() or mean()"
+                    )
+                value = loss.value
+                tape.read_back(loss, _a.ones(value.shape, value.dtype))
+            elif not (is_array(loss) or type(loss) in (Traced, float, int)):
+                raise TypeError(f"the function gives {type(loss).__name__}; a gradient is of one float in an array")
+            result = _without(tape, result)
+            gradients = tuple(_gradients(given[number]) for number in numbers)
+        finally:
+            tape.entries = None
+            _open.remove(tape)
+        return result, gradients if several else gradients[0]
+
+    return with_gradient
+
+
+def grad(f, argnums=0):
+    """As value_and_grad, the gradient alone."""
+    both = value_and_grad(f, argnums)
+
+    def gradient(*args, **kwargs):
+        return both(*args, **kwargs)[1]
+
+    return gradient
+
+
+def _watched(tape, tree, number):
+    def watch(leaf):
+        if type(leaf) is float:
+            leaf = _a.asarray(leaf)
+        if (is_array(leaf) or type(leaf) is Traced) and leaf.dtype.kind == "f":
+            return Traced(leaf, tape)
+        return leaf
+
+    if is_array(tree) or type(tree) in (float, Traced):
+        watched = watch(tree)
+    else:
+        watched = mapped(watch, tree)
+    if type(watched) is not Traced and (is_array(watched) or isinstance(watched, (int, complex))):
+        told = watched.dtype if is_array(watched) else type(watched).__name__
+        raise TypeError(f"argnums: argument {number} is {told}; gradients are of float arrays")
+    return watched
+
+
+def _gradient(leaf):
+    if type(leaf) is not Traced:
+        return None
+    g, value = leaf.gradient, leaf.value
+    leaf.gradient = None
+    if g is None:
+        return _a.zeros(value.shape, value.dtype)
+    return g
+
+
+def _gradients(watched):
+    return _gradient(watched) if type(watched) is Traced else mapped(_gradient, watched)
+
+
+def _without(tape, result):
+    def plain(leaf):
+        return leaf.value if type(leaf) is Traced and leaf.tape is tape else leaf
+
+    return plain(result) if type(result) is Traced else mapped(plain, result)
+
+
+__all__ = ["PRIMITIVES", "NoGradientError", "Tape", "checkpoint", "grad", "stop_gradient", "value_and_grad"]

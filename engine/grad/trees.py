@@ -1,0 +1,29 @@
+"""Trees of arrays: dicts, lists and tuples of them, as deep as they go."""
+
+from vmhost.engine import _array as _a
+
+
+def mapped(function, tree, *others):
+    """The tree with `function(leaf, *leaves at the same place)` for each leaf. None stays None."""
+    if isinstance(tree, dict):
+        return {key: mapped(function, one, *(other[key] for other in others)) for key, one in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        parts = [mapped(function, one, *(other[i] for other in others)) for i, one in enumerate(tree)]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return None if tree is None else function(tree, *others)
+
+
+def leaves(tree, path=()):
+    """Pairs of a path (a tuple of keys and numbers) and a leaf, in order."""
+    if isinstance(tree, dict):
+        for key, one in tree.items():
+            yield from leaves(one, (*path, key))
+    elif isinstance(tree, (list, tuple)):
+        for i, one in enumerate(tree):
+            yield from leaves(one, (*path, i))
+    elif tree is not None:
+        yield path, tree
+
+
+def is_array(leaf):
+    return isinstance(leaf, _a.ndarray)

@@ -1,5 +1,6 @@
 """The pipeline as a whole: events in, tasks triggered in VMs, rows out; failures, overload, state, restarts."""
 
+import collections
 import gzip
 import json
 from pathlib import Path
@@ -12,6 +13,9 @@ from tests.pipeline.stream_tasks import ROWS, WAIT_S, clicks, open_pipeline, str
 from vmhost.bytecode.compiler import compile_task
 from vmhost.cli import main
 from vmhost.compiler import compile_folder
+from vmhost.pipeline import pipeline as pipelines
+from vmhost.pipeline import visits
+from vmhost.pipeline.events import Event
 from vmhost.pipeline.pipeline import Pipeline, PipelineError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,3 +142,65 @@ def test_the_command_takes_events_and_shows_rows(tmp_path, capfd):
     assert [row["count"] for row in json.loads(capfd.readouterr().out)] == [2, 1]
     assert main(["pipeline", "table", str(tmp_path / "data"), "clock"]) == 2
     assert "there is no table 'clock'; there are clicks" in capfd.readouterr().err
+
+
+def test_events_of_more_visits_than_memory_takes_are_read_from_the_store(tmp_path, monkeypatch):
+    """Of visits, and of calls that wait: what they are given is the same."""
+    monkeypatch.setattr(visits, "MAX_HELD", 40)
+    monkeypatch.setattr(visits, "MAX_EVENTS", 15)
+    monkeypatch.setattr(pipelines, "_WITH_EVENTS", 3)
+    names = [f"v{n}" for n in range(10)]
+    bundle = stream_task(tmp_path, ROWS, "on: [page_exit], queue: 1000")
+    with open_pipeline(tmp_path, bundle) as pipeline:
+        for step in range(20):
+            name = {0: "page_enter", 19: "page_exit"}.get(step, "click")
+            began = 1_790_000_000_000 + step * 100
+            here = names if step in (0, 19) else names[step % 3 :: 2]
+            pipeline.append_many([Event(name, began + n, "item", visit, key=visit) for n, visit in enumerate(here)])
+        assert pipeline.wait(WAIT_S)
+        counts = {row["visit"]: row["count"] for row in pipeline.table("clicks").read()}
+        stored = collections.Counter(one.event.visit for one in pipeline._store.read())
+    assert counts == stored and len(counts) == 10
+    assert pipeline._visits._count == 0
+
+
+def test_a_result_that_cannot_be_kept_is_a_dead_letter_and_others_go_on(tmp_path, monkeypatch):
+    with open_pipeline(tmp_path, stream_task(tmp_path, ROWS)) as pipeline:
+        table = pipeline.table("clicks")
+        add = table.add
+
+        def fails_once(*what):
+            monkeypatch.setattr(table, "add", add)
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(table, "add", fails_once)
+        pipeline.append_many(clicks("a", "b"))
+        assert pipeline.wait(WAIT_S)
+        assert [row["visit"] for row in table.read()] == ["b"]
+        [letter] = pipeline.dead_letters()
+    assert (letter.error, letter.event) == ("RuntimeError: a bug", {"position": 1, "key": "a"})
+
+
+def test_rows_go_after_their_retention_also_where_nothing_comes_any_more(tmp_path):
+    now_s = [1_790_000_000.0]
+    bundle = stream_task(tmp_path, ROWS, table="columns: {visit: text, count: integer}, retention: 1 h")
+    with open_pipeline(tmp_path, bundle, clock=lambda: now_s[0]) as pipeline:
+        pipeline.append_many(clicks("a"))
+        assert pipeline.wait(WAIT_S)
+        assert len(pipeline.table("clicks").read()) == 1
+        now_s[0] += 2 * 3600
+        pipeline._tables.sweep()
+        with pipeline._database.reader() as connection:
+            assert connection.execute('SELECT count(*) FROM "clicks.1"').fetchone() == (0,)
+
+
+def test_options_that_are_none(tmp_path):
+    with pytest.raises(PipelineError, match="intake: .*'lateness'"):
+        open_pipeline(tmp_path, intake={"lateness": 5})
+    with open_pipeline(tmp_path, stream_task(tmp_path, ROWS), intake={"lateness_ms": 1000}) as pipeline:
+        pipeline.append(Event("click", 1_790_000_000_000, "item", "a"))
+        for key in ("", None):
+            with pytest.raises(ValueError, match="expected the key of a person"):
+                pipeline.forget(key)
+        assert pipeline.wait(WAIT_S)
+    assert pipeline.final["tasks"]["clicks"]["stored"] == 1

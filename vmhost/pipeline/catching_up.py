@@ -47,7 +47,14 @@ class CatchingUp(threading.Thread):
                     self.matching.position = self._pipeline._fed
                     self._go_live()
                 return
-            except StoreError as error:
+            except Exception as error:
+                if not isinstance(error, StoreError):
+                    _log.exception("%s: it cannot go on with stored events", self._task.task.name)
+                    self._pipeline.store_error = error
+                    with self._pipeline._idle:
+                        self._pipeline._behind.pop(self._task.task.name, None)
+                        self._pipeline._idle.notify_all()
+                    return
                 _log.error("%s: stored events wait: %s", self._task.task.name, error)
                 self._pipeline.store_error = error
                 self._stopped.wait(_RETRY_S)

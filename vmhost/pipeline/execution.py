@@ -43,7 +43,7 @@ class Call:
         return True
 
 
-class _Failed:
+class Failed:
     """The future of a call that did not get as far as to the host."""
 
     def __init__(self, error):
@@ -145,14 +145,14 @@ class StreamTask:
             return False  # it stays open: a restart makes the call
         except StoreDamagedError as error:
             call.tries = self.trigger.retries  # it would be damaged the next time too
-            future = _Failed(error)
+            future = Failed(error)
         except StoreError:
             self._count(PUT_OFF)
             return False
         except VMHostError as error:
-            future = _Failed(error)
+            future = Failed(error)
         self.running[call.position] = call, future
-        if type(future) is _Failed:
+        if type(future) is Failed:
             self._ended(self, call, future)
         else:
             future.when_ended(lambda: self._ended(self, call, future))
@@ -186,7 +186,7 @@ class StreamTask:
             return RETRIES
         traceback = getattr(error, "guest_traceback", None) or ""
         said = f"{type(error).__name__}: {error}"
-        value = {"position": call.position, "key": call.key} if callable(call.value) else call.value
+        value = self.bare(call) if callable(call.value) else call.value
         call.table.give_up(call.position, value, said, traceback, call.tries + 1, call.key)
         return DEAD_LETTERS
 
@@ -196,6 +196,11 @@ class StreamTask:
         if type(result) is not dict or not result.keys() <= {"rows", "state"}:
             raise TableError(f"{self.task.name}: expected a dict of rows and state, got {type(result).__name__}")
         return result.get("rows"), result.get("state")
+
+    @staticmethod
+    def bare(call):
+        """What is said of a call whose events cannot be."""
+        return {"position": call.position, "key": call.key}
 
     def settled(self, call, way):
         """Notes how `store` ended."""

@@ -18,7 +18,7 @@ from vmhost import ConfigurationError, Host
 from vmhost.pipeline import forgetting
 from vmhost.pipeline.catching_up import CatchingUp
 from vmhost.pipeline.events import Event
-from vmhost.pipeline.execution import EXPIRED, FORGOTTEN, STALE, Call, StreamTask
+from vmhost.pipeline.execution import EXPIRED, FORGOTTEN, STALE, Call, Failed, StreamTask
 from vmhost.pipeline.intake import Intake
 from vmhost.pipeline.matching import Matching
 from vmhost.pipeline.store import EventStore
@@ -31,6 +31,7 @@ STORE_NAME = "pipeline.sqlite"
 TICK_S = 0.5
 MAX_MISSED = 10_000  # events; a task that has missed more looks at them while others go on
 _RESULTS = 256  # results that are kept at once
+_WITH_EVENTS = 1000  # calls of a task that wait with their events; those of later ones are read from the store again
 _log = logging.getLogger("vmhost.pipeline")
 
 
@@ -104,14 +105,21 @@ class Pipeline:
                 clock=clock,
             )
             times = {"lateness_ms": lateness_ms, "visit_timeout_ms": visit_timeout_ms, "clock": clock}
-            self._intake = Intake(self._store, **times, **(intake or {}))
+            try:
+                self._intake = Intake(self._store, **(times | (intake or {})))
+            except TypeError as error:
+                raise PipelineError(f"intake: {error}") from error
             self._tables = Tables(self._database, buffer_ms=batch_ms, clock=clock)
             forgetting.finish(self._database)
             self._visits = Visits(self._store)
             self._fed = self._store.position
             self._matchings.append(Matching(self._fed))
             for bundle in bundles:
-                self._take_up(self._host.load(bundle), starting=True)
+                loaded = self._host.load(bundle)
+                try:
+                    self._take_up(loaded, starting=True)
+                except (TableError, TriggerError) as error:
+                    raise self._refused(loaded.name, error) from error
             self._workers = [
                 threading.Thread(target=work, name=f"vmhost-pipeline-{work.__name__.strip('_')}", daemon=True)
                 for work in (self._keep_results, self._tick)
@@ -379,6 +387,8 @@ class Pipeline:
         Returns how many went of each, as `vmhost.pipeline.forgetting.forget`, and "calls". Events wait until it is
         done, which takes as long as writing the whole store. StoreError: try again.
         """
+        if not isinstance(key, str) or not key:
+            raise ValueError(f"forget: expected the key of a person or thing, got {key!r}; '' is nobody's")
         with self._lock, contextlib.ExitStack() as stack:
             self._must_be_open()
             for behind in self._behind.values():
@@ -463,7 +473,7 @@ class Pipeline:
                     self._visits.hold_last(stored)
                     for name, start in fires:
                         task = self._tasks[name]
-                        value = self._visits.value(task.trigger, stored, start)
+                        value = self._visits.value(task.trigger, stored, start, len(task.waiting) >= _WITH_EVENTS)
                         task.offer(Call(stored.position, start, stored.event.key, value), self._bounded)
                     self._visits.leave(stored)
                     begin = index + 1
@@ -508,6 +518,9 @@ class Pipeline:
                 self.store_error = error
                 if self._closing.wait(TICK_S):
                     return None  # a restart triggers the call again
+            except Exception as error:
+                _log.exception("%s: the result of a call of %s could not be kept", self.folder, task.task.name)
+                call.value, future, call.tries = task.bare(call), Failed(error), task.trigger.retries
 
     def _tick(self):
         while not self._closing.wait(TICK_S):
@@ -520,8 +533,11 @@ class Pipeline:
                     gone = [table for task in self._tasks.values() for table in task.tables_let_go()]
                 for table in gone:
                     self._tables.withdraw(table)
+                self._tables.sweep()
             except StoreError as error:
                 _log.error("%s: %s", self.folder, error)
+            except Exception:  # time goes on in any case
+                _log.exception("%s: what time brings could not be done", self.folder)
 
     def _pump(self):
         for task in (*self._tasks.values(), *self._leaving.values()):
@@ -534,9 +550,11 @@ class Pipeline:
             if time_ms is not None:
                 matching.engine.advance(time_ms)
             if matching is not self._matchings[0] and not matching.under_way:
-                for name, trigger in matching.triggers.items():
-                    self._matchings[0].add(name, trigger)
-                self._matchings.remove(matching)
+                with contextlib.suppress(TriggerError):  # no room there: it stays apart
+                    for name, trigger in list(matching.triggers.items()):
+                        self._matchings[0].add(name, trigger)
+                        del matching.triggers[name]
+                    self._matchings.remove(matching)
         for name, task in self._tasks.items():
             if name not in self._behind:
                 task.table.complete_until(self._fed)

@@ -442,6 +442,14 @@ class Tables:
             raise
         return written
 
+    def sweep(self):
+        """Deletes rows beyond their retention, where that was not done for a minute; each flush does so too."""
+        now = self.now_ms()
+        if any(table.is_to_be_swept(now) for table in self._tables):
+            with self.database.transaction() as connection:
+                for table in list(self._tables):
+                    table._sweep(connection)
+
     def _make_room(self):
         if self._waiting >= self.buffer_rows:
             self.flush()
@@ -831,10 +839,13 @@ class Table:
         }
         return (outbox_id(self.task, self.generation, row[0]), self.task, pack(leaving), row[1]) if leaving else None
 
+    def is_to_be_swept(self, now):
+        return self.retention_ms is not None and (self._swept_ms is None or not 0 <= now - self._swept_ms < _SWEEP_MS)
+
     def _sweep(self, connection):
         """Deletes rows beyond their retention, from time to time. Rows lie in about the order of their storing."""
         now = self._tables.now_ms()
-        if self.retention_ms is None or (self._swept_ms is not None and 0 <= now - self._swept_ms < _SWEEP_MS):
+        if not self.is_to_be_swept(now):
             return
         self._swept_ms = now
         name = quoted(self.sql_name)

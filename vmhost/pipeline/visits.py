@@ -5,6 +5,7 @@ from msgspec.structs import asdict
 from vmhost.pipeline.events import PAGE_ENTER, PAGE_EXIT
 
 MAX_EVENTS = 2_000  # of one visit; the calls of longer ones read the store
+MAX_HELD = 50_000  # of all visits; beyond it, those that began first are read from the store
 
 
 class Visits:
@@ -13,6 +14,7 @@ class Visits:
     def __init__(self, store):
         self._store = store
         self._held = {}  # visit: its StoredEvents; None where calls read the store
+        self._count = 0  # events that are held
         self._wanted = False  # whether any task is given events of visits
 
     def wanted_by(self, tasks):
@@ -21,6 +23,7 @@ class Visits:
         if wanted != self._wanted:
             self._wanted = wanted
             self._held = dict.fromkeys(self._held)  # those that are open now were not held from their begin on
+            self._count = 0
 
     def read_later(self, visit):
         """The visit is open, and its events are in the store only."""
@@ -36,15 +39,16 @@ class Visits:
             visit = event.visit
             if visit:
                 if event.name == PAGE_EXIT:
-                    held.pop(visit, None)
+                    self._drop(visit)
                     continue
                 there = held.get(visit)
                 if there is not None:
                     there.append(stored)
-                    if len(there) > MAX_EVENTS:
-                        held[visit] = None
+                    self._count += 1
+                    if len(there) > MAX_EVENTS or self._count > MAX_HELD:
+                        self._make_room(visit)
                 elif visit not in held:
-                    held[visit] = [stored] if event.name == PAGE_ENTER else None
+                    self._begin(visit, stored)
 
     def hold_last(self, stored):
         """Takes one StoredEvent, an exit too, for which calls are to be made; `leave` it then."""
@@ -54,20 +58,49 @@ class Visits:
         there = self._held.get(visit)
         if there is not None:
             there.append(stored)
+            self._count += 1
         elif visit not in self._held:
-            self._held[visit] = [stored] if stored.event.name == PAGE_ENTER else None
+            self._begin(visit, stored)
 
     def leave(self, stored):
         if stored.event.name == PAGE_EXIT:
-            self._held.pop(stored.event.visit, None)
+            self._drop(stored.event.visit)
+
+    def _begin(self, visit, stored):
+        """A visit whose begin was missed has earlier events in the store."""
+        if stored.event.name == PAGE_ENTER:
+            self._held[visit] = [stored]
+            self._count += 1
+        else:
+            self._held[visit] = None
+
+    def _drop(self, visit):
+        there = self._held.pop(visit, None)
+        if there is not None:
+            self._count -= len(there)
+
+    def _make_room(self, visit):
+        """`visit` is too long, or all are too many."""
+        if len(self._held[visit]) > MAX_EVENTS:
+            self._count -= len(self._held[visit])
+            self._held[visit] = None
+        if self._count > MAX_HELD:
+            for visit, there in self._held.items():
+                if there is not None:
+                    self._count -= len(there)
+                    self._held[visit] = None
+                    if self._count <= MAX_HELD // 2:
+                        break
 
     def forget(self, key, visits):
         """What is of `key` goes, and `visits`, which were open and its."""
         for visit in visits:
-            self._held.pop(visit, None)
+            self._drop(visit)
         for visit, held in self._held.items():
-            if held is not None and any(stored.event.key == key for stored in held):
-                self._held[visit] = [stored for stored in held if stored.event.key != key]
+            if held is not None:
+                kept = [stored for stored in held if stored.event.key != key]
+                self._count -= len(held) - len(kept)
+                self._held[visit] = kept
 
     # ---- what a call is given
 

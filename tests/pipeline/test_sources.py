@@ -13,6 +13,7 @@ from vmhost.pipeline.configuration import SourceSettings
 from vmhost.pipeline.feed import BadLineError, Feed
 from vmhost.pipeline.sources import Lines, Sources
 from vmhost.pipeline.stored import bad_lines
+from vmhost.stores import StoreFullError
 
 
 def line(n, visit="a", **more):
@@ -181,6 +182,44 @@ def test_an_end_that_is_asked_for_comes_while_queues_are_full(tmp_path):
             sources.stop()
             assert sources.wait(WAIT_S)
         gate.open()
+
+
+def test_a_full_disk_is_waited_for(tmp_path, pipeline, monkeypatch, caplog):
+    path, take, tries = tmp_path / "events.jsonl", pipeline.append_many, []
+    path.write_bytes(line(0) + line(1))
+
+    def full(events, bounded):
+        tries.append(len(events))
+        if len(tries) < 3:
+            raise StoreFullError("no room")
+        take(events, bounded=bounded)
+
+    monkeypatch.setattr(feeds, "_LOOK_S", 0.01)
+    monkeypatch.setattr(pipeline, "append_many", full)
+    with caplog.at_level("INFO", "vmhost.pipeline"):
+        assert run(pipeline, path)["taken"] == 2
+    assert tries == [2, 2, 2]
+    assert [record.message for record in caplog.records] == [
+        f"{path}: waits until there is room: no room",
+        f"{path}: goes on",
+    ]
+
+
+def test_an_end_that_is_asked_for_comes_while_the_disk_is_full(tmp_path, pipeline, monkeypatch):
+    def full(events, bounded):
+        raise StoreFullError("no room")
+
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(line(0))
+    monkeypatch.setattr(feeds, "_LOOK_S", 0.01)
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, "append_many", full)
+        with Sources(pipeline, [SourceSettings("events", file=str(path))]) as sources:
+            while sources.statistics()["events"]["waits"] != "disk":
+                assert not sources.wait(0.01)
+            sources.stop()
+            assert sources.wait(WAIT_S)
+            assert sources.statistics()["events"]["taken"] == 0
 
 
 def test_one_that_fails_ends_the_others(tmp_path, pipeline):

@@ -1,20 +1,28 @@
 """`vmhost pipeline`: what it takes, shows and refuses; Ctrl-C, SIGTERM and kill -9 in the middle; two at once."""
 
 import contextlib
+import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 from pyarrow import parquet
+from rich.console import Console
 
 from tests.pipeline.stream_tasks import ROWS, WAIT_S, stream_task
+from vmhost.cli import failures
+from vmhost.cli.pipeline import opening
+from vmhost.cli.pipeline.live import Live
+from vmhost.pipeline import Event, Pipeline
 from vmhost.pipeline.control import NotRunningError, ask
+from vmhost.stores import StoreFullError
 
 ROOT = Path(__file__).resolve().parents[3]
 BEGIN_MS = 1_790_000_000_000
@@ -108,7 +116,7 @@ def test_run_prints_what_became_of_events(tmp_path, vmhost, clicks, events):
         (["d", "clicks.vmb", "--events", "events.jsonl", "--token-file", "x"], "error: --token-file goes with --http"),
         (["d", "clicks.vmb", "--http", "127.0.0.1:0", "--token-file", "x"], "error: x: No such file or directory"),
         (["d", "clicks.vmb", "--bad-line", "aside"], "No such option '--bad-line'"),
-        (["d", "clicks.vmb", "--events", "events.jsonl"], "nobody signed"),
+        (["d", "clicks.vmb", "--events", "events.jsonl"], "clicks.vmb: not signed; compile it with --sign KEY"),
         (["pipeline.yaml"], "error: pipeline.yaml:3: retentoin: unknown key; did you mean 'retention'?"),
     ],
 )
@@ -117,7 +125,7 @@ def test_run_says_what_is_wrong_with_its_arguments(tmp_path, vmhost, clicks, eve
     (tmp_path / "pipeline.yaml").write_text("folder: d\nbundles: [clicks.vmb]\nretentoin: {age: 3 d}\n")
     code, _, err = vmhost("pipeline", "run", *arguments)
     assert code in (2, 3)
-    assert expected.lower() in err.lower().replace("not signed", "nobody signed")
+    assert expected.lower() in err.lower()
 
 
 def test_run_takes_a_pipeline_yaml(tmp_path, vmhost, clicks, events):
@@ -190,8 +198,9 @@ def test_sigterm_is_how_a_service_ends(tmp_path, clicks):
 
 def _asked(folder, what):
     while True:
-        with contextlib.suppress(NotRunningError):
+        with contextlib.suppress(NotRunningError):  # not yet: the process starts
             return ask(folder, what)
+        time.sleep(0.02)
 
 
 def test_a_second_ctrl_c_leaves_calls_to_the_next_run(tmp_path, vmhost, clicks):
@@ -235,6 +244,41 @@ def test_two_at_once_and_one_that_is_killed(tmp_path, vmhost, clicks, events):
     code, out, _ = vmhost("pipeline", "status", folder)
     assert code == 0 and "no pipeline is at work there" in out
     assert vmhost("pipeline", *run, "--events", events)[0] == 0
+
+
+def test_what_a_full_disk_did_not_keep_is_told(shop):
+    class Full:
+        folder, final = shop, {"position": 18}
+
+        def close(self, keep_visits):
+            raise StoreFullError("the disk is full; make room")
+
+    with pytest.raises(failures.Failure) as failed:
+        opening.close(Full(), False)
+    assert str(failed.value) == (
+        "the disk is full; make room; 3 events that were taken last are not in the store: give them again"
+    )
+    assert failed.value.exit_code == 5
+
+
+def test_the_live_table_fits_a_terminal_of_80_columns(tmp_path, clicks):
+    class Terminal:
+        as_json = False
+        remarks = Console(force_terminal=True, width=80, height=24, file=io.StringIO())
+
+    sources = {"web": {"taken": 3, "aside": 1, "refused": 2, "url": "http://127.0.0.1:1/events", "waits": "queues"}}
+    with Pipeline(tmp_path / "d", [clicks], allow_unsigned=True) as pipeline:
+        pipeline.append(Event("click", BEGIN_MS, visit="v"))
+        assert pipeline.wait(WAIT_S)
+        with Live(Terminal(), pipeline, lambda: sources) as live:
+            live.note = "ending"
+            live.show()
+    shown = re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", Terminal.remarks.file.getvalue()).replace("\r", "")
+    assert "1 events, 0/s; 1 open visits; event time 2026-" in shown
+    assert "web: 3 events taken, 1 bad lines put aside, 2 requests refused" in shown
+    assert "waits: the tasks' queues are full" in shown.replace("\n", " ")
+    assert re.search(r"clicks +1 +0 +1 +0 +0 +0", shown) and "ending" in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 # ---- what looks at a folder

@@ -163,6 +163,30 @@ def test_a_body_that_does_not_come_is_not_waited_for(pipeline, monkeypatch):
             assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
 
 
+def test_a_body_that_has_not_come_does_not_hold_up_the_end(pipeline):
+    with served(pipeline) as sources:
+        url = sources.sources["web"].url
+        with socket.create_connection(("127.0.0.1", int(url.split(":")[2].split("/")[0])), WAIT_S) as connection:
+            connection.sendall(b"POST /events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
+            while not sources.sources["web"]._app.state.events._limits:
+                assert not sources.wait(0.01)
+            sources.stop()
+            assert connection.recv(100).startswith(b"HTTP/1.1 503 ")
+            assert sources.wait(WAIT_S)
+
+
+@pytest.mark.parametrize("host", ["[", "", "127.0.0.1.elsewhere.example", "elsewhere.example:80", "\xff"])
+def test_a_host_that_is_not_this_one_is_refused(pipeline, host):
+    with served(pipeline) as sources:
+        assert post(sources, headers={"Host": host})[0] == 403
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1", "[::1]:80"])
+def test_names_of_this_host_are_taken(pipeline, host):
+    with served(pipeline) as sources:
+        assert post(sources, headers={"Host": host})[0] == 200
+
+
 def test_full_queues_are_told_to_come_again(tmp_path, monkeypatch):
     monkeypatch.setattr(http_source, "_ROOM_S", 0.05)
     gate = Gate()

@@ -18,7 +18,6 @@ import contextlib
 import hmac
 import socket
 import threading
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -41,7 +40,7 @@ from vmhost.stores import StoreError, StoreFullError
 MAX_EVENTS = 10_000  # of one request
 _BODY_S = 30.0  # a body is to come within
 _ROOM_S = 5.0  # a request waits for room in the queues
-_AT_WORK = 64  # requests
+_AT_WORK = 256  # connections
 _STORING = 4  # requests at once that wait for the store or for room; others wait for these
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
@@ -62,6 +61,7 @@ class EventsEndpoint:
         self._lock = threading.Lock()
         self._storing = None  # asyncio.Semaphore of the loop that serves
         self.taken = self.aside = self.refused = 0
+        self._limits = set()  # asyncio.timeout of each body that is read
         self.waiting = 0  # requests whose events are being taken
 
     async def post(self, request):
@@ -109,9 +109,9 @@ class EventsEndpoint:
 
     def _must_be_allowed(self, request, token=True):
         """A web page elsewhere can have its reader's browser post to loopback, under a name of its own too."""
-        name = urlsplit(f"//{request.headers.get('host', '')}").hostname
-        if self._hosts is not None and name not in self._hosts:
-            raise _Refused(403, f"host {name!r}: expected one of {', '.join(sorted(self._hosts))}")
+        host = request.headers.get("host", "")
+        if self._hosts is not None and _without_port(host) not in self._hosts:
+            raise _Refused(403, f"host {host!r:.80}: expected one of {', '.join(sorted(self._hosts))}")
         origin = request.headers.get("origin")
         if origin is not None and origin not in self._origins:
             raise _Refused(403, f"pages of {origin} may not post events; name it in `origins`")
@@ -129,7 +129,7 @@ class EventsEndpoint:
             raise _Refused(413, too_long, {"Connection": "close"})
         body, size = bytearray(), 0
         try:
-            async with asyncio.timeout(_BODY_S):
+            async with asyncio.timeout(0 if self.feed.stop.is_set() else _BODY_S) as limit, self._reading(limit):
                 async for part in request.stream():
                     size += len(part)
                     if size <= self._max_body_bytes:
@@ -137,10 +137,25 @@ class EventsEndpoint:
                     elif size > 2 * self._max_body_bytes:
                         break  # below, it is read to its end: who still sends when the connection ends sees no answer
         except TimeoutError:
+            if self.feed.stop.is_set():
+                raise _Refused(503, "the pipeline ends; try again later", {"Retry-After": "10"}) from None
             raise _Refused(408, f"the body did not come within {_BODY_S:.0f} s", {"Connection": "close"}) from None
         if size > self._max_body_bytes:
             raise _Refused(413, too_long, {"Connection": "close"})
         return bytes(body)
+
+    @contextlib.asynccontextmanager
+    async def _reading(self, limit):
+        self._limits.add(limit)
+        try:
+            yield
+        finally:
+            self._limits.discard(limit)
+
+    def end(self):
+        """Bodies that have not come are not waited for. On the loop that serves."""
+        for limit in list(self._limits):
+            limit.reschedule(asyncio.get_running_loop().time())
 
     def _events(self, request, body):
         """(events, their lines, what is to be put aside: (line, text, reason) each)"""
@@ -222,6 +237,11 @@ def _unstorable(events, numbers, error):
     return _Refused(400, str(error))
 
 
+def _without_port(host):
+    """The name or address in a Host header."""
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].lower()
+
+
 def _is_true(text):
     if text in ("true", "1"):
         return True
@@ -293,7 +313,7 @@ class HttpSource:
             self._app,
             lifespan="off",
             log_config=None,
-            log_level="warning",
+            log_level="error",
             access_log=False,
             server_header=False,
             ws="none",
@@ -310,6 +330,7 @@ class HttpSource:
         def end():
             loop.remove_reader(stop.fileno())
             server.should_exit = True
+            self._app.state.events.end()
 
         loop.add_reader(stop.fileno(), end)
         await server.serve(sockets=[self._socket])

@@ -62,6 +62,7 @@ INSTALLED = ("site-packages", "dist-packages")  # folders of what others wrote
 _BESIDE = "beside the program, nor on sys.path,"
 _MAY_NOT_RUN = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match, ast.FunctionDef, ast.AsyncFunctionDef)
 _CERTAIN, _POSSIBLE, _OPTIONAL = range(3)  # an import runs; may run; may run, and the program expects it to fail
+_NEIGHBOURS_BYTES = 512 << 10
 _SOURCELESS = {"inspect.getsource", "inspect.getsourcelines", "inspect.findsource"}
 
 
@@ -313,6 +314,18 @@ class _Search:
             if length == 1 and self.is_task and (prefix in sys.stdlib_module_names or prefix == "vmhost"):
                 whose = "vmhost's guest runtime" if prefix == "vmhost" else f"the standard library's module {prefix}"
                 self.errors.add(Diagnostic(source.path, 0, f"has the name of {whose}; rename it"))
+
+    def add_neighbours(self, source):
+        """Takes what lies in the folder of an installed module that imports by texts: where these are few and small,
+        they are parts of which it takes one (tables, styles, what is loaded when it is asked for)."""
+        path = Path(source.path)
+        folder = (path if self._folder is None else Path(self._folder).parent / path).parent
+        package = source.name if source.is_package else source.name.rpartition(".")[0]
+        found = [each for each in sorted(folder.glob("*.py")) if each.stem not in ("__init__", "__main__")]
+        if package and sum(each.stat().st_size for each in found) <= _NEIGHBOURS_BYTES:
+            for each in found:
+                if self.find(f"{package}.{each.stem}") is not None:
+                    self.add(f"{package}.{each.stem}")
 
     def problem(self, name, own=True):
         """Why the module `name` can't be imported in a VM, or None. Does not add it. `own`: by the task's own code,
@@ -665,6 +678,8 @@ class _Reader:
             if len(node.args) == 1 and not node.keywords and not name.startswith("."):
                 self._import(name, node, f"{shown}({name!r})")
                 return
+        if not self._own:
+            self._search.add_neighbours(self._source)
         self._warn(
             node,
             f"{shown}: the compiler can't see which module this imports; import it by name as well, so "

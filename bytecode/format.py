@@ -238,6 +238,12 @@ def read_bundle(source, trust=None, allow_unsigned=False):
     )
 
 
+def is_module_name(name):
+    """May a module have this dotted name? Within packages, some have names with `-`, which programs import by text."""
+    first, *others = name.split(".")
+    return first.isidentifier() and all(f"_{part.replace('-', '_')}".isidentifier() and part for part in others)
+
+
 def module_path(name, is_package):
     """Where the module `name` lies below `code/<target>/`, without the suffix: `a.b` -> `a/b`, or `a/b/__init__`."""
     return name.replace(".", "/") + ("/__init__" if is_package else "")
@@ -246,7 +252,7 @@ def module_path(name, is_package):
 def _lay_out(manifest, modules, files, texts, models):
     entries = {}
     for name, module in modules.items():
-        if not all(part.isidentifier() for part in name.split(".")):
+        if not is_module_name(name):
             raise BundleError(f"{manifest.name}: module {name!r}: expected a dotted name; rename the file")
         entries[f"code/{manifest.target}/{module_path(name, module.is_package)}.pyc"] = _HEADER + module.code
     entries.update((f"files/{path}", content) for path, content in files.items())
@@ -567,7 +573,7 @@ def _module_name(path, prefix, where):
     is_package = parts[-1] == "__init__" and len(parts) > 1
     if is_package:
         parts.pop()
-    if not all(part.isidentifier() for part in parts):
+    if not is_module_name(".".join(parts)):
         raise BundleError(f"{where}: {path}: not the path of a module; compile it again")
     return ".".join(parts), is_package
 

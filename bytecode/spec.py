@@ -19,6 +19,7 @@ import yaml
 from .archive import MAX_BYTES, MAX_ENTRIES, path_problem
 from .errors import CompileError, TaskSpecError
 from .fields import EXPECTED_LIMITS, GRANTS, limit_is_right, shown
+from .format import is_module_name
 from .schema import validator
 from .source import parse
 from .stream_task import FieldError, Table, Trigger
@@ -126,7 +127,7 @@ def find_module(folder, name):
     folder.
     """
     parts = name.split(".")
-    if not all(part.isidentifier() for part in parts):
+    if not is_module_name(name):
         return None  # from import_module("../x"), say
     base = folder.joinpath(*parts)
     if (base / "__init__.py").is_file():

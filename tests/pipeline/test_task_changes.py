@@ -133,6 +133,23 @@ def test_a_version_with_other_columns_and_back_again(tmp_path):
         assert versions(pipeline) == [("a", "1.0.0"), ("b", "1.0.0"), ("c", "1.0.0")]
 
 
+def test_a_call_that_waits_while_versions_go_back_and_forth_is_made_once(tmp_path):
+    gate = Gate()
+    first = stream_task(tmp_path, GATED, functions="gate")
+    table = "columns: {visit: json, count: integer}"
+    with open_pipeline(tmp_path, first, host={"functions": {"gate": gate}}) as pipeline:
+        pipeline.append_many(clicks("a"))
+        gate.wait_for(1)
+        pipeline.change(stream_task(tmp_path, GATED, version="2.0.0", functions="gate", table=table))
+        pipeline.append_many(clicks("b", "c", begin_ms=1_790_000_000_100))
+        pipeline.change(first)
+        gate.open()
+        assert pipeline.wait(WAIT_S)
+        assert visits(pipeline, "clicks") == ["a", "b", "c"]
+    counts = pipeline.final["tasks"]["clicks"]
+    assert (counts["triggered"], counts["stored"]) == (3, 3)
+
+
 def test_calls_of_a_key_follow_each_other_also_into_a_new_version(tmp_path):
     source = (
         "from vmhost.guest import host\n\n\ndef run(value):\n    host.gate(value['visit'])\n"

@@ -27,6 +27,7 @@ class CatchingUp(threading.Thread):
         self.matching = Matching(after)
         self.matching.add(task.task.name, task.trigger)
         self._primed = self.matching.position == 0
+        self._left = set(task.table.open_calls)  # positions of calls that were made before, some by other versions
         self._fired = deque()  # (position, fires) of calls that are not made yet
 
     def stop(self):
@@ -52,8 +53,8 @@ class CatchingUp(threading.Thread):
                     _log.exception("%s: it cannot go on with stored events", self._task.task.name)
                     self._pipeline.store_error = error
                     with self._pipeline._idle:
-                        self._pipeline._behind.pop(self._task.task.name, None)
-                        self._pipeline._idle.notify_all()
+                        if not self._stopped.is_set():
+                            self._go_live()
                     return
                 _log.error("%s: stored events wait: %s", self._task.task.name, error)
                 self._pipeline.store_error = error
@@ -68,7 +69,7 @@ class CatchingUp(threading.Thread):
             for head in store.heads(self.matching.position):
                 visits.update(head.visits)
             with self.lock:
-                self.matching.prime(store, visits - {""})
+                self.matching.begin_anew(store, visits - {""})  # `forget` may have done so before
             self._primed = True
         if not self._offer():
             return False
@@ -110,6 +111,8 @@ class CatchingUp(threading.Thread):
 
     def _make(self, stored, start):
         task, event = self._task, stored.event
+        if stored.position in self._left:
+            return
         if not task.table.done(stored.position, event.key if task.trigger.state else ""):
             value = self._pipeline._visits.value(task.trigger, stored, start, True)
             task.offer(Call(stored.position, start, event.key, value), bounded=False)

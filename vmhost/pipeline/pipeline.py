@@ -231,7 +231,8 @@ class Pipeline:
             for name, start in matching.feed((stored,)).get(stored.position, ()):
                 task = self._tasks[name]
                 key = stored.event.key if task.trigger.state else ""
-                if stored.position > task.table.seen_position and not task.table.done(stored.position, key):
+                table, position = task.table, stored.position
+                if position > table.seen_position and not table.is_open(position) and not table.done(position, key):
                     value = self._visits.value(task.trigger, stored, start, True)
                     task.offer(Call(stored.position, start, stored.event.key, value), bounded=False)
         for task in live:

@@ -530,10 +530,10 @@ class _Progress:
     def changed(self):
         return bool(self._begun or self._ended or self.states or self.position > self.committed)
 
-    def begin(self, position, start):
+    def begin(self, position, start, looked_at=True):
         self.open[position] = self._begun[position] = start
         self._ended.discard(position)
-        if position > self.position:
+        if looked_at and position > self.position:
             self.position = position
 
     def end(self, position):
@@ -650,6 +650,9 @@ class Table:
         with self._tables._lock:
             return dict(self._progress.open)
 
+    def is_open(self, position):
+        return position in self._progress.open
+
     @property
     def counts(self):
         """A Counter of what became of the task's calls since the store was made, all its tables together."""
@@ -693,7 +696,7 @@ class Table:
             for position in list(theirs.open) if positions is None else positions:
                 start = theirs.open.get(position)
                 if theirs.end(position):
-                    mine.begin(position, start)
+                    mine.begin(position, start, looked_at=False)  # events before it may not have been
             mine.open = dict(sorted(mine.open.items()))
 
     def add(self, position, rows, key="", state=None):

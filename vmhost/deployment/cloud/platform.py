@@ -323,6 +323,30 @@ class Platform:
                 ]
         return wanted
 
+    def stuck(self, limit=100):
+        """Devices that are not where they should be, and why: the latest first, those that state a problem before."""
+        names = ("device", "release", "state", "since_ms", "reason")
+        with self.database.lock, self.database.reader() as connection:
+            found = [
+                {"device": device, "release": None, "state": "problem", "since_ms": seen_ms, "reason": problem}
+                for device, seen_ms, problem in connection.execute(
+                    "SELECT id, seen_ms, json_extract(facts, '$.problem') FROM deploy_devices "
+                    "WHERE json_extract(facts, '$.problem') IS NOT NULL ORDER BY seen_ms DESC LIMIT ?",
+                    (limit,),
+                )
+            ]
+            rows = connection.execute(
+                "SELECT device, release, state, since_ms, reason FROM deploy_assignments "
+                "WHERE state IN ('failed', 'silent', 'declined') ORDER BY since_ms DESC LIMIT ?",
+                (limit,),
+            ).fetchall()
+            for row in rows:
+                release = self.releases.release(row[1])
+                told = dict(zip(names, row)) | {"task": release.task, "version": release.version.version}
+                if release.state in ("running", "paused", "halted", "done"):
+                    found.append(told)
+        return found[:limit]
+
     def enrol(self, identity, device, secret):
         """Lets a device in, by an account that may (`enrol`)."""
         identity.must("enrol")

@@ -9,6 +9,7 @@
 import contextlib
 import json
 import re
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -26,6 +27,11 @@ from vmhost.stores import StoreError
 
 MAX_BODY_BYTES = 1 << 20
 _METADATA = re.compile(r"timestamp\.json|[0-9]{1,9}\.[A-Za-z0-9_-]{1,80}\.json")
+_PAGE = (
+    ("/", "page.html", "text/html"),
+    ("/page.js", "page.js", "text/javascript"),
+    ("/page.css", "page.css", "text/css"),
+)
 ACTIONS = ("pause", "resume", "halt", "roll_back", "next", "cancel")
 
 
@@ -36,6 +42,7 @@ def application(platform, *, requests_per_s=50.0, burst=200):
     return Starlette(
         routes=[
             Mount("/git", app=GitServer(platform)),
+            *(Route(path, _page(name, kind)) for path, name, kind in _PAGE),
             Route("/files/{start}/{digest}", api.file, methods=["GET", "HEAD"]),
             Route("/metadata/{name}", api.metadata, methods=["GET", "HEAD"]),
             Route("/api/v1/device/enrol", api.enrol, methods=["POST"]),
@@ -43,6 +50,17 @@ def application(platform, *, requests_per_s=50.0, burst=200):
             *api.routes(),
         ]
     )
+
+
+def _page(name, kind):
+    data = (Path(__file__).parent / name).read_bytes()
+    policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'"
+    headers = {"content-security-policy": policy, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+
+    async def page(request):
+        return Response(data, media_type=kind, headers=headers)
+
+    return page
 
 
 class _Api:
@@ -102,6 +120,7 @@ class _Api:
             ("POST", "/releases/{release:int}/retry", "release", self._retry),
             ("POST", "/releases/{release:int}/{event}", "release", self._act),
             ("POST", "/ask", "read", self._ask),
+            ("GET", "/stuck", "read", self._stuck),
             ("GET", "/history", "read", self._history),
             ("GET", "/devices", "read", self._devices),
             ("GET", "/devices/{device}", "read", self._device),
@@ -168,8 +187,11 @@ class _Api:
         releases = self._platform.releases
         with contextlib.ExitStack() as stack:
             stack.enter_context(releases.database.lock)
+            newest = {release.task: release for release in releases.releases.values() if release.state == "done"}
             shown = [
-                release.plain() for release in releases.releases.values() if release.state in ("running", "paused")
+                release.plain()
+                for release in reversed(list(releases.releases.values()))
+                if release.state in ("running", "paused", "halted") or release is newest.get(release.task)
             ]
             tasks = sorted({version.task for version in releases.versions.values()})
         return {"devices": self._platform.devices.count(), "tasks": tasks, "releases": shown}
@@ -272,6 +294,9 @@ class _Api:
                         reasons[name] = why_not or "it is in the audience"
                 after = page[-1]["device"]
         return {"known": number, "matching": count, "devices": matching, "reasons": reasons}
+
+    def _stuck(self, identity, parts, query, body):
+        return {"devices": self._platform.stuck(_limit(query))}
 
     def _history(self, identity, parts, query, body):
         return {"history": self._platform.releases.history(query.get("task"), _limit(query))}
@@ -400,5 +425,5 @@ def _limit(query):
 
 def _failure(status, message, headers=None):
     if status == 404 and message == "no such file":
-        return Response(message, 404)
+        return Response(message, 404, media_type="text/plain")
     return JSONResponse({"error": message}, status, headers)

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -271,6 +272,42 @@ def test_expired_metadata_stops_new_versions_and_nothing_else(cloud, tmp_path):
         assert agent.host.task("rank")(1) == 3 and state(platform, second) == "proven"
         agent.step()
         assert "problem" not in platform.devices.list()[0]["facts"]
+
+
+def test_files_shared_and_exclusive_reach_whom_they_are_for(cloud, agent, tmp_path):
+    platform, address = cloud
+    release(platform, "1.0.0")
+    shared = platform.add_file("shop/rank", "words.txt", "shared", b"many words", {"os": "linux"}, "ann")
+    own = platform.add_file("shop/rank", "own.bin", "exclusive", b"of kitchen-1 alone", {"allow": ["kitchen-1"]}, "ann")
+    with pytest.raises(RefusedError, match="name its devices"):
+        platform.add_file("shop/rank", "own.bin", "exclusive", b"x", {"os": "linux"}, "ann")
+    agent.step()
+    files = agent.store.current()["shop/rank"]["files"]
+    assert {name: Path(path).read_bytes() for name, path in files.items()} == {
+        "words.txt": b"many words",
+        "own.bin": b"of kitchen-1 alone",
+    }
+    with agent_for(platform, address, tmp_path / "other", device="kitchen-2") as other:
+        other.step()
+        assert list(other.store.current()["shop/rank"]["files"]) == ["words.txt"]
+        # its address is a ticket that was made for another device, and ends
+        digest = next(each["digest"] for each in platform.task_files.list() if each["id"] == own)
+        for url in (
+            f"/files/{digest[:2]}/{digest}",
+            platform.task_files.ticket(digest, "a").replace("device=a", "device=b"),
+        ):
+            assert other._transfers.fetch(url, 1000) is None
+        assert other._transfers.fetch(platform.task_files.ticket(digest, "a"), 1000) == b"of kitchen-1 alone"
+    # a newer one of the same name takes its place, one that is removed goes; the version stays
+    platform.add_file("shop/rank", "words.txt", "shared", b"more words", {}, "ann")
+    platform.remove_file(own, "ann")
+    agent.step()
+    files = agent.store.current()["shop/rank"]["files"]
+    assert {name: Path(path).read_bytes() for name, path in files.items()} == {"words.txt": b"more words"}
+    assert agent.host.task("rank")(2) == 4
+    for each in platform.task_files.list():
+        platform.remove_file(each["id"], "ann")
+    assert shared
 
 
 def test_a_host_of_another_process_follows_the_bundle_store(cloud, agent):

@@ -322,6 +322,74 @@ def retry(output, ask, number, device):
 
 
 @command.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--device", required=True, help="The device's name, its own in the fleet.")
+@click.option("--platform", required=True, help="The platform's address.")
+@click.option("--token", required=True, help="A token of an account with the role fleet.")
+@failures.command
+def join(output, folder, device, platform, token):
+    """Write what a device needs into FOLDER: agent.yaml, the root of trust, the key that bundles are signed with."""
+    import json
+
+    from vmhost.deployment import identifiers
+    from vmhost.deployment.device.transfers import Transfers
+    from vmhost.deployment.errors import MissingError
+
+    with _errors(), contextlib.closing(Transfers(platform.rstrip("/"))) as transfers:
+        identifiers.check("device", device)
+        if (folder / "agent.yaml").exists():
+            raise failures.Failure(f"{folder}/agent.yaml: is there already; a device has a folder of its own")
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, name in (("/metadata/1.root.json", "root.json"), ("/keys/bundles.pub", "bundles.pub")):
+            data = transfers.fetch(path, 1 << 20)
+            if data is None:
+                raise MissingError(f"{platform}: is no deployment platform: it has no {path}")
+            (folder / name).write_bytes(data)
+        plain = {"device": device, "platform": platform, "token": token, "folder": "state"}
+        plain |= {"keys": "bundles.pub", "root": "root.json"}
+        (folder / "agent.yaml").touch(mode=0o600)
+        (folder / "agent.yaml").write_text("".join(f"{name}: {json.dumps(value)}\n" for name, value in plain.items()))
+    output.document({"agent": str(folder / "agent.yaml")})
+    output.line(f"{folder}/agent.yaml is written; begin: vmhost agent {folder}/agent.yaml")
+
+
+@command.command()
+@click.argument("task")
+@click.argument("path", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--name", help="What devices call it. [default: the file's own name]")
+@click.option("--exclusive", is_flag=True, help="For few devices, which the audience names.")
+@click.option(
+    "--audience", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A YAML file. [default: all]"
+)
+@_remote
+def file(output, ask, task, path, name, exclusive, audience):
+    """Give the devices that run TASK the file PATH."""
+    import json
+
+    plain = _yaml(audience) if audience is not None else {}
+    kind = "exclusive" if exclusive else "shared"
+    query = {"task": task, "name": name or path.name, "kind": kind, "audience": json.dumps(plain)}
+    output.document(made := ask("POST", "/files", path.read_bytes(), **query))
+    output.line(f"file {made['id']}: {name or path.name} of {task}, {kind}")
+
+
+@command.command()
+@click.argument("task", required=False)
+@click.option("--remove", type=int, metavar="NUMBER", help="Take file NUMBER from devices.")
+@_remote
+def files(output, ask, task, remove):
+    """List the files that devices are given beside bundles."""
+    if remove is not None:
+        ask("DELETE", f"/files/{remove}")
+    output.document(found := ask("GET", "/files", task=task))
+    rows = [
+        (str(each["id"]), each["task"], each["name"], each["kind"], f"{each['size']:,}", str(each["audience"]))
+        for each in found["files"]
+    ]
+    output.table("", ("file>", "task", "name", "kind", "bytes>", "audience"), rows)
+
+
+@command.command()
 @click.argument("device")
 @_remote
 def forget(output, ask, device):
@@ -347,12 +415,7 @@ def cohort(output, ask, name, members):
 @_remote
 def ask(output, ask, audience, task, device):
     """Ask which known devices the audience in the file AUDIENCE (YAML) has, and why not the others."""
-    import yaml
-
-    try:
-        plain = yaml.safe_load(audience.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError) as error:
-        raise failures.Failure(f"{audience}: not YAML: {' '.join(str(error).split())}") from error
+    plain = _yaml(audience)
     output.document(found := ask("POST", "/ask", {"audience": plain, "task": task, "device": device}))
     output.line(
         f"{found['matching']:,} of {found['known']:,} known devices: {', '.join(found['devices'][:10]) or 'none'}"
@@ -367,6 +430,15 @@ def history(output, ask, task):
     """Who released what, when and why; the latest last."""
     output.document(found := ask("GET", "/history", task=task))
     _show_history(output, found["history"][::-1])
+
+
+def _yaml(path):
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError) as error:
+        raise failures.Failure(f"{path}: not YAML: {' '.join(str(error).split())}") from error
 
 
 def _show_history(output, history):

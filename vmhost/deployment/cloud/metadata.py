@@ -124,7 +124,7 @@ class SignedMetadata:
 
     # ---- what follows the releases
 
-    def sync(self, releases, repositories):
+    def sync(self, releases, repositories, files=lambda repository: {}):
         """The metadata lists what may run now, and is fresh. Quick where nothing changed."""
         if releases.generation == self._generation and self._now() < self._due:
             return
@@ -135,7 +135,7 @@ class SignedMetadata:
             changed = False
             for repository in repositories:
                 name = f"role-{repository}"
-                targets = {}
+                targets = files(repository)
                 for version in versions:
                     if version.bad is None and version.task.startswith(f"{repository}/"):
                         targets |= _targets_of(version)

@@ -3,6 +3,7 @@
     platform.db      accounts, versions, releases, devices (SQLite, one writer: vmhost.stores)
     repositories/    bare git repositories
     files/           what devices pull, by digest; any static server can serve this folder
+    exclusive/       files for few devices, which are given by tickets only
     keys/            the key that bundles are signed with, public in keys/bundles.pub; those of metadata (metadata.py)
     metadata/        what may run, signed (The Update Framework); 1.root.json is what devices begin with
 
@@ -28,6 +29,7 @@ from vmhost.deployment.cloud.metadata import SignedMetadata
 from vmhost.deployment.cloud.middleware import Profiles
 from vmhost.deployment.cloud.plan import FILE_NAME, Plan
 from vmhost.deployment.cloud.releases import Releases, Version
+from vmhost.deployment.cloud.task_files import TaskFiles
 from vmhost.deployment.errors import DeploymentError, RefusedError
 from vmhost.stores import Database, StoreError
 
@@ -54,6 +56,7 @@ class Platform:
             self.access = Access(self.database, clock)
             self.database.migrate(schema.NAME, schema.STEPS)
             self.files = ArtifactFolder(self.folder / "files")
+            self.task_files = TaskFiles(self.database, self.files, self.folder, clock)
             self.repositories = Repositories(self.folder / "repositories")
             self.devices = Devices(self.database, clock)
             self.releases = Releases(self.database, clock)
@@ -117,7 +120,7 @@ class Platform:
 
     def sync_metadata(self):
         """What is signed says what the releases say."""
-        self.metadata.sync(self.releases, self.repositories.names())
+        self.metadata.sync(self.releases, self.repositories.names(), self.task_files.targets)
 
     # ---- repositories and builds
 
@@ -277,25 +280,29 @@ class Platform:
             generation = self.releases.generation
             chosen = self.releases.choose(device, facts, named)
         self.sync_metadata()  # what is offered is listed
-        self._remember_profile(request.get("profile"), facts, tasks, chosen, generation)
+        self._remember_profile(request.get("profile"), device, facts, named, tasks, chosen, generation)
         has = {entry.get("digest") for entry in tasks.values() if isinstance(entry, dict)}
         return {
             "acknowledged": reported,
             "wanted": {
-                task: self._wanted(release, facts["python"], has) | {"state": state}
+                task: self._wanted(release, facts["python"], has)
+                | {"state": state, "files": self.task_files.choose(task, device, facts, named)}
                 for task, (release, state) in chosen.items()
             },
             "files": self.files_url,
             "poll_s": self.poll_s,
         }
 
-    def _remember_profile(self, value, facts, tasks, chosen, generation):
+    def _remember_profile(self, value, device, facts, named, tasks, chosen, generation):
         """A device that has what it should have, and has proven it, need not ask while nothing changes."""
         if not isinstance(value, str) or not value.isascii():
             return
         for task, (release, state) in chosen.items():
             has = tasks.get(task)
             if state != "proven" or has is None or has.get("digest") != release.version.bundles[facts["python"]][0]:
+                return
+            files = self.task_files.choose(task, device, facts, named)
+            if has.get("files", {}) != {name: each["digest"] for name, each in files.items()}:
                 return
         if {task for task in tasks if " " not in task} == chosen.keys():
             self.profiles.remember(value.encode(), generation)
@@ -322,6 +329,24 @@ class Platform:
                     if not old or old in has
                 ]
         return wanted
+
+    def add_file(self, task, name, kind, data, audience, who):
+        """Gives devices a file beside the task's bundles; its id."""
+        with self.database.transaction():
+            identity = self.task_files.add(task, name, kind, data, audience, who)
+            self.access.note(who, "file added", task, name=name, kind=kind, file=identity)
+        self._files_changed()
+        return identity
+
+    def remove_file(self, identity, who):
+        with self.database.transaction():
+            self.task_files.remove(identity)
+            self.access.note(who, "file removed", str(identity))
+        self._files_changed()
+
+    def _files_changed(self):
+        self.task_files.load()
+        self.releases.generation += 1
 
     def stuck(self, limit=100):
         """Devices that are not where they should be, and why: the latest first, those that state a problem before."""

@@ -42,4 +42,10 @@ STEPS = (
     ) WITHOUT ROWID;
     CREATE INDEX deploy_assignments_releases ON deploy_assignments (release, state, since_ms)
     """,
+    """
+    CREATE TABLE deploy_files (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, task TEXT NOT NULL, name TEXT NOT NULL, kind TEXT NOT NULL,
+        digest TEXT NOT NULL, size INTEGER NOT NULL, audience TEXT NOT NULL, who TEXT NOT NULL, time_ms INTEGER NOT NULL
+    )
+    """,
 )

@@ -26,6 +26,7 @@ from vmhost.deployment.errors import DeploymentError, MissingError, RefusedError
 from vmhost.stores import StoreError
 
 MAX_BODY_BYTES = 1 << 20
+MAX_FILE_BYTES = 256 << 20
 _METADATA = re.compile(r"timestamp\.json|[0-9]{1,9}\.[A-Za-z0-9_-]{1,80}\.json")
 _PAGE = (
     ("/", "page.html", "text/html"),
@@ -44,6 +45,9 @@ def application(platform, *, requests_per_s=50.0, burst=200):
             Mount("/git", app=GitServer(platform)),
             *(Route(path, _page(name, kind)) for path, name, kind in _PAGE),
             Route("/files/{start}/{digest}", api.file, methods=["GET", "HEAD"]),
+            Route("/exclusive/{digest}", api.exclusive, methods=["GET", "HEAD"]),
+            Route("/api/v1/files", api.add_file, methods=["POST"]),
+            Route("/keys/bundles.pub", api.bundle_key, methods=["GET"]),
             Route("/metadata/{name}", api.metadata, methods=["GET", "HEAD"]),
             Route("/api/v1/device/enrol", api.enrol, methods=["POST"]),
             Route("/api/v1/device/check", api.check, methods=["POST"]),
@@ -78,6 +82,38 @@ class _Api:
             return _failure(404, "no such file")
         headers = {"cache-control": "public, max-age=31536000, immutable", "etag": f'"{digest}"'}
         return FileResponse(path, media_type="application/octet-stream", headers=headers)
+
+    async def exclusive(self, request):
+        digest, query = request.path_params["digest"], request.query_params
+        given = [query.get(name, "") for name in ("device", "until", "ticket")]
+        path = None
+        if is_digest(digest):
+            path = await run_in_threadpool(self._platform.task_files.open_by_ticket, digest, *given)
+        if path is None:
+            return _failure(404, "no such file")
+        return FileResponse(path, media_type="application/octet-stream", headers={"cache-control": "private, no-store"})
+
+    async def add_file(self, request):
+        """The file's bytes are the request's; what it is stands in the query."""
+        query = request.query_params
+
+        async def work(data):
+            def act():
+                identity = self._identify(request)
+                self._may_release(identity, query.get("task"))
+                try:
+                    audience = json.loads(query.get("audience", "{}"))
+                except ValueError as error:
+                    raise RefusedError(f"audience: not JSON: {error}") from None
+                what = (query.get("task"), query.get("name"), query.get("kind", "shared"))
+                return {"id": self._platform.add_file(*what, data, audience, identity.name)}
+
+            return await run_in_threadpool(act)
+
+        return await self._answer(request, work, _bytes)
+
+    async def bundle_key(self, request):
+        return FileResponse(self._platform.folder / "keys" / "bundles.pub", media_type="text/plain")
 
     async def metadata(self, request):
         name = request.path_params["name"]
@@ -122,6 +158,8 @@ class _Api:
             ("POST", "/ask", "read", self._ask),
             ("GET", "/stuck", "read", self._stuck),
             ("GET", "/history", "read", self._history),
+            ("GET", "/files", "read", self._files),
+            ("DELETE", "/files/{file:int}", "release", self._remove_file),
             ("GET", "/devices", "read", self._devices),
             ("GET", "/devices/{device}", "read", self._device),
             ("DELETE", "/devices/{device}", "admin", self._forget),
@@ -164,10 +202,10 @@ class _Api:
         if wait_s:
             raise _TooOftenError(wait_s)
 
-    async def _answer(self, request, work):
+    async def _answer(self, request, work, read=None):
         """The JSON of what `work(body)` gives, or of how it failed."""
         try:
-            return JSONResponse(await work(await _body(request)))
+            return JSONResponse(await work(await (read or _body)(request)))
         except _TooOftenError as error:
             seconds = str(int(error.wait_s) + 1)
             return _failure(429, "too many requests; ask less often", {"retry-after": seconds})
@@ -295,6 +333,13 @@ class _Api:
                 after = page[-1]["device"]
         return {"known": number, "matching": count, "devices": matching, "reasons": reasons}
 
+    def _files(self, identity, parts, query, body):
+        return {"files": self._platform.task_files.list(query.get("task"))}
+
+    def _remove_file(self, identity, parts, query, body):
+        self._platform.remove_file(parts["file"], identity.name)
+        return {"id": parts["file"]}
+
     def _stuck(self, identity, parts, query, body):
         return {"devices": self._platform.stuck(_limit(query))}
 
@@ -384,6 +429,17 @@ class _TooOftenError(Exception):
     def __init__(self, wait_s):
         super().__init__(wait_s)
         self.wait_s = wait_s
+
+
+async def _bytes(request):
+    """The bytes that were sent; RefusedError beyond MAX_FILE_BYTES."""
+    parts, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MAX_FILE_BYTES:
+            raise RefusedError(f"the file has more than {MAX_FILE_BYTES:,} bytes")
+        parts.append(chunk)
+    return b"".join(parts)
 
 
 async def _body(request):

@@ -208,6 +208,7 @@ class Agent:
                 if slots[slot]:
                     key = task if slot == "current" else f"{task} before"
                     tasks[key] = {name: slots[slot].get(name) for name in ("version", "digest", "release", "state")}
+                    tasks[key]["files"] = {name: each["digest"] for name, each in slots[slot].get("files", {}).items()}
         entries = self.memory.outbox.take("report", limit=MAX_REPORTS)
         stated = facts(self.settings.folder, self.settings.facts) | self._stated_problem()
         profile = header_value(self.settings.device, stated, tasks)
@@ -238,16 +239,18 @@ class Agent:
 
     def _must_be_listed(self, task, wanted):
         """TrustError unless the signed metadata lists the bundle, and its self-test, as they are offered."""
-        if self._metadata is None:
-            return
-        if not self._refreshed:
-            self._metadata.refresh()
-            self._refreshed = True
         python = facts(self.settings.folder, {})["python"]
         offered = {f"{task}/{wanted['version']}/{python}.vmb": (wanted["digest"], wanted["size"])}
         if wanted["proof"]:
             offered[f"{task}/{wanted['version']}/proof.json"] = (wanted["proof"]["digest"], wanted["proof"]["size"])
         for path, (digest, size) in offered.items():
+            self._must_be_in_metadata(path, digest, size)
+
+    def _must_be_in_metadata(self, path, digest, size):
+        if self._metadata is not None:
+            if not self._refreshed:
+                self._metadata.refresh()
+                self._refreshed = True
             entry = self._metadata.target(path)
             if entry is None or entry["hashes"].get("sha256") != digest or entry["length"] != size:
                 raise TrustError(f"{path}: the platform offers what its signed metadata does not list")
@@ -280,6 +283,25 @@ class Agent:
             self.host.unload(name)
 
     def _bring(self, task, wanted):
+        """The task's version, then its files."""
+        self._bring_version(task, wanted)
+        current = self.memory.tasks().get(task, {}).get("current")
+        if current is not None:
+            self._bring_files(task, current, wanted.get("files") or {})
+
+    def _bring_files(self, task, current, wanted):
+        files = {name: {"digest": each["digest"], "size": each["size"]} for name, each in wanted.items()}
+        if files == current.get("files", {}):
+            return
+        for each in wanted.values():
+            if each["digest"] not in self.store.artifacts:
+                self._must_be_in_metadata(f"{task}/files/{each['digest']}", each["digest"], each["size"])
+                self._pull(each["digest"], each["size"], each["url"])
+        self.memory.set_task(task, current=current | {"files": files})
+        self._write_list()
+        _log.info("%s: files %s", task, ", ".join(files) or "none")
+
+    def _bring_version(self, task, wanted):
         slots = self.memory.tasks().get(task, {"current": None, "previous": None, "trial": None})
         current = slots["current"]
         if current and current["digest"] == wanted["digest"]:
@@ -327,7 +349,7 @@ class Agent:
         rules = wanted.get("rules") or {}
         state = "running" if rules.get("calls") else "proven"
         entry = {name: wanted[name] for name in ("name", "version", "digest", "size", "release", "proof", "rules")}
-        entry |= {"state": state, "since": self._clock()}
+        entry |= {"state": state, "since": self._clock(), "files": (current or {}).get("files", {})}
         with self.memory.change():
             self.memory.set_task(task, current=entry, previous=current, trial=None)
             self.memory.report(wanted["release"], state, why)
@@ -420,7 +442,7 @@ class Agent:
                     _log.warning("a delta of %s cannot be used: %s", wanted["version"], error)
         self._pull(wanted["digest"], wanted["size"])
 
-    def _pull(self, digest, size):
+    def _pull(self, digest, size, url=None):
         """The path of the artifact, pulled where it is not here."""
         path = self.store.artifacts.path(digest)
         if path.exists():
@@ -428,7 +450,7 @@ class Agent:
         self._make_room(size)
         partial = self._partial / digest
         base = self.memory.value("files", "/files/")
-        self._transfers.download(f"{base}{digest[:2]}/{digest}", partial, size)
+        self._transfers.download(url or f"{base}{digest[:2]}/{digest}", partial, size)
         try:
             return self.store.artifacts.take(partial, digest)
         except DamagedError as error:
@@ -451,6 +473,7 @@ class Agent:
                 if slots[slot]:
                     needed.add(slots[slot]["digest"])
                     needed.add((slots[slot].get("proof") or {}).get("digest"))
+                    needed |= {each["digest"] for each in slots[slot].get("files", {}).values()}
             pulled = pulled or slots["trial"] is not None
         if not pulled:
             for digest in self.store.artifacts.digests():
@@ -472,6 +495,10 @@ def _check_answer(answer):
             if each["proof"]:
                 digests.append(each["proof"]["digest"])
                 whole.append(each["proof"]["size"])
+            for name, file in (each.get("files") or {}).items():
+                strings += [name] if file["url"] is None else [name, file["url"]]
+                digests.append(file["digest"])
+                whole.append(file["size"])
             if not all(isinstance(text, str) for text in strings) or not all(isinstance(n, int) for n in whole):
                 raise TypeError
             if not all(map(is_digest, digests)):

@@ -1,6 +1,6 @@
 """The bundle store of a device: artifacts by digest, and one list of what is current, replaced in one step.
 
-    current.json     {"tasks": {"shop/rank": {"name", "version", "digest", "path", "release"}}}
+    current.json     {"tasks": {"shop/rank": {"name", "version", "digest", "path", "release", "files"}}}
     artifacts/       by SHA-256
     profile          what requests of this device say in their header VMHost-Tasks
     ask              there where an answer told the device to ask; the agent removes it
@@ -30,13 +30,14 @@ class BundleStore:
         self.list_path = self.folder / "current.json"
 
     def current(self):
-        """{task: {"name", "version", "digest", "path", "release"}}; empty where nothing was ever current."""
+        """{task: its name, version, digest, path, release, and files (name to path)}; {} where nothing was current."""
         try:
             plain = json.loads(self.list_path.read_bytes())
         except FileNotFoundError:
             return {}
         for entry in plain["tasks"].values():
             entry["path"] = str(self.folder / entry["path"])
+            entry["files"] = {name: str(self.folder / path) for name, path in entry.get("files", {}).items()}
         return plain["tasks"]
 
     def write(self, tasks):
@@ -46,14 +47,18 @@ class BundleStore:
                 "name": each["name"],
                 "version": each["version"],
                 "digest": each["digest"],
-                "path": str(self.artifacts.path(each["digest"]).relative_to(self.folder)),
+                "path": self._relative(each["digest"]),
                 "release": each["release"],
+                "files": {name: self._relative(file["digest"]) for name, file in each.get("files", {}).items()},
             }
             for task, each in sorted(tasks.items())
         }
         data = json.dumps({"tasks": plain}, indent=1).encode()
         if not self.list_path.exists() or self.list_path.read_bytes() != data:
             replace_durably(self.list_path, data)
+
+    def _relative(self, digest):
+        return str(self.artifacts.path(digest).relative_to(self.folder))
 
     def write_profile(self, value):
         path = self.folder / "profile"

@@ -42,8 +42,8 @@ class Transfers:
         return self.ask("POST", path, body, headers)
 
     def ask(self, method, path, body, headers):
-        """The JSON object that the platform answers. AnswerError, TransferError."""
-        data = None if body is None else json.dumps(body).encode()
+        """The JSON object that the platform answers; `body` is plain data, or bytes. AnswerError, TransferError."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"content-type": "application/json", **headers}
         with self._request(method, self.platform + path, data, headers) as response:
             answer = response.read(MAX_ANSWER_BYTES + 1)

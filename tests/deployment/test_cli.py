@@ -1,0 +1,103 @@
+"""`vmhost cloud` and `vmhost agent` as a new user meets them: set-up, a release by hand, a device, wrong input."""
+
+import json
+
+import pytest
+
+from tests.deployment.platforms import DOUBLE, WorkingCopy, nothing_left
+from vmhost.cli import main
+from vmhost.deployment.cloud.platform import Platform
+from vmhost.deployment.cloud.server import serving
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind():
+    """The server's threads grow with what it is asked; they are looked at when it ends."""
+    yield
+
+
+@pytest.fixture
+def run(capfd):
+    def run(*arguments, code=0):
+        capfd.readouterr()
+        assert main([str(each) for each in arguments]) == code, capfd.readouterr().err
+        said = capfd.readouterr()
+        return said.out if code == 0 else said.err
+
+    return run
+
+
+def test_from_an_empty_folder_to_a_device_that_runs_a_release(tmp_path, run, monkeypatch):
+    cloud, device = tmp_path / "cloud", tmp_path / "device"
+    token = json.loads(run("cloud", "init", cloud, "--json"))["token"]
+    assert "there is a platform already" in run("cloud", "init", cloud, code=_refused())
+    with nothing_left(), Platform(cloud) as platform, serving(platform) as address:
+        assert "say which platform" in run("cloud", "releases", code=2)
+        monkeypatch.setenv("VMHOST_PLATFORM", address)
+        monkeypatch.setenv("VMHOST_TOKEN", token)
+        run("cloud", "repository", "shop")
+        assert "such a repository already" in run("cloud", "repository", "shop", code=_refused())
+        ann = json.loads(run("cloud", "account", "ann", "--role", "releaser", "--json"))["token"]
+        fleet = json.loads(run("cloud", "account", "phones", "--role", "fleet", "--json"))["token"]
+        WorkingCopy(tmp_path / "work", f"{address}/git/shop", ann).release("1.0.0", main=DOUBLE)
+        assert "1.0.0" in run("cloud", "versions")
+
+        run("cloud", "join", device, "--device", "kitchen-1", "--platform", address, "--token", fleet)
+        assert oct((device / "agent.yaml").stat().st_mode & 0o777) == "0o600"
+        assert "is there already" in run(
+            "cloud", "join", device, "--device", "x", "--platform", address, "--token", "t", code=2
+        )
+        plan = tmp_path / "plan.yaml"
+        plan.write_text("steps: [{devices: [kitchen-1]}]\n")
+        assert "is running, step 1 of 1" in run(
+            "cloud", "release", "shop/rank", "1.0.0", "--plan", plan, "--why", "first"
+        )
+        (tmp_path / "words.txt").write_text("words")
+        run("cloud", "file", "shop/rank", tmp_path / "words.txt")
+        current = json.loads(run("agent", device / "agent.yaml", "--once", "--json"))["current"]
+        assert current["shop/rank"]["version"] == "1.0.0" and list(current["shop/rank"]["files"]) == ["words.txt"]
+        assert "proven" in run("cloud", "show", "1")
+        assert "kitchen-1" in run("cloud", "devices")
+        assert "by ann" not in run("cloud", "history", "shop/rank").splitlines()[-1]
+
+        assert "is done; it can halt, pause, roll_back, not resume" in run("cloud", "resume", "1", code=_refused())
+        run("cloud", "rollback", "1", "--why", "wrong words")
+        assert json.loads(run("agent", device / "agent.yaml", "--once", "--json"))["current"] == {}
+        assert "wrong words" in run("cloud", "release", "shop/rank", "1.0.0", code=_refused())
+        run("cloud", "forgive", "shop/rank", "1.0.0", "--why", "right words")
+        run("cloud", "release", "shop/rank", "1.0.0")
+        assert json.loads(run("agent", device / "agent.yaml", "--once", "--json"))["current"]
+        audience = tmp_path / "audience.yaml"
+        audience.write_text("os: linux\ncores: '>=1'\n")
+        assert "1 of 1 known devices: kitchen-1" in run("cloud", "ask", audience)
+    # the platform is gone: what the device has goes on, and the command says why it failed
+    run("agent", device / "agent.yaml", "--once", code=_host_failed())
+
+
+def _refused():
+    from vmhost.cli.failures import REFUSED
+
+    return REFUSED
+
+
+def _host_failed():
+    from vmhost.cli.failures import HOST_FAILED
+
+    return HOST_FAILED
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("device: [", "not YAML"),
+        ("device: a b\nplatform: http://x\nfolder: s\nkeys: k\n", "device 'a b': expected a name"),
+        ("device: a\nplatform: ftp://x\nfolder: s\nkeys: k\n", "platform: expected an address"),
+        ("device: a\nplatform: http://x\nfolder: s\n", "keys: expected a text"),
+        ("device: a\nplatform: http://x\nfolder: s\nkeys: k\npoll: soon\n", "poll: expected a number and one of"),
+        ("device: a\nplatform: http://x\nfolder: s\nkeys: k\ncolour: red\n", "colour: expected one of device"),
+    ],
+)
+def test_a_wrong_agent_yaml_is_said_in_one_line(tmp_path, run, text, told):
+    (tmp_path / "agent.yaml").write_text(text)
+    said = run("agent", tmp_path / "agent.yaml", code=2)
+    assert told in said and len(said.splitlines()) == 1

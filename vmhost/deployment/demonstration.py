@@ -92,8 +92,12 @@ class Demonstration:
 
         self.say("\nversion 1.1.0 (does not know model b): git push origin rank 1.1.0")
         self._say_push(work.push("1.1.0", _SECOND))
-        self._wait(lambda: platform.releases.release(2).state == "rolled_back", "1.1.0 to be rolled back")
-        [back] = [each for each in platform.releases.history(TASK) if each["event"] == "roll_back"]
+
+        def rolled_back():
+            return [each for each in platform.releases.history(TASK) if each["event"] == "roll_back"]
+
+        self._wait(rolled_back, "1.1.0 to be rolled back")
+        [back] = rolled_back()
         self._wait(
             lambda: self._running(platform, since_ms=back["time_ms"] + 1) == {"1.0.0": DEVICES},
             "all devices to be back",

@@ -291,7 +291,8 @@ class _Api:
         identity.must("release", str(task).partition("/")[0])
 
     def _release(self, identity, parts, query, body):
-        return self._platform.releases.release(parts["release"]).plain()
+        with self._platform.database.lock:  # what is told is committed
+            return self._platform.releases.release(parts["release"]).plain()
 
     def _release_devices(self, identity, parts, query, body):
         state = query.get("state")

@@ -262,6 +262,13 @@ def release_plan(text, folder, capfd):
     assert len(plan.steps) == 4 and plan.steps[3].manual and plan.proof["calls"] == 20
 
 
+def profile_header(text, folder, capfd):
+    (folder / "state").mkdir()
+    (folder / "state" / "profile").write_text("kitchen-1 abc")
+    said = run_script(folder, f"{text}\nprint(headers, store.asked())")
+    assert said == "{'vmhost-tasks': 'kitchen-1 abc'} True\n"
+
+
 def agent_yaml(text, folder, capfd):
     from vmhost.deployment.device import settings
 
@@ -510,6 +517,7 @@ BLOCKS = {
     ("docs/deployment.md", "vmhost cloud repository"): shown_only,  # the same trial runs it
     ("docs/deployment.md", "audience:"): release_plan,
     ("docs/deployment.md", "device:"): agent_yaml,
+    ("docs/deployment.md", "from vmhost.deployment.device"): profile_header,
     ("docs/device-image.md", "vmhost image"): device_image,
     ("docs/engine.md", "# tasks/mean/main.py"): arrays_in_tasks,
     ("docs/engine.md", "from vmhost.engine import library"): engine_settings,

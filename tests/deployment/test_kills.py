@@ -83,7 +83,7 @@ def kill_agents(cloud, folder, kills, seed):
 
 
 def test_an_agent_that_is_killed_again_and_again_ends_right(cloud, tmp_path):
-    kill_agents(cloud, tmp_path / "device", kills=8, seed=1)
+    kill_agents(cloud, tmp_path / "device", kills=5, seed=1)
 
 
 @pytest.mark.stress
@@ -146,7 +146,7 @@ def kill_platform_in_pushes(folder, kills, seed):
 
 
 def test_a_platform_that_is_killed_in_pushes_keeps_tags_and_versions_together(tmp_path):
-    kill_platform_in_pushes(tmp_path, kills=3, seed=2)
+    kill_platform_in_pushes(tmp_path, kills=2, seed=2)
 
 
 @pytest.mark.stress

@@ -57,6 +57,19 @@ def test_a_pushed_tag_becomes_a_version_and_can_be_cloned(cloud, work, tmp_path)
     assert "deltas from the versions before" in said
 
 
+def test_annotated_tags_an_empty_clone_and_a_push_after_both(cloud, work, tmp_path):
+    empty = tmp_path / "empty"
+    work.git("clone", "-q", work._url, str(empty))
+    work.commit("1.0.0")
+    work.git("tag", "-d", "1.0.0")
+    work.git("tag", "-a", "v1.0.0", "-m", "the first")
+    work.push(work.branch, "v1.0.0")
+    version = cloud[0].releases.version(work.task, "1.0.0")
+    assert version.commit == work.git("rev-parse", "HEAD").split()[0]
+    work.release("1.0.1")
+    assert tags(cloud[0], work) == ["1.0.1", "v1.0.0"]
+
+
 def test_a_push_of_a_megabyte_comes_in_chunks(cloud, work):
     work.release("1.0.0", **{"notes.txt": os.urandom(1_500_000).hex()})
     assert tags(cloud[0], work) == ["1.0.0"]

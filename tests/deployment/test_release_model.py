@@ -137,4 +137,4 @@ class Fleet(RuleBasedStateMachine):
 
 
 TestFleet = Fleet.TestCase
-TestFleet.settings = settings(max_examples=15, stateful_step_count=30, deadline=None)
+TestFleet.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)

@@ -112,9 +112,10 @@ class GitServer:
                     else:
                         backend = DictBackend({"/": repo})
                         UploadPackHandler(backend, ["/"], ReceivableProtocol(body.read, write), True).handle()
-                except (GitProtocolError, RefusedError, OSError, KeyError, ValueError) as error:
-                    _log.warning("%s: %s by %s: %s", name, service, identity.name, error)
-                    text = f"ERR {error}\n".encode()[:60_000]
+                except Exception as error:  # whatever git code makes of hostile bytes: said, logged, and over
+                    known = isinstance(error, (GitProtocolError, DeploymentError, OSError))
+                    _log.warning("%s: %s by %s: %s", name, service, identity.name, error, exc_info=not known)
+                    text = f"ERR {type(error).__name__}: {error}\n".encode()[:60_000]
                     write(f"{len(text) + 4:04x}".encode() + text)
                 finally:
                     loop.call_soon_threadsafe(queue.put_nowait, None)

@@ -213,7 +213,20 @@ class Platform:
             connection.executemany("INSERT OR REPLACE INTO deploy_deltas VALUES (?, ?, ?, ?)", rows)
 
     def publish(self, identity, tell=lambda text: None):
-        """The tag is written: the version is known from now on, and its plan, if any, begins."""
+        """The tag is written: the version is known from now on, and its plan, if any, begins; both or neither."""
+        try:
+            version, release = self._publish(identity, True)
+        except DeploymentError as error:  # the version is there; it can be released by hand
+            version, release = self._publish(identity, False)
+            tell(f"not released: {error}")
+        what = f"{version.task} {version.version}"
+        if release is None:
+            tell(f"{what} is ready; release it: vmhost cloud release {what}")
+        else:
+            tell(f"release {release.id} of {what} is {release.state}, {len(release.plan.steps)} steps")
+        return version
+
+    def _publish(self, identity, start):
         with self.releases.change() as connection:
             row = connection.execute(
                 'SELECT id, task, version, "commit", who, time_ms, bad, proof, plan FROM deploy_versions WHERE id = ?',
@@ -225,15 +238,13 @@ class Platform:
                 "SELECT target, digest, size FROM deploy_bundles WHERE version = ?", (identity,)
             ):
                 version.bundles[target] = (digest, size)
-            release = self.releases.add_version(version, plan)
+            self.releases.add_version(version)
             self.access.note(version.who, "version", f"{version.task} {version.version}", commit=version.commit)
-        if release is None:
-            what = f"{version.task} {version.version}"
-            tell(f"{what} is ready; release it: vmhost cloud release {what}")
-        else:
-            steps = len(release.plan.steps)
-            tell(f"release {release.id} of {version.task} {version.version} is {release.state}, {steps} steps")
-        return version
+            release = None
+            if start and plan is not None:
+                plan, why = Plan.of(json.loads(plan)), "release.yaml in its branch"
+                release = self.releases.start(version.task, version.version, plan, version.who, why)
+        return version, release
 
     def _bring_together(self):
         """Versions that a killed platform had built: published where their tag was written, else dropped."""

@@ -108,12 +108,15 @@ class Push:
             if self._platform.has_versions(f"{self._name}/{branch}"):
                 raise RefusedError("the branch has versions and stays; it costs nothing")
             return
+        if self._peeled(new).id != new:
+            raise RefusedError("a branch leads to a commit")
         self._check_commits(new)
         if old != _ZERO and not self._is_ancestor(old, new):
             raise RefusedError("branches only grow: merge or rebase on the branch as it is there (git pull)")
 
     def _check_commits(self, new):
-        known = [sha for ref, sha in self._repo.get_refs().items() if ref.startswith((BRANCHES, TAGS))]
+        refs = self._repo.get_refs()
+        known = [self._peeled(sha).id for ref, sha in refs.items() if ref.startswith((BRANCHES, TAGS))]
         try:
             for entry in self._repo.get_walker(include=[new], exclude=known):
                 check_tree(self._repo.object_store, entry.commit.tree, self._checked)
@@ -153,13 +156,16 @@ class Push:
         from dulwich.objects import Commit, Tag
 
         for _ in range(10):
-            found = self._repo.object_store[sha]
+            try:
+                found = self._repo.object_store[sha]
+            except KeyError:
+                raise RefusedError(f"the push lacks the object {sha!r:.80}; push again") from None
             if isinstance(found, Commit):
                 return found
             if not isinstance(found, Tag):
                 break
             sha = found.object[1]
-        raise RefusedError("expected a tag of a commit")
+        raise RefusedError("expected a commit, or a tag of one")
 
     def _named(self, tag, commit):
         """(branch, version) of a tag, as the commit's task.yaml says, held against the tag and the branches."""

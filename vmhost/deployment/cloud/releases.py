@@ -155,16 +155,12 @@ class Releases:
 
     # ---- versions
 
-    def add_version(self, version, plan_text):
-        """Makes a Version known (its row is there already), and starts a release by the plan in its branch, if any."""
+    def add_version(self, version):
+        """Makes a Version known, whose row is there already."""
         with self.change() as connection:
             connection.execute("UPDATE deploy_versions SET state = 'ready' WHERE id = ?", (version.id,))
             self.versions[version.id] = version
             self._tell(connection, version, None, "built", "ready", version.who, f"commit {version.commit}")
-            if plan_text is not None:
-                plan = Plan.of(json.loads(plan_text))
-                return self.start(version.task, version.version, plan, version.who, "release.yaml in its branch")
-        return None
 
     def version(self, task, name):
         found = [each for each in self.versions.values() if each.task == task and each.version == name]
@@ -317,7 +313,8 @@ class Releases:
             return f"the release is {release.state}"
         if state in states.HAS_NO_MORE:
             return f"the device has {state} it"
-        if (target := about.facts.get("python")) not in release.version.bundles:
+        target = about.facts.get("python")
+        if not isinstance(target, str) or target not in release.version.bundles:
             return f"it has no bundle for the device's Python ({target})"
         if state is not None:
             return None  # sticky: what reached it once stays with it

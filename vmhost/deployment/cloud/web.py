@@ -133,7 +133,8 @@ class _Api:
     async def check(self, request):
         async def work(body):
             device = request.headers.get("x-vmhost-device", "")
-            self._count(f"device {device}")
+            # Who is not that device must not use up its requests.
+            self._count(f"device {device} from {request.client.host if request.client else ''}")
             return await run_in_threadpool(self._platform.check, device, _bearer(request), body)
 
         return await self._answer(request, work)

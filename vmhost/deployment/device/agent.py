@@ -27,6 +27,7 @@ from vmhost.deployment.device.transfers import AnswerError, Transfers, free_byte
 from vmhost.deployment.errors import DamagedError, DeploymentError, TransferError
 from vmhost.deployment.profile import header_value
 from vmhost.deployment.trust import Metadata, TrustError
+from vmhost.stores import StoreError
 
 MAX_ATTEMPTS = 3  # of a trial that ends with the process
 MAX_CRASHES = 3  # of the process while a version's VM ran
@@ -179,7 +180,7 @@ class Agent:
                 answer = self._ask()  # what was just found out
             self._failures, self._problem = 0, None
             return answer.get("poll_s", self.settings.poll_s) * random.uniform(0.8, 1.2)
-        except (TransferError, TrustError, AnswerError, OSError) as error:
+        except (TransferError, TrustError, AnswerError, StoreError, OSError) as error:
             self._failures += 1
             self._problem = str(error)
             wait_s = min(MAX_BACK_OFF_S, 2.0 ** min(self._failures, 10)) * random.uniform(0.5, 1.0)

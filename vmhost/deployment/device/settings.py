@@ -60,7 +60,7 @@ def read(path):
     try:
         plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}; `vmhost cloud join` prints one") from error
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}; `vmhost cloud join` writes one") from error
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigurationError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(plain, dict):

@@ -104,6 +104,8 @@ EDGES = [
     ("permissions", {"read": ("/" + "a" * 5000,)}, "permissions.read[0]: expected"),
     ("permissions", {"read": ("/a", "/a")}, "permissions.read: expected each"),
     ("permissions", {"net": ("example.org",)}, "permissions.net[0]: expected an address"),
+    ("permissions", {"net": ("example.org:65536",)}, "permissions.net[0]: expected an address"),
+    ("permissions", {"listen": ("[::1]:99999",)}, "permissions.listen[0]: expected an address"),
     ("permissions", {"net": ("a\0b:1",)}, "permissions.net[0]"),
     ("permissions", {"net": ("[::1]:443", "*:*")}, None),
     ("permissions", {"env": ("A=B",)}, "permissions.env[0]: expected the name of an environment"),

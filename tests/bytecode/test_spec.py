@@ -175,6 +175,14 @@ def test_units(write_task, written, memory, time):
             ),
         ),
         (
+            '"example.org:443"',
+            '"example.org:65536"',
+            (
+                "task.yaml:8: permissions.net[0]: expected an address such as "
+                '"example.org:443" or "10.0.0.7:*", got "example.org:65536"'
+            ),
+        ),
+        (
             "priority: 5",
             "priority: high",
             'task.yaml:13: priority: expected a whole number from -100 to 100; higher goes first, got "high"',

@@ -31,6 +31,7 @@ SUBJECTS = (
     "device",
     "pipeline",
     "deployment",
+    "tunnel",
 )
 
 

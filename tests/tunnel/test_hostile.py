@@ -52,7 +52,7 @@ WRONG = {
     "too few fields": encoded(frames.ACK, 1),
     "wrong types": encoded(frames.ACK, "a", None),
     "a negative number": encoded(frames.PONG, -1),
-    "a number of 64 bits": encoded(frames.PONG, (1 << 64) - 1),
+    "a number of 64 bits": encoded(frames.ACK, 0, (1 << 64) - 1),
     "an extension": encoded(frames.REQUEST, 0, 0, 0, msgpack.ExtType(5, b"x")),
     "a list as a key": frames.length(9) + b"\x95\x08\x00\x00\x00\x81\x91\x01\x01",
     "a length without end": b"\xff\xff\xff\xff",

@@ -16,7 +16,7 @@ _NAMES = {
     "Limits": "limits",
     "Rule": "rules",
     "push": "pushes",
-    "task_functions": "task_functions",
+    "task_functions": "host_functions",
     "AnswerError": "errors",
     "MessageRefused": "errors",
     "NoAnswerError": "errors",

@@ -230,21 +230,26 @@ class Connection:
         self.counts["received_bytes"] += len(data)
         found = self._events = []
         try:
-            for body in self._decoder.bodies(data):
-                self.counts["received_frames"] += 1
-                self._take(frames.checked(body))
-                if self.closed:
-                    break
+            while bodies := self._decoder.bodies(data):
+                data = b""
+                self.counts["received_frames"] += len(bodies)
+                for body in bodies:
+                    frame = frames.checked(body)
+                    if self.open:
+                        self._handlers[frame[0]](*frame[1:])
+                    else:
+                        self._before_greeting(frame)
+                    if self.closed:
+                        return found
         except ProtocolError as error:
             self.close(PROTOCOL, str(error))
         except TunnelError as error:  # a value that cannot be sent back
             self.close(TROUBLE, str(error))
-        self._events = []
         return found
 
-    def _take(self, frame):
+    def _before_greeting(self, frame):
         kind = frame[0]
-        if not self.open and kind not in (frames.HELLO, frames.WELCOME, frames.CLOSE):
+        if kind not in (frames.HELLO, frames.WELCOME, frames.CLOSE):
             raise ProtocolError(f"{frames.NAMES[kind]} before the greeting")
         self._handlers[kind](*frame[1:])
 
@@ -291,7 +296,7 @@ class Connection:
     def _inner(self, frame, refused):
         if frame[0] in (*refused, frames.HELLO, frames.WELCOME, frames.CHANNEL):
             raise ProtocolError(f"{frames.NAMES[frame[0]]} within another frame")
-        self._take(frame)
+        self._handlers[frame[0]](*frame[1:])
 
     # ---- messages
 
@@ -618,6 +623,8 @@ class Connection:
     def _dictionary(self, channel, number, data):
         if not self.client:
             raise ProtocolError("DICTIONARY from a device")
+        if not 0 < number < 1 << 31:
+            raise ProtocolError(f"DICTIONARY {number}: expected a number from 1 to {(1 << 31) - 1}")
         self._events.append(events.DictionaryCame(channel, number, data))
 
     def drain(self, after_s, why):
@@ -680,8 +687,7 @@ class Connection:
 
     def data_to_send(self, budget=32_768):
         """The next bytes: what controls the connection, then frames by priority, until they are `budget` or more."""
-        parts = self._control
-        self._control = []
+        parts, self._control = self._control, []
         if self._acks:
             parts += [frames.encode(frames.ACK, alias, number) for alias, number in self._acks.items()]
             self._acks.clear()

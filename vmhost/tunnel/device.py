@@ -12,6 +12,7 @@ import concurrent.futures
 import contextlib
 import inspect
 import logging
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -85,7 +86,9 @@ class AsyncDevice:
         self._online = self._wake = self._ended = self._changed = None
         self._sleeping = self._closing = False
         self._pumping = self._wanted = False
-        self._pump_timer = None
+        self._pump_timer = self._timer = None
+        self._due = math.inf  # when `_timer` looks at the requests
+        self._deadlines = {}  # number of a request -> when it is too late
         self._flight_bytes = protocol.FLIGHT_BYTES
         self._sent_times = {}  # channel -> [(number, time_ms)]
         self.last_error = None  # why there is no connection
@@ -142,6 +145,8 @@ class AsyncDevice:
         if self._closing:
             return
         self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
         self._wake.set()
         transport = self._transport
         if transport is not None and not transport.closed:
@@ -350,6 +355,7 @@ class AsyncDevice:
             if not future.done():
                 future.set_exception(OfflineError(f"the connection ended before the answer came: {why}"))
         self._asked.clear()
+        self._deadlines.clear()
         for stream in list(self._streams.values()):
             stream.broken(why)
         self._streams.clear()
@@ -503,13 +509,19 @@ class AsyncDevice:
         began = self._loop.time()
         future = self._asked[number] = self._loop.create_future()
         transport.flush()
-        timer = timeout_s and self._loop.call_later(timeout_s, self._time_out, transport, number, timeout_s)
+        if timeout_s is not None:
+            due = self._deadlines[number] = began + timeout_s
+            if due < self._due:
+                self._watch_until(due)
         try:
             value = await future
+        except NoAnswerError:
+            raise NoAnswerError(f"no answer within {timeout_s:g} s") from None
         finally:
-            if timer:
-                timer.cancel()
-            if self._asked.pop(number, None) is not None and not transport.closed:
+            if self._transport is transport:
+                self._deadlines.pop(number, None)
+            if self._asked.get(number) is future:
+                del self._asked[number]
                 transport.connection.cancel(number)  # who asked was cancelled
                 transport.flush()
         self.counts["requests"] += 1
@@ -520,12 +532,25 @@ class AsyncDevice:
         """A connection was cut, and this is the first try to get another."""
         return not self._sleeping and not self._unreachable and not self._closing
 
-    def _time_out(self, transport, number, timeout_s):
-        future = self._asked.pop(number, None)
-        if future is not None and not future.done():
-            transport.connection.cancel(number)
-            transport.flush()
-            future.set_exception(NoAnswerError(f"no answer within {timeout_s:g} s"))
+    def _watch_until(self, due):
+        """One timer for all requests: most are answered long before their time, and cost nothing then."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = due
+        self._timer = self._loop.call_at(due, self._time_out)
+
+    def _time_out(self):
+        self._timer, self._due = None, math.inf
+        now = self._loop.time()
+        for number in [number for number, due in self._deadlines.items() if due <= now]:
+            del self._deadlines[number]
+            future = self._asked.pop(number, None)
+            if future is not None and not future.done():
+                self._transport.connection.cancel(number)
+                self._transport.flush()
+                future.set_exception(NoAnswerError("no answer came in time"))
+        if self._deadlines:
+            self._watch_until(min(self._deadlines.values()))
 
     def _answered(self, transport, event):
         future = self._asked.pop(event.number, None)

@@ -96,8 +96,8 @@ def _signatures(fields):
 _SIGNATURES = {kind: _signatures(fields) for kind, fields in _FIELDS.items()}
 
 
-# How many of the first fields are ours: their numbers are not negative, others are the application's.
-_NUMBERS = {kind: len(fields) - (fields[-1] is _VALUES) for kind, fields in _FIELDS.items()}
+# Where the numbers of ours are, which are not negative; others are the application's.
+_NUMBERS = {kind: tuple(at for at, each in enumerate(fields, 1) if each is int) for kind, fields in _FIELDS.items()}
 
 
 class _Packers(threading.local):
@@ -141,9 +141,9 @@ def checked(body):
         name = NAMES[kind] if type(kind) is int and 0 <= kind < len(NAMES) else f"kind {str(kind)[:20]}"
         types = ", ".join(type(each).__name__ for each in frame[1:9])
         raise ProtocolError(f"{name}: no frame has these {len(frame) - 1} fields: {types}")
-    for field in frame[1 : 1 + _NUMBERS[kind]]:
-        if type(field) is int and not 0 <= field < 1 << 63:
-            raise ProtocolError(f"{NAMES[kind]}: {field} is out of range")
+    for at in _NUMBERS[kind]:
+        if frame[at] < 0:
+            raise ProtocolError(f"{NAMES[kind]}: {frame[at]} is out of range")
     return frame
 
 
@@ -153,6 +153,7 @@ class Decoder:
     def __init__(self, limit=FRAME_BYTES):
         self.limit = limit
         self._rest = b""
+        self._wrong = None
 
     @property
     def pending(self):
@@ -160,10 +161,11 @@ class Decoder:
         return len(self._rest)
 
     def bodies(self, data):
-        """The frames that are complete now, still packed. ProtocolError for one that is too long."""
+        """A list of frames that are complete now, still packed. To be called with b"" until there are none: then
+        ProtocolError comes up for one that is too long."""
         if self._rest:
             data = self._rest + data
-        start, end = 0, len(data)
+        found, start, end = [], 0, len(data)
         while start < end:
             size = data[start]
             at = start + 1
@@ -176,18 +178,27 @@ class Decoder:
                     if at >= end:
                         break
                     if data[at] >= 0x80:
-                        raise ProtocolError("a frame's length has more than three bytes")
+                        self._wrong = ProtocolError("a frame's length has more than three bytes")
+                        break
                     size |= data[at] << 14
                     at += 1
             if size > self.limit:
-                raise ProtocolError(f"a frame of {size} bytes; the limit is {self.limit}")
-            if at + size > end:
+                self._wrong = ProtocolError(f"a frame of {size} bytes; the limit is {self.limit}")
                 break
-            yield data[at : at + size]
-            start = at + size
-        self._rest = data[start:]
+            stop = at + size
+            if stop > end:
+                break
+            found.append(data[at:stop])
+            start = stop
+            if self.limit < FRAME_BYTES:
+                break  # the greeting: what follows it may be larger
+        self._rest = data[start:] if start < end else b""
+        if self._wrong is not None and not found:
+            raise self._wrong
+        return found
 
     def feed(self, data):
         """The frames that are complete now, each checked."""
-        for body in self.bodies(data):
-            yield checked(body)
+        while found := self.bodies(data):
+            data = b""
+            yield from map(checked, found)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from vmhost.tunnel.errors import TunnelConfigurationError
 
 FRAME_BYTES = 65_536  # of one frame on the wire; what is larger travels in fragments
-FRAGMENT_BYTES = 16_000  # of one fragment: with its frame it fits into one TLS record
+FRAGMENT_BYTES = 32_000  # of one fragment: what a small message may have to wait for
 GREETING_BYTES = 16_384  # of the first frame
 NAME_CHARACTERS = 128  # of a channel, a device
 ID_CHARACTERS = 256  # of a message's id

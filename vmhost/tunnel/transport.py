@@ -15,7 +15,7 @@ BUFFER_BYTES = 65_536
 _BUDGET = 32_768  # bytes that are taken from the connection at a time
 _NOT_SENT = 65_536  # bytes that the kernel takes before it has sent what was there
 _TCP_NOTSENT_LOWAT = 25
-_READ = 16_384  # one TLS record
+_READ = 16_384  # what one TLS record holds at most
 
 
 class Transport(asyncio.BufferedProtocol):
@@ -126,9 +126,9 @@ class Transport(asyncio.BufferedProtocol):
         tls, incoming, connection = self.tls, self._in, self.connection
         found = None
         ended = False
-        while incoming.pending or tls.pending():
+        while waiting := incoming.pending or tls.pending():
             try:
-                data = tls.read(_READ)
+                data = tls.read(min(waiting, _READ))
             except ssl.SSLWantReadError:
                 break
             except ssl.SSLZeroReturnError:

@@ -1,0 +1,9 @@
+"""The tunnel between device and cloud, against HTTP/2, WebSockets and MQTT. Its rows are in files of their own."""
+
+from bench import tunnel_load, tunnel_round_trips
+
+ROWS = (*tunnel_round_trips.ROWS, *tunnel_load.ROWS)
+
+
+def run(quick):
+    return [result for row in ROWS for result in row(quick)]

@@ -1,0 +1,300 @@
+"""Request and answer over one warm connection, by the tunnel and by what a user would pick instead.
+
+Each contender has a server in a process of its own, with the same certificate, and a client on this process's loop:
+`await start()`, `await ask(data) -> data`, `await close()`.
+"""
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from vmhost.tunnel import AsyncDevice, Server, Table
+from vmhost.tunnel.tls import make_certificates
+
+_NO_DELAY = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
+_FORK = multiprocessing.get_context("fork")
+
+
+class Folder:
+    """A temporary folder with certificates, and the processes that serve from it."""
+
+    def __init__(self):
+        self.path = Path(tempfile.mkdtemp(prefix="bench-tunnel-"))
+        self.keys = self.path / "keys"
+        make_certificates(self.keys, [f"d{number}" for number in range(1)])
+        self._children = []
+
+    def serve(self, work, *arguments):
+        """Runs `work(ready, *arguments)` in a process; what it puts into `ready`, its port."""
+        ready = _FORK.Queue()
+        child = _FORK.Process(target=work, args=(ready, *arguments), daemon=True)
+        child.start()
+        self._children.append(child)
+        return ready.get(timeout=30), child.pid
+
+    def client_context(self):
+        return ssl.create_default_context(cafile=self.keys / "ca.pem")
+
+    def server_context(self):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.keys / "server.pem", self.keys / "server.key")
+        return context
+
+    def close(self):
+        for child in self._children:
+            child.terminate()
+        for child in self._children:
+            child.join(5)
+            if child.is_alive():
+                child.kill()
+                child.join()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+def wait_for_port(port, within_s=30):
+    end = time.monotonic() + within_s
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        if time.monotonic() > end:
+            raise TimeoutError(f"nothing listens on port {port}")
+        time.sleep(0.02)
+
+
+def end(process):
+    process.terminate()
+    try:
+        process.wait(3)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+# ---- the tunnel
+
+
+def serve_tunnel(ready, folder, settings=None):
+    server = Server(
+        folder.path / "cloud.sqlite",
+        certificate=folder.keys / "server.pem",
+        key=folder.keys / "server.key",
+        client_ca=folder.keys / "ca.pem",
+        identify=lambda token: token,
+        **(settings or {}),
+    )
+    server.consume("*", Table("messages"))
+    server.answer("echo", lambda request: request.value, quick=True)
+    server.run("127.0.0.1:0", ready=lambda addresses: ready.put(addresses[0][1]))
+
+
+class Tunnel:
+    name = "vmhost"
+
+    def __init__(self, folder):
+        self._folder = folder
+
+    async def start(self):
+        port, _ = self._folder.serve(serve_tunnel, self._folder)
+        keys = self._folder.keys
+        self._device = AsyncDevice(
+            f"localhost:{port}",
+            self._folder.path / "device.sqlite",
+            ca=keys / "ca.pem",
+            certificate=keys / "d0.pem",
+            key=keys / "d0.key",
+        )
+        await self._device.start()
+        await self._device.wait_connected(10)
+
+    async def ask(self, data):
+        return await self._device.request("echo", data, 10)
+
+    async def close(self):
+        await self._device.close()
+
+
+# ---- websockets over TLS
+
+
+def _serve_websockets(ready, folder):
+    from websockets.asyncio.server import serve
+
+    async def echo(connection):
+        async for message in connection:
+            await connection.send(message)
+
+    async def main():
+        context = folder.server_context()
+        async with serve(echo, "127.0.0.1", 0, ssl=context, compression=None) as server:
+            ready.put(server.sockets[0].getsockname()[1])
+            await asyncio.Event().wait()
+
+    _run(main())
+
+
+def _run(main):
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    asyncio.run(main)
+
+
+class WebSockets:
+    name = "websockets"
+
+    def __init__(self, folder):
+        self._folder = folder
+
+    async def start(self):
+        from websockets.asyncio.client import connect
+
+        port, _ = self._folder.serve(_serve_websockets, self._folder)
+        self._connection = await connect(
+            f"wss://localhost:{port}", ssl=self._folder.client_context(), compression=None, max_size=1 << 24
+        )
+
+    async def ask(self, data):
+        await self._connection.send(data)
+        return await self._connection.recv()
+
+    async def close(self):
+        await self._connection.close()
+
+
+# ---- HTTP/2: httpx, with granian's server
+
+
+async def application(scope, receive, send):
+    """An ASGI application that sends back what it is sent."""
+    if scope["type"] != "http":
+        return
+    parts = []
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            break
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/octet-stream")]}
+    )
+    await send({"type": "http.response.body", "body": b"".join(parts)})
+
+
+class HTTP2:
+    name = "httpx, HTTP/2"
+
+    def __init__(self, folder):
+        self._folder = folder
+
+    async def start(self):
+        import httpx
+
+        self._port = free_port()
+        keys = self._folder.keys
+        self._server = subprocess.Popen(
+            [
+                sys.executable, "-m", "granian", "--interface", "asginl", "--host", "127.0.0.1",
+                "--port", str(self._port), "--http", "2", "--no-ws", "--log-level", "error",
+                "--ssl-certificate", keys / "server.pem", "--ssl-keyfile", keys / "server.key",
+                "bench.tunnel_peers:application",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        wait_for_port(self._port)
+        self._client = httpx.AsyncClient(http2=True, verify=self._folder.client_context())
+        answer = await self._client.post(f"https://localhost:{self._port}/", content=b"x")
+        if answer.http_version != "HTTP/2":
+            raise RuntimeError(f"the server speaks {answer.http_version}")
+
+    async def ask(self, data):
+        answer = await self._client.post(f"https://localhost:{self._port}/", content=data)
+        return answer.content
+
+    async def close(self):
+        await self._client.aclose()
+        end(self._server)
+
+
+# ---- MQTT: aiomqtt on mosquitto, QoS 1
+
+
+def mosquitto():
+    """The path of mosquitto, or None: Debian's package, or what `tools/mosquitto.sh` unpacked."""
+    found = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+    private = Path(".python/mosquitto/root/usr/sbin/mosquitto")
+    return found or (private.resolve() if private.exists() else None)
+
+
+def _serve_mqtt_answers(ready, folder, port):
+    import aiomqtt
+
+    async def main():
+        async with aiomqtt.Client(
+            "localhost", port, tls_context=folder.client_context(), socket_options=_NO_DELAY
+        ) as client:
+            await client.subscribe("ask", qos=1)
+            ready.put(True)
+            async for message in client.messages:
+                await client.publish("answer", message.payload, qos=1)
+
+    _run(main())
+
+
+class MQTT:
+    name = "aiomqtt, QoS 1"
+
+    def __init__(self, folder):
+        self._folder = folder
+
+    async def start(self):
+        import aiomqtt
+
+        self._port = free_port()
+        settings = self._folder.path / "mosquitto.conf"
+        keys = self._folder.keys
+        settings.write_text(
+            f"listener {self._port} 127.0.0.1\nallow_anonymous true\ncertfile {keys / 'server.pem'}\n"
+            f"keyfile {keys / 'server.key'}\ncafile {keys / 'ca.pem'}\npersistence false\nset_tcp_nodelay true\n"
+            f"user {'root' if os.getuid() == 0 else 'nobody'}\n"
+        )
+        program = mosquitto()
+        libraries = Path(program).parents[2] / "usr/lib/x86_64-linux-gnu"
+        self._broker = subprocess.Popen(
+            [program, "-c", settings],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"LD_LIBRARY_PATH": str(libraries)},
+        )
+        wait_for_port(self._port)
+        self._folder.serve(_serve_mqtt_answers, self._folder, self._port)
+        self._client = aiomqtt.Client(
+            "localhost", self._port, tls_context=self._folder.client_context(), socket_options=_NO_DELAY
+        )
+        await self._client.__aenter__()
+        await self._client.subscribe("answer", qos=1)
+        self._messages = aiter(self._client.messages)
+
+    async def ask(self, data):
+        await self._client.publish("ask", data, qos=1)
+        return (await anext(self._messages)).payload
+
+    async def close(self):
+        await self._client.__aexit__(None, None, None)
+        end(self._broker)
+
+
+PEERS = (Tunnel, WebSockets, HTTP2, MQTT)

@@ -86,6 +86,9 @@ def test_send_push_status(make_server, keys, tmp_path, capfd):
         assert code == 0 and "1 for bob on news" in out
     assert [body for _, _, _, body in rows(store)] == [b"one", b"two", b"three"]
     assert "0 processes serve" in said(capfd, "status", store)[1]
+    assert said(capfd, "status", tmp_path / "a.sqlite")[1] == "the outbox is empty\n"
+    code, _, err = said(capfd, "push", tmp_path / "a.sqlite", "bob", "news", "hello")
+    assert code == 2 and "no server's store" in err, "it would wait there for ever"
 
 
 # ---- dictionaries

@@ -204,6 +204,10 @@ def push(output, store, device, channel, message, source, ttl, collapse, max_wai
         raise failures.Failure(f"{store}: there is no such store{failures.did_you_mean(store)}")
     body = source.read() if source is not None else message.encode()
     with _said():
+        if _kind(store) != "server":
+            raise failures.Failure(
+                f"{store}: no server's store; pushes go into the one that `vmhost tunnel serve` uses"
+            )
         identity = push(
             store,
             device,
@@ -219,16 +223,39 @@ def push(output, store, device, channel, message, source, ttl, collapse, max_wai
     return failures.DONE
 
 
+def _kind(store):
+    from vmhost.stores import Database
+    from vmhost.tunnel.status import kind_of
+
+    with Database(store, read_only=True) as database:
+        return kind_of(database)
+
+
 @command.command()
 @click.argument("store", type=_FILE)
 @failures.command
 def status(output, store):
-    """Show what the server of STORE does, and what waits there."""
+    """Show what the server of STORE does, and what waits there; or, of a device's STORE, what waits to be sent."""
     from vmhost.stores import Database
-    from vmhost.tunnel.status import of_processes, of_store
+    from vmhost.tunnel.status import of_outbox, of_processes, of_store
 
     if not store.exists():
         raise failures.Failure(f"{store}: there is no such store{failures.did_you_mean(store)}")
+    with _said():
+        kind = _kind(store)
+    if kind is None:
+        raise failures.Failure(f"{store}: the tunnel keeps nothing here; give a server's store, or a device's")
+    if kind == "device":
+        with _said(), Database(store, read_only=True) as database:
+            waiting = of_outbox(database)
+        names = ("channel", "messages", "bytes", "oldest_ms")
+        output.document({"outbox": [dict(zip(names, row)) for row in waiting]})
+        rows = [(channel, f"{count:,}", f"{size:,}") for channel, count, size, _ in waiting]
+        if rows:
+            output.table("", ("channel", "waiting>", "bytes>"), rows)
+        else:
+            output.line("the outbox is empty")
+        return failures.DONE
     processes = of_processes(store)
     with _said(), Database(store, read_only=True) as database:
         kept = of_store(database)

@@ -31,8 +31,25 @@ def of_processes(store):
     return found
 
 
+def kind_of(database):
+    """ "server", "device" or None: whose store it is."""
+    with database.reader() as connection:
+        names = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    if "tunnel_pushes" in names:
+        return "server"
+    return "device" if "outbox_entries" in names else None
+
+
+def of_outbox(database):
+    """Of a device: [(channel, how many messages wait, bytes, when the oldest was put, in ms since 1970)]."""
+    with database.reader() as connection:
+        return connection.execute(
+            "SELECT channel, count(*), sum(length(body)), min(time_ms) FROM outbox_entries GROUP BY channel"
+        ).fetchall()
+
+
 def of_store(database):
-    """A dict: `devices` that were here, `pushes` that wait, how many messages were `refused`, `counters`."""
+    """Of a server, a dict: `devices` that were here, `pushes` that wait, how many messages were `refused`, ..."""
     with database.reader() as connection:
 
         def rows(query):

@@ -154,8 +154,9 @@ async def _rates(context, port, count, batch, seconds, rounds):
 
 
 def _resident(pid="self"):
+    """Bytes in memory, pages that forked processes share among them."""
     fields = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in fields if line.startswith("Pss:")) * 1024
+    return next(int(line.split()[1]) for line in fields if line.startswith("Rss:")) * 1024
 
 
 def memory(quick):

@@ -25,6 +25,7 @@ from vmhost.tunnel.limits import (
     ID_CHARACTERS,
     MESSAGE_OVERHEAD,
     NAME_CHARACTERS,
+    USUAL,
     Limits,
 )
 
@@ -109,8 +110,8 @@ class Connection:
         now=0.0,
     ):
         self.client = client
-        self.limits = limits or Limits()
-        self.peer_limits = Limits()
+        self.limits = limits or USUAL
+        self.peer_limits = USUAL
         self.compression = compression
         self.open = False  # greeted, and not closed
         self.closed = None  # the event Closed
@@ -122,7 +123,7 @@ class Connection:
         self._acks = {}
         self._lanes = {}
         self._by_alias = []
-        self._ready = [deque() for _ in range(PRIORITIES)]
+        self._ready = {}  # priority -> lanes that have frames; made when it is needed, since most connections are idle
         self._ready_bits = 0
         self._incoming = {}
         self._fragments_bytes = 0
@@ -136,28 +137,6 @@ class Connection:
         self._greeted = False
         self._events = []
         self._now = now
-        self._handlers = {
-            frames.MESSAGES: self._messages,
-            frames.ACK: self._ack,
-            frames.REQUEST: self._request,
-            frames.RESPONSE: self._response,
-            frames.FRAGMENT: self._fragment,
-            frames.PACKED: self._packed,
-            frames.CHANNEL: self._channel,
-            frames.REFUSE: self._refuse,
-            frames.CANCEL: self._cancel,
-            frames.OPEN: self._open,
-            frames.DATA: self._data,
-            frames.END: self._end,
-            frames.CREDIT: self._credit,
-            frames.PING: self._ping,
-            frames.PONG: self._pong,
-            frames.DICTIONARY: self._dictionary,
-            frames.DRAIN: self._drain,
-            frames.CLOSE: self._close,
-            frames.HELLO: self._hello,
-            frames.WELCOME: self._welcome,
-        }
 
     # ---- greeting
 
@@ -236,7 +215,7 @@ class Connection:
                 for body in bodies:
                     frame = frames.checked(body)
                     if self.open:
-                        self._handlers[frame[0]](*frame[1:])
+                        _HANDLERS[frame[0]](self, *frame[1:])
                     else:
                         self._before_greeting(frame)
                     if self.closed:
@@ -245,13 +224,15 @@ class Connection:
             self.close(PROTOCOL, str(error))
         except TunnelError as error:  # a value that cannot be sent back
             self.close(TROUBLE, str(error))
+        finally:
+            self._events = []  # what was found is the caller's: an idle connection holds on to nothing
         return found
 
     def _before_greeting(self, frame):
         kind = frame[0]
         if kind not in (frames.HELLO, frames.WELCOME, frames.CLOSE):
             raise ProtocolError(f"{frames.NAMES[kind]} before the greeting")
-        self._handlers[kind](*frame[1:])
+        _HANDLERS[kind](self, *frame[1:])
 
     def _of(self, alias):
         try:
@@ -296,7 +277,7 @@ class Connection:
     def _inner(self, frame, refused):
         if frame[0] in (*refused, frames.HELLO, frames.WELCOME, frames.CHANNEL):
             raise ProtocolError(f"{frames.NAMES[frame[0]]} within another frame")
-        self._handlers[frame[0]](*frame[1:])
+        _HANDLERS[frame[0]](self, *frame[1:])
 
     # ---- messages
 
@@ -673,7 +654,10 @@ class Connection:
 
     def _queue(self, lane, body):
         if not lane.frames:
-            self._ready[lane.priority].append(lane)
+            ready = self._ready.get(lane.priority)
+            if ready is None:
+                ready = self._ready[lane.priority] = deque()
+            ready.append(lane)
             self._ready_bits |= 1 << lane.priority
         lane.frames.append(body)
 
@@ -723,3 +707,28 @@ class Connection:
         self.counts["sent_frames"] += count
         self.watch.sent(self._now)
         return data
+
+
+# By kind: one table for all connections, of which there may be many.
+_HANDLERS = {
+    frames.MESSAGES: Connection._messages,
+    frames.ACK: Connection._ack,
+    frames.REQUEST: Connection._request,
+    frames.RESPONSE: Connection._response,
+    frames.FRAGMENT: Connection._fragment,
+    frames.PACKED: Connection._packed,
+    frames.CHANNEL: Connection._channel,
+    frames.REFUSE: Connection._refuse,
+    frames.CANCEL: Connection._cancel,
+    frames.OPEN: Connection._open,
+    frames.DATA: Connection._data,
+    frames.END: Connection._end,
+    frames.CREDIT: Connection._credit,
+    frames.PING: Connection._ping,
+    frames.PONG: Connection._pong,
+    frames.DICTIONARY: Connection._dictionary,
+    frames.DRAIN: Connection._drain,
+    frames.CLOSE: Connection._close,
+    frames.HELLO: Connection._hello,
+    frames.WELCOME: Connection._welcome,
+}

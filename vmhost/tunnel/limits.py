@@ -39,4 +39,8 @@ class Limits:
     def heard(cls, told):
         """The Limits that the other end told; what it did not tell is as usual."""
         known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in told.items() if name in known})
+        heard = cls(**{name: value for name, value in told.items() if name in known})
+        return USUAL if heard == USUAL else heard  # one for all connections that have it
+
+
+USUAL = Limits()

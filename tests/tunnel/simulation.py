@@ -152,7 +152,7 @@ class Simulation:
 
     def _at_device(self, link, event):
         if isinstance(event, events.Welcomed):
-            if not self.store.welcomed(event.told["received"], event.told["epoch"]):
+            if self.store.welcomed(event.told["received"], event.told["epoch"]) is None:
                 self.cut(link)
                 return
             link.cloud_epoch = event.told["epoch"]

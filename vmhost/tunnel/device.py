@@ -300,10 +300,12 @@ class AsyncDevice:
             raise TunnelError(f"no welcome within {CONNECT_S:g} s") from None
         welcome = self._welcome.result()
         known = await self._on_disk(self.store.welcomed, welcome["received"], welcome["epoch"])
-        if not known:
+        if known is None:
             transport.lose("the store is older than what was sent from it; counting anew")
             return False
         welcomed = True
+        self.counts["acknowledged"] += known  # what arrived on an older connection
+        self._changed.set()
         for channel, number in welcome["received"].items():
             made.resume(channel, number)
         self.counts["resumed"] += bool(transport.tls.session_reused)

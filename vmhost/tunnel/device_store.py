@@ -142,17 +142,16 @@ class DeviceStore:
             return sum(self.outbox.acknowledge_until(channel, number) for channel, number in pairs)
 
     def welcomed(self, received, cloud_epoch):
-        """The cloud tells what it has of this device's epoch. False where it has numbers that were never given: this
-        store is older than what was sent from it, and counts in a new epoch from now on."""
+        """The cloud tells what it has of this device's epoch; how many entries of the outbox that were. None where it
+        has numbers that were never given: this store is older than what was sent from it, and counts in a new epoch."""
         if received and max(received.values()) > self.outbox.highest():
             self.epoch = self.inbox.new_epoch()
-            return False
+            return None
         pairs = [(channel, number) for channel, number in received.items() if number]
-        if pairs:
-            self.acknowledged(pairs)
+        gone = self.acknowledged(pairs) if pairs else 0
         if self.inbox.peer_epoch() != cloud_epoch:
             self.inbox.set_peer_epoch(cloud_epoch)
-        return True
+        return gone
 
     # ---- receiving
 

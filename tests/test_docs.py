@@ -483,6 +483,11 @@ def a_gradient(text, folder, capfd):
     assert run_script(folder, f"{text}\nprint(value, gradient)").startswith("1.0 {'w': array([[-2.]")
 
 
+def a_small_training(text, folder, capfd):
+    said = run_script(folder, f"{text}\nprint(float(loss), len(onnx) > 5000)")
+    assert float(said.split()[0]) < 0.5 and said.split()[1] == "True" and (folder / "net.safetensors").exists()
+
+
 def shown_only(text, folder, capfd):
     """A drawing, or messages that tests of their own hold to."""
 
@@ -511,6 +516,7 @@ BLOCKS = {
     ("docs/cli.md", "vmhost keys new me"): from_folder_to_answer,
     ("docs/conformance.md", "make conformance"): make_targets,
     ("docs/gradients.md", "import vmhost.engine.numpy as np"): a_gradient,
+    ("docs/training.md", "import vmhost.engine.numpy as np"): a_small_training,
     ("docs/packages.md", "make packages"): make_targets,
     ("docs/deployment.md", "vmhost cloud demo"): shown_only,  # tests/deployment/test_demo.py
     ("docs/deployment.md", "vmhost cloud init"): cloud_commands,

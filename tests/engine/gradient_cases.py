@@ -4,6 +4,7 @@ A case is (name of the rule, function, arrays). The arrays are float64 and away 
 """
 
 import vmhost.engine.numpy as np
+from vmhost.engine import nn
 from vmhost.engine.grad.traced import call
 
 _random = np.random.default_rng(7)
@@ -29,6 +30,8 @@ CASES = [
     ),
     *((name, getattr(np, name), (POSITIVE,)) for name in "sqrt reciprocal log log2 log10 log1p".split()),
     ("erf", lambda x: call_of("erf", x), (X,)),
+    ("sigmoid", nn.sigmoid, (X,)),
+    ("relu", nn.relu, (X,)),
     ("arccosh", lambda x: np.arccosh(x + 1), (POSITIVE,)),
     ("real", lambda x: np.real(x) * 2, (X,)),
     *(

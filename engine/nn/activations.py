@@ -1,0 +1,66 @@
+"""Activations: functions of arrays."""
+
+import math
+
+import vmhost.engine.numpy as np
+from vmhost.engine import _array as _a
+from vmhost.engine.grad import stop_gradient
+from vmhost.engine.grad.rules import RULES
+from vmhost.engine.grad.traced import call, primitive
+
+
+@primitive
+def sigmoid(x):
+    """1 / (1 + exp(-x))."""
+    return _a.reciprocal(_a.exp(-x) + 1)
+
+
+@primitive
+def relu(x):
+    """x where it is positive, else 0."""
+    return _a.maximum(x, 0)
+
+
+def _sigmoid_rule(x):
+    y = call("sigmoid", x)
+    return y, (lambda g: g * (y * (1 - y)),)
+
+
+def _relu_rule(x):
+    y = call("relu", x)
+    return y, (lambda g: g * _a.astype(y > 0, y.dtype),)
+
+
+RULES["sigmoid"], RULES["relu"] = _sigmoid_rule, _relu_rule
+tanh = np.tanh
+
+
+def silu(x):
+    return x * sigmoid(x)
+
+
+def gelu(x):
+    """By the error function, not its approximation."""
+    return x * (_a.erf(x * math.sqrt(0.5)) + 1) * 0.5
+
+
+def leaky_relu(x, negative_slope=0.01):
+    return np.where(x > 0, x, x * negative_slope)
+
+
+def elu(x, alpha=1.0):
+    return np.where(x > 0, x, (np.exp(np.minimum(x, 0)) - 1) * alpha)
+
+
+def softplus(x):
+    return np.logaddexp(x, 0)
+
+
+def softmax(x, axis=-1):
+    powers = np.exp(x - stop_gradient(np.max(x, axis=axis, keepdims=True)))
+    return powers / np.sum(powers, axis=axis, keepdims=True)
+
+
+def log_softmax(x, axis=-1):
+    shifted = x - stop_gradient(np.max(x, axis=axis, keepdims=True))
+    return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))

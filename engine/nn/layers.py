@@ -1,0 +1,149 @@
+"""Layers. Initial weights come from one generator, which `seed` sets."""
+
+import vmhost.engine.numpy as np
+from vmhost.engine.grad import stop_gradient
+from vmhost.engine.nn.activations import relu, sigmoid
+from vmhost.engine.nn.module import Module
+
+_random = {}
+
+
+def seed(number):
+    """Sets the generator of initial weights and of dropout."""
+    _random["generator"] = np.random.default_rng(number)
+
+
+def generator():
+    if not _random:
+        seed(0)
+    return _random["generator"]
+
+
+def uniform(shape, bound):
+    return generator().uniform(-bound, bound, shape).astype("float32")
+
+
+class Linear(Module):
+    """x @ weight.T + bias; `weight` is (output, input)."""
+
+    def __init__(self, input_dims, output_dims, bias=True):
+        super().__init__()
+        self.weight = uniform((output_dims, input_dims), input_dims**-0.5)
+        if bias:
+            self.bias = uniform((output_dims,), input_dims**-0.5)
+
+    def __call__(self, x):
+        y = x @ self.weight.T
+        return y + self.bias if hasattr(self, "bias") else y
+
+
+class Embedding(Module):
+    """Rows of a table by whole numbers from 0 on. Its gradient has the rows that were read only."""
+
+    def __init__(self, num_embeddings, dims, scale=None):
+        super().__init__()
+        scale = dims**-0.5 if scale is None else scale
+        self.weight = (generator().standard_normal((num_embeddings, dims)) * scale).astype("float32")
+
+    def __call__(self, ids):
+        return np.take(self.weight, ids, axis=0)
+
+
+class Sequential(Module):
+    """Layers, and functions, one after the other."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = list(layers)
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class ReLU(Module):
+    def __call__(self, x):
+        return relu(x)
+
+
+class Sigmoid(Module):
+    def __call__(self, x):
+        return sigmoid(x)
+
+
+class Tanh(Module):
+    def __call__(self, x):
+        return np.tanh(x)
+
+
+class Dropout(Module):
+    """In training, zeros with probability `p`, and all else divided by 1 - p."""
+
+    def __init__(self, p=0.5):
+        super().__init__()
+        if not 0 <= p < 1:
+            raise ValueError(f"p: a probability below 1, got {p}")
+        self._p = p
+
+    def __call__(self, x):
+        if not self._training or not self._p:
+            return x
+        kept = generator().random(x.shape) >= self._p
+        return x * (kept.astype(x.dtype) / (1 - self._p))
+
+
+class LayerNorm(Module):
+    def __init__(self, dims, eps=1e-5):
+        super().__init__()
+        self.weight, self.bias = np.ones(dims, "float32"), np.zeros(dims, "float32")
+        self._eps = eps
+
+    def __call__(self, x):
+        centred = x - np.mean(x, axis=-1, keepdims=True)
+        scale = np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + self._eps)
+        return centred / scale * self.weight + self.bias
+
+
+class RMSNorm(Module):
+    def __init__(self, dims, eps=1e-5):
+        super().__init__()
+        self.weight = np.ones(dims, "float32")
+        self._eps = eps
+
+    def __call__(self, x):
+        return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self._eps) * self.weight
+
+
+class BatchNorm(Module):
+    """Over all dimensions but the second, the channels. In training by the batch's mean and variance, which the running
+    ones follow; else by the running ones."""
+
+    def __init__(self, num_features, eps=1e-5, momentum=0.1):
+        super().__init__()
+        self.weight, self.bias = np.ones(num_features, "float32"), np.zeros(num_features, "float32")
+        self.running_mean, self.running_var = np.zeros(num_features, "float32"), np.ones(num_features, "float32")
+        self._eps, self._momentum = eps, momentum
+        self.freeze(keys=("running_mean", "running_var"))
+
+    def unfreeze(self, *, recurse=True, keys=None):
+        super().unfreeze(recurse=recurse, keys=keys)
+        return self.freeze(recurse=False, keys=("running_mean", "running_var"))
+
+    def __call__(self, x):
+        axes = (0, *range(2, x.ndim))
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        if self._training:
+            mean = np.mean(x, axis=axes, keepdims=True)
+            centred = x - mean
+            var = np.mean(centred * centred, axis=axes, keepdims=True)
+            count = x.size // x.shape[1]
+            self._follow("running_mean", mean, 1)
+            self._follow("running_var", var, count / max(count - 1, 1))
+        else:
+            centred, var = x - self.running_mean.reshape(shape), self.running_var.reshape(shape)
+        return centred / np.sqrt(var + self._eps) * self.weight.reshape(shape) + self.bias.reshape(shape)
+
+    def _follow(self, name, value, factor):
+        now = stop_gradient(value).reshape(-1) * factor
+        setattr(self, name, getattr(self, name) * (1 - self._momentum) + now * self._momentum)

@@ -1,0 +1,172 @@
+"""Optimizers over trees of parameters."""
+
+import math
+
+import vmhost.engine.numpy as np
+from vmhost.engine.grad import RowGradient
+from vmhost.engine.grad.trees import leaves, mapped
+
+
+class Optimizer:
+    """`state` is {"step": number of updates, "slots": {name of a parameter: {slot: array}}}: all that resumes it."""
+
+    slots = ()  # names of the arrays that are kept for each parameter, zeros at first
+
+    def __init__(self, learning_rate):
+        self._rate = learning_rate if callable(learning_rate) else None
+        self.learning_rate = learning_rate(0) if callable(learning_rate) else learning_rate
+        self.state = {"step": 0, "slots": {}}
+
+    def update(self, model, gradients):
+        """Changes the model's parameters by their gradients, a tree as nn.value_and_grad gives it."""
+        model.update(self.apply_gradients(gradients, model.parameters()))
+
+    def apply_gradients(self, gradients, parameters):
+        """The changed parameters, as the tree of gradients."""
+        if self._rate is not None:
+            self.learning_rate = self._rate(self.state["step"])
+        self.state["step"] += 1
+        places = (".".join(map(str, path)) for path, _ in leaves(gradients))
+        return mapped(lambda g, p: self._changed(next(places), g, p), gradients, _like(gradients, parameters))
+
+    def _changed(self, name, gradient, parameter):
+        slots = self.state["slots"].get(name)
+        if slots is None:
+            slots = self.state["slots"][name] = {one: self.first(one, parameter) for one in self.slots}
+        if not parameter.flags.writeable:
+            parameter = parameter.copy()
+        if isinstance(gradient, RowGradient):
+            gradient = gradient.combined()
+            ids, rows = gradient.ids, parameter[gradient.ids]
+            few = {one: array[ids] for one, array in slots.items()}
+            parameter[ids] = self.step(gradient.rows, rows, few)
+            for one, array in slots.items():
+                array[ids] = few[one]
+        else:
+            parameter[...] = self.step(gradient, parameter, slots)
+        return parameter
+
+    def first(self, slot, parameter):
+        return np.zeros(parameter.shape, parameter.dtype)
+
+    def step(self, gradient, parameter, slots):
+        """The new parameter, or its rows; puts new arrays into `slots` or changes those there."""
+        raise NotImplementedError
+
+
+def _like(gradients, parameters):
+    """The part of the tree of parameters that gradients have."""
+    if isinstance(gradients, dict):
+        return {key: _like(one, parameters[key]) for key, one in gradients.items()}
+    if isinstance(gradients, (list, tuple)):
+        return [_like(one, parameters[i]) for i, one in enumerate(gradients)]
+    return parameters
+
+
+class SGD(Optimizer):
+    def __init__(self, learning_rate, momentum=0.0, weight_decay=0.0, nesterov=False):
+        super().__init__(learning_rate)
+        self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
+        self.slots = ("velocity",) if momentum else ()
+
+    def step(self, gradient, parameter, slots):
+        if self.weight_decay:
+            gradient = gradient + parameter * self.weight_decay
+        if self.momentum:
+            velocity = slots["velocity"] = slots["velocity"] * self.momentum + gradient
+            gradient = gradient + velocity * self.momentum if self.nesterov else velocity
+        return parameter - gradient * self.learning_rate
+
+
+class Adagrad(Optimizer):
+    """Duchi et al. 2011. `initial`: what the sum of squares begins with."""
+
+    slots = ("squares",)
+
+    def __init__(self, learning_rate, eps=1e-8, initial=0.0):
+        super().__init__(learning_rate)
+        self.eps, self.initial = eps, initial
+
+    def first(self, slot, parameter):
+        return np.full(parameter.shape, self.initial, parameter.dtype)
+
+    def step(self, gradient, parameter, slots):
+        squares = slots["squares"]
+        squares += gradient * gradient
+        return parameter - gradient * self.learning_rate / (np.sqrt(squares) + self.eps)
+
+
+class RMSprop(Optimizer):
+    slots = ("squares",)
+
+    def __init__(self, learning_rate, alpha=0.99, eps=1e-8):
+        super().__init__(learning_rate)
+        self.alpha, self.eps = alpha, eps
+
+    def step(self, gradient, parameter, slots):
+        slots["squares"] = slots["squares"] * self.alpha + gradient * gradient * (1 - self.alpha)
+        return parameter - gradient * self.learning_rate / (np.sqrt(slots["squares"]) + self.eps)
+
+
+class Adam(Optimizer):
+    """Kingma and Ba 2015, with the bias corrected. Rows of tables count the optimizer's steps, not their own."""
+
+    slots = ("mean", "squares")
+
+    def __init__(self, learning_rate, betas=(0.9, 0.999), eps=1e-8):
+        super().__init__(learning_rate)
+        self.betas, self.eps = betas, eps
+
+    def step(self, gradient, parameter, slots):
+        first, second = self.betas
+        mean = slots["mean"] = slots["mean"] * first + gradient * (1 - first)
+        squares = slots["squares"] = slots["squares"] * second + gradient * gradient * (1 - second)
+        done = self.state["step"]
+        rate = self.learning_rate / (1 - first**done)
+        return parameter - mean * rate / (np.sqrt(squares) / math.sqrt(1 - second**done) + self.eps)
+
+
+class AdamW(Adam):
+    """Loshchilov and Hutter 2019: the decay is of the weights, not in the gradient."""
+
+    def __init__(self, learning_rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01):
+        super().__init__(learning_rate, betas, eps)
+        self.weight_decay = weight_decay
+
+    def step(self, gradient, parameter, slots):
+        return super().step(gradient, parameter * (1 - self.learning_rate * self.weight_decay), slots)
+
+
+class Ftrl(Optimizer):
+    """McMahan et al. 2013, algorithm 1: weights that the l1 term keeps at zero."""
+
+    slots = ("z", "squares")
+
+    def __init__(self, learning_rate, l1=0.0, l2=0.0, beta=1.0):
+        super().__init__(learning_rate)
+        self.l1, self.l2, self.beta = l1, l2, beta
+
+    def first(self, slot, parameter):
+        """z such that the first step begins at the parameter itself."""
+        start = super().first(slot, parameter)
+        return start if slot == "squares" else start - parameter * (self.beta / self.learning_rate + self.l2)
+
+    def step(self, gradient, parameter, slots):
+        before = slots["squares"]
+        after = before + gradient * gradient
+        z = slots["z"] + gradient - (np.sqrt(after) - np.sqrt(before)) / self.learning_rate * parameter
+        slots["z"], slots["squares"] = z, after
+        scale = (np.sqrt(after) + self.beta) / self.learning_rate + self.l2
+        return np.where(np.absolute(z) <= self.l1, 0, (np.sign(z) * self.l1 - z) / scale).astype(parameter.dtype)
+
+
+def clip_grad_norm(gradients, max_norm):
+    """(gradients of a norm of at most `max_norm`, the norm that they had), over all arrays together."""
+
+    def squared(g):
+        rows = g.combined().rows if isinstance(g, RowGradient) else g
+        return float(np.sum(rows * rows))
+
+    norm = math.sqrt(sum(squared(g) for _, g in leaves(gradients)))
+    factor = min(1.0, max_norm / (norm + 1e-6))
+    return (gradients if factor == 1.0 else mapped(lambda g: g * factor, gradients)), norm

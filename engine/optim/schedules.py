@@ -1,0 +1,31 @@
+"""Learning rates that change with the step: functions from the number of steps done to the rate."""
+
+import math
+
+
+def exponential_decay(start, factor):
+    return lambda step: start * factor**step
+
+
+def step_decay(start, factor, every):
+    return lambda step: start * factor ** (step // every)
+
+
+def cosine_decay(start, steps, end=0.0):
+    return lambda step: end + (start - end) * 0.5 * (1 + math.cos(math.pi * min(step, steps) / steps))
+
+
+def linear_schedule(start, end, steps):
+    return lambda step: start + (end - start) * min(step, steps) / steps
+
+
+def join_schedules(schedules, boundaries):
+    """Each schedule until its boundary; the next counts from there."""
+    if len(schedules) != len(boundaries) + 1:
+        raise ValueError(f"{len(schedules)} schedules need {len(schedules) - 1} boundaries, got {len(boundaries)}")
+
+    def joined(step):
+        place = sum(step >= boundary for boundary in boundaries)
+        return schedules[place](step - (boundaries[place - 1] if place else 0))
+
+    return joined

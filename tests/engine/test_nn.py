@@ -1,0 +1,282 @@
+"""vmhost.engine.nn: layers against plain NumPy and finite differences, modules as trees, weights in files, ONNX."""
+
+import json
+import re
+
+import numpy
+import onnxruntime
+import pytest
+
+import vmhost.engine.numpy as np
+from vmhost.engine import nn
+from vmhost.engine.grad import RowGradient, grad
+
+RANDOM = np.random.default_rng(5)
+nn.seed(0)  # here, since the generator stays
+
+
+def some(*shape):
+    return RANDOM.standard_normal(shape).astype("float32")
+
+
+class Clicks(nn.Module):
+    """A small network with what click models are made of."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 4)
+        self.hidden = nn.Sequential(nn.Linear(15, 8), nn.ReLU(), nn.LayerNorm(8), nn.Dropout(0.3), nn.Linear(8, 1))
+        self.scales = [np.ones(3, "float32")]
+
+    def __call__(self, ids, numbers):
+        vectors = self.table(ids)
+        total = np.sum(vectors, axis=1)
+        second = np.sum(np.square(total) - np.sum(np.square(vectors), axis=1), axis=-1) * 0.5
+        joined = np.concatenate([vectors.reshape(len(ids), -1), numbers * self.scales[0]], axis=1)
+        return nn.sigmoid(self.hidden(joined)[:, 0] + second)
+
+
+def made(number=3):
+    nn.seed(number)
+    return Clicks()
+
+
+BATCH = {"ids": RANDOM.integers(0, 50, (16, 3)), "numbers": some(16, 3)}
+LABELS = (BATCH["ids"][:, 0] % 2).astype("float32")
+
+
+def convolved(x, weight, bias, stride, padding, dilation, groups):
+    """A convolution by its definition."""
+    x = numpy.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+    n, _, height, width = x.shape
+    out, inner, rows, columns = weight.shape
+    high = (height - dilation * (rows - 1) - 1) // stride + 1
+    wide = (width - dilation * (columns - 1) - 1) // stride + 1
+    result = numpy.zeros((n, out, high, wide))
+    for o in range(out):
+        first = o // (out // groups) * inner
+        for i in range(high):
+            for j in range(wide):
+                top, left = i * stride, j * stride
+                patch = x[
+                    :,
+                    first : first + inner,
+                    top : top + dilation * (rows - 1) + 1 : dilation,
+                    left : left + dilation * (columns - 1) + 1 : dilation,
+                ]
+                result[:, o, i, j] = (patch * weight[o]).sum((1, 2, 3)) + bias[o]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("stride", "padding", "dilation", "groups"), [(1, 0, 1, 1), (2, 1, 1, 1), (1, 2, 2, 2), (1, 1, 1, 4)]
+)
+def test_convolution_by_its_definition(stride, padding, dilation, groups):
+    layer, x = nn.Conv2d(4, 8, 3, stride, padding, dilation, groups), some(2, 4, 7, 6)
+    wanted = convolved(*map(numpy.asarray, (x, layer.weight, layer.bias)), stride, padding, dilation, groups)
+    assert numpy.allclose(layer(x), wanted, atol=1e-5)
+
+
+def wide(layer):
+    """The layer with weights of float64, for finite differences."""
+    layer.update({name: array.astype("float64") for name, array in layer.parameters().items()})
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (lambda: nn.Conv2d(2, 4, 3, 2, 1), (2, 2, 5, 5)),
+        (lambda: nn.Conv2d(4, 4, 3, 1, 1, groups=4), (1, 4, 4, 3)),
+        (lambda: nn.MaxPool2d(2), (1, 2, 4, 4)),
+        (lambda: nn.AvgPool2d(2, 1), (1, 2, 4, 4)),
+        (lambda: nn.BatchNorm(3), (6, 3)),
+        (lambda: nn.BatchNorm(2), (3, 2, 2, 3)),
+        (lambda: nn.BatchNorm(3).eval(), (6, 3)),
+        (lambda: nn.LayerNorm(5), (3, 5)),
+        (lambda: nn.RMSNorm(5), (3, 5)),
+        (lambda: nn.Linear(5, 2), (3, 5)),
+    ],
+)
+def test_layers_against_finite_differences(layer, shape):
+    layer = wide(layer())
+    x = RANDOM.standard_normal(shape)
+    weights = RANDOM.uniform(0.5, 1.5, layer(x).shape)
+    started = layer.parameters()
+
+    def loss(x):
+        return (layer(x) * weights).sum()
+
+    value, of_weights = nn.value_and_grad(layer, loss)(x)
+    gradients = [(grad(loss)(x), x, lambda moved: loss(moved))]
+    for name, gradient in of_weights.items():
+
+        def changed(moved, name=name):
+            layer.update({**started, name: moved})
+            result = loss(x)
+            layer.update(started)
+            return result
+
+        gradients.append((gradient, started[name], changed))
+    for gradient, array, function in gradients:
+        for place in range(0, array.size, max(1, array.size // 12)):
+            sides = []
+            for step in (1e-6, -1e-6):
+                moved = array.ravel().copy()
+                moved[place] += step
+                sides.append(float(function(moved.reshape(array.shape))))
+            assert float(gradient.ravel()[place]) == pytest.approx((sides[0] - sides[1]) / 2e-6, rel=1e-4, abs=1e-6)
+
+
+def test_batch_norm_follows_the_batches_and_uses_them_after_training():
+    layer, x = nn.BatchNorm(2), some(500, 2) * 3 + 1
+    for _ in range(200):
+        layer(x)
+    kept = numpy.asarray(x)
+    assert numpy.allclose(layer.running_mean, kept.mean(0), atol=1e-4)
+    assert numpy.allclose(layer.running_var, kept.var(0, ddof=1), rtol=1e-4)
+    layer.eval()
+    assert numpy.allclose(layer(x), (kept - kept.mean(0)) / kept.std(0), atol=1e-2)
+    assert set(layer.unfreeze().trainable_parameters()) == {"weight", "bias"}
+
+
+def test_losses():
+    logits, labels = some(6), np.array([0, 1, 1, 0, 1, 0], "float32")
+    probabilities = 1 / (1 + numpy.exp(-numpy.asarray(logits, "float64")))
+    y = numpy.asarray(labels)
+    wanted = -(y * numpy.log(probabilities) + (1 - y) * numpy.log(1 - probabilities))
+    assert numpy.allclose(nn.binary_cross_entropy(logits, labels, reduction="none"), wanted, atol=1e-6)
+    shown = nn.binary_cross_entropy(nn.sigmoid(logits), labels, with_logits=False)
+    assert float(shown) == pytest.approx(wanted.mean(), abs=1e-6)
+    huge = np.array([300.0, -300.0], "float32")
+    assert grad(lambda x: nn.binary_cross_entropy(x, np.array([0, 1], "float32")))(huge).tolist() == [0.5, -0.5]
+    scores = some(4, 3)
+    e = numpy.exp(numpy.asarray(scores, "float64"))
+    shares = e / e.sum(1, keepdims=True)
+    loss = nn.cross_entropy(scores, np.array([2, 0, 1, 1]))
+    assert float(loss) == pytest.approx(-numpy.log(shares[range(4), [2, 0, 1, 1]]).mean(), abs=1e-6)
+    with pytest.raises(ValueError, match="reduction: 'mean', 'sum' or 'none', got 'avg'"):
+        nn.mse_loss(scores, scores, "avg")
+
+
+def test_sigmoid_far_out_has_no_nan():
+    far = np.array([-1000.0, 1000.0], "float32")
+    assert nn.sigmoid(far).tolist() == [0, 1]
+    assert grad(lambda x: nn.sigmoid(x).sum())(far).tolist() == [0, 0]
+
+
+def test_a_module_is_a_tree_of_arrays():
+    clicks = made()
+    tree = clicks.parameters()
+    assert tree["table"]["weight"].shape == (50, 4) and tree["scales"][0].shape == (3,)
+    assert set(tree["hidden"]["layers"][0]) == {"weight", "bias"}
+    clicks.freeze().hidden.unfreeze()
+    value, gradients = nn.value_and_grad(clicks, lambda: nn.mse_loss(clicks(**BATCH), LABELS))()
+    assert (
+        set(gradients) == {"table", "hidden", "scales"} and gradients["table"] == {} and gradients["scales"][0] is None
+    )
+    clicks.unfreeze()
+    _, gradients = nn.value_and_grad(clicks, lambda: nn.mse_loss(clicks(**BATCH), LABELS))()
+    assert isinstance(gradients["table"]["weight"], RowGradient)
+    assert isinstance(clicks.table.weight, np.ndarray)  # nothing traced stays in the model
+    with pytest.raises(ValueError, match="Clicks has no parameter 'tabel'"):
+        clicks.update({"tabel": {}})
+
+
+def test_an_error_in_the_loss_leaves_the_model_as_it_was():
+    clicks = made()
+    with pytest.raises(ZeroDivisionError):
+        nn.value_and_grad(clicks, lambda: clicks(**BATCH).sum() / (1 // 0))()
+    assert isinstance(clicks.table.weight, np.ndarray)
+
+
+def test_dropout_only_while_training():
+    clicks = made()
+    layer, x = nn.Dropout(0.25), np.ones(10_000)
+    kept = layer(x)
+    assert set(kept.tolist()) == {0, 1 / 0.75} and 0.72 < float((kept > 0).mean()) < 0.78
+    assert layer.eval()(x) is x
+    assert (clicks.eval()(**BATCH) == clicks(**BATCH)).all()
+
+
+def test_weights_in_a_file(tmp_path):
+    clicks = made()
+    path = tmp_path / "weights.safetensors"
+    clicks.eval().save_weights(path)
+    other = made(99).eval()
+    assert not (other(**BATCH) == clicks(**BATCH)).all()
+    other.load_weights(path)
+    assert (other(**BATCH) == clicks(**BATCH)).all()
+    data = path.read_bytes()
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    assert header["table.weight"] == {
+        "dtype": "F32",
+        "shape": [50, 4],
+        "data_offsets": header["table.weight"]["data_offsets"],
+    }
+    assert [one.name for one in tmp_path.iterdir()] == ["weights.safetensors"]
+
+
+@pytest.mark.parametrize("cut", [0, 4, 20, -1])
+def test_a_cut_file_is_refused_and_nothing_is_changed(tmp_path, cut):
+    clicks = made()
+    path = tmp_path / "weights.safetensors"
+    clicks.save_weights(path)
+    path.write_bytes(path.read_bytes()[:cut])
+    before = clicks.table.weight.tolist()
+    with pytest.raises(ValueError, match=r"weights\.safetensors: no (valid )?safetensors file"):
+        clicks.load_weights(path)
+    assert clicks.table.weight.tolist() == before
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    clicks = made()
+    path = tmp_path / "w.safetensors"
+    nn.Linear(2, 2).save_weights(path)
+    with pytest.raises(ValueError, match=re.escape("missing ['hidden.layers.0.bias'")):
+        clicks.load_weights(path)
+    nn.Linear(2, 3).save_weights(path)
+    with pytest.raises(ValueError, match=re.escape("bias has shape (3,), the network's has (2,)")):
+        nn.Linear(2, 2).load_weights(path)
+    nn.save_arrays(path, {"weight": np.ones(2)})
+    path.write_bytes(path.read_bytes().replace(b'"shape":[2]', b'"shape":[9]'))
+    with pytest.raises(ValueError, match="do not hold"):
+        nn.load_arrays(path)
+
+
+def test_exported_networks_run_equally_in_onnx_runtime_at_any_batch():
+    clicks = made()
+    session = onnxruntime.InferenceSession(nn.export(clicks, BATCH))
+    assert [one.name for one in session.get_inputs()] == ["ids", "numbers"]
+    clicks.eval()
+    for count in (1, 2, 16):
+        part = {name: array[:count] for name, array in BATCH.items()}
+        [answer] = session.run(None, {name: numpy.asarray(array) for name, array in part.items()})
+        assert numpy.allclose(answer, clicks(**part), atol=1e-5)
+
+
+def test_an_image_network_exports():
+    nn.seed(2)
+    model = nn.Sequential(nn.Linear(6, 5), nn.softmax, lambda x: np.log1p(x) * np.maximum(x, 0.1) - x[..., :1], nn.gelu)
+    x = some(3, 6)
+    [answer] = onnxruntime.InferenceSession(nn.export(model, {"x": x})).run(None, {"x": numpy.asarray(x)})
+    assert numpy.allclose(answer, model(x), atol=1e-6)
+
+
+def test_what_cannot_be_exported_is_said():
+    class Sorts(nn.Module):
+        def __call__(self, x):
+            return np.sort(x)
+
+    with pytest.raises(nn.ExportError, match="sort: cannot be written as ONNX"):
+        nn.export(Sorts(), {"x": some(2, 3)})
+    with pytest.raises(nn.ExportError, match="at least two"):
+        nn.export(nn.ReLU(), {"x": some(1, 3)})
+
+
+def test_auc_counts_pairs():
+    labels, scores = [0, 0, 1, 1, 1], [0.1, 0.4, 0.4, 0.8, 0.05]
+    pairs = [(a > b) + 0.5 * (a == b) for a, la in zip(scores, labels) if la for b, lb in zip(scores, labels) if not lb]
+    assert nn.auc(labels, scores) == pytest.approx(sum(pairs) / len(pairs))
+    with pytest.raises(ValueError, match="both labels"):
+        nn.auc([1, 1], [0.1, 0.2])

@@ -1,0 +1,48 @@
+"""Heavy task: trains a DeepFM on clicks that its host hands it batch by batch, and gives the network as ONNX.
+
+Takes `{"rows": rows of the table of all fields together, "steps": about how many batches there are}` and, where
+wanted, "rate" and "seed": the learning rate falls to 0 over the steps. The host's function `batch()` gives `{"ids":
+int64 (n, fields), "numbers": float32 (n, count), "clicks": float32 (n)}`, or None after the last one. Returns
+`{"onnx": bytes, "steps": number, "losses": means of a hundred steps each}`.
+"""
+
+import network
+
+from vmhost.engine import nn, optim
+from vmhost.guest import host
+
+TOLD = 100  # steps
+
+
+def run(value):
+    batch = host.batch()
+    if batch is None:
+        raise ValueError("batch: the host has no clicks")
+    _check(batch, value["rows"])
+    nn.seed(value.get("seed", 0))
+    model = network.DeepFM(value["rows"], batch["ids"].shape[1], batch["numbers"].shape[1])
+    optimizer = optim.Adam(optim.cosine_decay(value.get("rate", 0.015), value["steps"]))
+    step = nn.value_and_grad(model, lambda ids, numbers, clicks: nn.binary_cross_entropy(model(ids, numbers), clicks))
+    example = {"ids": batch["ids"][:2], "numbers": batch["numbers"][:2]}
+    losses, told = [], []
+    while batch is not None:
+        _check(batch, value["rows"])
+        loss, gradients = step(batch["ids"], batch["numbers"], batch["clicks"])
+        optimizer.update(model, gradients)
+        losses.append(float(loss))
+        if len(losses) % TOLD == 0:
+            told.append(sum(losses[-TOLD:]) / TOLD)
+            print(f"step {len(losses)}: loss {told[-1]:.4f}")
+        batch = host.batch()
+    return {"onnx": nn.export(network.Clicks(model), example, ("click",)), "steps": len(losses), "losses": told}
+
+
+def _check(batch, rows):
+    ids, numbers, clicks = batch["ids"], batch["numbers"], batch["clicks"]
+    if ids.ndim != 2 or numbers.ndim != 2 or not len(ids) == len(numbers) == len(clicks) >= 2:
+        raise ValueError(
+            f"batch: expected two dimensions of ids and numbers for as many clicks, at least 2, got shapes "
+            f"{ids.shape}, {numbers.shape} and {clicks.shape}"
+        )
+    if int(ids.min()) < 0 or int(ids.max()) >= rows:
+        raise ValueError(f"batch: ids from 0 to {rows - 1}, got {int(ids.min())} to {int(ids.max())}")

@@ -23,7 +23,7 @@ COMMANDS = {
     "run": "Call BUNDLE's entry point and print the result.",
     "serve": "Serve the bundles in FOLDER: calls and answers are lines of JSON.",
     "pipeline": "Store events, trigger stream tasks, and show what they made.",
-    "tunnel": "Serve devices over one connection each, and send messages on it.",
+    "tunnel": "Serve devices, send messages, push to devices, and look at what goes on.",
     "cloud": "Serve the deployment platform; release tasks, watch them, take them back.",
     "agent": "Keep this device's tasks as the platform says.",
     "inspect": "List what is in BUNDLE and who signed it.",

@@ -29,7 +29,7 @@ EXACT_PYTHON = re.compile(
     r"[0-9][0-9A-Za-z.+_-]{0,63}"
 )  # a CPython's own version, of a standard library too: "3.15.0a1+"
 PATH = re.compile(r"/[^\u0000*]*|(/[^\u0000*]*)?/\*\*")
-_PORT = r"([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]|\*)"
+_PORT = r"([0-9]{1,4}|[0-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]|\*)"
 ADDRESS = re.compile(rf"[^\s:/\u0000]+:{_PORT}|\[[0-9a-fA-F:.]+\]:{_PORT}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")

@@ -330,8 +330,7 @@ def repeat(a, repeats, axis=None):
 def _repeated(a, count, axis):
     before, length, behind = a.shape[:axis], a.shape[axis], a.shape[axis + 1 :]
     again = _a.broadcast_to(a.reshape((*before, length, 1, *behind)), (*before, length, count, *behind))
-    result = again.reshape((*before, length * count, *behind))
-    return result if count != 1 else result.copy()
+    return again.copy().reshape((*before, length * count, *behind))
 
 
 def roll(a, shift, axis=None):

@@ -52,15 +52,24 @@ def _keys(function):
 @click.option("--processes", default=1, show_default=True, type=click.IntRange(1, 64), help="How many share the port.")
 @click.option("--table", default="messages", show_default=True, help="The SQL table in STORE that messages go to.")
 @click.option("--consume", "consumers", multiple=True, metavar="CHANNEL=MODULE:NAME", help="A function for a channel.")
+@click.option("--postgresql", type=_FILE, help="A file with a connection string: messages go into PostgreSQL's TABLE.")
+@click.option(
+    "--webhook", "webhooks", multiple=True, metavar="CHANNEL=URL", help="A channel's messages are POSTed there."
+)
+@click.option("--webhook-secret", "secret_file", type=_FILE, help="A file with the secret that signs them: whsec_...")
 @click.option("--answer", "answers", multiple=True, metavar="CHANNEL=MODULE:NAME", help="A function that answers.")
 @click.option("--drain", default=5.0, show_default=True, type=click.FloatRange(0), help="Seconds to let devices go.")
 @failures.command
-def serve(output, store, listen, keys, certificate, key, ca, tokens, processes, table, consumers, answers, drain):
+def serve(
+    output, store, listen, keys, certificate, key, ca, tokens, processes, table, consumers, postgresql, webhooks,
+    secret_file, answers, drain,
+):  # fmt: skip
     """Take messages of devices into the SQLite file STORE, until Ctrl-C.
 
-    Each message goes into the table once; `--consume` gives those of a channel to a function instead.
+    Each message goes into the table once; `--consume` gives those of a channel to a function instead, `--webhook` to a
+    web server. With `--postgresql` the table is one of PostgreSQL's, and STORE knows what it has.
     """
-    from vmhost.tunnel import Server, Table
+    from vmhost.tunnel import PostgreSQL, Server, Table, Webhook
     from vmhost.tunnel.errors import TunnelConfigurationError
     from vmhost.tunnel.tokens import Tokens
 
@@ -77,7 +86,11 @@ def serve(output, store, listen, keys, certificate, key, ca, tokens, processes, 
         server = Server(
             store, certificate=certificate, key=key, client_ca=ca, identify=None if tokens is None else Tokens(tokens)
         )
-        server.consume("*", Table(table))
+        server.consume("*", Table(table) if postgresql is None else PostgreSQL(_line_of(postgresql), table))
+        secret = None if secret_file is None else _line_of(secret_file)
+        for text in webhooks:
+            channel, _, url = text.partition("=")
+            server.consume(channel, Webhook(url, secret=secret))
         for channel, function in map(_named, consumers):
             server.consume(channel, function)
         for channel, function in map(_named, answers):
@@ -87,7 +100,8 @@ def serve(output, store, listen, keys, certificate, key, ca, tokens, processes, 
             from vmhost.tunnel.addresses import shown
 
             where = ", ".join(shown(*each) for each in addresses)
-            output.line(f"listening on {where}; messages go into {store}, table {table}; Ctrl-C ends")
+            into = store if postgresql is None else "PostgreSQL"
+            output.line(f"listening on {where}; messages go into {into}, table {table}; Ctrl-C ends")
             sys.stdout.flush()
 
         try:
@@ -96,6 +110,13 @@ def serve(output, store, listen, keys, certificate, key, ca, tokens, processes, 
             raise
     output.document({"ended": True})
     return failures.HOST_FAILED if code else failures.DONE
+
+
+def _line_of(file):
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise failures.Failure(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _named(text):

@@ -12,6 +12,8 @@ _NAMES = {
     "Request": "worker",
     "Table": "inbox",
     "Transactional": "inbox",
+    "PostgreSQL": "postgresql",
+    "Webhook": "webhooks",
     "Message": "inbox",
     "Limits": "limits",
     "Rule": "rules",

@@ -11,6 +11,9 @@ A *consumer* takes the messages of a channel:
 - `Callable(function)`: `function(message)` is called before the transaction, so after a crash it may be called again,
   with the same id. It raises MessageRefused for a message that it will never take; that one is kept in
   `tunnel_refused`. Whatever else it raises: it is called again later, and the channel waits.
+- `webhooks.Webhook`: a Callable that sends messages to a web server.
+- `postgresql.PostgreSQL`: keeps messages elsewhere, with their numbers. Such a consumer has `keep(arrivals)`, which
+  tells how many were new, `close()`, and a `write` that does nothing.
 """
 
 import os
@@ -115,6 +118,9 @@ class Callable:
 
     def write(self, connection, messages, time_ms):
         pass
+
+    def close(self):
+        """The keeper has ended its threads."""
 
 
 def consumer(of):

@@ -3,6 +3,7 @@
 Consumers that write with the transaction share it, so one sync to the disk serves all devices. Where the transaction
 fails, each channel of each device is tried alone, and the ones that fail wait and are tried again; nothing is
 acknowledged before it is kept. Callables run on threads of a pool, those of one device and channel one after the other.
+A consumer that keeps messages elsewhere (`keep`: PostgreSQL, say) has a thread of its own that does the same.
 """
 
 import contextlib
@@ -45,8 +46,10 @@ class Keeper:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tunnel-consumer")
         self._timers = set()
         self._closed = False
-        self.error = None  # why the store could not be written at the last try
-        self.counts = {"transactions": 0, "retries": 0}
+        self._error = None  # why the store could not be written at the last try
+        self._counts = {"transactions": 0, "retries": 0}
+        self._called = set()  # Callables
+        self._elsewhere = {}  # consumer -> the Keeper of what it keeps
         self._thread = threading.Thread(target=self._run, name="tunnel-keeper", daemon=True)
         self._thread.start()
 
@@ -54,8 +57,32 @@ class Keeper:
         """To be kept."""
         if isinstance(arrival.consumer, Callable):
             self._put_callable(ticket, arrival)
+        elif hasattr(arrival.consumer, "keep"):
+            self._keeper_of(arrival.consumer).put_here(ticket, arrival)
         else:
-            self._queue.put((ticket, arrival))
+            self.put_here(ticket, arrival)
+
+    def put_here(self, ticket, arrival):
+        self._queue.put((ticket, arrival))
+
+    def _keeper_of(self, consumer):
+        keeper = self._elsewhere.get(consumer)
+        if keeper is None:
+            keeper = self._elsewhere[consumer] = _ElsewhereKeeper(self._inbox, consumer, self._done)
+        return keeper
+
+    @property
+    def error(self):
+        """Why what came in could not be written at the last try, or None."""
+        return next((each._error for each in (self, *self._elsewhere.values()) if each._error), None)
+
+    @property
+    def counts(self):
+        found = dict(self._counts)
+        for each in self._elsewhere.values():
+            for name, count in each._counts.items():
+                found[name] += count
+        return found
 
     def pushed(self, device, channel, number):
         """The device keeps all pushes on the channel up to the number."""
@@ -108,19 +135,16 @@ class Keeper:
         if not items and not acknowledged:
             return
         try:
-            with self._inbox.database.transaction():
-                if acknowledged:
-                    self._pushes.acknowledge(acknowledged)
-                new = self._inbox.keep([arrival for _, arrival in items]) if items else 0
-            self.counts["transactions"] += 1
-            self.error = None
+            new = self._commit([arrival for _, arrival in items], acknowledged)
+            self._counts["transactions"] += 1
+            self._error = None
             if items:
                 self._done([(ticket, arrival.channel, arrival.messages[-1][0]) for ticket, arrival in items], new)
             return
         except StoreError as error:
-            if self.error is None:
+            if self._error is None:
                 _log.error("tunnel: what comes in waits until the store can be written: %s", error)
-            self.error = error
+            self._error = error
             for item in items:
                 self._stall([item], failures, None)
             return  # pushes that were acknowledged come again with the next connection, and the device knows them
@@ -137,6 +161,13 @@ class Keeper:
         if acknowledged:
             self._keep([], acknowledged, failures)
 
+    def _commit(self, arrivals, acknowledged):
+        """In one transaction; how many messages were new."""
+        with self._inbox.database.transaction():
+            if acknowledged:
+                self._pushes.acknowledge(acknowledged)
+            return self._inbox.keep(arrivals) if arrivals else 0
+
     def _stall(self, items, failures, error):
         ticket, arrival = items[0]
         key = ticket, arrival.channel
@@ -152,7 +183,7 @@ class Keeper:
                 type(error).__name__,
                 error,
             )
-        self.counts["retries"] += 1
+        self._counts["retries"] += 1
         self._stalled[key] = [time.monotonic() + _retry_s(count), count + 1, list(items)]
 
     # ---- callables
@@ -162,6 +193,7 @@ class Keeper:
         with self._lock:
             if self._closed:
                 return
+            self._called.add(arrival.consumer)
             line = self._lines.setdefault(key, _Line())
             line.items.append(arrival)
             if line.running:
@@ -189,7 +221,7 @@ class Keeper:
                         type(error).__name__,
                         error,
                     )
-                self.counts["retries"] += 1
+                self._counts["retries"] += 1
                 self._call_later(_retry_s(line.failures), key, line)
                 line.failures += 1
                 return
@@ -225,6 +257,26 @@ class Keeper:
         self._pool.shutdown(wait=True)
         self._queue.put(None)
         self._thread.join()
+        for each in (*self._elsewhere.values(), *self._called):
+            each.close()
+
+
+class _ElsewhereKeeper(Keeper):
+    """Of one consumer. What it has kept is then known here: a message that comes again after a crash in between is
+    known there."""
+
+    def __init__(self, inbox, consumer, done):
+        self._consumer = consumer
+        super().__init__(inbox, None, done, threads=1)
+
+    def _commit(self, arrivals, acknowledged):
+        new = self._consumer.keep(arrivals)
+        self._inbox.keep(arrivals)
+        return new
+
+    def close(self):
+        super().close()
+        self._consumer.close()
 
 
 def _retry_s(failures):

@@ -1,0 +1,175 @@
+"""A consumer that writes into PostgreSQL: a message and its number are one transaction there, so each counts once.
+
+    server.consume("features", PostgreSQL("host=db dbname=shop user=tunnel", "features"))
+
+It wants psycopg (`pip install vmhost[tunnel-postgresql]`). Each process of the server has one connection for each
+such consumer, opened when the first message comes, and opened anew where it breaks; until then messages stay with
+their devices. All that came while the last transaction was written goes into the next one.
+
+The database has two tables: the consumer's own, made where there is none, and `tunnel_received`, the last number of
+each device, epoch and channel. The row there is locked before anything is written, so several processes, and several
+servers with stores of their own, may take messages of the same device.
+"""
+
+import re
+
+from vmhost.stores import StoreError
+from vmhost.tunnel.errors import TunnelConfigurationError
+from vmhost.tunnel.inbox import Message
+
+CONNECT_S = 10
+_SILENT_MS = 20_000  # how long the network may swallow what is sent to the database
+_STATEMENT_MS = 60_000
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,54}")
+_RECEIVED = """
+    CREATE TABLE IF NOT EXISTS tunnel_received (
+        peer text, epoch bytea, channel text, number bigint NOT NULL, time timestamptz NOT NULL DEFAULT now(),
+        PRIMARY KEY (peer, epoch, channel)
+    )
+"""
+_LOCK = 0x766D6873  # of advisory locks, while tables are made
+_NO_ZERO = "\N{SYMBOL FOR NULL}"  # PostgreSQL's texts have no zeros, which ids may have
+
+
+class PostgreSQL:
+    """`dsn`: as libpq takes it, or a function that gives one. `table`: rows with position (grows), device, channel,
+    id, time, body. Or `write(cursor, messages)`, which writes with the cursor of the transaction; `schema` is SQL
+    that makes what it needs, and may be run again."""
+
+    schema = None  # of the server's own store: nothing
+
+    def __init__(self, dsn, table=None, *, write=None, schema=None):
+        if (table is None) == (write is None):
+            raise TunnelConfigurationError("PostgreSQL: give a table, or a function that writes; not both")
+        if table is not None and (not _NAME.fullmatch(table) or table.lower().startswith(("tunnel_", "pg_"))):
+            raise TunnelConfigurationError(
+                f"PostgreSQL table {table!r}: expected up to 55 letters, digits and _, not beginning with a digit, "
+                "tunnel_ or pg_"
+            )
+        try:
+            import psycopg
+        except ImportError as error:
+            raise TunnelConfigurationError(
+                "PostgreSQL: psycopg is not installed; pip install 'vmhost[tunnel-postgresql]'"
+            ) from error
+        self._psycopg = psycopg
+        self._dsn, self._table, self._function = dsn, table, write
+        self._schema = _table_schema(table) if table is not None else schema
+        self._connection = None
+
+    def write(self, connection, messages, time_ms):
+        """The server's own store only keeps the numbers."""
+
+    def keep(self, arrivals):
+        """Writes what of the Arrivals is not known, in one transaction; how many messages that were. Used by one thread
+        at a time. StoreError: the database is not there; anything else: it refuses what was written."""
+        psycopg = self._psycopg
+        try:
+            with self._connected() as connection, connection.transaction(), connection.cursor() as cursor:
+                return self._keep(cursor, arrivals)
+        except psycopg.OperationalError as error:
+            self.close()
+            raise StoreError(f"PostgreSQL: {str(error).strip().splitlines()[0]}") from error
+        except psycopg.InterfaceError as error:
+            self.close()
+            raise StoreError(f"PostgreSQL: {error}") from error
+
+    def _connected(self):
+        """A block that leaves the connection open."""
+        if self._connection is None or self._connection.closed:
+            dsn = self._dsn() if callable(self._dsn) else self._dsn
+            connection = self._psycopg.connect(
+                dsn,
+                autocommit=True,
+                client_encoding="UTF8",
+                connect_timeout=CONNECT_S,
+                tcp_user_timeout=_SILENT_MS,
+                options=f"-c statement_timeout={_STATEMENT_MS} -c synchronous_commit=on",
+            )
+            try:
+                with connection.transaction():
+                    connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+                    connection.execute(_RECEIVED)
+                    if self._schema:
+                        connection.execute(self._schema)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return _Borrowed(self._connection)
+
+    def _keep(self, cursor, arrivals):
+        keys = sorted({(each.peer, each.epoch, each.channel) for each in arrivals})  # one order: no deadlock
+        peers, epochs, channels = map(list, zip(*keys))
+        given = "unnest(%s::text[], %s::bytea[], %s::text[]) AS given (peer, epoch, channel)"
+        cursor.execute(
+            f"INSERT INTO tunnel_received (peer, epoch, channel, number) SELECT *, 0 FROM {given} "
+            "ORDER BY peer, epoch, channel ON CONFLICT DO NOTHING",
+            (peers, epochs, channels),
+        )
+        cursor.execute(
+            f"SELECT peer, epoch, channel, number FROM tunnel_received JOIN {given} USING (peer, epoch, channel) "
+            "ORDER BY peer, epoch, channel FOR UPDATE OF tunnel_received",
+            (peers, epochs, channels),
+        )
+        lasts = {(peer, bytes(epoch), channel): number for peer, epoch, channel, number in cursor.fetchall()}
+        messages = []
+        for each in arrivals:
+            key = (each.peer, each.epoch, each.channel)
+            for number, identity, body in each.messages:
+                if number > lasts[key]:
+                    lasts[key] = number
+                    identity = identity.replace("\0", _NO_ZERO)
+                    messages.append(Message(each.peer, each.channel, number, identity, body))
+        if messages:
+            self._write(cursor, messages)
+        cursor.execute(
+            "UPDATE tunnel_received SET number = new.number, time = now() FROM "
+            "unnest(%s::text[], %s::bytea[], %s::text[], %s::bigint[]) AS new (peer, epoch, channel, number) "
+            "WHERE tunnel_received.peer = new.peer AND tunnel_received.epoch = new.epoch "
+            "AND tunnel_received.channel = new.channel",
+            (peers, epochs, channels, [lasts[key] for key in keys]),
+        )
+        return len(messages)
+
+    def _write(self, cursor, messages):
+        if self._function is not None:
+            self._function(cursor, messages)
+            return
+        cursor.execute(
+            f"INSERT INTO {self._table} (device, channel, id, body) SELECT * FROM "
+            "unnest(%s::text[], %s::text[], %s::text[], %s::bytea[]) ON CONFLICT (device, channel, id) DO NOTHING",
+            (
+                [each.peer for each in messages],
+                [each.channel for each in messages],
+                [each.id for each in messages],
+                [each.body for each in messages],
+            ),
+        )
+
+    def close(self):
+        """Ends the connection; the next `keep` opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+class _Borrowed:
+    def __init__(self, connection):
+        self._connection = connection
+
+    def __enter__(self):
+        return self._connection
+
+    def __exit__(self, *error):
+        return None
+
+
+def _table_schema(table):
+    return f"""
+        CREATE TABLE IF NOT EXISTS {table} (
+            position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, device text NOT NULL, channel text NOT NULL,
+            id text NOT NULL, time timestamptz NOT NULL DEFAULT now(), body bytea NOT NULL,
+            UNIQUE (device, channel, id)
+        )
+    """

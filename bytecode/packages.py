@@ -155,7 +155,9 @@ def installed(requirements):
             return folder
         partial = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=home.parent))
         try:
-            resolver.install(requirements.lock, partial / "site-packages")
+            checked = partial / LOCK_NAME  # what was read and checked, whatever becomes of the task's file
+            checked.write_text(text)
+            resolver.install(checked, partial / "site-packages")
             shutil.rmtree(home, ignore_errors=True)
             os.replace(partial, home)
         finally:
@@ -211,6 +213,11 @@ def _comes_along(path):
 
 
 def _licence(metadata):
+    """As a line for a terminal."""
+    return "".join(each if each.isprintable() else "?" for each in _written_licence(metadata))
+
+
+def _written_licence(metadata):
     written = metadata.get("License-Expression") or metadata.get("License") or ""
     classified = [
         line.rpartition(" :: ")[2] for line in metadata.get_all("Classifier") or () if line.startswith("License :: ")

@@ -149,7 +149,9 @@ def main(request, out):
     with open(request, encoding="utf-8") as file:
         asked = json.load(file)
     entry, script = asked["entry"], asked["script"]
-    sys.path[:] = [*asked["roots"], *sys.path[1:], asked["library"]]  # not the folder of this file
+    sys.path[:] = [*sys.path[1:], asked["library"]]  # not the folder of this file
+    importlib.import_module("vmhost")  # from there, whatever packages have under that name
+    add_folders(asked["roots"])
     listen()
     sys.meta_path.insert(0, _Given(asked["sources"]))
     _Walls(asked["roots"], asked["absent"], script).stand()
@@ -180,6 +182,13 @@ def main(request, out):
     texts = [{"mode": mode, "futures": futures, "text": text} for mode, futures, text in noted()]
     with open(out, "w", encoding="utf-8", errors="surrogatepass") as file:
         json.dump({"texts": texts, "problem": problem}, file)
+
+
+def add_folders(folders):
+    """From now on, modules are found in `folders` as well: before what is installed, after the standard library."""
+    library = os.path.dirname(os.__file__)
+    last = max((at for at, path in enumerate(sys.path) if path in (library, f"{library}/lib-dynload")), default=-1)
+    sys.path[last + 1 : last + 1] = folders
 
 
 def listen():

@@ -78,7 +78,7 @@ def _begin():
     except BytecodeError as error:
         raise ConfigurationError(str(error)) from error
     if folder is not None:
-        sys.path.insert(1, str(folder))  # as in VMs; before what is installed
+        recorder.add_folders([str(folder)])  # as in VMs
     recorder.listen()
     atexit.register(_end, program_packages.record_path(path))
 

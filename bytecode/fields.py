@@ -42,6 +42,8 @@ GRANTS = {
     "env": (VARIABLE, "the name of an environment variable, such as LANG"),
     "host": (FUNCTION, "the name of a host function, such as lookup"),
 }
+# `permissions.tunnel` of task.yaml names channels; each is the host function with this before it (vmhost/tunnel).
+TUNNEL_FUNCTION = "tunnel_"
 # The entries that grant all of a kind; host functions are named one by one.
 EVERYTHING = {"read": ("/",), "write": ("/",), "net": ("*:*",), "listen": ("*:*",), "env": ("*",)}
 # Kinds that bundles of format 1 did not have from the start. A manifest names them only where something is asked for,

@@ -18,7 +18,7 @@ import yaml
 
 from .archive import MAX_BYTES, MAX_ENTRIES, path_problem
 from .errors import CompileError, TaskSpecError
-from .fields import EXPECTED_LIMITS, GRANTS, limit_is_right, shown
+from .fields import EXPECTED_LIMITS, GRANTS, TUNNEL_FUNCTION, limit_is_right, shown
 from .format import is_module_name
 from .schema import validator
 from .source import parse
@@ -98,7 +98,6 @@ def read_task(folder):
     trigger = _described(values, "trigger", Trigger, _lowered_trigger, problems)
     table = _described(values, "table", Table, _lowered_table, problems)
     problems.stop()
-    permissions = values.get("permissions") or {}
     return TaskSpec(
         folder=folder,
         file=file,
@@ -108,7 +107,7 @@ def read_task(folder):
         entry_function=function,
         python=values["python"],
         limits=MappingProxyType(limits),
-        permissions=MappingProxyType({name: tuple(permissions.get(name) or ()) for name in GRANTS}),
+        permissions=MappingProxyType(_granted(values.get("permissions") or {})),
         files=files,
         models=MappingProxyType(models),
         requirements=tuple(values.get("requirements", ())),
@@ -118,6 +117,14 @@ def read_task(folder):
         table=table,
         lines=MappingProxyType(problems.lines),
     )
+
+
+def _granted(permissions):
+    """The permissions as bundles have them: channels of the tunnel are host functions there."""
+    granted = {name: tuple(permissions.get(name) or ()) for name in GRANTS}
+    channels = [TUNNEL_FUNCTION + channel for channel in permissions.get("tunnel") or ()]
+    granted["host"] += tuple(name for name in channels if name not in granted["host"])
+    return granted
 
 
 def find_module(folder, name):

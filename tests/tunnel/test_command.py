@@ -6,7 +6,7 @@ import pytest
 
 from tests.tunnel.conftest import WAIT_S, rows, until
 from vmhost import Host
-from vmhost.bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_task
 from vmhost.cli import main
 from vmhost.tunnel import frames, task_functions
 from vmhost.tunnel.connection import Connection
@@ -179,13 +179,14 @@ def run(value):
 def test_a_task_reaches_the_channels_that_it_may(make_server, make_device, tmp_path):
     server = make_server()
     server.answer("double", lambda request: request.value * 2)
-    bundle = compile_sources(
-        {"main": (TASK, "main.py", False)},
-        entry="main:run",
-        name="talker",
-        version="1",
-        permissions={"host": ("tunnel_features", "tunnel_double")},
+    folder = tmp_path / "talker"
+    folder.mkdir()
+    (folder / "main.py").write_text(TASK)
+    (folder / "task.yaml").write_text(
+        'name: talker\nversion: "1"\nentry: main:run\npython: "3.14"\npermissions: {tunnel: [features, double]}\n'
     )
+    bundle = tmp_path / "talker.vmb"
+    bundle.write_bytes(compile_task(folder).to_bytes())
     with server.running() as address, make_device(address) as device:
         device.wait_connected(WAIT_S)
         functions = task_functions(device, ["features", "double", "secrets"])

@@ -205,7 +205,9 @@ class Cluster:
         self._environment = {"PATH": os.environ["PATH"], "LC_ALL": "C"} | private
         self.dsn = f"host={self.folder} dbname=postgres user=tunnel"
         share = ["-L", str(next(programs.parents[3].glob("share/postgresql/*")))] if private else []
-        self._run(programs / "initdb", "-D", self.folder / "data", "-U", "tunnel", "-A", "trust", "-N", "-E", "UTF8", *share)
+        self._run(
+            programs / "initdb", "-D", self.folder / "data", "-U", "tunnel", "-A", "trust", "-N", "-E", "UTF8", *share
+        )
         self.start()
 
     def _run(self, *command):

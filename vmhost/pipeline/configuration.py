@@ -60,8 +60,22 @@ class SourceSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TunnelSettings:
+    """Where what leaves the tables goes: `to` is the address of a `vmhost tunnel serve`, `keys` a folder of
+    certificates, `device` whose of them this end shows, or `token_file`. Tasks may use `channels`."""
+
+    to: str
+    keys: Path | None = None
+    device: str | None = None
+    token_file: Path | None = None
+    channels: tuple = ()
+    batch_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a pipeline.yaml says: `options` are further arguments of Pipeline, `sources` are SourceSettings."""
+    """What a pipeline.yaml says: `options` are further arguments of Pipeline, `sources` are SourceSettings, `tunnel`
+    TunnelSettings or None."""
 
     path: Path
     folder: Path
@@ -69,6 +83,7 @@ class Configuration:
     options: dict
     sources: tuple
     keep_visits: bool
+    tunnel: TunnelSettings | None = None
 
 
 def read_pipeline_yaml(path):
@@ -98,6 +113,7 @@ def read_pipeline_yaml(path):
     for name in readers[1:]:
         problems.add(("sources", name, "file"), f"stdin is read by {readers[0]} already; name a file")
     options = _host_options(values, here, problems) | options
+    tunnel = _tunnel(values["tunnel"], here, problems) if "tunnel" in values else None
     problems.stop()
     return Configuration(
         path=file.path,
@@ -106,6 +122,7 @@ def read_pipeline_yaml(path):
         options=options,
         sources=tuple(sources),
         keep_visits=values.get("keep_visits", False),
+        tunnel=tunnel,
     )
 
 
@@ -128,6 +145,24 @@ def _host_options(values, here, problems):
     if settings.trust is not None:
         options["trust"] = settings.trust
     return options
+
+
+def _tunnel(values, here, problems):
+    paths = {
+        name: Path(_existing(here, values[name], ("tunnel", name), problems))
+        for name in ("keys", "token_file")
+        if name in values
+    }
+    if "device" not in values and "token_file" not in values:
+        problems.add(("tunnel",), "expected device or token_file: the cloud wants to know who this is")
+    if "device" in values and "keys" not in values:
+        problems.add(("tunnel", "device"), "names a certificate in the folder `keys`, which is missing")
+    batch = {}
+    if "batch_time" in values:
+        batch["batch_ms"] = _lowered("batch_time", values["batch_time"], ("tunnel", "batch_time"), problems)
+    return TunnelSettings(
+        values["to"], device=values.get("device"), channels=tuple(values.get("channels", ())), **paths, **batch
+    )
 
 
 def _renamed(values, key, names, problems):

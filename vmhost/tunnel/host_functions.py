@@ -2,7 +2,7 @@
 
     Host(functions=task_functions(device, ["features", "classify"]))
 
-A task that names `tunnel_features` in `permissions.host` may use the channel `features`, and no other:
+A task with `permissions: {tunnel: [features]}` in its task.yaml may use the channel `features`, and no other:
 
     from vmhost.guest import host
     host.tunnel_features({"send": b"..."})                         # the message's id
@@ -12,12 +12,14 @@ An answer that does not come is no error of the task: it gets {"error": text, "o
 """
 
 import re
+import threading
 
 from vmhost.tunnel.errors import AnswerError, NoAnswerError, OfflineError, TunnelConfigurationError
 
 PREFIX = "tunnel_"
 _NAME = re.compile(r"\w+")
 LONGEST_S = 30.0  # an `ask` without `timeout_s`
+START_S = 10.0
 
 
 def task_functions(device, channels):
@@ -31,6 +33,36 @@ def task_functions(device, channels):
             )
         found[PREFIX + channel] = _function(device, channel)
     return found
+
+
+class TaskChannels:
+    """`functions`, as `task_functions` gives them, for a host that begins before its Device: calls wait for `device`
+    to be set, for some seconds."""
+
+    def __init__(self, channels):
+        self._there = threading.Event()
+        self._device = None
+        self.functions = task_functions(self, channels)
+
+    @property
+    def device(self):
+        return self._device
+
+    @device.setter
+    def device(self, device):
+        self._device = device
+        self._there.set()
+
+    def _wait(self):
+        if not self._there.wait(START_S):
+            raise OfflineError("the device has not begun")
+        return self._device
+
+    def send(self, *given, **more):
+        return self._wait().send(*given, **more)
+
+    def request(self, *given):
+        return self._wait().request(*given)
 
 
 def _function(device, channel):

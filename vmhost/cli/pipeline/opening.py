@@ -23,6 +23,7 @@ class Plan:
     options: dict = field(default_factory=dict)
     sources: tuple = ()
     keep_visits: bool = False
+    tunnel: object = None  # TunnelSettings
 
     def open(self, **more):
         from vmhost.pipeline.pipeline import Pipeline
@@ -93,7 +94,7 @@ def plan(places, config, trust, allow_unsigned):
         chosen["trust"] = keys.trust_store(trust)
     if allow_unsigned:
         chosen["allow_unsigned"] = True
-    return Plan(found.folder, found.bundles, chosen, found.sources, found.keep_visits)
+    return Plan(found.folder, found.bundles, chosen, found.sources, found.keep_visits, found.tunnel)
 
 
 class Interrupts:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -31,9 +32,15 @@ from vmhost.cli.pipeline.status import TASK_COLUMNS, task_rows
     type=click.Choice(["wait", "drop"]),
     help="While the tasks' queues are full: wait, or let their overload rules drop calls. [default: wait]",
 )
+@click.option("--tunnel", "to", metavar="HOST:PORT", help="Send what leaves the tables to this `vmhost tunnel serve`.")
+@click.option("--tunnel-keys", type=click.Path(path_type=Path), help="A folder of `vmhost tunnel certificates`.")
+@click.option("--device", help="Whose certificate in it this end shows.")
 @click.option("--keep-visits", is_flag=True, help="At the end, leave visits without exit open for the next run.")
 @failures.command
-def run(output, places, config, trust, allow_unsigned, files, http, token_file, bad_lines, when_full, keep_visits):
+def run(
+    output, places, config, trust, allow_unsigned, files, http, token_file, bad_lines, when_full, to, tunnel_keys,
+    device, keep_visits,
+):  # fmt: skip
     """Take events into the store in FOLDER, and run the stream tasks in BUNDLES that they trigger; or do what a
     PIPELINE.YAML says.
 
@@ -43,6 +50,14 @@ def run(output, places, config, trust, allow_unsigned, files, http, token_file, 
     plan = opening.plan(places, config, trust, allow_unsigned)
     plan.sources = _sources(plan, files, http, token_file, bad_lines, when_full)
     plan.keep_visits = plan.keep_visits or keep_visits
+    if to is not None:
+        from vmhost.pipeline.configuration import TunnelSettings
+
+        if tunnel_keys is None or device is None:
+            raise failures.Failure("--tunnel wants --tunnel-keys and --device: the cloud wants to know who this is")
+        plan.tunnel = TunnelSettings(to, tunnel_keys, device)
+    elif tunnel_keys is not None or device is not None:
+        raise failures.Failure("--tunnel-keys and --device go with --tunnel")
     with stores.errors():
         figures, code = _run(output, plan)
     output.document(figures)
@@ -103,8 +118,11 @@ def _run(output, plan):
 
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(opening.Interrupts())
+        sending = _Sending(plan) if plan.tunnel is not None else None
         pipeline = plan.open()
         stack.enter_context(opening.ended(pipeline))
+        if sending is not None:
+            stack.enter_context(sending.to_the_cloud(pipeline))
         try:
             sources = Sources(pipeline, plan.sources)
         except ImportError as error:
@@ -127,10 +145,62 @@ def _run(output, plan):
                     failed = error
                 at_end = sources.statistics()
             opening.drain(output, pipeline, signals, live)
+        if sending is not None:
+            sending.end(output, pipeline, signals)
         opening.close(pipeline, plan.keep_visits or bool(signals.asked) or failed is not None)
         if failed is not None:
             raise failures.Failure(f"{failed}; the events before it were taken (--bad-lines aside goes on)")
-        return pipeline.final | {"sources": at_end}, signals.exit_code
+        sent = {} if sending is None else {"tunnel": sending.figures}
+        return pipeline.final | {"sources": at_end} | sent, signals.exit_code
+
+
+class _Sending:
+    """The tunnel of a run: what the pipeline puts into its outbox leaves, and tasks may use channels."""
+
+    def __init__(self, plan):
+        from vmhost.tunnel.host_functions import TaskChannels
+
+        self._settings = settings = plan.tunnel
+        self._channels = TaskChannels(settings.channels)
+        self.figures = None
+        if settings.channels:
+            host = dict(plan.options.get("host") or {})
+            host["functions"] = {**(host.get("functions") or {}), **self._channels.functions}
+            plan.options = plan.options | {"host": host}
+
+    @contextlib.contextmanager
+    def to_the_cloud(self, pipeline):
+        from vmhost.tunnel import Device
+
+        settings = self._settings
+        how = {"batch_ms": settings.batch_ms}
+        if settings.keys is not None:
+            how["ca"] = settings.keys / "ca.pem"
+        if settings.device is not None:
+            how |= {name: settings.keys / f"{settings.device}.{end}" for name, end in _FILES}
+        if settings.token_file is not None:
+            how["token"] = lambda: settings.token_file.read_text().strip()
+        with Device(settings.to, pipeline.database, **how) as self.device:
+            self._channels.device = self.device
+            yield
+
+    def end(self, output, pipeline, signals):
+        """Sends what is left, as far as the cloud is there."""
+        pipeline.flush()
+        end = time.monotonic() + _SEND_S
+        while not (sent := self.device.wait_sent(opening.LOOK_S)):
+            if time.monotonic() > end or (self.device.last_error and not self.device.connected):
+                break
+        figures = self.device.statistics()
+        self.figures = {"sent": figures["counts"]["acknowledged"], "left": len(self.device.store.outbox)}
+        if not sent:
+            why = f": {figures['last_error']}" if figures["last_error"] else ""
+            output.remark(f"{self.figures['left']:,} rows wait in the outbox for the next run{why}")
+        self.device.close()
+
+
+_FILES = (("certificate", "pem"), ("key", "key"))
+_SEND_S = 30.0  # how long the end of a run waits for what is left to be sent, while there is a connection
 
 
 def _announce(output, sources):

@@ -16,7 +16,7 @@ ends is sent again on the next one.
 from collections import deque
 
 from vmhost.tunnel import events, frames
-from vmhost.tunnel.errors import ProtocolError, TunnelConfigurationError, TunnelError
+from vmhost.tunnel.errors import MessageTooLargeError, ProtocolError, TunnelConfigurationError, TunnelError
 from vmhost.tunnel.heartbeat import Watch
 from vmhost.tunnel.limits import (
     FRAGMENT_BYTES,
@@ -120,9 +120,11 @@ class Connection:
         self._priorities = priorities or {}
         self._decoder = frames.Decoder(GREETING_BYTES)
         self._control = []
+        self.queued_bytes = 0  # of frames that wait to be sent
         self._acks = {}
         self._lanes = {}
         self._by_alias = []
+        self._resumed = None  # channels that have no lane yet -> the last number that the other end has
         self._ready = {}  # priority -> lanes that have frames; made when it is needed, since most connections are idle
         self._ready_bits = 0
         self._incoming = {}
@@ -130,7 +132,9 @@ class Connection:
         self._flight_bytes = flight_bytes
         self._requests = {}  # ours: number -> name of its lane
         self._next_request = 0
-        self._asked = {}  # the other end's: number -> _Incoming, None where it was cancelled
+        self._asked = {}  # the other end's: number -> (_Incoming, None where it was cancelled, bytes)
+        self._asked_bytes = 0
+        self._frame_bytes = 0  # of the frame that is being handled
         self._streams = {}
         self._next_stream = 0 if client else 1
         self._last_stream = -1
@@ -214,6 +218,7 @@ class Connection:
                 self.counts["received_frames"] += len(bodies)
                 for body in bodies:
                     frame = frames.checked(body)
+                    self._frame_bytes = len(body)
                     if self.open:
                         _HANDLERS[frame[0]](self, *frame[1:])
                     else:
@@ -265,6 +270,7 @@ class Connection:
         if last:
             whole, channel.fragments = bytes(channel.fragments), None
             self._fragments_bytes -= len(whole)
+            self._frame_bytes = len(whole)
             self._inner(frames.checked(whole), (frames.FRAGMENT,))
 
     def _packed(self, alias, dictionary, size, data):
@@ -272,6 +278,7 @@ class Connection:
         limit = self.limits.message_bytes + FRAME_BYTES
         if self.compression is None or size > limit:
             raise ProtocolError(f"a packed frame of {size} bytes; the limit is {limit}")
+        self._frame_bytes = size
         self._inner(frames.checked(self.compression.unpack(data, dictionary, size)), (frames.FRAGMENT, frames.PACKED))
 
     def _inner(self, frame, refused):
@@ -346,14 +353,22 @@ class Connection:
         return min(self._flight_bytes, self.peer_limits.window_bytes)
 
     def resume(self, channel, number):
-        """The other end has all up to the number already: what is offered begins behind it."""
-        lane = self._lane(channel)
-        lane.last = max(lane.last, number)
+        """The other end has all up to the number already: what is offered begins behind it. The channel is introduced
+        when something is offered: a device may have used more of them in its life than may be open."""
+        lane = self._lanes.get(channel)
+        if lane is not None:
+            lane.last = max(lane.last, number)
+        else:
+            self._resumed = self._resumed or {}
+            self._resumed[channel] = max(number, self._resumed.get(channel, 0))
 
     def positions(self):
         """{channel: (the highest number that was offered, whether there is room)}."""
         limit = self._flight_limit
-        return {name: (lane.last, lane.refused is None and lane.window < limit) for name, lane in self._lanes.items()}
+        found = {name: (number, True) for name, number in (self._resumed or {}).items()}
+        for name, lane in self._lanes.items():
+            found[name] = lane.last, lane.refused is None and lane.window < limit
+        return found
 
     def unacknowledged(self):
         """How many messages were sent and are not acknowledged."""
@@ -361,7 +376,8 @@ class Connection:
 
     def offer(self, channel, messages):
         """Sends messages (number, id, body) in the order of their numbers, as many as there is room for; how many that
-        were. TunnelError for one that is larger than the other end takes."""
+        were. MessageTooLargeError for one that is larger than the other end takes, TunnelError where it takes no more
+        channels."""
         lane = self._lane(channel)
         if lane.refused is not None:
             return 0
@@ -371,7 +387,7 @@ class Connection:
             if len(body) > self.peer_limits.message_bytes or len(identity) > ID_CHARACTERS:
                 if count:
                     break  # those before go first
-                raise TunnelError(
+                raise MessageTooLargeError(
                     f"channel {channel}: a message of {len(body)} bytes; the other end takes "
                     f"{self.peer_limits.message_bytes}"
                 )
@@ -433,32 +449,50 @@ class Connection:
         if len(self._asked) >= self.limits.requests:
             self._say(frames.RESPONSE, number, 1, f"{self.limits.requests} requests wait already")
             return
-        self._asked[number] = channel
+        size = self._frame_bytes
+        if self._asked_bytes and self._asked_bytes + size > self.limits.fragments_bytes:
+            self._say(frames.RESPONSE, number, 1, f"requests of {self._asked_bytes} bytes wait already")
+            return
+        self._asked[number] = channel, size
+        self._asked_bytes += size
         self._events.append(events.Requested(number, channel.name, value, left_ms / 1000 if left_ms else None))
 
     def _cancel(self, number):
-        if self._asked.get(number) is not None:
-            self._asked[number] = None
+        channel, size = self._asked.get(number, (None, 0))
+        if channel is not None:
+            self._asked[number] = None, size  # what it brought is in memory until the program lets go of it
             self._events.append(events.Cancelled(number))
 
     def answer(self, number, value):
         """Answers a request of the other end. One that was cancelled, or is answered, is not answered again. A value
         that msgpack cannot say raises TypeError, ValueError or OverflowError, and may be followed by `fail`."""
-        channel = self._asked.get(number)
+        channel, _ = self._asked.get(number, (None, 0))
         body = None if channel is None else frames.pack((frames.RESPONSE, number, 0, value))
-        self._asked.pop(number, None)
+        self._let_go(number)
         if channel is None or self.closed:
             return
         if len(body) > self.peer_limits.message_bytes:
             body = frames.pack((frames.RESPONSE, number, 1, f"the answer has {len(body)} bytes, which is too large"))
-        self._queue(self._lane(channel.name, channel.priority), body)
+        self._reply(channel, number, body)
+
+    def _reply(self, channel, number, body):
+        try:
+            lane = self._lane(channel.name, channel.priority)
+        except TunnelError as error:  # no more channels
+            self._say(frames.RESPONSE, number, 1, str(error))
+        else:
+            self._queue(lane, body)
+
+    def _let_go(self, number):
+        channel, size = self._asked.pop(number, (None, 0))
+        self._asked_bytes -= size
+        return channel
 
     def fail(self, number, why):
         """Tells why a request of the other end has no answer."""
-        channel = self._asked.pop(number, None)
+        channel = self._let_go(number)
         if channel is not None and not self.closed:
-            body = frames.pack((frames.RESPONSE, number, 1, why[:4096]))
-            self._queue(self._lane(channel.name, channel.priority), body)
+            self._reply(channel, number, frames.pack((frames.RESPONSE, number, 1, why[:4096])))
 
     def _response(self, number, failed, value):
         if number >= self._next_request:
@@ -529,7 +563,7 @@ class Connection:
         if stream is None:
             self._known_stream(number)
             return
-        if stream.remote_end or len(data) > stream.granted:
+        if stream.remote_end or not 0 < len(data) <= stream.granted:
             raise ProtocolError(f"stream {number}: {len(data)} bytes; {stream.granted} are allowed")
         stream.granted -= len(data)
         self._events.append(events.StreamData(number, data))
@@ -598,6 +632,11 @@ class Connection:
             self._say(frames.PING, self.watch.ping_number, self.watch.promised_ms)
 
     def send_dictionary(self, channel, number, data):
+        """TunnelError where the other end takes no more channels, or nothing so large."""
+        if len(data) > self.peer_limits.message_bytes:
+            raise TunnelError(
+                f"a dictionary of {len(data)} bytes; the other end takes {self.peer_limits.message_bytes}"
+            )
         body = frames.pack((frames.DICTIONARY, channel, number, data))
         self._queue(self._lane(channel), body)
 
@@ -639,7 +678,9 @@ class Connection:
     # ---- bytes out
 
     def _say(self, *frame):
-        self._control.append(frames.encode(*frame))
+        data = frames.encode(*frame)
+        self._control.append(data)
+        self.queued_bytes += len(data)
 
     def _lane(self, name, priority=None):
         lane = self._lanes.get(name)
@@ -648,6 +689,8 @@ class Connection:
                 raise TunnelError(f"channel {name}: the other end takes {self.peer_limits.channels} channels")
             priority = self._priorities.get(name, USUAL_PRIORITY if priority is None else priority)
             lane = self._lanes[checked_name(name)] = _Lane(name, len(self._by_alias), priority)
+            if self._resumed:
+                lane.last = self._resumed.pop(name, 0)
             self._by_alias.append(lane)
             self._say(frames.CHANNEL, lane.alias, name, priority)
         return lane
@@ -660,18 +703,17 @@ class Connection:
             ready.append(lane)
             self._ready_bits |= 1 << lane.priority
         lane.frames.append(body)
+        self.queued_bytes += len(body)
 
     @property
     def has_data(self):
         return bool(self._control or self._acks or self._ready_bits)
 
-    def queued_bytes(self):
-        """Bytes of frames that wait."""
-        return sum(len(body) for lane in self._lanes.values() for body in lane.frames)
-
     def data_to_send(self, budget=32_768):
         """The next bytes: what controls the connection, then frames by priority, until they are `budget` or more."""
         parts, self._control = self._control, []
+        if parts:
+            self.queued_bytes -= sum(map(len, parts))
         if self._acks:
             parts += [frames.encode(frames.ACK, alias, number) for alias, number in self._acks.items()]
             self._acks.clear()
@@ -684,6 +726,7 @@ class Connection:
             body = lane.frames[0]
             if len(body) <= FRAGMENT_BYTES:
                 lane.frames.popleft()
+                self.queued_bytes -= len(body)
                 parts.append(frames.length(len(body)))
                 parts.append(body)
                 size += len(body)
@@ -695,6 +738,7 @@ class Connection:
                 lane.offset = 0 if last else end
                 if last:
                     lane.frames.popleft()
+                    self.queued_bytes -= len(body)
             count += 1
             if lane.frames:
                 ready.append(lane)

@@ -24,6 +24,7 @@ from vmhost.tunnel.backoff import Backoff
 from vmhost.tunnel.device_store import DeviceStore
 from vmhost.tunnel.errors import (
     AnswerError,
+    MessageTooLargeError,
     NoAnswerError,
     OfflineError,
     TunnelConfigurationError,
@@ -90,6 +91,8 @@ class AsyncDevice:
         self._due = math.inf  # when `_timer` looks at the requests
         self._deadlines = {}  # number of a request -> when it is too late
         self._flight_bytes = protocol.FLIGHT_BYTES
+        self._cloud_epoch = None  # of the connection that there is
+        self._held = set()  # channels that are one too many for the cloud
         self._sent_times = {}  # channel -> [(number, time_ms)]
         self.last_error = None  # why there is no connection
         self._unreachable = False  # the last try to connect failed
@@ -310,7 +313,7 @@ class AsyncDevice:
             made.resume(channel, number)
         self.counts["resumed"] += bool(transport.tls.session_reused)
         self._remember_session(address, transport)
-        self.device, self._cloud_epoch = welcome["device"], welcome["epoch"]
+        self.device = welcome["device"]
         self.clock_offset_s = welcome["time_ms"] / 1000 - time.time()
         self.last_error, self._unreachable = None, False
         if not transport.closed:
@@ -427,12 +430,17 @@ class AsyncDevice:
             times = self._sent_times.setdefault(channel, [])
             try:
                 taken = transport.connection.offer(channel, [(entry.number, entry.id, entry.body) for entry in entries])
-            except TunnelError as error:
+            except MessageTooLargeError as error:
                 _log.error("tunnel: a message is too large and is dropped: %s", error)
                 first = entries[0].number
                 self._disk.submit(self.store.acknowledged, [(channel, first)])
                 transport.connection.resume(channel, first)
                 more = True
+                continue
+            except TunnelError as error:
+                if channel not in self._held:
+                    _log.warning("tunnel: %s; its messages stay in the outbox", error)
+                    self._held.add(channel)
                 continue
             times += [(entry.number, entry.time_ms) for entry in entries[:taken]]
             self.counts["sent"] += taken
@@ -591,6 +599,7 @@ class AsyncDevice:
             _HANDLERS[type(event)](self, transport, event)
 
     def _welcomed(self, transport, event):
+        self._cloud_epoch = event.told["epoch"]  # now: pushes may have come in the same piece
         if not self._welcome.done():
             self._welcome.set_result(event.told)
 

@@ -158,7 +158,7 @@ class DeviceStore:
     def received(self):
         """(the cloud's epoch, {channel: last number}) of what came from the cloud."""
         epoch = self.inbox.peer_epoch()
-        return epoch, self.inbox.received("", epoch) if epoch else {}
+        return epoch, self.inbox.told(self.inbox.received("", epoch)) if epoch else {}
 
     def compression(self):
         return Compression(self.inbox.dictionaries())

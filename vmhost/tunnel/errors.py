@@ -15,6 +15,10 @@ class ProtocolError(TunnelError):
     """The other end sent what the protocol does not allow; the connection is closed."""
 
 
+class MessageTooLargeError(TunnelError):
+    """The other end takes no message of this size, ever."""
+
+
 class OfflineError(TunnelError):
     """There is no connection, or it was cut before the answer came."""
 

@@ -9,7 +9,7 @@ import threading
 import msgpack
 
 from vmhost.tunnel.errors import ProtocolError
-from vmhost.tunnel.limits import FRAME_BYTES
+from vmhost.tunnel.limits import CONTAINERS, FRAME_BYTES
 
 VERSION = 1
 
@@ -128,10 +128,27 @@ def encode(*frame):
     return length(len(body)) + body
 
 
+class _Counted:
+    """Counts the lists and maps of a large frame: empty ones take 70 bytes in memory for each that they take here."""
+
+    def __init__(self):
+        self.left = CONTAINERS
+
+    def __call__(self, made):
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError("too many lists and maps")
+        return made
+
+
 def checked(body):
     """The frame that `body` holds, without its length. ProtocolError."""
     try:
-        frame = msgpack.unpackb(body, strict_map_key=False, max_ext_len=0)
+        if len(body) > FRAME_BYTES:
+            counted = _Counted()
+            frame = msgpack.unpackb(body, strict_map_key=False, max_ext_len=0, list_hook=counted, object_hook=counted)
+        else:
+            frame = msgpack.unpackb(body, strict_map_key=False, max_ext_len=0)
     except Exception as error:  # msgpack raises a dozen kinds, TypeError for a list as a key among them
         raise ProtocolError(f"a frame of {len(body)} bytes is not msgpack: {type(error).__name__}") from None
     if type(frame) is not list or not frame:

@@ -41,6 +41,7 @@ STEPS = (
 )
 MAX_REFUSED = 10_000
 MAX_EPOCHS = 8  # of one sender that are remembered
+TOLD_BYTES = 6000  # of a greeting, about what was received
 _ROWS = (64, 8, 1)  # how many a statement writes: between two statements another thread may take the GIL
 
 
@@ -185,6 +186,18 @@ class Inbox:
                     "SELECT channel, number FROM tunnel_received WHERE peer = ? AND epoch = ?", (peer, epoch)
                 )
             )
+
+    @staticmethod
+    def told(received):
+        """As much of what `received` gives as a greeting may hold, the highest numbers first. What is left out is sent
+        again, and known by its number."""
+        left, found = TOLD_BYTES, {}
+        for channel, number in sorted(received.items(), key=lambda each: -each[1]):
+            left -= len(channel.encode()) + 12
+            if left < 0:
+                break
+            found[channel] = number
+        return found
 
     def peer_epoch(self):
         """On a device: the cloud's epoch that it saw last, or None."""

@@ -6,6 +6,7 @@ from vmhost.tunnel.errors import TunnelConfigurationError
 
 FRAME_BYTES = 65_536  # of one frame on the wire; what is larger travels in fragments
 FRAGMENT_BYTES = 32_000  # of one fragment: what a small message may have to wait for
+CONTAINERS = 250_000  # lists and maps in one frame that came in fragments or packed
 GREETING_BYTES = 16_384  # of the first frame
 NAME_CHARACTERS = 128  # of a channel, a device
 ID_CHARACTERS = 256  # of a message's id

@@ -20,22 +20,22 @@ class Stream:
     def __init__(self, transport, number, channel, value, device=""):
         self.number, self.channel, self.value, self.device = number, channel, value, device
         self._transport = transport
-        self._pieces = []
+        self._came = bytearray()  # one, not a list of pieces: they may have one byte each
         self._ended = self._local_end = False
         self._error = None
         self._changed = asyncio.Event()
 
     async def read(self):
         """The next bytes, as they come; b"" at the end. StreamBrokenError."""
-        while not self._pieces:
+        while not self._came:
             if self._error is not None:
                 raise StreamBrokenError(f"stream on {self.channel}: {self._error}")
             if self._ended:
                 return b""
             self._changed.clear()
             await self._changed.wait()
-        data = b"".join(self._pieces)
-        self._pieces.clear()
+        data = bytes(self._came)
+        self._came.clear()
         self._transport.connection.consumed(self.number, len(data))
         self._transport.flush()
         return data
@@ -88,7 +88,7 @@ class Stream:
 
     def happened(self, event):
         if isinstance(event, events.StreamData):
-            self._pieces.append(event.data)
+            self._came += event.data
         elif isinstance(event, events.StreamEnded):
             self._ended = True
             self._error = event.error if self._error is None else self._error

@@ -15,7 +15,13 @@ BUFFER_BYTES = 65_536
 _BUDGET = 32_768  # bytes that are taken from the connection at a time
 _NOT_SENT = 65_536  # bytes that the kernel takes before it has sent what was there
 _TCP_NOTSENT_LOWAT = 25
+# Of frames that wait for the other end to read: beyond, nothing more of it is read, since it may cause more.
+_UNREAD = 1 << 20
 _READ = 16_384  # what one TLS record holds at most
+
+
+# Why a transport does not read: the other end does not, or its owner has enough.
+UNREAD, ASKED = 1, 2
 
 
 class Transport(asyncio.BufferedProtocol):
@@ -30,6 +36,7 @@ class Transport(asyncio.BufferedProtocol):
         "_buffer",
         "_in",
         "_out",
+        "_deaf",
         "_paused",
         "_transport",
         "closed",
@@ -51,6 +58,7 @@ class Transport(asyncio.BufferedProtocol):
         self.tls = context.wrap_bio(self._in, self._out, **tls)
         self._transport = None
         self._paused = False
+        self._deaf = 0  # why nothing is read: bits of UNREAD and ASKED
         self.secured = self.closed = False
         self.owner = None
         self.peer = ""
@@ -99,6 +107,8 @@ class Transport(asyncio.BufferedProtocol):
 
     def resume_writing(self):
         self._paused = False
+        if self._deaf:
+            self.connection.watch.heard(self.loop.time())  # it took what it was sent
         self.flush()
 
     # ---- TLS
@@ -145,6 +155,8 @@ class Transport(asyncio.BufferedProtocol):
             return
         if self._out.pending or connection.has_data:
             self.flush()
+            if connection.queued_bytes > _UNREAD and not self.closed and not connection.client:
+                self.pause_reading(UNREAD)
         if connection.closed:
             self.lose(connection.closed.why)
         elif ended:
@@ -165,6 +177,9 @@ class Transport(asyncio.BufferedProtocol):
                 self._transport.write(self._out.read())
         except ssl.SSLError as error:
             self.lose(tls_trouble(error))
+            return
+        if self._deaf & UNREAD and connection.queued_bytes <= _UNREAD // 2:
+            self.resume_reading(UNREAD)
 
     def lose(self, why):
         """Ends the transport; `on_closed` is called once."""
@@ -192,12 +207,22 @@ class Transport(asyncio.BufferedProtocol):
                 self._transport.abort()
             self.on_closed(self, why)
 
-    def pause_reading(self):
-        if not self.closed and self._transport is not None:
-            self._transport.pause_reading()
+    @property
+    def held_up(self):
+        """By its owner: what the other end says is not heard."""
+        return bool(self._deaf & ASKED)
 
-    def resume_reading(self):
-        if not self.closed and self._transport is not None and not self._transport.is_closing():
+    def pause_reading(self, why):
+        """Until `resume_reading` was called with each reason."""
+        if not self.closed and self._transport is not None:
+            if not self._deaf:
+                self._transport.pause_reading()
+            self._deaf |= why
+
+    def resume_reading(self, why):
+        was, self._deaf = self._deaf, self._deaf & ~why
+        if was and not self._deaf and not self.closed and not self._transport.is_closing():
+            self.connection.watch.heard(self.loop.time())  # it was we who did not listen
             self._transport.resume_reading()
 
 

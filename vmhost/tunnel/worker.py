@@ -15,13 +15,13 @@ from vmhost.stores import Database, StoreError
 from vmhost.tunnel import connection as protocol
 from vmhost.tunnel import events, pushes
 from vmhost.tunnel.compression import Compression
-from vmhost.tunnel.errors import AnswerError, OfflineError, ProtocolError, TunnelError
+from vmhost.tunnel.errors import AnswerError, MessageTooLargeError, OfflineError, ProtocolError, TunnelError
 from vmhost.tunnel.histogram import Histogram
 from vmhost.tunnel.inbox import Arrival, Inbox
 from vmhost.tunnel.keeper import Keeper
 from vmhost.tunnel.streams import Stream
 from vmhost.tunnel.tls import certified_device
-from vmhost.tunnel.transport import BUFFER_BYTES, Transport
+from vmhost.tunnel.transport import ASKED, BUFFER_BYTES, Transport
 
 _log = logging.getLogger("vmhost.tunnel")
 _SWEEP_S = 1.0
@@ -176,7 +176,7 @@ class Worker:
 
     def _recall(self, session, told):
         """On a reader's thread: what the store knows of the device."""
-        received = self.inbox.received(session.device, session.epoch)
+        received = self.inbox.told(self.inbox.received(session.device, session.epoch))
         waiting = self.pushes.channels(session.device)
         renewed = False
         if told.get("from") == self.epoch and told["received"]:
@@ -224,14 +224,16 @@ class Worker:
         for channel, number in newest.items():
             if number not in known:
                 data = next(data for _, each, data in self.inbox.dictionaries() if each == number)
-                transport.connection.send_dictionary(channel, number, data)
+                with contextlib.suppress(TunnelError):  # the device does without
+                    transport.connection.send_dictionary(channel, number, data)
         if self.draining:
             transport.connection.drain(0.1, "this server is going down")
         if told.get("from") == self.epoch:
             for channel, number in told["received"].items():
                 if channel in waiting:
                     self._keeper.pushed(session.device, channel, number)
-                    transport.connection.resume(channel, number)
+                    with contextlib.suppress(TunnelError):  # it takes fewer channels than before
+                        transport.connection.resume(channel, number)
         transport.flush()
         if waiting:
             self._pump(transport)
@@ -251,7 +253,7 @@ class Worker:
         self._pending_bytes += size
         if self._pending_bytes > server.pending_bytes:
             self._paused.add(transport)
-            transport.pause_reading()
+            transport.pause_reading(ASKED)
         arrived = self._arrived.setdefault(transport, {}).setdefault(event.channel, [])
         arrived.append((event.messages[-1][0], self.loop.time(), size))
         self._keeper.put(transport, Arrival(session.device, session.epoch, event.channel, event.messages, consumer))
@@ -281,7 +283,7 @@ class Worker:
         if self._paused and self._pending_bytes <= self.server.pending_bytes // 2:
             paused, self._paused = self._paused, set()
             for transport in paused:
-                transport.resume_reading()
+                transport.resume_reading(ASKED)
 
     def latency(self, what, channel):
         histogram = self.latencies.get((what, channel))
@@ -382,7 +384,6 @@ class Worker:
         session = transport.owner
         function = self.server.streams.get(event.channel)
         if function is None:
-            transport.connection._streams.get(event.stream)
             transport.connection.end_stream(event.stream, f"nobody takes streams on channel {event.channel}")
             return
         self.counts["streams"] += 1
@@ -470,11 +471,14 @@ class Worker:
         for channel, messages in found:
             try:
                 taken = transport.connection.offer(channel, messages)
-            except TunnelError as error:
-                _log.error("tunnel: %s: %s", session.device, error)
+            except MessageTooLargeError as error:
+                _log.error("tunnel: %s: a push is dropped: %s", session.device, error)
                 self._keeper.pushed(session.device, channel, messages[0][0])
                 transport.connection.resume(channel, messages[0][0])
                 taken = 1
+            except TunnelError as error:
+                self._line(f"{session.device}: pushes wait: {error}")
+                taken = 0
             self.counts["pushed"] += taken
             more = more or bool(taken)
         transport.flush()
@@ -543,7 +547,7 @@ class Worker:
                     transport.abort(f"no greeting within {self.server.greeting_s:g} s")
             if not late:
                 for transport in list(self.transports):
-                    if transport.connection.next_tick() <= now:
+                    if transport.connection.next_tick() <= now and not transport.held_up:
                         transport.connection.tick(now)
                         if transport.connection.closed:
                             transport.abort(transport.connection.closed.why)

@@ -1,0 +1,269 @@
+"""Devices that were let in and mean ill: they ask and do not read, claim to be others, and tell odd limits. The server
+goes on serving the others, and its memory stays bounded."""
+
+import contextlib
+import logging
+import socket
+import ssl
+import threading
+import tracemalloc
+
+import pytest
+
+from tests.tunnel.conftest import WAIT_S, rows, until
+from vmhost.stores import Database
+from vmhost.tunnel import frames
+from vmhost.tunnel.errors import ProtocolError
+from vmhost.tunnel.inbox import Inbox
+from vmhost.tunnel.training import train
+
+HELLO = {"epoch": b"raw", "from": None, "received": {}, "limits": {}, "heartbeat_ms": 30_000}
+
+
+class Raw:
+    """A device that sends what it is told to, frame by frame."""
+
+    def __init__(self, address, settings, **told):
+        context = ssl.create_default_context(cafile=settings["ca"])
+        if settings.get("certificate"):
+            context.load_cert_chain(settings["certificate"], settings["key"])
+        plain = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), WAIT_S)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        self.socket = context.wrap_socket(plain, server_hostname="localhost")
+        self._decoder, self._frames = frames.Decoder(), []
+        self.say(frames.HELLO, 1, HELLO | told)
+
+    def say(self, *frame):
+        self.socket.sendall(frames.encode(*frame))
+
+    def hear(self):
+        """The next frame; None at the end."""
+        while not self._frames:
+            try:
+                data = self.socket.recv(65_536)
+            except ConnectionError:
+                return None
+            if not data:
+                return None
+            self._frames += list(self._decoder.feed(data))
+        return self._frames.pop(0)
+
+    def hear_kind(self, kind):
+        while (frame := self.hear()) is not None:
+            if frame[0] == kind:
+                return frame
+        raise AssertionError(f"no {frames.NAMES[kind]} came")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.socket.close()
+
+
+def connection_of(server, device):
+    return server.worker.sessions[device].connection
+
+
+@pytest.mark.parametrize("how", ["answers", "pings"])
+def test_who_asks_and_does_not_read_is_not_read_either(make_server, make_device, settings_of, how):
+    server = make_server()
+    server.answer("big", lambda request: bytes(20_000), quick=True)
+    server.answer("echo", lambda request: request.value, quick=True)
+    count = 20_000 if how == "answers" else 2_000_000
+    with (
+        server.running() as address,
+        Raw(address, settings_of("ann")) as enemy,
+        make_device(address, name="bob") as bob,
+    ):
+        enemy.hear_kind(frames.WELCOME)
+        if how == "answers":
+            asked = frames.encode(frames.CHANNEL, 0, "big", 4)
+            asked += b"".join(frames.encode(frames.REQUEST, number, 0, 0, None) for number in range(count))
+        else:
+            asked = b"".join(frames.encode(frames.PING, 1, 30_000) for _ in range(1000)) * (count // 1000)
+        sending = threading.Thread(target=lambda: _sent(enemy, asked))
+        sending.start()
+        connection = connection_of(server, "ann")
+        until(lambda: connection.queued_bytes > 1 << 20 or not sending.is_alive())
+        highest = 0
+        for number in range(200):
+            assert bob.ask("echo", number, timeout_s=WAIT_S) == number
+            highest = max(highest, connection.queued_bytes)
+        assert highest < 8 << 20, "what it does not read piles up"
+        # it reads again: the rest comes
+        kind, came = (frames.RESPONSE, frames.PONG)[how == "pings"], 0
+        while came < min(count, 5000):
+            enemy.hear_kind(kind)
+            came += 1
+        enemy.socket.shutdown(socket.SHUT_RDWR)
+        sending.join(WAIT_S)
+
+
+def _sent(enemy, data):
+    with contextlib.suppress(OSError):
+        enemy.socket.sendall(data)
+
+
+def test_requests_that_wait_are_bounded_by_bytes(make_server, settings_of):
+    server = make_server()
+    stuck = threading.Event()
+    server.answer("stuck", lambda request: stuck.wait(WAIT_S))
+    with server.running() as address, Raw(address, settings_of("ann")) as enemy:
+        try:
+            enemy.hear_kind(frames.WELCOME)
+            enemy.say(frames.CHANNEL, 0, "stuck", 4)
+            for number in range(40):
+                body = frames.pack((frames.REQUEST, number, 0, 0, bytes(1_000_000)))
+                for at in range(0, len(body), 32_000):
+                    enemy.say(frames.FRAGMENT, 0, at + 32_000 >= len(body), body[at : at + 32_000])
+            answer = enemy.hear_kind(frames.RESPONSE)
+            assert answer[1] == 8 and answer[2] == 1 and "wait already" in answer[3]
+            assert connection_of(server, "ann")._asked_bytes <= server.limits.fragments_bytes
+        finally:
+            stuck.set()
+
+
+def test_odd_limits_of_a_device_trouble_nobody(make_server, make_device, settings_of, tmp_path, caplog):
+    """It takes one channel of 10 bytes, and there are two dictionaries and pushes on three channels for it."""
+    server = make_server()
+    server.prepare()
+    server.answer("a", lambda request: "an answer of more than ten bytes", quick=True)
+    with Database(tmp_path / "cloud.sqlite", shared=True) as database:
+        for channel in ("c", "d"):
+            samples = [b'{"channel": "%s", "number": %d}' % (channel.encode(), n) * 5 for n in range(400)]
+            Inbox(database).keep_dictionary(channel, None, train(samples, 2048))
+    for channel in ("p", "q", "r"):
+        server.push("ann", channel, b"x" * 100)
+    limits = {"channels": 1, "message_bytes": 10, "window_bytes": 1, "requests": 1, "streams": 1}
+    with server.running() as address, make_device(address, name="bob") as bob:
+        for _ in range(3):
+            with Raw(address, settings_of("ann"), limits=limits) as enemy:
+                enemy.hear_kind(frames.WELCOME)
+                enemy.say(frames.CHANNEL, 0, "a", 4)
+                enemy.say(frames.REQUEST, 0, 0, 0, None)
+                enemy.say(frames.OPEN, 0, 0, None)
+                enemy.say(frames.PING, 1, 30_000)
+                while (frame := enemy.hear()) is not None and frame[0] not in (frames.PONG, frames.CLOSE):
+                    pass
+        bob.send("c", b"hello")
+        assert bob.wait_sent(WAIT_S)
+    assert rows(tmp_path / "cloud.sqlite") and not [each for each in caplog.records if each.exc_info], caplog.text
+    assert [each for each in caplog.records if each.name == "asyncio" and each.levelno >= logging.ERROR] == []
+
+
+def test_a_device_is_who_its_certificate_says(make_server, settings_of, tmp_path):
+    """Not who it says it is, nor whose token it has; and ids that others used are its own to use."""
+    server = make_server(identify=lambda token: token)
+    with server.running() as address:
+        for name, told in (("bob", {}), ("ann", {"device": "bob", "token": "bob"})):
+            with Raw(address, settings_of(name), **told) as raw:
+                assert raw.hear_kind(frames.WELCOME)[2]["device"] == name
+                raw.say(frames.CHANNEL, 0, "c", 4)
+                raw.say(frames.MESSAGES, 0, [1, "the same id", name.encode()])
+                assert raw.hear_kind(frames.ACK) == [frames.ACK, 0, 1]
+    expected = [(name, "c", "the same id", name.encode()) for name in ("bob", "ann")]
+    assert rows(tmp_path / "cloud.sqlite") == expected
+
+
+def test_numbers_of_another_epoch_and_lies_about_what_was_received(make_server, settings_of, tmp_path):
+    """A device that says that it has pushes which never were: the cloud counts anew, and they arrive."""
+    server = make_server()
+    with server.running() as address:
+        with Raw(address, settings_of("ann")) as raw:
+            epoch = raw.hear_kind(frames.WELCOME)[2]["epoch"]
+        server.push("ann", "news", b"1")
+        with Raw(address, settings_of("ann"), **{"from": epoch, "received": {"news": 1 << 40}}) as raw:
+            assert raw.hear_kind(frames.WELCOME)[2]["epoch"] != epoch
+            assert raw.hear_kind(frames.MESSAGES)[2][2] == b"1"
+
+
+@pytest.mark.parametrize("item", [b"\x80", b"\x90", b"\x81\xc0\xc0"], ids=["maps", "lists", "maps of one"])
+def test_a_frame_of_millions_of_empty_containers_is_refused_in_time(item):
+    count = 1_300_000
+    body = b"\x95\x08\x00\x00\x00\xdd" + count.to_bytes(4, "big") + item * count
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="is not msgpack: ValueError"):
+            frames.checked(body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100_000_000, f"{peak} bytes for {len(body)}"
+
+
+def test_pieces_of_a_stream_take_no_more_than_its_window(make_server, settings_of):
+    """One byte a frame; and empty ones, which would need no credit."""
+    server = make_server()
+    go_on = threading.Event()
+
+    @server.stream("deaf")
+    async def deaf(stream):
+        import asyncio
+
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+
+    with server.running() as address, Raw(address, settings_of("ann")) as enemy:
+        enemy.hear_kind(frames.WELCOME)
+        enemy.say(frames.CHANNEL, 0, "deaf", 4)
+        enemy.say(frames.OPEN, 0, 0, None)
+        enemy.socket.sendall(frames.encode(frames.DATA, 0, b"x") * 50_000)
+        until(lambda: server.worker.sessions["ann"].owner.streams)
+        stream = server.worker.sessions["ann"].owner.streams[0]
+        until(lambda: len(stream._came) == 50_000)
+        assert type(stream._came) is bytearray
+        enemy.say(frames.DATA, 0, b"")
+        closed = enemy.hear_kind(frames.CLOSE)
+        assert closed[1] == 1 and "stream 0: 0 bytes" in closed[2]
+        go_on.set()
+
+
+def test_more_channels_than_the_cloud_takes_stay_in_the_outbox(make_server, make_device, caplog):
+    from vmhost.tunnel import Limits
+
+    server = make_server(limits=Limits(channels=2))
+    with server.running() as address, make_device(address) as device:
+        for channel in "abc":
+            device.send(channel, b"x")
+        until(lambda: len(device.store.outbox) == 1 and "stay in the outbox" in caplog.text)
+        assert [entry.channel for entry in device.store.outbox.take()] == ["c"]
+
+
+def test_a_message_that_is_too_large_for_the_cloud_is_dropped_and_told(make_server, make_device, caplog, tmp_path):
+    from vmhost.tunnel import Limits
+
+    server = make_server(limits=Limits(message_bytes=1000))
+    with server.running() as address, make_device(address) as device:
+        for size in (10, 5000, 20):
+            device.send("c", bytes(size))
+        assert device.wait_sent(WAIT_S)
+    assert [len(body) for _, _, _, body in rows(tmp_path / "cloud.sqlite")] == [10, 20]
+    assert "a message is too large and is dropped: channel c: a message of 5000 bytes" in caplog.text
+
+
+def test_a_device_that_used_hundreds_of_channels_comes_back(make_server, make_device, tmp_path):
+    """More than may be open at a time, and more than a greeting can name; in both directions."""
+    server, heard = make_server(), []
+    names = [f"channel-{number:03}-{'x' * 60}" for number in range(300)]
+    with server.running() as address:
+        for start in range(0, len(names), 60):
+            device = make_device(address)
+            device.on("*", lambda message: heard.append(message.channel))
+            with device:
+                for name in names[start : start + 60]:
+                    device.send(name, b"1")
+                    server.push("ann", name, b"1")
+                assert device.wait_sent(WAIT_S)
+                until(lambda: len(heard) == start + 60)
+        device = make_device(address)
+        device.on("*", lambda message: heard.append(message.channel))
+        with device:
+            device.send(names[0], b"2")
+            server.push("ann", names[1], b"2")
+            assert device.wait_sent(WAIT_S)
+            until(lambda: len(heard) == 301)
+            assert server.worker.sessions["ann"].connection.counts["received_bytes"] < 20_000
+    assert heard == [*names, names[1]]
+    found = rows(tmp_path / "cloud.sqlite", "SELECT channel, body FROM messages ORDER BY position")
+    assert sorted(found) == sorted([(name, b"1") for name in names] + [(names[0], b"2")])

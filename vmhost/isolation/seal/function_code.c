@@ -1045,18 +1045,18 @@ static PyObject *renamed(PyObject *renames, PyObject *value)
 /* "outer_1.<locals>.inner_2": each part by `renames`. */
 static PyObject *renamed_path(PyObject *renames, PyObject *path)
 {
-    PyObject *dot = PyUnicode_FromString("."), *parts = dot == NULL ? NULL : PyUnicode_Split(path, dot, -1);
-    PyObject *made = NULL;
-    for (Py_ssize_t i = 0; parts != NULL && i < PyList_GET_SIZE(parts); i++) {
-        PyObject *part = renamed(renames, PyList_GET_ITEM(parts, i));
-        if (part == NULL || PyList_SetItem(parts, i, part) < 0)
-            Py_CLEAR(parts);
+    PyObject *dot = PyUnicode_FromString("."), *components = dot == NULL ? NULL : PyUnicode_Split(path, dot, -1);
+    PyObject *result = NULL;
+    for (Py_ssize_t i = 0; components != NULL && i < PyList_GET_SIZE(components); i++) {
+        PyObject *part = renamed(renames, PyList_GET_ITEM(components, i));
+        if (part == NULL || PyList_SetItem(components, i, part) < 0)
+            Py_CLEAR(components);
     }
-    if (parts != NULL)
-        made = PyUnicode_Join(dot, parts);
-    Py_XDECREF(parts);
+    if (components != NULL)
+        result = PyUnicode_Join(dot, components);
+    Py_XDECREF(components);
     Py_XDECREF(dot);
-    return made;
+    return result;
 }
 
 static PyObject *renamed_code(PyObject *renames, PyCodeObject *code);
@@ -1073,34 +1073,34 @@ static PyObject *renamed_constant(PyObject *renames, PyObject *value)
         return Py_NewRef(value);
     if (Py_EnterRecursiveCall(" in the constants of a code object"))
         return NULL;
-    PyObject *made = NULL;
+    PyObject *result = NULL;
     if (Py_IS_TYPE(value, &PyCode_Type)) {
-        made = renamed_code(renames, (PyCodeObject *)value);
+        result = renamed_code(renames, (PyCodeObject *)value);
     } else {
-        made = PyTuple_New(PyTuple_GET_SIZE(value));
-        for (Py_ssize_t i = 0; made != NULL && i < PyTuple_GET_SIZE(value); i++) {
+        result = PyTuple_New(PyTuple_GET_SIZE(value));
+        for (Py_ssize_t i = 0; result != NULL && i < PyTuple_GET_SIZE(value); i++) {
             PyObject *item = renamed_constant(renames, PyTuple_GET_ITEM(value, i));
             if (item == NULL)
-                Py_CLEAR(made);
+                Py_CLEAR(result);
             else
-                PyTuple_SET_ITEM(made, i, item);
+                PyTuple_SET_ITEM(result, i, item);
         }
     }
     Py_LeaveRecursiveCall();
-    return made;
+    return result;
 }
 
 static PyObject *renamed_names(PyObject *renames, PyObject *names)
 {
-    PyObject *made = PyTuple_New(PyTuple_GET_SIZE(names));
-    for (Py_ssize_t i = 0; made != NULL && i < PyTuple_GET_SIZE(names); i++) {
+    PyObject *result = PyTuple_New(PyTuple_GET_SIZE(names));
+    for (Py_ssize_t i = 0; result != NULL && i < PyTuple_GET_SIZE(names); i++) {
         PyObject *name = renamed(renames, PyTuple_GET_ITEM(names, i));
         if (name == NULL)
-            Py_CLEAR(made);
+            Py_CLEAR(result);
         else
-            PyTuple_SET_ITEM(made, i, name);
+            PyTuple_SET_ITEM(result, i, name);
     }
-    return made;
+    return result;
 }
 
 /* How many different names there are in the tuples; -1 with an error. */
@@ -1129,33 +1129,33 @@ static void variables_drop(variables *these)
 
 /* The variables of `code` by `renames`. No two may get one name: CPython tells by the names which cells are arguments,
  * and so where each variable lies. 0, or -1 with an error. */
-static int renamed_variables(PyObject *renames, PyCodeObject *code, variables *made)
+static int renamed_variables(PyObject *renames, PyCodeObject *code, variables *result)
 {
     variables old = {PyCode_GetVarnames(code), PyCode_GetCellvars(code), PyCode_GetFreevars(code)};
     int rc = -1;
-    *made = (variables){NULL, NULL, NULL};
+    *result = (variables){NULL, NULL, NULL};
     if (old.locals != NULL && old.cells != NULL && old.free != NULL
-        && (made->locals = renamed_names(renames, old.locals)) != NULL
-        && (made->cells = renamed_names(renames, old.cells)) != NULL
-        && (made->free = renamed_names(renames, old.free)) != NULL) {
+        && (result->locals = renamed_names(renames, old.locals)) != NULL
+        && (result->cells = renamed_names(renames, old.cells)) != NULL
+        && (result->free = renamed_names(renames, old.free)) != NULL) {
         Py_ssize_t before = distinct(old.locals, old.cells, old.free);
-        Py_ssize_t after = before < 0 ? -1 : distinct(made->locals, made->cells, made->free);
+        Py_ssize_t after = before < 0 ? -1 : distinct(result->locals, result->cells, result->free);
         if (after >= 0 && after == before)
             rc = 0;
         else if (after >= 0)
             PyErr_SetString(PyExc_ValueError, "renamed_code: two variables of a function would have one name");
     }
     if (rc < 0)
-        variables_drop(made);
+        variables_drop(result);
     variables_drop(&old);
     return rc;
 }
 
 static PyObject *renamed_code(PyObject *renames, PyCodeObject *code)
 {
-    variables made;
+    variables own;
     PyObject *result = NULL;
-    if (renamed_variables(renames, code, &made) < 0)
+    if (renamed_variables(renames, code, &own) < 0)
         return NULL;
     PyObject *bytes = PyCode_GetCode(code), *names = bytes == NULL ? NULL : renamed_names(renames, code->co_names);
     PyObject *constants = names == NULL ? NULL : renamed_constant(renames, code->co_consts);
@@ -1164,9 +1164,9 @@ static PyObject *renamed_code(PyObject *renames, PyCodeObject *code)
     if (path != NULL)
         result = (PyObject *)PyUnstable_Code_NewWithPosOnlyArgs(
             code->co_argcount, code->co_posonlyargcount, code->co_kwonlyargcount, code->co_nlocals, code->co_stacksize,
-            code->co_flags, bytes, constants, names, made.locals, made.free, made.cells, code->co_filename, name, path,
+            code->co_flags, bytes, constants, names, own.locals, own.free, own.cells, code->co_filename, name, path,
             code->co_firstlineno, code->co_linetable, code->co_exceptiontable);
-    variables_drop(&made);
+    variables_drop(&own);
     Py_XDECREF(bytes);
     Py_XDECREF(names);
     Py_XDECREF(constants);

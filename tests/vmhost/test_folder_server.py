@@ -224,6 +224,11 @@ def test_every_line_gets_one_answer_whatever_it_says(served):
     assert all(len(json.dumps(answer)) < 2000 for answer in answers)
 
 
+def test_a_bad_input_is_answered_under_its_id(served):
+    answer = served.ask(id="mine", task="double", input={"$complex": [1]})
+    assert answer["id"] == "mine" and answer["error"]["type"] == "InputError"
+
+
 def test_values_that_json_can_barely_say_are_answered(served, folder):
     put(
         folder,

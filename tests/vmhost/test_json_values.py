@@ -83,6 +83,8 @@ def test_values_of_the_standard_library_as_people_write_them():
     assert dumps(Fraction(1, 3)) == '{"$fraction": "1/3"}'
     assert dumps(Path("a/b")) == '{"$path": "a/b"}'
     assert dumps(timezone(timedelta(hours=-2))) == '{"$zone": "UTC-02:00"}'
+    assert dumps(timezone(timedelta(hours=1), "CET")) == '{"$zone": "UTC+01:00"}'
+    assert dumps(UTC) == '{"$zone": "UTC+00:00"}' and dumps(ZoneInfo("UTC")) == '{"$zone": "UTC"}'
     assert dumps([deque([1]), Counter("a"), OrderedDict(a=1), frozenset([1])]) == (
         '[[1], {"a": 1}, {"a": 1}, {"$set": [1]}]'
     )

@@ -162,10 +162,10 @@ class FolderServer:
     def _take(self, line):
         key = "null"  # JSON, which comes back as it is
         try:
-            asked = _read(line)
-            if isinstance(asked, dict) and "id" in asked:
-                key = json_values.dumps(asked["id"])
-            task, value, timeout_s = self._understand(asked, line)
+            plain = _parsed(line)
+            if isinstance(plain, dict) and "id" in plain:  # first, so that a bad input is answered under its id
+                key = json_values.dumps(json_values.from_plain(plain["id"]))
+            task, value, timeout_s = self._understand(_value(plain, line), line)
         except Exception as error:  # a ValueError says why; a line must not end the server, whatever else it does to it
             self._answer(key, error=_input_error(str(error) or type(error).__name__))
             return
@@ -265,14 +265,24 @@ class _Lines:
         return line
 
 
-def _read(line):
-    """The value that the JSON in `line` says; ValueError."""
+def _parsed(line):
+    """What the JSON in `line` says, in JSON's own types; ValueError."""
     try:
-        return json_values.loads(line.decode())
+        return json_values.parse(line.decode())
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}: {_shortened(line)}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8: byte {line[error.start]:#04x} at {error.start}: {_shortened(line)}") from None
+    except ValueError as error:
+        raise ValueError(f"{error}: {_shortened(line)}") from None
+
+
+def _value(plain, line):
+    """The value that JSON's types stand for; ValueError."""
+    try:
+        return json_values.from_plain(plain)
+    except RecursionError:
+        raise ValueError(f"nested too deeply: {_shortened(line)}") from None
     except ValueError as error:
         raise ValueError(f"{error}: {_shortened(line)}") from None
 

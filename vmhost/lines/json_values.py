@@ -74,15 +74,21 @@ def read(given):
 def loads(text):
     """The value that JSON text stands for. Raises ValueError, with the line and column of a mistake in the JSON."""
     try:
-        try:
-            plain = json.loads(text, parse_constant=_refuse_constant)
-        except json.JSONDecodeError, _NoConstantError:
-            raise
-        except ValueError as error:  # int() knows no other
-            raise ValueError(
-                f'a number of too many digits; write one of more than {_max_digits():,} as {{"$int": "0x..."}}'
-            ) from error
-        return from_plain(plain)
+        return from_plain(parse(text))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def parse(text):
+    """What JSON text says in JSON's own types, for `from_plain`. ValueError as `loads` has it."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError, _NoConstantError:
+        raise
+    except ValueError as error:  # int() knows no other
+        raise ValueError(
+            f'a number of too many digits; write one of more than {_max_digits():,} as {{"$int": "0x..."}}'
+        ) from error
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -150,7 +156,7 @@ def _of_the_library(value):
             return {"$timedelta": [value.days, value.seconds, value.microseconds]}
         return {"$timedelta": int(seconds) if seconds.is_integer() else seconds}
     if "ZoneInfo" in kinds or "timezone" in kinds:
-        return {"$zone": getattr(value, "key", None) or str(value)}
+        return {"$zone": getattr(value, "key", None) or _fixed_zone(value)}
     tag = next((tag for name, tag in _AS_TEXT.items() if name in kinds), None)
     return tag and {tag: str(value)}
 
@@ -255,12 +261,19 @@ def _in_zone(value, key):
     return value
 
 
-def _zone(text):
-    from datetime import UTC, datetime
+def _fixed_zone(zone):
+    """Its offset as text, of any name that it has: "UTC" alone, and names such as "CET", are keys of ZoneInfo."""
+    from datetime import datetime
 
-    if text.startswith("UTC"):
-        offset = text.removeprefix("UTC")
-        return datetime.fromisoformat(f"2000-01-01T00:00:00{offset}").tzinfo if offset else UTC
+    midnight = datetime(2000, 1, 1, tzinfo=zone).isoformat()
+    return f"UTC{midnight.removeprefix('2000-01-01T00:00:00')}"
+
+
+def _zone(text):
+    from datetime import datetime
+
+    if text.startswith("UTC") and text != "UTC":
+        return datetime.fromisoformat(f"2000-01-01T00:00:00{text.removeprefix('UTC')}").tzinfo
     from zoneinfo import ZoneInfo
 
     return ZoneInfo(text)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from vmhost.pipeline import interrupts
 from vmhost.pipeline.events import Event
 from vmhost.stores import StoreFullError
 
@@ -146,6 +147,7 @@ class Feed:
                 if self.stop.is_set():
                     return False
                 time.sleep(_LOOK_S)
+                interrupts.check()
                 continue
             if self.waits == "disk":
                 _log.info("%s: goes on", self.name)

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from vmhost import ConfigurationError, Host
-from vmhost.pipeline import forgetting
+from vmhost.pipeline import forgetting, interrupts
 from vmhost.pipeline.catching_up import CatchingUp
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.execution import EXPIRED, FORGOTTEN, STALE, Call, Failed, StreamTask
@@ -29,6 +29,7 @@ from vmhost.stores import Database, StoreError
 
 STORE_NAME = "pipeline.sqlite"
 TICK_S = 0.5
+LOOK_S = 0.1  # how often a wait looks whether Ctrl-C was pressed
 MAX_MISSED = 10_000  # events; a task that has missed more looks at them while others go on
 _RESULTS = 256  # results that are kept at once
 _WITH_EVENTS = 1000  # calls of a task that wait with their events; those of later ones are read from the store again
@@ -68,6 +69,7 @@ class Pipeline:
         clock=time.time,
     ):
         self.folder = Path(folder)
+        self._interruptible = interrupts.open()
         self._lock = threading.RLock()  # of tasks, matches, visits, intake
         self._storing = threading.Lock()  # of results on their way into tables; taken after `_lock`, never before
         self._changing = threading.Lock()  # one change of tasks at a time; taken before `_lock`
@@ -78,23 +80,25 @@ class Pipeline:
         self._fed = 0
         self._bounded = True  # calls beyond a queue are dropped
         self._closing = threading.Event()
+        self._ended = False  # nothing more is taken
         self._closed = False
         self.final = None  # `statistics()` as they were at the end
         self.store_error = None  # why the store could not be written at the last try; None after one that worked
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise PipelineError(f"{self.folder}: the folder cannot be made: {error.strerror}") from error
-        # the host first: what tasks allocate in SQLite is counted only where it was not in use before
-        host = dict(host or {})
-        functions = {**(host.pop("functions", None) or {}), "table_rows": self._table_rows}
-        self._host = Host(trust=trust, allow_unsigned=allow_unsigned, functions=functions, **host)
-        try:
+        with contextlib.ExitStack() as undo:  # what a failure takes back
+            undo.callback(self._hear_no_interrupts)
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise PipelineError(f"{self.folder}: the folder cannot be made: {error.strerror}") from error
+            # the host first: what tasks allocate in SQLite is counted only where it was not in use before
+            host = dict(host or {})
+            functions = {**(host.pop("functions", None) or {}), "table_rows": self._table_rows}
+            self._host = Host(trust=trust, allow_unsigned=allow_unsigned, functions=functions, **host)
+            undo.callback(self._host.close, drain=False)
             self._database = Database(self.folder / STORE_NAME)
-        except BaseException:
-            self._host.close(drain=False)
-            raise
-        try:
+            undo.callback(self._database.close)
+            undo.callback(self._host.close, drain=False)  # before the store
+            undo.callback(self._closing.set)
             self._store = EventStore(
                 self._database,
                 durability=durability,
@@ -128,11 +132,7 @@ class Pipeline:
                 self._begin()
             for worker in (*self._workers, *self._behind.values()):
                 worker.start()
-        except BaseException:
-            self._closing.set()
-            self._host.close(drain=False)
-            self._database.close()
-            raise
+            undo.pop_all()
 
     @classmethod
     def from_file(cls, path):
@@ -335,7 +335,7 @@ class Pipeline:
                     task.paused = True
                     for _, future in task.running.values():
                         future.stop()
-                self._idle.wait_for(lambda: self._closed or not (task.unfinished if drain else task.running))
+                self._wait_until(lambda: self._ended or not (task.unfinished if drain else task.running))
                 self._must_be_open()
             if behind is not None:
                 behind.join()
@@ -352,7 +352,7 @@ class Pipeline:
             raise PipelineError(f"there is no stream task {name!r}; there are {there}") from None
 
     def _must_be_open(self):
-        if self._closed:
+        if self._ended:
             raise PipelineError(f"{self.folder}: the pipeline is closed; make a new one")
 
     def _checked(self, bundle):
@@ -451,6 +451,7 @@ class Pipeline:
             self._must_be_open()
             self._bounded = bounded
             self._feed(self._intake.take(events))
+        interrupts.check()
 
     def append_line(self, line):
         """Takes an event as a line of JSON with the fields of Event. ValueError says what is wrong with it."""
@@ -527,7 +528,7 @@ class Pipeline:
         while not self._closing.wait(TICK_S):
             try:
                 with self._idle:
-                    if not self._closed:
+                    if not self._ended:
                         self._feed(self._intake.tick())
                     self._move_on()
                     self._pump()
@@ -566,13 +567,14 @@ class Pipeline:
             return self._wait_until(self._is_idle, timeout_s)
 
     def _wait_until(self, predicate, timeout_s=None):
-        """Whether `predicate()` became true, with `_idle` held. It waits a little at a time: a Ctrl-C that comes just
-        before a wait is noticed after it only."""
+        """Whether `predicate()` became true, with `_idle` held. It waits a little at a time: Python has no ear for
+        signals in a wait that began just after one came."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            left_s = TICK_S if end_s is None else min(TICK_S, max(0.0, end_s - time.monotonic()))
+            left_s = LOOK_S if end_s is None else min(LOOK_S, max(0.0, end_s - time.monotonic()))
             if self._idle.wait_for(predicate, left_s):
                 return True
+            interrupts.check()
             if end_s is not None and time.monotonic() >= end_s:
                 return False
 
@@ -585,7 +587,7 @@ class Pipeline:
         """Waits until the queue of each task has room; returns for how many calls, which is for how many events none is
         dropped. 0 after `timeout_s`. PipelineError after `close`."""
         with self._idle:
-            self._wait_until(lambda: self._closed or self._room() > 0, timeout_s)
+            self._wait_until(lambda: self._ended or self._room() > 0, timeout_s)
             self._must_be_open()
             return max(0, self._room())
 
@@ -635,26 +637,34 @@ class Pipeline:
 
     # ---- the end
 
-    def close(self, drain=True, keep_visits=None):
-        """Ends the pipeline. `drain`: open visits are closed, and calls run to their end; else both are left for a
-        restart, which triggers what was cut off again. `keep_visits`: visits stay open although calls are drained.
-        A KeyboardInterrupt while calls run to their end cuts them off, and is raised when all is closed."""
-        keep_visits = not drain if keep_visits is None else keep_visits
+    def end(self, keep_visits=False):
+        """Takes nothing more. Visits without exit are closed, which may trigger calls, unless `keep_visits`; `wait`
+        waits for these, and `close` does the rest."""
         with self._lock:
-            if self._closed:
+            if self._ended:
                 return
-            self._closed = True
+            self._ended = True
             self._idle.notify_all()
             try:
                 self._bounded = False  # they wait for the last calls, and no others come
                 self._feed(self._intake.close(keep_visits))
             except StoreError as error:
                 _log.error("%s: %s; visits stay open for the next start", self.folder, error)
+
+    def close(self, drain=True, keep_visits=None):
+        """Ends the pipeline. `drain`: open visits are closed, and calls run to their end; else both are left for a
+        restart, which triggers what was cut off again. `keep_visits`: visits stay open although calls are drained.
+        A KeyboardInterrupt while calls run to their end cuts them off, and is raised when all is closed."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self.end(not drain if keep_visits is None else keep_visits)
             interrupted = None
             if drain:  # where the store cannot be written, results would wait for ever: a restart makes the calls again
                 try:
                     self._wait_until(lambda: self._is_idle() or self.store_error is not None)
-                except BaseException as error:  # a KeyboardInterrupt
+                except KeyboardInterrupt as error:
                     interrupted = error
                 drain = self.store_error is None and interrupted is None
         self._closing.set()
@@ -670,9 +680,17 @@ class Pipeline:
                 self.final = self.statistics()
             self._tables.close()
         finally:
-            self._database.close()
+            try:
+                self._database.close()
+            finally:
+                self._hear_no_interrupts()
         if interrupted is not None:
             raise interrupted
+
+    def _hear_no_interrupts(self):
+        if self._interruptible:
+            self._interruptible = False
+            interrupts.close()
 
     async def __aenter__(self):
         """An `AsyncPipeline` of this one."""

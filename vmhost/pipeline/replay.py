@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from vmhost import ConfigurationError
+from vmhost.pipeline import interrupts
 from vmhost.pipeline.feed import BadLineError, decoded
 from vmhost.pipeline.sources import Lines
 from vmhost.pipeline.stored import StoredPipeline
@@ -142,6 +143,7 @@ class Replay:
                 if self.feed.stop.is_set():
                     return
                 time.sleep(min(away_s, _LOOK_S))
+                interrupts.check()
                 away_s = self.clock.next_is(event.time_ms)
             waiting.append(event)
             units += size

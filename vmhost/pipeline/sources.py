@@ -11,10 +11,12 @@ import threading
 import time
 
 from vmhost import ConfigurationError
+from vmhost.pipeline import interrupts
 from vmhost.pipeline.configuration import STDIN
 from vmhost.pipeline.feed import MAX_LINE_BYTES, Feed
 
 _READ_BYTES = 1 << 16
+_LOOK_S = 0.1  # how often a wait looks whether Ctrl-C was pressed
 
 
 class Stop:
@@ -185,9 +187,11 @@ class Sources:
         """Waits until all have ended: True, or the error that one of them had. False after `timeout_s`."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self._threads:
-            thread.join(None if end is None else max(0.0, end - time.monotonic()))
-            if thread.is_alive():
-                return False
+            while thread.is_alive():
+                thread.join(_LOOK_S if end is None else min(_LOOK_S, max(0.0, end - time.monotonic())))
+                interrupts.check()
+                if end is not None and thread.is_alive() and time.monotonic() >= end:
+                    return False
         if self._error is not None:
             raise self._error
         return True

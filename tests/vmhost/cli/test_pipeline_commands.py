@@ -250,11 +250,11 @@ def test_what_a_full_disk_did_not_keep_is_told(shop):
     class Full:
         folder, final = shop, {"position": 18}
 
-        def close(self, keep_visits):
+        def close(self):
             raise StoreFullError("the disk is full; make room")
 
     with pytest.raises(failures.Failure) as failed:
-        opening.close(Full(), False)
+        opening.close(Full())
     assert str(failed.value) == (
         "the disk is full; make room; 3 events that were taken last are not in the store: give them again"
     )

@@ -99,7 +99,7 @@ def plan(places, config, trust, allow_unsigned):
 
 class Interrupts:
     """Ctrl-C, and SIGTERM: the first asks for an orderly end (`asked` is its number), the next Ctrl-C raises
-    KeyboardInterrupt."""
+    KeyboardInterrupt, as soon as that is safe."""
 
     def __init__(self):
         self.asked = None
@@ -112,13 +112,19 @@ class Interrupts:
         return self
 
     def __exit__(self, *error):
+        from vmhost.pipeline import interrupts
+
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        interrupts.check()
 
     def _heard(self, number, frame):
+        from vmhost.pipeline import interrupts
+
         if self.asked is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.asked = number
+            interrupts.heard(number, frame)
+        else:
+            self.asked = number
 
     @property
     def exit_code(self):
@@ -135,13 +141,13 @@ def ended(pipeline):
         pipeline.close(drain=False)
 
 
-def close(pipeline, keep_visits):
+def close(pipeline):
     """Closes the pipeline; where the store cannot be written, the error says how many events are missing in it."""
     from vmhost.pipeline.stored import StoredPipeline
     from vmhost.stores import StoreError
 
     try:
-        pipeline.close(keep_visits=keep_visits)
+        pipeline.close()
     except StoreError as error:
         try:
             with StoredPipeline(pipeline.folder) as stored:

@@ -149,10 +149,12 @@ def _run(output, plan, recording, clock):
                 feed.stop.set()
                 thread.join()
             opening.drain(output, pipeline, signals, live)
-        failed = ended[0] if ended else None
-        if failed is not None and not isinstance(failed, BadLineError):
-            raise failed
-        opening.close(pipeline, plan.keep_visits or bool(signals.asked) or failed is not None)
+            failed = ended[0] if ended else None
+            if failed is not None and not isinstance(failed, BadLineError):
+                raise failed
+            pipeline.end(plan.keep_visits or bool(signals.asked) or failed is not None)
+            opening.drain(output, pipeline, signals, live)
+        opening.close(pipeline)
         if failed is not None:
             raise failures.Failure(f"{failed}; the events before it were replayed")
         elapsed_s = time.monotonic() - began_s

@@ -145,9 +145,11 @@ def _run(output, plan):
                     failed = error
                 at_end = sources.statistics()
             opening.drain(output, pipeline, signals, live)
+            pipeline.end(plan.keep_visits or bool(signals.asked) or failed is not None)
+            opening.drain(output, pipeline, signals, live)
         if sending is not None:
             sending.end(output, pipeline, signals)
-        opening.close(pipeline, plan.keep_visits or bool(signals.asked) or failed is not None)
+        opening.close(pipeline)
         if failed is not None:
             raise failures.Failure(f"{failed}; the events before it were taken (--bad-lines aside goes on)")
         sent = {} if sending is None else {"tunnel": sending.figures}

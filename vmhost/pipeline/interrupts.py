@@ -1,0 +1,97 @@
+"""Ctrl-C while a thread is inside a pipeline: KeyboardInterrupt is raised when that is safe.
+
+Python raises KeyboardInterrupt in the main thread after any call, also after the one that has just acquired the lock of
+a `with`. That lock is then never released (CPython 3.14: in every second try of a loop that does nothing else), and
+the pipeline's threads wait for it for ever. So while a pipeline is open, an interrupt that finds the main thread in
+this package, in `vmhost.stores` or in `vmhost.tunnel`, is kept: waits and `append` raise it (`check`), and else it
+comes again until the main thread is outside.
+"""
+
+import math
+import signal
+import threading
+import time
+
+_PACKAGES = ("vmhost.pipeline", "vmhost.stores", "vmhost.tunnel")
+_AGAIN_S = 0.005  # until an interrupt that was kept comes again
+_DEAF_S = 0.05  # a signal that was sent has arrived by then
+
+
+class _Interrupts:
+    """Pipelines hold it open; the handler is in place from the first to the last of them."""
+
+    def __init__(self):
+        self._users = 0
+        self._kept = False  # an interrupt waits to be raised
+        self._sending = None  # the thread that sends it again
+        self._sent = False  # it has done so
+        self._settled = threading.Event()  # it was raised
+        self._deaf_until_s = 0.0
+
+    def open(self):
+        """On the main thread, where Ctrl-C raises KeyboardInterrupt. True where `close` is to be called."""
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        if signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, self.heard):
+            return False  # asyncio, a command, an application: each has a handler of its own
+        if self._users == 0:
+            self._deaf_until_s = 0.0
+        self._users += 1
+        signal.signal(signal.SIGINT, self.heard)
+        return True
+
+    def close(self):
+        """Raises what is still kept. On another than the main thread the handler stays: it does no harm."""
+        self._users -= 1
+        if self._users == 0 and threading.current_thread() is threading.main_thread():
+            try:
+                self.check()
+            finally:
+                if signal.getsignal(signal.SIGINT) == self.heard:
+                    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def heard(self, number, frame):
+        """A handler of SIGINT: raises KeyboardInterrupt, or keeps it."""
+        if time.monotonic() < self._deaf_until_s:
+            return  # one that was sent again while it was raised
+        if not _is_inside(frame):
+            self._raise()
+        if not self._kept:
+            self._kept = True
+            self._sent = False
+            self._settled.clear()
+            self._sending = threading.Thread(target=self._send, name="vmhost-pipeline-interrupt", daemon=True)
+            self._sending.start()
+
+    def check(self):
+        """Raises an interrupt that is kept, on the main thread. For places where it does no harm."""
+        if self._kept and threading.current_thread() is threading.main_thread():
+            self._raise()
+
+    def _raise(self):
+        sending, self._deaf_until_s = self._sending, math.inf
+        self._kept, self._sending = False, None
+        self._settled.set()
+        if sending is not None:
+            sending.join()
+        self._deaf_until_s = time.monotonic() + _DEAF_S if self._sent else 0.0
+        raise KeyboardInterrupt
+
+    def _send(self):
+        main = threading.main_thread()
+        while not self._settled.wait(_AGAIN_S) and main.is_alive():
+            self._sent = True
+            signal.pthread_kill(main.ident, signal.SIGINT)
+
+
+def _is_inside(frame):
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name.startswith(_PACKAGES):
+            return True
+        frame = frame.f_back
+    return False
+
+
+_interrupts = _Interrupts()
+open, close, heard, check = _interrupts.open, _interrupts.close, _interrupts.heard, _interrupts.check

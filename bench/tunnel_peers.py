@@ -26,21 +26,29 @@ _FORK = multiprocessing.get_context("fork")
 
 
 class Folder:
-    """A temporary folder with certificates, and the processes that serve from it."""
+    """A temporary folder with certificates, and the processes that serve from it, at the address `host`. Each calls
+    `enter` first."""
 
-    def __init__(self):
+    def __init__(self, host="127.0.0.1", enter=None):
+        self.host, self.enter = host, enter
+        self.name = "localhost" if host == "127.0.0.1" else host  # what the server's certificate says
         self.path = Path(tempfile.mkdtemp(prefix="bench-tunnel-"))
         self.keys = self.path / "keys"
-        make_certificates(self.keys, [f"d{number}" for number in range(1)])
+        make_certificates(self.keys, ["d0"], ("localhost", host))
         self._children = []
 
     def serve(self, work, *arguments):
         """Runs `work(ready, *arguments)` in a process; what it puts into `ready`, its port."""
         ready = _FORK.Queue()
-        child = _FORK.Process(target=work, args=(ready, *arguments), daemon=True)
+        child = _FORK.Process(target=self._work, args=(work, ready, *arguments), daemon=True)
         child.start()
         self._children.append(child)
         return ready.get(timeout=30), child.pid
+
+    def _work(self, work, *arguments):
+        if self.enter is not None:
+            self.enter()
+        work(*arguments)
 
     def client_context(self):
         return ssl.create_default_context(cafile=self.keys / "ca.pem")
@@ -66,10 +74,10 @@ def free_port():
         return listening.getsockname()[1]
 
 
-def wait_for_port(port, within_s=30):
+def wait_for_port(port, within_s=30, host="127.0.0.1"):
     end = time.monotonic() + within_s
     while True:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        with contextlib.suppress(OSError), socket.create_connection((host, port), 1):
             return
         if time.monotonic() > end:
             raise TimeoutError(f"nothing listens on port {port}")
@@ -99,7 +107,7 @@ def serve_tunnel(ready, folder, settings=None):
     )
     server.consume("*", Table("messages"))
     server.answer("echo", lambda request: request.value, quick=True)
-    server.run("127.0.0.1:0", ready=lambda addresses: ready.put(addresses[0][1]))
+    server.run(f"{folder.host}:0", ready=lambda addresses: ready.put(addresses[0][1]))
 
 
 class Tunnel:
@@ -112,7 +120,7 @@ class Tunnel:
         port, _ = self._folder.serve(serve_tunnel, self._folder)
         keys = self._folder.keys
         self._device = AsyncDevice(
-            f"localhost:{port}",
+            f"{self._folder.name}:{port}",
             self._folder.path / "device.sqlite",
             ca=keys / "ca.pem",
             certificate=keys / "d0.pem",
@@ -140,14 +148,14 @@ def _serve_websockets(ready, folder):
 
     async def main():
         context = folder.server_context()
-        async with serve(echo, "127.0.0.1", 0, ssl=context, compression=None) as server:
+        async with serve(echo, folder.host, 0, ssl=context, compression=None) as server:
             ready.put(server.sockets[0].getsockname()[1])
             await asyncio.Event().wait()
 
-    _run(main())
+    run_until_ended(main())
 
 
-def _run(main):
+def run_until_ended(main):
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     asyncio.run(main)
 
@@ -163,7 +171,7 @@ class WebSockets:
 
         port, _ = self._folder.serve(_serve_websockets, self._folder)
         self._connection = await connect(
-            f"wss://localhost:{port}", ssl=self._folder.client_context(), compression=None, max_size=1 << 24
+            f"wss://{self._folder.name}:{port}", ssl=self._folder.client_context(), compression=None, max_size=1 << 24
         )
 
     async def ask(self, data):
@@ -190,7 +198,8 @@ async def application(scope, receive, send):
     await send(
         {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/octet-stream")]}
     )
-    await send({"type": "http.response.body", "body": b"".join(parts)})
+    body = b"".join(parts)
+    await send({"type": "http.response.body", "body": body[:16] if scope["path"] == "/keep" else body})
 
 
 class HTTP2:
@@ -206,22 +215,24 @@ class HTTP2:
         keys = self._folder.keys
         self._server = subprocess.Popen(
             [
-                sys.executable, "-m", "granian", "--interface", "asginl", "--host", "127.0.0.1",
+                sys.executable, "-m", "granian", "--interface", "asginl", "--host", self._folder.host,
                 "--port", str(self._port), "--http", "2", "--no-ws", "--log-level", "error",
                 "--ssl-certificate", keys / "server.pem", "--ssl-keyfile", keys / "server.key",
                 "bench.tunnel_peers:application",
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            preexec_fn=self._folder.enter,
         )  # fmt: skip
-        wait_for_port(self._port)
+        wait_for_port(self._port, host=self._folder.host)
+        self._url = f"https://{self._folder.name}:{self._port}/"
         self._client = httpx.AsyncClient(http2=True, verify=self._folder.client_context())
-        answer = await self._client.post(f"https://localhost:{self._port}/", content=b"x")
+        answer = await self._client.post(self._url, content=b"x")
         if answer.http_version != "HTTP/2":
             raise RuntimeError(f"the server speaks {answer.http_version}")
 
     async def ask(self, data):
-        answer = await self._client.post(f"https://localhost:{self._port}/", content=data)
+        answer = await self._client.post(self._url, content=data)
         return answer.content
 
     async def close(self):
@@ -244,14 +255,14 @@ def _serve_mqtt_answers(ready, folder, port):
 
     async def main():
         async with aiomqtt.Client(
-            "localhost", port, tls_context=folder.client_context(), socket_options=_NO_DELAY
+            folder.name, port, tls_context=folder.client_context(), socket_options=_NO_DELAY
         ) as client:
             await client.subscribe("ask", qos=1)
             ready.put(True)
             async for message in client.messages:
                 await client.publish("answer", message.payload, qos=1)
 
-    _run(main())
+    run_until_ended(main())
 
 
 class MQTT:
@@ -260,14 +271,13 @@ class MQTT:
     def __init__(self, folder):
         self._folder = folder
 
-    async def start(self):
-        import aiomqtt
-
+    def _begin(self):
+        """Starts the broker."""
         self._port = free_port()
         settings = self._folder.path / "mosquitto.conf"
         keys = self._folder.keys
         settings.write_text(
-            f"listener {self._port} 127.0.0.1\nallow_anonymous true\ncertfile {keys / 'server.pem'}\n"
+            f"listener {self._port} {self._folder.host}\nallow_anonymous true\ncertfile {keys / 'server.pem'}\n"
             f"keyfile {keys / 'server.key'}\ncafile {keys / 'ca.pem'}\npersistence false\nset_tcp_nodelay true\n"
             f"user {'root' if os.getuid() == 0 else 'nobody'}\n"
         )
@@ -278,12 +288,24 @@ class MQTT:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=os.environ | {"LD_LIBRARY_PATH": str(libraries)},
+            preexec_fn=self._folder.enter,
         )
-        wait_for_port(self._port)
+        wait_for_port(self._port, host=self._folder.host)
+
+    def _made(self):
+        import aiomqtt
+
+        return aiomqtt.Client(
+            self._folder.name, self._port, tls_context=self._folder.client_context(), socket_options=_NO_DELAY
+        )
+
+    def _end(self):
+        end(self._broker)
+
+    async def start(self):
+        self._begin()
         self._folder.serve(_serve_mqtt_answers, self._folder, self._port)
-        self._client = aiomqtt.Client(
-            "localhost", self._port, tls_context=self._folder.client_context(), socket_options=_NO_DELAY
-        )
+        self._client = self._made()
         await self._client.__aenter__()
         await self._client.subscribe("answer", qos=1)
         self._messages = aiter(self._client.messages)
@@ -294,7 +316,7 @@ class MQTT:
 
     async def close(self):
         await self._client.__aexit__(None, None, None)
-        end(self._broker)
+        self._end()
 
 
 PEERS = (Tunnel, WebSockets, HTTP2, MQTT)

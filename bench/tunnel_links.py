@@ -153,7 +153,7 @@ class Posts(HTTP2):
 
         while True:
             try:
-                await self._client.post(self._url + "keep", content=data)
+                await self._client.post(self.url + "keep", content=data)
                 return
             except httpx.HTTPError, OSError, RuntimeError:
                 self.again += 1
@@ -166,7 +166,7 @@ class Publishes(MQTT):
         self.again = 0
 
     async def start(self):
-        self._begin()
+        self.begin()
         self._there = asyncio.Event()
         self._runner = asyncio.create_task(self._run())
         await self._there.wait()
@@ -176,7 +176,7 @@ class Publishes(MQTT):
 
         while True:
             with contextlib.suppress(aiomqtt.MqttError, OSError):
-                async with self._made() as self._client:
+                async with self.made() as self._client:
                     self._there.set()
                     async for _ in self._client.messages:
                         pass
@@ -199,7 +199,7 @@ class Publishes(MQTT):
         self._runner.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._runner
-        self._end()
+        self.finish()
 
 
 CONTENDERS = (Tunnel, WebSockets, Posts, Publishes)

@@ -15,11 +15,13 @@ import random
 import resource
 import ssl
 import statistics
+import sys
 import time
 from pathlib import Path
 
+from bench import tunnel_ingest
 from bench.measure import Figure, Result
-from bench.tunnel_peers import Folder, serve_tunnel
+from bench.tunnel_peers import Folder, mosquitto, serve_tunnel
 from vmhost.tunnel import connection as protocol
 from vmhost.tunnel import events
 from vmhost.tunnel.compression import Compression, train
@@ -109,13 +111,24 @@ def throughput(quick):
         for batch in (10, 1):
             rates = asyncio.run(_rates(context, port, count, batch, seconds, rounds))
             found[batch] = Figure(tuple(rates), "messages/s", "more")
+        peers = {}
+        for name, made in tunnel_ingest.PEERS:
+            if made is tunnel_ingest.mqtt and mosquitto() is None:
+                continue
+            try:
+                peers[name] = asyncio.run(tunnel_ingest.rates(folder, made, count, (10, 1), seconds, rounds))
+            except ImportError as error:
+                print(f"tunnel: {name} is left out: {error}; `make bench-peers` installs it", file=sys.stderr)
     finally:
         folder.close()
     for batch, wanted in ((10, 20_000), (1, 8_000)):
         figure = found[batch]
+        figures = {"vmhost": figure} | {
+            name: Figure(tuple(each[batch]), "messages/s", "more") for name, each in peers.items()
+        }
         yield Result(
             f"tunnel: messages from {count:,} devices, {'in tens' if batch > 1 else 'singly'}, fsynced",
-            {"vmhost": figure},
+            figures,
             ((f"{wanted:,} a second: {figure.median:,.0f}", figure.median >= wanted),),
             note="bodies of 128 bytes; clients on the same cores",
         )

@@ -6,6 +6,7 @@ Each contender has a server in a process of its own, with the same certificate, 
 
 import asyncio
 import contextlib
+import logging
 import multiprocessing
 import os
 import shutil
@@ -157,6 +158,7 @@ def _serve_websockets(ready, folder):
 
 def run_until_ended(main):
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    logging.getLogger("websockets").setLevel(logging.CRITICAL)  # it tells of each connection that is cut
     asyncio.run(main)
 
 
@@ -208,9 +210,8 @@ class HTTP2:
     def __init__(self, folder):
         self._folder = folder
 
-    async def start(self):
-        import httpx
-
+    def begin(self, application="bench.tunnel_peers:application"):
+        """Starts the server."""
         self._port = free_port()
         keys = self._folder.keys
         self._server = subprocess.Popen(
@@ -218,26 +219,34 @@ class HTTP2:
                 sys.executable, "-m", "granian", "--interface", "asginl", "--host", self._folder.host,
                 "--port", str(self._port), "--http", "2", "--no-ws", "--log-level", "error",
                 "--ssl-certificate", keys / "server.pem", "--ssl-keyfile", keys / "server.key",
-                "bench.tunnel_peers:application",
+                application,
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             preexec_fn=self._folder.enter,
         )  # fmt: skip
         wait_for_port(self._port, host=self._folder.host)
-        self._url = f"https://{self._folder.name}:{self._port}/"
+        self.url = f"https://{self._folder.name}:{self._port}/"
+
+    def finish(self):
+        end(self._server)
+
+    async def start(self):
+        import httpx
+
+        self.begin()
         self._client = httpx.AsyncClient(http2=True, verify=self._folder.client_context())
-        answer = await self._client.post(self._url, content=b"x")
+        answer = await self._client.post(self.url, content=b"x")
         if answer.http_version != "HTTP/2":
             raise RuntimeError(f"the server speaks {answer.http_version}")
 
     async def ask(self, data):
-        answer = await self._client.post(self._url, content=data)
+        answer = await self._client.post(self.url, content=data)
         return answer.content
 
     async def close(self):
         await self._client.aclose()
-        end(self._server)
+        self.finish()
 
 
 # ---- MQTT: aiomqtt on mosquitto, QoS 1
@@ -271,7 +280,7 @@ class MQTT:
     def __init__(self, folder):
         self._folder = folder
 
-    def _begin(self):
+    def begin(self):
         """Starts the broker."""
         self._port = free_port()
         settings = self._folder.path / "mosquitto.conf"
@@ -292,20 +301,20 @@ class MQTT:
         )
         wait_for_port(self._port, host=self._folder.host)
 
-    def _made(self):
+    def made(self):
         import aiomqtt
 
         return aiomqtt.Client(
             self._folder.name, self._port, tls_context=self._folder.client_context(), socket_options=_NO_DELAY
         )
 
-    def _end(self):
+    def finish(self):
         end(self._broker)
 
     async def start(self):
-        self._begin()
+        self.begin()
         self._folder.serve(_serve_mqtt_answers, self._folder, self._port)
-        self._client = self._made()
+        self._client = self.made()
         await self._client.__aenter__()
         await self._client.subscribe("answer", qos=1)
         self._messages = aiter(self._client.messages)
@@ -316,7 +325,7 @@ class MQTT:
 
     async def close(self):
         await self._client.__aexit__(None, None, None)
-        self._end()
+        self.finish()
 
 
 PEERS = (Tunnel, WebSockets, HTTP2, MQTT)

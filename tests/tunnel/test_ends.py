@@ -396,6 +396,31 @@ def test_streams_in_both_directions(make_server, settings_of, tmp_path):
         asyncio.run(use(address.replace("127.0.0.1", "localhost")))
 
 
+def test_streams_for_threads(make_server, make_device):
+    server = make_server()
+    told = []
+
+    @server.stream("upper")
+    async def upper(stream):
+        try:
+            async for piece in stream:
+                await stream.write(piece.upper())
+        except StreamBrokenError as error:
+            told.append(str(error))
+
+    with server.running() as address, make_device(address) as device:
+        device.wait_connected(WAIT_S)
+        with device.open_stream("upper", {"name": "x"}) as stream:
+            data = b"abcd" * 10_000
+            stream.write(data)
+            stream.end()
+            assert b"".join(stream) == data.upper()
+        with pytest.raises(KeyError), device.open_stream("upper") as stream:
+            raise KeyError("of the program")
+        until(lambda: told)
+    assert "KeyError: 'of the program'" in told[0]
+
+
 def test_who_does_not_read_stops_nobody_else(make_server, settings_of, tmp_path):
     """A stream that nobody reads, and a consumer that hangs: other channels go on, and memory is bounded."""
     server = make_server()

@@ -34,7 +34,7 @@ from vmhost.tunnel.heartbeat import Interval
 from vmhost.tunnel.histogram import Histogram
 from vmhost.tunnel.inbox import Arrival
 from vmhost.tunnel.keeper import Keeper
-from vmhost.tunnel.streams import Stream
+from vmhost.tunnel.streams import BlockingStream, Stream
 from vmhost.tunnel.transport import BUFFER_BYTES, Transport
 
 _log = logging.getLogger("vmhost.tunnel")
@@ -801,6 +801,10 @@ class Device:
                 raise
         self._inner.counts["fallbacks"] += 1
         return fallback(value)
+
+    def open_stream(self, channel, value=None):
+        """A `streams.BlockingStream` to the cloud. OfflineError, TunnelError."""
+        return BlockingStream(self._run(self._inner.open_stream(channel, value)), self._run)
 
     def wait_sent(self, timeout_s=None):
         """Waits until the outbox is empty. False after `timeout_s`."""

@@ -98,3 +98,45 @@ class Stream:
         if not (self._ended and self._local_end):
             self._error = self._error or why
         self._changed.set()
+
+
+class BlockingStream:
+    """A Stream for threads: `read`, `write`, `end` and `abort` block; iterating gives pieces. As a block it ends with
+    it, and where the block fails the other end is told."""
+
+    def __init__(self, stream, run):
+        self._stream, self._run = stream, run
+        self.channel, self.value = stream.channel, stream.value
+
+    def read(self):
+        """The next bytes, as they come; b"" at the end. StreamBrokenError."""
+        return self._run(self._stream.read())
+
+    def __iter__(self):
+        while data := self.read():
+            yield data
+
+    def write(self, data):
+        """Sends all of `data`; waits while the other end has no room. StreamBrokenError."""
+        self._run(self._stream.write(data))
+
+    def end(self):
+        """Nothing more is written; the other direction goes on."""
+        self._run(self._stream.end())
+
+    def abort(self, why):
+        """Ends both directions; the other end gets StreamBrokenError with `why`."""
+
+        async def abort():
+            self._stream.abort(why)
+
+        self._run(abort())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if error is None:
+            self.end()
+        else:
+            self.abort(f"{kind.__name__}: {error}")

@@ -80,6 +80,8 @@ def test_processes_share_a_port_and_one_that_dies_is_replaced(make_device, keys,
                 device.send("c", b"%d" % sent)
                 sent += 1
                 assert device.wait_sent(WAIT_S)
+            counts = device.statistics()["counts"]
+            assert counts["resumed"] == counts["connections"] - 1 >= 3, "each process knows the sessions of the others"
             until(lambda: len(of_processes(store)) == 2)
     finally:
         assert served.end(signal.SIGINT) == 0

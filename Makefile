@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test lint format stress mutations fuzz conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers real-stream postgresql lock clean distclean
+.PHONY: help build device-libraries demo test lint format stress mutations fuzz conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers real-stream mosquitto postgresql lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -73,6 +73,9 @@ bench: bench-peers  ## measure against threads, interpreters, processes, and mod
 
 real-stream: build  ## have headless Chromium (Debian's, unpacked privately) click through a shop; its events as JSON lines
 	@browser=$$(sh tools/chromium.sh) && $(PYTHON) -m tasks.ipv.browser --browser "$$browser" $(ARGS)
+
+mosquitto:        ## have Debian's MQTT broker, unpacked privately, which the tunnel is measured against
+	@sh tools/mosquitto.sh
 
 postgresql:       ## have PostgreSQL's server programs: the machine's, or Debian's, unpacked privately (for tests of the tunnel)
 	@sh tools/postgresql.sh $(ARGS)

@@ -46,7 +46,7 @@ async def _measure(folder, rounds, calls):
     for made in PEERS:
         peer = made(folder)
         if peer.name.startswith("aiomqtt") and mosquitto() is None:
-            print("tunnel: mosquitto is not here; `sh tools/mosquitto.sh` unpacks Debian's", file=sys.stderr)
+            print("tunnel: mosquitto is not here; `make mosquitto` unpacks Debian's", file=sys.stderr)
             continue
         try:
             await peer.start()

@@ -5,8 +5,8 @@ UUIDs and paths. Each of these is written as an object with one key that starts 
 also carries a dict whose own key could be taken for one of them. Whole numbers of more than 4,300 decimal digits are
 written as `{"$int": "0x…"}`: Python reads and writes such decimals in more than linear time, and refuses to. Promises
 that `from_plain(to_plain(value))` is the value again; arrays, other buffers and deques come back as lists, the numbers
-in them as Python's, Counter and its like as dict, paths as this machine's. Whatever the text, reading ends with a value
-or a ValueError, and takes time in proportion to its length."""
+in them as Python's, Counter and its like as dict, an exception as one of its type and args, paths as this machine's.
+Whatever the text, reading ends with a value or a ValueError, and takes time in proportion to its length."""
 
 import base64
 import json
@@ -129,6 +129,8 @@ def to_plain(value):
         if all(isinstance(key, str) for key in value) and not (len(value) == 1 and next(iter(value)).startswith("$")):
             return {key: to_plain(item) for key, item in value.items()}
         return {"$dict": [[to_plain(key), to_plain(item)] for key, item in value.items()]}
+    if isinstance(value, BaseException):
+        return {"type": type(value).__name__, "args": to_plain(value.args)}
     named = _of_the_library(value)
     if named is not None:
         return named

@@ -12,7 +12,7 @@ from vmhost.bytecode.fields import shown
 from vmhost.errors import ConfigurationError
 
 # As `types`, where values are only to be shown: those of classes that nobody knows come as their parts, a dict of
-# fields, a tuple, the name of a member, what a task's function made of them.
+# fields, a tuple, the name of a member, type and arguments of an exception, what a task's function made of them.
 PARTS = object()
 
 
@@ -96,6 +96,7 @@ class Codec:
         from vmhost.guest import kinds
         from vmhost.guest.classes import (
             CONVERTED,
+            ERROR,
             FIELDS,
             MEMBER,
             TUPLE,
@@ -113,6 +114,9 @@ class Codec:
         shape = self._known.get(detail) or shape_of_builtin(detail) or self._shape_in_homes(detail)
         if shape is None and self._in_parts and kind in (TUPLE, MEMBER, FIELDS) and not (in_key and kind == FIELDS):
             return payload
+        if shape is None and self._in_parts and kind == ERROR and not in_key:
+            args = payload[0] if type(payload) is tuple and payload else ()
+            return {"type": detail, "args": args}
         if shape is None:
             error = unknown(kind, detail)
             raise type(error)(f"{error}; name it in `types` of the Host or VMExecutor")

@@ -51,17 +51,23 @@ def test_values_of_the_standard_library_and_of_own_classes_are_printed(vmhost, b
         class Money:
             pass
 
+        class Lost(Exception):
+            pass
+
         register(Money, lambda money: {"cents": 5}, lambda plain: Money())
 
         def run(value):
             assert value in (None, datetime.date(2024, 5, 3))
-            return Order(decimal.Decimal("1.50"), [Line("lamp"), Colour.RED, Money(), {Colour.RED: value}])
+            wrong = [Lost("key", 3), ValueError("bad", decimal.Decimal(1))]
+            return Order(decimal.Decimal("1.50"), [Line("lamp"), Colour.RED, Money(), {Colour.RED: value}, *wrong])
         """
     )
     expected = {
         "total": {"$decimal": "1.50"},
         "lines": [{"$tuple": ["lamp"]}, "RED", {"cents": 5}, {"RED": {"$date": "2024-05-03"}}],
     }
+    expected["lines"].append({"type": "main:Lost", "args": {"$tuple": ["key", 3]}})
+    expected["lines"].append({"type": "ValueError", "args": {"$tuple": ["bad", {"$decimal": "1"}]}})
     command = ("run", path, "--allow-unsigned", "--input", '{"$date": "2024-05-03"}')
     code, out, err = vmhost(*command)
     assert code == 0, err

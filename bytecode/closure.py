@@ -15,6 +15,7 @@ that is both in the folder and in the standard library is an error rather than a
 import ast
 import difflib
 import functools
+import re
 import sys
 import tokenize
 from dataclasses import dataclass, replace
@@ -64,6 +65,9 @@ _MAY_NOT_RUN = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match, ast.Functio
 _CERTAIN, _POSSIBLE, _OPTIONAL = range(3)  # an import runs; may run; may run, and the program expects it to fail
 _NEIGHBOURS_BYTES = 512 << 10
 _SOURCELESS = {"inspect.getsource", "inspect.getsourcelines", "inspect.findsource"}
+
+# Modules that no file has: the text gives itself a path, a finder of its own, or puts them into sys.modules.
+_MAKES_MODULES = re.compile(rb"^__path__ *=|\bsys\.meta_path\b|\bsys\.modules\[[^\]\n]*\] *=", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -409,6 +413,8 @@ class _Search:
         for length in range(2, len(parts) + 1):
             prefix, outer = ".".join(parts[:length]), self.find(".".join(parts[: length - 1]))
             if self.find(prefix) is None:
+                if _MAKES_MODULES.search(outer.text):
+                    return None  # as six makes six.moves: only a run can tell
                 if not outer.is_package:
                     return f"{outer.path} is a module, not a package"
                 native = self.native_file(prefix) if is_installed(outer) else None

@@ -36,6 +36,7 @@ from .texts import compile_text, text_digest
 RECORD_NAME = "recorded.json"
 FUTURES = 0x1FE0000  # flags of a code object: what its module imported from __future__
 GENERATED = re.compile("[0-9a-f]{32}|-?[0-9]+")  # what programs put into names to make them unique
+_RESERVED = re.compile("__[^0-9]*__")  # of Python's own: these stay
 _SMALL = 255  # larger numbers are constants of the code, smaller ones operands of instructions
 _SIGNS = 3  # at most so many numbers of a text are tried with both signs
 _MODES = ("exec", "eval", "single")
@@ -283,7 +284,7 @@ def _is_right(code, mode, futures, text, parts, tokens, free, seed):
             renames[old], renames[-old] = int(name), -int(name)
         else:
             renames[old] = name
-    if any(type(name) is str and name.startswith("__") and name.endswith("__") for name in renames):
+    if any(type(name) is str and _RESERVED.fullmatch(name) for name in (*renames, *renames.values())):
         return False
     try:
         expected = corrected(compile("".join(new), "<string>", mode, futures, dont_inherit=True, optimize=0))

@@ -234,6 +234,36 @@ def test_imports_of_packages_that_never_run_are_no_errors(wheels, task):
     assert by_name["pylab"].where == "site-packages/words/__init__.py:9"
 
 
+def test_modules_that_a_package_makes_by_itself_are_found(wheels, task):
+    """As `six` makes `six.moves`, others put theirs into `sys.modules`."""
+    write_wheel(
+        wheels,
+        "seven",
+        "1.0",
+        {
+            "seven.py": "import sys, types\nfrom importlib.util import spec_from_loader\n"
+            "class Finder:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        return spec_from_loader(name, self) if name == 'seven.moves' else None\n"
+            "    def create_module(self, spec):\n"
+            "        module = types.ModuleType(spec.name)\n        module.zip = zip\n        return module\n"
+            "    def exec_module(self, module):\n        pass\n"
+            "__path__ = []\nsys.meta_path.append(Finder())\n",
+            "eight/__init__.py": "import sys, types\nmade = types.ModuleType('vendored')\n"
+            "sys.modules[__name__ + '.vendored'] = made\n",
+            "user.py": "from seven.moves import zip\nfrom eight.vendored import __name__ as NAME\n",
+        },
+    )
+    folder = task(
+        "from seven.moves import zip\nimport eight.vendored as one, user\n"
+        "def run(value):\n    return [list(zip('ab', 'cd')), one.__name__, user.NAME]\n",
+        ["seven"],
+    )
+    compiled = compile_task(folder)
+    assert call(compiled) == [[("a", "c"), ("b", "d")], "vendored", "vendored"]
+    assert not compiled.absent and not compiled.warnings
+
+
 def test_a_package_may_import_the_debugger_and_replace_its_methods(wheels, task):
     write_wheel(
         wheels,

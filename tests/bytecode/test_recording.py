@@ -67,7 +67,8 @@ def test_a_recorded_text_runs_also_under_other_generated_names(recorded):
     assert call(folder, {"before": 0, "options": {"number": "0123456789abcdef" * 2}})[0].endswith("abcdef")
 
 
-def test_generated_names_may_stand_in_strings_too(recorded):
+@pytest.mark.parametrize("name", ["made_#", "__made_#__"])
+def test_generated_names_may_stand_in_strings_too(recorded, name):
     main = """
 import uuid
 
@@ -75,10 +76,10 @@ class Made:
     pass
 
 def run(value):
-    name = "made_" + uuid.uuid4().hex
+    name = "NAME".replace("#", uuid.uuid4().hex)
     exec(f"def {name}(): return '{name}', 'also {name[:4]}'\\nsetattr(cls, '{name}', {name})", {"cls": Made})
-    return getattr(Made, name)() == (name, "also made")
-"""
+    return getattr(Made, name)() == (name, f"also {name[:4]}")
+""".replace("NAME", name)
     folder, _ = recorded("import main\nmain.run(None)\n", **{"main.py": main})
     assert call(folder, None) is True
 

@@ -420,6 +420,7 @@ def test_no_two_variables_get_one_name(renames):
         (((lambda: 1).__code__, {"a": "__class__"}), ValueError),
         (((lambda: 1).__code__, {"__classdict__": "a"}), ValueError),
         (((lambda: 1).__code__, {"a": "____"}), ValueError),
+        (((lambda: 1).__code__, {"__a1__": "__class__"}), ValueError),
     ],
 )
 def test_other_renames_are_refused(arguments, error):

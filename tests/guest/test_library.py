@@ -149,6 +149,8 @@ STAYS = {
     ("importlib._bootstrap_external", "compile"): "imports source files; a VM has none",
     ("importlib.abc", "compile"): "imports source files; a VM has none",
     ("optparse", "exec"): "runs a file that its caller names",
+    ("timeit", "compile"): "measures a text, and needs the compiler for it",
+    ("timeit", "exec"): "measures a text, and needs the compiler for it",
     ("zipimport", "compile"): "imports source files; a VM has none",
     ("zipimport", "exec"): "runs code that the importer gives it",
 }

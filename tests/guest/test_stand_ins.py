@@ -1,5 +1,8 @@
-"""Modules of terminals and signals that packages import at their top: there for them, as where there is no terminal."""
+"""Modules of terminals, processes and signals that packages import at their top: there for them, as where
+there is no terminal."""
 
+import random
+import subprocess
 import termios
 
 import pytest
@@ -10,7 +13,7 @@ from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.errors import CompileError
 
 ASKER = """
-import faulthandler, io, os, termios, tty
+import faulthandler, getpass, io, os, subprocess, termios, timeit, tty
 
 def numbers():
     return {name: value for name, value in vars(termios).items() if name.isupper() and type(value) is int}
@@ -27,6 +30,14 @@ def asked(what):
             return termios.tcgetattr(99)
         if what == "wrong":
             return termios.tcgetattr("0")
+        if what == "user":
+            return getpass.getuser()
+        if what == "password":
+            return getpass.getpass()
+        if what == "time":
+            return timeit.timeit("1 + 1")
+        if type(what) is list:
+            return subprocess.list2cmdline(what)
         if what == "enable":
             return faulthandler.enable()
     except Exception as error:
@@ -74,7 +85,19 @@ def test_faulthandler_is_never_enabled_and_shows_this_vm(task):
     assert [line.rpartition(" in ")[2] for line in task("dump").splitlines()[1:3]] == ["asked", "run"]
 
 
-@pytest.mark.parametrize("name", ["termios", "tty", "faulthandler"])
+def test_what_asks_for_users_and_measures_texts_is_there_to_be_imported(task):
+    assert task("user")[0] == "OSError" and task("time")[0] in ("NoCompilerError", "PermissionDenied")
+    assert task("password")[0] in ("PermissionDenied", "EOFError", "AttributeError")
+
+
+def test_arguments_of_processes_are_quoted_as_everywhere(task):
+    chance = random.Random(7)
+    for count in range(200):
+        arguments = ["".join(chance.choices('a\\" \t', k=chance.randint(0, 7))) for _ in range(count % 5)]
+        assert task(arguments or ["x"]) == subprocess.list2cmdline(arguments or ["x"])
+
+
+@pytest.mark.parametrize("name", ["termios", "tty", "faulthandler", "getpass", "timeit"])
 def test_a_task_s_own_import_of_them_is_refused(tmp_path, name):
     (tmp_path / "task.yaml").write_text('name: asks\nversion: 1.0.0\nentry: main:run\npython: "3.14"\n')
     (tmp_path / "main.py").write_text(f"import {name}\n\ndef run(what):\n    return what\n")

@@ -16,7 +16,7 @@ from vmhost.bytecode.packages import Requirements, installed
 from vmhost.bytecode.spec import read_task
 
 HERE = Path(__file__).resolve().parent
-_FILE_SECONDS, _TEXT = 300, 3000
+_FILE_SECONDS, _TEXT = 1800, 3000
 _NOT_TESTED = {"__main__", "setup"}
 
 
@@ -97,7 +97,7 @@ class Suite:
         (self._task / "task.yaml").write_text(
             f"name: suite-{self.name}\nversion: 1.0.0\nentry: main:run\n"
             f'python: "{sys.version_info[0]}.{sys.version_info[1]}"\n'
-            "limits: {memory: 2 GiB, wall_time: 600 s, stack: 8 MiB, concurrency: 1}\n"
+            "limits: {memory: 2 GiB, wall_time: 1800 s, stack: 8 MiB, concurrency: 1}\n"
             f"permissions: {{read: {read}, write: {write}}}\nfiles: {json.dumps(resources)}\n"
         )
 

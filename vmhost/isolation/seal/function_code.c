@@ -1175,7 +1175,7 @@ static PyObject *renamed_code(PyObject *renames, PyCodeObject *code)
     return result;
 }
 
-/* Names such as `__class__`: CPython makes and reads variables of that name by itself. */
+/* Names such as `__class__`: CPython makes and reads variables of that name by itself. None of them has a digit. */
 static bool is_reserved(PyObject *name)
 {
     Py_ssize_t size = PyUnicode_GET_LENGTH(name);
@@ -1183,6 +1183,11 @@ static bool is_reserved(PyObject *name)
     for (int i = 0; i < 4; i++)
         if (size < 4 || PyUnicode_READ_CHAR(name, underscores[i]) != '_')
             return false;
+    for (Py_ssize_t i = 0; i < size; i++) {
+        Py_UCS4 character = PyUnicode_READ_CHAR(name, i);
+        if (character >= '0' && character <= '9')
+            return false;
+    }
     return true;
 }
 

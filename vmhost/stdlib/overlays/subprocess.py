@@ -52,3 +52,22 @@ def run(*args, **kwargs):
 
 
 call = check_call = check_output = getoutput = getstatusoutput = run
+
+
+def list2cmdline(seq):
+    """The arguments as one line, quoted as Windows does: in the standard library, all print with it."""
+    import os
+
+    return " ".join(map(_quoted, map(os.fsdecode, seq)))
+
+
+def _quoted(argument):
+    quoted, backslashes = [], 0
+    for character in argument:
+        if character == '"':
+            quoted.append("\\" * backslashes + "\\")
+        backslashes = backslashes + 1 if character == "\\" else 0
+        quoted.append(character)
+    if argument and " " not in argument and "\t" not in argument:
+        return "".join(quoted)
+    return f'"{"".join(quoted)}{"\\" * backslashes}"'

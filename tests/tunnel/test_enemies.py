@@ -3,6 +3,7 @@ goes on serving the others, and its memory stays bounded."""
 
 import contextlib
 import logging
+import random
 import socket
 import ssl
 import threading
@@ -11,6 +12,7 @@ import tracemalloc
 import pytest
 
 from tests.tunnel.conftest import WAIT_S, rows, until
+from tests.tunnel.test_hostile import mutated, transcript
 from vmhost.stores import Database
 from vmhost.tunnel import frames
 from vmhost.tunnel.errors import ProtocolError
@@ -267,3 +269,52 @@ def test_a_device_that_used_hundreds_of_channels_comes_back(make_server, make_de
     assert sorted(heard) == sorted([*names, names[1]])
     found = rows(tmp_path / "cloud.sqlite", "SELECT channel, body FROM messages ORDER BY position")
     assert sorted(found) == sorted([(name, b"1") for name in names] + [(names[0], b"2")])
+
+
+def fuzz_a_server(make_server, make_device, settings_of, tmp_path, caplog, connections, seed):
+    """Mutated frames of all kinds, over TLS, into a server with consumers, answers, streams and pushes."""
+    server, chance = make_server(), random.Random(seed)
+    server.consume("b", lambda message: None)
+    server.answer("a", lambda request: request.value, quick=True)
+    server.answer("b", lambda request: request.value)
+
+    @server.stream("a")
+    async def upper(stream):
+        async for piece in stream:
+            await stream.write(piece.upper())
+
+    pieces = [frames.length(len(body)) + body for body in frames.Decoder().bodies(transcript())]
+    small = [piece for piece in pieces if len(piece) < 3000]
+    with server.running() as address, make_device(address, name="bob") as bob:
+        bob.wait_connected(WAIT_S)
+        for number in range(connections):
+            server.push("ann", "news", b"x") if number % 10 == 0 else None
+            with Raw(address, settings_of("ann")) as enemy, contextlib.suppress(OSError):
+                enemy.hear_kind(frames.WELCOME)
+                enemy.socket.sendall(b"".join(pieces[: chance.choice((2, 6, len(pieces)))]))
+                for _ in range(30):
+                    enemy.socket.sendall(mutated(chance, chance.choice(small)))
+                enemy.socket.settimeout(0.001)
+                with contextlib.suppress(ProtocolError):
+                    while enemy.hear() is not None:
+                        pass
+            if number % 20 == 0:
+                assert bob.ask("a", number, timeout_s=WAIT_S) == number
+                bob.send("c", b"%d" % number)
+        assert bob.wait_sent(WAIT_S)
+        until(lambda: set(server.worker.sessions) <= {"bob"})
+        until(lambda: server.worker._pending_bytes == 0)
+        assert set(server.worker._arrived) <= server.worker.transports and not server.worker._paused
+    faults = [each for each in caplog.records if each.exc_info or "fault of this program" in each.getMessage()]
+    assert not faults, caplog.text
+    found = rows(tmp_path / "cloud.sqlite", "SELECT body FROM messages WHERE device = 'bob' ORDER BY position")
+    assert found == [(b"%d" % number,) for number in range(0, connections, 20)]
+
+
+def test_mutated_frames_into_a_server(make_server, make_device, settings_of, tmp_path, caplog):
+    fuzz_a_server(make_server, make_device, settings_of, tmp_path, caplog, 100, 1)
+
+
+@pytest.mark.stress
+def test_a_hundred_thousand_mutated_frames_into_a_server(make_server, make_device, settings_of, tmp_path, caplog):
+    fuzz_a_server(make_server, make_device, settings_of, tmp_path, caplog, 3400, 2)

@@ -671,6 +671,8 @@ class AsyncDevice:
 
     def _draining(self, transport, event):
         """The server asks to go elsewhere: at the time it says, when what is under way has ended, or then anyway."""
+        if self._drained_s is not None:
+            return  # it said so before
         self._drained_s = event.after_s
         self._loop.create_task(self._move(transport, event.after_s))
 

@@ -146,6 +146,8 @@ class Worker:
 
     def _events(self, transport, found):
         for event in found:
+            if transport.closed:  # by what came before it: what it counts would never be uncounted
+                return
             _HANDLERS[type(event)](self, transport, event)
 
     def _greeted(self, transport, event):

@@ -318,3 +318,35 @@ def test_mutated_frames_into_a_server(make_server, make_device, settings_of, tmp
 @pytest.mark.stress
 def test_a_hundred_thousand_mutated_frames_into_a_server(make_server, make_device, settings_of, tmp_path, caplog):
     fuzz_a_server(make_server, make_device, settings_of, tmp_path, caplog, 3400, 2)
+
+
+@pytest.mark.parametrize("blindly", [False, True], ids=["", "and acknowledges blindly"])
+def test_pushes_for_a_device_that_does_not_read_stay_in_the_store(make_server, make_device, settings_of, blindly):
+    """It says that its windows are two gigabytes, and 24 pushes of a megabyte wait for it, on three channels."""
+    server = make_server()
+    server.prepare()
+    for number in range(24):
+        server.push("ann", "pqr"[number % 3], random.randbytes(1 << 20))
+    limits = {"window_bytes": (1 << 31) - 1, "message_bytes": (1 << 31) - 1}
+    with server.running() as address, make_device(address, name="bob") as bob:
+        with Raw(address, settings_of("ann"), limits=limits) as enemy:
+            until(lambda: "ann" in server.worker.sessions)
+            connection, highest = connection_of(server, "ann"), 0
+            for number in range(60):
+                bob.send("c", b"%d" % number)
+                assert bob.wait_sent(WAIT_S)
+                highest = max(highest, connection.queued_bytes)
+                for lane in list(connection._by_alias) if blindly else ():
+                    if lane.last:
+                        enemy.say(frames.ACK, lane.alias, lane.last)
+            assert 1 << 19 < highest < 8 << 20
+            if blindly:
+                return
+            enemy.hear_kind(frames.WELCOME)
+            last = {}
+            while sum(last.values()) < 24:  # it reads, and acknowledges: all come
+                frame = enemy.hear_kind(frames.FRAGMENT)
+                if frame[2]:
+                    last[frame[1]] = last.get(frame[1], 0) + 1
+                    enemy.say(frames.ACK, frame[1], last[frame[1]] * 3 - 2 + frame[1])
+            assert last == {0: 8, 1: 8, 2: 8}

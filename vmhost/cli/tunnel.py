@@ -294,15 +294,14 @@ def status(output, store):
     ]
     columns = ("process", "devices>", "messages>", "requests>", "pushed>", "refused>", "MB in>", "MB out>", "trouble")
     output.table("", columns, rows)
-    latencies = {}
-    for each in processes:
-        for name, figures in each["latencies"].items():
-            latencies.setdefault(name, []).append(figures)
+    latencies = sorted(
+        (name, str(each["process"]), figures) for each in processes for name, figures in each["latencies"].items()
+    )
     shown = ("count", "p50_ms", "p90_ms", "p99_ms", "max_ms")
     output.table(
         "",
-        ("what, channel", *(f"{name}>" for name in shown)),
-        [(name, *(str(figures.get(key, "")) for key in shown)) for name, all in latencies.items() for figures in all],
+        ("what, channel", "process", *(f"{name}>" for name in shown)),
+        [(name, process, *(str(figures.get(key, "")) for key in shown)) for name, process, figures in latencies],
     )
     waiting = ", ".join(f"{count} for {device} on {channel}" for device, channel, count, _ in kept["pushes"][:10])
     output.line(

@@ -350,7 +350,8 @@ class Connection:
 
     @property
     def _flight_limit(self):
-        return min(self._flight_bytes, self.peer_limits.window_bytes)
+        # Ours too: what is under way is in our memory, and the other end may say any number.
+        return min(self._flight_bytes, self.peer_limits.window_bytes, self.limits.window_bytes)
 
     def resume(self, channel, number):
         """The other end has all up to the number already: what is offered begins behind it. The channel is introduced

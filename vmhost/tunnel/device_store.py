@@ -14,6 +14,7 @@ from vmhost.tunnel.connection import checked_name
 from vmhost.tunnel.errors import OutboxFullError, TunnelConfigurationError
 from vmhost.tunnel.inbox import Inbox
 from vmhost.tunnel.limits import ID_CHARACTERS
+from vmhost.tunnel.pushes import fitting
 
 
 class _Commits:
@@ -134,7 +135,14 @@ class DeviceStore:
         return self.outbox.channels()
 
     def take(self, channel, after, limit=100):
-        return self.outbox.take(channel, limit=limit, after=after)
+        """The oldest entries behind `after`, of TAKEN_BYTES at most."""
+        with self.database.reader() as connection:
+            sizes = connection.execute(
+                "SELECT length(body) FROM outbox_entries WHERE channel = ? AND number > ? ORDER BY number LIMIT ?",
+                (channel, after, limit),
+            )
+            limit = fitting(size for (size,) in sizes)
+        return self.outbox.take(channel, limit=limit, after=after) if limit else []
 
     def acknowledged(self, pairs):
         """The cloud keeps all up to the numbers: [(channel, number)]."""

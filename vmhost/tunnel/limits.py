@@ -10,6 +10,7 @@ CONTAINERS = 250_000  # lists and maps in one frame that came in fragments or pa
 GREETING_BYTES = 16_384  # of the first frame
 NAME_CHARACTERS = 128  # of a channel, a device
 ID_CHARACTERS = 256  # of a message's id
+TAKEN_BYTES = 1 << 20  # of messages that are taken from a store at a time, unless one alone is larger
 MESSAGE_OVERHEAD = 32  # bytes that a message counts beyond its body
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from vmhost.stores import Database
 from vmhost.tunnel.connection import checked_name
 from vmhost.tunnel.errors import OutboxFullError, TunnelConfigurationError
-from vmhost.tunnel.limits import ID_CHARACTERS, Limits
+from vmhost.tunnel.limits import ID_CHARACTERS, TAKEN_BYTES, Limits
 
 STEPS = (
     """
@@ -124,12 +124,14 @@ class Pushes:
             )
 
     def take(self, device, channel, after=0, limit=_TAKE):
-        """(number, id, body) of what waits, oldest first; it stays until it is acknowledged."""
+        """(number, id, body) of what waits, oldest first, of TAKEN_BYTES at most; it stays until it is acknowledged."""
+        where = "device = ? AND channel = ? AND number > ? AND ifnull(expires_ms > ?, 1) ORDER BY number LIMIT ?"
+        given = (device, channel, after, int(self._clock() * 1000))
         with self.database.reader() as connection:
+            sizes = connection.execute(f"SELECT length(body) FROM tunnel_pushes WHERE {where}", (*given, limit))
+            limit = fitting(size for (size,) in sizes)
             return connection.execute(
-                "SELECT number, id, body FROM tunnel_pushes WHERE device = ? AND channel = ? AND number > ? "
-                "AND ifnull(expires_ms > ?, 1) ORDER BY number LIMIT ?",
-                (device, channel, after, int(self._clock() * 1000), limit),
+                f"SELECT number, id, body FROM tunnel_pushes WHERE {where}", (*given, limit)
             ).fetchall()
 
     def acknowledge(self, kept):
@@ -148,6 +150,17 @@ class Pushes:
             return connection.execute(
                 "SELECT device, channel, count(*), sum(length(body)) FROM tunnel_pushes GROUP BY device, channel"
             ).fetchall()
+
+
+def fitting(sizes):
+    """How many of these, in their order, have TAKEN_BYTES together; one at least."""
+    count = total = 0
+    for size in sizes:
+        total += size
+        if count and total > TAKEN_BYTES:
+            break
+        count += 1
+    return count
 
 
 # ---- telling the server's processes

@@ -16,7 +16,7 @@ _BUDGET = 32_768  # bytes that are taken from the connection at a time
 _NOT_SENT = 65_536  # bytes that the kernel takes before it has sent what was there
 _TCP_NOTSENT_LOWAT = 25
 # Of frames that wait for the other end to read: beyond, nothing more of it is read, since it may cause more.
-_UNREAD = 1 << 20
+UNREAD_BYTES = 1 << 20
 _READ = 16_384  # what one TLS record holds at most
 
 
@@ -155,7 +155,7 @@ class Transport(asyncio.BufferedProtocol):
             return
         if self._out.pending or connection.has_data:
             self.flush()
-            if connection.queued_bytes > _UNREAD and not self.closed and not connection.client:
+            if connection.queued_bytes > UNREAD_BYTES and not self.closed and not connection.client:
                 self.pause_reading(UNREAD)
         if connection.closed:
             self.lose(connection.closed.why)
@@ -178,7 +178,7 @@ class Transport(asyncio.BufferedProtocol):
         except ssl.SSLError as error:
             self.lose(tls_trouble(error))
             return
-        if self._deaf & UNREAD and connection.queued_bytes <= _UNREAD // 2:
+        if self._deaf & UNREAD and connection.queued_bytes <= UNREAD_BYTES // 2:
             self.resume_reading(UNREAD)
 
     def lose(self, why):

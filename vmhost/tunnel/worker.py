@@ -21,7 +21,7 @@ from vmhost.tunnel.inbox import Arrival, Inbox
 from vmhost.tunnel.keeper import Keeper
 from vmhost.tunnel.streams import Stream
 from vmhost.tunnel.tls import certified_device
-from vmhost.tunnel.transport import ASKED, BUFFER_BYTES, Transport
+from vmhost.tunnel.transport import ASKED, BUFFER_BYTES, UNREAD_BYTES, Transport
 
 _log = logging.getLogger("vmhost.tunnel")
 _SWEEP_S = 1.0
@@ -444,6 +444,8 @@ class Worker:
         """Sends what waits for the device, as far as there is room."""
         session = transport.owner
         session.wanted = True
+        if transport.connection.queued_bytes > UNREAD_BYTES:
+            return  # what was sent is not read; its acknowledgement comes back here
         if not session.pumping and not transport.closed:
             session.pumping = True
             session.wanted = False

@@ -323,7 +323,7 @@ def pipeline_by_http(text, folder, capfd):
         program, url, _, header, _, body = shlex.split(posts.replace("8400", port))
         assert program == "curl" and posts.count("-H") == posts.count("--data-binary @") == 1
         name, _, value = header.partition(": ")
-        request = urllib.request.Request(url, Path(body[1:]).read_bytes()[:100_000].rpartition(b"\n")[0])
+        request = urllib.request.Request(url, Path(body[1:]).read_bytes())
         request.add_header(name, value)
         with urllib.request.urlopen(request, timeout=60) as answer:
             assert json.load(answer)["taken"] > 50

@@ -23,7 +23,7 @@ TASKS = Path(__file__).resolve().parents[2] / "tasks"
 FIELDS = ("name", "time_ms", "page", "visit", "contents", "id", "key")
 RECENT = 20
 ROUGH = sessions.Options(
-    seed=11, visits=300, missing_exits=0.1, nested=0.3, bots=0.02, duplicates=0.1, late=0.05, clock_jumps=0.2
+    seed=11, visits=220, missing_exits=0.1, nested=0.3, bots=0.02, duplicates=0.1, late=0.05, clock_jumps=0.2
 )
 
 
@@ -74,7 +74,7 @@ def test_no_feature_of_a_rough_stream_differs_from_the_reference(tmp_path, bundl
     seen = collections.Counter(event["visit"] for event in log)  # an exit whose enter came too late ends nothing
     wanted = {visit: made for visit, made in reference.features(log).items() if seen[visit] > 1}
     found = {row["visit"]: row["feature"] for row in rows}
-    assert len(rows) == len(found) and len(found) > 250
+    assert len(rows) == len(found) and len(found) > 150
     assert found == json.loads(json.dumps(wanted))
 
 

@@ -59,7 +59,7 @@ def run(tmp_path, count, hogs):
 
 
 def test_a_few_thousand(tmp_path):
-    run(tmp_path, 10_000, 10)
+    run(tmp_path, 5_000, 5)
 
 
 @pytest.mark.stress

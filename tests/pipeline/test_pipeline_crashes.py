@@ -22,7 +22,7 @@ def kill(path, seed, rounds):
 
 
 def test_killed_at_random_moments(tmp_path):
-    kill(tmp_path / "store.db", 1, 40)
+    kill(tmp_path / "store.db", 1, 20)
 
 
 @pytest.mark.stress

@@ -5,7 +5,7 @@ import enum
 import msgpack
 import numpy
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vmhost.pipeline.values import joined, pack, unpack, unpack_some
@@ -34,12 +34,14 @@ def shape(value):
     return type(value), repr(value)
 
 
+@settings(max_examples=50)
 @given(VALUES)
 def test_values_come_back_as_they_were(value):
     assert shape(unpack(pack(value))) == shape(value)
 
 
-@given(st.lists(VALUES, max_size=20), st.data())
+@settings(max_examples=40)
+@given(st.lists(VALUES, max_size=10), st.data())
 def test_parts_of_a_list_are_read_alone(values, data):
     packed = joined([pack(value) for value in values])
     assert packed == pack(values)

@@ -174,12 +174,11 @@ others = st.one_of(
 doings = st.integers(0, 5).flatmap(lambda choice: feeds if choice else others)
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.tuples(keys, conditions), min_size=1, max_size=3), st.lists(doings, min_size=5, max_size=40))
-@example(
-    [("k1", ([["a", "b"], ["a", "*", "b"]], "page", None))], [("feed", "a", "p", "v", 1), ("feed", "b", "p", "v", 1)]
-)
-def test_what_fires_is_what_brute_force_finds(begin, doings):
+any_begin = st.lists(st.tuples(keys, conditions), min_size=1, max_size=3)
+any_doings = st.lists(doings, min_size=5, max_size=40)
+
+
+def compare(begin, doings):
     engine, plain = TriggerEngine(max_back_ms=15), BruteForce(max_back_ms=15)
     time = 1000
 
@@ -214,3 +213,19 @@ def test_what_fires_is_what_brute_force_finds(begin, doings):
         engine.remove(key)
     told = engine.statistics()
     assert (told["conditions"], told["sequences"], told["nodes"], told["ids"]) == (0, 0, 0, 0)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(any_begin, any_doings)
+@example(
+    [("k1", ([["a", "b"], ["a", "*", "b"]], "page", None))], [("feed", "a", "p", "v", 1), ("feed", "b", "p", "v", 1)]
+)
+def test_what_fires_is_what_brute_force_finds(begin, doings):
+    compare(begin, doings)
+
+
+@pytest.mark.stress
+@settings(max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(any_begin, any_doings)
+def test_what_fires_is_what_brute_force_finds_in_thousands_of_streams(begin, doings):
+    compare(begin, doings)

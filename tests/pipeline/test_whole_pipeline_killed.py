@@ -22,7 +22,7 @@ def kill(folder, seed, rounds):
 
 
 def test_killed_at_random_moments(tmp_path):
-    kill(tmp_path, 1, 10)
+    kill(tmp_path, 1, 5)
 
 
 @pytest.mark.stress

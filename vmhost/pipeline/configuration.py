@@ -38,6 +38,7 @@ _INTAKE = {
 }
 _LIMITS = {"open_visits": "max_visits", "known_ids": "max_ids", "late_events": "max_late"}
 _MAY_BE_ZERO = {"lateness", "ahead"}
+MAX_BODY_BYTES = 4 << 20  # of a request: some 3,500 events of 1.1 KB
 _ONLY_HTTP = ("token_file", "origins", "max_body")
 
 
@@ -56,7 +57,7 @@ class SourceSettings:
     when_full: str = "wait"
     token: str | None = None
     origins: tuple = ()
-    max_body_bytes: int = 1 << 20
+    max_body_bytes: int = MAX_BODY_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ except ImportError as error:
     raise ImportError("events by HTTP need Starlette and uvicorn: pip install 'vmhost[web]'") from error
 
 from vmhost import ConfigurationError
+from vmhost.pipeline.configuration import MAX_BODY_BYTES
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.feed import decoded, put_aside
 from vmhost.pipeline.store import columns_of
@@ -250,7 +251,7 @@ def _is_true(text):
     raise _Refused(400, f"durable: expected true or false, got {text!r:.40}")
 
 
-def events_app(feed, *, token=None, origins=(), max_body_bytes=1 << 20, hosts=None):
+def events_app(feed, *, token=None, origins=(), max_body_bytes=MAX_BODY_BYTES, hosts=None):
     """A Starlette app with `POST /events`, whose events go into `feed`'s pipeline.
 
     `token`: what requests must have as `Authorization: Bearer`. `origins`: of web pages that may post from a browser.
@@ -282,7 +283,7 @@ class HttpSource:
 
     ends = False
 
-    def __init__(self, feed, address, *, token=None, origins=(), max_body_bytes=1 << 20):
+    def __init__(self, feed, address, *, token=None, origins=(), max_body_bytes=MAX_BODY_BYTES):
         self.feed = feed
         host, _, port = address.rpartition(":")
         self._host, self._port = host.strip("[]"), int(port)

@@ -134,8 +134,10 @@ def middleware(quick):
 
 def deltas(quick):
     """Bytes that a device pulls for a bundle of 40 modules and 1.2 MB, two of which were edited."""
+    from vmhost.bytecode import signing
     from vmhost.bytecode.compiler import compile_task
 
+    key = signing.generate_key()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "task.yaml").write_text('name: big\nversion: 1.0.0\nentry: main:run\npython: "3.14"\n')
@@ -145,12 +147,12 @@ def deltas(quick):
             (folder / f"part{number}.py").write_text("\n".join(lines) + "\n")
         imports = "\n".join(f"import part{number}" for number in range(40))
         (folder / "main.py").write_text(f"{imports}\ndef run(value):\n    return value\n")
-        old = compile_task(folder).to_bytes()
+        old = compile_task(folder).to_bytes(key)
         for number in (3, 30):
             with open(folder / f"part{number}.py", "a") as file:
                 file.write("edited = True\n")
         (folder / "task.yaml").write_text('name: big\nversion: 1.0.1\nentry: main:run\npython: "3.14"\n')
-        new = compile_task(folder).to_bytes()
+        new = compile_task(folder).to_bytes(key)
     made_of = delta.make(old, new)
     assert delta.apply(old, made_of, len(new)) == new
     yield Result(
@@ -160,7 +162,33 @@ def deltas(quick):
             "whole, compressed": Figure((float(len(delta.make(b"", new))),), "bytes", "less"),
             "whole": Figure((float(len(new)),), "bytes", "less"),
         },
+        promises=((f"under 1 KB: {len(made_of):,} bytes", len(made_of) < 1000),),
+        note=f"signed metadata apart: {_metadata_bytes():,} bytes, 20 tasks of 10 versions",
     )
+
+
+def _metadata_bytes():
+    """What a device pulls of signed metadata after a release: timestamp, snapshot, and its repository's role."""
+    from vmhost.deployment.cloud.platform import Platform
+    from vmhost.deployment.cloud.releases import Version
+
+    with tempfile.TemporaryDirectory() as folder:
+        Platform.make(folder)
+        with Platform(folder) as platform:
+            platform.add_repository("shop", "bench")
+            for number in range(200):
+                bundle = {"3.14": (os.urandom(32).hex(), 30_000)}
+                task, version = f"shop/task{number % 20}", f"1.{number // 20}.0"
+                platform.releases.versions[number] = Version(
+                    number, task, version, "", "bench", 0, None, {"digest": os.urandom(32).hex(), "size": 500}, bundle
+                )
+            platform.releases.generation += 1
+            platform.sync_metadata()
+            newest = [
+                max(Path(folder, "metadata").glob(f"*.{role}.json"), key=os.path.getmtime)
+                for role in ("snapshot", "role-shop")
+            ]
+            return sum(path.stat().st_size for path in (Path(folder, "metadata", "timestamp.json"), *newest))
 
 
 def checks(quick):

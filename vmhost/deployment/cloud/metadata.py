@@ -207,7 +207,7 @@ class SignedMetadata:
         signed = {"_type": kind, "spec_version": SPEC_VERSION, "version": version, "expires": expires} | signed
         message = canonical(signed)
         signatures = [{"keyid": key_of(key)[0], "sig": key.sign(message)[len(key.public) :].hex()} for key in keys]
-        data = json.dumps({"signatures": signatures, "signed": signed}, indent=1).encode()
+        data = json.dumps({"signatures": signatures, "signed": signed}, separators=(",", ":")).encode()
         file = "timestamp.json" if name == "timestamp" else f"{version}.{name}.json"
         replace_durably(self.folder / file, data)
 

@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test lint format stress mutations fuzz conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers real-stream mosquitto postgresql lock clean distclean
+.PHONY: help build device-libraries demo test lint format stress mutations fuzz conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers real-stream mosquitto postgresql tuf-conformance lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -79,6 +79,9 @@ mosquitto:        ## have Debian's MQTT broker, unpacked privately, which the tu
 
 postgresql:       ## have PostgreSQL's server programs: the machine's, or Debian's, unpacked privately (for tests of the tunnel)
 	@sh tools/postgresql.sh $(ARGS)
+
+tuf-conformance: build  ## the conformance suite of The Update Framework, its results held against those that are kept (20 minutes)
+	@folder=$$(sh tools/tuf_conformance.sh) && $(PYTHON) tests/deployment/tuf_conformance.py "$$folder" $(ARGS)
 
 lock:             ## pin the newest dependencies in requirements.lock and tools/bootstrap.lock (needs uv)
 	@sh tools/lock.sh

@@ -64,7 +64,9 @@ ROOMS = {
     },
     "vmhost/deployment": {
         *PUBLIC,
+        "vmhost.bytecode.archive",
         "vmhost.bytecode.ed25519",
+        "vmhost.bytecode.errors",
         "vmhost.bytecode.signing",
         "vmhost.deployment",
         "vmhost.lines",

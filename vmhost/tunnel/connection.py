@@ -213,7 +213,8 @@ class Connection:
         self.counts["received_bytes"] += len(data)
         found = self._events = []
         try:
-            while bodies := self._decoder.bodies(data):
+            decoder = self._decoder
+            while bodies := decoder.bodies(data):
                 data = b""
                 self.counts["received_frames"] += len(bodies)
                 for body in bodies:
@@ -225,6 +226,8 @@ class Connection:
                         self._before_greeting(frame)
                     if self.closed:
                         return found
+                if not decoder.rest and decoder.wrong is None:
+                    break
         except ProtocolError as error:
             self.close(PROTOCOL, str(error))
         except TunnelError as error:  # a value that cannot be sent back
@@ -712,9 +715,12 @@ class Connection:
 
     def data_to_send(self, budget=32_768):
         """The next bytes: what controls the connection, then frames by priority, until they are `budget` or more."""
-        parts, self._control = self._control, []
+        parts = self._control
         if parts:
+            self._control = []
             self.queued_bytes -= sum(map(len, parts))
+        else:
+            parts = []
         if self._acks:
             parts += [frames.encode(frames.ACK, alias, number) for alias, number in self._acks.items()]
             self._acks.clear()

@@ -169,19 +169,19 @@ class Decoder:
 
     def __init__(self, limit=FRAME_BYTES):
         self.limit = limit
-        self._rest = b""
-        self._wrong = None
+        self.rest = b""  # the beginning of a frame that is not complete
+        self.wrong = None  # what the next `bodies(b"")` raises
 
     @property
     def pending(self):
         """Bytes of a frame that is not complete."""
-        return len(self._rest)
+        return len(self.rest)
 
     def bodies(self, data):
         """A list of frames that are complete now, still packed. To be called with b"" until there are none: then
         ProtocolError comes up for one that is too long."""
-        if self._rest:
-            data = self._rest + data
+        if self.rest:
+            data = self.rest + data
         found, start, end = [], 0, len(data)
         while start < end:
             size = data[start]
@@ -195,12 +195,12 @@ class Decoder:
                     if at >= end:
                         break
                     if data[at] >= 0x80:
-                        self._wrong = ProtocolError("a frame's length has more than three bytes")
+                        self.wrong = ProtocolError("a frame's length has more than three bytes")
                         break
                     size |= data[at] << 14
                     at += 1
             if size > self.limit:
-                self._wrong = ProtocolError(f"a frame of {size} bytes; the limit is {self.limit}")
+                self.wrong = ProtocolError(f"a frame of {size} bytes; the limit is {self.limit}")
                 break
             stop = at + size
             if stop > end:
@@ -209,9 +209,9 @@ class Decoder:
             start = stop
             if self.limit < FRAME_BYTES:
                 break  # the greeting: what follows it may be larger
-        self._rest = data[start:] if start < end else b""
-        if self._wrong is not None and not found:
-            raise self._wrong
+        self.rest = data[start:] if start < end else b""
+        if self.wrong is not None and not found:
+            raise self.wrong
         return found
 
     def feed(self, data):

@@ -306,13 +306,13 @@ class Worker:
             return
         began = self.loop.time()
         asked = Request(session.device, event.channel, event.value, event.timeout_s)
+        if getattr(function, "quick", False):
+            self._finish(transport, event, began, partial(function, asked))
+            return
         if inspect.iscoroutinefunction(function):
             task = asyncio.Task(
                 self._answer(transport, event, function(asked), began), loop=self.loop, eager_start=True
             )
-        elif getattr(function, "quick", False):
-            self._finish(transport, event, began, partial(function, asked))
-            return
         else:
             running = self.loop.run_in_executor(self._answerers, function, asked)
             task = asyncio.Task(self._answer(transport, event, running, began), loop=self.loop, eager_start=True)

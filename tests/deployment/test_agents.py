@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.deployment.platforms import Clock, WorkingCopy, agent_for, nothing_left, platform_in
-from vmhost import TaskError
+from vmhost import Host, TaskError
 from vmhost.access import AccessDeniedError
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.server import serving
@@ -49,7 +49,7 @@ def cloud(built):
     """The same, without the releases and devices of other tests."""
     platform, address = built
     with platform.database.transaction() as connection:
-        for table in ("releases", "assignments", "devices", "history"):
+        for table in ("releases", "assignments", "devices", "history", "health", "calls"):
             connection.execute(f"DELETE FROM deploy_{table}")
         connection.execute("UPDATE deploy_versions SET bad = NULL")
     platform.releases._load()
@@ -352,3 +352,36 @@ def test_a_hint_makes_the_agent_ask_at_once_and_stop_ends_it(cloud, tmp_path):
         thread.join(60)
         assert not thread.is_alive()
         assert agent.store.current()["shop/rank"]["version"] == "1.0.0"
+
+
+def test_calls_are_counted_by_version_here_and_in_processes_that_follow_the_store(cloud, agent):
+    platform, _ = cloud
+    first = release(platform, "1.0.0")
+    agent.step()
+    agent.host.task("rank")(1)
+    with Host(trust=agent._trust) as host, BundleStore(agent.settings.folder).follow(host) as following:
+        host.task("rank")(2)
+        with pytest.raises(TaskError):
+            host.task("rank")(None)
+        following.report()
+    agent.step()
+    assert (first.called.calls, first.called.failures) == (3, 1)
+    agent.step()  # said again, counted once
+    assert (first.called.calls, first.called.failures) == (3, 1)
+    platform.releases.act(first.id, "next", "ann")
+    second = release(platform, "1.2.0")
+    agent.step()
+    agent.step()
+    assert (second.called.calls, agent.store.health()) == (0, {"rank": (0, 0)})
+    assert not list((agent.settings.folder / "health").iterdir())  # of a version that is no longer current
+
+
+def test_files_of_health_that_cannot_be_read_count_as_none(cloud, agent):
+    platform, _ = cloud
+    release(platform, "1.0.0")
+    agent.step()
+    folder = agent.settings.folder / "health"
+    folder.mkdir()
+    for number, data in enumerate((b"", b"[]", b'{"rank": 5}', b'{"rank": [1, "x", 2]}', b"\xff")):
+        (folder / f"{number}.json").write_bytes(data)
+    assert agent.store.health() == {"rank": (0, 0)}

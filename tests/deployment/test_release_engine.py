@@ -330,3 +330,88 @@ def test_every_state_can_be_left_or_is_an_end():
     assert set(release_states.RELEASE.values()) <= set(release_states.RELEASE_STATES)
     for after in release_states.DEVICE.values():
         assert set(after) <= set(release_states.DEVICE)
+
+
+def control_plan(**more):
+    steps = [{"percent": 100, "min_reports": 500}]
+    return {"steps": steps, "control": {"percent": 20, "max_worse": "2 %", "min_calls": 100}} | more
+
+
+def sides(platform, release):
+    """Two devices that have the release, and two of the control cohort."""
+    devices = [f"device-{number}" for number in range(60)]
+    has = [device for device in devices if gets(platform, device) == release.version.version]
+    keep = [device for device in devices if device not in has]
+    assert all(cohort_of(TASK, device) > 800 for device in keep) and all(
+        cohort_of(TASK, device) <= 800 for device in has
+    )
+    return has[:2], keep[:2]
+
+
+@pytest.mark.parametrize(("failures", "state"), [(3, "running"), (9, "halted")])
+def test_a_release_is_measured_against_a_control_cohort_that_keeps_the_version_before(platform, failures, state):
+    before = finished(platform, "1")
+    release = start(platform, "2", control_plan(on_failure="halt"))
+    has, keep = sides(platform, release)
+    for device in keep:  # 4 of 100 calls fail there, and did before this release
+        platform.releases.count_calls(device, TASK, before.id, 50, 2)
+    for device in has[:1]:
+        platform.releases.count_calls(device, TASK, release.id, 60, failures)
+    assert release.state == "running"  # too few calls to tell
+    platform.releases.count_calls(has[1], TASK, release.id, 40, 0)
+    assert release.state == state
+    if state == "halted":
+        told = platform.releases.history(TASK)[0]["why"]
+        assert "9 of 100 calls failed, 4 of 100 in the control cohort" in told
+
+
+def test_the_control_cohort_gets_it_once_the_release_is_done(platform):
+    finished(platform, "1")
+    release = start(platform, "2", control_plan())
+    _, keep = sides(platform, release)
+    platform.releases.act(release.id, "next", "ann")
+    assert release.state == "done" and gets(platform, keep[0]) == "2"
+
+
+def test_devices_count_from_anew_and_what_they_repeat_counts_once(platform):
+    release = start(platform, "1", control_plan())
+    [has, *_], _ = sides(platform, release)
+    for calls, failures, total in (
+        (10, 1, 10),
+        (10, 1, 10),
+        (25, 1, 25),
+        (5, 0, 30),
+        (5, 9, 30),
+        (-1, 0, 30),
+        (1 << 50, 0, 30),
+    ):
+        platform.releases.count_calls(has, TASK, release.id, calls, failures)
+        assert release.called.calls == total
+    assert release.called.failures == 1
+    platform.releases.count_calls(has, TASK, 99, 5, 0)
+    platform.releases.count_calls(has, "shop/other", release.id, 5, 0)
+    platform.releases._load()
+    assert platform.releases.release(release.id).called.calls == 30
+
+
+def test_a_resumed_release_is_measured_anew(platform):
+    before = finished(platform, "1")
+    release = start(platform, "2", control_plan(on_failure="pause"))
+    has, keep = sides(platform, release)
+    platform.releases.count_calls(keep[0], TASK, before.id, 100, 0)
+    platform.releases.count_calls(has[0], TASK, release.id, 100, 50)
+    assert release.state == "paused"
+    platform.releases.act(release.id, "resume", "ann", "the network was away")
+    platform.releases.tick()
+    assert release.state == "running" and release.called.calls == 0
+
+
+def test_control_cohorts_that_cannot_be_are_refused():
+    for plain, said in (
+        ({"control": {"max_worse": "1 %"}}, "expected percent"),
+        ({"control": {"percent": 0}}, "above 0"),
+        ({"control": 5}, "expected keys"),
+        ({"steps": [{"percent": 5, "max_worse": "1 %"}]}, "needs a control cohort"),
+    ):
+        with pytest.raises(RefusedError, match=said):
+            Plan.of(plain)

@@ -58,6 +58,7 @@ class Devices:
         with self._database.transaction() as connection:
             if not connection.execute("DELETE FROM deploy_devices WHERE id = ?", (device,)).rowcount:
                 raise MissingError(f"{device}: no such device")
+            connection.execute("DELETE FROM deploy_health WHERE device = ?", (device,))
         self._seen.pop(device, None)
 
     def state(self, connection, device, facts, profile, epoch, reported):

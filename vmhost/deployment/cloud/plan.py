@@ -12,6 +12,9 @@
     min_failures: 1                   fewer than so many failures are none
     proof: {calls: 0, within: 10 s, max_error: 5 %}
     silence: 30 min                   a device that took it and says nothing for so long counts as failed
+    control: {percent: 5, max_worse: 1 %, min_calls: 1000}
+                                      so many devices keep the version before until it is done; where calls on devices
+                                      that have it fail by more than max_worse oftener than on these, it has failed
     priority: 0
     hours: "06-22"                    UTC; no device is offered it outside of them
 
@@ -27,6 +30,7 @@ import yaml
 
 from vmhost.deployment import identifiers
 from vmhost.deployment.cloud.audience import Audience, percent
+from vmhost.deployment.cohorts import COHORTS
 from vmhost.deployment.errors import RefusedError
 
 FILE_NAME = "release.yaml"
@@ -34,8 +38,30 @@ ON_FAILURE = ("roll_back", "halt", "pause")
 _TIMES = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|h|d)")
 _HOURS = re.compile(r"([01][0-9]|2[0-4])-([01][0-9]|2[0-4])")
-_STEP_KEYS = ("devices", "cohorts", "percent", "count", "per_minute", "min_reports", "soak", "max_error", "start")
-_KEYS = ("audience", "steps", "on_failure", "max_error", "min_failures", "proof", "silence", "priority", "hours")
+_STEP_KEYS = (
+    "devices",
+    "cohorts",
+    "percent",
+    "count",
+    "per_minute",
+    "min_reports",
+    "soak",
+    "max_error",
+    "max_worse",
+    "start",
+)
+_KEYS = (
+    "audience",
+    "steps",
+    "on_failure",
+    "max_error",
+    "min_failures",
+    "proof",
+    "silence",
+    "control",
+    "priority",
+    "hours",
+)
 _MAX_STEPS = 100
 WHOLE_FLEET = {"steps": [{"percent": 100}]}
 
@@ -52,6 +78,7 @@ class Step:
     min_reports: int = 1
     soak_s: float = 0.0
     max_error: float = 0.02
+    max_worse: float | None = None
     manual: bool = False
 
     def reaches(self, facts):
@@ -61,6 +88,20 @@ class Step:
             or bool(self.cohorts & facts.named)
             or (self.percent is not None and facts.cohort <= self.percent)
         )
+
+
+@dataclass(frozen=True)
+class Control:
+    """Devices that keep the version before: the last `percent` thousandths of all. `max_worse`: by how much calls may
+    fail oftener than theirs, once both have `min_calls`."""
+
+    percent: int
+    max_worse: float
+    min_calls: int
+
+    def keeps(self, facts):
+        """Whether the device of these Facts is one of them."""
+        return facts.cohort > COHORTS - self.percent
 
 
 @dataclass(frozen=True)
@@ -74,6 +115,7 @@ class Plan:
     min_failures: int
     proof: Mapping = field(default_factory=dict)
     silence_s: float = 1800.0
+    control: Control | None = None
     priority: int = 0
     hours: tuple | None = None
 
@@ -118,6 +160,7 @@ class Plan:
                 "within_s": seconds(proof.get("within", "10 s"), f"{where}: proof: within"),
                 "max_error": _share(proof.get("max_error", "5 %"), f"{where}: proof: max_error"),
             },
+            control=_control(plain.get("control"), steps, f"{where}: control"),
             silence_s=seconds(plain.get("silence", "30 min"), f"{where}: silence"),
             priority=_whole(plain.get("priority", 0), -1000, f"{where}: priority"),
             hours=_hours(plain.get("hours"), f"{where}: hours"),
@@ -143,7 +186,23 @@ def _step(plain, error, where):
         min_reports=_whole(plain.get("min_reports", 1), 0, f"{where}: min_reports"),
         soak_s=seconds(plain.get("soak", "0 s"), f"{where}: soak"),
         max_error=error if given is None else _share(given, f"{where}: max_error"),
+        max_worse=_share(plain["max_worse"], f"{where}: max_worse") if "max_worse" in plain else None,
         manual=start == "manual",
+    )
+
+
+def _control(plain, steps, where):
+    if plain is None:
+        if any("max_worse" in step for step in steps):
+            raise RefusedError(f"{where}: max_worse of a step needs a control cohort; name one, such as percent: 5")
+        return None
+    _keys(plain, ("percent", "max_worse", "min_calls"), where)
+    if "percent" not in plain:
+        raise RefusedError(f"{where}: expected percent, the share of devices that keep the version before")
+    return Control(
+        percent=percent(plain["percent"], f"{where}: percent"),
+        max_worse=_share(plain.get("max_worse", "1 %"), f"{where}: max_worse"),
+        min_calls=_whole(plain.get("min_calls", 1000), 1, f"{where}: min_calls"),
     )
 
 

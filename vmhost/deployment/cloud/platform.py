@@ -269,7 +269,8 @@ class Platform:
     def check(self, device, secret, request):
         """A device's request: it states what it is and has, reports, and is told what it should have.
 
-        `request`: `facts`, `tasks` ({task: {version, digest, state}}), `epoch`, `reports` ([[number, {...}], ...]).
+        `request`: `facts`, `tasks` ({task: {version, digest, state}}), `epoch`, `reports` ([[number, {...}], ...]),
+        `health` ({task: [release, calls, failures]}).
         AccessDeniedError, RefusedError.
         """
         facts, tasks = _mapping(request, "facts"), _mapping(request, "tasks")
@@ -286,6 +287,8 @@ class Platform:
                 if number > reported:
                     reported = number
                     self.releases.report(device, report["release"], report["state"], report.get("reason", ""))
+            for task, (release, calls, failures) in _health(request).items():
+                self.releases.count_calls(device, task, release, calls, failures)
             self.devices.state(connection, device, facts, tasks, epoch[:64], reported)
             named = self.devices.named(connection, device)
             generation = self.releases.generation
@@ -395,6 +398,15 @@ def _mapping(request, key):
     if not isinstance(value, dict):
         raise RefusedError(f"{key}: expected an object")
     return value
+
+
+def _health(request):
+    """What the device counted; what is none of it is left out."""
+    found = {}
+    for task, each in _mapping(request, "health").items():
+        if isinstance(each, list) and len(each) == 3 and all(type(number) is int for number in each):
+            found[task] = each
+    return found
 
 
 def _report(each):

@@ -85,6 +85,25 @@ class Counts:
         return self.proven + self.bad
 
 
+@dataclass
+class CallCounts:
+    """Calls since a release began, and how many failed: on devices that have it, and on those that keep the old one."""
+
+    calls: int = 0
+    failures: int = 0
+    control_calls: int = 0
+    control_failures: int = 0
+
+
+def is_worse(plan, step, counted):
+    """Whether calls (CallCounts) fail oftener than those of the control cohort, by more than the step allows."""
+    control = plan.control
+    if control is None or min(counted.calls, counted.control_calls) < control.min_calls:
+        return False
+    worse = counted.failures / counted.calls - counted.control_failures / counted.control_calls
+    return worse > (control.max_worse if step.max_worse is None else step.max_worse)
+
+
 def has_failed(plan, step, counts):
     """Whether more devices failed than the step allows.
 

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from vmhost.deployment.cloud import release_states as states
 from vmhost.deployment.cloud.audience import Facts
 from vmhost.deployment.cloud.plan import Plan
-from vmhost.deployment.cloud.release_states import Counts
+from vmhost.deployment.cloud.release_states import CallCounts, Counts
 from vmhost.deployment.cohorts import cohort_of
 from vmhost.deployment.errors import MissingError, RefusedError
 
 PLATFORM = "platform"  # who acts where no person does
 _MAX_REASON = 2000
+_MAX_CALLS = 1 << 40
 
 
 @dataclass
@@ -58,6 +59,7 @@ class Release:
     excused: int = 0
     counts: Counts = field(default_factory=Counts)
     by_step: dict = field(default_factory=dict)
+    called: CallCounts = field(default_factory=CallCounts)
     minute: tuple = (0, 0)  # which minute, how many were offered it in that
 
     @property
@@ -83,6 +85,7 @@ class Release:
             "step": self.step + 1,
             "steps": len(self.plan.steps),
             "since_ms": self.since_ms,
+            "calls": vars(self.called),
             "devices": vars(self.counts) | {"reached": self.counts.reached},
             "this_step": vars(self.of_step(self.step)) | {"min_reports": step.min_reports, "soak_s": step.soak_s},
             "plan": self.plan.plain,
@@ -132,6 +135,10 @@ class Releases:
             ):
                 for counts in (self.releases[release].counts, self.releases[release].of_step(step)):
                     setattr(counts, state, getattr(counts, state) + number)
+            for release, *counted in connection.execute(
+                "SELECT release, calls, failures, control_calls, control_failures FROM deploy_calls"
+            ):
+                self.releases[release].called = CallCounts(*counted)
         self.generation += 1
 
     def _remember(self, release):
@@ -241,6 +248,8 @@ class Releases:
                         f"release {identity}: its version is bad: {release.version.bad}; forgive it first"
                     )
                 release.excused = release.counts.bad
+                release.called = CallCounts()
+                connection.execute("DELETE FROM deploy_calls WHERE release = ?", (identity,))
             self._move(connection, release, event, who, why)
             return release
 
@@ -327,6 +336,8 @@ class Releases:
         if not plan.open_at(self.clock()):
             return f"it is not offered at this hour ({plan.plain['hours']} UTC)"
         steps = plan.steps[: release.step + 1]
+        if plan.control and plan.control.keeps(about) and not any(about.device in step.devices for step in steps):
+            return "it is in the control cohort, which keeps the version before until the release is done"
         counted = any(step.count is not None and release.counts.reached < step.count for step in steps)
         if not counted and not any(step.reaches(about) for step in steps):
             return f"step {release.step + 1} of {len(plan.steps)} has not reached it (its cohort is {about.cohort})"
@@ -363,6 +374,36 @@ class Releases:
             self._becomes(connection, release, device, *row, state, reason)
             self._judge(connection, release)
         return True
+
+    def count_calls(self, device, task, identity, calls, failures):
+        """The device has counted so many calls of the release that it runs, and failures, since its process began."""
+        release = self.releases.get(identity)
+        if release is None or release.task != task or not 0 <= failures <= calls <= _MAX_CALLS:
+            return
+        with self.change() as connection:
+            known = connection.execute(
+                "SELECT release, calls, failures FROM deploy_health WHERE device = ? AND task = ?", (device, task)
+            ).fetchone()
+            if known == (identity, calls, failures):
+                return
+            connection.execute(
+                "INSERT OR REPLACE INTO deploy_health VALUES (?, ?, ?, ?, ?)", (device, task, identity, calls, failures)
+            )
+            if known and known[0] == identity and known[1] <= calls and known[2] <= failures:
+                calls, failures = calls - known[1], failures - known[2]  # else it counts anew
+            self._add_calls(connection, release, calls, failures, 0, 0)
+            for other in self._by_task[task]:
+                about = Facts(device, {}, cohort_of(task, device))
+                if other is not release and other.state in states.ACTIVE and other.plan.control:
+                    if other.plan.control.keeps(about):
+                        self._add_calls(connection, other, 0, 0, calls, failures)
+                        self._judge(connection, other)
+            self._judge(connection, release)
+
+    def _add_calls(self, connection, release, *more):
+        release.called = CallCounts(*(a + b for a, b in zip(vars(release.called).values(), more)))
+        row = (release.id, *vars(release.called).values())
+        connection.execute("INSERT OR REPLACE INTO deploy_calls VALUES (?, ?, ?, ?, ?)", row)
 
     def _becomes(self, connection, release, device, step, before, state, reason):
         connection.execute(
@@ -438,6 +479,14 @@ class Releases:
                 )
                 return
         if release.state == "done":
+            return
+        if states.is_worse(plan, step, release.called):
+            called = release.called
+            why = (
+                f"{called.failures:,} of {called.calls:,} calls failed, {called.control_failures:,} of "
+                f"{called.control_calls:,} in the control cohort, which keeps the version before"
+            )
+            self._move(connection, release, plan.on_failure, PLATFORM, why)
             return
         if states.is_over(step, release.of_step(release.step), release.since_ms, self.now_ms()):
             if release.step + 1 == len(plan.steps):

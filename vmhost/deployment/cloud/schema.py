@@ -48,4 +48,14 @@ STEPS = (
         digest TEXT NOT NULL, size INTEGER NOT NULL, audience TEXT NOT NULL, who TEXT NOT NULL, time_ms INTEGER NOT NULL
     )
     """,
+    """
+    CREATE TABLE deploy_health (
+        device TEXT NOT NULL, task TEXT NOT NULL, release INTEGER NOT NULL, calls INTEGER NOT NULL,
+        failures INTEGER NOT NULL, PRIMARY KEY (device, task)
+    ) WITHOUT ROWID;
+    CREATE TABLE deploy_calls (
+        release INTEGER PRIMARY KEY, calls INTEGER NOT NULL, failures INTEGER NOT NULL, control_calls INTEGER NOT NULL,
+        control_failures INTEGER NOT NULL
+    )
+    """,
 )

@@ -19,6 +19,7 @@ from vmhost import BundleError, Host, Policy, VMHostError
 from vmhost.bytecode.signing import TrustStore
 from vmhost.deployment import delta
 from vmhost.deployment.artifacts import is_digest, replace_durably
+from vmhost.deployment.device import health
 from vmhost.deployment.device.bundle_store import BundleStore
 from vmhost.deployment.device.facts import facts
 from vmhost.deployment.device.memory import Memory
@@ -218,6 +219,7 @@ class Agent:
             "facts": stated,
             "tasks": tasks,
             "profile": profile,
+            "health": self._health(),
             "reports": [[entry.number, json.loads(entry.body)] for entry in entries],
             "zstd": delta.can_apply(),
         }
@@ -228,6 +230,20 @@ class Agent:
         self.memory.set_value("files", answer["files"])
         self.store.write_profile(profile)
         return answer
+
+    def _health(self):
+        """{task: [release, calls, failures]} of what is current, as this process and others of the device counted."""
+        if self.host is None:
+            return {}
+        others, current = self.store.health(), self.store.current()
+        own = health.counted(self.host, current)
+        told = {}
+        for task, entry in current.items():
+            calls, failures = others.get(entry["name"], (0, 0))
+            _, calls_here, failures_here = own.get(entry["name"], (None, 0, 0))
+            if calls + calls_here:
+                told[task] = [entry["release"], calls + calls_here, failures + failures_here]
+        return told
 
     def _stated_problem(self):
         """What is in this device's way, for who looks after it."""

@@ -3,6 +3,7 @@
     current.json     {"tasks": {"shop/rank": {"name", "version", "digest", "path", "release", "files"}}}
     artifacts/       by SHA-256
     profile          what requests of this device say in their header VMHost-Tasks
+    health/          how calls went, by process (health.py)
     ask              there where an answer told the device to ask; the agent removes it
 
 The agent writes it. Any process may read it; `follow` keeps a Host's tasks as the list says.
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from vmhost import VMHostError
 from vmhost.deployment.artifacts import ArtifactFolder, replace_durably
+from vmhost.deployment.device import health
 from vmhost.deployment.profile import ANSWER_HEADER, ASK_NOW, REQUEST_HEADER
 
 _log = logging.getLogger("vmhost.deployment")
@@ -28,6 +30,7 @@ class BundleStore:
         self.folder = Path(folder)
         self.artifacts = ArtifactFolder(self.folder / "artifacts")
         self.list_path = self.folder / "current.json"
+        self._health = health.HealthFile(self.folder)
 
     def current(self):
         """{task: its name, version, digest, path, release, and files (name to path)}; {} where nothing was current."""
@@ -85,8 +88,17 @@ class BundleStore:
             return False
         return True
 
+    def report_health(self, host):
+        """Tells the agent, and so the platform, how calls of the Host's tasks went, by version. `follow` does it."""
+        self._health.write(health.counted(host, self.current()))
+
+    def health(self):
+        """{name of a task: (calls, failures)} of what is current, as all processes but the agent told."""
+        return health.total(self.folder, self.current())
+
     def follow(self, host):
-        """Loads what is current into the Host, now and whenever the list changes. Close what it returns first."""
+        """Loads what is current into the Host, now and whenever the list changes, and reports its health. Close what it
+        returns first."""
         return _Follower(self, host)
 
 
@@ -113,16 +125,22 @@ class _Follower:
             self._host.unload(name)
             del self._loaded[name]
 
+    def report(self):
+        """Reports the Host's health now; it is done every second in any case."""
+        self._store.report_health(self._host)
+
     def _run(self):
         while not self._stopped.wait(_LOOK_S):
             try:
                 self.look()
+                self.report()
             except (OSError, ValueError, VMHostError) as error:
                 _log.error("%s: %s", self._store.list_path, error)
 
     def close(self):
         self._stopped.set()
         self._thread.join()
+        self.report()
 
     def __enter__(self):
         return self

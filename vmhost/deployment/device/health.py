@@ -1,0 +1,65 @@
+"""How calls of what runs went, by version: counted by each process of the device that runs tasks, summed by the agent.
+
+    health/PROCESS.json     {name of a task: [release, calls, failures]}, since the process began
+
+A process that ended leaves its file: what it counted still happened. The agent removes files that say nothing of what
+is current. All is a hint for the platform: a file that cannot be read counts as none.
+"""
+
+import json
+import os
+import secrets
+
+from vmhost.deployment.artifacts import replace_durably
+
+_MAX_FILES = 1000
+
+
+class HealthFile:
+    """This process's file in the bundle store's `folder`. Nothing is written until something was called."""
+
+    def __init__(self, folder):
+        self._path = folder / "health" / f"{os.getpid()}-{secrets.token_hex(4)}.json"
+        self._written = {}
+
+    def write(self, counts):
+        """`counts`: {name: (release, calls, failures)}."""
+        counts = {name: list(each) for name, each in counts.items() if each[1]}
+        if counts and counts != self._written:
+            self._path.parent.mkdir(exist_ok=True)
+            replace_durably(self._path, json.dumps(counts).encode())
+            self._written = counts
+
+
+def counted(host, current):
+    """{name: (release, calls, failures)} of a Host, for the tasks of a store's list that it runs."""
+    statistics = host.statistics().tasks
+    return {
+        entry["name"]: (entry["release"], found.calls, found.failures)
+        for entry in current.values()
+        if (found := statistics.get(entry["name"])) is not None and found.version == entry["version"]
+    }
+
+
+def total(folder, current):
+    """{name: (calls, failures)} of all processes that wrote, for the releases that are current; others' files go."""
+    sums = dict.fromkeys(((entry["name"], entry["release"]) for entry in current.values()), (0, 0))
+    files = sorted((folder / "health").glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for number, path in enumerate(files):
+        is_of_current = False
+        for name, (release, calls, failures) in _read(path).items():
+            if (name, release) in sums:
+                is_of_current = True
+                before = sums[name, release]
+                sums[name, release] = (before[0] + calls, before[1] + failures)
+        if not is_of_current or number >= _MAX_FILES:
+            path.unlink(missing_ok=True)
+    return {name: counts for (name, _), counts in sums.items()}
+
+
+def _read(path):
+    try:
+        plain = json.loads(path.read_bytes())
+        return {name: (release, int(calls), int(failures)) for name, (release, calls, failures) in plain.items()}
+    except OSError, ValueError, TypeError, AttributeError:
+        return {}

@@ -280,7 +280,7 @@ def _cpu_us(bundles, batches, count):
 
 def _storing_us(batches, count):
     with tempfile.TemporaryDirectory() as folder, Database(Path(folder) / "events.db") as database:
-        return _thread_us(EventStore(database, batch_ms=None).append_many, batches, count)
+        return _thread_us(EventStore(database, batch_ms=60_000).append_many, batches, count)
 
 
 def _thread_us(take, batches, count):

@@ -206,3 +206,22 @@ def test_record_needs_a_program(program):
     for argument, message in (("ap.py", "no such program; did you mean app.py?"), (".", "is no file")):
         status, _, stderr = program("", command=("-m", "vmhost", "record", argument))
         assert status == 2 and message in stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("print('no pool')\n", r"^Error: app\.recorded\.json: was not written; did app\.py make no VMExecutor"),
+        ("import os\nos.kill(os.getpid(), 9)\n", r"^Error: app\.py: ended by signal 9; app\.recorded\.json was not"),
+    ],
+)
+def test_a_program_that_leaves_no_record_is_told(program, text, said):
+    status, _, stderr = program(text, command=("-m", "vmhost", "record", "app.py"))
+    assert status == 2 and re.match(said, last_line(stderr))
+
+
+def test_a_record_that_cannot_be_written_is_an_error(program):
+    (program.folder / "app.recorded.json").mkdir()
+    text = "import vmhost\nif __name__ == '__main__':\n    vmhost.VMExecutor().shutdown()\n"
+    status, _, stderr = program(text, command=("-m", "vmhost", "record", "app.py"))
+    assert status == 2 and "app.recorded.json: can't be written: " in stderr

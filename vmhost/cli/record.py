@@ -28,6 +28,22 @@ def command(program, arguments):
         raise click.UsageError(f"{program}: no such program{advice}; give a Python file")
     if program.suffix != ".py":
         raise click.UsageError(f"{program}: expected a Python file, NAME.py")
+    from vmhost.runtime.program_packages import record_path
+
     environment = {**os.environ, "VMHOST_RECORD": "1"}
+    record = record_path(program)
+    before = _state(record)
     done = subprocess.run([sys.executable, str(program), *arguments], env=environment)
+    if done.returncode < 0:
+        raise click.ClickException(f"{program}: ended by signal {-done.returncode}; {record} was not written")
+    if done.returncode == 0 and _state(record) == before:
+        raise click.ClickException(f"{record}: was not written; did {program} make no VMExecutor, or fail above?")
     return failures.TASK_FAILED if done.returncode else failures.DONE
+
+
+def _state(path):
+    """What tells a file that is written anew."""
+    if not path.is_file():
+        return None
+    state = path.stat()
+    return state.st_ino, state.st_mtime_ns, state.st_size

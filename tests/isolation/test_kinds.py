@@ -182,7 +182,7 @@ class Day(datetime.date):
         (collections.defaultdict(Day), "$.x[0]: a `collections.defaultdict` whose factory is Day cannot"),
         (collections.Counter({1: object()}), "$.x[0][1]: a `object` cannot cross"),
         (collections.deque([1, {2: object()}]), "$.x[0][1][2]: a `object` cannot cross"),
-        (datetime.datetime(2026, 1, 1, tzinfo=Zone()), "$.x[0]: a `Zone` cannot cross"),
+        (datetime.datetime(2026, 1, 1, tzinfo=Zone()), "$.x[0]: a `datetime` in a `Zone` cannot cross; its zone can"),
         (Day(2026, 1, 1), "$.x[0]: a `Day` cannot cross"),
         (decimal.Decimal("1" * 100_001), "$.x[0]: a `decimal.Decimal` of more than 100,000 characters cannot cross"),
         (fractions.Fraction(1, 1 << 65_536), "$.x[0]: a `fractions.Fraction` of numbers with more than 65,536 bits"),

@@ -175,7 +175,7 @@ def _date(detail, payload):
 
 
 def _pack_time(value):
-    return TIME, value.tzinfo, (value.hour, value.minute, value.second, value.microsecond, value.fold)
+    return TIME, _zone_of(value), (value.hour, value.minute, value.second, value.microsecond, value.fold)
 
 
 def _time(detail, payload):
@@ -188,7 +188,7 @@ def _time(detail, payload):
 def _pack_datetime(value):
     return (
         DATETIME,
-        value.tzinfo,
+        _zone_of(value),
         (value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, value.fold),
     )
 
@@ -198,6 +198,17 @@ def _datetime(detail, payload):
 
     *parts, fold = _numbers(payload, _DATE_PARTS + _TIME_PARTS)
     return datetime(*parts, _zone(detail), fold=fold)
+
+
+def _zone_of(value):
+    """Its tzinfo. ValueError for one of a class that does not cross, such as those of dateutil and pytz."""
+    try:
+        return _zone(value.tzinfo)
+    except Malformed:
+        raise ValueError(
+            f"a `{type(value).__name__}` in a `{type(value.tzinfo).__name__}` cannot cross; its zone can be a "
+            "datetime.timezone or a zoneinfo.ZoneInfo, as in value.astimezone(datetime.UTC)"
+        ) from None
 
 
 def _zone(detail):

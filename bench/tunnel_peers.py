@@ -38,13 +38,13 @@ class Folder:
         make_certificates(self.keys, ["d0"], ("localhost", host))
         self._children = []
 
-    def serve(self, work, *arguments):
-        """Runs `work(ready, *arguments)` in a process; what it puts into `ready`, its port."""
+    def serve(self, work, *arguments, within_s=30):
+        """Runs `work(ready, *arguments)` in a process; what it puts into `ready`, a port mostly, and its id."""
         ready = _FORK.Queue()
         child = _FORK.Process(target=self._work, args=(work, ready, *arguments), daemon=True)
         child.start()
         self._children.append(child)
-        return ready.get(timeout=30), child.pid
+        return ready.get(timeout=within_s), child.pid
 
     def _work(self, work, *arguments):
         if self.enter is not None:

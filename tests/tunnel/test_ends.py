@@ -574,6 +574,27 @@ def test_a_session_is_resumed(make_server, make_device):
 # ---- who is let in
 
 
+@pytest.mark.parametrize("ends", [(False, False), (True, True), (True, False), (False, True)], ids=str)
+def test_keys_are_agreed_on_with_and_without_ml_kem(make_server, make_device, ends):
+    with make_server(post_quantum=ends[0]).running() as address:
+        with make_device(address, post_quantum=ends[1]) as device:
+            device.send("c", b"x")
+            assert device.wait_sent(WAIT_S)
+
+
+def test_a_hello_is_small(keys):
+    """With ML-KEM it would have 1.2 KB more, as OpenSSL 3.5 and newer would have it."""
+    import ssl
+
+    from vmhost.tunnel.tls import device_context
+
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    near = device_context(keys / "ca.pem").wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        near.do_handshake()
+    assert outgoing.pending < 400
+
+
 def test_tokens(make_server, make_device, keys, tmp_path):
     from vmhost.tunnel.tokens import Tokens
 

@@ -47,6 +47,7 @@ class AsyncDevice:
     certificates are trusted (None: the system's). `certificate`, `key`: this device's; or `token`, a text or a
     function that gives one. `server_name`: the name in the server's certificate, where it is not the host's.
     `batch_ms`: how long a message waits for others to travel with, unless `batch_bytes` wait already.
+    `post_quantum`: `tls.device_context`.
 
     Used as `async with`. Handlers (`on`, `answer`) are named before that.
     """
@@ -70,10 +71,11 @@ class AsyncDevice:
         backoff=None,
         heartbeat_s=30.0,
         agent="vmhost",
+        post_quantum=False,
     ):
         self.addresses = addresses.parse(address)
         self.limits, self.priorities = limits, dict(priorities or {})
-        self._context = tls.device_context(ca, certificate, key)
+        self._context = tls.device_context(ca, certificate, key, post_quantum)
         self._token, self._server_name, self._agent = token, server_name, agent
         self._batch_s, self._batch_bytes = batch_ms / 1000, batch_bytes
         self._backoff = backoff or Backoff(self.addresses)

@@ -28,7 +28,7 @@ class Server:
     Devices show a certificate that `client_ca` signed (its common name is the device's name), or say a token:
     `identify(token)` gives the device's name, or None for a token that is not known. `identify` runs on the loop:
     it must be quick. `priorities`: {channel: 0 to 7}; 0 goes first, 4 is usual. `pending_bytes`: of messages that
-    came and are not kept yet; beyond, nothing more is read.
+    came and are not kept yet; beyond, nothing more is read. `post_quantum`: `tls.server_context`.
     """
 
     def __init__(
@@ -45,11 +45,12 @@ class Server:
         pending_bytes=64 << 20,
         greeting_s=10.0,
         threads=8,
+        post_quantum=False,
     ):
         if client_ca is None and identify is None:
             raise TunnelConfigurationError("a server tells devices by client_ca or by identify; give one of them")
         self.store = Path(store)
-        self.context = tls.server_context(certificate, key, client_ca)
+        self.context = tls.server_context(certificate, key, client_ca, post_quantum)
         self.identify = identify
         self.limits = limits or Limits()
         self.priorities = dict(priorities or {})

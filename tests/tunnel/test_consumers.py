@@ -180,6 +180,7 @@ def test_a_web_server_that_is_away_holds_messages_up(make_server, make_device, c
         (lambda: Webhook("http://x/", secret=b"short"), "at least 16 are safe"),
         (lambda: PostgreSQL("", "a; DROP TABLE b"), "expected up to 55 letters"),
         (lambda: PostgreSQL("", "tunnel_received"), "not beginning with a digit"),
+        (lambda: PostgreSQL("nonsense", "t"), "the connection string cannot be read"),
         (lambda: PostgreSQL(""), "give a table, or a function that writes"),
     ],
 )

@@ -52,6 +52,14 @@ class PostgreSQL:
             raise TunnelConfigurationError(
                 "PostgreSQL: psycopg is not installed; pip install 'vmhost[tunnel-postgresql]'"
             ) from error
+        if not callable(dsn):
+            try:
+                psycopg.conninfo.conninfo_to_dict(dsn)
+            except psycopg.ProgrammingError as error:
+                raise TunnelConfigurationError(
+                    f"PostgreSQL: the connection string cannot be read: {str(error).strip()}; expected one such as "
+                    "host=db dbname=shop user=tunnel"
+                ) from None
         self._psycopg = psycopg
         self._dsn, self._table, self._function = dsn, table, write
         self._schema = _table_schema(table) if table is not None else schema

@@ -13,6 +13,7 @@ import tempfile
 import threading
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.tunnel.conftest import WAIT_S, rows, until
@@ -20,6 +21,7 @@ from tests.tunnel.proxy import Proxy
 from vmhost.stores import StoreError
 from vmhost.tunnel import PostgreSQL, TunnelConfigurationError, Webhook
 
+psycopg.conninfo.conninfo_to_dict("")  # now: with it come libraries that stay open
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -226,8 +228,6 @@ class Cluster:
         until(self._answers)
 
     def _answers(self):
-        import psycopg
-
         assert self._process.poll() is None
         try:
             psycopg.connect(self.dsn).close()
@@ -241,8 +241,6 @@ class Cluster:
         self._process.wait(WAIT_S)
 
     def rows(self, query):
-        import psycopg
-
         with psycopg.connect(self.dsn) as connection:
             return connection.execute(query).fetchall()
 

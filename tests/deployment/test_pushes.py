@@ -266,3 +266,21 @@ def test_packs_that_unfold_to_too_much_are_refused_before_git_code_reads_them(tm
     path.write_bytes(request_body)
     with open(path, "rb") as file, pytest.raises(RefusedError, match=told):
         pack_bounds.check(file, 5, 1000, 3000)
+
+
+def test_results_are_recorded_and_compared_with_those_of_the_version_before(cloud, work):
+    platform, _, _ = cloud
+    free, same = {"input": 5}, {"input": 7, "same": True}
+    assert "gave" not in work.release("1.0.0", cases={"free": free, "same": same})
+    keeps_seven = "def run(value):\n    return 14 if value == 7 else value\n"
+    said = work.release("1.1.0", main=keeps_seven, cases={"free": free, "same": same})
+    assert "simulation/free.json: gives 5, with 1.0.0 it gave 10" in said
+    work.commit("1.2.0", main="def run(value):\n    return value\n", cases={"free": free, "same": same})
+    status, said = work.push(work.branch, "1.2.0", check=False)
+    assert status != 0 and "simulation/same.json: gives 7, with 1.1.0 it gave 14" in said
+    assert tags(platform, work) == ["1.0.0", "1.1.0"]
+    other_input = {"input": 8, "same": True}
+    work.git("tag", "-d", "1.2.0")
+    assert "gave" not in work.release(
+        "1.2.0", main="def run(value):\n    return value\n", cases={"free": free, "same": other_input}
+    )

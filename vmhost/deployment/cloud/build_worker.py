@@ -5,9 +5,12 @@
 `vmhost.compiler.compile_folder`, the code of `vmhost compile`, makes the unsigned bundle OUT. A Host of this process
 loads it and calls it with the inputs in FOLDER/simulation/: files NAME.json, each an object with `input`, and `expect`
 (the result) or `raises` (the name of an exception) where the result is to be compared; `self_test: false` keeps a case
-from devices. The last line on stdout is one JSON object: what was made and found, or `errors`.
+from devices. Results of cases that say neither are recorded: the platform compares them with those of the version
+before, and refuses a difference where the case says `same: true`.
+The last line on stdout is one JSON object: what was made and found, or `errors`.
 """
 
+import hashlib
 import json
 import resource
 import sys
@@ -37,9 +40,9 @@ def read_cases(folder):
             case = json.loads(data)
             if not isinstance(case, dict) or "input" not in case:
                 raise ValueError('expected an object with "input"')
-            unknown = case.keys() - {"input", "expect", "raises", "self_test", "entry"}
+            unknown = case.keys() - {"input", "expect", "raises", "self_test", "entry", "same"}
             if unknown:
-                raise ValueError(f"{sorted(unknown)[0]}: expected input, expect, raises, self_test or entry")
+                raise ValueError(f"{sorted(unknown)[0]}: expected input, expect, raises, same, self_test or entry")
             for key in ("input", "expect"):
                 if key in case:
                     json_values.from_plain(case[key])
@@ -66,7 +69,7 @@ def build(folder, out):
         return {"errors": str(error).replace(f"{folder}/", "").splitlines()}
     Path(out).write_bytes(data)
     manifest = bundle.manifest
-    took, errors = {}, []
+    took, errors, recorded = {}, [], {}
     functions = dict.fromkeys(manifest.permissions.get("host", ()), lambda value: None)  # a device's own; none here
     try:
         with Host(allow_unsigned=True, functions=functions) as host:
@@ -78,7 +81,10 @@ def build(folder, out):
             if manifest.trigger is None:
                 for name, case in cases.items():
                     try:
-                        took[name] = round(run_case(task, f"{CASES}/{name}.json", case), 6)
+                        took_s, result = run_case(task, f"{CASES}/{name}.json", case)
+                        took[name] = round(took_s, 6)
+                        if not case.keys() & {"expect", "raises"}:
+                            recorded[name] = record(case, result)
                     except CaseError as error:
                         errors += str(error).splitlines()
     except VMHostError as error:
@@ -94,7 +100,16 @@ def build(folder, out):
         "module": manifest.entry.partition(":")[0],
         "cases": cases,
         "took_s": took,
+        "recorded": recorded,
     }
+
+
+def record(case, result):
+    """What is kept of a result: of which input, its digest, and how it begins."""
+    asked = json.dumps([case["input"], case.get("entry")], sort_keys=True)
+    text = json.dumps(result, sort_keys=True)
+    digests = [hashlib.sha256(each.encode()).hexdigest() for each in (asked, text)]
+    return {"input": digests[0], "digest": digests[1], "begins": text[:200]}
 
 
 def bound(cpu_s, memory_bytes):

@@ -167,12 +167,13 @@ class Platform:
         if other:
             raise RefusedError(f"{other[0]} has the name {branch} already, and a device knows tasks by their names")
         bundles, report = self.builder.build(folder, tell)
+        self._compare_with_baseline(task, report, tell)
         cases = {name: case for name, case in report["cases"].items() if case.get("self_test", True)}
         data = json.dumps({"module": report["module"], "cases": cases}, sort_keys=True).encode()
         proof = json.dumps({"digest": self.files.put(data), "size": len(data)})
         made = {target: (self.files.put(data), len(data)) for target, data in bundles.items()}
         self._make_deltas(task, bundles, made, tell)
-        said = {name: report[name] for name in ("warnings", "took_s", "size")}
+        said = {name: report[name] for name in ("warnings", "took_s", "size", "recorded")}
         with self.database.transaction() as connection:
             connection.execute(
                 "DELETE FROM deploy_versions WHERE task = ? AND version = ? AND state = 'built'", (task, version)
@@ -188,6 +189,25 @@ class Platform:
                 [(identity, target, digest, size) for target, (digest, size) in made.items()],
             )
         return identity
+
+    def _compare_with_baseline(self, task, report, tell):
+        """Tells where cases give other results than with the version before; RefusedError where they must not."""
+        with self.database.reader() as connection:
+            row = connection.execute(
+                "SELECT version, report FROM deploy_versions WHERE task = ? AND state = 'ready' AND bad IS NULL "
+                "ORDER BY id DESC LIMIT 1",
+                (task,),
+            ).fetchone()
+        version, before = (row[0], json.loads(row[1]).get("recorded", {})) if row else (None, {})
+        refused = []
+        for name, now in report["recorded"].items():
+            then = before.get(name)
+            if then is not None and then["input"] == now["input"] and then["digest"] != now["digest"]:
+                said = f"simulation/{name}.json: gives {now['begins']}, with {version} it gave {then['begins']}"
+                refused += [said] if report["cases"][name].get("same") else []
+                tell(said)
+        if refused:
+            raise RefusedError("\n".join(["results are not those of the version before, as `same` asks:", *refused]))
 
     def _make_deltas(self, task, bundles, made, tell):
         before = [version for version in self.releases.versions.values() if version.task == task][-DELTAS_FROM:]

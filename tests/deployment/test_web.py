@@ -1,14 +1,20 @@
 """The platform's API and page over HTTP: who may what, what is wrong is said, limits."""
 
+import asyncio
+import base64
 import contextlib
 import http.client
 import json
+import logging
+import secrets
 import urllib.parse
 
 import pytest
 
 from tests.deployment.platforms import add_version, nothing_left, platform_in
+from vmhost.deployment.cloud import openapi
 from vmhost.deployment.cloud.server import serving
+from vmhost.deployment.cloud.web import application
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +101,8 @@ def test_who_may_not_is_told_so_and_gets_nothing(ask, who, method, path, status)
         ("/api/v1/releases", "[" * 5000, "not JSON"),
         ("/api/v1/releases", "x" * (2 << 20), "more than 1,048,576 bytes"),
         ("/api/v1/releases", '{"task": "shop/rank", "version": "9"}', "no such version; there are 1, 2, 3"),
-        ("/api/v1/releases", '{"task": 7, "version": "9"}', "no such version"),
+        ("/api/v1/releases", '{"task": 7, "version": "9"}', 'task: expected type "string", got 7'),
+        ("/api/v1/releases", '{"task": "shop/rank"}', "'version' is a required property"),
         ("/api/v1/releases", '{"task": "shop/rank", "version": "2", "plan": {"steps": []}}', "plan: steps: expected"),
         (
             "/api/v1/releases",
@@ -108,7 +115,7 @@ def test_who_may_not_is_told_so_and_gets_nothing(ask, who, method, path, status)
 )
 def test_what_is_wrong_with_a_request_is_said(ask, path, raw, told):
     status, answer = ask("POST", path, raw=raw)
-    assert status in (404, 409) and told in answer["error"], answer
+    assert status in (400, 404, 409) and told in answer["error"], answer
 
 
 def test_an_audience_is_asked_before_it_is_used(cloud, ask):
@@ -147,20 +154,25 @@ def test_the_page_is_served_with_a_strict_policy(cloud, ask):
         assert status == 200 and data.startswith(begins)
 
 
-def test_too_many_requests_are_told_to_wait(tmp_path):
-    import asyncio
-
-    from vmhost.deployment.cloud.web import application
-
+@pytest.mark.parametrize(
+    ("path", "token", "expected"),
+    [
+        ("/api/v1/whoami", "ann", [200, 200, 429]),
+        ("/api/v1/whoami", "nobody", [401, 401, 429]),
+        ("/git/shop/info/refs", "ann", [200, 200, 429]),
+    ],
+)
+def test_too_many_requests_are_told_to_wait(tmp_path, path, token, expected):
     with platform_in(tmp_path / "cloud") as platform:
-        token = platform.access.add_token("ann", "test")
+        token = platform.access.add_token("ann", "test") if token == "ann" else token
         app = application(platform, requests_per_s=0.001, burst=2)
+        given = f"Bearer {token}" if "api" in path else f"Basic {base64.b64encode(f'ann:{token}'.encode()).decode()}"
         scope = {
             "type": "http",
             "method": "GET",
-            "path": "/api/v1/whoami",
-            "query_string": b"",
-            "headers": [(b"authorization", f"Bearer {token}".encode())],
+            "path": path,
+            "query_string": b"service=git-upload-pack",
+            "headers": [(b"authorization", given.encode())],
         }
 
         async def status():
@@ -179,5 +191,93 @@ def test_too_many_requests_are_told_to_wait(tmp_path):
             return [await status() for _ in range(3)]
 
         answers = asyncio.run(three())
-        assert [each for each, _ in answers] == [200, 200, 429]
+        assert [each for each, _ in answers] == expected
         assert int(answers[2][1][b"retry-after"]) > 0
+
+
+def test_openapi_names_every_route_and_no_other(ask, cloud):
+    status, document = ask("GET", "/api/v1/openapi.json", who="")
+    assert status == 200 and document["openapi"].startswith("3.1")
+    there = {
+        (method, route.path.replace(":int", ""))
+        for route in application(cloud[0]).routes
+        if route.path.startswith("/api/")
+        for method in route.methods - {"HEAD"}
+    }
+    told = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert told == there
+    names = [each["operationId"] for methods in document["paths"].values() for each in methods.values()]
+    assert len(set(names)) == len(names)
+
+
+def test_openapi_says_who_may(ask):
+    document = ask("GET", "/api/v1/openapi.json")[1]
+    for path, methods in document["paths"].items():
+        for method, told in methods.items():
+            scope = told.get("description", "").removeprefix("needs the scope ")
+            path = path.replace("{release}", "1").replace("{file}", "1").replace("{event}", "pause")
+            status, _ = ask(method.upper(), path, {}, who="nobody")
+            assert status == (200 if path.endswith("openapi.json") else 401), path
+            if scope in ("admin", "enrol"):
+                assert ask(method.upper(), path, {}, who="ann")[0] == 403, path
+
+
+@pytest.mark.parametrize("junk", [None, 7, "x", [], {}, [[]], {"a": {}}, -1, 1e999, True, "x" * 5000])
+def test_no_route_breaks_on_values_of_any_kind(cloud, junk):
+    """Whatever stands in a request's fields is answered, not an error of the server's own."""
+    platform, _ = cloud
+    platform.access.add_account(name := f"root{secrets.token_hex(4)}", "admin", "test")
+    token = platform.access.add_token(name, "test")
+
+    async def all_of_it():
+        found = []
+        for path, methods in openapi.document()["paths"].items():
+            for method, told in methods.items():
+                content = told.get("requestBody", {}).get("content", {}).get("application/json", {})
+                for key in (None, *content.get("schema", {}).get("properties", ())):
+                    body = {} if key is None else {"task": "shop/rank", "version": "1", key: junk}
+                    where = path.format(
+                        release=10**6, file=10**6, device="x", cohort="c", name="x", token="x", event="halt"
+                    )
+                    found.append((method, where, key, await request(method.upper(), where, body)))
+        return found
+
+    async def request(method, path, body):
+        said, data = [], json.dumps(body).encode()
+        headers = [(b"authorization", f"Bearer {token}".encode()), (b"x-vmhost-device", b"x")]
+        scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
+        scope |= {"client": ("test", 1), "root_path": "", "http_version": "1.1", "scheme": "http", "server": ("t", 1)}
+
+        async def receive():
+            return {"type": "http.request", "body": data}
+
+        async def send(message):
+            said.append(message.get("status"))
+
+        await app(scope, receive, send)
+        return said[0]
+
+    app = application(platform, requests_per_s=1e6, burst=10**6)
+    for method, path, key, status in asyncio.run(all_of_it()):
+        assert status < 500, f"{method} {path} with {key}={junk!r:.30}: {status}"
+
+
+def test_secrets_are_in_no_log_no_answer_and_no_file_but_as_digests(ask, cloud, caplog):
+    platform, _ = cloud
+    caplog.set_level(logging.DEBUG)
+    token = ask("POST", "/api/v1/accounts", {"name": "sam", "role": "admin"}, who="admin")[1]["token"]
+    secret = "s3cr3t-" + "x" * 40
+    fleet = platform.access.add_token("fleet", "test")
+    assert ask("POST", "/api/v1/device/enrol", {"device": "secretive", "secret": secret}, who=fleet)[0] == 200
+    assert ask("POST", "/api/v1/device/enrol", {"device": "secretive", "secret": secret + "2"}, who=fleet)[0] == 409
+    for who in (token, token[:-1] + "x", secret):
+        for path in ("/api/v1/accounts", "/api/v1/audit", "/api/v1/devices/secretive", "/api/v1/nothing"):
+            answer = json.dumps(str(ask("GET", path, who=who)))
+            assert token.split("_", 2)[2] not in answer and secret not in answer
+    ask("GET", f"/git/shop/info/refs?service=git-upload-pack&token={token}", who=token)
+    ask("POST", "/api/v1/device/check", {"facts": 7}, who=secret)
+    platform.devices.flush()
+    written = [path for path in platform.folder.rglob("*") if path.is_file() and "keys" not in path.parts]
+    for held in (token.split("_", 2)[2], fleet.split("_", 2)[2], secret):
+        assert held not in caplog.text
+        assert not [path for path in written if held.encode() in path.read_bytes()]

@@ -128,6 +128,8 @@ class _Client:
         from vmhost.deployment.errors import RefusedError
 
         query = {name: value for name, value in query.items() if value is not None}
+        if isinstance(body, dict):
+            body = {name: value for name, value in body.items() if value is not None}
         path = f"/api/v1{path}" + (f"?{urlencode(query)}" if query else "")
         try:
             return self._transfers.ask(method, path, body, {"authorization": f"Bearer {self._token}"})

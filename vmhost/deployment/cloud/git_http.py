@@ -39,10 +39,11 @@ _log = logging.getLogger("vmhost.deployment")
 
 
 class GitServer:
-    """The ASGI application over a Platform's repositories; mount it where `git clone URL/NAME` shall work."""
+    """The ASGI application over a Platform's repositories; mount it where `git clone URL/NAME` shall work. `limit`: how
+    often an account may ask (a RateLimit), shared with the API."""
 
-    def __init__(self, platform):
-        self._platform = platform
+    def __init__(self, platform, limit):
+        self._platform, self._limit = platform, limit
 
     async def __call__(self, scope, receive, send):
         if scope["type"] != "http":
@@ -61,6 +62,10 @@ class GitServer:
             return
         try:
             identity = await asyncio.to_thread(self._identify, headers.get("authorization", ""))
+            if wait_s := self._limit.wait_s(f"account {identity.name}"):
+                extra = [(b"retry-after", str(int(wait_s) + 1).encode())]
+                await _answer(send, 429, "too many requests; ask less often\n", extra)
+                return
             identity.must(_SERVICES[service], name)
             repo = await asyncio.to_thread(self._platform.open_repository, name)
         except AccessDeniedError as error:

@@ -3,6 +3,7 @@
 /git/NAME                smart HTTP (git_http.py)
 /files/ab/abcdef...      what devices pull; ranges work; a static server may stand here
 /api/v1/device/...       devices: enrol, check
+/api/v1/openapi.json     what the API is (openapi.py)
 /api/v1/...              people and programs, by tokens (`Authorization: Bearer`)
 """
 
@@ -18,6 +19,7 @@ from starlette.routing import Mount, Route
 
 from vmhost.access import ROLES, AccessDeniedError, AccessError, RateLimit
 from vmhost.deployment.artifacts import is_digest
+from vmhost.deployment.cloud import openapi
 from vmhost.deployment.cloud.audience import Audience, Facts
 from vmhost.deployment.cloud.git_http import GitServer
 from vmhost.deployment.cloud.plan import WHOLE_FLEET, Plan
@@ -42,18 +44,23 @@ def application(platform, *, requests_per_s=50.0, burst=200):
     api = _Api(platform, limit)
     return Starlette(
         routes=[
-            Mount("/git", app=GitServer(platform)),
+            Mount("/git", app=GitServer(platform, limit)),
             *(Route(path, _page(name, kind)) for path, name, kind in _PAGE),
             Route("/files/{start}/{digest}", api.file, methods=["GET", "HEAD"]),
             Route("/exclusive/{digest}", api.exclusive, methods=["GET", "HEAD"]),
             Route("/api/v1/files", api.add_file, methods=["POST"]),
             Route("/keys/bundles.pub", api.bundle_key, methods=["GET"]),
             Route("/metadata/{name}", api.metadata, methods=["GET", "HEAD"]),
+            Route("/api/v1/openapi.json", _openapi, methods=["GET"]),
             Route("/api/v1/device/enrol", api.enrol, methods=["POST"]),
             Route("/api/v1/device/check", api.check, methods=["POST"]),
             *api.routes(),
         ]
     )
+
+
+async def _openapi(request):
+    return JSONResponse(openapi.document())
 
 
 def _page(name, kind):
@@ -123,8 +130,12 @@ class _Api:
         return FileResponse(path, media_type="application/json", headers={"cache-control": "no-cache"})
 
     async def enrol(self, request):
+        check = openapi.checker("POST", "/device/enrol")
+
         async def work(body):
             identity = await run_in_threadpool(self._identify, request)
+            identity.must("enrol")
+            check(body)
             await run_in_threadpool(self._platform.enrol, identity, body.get("device"), body.get("secret"))
             return {"device": body["device"]}
 
@@ -134,7 +145,7 @@ class _Api:
         async def work(body):
             device = request.headers.get("x-vmhost-device", "")
             # Who is not that device must not use up its requests.
-            self._count(f"device {device} from {request.client.host if request.client else ''}")
+            self._count(f"device {device} from {_address(request)}")
             return await run_in_threadpool(self._platform.check, device, _bearer(request), body)
 
         return await self._answer(request, work)
@@ -174,17 +185,18 @@ class _Api:
             ("GET", "/audit", "admin", self._audit),
         )
         return [
-            Route(f"/api/v1{path}", self._endpoint(scope, function), methods=[method])
+            Route(f"/api/v1{path}", self._endpoint(scope, function, openapi.checker(method, path)), methods=[method])
             for method, path, scope, function in table
         ]
 
-    def _endpoint(self, scope, function):
+    def _endpoint(self, scope, function, check):
         async def endpoint(request):
             async def work(body):
                 def act():
                     identity = self._identify(request)
                     if scope is not None:
                         identity.must(scope)
+                    check(body)
                     return function(identity, request.path_params, request.query_params, body)
 
                 return await run_in_threadpool(act)
@@ -211,6 +223,9 @@ class _Api:
             seconds = str(int(error.wait_s) + 1)
             return _failure(429, "too many requests; ask less often", {"retry-after": seconds})
         except AccessDeniedError as error:
+            # Who guesses is slowed down; who has a token is not, whatever others from that address do.
+            if not error.known and (wait_s := self._limit.wait_s(f"unknown from {_address(request)}")):
+                return _failure(429, "too many wrong tokens", {"retry-after": str(int(wait_s) + 1)})
             return _failure(403 if error.known else 401, str(error))
         except MissingError as error:
             return _failure(404, str(error))
@@ -460,6 +475,10 @@ async def _body(request):
     if not isinstance(body, dict):
         raise RefusedError("the request: expected a JSON object")
     return body
+
+
+def _address(request):
+    return request.client.host if request.client else ""
 
 
 def _bearer(request):

@@ -1,0 +1,257 @@
+"""The HTTP API in words that tools read: an OpenAPI 3.1 document, served as /api/v1/openapi.json.
+
+`ROUTES` says of each method and path who may ask, and what a request holds. The application checks bodies by it
+(`checker`); tests hold the two against each other.
+"""
+
+import json
+
+import jsonschema
+
+from vmhost.access import ROLES
+from vmhost.deployment.errors import DeploymentError
+
+_TEXT = {"type": "string"}
+_WHOLE = {"type": "integer"}
+_OBJECT = {"type": "object"}
+_TEXTS = {"type": "array", "items": _TEXT}
+_WHY = {"type": "string", "maxLength": 1000, "description": "for the history"}
+_LIMIT = {"limit": {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 100}}
+_TASK = {"task": {"type": "string", "description": "repository/branch"}}
+DEVICE = "device"  # in the place of a scope: the device's own secret, and its name in X-VMHost-Device
+
+# (method, path below /api/v1): (scope, what it does, query, body, keys that the body must have)
+ROUTES = {
+    ("GET", "/openapi.json"): (None, "This document.", {}, None, ()),
+    ("POST", "/device/enrol"): (
+        "enrol",
+        "Lets a device in, by the secret that it made up.",
+        {},
+        {"device": _TEXT, "secret": {"type": "string", "minLength": 32, "maxLength": 128}},
+        ("device", "secret"),
+    ),
+    ("POST", "/device/check"): (
+        DEVICE,
+        "A device states what it is and has, reports, and is told what it should have.",
+        {},
+        {
+            "facts": _OBJECT,
+            "tasks": {"type": "object", "description": "task to version, digest, release, state and files"},
+            "epoch": {"type": "string", "description": "another one after the device lost its memory"},
+            "reports": {
+                "type": "array",
+                "items": {"type": "array"},
+                "description": "[number, {release, state, reason}]",
+            },
+            "health": {"type": "object", "description": "task to [release, calls, failures]"},
+            "profile": {"type": "string", "description": "what its header VMHost-Tasks says"},
+            "zstd": {"type": "boolean"},
+        },
+        (),
+    ),
+    ("GET", "/whoami"): (None, "The account, its role, and what the token may do.", {}, None, ()),
+    ("GET", "/overview"): ("read", "Devices, tasks, and the releases that matter now.", {}, None, ()),
+    ("GET", "/repositories"): ("read", "Names of repositories.", {}, None, ()),
+    ("POST", "/repositories"): ("admin", "Makes a repository.", {}, {"name": _TEXT}, ("name",)),
+    ("GET", "/versions"): ("read", "Versions, of one task or of all.", _TASK, None, ()),
+    ("POST", "/forgive"): (
+        "release",
+        "Lets a version that was rolled back be released again.",
+        {},
+        _TASK | {"version": _TEXT, "why": _WHY},
+        ("task", "version"),
+    ),
+    ("GET", "/releases"): ("read", "Releases, the latest first.", _TASK | _LIMIT, None, ()),
+    ("POST", "/releases"): (
+        "release",
+        "Starts a release, or queues it.",
+        {},
+        _TASK
+        | {
+            "version": _TEXT,
+            "plan": {"type": ["object", "null"], "description": "as release.yaml; null: all devices at once"},
+            "priority": {"type": ["integer", "null"], "minimum": -1000, "maximum": 10**9},
+            "why": _WHY,
+        },
+        ("task", "version"),
+    ),
+    ("GET", "/releases/{release}"): ("read", "One release.", {}, None, ()),
+    ("GET", "/releases/{release}/devices"): (
+        "read",
+        "Its devices, with states and reasons.",
+        {"state": _TEXT} | _LIMIT,
+        None,
+        (),
+    ),
+    ("POST", "/releases/{release}/retry"): (
+        "release",
+        "Offers it once more to a device that failed it or declined.",
+        {},
+        {"device": _TEXT},
+        ("device",),
+    ),
+    ("POST", "/releases/{release}/{event}"): (
+        "release",
+        "pause, resume, halt, roll_back, next or cancel.",
+        {},
+        {"why": _WHY},
+        (),
+    ),
+    ("POST", "/ask"): (
+        "read",
+        "How many known devices an audience has, which, and why not the others.",
+        _LIMIT,
+        {"audience": _OBJECT, "device": _TEXT} | _TASK,
+        (),
+    ),
+    ("GET", "/stuck"): ("read", "Devices that are not where they should be, and why.", _LIMIT, None, ()),
+    ("GET", "/history"): ("read", "Who did what when and why.", _TASK | _LIMIT, None, ()),
+    ("GET", "/files"): ("read", "Files beside bundles.", _TASK, None, ()),
+    ("POST", "/files"): (
+        "release",
+        "Gives devices a file; the request's body is its bytes.",
+        _TASK
+        | {
+            "name": _TEXT,
+            "kind": {"type": "string", "enum": ["shared", "exclusive"]},
+            "audience": {"type": "string", "description": "JSON"},
+        },
+        None,
+        (),
+    ),
+    ("DELETE", "/files/{file}"): ("release", "Takes a file back.", {}, None, ()),
+    ("GET", "/devices"): ("read", "Devices by name.", {"after": _TEXT} | _LIMIT, None, ()),
+    ("GET", "/devices/{device}"): (
+        "read",
+        "All of one device, and why it has or lacks each release.",
+        _LIMIT,
+        None,
+        (),
+    ),
+    ("DELETE", "/devices/{device}"): ("admin", "Lets its name be taken anew.", {}, None, ()),
+    ("GET", "/cohorts"): ("read", "Named cohorts.", {}, None, ()),
+    ("PUT", "/cohorts/{cohort}"): ("release", "Sets a named cohort.", {}, {"devices": _TEXTS}, ("devices",)),
+    ("GET", "/accounts"): ("admin", "Accounts and their tokens, without secrets.", {}, None, ()),
+    ("POST", "/accounts"): (
+        "admin",
+        "Makes an account; the answer has its token, once.",
+        {},
+        {"name": _TEXT, "role": {"type": "string", "enum": sorted(ROLES)}},
+        ("name", "role"),
+    ),
+    ("PATCH", "/accounts/{name}"): (
+        "admin",
+        "Changes its role, or disables it.",
+        {},
+        {"role": {"type": ["string", "null"]}, "disabled": {"type": ["boolean", "null"]}},
+        (),
+    ),
+    ("POST", "/tokens"): (
+        "admin",
+        "Makes a token; the answer has it, once.",
+        {},
+        {
+            "account": _TEXT,
+            "scopes": {"type": ["array", "null"], "items": _TEXT},
+            "label": _TEXT,
+            "expires_s": {"type": ["number", "null"], "minimum": 0, "maximum": 10**10},
+        },
+        ("account",),
+    ),
+    ("DELETE", "/tokens/{token}"): ("admin", "Revokes a token, by its id.", {}, None, ()),
+    ("GET", "/audit"): ("admin", "The audit log.", {"subject": _TEXT} | _LIMIT, None, ()),
+}
+_FAILURES = {
+    "400": "what was asked cannot be",
+    "401": "who asks is not known",
+    "403": "who asks may not do this",
+    "404": "there is no such thing",
+    "409": "refused; the message says what can be done instead",
+    "429": "too many requests; Retry-After says when the next one may come",
+    "503": "the platform's store cannot be used",
+}
+
+
+def checker(method, path):
+    """A function that raises DeploymentError where a request's body is not as its route says."""
+    _, _, _, body, required = ROUTES[method, path.replace(":int", "")]
+    if body is None:
+        return lambda body: None
+    validator = jsonschema.Draft202012Validator(_schema(body, required))
+
+    def check(body):
+        error = jsonschema.exceptions.best_match(validator.iter_errors(body))
+        if error is not None:
+            where = ": ".join(str(each) for each in error.absolute_path) or "the request"
+            wanted = json.dumps(error.validator_value)
+            if error.validator == "required":
+                raise DeploymentError(f"the request: expected {', '.join(error.validator_value)}; {error.message}")
+            got = json.dumps(error.instance)[:80]
+            raise DeploymentError(f"{where}: expected {error.validator} {wanted}, got {got}")
+
+    return check
+
+
+def _schema(body, required):
+    return {"type": "object", "properties": body} | ({"required": list(required)} if required else {})
+
+
+def document():
+    """The OpenAPI document as plain data."""
+    paths = {}
+    for (method, path), route in ROUTES.items():
+        paths.setdefault(f"/api/v1{path}", {})[method.lower()] = _operation(method, path, *route)
+    error = {"type": "object", "properties": {"error": _TEXT}, "required": ["error"]}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "vmhost deployment platform", "version": "1"},
+        "paths": paths,
+        "components": {
+            "schemas": {"Error": error},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "an account's token"},
+                "secret": {"type": "http", "scheme": "bearer", "description": "the secret that a device made up"},
+            },
+        },
+    }
+
+
+def _operation(method, path, scope, summary, query, body, required):
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    parameters = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": _WHOLE if name in ("release", "file") else _TEXT,
+        }
+        for name in names
+    ]
+    parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in query.items()]
+    if scope == DEVICE:
+        parameters.append({"name": "X-VMHost-Device", "in": "header", "required": True, "schema": _TEXT})
+    found = {
+        "operationId": f"{method.lower()}{path.replace('/', '_').translate({ord(each): None for each in '{}.'})}",
+        "summary": summary,
+        "parameters": parameters,
+        "responses": {"200": {"description": "done", "content": {"application/json": {"schema": _OBJECT}}}}
+        | {
+            status: {
+                "description": text,
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+            }
+            for status, text in _FAILURES.items()
+        },
+    }
+    if path != "/openapi.json":
+        found["security"] = [{"secret": []} if scope == DEVICE else {"token": []}]
+        if scope not in (None, DEVICE):
+            found["description"] = f"needs the scope {scope}"
+    if body is not None:
+        found["requestBody"] = {
+            "content": {"application/json": {"schema": _schema(body, required)}},
+            "required": bool(required),
+        }
+    elif (method, path) == ("POST", "/files"):
+        found["requestBody"] = {"content": {"application/octet-stream": {}}, "required": True}
+    return found

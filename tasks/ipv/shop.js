@@ -153,5 +153,6 @@ async function pilot() {
 
 show();
 tell("page_enter", { from: session.before });
+if (PAGE.page === "home") tell("recommendations", { wanted: 10 });
 watch();
 pilot();

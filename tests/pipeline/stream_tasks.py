@@ -15,6 +15,7 @@ entry: main:run
 python: "3.14"
 limits: {{concurrency: {concurrency}{limits}}}
 permissions: {{host: [{functions}]}}
+priority: {priority}
 trigger: {{{trigger}}}
 table: {{{table}}}
 """
@@ -22,11 +23,11 @@ TABLE = "columns: {visit: text, count: integer}"
 
 
 def stream_task(folder, source, trigger="on: [click]", name="clicks", version="1.0.0", **said):
-    """The bytes of a stream task's bundle. `said`: table, concurrency, functions, limits."""
+    """The bytes of a stream task's bundle. `said`: table, concurrency, functions, limits, priority."""
     task = folder / name
     task.mkdir(exist_ok=True)
     (task / "main.py").write_text(source)
-    said = {"table": TABLE, "concurrency": 1, "functions": "", "limits": ""} | said
+    said = {"table": TABLE, "concurrency": 1, "functions": "", "limits": "", "priority": 0} | said
     (task / "task.yaml").write_text(SPEC.format(name=name, trigger=trigger, version=version, **said))
     return compile_task(task).to_bytes()
 

@@ -9,7 +9,7 @@ import pytest
 
 import vmhost
 from tasks.ipv import reference
-from tests.pipeline.stream_tasks import ROWS, WAIT_S, clicks, open_pipeline, stream_task
+from tests.pipeline.stream_tasks import GATED, ROWS, WAIT_S, Gate, clicks, open_pipeline, stream_task
 from vmhost.bytecode.compiler import compile_task
 from vmhost.cli import main
 from vmhost.compiler import compile_folder
@@ -204,3 +204,26 @@ def test_options_that_are_none(tmp_path):
                 pipeline.forget(key)
         assert pipeline.wait(WAIT_S)
     assert pipeline.final["tasks"]["clicks"]["stored"] == 1
+
+
+def test_where_vms_are_scarce_priority_says_who_runs_first(tmp_path):
+    """One VM, which a call holds while one event triggers two other tasks."""
+    gate, order = Gate(), []
+    tells = f"from vmhost.guest import host\n\n\n{ROWS.replace('return', 'host.tell(NAME)\n    return')}"
+    bundles = [
+        stream_task(tmp_path, GATED, "on: [hold]", "holds", functions="gate"),
+        *(
+            stream_task(
+                tmp_path, tells.replace("NAME", repr(name)), "on: [click]", name, functions="tell", priority=priority
+            )
+            for name, priority in (("low", -5), ("middle", 0), ("high", 5))
+        ),
+    ]
+    host = {"functions": {"gate": gate, "tell": order.append}, "policy": vmhost.Policy(max_vms=1)}
+    with open_pipeline(tmp_path, *bundles, host=host) as pipeline:
+        pipeline.append(Event("hold", 1_790_000_000_000, "item", "v"))
+        gate.wait_for(1)
+        pipeline.append_many(clicks("a", begin_ms=1_790_000_000_001))
+        gate.open()
+        assert pipeline.wait(WAIT_S)
+    assert order == ["high", "middle", "low"]

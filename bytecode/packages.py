@@ -276,14 +276,15 @@ class _Resolver:
     """uv or pip as a command."""
 
     def __init__(self, command, requirements):
-        self.command, self._place = command, requirements.place
+        self.command, self._place, self._lock = command, requirements.place, requirements.lock
 
-    def _run(self, *arguments):
+    def _run(self, *arguments, copy=None):
+        """`copy`: the file that stands for the lock; messages name the lock."""
         done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode:
             said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             said = [line for line in said if not line.lower().startswith(("warning", "[notice]", "deprecation"))]
-            problem = " ".join(said)[-1500:] or "it failed"
+            problem = " ".join(said).replace(str(copy or self._lock), str(self._lock))[-1500:] or "it failed"
             if _UNKNOWN_SIGNER.search(problem):
                 problem += f"; {_CERTIFICATES}"
             raise TaskSpecError([f"{self._place}: {problem}"])
@@ -302,7 +303,7 @@ class _Uv(_Resolver):
     def install(self, lock_file, folder):
         options = ["--no-deps", "--require-hashes", "--no-compile-bytecode", "--link-mode", "copy"]
         target = ["--python", sys.executable, "--target", str(folder)]
-        self._run("pip", "install", "-q", *options, *target, "-r", str(lock_file))
+        self._run("pip", "install", "-q", *options, *target, "-r", str(lock_file), copy=lock_file)
 
 
 class _Pip(_Resolver):
@@ -321,7 +322,7 @@ class _Pip(_Resolver):
 
     def install(self, lock_file, folder):
         options = ["--no-deps", "--require-hashes", "--no-compile", "--disable-pip-version-check"]
-        self._run("install", "-q", *options, "--target", str(folder), "-r", str(lock_file))
+        self._run("install", "-q", *options, "--target", str(folder), "-r", str(lock_file), copy=lock_file)
 
 
 def _without_hashes(lock_file, path):

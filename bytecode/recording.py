@@ -129,9 +129,18 @@ def _run(program, script=""):
         if done.returncode or not found.exists():
             said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
             what = script or f"import {program.entry}"
-            raise CompileError([Diagnostic(what, 0, f"failed in plain Python while it was recorded: {said[-1]}")])
+            where = _place_in(done.stderr, (script, os.path.join(program.roots[0], "")))
+            message = f"failed in plain Python while it was recorded: {said[-1]}{where}"
+            raise CompileError([Diagnostic(what, 0, message)])
         answer = json.loads(found.read_text(encoding="utf-8", errors="surrogatepass"))
     return sorted({(text["mode"], text["futures"], text["text"]) for text in answer["texts"]}), answer["problem"]
+
+
+def _place_in(traceback, paths):
+    """The innermost line in one of the files or folders, as " (FILE:LINE)"; "" where the traceback names none."""
+    lines = re.findall(r'^ *File "(.+)", line ([1-9][0-9]*)', traceback, re.MULTILINE)
+    found = [f" ({file}:{line})" for file, line in lines if file.startswith(tuple(path for path in paths if path))]
+    return found[-1] if found else ""
 
 
 def write_record(path, texts, head=None):

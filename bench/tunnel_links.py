@@ -18,7 +18,7 @@ import time
 
 from bench.measure import Figure, Result
 from bench.tunnel_bridge import FAR, Bridge
-from bench.tunnel_peers import HTTP2, MQTT, Folder, mosquitto, run_until_ended, serve_tunnel
+from bench.tunnel_peers import HTTP2, MQTT, Folder, mosquitto, quiet_peers, run_until_ended, serve_tunnel
 from vmhost.tunnel import AsyncDevice
 from vmhost.tunnel import connection as protocol
 from vmhost.tunnel.tls import device_context, server_context
@@ -257,6 +257,7 @@ def _in_a_process(*arguments):
 
 
 def _measure_there(answers, cut, seconds, every_s):
+    quiet_peers()
     try:
         bridge = Bridge(cut_every_s=every_s, cut=cut)
         folder = Folder(FAR, bridge.enter_far)

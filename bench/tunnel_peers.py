@@ -156,9 +156,15 @@ def _serve_websockets(ready, folder):
     run_until_ended(main())
 
 
+def quiet_peers():
+    """They tell of each connection that is cut."""
+    for name in ("websockets", "mqtt"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
 def run_until_ended(main):
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    logging.getLogger("websockets").setLevel(logging.CRITICAL)  # it tells of each connection that is cut
+    quiet_peers()
     asyncio.run(main)
 
 
@@ -263,6 +269,10 @@ def _serve_mqtt_answers(ready, folder, port):
     import aiomqtt
 
     async def main():
+        with contextlib.suppress(aiomqtt.MqttError):  # the broker ends
+            await answer()
+
+    async def answer():
         async with aiomqtt.Client(
             folder.name, port, tls_context=folder.client_context(), socket_options=_NO_DELAY
         ) as client:

@@ -4,6 +4,7 @@
 that a VM can't have are gaps (guest/gaps.py): they are found by the bundle compiler's own diagnostics."""
 
 import ast
+import functools
 import hashlib
 import json
 import re
@@ -134,7 +135,8 @@ class Folder:
     def _leave_gaps(self, entry):
         for _ in range(_ROUNDS):
             closure = close_over_folder(self.path, entry)
-            errors = closure.errors
+            loading = [warning for warning in closure.warnings if _loads_tests(self.path / warning.file, warning.line)]
+            errors = [*closure.errors, *loading]
             if not errors:
                 return None, closure.sources
             by_file = {}
@@ -185,6 +187,24 @@ def _address(path):
         line = lines[node.lineno - 1]
         lines[node.lineno - 1] = line[: node.col_offset] + b"place_of(__file__)" + line[node.end_col_offset :]
     path.write_bytes(b"".join(lines))
+
+
+def _loads_tests(path, line):
+    """Is it an import that runs while the module is imported or asked which tests it has, and that nothing guards?"""
+    return line in _loading_lines(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _loading_lines(path, _changed):
+    lines, pending = set(), [ast.parse(path.read_bytes())]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            lines.add(node.lineno)
+        is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        if not isinstance(node, ast.Try) and (not is_function or getattr(node, "name", "") == "load_tests"):
+            pending += ast.iter_child_nodes(node)
+    return lines
 
 
 def _patch(path, diagnostics):

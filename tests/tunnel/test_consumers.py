@@ -220,15 +220,19 @@ class Cluster:
         assert done.returncode == 0, done.stderr
 
     def start(self):
+        self._launch()
+        until(self._answers)
+
+    def _launch(self):
         self._process = subprocess.Popen(
             [self._programs / "postgres", "-D", "data", "-k", self.folder, "-c", "listen_addresses=", "-c", "jit=off"],
             **self._user, env=self._environment, cwd=self.folder,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        until(self._answers)
 
     def _answers(self):
-        assert self._process.poll() is None
+        if self._process.poll() is not None:
+            self._launch()  # it does not start beside processes of one that was ended before
         try:
             psycopg.connect(self.dsn).close()
         except psycopg.OperationalError:

@@ -55,7 +55,8 @@ class Outcomes:
         items[:] = [item for item in items if not any(item.get_closest_marker(mark) for mark in self._marks)]
 
     @pytest.fixture(scope="session")
-    def doctest_namespace(self):
+    @classmethod  # pytest warns of a method, and some suites make errors of its warnings
+    def doctest_namespace(cls):
         """Of pytest's plugin for doctests, which is not loaded; some suites ask for it in every test."""
         return {}
 

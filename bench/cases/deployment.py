@@ -1,7 +1,7 @@
-"""The deployment platform: functions that take `quick` and yield Results are in bench/deployment.py."""
+"""The deployment platform: functions that take `quick` and yield Results are in bench/deployment*.py."""
 
-from bench import deployment
+from bench import deployment, deployment_fleet
 
 
 def run(quick):
-    return [result for row in deployment.ROWS for result in row(quick)]
+    return [result for row in (*deployment.ROWS, *deployment_fleet.ROWS) for result in row(quick)]

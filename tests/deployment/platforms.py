@@ -1,6 +1,7 @@
 """Platforms, devices and working copies for the tests: real ones, on loopback, in the test's own process."""
 
 import contextlib
+import ctypes  # noqa: F401  the agent loads it once (heap.py), which is nothing that a test leaves behind
 import gc
 import json
 import os

@@ -19,6 +19,8 @@ def test_a_good_release_reaches_everybody_as_they_come_online():
     assert outcome.state == "done"
     assert outcome.proven + outcome.failed >= 980_000
     assert outcome.online_covered_s < outcome.all_covered_s
+    last_joins_s = (0.99 * 1_000_000 - 300_000) / 50_000 * 60
+    assert outcome.all_covered_s < last_joins_s + 60  # devices ask as soon as they are online
 
 
 @pytest.mark.parametrize("seed", range(5))

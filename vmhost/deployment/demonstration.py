@@ -80,7 +80,7 @@ class Demonstration:
         self._start_agents(address, access.add_token("fleet", "demo"), platform.folder / "keys" / "bundles.pub")
         self._wait(lambda: platform.devices.count() == DEVICES, "the devices to join")
         self.say(f"{DEVICES} device processes joined: models {', '.join(MODELS)}")
-        work = _WorkingCopy(self.folder / "shop", address, "ann", access.add_token("ann", "demo"))
+        work = WorkingCopy(self.folder / "shop", address, "ann", access.add_token("ann", "demo"))
 
         self.say("\nversion 1.0.0: git push origin rank 1.0.0")
         began = time.monotonic()
@@ -188,7 +188,7 @@ class Demonstration:
                 agent.wait()
 
 
-class _WorkingCopy:
+class WorkingCopy:
     """A clone of the demonstration's repository: git's own program where there is one, else dulwich."""
 
     def __init__(self, folder, address, account, token):
@@ -230,14 +230,14 @@ class _WorkingCopy:
             raise DeploymentError(f"git {arguments[0]} failed:\n{done.stderr}")
         return done.stderr
 
-    def push(self, version, source):
+    def push(self, version, source, plan=_PLAN):
         """Commits the version, tags it and pushes branch and tag; what git said."""
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
         (self.folder / "simulation").mkdir(exist_ok=True)
         files = {
             "task.yaml": _SPEC.format(version=version, python=python),
             "main.py": _SOURCE.format(**source),
-            "release.yaml": _PLAN,
+            "release.yaml": plan,
             "simulation/fruit.json": json.dumps(_CASE),
         }
         for name, text in files.items():

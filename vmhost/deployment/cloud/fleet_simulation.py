@@ -44,8 +44,9 @@ def simulate(
     step_s=1.0,
     seed=0,
 ):
-    """The Outcome. Devices ask every `ask_every_s` on average, try a version for `trial_s` on average and fail it with
-    the probability `failing`; the platform answers at most `platform_per_s` requests a second (None: all)."""
+    """The Outcome. Devices ask when they come online, and every `ask_every_s` on average from then on. They try a version
+    for `trial_s` on average and fail it with the probability `failing`. The platform answers at most `platform_per_s`
+    requests a second (None: all)."""
     random = numpy.random.default_rng(seed)
     cohorts = numpy.full(COHORTS, devices // COHORTS, dtype=numpy.int64)
     cohorts[: devices % COHORTS] += 1
@@ -64,20 +65,22 @@ def simulate(
     while now_s < until_s and state == "running" or state == "done" and now_s < until_s and all_covered_s is None:
         now_s += step_s
         waiting = int(offline.sum())
+        came = numpy.zeros(COHORTS, dtype=numpy.int64)
         if waiting:
             came = random.binomial(offline, min(1.0, joining_per_min / 60 * step_s / waiting))
             offline -= came
-            lacking += came
-        online_now = devices - int(offline.sum())
+        online_now, joined = devices - int(offline.sum()), int(came.sum())
         # who asks, and is reached
         share = -numpy.expm1(-step_s / ask_every_s)
-        requests = online_now * share / step_s
+        requests, at_once = ((online_now - joined) * share + joined) / step_s, 1.0
         if platform_per_s is not None and requests > platform_per_s:
-            share *= platform_per_s / requests
+            at_once = platform_per_s / requests
+            share *= at_once
             requests = platform_per_s
         most_requests = max(most_requests, requests)
         open_to = numpy.logical_or.reduce(reaches[: step + 1]) if state == "running" else numpy.ones(COHORTS, bool)
-        asked = random.binomial(lacking, share)
+        asked = random.binomial(lacking, share) + random.binomial(came, at_once)
+        lacking += came
         offered = numpy.where(open_to, asked, 0)
         room = max((each.count or 0) for each in plan.steps[: step + 1]) - reached
         others = asked - offered

@@ -19,7 +19,7 @@ from vmhost import BundleError, Host, Policy, VMHostError
 from vmhost.bytecode.signing import TrustStore
 from vmhost.deployment import delta
 from vmhost.deployment.artifacts import is_digest, replace_durably
-from vmhost.deployment.device import health
+from vmhost.deployment.device import health, heap
 from vmhost.deployment.device.bundle_store import BundleStore
 from vmhost.deployment.device.facts import facts
 from vmhost.deployment.device.memory import Memory
@@ -164,6 +164,7 @@ class Agent:
         """Rounds until `stop`; with jitter, and longer pauses while the platform does not answer."""
         while not self._stopped.is_set():
             wait_s = self.step()
+            heap.give_back()
             end = time.monotonic() + wait_s
             while not self._stopped.is_set() and not self._hinted.is_set() and (left := end - time.monotonic()) > 0:
                 self._hinted.wait(min(left, _WATCH_S if self._watched else _LOOK_S))

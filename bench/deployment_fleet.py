@@ -1,0 +1,260 @@
+"""The platform with devices that are really there: a fleet of connections, a push, an agent process. Yield Results."""
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from bench.measure import Figure, Result
+
+CONNECTIONS = 5000
+_SECRET = "s" * 40
+_BETA = "steps: [{devices: [device-1]}]\n"
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+_FOLLOWED = {"PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))}
+
+
+class _Served:
+    """A platform in a process of its own, as `vmhost cloud serve` runs it."""
+
+    def __init__(self, folder, poll_s):
+        command = [sys.executable, "-m", "vmhost", "cloud", "serve", folder, "--port", "0", "--poll", str(poll_s)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | _FOLLOWED)
+        found = re.search(r"at (http://([0-9.]+):([0-9]+))", self.process.stdout.readline())
+        self.address, self.host, self.port = found[1], found[2], int(found[3])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait()
+        self.process.stdout.close()
+
+
+class _Device:
+    """One connection that is kept, and what a device says on it."""
+
+    def __init__(self, name, server):
+        self.name, self._server = name, server
+
+    async def connect(self):
+        self._reader, self._writer = await asyncio.open_connection(self._server.host, self._server.port)
+
+    async def ask(self, method, path, body=b""):
+        headers = {"host": "x", "x-vmhost-device": self.name, "authorization": f"Bearer {_SECRET}"}
+        lines = [f"{name}: {value}" for name, value in (headers | {"content-length": len(body)}).items()]
+        head = "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""])
+        self._writer.write(head.encode() + body)
+        headers = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+        data = await self._reader.readexactly(int(re.search(r"content-length: (\d+)", headers)[1]))
+        return int(headers.split(" ", 2)[1]), data
+
+    async def check(self, tasks, reports):
+        body = {"facts": {"python": _PYTHON}, "tasks": tasks, "reports": reports, "epoch": "1"}
+        status, data = await self.ask("POST", "/api/v1/device/check", json.dumps(body).encode())
+        assert status == 200, data
+        return json.loads(data)["wanted"].get("shop/rank")
+
+    async def live(self, bundles, ready, go):
+        """Until the release runs here, proven; the version that it ends with."""
+        await self.connect()
+        assert await self.check({}, []) is None
+        ready.release()
+        await go.wait()
+        while (wanted := await self.check({}, [])) is None:
+            await asyncio.sleep(1.0)
+        digest = wanted["digest"]
+        status, data = await self.ask("GET", f"/files/{digest[:2]}/{digest}")
+        assert status == 200 and hashlib.sha256(data).hexdigest() == digest
+        bundles.append(len(data))
+        has = {"shop/rank": {"version": wanted["version"], "digest": digest, "release": wanted["release"]}}
+        reports = [
+            [1, {"release": wanted["release"], "state": "taken"}],
+            [2, {"release": wanted["release"], "state": "proven"}],
+        ]
+        assert (await self.check(has, reports))["state"] == "proven"
+        self._writer.close()
+        return wanted["version"]
+
+
+def _add_version(platform, data):
+    digest = platform.files.put(data)
+    with platform.releases.change() as connection:
+        identity = connection.execute(
+            'INSERT INTO deploy_versions (task, version, "commit", tag, state, who, time_ms, report) '
+            "VALUES ('shop/rank', '1.0.0', '', '1.0.0', 'ready', 'bench', 0, '{}') RETURNING id"
+        ).fetchone()[0]
+        connection.execute("INSERT INTO deploy_bundles VALUES (?, ?, ?, ?)", (identity, _PYTHON, digest, len(data)))
+
+
+def connections(quick):
+    """So many devices, each with a connection of its own, while a release goes to all of them in three steps."""
+    from vmhost.deployment.cloud.platform import Platform
+    from vmhost.deployment.device.transfers import Transfers
+
+    number = 200 if quick else CONNECTIONS
+    with tempfile.TemporaryDirectory() as folder:
+        token = Platform.make(folder)
+        with Platform(folder) as platform:
+            platform.add_repository("shop", "bench")
+            with platform.database.transaction():
+                for index in range(number):
+                    platform.devices.enrol(f"device-{index}", _SECRET)
+            _add_version(platform, os.urandom(30_000))
+        with _Served(folder, 1) as server:
+            process = psutil.Process(server.process.pid)
+            before = process.cpu_times()
+            ask = Transfers(server.address)
+            headers = {"authorization": f"Bearer {token}"}
+            steps = [
+                {"count": number // 50},
+                {"percent": 20, "min_reports": number // 50},
+                {"percent": 100, "min_reports": number // 2},
+            ]
+
+            async def run():
+                ready, go, bundles = asyncio.Semaphore(0), asyncio.Event(), []
+                devices = [_Device(f"device-{index}", server) for index in range(number)]
+                lives = [asyncio.create_task(device.live(bundles, ready, go)) for device in devices]
+                for _ in range(number):
+                    await ready.acquire()
+                open_now = len([each for each in process.net_connections("tcp") if each.status == "ESTABLISHED"])
+                began = time.perf_counter()
+                body = {"task": "shop/rank", "version": "1.0.0", "plan": {"steps": steps}}
+                await asyncio.to_thread(ask.post, "/api/v1/releases", body, headers)
+                go.set()
+                versions = await asyncio.gather(*lives)
+                return versions, open_now, time.perf_counter() - began
+
+            versions, open_now, took_s = asyncio.run(run())
+            after, memory = process.cpu_times(), process.memory_full_info().uss
+            release = ask.ask("GET", "/api/v1/releases/1", None, headers)
+            ask.close()
+    right = versions == ["1.0.0"] * number and release["state"] == "done" and release["devices"]["proven"] == number
+    cpu_s = after.user + after.system - before.user - before.system
+    yield Result(
+        f"deployment: {number:,} connections, from the release to the last device",
+        {"vmhost": Figure((took_s,), "s", "less")},
+        promises=((f"every one ends right: {release['devices']['proven']:,} proven, {release['state']}", right),),
+        note=f"{open_now:,} connections at once; the platform took {cpu_s:.1f} s of CPU and {memory >> 20} MiB",
+    )
+
+
+def first_device(quick):
+    """From `git push` to the task's answer on the first device, which asks where it is told to: an agent's process."""
+    from vmhost.deployment.cloud.platform import Platform
+    from vmhost.deployment.demonstration import WorkingCopy
+    from vmhost.deployment.device.bundle_store import BundleStore
+
+    times = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        Platform.make(folder / "cloud")
+        with Platform(folder / "cloud") as platform:
+            platform.add_repository("shop", "bench")
+            platform.access.add_account("ann", "releaser", "bench")
+            platform.access.add_account("fleet", "fleet", "bench")
+            tokens = {who: platform.access.add_token(who, "bench") for who in ("ann", "fleet")}
+        with _Served(folder / "cloud", 0.5) as server:
+            device = folder / "device"
+            device.mkdir()
+            settings = {"device": "device-1", "platform": server.address, "token": tokens["fleet"], "folder": "state"}
+            settings |= {
+                "keys": str(folder / "cloud/keys/bundles.pub"),
+                "root": str(folder / "cloud/metadata/1.root.json"),
+            }
+            (device / "agent.yaml").write_text(json.dumps(settings))
+            with open(device / "log", "wb") as log:
+                agent = subprocess.Popen(
+                    [sys.executable, "-m", "vmhost.deployment.device", "agent.yaml"],
+                    cwd=device,
+                    stderr=log,
+                    env=os.environ | _FOLLOWED,
+                )
+            try:
+                copy = WorkingCopy(folder / "shop", server.address, "ann", tokens["ann"])
+                for number in range(2 if quick else 8):
+                    version = f"1.{number}.0"
+                    began = time.perf_counter()
+                    copy.push(version, {"sizes": f"SIZE = {number}", "size": "10"}, _BETA)
+                    while BundleStore(device / "state").current().get("shop/rank", {}).get("version") != version:
+                        assert agent.poll() is None and time.perf_counter() < began + 120, (device / "log").read_text()
+                        time.sleep(0.01)
+                    times.append(time.perf_counter() - began)
+            finally:
+                agent.terminate()
+                agent.wait()
+    figure = Figure(tuple(times[1:]), "s", "less")
+    yield Result(
+        "deployment: git push to the first device that runs it",
+        {"vmhost": figure},
+        promises=((f"under 5 s: {figure.median:.2f}", figure.median < 5),),
+        note="a task without models; the device asks every 0.5 s, commit and push by git are in it",
+    )
+
+
+def agent(quick):
+    """Private memory of an agent's process beyond that of a Host's, and its share of a core while nothing happens."""
+    from vmhost.bytecode import signing
+
+    program = (
+        "import time\nfrom vmhost import Host, Policy\nfrom vmhost.bytecode.signing import TrustStore\n"
+        "host = Host(trust=TrustStore.load('keys.pub'), policy=Policy(warm=0), state='host')\n"
+        "print('up', flush=True)\ntime.sleep(600)\n"
+    )
+    memory, idle = [], []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        signing.generate_key().save(folder / "keys", "bench")
+        settings = {
+            "device": "a",
+            "platform": "https://127.0.0.1:9",
+            "token": "x",
+            "folder": "state",
+            "keys": "keys.pub",
+        }
+        (folder / "agent.yaml").write_text(json.dumps(settings))
+        for _ in range(1 if quick else 5):
+            found = []
+            for command in (
+                [sys.executable, "-c", program],
+                [sys.executable, "-m", "vmhost.deployment.device", "agent.yaml"],
+            ):
+                shutil.rmtree(folder / "state", ignore_errors=True)
+                process = subprocess.Popen(
+                    command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | _FOLLOWED
+                )
+                try:
+                    process.stdout.readline()
+                    time.sleep(2)
+                    known = psutil.Process(process.pid)
+                    found.append(known.memory_full_info().uss)
+                    before = known.cpu_times()
+                    time.sleep(3 if quick else 20)
+                    after = known.cpu_times()
+                finally:
+                    process.kill()
+                    process.wait()
+                    process.stdout.close()
+            memory.append((found[1] - found[0]) / 1e6)
+            idle.append(100 * (after.user + after.system - before.user - before.system) / (3 if quick else 20))
+    yield Result(
+        "deployment: private memory of an agent beyond its Host",
+        {"vmhost": Figure(tuple(memory), "MB", "less")},
+        promises=((f"under 8 MB: {sorted(memory)[len(memory) // 2]:.1f}", sorted(memory)[len(memory) // 2] < 8),),
+        note=f"with TLS and SQLite; it takes {sorted(idle)[len(idle) // 2]:.2f} % of a core while its platform is away",
+    )
+
+
+ROWS = (connections, first_device, agent)

@@ -44,9 +44,9 @@ def simulate(
     step_s=1.0,
     seed=0,
 ):
-    """The Outcome. Devices ask when they come online, and every `ask_every_s` on average from then on. They try a version
-    for `trial_s` on average and fail it with the probability `failing`. The platform answers at most `platform_per_s`
-    requests a second (None: all)."""
+    """The Outcome. Devices ask when they come online, and every `ask_every_s` on average from then on. They try a
+    version for `trial_s` on average and fail it with the probability `failing`. The platform answers at most
+    `platform_per_s` requests a second (None: all)."""
     random = numpy.random.default_rng(seed)
     cohorts = numpy.full(COHORTS, devices // COHORTS, dtype=numpy.int64)
     cohorts[: devices % COHORTS] += 1

@@ -41,10 +41,10 @@ class Clock:
         return self.now_s
 
 
-def platform_in(folder, **options):
+def platform_in(folder, postgresql=None, **options):
     """An open Platform, made where there is none, with the repository `shop`."""
-    if not (folder / "platform.db").exists():
-        Platform.make(folder)
+    if not any((folder / name).exists() for name in ("platform.db", "postgresql")):
+        Platform.make(folder, postgresql=postgresql)
         with Platform(folder) as platform:
             platform.add_repository("shop", "test")
             platform.access.add_account("ann", "releaser", "test")
@@ -59,9 +59,9 @@ def add_version(platform, task, version, content=None):
     with platform.releases.change() as connection:
         identity = connection.execute(
             'INSERT INTO deploy_versions (task, version, "commit", tag, state, who, time_ms, report) '
-            "VALUES (?, ?, 'c0ffee', ?, 'ready', 'ann', 0, '{}')",
+            "VALUES (?, ?, 'c0ffee', ?, 'ready', 'ann', 0, '{}') RETURNING id",
             (task, version, version),
-        ).lastrowid
+        ).fetchall()[0][0]
         connection.execute("INSERT INTO deploy_bundles VALUES (?, '3.14', ?, ?)", (identity, digest, len(data)))
         made = Version(identity, task, version, "c0ffee", "ann", 0, None, None, {"3.14": (digest, len(data))})
         platform.releases.versions[identity] = made

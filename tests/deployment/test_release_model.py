@@ -36,11 +36,14 @@ class Fleet(RuleBasedStateMachine):
 
         self.folder = tempfile.TemporaryDirectory(prefix="vmhost-model-")
         self.clock = Clock()
-        self.platform = platform_in(Path(self.folder.name) / "cloud", clock=self.clock)
+        self.platform = platform_in(Path(self.folder.name) / "cloud", self.postgresql(), clock=self.clock)
         self.engine = self.platform.releases
         self.versions = 0
         self.runs = {}  # device -> release id that it was given last
         self.reached = {}  # release id -> devices
+
+    def postgresql(self):
+        """The connection string of a database for one run, or None: SQLite."""
 
     def teardown(self):
         if hasattr(self, "platform"):

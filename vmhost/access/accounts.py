@@ -206,8 +206,8 @@ class Access:
         with self.database.reader() as connection:
             rows = connection.execute(
                 "SELECT number, time_ms, who, action, subject, details FROM access_audit "
-                "WHERE ifnull(subject = ?, 1) ORDER BY number DESC LIMIT ?",
-                (subject, limit),
+                "WHERE (? IS NULL OR subject = ?) ORDER BY number DESC LIMIT ?",
+                (subject, subject, limit),
             ).fetchall()
         names = ("number", "time_ms", "who", "action", "subject")
         return [dict(zip(names, row)) | {"details": json.loads(row[5])} for row in rows]

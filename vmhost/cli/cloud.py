@@ -66,13 +66,19 @@ def demo(output, folder):
 @command.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--admin", default="admin", show_default=True, help="The name of the first account.")
+@click.option(
+    "--postgresql",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Keep the tables in PostgreSQL: FILE has the connection string. [default: SQLite in FOLDER]",
+)
 @failures.command
-def init(output, folder, admin):
+def init(output, folder, admin, postgresql):
     """Make a platform in FOLDER, and its first account."""
     from vmhost.deployment.cloud.platform import Platform
 
     with _errors():
-        token = Platform.make(folder, admin)
+        token = Platform.make(folder, admin, postgresql and postgresql.read_text(encoding="utf-8").strip())
     output.document({"folder": str(folder), "account": admin, "token": token})
     output.line(f"platform in {folder}; account {admin} with the token (shown this once):")
     output.line(token)

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import fcntl
 import io
 import logging
 import re
@@ -273,11 +274,11 @@ class Repositories:
             path.mkdir(exist_ok=True)
             Repo.init_bare(path).close()
 
-    def clean(self):
-        """Removes what a killed process left: locks of references that nobody holds, half of packs."""
-        for path in self.folder.glob("*.git"):
-            for left in (*path.rglob("*.lock"), *path.rglob("tmp_pack_*"), *path.rglob("tmp*.pack")):
-                left.unlink(missing_ok=True)
+    def clean(self, name):
+        """Removes what a killed process left: locks of references that nobody holds, half of packs. While `pushing`."""
+        path = self.folder / f"{name}.git"
+        for left in (*path.rglob("*.lock"), *path.rglob("tmp_pack_*"), *path.rglob("tmp*.pack")):
+            left.unlink(missing_ok=True)
 
     def open(self, name):
         """dulwich's Repo; the caller closes it. RefusedError where there is none."""
@@ -290,8 +291,9 @@ class Repositories:
 
     @contextlib.contextmanager
     def pushing(self, name):
-        """One push at a time."""
+        """One push at a time, of all processes."""
         with self._lock:
             lock = self._locks.setdefault(name, threading.Lock())
-        with lock:
+        with lock, open(self.folder / f"{name}.pushing", "ab") as turns:
+            fcntl.flock(turns, fcntl.LOCK_EX)
             yield

@@ -8,6 +8,8 @@ version out, so that a device refuses it even where somebody else tells it to ru
 what the release engine says, and signs anew what expires soon; killed in between, it begins again.
 """
 
+import contextlib
+import fcntl
 import json
 import threading
 from datetime import UTC, datetime, timedelta
@@ -51,6 +53,13 @@ class SignedMetadata:
         self._generation = None
         self._due = datetime.min.replace(tzinfo=UTC)
 
+    @contextlib.contextmanager
+    def _turn(self):
+        """One at a time writes, of all threads and processes."""
+        with self._lock, open(self.folder / "turns", "ab") as turns:
+            fcntl.flock(turns, fcntl.LOCK_EX)
+            yield
+
     # ---- keys and the roles that are signed offline
 
     def make(self):
@@ -86,7 +95,7 @@ class SignedMetadata:
         """A new key for snapshot or timestamp, in a new root; what they signed is signed anew with the next `sync`."""
         if role not in ("snapshot", "timestamp"):
             raise RefusedError(f"{role}: expected snapshot or timestamp")
-        with self._lock:
+        with self._turn():
             self._key("root")
             for end in ("", ".pub"):
                 path = self._keys / f"{role}{end}"
@@ -97,7 +106,7 @@ class SignedMetadata:
 
     def add_role(self, repository):
         """Delegates `repository/*` to a key of its own."""
-        with self._lock:
+        with self._turn():
             path = self._keys / f"role-{repository}"
             if not path.exists():
                 signing.generate_key().save(path, repository)
@@ -128,7 +137,8 @@ class SignedMetadata:
         """The metadata lists what may run now, and is fresh. Quick where nothing changed."""
         if releases.generation == self._generation and self._now() < self._due:
             return
-        with self._lock:
+        with self._turn():
+            releases.refresh()
             generation = releases.generation
             with releases.database.lock:
                 versions = list(releases.versions.values())

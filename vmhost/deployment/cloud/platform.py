@@ -1,6 +1,7 @@
 """The platform in one folder: database, repositories, files to serve, keys.
 
-    platform.db      accounts, versions, releases, devices (SQLite, one writer: vmhost.stores)
+    platform.db      accounts, versions, releases, devices (SQLite, one writer: vmhost.stores); or
+    postgresql       where PostgreSQL is that has them; several processes may then serve the folder
     repositories/    bare git repositories
     files/           what devices pull, by digest; any static server can serve this folder
     exclusive/       files for few devices, which are given by tickets only
@@ -28,6 +29,7 @@ from vmhost.deployment.cloud.git_http import Repositories
 from vmhost.deployment.cloud.metadata import SignedMetadata
 from vmhost.deployment.cloud.middleware import Profiles
 from vmhost.deployment.cloud.plan import FILE_NAME, Plan
+from vmhost.deployment.cloud.postgresql import PostgreSQLDatabase
 from vmhost.deployment.cloud.releases import Releases, Version
 from vmhost.deployment.cloud.task_files import TaskFiles
 from vmhost.deployment.errors import DeploymentError, RefusedError
@@ -48,10 +50,10 @@ class Platform:
 
     def __init__(self, folder, *, clock=time.time, pythons=None, poll_s=30.0, files_url=None):
         self.folder = Path(folder)
-        if not (self.folder / "platform.db").exists():
+        if not _is_platform(self.folder):
             raise RefusedError(f"{folder}: holds no platform; make one: vmhost cloud init {folder}")
         self.poll_s, self.files_url, self.clock = poll_s, files_url or "/files/", clock
-        self.database = Database(self.folder / "platform.db")
+        self.database = _open_database(self.folder)
         try:
             self.access = Access(self.database, clock)
             self.database.migrate(schema.NAME, schema.STEPS)
@@ -60,6 +62,7 @@ class Platform:
             self.repositories = Repositories(self.folder / "repositories")
             self.devices = Devices(self.database, clock)
             self.releases = Releases(self.database, clock)
+            self.releases.when_reloaded = self.task_files.load
             self.profiles = Profiles(lambda: self.releases.generation)  # for TaskProfiles (middleware.py)
             key = signing.load_key(self.folder / "keys" / "bundles")
             self.builder = Builder(key, pythons)
@@ -73,21 +76,26 @@ class Platform:
         self._ticker = None
 
     @classmethod
-    def make(cls, folder, admin="admin"):
-        """Makes a platform in `folder`, and its first account; the text of that account's token."""
+    def make(cls, folder, admin="admin", postgresql=None):
+        """Makes a platform in `folder`, and its first account; the text of that account's token. `postgresql`: the
+        connection string of the database that has the tables; a file of SQLite in the folder where None."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        if (folder / "platform.db").exists():
+        if _is_platform(folder):
             raise RefusedError(f"{folder}: there is a platform already; serve it: vmhost cloud serve {folder}")
         (folder / "keys").mkdir(mode=0o700, exist_ok=True)
         if not (folder / "keys" / "bundles").exists():
             signing.generate_key().save(folder / "keys" / "bundles", "platform")
         (folder / "metadata").mkdir(exist_ok=True)
         SignedMetadata(folder / "metadata", folder / "keys", time.time).make()
-        with Database(folder / "platform.db") as database:
+        with PostgreSQLDatabase(postgresql) if postgresql else Database(folder / "platform.db") as database:
             access = Access(database)
             access.add_account(admin, "admin", "vmhost cloud init")
-            return access.add_token(admin, "vmhost cloud init", label="first")
+            token = access.add_token(admin, "vmhost cloud init", label="first")
+        if postgresql:
+            (folder / "postgresql").touch(mode=0o600)
+            (folder / "postgresql").write_text(postgresql)
+        return token
 
     def close(self):
         self._stopped.set()
@@ -133,7 +141,8 @@ class Platform:
         self.repositories.make(name)
         with self.database.transaction() as connection:
             connection.execute(
-                "INSERT OR IGNORE INTO deploy_repositories VALUES (?, ?, ?)", (name, int(self.clock() * 1000), who)
+                "INSERT INTO deploy_repositories VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (name, int(self.clock() * 1000), who),
             )
             self.access.note(who, "repository added", name)
 
@@ -180,10 +189,10 @@ class Platform:
             )
             identity = connection.execute(
                 'INSERT INTO deploy_versions (task, version, "commit", tag, state, who, time_ms, plan, proof, report) '
-                "VALUES (?, ?, ?, ?, 'built', ?, ?, ?, ?, ?)",
+                "VALUES (?, ?, ?, ?, 'built', ?, ?, ?, ?, ?) RETURNING id",
                 (task, version, commit, tag, who.name, int(self.clock() * 1000))
                 + (json.dumps(plan.plain) if plan is not None else None, proof, json.dumps(said)),
-            ).lastrowid
+            ).fetchall()[0][0]
             connection.executemany(
                 "INSERT INTO deploy_bundles VALUES (?, ?, ?, ?)",
                 [(identity, target, digest, size) for target, (digest, size) in made.items()],
@@ -230,7 +239,11 @@ class Platform:
                 sizes = ", ".join(f"{size:,}" for old, _, _, size in rows[1:])
                 tell(f"deltas from the versions before: {sizes} bytes")
         with self.database.transaction() as connection:
-            connection.executemany("INSERT OR REPLACE INTO deploy_deltas VALUES (?, ?, ?, ?)", rows)
+            connection.executemany(
+                "INSERT INTO deploy_deltas VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (new, old) DO UPDATE SET digest = excluded.digest, size = excluded.size",
+                rows,
+            )
 
     def publish(self, identity, tell=lambda text: None):
         """The tag is written: the version is known from now on, and its plan, if any, begins; both or neither."""
@@ -267,12 +280,20 @@ class Platform:
         return version, release
 
     def _bring_together(self):
-        """Versions that a killed platform had built: published where their tag was written, else dropped."""
-        self.repositories.clean()
+        """Versions that a killed platform had built: published where their tag was written, else dropped. Waits for
+        pushes to other processes."""
+        for name in self.repositories.names():
+            with self.repositories.pushing(name):
+                self.repositories.clean(name)
+                self._bring_together_in(name)
+
+    def _bring_together_in(self, name):
         with self.database.reader() as connection:
-            built = connection.execute("SELECT id, task, tag FROM deploy_versions WHERE state = 'built'").fetchall()
-        for identity, task, tag in built:
-            repo = self.repositories.open(task.partition("/")[0])
+            built = connection.execute(
+                "SELECT id, task, tag FROM deploy_versions WHERE state = 'built' AND task LIKE ?", (f"{name}/%",)
+            ).fetchall()
+        for identity, _, tag in built:
+            repo = self.repositories.open(name)
             try:
                 is_there = f"refs/tags/{tag}".encode() in repo.get_refs()
             finally:
@@ -380,7 +401,7 @@ class Platform:
 
     def _files_changed(self):
         self.task_files.load()
-        self.releases.generation += 1
+        self.releases.announce()
 
     def stuck(self, limit=100):
         """Devices that are not where they should be, and why: the latest first, those that state a problem before."""
@@ -411,6 +432,15 @@ class Platform:
         identity.must("enrol")
         if self.devices.enrol(device, secret):
             self.access.note(identity.name, "device enrolled", device)
+
+
+def _is_platform(folder):
+    return (folder / "platform.db").exists() or (folder / "postgresql").exists()
+
+
+def _open_database(folder):
+    place = folder / "postgresql"
+    return PostgreSQLDatabase(place.read_text().strip()) if place.exists() else Database(folder / "platform.db")
 
 
 def _mapping(request, key):

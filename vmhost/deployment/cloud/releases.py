@@ -103,6 +103,8 @@ class Releases:
         self.database = database
         self.clock = clock
         self.generation = 0  # grows with each change that may matter to a device
+        self.when_reloaded = None  # called after what is in memory was read again
+        self._seen = None  # which change of all processes' is in memory
         self._depth = self._minute = 0
         self._load()
 
@@ -140,6 +142,8 @@ class Releases:
             ):
                 self.releases[release].called = CallCounts(*counted)
         self.generation += 1
+        if self.when_reloaded is not None:
+            self.when_reloaded()
 
     def _remember(self, release):
         self.releases[release.id] = release
@@ -152,13 +156,41 @@ class Releases:
             self._depth += 1
             try:
                 with self.database.transaction() as connection:
+                    if self._depth == 1 and self.database.shared:
+                        self._catch_up(connection)
+                        before = connection.total_changes
                     yield connection
+                    if self._depth == 1 and self.database.shared and connection.total_changes != before:
+                        connection.execute("UPDATE deploy_changes SET number = number + 1")
+                        self._seen += 1
             except BaseException:
                 if self._depth == 1:
+                    self._seen = None
                     self._load()
                 raise
             finally:
                 self._depth -= 1
+
+    def _catch_up(self, connection):
+        """What other processes changed is read anew."""
+        [(number,)] = connection.execute("SELECT number FROM deploy_changes").fetchall()
+        if number != self._seen:
+            if self._seen is not None or self.when_reloaded is not None:
+                self._load()
+            self._seen = number
+
+    def refresh(self):
+        """Where several processes share the database: what is held in memory is what is written there."""
+        if self.database.shared:
+            with self.change():
+                pass
+
+    def announce(self):
+        """Something changed beside the releases that may matter to a device."""
+        self.generation += 1
+        if self.database.shared:
+            with self.change() as connection:
+                connection.execute("UPDATE deploy_changes SET number = number")
 
     # ---- versions
 
@@ -206,9 +238,9 @@ class Releases:
             row = (task, version.id, "queued", 0, now_ms, json.dumps(plan.plain), priority, who, why, now_ms)
             identity = connection.execute(
                 "INSERT INTO deploy_releases (task, version, state, step, since_ms, plan, priority, who, why, time_ms) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
                 row,
-            ).lastrowid
+            ).fetchall()[0][0]
             release = Release(identity, version, "queued", 0, now_ms, plan, priority, who, why, now_ms)
             self._remember(release)
             self._tell(connection, version, release, "released", "queued", who, why)
@@ -387,7 +419,9 @@ class Releases:
             if known == (identity, calls, failures):
                 return
             connection.execute(
-                "INSERT OR REPLACE INTO deploy_health VALUES (?, ?, ?, ?, ?)", (device, task, identity, calls, failures)
+                "INSERT INTO deploy_health VALUES (?, ?, ?, ?, ?) ON CONFLICT (device, task) DO UPDATE SET "
+                "release = excluded.release, calls = excluded.calls, failures = excluded.failures",
+                (device, task, identity, calls, failures),
             )
             if known and known[0] == identity and known[1] <= calls and known[2] <= failures:
                 calls, failures = calls - known[1], failures - known[2]  # else it counts anew
@@ -403,7 +437,12 @@ class Releases:
     def _add_calls(self, connection, release, *more):
         release.called = CallCounts(*(a + b for a, b in zip(vars(release.called).values(), more)))
         row = (release.id, *vars(release.called).values())
-        connection.execute("INSERT OR REPLACE INTO deploy_calls VALUES (?, ?, ?, ?, ?)", row)
+        connection.execute(
+            "INSERT INTO deploy_calls VALUES (?, ?, ?, ?, ?) ON CONFLICT (release) DO UPDATE SET "
+            "calls = excluded.calls, failures = excluded.failures, control_calls = excluded.control_calls, "
+            "control_failures = excluded.control_failures",
+            row,
+        )
 
     def _becomes(self, connection, release, device, step, before, state, reason):
         connection.execute(
@@ -434,6 +473,7 @@ class Releases:
 
     def tick(self):
         """Finds devices that fell silent, and takes each release as far as it may go now."""
+        self.refresh()
         now_ms = self.now_ms()
         if now_ms // 60_000 != self._minute:
             self._minute = now_ms // 60_000
@@ -509,8 +549,8 @@ class Releases:
         with self.database.reader() as connection:
             rows = connection.execute(
                 "SELECT time_ms, task, release, version, event, state, who, why FROM deploy_history "
-                "WHERE ifnull(task = ?, 1) ORDER BY number DESC LIMIT ?",
-                (task, limit),
+                "WHERE (? IS NULL OR task = ?) ORDER BY number DESC LIMIT ?",
+                (task, task, limit),
             ).fetchall()
         names = ("time_ms", "task", "release", "version", "event", "state", "who", "why")
         return [dict(zip(names, row)) for row in rows]
@@ -521,7 +561,7 @@ class Releases:
         with self.database.reader() as connection:
             rows = connection.execute(
                 "SELECT device, state, since_ms, reason, step FROM deploy_assignments "
-                "WHERE release = ? AND ifnull(state = ?, 1) ORDER BY since_ms DESC LIMIT ?",
-                (identity, state, limit),
+                "WHERE release = ? AND (? IS NULL OR state = ?) ORDER BY since_ms DESC LIMIT ?",
+                (identity, state, state, limit),
             ).fetchall()
         return [dict(zip(("device", "state", "since_ms", "reason", "step"), row)) for row in rows]

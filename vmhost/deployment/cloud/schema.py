@@ -58,4 +58,8 @@ STEPS = (
         control_failures INTEGER NOT NULL
     )
     """,
+    """
+    CREATE TABLE deploy_changes (one INTEGER PRIMARY KEY, number INTEGER NOT NULL);
+    INSERT INTO deploy_changes VALUES (1, 0)
+    """,
 )

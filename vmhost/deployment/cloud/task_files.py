@@ -60,9 +60,9 @@ class TaskFiles:
         with self._database.transaction() as connection:
             identity = connection.execute(
                 "INSERT INTO deploy_files (task, name, kind, digest, size, audience, who, time_ms) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
                 (task, name, kind, digest, len(data), json.dumps(plain), who, int(self._clock() * 1000)),
-            ).lastrowid
+            ).fetchall()[0][0]
         return identity
 
     def remove(self, identity):

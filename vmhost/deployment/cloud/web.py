@@ -197,6 +197,7 @@ class _Api:
                     if scope is not None:
                         identity.must(scope)
                     check(body)
+                    self._platform.releases.refresh()
                     return function(identity, request.path_params, request.query_params, body)
 
                 return await run_in_threadpool(act)
@@ -406,7 +407,7 @@ class _Api:
         if not isinstance(devices, list):
             raise RefusedError("devices: expected a list of names")
         self._platform.devices.set_cohort(parts["cohort"], devices)
-        self._platform.releases.generation += 1
+        self._platform.releases.announce()
         self._platform.access.note(identity.name, "cohort set", parts["cohort"], devices=len(devices))
         return {"cohort": parts["cohort"], "devices": len(devices)}
 

@@ -385,3 +385,24 @@ def test_files_of_health_that_cannot_be_read_count_as_none(cloud, agent):
     for number, data in enumerate((b"", b"[]", b'{"rank": 5}', b'{"rank": [1, "x", 2]}', b"\xff")):
         (folder / f"{number}.json").write_bytes(data)
     assert agent.store.health() == {"rank": (0, 0)}
+
+
+def test_a_delta_that_cannot_be_used_is_made_up_for_by_the_whole_bundle(cloud, agent):
+    platform, _ = cloud
+    platform.releases.act(release(platform, "1.0.0").id, "next", "ann")
+    agent.step()
+    second = release(platform, "1.2.0")
+    with platform.database.reader() as connection:
+        deltas = [row[0] for row in connection.execute("SELECT digest FROM deploy_deltas").fetchall()]
+    kept = {digest: platform.files.path(digest).read_bytes() for digest in deltas}
+    try:
+        for number, (digest, data) in enumerate(kept.items()):
+            if number % 2:
+                platform.files.path(digest).write_bytes(bytes(len(data)))  # damaged there
+            else:
+                platform.files.path(digest).unlink()  # or gone
+        agent.step()
+    finally:
+        for digest, data in kept.items():
+            platform.files.path(digest).write_bytes(data)
+    assert agent.host.task("rank")(1) == 3 and state(platform, second) == "proven"

@@ -248,3 +248,18 @@ def test_offline_keys_are_needed_for_what_they_are_for_only(platform, device, tm
     platform.add_repository("bank", "ann")
     sign_all(platform)
     device.refresh()
+
+
+def test_a_push_rewrites_its_repositorys_list_and_no_other(tmp_path):
+    with platform_in(tmp_path / "cloud") as platform:
+        platform.add_repository("bank", "test")
+        add_version(platform, "shop/rank", "1")
+        add_version(platform, "bank/score", "1")
+        platform.releases.announce()
+        platform.sync_metadata()
+        before = {path.name for path in platform.metadata.folder.iterdir()}
+        add_version(platform, "shop/rank", "2")
+        platform.releases.announce()
+        platform.sync_metadata()
+        new = {path.name.split(".")[-2] for path in platform.metadata.folder.iterdir() if path.name not in before}
+        assert new == {"role-shop", "snapshot"}

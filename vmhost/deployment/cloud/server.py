@@ -9,6 +9,8 @@ import uvicorn
 from vmhost.deployment.cloud.web import application
 from vmhost.deployment.errors import DeploymentError
 
+_KEEP_ALIVE_S = 75  # longer than devices wait between requests, which then need no new connection
+
 
 def listen(host, port):
     """A socket that listens; port 0: any that is free. DeploymentError."""
@@ -27,7 +29,12 @@ def listen(host, port):
 
 def _server(platform):
     config = uvicorn.Config(
-        application(platform), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5
+        application(platform),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=5,
     )
     return uvicorn.Server(config)
 

@@ -456,7 +456,7 @@ class Agent:
                     partial.write_bytes(data)
                     self.store.artifacts.take(partial, wanted["digest"])
                     return
-                except (DamagedError, FileNotFoundError) as error:
+                except (DamagedError, FileNotFoundError, TransferError) as error:
                     _log.warning("a delta of %s cannot be used: %s", wanted["version"], error)
         self._pull(wanted["digest"], wanted["size"])
 

@@ -58,7 +58,14 @@ class _Device:
         lines = [f"{name}: {value}" for name, value in (headers | {"content-length": len(body)}).items()]
         head = "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""])
         self._writer.write(head.encode() + body)
-        headers = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+        try:
+            answer = await self._reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError, ConnectionError:  # it was idle for long: again, as an agent does
+            self._writer.close()
+            await self.connect()
+            self._writer.write(head.encode() + body)
+            answer = await self._reader.readuntil(b"\r\n\r\n")
+        headers = answer.decode("latin-1").lower()
         data = await self._reader.readexactly(int(re.search(r"content-length: (\d+)", headers)[1]))
         return int(headers.split(" ", 2)[1]), data
 

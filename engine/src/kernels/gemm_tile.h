@@ -218,15 +218,20 @@ INLINE void F(rows_move)(F(rows) * a, const int rows, int64_t bytes)
         a->seventh += bytes;
 }
 
-/* One step along k, `offset` bytes on in a. */
+/* One step along k, `offset` bytes on in a. The products stand here, not in a function: gcc 12 keeps sums of 14 rows in
+ * registers (AVX-512) only then. */
 INLINE void F(spread_step)(F(vec) (*sum)[2], const F(rows) * a, int64_t offset, const char *b, const int rows,
                            const int vectors, const bool whole, const F(mask) some)
 {
     F(vec) columns[2];
     F(load_columns)(columns, b, vectors, whole, some);
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; i++)
-        F(add_products)(sum[i], F(all)(*(const F(loose) *)(F(row_at)(a, i) + offset)), columns, vectors);
+    for (int i = 0; i < rows; i++) {
+        const F(vec) factor = F(all)(*(const F(loose) *)(F(row_at)(a, i) + offset));
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++)
+            sum[i][v] = F(add_product)(sum[i][v], factor, columns[v]);
+    }
 }
 
 INLINE void F(spread_block)(const vme_gemm_tile *tile, const int rows, const int vectors, const bool whole)

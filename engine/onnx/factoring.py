@@ -10,7 +10,7 @@ import math
 
 import numpy
 
-from .network import Layer, View, contiguous, is_binary
+from .network import Layer, View, contiguous, is_binary, same_strides
 
 # rows that weights of one's own must serve; open sizes are compiled at more (open_sizes.py), so one way serves all
 _MIN_ROWS = 8
@@ -73,7 +73,7 @@ def _parts(network, product, layers):
             copy.op != "Copy"
             or view.offset != at
             or part[:-1] != shape[:-1]
-            or view.strides != contiguous(shape)
+            or not same_strides(shape, view.strides)
             or network.dtype(copy.inputs[0]) != numpy.float32
             or copy.inputs[0] in network.constants
         ):

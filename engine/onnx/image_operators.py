@@ -4,7 +4,7 @@ others); and of those on tensors that can stay on images, channels last: each of
 import numpy
 
 from .lowering import Lowering
-from .network import contiguous
+from .network import same_strides
 from .readers import Unsupported, reads
 from .windows import Window, averages, convolved, indices_of_largest, largest, sums, transposed, two_dimensional
 
@@ -166,8 +166,10 @@ def shuffled(reader, node, shape):
         or view.offset != 0
     ):
         return False
-    strides, groups = contiguous((grouped[0], grouped[2], grouped[1], *grouped[3:])), grouped[2]
-    if grouped[3:] != tuple(shape[2:]) or view.strides != (strides[0], strides[2], strides[1], *strides[3:]):
+    groups, strides = grouped[2], view.strides
+    if grouped[3:] != tuple(shape[2:]) or not same_strides(
+        (grouped[0], groups, grouped[1], *grouped[3:]), (strides[0], strides[2], strides[1], *strides[3:])
+    ):
         return False
     whole = reader.network.makers()[view.base]
     halves = (

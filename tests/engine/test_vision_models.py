@@ -336,6 +336,13 @@ def test_small_networks_agree_on_every_backend(name):
     agrees(SMALL[name]().SerializeToString(), (1, 3, size, size))
 
 
+def test_shuffled_channels_stay_on_images():
+    """Each of the network's shuffles is one step, and no image is copied."""
+    steps = opened(compile_model(SMALL["shufflenet_v2"]().SerializeToString(), "net")).steps
+    kinds = [step.kind for step in steps]
+    assert kinds.count("Shuffle") == 5 and "Copy" not in kinds
+
+
 @pytest.mark.parametrize("make", [resnet50, mobilenet_v2, squeezenet1_1, shufflenet_v2])
 def test_networks_agree_with_onnx_runtime(make):
     model, inputs = make().SerializeToString(), [networks.values((1, 3, 224, 224), seed) for seed in range(3)]

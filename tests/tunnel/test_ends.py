@@ -23,6 +23,7 @@ from vmhost.tunnel import (
     TunnelConfigurationError,
 )
 from vmhost.tunnel.backoff import Backoff
+from vmhost.tunnel.connection import Connection
 from vmhost.tunnel.pushes import Pushes
 from vmhost.tunnel.tls import make_certificates
 
@@ -80,6 +81,18 @@ def test_values_cross_as_they_are(answering, make_device):
         assert device.ask("who", None, timeout_s=WAIT_S) == "ann"
         large = bytes(range(256)) * 8000  # in fragments, both ways
         assert device.ask("echo", large, timeout_s=WAIT_S) == large
+
+
+def test_a_cloud_whose_clock_is_faster_says_no_more_than_the_devices_own(answering, make_device, monkeypatch):
+    """Either end may be the first to see that a request's time is over."""
+    request = Connection.request
+    monkeypatch.setattr(Connection, "request", lambda self, channel, value, _: request(self, channel, value, 0.001))
+    with answering.running() as address, make_device(address) as device:
+        device.wait_connected(WAIT_S)
+        with pytest.raises(NoAnswerError, match=f"no answer within {WAIT_S:g} s"):
+            device.ask("never", 1, timeout_s=WAIT_S)
+        with pytest.raises(AnswerError):
+            device.ask("never", 1)  # it has all the time: whatever the other end says, it is no matter of time
 
 
 def test_what_cannot_be_answered(answering, make_device, caplog):

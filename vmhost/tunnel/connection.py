@@ -492,17 +492,18 @@ class Connection:
         self._asked_bytes -= size
         return channel
 
-    def fail(self, number, why):
-        """Tells why a request of the other end has no answer."""
+    def fail(self, number, why, late=False):
+        """Tells why a request of the other end has no answer. `late`: its time is over."""
         channel = self._let_go(number)
         if channel is not None and not self.closed:
-            self._reply(channel, number, frames.pack((frames.RESPONSE, number, 1, why[:4096])))
+            self._reply(channel, number, frames.pack((frames.RESPONSE, number, frames.LATE if late else 1, why[:4096])))
 
     def _response(self, number, failed, value):
         if number >= self._next_request:
             raise ProtocolError(f"RESPONSE to request {number}, which was not made")
         if self._requests.pop(number, None) is not None:  # else it was cancelled
-            self._events.append(events.Answered(number, str(value) if failed else None, None if failed else value))
+            error, answer = (str(value), None) if failed else (None, value)
+            self._events.append(events.Answered(number, error, answer, failed == frames.LATE))
 
     # ---- streams
 

@@ -570,7 +570,8 @@ class AsyncDevice:
             if event.error is None:
                 future.set_result(event.value)
             else:
-                future.set_exception(AnswerError(event.error))
+                late = event.late and event.number in self._deadlines
+                future.set_exception((NoAnswerError if late else AnswerError)(event.error))
 
     async def ask(self, channel, value, *, timeout_s=None, fallback=None):
         """The cloud's answer, or what `fallback(value)` returns where there is none: offline, too late, or the cloud

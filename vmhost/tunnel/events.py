@@ -46,11 +46,12 @@ class Requested(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """`error`: None, or why there is no answer."""
+    """`error`: None, or why there is no answer. `late`: because it would have taken longer than was asked."""
 
     number: int
     error: str | None
     value: Any
+    late: bool = False
 
 
 class Cancelled(NamedTuple):

@@ -58,6 +58,7 @@ NAMES = (
     CLOSE,
 ) = range(len(NAMES))
 
+LATE = 2  # in a RESPONSE: the time that the request has is over
 _VALUES = (type(None), bool, int, float, str, bytes, list, dict)  # what an application may say
 # Of each kind, the types of its fields.
 _FIELDS = {
@@ -70,7 +71,7 @@ _FIELDS = {
     ACK: (int, int),  # alias, the last number that is kept
     REFUSE: (int, str),  # alias, why nothing on this channel is taken
     REQUEST: (int, int, int, _VALUES),  # request, alias, time left in ms (0: no limit), value
-    RESPONSE: (int, int, _VALUES),  # request, 0 or what went wrong, value or text
+    RESPONSE: (int, int, _VALUES),  # request, 0 (answered), 1 (failed) or LATE, value or text
     CANCEL: (int,),  # request
     OPEN: (int, int, _VALUES),  # stream, alias, value
     DATA: (int, bytes),  # stream, bytes

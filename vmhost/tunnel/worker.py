@@ -320,13 +320,14 @@ class Worker:
             session.tasks[event.number] = task
 
     async def _answer(self, transport, event, awaitable, began):
+        deadline = asyncio.timeout(event.timeout_s)
         try:
-            async with asyncio.timeout(event.timeout_s):
+            async with deadline:
                 value = await awaitable
         except asyncio.CancelledError:
             return
         except Exception as error:
-            self._failed(transport, event, error)
+            self._failed(transport, event, error, late=deadline.expired())
         else:
             self._finish(transport, event, began, lambda: value)
         finally:
@@ -341,13 +342,13 @@ class Worker:
             self._failed(transport, event, error)
         self.latency("answered", event.channel).add(self.loop.time() - began)
 
-    def _failed(self, transport, event, error):
+    def _failed(self, transport, event, error, late=False):
         self.counts["failed_requests"] += 1
-        if isinstance(error, TimeoutError):
+        if late:
             _log.warning("tunnel: %s: the answer took more than %s s", event.channel, event.timeout_s)
         elif not isinstance(error, AnswerError):
             _log.error("tunnel: answering on %s failed", event.channel, exc_info=error)
-        transport.connection.fail(event.number, f"{type(error).__name__}: {error}")
+        transport.connection.fail(event.number, f"{type(error).__name__}: {error}", late)
 
     def _cancelled(self, transport, event):
         if (task := transport.owner.tasks.pop(event.number, None)) is not None:

@@ -96,10 +96,10 @@ def machine(tmp_path):
     return add
 
 
-def set_up(checkout, machine, *arguments, **environment):
-    """Runs set-up; (exit status, what it said)."""
+def set_up(checkout, machine, *arguments, before="", **environment):
+    """Runs set-up, after the shell commands `before`; (exit status, what it said)."""
     done = subprocess.run(
-        ["sh", "tools/setup.sh", *arguments],
+        ["sh", "-c", f'{before} exec sh tools/setup.sh "$@"', "sh", *arguments],
         cwd=checkout,
         env={"PATH": str(machine.folder), **environment},
         text=True,
@@ -213,6 +213,12 @@ esac
     assert [
         line for line in (checkout / "uv-calls").read_text().splitlines() if line.startswith("retries=0 python install")
     ]
+
+
+def test_what_tells_how_far_it_is_ends_with_its_step_though_it_does_not_hear_sigterm(checkout, machine, tmp_path):
+    machine("python3.14", GOOD)
+    status, said = set_up(checkout, machine, before="trap '' TERM;")
+    assert status == 0, said
 
 
 def test_a_chosen_python_that_is_unfit_is_refused_and_no_other_is_taken(checkout, machine, tmp_path):

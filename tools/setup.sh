@@ -39,7 +39,8 @@ watch() {           # watch FOLDER
 }
 unwatch() {
     [ -n "$watcher" ] || return 0
-    kill "$watcher" 2>/dev/null || true
+    # no milder signal: one that comes before the new process has dropped the traps it was forked with is lost
+    kill -s KILL "$watcher" 2>/dev/null || true
     wait "$watcher" 2>/dev/null || true
     watcher=
     if [ -t 2 ]; then printf '\r\033[K' >&2; fi

@@ -5,22 +5,16 @@ import contextlib
 import http.client
 import itertools
 import json
-import os
-import shutil
-import signal
-import subprocess
-import tempfile
-import time
 import urllib.parse
 from pathlib import Path
 
-import psycopg
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.deployment import test_release_model
 from tests.deployment.platforms import Clock, WorkingCopy, add_version, platform_in
+from tests.postgresql_server import PostgreSQLServer
 from vmhost.deployment.cloud import openapi
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.platform import Platform
@@ -41,66 +35,10 @@ def nothing_is_left_behind():
     yield
 
 
-class Cluster:
-    """PostgreSQL in a folder, reached by a socket there. As root it runs as another user, as it wants."""
-
-    def __init__(self, programs):
-        self.folder = Path(tempfile.mkdtemp(prefix="cloud-postgresql-"))
-        self._programs, self._numbers = programs, itertools.count()
-        self._user = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.getuid() == 0 else {}
-        if self._user:
-            shutil.chown(self.folder, "nobody", "nogroup")
-        is_private = not programs.is_relative_to("/usr")
-        libraries = ":".join(str(path) for path in programs.parents[3].glob("lib/*-linux-gnu"))
-        self._environment = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
-        self._environment |= {"LD_LIBRARY_PATH": libraries} if is_private else {}
-        share = ["-L", str(next(programs.parents[3].glob("share/postgresql/*")))] if is_private else []
-        command = [programs / "initdb", "-D", "data", "-U", "cloud", "-A", "trust", "-N", "-E", "UTF8", *share]
-        done = subprocess.run(command, **self._user, env=self._environment, cwd=self.folder, capture_output=True)
-        assert done.returncode == 0, done.stderr
-        self.start()
-
-    def start(self):
-        self._process = subprocess.Popen(
-            [self._programs / "postgres", "-D", "data", "-k", self.folder, "-c", "listen_addresses=", "-c", "jit=off"],
-            **self._user,
-            env=self._environment,
-            cwd=self.folder,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        while True:
-            assert self._process.poll() is None
-            with contextlib.suppress(psycopg.OperationalError):
-                psycopg.connect(self.dsn("postgres")).close()
-                return
-            time.sleep(0.05)
-
-    def dsn(self, name):
-        return f"host={self.folder} dbname={name} user=cloud"
-
-    def new(self):
-        """The connection string of a database of its own."""
-        name = f"cloud{next(self._numbers)}"
-        with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-        return self.dsn(name)
-
-    def end(self, how=signal.SIGINT):
-        self._process.send_signal(how)
-        self._process.wait(60)
-
-    def close(self):
-        self.end()
-        shutil.rmtree(self.folder)
-
-
 @pytest.fixture(scope="module")
 def cluster():
-    programs = subprocess.run(["sh", ROOT / "tools" / "postgresql.sh"], capture_output=True, text=True, check=True)
-    made = Cluster(Path(programs.stdout.split()[0]))
-    yield made
-    made.close()
+    with contextlib.closing(PostgreSQLServer()) as server:
+        yield server
 
 
 @pytest.fixture
@@ -225,7 +163,7 @@ def test_a_server_that_crashes_is_told_and_waited_for(cluster, tmp_path):
         platform.releases.start(TASK, "1", Plan.of({"steps": [{"percent": 100, "min_reports": 9}]}), "ann", "")
         platform.devices.enrol("a", SECRET)
         assert check(platform, "a")["version"] == "1"
-        cluster.end(signal.SIGQUIT)
+        cluster.crash()
         try:
             for _ in range(3):
                 with pytest.raises(StoreError, match="PostgreSQL"):

@@ -1,21 +1,18 @@
 """Consumers outside of the server's store: PostgreSQL, web servers, and one that dies between its commit and ours."""
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import http.server
-import os
-import shutil
-import signal
 import socket
-import subprocess
-import tempfile
 import threading
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from tests.postgresql_server import PostgreSQLServer
 from tests.tunnel.conftest import WAIT_S, rows, until
 from tests.tunnel.proxy import Proxy
 from vmhost.stores import StoreError
@@ -194,72 +191,10 @@ def test_wrong_settings_of_consumers(made, text):
 # ---- PostgreSQL itself
 
 
-class Cluster:
-    """PostgreSQL in a folder, reached by a socket there. As root it runs as another user, as it wants."""
-
-    def __init__(self, programs):
-        self.folder = Path(tempfile.mkdtemp(prefix="tunnel-postgresql-"))
-        self._programs = programs
-        self._user = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.getuid() == 0 else {}
-        if self._user:
-            shutil.chown(self.folder, "nobody", "nogroup")
-        libraries = [str(path) for path in programs.parents[3].glob("lib/*-linux-gnu")]
-        private = {} if programs.is_relative_to("/usr") else {"LD_LIBRARY_PATH": ":".join(libraries)}
-        self._environment = {"PATH": os.environ["PATH"], "LC_ALL": "C"} | private
-        self.dsn = f"host={self.folder} dbname=postgres user=tunnel"
-        share = ["-L", str(next(programs.parents[3].glob("share/postgresql/*")))] if private else []
-        self._run(
-            programs / "initdb", "-D", self.folder / "data", "-U", "tunnel", "-A", "trust", "-N", "-E", "UTF8", *share
-        )
-        self.start()
-
-    def _run(self, *command):
-        done = subprocess.run(
-            command, **self._user, env=self._environment, cwd=self.folder, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-
-    def start(self):
-        self._launch()
-        until(self._answers)
-
-    def _launch(self):
-        self._process = subprocess.Popen(
-            [self._programs / "postgres", "-D", "data", "-k", self.folder, "-c", "listen_addresses=", "-c", "jit=off"],
-            **self._user, env=self._environment, cwd=self.folder,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-
-    def _answers(self):
-        if self._process.poll() is not None:
-            self._launch()  # it does not start beside processes of one that was ended before
-        try:
-            psycopg.connect(self.dsn).close()
-        except psycopg.OperationalError:
-            return False
-        return True
-
-    def crash(self):
-        """Ends it without a checkpoint; what was committed has to be in its log."""
-        self._process.send_signal(signal.SIGQUIT)
-        self._process.wait(WAIT_S)
-
-    def rows(self, query):
-        with psycopg.connect(self.dsn) as connection:
-            return connection.execute(query).fetchall()
-
-    def close(self):
-        self._process.send_signal(signal.SIGINT)
-        self._process.wait(WAIT_S)
-        shutil.rmtree(self.folder)
-
-
 @pytest.fixture(scope="module")
 def cluster():
-    programs = subprocess.run(["sh", ROOT / "tools" / "postgresql.sh"], capture_output=True, text=True, check=True)
-    made = Cluster(Path(programs.stdout.split()[0]))
-    yield made
-    made.close()
+    with contextlib.closing(PostgreSQLServer()) as server:
+        yield server
 
 
 @pytest.mark.stress  # fetches PostgreSQL where the machine has none: 60 MB
@@ -269,7 +204,7 @@ def test_postgresql_has_each_message_once(cluster, make_server, make_device, tmp
     with Proxy("127.0.0.1:1", cut_after=(6_000, 20_000)) as proxy, make_device(proxy.address) as device:
         for _ in range(3):
             server = make_server(table=None)
-            server.consume("*", PostgreSQL(cluster.dsn, "features"))
+            server.consume("*", PostgreSQL(cluster.dsn(), "features"))
             with server.running() as address:
                 proxy.retarget(address)
                 for _ in range(3):
@@ -297,9 +232,9 @@ def test_postgresql_takes_ids_once_zeros_and_functions_that_write(cluster, make_
             raise RuntimeError("after writing")
 
     server = make_server(table=None)
-    server.consume("ids", PostgreSQL(cluster.dsn, "ids"))
+    server.consume("ids", PostgreSQL(cluster.dsn(), "ids"))
     server.consume(
-        "sums", PostgreSQL(lambda: cluster.dsn, write=write, schema="CREATE TABLE IF NOT EXISTS sums (d text, n int)")
+        "sums", PostgreSQL(cluster.dsn, write=write, schema="CREATE TABLE IF NOT EXISTS sums (d text, n int)")
     )
     with server.running() as address:
         for number in range(2):  # the device lost its store in between

@@ -32,4 +32,4 @@ if [ ! -d "$folder" ]; then
     rm -rf "$work/debs"
     finish
 fi
-ls -d "$folder"/root/usr/lib/postgresql/*/bin
+find "$folder" -path "*/lib/postgresql/*/bin" -type d | head -1

@@ -16,7 +16,7 @@ import time
 
 import msgpack
 
-from bench.tunnel_peers import HTTP2, MQTT, run_until_ended
+from bench.tunnel_peers import HTTP2, MQTT, run_until_ended, whole_body
 
 _BODY = 128
 
@@ -113,13 +113,7 @@ async def application(scope, receive, send):
     global _committer
     if scope["type"] != "http":
         return
-    parts = []
-    while True:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            break
-    if piece := b"".join(parts):
+    if piece := await whole_body(receive):
         if _committer is None:
             import os
 

@@ -193,20 +193,24 @@ class WebSockets:
 # ---- HTTP/2: httpx, with granian's server
 
 
-async def application(scope, receive, send):
-    """An ASGI application that sends back what it is sent."""
-    if scope["type"] != "http":
-        return
+async def whole_body(receive):
+    """The body of an ASGI request."""
     parts = []
     while True:
         message = await receive()
         parts.append(message.get("body", b""))
         if not message.get("more_body"):
-            break
+            return b"".join(parts)
+
+
+async def application(scope, receive, send):
+    """An ASGI application that sends back what it is sent."""
+    if scope["type"] != "http":
+        return
+    body = await whole_body(receive)
     await send(
         {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/octet-stream")]}
     )
-    body = b"".join(parts)
     await send({"type": "http.response.body", "body": body[:16] if scope["path"] == "/keep" else body})
 
 

@@ -16,7 +16,7 @@ fail() { echo "$name: $*" >&2; exit 1; }
 # Runs an apt command on the private lists.
 private() { APT_CONFIG="$work/private.conf" "$@"; }
 
-# The same, with what it says in a log, which is shown where it fails:  fetch "what is then said" apt-get ...
+# The same; its output goes to a log. Where it fails, the log is shown, and the script ends with MESSAGE:  fetch MESSAGE apt-get ...
 fetch() {
     otherwise=$1
     shift
@@ -42,7 +42,7 @@ CONFIGURATION
     fetch "apt could not read the machine's mirror" apt-get -q update
 }
 
-# Packages that are unpacked are the folder's, whole or not at all.
+# Puts what was unpacked in its place: whole, or not at all.
 finish() {
     rm -rf "$work/lists" "$work/cache"
     mv "$work" "$folder"

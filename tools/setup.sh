@@ -39,7 +39,7 @@ watch() {           # watch FOLDER
 }
 unwatch() {
     [ -n "$watcher" ] || return 0
-    # no milder signal: one that comes before the new process has dropped the traps it was forked with is lost
+    # SIGTERM is lost where it comes before the forked shell has dropped its parent's traps; SIGKILL is not
     kill -s KILL "$watcher" 2>/dev/null || true
     wait "$watcher" 2>/dev/null || true
     watcher=

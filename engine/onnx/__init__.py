@@ -19,6 +19,7 @@ from . import (  # noqa: F401 - readers register themselves
     index_operators,
     normalizations,
     open_sizes,
+    recurrence,
     resizing,
     tensor_operators,
 )

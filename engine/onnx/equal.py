@@ -36,6 +36,7 @@ _ALIKE = frozenset(
         "Argsort",
         "Scatter",
         "Attention",
+        "Recurrence",
     }
 )
 

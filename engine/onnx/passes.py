@@ -25,8 +25,8 @@ IMAGES = {
     "Shuffle": (0, 1),
 }
 
-ROWS = ("Softmax", "Normalize", "Attention")  # read and make rows of plain tensors
-READS_ROWS = ("Softmax", "Normalize")  # whose elements lie side by side; Attention takes any order
+ROWS = ("Softmax", "Normalize", "Attention", "Recurrence")  # read and make rows of plain tensors
+READS_ROWS = ("Softmax", "Normalize", "Recurrence")  # whose elements lie side by side; Attention takes any order
 
 
 def improve(network):

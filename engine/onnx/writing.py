@@ -35,6 +35,7 @@ OPS = {
     "Argsort": 43,
     "Scatter": 44,
     "Attention": 45,
+    "Recurrence": 46,
 }
 _COMPUTED, _CONSTANT, _VIEW = range(3)
 _ABSENT = 0xFFFFFFFF

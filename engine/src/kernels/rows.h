@@ -342,6 +342,8 @@ static void curve(int which, int64_t n, const float *in, float *out)
 }
 #undef CURVE
 
+#include "cells.h"
+
 const model_row_kernels JOIN(model_rows_, VME_TARGET) = {
     .weigh = weigh,
     .weigh_here = weigh_here,
@@ -352,4 +354,10 @@ const model_row_kernels JOIN(model_rows_, VME_TARGET) = {
     .normalize = normalize,
     .exponentials = exponentials,
     .curve = curve,
+    .product = sliver_product,
+    .lstm = cell_lstm,
+    .gru = cell_gru,
+    .gru_reset = cell_gru_reset,
+    .tanh = cell_tanh,
+    .bend_tanh = cell_bend_tanh,
 };

@@ -3,6 +3,7 @@
 #include "models/file.h"
 #include "models/makers.h"
 #include "models/model.h"
+#include "models/recurrence.h"
 #include "models/step.h"
 #include "models/value.h"
 
@@ -86,7 +87,8 @@ void vme_model_step(const vme_model *model, int number, vme_step *told)
         const int64_t keys = weights->shape[weights->rank - 1];
         told->products =
             products_of(result, keys + keys * left->shape[left->rank - 1] / result->shape[result->rank - 1]);
-    }
+    } else if (step->op == MODEL_RECURRENCE && !port)
+        told->products = recurrence_products(model, step);
     told->bytes += bytes_of(model, step->in) + bytes_of(model, step->addend) + bytes_of(model, step->out);
     if (port)
         told->bytes += told->bytes; /* the caller's array is as large */

@@ -63,6 +63,8 @@ typedef enum model_op {
     MODEL_SCATTER,
     /* q, k transposed, v, addend or absent; a float's bits: softmax(q @ k * factor + addend) @ v */
     MODEL_ATTENTION,
+    /* gates of the inputs, weights of the state, bias, peepholes, first state, first cell, lengths: recurrence.c */
+    MODEL_RECURRENCE,
     MODEL_OPS,
 } model_op;
 typedef struct model_tensor_record {
@@ -104,6 +106,38 @@ enum {
 /* Parameter of MODEL_ACTIVATE: x * (1 + erf(x / sqrt(2))) / 2, the same by tanh, 1 / (1 + exp(-x)), x times that,
  * x * tanh(log(1 + exp(x))). */
 typedef enum model_curve { CURVE_GELU, CURVE_GELU_TANH, CURVE_SIGMOID, CURVE_SILU, CURVE_MISH, CURVES } model_curve;
+/* Parameters of MODEL_RECURRENCE; FUNCTIONS: for each direction the functions of gates, of the candidate and of the
+ * cell, each with two numbers as float32's bits. */
+enum {
+    RECURRENCE_KIND,
+    RECURRENCE_FLAGS,
+    RECURRENCE_CLIP, /* a float32's bits: bounds of what functions are given */
+    RECURRENCE_FUNCTIONS,
+    RECURRENCE_FUNCTION = 3, /* parameters */
+    RECURRENCE_GATES = 3,    /* functions */
+    RECURRENCE_USED = RECURRENCE_FUNCTIONS + 2 * RECURRENCE_GATES * RECURRENCE_FUNCTION,
+};
+typedef enum recurrence_kind { RECURRENCE_RNN, RECURRENCE_GRU, RECURRENCE_LSTM, RECURRENCE_KINDS } recurrence_kind;
+enum {
+    RECURRENCE_REVERSE = 1,      /* the first direction; a second one always is */
+    RECURRENCE_RESET_AFTER = 2,  /* of GRU: the reset gate weighs the product */
+    RECURRENCE_INPUT_FORGET = 4, /* of LSTM: the forget gate is what the input gate leaves */
+    RECURRENCE_FLAGS_ALL = 7,
+};
+typedef enum recurrence_function {
+    FUNCTION_SIGMOID,
+    FUNCTION_TANH,
+    FUNCTION_RELU,
+    FUNCTION_AFFINE,           /* a * x + b */
+    FUNCTION_LEAKY_RELU,       /* x < 0: a * x */
+    FUNCTION_THRESHOLDED_RELU, /* x <= a: 0 */
+    FUNCTION_SCALED_TANH,      /* a * tanh(b * x) */
+    FUNCTION_HARD_SIGMOID,     /* a * x + b within 0 and 1 */
+    FUNCTION_ELU,              /* x < 0: a * (exp(x) - 1) */
+    FUNCTION_SOFTSIGN,
+    FUNCTION_SOFTPLUS,
+    FUNCTIONS,
+} recurrence_function;
 /* Numbers of a row for MODEL_SOFTMAX and MODEL_NORMALIZE: done between two looks at the stop flag. */
 #define MODEL_ROW_MAX (1 << 16)
 typedef struct model_node_record {

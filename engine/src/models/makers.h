@@ -32,5 +32,7 @@ model_make model_make_copy, model_make_unary, model_make_binary, model_make_wher
 model_make model_make_softmax, model_make_normalize, model_make_activate;
 /* attention.c */
 model_make model_make_attention;
+/* recurrence.c */
+model_make model_make_recurrence;
 
 #endif

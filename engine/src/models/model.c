@@ -12,6 +12,7 @@
 #include "models/makers.h"
 #include "models/plans.h"
 #include "models/preparation.h"
+#include "models/recurrence.h"
 #include "models/step.h"
 #include "models/tensors.h"
 #include "models/tuning.h"
@@ -268,6 +269,7 @@ static const struct {
     [MODEL_ARGSORT] = {model_make_argsort, "Argsort"},
     [MODEL_SCATTER] = {model_make_scatter, "Scatter"},
     [MODEL_ATTENTION] = {model_make_attention, "Attention"},
+    [MODEL_RECURRENCE] = {model_make_recurrence, "Recurrence"},
 };
 
 model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].make : NULL; }
@@ -432,7 +434,8 @@ static vme_status make(model_preparation *preparation)
                                                                        : CONVOLUTION_DIRECT;
             status = algorithm_choose(model, step, based || preparation->kept != NULL ? &chosen : NULL, &bytes);
             scratch_needed(preparation, step, bytes);
-        }
+        } else if (model_is_recurrence(step))
+            scratch_needed(preparation, step, recurrence_scratch(model, step));
     }
     if (status == VME_OK) {
         arena_lives(model);

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+enum { VME_SLIVER = 64, VME_SLIVER_ROWS = 6 }; /* columns of a packed matrix that lie together; rows of a product */
+
 /* a model_curve; `out` may be `in` */
 typedef void model_curve_kernel(int curve, int64_t n, const float *in, float *out);
 typedef struct model_row_kernels {
@@ -20,6 +22,16 @@ typedef struct model_row_kernels {
     /* out = exp(out + by), where no sum is above 0; returns their sum */
     float (*exponentials)(int64_t n, float by, float *out);
     model_curve_kernel *curve;
+    /* Recurrent cells (kernels/cells.h). rows (1 to VME_SLIVER_ROWS) x k times k x VME_SLIVER numbers, packed */
+    void (*product)(int rows, int64_t k, const float *a, int64_t a_row, const float *b, float *out, int64_t out_row);
+    /* One row's next state, from gates of the input, x, and of the state, p: to h and y; c is the cell. The gates are
+     * sigmoids, all else is a tanh. */
+    void (*lstm)(int64_t n, const float *x, const float *p, float *c, float *h, float *y);
+    /* q: the candidate's part of the state; with a bias that is added and weighed by the reset gate, else it was */
+    void (*gru)(int64_t n, const float *x, const float *p, const float *q, const float *bias, float *h, float *y);
+    void (*gru_reset)(int64_t n, const float *x, const float *p, const float *h, float *out); /* reset gate times h */
+    void (*tanh)(int64_t n, const float *x, const float *p, float *h, float *y);
+    void (*bend_tanh)(int64_t n, float *x); /* in place */
 } model_row_kernels;
 
 #endif

@@ -151,6 +151,57 @@ static void copy_to_halves(uint32_t x)
     }
 }
 
+/* Through the times of a tensor of rank 3, all of whose numbers are gates. */
+static void recurrence_node(uint32_t x)
+{
+    const recurrence_kind kind = (recurrence_kind)below(RECURRENCE_KINDS);
+    const int64_t gates = kind == RECURRENCE_LSTM ? 4 : kind == RECURRENCE_GRU ? 3 : 1;
+    shape in = shape_of(x);
+    const int64_t directions = 1 + below(2), hidden = in.rank == 3 ? in.size[2] / gates / directions : 0;
+    if (tensors[x].dtype != VME_FLOAT32 || is_image[x] || hidden < 1 || in.size[2] != hidden * gates * directions
+        || in.open[0] != 0 || in.open[2] != 0)
+        return;
+    const int64_t slivers =
+        kind == RECURRENCE_GRU ? (2 * hidden + 63) / 64 + (hidden + 63) / 64 : (gates * hidden + 63) / 64;
+    shape packed = {.rank = 4, .size = {directions, slivers, hidden, 64}},
+          bias = {.rank = 2, .size = {directions, hidden}}, peepholes = {.rank = 2, .size = {directions, 3 * hidden}};
+    shape initial = {.rank = 3, .size = {directions, in.size[1], hidden}}, lengths = {.rank = 1, .size = {in.size[1]}};
+    shape out = {.rank = 4,
+                 .size = {in.size[0] + (kind == RECURRENCE_LSTM ? 2 : 1), directions, in.size[1], hidden},
+                 .open = {0, 0, in.open[1], 0}};
+    if (elements(packed.size, 4) > LARGEST || elements(out.size, 4) > LARGEST)
+        return;
+    const bool after = kind == RECURRENCE_GRU && one_in(2), fixed = in.open[1] == 0;
+    uint32_t list[7] = {x, constant_like(VME_FLOAT32, &packed, 9)};
+    for (int i = 2; i < 7; i++)
+        list[i] = MODEL_ABSENT;
+    if (after)
+        list[2] = constant_like(VME_FLOAT32, &bias, 9);
+    if (kind == RECURRENCE_LSTM && one_in(2))
+        list[3] = constant_like(VME_FLOAT32, &peepholes, 9);
+    if (fixed && one_in(2))
+        list[4] = constant_like(VME_FLOAT32, &initial, 9);
+    if (fixed && kind == RECURRENCE_LSTM && one_in(2))
+        list[5] = constant_like(VME_FLOAT32, &initial, 9);
+    if (fixed && one_in(2))
+        list[6] = constant_like(VME_INT64, &lengths, in.size[0] + 1);
+    is_viewed[x] = true;
+    const uint32_t states = computed(VME_FLOAT32, &out);
+    is_viewed[states] = true;
+    int32_t *p = add(MODEL_RECURRENCE, 7, list, states)->parameters;
+    p[RECURRENCE_KIND] = (int32_t)kind;
+    p[RECURRENCE_FLAGS] = (one_in(2) ? RECURRENCE_REVERSE : 0) | (after ? RECURRENCE_RESET_AFTER : 0)
+                          | (one_in(4) ? RECURRENCE_INPUT_FORGET : 0);
+    memcpy(&p[RECURRENCE_CLIP], &(float){one_in(4) ? 1 : __builtin_inff()}, 4);
+    for (int i = 0; i < 6; i++) {
+        int32_t *function = p + RECURRENCE_FUNCTIONS + i * RECURRENCE_FUNCTION;
+        function[0] = one_in(3)                              ? below(FUNCTIONS)
+                      : i % 3 == 0 && kind != RECURRENCE_RNN ? FUNCTION_SIGMOID
+                                                             : FUNCTION_TANH;
+        memcpy(function + 1, (float[2]){0.5f, 0.25f}, 8);
+    }
+}
+
 static void tensor_node(void)
 {
     uint32_t x = pick(one_in(2) ? VME_FLOAT32 : -1, -1, false), y, list[6] = {x};
@@ -161,7 +212,7 @@ static void tensor_node(void)
     const bool flat = is_fixed(&in);
     vme_dtype loop, result;
     model_node_record *created;
-    switch (below(14)) {
+    switch (below(15)) {
     case 0:
         for (int d = 0; d < in.rank; d++)
             if (in.size[d] == 1 && in.open[d] == 0)
@@ -327,6 +378,7 @@ static void tensor_node(void)
         memcpy(&created->parameters[0], &(float){one_in(4) ? __builtin_nanf("") : 0.5f}, 4);
         return;
     }
+    case 13: recurrence_node(x); return;
     default: copy_to_halves(x);
     }
 }

@@ -1,0 +1,206 @@
+"""Readers of ONNX's recurrent layers, RNN, GRU and LSTM: one product of all times' inputs with the weights of both
+directions, then the engine's operator that goes through the times (engine/src/models/recurrence.c)."""
+
+import math
+
+import numpy
+
+from . import sizes
+from .lowering import Lowering
+from .network import float_bits
+from .readers import Unsupported, reads
+from .tensor_operators import product
+
+SLIVER = 64  # columns of packed weights that lie together: VME_SLIVER in engine/src/models/row_kernels.h
+KINDS = ("RNN", "GRU", "LSTM")  # in the order of the engine's numbers, as the functions
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+_USUAL = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
+# The defaults of alpha and beta, of those that have them.
+FUNCTIONS = {
+    "sigmoid": (),
+    "tanh": (),
+    "relu": (),
+    "affine": (1.0, 0.0),
+    "leakyrelu": (0.01,),
+    "thresholdedrelu": (1.0,),
+    "scaledtanh": (1.0, 1.0),
+    "hardsigmoid": (0.2, 0.5),
+    "elu": (1.0,),
+    "softsign": (),
+    "softplus": (),
+}
+_REVERSE, _RESET_AFTER, _INPUT_FORGET = 1, 2, 4
+
+
+@reads(*KINDS)
+def recurrent(reader, node):
+    add = Lowering(reader, node)
+    dtype = add.dtype(node.inputs[0])
+    if dtype.name not in ("float32", "float16"):
+        raise Unsupported(f"works on {dtype}, expected float32 or float16")
+    x, weights, state_weights, bias, lengths, state, cell, peepholes = (*node.inputs, *[None] * 8)[:8]
+    directions, _, hidden = add.shape(state_weights)
+    times_axis = node.get("layout", 0)
+    times, batch = (add.shape(x)[place] for place in ((1, 0) if times_axis else (0, 1)))
+    after = node.op == "GRU" and bool(node.get("linear_before_reset", 0))
+    bias, state_bias = _biases(add, bias, after, (directions, GATES[node.op], hidden))
+    gates = _gates(reader, add, _single(add, x), _single(add, weights), bias, times_axis)
+    operands = [
+        gates,
+        _packed(add, _single(add, state_weights)),
+        state_bias,
+        None if peepholes is None else _single(add, peepholes),
+        _state(add, state, times_axis),
+        _state(add, cell, times_axis),
+        _lengths(add, lengths, times),
+    ]
+    extra = 2 if node.op == "LSTM" else 1
+    whole = reader.add_layer(
+        "Recurrence",
+        node,
+        operands,
+        (times + extra, directions, batch, hidden),
+        numpy.float32,
+        add.fresh("states"),
+        parameters=_parameters(node, directions, after),
+    )
+    _outputs(add, whole, times, dtype, times_axis)
+
+
+def _single(add, name):
+    """The tensor as float32."""
+    values = add.reader.constant(name)
+    if values is not None:
+        return name if values.dtype == numpy.float32 else add.constant(values, numpy.float32)
+    return add.cast(name, numpy.float32)
+
+
+def _parameters(node, directions, after):
+    direction = node.get("direction", "forward").lower()
+    if directions != (2 if direction == "bidirectional" else 1):
+        raise Unsupported(f"has weights of {directions} directions and goes {direction}")
+    names = [name.decode() if isinstance(name, bytes) else name for name in node.get("activations", ())] or _USUAL[
+        node.op
+    ] * directions
+    if len(names) != len(_USUAL[node.op]) * directions:
+        raise Unsupported(f"has {len(names)} activations, expected {len(_USUAL[node.op])} for each direction")
+    given = [list(node.get(key, ())) for key in ("activation_alpha", "activation_beta")]
+    functions = []
+    for name in names:
+        key = name.lower()
+        if key not in FUNCTIONS:
+            raise Unsupported(f"has the activation {name}")
+        numbers = [values.pop(0) if values else default for values, default in zip(given, FUNCTIONS[key])]
+        functions.append((list(FUNCTIONS).index(key), *map(float_bits, (*numbers, 0.0, 0.0)[:2])))
+    each = len(_USUAL[node.op])
+    table = [functions[number * each : number * each + each] for number in range(directions)]
+    table = [[*some, *[functions[0]] * (3 - each)] for some in (table * 2)[:2]]
+    flags = (
+        _REVERSE * (direction == "reverse") + _RESET_AFTER * after + _INPUT_FORGET * bool(node.get("input_forget", 0))
+    )
+    clip = node.get("clip")
+    return (
+        KINDS.index(node.op),
+        flags,
+        float_bits(math.inf if not clip else clip),
+        *(number for some in table for function in some for number in function),
+    )
+
+
+def _biases(add, name, after, shape):
+    """What is added to the gates [directions * gates * hidden], and to the product of GRU's candidate [directions,
+    hidden] where the reset gate weighs it; None: nothing."""
+    directions, gates, hidden = shape
+    if name is None:
+        return None, add.constant(numpy.zeros((directions, hidden)), numpy.float32) if after else None
+    candidate, values = None, add.reader.constant(name)
+    if values is not None:
+        parts = values.astype("float32").reshape(directions, 2, gates, hidden)
+        total = parts[:, 0] + parts[:, 1]
+        if after:
+            total[:, 2] = parts[:, 0, 2]
+            candidate = add.constant(parts[:, 1, 2], numpy.float32)
+        return add.constant(total.reshape(-1), numpy.float32), candidate
+    whole = add.reshape(_single(add, name), (directions, 2, gates, hidden))
+    of_input, of_state = (add.reshape(add.part(whole, 1, at, at + 1), (directions, gates, hidden)) for at in range(2))
+    if after:
+        candidate = add.copy(add.reshape(add.part(of_state, 1, 2, 3), (directions, hidden)))
+        both = add.do("add", add.part(of_input, 1, 0, 2), add.part(of_state, 1, 0, 2))
+        total = add.joined([both, add.part(of_input, 1, 2, 3)], 1)
+    else:
+        total = add.do("add", of_input, of_state)
+    return add.reshape(total, (directions * gates * hidden,)), candidate
+
+
+def _gates(reader, add, x, weights, bias, times_axis):
+    """[times, batch, directions * gates * hidden]: the inputs' part of all gates."""
+    shape, (directions, columns, inputs) = add.shape(x), add.shape(weights)
+    columns = directions * columns
+    sizes.same(shape[2], inputs)
+    rows = add.reshape(x, (shape[0] * shape[1], inputs))
+    values, bias_values = reader.constant(weights), None if bias is None else reader.constant(bias)
+    if values is not None and (bias is None or bias_values is not None):
+        name = add.fresh("gates")
+        product(
+            reader, _Named(add.node, name), rows, values.reshape(columns, inputs), bias_values, (*shape[:2], columns)
+        )
+    else:
+        name = add.matmul(rows, add.transpose(add.reshape(weights, (columns, inputs)), (1, 0)))
+        name = add.reshape(name if bias is None else add.do("add", name, bias), (*shape[:2], columns))
+    return add.transpose(name, (1, 0, 2)) if times_axis else name
+
+
+class _Named:
+    """A node whose output has another name."""
+
+    def __init__(self, node, output):
+        self.name, self.output = node.name, output
+
+
+def _packed(add, weights):
+    """[directions, gates * hidden, hidden] as the engine wants it; each of the blocks of gates begins with a sliver."""
+    directions, rows, hidden = add.shape(weights)
+    blocks = [(0, 2 * hidden), (2 * hidden, rows)] if add.node.op == "GRU" else [(0, rows)]
+    values, parts = add.reader.constant(weights), []
+    for begin, end in blocks:
+        slivers = -(-(end - begin) // SLIVER)
+        widths = ((0, 0), (0, slivers * SLIVER - (end - begin)), (0, 0))
+        shape = (directions, slivers, SLIVER, hidden)
+        if values is not None:
+            parts.append(numpy.pad(values[:, begin:end], widths).reshape(shape).swapaxes(2, 3))
+        else:
+            padded = add.padded(add.part(weights, 1, begin, end), *zip(*widths), 0)
+            parts.append(add.transpose(add.reshape(padded, shape), (0, 1, 3, 2)))
+    if values is not None:
+        return add.constant(numpy.concatenate(parts, 1), numpy.float32)
+    return add.joined(parts, 1)
+
+
+def _state(add, name, times_axis):
+    if name is None:
+        return None
+    name = _single(add, name)
+    return add.transpose(name, (1, 0, 2)) if times_axis else name
+
+
+def _lengths(add, name, times):
+    if name is None:
+        return None
+    values = add.reader.constant(name)
+    if values is None:
+        return add.cast(name, numpy.int64)
+    if not sizes.is_open(times) and (values == times).all():
+        return None
+    return add.constant(values, numpy.int64)
+
+
+def _outputs(add, whole, times, dtype, times_axis):
+    """Names for the parts of the states [times + 1 or 2, directions, batch, hidden] that the node gives."""
+    outputs = (*add.node.outputs, "", "", "")[:3]
+    if outputs[0]:
+        states = add.part(whole, 0, 0, times)  # times, directions, batch, hidden
+        add.done(add.cast(add.transpose(states, (2, 0, 1, 3)) if times_axis else states, dtype), outputs[0])
+    for place, output in enumerate(outputs[1:]):
+        if output and (place == 0 or add.node.op == "LSTM"):
+            last = add.reshape(add.part(whole, 0, times + place, times + place + 1), add.shape(whole)[1:])
+            add.done(add.cast(add.transpose(last, (1, 0, 2)) if times_axis else last, dtype), output)

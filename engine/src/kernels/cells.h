@@ -1,0 +1,193 @@
+/* Recurrent cells over rows of float32, and the product of few rows with a packed matrix that each of their steps
+ * begins with (models/recurrence.c). Included by rows.h, whose exponentials these are made of. */
+
+/* ---- a vector, or one number where the compiler makes vectors of a loop */
+#ifdef __AVX512F__
+typedef __m512 number;
+#define EACH(n) \
+    for (int64_t i = 0; i < (n); i += 16) \
+        for (__mmask16 some = first((n) - i), once = 1; once; once = 0)
+#define READ(from)       _mm512_maskz_loadu_ps(some, (from) + i)
+#define WRITE(to, value) _mm512_mask_storeu_ps((to) + i, some, value)
+static inline number sigmoid_of(number x) { return gate16(x); }
+static inline number power_of(number rounded) { return _mm512_scalef_ps(all(1), rounded - all(ROUNDING)); }
+static inline number limited(number x, float most)
+{
+    return _mm512_min_ps(all(most), _mm512_abs_ps(x));
+} /* NaN stays */
+static inline number with_sign(number x, number sign) { return _mm512_or_ps(x, _mm512_and_ps(sign, all(-0.0f))); }
+static inline number product_and(number sum, number a, number b) { return _mm512_fmadd_ps(a, b, sum); }
+#else
+typedef float number;
+#define all(x) (x)
+#define EACH(n) \
+    _Pragma("GCC ivdep") \
+    for (int64_t i = 0; i < (n); i++)
+#define READ(from)       (from)[i]
+#define WRITE(to, value) (to)[i] = (value)
+static inline number sigmoid_of(number x) { return gate(x); }
+static inline number power_of(number rounded) { return times_power(1, rounded); }
+static inline number limited(number x, float most)
+{
+    const float size = x < 0 ? -x : x;
+    return size > most ? most : size;
+}
+static inline number with_sign(number x, number sign) { return __builtin_copysignf(x, sign); }
+static inline number product_and(number sum, number a, number b) { return add_product(sum, a, b); }
+#endif
+
+/* With E = e^(2|x|) - 1 it is E / (E + 2). 2|x| = k log(2) + r; E is 2^k (e^r - 1) + (2^k - 1), whose second part is
+ * exact, and e^r - 1 Taylor's series. Beyond 10 the quotient rounds to 1. */
+static inline number tanh_of(number x)
+{
+    const number y = limited(x, 10), rounded = product_and(all(ROUNDING), y, all(0x1.715476p+1f)),
+                 k = rounded - all(ROUNDING);
+    const number r = product_and(product_and(y + y, k, all(-0x1.62e4p-1f)), k, all(-0x1.7f7d1cp-20f));
+    number sum = all(1.0f / 720);
+    sum = product_and(all(1.0f / 120), sum, r);
+    sum = product_and(all(1.0f / 24), sum, r);
+    sum = product_and(all(1.0f / 6), sum, r);
+    sum = product_and(all(0.5f), sum, r);
+    const number power = power_of(rounded), small = product_and(r, sum, r * r),
+                 e = product_and(power - all(1), power, small);
+    return with_sign(e / (e + all(2)), x);
+}
+
+/* ---- cells: gates side by side in `x`, of the input, and `p`, of the state before; both are added. `h` is the state,
+ * which becomes the next one, and so does `y`. */
+static void cell_lstm(int64_t n, const float *restrict x, const float *restrict p, float *restrict c, float *restrict h,
+                      float *restrict y)
+{
+    EACH(n)
+    {
+        const number in = sigmoid_of(READ(x) + READ(p)), out = sigmoid_of(READ(x + n) + READ(p + n)),
+                     forget = sigmoid_of(READ(x + 2 * n) + READ(p + 2 * n)),
+                     candidate = tanh_of(READ(x + 3 * n) + READ(p + 3 * n));
+        const number cell = product_and(forget * READ(c), in, candidate), state = out * tanh_of(cell);
+        WRITE(c, cell);
+        WRITE(h, state);
+        WRITE(y, state);
+    }
+}
+
+/* `q` of the candidate: its products, behind the reset where it comes after them, and `bias` is within it. */
+static void cell_gru(int64_t n, const float *restrict x, const float *restrict p, const float *restrict q,
+                     const float *restrict bias, float *restrict h, float *restrict y)
+{
+    EACH(n)
+    {
+        const number update = sigmoid_of(READ(x) + READ(p)), before = READ(h);
+        number more = READ(q);
+        if (bias != NULL)
+            more = sigmoid_of(READ(x + n) + READ(p + n)) * (more + READ(bias));
+        const number candidate = tanh_of(READ(x + 2 * n) + more),
+                     state = product_and((all(1) - update) * candidate, update, before);
+        WRITE(h, state);
+        WRITE(y, state);
+    }
+}
+
+static void cell_gru_reset(int64_t n, const float *restrict x, const float *restrict p, const float *restrict h,
+                           float *restrict out)
+{
+    EACH(n) WRITE(out, sigmoid_of(READ(x + n) + READ(p + n)) * READ(h));
+}
+
+static void cell_tanh(int64_t n, const float *restrict x, const float *restrict p, float *restrict h, float *restrict y)
+{
+    EACH(n)
+    {
+        const number state = tanh_of(READ(x) + READ(p));
+        WRITE(h, state);
+        WRITE(y, state);
+    }
+}
+
+static void cell_bend_tanh(int64_t n, float *x) { EACH(n) WRITE(x, tanh_of(READ(x))); }
+#undef EACH
+#undef READ
+#undef WRITE
+#ifndef __AVX512F__
+#undef all
+#endif
+
+/* ---- rows x k times a sliver k x VME_SLIVER */
+#if defined(__AVX512F__)
+#define CELL_BYTES 64
+#elif defined(__AVX2__)
+#define CELL_BYTES 32
+#else
+#define CELL_BYTES 16
+#endif
+typedef float cell_vec __attribute__((vector_size(CELL_BYTES)));
+typedef float cell_vec_anywhere __attribute__((vector_size(CELL_BYTES), aligned(4), may_alias));
+enum { CELL_LANES = CELL_BYTES / 4 };
+
+/* `rows` x `vectors` sums in registers; a single row adds even and odd steps apart, to hide the latency of sums. */
+static inline __attribute__((always_inline)) void sliver_block(const int rows, const int vectors, int64_t k,
+                                                               const float *a, int64_t a_row, const float *b,
+                                                               float *out, int64_t out_row)
+{
+    const int steps = rows * vectors < 8 ? 2 : 1;
+    cell_vec sum[6][8];
+#pragma GCC unroll 6
+    for (int r = 0; r < rows * steps; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++)
+            sum[r][v] = (cell_vec){0};
+    int64_t p = 0;
+    for (; p + steps <= k; p += steps)
+#pragma GCC unroll 2
+        for (int s = 0; s < steps; s++) {
+            const float *row = b + (p + s) * VME_SLIVER;
+            cell_vec columns[8];
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; v++)
+                columns[v] = *(const cell_vec_anywhere *)(row + v * CELL_LANES);
+#pragma GCC unroll 6
+            for (int r = 0; r < rows; r++) {
+                const cell_vec factor = a[r * a_row + p + s] - (cell_vec){0};
+#pragma GCC unroll 8
+                for (int v = 0; v < vectors; v++)
+#if defined(__AVX512F__)
+                    sum[r * steps + s][v] = _mm512_fmadd_ps(factor, columns[v], sum[r * steps + s][v]);
+#else
+                    sum[r * steps + s][v] += factor * columns[v];
+#endif
+            }
+        }
+    for (; p < k; p++)
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < vectors; v++)
+                sum[r * steps][v] +=
+                    a[r * a_row + p] * *(const cell_vec_anywhere *)(b + p * VME_SLIVER + v * CELL_LANES);
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++)
+            *(cell_vec_anywhere *)(out + r * out_row + v * CELL_LANES) =
+                steps == 2 ? sum[2 * r][v] + sum[2 * r + 1][v] : sum[r][v];
+}
+
+/* Vectors of a sliver that fit the registers beside so many rows. */
+#if defined(__AVX512F__)
+#define VECTORS(rows) 4
+#else
+#define VECTORS(rows) ((rows) == 1 ? 8 : (rows) <= 3 ? 4 : 2)
+#endif
+#define BLOCK(rows) \
+    case rows: \
+        for (int64_t j = 0; j < VME_SLIVER; j += VECTORS(rows) * CELL_LANES) \
+            sliver_block(rows, VECTORS(rows), k, a, a_row, b + j, out + j, out_row); \
+        break;
+static void sliver_product(int rows, int64_t k, const float *a, int64_t a_row, const float *b, float *out,
+                           int64_t out_row)
+{
+    switch (rows) {
+        /* clang-format off */
+        BLOCK(1) BLOCK(2) BLOCK(3) BLOCK(4) BLOCK(5) BLOCK(6)
+        /* clang-format on */
+    }
+}
+#undef BLOCK
+#undef VECTORS

@@ -225,6 +225,7 @@ def agent(quick):
     program = (
         "import time\nfrom vmhost import Host, Policy\nfrom vmhost.bytecode.signing import TrustStore\n"
         "host = Host(trust=TrustStore.load('keys.pub'), policy=Policy(warm=0), state='host')\n"
+        "from vmhost.deployment.device import heap\nheap.give_back()\n"  # as an agent does
         "print('up', flush=True)\ntime.sleep(600)\n"
     )
     memory, idle = [], []
@@ -266,8 +267,11 @@ def agent(quick):
     yield Result(
         "deployment: private memory of an agent beyond its Host",
         {"vmhost": Figure(tuple(memory), "MB", "less")},
-        promises=((f"under 8 MB: {sorted(memory)[len(memory) // 2]:.1f}", sorted(memory)[len(memory) // 2] < 8),),
-        note=f"with TLS and SQLite; it takes {sorted(idle)[len(idle) // 2]:.2f} % of a core while its platform is away",
+        promises=(
+            (f"under 8 MB: {sorted(memory)[len(memory) // 2]:.1f}", sorted(memory)[len(memory) // 2] < 8),
+            (f"idle under 0.1 % of a core: {sorted(idle)[len(idle) // 2]:.3f} %", sorted(idle)[len(idle) // 2] < 0.1),
+        ),
+        note="with TLS and SQLite, its platform away; AWS says less than 5 MB for all of Greengrass's nucleus lite",
     )
 
 

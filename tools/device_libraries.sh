@@ -1,5 +1,6 @@
 #!/bin/sh
-# Unpacks the static libraries that device images are linked with, LibSodium and LibTomCrypt, into .python/device of the checkout.
+# Unpacks the static libraries that device images are linked with into .python/device of the checkout: LibSodium and LibTomCrypt, and
+# OpenSSL and zstd, which images with these options get.
 #
 #   sh tools/device_libraries.sh           takes Debian's; they must be those that tools/device.lock names
 #   sh tools/device_libraries.sh --lock    takes Debian's newest and writes the lock
@@ -16,10 +17,17 @@ mkdir -p .python
 exec 9> .python/device.lock
 flock 9
 
-digests() { (cd "$folder/root/usr/lib/"*-linux-gnu && sha256sum libsodium.a libtomcrypt.a); }
+archives="libcrypto.a libsodium.a libssl.a libtomcrypt.a libzstd.a"
+packages="libsodium-dev libssl-dev libtomcrypt-dev libzstd-dev"
 
-if [ "${1:-}" = --lock ] || [ ! -d "$folder/root" ]; then
-    sh tools/debian_packages.sh "$folder" libsodium-dev libtomcrypt-dev
+digests() { (cd "$folder/root/usr/lib/"*-linux-gnu && sha256sum $archives); }
+
+# A folder of an older checkout lacks some of them.
+complete() { for name in $archives; do ls "$folder/root/usr/lib/"*-linux-gnu/"$name" >/dev/null 2>&1 || return 1; done; }
+
+if [ "${1:-}" = --lock ] || ! complete; then
+    # shellcheck disable=SC2086  # word splitting is meant: no name has a blank
+    sh tools/debian_packages.sh "$folder" $packages
 fi
 python=$(pwd -P)/.python/debian
 if [ -f "$python/packages" ] && [ -z "$(find "$python" -name libsqlite3.a)" ]; then

@@ -1,6 +1,7 @@
 """Real agents against a real platform: pulled, proved, switched, reported; and what happens when that goes wrong."""
 
 import contextlib
+import re
 import threading
 import time
 from pathlib import Path
@@ -8,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.deployment.platforms import Clock, WorkingCopy, agent_for, nothing_left, platform_in
-from vmhost import Host, TaskError
+from vmhost import ConfigurationError, Host, TaskError
 from vmhost.access import AccessDeniedError
+from vmhost.deployment.bounds import Counted
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.device.bundle_store import BundleStore
 from vmhost.deployment.errors import DeploymentError, RefusedError
-from vmhost.stores import StoreInUseError
 
 PLAN = "steps: [{percent: 100, min_reports: 9}]\nmax_error: 100 %\nproof: {calls: 0}\n"
 TRIPLE = "def run(value):\n    return value * 3\n"
@@ -23,6 +24,11 @@ FAILS_THERE = "import os\nkind = os.environ.get('KIND')\ndef run(value):\n    re
 MAY_READ_KIND = {
     "task.yaml": 'name: rank\nversion: 1.1.0\nentry: main:run\npython: "3.14"\npermissions: {env: [KIND]}\n'
 }
+MAY_READ_KIND_130 = MAY_READ_KIND["task.yaml"].replace("1.1.0", "1.3.0")
+WORKS = (
+    "import os, time\n\ndef run(value):\n    time.sleep(value[0] * (5 if os.environ.get('KIND') else 1))\n"
+    "    return len(bytes(value[1]))\n"
+)
 CASE = {"one": {"input": 1}}
 
 
@@ -34,13 +40,15 @@ def nothing_is_left_behind():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A platform with versions that were pushed: 1.0.0 doubles, 1.1.0 fails on devices of a kind, 1.2.0 triples."""
+    """A platform with versions that were pushed: 1.0.0 doubles, 1.1.0 fails on devices of a kind, 1.2.0 triples,
+    1.3.0 takes the seconds and bytes that it is told."""
     folder = tmp_path_factory.mktemp("built")
     with nothing_left(), platform_in(folder / "cloud") as platform, serving(platform) as address:
         copy = WorkingCopy(folder / "work", f"{address}/git/shop", platform.access.add_token("ann", "test"))
         copy.release("1.0.0", cases=CASE)
         copy.release("1.1.0", main=FAILS_THERE, **MAY_READ_KIND)
         copy.release("1.2.0", main=TRIPLE)
+        copy.release("1.3.0", main=WORKS, cases={"one": {"input": [0.2, 0]}}, **{"task.yaml": MAY_READ_KIND_130})
         yield platform, address
 
 
@@ -141,6 +149,68 @@ def test_success_means_calls_that_went_well(cloud, agent):
     assert state(platform, first) == "proven"
 
 
+@pytest.mark.parametrize(
+    "bound, call, reason",
+    [
+        ("max_time: 300 ms", [0.5, 0], "ms each, more than 300 ms"),
+        ("max_memory: 16 MiB", [0, 32 << 20], "MiB, more than 16 MiB"),
+    ],
+)
+def test_success_means_calls_within_their_time_and_memory(cloud, agent, bound, call, reason):
+    platform, _ = cloud
+    platform.releases.act(release(platform, "1.0.0").id, "next", "ann")
+    agent.step()
+    second = release(platform, "1.3.0", PLAN.replace("calls: 0", f"calls: 2, within: 1 h, {bound}"))
+    agent.step()
+    assert agent.host.task("rank").version == "1.3.0"
+    for _ in range(2):
+        agent.host.task("rank")(call)
+    agent.step()
+    [failed] = platform.releases.devices_of(second.id)
+    assert (failed["state"], agent.host.task("rank").version) == ("failed", "1.0.0") and reason in failed["reason"]
+
+
+def test_calls_within_their_bounds_prove_it_and_say_what_they_took(cloud, agent):
+    platform, _ = cloud
+    bounds = "calls: 2, within: 1 h, max_time: 30 s, max_memory: 60 MiB"
+    first = release(platform, "1.3.0", PLAN.replace("calls: 0", bounds))
+    agent.step()
+    for _ in range(2):
+        agent.host.task("rank")([0, 1 << 20])
+    agent.step()
+    [proven] = platform.releases.devices_of(first.id)
+    assert proven["state"] == "proven" and re.fullmatch(r"2 calls, 0 failed, .* ms each, .* MiB", proven["reason"])
+
+
+def test_a_self_test_that_takes_too_long_on_the_device_fails_there(cloud, agent, monkeypatch):
+    platform, _ = cloud
+    first = release(platform, "1.3.0", PLAN.replace("calls: 0", "max_time: 900 ms"))
+    monkeypatch.setenv("KIND", "slow")
+    agent.step()
+    [failed] = platform.releases.devices_of(first.id)
+    assert failed["state"] == "failed" and "self-test one took 1" in failed["reason"] and agent.host.tasks == ()
+
+
+def test_a_release_whose_bounds_the_simulation_was_beyond_is_refused(cloud):
+    platform, _ = cloud
+    with pytest.raises(RefusedError, match="in the platform's simulation one took .* ms, more than 100 ms; make it"):
+        release(platform, "1.3.0", "proof: {max_time: 100 ms}")
+    with pytest.raises(RefusedError, match="in the platform's simulation a VM had .* MiB, more than 1 MiB"):
+        release(platform, "1.3.0", "proof: {max_memory: 1 MiB}")
+
+
+def test_calls_in_other_processes_of_the_device_prove_a_version(cloud, agent):
+    platform, _ = cloud
+    first = release(platform, "1.0.0", PLAN.replace("calls: 0", "calls: 3, within: 1 h"))
+    agent.step()
+    with Host(trust=agent._trust) as host, BundleStore(agent.settings.folder).follow(host) as following:
+        for value in range(3):
+            host.task("rank")(value)
+        following.report()
+        agent.step()
+    assert state(platform, first) == "proven"
+
+
 def test_failing_calls_take_a_new_version_back(cloud, agent):
     platform, _ = cloud
     platform.releases.act(release(platform, "1.0.0").id, "next", "ann")
@@ -220,7 +290,7 @@ def test_damaged_files_and_a_damaged_memory_are_pulled_and_begun_anew(cloud, age
 def test_two_agents_in_one_folder_and_two_devices_of_one_name_are_refused(cloud, agent, tmp_path):
     platform, address = cloud
     agent.step()
-    with pytest.raises(StoreInUseError):
+    with pytest.raises(ConfigurationError, match="already in use"):
         agent_for(platform, address, tmp_path / "device")
     with agent_for(platform, address, tmp_path / "impostor") as impostor:
         impostor.step()
@@ -372,7 +442,7 @@ def test_calls_are_counted_by_version_here_and_in_processes_that_follow_the_stor
     second = release(platform, "1.2.0")
     agent.step()
     agent.step()
-    assert (second.called.calls, agent.store.health()) == (0, {"rank": (0, 0)})
+    assert (second.called.calls, agent.store.health()) == (0, {"rank": Counted()})
     assert not list((agent.settings.folder / "health").iterdir())  # of a version that is no longer current
 
 
@@ -384,7 +454,7 @@ def test_files_of_health_that_cannot_be_read_count_as_none(cloud, agent):
     folder.mkdir()
     for number, data in enumerate((b"", b"[]", b'{"rank": 5}', b'{"rank": [1, "x", 2]}', b"\xff")):
         (folder / f"{number}.json").write_bytes(data)
-    assert agent.store.health() == {"rank": (0, 0)}
+    assert agent.store.health() == {"rank": Counted()}
 
 
 def test_a_delta_that_cannot_be_used_is_made_up_for_by_the_whole_bundle(cloud, agent):

@@ -50,6 +50,34 @@ def finished(platform, version):
     return release
 
 
+@pytest.mark.parametrize(
+    "counted, state",
+    [
+        ({"calls": 20, "failures": 1, "wall_s": 1.9, "peak_bytes": 47 << 20}, "proven"),
+        ({"calls": 20, "failures": 2, "wall_s": 1.9, "peak_bytes": 47 << 20}, "failed"),
+        ({"calls": 20, "failures": 1, "wall_s": 2.1, "peak_bytes": 47 << 20}, "failed"),
+        ({"calls": 20, "failures": 1, "wall_s": 1.9, "peak_bytes": 49 << 20}, "failed"),
+        (None, "proven"),  # it was proven by its self-test
+        ({"calls": -1}, "proven"),
+        ({"calls": float("nan"), "wall_s": "x"}, "proven"),
+        ("nonsense", "proven"),
+    ],
+)
+def test_what_a_device_calls_proven_is_held_against_the_releases_bounds(platform, counted, state):
+    proof = {"calls": 20, "max_error": "5 %", "max_time": "100 ms", "max_memory": "48 MiB"}
+    release = start(platform, "1", {"steps": [{"percent": 100, "min_reports": 9}], "max_error": 1, "proof": proof})
+    assert gets(platform, "a") == "1"
+    assert platform.releases.report("a", release.id, "proven", "fine", counted)
+    [told] = platform.releases.devices_of(release.id)
+    assert told["state"] == state and ("says that it is proven, but" in told["reason"]) == (state == "failed")
+
+
+@pytest.mark.parametrize("wrong", [{"max_time": 5}, {"max_memory": "much"}, {"max_memory": -1}, {"max_time": "fast"}])
+def test_bounds_that_cannot_be_are_refused_with_their_place(wrong):
+    with pytest.raises(RefusedError, match=f"plan: proof: {[*wrong][0]}: expected"):
+        Plan.of({"proof": wrong}, "plan")
+
+
 def test_cohorts_are_stable_prefixes_and_differ_between_tasks():
     devices = [f"device-{number}" for number in range(5000)]
     five = {device for device in devices if cohort_of(TASK, device) <= 50}

@@ -255,7 +255,7 @@ def test_a_python_without_sqlites_static_library_is_told(tmp_path, monkeypatch, 
 
 
 def test_what_is_no_shared_object_or_needs_other_libraries_is_refused(tools):
-    module = tools.sqlite_module.read_bytes()
+    module = tools.shared_modules["_sqlite3"].read_bytes()
     with pytest.raises(ImageError, match="needs libother.so.1, got one that does not"):
         shared_object.without_need(module, "libother.so.1")
     with pytest.raises(ImageError, match="expected a shared object of 64 bits"):

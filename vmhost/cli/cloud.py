@@ -98,20 +98,27 @@ def init(output, folder, admin, postgresql):
     help="Seconds between a device's requests.",
 )
 @click.option("--files-url", help="Where devices pull files: a static server or CDN over FOLDER/files. [default: here]")
+@click.option(
+    "--tls-certificate",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Serve https: the certificate and those that it depends on, in PEM.",
+)
+@click.option("--tls-key", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Its key, in PEM.")
 @failures.command
-def serve(output, folder, host, port, poll_s, files_url):
+def serve(output, folder, host, port, poll_s, files_url, tls_certificate, tls_key):
     """Serve the platform in FOLDER until Ctrl-C."""
     from vmhost.deployment.cloud.platform import Platform
     from vmhost.deployment.cloud.server import listen
     from vmhost.deployment.cloud.server import serve as serve_platform
 
+    if (tls_certificate is None) != (tls_key is None):
+        raise failures.Failure("--tls-certificate and --tls-key go together")
+    tls = (tls_certificate, tls_key) if tls_key is not None else None
     with _errors(), contextlib.closing(listen(host, port)) as listening:
         with Platform(folder, poll_s=poll_s, files_url=files_url) as platform:
-            port = listening.getsockname()[1]
-            output.line(
-                f"platform {folder} at http://{host}:{port}; git at http://{host}:{port}/git/NAME; Ctrl-C ends it"
-            )
-            serve_platform(platform, listening)
+            address = f"{'https' if tls else 'http'}://{host}:{listening.getsockname()[1]}"
+            output.line(f"platform {folder} at {address}; git at {address}/git/NAME; Ctrl-C ends it")
+            serve_platform(platform, listening, tls)
 
 
 # ---- a platform anywhere
@@ -334,8 +341,13 @@ def retry(output, ask, number, device):
 @click.option("--device", required=True, help="The device's name, its own in the fleet.")
 @click.option("--platform", required=True, help="The platform's address.")
 @click.option("--token", required=True, help="A token of an account with the role fleet.")
+@click.option(
+    "--certificates",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Whose servers the device trusts, in PEM. [default: the system's authorities]",
+)
 @failures.command
-def join(output, folder, device, platform, token):
+def join(output, folder, device, platform, token, certificates):
     """Write what a device needs into FOLDER: agent.yaml, the root of trust, the key that bundles are signed with."""
     import json
 
@@ -343,7 +355,10 @@ def join(output, folder, device, platform, token):
     from vmhost.deployment.device.transfers import Transfers
     from vmhost.deployment.errors import MissingError
 
-    with _errors(), contextlib.closing(Transfers(platform.rstrip("/"))) as transfers:
+    with (
+        _errors(),
+        contextlib.closing(Transfers(platform.rstrip("/"), certificates=certificates)) as transfers,
+    ):
         identifiers.check("device", device)
         if (folder / "agent.yaml").exists():
             raise failures.Failure(f"{folder}/agent.yaml: is there already; a device has a folder of its own")
@@ -355,6 +370,9 @@ def join(output, folder, device, platform, token):
             (folder / name).write_bytes(data)
         plain = {"device": device, "platform": platform, "token": token, "folder": "state"}
         plain |= {"keys": "bundles.pub", "root": "root.json"}
+        if certificates is not None:
+            (folder / "certificates.pem").write_bytes(certificates.read_bytes())
+            plain["certificates"] = "certificates.pem"
         (folder / "agent.yaml").touch(mode=0o600)
         (folder / "agent.yaml").write_text("".join(f"{name}: {json.dumps(value)}\n" for name, value in plain.items()))
     output.document({"agent": str(folder / "agent.yaml")})

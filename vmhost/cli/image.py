@@ -36,6 +36,10 @@ from vmhost.cli.inspect import size_text
     is_flag=True,
     help="Take in the engine and the OpenBLAS of scipy-openblas32, 25 MB, for linear algebra.",
 )
+@click.option("--with-agent", is_flag=True, help="Take in the deployment platform's agent: `vmrun agent AGENT.YAML`.")
+@click.option("--with-tls", is_flag=True, help="With OpenSSL, for an agent whose platform has an https address.")
+@click.option("--with-zstd", is_flag=True, help="With zstd, for an agent that pulls deltas and compressed bundles.")
+@click.option("--with-yaml", is_flag=True, help="With a reader of YAML, for an agent.yaml that is not JSON.")
 @click.option(
     "--sizes",
     type=click.Path(path_type=Path),
@@ -43,17 +47,21 @@ from vmhost.cli.inspect import size_text
     help="Also write a page of what the image weighs, and print what zstd -19 makes of it.",
 )
 @failures.command
-def command(output, out, bundles, modules, with_engine, with_lapack, sizes):
+def command(output, out, bundles, modules, with_engine, with_lapack, with_agent, with_tls, with_zstd, with_yaml, sizes):
     """Make the device image OUT: `OUT/vmrun run BUNDLE` then runs bundles on a bare Linux.
 
     Its standard library is cut to what the bundles given import; without any, to a default set.
     """
     from vmhost.image import ImageError, folder
 
+    asked = [name for name, is_asked in (("tls", with_tls), ("zstd", with_zstd), ("yaml", with_yaml)) if is_asked]
+    if asked and not with_agent:
+        raise click.UsageError(f"--with-{asked[0]} is for the agent; say --with-agent as well")
+    parts = folder.HostParts(with_agent, with_tls, with_zstd, with_yaml)
     try:
         with output.progress() as progress:
             progress.add_task(f"making {out}", total=None)
-            image = folder.make(out, bundles, modules, with_engine=with_engine, with_lapack=with_lapack)
+            image = folder.make(out, bundles, modules, with_engine=with_engine, with_lapack=with_lapack, parts=parts)
     except ImageError as error:
         raise failures.Failure(str(error), failures.REFUSED, "ImageError") from error
     for path, name in image.lacking:

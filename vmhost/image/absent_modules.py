@@ -1,9 +1,10 @@
-"""Stand-ins in Python for two native modules that are not linked in: `_ast` and `_tokenize`.
+"""Stand-ins in Python for two native modules that are not linked in, `_ast` and `_tokenize`, and for `encodings.idna`.
 
 The nodes of `_ast` are data: `ast.literal_eval`, annotations and `vmhost.guest.expressions` make and read them without
 any parser. Their classes are written here from those of the running Python, so fields, bases and defaults are its own.
 `_tokenize` tells apart the words of one line, as `inspect` does with the signatures of native functions, and refuses
-all else."""
+all else. `encodings.idna`, which sockets encode names of hosts with, would need Unicode's tables (a megabyte): the
+one here knows names in ASCII."""
 
 import _ast
 
@@ -87,9 +88,31 @@ class TokenizerIter:
 """
 
 
+_IDNA = rb"""
+import codecs
+
+
+def encode(name, errors="strict"):
+    if not name.isascii():
+        raise UnicodeError(f"{name}: names of hosts are ASCII in a device image; write it as xn--...")
+    labels = name.removesuffix(".").split(".")
+    if name and not all(0 < len(label) < 64 for label in labels):
+        raise UnicodeError(f"{name}: expected labels of 1 to 63 characters")
+    return name.encode("ascii"), len(name)
+
+
+def decode(data, errors="strict"):
+    return str(bytes(data), "ascii"), len(data)
+
+
+def getregentry():
+    return codecs.CodecInfo(encode, decode, name="idna")
+"""
+
+
 def stand_ins():
     """{name: Module} of the stand-ins."""
-    sources = {"_ast": _ast_source().encode(), "_tokenize": _TOKENIZE}
+    sources = {"_ast": _ast_source().encode(), "_tokenize": _TOKENIZE, "encodings.idna": _IDNA}
     return {
         name: Module(False, compile_source(source, f"stdlib/{name}.py", name, docstrings=False))
         for name, source in sources.items()

@@ -1,8 +1,8 @@
 """Makes the folder of an image, whole or not at all: it is written beside its place and then moved there.
 
-In it: `vmrun`, `host.vmb`, `stdlib.vmb`, `_sqlite3.so` and `lapack.so` where they are wanted, and `manifest`, a text
-with one fact a line, the last of them `file SHA256 CHECKSUM SIZE NAME` of each file and `end CHECKSUM` of all before
-it. Same inputs, same bytes."""
+In it: `vmrun`, `host.vmb`, `stdlib.vmb`, `_sqlite3.so`, `_ssl.so`, `_zstd.so` and `lapack.so` where they are wanted,
+and `manifest`, a text with one fact a line, the last of them `file SHA256 CHECKSUM SIZE NAME` of each file and `end
+CHECKSUM` of all before it. Same inputs, same bytes."""
 
 import contextlib
 import hashlib
@@ -42,9 +42,29 @@ class Image:
     lacking: tuple
 
 
-def make(out, bundles=(), more_modules=(), *, with_engine=False, with_lapack=False):
+@dataclass(frozen=True)
+class HostParts:
+    """What an image's own host has beyond running bundles: the deployment platform's agent, TLS for it, zstd for its
+    deltas, and a reader of YAML for its settings. Tasks in VMs have none of it."""
+
+    agent: bool = False
+    tls: bool = False
+    zstd: bool = False
+    yaml: bool = False
+
+    @property
+    def modules(self):
+        """Names of standard modules that it imports where they are there."""
+        return (*(("ssl",) if self.tls else ()), *(("compression.zstd",) if self.zstd else ()))
+
+    @property
+    def native(self):
+        return {name for name, has in (("_sqlite3", self.agent), ("_ssl", self.tls), ("_zstd", self.zstd)) if has}
+
+
+def make(out, bundles=(), more_modules=(), *, with_engine=False, with_lapack=False, parts=HostParts()):
     """Makes the image `out` for the bundles at the paths `bundles` (none: modules.DEFAULT) and `more_modules`; an
-    Image.
+    Image. `parts`: HostParts.
 
     The tensor engine is in it if a bundle imports `vmhost.engine.numpy`, or `with_engine`; `with_lapack` copies the
     OpenBLAS of scipy-openblas32 into it as well, which decompositions, solvers and the like need. An image that is
@@ -63,6 +83,7 @@ def make(out, bundles=(), more_modules=(), *, with_engine=False, with_lapack=Fal
             bundles,
             (*more_modules, *(("vmhost.engine.numpy",) if with_engine or with_lapack else ())),
             _lapack() if with_lapack else None,
+            parts,
         )
         with _written(out):
             for name, data in files.items():
@@ -84,7 +105,7 @@ def _written(out):
         raise ImageError(f"{out}: cannot be written: {error.strerror}; nothing was left there") from error
 
 
-def _contents(out, tools, bundles, more_modules, lapack):
+def _contents(out, tools, bundles, more_modules, lapack, parts):
     """(the Image that will be at `out`, {name of a file: its bytes})."""
     library, linked = modules.Library(system_bundle()), link.offered(tools)
     if "all" in more_modules:
@@ -92,8 +113,9 @@ def _contents(out, tools, bundles, more_modules, lapack):
     unknown = [name for name in more_modules if name not in library.modules and name not in linked]
     if unknown:
         raise ImageError(f"--module: {', '.join(unknown)}: not a module of the standard library that VMs can have")
-    host, host_imports = host_code.host_code()
-    wanted = {*modules.GUEST, *(host_imports - modules.SELDOM), *more_modules, *(() if bundles else modules.DEFAULT)}
+    host, imports, agent_imports = host_code.host_code(agent=parts.agent, yaml=parts.yaml)
+    for_host = {*(imports - modules.SELDOM), *agent_imports, *parts.modules}
+    wanted = {*modules.GUEST, *for_host, *more_modules, *(() if bundles else modules.DEFAULT)}
     lacking = []
     for path in bundles:
         imported = modules.imported_by(_read(path))
@@ -102,14 +124,15 @@ def _contents(out, tools, bundles, more_modules, lapack):
         lacking += [(path, name) for name in sorted(needed - linked - modules.DISPENSABLE)]
         wanted |= imported
     python, native = library.closure(wanted)
-    native = (native | modules.ALWAYS_NATIVE) & linked
+    native = (native | modules.ALWAYS_NATIVE) & linked | parts.native
     engine = "vmhost.engine._array" in native
     executable = link.link(tools, native, engine=engine)
-    sqlite = tools.sqlite_module if "_sqlite3" in native else None
-    glibc = link.needed_glibc(tools, *filter(None, (executable, lapack, sqlite)))
+    beside = {name: link.shared_module(tools, name) for name in sorted(native & toolchain.SHARED.keys())}
+    glibc = link.needed_glibc(
+        tools, *filter(None, (executable, lapack, *(tools.shared_modules[name] for name in beside)))
+    )
     files = {"host.vmb": host, "stdlib.vmb": library.cut_to(python), "vmrun": executable.read_bytes()}
-    if sqlite is not None:
-        files["_sqlite3.so"] = link.sqlite_module(tools)
+    files |= {f"{name}.so": data for name, data in beside.items()}
     if lapack is not None:
         files["lapack.so"] = lapack.read_bytes()
     facts = [

@@ -27,6 +27,8 @@ _PACKAGES = {
     "vmhost.bytecode": Path(bytecode.__file__).parent,
     "msgpack": Path(msgpack.__file__).parent,
 }
+# Only with the deployment platform's agent, and what imports these by name is in it at any depth.
+_OF_AGENT = ("vmhost.deployment", "vmhost.stores", "yaml")
 # On a device nobody compiles, and what needs a package with native parts of its own is not there.
 _LEFT_OUT = (
     "vmhost.cli",
@@ -45,7 +47,10 @@ _LEFT_OUT = (
     "vmhost.stdlib",
     "vmhost.task_models",
     "vmhost.bytecode.texts",
+    "vmhost.deployment.cloud",
+    "vmhost.deployment.demonstration",
     "msgpack._cmsgpack",
+    "yaml.cyaml",
 )
 # Imported by a name that is put together.
 _BY_NAME = (f"vmhost.bytecode.opcodes_{sys.version_info.major}_{sys.version_info.minor}",)
@@ -53,9 +58,12 @@ _IMPORTER = {"_frozen_importlib": "importlib._bootstrap", "_frozen_importlib_ext
 
 
 @functools.cache
-def host_code():
-    """(bytes of the bundle, names that its code imports from the standard library)."""
-    sources, modules, texts, foreign, waiting = _sources(), {}, {}, set(), ["vmrun", *_BY_NAME]
+def host_code(*, agent=False, yaml=False):
+    """(bytes of the bundle, names that its code imports from the standard library, those that its agent imports).
+
+    `agent`: with the deployment platform's, `yaml`: which reads YAML."""
+    sources, modules, texts, waiting = _sources(agent, yaml), {}, {}, ["vmrun", *_BY_NAME]
+    foreign, of_agent = set(), set()
     while waiting:
         name = waiting.pop()
         if name in modules:
@@ -71,13 +79,16 @@ def host_code():
         modules[name] = Module(is_package, code)
         texts |= collect_texts(source)
         parents = [name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1)]
-        waiting += parents + [imported for imported, _ in imports_of(marshal.loads(code), name, is_package)]
+        imported = [imported for imported, _ in imports_of(marshal.loads(code), name, is_package)]
+        waiting += parents + imported
+        if f"{name}.".startswith(tuple(f"{part}." for part in _OF_AGENT)):
+            of_agent.update(imported)
     for name, module in _IMPORTER.items():
         source = Path(sysconfig.get_path("stdlib"), *module.split(".")).with_suffix(".py").read_bytes()
         modules[name] = Module(False, without_columns(compile_source(source, f"<frozen {module}>", module, optimize=2)))
     version = platform.python_version()
     manifest = Manifest(name="host", version=version, kind="stdlib", exact_python=version, optimize=2)
-    return write_bundle(manifest, modules, texts=texts), frozenset(foreign)
+    return write_bundle(manifest, modules, texts=texts), frozenset(foreign), frozenset(of_agent & foreign)
 
 
 def _without_patterns(source):
@@ -88,18 +99,23 @@ def _without_patterns(source):
     return text.encode()
 
 
-def _sources():
+def _sources(agent, yaml):
     """Dotted name to (path, is it a package?) of all that may be on a device."""
-    sources = {}
-    for package, folder in _PACKAGES.items():
+    sources, packages = {}, dict(_PACKAGES)
+    left_out = _LEFT_OUT if agent else (*_LEFT_OUT, *_OF_AGENT)
+    if yaml:
+        import yaml as package
+
+        packages["yaml"] = Path(package.__file__).parent
+    for package, folder in packages.items():
         for path in sorted(folder.rglob("*.py")):
             parts = (package, *path.relative_to(folder).with_suffix("").parts)
             is_package = parts[-1] == "__init__"
             sources[".".join(parts[:-1] if is_package else parts)] = (path, is_package)
     for name in [name for name in sources if "." in name]:
-        sources.setdefault(name.rpartition(".")[0], (_PACKAGES[name.partition(".")[0]] / "__init__.py.absent", True))
+        sources.setdefault(name.rpartition(".")[0], (packages[name.partition(".")[0]] / "__init__.py.absent", True))
     sources = {
-        name: found for name, found in sources.items() if not any(f"{name}.".startswith(f"{out}.") for out in _LEFT_OUT)
+        name: found for name, found in sources.items() if not any(f"{name}.".startswith(f"{out}.") for out in left_out)
     }
     sources.update((path.stem, (path, False)) for path in _DEVICE.glob("*.py"))
     return sources

@@ -3,9 +3,9 @@
 No member of the archive is removed: those of the compiler are not linked because `native/absent.c` defines the names
 that the rest asks for, and the linker's map is read to see that none came all the same.
 
-`_sqlite3` is the one module that is not linked in, as the archive lacks it: the Python's own shared object lies beside
-the executable (`sqlite_module`), which has SQLite in it and offers the module what it asks for, SQLite's functions and
-CPython's."""
+Three modules are not linked in, as the archive lacks them: `_sqlite3`, `_ssl`, `_zstd`. The Python's own shared object
+lies beside the executable (`shared_module`), which has SQLite, OpenSSL or zstd in it and offers the module what it asks
+for, the library's functions and CPython's."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from vmhost.image import ImageError
 from vmhost.image.shared_object import without_need
-from vmhost.image.toolchain import CHECKOUT, native_build
+from vmhost.image.toolchain import CHECKOUT, SHARED, native_build
 
 # Archive members that make code, or read what code is made from.
 COMPILER = frozenset(
@@ -33,8 +33,8 @@ OBJECTS = CHECKOUT / "build" / "image"
 # Of modules that are linked in under another name than PyInit_<name>.
 INITS = {"marshal": "PyMarshal_Init", "_warnings": "_PyWarnings_Init", "builtins": None, "sys": None}
 OURS = {"vmhost.isolation._core": "PyInit__core", "vmhost.engine._array": "PyInit__array"}
-# Modules that lie beside the executable.
-SHARED = frozenset(("_sqlite3",))
+# Modules of SHARED that only the host has: what their libraries allocate could not be charged to a VM.
+HOST_ONLY = frozenset(("_ssl", "_zstd"))
 # Not relocatable, as the archive is not; nothing of the machine's paths gets in.
 _LINK = (
     "-no-pie",
@@ -59,16 +59,21 @@ _SQLITE_CODE = (
 
 
 def offered(toolchain):
-    """The native modules that can be linked in, or lie beside the executable."""
+    """The native modules that can be linked in, or lie beside the executable, for VMs."""
     members = _run([toolchain.nm, "--defined-only", "-A", str(toolchain.python_library)])
     built_in = set(re.findall(r"\bPyInit_(\w+)$", members, re.MULTILINE))
-    shared = {"_sqlite3"} if toolchain.sqlite_module is not None else set()
+    shared = toolchain.shared_modules.keys() - HOST_ONLY
     return (built_in | INITS.keys() | {"vmhost.engine._array"} | shared) - {"_ast", "_symtable", "_tokenize"}
 
 
-def sqlite_module(toolchain):
-    """The bytes of `_sqlite3` as it lies beside an executable that was linked for it."""
-    return without_need(toolchain.sqlite_module.read_bytes(), "libsqlite3.so.0")
+def shared_module(toolchain, name):
+    """The bytes of a module of SHARED as it lies beside an executable that was linked for it. ImageError."""
+    if name not in toolchain.shared_modules:
+        raise ImageError(f"this Python has no {name} in a file of its own; take Debian's, as `make build` does")
+    data = toolchain.shared_modules[name].read_bytes()
+    for library in SHARED[name]:
+        data = without_need(data, library)
+    return data
 
 
 def link(toolchain, modules, *, engine):
@@ -76,9 +81,9 @@ def link(toolchain, modules, *, engine):
     `engine`: with the tensor engine. ImageError."""
     work = OBJECTS / ("engine" if engine else "plain")
     work.mkdir(parents=True, exist_ok=True)
-    sqlite = "_sqlite3" in modules
     header = _table(
-        sorted(modules - SHARED | {"vmhost.isolation._core"} | ({"vmhost.engine._array"} if engine else set())), sqlite
+        sorted(modules - SHARED.keys() | {"vmhost.isolation._core"} | ({"vmhost.engine._array"} if engine else set())),
+        beside := sorted(modules & SHARED.keys()),
     )
     made_of = Path(work, hashlib.sha256(header.encode()).hexdigest()[:16])
     made_of.mkdir(exist_ok=True)
@@ -111,9 +116,15 @@ def link(toolchain, modules, *, engine):
     ]
     libraries = [_without_tables(toolchain, path) for path in libraries]
     offers = []
-    if sqlite:
-        libraries.append(_without_tables(toolchain, toolchain.sqlite_library(), *_SQLITE_CODE))
-        names = _asked_of_executable(toolchain)
+    if beside:
+        archives = {}
+        for name in beside:
+            archives |= dict.fromkeys(toolchain.archives_of(name).values(), _SQLITE_CODE if name == "_sqlite3" else ())
+        # zlib last: OpenSSL asks for it
+        zlib = libraries.pop(list(toolchain.libraries).index("libz.a") + 1)
+        libraries += [_without_tables(toolchain, path, *options) for path, options in archives.items()]
+        libraries.append(zlib)
+        names = _asked_of_executable(toolchain, beside)
         listed = made_of / f"offered.{os.getpid()}"
         listed.write_text("{" + "".join(f"{name};" for name in names) + "};\n")
         # --no-relax: GNU ld 2.40 makes a call of `push function@GOTPCREL(%rip)`, which newer assemblers let it relax,
@@ -161,7 +172,7 @@ def link(toolchain, modules, *, engine):
             str(executable),
         ]
     )
-    for product in (trace, executable, stripped, *([listed] if sqlite else [])):
+    for product in (trace, executable, stripped, *([listed] if beside else [])):
         os.replace(product, product.with_suffix(""))
     return stripped.with_suffix("")
 
@@ -180,13 +191,16 @@ def _engine_objects(build):
     return objects
 
 
-def _asked_of_executable(toolchain):
-    """The names that the shared `_sqlite3` asks for, glibc's aside, and those of SQLite that the native core looks
-    up."""
-    listed = _run([toolchain.nm, "--dynamic", "--undefined-only", str(toolchain.sqlite_module)])
-    asked = set(re.findall(r"^ +U (\w+)$", listed, re.MULTILINE))  # glibc's have a version behind them
-    for source in CHECKOUT.glob("vmhost/isolation/sqlite/sqlite_*.c"):
-        asked.update(re.findall(r'dlsym\(\w+, "(sqlite3_\w+)"\)', source.read_text()))
+def _asked_of_executable(toolchain, modules):
+    """The names that the modules beside the executable ask for, glibc's aside, and those of SQLite that the native core
+    looks up."""
+    asked = set()
+    for name in modules:
+        listed = _run([toolchain.nm, "--dynamic", "--undefined-only", str(toolchain.shared_modules[name])])
+        asked.update(re.findall(r"^ +U (\w+)(?:@OPENSSL_[\d.]+)?$", listed, re.MULTILINE))
+    if "_sqlite3" in modules:
+        for source in CHECKOUT.glob("vmhost/isolation/sqlite/sqlite_*.c"):
+            asked.update(re.findall(r'dlsym\(\w+, "(sqlite3_\w+)"\)', source.read_text()))
     return sorted(asked)
 
 
@@ -219,11 +233,12 @@ def needed_glibc(toolchain, *files):
     return ".".join(map(str, max((int(major), int(minor)) for major, minor in found)))
 
 
-def _table(modules, sqlite):
+def _table(modules, beside):
     inits = {name: INITS.get(name, OURS.get(name, f"PyInit_{name}")) for name in modules}
     declared = "".join(f"PyObject *{init}(void);\n" for init in inits.values() if init is not None)
     rows = "".join(f'    {{"{name}", {init or "NULL"}}}, \\\n' for name, init in inits.items())
-    more = "#define VMRUN_SQLITE\n" if sqlite else ""
+    more = "#define VMRUN_SQLITE\n" if "_sqlite3" in beside else ""
+    more += f"#define VMRUN_BESIDE {''.join(f'"{name}.so", ' for name in beside)}\n"
     return f"/* Written by vmhost/image/link.py. */\n{more}{declared}#define VMRUN_NATIVE_MODULES \\\n{rows}\n"
 
 

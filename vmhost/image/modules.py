@@ -59,6 +59,7 @@ DISPENSABLE = frozenset("_ast _asyncio _decimal _hashlib _hmac _tokenize _uuid _
 OF_NATIVE = {
     "_datetime": ("_strptime",),
     "_pickle": ("copyreg", "_compat_pickle"),
+    "_socket": ("encodings.idna",),
     "_sqlite3": ("functools", "sqlite3.dump"),
 }
 # Modules that CPython starts with, whatever is imported.

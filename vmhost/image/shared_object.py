@@ -1,5 +1,5 @@
 """A shared object (ELF, 64 bits, little-endian) without one of its needs: whoever loads it offers those functions
-itself."""
+itself, of any version."""
 
 import struct
 
@@ -7,6 +7,7 @@ from vmhost.image import ImageError
 
 _LOAD, _DYNAMIC = 1, 2  # kinds of segments
 _END, _NEEDED, _STRINGS = 0, 1, 5  # kinds of entries in the dynamic section
+_VERSIONS, _VERSIONS_COUNT = 0x6FFFFFFE, 0x6FFFFFFF  # of a chain: which versions of which libraries are needed
 
 
 def without_need(data, library):
@@ -17,12 +18,15 @@ def without_need(data, library):
     segments = [struct.unpack_from("<II6Q", data, at + size * number) for number in range(count)]
     begin, length = next((offset, stored) for kind, _, offset, _, _, stored, *_ in segments if kind == _DYNAMIC)
     entries = [struct.unpack_from("<QQ", data, begin + position) for position in range(0, length, 16)]
-    address = next(value for kind, value in entries if kind == _STRINGS)
-    strings = next(
-        offset + address - low
-        for kind, _, offset, low, _, stored, *_ in segments
-        if kind == _LOAD and low <= address < low + stored
-    )
+
+    def place(address):
+        return next(
+            offset + address - low
+            for kind, _, offset, low, _, stored, *_ in segments
+            if kind == _LOAD and low <= address < low + stored
+        )
+
+    strings = place(next(value for kind, value in entries if kind == _STRINGS))
 
     def is_need(kind, value):
         return kind == _NEEDED and data.startswith(library.encode() + b"\0", strings + value)
@@ -34,4 +38,20 @@ def without_need(data, library):
             " vmrun"
         )
     kept += [(_END, 0)] * (len(entries) - len(kept))
-    return data[:begin] + b"".join(struct.pack("<QQ", *entry) for entry in kept) + data[begin + length :]
+    found = dict(entries)
+    if _VERSIONS in found:
+        # A library whose versions are asked for must be loaded: its link leaves the chain. What has the number of a
+        # version that nobody asks for is looked up without one.
+        at, before, data = place(found[_VERSIONS]), None, bytearray(data)
+        for _ in range(found[_VERSIONS_COUNT]):
+            file, to_next = struct.unpack_from("<I", data, at + 4)[0], struct.unpack_from("<I", data, at + 12)[0]
+            if not data.startswith(library.encode() + b"\0", strings + file):
+                before = at
+            elif before is None:
+                raise ImageError(f"expected another library than {library} first among those whose versions are needed")
+            else:
+                past = struct.unpack_from("<I", data, before + 12)[0] + to_next if to_next else 0
+                struct.pack_into("<I", data, before + 12, past)
+                kept = [(kind, value - (kind == _VERSIONS_COUNT)) for kind, value in kept]
+            at += to_next
+    return bytes(data[:begin]) + b"".join(struct.pack("<QQ", *entry) for entry in kept) + bytes(data[begin + length :])

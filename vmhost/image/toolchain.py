@@ -1,8 +1,9 @@
 """What of this machine an image is made with: CPython's static library and headers, gcc, and the static libraries that
 are linked in.
 
-LibSodium (Ed25519) and LibTomCrypt (hash functions) are Debian's, unpacked privately by tools/device_libraries.sh as
-the Python is, and held to the digests in tools/device.lock, so that an image is the same wherever it is made."""
+LibSodium (Ed25519), LibTomCrypt (hash functions), OpenSSL and zstd are Debian's, unpacked privately by
+tools/device_libraries.sh as the Python is, and held to the digests in tools/device.lock, so that an image is the same
+wherever it is made."""
 
 import functools
 import hashlib
@@ -19,14 +20,15 @@ from vmhost.image import ImageError
 CHECKOUT = Path(__file__).resolve().parents[2]
 LIBRARIES = CHECKOUT / ".python" / "device" / "root" / "usr"
 LOCK = CHECKOUT / "tools" / "device.lock"
+# Native modules that no static library of CPython's holds, and the shared libraries that their files ask for.
+SHARED = {"_sqlite3": ("libsqlite3.so.0",), "_ssl": ("libssl.so.3", "libcrypto.so.3"), "_zstd": ("libzstd.so.1",)}
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Paths: the compiler, CPython's static library, its headers, further static libraries with theirs, and the
-    Python's `_sqlite3`.
+    """Paths: the compiler, CPython's static library, its headers, and further static libraries with theirs.
 
-    `sqlite_module` is None where the Python has none in a file of its own.
+    `shared_modules`: the Python's native modules of SHARED that it has in files of their own, by name.
     """
 
     compiler: str
@@ -37,15 +39,15 @@ class Toolchain:
     python_library: Path
     includes: tuple
     libraries: dict  # name -> path of its archive
-    sqlite_module: Path | None
+    shared_modules: dict
 
-    def sqlite_library(self):
-        """SQLite's archive; ImageError where it is missing."""
-        return _beside(
-            self.python_library,
-            "libsqlite3.a",
-            "run `make device-libraries`, or install libsqlite3-dev beside the Python",
-        )
+    def archives_of(self, module):
+        """The archives that the functions of a module of SHARED are in, by name; ImageError where one is missing."""
+        if module == "_sqlite3":
+            advice = "run `make device-libraries`, or install libsqlite3-dev beside the Python"
+            return {"libsqlite3.a": _beside(self.python_library, "libsqlite3.a", advice)}
+        names = {"_ssl": ("libssl.a", "libcrypto.a", "libzstd.a"), "_zstd": ("libzstd.a",)}[module]
+        return {name: _locked(name) for name in names}
 
 
 def find():
@@ -60,7 +62,7 @@ def find():
         raise ImageError(f"{', '.join(missing)}: not on PATH; install gcc and binutils")
     python = python_library()
     include = Path(sysconfig.get_path("include"))
-    if not sorted((LIBRARIES / "lib").glob("*/libsodium.a")):
+    if not all(sorted((LIBRARIES / "lib").glob(f"*/{name}")) for name in _digests()):
         _fetch_libraries()
     # in this order: both have a blake2b_init, and hashes.c means LibTomCrypt's
     libraries = {name: _locked(name) for name in ("libtomcrypt.a", "libsodium.a")}
@@ -69,7 +71,7 @@ def find():
         for name in ("libz.a", "libexpat.a")
     }
     return Toolchain(
-        *tools.values(), python, (include, include / "internal", LIBRARIES / "include"), libraries, _sqlite_module()
+        *tools.values(), python, (include, include / "internal", LIBRARIES / "include"), libraries, _shared_modules()
     )
 
 
@@ -109,9 +111,9 @@ def python_library():
     )
 
 
-def _sqlite_module():
-    spec = importlib.util.find_spec("_sqlite3")
-    return Path(spec.origin) if spec is not None and spec.has_location else None
+def _shared_modules():
+    specs = {name: importlib.util.find_spec(name) for name in SHARED}
+    return {name: Path(spec.origin) for name, spec in specs.items() if spec is not None and spec.has_location}
 
 
 def _beside(python, name, advice):
@@ -123,18 +125,21 @@ def _beside(python, name, advice):
     return found[0]
 
 
+def _digests():
+    """{name of a library: SHA-256 that the lock names}."""
+    lines = [line.split() for line in LOCK.read_text().splitlines() if line and not line.startswith("#")]
+    return {name: digest for digest, name in lines}
+
+
 def _locked(name):
     """The library that tools/device_libraries.sh unpacked, if it is the one that the lock names."""
     found = sorted((LIBRARIES / "lib").glob(f"*/{name}"))
     if not found:
         raise ImageError(f"{LIBRARIES}: has no {name}; run `make device-libraries`")
-    digests = dict(
-        reversed(line.split()) for line in LOCK.read_text().splitlines() if line and not line.startswith("#")
-    )
-    digest = hashlib.sha256(found[0].read_bytes()).hexdigest()
-    if digests.get(name) != digest:
+    digest, expected = hashlib.sha256(found[0].read_bytes()).hexdigest(), _digests().get(name)
+    if expected != digest:
         raise ImageError(
-            f"{found[0]}: expected SHA-256 {digests.get(name)}, got {digest}; run `make device-libraries`, and if"
+            f"{found[0]}: expected SHA-256 {expected}, got {digest}; run `make device-libraries`, and if"
             " Debian has a newer one that you want, `sh tools/device_libraries.sh --lock`"
         )
     return found[0]

@@ -20,6 +20,7 @@ import struct
 import threading
 import uuid
 from pathlib import Path
+from urllib.parse import quote
 
 from vmhost.stores.errors import (
     StoreClosedError,
@@ -438,7 +439,7 @@ class Database:
         self._must_be_open(write=False)
         try:
             connection = sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode=ro",
+                f"file://{quote(os.fsencode(self.path.absolute()))}?mode=ro",
                 uri=True,
                 timeout=_BUSY_S,
                 isolation_level=None,

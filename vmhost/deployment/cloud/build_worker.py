@@ -87,6 +87,7 @@ def build(folder, out):
                             recorded[name] = record(case, result)
                     except CaseError as error:
                         errors += str(error).splitlines()
+            peak_bytes = max((vm.peak_bytes for vm in host.statistics().vms if vm.task == task.name), default=0)
     except VMHostError as error:
         errors += str(error).splitlines()
     if errors:
@@ -100,6 +101,7 @@ def build(folder, out):
         "module": manifest.entry.partition(":")[0],
         "cases": cases,
         "took_s": took,
+        "peak_bytes": peak_bytes,
         "recorded": recorded,
     }
 

@@ -2,10 +2,12 @@
 
 Devices of one cohort are alike to a plan, and each asks, pulls and reports at random moments, so numbers of devices for
 each of the 1000 cohorts say all there is: who is offline, online without the version, trying it, proven, failed. Each
-step of the clock draws how many of each go on. What the steps reach, when one is over and when a release has failed
-is asked of `plan.Step`, `release_states.has_failed` and `is_over`.
+step of the clock draws how many of each go on. They come online at a steady rate, as the paper's 22 minutes imply, or
+by the hour of the day (`Day`) and go offline again. What the steps reach, when one is over and when a release has
+failed is asked of `plan.Step`, `release_states.has_failed` and `is_over`.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import numpy
@@ -14,6 +16,24 @@ from vmhost.deployment.cloud import release_states as states
 from vmhost.deployment.cloud.audience import Facts
 from vmhost.deployment.cloud.release_states import Counts
 from vmhost.deployment.cohorts import COHORTS
+
+
+@dataclass(frozen=True)
+class Day:
+    """Devices that come and go by the hour: how the share of all that is online swings over a day, from `least` at
+    `lowest_hour` to `most` twelve hours later; each stays for `visit_s` on average. `begins`: the hour at which the
+    release does."""
+
+    least: float = 0.05
+    most: float = 0.40
+    visit_s: float = 600.0
+    lowest_hour: float = 4.0
+    begins: float = 8.0
+
+    def online(self, now_s):
+        """The share of all devices that are online, so long after the release began."""
+        turns = (self.begins + now_s / 3600 - self.lowest_hour) / 24
+        return self.least + (self.most - self.least) * (1 - math.cos(2 * math.pi * turns)) / 2
 
 
 @dataclass
@@ -30,6 +50,21 @@ class Outcome:
     curve: list = field(default_factory=list)
 
 
+def _come_and_go(random, day, now_s, step_s, lacking, offline, tried, away):
+    """(devices that come online and lack it, those that are offline and have it) after a step; changes `lacking` and
+    `offline` by those that leave. Who comes is anybody of those that are offline."""
+    leave = -numpy.expm1(-step_s / day.visit_s)
+    gone = random.binomial(lacking, leave)
+    lacking -= gone
+    offline += gone
+    away = away + random.binomial(tried - away, leave)
+    devices = int(lacking.sum() + offline.sum() + tried.sum())
+    wanted = day.online(now_s) * devices - int(lacking.sum()) - int((tried - away).sum())
+    asleep = int(offline.sum() + away.sum())
+    share = min(1.0, max(0.0, wanted / asleep)) if asleep else 0.0
+    return random.binomial(offline, share), away - random.binomial(away, share)
+
+
 def simulate(
     plan,
     *,
@@ -42,17 +77,22 @@ def simulate(
     platform_per_s=None,
     until_s=3600,
     step_s=1.0,
+    day=None,
     seed=0,
 ):
-    """The Outcome. Devices ask when they come online, and every `ask_every_s` on average from then on. They try a
-    version for `trial_s` on average and fail it with the probability `failing`. The platform answers at most
-    `platform_per_s` requests a second (None: all)."""
+    """The Outcome. `day` (a Day): who is online follows the hours, in the place of `online` and `joining_per_min`.
+    Devices ask when they come online, and every `ask_every_s` on average from then on. They try a version for `trial_s`
+    on average and fail it with the probability `failing`. The platform answers at most `platform_per_s` requests a
+    second (None: all)."""
     random = numpy.random.default_rng(seed)
+    if day is not None:
+        online = round(devices * day.online(0))
     cohorts = numpy.full(COHORTS, devices // COHORTS, dtype=numpy.int64)
     cohorts[: devices % COHORTS] += 1
     lacking = random.binomial(cohorts, online / devices)  # online, not offered it
     offline = cohorts - lacking
     trying, proven, failed = (numpy.zeros(COHORTS, dtype=numpy.int64) for _ in range(3))
+    away = numpy.zeros(COHORTS, dtype=numpy.int64)  # offline, but have it already or tried it
     step, since_s, state = 0, 0.0, "running"
     by_step = [Counts() for _ in plan.steps]
     trying_of = [numpy.zeros(COHORTS, dtype=numpy.int64) for _ in plan.steps]
@@ -64,12 +104,14 @@ def simulate(
     now_s = 0.0
     while now_s < until_s and state == "running" or state == "done" and now_s < until_s and all_covered_s is None:
         now_s += step_s
-        waiting = int(offline.sum())
         came = numpy.zeros(COHORTS, dtype=numpy.int64)
-        if waiting:
-            came = random.binomial(offline, min(1.0, joining_per_min / 60 * step_s / waiting))
-            offline -= came
-        online_now, joined = devices - int(offline.sum()), int(came.sum())
+        if day is None:
+            if waiting := int(offline.sum()):
+                came = random.binomial(offline, min(1.0, joining_per_min / 60 * step_s / waiting))
+        else:
+            came, away = _come_and_go(random, day, now_s, step_s, lacking, offline, proven + failed, away)
+        offline -= came
+        online_now, joined = devices - int(offline.sum()) - int(away.sum()), int(came.sum())
         # who asks, and is reached
         share = -numpy.expm1(-step_s / ask_every_s)
         requests, at_once = ((online_now - joined) * share + joined) / step_s, 1.0

@@ -10,7 +10,7 @@
     on_failure: roll_back             or halt (it spreads no further, stays where it is), or pause
     max_error: 2 %                    of those that reported; more is a failure
     min_failures: 1                   fewer than so many failures are none
-    proof: {calls: 0, within: 10 s, max_error: 5 %}
+    proof: {calls: 0, within: 10 s, max_error: 5 %, max_time: 50 ms, max_memory: 48 MiB}
     silence: 30 min                   a device that took it and says nothing for so long counts as failed
     control: {percent: 5, max_worse: 1 %, min_calls: 1000}
                                       so many devices keep the version before until it is done; where calls on devices
@@ -18,8 +18,10 @@
     priority: 0
     hours: "06-22"                    UTC; no device is offered it outside of them
 
-Success of a device is *proven*: loaded, self-test passed, and `calls` calls with at most `max_error` of them failed,
-or `within` has passed. A step is over when `min_reports` devices have proven it and `soak` has passed.
+Success of a device is *proven*: loaded, self-test passed, and `calls` calls came, or `within` has passed: at most
+`max_error` of them failed, they took at most `max_time` each (on average; of a self-test, each case), and no VM had
+more than `max_memory`. Neither is bounded where it is left out. The platform's simulation is held to both as well.
+A step is over when `min_reports` devices have proven it and `soak` has passed.
 """
 
 import re
@@ -29,7 +31,7 @@ from dataclasses import dataclass, field
 import yaml
 
 from vmhost.deployment import identifiers
-from vmhost.deployment.cloud.audience import Audience, percent
+from vmhost.deployment.cloud.audience import Audience, percent, size
 from vmhost.deployment.cohorts import COHORTS
 from vmhost.deployment.errors import RefusedError
 
@@ -148,7 +150,12 @@ class Plan:
         if on_failure not in ON_FAILURE:
             raise RefusedError(f"{where}: on_failure: expected one of {', '.join(ON_FAILURE)}, got {on_failure!r}")
         proof = plain.get("proof", {})
-        _keys(proof, ("calls", "within", "max_error"), f"{where}: proof")
+        _keys(proof, ("calls", "within", "max_error", "max_time", "max_memory"), f"{where}: proof")
+        bounds = {}
+        if "max_time" in proof:
+            bounds["max_time_s"] = seconds(proof["max_time"], f"{where}: proof: max_time")
+        if "max_memory" in proof:
+            bounds["max_memory_bytes"] = _bytes(proof["max_memory"], f"{where}: proof: max_memory")
         return cls(
             plain=plain,
             audience=Audience(plain.get("audience"), f"{where}: audience"),
@@ -159,7 +166,8 @@ class Plan:
                 "calls": _whole(proof.get("calls", 0), 0, f"{where}: proof: calls"),
                 "within_s": seconds(proof.get("within", "10 s"), f"{where}: proof: within"),
                 "max_error": _share(proof.get("max_error", "5 %"), f"{where}: proof: max_error"),
-            },
+            }
+            | bounds,
             control=_control(plain.get("control"), steps, f"{where}: control"),
             silence_s=seconds(plain.get("silence", "30 min"), f"{where}: silence"),
             priority=_whole(plain.get("priority", 0), -1000, f"{where}: priority"),
@@ -237,6 +245,16 @@ def _share(value, where):
     if not 0 <= share <= 1:
         raise RefusedError(f"{where}: expected a share such as 2 % or 0.02, got {value!r:.80}")
     return share
+
+
+def _bytes(value, where):
+    try:
+        found = size(value)
+    except ValueError as error:
+        raise RefusedError(f"{where}: {error}") from None
+    if not 0 < found < 1 << 50:
+        raise RefusedError(f"{where}: expected a size such as 48 MiB, got {value!r:.80}")
+    return int(found)
 
 
 def seconds(value, where):

@@ -182,7 +182,7 @@ class Platform:
         proof = json.dumps({"digest": self.files.put(data), "size": len(data)})
         made = {target: (self.files.put(data), len(data)) for target, data in bundles.items()}
         self._make_deltas(task, bundles, made, tell)
-        said = {name: report[name] for name in ("warnings", "took_s", "size", "recorded")}
+        said = {name: report[name] for name in ("warnings", "took_s", "peak_bytes", "size", "recorded")}
         with self.database.transaction() as connection:
             connection.execute(
                 "DELETE FROM deploy_versions WHERE task = ? AND version = ? AND state = 'built'", (task, version)
@@ -262,11 +262,12 @@ class Platform:
     def _publish(self, identity, start):
         with self.releases.change() as connection:
             row = connection.execute(
-                'SELECT id, task, version, "commit", who, time_ms, bad, proof, plan FROM deploy_versions WHERE id = ?',
+                'SELECT id, task, version, "commit", who, time_ms, bad, proof, report, plan FROM deploy_versions '
+                "WHERE id = ?",
                 (identity,),
             ).fetchone()
-            *fields, proof, plan = row
-            version = Version(*fields, json.loads(proof) if proof else None)
+            *fields, plan = row
+            version = Version.of_row(fields)
             for target, digest, size in connection.execute(
                 "SELECT target, digest, size FROM deploy_bundles WHERE version = ?", (identity,)
             ):
@@ -327,7 +328,9 @@ class Platform:
                 number, report = _report(each)
                 if number > reported:
                     reported = number
-                    self.releases.report(device, report["release"], report["state"], report.get("reason", ""))
+                    self.releases.report(
+                        device, report["release"], report["state"], report.get("reason", ""), report.get("counted")
+                    )
             for task, (release, calls, failures) in _health(request).items():
                 self.releases.count_calls(device, task, release, calls, failures)
             self.devices.state(connection, device, facts, tasks, epoch[:64], reported)

@@ -14,6 +14,7 @@ import json
 import time
 from dataclasses import dataclass, field
 
+from vmhost.deployment.bounds import Counted, case_outside, memory_outside, why_outside
 from vmhost.deployment.cloud import release_states as states
 from vmhost.deployment.cloud.audience import Facts
 from vmhost.deployment.cloud.plan import Plan
@@ -28,7 +29,8 @@ _MAX_CALLS = 1 << 40
 
 @dataclass
 class Version:
-    """A version of a task: `bundles` maps Python targets to (digest, size); `bad` says why it must not run, or None."""
+    """A version of a task: `bundles` maps Python targets to (digest, size); `bad` says why it must not run, or None.
+    `took_s` and `peak_bytes`: seconds of each case in the simulation, and the most memory that its VM had there."""
 
     id: int
     task: str
@@ -39,6 +41,17 @@ class Version:
     bad: str | None
     proof: dict | None
     bundles: dict = field(default_factory=dict)
+    took_s: dict = field(default_factory=dict)
+    peak_bytes: int = 0
+
+    @classmethod
+    def of_row(cls, row):
+        """Of id, task, version, commit, who, time_ms, bad, proof and report as the table has them."""
+        *fields, proof, report = row
+        report = json.loads(report)
+        version = cls(*fields, json.loads(proof) if proof else None)
+        version.took_s, version.peak_bytes = report.get("took_s", {}), report.get("peak_bytes", 0)
+        return version
 
 
 @dataclass
@@ -96,6 +109,21 @@ class Release:
         }
 
 
+def _simulation_outside(rules, version):
+    """What of the version's simulation is beyond the bounds, in words, or None."""
+    slow = [case_outside(rules, name, took_s) for name, took_s in version.took_s.items()]
+    return next(filter(None, [*slow, memory_outside(rules, version.peak_bytes)]), None)
+
+
+def _counted(plain):
+    """The Counted of a report, or None where it has none that can be."""
+    try:
+        found = Counted(**plain)
+        return found if all(0 <= each < _MAX_CALLS for each in found) else None
+    except TypeError:
+        return None
+
+
 class Releases:
     """The engine over `database`, whose tables (schema.py) are there. `clock`: seconds since 1970."""
 
@@ -115,11 +143,10 @@ class Releases:
         with self.database.lock, self.database.reader() as connection:
             self.versions, self.releases, self._by_task = {}, {}, {}
             for row in connection.execute(
-                'SELECT id, task, version, "commit", who, time_ms, bad, proof FROM deploy_versions '
+                'SELECT id, task, version, "commit", who, time_ms, bad, proof, report FROM deploy_versions '
                 "WHERE state = 'ready' ORDER BY id"
             ):
-                *rest, proof = row
-                self.versions[row[0]] = Version(*rest, json.loads(proof) if proof else None)
+                self.versions[row[0]] = Version.of_row(row)
             for version, target, digest, size in connection.execute("SELECT * FROM deploy_bundles"):
                 if version in self.versions:
                     self.versions[version].bundles[target] = (digest, size)
@@ -229,6 +256,11 @@ class Releases:
                 raise RefusedError(
                     f"{task} {name}: it was rolled back ({version.bad}); release another version, or forgive this one "
                     f"first: vmhost cloud forgive {task} {name} --why REASON"
+                )
+            if (reason := _simulation_outside(plan.proof, version)) is not None:
+                raise RefusedError(
+                    f"{task} {name}: in the platform's simulation {reason}; make it faster or smaller, or allow "
+                    "more in `proof`"
                 )
             for other in self._by_task.get(task, ()):
                 if other.version is version and other.state in (*states.ACTIVE, "queued"):
@@ -392,11 +424,16 @@ class Releases:
         for counts in (release.counts, release.of_step(release.step)):
             counts.move(None, "offered")
 
-    def report(self, device, identity, state, reason=""):
-        """What the device says of a release. What cannot follow on what is known is dropped: it is late."""
+    def report(self, device, identity, state, reason="", counted=None):
+        """What the device says of a release. What cannot follow on what is known is dropped: it is late. `counted`: the
+        calls that it was decided by, as plain data; what says that it is proven and is not within the release's bounds
+        counts as failed."""
         release = self.releases.get(identity)
         if release is None or state not in states.DEVICE:
             return False
+        if state == "proven" and (calls := _counted(counted)) is not None:
+            if (outside := why_outside(release.plan.proof, calls, all_came=True)) is not None:
+                state, reason = "failed", f"the device says that it is proven, but {outside}"
         with self.change() as connection:
             row = connection.execute(
                 "SELECT step, state FROM deploy_assignments WHERE device = ? AND release = ?", (device, identity)

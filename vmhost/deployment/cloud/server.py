@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import ssl
 import threading
 
 import uvicorn
@@ -27,7 +28,7 @@ def listen(host, port):
     return listening
 
 
-def _server(platform):
+def _server(platform, tls):
     config = uvicorn.Config(
         application(platform),
         log_level="warning",
@@ -35,26 +36,34 @@ def _server(platform):
         lifespan="off",
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=5,
+        **({"ssl_certfile": tls[0], "ssl_keyfile": tls[1]} if tls else {}),
     )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise DeploymentError(
+            f"{tls[0]}, {tls[1]}: cannot be used for TLS: {error}; expected a certificate and its key, both in PEM"
+        ) from error
     return uvicorn.Server(config)
 
 
-def serve(platform, listening):
-    """Until Ctrl-C or SIGTERM."""
+def serve(platform, listening, tls=None):
+    """Until Ctrl-C or SIGTERM. `tls`: paths of a certificate and its key. DeploymentError where they cannot be used."""
+    server = _server(platform, tls)
     platform.start_ticking()
-    _server(platform).run(sockets=[listening])
+    server.run(sockets=[listening])
 
 
 @contextlib.contextmanager
-def serving(platform, host="127.0.0.1", port=0):
-    """The address of a server that runs on a thread for the block."""
+def serving(platform, host="127.0.0.1", port=0, tls=None):
+    """The address of a server that runs on a thread for the block. `tls` as for `serve`."""
+    server = _server(platform, tls)
     listening = listen(host, port)
-    server = _server(platform)
     platform.start_ticking()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="platform-server")
     thread.start()
     try:
-        yield f"http://{host}:{listening.getsockname()[1]}"
+        yield f"{'https' if tls else 'http'}://{host}:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()

@@ -1,24 +1,15 @@
 """The agent without vmhost's command line, which costs memory: python -m vmhost.deployment.device AGENT.YAML"""
 
-import logging
-import signal
 import sys
 
-from vmhost.deployment.device import settings
-from vmhost.deployment.device.agent import Agent
-
-
-def main(path):
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    with Agent(settings.read(path)) as agent:
-        signal.signal(signal.SIGTERM, lambda number, frame: agent.stop())
-        try:
-            agent.run()
-        except KeyboardInterrupt:
-            pass
-
+from vmhost import VMHostError
+from vmhost.bytecode.errors import SigningError
+from vmhost.deployment.device import process
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: python -m vmhost.deployment.device AGENT.YAML")
-    main(sys.argv[1])
+    try:
+        process.run(sys.argv[1])
+    except (VMHostError, SigningError) as error:
+        sys.exit(str(error))

@@ -19,6 +19,7 @@ from vmhost import BundleError, Host, Policy, VMHostError
 from vmhost.bytecode.signing import TrustStore
 from vmhost.deployment import delta
 from vmhost.deployment.artifacts import is_digest, replace_durably
+from vmhost.deployment.bounds import Counted, why_outside
 from vmhost.deployment.device import health, heap
 from vmhost.deployment.device.bundle_store import BundleStore
 from vmhost.deployment.device.facts import facts
@@ -42,7 +43,7 @@ _log = logging.getLogger("vmhost.deployment")
 class Agent:
     """The agent that `settings` describes. Close it. `host` runs the tasks; `hint()` makes it ask at once.
 
-    StoreInUseError where another agent runs in the folder.
+    ConfigurationError where another agent runs in the folder.
     """
 
     def __init__(self, settings, clock=time.time):
@@ -53,8 +54,7 @@ class Agent:
         self.store = BundleStore(settings.folder)
         self._partial = settings.folder / "partial"
         self._partial.mkdir(exist_ok=True)
-        self.memory = Memory(settings.folder, clock)
-        self._transfers = Transfers(settings.platform)
+        self._transfers = Transfers(settings.platform, certificates=settings.certificates)
         self._metadata = None
         if settings.root is not None:
             folder = settings.folder / "metadata"
@@ -66,9 +66,11 @@ class Agent:
         self._failures, self._problem = 0, None
         self._refreshed = False
         self._watched = {}  # task -> (release, when it began, calls and failures then)
-        self.host = None
+        self.host = self.memory = None
         try:
+            # First of all: what tasks allocate in SQLite counts where nobody used it before the first host.
             self.host = Host(trust=self._trust, policy=self._policy, state=settings.folder / "host")
+            self.memory = Memory(settings.folder, clock)
             self._start()
         except BaseException:
             self.close()
@@ -80,7 +82,8 @@ class Agent:
         self._transfers.close()
         if self.host is not None:
             self.host.close()
-        self.memory.close()
+        if self.memory is not None:
+            self.memory.close()
 
     def __enter__(self):
         return self
@@ -236,15 +239,21 @@ class Agent:
         """{task: [release, calls, failures]} of what is current, as this process and others of the device counted."""
         if self.host is None:
             return {}
-        others, current = self.store.health(), self.store.current()
-        own = health.counted(self.host, current)
-        told = {}
-        for task, entry in current.items():
-            calls, failures = others.get(entry["name"], (0, 0))
-            _, calls_here, failures_here = own.get(entry["name"], (None, 0, 0))
-            if calls + calls_here:
-                told[task] = [entry["release"], calls + calls_here, failures + failures_here]
-        return told
+        current = self.store.current()
+        counted = self._counted(current)
+        return {
+            task: [entry["release"], *counted[entry["name"]][:2]]
+            for task, entry in current.items()
+            if counted[entry["name"]].calls
+        }
+
+    def _counted(self, current):
+        """{name: Counted} of what is current, in this process and in all others of the device."""
+        own, others = health.counted(self.host, current), self.store.health()
+        return {
+            entry["name"]: others.get(entry["name"], Counted()).plus(own.get(entry["name"], (None, Counted()))[1])
+            for entry in current.values()
+        }
 
     def _stated_problem(self):
         """What is in this device's way, for who looks after it."""
@@ -350,7 +359,8 @@ class Agent:
         _log.info("%s %s: trying it", task, wanted["version"])
         try:
             proof = self.store.artifacts.read(wanted["proof"]["digest"]) if wanted["proof"] else None
-            prove(self.store.artifacts.read(wanted["digest"]), proof, self._trust, self._policy)
+            rules = wanted.get("rules") or {}
+            prove(self.store.artifacts.read(wanted["digest"]), proof, self._trust, self._policy, rules)
         except (ProofError, DamagedError) as error:
             self._fail(task, wanted, str(error))
             return
@@ -410,28 +420,26 @@ class Agent:
 
     def _watch(self, task, entry):
         if entry["state"] == "running":
-            self._watched[task] = (entry["release"], time.monotonic(), self._counted(entry["name"]))
-
-    def _counted(self, name):
-        found = self.host.statistics().tasks.get(name)
-        return (found.calls, found.failures) if found else (0, 0)
+            counted = self._counted({task: entry})[entry["name"]]
+            self._watched[task] = (entry["release"], time.monotonic(), counted)
 
     def look(self):
         """Whether a version that is watched has proved itself or failed just now."""
         decided = False
-        for task, (release, began, (calls, failures)) in list(self._watched.items()):
+        for task, (release, began, before) in list(self._watched.items()):
             entry = self.memory.tasks()[task]["current"]
-            rules, (calls_now, failures_now) = entry["rules"], self._counted(entry["name"])
-            called, failed = calls_now - calls, failures_now - failures
-            over = time.monotonic() - began >= rules.get("within_s", 0)
-            if failed > rules.get("max_error", 0) * max(called, rules["calls"]):
-                self._fail(task, entry, f"{failed} of {called} calls failed")
-            elif called >= rules["calls"] or over:
+            rules = entry["rules"]
+            counted = self._counted({task: entry})[entry["name"]].since(before)
+            over = counted.calls >= rules["calls"] or time.monotonic() - began >= rules.get("within_s", 0)
+            reason = why_outside(rules, counted, all_came=over)
+            if reason is not None:
+                self._fail(task, entry, reason)
+            elif over:
                 del self._watched[task]
-                why = f"{called} calls, {failed} failed" if called else "nobody called it, and its time is over"
+                why = str(counted) if counted.calls else "nobody called it, and its time is over"
                 with self.memory.change():
                     self.memory.set_task(task, current=entry | {"state": "proven"})
-                    self.memory.report(release, "proven", why)
+                    self.memory.report(release, "proven", why, counted)
                 _log.info("%s %s: proven (%s)", task, entry["version"], why)
             else:
                 continue

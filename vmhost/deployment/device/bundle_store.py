@@ -93,7 +93,7 @@ class BundleStore:
         self._health.write(health.counted(host, self.current()))
 
     def health(self):
-        """{name of a task: (calls, failures)} of what is current, as all processes but the agent told."""
+        """{name of a task: Counted} of what is current, as all processes but the agent told."""
         return health.total(self.folder, self.current())
 
     def follow(self, host):

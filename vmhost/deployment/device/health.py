@@ -1,6 +1,7 @@
 """How calls of what runs went, by version: counted by each process of the device that runs tasks, summed by the agent.
 
-    health/PROCESS.json     {name of a task: [release, calls, failures]}, since the process began
+    health/PROCESS.json     {name of a task: [release, calls, failures, seconds, most bytes of a VM]}, since the
+                            process began
 
 A process that ended leaves its file: what it counted still happened. The agent removes files that say nothing of what
 is current. All is a hint for the platform: a file that cannot be read counts as none.
@@ -11,6 +12,7 @@ import os
 import secrets
 
 from vmhost.deployment.artifacts import replace_durably
+from vmhost.deployment.bounds import Counted
 
 _MAX_FILES = 1000
 
@@ -23,8 +25,8 @@ class HealthFile:
         self._written = {}
 
     def write(self, counts):
-        """`counts`: {name: (release, calls, failures)}."""
-        counts = {name: list(each) for name, each in counts.items() if each[1]}
+        """`counts`: {name: (release, Counted)}."""
+        counts = {name: [release, *each] for name, (release, each) in counts.items() if each.calls}
         if counts and counts != self._written:
             self._path.parent.mkdir(exist_ok=True)
             replace_durably(self._path, json.dumps(counts).encode())
@@ -32,26 +34,28 @@ class HealthFile:
 
 
 def counted(host, current):
-    """{name: (release, calls, failures)} of a Host, for the tasks of a store's list that it runs."""
-    statistics = host.statistics().tasks
-    return {
-        entry["name"]: (entry["release"], found.calls, found.failures)
-        for entry in current.values()
-        if (found := statistics.get(entry["name"])) is not None and found.version == entry["version"]
-    }
+    """{name: (release, Counted)} of a Host, for the tasks of a store's list that it runs."""
+    statistics = host.statistics()
+    told = {}
+    for entry in current.values():
+        found = statistics.tasks.get(entry["name"])
+        if found is not None and found.version == entry["version"]:
+            vms = [vm.peak_bytes for vm in statistics.vms if (vm.task, vm.version) == (found.name, found.version)]
+            wall_s = round(found.counters["wall_s"], 6)
+            told[entry["name"]] = (entry["release"], Counted(found.calls, found.failures, wall_s, max(vms, default=0)))
+    return told
 
 
 def total(folder, current):
-    """{name: (calls, failures)} of all processes that wrote, for the releases that are current; others' files go."""
-    sums = dict.fromkeys(((entry["name"], entry["release"]) for entry in current.values()), (0, 0))
+    """{name: Counted} of all processes that wrote, for the releases that are current; others' files go."""
+    sums = dict.fromkeys(((entry["name"], entry["release"]) for entry in current.values()), Counted())
     files = sorted((folder / "health").glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     for number, path in enumerate(files):
         is_of_current = False
-        for name, (release, calls, failures) in _read(path).items():
+        for name, (release, found) in _read(path).items():
             if (name, release) in sums:
                 is_of_current = True
-                before = sums[name, release]
-                sums[name, release] = (before[0] + calls, before[1] + failures)
+                sums[name, release] = sums[name, release].plus(found)
         if not is_of_current or number >= _MAX_FILES:
             path.unlink(missing_ok=True)
     return {name: counts for (name, _), counts in sums.items()}
@@ -60,6 +64,9 @@ def total(folder, current):
 def _read(path):
     try:
         plain = json.loads(path.read_bytes())
-        return {name: (release, int(calls), int(failures)) for name, (release, calls, failures) in plain.items()}
+        return {
+            name: (release, Counted(int(calls), int(failures), float(wall_s), int(peak_bytes)))
+            for name, (release, calls, failures, wall_s, peak_bytes) in plain.items()
+        }
     except OSError, ValueError, TypeError, AttributeError:
         return {}

@@ -99,7 +99,10 @@ class Memory:
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM agent_given_up WHERE task = ? AND release = ?", (task, release))
 
-    def report(self, release, state, reason=""):
-        """Keeps the report until the platform has it."""
-        body = json.dumps({"release": release, "state": state, "reason": reason[:2000]}).encode()
+    def report(self, release, state, reason="", counted=None):
+        """Keeps the report until the platform has it. `counted`: the calls that it was decided by (Counted)."""
+        plain = {"release": release, "state": state, "reason": reason[:2000]}
+        if counted is not None:
+            plain["counted"] = counted._asdict()
+        body = json.dumps(plain).encode()
         self.outbox.put(secrets.token_hex(12), "report", body)

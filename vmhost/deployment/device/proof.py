@@ -3,6 +3,7 @@
 import json
 
 from vmhost import Host, VMHostError
+from vmhost.deployment.bounds import case_outside, memory_outside
 from vmhost.deployment.cases import CaseError, import_module, run_case
 from vmhost.deployment.errors import DeploymentError
 
@@ -11,9 +12,9 @@ class ProofError(DeploymentError):
     """The version does not run here as it should; the message is the reason that the platform shows."""
 
 
-def prove(bundle, proof, trust, policy):
+def prove(bundle, proof, trust, policy, rules):
     """Loads the bundle (its bytes) in a Host that ends with this call, and runs the cases in `proof` (bytes or None).
-    ProofError."""
+    ProofError, where it does not end as the cases say or is beyond the bounds on time and memory of `rules`."""
     try:
         plain = json.loads(proof) if proof else {"module": None, "cases": {}}
         module, cases = plain["module"], dict(plain["cases"])
@@ -26,6 +27,11 @@ def prove(bundle, proof, trust, policy):
                 import_module(task, module)
             if task.trigger is None:
                 for name, case in cases.items():
-                    run_case(task, f"self-test {name}", case)
+                    took_s, _ = run_case(task, f"self-test {name}", case)
+                    if (reason := case_outside(rules, f"self-test {name}", took_s)) is not None:
+                        raise ProofError(reason)
+            peaks = [vm.peak_bytes for vm in host.statistics().vms if vm.task == task.name]
+            if (reason := memory_outside(rules, max(peaks, default=0))) is not None:
+                raise ProofError(f"self-test: {reason}")
     except (VMHostError, CaseError) as error:
         raise ProofError(f"{type(error).__name__}: {error}") from error

@@ -5,6 +5,7 @@ platform: http://127.0.0.1:8470
 token: vmh_...                 what the fleet joins with (role fleet); or token_file: PATH
 folder: state                  beside this file where it is relative
 keys: bundles.pub              whose bundles run here: a file or folder of public keys
+certificates: ca.pem           whose servers are trusted (TLS); the system's authorities where left out
 facts: {app: "2.1"}            stated beside what the agent finds out itself
 poll: 30 s                     how often it asks where the platform says nothing else
 disk: 512 MiB                  the most that bundles may take
@@ -12,6 +13,7 @@ permissions: {env: [MODEL]}    the most that any task may ask for; nothing narro
 limits: {memory: 64 MiB}       the same for limits
 """
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -28,6 +30,7 @@ _KEYS = (
     "folder",
     "keys",
     "root",
+    "certificates",
     "facts",
     "poll",
     "disk",
@@ -44,6 +47,7 @@ class Settings:
     folder: Path
     keys: Path
     root: Path | None = None
+    certificates: Path | None = None
     token: str | None = None
     facts: dict = field(default_factory=dict)
     poll_s: float = 30.0
@@ -53,16 +57,16 @@ class Settings:
 
 
 def read(path):
-    """The Settings of an agent.yaml (or JSON); ConfigurationError says what is wrong."""
-    import yaml  # a device without YAML gives Settings itself
-
+    """The Settings of an agent.yaml, which may be JSON, and must be on a device that cannot read YAML.
+    ConfigurationError says what is wrong."""
     path = Path(path)
     try:
-        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}; `vmhost cloud join` writes one") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigurationError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: expected text in UTF-8: {error}") from error
+    plain = _parsed(text, path)
     if not isinstance(plain, dict):
         raise ConfigurationError(f"{path}: expected keys such as `device: kitchen-1`")
     for key in plain:
@@ -92,6 +96,7 @@ def read(path):
         folder=path.parent / plain["folder"],
         keys=path.parent / plain["keys"],
         root=path.parent / plain["root"] if plain.get("root") else None,
+        certificates=path.parent / plain["certificates"] if plain.get("certificates") else None,
         token=token,
         facts=_mapping(plain, "facts", path) or {},
         poll_s=_quantity(plain.get("poll", 30.0), _TIMES, f"{path}: poll"),
@@ -99,6 +104,24 @@ def read(path):
         permissions=_mapping(plain, "permissions", path),
         limits=_mapping(plain, "limits", path) or {},
     )
+
+
+def _parsed(text, path):
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        not_json = error
+    try:
+        import yaml
+    except ImportError:
+        raise ConfigurationError(
+            f"{path}: not JSON, and YAML cannot be read here: {not_json}; write it as JSON, or make the image again "
+            "with `vmhost image OUT --with-agent --with-yaml`"
+        ) from None
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
 
 
 _TIMES = {"ms": 0.001, "s": 1, "min": 60, "h": 3600}

@@ -26,11 +26,13 @@ class AnswerError(DeploymentError):
 
 
 class Transfers:
-    """Requests to `platform` (its address). Not for several threads at once. Close it."""
+    """Requests to `platform` (its address). Not for several threads at once. Close it. `certificates`: a file of
+    certificates that TLS trusts; the system's where None."""
 
-    def __init__(self, platform, timeout_s=30.0):
+    def __init__(self, platform, timeout_s=30.0, certificates=None):
         self.platform = platform
-        self._timeout_s = timeout_s
+        self._timeout_s, self._certificates = timeout_s, certificates
+        self._tls = None  # the context, once it is needed
         self._connections = {}  # (scheme, host and port) -> connection
 
     def close(self):
@@ -139,10 +141,7 @@ class Transfers:
         kept = self._connections.get(key)
         for connection in (kept, None) if kept is not None else (None,):
             if connection is None:
-                make = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}.get(parts.scheme)
-                if make is None:
-                    raise TransferError(f"{url}: expected an address with http or https")
-                connection = self._connections[key] = make(parts.netloc, timeout=self._timeout_s)
+                connection = self._connections[key] = self._connection(parts, url)
             try:
                 connection.request(method, path or "/", data, headers)
                 return connection.getresponse()
@@ -151,6 +150,25 @@ class Transfers:
                 if connection is not kept:
                     raise
         raise AssertionError
+
+    def _connection(self, parts, url):
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(parts.netloc, timeout=self._timeout_s)
+        if parts.scheme != "https":
+            raise TransferError(f"{url}: expected an address with http or https")
+        if self._tls is None:
+            try:
+                import ssl
+            except ImportError:
+                raise TransferError(
+                    f"{url}: this Python has no TLS; make the image again with `vmhost image OUT --with-agent "
+                    "--with-tls`"
+                ) from None
+            try:
+                self._tls = ssl.create_default_context(cafile=self._certificates)
+            except (OSError, ssl.SSLError) as error:
+                raise TransferError(f"{self._certificates}: no certificates can be read from it: {error}") from error
+        return http.client.HTTPSConnection(parts.netloc, timeout=self._timeout_s, context=self._tls)
 
 
 def _seconds(text):

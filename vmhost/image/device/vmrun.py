@@ -32,7 +32,24 @@ class _Writer:
         return getattr(core(), name)
 
 
+class _Beside:
+    """Finds native modules that lie beside the executable, for the host; VMs have an importer of their own."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        import _vmrun
+
+        if not any(line.endswith(f" {name}.so") for line in _vmrun.manifest.splitlines()):
+            return None
+        from _frozen_importlib import ModuleSpec
+        from _frozen_importlib_external import ExtensionFileLoader
+
+        origin = f"{_vmrun.folder}/{name}.so"
+        return ModuleSpec(name, ExtensionFileLoader(name, origin), origin=origin)
+
+
 def _start():
+    sys.meta_path.append(_Beside)
     module = type(sys)
     native, guest = module("_vmhost"), module("vmhost.guest")
 

@@ -19,6 +19,7 @@ from vmhost.runtime.codec import PARTS
 USAGE = """\
 usage: vmrun run BUNDLE [--input FILE|JSON|-] [--timeout TIME] [--trust PATH]... [--allow-unsigned]
        vmrun serve FOLDER [--trust PATH]... [--allow-unsigned]
+       vmrun agent AGENT.YAML [--once]
        vmrun check
        vmrun --version
 """
@@ -34,7 +35,15 @@ class UsageError(Exception):
 def main(arguments):
     """Runs the command line `arguments` and returns the exit code."""
     command = arguments[0] if arguments and arguments[1:2] not in (["--help"], ["-h"]) else "--help"
-    commands = {"run": run, "serve": serve, "check": check, "--version": version, "--help": usage, "-h": usage}
+    commands = {
+        "run": run,
+        "serve": serve,
+        "agent": agent,
+        "check": check,
+        "--version": version,
+        "--help": usage,
+        "-h": usage,
+    }
     try:
         if command not in commands:
             raise UsageError(f"{command}: no such command\n{USAGE.rstrip()}")
@@ -103,6 +112,18 @@ def serve(arguments):
         server.run(sys.stdin.fileno(), when_idle=_vmrun.give_back_memory)
     server.check()
     return exit_codes.DONE
+
+
+def agent(arguments):
+    """vmrun agent AGENT.YAML …"""
+    options, (path,) = _options(arguments, {"--once": 0}, ["AGENT.YAML"])
+    try:
+        from vmhost.deployment.device import process
+    except ModuleNotFoundError as error:
+        if error.name != "vmhost.deployment":
+            raise
+        raise UsageError("this image has no agent; make it again with `vmhost image OUT --with-agent`") from None
+    return exit_codes.DONE if process.run(path, once=bool(options["--once"])) else exit_codes.HOST_FAILED
 
 
 def check(arguments):

@@ -2,9 +2,9 @@
  *
  * Beside the executable lie `manifest`, `host.vmb` (the host's Python) and `stdlib.vmb` (the standard library and the
  * guest runtime, for the host and the VMs alike). All modules of both are given to CPython as frozen ones, where they
- * lie in the mapped files; nothing is looked for on any path. In an image that has sqlite3, SQLite is in this
- * executable too, and CPython's shared module for it,
- * `_sqlite3.so`, lies beside it. Then the module `vmrun` (device/vmrun.py) has the command line.
+ * lie in the mapped files; nothing is looked for on any path. In an image that has sqlite3, ssl or zstd, the library is
+ * in this executable too, and CPython's shared module for it, `_sqlite3.so` for instance, lies beside it. Then the
+ * module `vmrun` (device/vmrun.py) has the command line.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -39,15 +39,14 @@ static const struct {
 } no_aliases[1];
 const struct _module_alias *_PyImport_FrozenAliases = (const struct _module_alias *)no_aliases;
 
-#define SQLITE_FILE "_sqlite3.so"
 /* How the line of this file ends in the manifest of an image that has one. */
 #define LAPACK_LINE " lapack.so\n"
 
 #ifdef VMRUN_SQLITE
 /* The section that link.py puts SQLite's code into. */
 extern const char __start_vmrun_sqlite_code[], __stop_vmrun_sqlite_code[];
-static char sqlite_module[PATH_MAX];
 #endif
+static const char *const beside[] = {VMRUN_BESIDE NULL}; /* names of the shared modules' files */
 
 static char folder[PATH_MAX], executable[PATH_MAX], *manifest;
 static vmrun_archive host, library;
@@ -153,13 +152,19 @@ static PyObject *give_back_memory(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
     Py_RETURN_NONE;
 }
 
+static bool beside_path(const char *name, char path[PATH_MAX])
+{
+    return snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX;
+}
+
 /* True where every file of the image is as the manifest says; what is not is told on stderr. */
 static PyObject *check_files(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     bool right = vmrun_file_check(executable, "vmrun", manifest, true);
-#ifdef VMRUN_SQLITE
-    right &= vmrun_file_check(sqlite_module, SQLITE_FILE, manifest, true);
-#endif
+    for (const char *const *name = beside; *name != NULL; name++) {
+        char path[PATH_MAX];
+        right &= beside_path(*name, path) && vmrun_file_check(path, *name, manifest, true);
+    }
     static const char *const names[] = {"host.vmb", "stdlib.vmb", "lapack.so"};
     for (size_t i = 0; i < (strstr(manifest, LAPACK_LINE) != NULL ? 3 : 2); i++) {
         char path[PATH_MAX];
@@ -278,9 +283,12 @@ static bool find_image(bool with_executable)
         return false;
     if (with_executable && !vmrun_file_check(executable, "vmrun", manifest, false))
         return false;
+    for (const char *const *name = beside; *name != NULL; name++)
+        if (!beside_path(*name, path) || !vmrun_file_check(path, *name, manifest, false))
+            return false;
 #ifdef VMRUN_SQLITE
-    if (snprintf(sqlite_module, sizeof sqlite_module, "%s/" SQLITE_FILE, folder) >= (int)sizeof sqlite_module
-        || !vmrun_file_check(sqlite_module, SQLITE_FILE, manifest, false))
+    static char sqlite_module[PATH_MAX];
+    if (!beside_path("_sqlite3.so", sqlite_module))
         return false;
     vmh_core_sqlite_linked(sqlite_module, __start_vmrun_sqlite_code, __stop_vmrun_sqlite_code);
 #endif

@@ -1,0 +1,61 @@
+"""Bounds of a proof: how many calls may fail, how long one may take, how much memory a VM may use.
+
+`rules` are a plan's (`cloud/plan.py`: proof): `calls`, `within_s`, `max_error`, and where they are bounded `max_time_s`
+and `max_memory_bytes`. Devices judge their own calls by these functions, the platform its simulation, and what devices
+report.
+"""
+
+from typing import NamedTuple
+
+
+class Counted(NamedTuple):
+    """Calls of one version: how many, how many failed, seconds that all took, and the most bytes that a VM had."""
+
+    calls: int = 0
+    failures: int = 0
+    wall_s: float = 0.0
+    peak_bytes: int = 0
+
+    def plus(self, other):
+        """Both together."""
+        sums = [mine + more for mine, more in zip(self[:3], other[:3])]
+        return Counted(*sums, max(self.peak_bytes, other.peak_bytes))
+
+    def since(self, before):
+        """What came after `before` was counted. The most memory is that of all times."""
+        return Counted(*(now - then for now, then in zip(self[:3], before[:3])), self.peak_bytes)
+
+    def __str__(self):
+        if not self.calls:
+            return "no calls"
+        took = f", {self.wall_s / self.calls * 1000:.3g} ms each" if self.wall_s else ""
+        memory = f", {self.peak_bytes / (1 << 20):.1f} MiB" if self.peak_bytes else ""
+        return f"{self.calls} calls, {self.failures} failed{took}{memory}"
+
+
+def why_outside(rules, counted, *, all_came=False):
+    """Which bound the calls (Counted) are beyond, in words; None. While more may come: what they could not mend."""
+    expected = counted.calls if all_came else max(counted.calls, rules.get("calls", 0))
+    if counted.failures > rules.get("max_error", 0) * max(counted.calls, rules.get("calls", 0)):
+        return f"{counted.failures} of {counted.calls} calls failed"
+    most_s = rules.get("max_time_s")
+    if most_s is not None and counted.wall_s > most_s * expected:
+        mean_s = counted.wall_s / max(1, counted.calls)
+        return f"{counted.calls} calls took {mean_s * 1000:.3g} ms each, more than {most_s * 1000:g} ms"
+    return memory_outside(rules, counted.peak_bytes)
+
+
+def memory_outside(rules, peak_bytes):
+    """In words, where a VM had more memory than it may."""
+    most = rules.get("max_memory_bytes")
+    if most is not None and peak_bytes > most:
+        return f"a VM had {peak_bytes / (1 << 20):.1f} MiB, more than {most / (1 << 20):g} MiB"
+    return None
+
+
+def case_outside(rules, name, took_s):
+    """In words, where one case of a simulation or a self-test took longer than a call may."""
+    most_s = rules.get("max_time_s")
+    if most_s is not None and took_s > most_s:
+        return f"{name} took {took_s * 1000:.3g} ms, more than {most_s * 1000:g} ms"
+    return None

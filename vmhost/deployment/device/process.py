@@ -1,0 +1,30 @@
+"""The agent as a process: runs until SIGTERM or Ctrl-C, and says what happens on stderr."""
+
+import logging
+import signal
+import sys
+
+from vmhost import VMHostError
+from vmhost.deployment.device import settings
+from vmhost.deployment.device.agent import Agent
+from vmhost.stores import StoreError
+
+
+def run(path, *, once=False):
+    """Runs the agent that the file `path` (agent.yaml) describes; `once`: for one round. False where the last round did
+    not come to its end. VMHostError, SigningError."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        agent = Agent(settings.read(path))
+    except StoreError as error:
+        raise VMHostError(str(error)) from error
+    with agent:
+        if once:
+            agent.step()
+            return not agent.failed
+        signal.signal(signal.SIGTERM, lambda number, frame: agent.stop())
+        try:
+            agent.run()
+        except KeyboardInterrupt:
+            pass
+    return True

@@ -3,7 +3,6 @@
 import sys
 
 from vmhost import VMHostError
-from vmhost.bytecode.errors import SigningError
 from vmhost.deployment.device import process
 
 if __name__ == "__main__":
@@ -11,5 +10,5 @@ if __name__ == "__main__":
         sys.exit("usage: python -m vmhost.deployment.device AGENT.YAML")
     try:
         process.run(sys.argv[1])
-    except (VMHostError, SigningError) as error:
+    except VMHostError as error:
         sys.exit(str(error))

@@ -4,7 +4,8 @@ import logging
 import signal
 import sys
 
-from vmhost import VMHostError
+from vmhost import ConfigurationError, VMHostError
+from vmhost.bytecode import signing
 from vmhost.deployment.device import settings
 from vmhost.deployment.device.agent import Agent
 from vmhost.stores import StoreError
@@ -12,10 +13,12 @@ from vmhost.stores import StoreError
 
 def run(path, *, once=False):
     """Runs the agent that the file `path` (agent.yaml) describes; `once`: for one round. False where the last round did
-    not come to its end. VMHostError, SigningError."""
+    not come to its end. VMHostError."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         agent = Agent(settings.read(path))
+    except signing.SigningError as error:
+        raise ConfigurationError(str(error)) from error
     except StoreError as error:
         raise VMHostError(str(error)) from error
     with agent:

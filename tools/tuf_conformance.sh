@@ -20,8 +20,11 @@ want="$commit $(cksum < tools/tuf_conformance.lock)"
 if [ "$(cat "$folder/is" 2>/dev/null)" != "$want" ]; then
     rm -rf "$folder"
     mkdir -p "$folder/bin"
-    git clone -q "$source" "$folder/suite" >&2 || fail "$source cannot be cloned; name another place in TUF_CONFORMANCE"
-    git -C "$folder/suite" checkout -q "$commit" || fail "$source has no commit $commit"
+    if ! GIT_TERMINAL_PROMPT=0 timeout 300 git clone -q "$source" "$folder/suite" 2>"$folder/log"; then
+        reason=$(sed -n '/^\(fatal\|error\): /{s///;p;q;}' "$folder/log")
+        fail "$source cannot be cloned (${reason:-no answer in 300 s}); clone it elsewhere, and say TUF_CONFORMANCE=FOLDER"
+    fi
+    git -C "$folder/suite" checkout -q "$commit" 2>/dev/null || fail "$source has no commit $commit; clone it anew"
     "$uv" venv -q --python .venv/bin/python "$folder/env" >&2
     "$uv" pip install -q --python "$folder/env/bin/python" --require-hashes -r tools/tuf_conformance.lock >&2 ||
         fail "the suite's dependencies could not be installed"

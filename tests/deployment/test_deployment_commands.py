@@ -70,6 +70,23 @@ def test_from_an_empty_folder_to_a_device_that_runs_a_release(tmp_path, run, mon
         audience = tmp_path / "audience.yaml"
         audience.write_text("os: linux\ncores: '>=1'\n")
         assert "1 of 1 known devices: kitchen-1" in run("cloud", "ask", audience)
+        made = json.loads(
+            run("cloud", "token", "ann", "--scope", "release:other", "--days", "2", "--label", "ci", "--json")
+        )
+        assert "needs release (of shop)" in run("cloud", "rollback", "2", "--token", made["token"], code=_refused())
+        listed = run("cloud", "accounts")
+        assert "release:other" in listed and made["token"] not in listed
+        run("cloud", "revoke", made["token"])
+        assert "was revoked" in run("cloud", "releases", "--token", made["token"], code=_refused())
+        run("cloud", "change", "phones", "--disable")
+        assert "fleet (disabled)" in run("cloud", "accounts") and "say what" in run("cloud", "change", "ann", code=2)
+        assert "account changed phones (disabled True)" in run("cloud", "audit", "phones")
+        run("cloud", "cohort", "staff", "kitchen-1")
+        assert "kitchen-1" in run("cloud", "cohorts") and run("cloud", "repositories") == "shop\n"
+        run("cloud", "stuck")
+        run("cloud", "rotate", cloud, "timestamp")
+        assert "expected one of root" in run("cloud", "rotate", cloud, "nobody", code=_refused())
+        run("agent", device / "agent.yaml", "--once")
     # the platform is gone: what the device has goes on, and the command says why it failed
     run("agent", device / "agent.yaml", "--once", code=_host_failed())
 

@@ -70,6 +70,23 @@ def test_annotated_tags_an_empty_clone_and_a_push_after_both(cloud, work, tmp_pa
     assert tags(cloud[0], work) == ["1.0.1", "v1.0.0"]
 
 
+def test_a_token_of_one_repository_neither_pushes_to_nor_reads_another(cloud, work):
+    platform, _, token = cloud
+    own = work.task.partition("/")[0]
+    for scopes in (["push:shop", "read:shop"], [f"push:{own}", f"read:{own}"]):
+        limited = platform.access.add_token("ann", "test", scopes=scopes)
+        work._url = work._url.replace(token, limited)
+        if own in scopes[0]:
+            assert "is ready" in work.push(work.branch, "1.0.0")
+        else:
+            work.commit("1.0.0")
+            status, said = work.push(work.branch, "1.0.0", check=False)
+            assert status and "needs push (of" in said
+            status, said = work.git("ls-remote", work._url, check=False)
+            assert status and "needs read (of" in said
+        token = limited
+
+
 def test_a_push_of_a_megabyte_comes_in_chunks(cloud, work):
     work.release("1.0.0", **{"notes.txt": os.urandom(1_500_000).hex()})
     assert tags(cloud[0], work) == ["1.0.0"]

@@ -1,12 +1,15 @@
 """Signed metadata: rollback, freeze, rotation, stolen keys, thresholds; nothing runs that is not listed."""
 
+import itertools
 import json
 
 import pytest
 
 from tests.deployment.platforms import Clock, add_version, platform_in
 from vmhost.bytecode.signing import generate_key, load_key
+from vmhost.deployment.cloud import metadata
 from vmhost.deployment.cloud.metadata import key_of
+from vmhost.deployment.errors import RefusedError
 from vmhost.deployment.trust import Metadata, TrustError, canonical
 
 BUNDLE = "shop/rank/1/3.14.vmb"
@@ -192,6 +195,63 @@ def test_roots_follow_each_other_and_none_is_skipped(platform, repository, devic
     repository.instead.clear()
     device.refresh()
     assert json.loads((device._folder / "root.json").read_bytes())["signed"]["version"] == 3
+
+
+@pytest.mark.parametrize("role", ["root", "targets", "snapshot", "timestamp", "role-shop"])
+def test_each_key_is_replaced_and_devices_follow(platform, repository, device, role):
+    device.refresh()
+    old = platform.metadata._key(role)
+    for _ in range(2):
+        platform.metadata.rotate(role)
+        device.refresh()
+        assert device.target(BUNDLE) is not None
+    assert platform.metadata._key(role).public != old.public
+    platform.releases.announce()
+    platform.sync_metadata()  # goes on with the new key
+    device.refresh()
+    assert device.target(BUNDLE) is not None
+    with pytest.raises(RefusedError, match="nobody: expected one of root, targets, snapshot, timestamp, role-shop"):
+        platform.metadata.rotate("nobody")
+
+
+@pytest.mark.parametrize("role", ["root", "targets", "timestamp", "role-shop"])
+def test_a_rotation_that_is_cut_anywhere_leaves_a_repository_that_devices_follow(
+    platform, repository, device, role, monkeypatch
+):
+    device.refresh()
+    write, steps = metadata.replace_durably, itertools.count()
+    cut = None
+
+    def cut_there(path, data):
+        if cut is not None and next(steps) == cut:
+            raise KeyboardInterrupt
+        return write(path, data)
+
+    monkeypatch.setattr(metadata, "replace_durably", cut_there)
+    ended = False
+    for cut in itertools.count():
+        steps = itertools.count()
+        try:
+            platform.metadata.rotate(role)
+            ended = True
+        except KeyboardInterrupt:
+            pass
+        cut = None
+        platform.releases.announce()
+        platform.sync_metadata()
+        device.refresh()
+        assert device.target(BUNDLE) is not None
+        if ended:
+            break
+
+
+def test_without_the_offline_key_nothing_is_replaced(platform, repository, device):
+    device.refresh()
+    (platform.folder / "keys" / "offline" / "root").unlink()
+    public = platform.metadata._key("timestamp").public
+    with pytest.raises(RefusedError, match="offline key of root is needed for this; put it there"):
+        platform.metadata.rotate("timestamp")
+    assert platform.metadata._key("timestamp").public == public
 
 
 def test_a_repositorys_role_speaks_of_its_own_tasks_only(platform, repository, device):

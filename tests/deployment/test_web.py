@@ -118,6 +118,35 @@ def test_what_is_wrong_with_a_request_is_said(ask, path, raw, told):
     assert status in (400, 404, 409) and told in answer["error"], answer
 
 
+def test_a_token_of_one_repository_is_worth_nothing_for_another(cloud, ask):
+    platform, _ = cloud
+    add_version(platform, "other/find", "1")
+    token = platform.access.add_token("ann", "test", scopes=["read", "release:other"])
+    refused = [
+        ask("POST", "/api/v1/releases", {"task": "shop/rank", "version": "2"}, token),
+        ask("POST", "/api/v1/forgive", {"task": "shop/rank", "version": "2"}, token),
+        ask("POST", "/api/v1/files?task=shop/rank&name=a", None, token, b"words"),
+        ask("PUT", "/api/v1/cohorts/staff", {"devices": []}, token),
+    ]
+    status, mine = ask("POST", "/api/v1/releases", {"task": "shop/rank", "version": "2"})
+    assert status == 200
+    platform.devices.enrol("hall-7", "s" * 40)
+    platform.check("hall-7", "s" * 40, {"facts": {"python": "3.14"}, "epoch": "1"})
+    platform.releases.report("hall-7", mine["id"], "declined")
+    status, file = ask("POST", "/api/v1/files?task=shop/rank&name=a", None, raw=b"words")
+    assert status == 200
+    refused += [
+        ask("POST", f"/api/v1/releases/{mine['id']}/halt", {}, token),
+        ask("POST", f"/api/v1/releases/{mine['id']}/retry", {"device": "hall-7"}, token),
+        ask("DELETE", f"/api/v1/files/{file['id']}", None, token),
+    ]
+    assert [(status, "this needs release" in answer["error"]) for status, answer in refused] == [(403, True)] * 7
+    status, theirs = ask("POST", "/api/v1/releases", {"task": "other/find", "version": "1"}, token)
+    assert (status, theirs["state"]) == (200, "running")
+    assert ask("POST", f"/api/v1/releases/{theirs['id']}/roll_back", {}, token)[0] == 200
+    assert ask("POST", f"/api/v1/releases/{mine['id']}/roll_back", {})[0] == 200
+
+
 def test_an_audience_is_asked_before_it_is_used(cloud, ask):
     platform, _ = cloud
     for number, os in enumerate(("linux", "linux", "android")):

@@ -64,6 +64,11 @@ class Identity:
         """Whether the scope is covered, for `whose` where that is given."""
         return scope in self.scopes or (whose is not None and f"{scope}:{whose}" in self.scopes)
 
+    def must_somewhere(self, scope):
+        """AccessDeniedError unless the scope is covered for all, or for something; for what, `must` says."""
+        if not any(each.partition(":")[0] == scope for each in self.scopes):
+            self.must(scope)
+
     def must(self, scope, whose=None):
         """AccessDeniedError unless `may`."""
         if not self.may(scope, whose):

@@ -189,6 +189,145 @@ def account(output, ask, name, role):
 
 
 @command.command()
+@_remote
+def accounts(output, ask):
+    """List accounts and their tokens, without secrets."""
+    output.document(found := ask("GET", "/accounts"))
+    rows = [
+        (
+            each["name"],
+            each["role"] + (" (disabled)" if each["disabled"] else ""),
+            token["id"] if token else "",
+            ", ".join(token["scopes"]) if token else "",
+            token["label"] if token else "",
+            "revoked" if token and token["revoked"] else _until(token),
+        )
+        for each in found["accounts"]
+        for token in each["tokens"] or [None]
+    ]
+    output.table("", ("account", "role", "token", "may", "label", "until"), rows)
+
+
+def _until(token):
+    return _time(token["expires_ms"]) if token and token["expires_ms"] else ""
+
+
+@command.command()
+@click.argument("name")
+@click.option("--role", help="Its role from now on.")
+@click.option("--disable/--enable", "disabled", default=None, help="Whether its tokens are worth nothing.")
+@_remote
+def change(output, ask, name, role, disabled):
+    """Change the account NAME: its role, or whether it may do anything."""
+    if role is None and disabled is None:
+        raise failures.Failure("say what to change: --role ROLE, --disable or --enable")
+    output.document(ask("PATCH", f"/accounts/{name}", {"role": role, "disabled": disabled}))
+    output.line(f"account {name} is changed")
+
+
+@command.command()
+@click.argument("account")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    help="What it may: read, push, release, or those of one repository, push:shop. [default: all that the account may]",
+)
+@click.option(
+    "--days", type=click.FloatRange(0, 36500, min_open=True), help="It expires after so many. [default: never]"
+)
+@click.option("--label", default="", help="What it is for.")
+@_remote
+def token(output, ask, account, scopes, days, label):
+    """Make a further token of ACCOUNT."""
+    expires_s = None if days is None else days * 86400
+    body = {"account": account, "scopes": list(scopes) or None, "expires_s": expires_s, "label": label}
+    output.document(made := ask("POST", "/tokens", body))
+    output.line(f"a token of {account}, shown this once:")
+    output.line(made["token"])
+
+
+@command.command()
+@click.argument("identity", metavar="TOKEN")
+@_remote
+def revoke(output, ask, identity):
+    """Make TOKEN worth nothing: its id, which `accounts` lists, or all of it."""
+    identity = identity.removeprefix("vmh_").partition("_")[0]
+    output.document(ask("DELETE", f"/tokens/{identity}"))
+    output.line(f"token {identity} is revoked")
+
+
+@command.command()
+@click.argument("subject", required=False)
+@_remote
+def audit(output, ask, subject):
+    """Who did what to accounts, releases and devices; of SUBJECT (an account, `shop/rank 1.0.0`), or of all."""
+    output.document(found := ask("GET", "/audit", subject=subject))
+    for each in found["audit"][::-1]:
+        details = ", ".join(f"{name} {value}" for name, value in each["details"].items() if value not in ("", None))
+        output.line(
+            f"{_time(each['time_ms'])} {each['who']}: {each['action']} {each['subject']}"
+            + (f" ({details})" if details else "")
+        )
+
+
+@command.command()
+@_remote
+def repositories(output, ask):
+    """List the repositories."""
+    output.document(found := ask("GET", "/repositories"))
+    for name in found["repositories"]:
+        output.line(name)
+
+
+@command.command()
+@_remote
+def cohorts(output, ask):
+    """List the named cohorts and their devices."""
+    output.document(found := ask("GET", "/cohorts"))
+    rows = [(name, str(len(devices)), ", ".join(devices[:10])) for name, devices in found["cohorts"].items()]
+    output.table("", ("cohort", "devices>", "who"), rows)
+
+
+@command.command()
+@_remote
+def stuck(output, ask):
+    """List devices that are not where they should be, and why."""
+    output.document(found := ask("GET", "/stuck"))
+    rows = [
+        (
+            each["device"],
+            f"{each['task']} {each['version']}" if each["release"] else "",
+            each["state"],
+            each["reason"].splitlines()[0][:100] if each["reason"] else "",
+        )
+        for each in found["devices"]
+    ]
+    output.table("", ("device", "version", "state", "why"), rows)
+
+
+@command.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("role")
+@failures.command
+def rotate(output, folder, role):
+    """Replace a key of the platform in FOLDER: root, targets, snapshot, timestamp, or role-REPOSITORY.
+
+    The platform may be running. The offline key that this takes (root; targets, of a repository) lies in
+    FOLDER/keys/offline for as long.
+    """
+    from vmhost.deployment.cloud.metadata import SignedMetadata
+    from vmhost.deployment.errors import MissingError
+
+    with _errors():
+        if not (folder / "metadata" / "1.root.json").exists():
+            raise MissingError(f"{folder}: holds no platform; make one: vmhost cloud init {folder}")
+        SignedMetadata(folder / "metadata", folder / "keys", time.time).rotate(role)
+    output.document({"folder": str(folder), "role": role})
+    output.line(f"{role} has a new key; devices take it with their next request")
+
+
+@command.command()
 @click.argument("task", required=False)
 @_remote
 def versions(output, ask, task):

@@ -20,6 +20,7 @@ from vmhost.deployment.artifacts import digest_of, replace_durably
 from vmhost.deployment.errors import RefusedError
 from vmhost.deployment.trust import canonical
 
+_ROLES = ("root", "targets", "snapshot", "timestamp")
 SPEC_VERSION = "1.0.31"
 LIFE = {
     "root": timedelta(days=365),
@@ -73,36 +74,101 @@ class SignedMetadata:
         if not (self.folder / "1.root.json").exists():
             self._write_root(1)
 
-    def _key(self, role):
+    def _key_path(self, role):
         path = self._keys / role
         offline = self._keys / "offline" / role
         if not path.exists() and not offline.exists():
             raise RefusedError(
                 f"{offline}: the offline key of {role} is needed for this; put it there, and take it away afterwards"
             )
-        return signing.load_key(path if path.exists() else offline)
+        return path if path.exists() else offline
 
-    def _write_root(self, version):
+    def _key(self, role):
+        path = self._key_path(role)
+        new = path.with_name(f"{path.name}.new")
+        if new.exists() and key_of(key := signing.load_key(new))[0] in self._named(role):
+            return key  # `rotate` was cut between the metadata that names it and its renaming
+        return signing.load_key(path)
+
+    def _named(self, role):
+        """Ids of the keys that the metadata names for a role."""
+        if role in _ROLES:
+            known = self._read("root")
+            return known["roles"][role]["keyids"] if known else []
+        known = self._read("targets")
+        roles = known["delegations"]["roles"] if known else []
+        return [name for each in roles if each["name"] == role for name in each["keyids"]]
+
+    def _write_root(self, version, new=None, also=()):
+        """`new`: {role: key} in the place of those that there are; `also`: keys of the root before, which sign too."""
         keys, roles = {}, {}
-        for role in ("root", "targets", "snapshot", "timestamp"):
-            identity, plain = key_of(self._key(role))
+        by_role = {role: self._key(role) for role in _ROLES} | (new or {})
+        for role, key in by_role.items():
+            identity, plain = key_of(key)
             keys[identity] = plain
             roles[role] = {"keyids": [identity], "threshold": 1}
         signed = {"consistent_snapshot": True, "keys": keys, "roles": roles}
-        self._write("root", "root", version, LIFE["root"], signed, [self._key("root")])
+        self._write("root", "root", version, LIFE["root"], signed, [by_role["root"], *also])
 
     def rotate(self, role):
-        """A new key for snapshot or timestamp, in a new root; what they signed is signed anew with the next `sync`."""
-        if role not in ("snapshot", "timestamp"):
-            raise RefusedError(f"{role}: expected snapshot or timestamp")
+        """A new key for root, targets, snapshot, timestamp or a repository's role (role-NAME); what the old one signed
+        is signed anew. The offline keys that this takes must be in their place. Where it is killed: do it again."""
         with self._turn():
-            self._key("root")
-            for end in ("", ".pub"):
-                path = self._keys / f"{role}{end}"
-                path.replace(path.with_name(f"{path.name}.old"))
-            signing.generate_key().save(self._keys / role, role)
-            self._write_root(self._version("root") + 1)
+            delegated = self._delegated()
+            if role not in (*_ROLES, *delegated):
+                raise RefusedError(f"{role}: expected one of {', '.join((*_ROLES, *delegated))}")
+            self._key("targets" if role in delegated else "root")
+            path = self._key_path(role)
+            self._put_in_place(role, path)
+            new, key = path.with_name(f"{path.name}.new"), signing.generate_key()
+            for each in (new, new.with_name(f"{new.name}.pub")):
+                each.unlink(missing_ok=True)
+            key.save(new, role.removeprefix("role-"))
+            if role in (*delegated, "targets"):  # signed by both first, so that it is good before and after
+                self._sign_anew(role, LIFE["role" if role in delegated else "targets"], [self._key(role), key])
+                self._write_snapshot_and_timestamp(True)
+            if role in delegated:
+                self._delegate(role, key)
+            else:
+                also = [self._key("root")] if role == "root" else []
+                self._write_root(self._version("root") + 1, {role: key}, also)
+            self._put_in_place(role, path)
+            self._write_snapshot_and_timestamp(True)
             self._generation = None
+
+    def _put_in_place(self, role, path):
+        """The new key takes the place of the old one, which is kept as NAME.old, where the metadata names it."""
+        new = path.with_name(f"{path.name}.new")
+        if new.exists() and key_of(signing.load_key(new))[0] in self._named(role):
+            for end in (".pub", ""):
+                target = path.with_name(f"{path.name}{end}")
+                replace_durably(target.with_name(f"{target.name}.old"), target.read_bytes())
+                if (source := new.with_name(f"{new.name}{end}")).exists():
+                    source.replace(target)
+
+    def _delegated(self):
+        """Names of the repositories' roles."""
+        known = self._read("targets")
+        return [each["name"] for each in known["delegations"]["roles"]] if known else []
+
+    def _sign_anew(self, role, life, keys):
+        """What it says now, signed with these keys."""
+        if (known := self._read(role)) is not None:
+            signed = {name: known[name] for name in ("targets", "delegations") if name in known}
+            self._write(role, "targets", self._version(role) + 1, life, signed, keys)
+
+    def _delegate(self, role, key):
+        """The repository's role is the key's."""
+        identity, plain = key_of(key)
+        known = self._read("targets")
+        delegations = known["delegations"] if known else {"keys": {}, "roles": []}
+        others = [each for each in delegations["roles"] if each["name"] != role]
+        used = {name for each in others for name in each["keyids"]}
+        keys = {name: key for name, key in delegations["keys"].items() if name in used} | {identity: plain}
+        entry = {"name": role, "keyids": [identity], "threshold": 1, "terminating": True}
+        entry |= {"paths": [f"{role.removeprefix('role-')}/*/*/*"]}
+        signed = {"targets": {}, "delegations": {"keys": keys, "roles": [*others, entry]}}
+        self._write("targets", "targets", self._version("targets") + 1, LIFE["targets"], signed, [self._key("targets")])
 
     def add_role(self, repository):
         """Delegates `repository/*` to a key of its own."""
@@ -110,26 +176,9 @@ class SignedMetadata:
             path = self._keys / f"role-{repository}"
             if not path.exists():
                 signing.generate_key().save(path, repository)
-            identity, plain = key_of(signing.load_key(path))
-            known = self._read("targets")
-            delegations = known["delegations"] if known else {"keys": {}, "roles": []}
-            if any(each["name"] == f"role-{repository}" for each in delegations["roles"]):
-                return
-            delegations["keys"][identity] = plain
-            delegations["roles"].append(
-                {
-                    "name": f"role-{repository}",
-                    "keyids": [identity],
-                    "threshold": 1,
-                    "terminating": True,
-                    "paths": [f"{repository}/*/*/*"],
-                }
-            )
-            signed = {"targets": {}, "delegations": delegations}
-            self._write(
-                "targets", "targets", self._version("targets") + 1, LIFE["targets"], signed, [self._key("targets")]
-            )
-            self._generation = None
+            if f"role-{repository}" not in self._delegated():
+                self._delegate(f"role-{repository}", signing.load_key(path))
+                self._generation = None
 
     # ---- what follows the releases
 
@@ -154,13 +203,13 @@ class SignedMetadata:
                     key = self._key(name)
                     self._write(name, "targets", self._version(name) + 1, LIFE["role"], {"targets": targets}, [key])
                     changed = True
-            self._write_snapshot_and_timestamp(changed, repositories)
+            self._write_snapshot_and_timestamp(changed)
             self._generation = generation
             self._due = self._now() + LIFE["timestamp"] / 4
 
-    def _write_snapshot_and_timestamp(self, changed, repositories):
+    def _write_snapshot_and_timestamp(self, changed):
         """The timestamp last: until it is written, nobody sees the others."""
-        names = ["targets", *(f"role-{repository}" for repository in repositories)]
+        names = ["targets", *self._delegated()]
         meta = {f"{name}.json": {"version": self._version(name)} for name in names if self._version(name)}
         known, key = self._read("snapshot"), self._key("snapshot")
         identity = key_of(key)[0]

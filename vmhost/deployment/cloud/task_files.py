@@ -71,6 +71,13 @@ class TaskFiles:
             if not connection.execute("DELETE FROM deploy_files WHERE id = ?", (identity,)).rowcount:
                 raise MissingError(f"file {identity}: there is no such file")
 
+    def task_of(self, identity):
+        """The task of a file; MissingError."""
+        for each in self._files:
+            if each["id"] == identity:
+                return each["task"]
+        raise MissingError(f"file {identity}: there is no such file")
+
     def list(self, task=None):
         return [each | {"audience": each["audience"].plain} for each in self._files if task in (None, each["task"])]
 

@@ -195,7 +195,7 @@ class _Api:
                 def act():
                     identity = self._identify(request)
                     if scope is not None:
-                        identity.must(scope)
+                        identity.must_somewhere(scope)  # of which repository, `function` looks
                     check(body)
                     self._platform.releases.refresh()
                     return function(identity, request.path_params, request.query_params, body)
@@ -316,6 +316,7 @@ class _Api:
         return {"devices": self._platform.releases.devices_of(parts["release"], state, _limit(query))}
 
     def _retry(self, identity, parts, query, body):
+        self._may_release(identity, self._platform.releases.release(parts["release"]).task)
         self._platform.releases.retry(str(body.get("device")), parts["release"], identity.name)
         return {"device": body["device"]}
 
@@ -355,6 +356,7 @@ class _Api:
         return {"files": self._platform.task_files.list(query.get("task"))}
 
     def _remove_file(self, identity, parts, query, body):
+        self._may_release(identity, self._platform.task_files.task_of(parts["file"]))
         self._platform.remove_file(parts["file"], identity.name)
         return {"id": parts["file"]}
 
@@ -403,6 +405,7 @@ class _Api:
         return {"cohorts": self._platform.devices.cohorts()}
 
     def _set_cohort(self, identity, parts, query, body):
+        identity.must("release")  # named cohorts are those of all repositories
         devices = body.get("devices")
         if not isinstance(devices, list):
             raise RefusedError("devices: expected a list of names")

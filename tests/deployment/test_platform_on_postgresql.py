@@ -5,6 +5,10 @@ import contextlib
 import http.client
 import itertools
 import json
+import re
+import subprocess
+import sys
+import threading
 import urllib.parse
 from pathlib import Path
 
@@ -20,7 +24,8 @@ from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.platform import Platform
 from vmhost.deployment.cloud.postgresql import PostgreSQLDatabase, translated
 from vmhost.deployment.cloud.server import serving
-from vmhost.deployment.errors import RefusedError
+from vmhost.deployment.device.transfers import Transfers
+from vmhost.deployment.errors import RefusedError, TransferError
 from vmhost.stores import StoreError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -154,6 +159,76 @@ def test_devices_that_ask_two_processes_at_once_are_counted_right(two):
         rows = dict(connection.execute("SELECT state, count(*) FROM deploy_assignments GROUP BY state").fetchall())
     assert counts[0] == counts[1] and {state: number for state, number in counts[0].items() if number} == rows
     assert sum(rows.values()) >= 30 and rows["failed"] >= 1
+
+
+@contextlib.contextmanager
+def served(folder):
+    """(process, address) of `vmhost cloud serve`, a process of its own."""
+    command = [sys.executable, "-m", "vmhost", "cloud", "serve", str(folder), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            yield process, re.search(r"at (http://\S+);", process.stdout.readline())[1]
+        finally:
+            process.kill()
+
+
+def ask_at(address, device, reports=()):
+    """The device's request to one process; None where that is gone."""
+    body = {"facts": {"python": "3.14"}, "tasks": {}, "epoch": "1", "reports": list(reports)}
+    headers = {"authorization": f"Bearer {SECRET}", "x-vmhost-device": device, "content-type": "application/json"}
+    transfers = Transfers(address)
+    try:
+        return transfers.post("/api/v1/device/check", body, headers)
+    except TransferError:
+        return None
+    finally:
+        transfers.close()
+
+
+@stress
+@pytest.mark.parametrize("killed_at", [3, 14, 33])
+def test_of_two_processes_one_is_killed_while_a_release_is_under_way(cluster, tmp_path, killed_at):
+    folder, devices = tmp_path / "cloud", [f"device-{number}" for number in range(24)]
+    with platform_in(folder, cluster.new()) as platform:
+        tokens = {name: platform.access.add_token(name, "test") for name in ("ann", "admin")}
+        for device in devices:
+            platform.devices.enrol(device, SECRET)
+    plan = "steps: [{count: 6, min_reports: 5}, {percent: 50, min_reports: 3}, {percent: 100, min_reports: 9}]\n"
+    with served(folder) as (first, there), served(folder) as (second, here):
+        WorkingCopy(tmp_path / "work", f"{there}/git/shop", tokens["ann"]).release("1.0.0", plan=plan)
+        addresses, kill = [there, here], threading.Event()
+        asked, proven = itertools.count(), set()
+
+        def live(number):
+            device = devices[number]
+            for round in range(200):
+                if next(asked) == killed_at:
+                    first.kill()
+                    first.wait()
+                    kill.set()
+                answer = ask_at(addresses[(number + round) % 2], device)
+                wanted = answer and answer["wanted"].get(TASK)
+                if wanted is None:
+                    continue
+                assert wanted["version"] == "1.0.0"
+                report = [1, {"release": wanted["release"], "state": "proven"}]
+                while (answer := ask_at(addresses[(number + round) % 2], device, [report])) is None:
+                    round += 1  # told again, to the other one: counted once
+                if answer["acknowledged"] == 1:
+                    proven.add(device)
+                    return
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(live, range(len(devices))))
+        assert kill.is_set() and proven == set(devices)
+        with served(folder) as (_, again):
+            for address in (here, again):
+                _, release = get(address, "/api/v1/releases/1", tokens["ann"])
+                assert (release["state"], release["devices"]["proven"]) == ("done", len(devices))
+                assert release["devices"]["reached"] == len(devices)
+                status, told = get(address, f"/api/v1/history?task={TASK}", tokens["ann"])
+                events = [each["event"] for each in told["history"][::-1]]
+                assert (status, events) == (200, ["built", "released", "start", "next", "next", "finish"])
 
 
 @stress

@@ -1,4 +1,4 @@
-"""The platform's page in Debian's Chromium: signs in, shows a release, pauses it, resumes it, rolls it back."""
+"""The platform's page in Debian's Chromium: signs in, each of its buttons, wrong input, two people at once."""
 
 import asyncio
 import json
@@ -31,7 +31,16 @@ DRIVER = """<script>
     document.open(); document.write(page); document.close();
     const $ = (id) => document.getElementById(id);
     await wait("the form", () => $("login") && !$("login").hidden);
-    $("token").value = "TOKEN"; $("login").requestSubmit();
+    const enter = (token) => { $("token").value = token; $("login").requestSubmit(); };
+    enter("vmh_wrong");
+    await wait("that the token is wrong", () => !$("trouble").hidden && $("trouble").innerText.includes("not known"));
+    enter("VIEWER");
+    await wait("the release", () => document.querySelector("article"));
+    const buttons = () => [...document.querySelectorAll("article button")];
+    await wait("no buttons for a viewer", () => buttons().every((each) => each.hidden));
+    $("leave").click();
+    await wait("the form again", () => !$("login").hidden && document.querySelector("main").hidden);
+    enter("TOKEN");
     const title = () => document.querySelector("article h3")?.textContent || "";
     await wait("the release", () => title() === "shop/rank 1: running, step 1 of 1");
     const button = (event) => document.querySelector(`article button[data-event=${event}]`);
@@ -40,6 +49,19 @@ DRIVER = """<script>
       await wait(state, () => title().includes(state));
     }
     await wait("who is stuck", () => $("stuck").innerText.includes("<b>no room</b>"));
+    // somebody else pauses it: this page's button is of a moment before
+    await fetch("api/v1/releases/1/pause", {method: "POST", headers: {authorization: "Bearer TOKEN"}});
+    button("pause").click();
+    await wait("that it is paused already", () => $("trouble").innerText.includes("is paused; it can"));
+    button("resume").click();
+    await wait("running", () => title().includes("running") && $("trouble").hidden);
+    [...$("stuck").querySelectorAll("button")][0].click();
+    await wait("a retry", () => $("history").innerText.includes("retry of hall-1"));
+    [...$("devices").querySelectorAll("button")].find((each) => each.innerText === "hall-1").click();
+    await wait("which device", () => $("about").innerText.startsWith("hall-1: seen"));
+    await wait("why it lacks it", () => $("why").innerText.includes("shop/rank 1"));
+    $("name").value = "nobody"; $("find").requestSubmit();
+    await wait("that there is no such device", () => $("trouble").innerText.includes("nobody: no such device"));
     button("roll_back").click();
     await wait("the history", () => $("history").innerText.includes("rolled_back"));
     await wait("nothing under way", () => !document.querySelector("article"));
@@ -59,7 +81,12 @@ def test_a_person_pauses_resumes_and_rolls_back_in_a_browser(tmp_path):
         platform.releases.start("shop/rank", "1", Plan.of({"steps": [{"percent": 100, "min_reports": 9}]}), "ann", "")
         platform.devices.enrol("odd", "s" * 40)
         platform.check("odd", "s" * 40, {"facts": {"python": "3.14", "problem": "<b>no room</b>"}})
-        driver = DRIVER.replace("TOKEN", platform.access.add_token("ann", "test")).encode()
+        platform.devices.enrol("hall-1", "s" * 40)
+        platform.check("hall-1", "s" * 40, {"facts": {"python": "3.14"}, "epoch": "1"})
+        platform.releases.report("hall-1", 1, "declined", "by hand")
+        platform.access.add_account("vic", "viewer", "test")
+        driver = DRIVER.replace("TOKEN", platform.access.add_token("ann", "test"))
+        driver = driver.replace("VIEWER", platform.access.add_token("vic", "test")).encode()
         inner = application(platform)
 
         async def app(scope, receive, send):
@@ -95,9 +122,17 @@ def test_a_person_pauses_resumes_and_rolls_back_in_a_browser(tmp_path):
             thread.join()
             listening.close()
         assert said == [""]
-        events = [(each["event"], each["who"], each["why"]) for each in platform.releases.history("shop/rank")][:3]
+        events = [(each["event"], each["who"], each["why"]) for each in platform.releases.history("shop/rank")][-3::-1]
         why = "asked in the browser"
-        assert events == [("roll_back", "ann", why), ("resume", "ann", why), ("pause", "ann", why)], json.dumps(events)
+        asked = [
+            ("pause", why),
+            ("resume", why),
+            ("pause", ""),
+            ("resume", why),
+            ("retry of hall-1", ""),
+            ("roll_back", why),
+        ]
+        assert events == [(event, "ann", why) for event, why in asked], json.dumps(events)
 
 
 async def answer(send, body):

@@ -1,15 +1,20 @@
-// Releases with live progress, who is stuck and why, and a button for each thing that can be done to a release.
+// Releases with live progress, who is stuck and why, devices, and a button for each thing that can be done.
 // Text from the platform goes into the page as text, never as markup.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
 const CAN = {
+  queued: ["cancel"],
   running: ["pause", "next", "halt", "roll_back"],
   paused: ["resume", "halt", "roll_back"],
   halted: ["resume", "roll_back"],
   done: ["pause", "halt", "roll_back"],
 };
+const PAGE = 50;
 let token = sessionStorage.getItem("token") || "";
+let mayRelease = () => false; // of a task
+let underWay = 0; // looks that were not answered yet
+let looking = 0; // number of the latest look: the answers of an earlier one come too late
 
 async function ask(method, path, body) {
   const response = await fetch("api/v1" + path, {
@@ -17,7 +22,7 @@ async function ask(method, path, body) {
     headers: { authorization: "Bearer " + token, "content-type": "application/json" },
     body: body && JSON.stringify(body),
   });
-  const answer = await response.json();
+  const answer = await response.json().catch(() => ({ error: `the platform answered with HTTP ${response.status}` }));
   if (!response.ok) throw Object.assign(new Error(answer.error), { status: response.status });
   return answer;
 }
@@ -29,19 +34,41 @@ function tell(text) {
 
 function signIn(needed) {
   $("login").hidden = !needed;
+  $("leave").hidden = needed;
   document.querySelector("main").hidden = needed;
+  if (needed) $("fleet").textContent = $("who").textContent = "";
 }
 
-function rows(table, lines) {
-  const body = $(table).tBodies[0];
-  body.replaceChildren(...lines.map((cells) => {
+function leave() {
+  token = "";
+  sessionStorage.removeItem("token");
+  signIn(true);
+}
+
+// Fills a table; a cell is a text, or an element. Rows that did not change stay: a click in them is not lost.
+function rows(table, lines, key = JSON.stringify(lines)) {
+  if ($(table).dataset.shown === key) return;
+  $(table).dataset.shown = key;
+  const names = [...$(table).tHead.rows[0].cells].map((cell) => cell.textContent);
+  $(table).tBodies[0].replaceChildren(...lines.map((cells) => {
     const row = document.createElement("tr");
-    for (const cell of cells) row.insertCell().textContent = cell;
+    cells.forEach((cell, at) => {
+      const made = row.insertCell();
+      made.dataset.name = cell ? names[at] : "";
+      made.append(cell);
+    });
     return row;
   }));
 }
 
 const when = (ms) => new Date(ms).toISOString().slice(0, 19).replace("T", " ");
+
+function button(text, act) {
+  const made = document.createElement("button");
+  made.textContent = text;
+  made.addEventListener("click", () => act(made));
+  return made;
+}
 
 function show(release) {
   const id = "release-" + release.id;
@@ -49,9 +76,9 @@ function show(release) {
   if (!article) {
     article = $("release").content.cloneNode(true).firstElementChild;
     article.id = id;
-    for (const button of article.querySelectorAll("button")) button.addEventListener("click", () => act(release.id, button));
+    for (const each of article.querySelectorAll("button")) each.addEventListener("click", () => act(release.id, each));
   }
-  const devices = release.devices;
+  const devices = release.devices, step = release.this_step;
   article.querySelector("h3").textContent =
     `${release.task} ${release.version}: ${release.state}, step ${release.step} of ${release.steps}`;
   const bar = article.querySelector("progress");
@@ -59,52 +86,95 @@ function show(release) {
   bar.value = devices.proven;
   article.querySelector(".numbers").textContent =
     `${devices.proven} of ${devices.reached} reached devices proven, ${devices.failed} failed, ${devices.silent} silent`;
-  for (const button of article.querySelectorAll("button")) {
-    button.hidden = !(CAN[release.state] || []).includes(button.dataset.event);
+  article.querySelector(".plan").textContent = release.state === "running"
+    ? `this step: ${step.proven} of ${step.min_reports} reports that it waits for, since ${when(release.since_ms)}` : "";
+  for (const each of article.querySelectorAll("button")) {
+    each.hidden = !mayRelease(release.task) || !(CAN[release.state] || []).includes(each.dataset.event);
   }
   return article;
 }
 
-async function act(id, button) {
-  const why = prompt(`${button.textContent}: why? It stands in the history.`);
-  if (why === null) return;
-  button.disabled = true;
+// Does what a button is for, by hand; its failure is told.
+async function doing(pressed, work) {
+  pressed.disabled = true;
   try {
-    await ask("POST", `/releases/${id}/${button.dataset.event}`, { why });
+    await work();
     tell();
   } catch (error) {
     tell(error.message);
   } finally {
-    button.disabled = false;
+    pressed.disabled = false;
   }
   await look();
 }
 
+function act(id, pressed) {
+  const why = prompt(`${pressed.textContent}: why? It stands in the history.`);
+  if (why !== null) doing(pressed, () => ask("POST", `/releases/${id}/${pressed.dataset.event}`, { why }));
+}
+
+const versions = (tasks) => Object.entries(tasks).filter(([task]) => !task.includes(" "))
+  .map(([task, has]) => `${task} ${has.version} ${has.state}`).join(", ");
+let listed = []; // devices, as far as they were asked for
+
+async function list(more) {
+  const after = more && listed.length ? listed.at(-1).device : "";
+  const found = (await ask("GET", `/devices?limit=${PAGE}&after=${encodeURIComponent(after)}`)).devices;
+  listed = more ? [...listed, ...found] : found;
+  $("more").hidden = found.length < PAGE;
+  rows("devices", listed.map((each) =>
+    [button(each.device, () => explain(each.device)), when(each.seen_ms), versions(each.tasks)]), JSON.stringify(listed));
+}
+
+async function explain(name) {
+  try {
+    const found = await ask("GET", "/devices/" + encodeURIComponent(name));
+    const facts = Object.entries(found.facts).map(([key, value]) => `${key} ${value}`).join(", ");
+    $("about").textContent = `${found.device}: seen ${when(found.seen_ms)}; cohorts ${found.cohorts.join(", ") || "none"}; ${facts}`;
+    rows("why", found.releases.map((each) => [String(each.release), `${each.task} ${each.version}`, each.state || "",
+      each.why_not || each.reason || "it is due it"]));
+    $("device").hidden = false;
+    tell();
+  } catch (error) {
+    $("device").hidden = true;
+    tell(error.message);
+  }
+}
+
 async function look() {
   if (!token) return signIn(true);
+  const number = ++looking;
+  ++underWay;
   try {
     const [me, all, stuck, history] = await Promise.all([
       ask("GET", "/whoami"), ask("GET", "/overview"), ask("GET", "/stuck?limit=50"), ask("GET", "/history?limit=50"),
     ]);
+    if (number !== looking || !token) return;
+    if ($("login").hidden === false || !listed.length) list(false).catch((error) => tell(error.message));
     signIn(false);
+    mayRelease = (task) => me.scopes.some((scope) => scope === "release" || scope === "release:" + task.split("/")[0]);
     $("who").textContent = `${me.name}, ${me.role}`;
     $("fleet").textContent = `${all.devices} devices, ${all.tasks.length} tasks`;
-    $("active").replaceChildren(...all.releases.map(show));
-    if (!all.releases.length) $("active").textContent = "none";
-    rows("stuck", stuck.devices.map((each) =>
-      [each.device, each.release ? `${each.task} ${each.version}` : "", each.state, each.reason]));
+    const articles = all.releases.map(show);
+    const there = [...$("active").children];
+    if (articles.length !== there.length || articles.some((each, at) => each !== there[at]) || !articles.length) {
+      $("active").replaceChildren(...(articles.length ? articles : ["none"]));
+    }
+    rows("stuck", stuck.devices.map((each) => [each.device, each.release ? `${each.task} ${each.version}` : "", each.state,
+      each.reason, each.release && mayRelease(each.task)
+        ? button("Retry", (pressed) => doing(pressed, () => ask("POST", `/releases/${each.release}/retry`, { device: each.device })))
+        : ""]), JSON.stringify([stuck, me.scopes]));
     rows("history", history.history.map((each) =>
       [when(each.time_ms), `${each.task} ${each.version}`, `${each.event} → ${each.state}`, each.who, each.why]));
     if ($("trouble").dataset.lost) tell();
     delete $("trouble").dataset.lost;
   } catch (error) {
-    if (error.status === 401) {
-      token = "";
-      sessionStorage.removeItem("token");
-      signIn(true);
-    }
-    tell(error.message || "the platform does not answer");
+    if (number !== looking) return;
+    if (error.status === 401) leave();
+    tell(error.status ? error.message : `the platform does not answer (${error.message}); it is asked again`);
     $("trouble").dataset.lost = "yes";
+  } finally {
+    --underWay;
   }
 }
 
@@ -113,7 +183,14 @@ $("login").addEventListener("submit", (event) => {
   token = $("token").value.trim();
   sessionStorage.setItem("token", token);
   $("token").value = "";
+  tell();
   look();
 });
+$("leave").addEventListener("click", leave);
+$("find").addEventListener("submit", (event) => {
+  event.preventDefault();
+  explain($("name").value.trim());
+});
+$("more").addEventListener("click", (event) => doing(event.target, () => list(true)));
 look();
-setInterval(look, 2000);
+setInterval(() => document.hidden || underWay || look(), 2000);

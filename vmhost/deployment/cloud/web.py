@@ -246,7 +246,7 @@ class _Api:
             shown = [
                 release.plain()
                 for release in reversed(list(releases.releases.values()))
-                if release.state in ("running", "paused", "halted") or release is newest.get(release.task)
+                if release.state in ("queued", "running", "paused", "halted") or release is newest.get(release.task)
             ]
             tasks = sorted({version.task for version in releases.versions.values()})
         return {"devices": self._platform.devices.count(), "tasks": tasks, "releases": shown}

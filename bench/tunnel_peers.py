@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from vmhost.tunnel import AsyncDevice, Server, Table
+from vmhost.tunnel.spinning import SPIN_US, loop_factory
 from vmhost.tunnel.tls import make_certificates
 
 _NO_DELAY = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
@@ -97,9 +98,9 @@ def end(process):
 # ---- the tunnel
 
 
-def serve_tunnel(ready, folder, settings=None):
+def serve_tunnel(ready, folder, settings=None, store="cloud.sqlite"):
     server = Server(
-        folder.path / "cloud.sqlite",
+        folder.path / store,
         certificate=folder.keys / "server.pem",
         key=folder.keys / "server.key",
         client_ca=folder.keys / "ca.pem",
@@ -114,15 +115,16 @@ def serve_tunnel(ready, folder, settings=None):
 class Tunnel:
     name = "vmhost"
 
-    def __init__(self, folder):
-        self._folder = folder
+    def __init__(self, folder, spin_us=SPIN_US):
+        self._folder, self._spin_us = folder, spin_us
+        self.loop_factory = loop_factory(spin_us)
 
     async def start(self):
-        port, _ = self._folder.serve(serve_tunnel, self._folder)
+        port, _ = self._folder.serve(serve_tunnel, self._folder, {"spin_us": self._spin_us}, f"cloud-{id(self)}.sqlite")
         keys = self._folder.keys
         self._device = AsyncDevice(
             f"{self._folder.name}:{port}",
-            self._folder.path / "device.sqlite",
+            self._folder.path / f"device-{port}.sqlite",
             ca=keys / "ca.pem",
             certificate=keys / "d0.pem",
             key=keys / "d0.key",
@@ -168,8 +170,16 @@ def run_until_ended(main):
     asyncio.run(main)
 
 
+class TunnelWithoutSpin(Tunnel):
+    name = "vmhost, spin_us=0"
+
+    def __init__(self, folder):
+        super().__init__(folder, 0)
+
+
 class WebSockets:
     name = "websockets"
+    loop_factory = None
 
     def __init__(self, folder):
         self._folder = folder
@@ -216,6 +226,7 @@ async def application(scope, receive, send):
 
 class HTTP2:
     name = "httpx, HTTP/2"
+    loop_factory = None
 
     def __init__(self, folder):
         self._folder = folder
@@ -290,6 +301,7 @@ def _serve_mqtt_answers(ready, folder, port):
 
 class MQTT:
     name = "aiomqtt, QoS 1"
+    loop_factory = None
 
     def __init__(self, folder):
         self._folder = folder
@@ -342,4 +354,4 @@ class MQTT:
         self.finish()
 
 
-PEERS = (Tunnel, WebSockets, HTTP2, MQTT)
+PEERS = (Tunnel, TunnelWithoutSpin, WebSockets, HTTP2, MQTT)

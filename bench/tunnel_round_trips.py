@@ -16,7 +16,7 @@ def round_trips(quick):
     rounds, calls = (3, 50) if quick else (9, 400)
     folder = Folder()
     try:
-        measured = asyncio.run(_measure(folder, rounds, calls))
+        measured = _measure(folder, rounds, calls)
     finally:
         folder.close()
     for size in SIZES:
@@ -41,38 +41,48 @@ def _percentile(times, at):
     return sorted(times)[min(len(times) - 1, int(len(times) * at))]
 
 
-async def _measure(folder, rounds, calls):
-    peers, measured = [], {}
-    for made in PEERS:
-        peer = made(folder)
-        if peer.name.startswith("aiomqtt") and mosquitto() is None:
-            print("tunnel: mosquitto is not here; `make mosquitto` unpacks Debian's", file=sys.stderr)
-            continue
-        try:
-            await peer.start()
-        except ImportError as error:
-            print(f"tunnel: {peer.name} is left out: {error}; `make bench-peers` installs it", file=sys.stderr)
-            continue
-        peers.append(peer)
-        measured[peer.name] = {size: [] for size in SIZES}
+def _measure(folder, rounds, calls):
+    """{contender: {size: [seconds of each call, by round]}}. Each has a loop of its own, of the kind that it
+    wants: what one leaves on a loop would slow the others."""
+    running, measured = [], {}
     try:
+        for made in PEERS:
+            peer = made(folder)
+            if peer.name.startswith("aiomqtt") and mosquitto() is None:
+                print("tunnel: mosquitto is not here; `make mosquitto` unpacks Debian's", file=sys.stderr)
+                continue
+            runner = asyncio.Runner(loop_factory=peer.loop_factory)
+            try:
+                runner.run(peer.start())
+            except ImportError as error:
+                runner.close()
+                print(f"tunnel: {peer.name} is left out: {error}; `make bench-peers` installs it", file=sys.stderr)
+                continue
+            running.append((runner, peer))
+            measured[peer.name] = {size: [] for size in SIZES}
         for number in range(rounds + 1):  # the first warms up
             for size, count in SIZES.items():
                 data = os.urandom(count)
-                for peer in peers:
-                    times = []
-                    for _ in range(calls):
-                        began = time.perf_counter()
-                        back = await peer.ask(data)
-                        times.append(time.perf_counter() - began)
-                    if bytes(back) != data:
-                        raise RuntimeError(f"{peer.name}: another answer than was sent")
+                for runner, peer in running:
+                    times = runner.run(_calls(peer, data, calls))
                     if number:
                         measured[peer.name][size].append(times)
     finally:
-        for peer in peers:
-            await peer.close()
+        for runner, peer in running:
+            runner.run(peer.close())
+            runner.close()
     return measured
+
+
+async def _calls(peer, data, calls):
+    times = []
+    for _ in range(calls):
+        began = time.perf_counter()
+        back = await peer.ask(data)
+        times.append(time.perf_counter() - began)
+    if bytes(back) != data:
+        raise RuntimeError(f"{peer.name}: another answer than was sent")
+    return times
 
 
 ROWS = (round_trips,)

@@ -59,10 +59,13 @@ def _keys(function):
 @click.option("--webhook-secret", "secret_file", type=_FILE, help="A file with the secret that signs them: whsec_...")
 @click.option("--answer", "answers", multiple=True, metavar="CHANNEL=MODULE:NAME", help="A function that answers.")
 @click.option("--drain", default=5.0, show_default=True, type=click.FloatRange(0), help="Seconds to let devices go.")
+@click.option(
+    "--spin-us", type=click.FloatRange(0, 10_000), help="How long to look for more before sleeping. [default: 200]"
+)
 @failures.command
 def serve(
     output, store, listen, keys, certificate, key, ca, tokens, processes, table, consumers, postgresql, webhooks,
-    secret_file, answers, drain,
+    secret_file, answers, drain, spin_us,
 ):  # fmt: skip
     """Take messages of devices into the SQLite file STORE, until Ctrl-C.
 
@@ -84,8 +87,9 @@ def serve(
         raise failures.Failure("the server has no way to tell devices: give --ca or --tokens")
     with _said():
         server = Server(
-            store, certificate=certificate, key=key, client_ca=ca, identify=None if tokens is None else Tokens(tokens)
-        )
+            store, certificate=certificate, key=key, client_ca=ca, identify=None if tokens is None else Tokens(tokens),
+            **({} if spin_us is None else {"spin_us": spin_us}),
+        )  # fmt: skip
         server.consume("*", Table(table) if postgresql is None else PostgreSQL(_line_of(postgresql), table))
         secret = None if secret_file is None else _line_of(secret_file)
         for text in webhooks:

@@ -17,6 +17,7 @@ _NAMES = {
     "Message": "inbox",
     "Limits": "limits",
     "Rule": "rules",
+    "loop_factory": "spinning",
     "push": "pushes",
     "task_functions": "host_functions",
     "AnswerError": "errors",

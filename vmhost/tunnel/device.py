@@ -8,12 +8,10 @@
 """
 
 import asyncio
-import concurrent.futures
 import contextlib
 import inspect
 import logging
 import math
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -34,6 +32,8 @@ from vmhost.tunnel.heartbeat import Interval
 from vmhost.tunnel.histogram import Histogram
 from vmhost.tunnel.inbox import Arrival
 from vmhost.tunnel.keeper import Keeper
+from vmhost.tunnel.loop_thread import LoopEndedError, LoopThread
+from vmhost.tunnel.spinning import SPIN_US, loop_factory
 from vmhost.tunnel.streams import BlockingStream, Stream
 from vmhost.tunnel.transport import BUFFER_BYTES, Transport
 
@@ -199,6 +199,11 @@ class AsyncDevice:
             self._transport.connection.probe(self._loop.time())
             self._transport.flush()
 
+    def reconnect(self):
+        """Ends the connection for a new one."""
+        if self._transport is not None:
+            self._transport.abort("interrupted")
+
     def sleep(self):
         """Ends the connection until `wake`; what is sent meanwhile waits in the outbox."""
         self._sleeping = True
@@ -293,7 +298,6 @@ class AsyncDevice:
             async with asyncio.timeout(CONNECT_S):
                 _, self._transport = await self._loop.create_connection(create, host, port)
                 transport = self._transport
-                self.counts["connections"] += 1
                 self._welcome = self._loop.create_future()
                 waits = asyncio.wait([self._welcome, self._ended], return_when=asyncio.FIRST_COMPLETED)
                 await waits
@@ -313,6 +317,7 @@ class AsyncDevice:
         self._changed.set()
         for channel, number in welcome["received"].items():
             made.resume(channel, number)
+        self.counts["connections"] += 1
         self.counts["resumed"] += bool(transport.tls.session_reused)
         self._remember_session(address, transport)
         self.device = welcome["device"]
@@ -727,12 +732,13 @@ _HANDLERS = {
 
 
 class Device:
-    """As AsyncDevice, for threads: its loop runs on a thread of its own. Used as `with`."""
+    """As AsyncDevice, for threads: its loop has a thread of its own (`loop_thread`). Used as `with`. `spin_us`: how
+    long the loop looks for what comes before it sleeps (`spinning`); 0: not at all."""
 
-    def __init__(self, address, store, **settings):
-        self._inner = AsyncDevice(address, store, **settings)
-        self._thread = self._loop = None
-        self.on, self.answer = self._inner.on, self._inner.answer
+    def __init__(self, address, store, *, spin_us=SPIN_US, **settings):
+        self._inner = inner = AsyncDevice(address, store, **settings)
+        self._loop = LoopThread("tunnel-device", inner.start, inner.close, loop_factory(spin_us), inner.reconnect)
+        self.on, self.answer = inner.on, inner.answer
 
     def __enter__(self):
         self.start()
@@ -742,48 +748,17 @@ class Device:
         self.close()
 
     def start(self):
-        started, failed = threading.Event(), []
-
-        async def live():
-            self._end = asyncio.Event()
-            self._loop = asyncio.get_running_loop()
-            try:
-                await self._inner.start()
-            except BaseException as error:
-                failed.append(error)
-                return
-            finally:
-                started.set()
-            await self._end.wait()
-            await self._inner.close()
-
-        self._thread = threading.Thread(target=lambda: asyncio.run(live()), name="tunnel-device", daemon=True)
-        self._thread.start()
-        started.wait()
-        if failed:
-            self._thread.join()
-            raise failed[0]
+        self._loop.start()
 
     def close(self):
         """Ends the connection. What was not sent stays in the outbox."""
-        if self._thread is not None and self._thread.is_alive():
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._end.set)
-            self._thread.join()
+        self._loop.close()
 
     def _run(self, made):
         try:
-            future = asyncio.run_coroutine_threadsafe(made, self._loop)
-        except RuntimeError:
-            made.close()
-            raise OfflineError("the device is closed") from None
-        try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise OfflineError("the device was closed meanwhile") from None
-        except BaseException:
-            future.cancel()
-            raise
+            return self._loop.run(made)
+        except LoopEndedError:
+            raise OfflineError("the device is closed, or was closed meanwhile") from None
 
     def send(self, channel, body, *, identity=None):
         """As `AsyncDevice.send`."""
@@ -820,10 +795,10 @@ class Device:
         self._run(self._inner.wait_connected(timeout_s))
 
     def wake(self):
-        self._loop.call_soon_threadsafe(self._inner.wake)
+        self._loop.tell(self._inner.wake)
 
     def sleep(self):
-        self._loop.call_soon_threadsafe(self._inner.sleep)
+        self._loop.tell(self._inner.sleep)
 
     @property
     def connected(self):

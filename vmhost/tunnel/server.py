@@ -19,6 +19,7 @@ from vmhost.tunnel import addresses, inbox, processes, pushes, tls
 from vmhost.tunnel.connection import checked_name
 from vmhost.tunnel.errors import TunnelConfigurationError
 from vmhost.tunnel.limits import Limits
+from vmhost.tunnel.spinning import SPIN_US, loop_factory
 from vmhost.tunnel.worker import Worker
 
 
@@ -28,7 +29,8 @@ class Server:
     Devices show a certificate that `client_ca` signed (its common name is the device's name), or say a token:
     `identify(token)` gives the device's name, or None for a token that is not known. `identify` runs on the loop:
     it must be quick. `priorities`: {channel: 0 to 7}; 0 goes first, 4 is usual. `pending_bytes`: of messages that
-    came and are not kept yet; beyond, nothing more is read. `post_quantum`: `tls.server_context`.
+    came and are not kept yet; beyond, nothing more is read. `post_quantum`: `tls.server_context`. `spin_us`: how long
+    its loop looks for what comes before it sleeps (`spinning`); 0: not at all.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Server:
         greeting_s=10.0,
         threads=8,
         post_quantum=False,
+        spin_us=SPIN_US,
     ):
         if client_ca is None and identify is None:
             raise TunnelConfigurationError("a server tells devices by client_ca or by identify; give one of them")
@@ -56,6 +59,7 @@ class Server:
         self.priorities = dict(priorities or {})
         self.max_connections, self.pending_bytes = max_connections, pending_bytes
         self.greeting_s, self.threads = greeting_s, threads
+        self._loops = loop_factory(spin_us)
         self.consumers, self.answers, self.streams = {}, {}, {}
         self.processes = 1
         self.worker = None
@@ -117,7 +121,7 @@ class Server:
             self.prepare()
             if processes > 1:
                 return _supervise(self, bound, processes, drain_s, ready)
-            asyncio.run(self._serve_until_signal(bound, drain_s, ready))
+            asyncio.run(self._serve_until_signal(bound, drain_s, ready), loop_factory=self._loops)
             return 0
         finally:
             for each in bound:
@@ -164,7 +168,7 @@ class Server:
 
         def work():
             try:
-                asyncio.run(serve())
+                asyncio.run(serve(), loop_factory=self._loops)
             except BaseException as error:
                 failed.append(error)
             finally:
@@ -221,7 +225,7 @@ def _supervise(server, bound, count, drain_s, ready):
     def child():
         own = bind(where, reuse=True)
         try:
-            asyncio.run(server._serve_until_signal(own, drain_s))
+            asyncio.run(server._serve_until_signal(own, drain_s), loop_factory=server._loops)
         finally:
             for each in own:
                 each.close()

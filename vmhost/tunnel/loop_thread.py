@@ -1,0 +1,234 @@
+"""An asyncio loop for threads: it lives on a thread of its own, and is lent to who waits for it.
+
+A coroutine that a thread hands to a loop on another thread costs two switches between threads, each longer than a small
+request. So where a thread asks again and again, the loop's own thread steps aside, and the asking thread runs the loop
+while it waits: no switch is left. When nobody asked for `LENT_S`, the loop's thread takes it back; what else the loop
+has to do (pushes, heartbeats) waits for that long at most. A thread that seldom asks is never lent the loop.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import signal
+import threading
+import time
+
+LENT_S = 0.002
+
+
+class LoopEndedError(Exception):
+    """The loop has ended, or ended before the call did."""
+
+
+class _Call:
+    """A coroutine that a thread waits for."""
+
+    def __init__(self, coroutine):
+        self.coroutine = coroutine
+        self.done = concurrent.futures.Future()
+        self._task, self._cancelled = None, False
+
+    def begin(self, loop):
+        """On the loop."""
+        self._task = loop.create_task(self.coroutine)
+        if self._cancelled:
+            self._task.cancel()
+        return self._task
+
+    def cancel(self):
+        """On the loop."""
+        self._cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+
+class LoopThread:
+    """`begin()`, `end()`: coroutines that run first and last, on the thread `name`. `loop_factory`: as of
+    `asyncio.Runner`. `on_broken()` is called on the loop after an exception that is not the coroutine's went through
+    the loop while a thread had it (a handler of a signal raised): what it interrupted is half done."""
+
+    def __init__(self, name, begin, end, loop_factory, on_broken):
+        self._begin, self._end, self._factory, self._on_broken = begin, end, loop_factory, on_broken
+        self._turn = threading.Condition(threading.Lock())  # guards the next six
+        self._runs = True  # whether some thread runs the loop, or is about to
+        self._borrower = None  # the call of the thread that the loop is lent to
+        self._guests = set()  # calls that were handed to the thread that runs the loop
+        self._awaited = False  # the loop's own thread waits until who has the loop is done
+        self._closing = False
+        self._ended = False
+        self._used_at = 0.0  # when a call ended
+        self._at_home = False  # the loop's own thread runs it, until it is stopped
+        self.loop = None
+        self._started = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+
+    def start(self):
+        """Raises what `begin()` does."""
+        self._thread.start()
+        try:
+            self._started.result()
+        except BaseException:
+            self._thread.join()
+            raise
+
+    def close(self):
+        """Calls that are under way raise LoopEndedError."""
+        if self.loop is None:
+            return
+        with self._turn:
+            self._closing = True
+            self._turn.notify()
+        self.tell(self._stop)
+        self._thread.join()
+
+    def _stop(self):
+        if self._at_home:
+            self.loop.stop()
+        elif self._borrower is not None:
+            self._borrower.cancel()
+
+    def tell(self, function):
+        """Has the loop call it, unless it has ended."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(function)
+
+    # ---- the loop's own thread
+
+    def _live(self):
+        try:
+            with asyncio.Runner(loop_factory=self._factory) as runner:
+                self.loop = runner.get_loop()
+                runner.run(self._begin())
+                self._started.set_result(None)
+                while not self._closing:
+                    self._at_home = True
+                    self.loop.run_forever()
+                    self._at_home = False
+                    self._lend()
+                runner.run(self._end())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+        finally:
+            with self._turn:
+                self._ended = True
+                left, self._guests = self._guests, set()
+            for call in left:  # it was handed over too late
+                call.coroutine.close()
+                call.done.set_exception(LoopEndedError())
+
+    def _lend(self):
+        """Returns when the loop is this thread's again."""
+        with self._turn:
+            self._runs = False
+            while True:
+                if self._runs:
+                    self._awaited = True
+                    self._turn.wait()
+                    self._awaited = False
+                    continue
+                left = self._used_at + LENT_S - time.monotonic()
+                if self._guests or self._closing or left <= 0:
+                    self._runs = True
+                    return
+                self._turn.wait(left)
+
+    # ---- other threads
+
+    def run(self, coroutine):
+        """Its result. LoopEndedError."""
+        call = _Call(coroutine)
+        with _interrupts(lambda: self.tell(call.cancel)):
+            with self._turn:
+                if self._ended:
+                    coroutine.close()
+                    raise LoopEndedError
+                may_borrow = asyncio._get_running_loop() is None  # a thread runs one loop at a time
+                lent = may_borrow and not self._runs and not self._closing
+                if lent:
+                    self._runs, self._borrower = True, call
+                else:
+                    self._guests.add(call)
+                    if not self._runs:
+                        self._turn.notify()
+            return self._run_here(call) if lent else self._run_there(call, may_borrow)
+
+    def _run_here(self, call):
+        task = None
+        try:
+            task = call.begin(self.loop)
+            return self.loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            raise LoopEndedError from None
+        except BaseException:
+            if task is not None and not task.done():
+                task.cancel()
+                self.loop.call_soon(self._on_broken)
+            raise
+        finally:
+            with self._turn:
+                self._runs, self._borrower = False, None
+                self._used_at = time.monotonic()
+                if self._awaited or self._guests or self._closing:
+                    self._turn.notify()
+
+    def _run_there(self, call, may_borrow):
+        often = may_borrow and time.monotonic() - self._used_at < LENT_S
+        self.tell(lambda: self._take_in(call, often))
+        try:
+            return call.done.result()
+        except BaseException:
+            self.tell(call.cancel)
+            raise
+
+    def _take_in(self, call, often):
+        """On the loop: begins what a thread handed over."""
+
+        def ended(task):
+            with self._turn:
+                self._guests.discard(call)
+                self._used_at = time.monotonic()
+                alone = not self._guests
+            if task.cancelled():
+                call.done.set_exception(LoopEndedError())
+            elif task.exception() is not None:
+                call.done.set_exception(task.exception())
+            else:
+                call.done.set_result(task.result())
+            if often and alone and self._at_home:
+                self.loop.stop()  # it is lent: the next call is likely to come at once
+
+        call.begin(self.loop).add_done_callback(ended)
+
+
+@contextlib.contextmanager
+def _interrupts(cancel):
+    """For the block, Ctrl-C calls `cancel`, and KeyboardInterrupt is raised at its end: raised within, it would leave
+    locks locked and what the loop does half done. The second one is raised at once, whatever it breaks. On the main
+    thread, where the handler is Python's own; elsewhere nothing is changed."""
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    came = 0
+
+    def interrupted(number, frame):
+        nonlocal came
+        came += 1
+        if came > 1:
+            raise KeyboardInterrupt
+        with contextlib.suppress(RuntimeError):
+            cancel()
+
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    except BaseException:
+        if came:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt

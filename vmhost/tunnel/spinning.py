@@ -1,0 +1,83 @@
+"""An asyncio loop that looks for what comes a little longer before it sleeps.
+
+To wake a core that sleeps takes longer than a small request: on an idle machine the two wake-ups of a request and its
+answer are more than half of its time. A loop that spins asks the kernel again and again, for at most `spin_s`, before
+it sleeps. It spins only
+
+- while most of the latest waits were short. After two long ones it sleeps at once, until four in a row were short: a
+  loop with little to do costs nothing.
+- while it helps. Where the kernel gives the core to somebody else meanwhile, or what is waited for comes just after it
+  stopped to spin (whoever sends it needs this core), the machine is busy: cores do not sleep there, and to spin takes
+  time from others. The loop rests from it, for longer each time.
+"""
+
+import asyncio
+import os
+import selectors
+import time
+
+SPIN_US = 200.0
+_MOST, _ENOUGH, _MISS = 8, 4, 4  # of `_hope`: a short wait adds 1, a long one takes `_MISS`; from `_ENOUGH` on it spins
+_TAKEN_S = 200e-6  # one look takes 1 to 2 us; where it took so long, the core was taken away
+_HARM, _TOO_MUCH = 4, 12  # of `_harm`: a spin that did not help adds `_HARM`, another one takes 1
+_REST_S, _LONGEST_REST_S = 0.05, 1.6
+_GOOD = 1000  # spins between two rests, after which the second is as short as the first
+
+
+class SpinningSelector(selectors.DefaultSelector):
+    """`spins`: how often it spun. `clock()`: seconds."""
+
+    def __init__(self, spin_s, clock=time.perf_counter):
+        super().__init__()
+        self.spin_s = spin_s
+        self.spins = 0
+        self._clock = clock
+        self._hope = self._harm = 0
+        self._rest_s, self._rests_until = _REST_S, 0.0
+        self._good_until = 0  # of `spins`: a rest before then is a longer one
+
+    def select(self, timeout=None):
+        if timeout is not None and timeout <= 0:
+            return super().select(timeout)
+        began = now = self._clock()
+        spun = self._hope >= _ENOUGH and began >= self._rests_until
+        if spun:
+            self.spins += 1
+            end = began + (self.spin_s if timeout is None else min(timeout, self.spin_s))
+            while now < end:
+                found = super().select(0)
+                before, now = now, self._clock()
+                if now - before > _TAKEN_S:
+                    self._harmed(now)
+                if found:
+                    self._hope = min(_MOST, self._hope + 1)
+                    self._harm = max(0, self._harm - 1)
+                    return found
+            if timeout is not None:
+                timeout = max(0.0, timeout - (now - began))
+        found = super().select(timeout)
+        now = self._clock()
+        # Who sleeps is woken late, by about as long as it may spin.
+        if found and now - began < 2 * self.spin_s:
+            self._hope = min(_MOST, self._hope + 1)
+            if spun:
+                self._harmed(now)
+        else:
+            self._hope = max(0, self._hope - _MISS)
+        return found
+
+    def _harmed(self, now):
+        self._harm += _HARM
+        if self._harm < _TOO_MUCH:
+            return
+        self._harm = 0
+        self._rest_s = min(_LONGEST_REST_S, self._rest_s * 2) if self.spins < self._good_until else _REST_S
+        self._rests_until, self._good_until = now + self._rest_s, self.spins + _GOOD
+
+
+def loop_factory(spin_us=SPIN_US):
+    """What `asyncio.run(..., loop_factory=...)` takes: makes loops that spin for at most `spin_us`; 0: they do not, nor
+    where the process has one core."""
+    if spin_us <= 0 or (os.process_cpu_count() or 1) < 2:
+        return asyncio.SelectorEventLoop
+    return lambda: asyncio.SelectorEventLoop(SpinningSelector(spin_us / 1e6))

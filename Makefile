@@ -88,7 +88,7 @@ lock:             ## pin the newest dependencies in requirements.lock and tools/
 
 clean:            ## remove what was built; keep the Python and the environment
 	rm -rf build dist vmhost.egg-info vmhost/data .venv/core.stamp .venv/stdlib.stamp
-	rm -f vmhost/isolation/*.so vmhost/isolation/*.so.new engine/*.so engine/*.so.new vmhost/pipeline/triggers/*.so vmhost/pipeline/triggers/*.so.new
+	rm -f vmhost/isolation/*.so vmhost/isolation/*.so.new engine/*.so engine/*.so.new vmhost/pipeline/*/*.so vmhost/pipeline/*/*.so.new
 
 distclean: clean  ## remove the environment and the private Python too
 	rm -rf .venv .python

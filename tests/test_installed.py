@@ -31,7 +31,7 @@ def installed(tmp_path_factory):
     for library in (
         *ROOT.glob("vmhost/isolation/*.so"),
         *ROOT.glob("vmhost/engine/*.so"),
-        *ROOT.glob("vmhost/pipeline/triggers/*.so"),
+        *ROOT.glob("vmhost/pipeline/*/*.so"),
         ROOT / "vmhost" / "data" / "stdlib.vmb",
     ):
         target = folder / "vmhost" / library.relative_to(ROOT / "vmhost")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+PIPELINE = ("vmhost/pipeline/passes", "vmhost/pipeline/triggers")
 WITH_A_WARNING = "int vmh_answer(void);\nint vmh_answer(void) { int unused; return 42; }\n"
 
 
@@ -25,17 +26,17 @@ def built(tmp_path_factory):
     shutil.copytree(ROOT / "engine" / "src" / "vendor", checkout / "engine" / "src" / "vendor")
     for name in ("__init__.py", "declarations.py"):
         shutil.copy(ROOT / "engine" / name, checkout / "engine")
-    for folder in ("vmhost/isolation", "vmhost/pipeline/triggers", "engine/src", "engine/arrays"):
+    for folder in ("vmhost/isolation", *PIPELINE, "engine/src", "engine/arrays"):
         (checkout / folder).mkdir(parents=True, exist_ok=True)
         (checkout / folder / "one.c").write_text("int vmh_one(void);\nint vmh_one(void) { return 1; }\n")
     (checkout / "vmhost" / "engine").symlink_to("../engine")
     (checkout / "vmhost" / "stdlib").mkdir()
     shutil.copy(ROOT / "vmhost" / "stdlib" / "policy.py", checkout / "vmhost" / "stdlib")
-    for folder in ("vmhost", "vmhost/isolation", "vmhost/pipeline", "vmhost/pipeline/triggers"):
+    for folder in ("vmhost", "vmhost/isolation", "vmhost/pipeline", *PIPELINE):
         (checkout / folder / "__init__.py").touch()
     status, said, compiled = build(checkout, VMHOST_WERROR="")
     assert status == 0, said
-    assert len(compiled) == 5
+    assert len(compiled) == 6
     return checkout
 
 
@@ -72,7 +73,7 @@ def test_a_warning_is_an_error_only_where_that_is_asked_for_and_object_files_are
     assert status != 0 and "Werror" in said, "what had compiled with a warning is not taken"
     source.write_text(WITH_A_WARNING.replace("int unused; ", ""))
     status, said, compiled = build(built, VMHOST_WERROR="1")
-    assert (status, len(compiled)) == (0, 5), said
+    assert (status, len(compiled)) == (0, 6), said
     assert build(built, VMHOST_WERROR="1") == (0, "", set())
     assert build(built, VMHOST_WERROR="") == (0, "", set()), "what compiles without a warning serves any build"
 

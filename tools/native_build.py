@@ -140,6 +140,7 @@ INSTALLED = {
     ),
     "vmhost.engine._array": Part(("engine/arrays/**/*.c",), ("engine/arrays", "engine/include"), needs_engine=True),
     BINDING: Part((), ("engine/include",), needs_engine=True, warnings=False),
+    "vmhost.pipeline.passes._passes": Part(("vmhost/pipeline/passes/*.c",), ("vmhost/pipeline/passes",)),
     "vmhost.pipeline.triggers._triggers": Part(("vmhost/pipeline/triggers/**/*.c",), ("vmhost/pipeline/triggers",)),
 }
 # The executable of device images: the core once more, for size. The engine in it is setup.py's object files.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the same names again, for tools that read the source
     from vmhost.executor import BrokenVMExecutor, VMExecutor
     from vmhost.host import Host
     from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
+    from vmhost.packed import Packed
     from vmhost.runtime.codec import Conversion
     from vmhost.task import Task
 
@@ -48,6 +49,7 @@ _HOMES = {
     "executor": ("BrokenVMExecutor", "VMExecutor"),
     "host": ("Host",),
     "limits": ("BreakerPolicy", "Limits", "Policy", "TaskPolicy"),
+    "packed": ("Packed",),
     "runtime.codec": ("Conversion",),
     "task": ("Task",),
 }

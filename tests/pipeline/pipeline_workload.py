@@ -125,7 +125,7 @@ def kill(folder, seed, rounds):
         _, status = os.waitpid(child, 0)
         killed += os.WIFSIGNALED(status)
         with open(reading, "rb") as pipe:
-            promised = max(promised, *map(int, pipe.read().split()))
+            promised = max([promised, *map(int, pipe.read().split())])
     assert killed == rounds, f"{rounds - killed} children ended by themselves"
     print(json.dumps({"promised": promised, "events": verify(folder, loaded, promised)}))
 

@@ -1,6 +1,7 @@
 """Full disks, folders that cannot be written, files that are damaged, two processes: one clear error, nothing lost."""
 
 import os
+import random
 import sqlite3
 import subprocess
 import sys
@@ -22,7 +23,8 @@ def path(tmp_path):
 
 
 def big(n):
-    return Event("click", n, contents=bytes([n % 256]) * 2000)
+    """Contents that do not get smaller when they are compressed."""
+    return Event("click", n, contents=bytes([n % 256]) + random.Random(n).randbytes(2000))
 
 
 def limited(database, pages):
@@ -73,7 +75,7 @@ def test_writes_that_the_system_refuses(path):
     """A limit on the size of files, met in the middle of a transaction."""
     said = run(
         """if True:
-        import resource, sys
+        import os, resource, sys
         from vmhost.pipeline.events import Event
         from vmhost.pipeline.store import EventStore
         from vmhost.stores import Database, StoreError
@@ -83,7 +85,7 @@ def test_writes_that_the_system_refuses(path):
             store.flush()
             none = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, none[1]))
-            store.append(Event("second", 2, contents=bytes(1_000_000)))
+            store.append(Event("second", 2, contents=os.urandom(1_000_000)))
             try:
                 store.flush()
             except StoreError as error:

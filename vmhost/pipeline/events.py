@@ -28,7 +28,11 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event and its `position` in the store: a whole number that grows with each event that was taken."""
+    """An event and its `position` in the store: a whole number that grows with each event that was taken.
+
+    `packed`: its contents as plain msgpack; None where they are not at hand, or have a form of vmhost's own.
+    """
 
     position: int
     event: Event
+    packed: bytes | None = None

@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError
 
 from vmhost import BreakerOpenError, ClosedError, QueueFullError, VMHostError
 from vmhost.pipeline.tables import DEAD_LETTERS, STORED, TRIGGERED, TableError
+from vmhost.pipeline.visits import Value
 from vmhost.pipeline.waiting import WaitingCalls
 from vmhost.stores import StoreDamagedError, StoreError
 
@@ -22,8 +23,8 @@ STALE = "stale"  # the call was given what is forgotten by now, and is made agai
 
 class Call:
     """One call. `position` is that of the event that triggered it, `start` that of the event its match began with;
-    `value` what the entry function gets, or a function that reads it from the store when the call is made. `table`:
-    where its rows go.
+    `value` what the entry function gets, a `visits.Value`, or a function that reads it from the store when the call is
+    made. `table`: where its rows go.
     """
 
     __slots__ = ("position", "start", "key", "value", "table", "tries", "forgotten", "stale")
@@ -34,13 +35,12 @@ class Call:
 
     def forget(self, key):
         """Takes what is of `key` out of a call that is of somebody else; whether there was anything."""
-        if callable(self.value):
+        if type(self.value) is not Value:
             return False  # what it reads will be gone
-        kept = [event for event in self.value["events"] if event["key"] != key]
-        if len(kept) == len(self.value["events"]):
-            return False
-        self.value = self.value | {"events": kept}
-        return True
+        less = self.value.without(key)
+        if less is not None:
+            self.value = less
+        return less is not None
 
 
 class Failed:
@@ -133,10 +133,10 @@ class StreamTask:
         try:
             if callable(call.value):
                 call.value = call.value()
-            value = call.value
+            value = call.value.crossing()
             if self.trigger.state:
                 kept = self.table.state(call.key)
-                value = value | {"state": kept and kept.value}
+                value["state"] = kept and kept.value
             future = self.task.submit(value)
         except BreakerOpenError, QueueFullError:
             self._count(PUT_OFF)
@@ -186,7 +186,7 @@ class StreamTask:
             return RETRIES
         traceback = getattr(error, "guest_traceback", None) or ""
         said = f"{type(error).__name__}: {error}"
-        value = self.bare(call) if callable(call.value) else call.value
+        value = self.told(call)
         call.table.give_up(call.position, value, said, traceback, call.tries + 1, call.key)
         return DEAD_LETTERS
 
@@ -198,9 +198,9 @@ class StreamTask:
         return result.get("rows"), result.get("state")
 
     @staticmethod
-    def bare(call):
-        """What is said of a call whose events cannot be."""
-        return {"position": call.position, "key": call.key}
+    def told(call):
+        """What a dead letter says of a call: its value; where that cannot be said, whose call it was."""
+        return call.value.plain() if type(call.value) is Value else {"position": call.position, "key": call.key}
 
     def settled(self, call, way):
         """Notes how `store` ended."""

@@ -1,9 +1,10 @@
 """Forgetting a person: everything of a key goes from the store, and its bytes from the store's files."""
 
 from vmhost.pipeline import intake, store, tables
+from vmhost.pipeline.bodies import Bodies, contents_of
 from vmhost.pipeline.store import KEY, Head, delete_block, keep_position, pack_head, write_marks
 from vmhost.pipeline.tables import outbox_id, quoted
-from vmhost.pipeline.values import joined, pack, unpack, unpack_some
+from vmhost.pipeline.values import pack, unpack
 from vmhost.stores import Outbox
 
 _BEGUN, _ERASED = "forget.begun", "forget.erased"  # counters
@@ -71,7 +72,7 @@ def _events_of(value):
 
 def _forget_events(connection, key):
     firsts = connection.execute("SELECT first FROM event_marks WHERE kind = ? AND name = ?", (KEY, key)).fetchall()
-    gone = 0
+    gone, bodies = 0, Bodies()
     for (first,) in firsts:
         data, body, last = connection.execute(
             "SELECT head, body, last FROM event_blocks WHERE first = ?", (first,)
@@ -83,19 +84,19 @@ def _forget_events(connection, key):
         if not kept:
             keep_position(connection, last)
             continue
-        contents = unpack_some(body, kept)
+        contents = contents_of(body, kept)
         columns = [
             [column[index] for index in kept]
             for column in (head.names, head.times, head.pages, head.visits, head.keys, head.ids)
         ]
         offsets = [head.positions[index] - first for index in kept]
-        new_head, new_body = pack_head(columns, offsets), joined([pack(value) for value in contents])
+        new_head, new_body = pack_head(columns, offsets), bodies.make([pack(value) for value in contents])
         times, visits, keys = columns[1], columns[3], columns[4]
         connection.execute(
             "INSERT INTO event_blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (first, last, len(kept), len(new_head) + len(new_body), min(times), max(times), new_head, new_body),
         )
-        write_marks(connection, first, visits, keys)
+        write_marks(connection, [(first, visits, keys)])
     return gone
 
 

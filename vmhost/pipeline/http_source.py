@@ -34,7 +34,7 @@ from vmhost import ConfigurationError
 from vmhost.pipeline.configuration import MAX_BODY_BYTES
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.feed import decoded, put_aside
-from vmhost.pipeline.store import columns_of
+from vmhost.pipeline.passes import columns
 from vmhost.pipeline.values import pack
 from vmhost.stores import StoreError, StoreFullError
 
@@ -229,7 +229,7 @@ def _unstorable(events, numbers, error):
     """The refusal that says which of the events the store cannot take."""
     for index, event in enumerate(events):
         try:
-            columns_of((event,))
+            columns((event,))
             pack(event.contents)
         except ValueError as reason:
             if numbers is None:

@@ -12,8 +12,8 @@ import threading
 import time
 from collections import deque
 
-from vmhost.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event, StoredEvent
-from vmhost.pipeline.store import columns_of
+from vmhost.pipeline import passes
+from vmhost.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
 from vmhost.pipeline.values import pack, unpack
 
 STEPS = (
@@ -134,7 +134,7 @@ class Intake:
         self._counts_before = None
         try:
             events = function(*arguments)
-            positions = self.store.append_many(events) if events else ()
+            stored = self.store.append_stored(events) if events else []
         except BaseException:
             while self._undo:
                 undo, *values = self._undo.pop()
@@ -152,7 +152,7 @@ class Intake:
                     del self._late[:over]  # none of them was written yet: the disk is full, or slow
                     self._counts["late_dropped"] += over
                 self._ready = dict(self._counts)
-        return list(map(StoredEvent, positions, events))
+        return stored
 
     def _count(self, name, n=1):
         if self._counts_before is None:
@@ -174,7 +174,7 @@ class Intake:
                 continue
             if at_ms > latest_ms:
                 if at_ms > ahead_ms:
-                    columns_of((event,))  # a time that the store cannot hold must not become the visit's last one
+                    passes.columns((event,))  # a time that the store cannot hold must not become the visit's last one
                     self._count("ahead")
                 else:
                     self._time_ms, late_ms, latest_ms = at_ms, at_ms - self.lateness_ms, at_ms
@@ -343,7 +343,7 @@ class Intake:
 
     def _keep_late(self, why, event, now_ms):
         self._count(why)
-        columns_of((event,))
+        passes.columns((event,))
         parts = [event.name, event.time_ms, event.page, event.visit, event.contents, event.id, event.key]
         self._new_late.append((why, event.key, event.time_ms, now_ms, pack(parts)))
 

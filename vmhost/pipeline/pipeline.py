@@ -447,6 +447,8 @@ class Pipeline:
         Calls beyond a task's queue are dropped by its overload rule. Not `bounded`: they wait too, for callers that
         wait themselves (`wait_for_room`) before they append; so do the calls for visits that time closes after that.
         """
+        self._must_be_open()
+        self._store.make_room()  # results are kept meanwhile
         with self._lock:
             self._must_be_open()
             self._bounded = bounded
@@ -522,7 +524,7 @@ class Pipeline:
                     return None  # a restart triggers the call again
             except Exception as error:
                 _log.exception("%s: the result of a call of %s could not be kept", self.folder, task.task.name)
-                call.value, future, call.tries = task.bare(call), Failed(error), task.trigger.retries
+                call.value, future, call.tries = None, Failed(error), task.trigger.retries
 
     def _tick(self):
         while not self._closing.wait(TICK_S):

@@ -1,7 +1,7 @@
 """The event store: events in the order in which they came, each at its position, bounded by age, count and bytes.
 
 Events are stored in blocks of at most BLOCK_EVENTS, one SQL row each: `head` holds the columns name, time, page, visit,
-key and id, `body` the contents (`vmhost.pipeline.values`). `event_marks` says in which blocks a visit or a key occurs.
+key and id, `body` the contents (`vmhost.pipeline.bodies`). `event_marks` says in which blocks a visit or a key occurs.
 A block is written once; only `forget` rewrites it.
 
 `durability="each"`: an event is on the disk when `append` returns. `"batch"`: it is after `flush()`, after any other
@@ -11,15 +11,17 @@ grow, and are not used twice, unless the process died before their events were d
 Bounds hold for what is on the disk: whole blocks go, oldest first, in the transaction that adds new ones.
 """
 
+import itertools
 import threading
 import time
-from array import array
 
 import msgpack
 
+from vmhost.pipeline import passes
+from vmhost.pipeline.bodies import Bodies, contents_of
 from vmhost.pipeline.events import Event, StoredEvent
-from vmhost.pipeline.values import joined, packer, unpack, unpack_some
-from vmhost.stores import StoreDamagedError
+from vmhost.pipeline.values import PackerOfMany, unpack
+from vmhost.stores import StoreDamagedError, write_rows
 
 BLOCK_EVENTS = 256
 _READ_BLOCKS = 16  # read at a time, so that a slow reader holds no old view of the store
@@ -33,6 +35,7 @@ STEPS = (
     );
     CREATE TABLE event_marks (kind INTEGER, name TEXT, first INTEGER, PRIMARY KEY (kind, name, first)) WITHOUT ROWID
     """,
+    "",  # bodies may be compressed
 )
 VISIT, KEY = 0, 1  # kinds of marks
 _LAST_POSITION = "events.last_position"
@@ -53,31 +56,6 @@ class _Block:
 
     def __len__(self):
         return len(self.packed)
-
-
-def columns_of(events):
-    """The columns of a block, of values that the disk takes; raises ValueError with the first event that has others."""
-    columns = (
-        [event.name for event in events],
-        [event.time_ms for event in events],
-        [event.page for event in events],
-        [event.visit for event in events],
-        [event.key for event in events],
-        [event.id for event in events],
-    )
-    try:
-        names, times, pages, visits, keys, ids = columns
-        array("q", times)
-        "".join((*names, *pages, *visits, *keys, *filter(None, ids))).encode()
-    except (TypeError, OverflowError, UnicodeEncodeError) as error:
-        if len(events) > 1:
-            for event in events:
-                columns_of((event,))
-        raise ValueError(
-            f"event {events[0].name!r}: expected text in name, page, visit, key and id, and a whole number of 64 bits "
-            f"in time_ms: {error}"
-        ) from None
-    return columns
 
 
 class _Written:
@@ -145,7 +123,7 @@ class Head:
 
 
 def pack_head(columns, offsets=None):
-    """`columns`: as `columns_of`. `offsets`: from the block's first position, where they are not 0, 1, 2 …"""
+    """`columns`: as `passes.columns`. `offsets`: from the block's first position, where they are not 0, 1, 2 …"""
     names, times, pages, visits, keys, ids = columns
     columns = [_column(names), times, _column(pages), _column(visits), _column(keys), _column(ids), offsets]
     return msgpack.Packer(buf_size=4096).pack(columns)  # subclasses of str become str
@@ -181,7 +159,7 @@ class EventStore:
         self._clock = clock
         self.max_age_ms, self.max_count, self.max_bytes = max_age_ms, max_count, max_bytes
         self._lock = threading.Lock()  # of what is in memory; taken after the database's, never before
-        self._packer = packer()
+        self._packer, self._bodies = PackerOfMany(), Bodies()
         self._waiting = []  # blocks, in order; the last takes more events
         self._waiting_count = 0
         self._writing = []  # blocks of the transaction under way
@@ -225,19 +203,33 @@ class EventStore:
 
         Raises as `append`.
         """
-        events = list(events)
+        return self._append(list(events))[0]
+
+    def make_room(self):
+        """Waits for the disk where so much is in memory that the next append would; for who holds a lock then that
+        others want. StoreError."""
+        if self.durability == "batch" and self._waiting_count >= self.batch_count:
+            with self.database.lock:  # a flush that is under way may be all that was missing
+                if self._waiting_count >= self.batch_count:
+                    self.flush()
+
+    def append_stored(self, events):
+        """As `append_many`, of a list; returns the events as StoredEvents that have their contents packed."""
+        return list(map(StoredEvent, *self._append(events)))
+
+    def _append(self, events):
+        """(positions, events, the bytes of each one's contents or None)"""
         if self.durability == "each":
             return self._append_each(events)
-        if self._waiting_count >= self.batch_count:
-            self.flush()
-        positions = self._take(events)
+        self.make_room()
+        taken = self._take(events)
         if self._waiting_count * 2 >= self.batch_count and not self._writing:
             self.database.flush_soon()  # so that who appends seldom waits for the disk
-        return positions
+        return taken
 
     def _append_each(self, events):
         with self.database.lock:  # no other commit comes between, so that a failure can be undone here
-            positions = self._take(events)
+            taken = self._take(events)
             try:
                 self.flush()
             except BaseException:
@@ -245,16 +237,16 @@ class EventStore:
                     self._waiting, self._waiting_count = [], 0
                     self._last = self._durable
                 raise
-        return positions
+        return taken
 
     def _take(self, events):
         with self._lock:
-            columns = columns_of(events)
-            pack = self._packer.pack
+            columns = passes.columns(events)
             try:
-                packed = [pack(event.contents) for event in events]
+                packed, plain = self._packer.pack([event.contents for event in events])
             except ValueError, TypeError, RecursionError:
-                packed = [self._pack(event) for event in events]  # says which
+                self._say_which(events)
+                raise
             first, done = self._last + 1, 0
             while done < len(packed):
                 if not self._waiting or len(self._waiting[-1]) >= BLOCK_EVENTS:
@@ -267,17 +259,19 @@ class EventStore:
                 done = part.stop
             self._waiting_count += len(packed)
             self._last += len(packed)
-            return range(first, self._last + 1)
+            return range(first, self._last + 1), events, packed if plain else itertools.repeat(None)
 
-    def _pack(self, event):
-        try:
-            return self._packer.pack(event.contents)
-        except RecursionError:
-            raise ValueError(
-                f"event {event.name!r}: the contents are nested too deeply, or within themselves"
-            ) from None
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"event {event.name!r}: contents: {error}") from None
+    def _say_which(self, events):
+        """Raises ValueError with the first event whose contents cannot be packed."""
+        for event in events:
+            try:
+                self._packer.pack([event.contents])
+            except RecursionError:
+                raise ValueError(
+                    f"event {event.name!r}: the contents are nested too deeply, or within themselves"
+                ) from None
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"event {event.name!r}: contents: {error}") from None
 
     def flush(self):
         """Events that were appended are durable on return. Raises StoreError; they still wait then."""
@@ -297,7 +291,10 @@ class EventStore:
             raise
 
     def _write_blocks(self, connection, blocks):
-        size = sum(self._write_block(connection, block) for block in blocks)
+        rows = list(map(self._row, blocks))
+        write_rows(connection, "INSERT INTO event_blocks", rows)
+        write_marks(connection, ((block.first, block.columns[3], block.columns[4]) for block in blocks))
+        size = sum(row[3] for row in rows)
         count = sum(map(len, blocks))
         latest_ms = max(self._latest_ms, max(max(block.columns[1]) for block in blocks))
         gone_count, gone_size = self._drop_oldest(connection, self._count + count, self._bytes + size, latest_ms)
@@ -309,17 +306,11 @@ class EventStore:
             self._waiting_count += sum(map(len, blocks))
             self._writing = []
 
-    def _write_block(self, connection, block):
-        first, count = block.first, len(block)
-        _, times, _, visits, keys, _ = block.columns
-        head, body = pack_head(block.columns), joined(block.packed)
-        size = len(head) + len(body)
-        connection.execute(
-            "INSERT INTO event_blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (first, first + count - 1, count, size, min(times), max(times), head, body),
-        )
-        write_marks(connection, first, visits, keys)
-        return size
+    def _row(self, block):
+        """The block's row in `event_blocks`. Who waits for each commit does not wait for smaller bodies too."""
+        first, count, times = block.first, len(block), block.columns[1]
+        head, body = pack_head(block.columns), self._bodies.make(block.packed, compress=self.durability == "batch")
+        return first, first + count - 1, count, len(head) + len(body), min(times), max(times), head, body
 
     def _drop_oldest(self, connection, count, size, latest_ms):
         """Deletes blocks until the bounds hold; returns how many events and bytes went."""
@@ -378,7 +369,7 @@ class EventStore:
             try:
                 head = Head(first, head_data)
                 indexes = wanted(head.visits, head.pages, head.keys, head.times, head.positions)
-                found = unpack_some(body, indexes[:left])
+                found = contents_of(body, indexes[:left])
             except (ValueError, TypeError, IndexError) as error:
                 raise StoreDamagedError(
                     f"{self.database.path}: the events from position {first} on are unreadable: {error}; restore a "
@@ -480,10 +471,14 @@ class EventStore:
         self.database.detach(self)
 
 
-def write_marks(connection, first, visits, keys):
-    marks = [(VISIT, name, first) for name in set(visits) if name]
-    marks += [(KEY, name, first) for name in set(keys) if name]
-    connection.executemany("INSERT OR IGNORE INTO event_marks VALUES (?, ?, ?)", marks)
+def write_marks(connection, blocks):
+    """Marks which visits and keys are in `blocks`: (first position, visits, keys) of each."""
+    marks = []
+    for first, visits, keys in blocks:
+        marks += [(VISIT, name, first) for name in set(visits) if name]
+        marks += [(KEY, name, first) for name in set(keys) if name]
+    marks.sort()  # the order in which they lie
+    write_rows(connection, "INSERT OR IGNORE INTO event_marks", marks)
 
 
 def delete_block(connection, first):

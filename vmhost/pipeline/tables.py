@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vmhost.pipeline.values import pack, unpack
-from vmhost.stores import Outbox, StoreDamagedError
+from vmhost.stores import Outbox, StoreDamagedError, write_rows
 
 MAX_ROWS = 1 << 20  # of one call
 MAX_COLUMNS = 1000
@@ -428,14 +428,14 @@ class Tables:
         try:
             for batch in batches:
                 batch.table._write(connection, batch)
-            for step in steps:
-                step.progress.write(connection, step)
+            _write_steps(connection, steps)
             if letters:
                 self._write_letters(connection, letters)
-            connection.executemany(
-                "INSERT INTO task_counters VALUES (?, ?, ?) "
-                "ON CONFLICT (task, name) DO UPDATE SET value = value + excluded.value",
+            write_rows(
+                connection,
+                "INSERT INTO task_counters",
                 [(task, name, n) for task, new in counts.items() for name, n in new.items()],
+                "ON CONFLICT (task, name) DO UPDATE SET value = value + excluded.value",
             )
         except BaseException:
             written.undone()
@@ -468,7 +468,11 @@ class Tables:
         return (task, version, position, key, self.now_ms(), pack(event), error, traceback, tries)
 
     def _write_letters(self, connection, letters):
-        connection.executemany("INSERT INTO dead_letters VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", letters)
+        write_rows(
+            connection,
+            "INSERT INTO dead_letters (task, version, position, key, stored_ms, event, error, traceback, tries)",
+            letters,
+        )
         (count,) = connection.execute("SELECT count(*) FROM dead_letters").fetchone()
         if count > self.max_dead_letters:
             gone = count - self.max_dead_letters
@@ -549,26 +553,6 @@ class _Progress:
         self._begun, self._ended, self.states, self.writing = {}, set(), {}, self.states
         return step
 
-    def write(self, connection, step):
-        connection.executemany("DELETE FROM task_calls WHERE id = ? AND position = ?", self._keyed(step.ended))
-        connection.executemany(
-            "INSERT OR REPLACE INTO task_calls VALUES (?, ?, ?)",
-            [(self.identity, position, start) for position, start in step.begun.items()],
-        )
-        connection.execute(
-            "UPDATE task_tables SET position = ? WHERE id = ? AND position < ?",
-            (step.position, self.identity, step.position),
-        )
-        connection.executemany(
-            "INSERT INTO task_states VALUES (?, ?, ?, ?, ?) ON CONFLICT (id, key) DO UPDATE SET "
-            "version = excluded.version, position = excluded.position, value = excluded.value "
-            "WHERE excluded.position > position",
-            [(self.identity, key, *state) for key, state in step.states.items()],
-        )
-
-    def _keyed(self, positions):
-        return [(self.identity, position) for position in positions]
-
     def undone(self, step):
         for position, start in step.begun.items():
             if position in self.open:
@@ -578,6 +562,36 @@ class _Progress:
         self._ended |= {position for position in step.ended if position not in self.open}
         self.states = step.states | self.states
         self.writing = {}
+
+
+def _write_steps(connection, steps):
+    """Writes how far the calls for tables have come, in their order."""
+    of = [(step.progress.identity, step) for step in steps]
+    write_rows(
+        connection,
+        "DELETE FROM task_calls WHERE (id, position) IN (",
+        [(identity, position) for identity, step in of for position in step.ended],
+        ")",
+    )
+    write_rows(
+        connection,
+        "INSERT OR REPLACE INTO task_calls",
+        [(identity, position, start) for identity, step in of for position, start in step.begun.items()],
+    )
+    write_rows(
+        connection,
+        "WITH seen (id, position) AS (",
+        [(identity, step.position) for identity, step in of],
+        ") UPDATE task_tables SET position = seen.position FROM seen "
+        "WHERE task_tables.id = seen.id AND task_tables.position < seen.position",
+    )
+    write_rows(
+        connection,
+        "INSERT INTO task_states",
+        [(identity, key, *state) for identity, step in of for key, state in step.states.items()],
+        "ON CONFLICT (id, key) DO UPDATE SET version = excluded.version, position = excluded.position, "
+        "value = excluded.value WHERE excluded.position > position",
+    )
 
 
 class _Written:
@@ -626,10 +640,7 @@ class Table:
         self._names = list(columns)
         self._leaving = [(name, _TYPES[column.type][2]) for name, column in columns.items() if column.leaves]
         names = "".join(f", {quoted(name)}" for name in self._names)
-        self._insert = (
-            f"INSERT INTO {quoted(self.sql_name)} (_id, _key, _stored_ms{names}) "
-            f"VALUES (?, ?, ?{', ?' * len(self._names)}) ON CONFLICT (_id) DO NOTHING"
-        )
+        self._insert = f"INSERT INTO {quoted(self.sql_name)} (_id, _key, _stored_ms{names})"
 
     # ---- writing
 
@@ -811,7 +822,7 @@ class Table:
 
     def _write(self, connection, batch):
         rows = self._new_rows(connection, batch.rows)
-        connection.executemany(self._insert, rows)
+        write_rows(connection, self._insert, rows, "ON CONFLICT (_id) DO NOTHING")
         if self._leaving:
             self._tables.outbox.put_many([entry for row in rows if (entry := self._entry(row)) is not None])
         self._sweep(connection)

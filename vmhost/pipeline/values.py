@@ -12,7 +12,7 @@ TUPLE, SET, COMPLEX, INT, ARRAY = 1, 2, 3, 4, 5
 _COMPLEX = struct.Struct("<dd")
 # bool, signed and unsigned integers, floats, complex numbers: dtypes whose bytes are their values
 _KINDS = "biufc"
-_FEW_BYTES = 2048
+_FEW_BYTES = 2048  # a large buffer is new pages of memory, which cost more than packing a small value
 
 
 def _extension(value):
@@ -59,17 +59,34 @@ def _extended(code, data):
     raise ValueError(f"unknown extension {code}")
 
 
-def packer(size=1 << 18):
-    """A `msgpack.Packer` for one thread that raises what msgpack raises. `size`: bytes that it has room for at first;
-    a large room is new pages of memory, which cost more than packing a small value.
-    """
-    return msgpack.Packer(default=_extension, strict_types=True, unicode_errors="surrogatepass", buf_size=size)
+class PackerOfMany:
+    """Packs many values one after the other; for one thread."""
+
+    def __init__(self):
+        self._extended = False  # by `_extension`, since it was last looked at
+        self._packer = msgpack.Packer(
+            default=self._extension, strict_types=True, unicode_errors="surrogatepass", buf_size=1 << 18
+        )
+
+    def _extension(self, value):
+        self._extended = True
+        return _extension(value)
+
+    def pack(self, values):
+        """(the bytes of each, whether all of them are plain msgpack, without extensions). Raises what msgpack
+        raises."""
+        self._extended = False
+        pack = self._packer.pack
+        packed = [pack(value) for value in values]
+        return packed, not self._extended
 
 
 def pack(value):
     """The bytes of `value`. Raises ValueError with what cannot be stored; nesting ends at some 500 levels."""
     try:
-        return packer(_FEW_BYTES).pack(value)
+        return msgpack.Packer(
+            default=_extension, strict_types=True, unicode_errors="surrogatepass", buf_size=_FEW_BYTES
+        ).pack(value)
     except RecursionError:
         raise ValueError("the value is nested too deeply, or within itself") from None
 

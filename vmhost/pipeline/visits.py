@@ -3,6 +3,8 @@
 from msgspec.structs import asdict
 
 from vmhost.pipeline.events import PAGE_ENTER, PAGE_EXIT
+from vmhost.pipeline.passes import EventList
+from vmhost.pipeline.values import unpack
 
 MAX_EVENTS = 2_000  # of one visit; the calls of longer ones read the store
 MAX_HELD = 50_000  # of all visits; beyond it, those that began first are read from the store
@@ -13,7 +15,7 @@ class Visits:
 
     def __init__(self, store):
         self._store = store
-        self._held = {}  # visit: its StoredEvents; None where calls read the store
+        self._held = {}  # visit: its EventList; None where calls read the store
         self._count = 0  # events that are held
         self._wanted = False  # whether any task is given events of visits
 
@@ -43,9 +45,8 @@ class Visits:
                     continue
                 there = held.get(visit)
                 if there is not None:
-                    there.append(stored)
-                    self._count += 1
-                    if len(there) > MAX_EVENTS or self._count > MAX_HELD:
+                    self._add(visit, there, stored)
+                    if self._count > MAX_HELD or len(there) > MAX_EVENTS:
                         self._make_room(visit)
                 elif visit not in held:
                     self._begin(visit, stored)
@@ -57,8 +58,7 @@ class Visits:
             return
         there = self._held.get(visit)
         if there is not None:
-            there.append(stored)
-            self._count += 1
+            self._add(visit, there, stored)
         elif visit not in self._held:
             self._begin(visit, stored)
 
@@ -68,11 +68,22 @@ class Visits:
 
     def _begin(self, visit, stored):
         """A visit whose begin was missed has earlier events in the store."""
+        self._held[visit] = None
         if stored.event.name == PAGE_ENTER:
-            self._held[visit] = [stored]
-            self._count += 1
+            self._held[visit] = there = EventList()
+            self._add(visit, there, stored)
+
+    def _add(self, visit, there, stored):
+        """Contents that are not plain msgpack are read from the store, and the visit's others with them."""
+        if stored.packed is None:
+            self._read_from_store(visit)
         else:
-            self._held[visit] = None
+            there.append(stored)
+            self._count += 1
+
+    def _read_from_store(self, visit):
+        self._count -= len(self._held[visit])
+        self._held[visit] = None
 
     def _drop(self, visit):
         there = self._held.pop(visit, None)
@@ -81,14 +92,13 @@ class Visits:
 
     def _make_room(self, visit):
         """`visit` is too long, or all are too many."""
-        if len(self._held[visit]) > MAX_EVENTS:
-            self._count -= len(self._held[visit])
-            self._held[visit] = None
+        there = self._held[visit]
+        if there is not None and len(there) > MAX_EVENTS:
+            self._read_from_store(visit)
         if self._count > MAX_HELD:
             for visit, there in self._held.items():
                 if there is not None:
-                    self._count -= len(there)
-                    self._held[visit] = None
+                    self._read_from_store(visit)
                     if self._count <= MAX_HELD // 2:
                         break
 
@@ -98,7 +108,7 @@ class Visits:
             self._drop(visit)
         for visit, held in self._held.items():
             if held is not None:
-                kept = [stored for stored in held if stored.event.key != key]
+                kept = held.without(key)
                 self._count -= len(held) - len(kept)
                 self._held[visit] = kept
 
@@ -109,17 +119,17 @@ class Visits:
         be read, a function that reads it and gives this.
         """
         if trigger.events == "none":
-            return _value(stored, ())
+            return Value(stored, [])
         visit = stored.event.visit
         if not _of_visit(trigger):
-            return lambda: _value(stored, list(self._store.read(start - 1, until=stored.position)))
+            return lambda: Value(stored, list(self._store.read(start - 1, until=stored.position)))
         if not visit:
-            return _value(stored, (stored,))
+            return Value(stored, [stored])
         after = start - 1 if trigger.events == "match" else 0
         held = None if from_store else self._held.get(visit)
         if held is None:
-            return lambda: _value(stored, self._stay(stored, after))
-        return _value(stored, held if not after else [each for each in held if each.position > after])
+            return lambda: Value(stored, self._stay(stored, after))
+        return Value(stored, held, after)
 
     def _stay(self, stored, after):
         """The events of the visit from its last begin on: an id of a visit may come again after its exit."""
@@ -132,19 +142,49 @@ def _of_visit(trigger):
     return trigger.events == "visit" or (trigger.events == "match" and trigger.level == "page")
 
 
-def _value(stored, events):
-    event = stored.event
-    return {
-        "position": stored.position,
-        "key": event.key,
-        "page": event.page,
-        "visit": event.visit,
-        "time_ms": event.time_ms,
-        "events": [asdict(each.event) for each in _by_time(events)],
-    }
+class Value:
+    """What a call gets: what is told of the StoredEvent that triggered it, and events, those of one time in order of
+    position: an EventList, of which those behind the position `after` are meant, up to that of the StoredEvent; or a
+    list of StoredEvents.
+    """
 
+    __slots__ = ("_stored", "_events", "_after")
 
-def _by_time(events):
-    """In order of time, those of one time by position, in which they come."""
-    times = [each.event.time_ms for each in events]
-    return events if times == sorted(times) else sorted(events, key=lambda each: each.event.time_ms)
+    def __init__(self, stored, events, after=0):
+        self._stored, self._events, self._after = stored, events, after
+
+    def plain(self):
+        """The value itself."""
+        if type(self._events) is EventList:
+            return self._told(unpack(self._packed()))
+        return self._told([asdict(each.event) for each in sorted(self._events, key=lambda each: each.event.time_ms)])
+
+    def crossing(self):
+        """The value for a VM, which makes the events of an EventList out of its bytes."""
+        if type(self._events) is not EventList:
+            return self.plain()
+        from vmhost import Packed  # late: it loads the native core, and a process that has it cannot fork any more
+
+        return self._told(Packed(self._packed()))
+
+    def _packed(self):
+        return self._events.packed(self._after, self._stored.position)
+
+    def _told(self, events):
+        event = self._stored.event
+        return {
+            "position": self._stored.position,
+            "key": event.key,
+            "page": event.page,
+            "visit": event.visit,
+            "time_ms": event.time_ms,
+            "events": events,
+        }
+
+    def without(self, key):
+        """The same without events of `key`; None where there are none."""
+        if type(self._events) is EventList:
+            kept = self._events.without(key)
+        else:
+            kept = [each for each in self._events if each.event.key != key]
+        return Value(self._stored, kept, self._after) if len(kept) < len(self._events) else None

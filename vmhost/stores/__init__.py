@@ -12,6 +12,7 @@ from vmhost.stores.errors import (
     StoreVersionError,
 )
 from vmhost.stores.outbox import Entry, Outbox
+from vmhost.stores.rows import write_rows
 
 __all__ = [
     "Database",
@@ -25,4 +26,5 @@ __all__ = [
     "StoreFullError",
     "StoreInUseError",
     "StoreVersionError",
+    "write_rows",
 ]

@@ -119,7 +119,7 @@ class Database:
     def _open(self, accept_loss):
         try:
             self._writer = sqlite3.connect(
-                self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=256
+                self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=1024
             )
             run = self._writer.execute
             identity = run("PRAGMA application_id").fetchone()[0]

@@ -12,6 +12,7 @@
 #include "vm/fork.h"
 #include "seal/function_code.h"
 #include "wire/handover.h"
+#include "wire/packed.h"
 #include "memory/library_memory.h"
 #include "memory/overflow.h"
 #include "seal/sealing.h"
@@ -19,7 +20,7 @@
 #include "sqlite/sqlite_rules.h"
 
 PyTypeObject *vmh_code_store_type, *vmh_events_type, *vmh_lane_type, *vmh_call_type, *vmh_vm_type, *vmh_host_call_type,
-    *vmh_buffer_type;
+    *vmh_buffer_type, *vmh_packed_type;
 static PyObject *error_factory;
 
 int vmh_core_deadline(PyObject *timeout_s, int64_t *deadline_ns)
@@ -271,8 +272,9 @@ static int core_exec(PyObject *module)
     leave_out_what_libraries_call();
     vmh_handover_try();
     vmh_buffer_type = vmh_buffer_type_new();
-    if (vmh_buffer_type == NULL || PyModule_AddType(module, vmh_buffer_type) < 0
-        || add_type(module, &vmh_events_type, &vmh_events_spec) < 0
+    vmh_packed_type = vmh_packed_type_new();
+    if (vmh_buffer_type == NULL || PyModule_AddType(module, vmh_buffer_type) < 0 || vmh_packed_type == NULL
+        || PyModule_AddType(module, vmh_packed_type) < 0 || add_type(module, &vmh_events_type, &vmh_events_spec) < 0
         || add_type(module, &vmh_lane_type, &vmh_lane_spec) < 0 || add_type(module, &vmh_call_type, &vmh_call_spec) < 0
         || add_type(module, &vmh_vm_type, &vmh_vm_spec) < 0
         || add_type(module, &vmh_host_call_type, &vmh_host_call_spec) < 0)

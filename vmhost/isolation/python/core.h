@@ -46,7 +46,7 @@ typedef struct {
 
 /* One main interpreter, one core: the module refuses to load anywhere else, so these may be shared. */
 extern PyTypeObject *vmh_code_store_type, *vmh_events_type, *vmh_lane_type, *vmh_call_type, *vmh_vm_type,
-    *vmh_host_call_type, *vmh_buffer_type;
+    *vmh_host_call_type, *vmh_buffer_type, *vmh_packed_type;
 extern PyType_Spec vmh_code_store_spec, vmh_events_spec, vmh_lane_spec, vmh_call_spec, vmh_vm_spec, vmh_host_call_spec;
 
 /* core.c */

@@ -39,6 +39,7 @@ static vmh_codec codec_of(const vmh_host_call *hc)
     const vmh_lane *lane = atomic_load(&hc->vm->work.lane);
     const lane_object *wrapper = lane == NULL ? NULL : lane->wrapper;
     return (vmh_codec){.buffer_type = vmh_buffer_type,
+                       .packed_type = vmh_packed_type,
                        .pack = wrapper == NULL ? NULL : Py_XNewRef(wrapper->pack),
                        .unpack = wrapper == NULL ? NULL : Py_XNewRef(wrapper->unpack)};
 }

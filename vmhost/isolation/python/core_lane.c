@@ -139,7 +139,7 @@ static void refuse_value(vmh_lane *lane, PyObject *text)
 static vmh_call *prepare(const lane_object *self, PyObject *value, const options *o)
 {
     vmh_lane *lane = self->lane;
-    const vmh_codec codec = {.buffer_type = vmh_buffer_type, .pack = self->pack};
+    const vmh_codec codec = {.buffer_type = vmh_buffer_type, .packed_type = vmh_packed_type, .pack = self->pack};
     if (vmh_fork_check() < 0)
         return NULL;
     int64_t limit = vmh_after_ns(vmh_now_ns(), lane->wall_ns), asked;

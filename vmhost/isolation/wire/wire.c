@@ -8,6 +8,7 @@
 #include "wire/buffer.h"
 #include "wire/engine.h"
 #include "wire/handover.h"
+#include "wire/packed.h"
 #include "vme_python.h"
 
 /* One byte of tag, then the payload; sizes and counts are 8 bytes. Both sides are this process, so native order serves.
@@ -35,7 +36,8 @@ enum tag {
     TAG_GIVEN_TEXT,
     TAG_ARRAY,
     TAG_SCALAR,
-    TAG_KIND, /* a byte: which kind of the codec's; then its detail and its payload */
+    TAG_PACKED, /* then bytes, which hold the value */
+    TAG_KIND,   /* a byte: which kind of the codec's; then its detail and its payload */
 };
 
 /* malloc maps blocks from this size on, whatever it has learnt (DEFAULT_MMAP_THRESHOLD_MAX of the C library).
@@ -398,6 +400,13 @@ static int put_lent(encoder *e, enum tag tag, PyObject *value, void *data, Py_ss
     return rc;
 }
 
+static int put_bytes(encoder *e, PyObject *value)
+{
+    if (e->vm == NULL && PyBytes_GET_SIZE(value) >= VMH_LARGE_BYTES)
+        return put_lent(e, TAG_LENT_BYTES, value, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value));
+    return put_sized(e, TAG_BYTES, PyBytes_AS_STRING(value), (size_t)PyBytes_GET_SIZE(value));
+}
+
 static int put_str(encoder *e, PyObject *value)
 {
     if (PyUnicode_IS_ASCII(value) && e->vm == NULL && PyUnicode_GET_LENGTH(value) >= VMH_LARGE_BYTES)
@@ -669,10 +678,8 @@ static int put(encoder *e, PyObject *value, const step *at)
     if (type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type || type == &PySet_Type
         || type == &PyFrozenSet_Type)
         return put_container(e, value, at);
-    if (type == &PyBytes_Type && e->vm == NULL && PyBytes_GET_SIZE(value) >= VMH_LARGE_BYTES)
-        return put_lent(e, TAG_LENT_BYTES, value, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value));
     if (type == &PyBytes_Type)
-        return put_sized(e, TAG_BYTES, PyBytes_AS_STRING(value), (size_t)PyBytes_GET_SIZE(value));
+        return put_bytes(e, value);
     if (type == &PyComplex_Type) {
         Py_complex c = PyComplex_AsCComplex(value);
         uint8_t *to = room(e, 17);
@@ -683,6 +690,9 @@ static int put(encoder *e, PyObject *value, const step *at)
         memcpy(to + 9, &c.imag, 8);
         return 0;
     }
+    if (e->vm == NULL && type == e->codec->packed_type)
+        return e->in_key ? refuse_in_key(e, at, value)
+                         : (put_tag(e, TAG_PACKED) < 0 ? -1 : put_bytes(e, vmh_packed_bytes(value)));
     if (type == e->codec->buffer_type && e->in_key)
         return refuse_in_key(e, at, value);
     if (type == e->codec->buffer_type && atomic_load(&vmh_buffer_storage(value)->writers) > 0)
@@ -979,6 +989,26 @@ static vmh_storage *get_storage(decoder *d)
     return NULL;
 }
 
+/* The value in the bytes that follow. */
+static PyObject *get_packed(decoder *d)
+{
+    const uint8_t *tag = bite(d, 1), *data = NULL;
+    uint64_t size = 0;
+    const vmh_storage *storage;
+    if (tag == NULL)
+        return NULL;
+    if (*tag == TAG_BYTES) {
+        data = bite_sized(d, &size);
+    } else if ((storage = get_storage(d)) != NULL) {
+        data = storage->data;
+        size = storage->size;
+    }
+    PyObject *value = data == NULL ? NULL : vmh_packed_value(data, size);
+    if (data != NULL && value == NULL)
+        note_refused(d);
+    return value;
+}
+
 /* Where a block of its own is that is large enough to be one of malloc's mappings: huge pages halve the price of a
  * first write. */
 static void expect_writing(void *data, size_t size)
@@ -1089,6 +1119,7 @@ static PyObject *get(decoder *d)
     case TAG_GIVEN_TEXT: return get_given(d, tag == TAG_GIVEN_TEXT);
     case TAG_ARRAY: return get_array(d);
     case TAG_SCALAR: return get_scalar(d);
+    case TAG_PACKED: return get_packed(d);
     case TAG_KIND: return get_kind(d);
     }
     PyErr_Format(PyExc_SystemError, "vmhost: tag %d on the wire is unknown", (int)tag);

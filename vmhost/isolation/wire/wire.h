@@ -2,10 +2,11 @@
  * code.
  *
  * None, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset (exact types), and Buffer by reference
- * to its storage. Values of other classes cross as a kind's number, a detail and a payload, which the interpreter's
- * codec makes and reads: vmhost/guest/kinds.py knows the standard library's. The host's objects with a buffer (NumPy
- * arrays, memoryview, bytearray, array.array) are lent; a guest's are copied. Large bytes and ASCII str are copied once
- * on their way in and not at all on their way out (handover.h).
+ * to its storage. The host's Packed arrives as the value that is in it (packed.h). Values of other classes cross as a
+ * kind's number, a detail and a payload, which the interpreter's codec makes and reads: vmhost/guest/kinds.py knows the
+ * standard library's. The host's objects with a buffer (NumPy arrays, memoryview, bytearray, array.array) are lent; a
+ * guest's are copied. Large bytes and ASCII str are copied once on their way in and not at all on their way out
+ * (handover.h).
  */
 #ifndef VMH_WIRE_H
 #define VMH_WIRE_H
@@ -19,6 +20,7 @@
  * ValueError of theirs says why not. */
 typedef struct vmh_codec {
     PyTypeObject *buffer_type; /* the interpreter's Buffer */
+    PyTypeObject *packed_type; /* the host's Packed, where arguments are written; NULL */
     PyObject *pack, *unpack;   /* NULL: no value of such a class crosses */
     const char *entry;         /* of the call whose argument is read; NULL */
     bool lenient;              /* what cannot be made is None */

@@ -1,6 +1,7 @@
 """Real agents against a real platform: pulled, proved, switched, reported; and what happens when that goes wrong."""
 
 import contextlib
+import http.server
 import re
 import threading
 import time
@@ -397,6 +398,44 @@ def test_a_host_of_another_process_follows_the_bundle_store(cloud, agent):
         agent.step()
         follower.look()
         assert host.task("rank")(1) == 2
+
+
+class _Liar(http.server.BaseHTTPRequestHandler):
+    """Sends half of a file, wrongly, and closes."""
+
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        self.send_response(200)
+        self.send_header("content-length", "1000")
+        self.end_headers()
+        self.wfile.write(bytes(400))
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_files_come_from_the_nearest_server_and_from_the_next_where_that_fails_or_lies(cloud, tmp_path):
+    platform, address = cloud
+    release(platform, "1.0.0")
+    with http.server.HTTPServer(("127.0.0.1", 0), _Liar) as server:
+        server.asked = []
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        lies = f"http://127.0.0.1:{server.server_port}/eu/"
+        before = platform.files_urls
+        platform.files_urls = (("us", "http://127.0.0.1:9/files/"), (None, "/files/"), ("eu", lies))
+        try:
+            for region, device in (("eu", "a"), ("us", "b"), (None, "c")):
+                facts = {"region": region} if region else {}
+                with agent_for(platform, address, tmp_path / device, device=device, facts=facts) as agent:
+                    agent.step()
+                    assert not agent.failed and agent.host.task("rank")(2) == 4
+                    asked, server.asked[:] = list(server.asked), []
+                    assert bool(asked) == (region == "eu") and all(path.startswith("/eu/") for path in asked)
+        finally:
+            platform.files_urls = before
+            server.shutdown()
+            thread.join()
 
 
 def test_a_hint_makes_the_agent_ask_at_once_and_stop_ends_it(cloud, tmp_path):

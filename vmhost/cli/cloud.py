@@ -97,7 +97,14 @@ def init(output, folder, admin, postgresql):
     type=click.FloatRange(0.1, 86400),
     help="Seconds between a device's requests.",
 )
-@click.option("--files-url", help="Where devices pull files: a static server or CDN over FOLDER/files. [default: here]")
+@click.option(
+    "--files-url",
+    "files_urls",
+    multiple=True,
+    metavar="[REGION=]URL",
+    help="Where devices pull files: a static server or CDN over FOLDER/files, that of their region first, others where it "
+    "fails. [default: here]",
+)
 @click.option(
     "--tls-certificate",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -105,7 +112,7 @@ def init(output, folder, admin, postgresql):
 )
 @click.option("--tls-key", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Its key, in PEM.")
 @failures.command
-def serve(output, folder, host, port, poll_s, files_url, tls_certificate, tls_key):
+def serve(output, folder, host, port, poll_s, files_urls, tls_certificate, tls_key):
     """Serve the platform in FOLDER until Ctrl-C."""
     from vmhost.deployment.cloud.platform import Platform
     from vmhost.deployment.cloud.server import listen
@@ -115,10 +122,23 @@ def serve(output, folder, host, port, poll_s, files_url, tls_certificate, tls_ke
         raise failures.Failure("--tls-certificate and --tls-key go together")
     tls = (tls_certificate, tls_key) if tls_key is not None else None
     with _errors(), contextlib.closing(listen(host, port)) as listening:
-        with Platform(folder, poll_s=poll_s, files_url=files_url) as platform:
+        with Platform(folder, poll_s=poll_s, files_urls=_by_region(files_urls)) as platform:
             address = f"{'https' if tls else 'http'}://{host}:{listening.getsockname()[1]}"
             output.line(f"platform {folder} at {address}; git at {address}/git/NAME; Ctrl-C ends it")
             serve_platform(platform, listening, tls)
+
+
+def _by_region(texts):
+    """(region or None, address) of each `[REGION=]URL`."""
+    found = []
+    for text in texts:
+        region, equals, address = text.partition("=")
+        if not equals or "/" in region:
+            region, address = None, text
+        if not address.startswith(("http://", "https://", "/")):
+            raise failures.Failure(f"--files-url {text}: expected [REGION=]URL, as in eu=https://eu.example/files/")
+        found.append((region, address if address.endswith("/") else f"{address}/"))
+    return found
 
 
 # ---- a platform anywhere

@@ -45,14 +45,16 @@ _log = logging.getLogger("vmhost.deployment")
 class Platform:
     """Opens the platform in `folder`, which `Platform.make` made. Close it. `poll_s`: how often devices shall ask.
 
-    `files_url`: where devices pull files; None: from the platform itself, below /files/.
+    `files_urls`: where devices pull files, as (region or None, address); those of a device's own region (its fact
+    `region`) come first for it, then those of none, then the others. Empty: from the platform itself, below /files/.
     """
 
-    def __init__(self, folder, *, clock=time.time, pythons=None, poll_s=30.0, files_url=None):
+    def __init__(self, folder, *, clock=time.time, pythons=None, poll_s=30.0, files_urls=()):
         self.folder = Path(folder)
         if not _is_platform(self.folder):
             raise RefusedError(f"{folder}: holds no platform; make one: vmhost cloud init {folder}")
-        self.poll_s, self.files_url, self.clock = poll_s, files_url or "/files/", clock
+        self.poll_s, self.clock = poll_s, clock
+        self.files_urls = tuple(files_urls) or ((None, "/files/"),)
         self.database = _open_database(self.folder)
         try:
             self.access = Access(self.database, clock)
@@ -339,6 +341,7 @@ class Platform:
             chosen = self.releases.choose(device, facts, named)
         self.sync_metadata()  # what is offered is listed
         self._remember_profile(request.get("profile"), device, facts, named, tasks, chosen, generation)
+        files = self._files_for(facts.get("region"))
         has = {entry.get("digest") for entry in tasks.values() if isinstance(entry, dict)}
         return {
             "acknowledged": reported,
@@ -347,9 +350,15 @@ class Platform:
                 | {"state": state, "files": self.task_files.choose(task, device, facts, named)}
                 for task, (release, state) in chosen.items()
             },
-            "files": self.files_url,
+            "files": files[0],
+            "mirrors": files[1:],
             "poll_s": self.poll_s,
         }
+
+    def _files_for(self, region):
+        """Addresses below which a device of the region finds files, the nearest first."""
+        order = sorted(self.files_urls, key=lambda each: (each[0] != region, each[0] is not None))
+        return [address for _, address in order]
 
     def _remember_profile(self, value, device, facts, named, tasks, chosen, generation):
         """A device that has what it should have, and has proven it, need not ask while nothing changes."""

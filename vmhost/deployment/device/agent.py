@@ -8,6 +8,7 @@ A task has two slots: what is current, and what was before it. A version becomes
 own; while it is watched it is `running`, then `proven`. Where it fails, the one before it is current again.
 """
 
+import itertools
 import json
 import logging
 import random
@@ -231,7 +232,7 @@ class Agent:
         answer = self._transfers.post("/api/v1/device/check", request, headers)
         _check_answer(answer)
         self.memory.outbox.acknowledge([entry.id for entry in entries if entry.number <= answer["acknowledged"]])
-        self.memory.set_value("files", answer["files"])
+        self.memory.set_value("files", [answer["files"], *answer.get("mirrors", ())])
         self.store.write_profile(profile)
         return answer
 
@@ -475,12 +476,26 @@ class Agent:
             return path
         self._make_room(size)
         partial = self._partial / digest
-        base = self.memory.value("files", "/files/")
-        self._transfers.download(url or f"{base}{digest[:2]}/{digest}", partial, size)
+        urls = [url] if url else [f"{base}{digest[:2]}/{digest}" for base in self.memory.value("files", ["/files/"])]
+        for each, following in itertools.zip_longest(urls, urls[1:]):
+            try:
+                return self._pull_from(each, partial, digest, size)
+            except TransferError as error:
+                if following is None:
+                    raise
+                _log.warning("%s; going on from %s", error, following)
+        raise AssertionError
+
+    def _pull_from(self, url, partial, digest, size):
+        """The path of the artifact; TransferError. What another server began wrongly is pulled anew."""
+        is_begun = partial.exists()
+        self._transfers.download(url, partial, size)
         try:
             return self.store.artifacts.take(partial, digest)
         except DamagedError as error:
-            raise TransferError(f"{base}: gave other bytes than it should: {error}") from error
+            if is_begun:
+                return self._pull_from(url, partial, digest, size)
+            raise TransferError(f"{url}: gave other bytes than it should: {error}") from error
 
     def _make_room(self, size):
         used = sum(path.stat().st_size for path in self.store.artifacts.folder.glob("??/*"))
@@ -529,7 +544,8 @@ def _check_answer(answer):
                 raise TypeError
             if not all(map(is_digest, digests)):
                 raise ValueError("a digest that is none")
-        if not isinstance(answer["acknowledged"], int) or not isinstance(answer["files"], str):
+        bases = [answer["files"], *answer.get("mirrors", ())]
+        if not isinstance(answer["acknowledged"], int) or not all(isinstance(base, str) for base in bases):
             raise TypeError
         if not 0 < float(answer.get("poll_s", 1)) < 1e6:
             raise ValueError

@@ -102,8 +102,7 @@ def init(output, folder, admin, postgresql):
     "files_urls",
     multiple=True,
     metavar="[REGION=]URL",
-    help="Where devices pull files: a static server or CDN over FOLDER/files, that of their region first, others where it "
-    "fails. [default: here]",
+    help="Where devices pull files: static servers or CDNs over FOLDER/files. [default: here]",
 )
 @click.option(
     "--tls-certificate",

@@ -28,6 +28,7 @@ from vmhost.access import AccessDeniedError
 from vmhost.deployment.cloud import pack_bounds
 from vmhost.deployment.cloud.pushes import Push
 from vmhost.deployment.errors import DeploymentError, RefusedError
+from vmhost.stores import StoreError
 
 MAX_PUSH_BYTES = 128 << 20
 MAX_OBJECTS = 100_000
@@ -77,6 +78,9 @@ class GitServer:
         except DeploymentError as error:
             await _answer(send, 404, f"{error}\n")
             return
+        except (StoreError, OSError) as error:
+            await _answer(send, 503, f"{_unable(error)}\n")
+            return
         with contextlib.closing(repo):
             if what == "info/refs":
                 await _send_refs(send, repo, service)
@@ -103,6 +107,9 @@ class GitServer:
                     return
             except RefusedError as error:
                 await _answer(send, 413, f"{error}\n")
+                return
+            except OSError as error:
+                await _answer(send, 507, f"{_unable(error)}\n")
                 return
             body.seek(0)
             loop, queue = asyncio.get_running_loop(), asyncio.Queue()
@@ -159,6 +166,7 @@ class GitServer:
             if not handler.updated:  # what a refused push brought goes again: nothing refers to it
                 for path in set(packs.glob("*")) - before:
                     path.unlink(missing_ok=True)
+                self._platform.repositories.clean(name)
 
 
 class _ReceivePack(ReceivePackHandler):
@@ -185,25 +193,50 @@ class _ReceivePack(ReceivePackHandler):
             for _, _, ref in refs:
                 yield ref, b"the push was refused"
             return
-        for ref, status in super()._apply_pack(refs):
-            if status == b"ok" and ref != b"unpack":
-                self.updated = True
-                try:
-                    self._push.written(ref)
-                except DeploymentError as error:  # it is written; how the release begins is another matter
-                    self._tell(f"{ref.decode()}: {error}")
-            yield ref, status
+        told = set()
+        try:
+            for ref, status in super()._apply_pack(refs):
+                if status == b"ok" and ref != b"unpack":
+                    self.updated = True
+                    self._written(ref)
+                told.add(ref)
+                yield ref, status
+        except (StoreError, OSError) as error:
+            reason = _unable(error)
+            self._tell(f"refused: {reason}")
+            for ref in (b"unpack", *(ref for _, _, ref in refs)):
+                if ref not in told:
+                    yield ref, _line(reason)
+
+    def _written(self, ref):
+        try:
+            self._push.written(ref)
+        except DeploymentError as error:  # it is written; how the release begins is another matter
+            self._tell(f"{ref.decode()}: {error}")
+        except (StoreError, OSError) as error:
+            self._platform.publish_later()
+            self._tell(f"{ref.decode()}: is taken, and a version as soon as the platform can write again: {error}")
 
     def _on_update(self, ref, old, new):
         try:
             self._push.decide(ref, old, new)
         except (DeploymentError, AccessDeniedError) as error:
-            self._tell(f"refused: {error}")
-            return _line(str(error))
-        return None
+            reason = str(error)
+        except (StoreError, OSError) as error:
+            _log.warning("%s: %s", self._name, error)
+            reason = _unable(error)
+        else:
+            return None
+        self._tell(f"refused: {reason}")
+        return _line(reason)
 
     def _on_post_receive(self, client_refs):
         pass
+
+
+def _unable(error):
+    """What a person is told where it is the platform that cannot."""
+    return f"the platform cannot take it now: {getattr(error, 'strerror', None) or error}; push again when it can"
 
 
 def _line(text):

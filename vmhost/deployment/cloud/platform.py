@@ -76,6 +76,7 @@ class Platform:
             raise
         self._stopped = threading.Event()
         self._ticker = None
+        self._unpublished = False
 
     @classmethod
     def make(cls, folder, admin="admin", postgresql=None):
@@ -105,6 +106,8 @@ class Platform:
             self._ticker.join()
         try:
             self.devices.flush()
+        except StoreError as error:  # when devices were seen last is not worth a failure
+            _log.error("%s", error)
         finally:
             self.database.close()
 
@@ -124,6 +127,9 @@ class Platform:
             try:
                 self.releases.tick()
                 self.devices.flush()
+                if self._unpublished:
+                    self._bring_together()
+                    self._unpublished = False
                 self.sync_metadata()
             except (StoreError, OSError) as error:  # a full disk, say: it is tried again
                 _log.error("releases do not go on: %s", error)
@@ -260,6 +266,10 @@ class Platform:
         else:
             tell(f"release {release.id} of {what} is {release.state}, {len(release.plan.steps)} steps")
         return version
+
+    def publish_later(self):
+        """A tag was written whose version could not be: it is done as soon as it can."""
+        self._unpublished = True
 
     def _publish(self, identity, start):
         with self.releases.change() as connection:

@@ -8,9 +8,11 @@ A task has two slots: what is current, and what was before it. A version becomes
 own; while it is watched it is `running`, then `proven`. Where it fails, the one before it is current again.
 """
 
+import contextlib
 import itertools
 import json
 import logging
+import os
 import random
 import secrets
 import threading
@@ -36,6 +38,7 @@ MAX_ATTEMPTS = 3  # of a trial that ends with the process
 MAX_CRASHES = 3  # of the process while a version's VM ran
 MAX_BACK_OFF_S = 900.0
 MAX_REPORTS = 100
+RESERVE_BYTES = 512 << 10
 _WATCH_S = 0.5
 _LOOK_S = 5.0
 _log = logging.getLogger("vmhost.deployment")
@@ -67,15 +70,36 @@ class Agent:
         self._failures, self._problem = 0, None
         self._refreshed = False
         self._watched = {}  # task -> (release, when it began, calls and failures then)
+        self._reserve = settings.folder / "reserve"
         self.host = self.memory = None
         try:
-            # First of all: what tasks allocate in SQLite counts where nobody used it before the first host.
-            self.host = Host(trust=self._trust, policy=self._policy, state=settings.folder / "host")
-            self.memory = Memory(settings.folder, clock)
-            self._start()
+            self._open()
         except BaseException:
             self.close()
             raise
+
+    def _open(self):
+        # The host first of all: what tasks allocate in SQLite counts where nobody used it before.
+        self.host = Host(trust=self._trust, policy=self._policy, state=self.settings.folder / "host")
+        try:
+            self.memory = Memory(self.settings.folder, self._clock)
+            self._start()
+        except (StoreError, OSError) as error:
+            if not self._reserve.exists():
+                raise
+            _log.error("%s; beginning with what was kept for a full disk", error)
+            self._reserve.unlink()
+            if self.memory is not None:
+                self.memory.close()
+            self.memory = Memory(self.settings.folder, self._clock)
+            self._start()
+        self._keep_reserve()
+
+    def _keep_reserve(self):
+        """Room on the disk that an agent needs to start: SQLite writes even where it only reads."""
+        if not self._reserve.exists() and free_bytes(self.settings.folder) > 8 * RESERVE_BYTES:
+            with contextlib.suppress(OSError), open(self._reserve, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
     def close(self):
         self._stopped.set()
@@ -185,6 +209,7 @@ class Agent:
             if self.memory.outbox.take("report", limit=1):
                 answer = self._ask()  # what was just found out
             self._failures, self._problem = 0, None
+            self._keep_reserve()
             return answer.get("poll_s", self.settings.poll_s) * random.uniform(0.8, 1.2)
         except (TransferError, TrustError, AnswerError, StoreError, OSError) as error:
             self._failures += 1

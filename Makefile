@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test lint format stress mutations fuzz conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers real-stream mosquitto postgresql tuf-conformance lock clean distclean
+.PHONY: help build device-libraries demo test lint format stress mutations fuzz conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers real-stream mosquitto postgresql tuf-conformance cep-oracle lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -31,16 +31,16 @@ stress: build     ## the long runs: many hosts and VMs in several processes
 sanitize: sanitize-memory sanitize-thread  ## the native core under all three sanitizers
 
 sanitize-memory: build     ## the native core under the address and undefined-behaviour sanitizers, both in one build
-	@$(PYTHON) tests/native/run.py core address,undefined && $(PYTHON) tests/native/run.py engine address,undefined && $(PYTHON) tests/native/run.py triggers address,undefined && sh tests/native/sanitize_core.sh address,undefined
+	@$(PYTHON) tests/native/run.py core address,undefined && $(PYTHON) tests/native/run.py engine address,undefined && $(PYTHON) tests/native/run.py triggers address,undefined && $(PYTHON) tests/native/run.py patterns address,undefined && sh tests/native/sanitize_core.sh address,undefined
 
 sanitize-address: build    ## the native core under the address sanitizer
-	@$(PYTHON) tests/native/run.py core address && $(PYTHON) tests/native/run.py engine address && $(PYTHON) tests/native/run.py triggers address && sh tests/native/sanitize_core.sh address
+	@$(PYTHON) tests/native/run.py core address && $(PYTHON) tests/native/run.py engine address && $(PYTHON) tests/native/run.py triggers address && $(PYTHON) tests/native/run.py patterns address && sh tests/native/sanitize_core.sh address
 
 sanitize-undefined: build  ## the native core under the undefined-behaviour sanitizer
-	@$(PYTHON) tests/native/run.py core undefined && $(PYTHON) tests/native/run.py engine undefined && $(PYTHON) tests/native/run.py triggers undefined && sh tests/native/sanitize_core.sh undefined
+	@$(PYTHON) tests/native/run.py core undefined && $(PYTHON) tests/native/run.py engine undefined && $(PYTHON) tests/native/run.py triggers undefined && $(PYTHON) tests/native/run.py patterns undefined && sh tests/native/sanitize_core.sh undefined
 
 sanitize-thread: build     ## the parts that build without CPython under the thread sanitizer
-	@$(PYTHON) tests/native/run.py core thread && $(PYTHON) tests/native/run.py engine thread && $(PYTHON) tests/native/run.py triggers thread
+	@$(PYTHON) tests/native/run.py core thread && $(PYTHON) tests/native/run.py engine thread && $(PYTHON) tests/native/run.py triggers thread && $(PYTHON) tests/native/run.py patterns thread
 
 polls: build               ## how long the engine's operators go without a look at the stop flag; wants a quiet machine
 	@$(PYTHON) tests/native/run.py engine none
@@ -82,6 +82,9 @@ postgresql:       ## have PostgreSQL's server programs: the machine's, or Debian
 
 tuf-conformance: build  ## the conformance suite of The Update Framework, its results held against those that are kept (20 minutes)
 	@folder=$$(sh tools/tuf_conformance.sh) && $(PYTHON) tests/deployment/tuf_conformance.py "$$folder" $(ARGS)
+
+cep-oracle: build ## hold the matcher of patterns against Apache Flink: random rules through both (needs Java 17; 330 MB from PyPI)
+	@folder=$$(sh tools/flink.sh) && $(PYTHON) -m tests.pipeline.flink "$$folder" $(ARGS)
 
 lock:             ## pin the newest dependencies in requirements.lock and tools/bootstrap.lock (needs uv)
 	@sh tools/lock.sh

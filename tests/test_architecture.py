@@ -451,6 +451,21 @@ def test_a_wrong_include_of_the_trigger_engine_is_found(path, text, why):
     assert any(why in sentence for sentence in said), said
 
 
+# ---- the C files of vmhost/pipeline/patterns: as above; its core shares memory and tables of the trigger engine's
+
+PATTERNS = ROOT / "vmhost" / "pipeline" / "patterns"
+SHARED_WITH_PATTERNS = {"core/memory.h", "core/table.h", "core/triggers.h"}
+
+
+def test_includes_of_the_matcher_of_patterns_follow_the_arrows():
+    sources = {path.relative_to(PATTERNS).as_posix(): path.read_text() for path in PATTERNS.rglob("*.[ch]")}
+    shared = {name: text for name, text in trigger_sources().items() if name in SHARED_WITH_PATTERNS}
+    assert {name.partition("/")[0] for name in sources} == set(TRIGGER_ROOMS)
+    assert not shared.keys() & sources.keys()
+    assert list(wrong_trigger_includes(sources | shared)) == []
+    assert list(wrong_trigger_includes(sources | shared | {"core/new.c": "#include <Python.h>"})) != []
+
+
 def gating_rows():
     """The modules of the table in gates.c that says which gates a native module has, and what is left to do with it."""
     text = (ISOLATION / "seal" / "gates.c").read_text()

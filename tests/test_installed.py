@@ -100,6 +100,16 @@ def test_the_trigger_engine_runs_away_from_the_checkout(installed, tmp_path):
     assert done.stdout.startswith(str(installed)) and done.stdout.endswith(" (('key', 2),)\n"), done.stderr
 
 
+def test_the_matcher_of_patterns_runs_away_from_the_checkout(installed, tmp_path):
+    program = (
+        "from vmhost.pipeline import patterns; from vmhost.pipeline.events import Event\n"
+        "engine = patterns.PatternEngine(); engine.add('r', {'pattern': [{'name': 'a', 'event': 'a'}]})\n"
+        "print(patterns.__file__, engine.feed(Event('a', 1), 7)[0].first)"
+    )
+    done = run(installed, tmp_path, program)
+    assert done.stdout.startswith(str(installed)) and done.stdout.endswith(" 7\n"), done.stderr
+
+
 def test_the_demo_runs_away_from_the_checkout(installed, tmp_path):
     done = run(installed, tmp_path, f"import vmhost; print(vmhost.__file__)\n{SHORT_DEMO}")
     assert done.returncode == 0, done.stderr

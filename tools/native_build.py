@@ -122,6 +122,8 @@ class Part:
         ]
 
 
+# The matcher of patterns uses the memory and the tables of the trigger engine.
+EVENT_FOLDERS = ("vmhost/pipeline/patterns", "vmhost/pipeline/triggers")
 ENGINE = "vmhost.engine.libvme"  # a plain shared library: no Python, no suffix in its name
 BINDING = "vmhost.engine._vme"  # its one source is written when it is built
 # What is installed, by the names under which it is imported, in the order in which it can be linked.
@@ -141,7 +143,15 @@ INSTALLED = {
     "vmhost.engine._array": Part(("engine/arrays/**/*.c",), ("engine/arrays", "engine/include"), needs_engine=True),
     BINDING: Part((), ("engine/include",), needs_engine=True, warnings=False),
     "vmhost.pipeline.passes._passes": Part(("vmhost/pipeline/passes/*.c",), ("vmhost/pipeline/passes",)),
-    "vmhost.pipeline.triggers._triggers": Part(("vmhost/pipeline/triggers/**/*.c",), ("vmhost/pipeline/triggers",)),
+    "vmhost.pipeline.patterns._patterns": Part(
+        (
+            "vmhost/pipeline/patterns/**/*.c",
+            "vmhost/pipeline/triggers/core/memory.c",
+            "vmhost/pipeline/triggers/core/table.c",
+        ),
+        EVENT_FOLDERS,
+    ),
+    "vmhost.pipeline.triggers._triggers": Part(("vmhost/pipeline/triggers/**/*.c",), EVENT_FOLDERS),
 }
 # The executable of device images: the core once more, for size. The engine in it is setup.py's object files.
 IMAGE = Part(
@@ -167,6 +177,7 @@ ENGINE_TESTS = Part(
 TRIGGER_TESTS = Part(
     ("tests/native/triggers/*.c",), ("vmhost/pipeline/triggers", "tests/native"), optimize=("-O1",), python=False
 )
+PATTERN_TESTS = Part(("tests/native/patterns/*.c",), (*EVENT_FOLDERS, "tests/native"), optimize=("-O1",), python=False)
 
 
 def instructions(source):
@@ -260,7 +271,7 @@ def write_commands():
     """Writes COMMANDS: how each of our C files is compiled, for clangd and clang-tidy. A file of several parts has one
     entry."""
     entries = {}
-    for part in (*INSTALLED.values(), IMAGE, CORE_TESTS, ENGINE_TESTS, TRIGGER_TESTS):
+    for part in (*INSTALLED.values(), IMAGE, CORE_TESTS, ENGINE_TESTS, TRIGGER_TESTS, PATTERN_TESTS):
         for source in part.files():
             command = [*part.command(source), *(POLLS if part is ENGINE_TESTS else [])]
             entry = {"directory": str(ROOT), "file": source, "arguments": command}

@@ -1,11 +1,12 @@
 """Builds the test programs in C, and runs them: those beside this file, of the core's parts without CPython, and those
-in engine/, of the engine, and in triggers/, of the pipeline's trigger engine.
+in engine/, of the engine, and in triggers/ and patterns/, of the pipeline's trigger engine and its matcher of patterns.
 
     python tests/native/run.py core [none|address|undefined|thread|address,undefined] ...
     python tests/native/run.py engine [none|address|undefined|thread|address,undefined] ...
     python tests/native/run.py triggers [none|address|undefined|thread|address,undefined] ...
+    python tests/native/run.py patterns [none|address|undefined|thread|address,undefined] ...
 
-Without a sanitizer's name: each of them, and `none` for the core and the triggers. The engine without a sanitizer is
+Without a sanitizer's name: each of them, and `none` for all but the engine. The engine without a sanitizer is
 what test_polls.c measures: every source includes polls.h. How C is compiled is described in tools/native_build.py;
 object files stay in build/native_tests, so that the next run compiles what changed."""
 
@@ -19,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import native_build
-from native_build import CORE_TESTS, ENGINE_TESTS, INSTALLED, TRIGGER_TESTS
+from native_build import CORE_TESTS, ENGINE_TESTS, INSTALLED, PATTERN_TESTS, TRIGGER_TESTS
 
 HERE = "tests/native"
 BUILD = "build/native_tests"
@@ -66,6 +67,12 @@ def engine_programs():
 def trigger_programs():
     core = native_build.Part(("vmhost/pipeline/triggers/core/*.c",)).files()
     return [Program(source.removesuffix(".c"), tuple(core)) for source in TRIGGER_TESTS.files()]
+
+
+def pattern_programs():
+    shared = [f"vmhost/pipeline/triggers/core/{name}.c" for name in ("memory", "table")]
+    core = native_build.Part(("vmhost/pipeline/patterns/core/*.c",)).files()
+    return [Program(source.removesuffix(".c"), (*core, *shared)) for source in PATTERN_TESTS.files()]
 
 
 class Build:
@@ -145,6 +152,9 @@ def main(which, *chosen):
     elif which == "triggers":
         part, programs, libraries = TRIGGER_TESTS, trigger_programs(), ()
         chosen = chosen or ("none", *native_build.SANITIZERS)
+    elif which == "patterns":
+        part, programs, libraries = PATTERN_TESTS, pattern_programs(), ()
+        chosen = chosen or ("none", *native_build.SANITIZERS)
     else:
         part, programs, libraries = ENGINE_TESTS, engine_programs(), INSTALLED[native_build.ENGINE].libraries
         chosen = chosen or tuple(native_build.SANITIZERS)
@@ -159,7 +169,7 @@ def main(which, *chosen):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in ("core", "engine", "triggers"):
+    if len(sys.argv) < 2 or sys.argv[1] not in ("core", "engine", "triggers", "patterns"):
         raise SystemExit(__doc__)
     os.chdir(native_build.ROOT)
     Path(BUILD).mkdir(parents=True, exist_ok=True)

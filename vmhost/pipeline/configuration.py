@@ -114,6 +114,11 @@ def read_pipeline_yaml(path):
     for name in readers[1:]:
         problems.add(("sources", name, "file"), f"stdin is read by {readers[0]} already; name a file")
     options = _host_options(values, here, problems) | options
+    if "rules" in values:
+        paths = enumerate(values["rules"])
+        options["rules"] = [_existing(here, path, ("rules", number), problems) for number, path in paths]
+    if "channels" in values:
+        options["channels"] = values["channels"]
     tunnel = _tunnel(values["tunnel"], here, problems) if "tunnel" in values else None
     problems.stop()
     return Configuration(

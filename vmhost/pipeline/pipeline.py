@@ -17,10 +17,12 @@ import msgspec
 from vmhost import ConfigurationError, Host
 from vmhost.pipeline import forgetting, interrupts
 from vmhost.pipeline.catching_up import CatchingUp
+from vmhost.pipeline.complex_events import ComplexEvents
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.execution import EXPIRED, FORGOTTEN, STALE, Call, Failed, StreamTask
 from vmhost.pipeline.intake import Intake
 from vmhost.pipeline.matching import Matching
+from vmhost.pipeline.reach.sending import Sending
 from vmhost.pipeline.store import EventStore
 from vmhost.pipeline.tables import Column, TableError, Tables
 from vmhost.pipeline.triggers import TriggerError
@@ -31,6 +33,7 @@ STORE_NAME = "pipeline.sqlite"
 TICK_S = 0.5
 LOOK_S = 0.1  # how often a wait looks whether Ctrl-C was pressed
 MAX_MISSED = 10_000  # events; a task that has missed more looks at them while others go on
+_SENDING_S = 30.0  # how long the end waits for channels; what they have not taken goes after the next start
 _RESULTS = 256  # results that are kept at once
 _WITH_EVENTS = 1000  # calls of a task that wait with their events; those of later ones are read from the store again
 _log = logging.getLogger("vmhost.pipeline")
@@ -47,7 +50,8 @@ class Pipeline:
     `append` returns. `max_age_ms`, `max_count` and `max_bytes` bound the stored events (EventStore), with None nothing
     does. `lateness_ms`, `visit_timeout_ms` and what `intake` names are Intake's options; `trust`, `allow_unsigned` and
     what `host` names are Host's (`policy`, `state`, `functions`, `types`); a policy's limits hold for all tasks.
-    PipelineError, StoreError, BundleError. Threads may share it.
+    `rules` are mappings, or paths of files of them; their matches become events and go to `channels`, names to
+    settings or to functions (docs/patterns.md). PipelineError, StoreError, BundleError. Threads may share it.
     """
 
     def __init__(
@@ -66,6 +70,8 @@ class Pipeline:
         max_bytes=None,
         intake=None,
         host=None,
+        rules=(),
+        channels=None,
         clock=time.time,
     ):
         self.folder = Path(folder)
@@ -117,6 +123,7 @@ class Pipeline:
             forgetting.finish(self._database)
             self._visits = Visits(self._store)
             self._fed = self._store.position
+            self._complex = ComplexEvents.of(rules, self._database, self._store, lateness_ms=self._intake.lateness_ms)
             self._matchings.append(Matching(self._fed))
             for bundle in bundles:
                 loaded = self._host.load(bundle)
@@ -130,6 +137,10 @@ class Pipeline:
             ]
             with self._lock:
                 self._begin()
+                if self._complex is not None:
+                    self._store_complex(self._complex.begin())
+            self._sending = Sending.of(self._database, self._store, self._complex, channels, functions)
+            undo.callback(self._sending.close)
             for worker in (*self._workers, *self._behind.values()):
                 worker.start()
             undo.pop_all()
@@ -398,6 +409,8 @@ class Pipeline:
             calls = sum(task.forget(key) for task in (*self._tasks.values(), *self._leaving.values()))
             stack.callback(self._pump)
             visits = self._intake.visits_of(key)
+            if self._complex is not None:
+                self._complex.forget(key, visits)
             gone = forgetting.forget(self._database, key)
             self._visits.forget(key, visits)
             for matching in (*self._matchings, *(behind.matching for behind in self._behind.values())):
@@ -483,6 +496,21 @@ class Pipeline:
                     begin = index + 1
             self._visits.hold(taken[begin:])
         self._fed = taken[-1].position
+        if self._complex is not None:
+            self._store_complex(self._complex.feed(taken))
+
+    def _store_complex(self, events):
+        """Takes the events of rules' matches, as others are taken. A store that cannot be written has them later."""
+        if not events:
+            return
+        try:
+            taken = self._intake.take(self._complex.timed(events, self._intake.event_time_ms))
+        except StoreError as error:
+            _log.error("%s: %s; matches of rules wait", self.folder, error)
+            return
+        self._complex.taken()
+        self._feed(taken)
+        self._sending.wake()
 
     # ---- calls
 
@@ -550,6 +578,10 @@ class Pipeline:
     def _move_on(self):
         """Time and positions, for who has nothing to do."""
         time_ms = self._intake.event_time_ms
+        if self._complex is not None:
+            if time_ms is not None and not self._ended:
+                self._store_complex(self._complex.advance(time_ms))
+            self._save_complex()
         for matching in list(self._matchings):
             if time_ms is not None:
                 matching.engine.advance(time_ms)
@@ -562,6 +594,12 @@ class Pipeline:
         for name, task in self._tasks.items():
             if name not in self._behind:
                 task.table.complete_until(self._fed)
+
+    def _save_complex(self):
+        try:
+            self._complex.save(now=self._ended)
+        except StoreError as error:  # a start looks at more events again
+            _log.error("%s: %s; what rules have matched so far is saved later", self.folder, error)
 
     def wait(self, timeout_s=None):
         """Waits until no call is unfinished, and no task behind. False after `timeout_s`."""
@@ -626,6 +664,8 @@ class Pipeline:
                 "position": self._store.position,
                 "intake": self._intake.statistics(),
                 "triggers": self._matchings[0].engine.statistics(),
+                **({} if self._complex is None else {"rules": self._complex.statistics()}),
+                **({} if not self._sending.sent else {"channels": self._sending.statistics()}),
                 "tasks": {
                     name: {
                         **task.counts,
@@ -676,6 +716,10 @@ class Pipeline:
         self._results.put(None)
         for worker in (*self._workers, *self._behind.values()):
             worker.join()
+        if drain:
+            with contextlib.suppress(StoreError):  # it is raised below
+                self._sending.wait(_SENDING_S)
+        self._sending.close()
         try:
             with self._lock:
                 self._move_on()

@@ -1,0 +1,109 @@
+"""Holds the matcher of patterns against Apache Flink CEP: random rules and streams go through both, and every match and
+time-out is compared, as multisets per event. `make cep-oracle` runs it.
+
+    python -m tests.pipeline.flink FOLDER [--count 2000] [--seed N] [--questions FILE] [--keep FILE]
+
+FOLDER holds Flink's jars (tools/flink.sh puts them there) and what is compiled here. Java 17 with javac is needed. With
+`--keep`, questions and Flink's answers become the file that tests without Java use.
+
+What counts as the same: both refuse a rule; Flink says itself that its answer hangs on the order of a heap (`fragile`)
+and numbers of matches agree. What is left out: rules that we refuse on purpose (docs/patterns.md), and questions at
+which Flink itself fails with an error of its own (NullPointerException, no answer in time).
+"""
+
+import argparse
+import collections
+import gzip
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.pipeline.pattern_questions import question
+from vmhost.pipeline.patterns.questions import answer
+
+HERE = Path(__file__).parent
+OPENS = [f"--add-opens=java.base/java.{part}=ALL-UNNAMED" for part in ("util", "lang", "time")]
+QUIET = ["-Dlog4j2.level=OFF", "-Dorg.apache.logging.log4j.level=OFF", "-Dlog4j2.StatusLogger.level=OFF"]
+
+
+def class_path(folder):
+    jars = sorted(str(path) for path in Path(folder).glob("*.jar"))
+    if not any("flink-cep" in jar for jar in jars):
+        raise SystemExit(f"{folder}: no flink-cep jar there; run tools/flink.sh, or `make cep-oracle`")
+    return ":".join([*jars, str(folder)])
+
+
+def compiled(folder):
+    made, source = Path(folder, "Oracle.class"), HERE / "Oracle.java"
+    if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
+        command = ["javac", "-nowarn", "-Xlint:none", "-cp", class_path(folder), "-d", str(folder), str(source)]
+        subprocess.run(command, check=True)
+
+
+def flinks_answers(folder, questions):
+    compiled(folder)
+    command = ["java", "-Xmx2g", "-XX:+UseSerialGC", *QUIET, *OPENS, "-cp", class_path(folder), "Oracle"]
+    lines = "".join(json.dumps(one) + "\n" for one in questions)
+    done = subprocess.run(command, input=lines, capture_output=True, text=True)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    if done.returncode or len(answers) != len(questions):
+        raise SystemExit(f"java: {len(answers)} answers of {len(questions)}\n{done.stderr[-4000:]}")
+    return answers
+
+
+def bags(said):
+    """Matches and time-outs as multisets, with the events that they came at."""
+    matches = collections.Counter(json.dumps(pair) for pair in zip(said["matches"], said["match_on"]))
+    timeouts = zip(said["timeouts"], said["timeout_on"], said["timeout_at"])
+    return matches, collections.Counter(json.dumps(triple) for triple in timeouts), said.get("late", [])
+
+
+def verdict(flink, ours):
+    """`same`, `refused` (by both), `left out`, `fragile`, or `DIFFERS`."""
+    if "error" in ours and "may match nothing" in ours["error"]:
+        return "left out"
+    if "error" in flink and "error" in ours:
+        return "refused"
+    if "error" in flink:
+        own = "NullPointerException", "no answer in", "OutOfMemory"
+        return "left out" if any(word in flink["error"] for word in own) else "DIFFERS"
+    if "error" in ours:
+        return "DIFFERS"
+    if bags(flink) == bags(ours):
+        return "same"
+    return "fragile" if flink.get("fragile") else "DIFFERS"
+
+
+def main():
+    options = argparse.ArgumentParser()
+    options.add_argument("folder")
+    options.add_argument("--count", type=int, default=2000)
+    options.add_argument("--seed", default=str(random.randrange(1 << 32)))
+    options.add_argument("--questions")
+    options.add_argument("--keep")
+    asked = options.parse_args()
+    if asked.questions:
+        questions = [json.loads(line) for line in Path(asked.questions).read_text().splitlines()]
+    else:
+        questions = [question(f"{asked.seed}-{number}") for number in range(asked.count)]
+    answers = flinks_answers(asked.folder, questions)
+    counts, with_matches = collections.Counter(), 0
+    for one, flink in zip(questions, answers):
+        ours = answer(one)
+        found = verdict(flink, ours)
+        counts[found] += 1
+        with_matches += bool(flink.get("matches"))
+        if found == "DIFFERS":
+            print(json.dumps(one), "\n  flink", json.dumps(flink), "\n  ours ", json.dumps(ours))
+    print(f"seed {asked.seed}: {len(questions)} questions, {with_matches} with matches: {dict(counts)}")
+    if asked.keep:
+        with gzip.GzipFile(asked.keep, "wb", mtime=0) as kept:
+            for one, flink in zip(questions, answers):
+                kept.write((json.dumps([one, flink], separators=(",", ":")) + "\n").encode())
+    return 1 if counts["DIFFERS"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

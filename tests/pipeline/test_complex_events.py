@@ -1,0 +1,252 @@
+"""Rules of a pipeline: matches become events, which trigger tasks and go to channels, once each, also over restarts."""
+
+import contextlib
+import http.server
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tests.pipeline.stream_tasks import WAIT_S, open_pipeline, stream_task
+from vmhost import ConfigurationError
+from vmhost.pipeline.events import Event
+from vmhost.pipeline.pipeline import Pipeline
+
+BEGIN_MS = 1_790_000_000_000
+RULE = {
+    "name": "hesitates",
+    "pattern": [
+        {"name": "view", "event": "page_enter", "where": {"field": "page", "op": "==", "value": "item"}},
+        {"name": "cart", "event": "cart", "where": {"field": "item.price", "op": ">", "value": 10}},
+        {"name": "leave", "event": "page_exit"},
+    ],
+    "within_ms": 60_000,
+    "then": ["shop"],
+}
+SOURCE = """
+def run(value):
+    match = value["events"][-1]["contents"]
+    return {"who": value["key"], "price": match["steps"]["cart"][0]["contents"]["item"]["price"]}
+"""
+TABLE = "columns: {who: text, price: integer}"
+
+
+def task(folder):
+    return stream_task(folder, SOURCE, 'on: ["rule:hesitates"], level: time', "remind", table=TABLE)
+
+
+def event(name, at_s, key="ann", price=None, page="item"):
+    contents = None if price is None else {"item": {"price": price}}
+    return Event(name, BEGIN_MS + at_s * 1000, page, f"{key}-1", contents, key=key)
+
+
+def visit(at_s, key="ann", price=20):
+    return [event("page_enter", at_s, key), event("cart", at_s + 1, key, price), event("page_exit", at_s + 2, key)]
+
+
+def rows(pipeline, *columns):
+    return [tuple(row[name] for name in columns) for row in pipeline.table("remind").read(order="_id")]
+
+
+def test_a_rule_of_three_steps_ends_in_a_channel_and_in_a_task(tmp_path):
+    sent = []
+    with open_pipeline(tmp_path, task(tmp_path), rules=[RULE], channels={"shop": sent.append}) as pipeline:
+        pipeline.append_many(
+            [
+                event("page_enter", 0, "ann"),
+                event("page_enter", 1, "bob"),
+                event("cart", 2, "bob", 5),  # too cheap
+                event("cart", 3, "ann", 20),
+                event("scroll", 4, "ann"),
+                event("page_exit", 5, "bob"),
+                event("page_exit", 59, "ann"),  # in time
+                *visit(100, "eve")[:2],
+                event("page_exit", 160, "eve"),  # the window is half-open
+            ]
+        )
+        assert pipeline.wait(WAIT_S)
+        assert rows(pipeline, "who", "price") == [("ann", 20)]
+    (message,) = sent
+    assert (message["rule"], message["key"], message["timed_out"]) == ("hesitates", "ann", False)
+    assert message["at_ms"] == BEGIN_MS + 59_000
+    assert {step: [one["time_ms"] - BEGIN_MS for one in told] for step, told in message["steps"].items()} == {
+        "view": [0],
+        "cart": [3000],
+        "leave": [59_000],
+    }
+
+
+def test_the_command_runs_what_a_pipeline_yaml_says(tmp_path):
+    (tmp_path / "remind.vmb").write_bytes(task(tmp_path))
+    (tmp_path / "rule.json").write_text(json.dumps(RULE))
+    (tmp_path / "pipeline.yaml").write_text(
+        "folder: data\nbundles: [remind.vmb]\nallow_unsigned: true\nrules: [rule.json]\nchannels: {shop: {log: true}}\n"
+    )
+    lines = [
+        {"name": one.name, "time_ms": one.time_ms, "page": one.page, "visit": one.visit, "key": one.key}
+        | ({"contents": one.contents} if one.contents else {})
+        for one in visit(0)
+    ]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = [sys.executable, "-m", "vmhost", "pipeline", "run", tmp_path / "pipeline.yaml", "--json"]
+    done = subprocess.run([*command, "--events", tmp_path / "events.jsonl"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert (figures["rules"]["matched"], figures["tasks"]["remind"]["stored"]) == (1, 1)
+    assert figures["channels"]["shop"]["sent"] == 1
+
+
+def test_what_is_under_way_goes_on_after_a_restart_and_no_match_comes_twice(tmp_path):
+    bundle, sent = task(tmp_path), []
+    options = {"rules": [RULE], "channels": {"shop": sent.append}}
+    events = visit(0)
+    with open_pipeline(tmp_path, bundle, **options) as pipeline:
+        pipeline.append_many(visit(-100, "eve"))  # a match before
+        pipeline.append_many(events[:2])
+        assert pipeline.wait(WAIT_S)
+        pipeline.close(keep_visits=True)
+    with open_pipeline(tmp_path, bundle, **options) as pipeline:
+        assert pipeline.statistics()["rules"]["matches"] == 1
+        pipeline.append(events[2])
+        assert pipeline.wait(WAIT_S)
+        pipeline.close(keep_visits=True)
+    with open_pipeline(tmp_path, bundle, **options) as pipeline:
+        assert rows(pipeline, "who") == [("eve",), ("ann",)]
+    assert [message["key"] for message in sent] == ["eve", "ann"]
+
+
+def test_without_the_last_snapshot_events_are_looked_at_again(tmp_path):
+    """As after kill -9: the snapshot is older than the events, and their matches were stored."""
+    bundle, sent = task(tmp_path), []
+    options = {"rules": [RULE], "channels": {"shop": sent.append}}
+    with open_pipeline(tmp_path, bundle, **options) as pipeline:
+        pipeline.append(event("page_enter", 0))
+        pipeline._complex.save(now=True)
+        pipeline._complex.save = lambda now=False: None
+        pipeline.append_many([*visit(0)[1:], *visit(10, "bob")[:2]])
+        assert pipeline.wait(WAIT_S)
+        pipeline.close(keep_visits=True)
+    with open_pipeline(tmp_path, bundle, **options) as pipeline:
+        assert pipeline.statistics()["rules"]["matched"] == 1  # found again
+        pipeline.append(visit(10, "bob")[2])
+        assert pipeline.wait(WAIT_S)
+        assert rows(pipeline, "who") == [("ann",), ("bob",)]
+    assert [message["key"] for message in sent] == ["ann", "bob"]
+
+
+def test_time_outs_come_when_no_event_does(tmp_path):
+    sent, arrived, now = [], threading.Event(), [BEGIN_MS / 1000]
+
+    def channel(message):
+        sent.append(message)
+        arrived.set()
+
+    rule = RULE | {"then": [], "timeout": ["shop"]}
+    options = {"rules": [rule], "channels": {"shop": channel}, "lateness_ms": 1000, "intake": {"idle_ms": 1}}
+    with open_pipeline(tmp_path, clock=lambda: now[0], batch_ms=1, **options) as pipeline:
+        pipeline.append_many(visit(0)[:2])
+        now[0] += 120
+        assert arrived.wait(WAIT_S)
+    (message,) = sent
+    assert (message["timed_out"], message["at_ms"], list(message["steps"])) == (
+        True,
+        BEGIN_MS + 60_000,
+        ["view", "cart"],
+    )
+
+
+def test_a_changed_rule_begins_anew_and_others_go_on(tmp_path, caplog):
+    other = RULE | {"name": "same"}
+    with open_pipeline(tmp_path, rules=[RULE, other], channels={"shop": print}) as pipeline:
+        pipeline.append_many(visit(0)[:2])
+        pipeline.close(keep_visits=True)
+    changed = RULE | {"within_ms": 50_000}
+    with open_pipeline(tmp_path, rules=[changed, other], channels={"shop": print}) as pipeline:
+        pipeline.append(visit(0)[2])
+        counts = pipeline.statistics()["rules"]
+        assert (counts["ended"], counts["matched"]) == (1, 1)
+    assert "1 matches under way have ended" in caplog.text
+
+
+def test_who_is_forgotten_is_in_no_match(tmp_path):
+    with open_pipeline(tmp_path, task(tmp_path), rules=[RULE], channels={"shop": print}) as pipeline:
+        pipeline.append_many([*visit(0, "ann-secret")[:2], *visit(1, "bob")[:2]])
+        pipeline._complex.save(now=True)
+        pipeline.forget("ann-secret")
+        pipeline.append_many([event("page_exit", 5, "ann-secret"), event("page_exit", 6, "bob")])
+        assert pipeline.wait(WAIT_S)
+        assert rows(pipeline, "who") == [("bob",)]
+        pipeline.forget("ann-secret")
+        pipeline.flush()
+        files = [path.read_bytes() for path in (tmp_path / "data").glob("pipeline.sqlite*")]
+    assert not any(b"ann-secret" in data for data in files)
+
+
+@contextlib.contextmanager
+def server(answers):
+    """A page that gives these statuses, one after the other; yields its address and what came."""
+    came = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            came.append((self.headers["Idempotency-Key"], json.loads(body)))
+            self.send_response(answers.pop(0) if answers else 200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.server_port}/hook", came
+        listening.shutdown()
+        thread.join()
+
+
+def test_a_webhook_that_fails_is_called_again_with_the_same_id(tmp_path):
+    with server([500]) as (address, came):
+        options = {"rules": [RULE], "channels": {"shop": {"webhook": address}}}
+        with open_pipeline(tmp_path, **options) as pipeline:
+            pipeline.append_many([*visit(0), *visit(10, "bob")])
+        assert pipeline.final["channels"]["shop"] == {"sent": 2, "given_up": 0, "waits": None}
+    assert [body["key"] for _, body in came] == ["ann", "ann", "bob"]
+    assert came[0][0] == came[1][0] != came[2][0]
+
+
+def test_a_message_that_is_refused_does_not_hold_up_the_next(tmp_path):
+    with server([400]) as (address, came):
+        options = {"rules": [RULE], "channels": {"shop": {"webhook": address}}}
+        with open_pipeline(tmp_path, **options) as pipeline:
+            pipeline.append_many([*visit(0), *visit(10, "bob")])
+        counts = pipeline.final["channels"]["shop"]
+        assert (counts["sent"], counts["given_up"]) == (1, 1)
+    assert [body["key"] for _, body in came] == ["ann", "bob"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "channels", "said"),
+    [
+        ({"name": "r"}, {}, "rule r: pattern: expected a list of steps"),
+        (RULE | {"within_ms": None}, {"shop": print}, "without it matches under way never end"),
+        (RULE, {}, "rule hesitates: there is no channel 'shop'"),
+        (RULE, {"shop": {"webhook": "ftp://x"}}, "channel shop: webhook: expected an address"),
+        (RULE, {"shop": {"function": "f"}}, "channel shop: there is no host function 'f'"),
+        (RULE, {"shop": {"smoke": 1}}, "channel shop: expected one of log, function, webhook"),
+        (RULE | {"of": 1}, {"shop": print}, "there is no key 'of'"),
+        (RULE | {"name": "a:b"}, {"shop": print}, "expected a text without a colon"),
+        (RULE | {"by": "shop"}, {"shop": print}, "by: expected one of all, key, visit, page"),
+        (RULE | {"then": "shop"}, {"shop": print}, "then: expected a list"),
+        ([RULE], {"shop": print}, "expected"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused_with_its_place(tmp_path, rule, channels, said):
+    if isinstance(rule, list):
+        rule = tmp_path / "none.yaml"
+    with pytest.raises(ConfigurationError) as refused:
+        Pipeline(tmp_path / "data", [], rules=[rule], channels=channels)
+    assert said in str(refused.value) or (said == "expected" and "none.yaml" in str(refused.value))

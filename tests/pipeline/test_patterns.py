@@ -1,0 +1,197 @@
+"""The matcher of patterns against Flink's answers, which are kept as a file, and against what its bounds promise."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.flink.__main__ import verdict
+from tests.pipeline.pattern_questions import question
+from vmhost.pipeline.events import Event, StoredEvent
+from vmhost.pipeline.patterns import PatternEngine, PatternError, RuleError
+from vmhost.pipeline.patterns.questions import answer
+
+KEPT = Path(__file__).with_name("flink_answers.jsonl.gz")
+
+
+def kept():
+    with gzip.open(KEPT, "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def test_every_match_and_time_out_is_flinks():
+    verdicts = {}
+    for asked, flink in kept():
+        verdicts.setdefault(verdict(flink, answer(asked)), []).append(asked["case"])
+    assert verdicts.get("DIFFERS", []) == []
+    assert len(verdicts["same"]) > 900
+    assert sum(bool(flink.get("matches")) for _, flink in kept()) > 250
+
+
+def test_a_snapshot_at_any_place_changes_no_answer():
+    """Each event is fed to an engine that was saved and loaded just before."""
+    path = lambda text: (0, text)
+    tried = 0
+    for number in range(120):
+        asked = question(f"snapshots {number}")
+        whole, part = PatternEngine(), PatternEngine()
+        try:
+            whole.add("r", asked["rule"], path=path)
+        except RuleError:
+            continue
+        part.add("r", asked["rule"], path=path)
+        for place, event in enumerate(asked["events"]):
+            given = (event, event["name"], event.get("key", ""), "", "", event["at"], place, False)
+            expected, got = whole.feed_raw(*given), part.feed_raw(*given)
+            assert [one[1:] for one in got[0]] == [one[1:] for one in expected[0]], asked
+            saved, part = part.save(), PatternEngine()
+            part.add("r", asked["rule"], path=path)
+            part.load(saved)
+            tried += len(expected[0])
+        assert [one.steps for one in part.advance(1000)] == [one.steps for one in whole.advance(1000)]
+    assert tried > 100
+
+
+STEP = {"name": "a", "event": "a"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ([], "rule: expected a mapping"),
+        ({}, "pattern: expected a list of steps"),
+        ({"pattern": [STEP], "skips": 1}, "rule: there is no key 'skips'; did you mean skip?"),
+        ({"pattern": [STEP, STEP]}, "there are two steps 'a'"),
+        ({"pattern": [{"event": "a"}]}, "pattern[0]: expected `name`, a text, or `group`"),
+        ({"pattern": [{"name": "a:b"}]}, "a name holds no colon"),
+        ({"pattern": [STEP, {"name": "b", "contiguity": "after"}]}, "pattern[1] (b): contiguity: expected one of next"),
+        ({"pattern": [STEP | {"times": 0}]}, "pattern[0] (a).times: expected 1 or more"),
+        ({"pattern": [STEP | {"times": [3, 2]}]}, "expected [low, high], got [3, 2]"),
+        ({"pattern": [STEP | {"greedy": True}]}, "`greedy` goes with `times`"),
+        ({"pattern": [STEP | {"until": {"event": "b"}}]}, "give it times: [1, null]"),
+        (
+            {"pattern": [STEP, {"name": "n", "contiguity": "not_followed_by"}]},
+            "at the end of a pattern wants `within_ms`",
+        ),
+        ({"pattern": [STEP | {"optional": True}, {"name": "n", "contiguity": "not_next"}]}, "behind an optional step"),
+        ({"pattern": [STEP], "within_ms": 1.5}, "rule.within_ms: expected a whole number from 1"),
+        ({"pattern": [STEP], "within": "first_and_last"}, "which is missing"),
+        ({"pattern": [STEP], "skip": {"to_first": "b"}}, "skip: there is no step 'b' in the pattern"),
+        ({"pattern": [STEP], "skip": "later"}, "skip: expected one of no_skip, to_next, past_last"),
+        ({"pattern": [{"group": [STEP], "event": "b"}]}, "a group has no `event`"),
+        (
+            {"pattern": [STEP | {"where": {"field": "v", "op": "~", "value": 1}}]},
+            "pattern[0] (a).where.op: expected one of ==",
+        ),
+        ({"pattern": [STEP | {"where": {"op": "==", "value": 1}}]}, "where: expected `field`, or one of sum_of"),
+        ({"pattern": [STEP | {"where": {"field": "v", "op": "==", "value": [1]}}]}, "where.value: expected a text"),
+        ({"pattern": [STEP | {"where": [{"not": 5}]}]}, "where[0].not: expected a condition"),
+        (
+            {"pattern": [STEP | {"where": {"sum_of": ["z", "v"], "op": ">", "value": 1}}]},
+            "sum_of: there is no step 'z'",
+        ),
+        ({"pattern": [{"group": [STEP | {"optional": True}], "times": [1, None]}]}, "may match nothing"),
+        (
+            {
+                "pattern": [
+                    STEP | {"times": [1, None]},
+                    {"name": "b", "optional": True, "within_ms": 9, "within": "previous_and_current"},
+                ],
+                "within_ms": 5,
+            },
+            "is longer than that of all",
+        ),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused_with_its_place(rule, said):
+    with pytest.raises(RuleError) as refused:
+        PatternEngine().add("r", rule)
+    assert said in str(refused.value)
+
+
+def engine_of(pattern, **options):
+    engine = PatternEngine(**options.pop("engine", {}))
+    engine.add("r", {"pattern": pattern, "within_ms": 1000} | options)
+    return engine
+
+
+def test_an_event_that_no_state_waits_for_is_not_looked_at():
+    engine = engine_of([STEP, {"name": "b", "event": "b"}])
+    for position, name in enumerate("axxxbxxb"):
+        engine.feed(Event(name, position + 1), position)
+    assert engine.statistics()["looked_at"] == 2  # a, and the first b; the others find nothing under way
+
+
+def test_matches_beyond_the_bound_are_given_up_oldest_first():
+    engine = engine_of([STEP, {"name": "b", "event": "b"}], engine={"max_matches": 3})
+    for position in range(10):
+        engine.feed(Event("a", position + 1), position)
+    assert engine.statistics()["dropped"] == 7
+    assert [match.first for match in engine.feed(Event("b", 100), 10)] == [7, 8, 9]
+
+
+def test_the_key_without_an_event_for_longest_gives_up_its_matches():
+    engine = engine_of([STEP, {"name": "b", "event": "b"}], engine={"max_bytes": 1 << 18})
+    for position in range(3000):
+        engine.feed(Event("a", position % 900 + 1, key=f"key-{position}"), position)
+    counts = engine.statistics()
+    assert counts["match_bytes"] <= 1 << 16 and counts["dropped"] > 1000
+    assert engine.feed(Event("b", 950, key="key-0"), 3000) == []
+    assert [match.first for match in engine.feed(Event("b", 950, key="key-2999"), 3001)] == [2999]
+
+
+def test_rules_by_visit_page_and_all():
+    pattern = [STEP, {"name": "b", "event": "b"}]
+    engine = PatternEngine()
+    for by in ("all", "key", "visit", "page"):
+        engine.add(by, {"pattern": pattern, "within_ms": 1000}, by)
+    fired = []
+    events = [
+        Event("a", 1, "p", "v", key="k"),
+        Event("b", 2, "q", "v", key="l"),
+        Event("b", 3, "p", "", key="m"),
+        Event("b", 4, "", "w", key="k"),
+    ]
+    for position, event in enumerate(events):
+        fired.append({match.rule for match in engine.feed(event, position)})
+    assert fired == [set(), {"all", "visit"}, {"page"}, {"key"}]
+    assert engine.feed(Event("a", 5), 5) == [] and engine.feed(Event("b", 6), 6) != []  # nobody's: a key like others
+    assert engine.statistics()["keys"] == 0
+
+
+def test_what_is_no_event_is_refused_and_changes_nothing():
+    engine = engine_of([STEP])
+    for given in (
+        (None, 5, "", "", "", 1, 1, False),
+        (None, "a", "", "", "", "1", 1, False),
+        (None, "a", "", "", "", 1 << 70, 1, False),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            engine.feed_raw(*given)
+    with pytest.raises(TypeError, match="feed\\(\\) takes"):
+        engine.feed_raw(1)
+    assert len(engine.feed(Event("a", 1, key="\ud800"), 1)) == 1
+    assert engine.feed_many([StoredEvent(2, Event("a", 2))])[2][0].first == 2
+
+
+def test_values_that_are_none_of_a_conditions_kinds_do_not_hold():
+    engine = engine_of([STEP | {"where": {"field": "v.w", "op": "!=", "value": 3}}])
+    strange = [None, 5, {"v": 5}, {"v": {}}, {"v": {"w": None}}, {"v": {"w": 3}}, {"v": {"w": 3.0}}]
+    assert [len(engine.feed(Event("a", 1, contents=value), 1)) for value in strange] == [0] * 7
+    others = [{"v": {"w": 10**30}}, {"v": {"w": "3"}}, {"v": {"w": [3]}}, {"v": {"w": True}}, {"v": {"w": "\ud800"}}]
+    assert [len(engine.feed(Event("a", 1, contents=value), 1)) for value in others] == [1] * 5
+
+
+def test_a_damaged_snapshot_is_refused():
+    engine = engine_of([STEP, {"name": "b", "event": "b"}])
+    engine.feed(Event("a", 1), 1)
+    saved = engine.save()
+    for data in (b"", saved[:-1], saved + b"x", b"x" + saved[1:]):
+        other = engine_of([STEP, {"name": "b", "event": "b"}])
+        with pytest.raises(PatternError, match="damaged"):
+            other.load(data)
+    other = engine_of([STEP, {"name": "b", "event": "b"}])
+    other.load(saved)
+    with pytest.raises(PatternError, match="has matches already"):
+        other.load(saved)

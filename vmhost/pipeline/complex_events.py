@@ -1,0 +1,247 @@
+"""Complex events of a pipeline: rules are held against its events, and what matches becomes an event of its own.
+
+A match of the rule `hesitates` is the event `rule:hesitates`, outside of visits; one that timed out, where the rule
+asks for these, `rule:hesitates:timeout`. They are stored as other events are, so that tasks are triggered by them
+(level `time`), channels get them in order, and a restart knows which there have been.
+
+What is under way is saved every few seconds with the position that it belongs to. A start takes the last such snapshot,
+and looks at the events behind it again: matches whose events are stored already are not stored twice.
+"""
+
+import hashlib
+import json
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from vmhost import ConfigurationError
+from vmhost.pipeline.events import Event
+from vmhost.pipeline.patterns import PatternEngine, PatternError, RuleError
+
+PREFIX = "rule:"
+TIMED_OUT = ":timeout"
+SAVE_S = 5.0
+_EVENTS_TOLD = 100  # of one step, in the contents of a match's event
+_AT_ONCE = 1000
+_KEYS = ("name", "about", "by", "pattern", "within_ms", "within", "skip", "then", "timeout", "version")
+STEPS = (
+    "CREATE TABLE pattern_state (id INTEGER PRIMARY KEY CHECK (id = 1), position INTEGER NOT NULL, data BLOB NOT NULL)",
+)
+_log = logging.getLogger("vmhost.pipeline")
+
+
+@dataclass(frozen=True)
+class RuleSettings:
+    """A rule of a pipeline: `said` is the rule as data, `then` and `timeout` the names of channels that its matches and
+    time-outs go to; `timeout` None: time-outs are not told."""
+
+    name: str
+    by: str
+    said: dict
+    then: tuple = ()
+    timeout: tuple | None = None
+
+
+def read_rule_file(path):
+    """The RuleSettings of the rules in a YAML or JSON file: one rule, or a list of them. ConfigurationError."""
+    import yaml
+
+    path = Path(path)
+    try:
+        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    listed = said if isinstance(said, list) else [said]
+    return [
+        rule_settings(one, f"{path}[{number}]" if len(listed) > 1 else f"{path}") for number, one in enumerate(listed)
+    ]
+
+
+def rule_settings(said, place="rule"):
+    """The RuleSettings of a rule as data. ConfigurationError."""
+    if not isinstance(said, dict):
+        raise ConfigurationError(f"{place}: expected a mapping with name and pattern, got {type(said).__name__}")
+    name = said.get("name")
+    if not isinstance(name, str) or not name or ":" in name:
+        raise ConfigurationError(f"{place}: name: expected a text without a colon, got {name!r}")
+    for key in said:
+        if key not in _KEYS:
+            raise ConfigurationError(f"{place}: {name}: there is no key {key!r}; there are {', '.join(_KEYS)}")
+    lists = {}
+    for key in ("then", "timeout"):
+        listed = said.get(key)
+        if listed is not None and not (isinstance(listed, list) and all(isinstance(one, str) for one in listed)):
+            raise ConfigurationError(f"{place}: {name}: {key}: expected a list of names of channels, got {listed!r}")
+        lists[key] = None if listed is None else tuple(listed)
+    return RuleSettings(name, said.get("by", "key"), said, lists["then"] or (), lists["timeout"])
+
+
+class ComplexEvents:
+    """The rules of one pipeline. The pipeline's lock is held in all calls."""
+
+    def __init__(self, rules, database, store, *, lateness_ms, max_bytes=64 << 20):
+        self.rules = {}
+        self.engine = PatternEngine(max_bytes=max_bytes)
+        self._database, self._store, self._lateness_ms = database, store, lateness_ms
+        self._waiting = []  # events of matches that the store has not taken yet
+        self.position = store.position
+        self._saved, self._saved_s = None, time.monotonic()
+        database.migrate("pipeline.patterns", STEPS)
+        for rule in rules:
+            self.add(rule)
+
+    @classmethod
+    def of(cls, rules, database, store, **options):
+        """Of mappings, and of paths of files; None where there are no rules. ConfigurationError."""
+        read = []
+        for one in rules:
+            read += [rule_settings(one)] if isinstance(one, dict) else read_rule_file(one)
+        return cls(read, database, store, **options) if read else None
+
+    def add(self, rule):
+        """ConfigurationError."""
+        if rule.name in self.rules:
+            raise ConfigurationError(f"there are two rules {rule.name}; give one of them another name")
+        try:
+            lowered = self.engine.add(rule.name, rule.said, rule.by, expression=expression())
+            if lowered.automaton.within_ms == 0:
+                self.engine.remove(rule.name)
+                raise RuleError("within_ms: is missing; without it matches under way never end")
+        except (RuleError, PatternError) as error:
+            raise ConfigurationError(f"rule {rule.name}: {error}") from error
+        self.rules[rule.name] = rule
+
+    # ---- events
+
+    def feed(self, stored):
+        """Looks at StoredEvents, which have grown positions; returns Events to be stored, each once: `taken` is to be
+        called when they are, until then the next call gives them again."""
+        self.position = stored[-1].position
+        seen = [one for one in stored if not one.event.name.startswith(PREFIX)]
+        if seen:
+            recent = {one.position: one.event for one in seen}
+            for position, matches in self.engine.feed_many(seen).items():
+                for match in matches:
+                    self._found(match, recent)
+        return self._waiting
+
+    def advance(self, time_ms):
+        """Time has come to `time_ms`, the latest of an event; matches may wait `lateness_ms` longer for theirs."""
+        for match in self.engine.advance(time_ms - self._lateness_ms):
+            self._found(match, {})
+        return self._waiting
+
+    def timed(self, events, time_ms):
+        """The Events at the latest time of all, `time_ms`, so that none of them comes late."""
+        return [msgspec.structs.replace(event, time_ms=max(event.time_ms, time_ms or 0)) for event in events]
+
+    def taken(self):
+        self._waiting = []
+
+    def _found(self, match, recent):
+        rule = self.rules[match.rule]
+        if match.timed_out and rule.timeout is None:
+            return
+        steps, key = {}, None
+        last = recent.get(match.last) or self._event(match.last)
+        key = "" if last is None else last.key
+        for step, positions in match.steps:
+            told = steps[step] = []
+            for position in positions[-_EVENTS_TOLD:]:
+                event = recent.get(position) or self._event(position)
+                about = {"position": position}
+                if event is not None and event.key == key:  # what is of others goes when they are forgotten
+                    about |= {"name": event.name, "time_ms": event.time_ms, "page": event.page, "visit": event.visit}
+                    about["contents"] = event.contents
+                told.append(about)
+        at_ms = match.at_ms if match.timed_out else 0 if last is None else last.time_ms
+        contents = {"rule": match.rule, "at_ms": at_ms, "timed_out": match.timed_out, "steps": steps}
+        name = f"{PREFIX}{match.rule}{TIMED_OUT if match.timed_out else ''}"
+        self._waiting.append(Event(name, at_ms, "", "", contents, identity(match), key))
+
+    def _event(self, position):
+        stored = self._store.at(position)
+        return None if stored is None else stored.event
+
+    # ---- restarts
+
+    def begin(self):
+        """Takes up what was under way when the pipeline ended; returns Events to be stored, as `feed`."""
+        with self._database.reader() as connection:
+            row = connection.execute("SELECT position, data FROM pattern_state").fetchone()
+        if row is None or row[0] > self._store.position:
+            return []
+        try:
+            self.engine.load(row[1])
+        except PatternError as error:
+            _log.error("matches under way are lost: %s", error)
+            return []
+        ended = self.engine.statistics()["ended"]
+        if ended:
+            _log.warning("%d matches under way have ended: their rules are gone, or have changed", ended)
+        self.position = row[0]
+        there = {one.event.id for one in self._store.read(row[0]) if one.event.name.startswith(PREFIX)}
+        batch = []
+        for one in self._store.read(row[0]):
+            batch.append(one)
+            if len(batch) == _AT_ONCE:
+                self.feed(batch)
+                batch = []
+        if batch:
+            self.feed(batch)
+        self._waiting = [event for event in self._waiting if event.id not in there]
+        return self._waiting
+
+    def save(self, now=False):
+        """Saves what is under way, where it is time or `now`. StoreError."""
+        if self._waiting or self._saved == self.position:
+            return
+        if not now and time.monotonic() - self._saved_s < SAVE_S:
+            return
+        self._database.flush()
+        data = self.engine.save()
+        with self._database.transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO pattern_state VALUES (1, ?, ?)", (self.position, data))
+        self._saved, self._saved_s = self.position, time.monotonic()
+
+    def forget(self, key, visits):
+        """Ends matches that may hold something of `key`, and takes it out of what is saved. StoreError."""
+        self.engine.forget(1, key)
+        for visit in visits:
+            self.engine.forget(2, visit)
+        if any(rule.by in ("all", "page") for rule in self.rules.values()):
+            for rule in list(self.rules.values()):
+                if rule.by in ("all", "page"):
+                    self.engine.remove(rule.name)
+                    del self.rules[rule.name]
+                    self.add(rule)
+        self._waiting = [event for event in self._waiting if event.key != key]
+        self._saved = None
+        if not self._waiting:
+            self.save(now=True)
+
+    # ---- looking
+
+    def statistics(self):
+        return self.engine.statistics()
+
+
+def identity(match):
+    """The id of a match's event: the same match has the same one."""
+    said = json.dumps([match.rule, match.timed_out, match.steps])
+    return f"{PREFIX}{match.rule}:{hashlib.sha256(said.encode(errors='surrogatepass')).hexdigest()[:24]}"
+
+
+def expression():
+    """What reads conditions in CEL here."""
+    return None
+
+
+def channels_of(rule, event):
+    """The names of the channels that a stored match's Event goes to."""
+    if event.name == f"{PREFIX}{rule.name}":
+        return rule.then
+    return rule.timeout or ()

@@ -1,0 +1,124 @@
+"""Complex events: which runs of events match rules? Rules are data; docs/patterns.md has their form and meaning.
+
+engine = PatternEngine()
+engine.add("hesitates", {"pattern": [{"name": "view", "event": "page_enter"}, {"name": "leave", "event": "page_exit"}],
+                         "within_ms": 60_000})
+for match in engine.feed(event, position):
+    print(match.rule, match.steps)
+"""
+
+import secrets
+from dataclasses import dataclass
+
+from vmhost.pipeline.patterns._patterns import Engine, PatternError
+from vmhost.pipeline.patterns.automaton import build
+from vmhost.pipeline.patterns.conditions import Conditions
+from vmhost.pipeline.patterns.lowering import SPACES, lower
+from vmhost.pipeline.patterns.rules import RuleError, read_rule
+
+__all__ = ["BY", "Match", "PatternEngine", "PatternError", "RuleError", "event_path"]
+
+BY = SPACES
+MISSED = 6  # a status of `Engine`
+_ROOTS = {"name": 1, "key": 2, "page": 3, "visit": 4, "time_ms": 5}
+
+
+def event_path(text):
+    """Where a field of an Event lies: `name`, `key`, `page`, `visit`, `time_ms`, or keys of its contents with dots
+    between."""
+    if text in _ROOTS:
+        return (_ROOTS[text],)
+    return (0, *text.removeprefix("contents.").split("."))
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A match of `rule`: `steps` are pairs of a step's name and the positions of the events that it took, in the order
+    in which they came. `timed_out`: it did not end in time, which was over at `at_ms`."""
+
+    rule: str
+    timed_out: bool
+    at_ms: int
+    steps: tuple
+
+    @property
+    def first(self):
+        """The position of its first event."""
+        return self.steps[0][1][0]
+
+    @property
+    def last(self):
+        """The position of its last event."""
+        return max(positions[-1] for _, positions in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    key: str
+    steps: tuple
+
+
+class PatternEngine(Engine):
+    """Rules, and what events have matched of them so far. One thread at a time; the main interpreter only.
+
+    `max_matches`: matches under way of one rule and key; beyond it those that began first are given up, and counted as
+    `dropped`. `max_bytes`: three quarters are for rules, of which `add` refuses what does not fit; a quarter is for
+    matches. Where it is met, the key that has had no event for longest gives up its matches, counted as `dropped`.
+    """
+
+    __slots__ = ("_lowered",)
+
+    def __new__(cls, max_matches=10_000, max_bytes=64 << 20):
+        engine = super().__new__(cls, max_matches, max_bytes, secrets.randbits(64))
+        engine._lowered = {}
+        return engine
+
+    def add(self, key, rule, by="key", path=event_path, expression=None):
+        """Adds a rule, a mapping as docs/patterns.md has it; events from the next one on count.
+
+        `by`: matches are of events of one "key", one "visit", one "page", or of "all". RuleError says what is wrong
+        with it, PatternError that it does not fit or the key is known.
+        """
+        if by not in BY:
+            raise RuleError(f"by: expected one of {', '.join(BY)}, got {by!r}")
+        read = read_rule(rule, Conditions(path, expression))
+        lowered = lower(read, build(read), by, self.field)
+        self.put(key, _Known(key, lowered.steps), lowered.description)
+        self._lowered[key] = lowered
+        return lowered
+
+    def remove(self, key):
+        """Removes a rule; its matches under way end. PatternError."""
+        super().remove(key)
+        del self._lowered[key]
+
+    def lowered(self, key):
+        """The `lowering.Lowered` of a rule; KeyError."""
+        return self._lowered[key]
+
+    def feed(self, event, position):
+        """The Matches that an Event completes. Those of time that has passed for its key come with them."""
+        results, _, _ = self.feed_raw(
+            event.contents, event.name, event.key, event.page, event.visit, event.time_ms, position, False
+        )
+        return [match(result) for result in results]
+
+    def feed_raw(self, *given):
+        return super().feed(*given)
+
+    def feed_many(self, events):
+        """The same for StoredEvents: {position: [Match, ...]} of those that complete something."""
+        return {position: [match(result) for result in results] for position, results in super().feed_many(events)}
+
+    def advance(self, time_ms):
+        """Time goes on for all keys: the Matches that time out by `time_ms`, or that were to wait for it."""
+        return [match(result) for result in super().advance(time_ms)]
+
+
+def match(result):
+    """The Match of a result of Engine."""
+    known, timed_out, at_ms, items = result
+    steps = {}
+    for step, position in items:
+        steps.setdefault(known.steps[step], []).append(position)
+    return Match(known.key, timed_out, at_ms, tuple((name, tuple(positions)) for name, positions in steps.items()))

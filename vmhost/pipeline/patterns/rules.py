@@ -1,0 +1,275 @@
+"""Rules as data: what a rule says, held against the form, before an automaton is made of it.
+
+A rule is a mapping: `pattern` is a list of steps, `within_ms` and `within` bound the whole, `skip` says what becomes of
+other matches when one is complete. docs/patterns.md has the form and what each word means. All that is wrong with a
+rule raises RuleError, with the place and what to do.
+"""
+
+import difflib
+from dataclasses import dataclass, field
+
+CONTIGUITIES = ("next", "followed_by", "followed_by_any", "not_next", "not_followed_by")
+NOT_NEXT, NOT_FOLLOWED_BY = "not_next", "not_followed_by"
+WITHINS = ("first_and_last", "previous_and_current")
+FIRST_AND_LAST, PREVIOUS_AND_CURRENT = WITHINS
+SKIPS = ("no_skip", "to_next", "past_last", "to_first", "to_last")
+MAX_TIMES = 1000
+MAX_STEPS = 100
+MAX_DEPTH = 16  # groups within groups, conditions within conditions
+MAX_MS = 1 << 52
+STEP_KEYS = (
+    "name", "event", "where", "or", "group", "contiguity", "times", "times_within_ms", "optional", "greedy",
+    "consecutive", "combinations", "until", "within_ms", "within",
+)  # fmt: skip
+RULE_KEYS = ("pattern", "within_ms", "within", "skip")
+_GROUP_HAS_NOT = ("name", "event", "where", "or")
+
+
+class RuleError(ValueError):
+    """A rule that cannot be; the message names the place in it, and says what to do."""
+
+
+@dataclass(eq=False)
+class Step:
+    """One step, or a group of steps. `low` and `high`: how many events it takes, `high` None for any number; both None
+    for one. `within`: spans in ms by WITHINS. Conditions are as conditions.py makes them."""
+
+    place: str
+    name: str | None
+    contiguity: str | None  # None: the first
+    condition: object = None
+    group: tuple | None = None
+    low: int | None = None
+    high: int | None = None
+    times_within_ms: int | None = None
+    optional: bool = False
+    greedy: bool = False
+    inner: str = "followed_by"  # how the events of one step follow each other
+    until: object = None
+    within: dict = field(default_factory=dict)
+
+    @property
+    def looping(self):
+        return self.low is not None and self.high is None
+
+    @property
+    def single(self):
+        return self.low is None
+
+    @property
+    def negative(self):
+        return self.contiguity in (NOT_NEXT, NOT_FOLLOWED_BY)
+
+
+@dataclass(frozen=True)
+class Skip:
+    """What becomes of other matches; `step` for `to_first` and `to_last`; `loud`: a match without that step is an
+    error."""
+
+    kind: str
+    step: str | None = None
+    loud: bool = False
+
+
+@dataclass(frozen=True)
+class Rule:
+    steps: tuple
+    skip: Skip
+
+
+def read_rule(rule, conditions):
+    """The Rule that a mapping says; `conditions.read(value, place)` makes a condition. RuleError."""
+    _mapping(rule, "rule", (*RULE_KEYS, *_FREE))
+    steps = _chain(rule.get("pattern"), "pattern", conditions, 0)
+    _within(rule, steps[-1], "rule")
+    names = list(_names(steps))
+    for name in names:
+        if names.count(name) > 1:
+            raise RuleError(f"pattern: there are two steps {name!r}; give one of them another name")
+    skip = _skip(rule.get("skip"), [step.name for step in steps if step.group is None])
+    return Rule(steps, skip)
+
+
+# Keys of a rule that say nothing about its pattern: the pipeline's, and a name for people.
+_FREE = ("name", "about", "by", "then", "timeout", "version")
+
+
+def _names(steps):
+    for step in steps:
+        if step.group is None:
+            yield step.name
+        else:
+            yield from _names(step.group)
+
+
+def _mapping(value, place, keys):
+    if not isinstance(value, dict):
+        raise RuleError(f"{place}: expected a mapping, got {type(value).__name__}")
+    for key in value:
+        if key not in keys:
+            near = difflib.get_close_matches(str(key), keys, 1)
+            advice = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(keys)}"
+            raise RuleError(f"{place}: there is no key {key!r}{advice}")
+
+
+def _chain(listed, place, conditions, depth):
+    if not isinstance(listed, list | tuple) or not listed:
+        raise RuleError(f"{place}: expected a list of steps")
+    if depth > MAX_DEPTH:
+        raise RuleError(f"{place}: groups are nested more than {MAX_DEPTH} deep")
+    if len(listed) > MAX_STEPS:
+        raise RuleError(f"{place}: expected at most {MAX_STEPS} steps, got {len(listed)}")
+    steps = []
+    for number, one in enumerate(listed):
+        steps.append(_step(one, f"{place}[{number}]", steps[-1] if steps else None, conditions, depth))
+    return tuple(steps)
+
+
+def _step(said, place, before, conditions, depth):
+    _mapping(said, place, STEP_KEYS)
+    group = said.get("group")
+    name = said.get("name")
+    if group is None:
+        if not isinstance(name, str) or not name:
+            raise RuleError(f"{place}: expected `name`, a text, or `group`")
+        if ":" in name or name.startswith("$"):
+            raise RuleError(f"{place}: a name holds no colon and does not begin with $, got {name!r}")
+        place = f"{place} ({name})"
+    else:
+        for key in _GROUP_HAS_NOT:
+            if said.get(key) is not None:
+                raise RuleError(f"{place}: a group has no `{key}`; say it of the steps in it")
+    contiguity = said.get("contiguity")
+    if before is None:
+        contiguity = None
+    else:
+        contiguity = "followed_by" if contiguity is None else contiguity
+        if contiguity not in CONTIGUITIES:
+            raise RuleError(f"{place}: contiguity: expected one of {', '.join(CONTIGUITIES)}, got {contiguity!r}")
+    step = Step(place, name, contiguity)
+    if step.negative:
+        if group is not None:
+            raise RuleError(f"{place}: a group cannot be {contiguity}; say it of one step")
+        if before.optional:
+            raise RuleError(
+                f"{place}: {contiguity} cannot stand behind an optional step; make two rules, one with {before.name!r} "
+                "and one without"
+            )
+    if group is not None:
+        step.group = _chain(group, f"{place}.group", conditions, depth + 1)
+    parts = []
+    if said.get("event") is not None:
+        parts.append(conditions.event(said["event"], f"{place}.event"))
+    if said.get("where") is not None:
+        parts.append(conditions.read(said["where"], f"{place}.where"))
+    step.condition = conditions.conjunction(parts)
+    if said.get("or") is not None:
+        other = conditions.read(said["or"], f"{place}.or")
+        step.condition = other if step.condition is None else conditions.disjunction([step.condition, other])
+    _times(step, said, place)
+    _quantifiers(step, said, place, before)
+    if said.get("until") is not None:
+        if not step.looping:
+            raise RuleError(f"{place}: `until` ends a step that takes any number of events; give it times: [1, null]")
+        step.until = conditions.read(said["until"], f"{place}.until")
+    _within(said, step, place)
+    return step
+
+
+def _times(step, said, place):
+    times = said.get("times")
+    span = said.get("times_within_ms")
+    if span is not None:
+        step.times_within_ms = _whole(span, f"{place}.times_within_ms")
+    if times is None:
+        if span is not None:
+            raise RuleError(f"{place}: `times_within_ms` goes with `times`")
+        return
+    if step.negative:
+        raise RuleError(f"{place}: `times` cannot be said of {step.contiguity}")
+    if isinstance(times, list | tuple):
+        if len(times) != 2:
+            raise RuleError(f"{place}.times: expected n, [low, high] or [low, null], got {times!r}")
+        low, high = times
+    else:
+        low = high = times
+        if times == 0:
+            raise RuleError(f"{place}.times: expected 1 or more, got 0")
+    low = _whole(low, f"{place}.times", MAX_TIMES, 0)
+    if high is not None:
+        high = _whole(high, f"{place}.times", MAX_TIMES)
+        if high < low:
+            raise RuleError(f"{place}.times: expected [low, high], got [{low}, {high}]")
+    step.optional = low == 0
+    step.low, step.high = max(low, 1), high
+
+
+def _quantifiers(step, said, place, before):
+    if said.get("consecutive"):
+        if step.single:
+            raise RuleError(f"{place}: `consecutive` goes with `times`")
+        step.inner = "next"
+    if said.get("combinations"):
+        if step.single:
+            raise RuleError(f"{place}: `combinations` goes with `times`")
+        if step.inner != "followed_by":
+            raise RuleError(f"{place}: `consecutive` and `combinations` exclude each other; keep one")
+        step.inner = "followed_by_any"
+    if said.get("greedy"):
+        if step.negative:
+            raise RuleError(f"{place}: {step.contiguity} cannot be greedy")
+        if step.group is not None:
+            raise RuleError(f"{place}: a group cannot be greedy; say it of the steps in it")
+        if step.single:
+            raise RuleError(f"{place}: `greedy` goes with `times`")
+        if step.inner == "followed_by_any":
+            raise RuleError(f"{place}: `greedy` and `combinations` exclude each other; keep one")
+        step.greedy = True
+    if said.get("optional"):
+        if before is not None and before.greedy:
+            raise RuleError(f"{place}: an optional step cannot stand behind a greedy one")
+        if step.optional:
+            raise RuleError(f"{place}: `times` from 0 says `optional` already")
+        if step.negative:
+            raise RuleError(f"{place}: {step.contiguity} cannot be optional")
+        step.optional = True
+    elif step.optional and step.high is None and before is not None and before.greedy:
+        raise RuleError(f"{place}: an optional step cannot stand behind a greedy one")
+
+
+def _within(said, step, place):
+    span = said.get("within_ms")
+    kind = said.get("within")
+    if span is None:
+        if kind is not None:
+            raise RuleError(f"{place}: `within` says how `within_ms` is measured, which is missing")
+        return
+    kind = FIRST_AND_LAST if kind is None else kind
+    if kind not in WITHINS:
+        raise RuleError(f"{place}.within: expected one of {', '.join(WITHINS)}, got {kind!r}")
+    step.within[kind] = _whole(span, f"{place}.within_ms")
+
+
+def _whole(value, place, most=MAX_MS, least=1):
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise RuleError(f"{place}: expected a whole number from {least} to {most}, got {value!r}")
+    return value
+
+
+def _skip(said, names):
+    if said is None:
+        return Skip("no_skip")
+    if isinstance(said, str):
+        if said in SKIPS[:3]:
+            return Skip(said)
+        raise RuleError(f"skip: expected one of {', '.join(SKIPS[:3])}, to_first: STEP or to_last: STEP, got {said!r}")
+    _mapping(said, "skip", ("to_first", "to_last", "throw"))
+    kinds = [kind for kind in ("to_first", "to_last") if kind in said]
+    if len(kinds) != 1:
+        raise RuleError("skip: expected one of to_first and to_last, with a step's name")
+    step = said[kinds[0]]
+    if step not in names:
+        raise RuleError(
+            f"skip: there is no step {step!r} in the pattern, outside of groups; there are {', '.join(names)}"
+        )
+    return Skip(kinds[0], step, bool(said.get("throw")))

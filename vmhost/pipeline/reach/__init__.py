@@ -1,0 +1,1 @@
+"""Reaching people: what happens outside of a pipeline when a rule matches."""

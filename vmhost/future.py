@@ -76,6 +76,11 @@ class TaskFuture(_Future):
     def running(self):
         return self._call.state == "running"
 
+    def began(self):
+        """Has a VM begun with the call? Of one that has ended; False where its time was over, or it was cancelled,
+        while it waited."""
+        return self._call.timings[1] != 0
+
     def cancel(self):
         """Take the call out of the queue. False when it already runs or ended; `stop()` stops a running one too.
 

@@ -88,7 +88,7 @@ def test_where_it_cannot_be(echo):
 
 def test_a_value_that_takes_more_than_the_vm_has(echo):
     """A byte of msgpack may become an object of many: the VM pays, and the host does not notice."""
-    with vmhost.Host(allow_unsigned=True) as host:
+    with vmhost.Host(allow_unsigned=True, policy=vmhost.Policy(grace_s=30)) as host:
         small = host.load(bundle("def run(value):\n    return len(value)\n", limits={"memory": "16 MiB"}))
         with pytest.raises(vmhost.MemoryLimitError):
             small(vmhost.Packed(b"\xdd\x00\x10\x00\x00" + b"\x90" * (1 << 20)))

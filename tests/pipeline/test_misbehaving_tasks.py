@@ -4,7 +4,7 @@ import collections
 
 import pytest
 
-from tests.pipeline.stream_tasks import ROWS, WAIT_S, open_pipeline, stream_task
+from tests.pipeline.stream_tasks import ROWS, WAIT_S, clicks, open_pipeline, stream_task
 from vmhost import BreakerPolicy, Policy, TaskPolicy
 from vmhost.pipeline.events import Event
 
@@ -65,3 +65,21 @@ def test_a_few_thousand(tmp_path):
 @pytest.mark.stress
 def test_a_million(tmp_path):
     run(tmp_path, 1_000_000, 200)
+
+
+def test_calls_behind_one_that_hangs_lose_no_try(tmp_path):
+    """Short calls are handed to the host ahead of time; where one of them hangs, those behind it wait out their time
+    there without having begun."""
+    source = ROWS.replace("    return", '    while value["visit"] == "hog":\n        pass\n    return')
+    task = stream_task(
+        tmp_path, source, "on: [click], events: none, queue: 1000, retries: 0", limits=", wall_time: 300 ms"
+    )
+    policy = Policy(task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))
+    with open_pipeline(tmp_path, task, host={"policy": policy}) as pipeline:
+        pipeline.append_many(clicks(*(f"v{n}" for n in range(100))))
+        assert pipeline.wait(WAIT_S)
+        pipeline.append_many(clicks("hog", *(f"w{n}" for n in range(20)), begin_ms=1_790_000_001_000))
+        assert pipeline.wait(WAIT_S)
+        assert [letter.key for letter in pipeline.dead_letters()] == ["hog"]
+        assert len(pipeline.table("clicks")) == 120
+        assert pipeline.statistics()["tasks"]["clicks"]["put_off"] > 0

@@ -41,6 +41,9 @@ COUNTED = (
 )
 
 
+_NEVER_MS = (1 << 63) - 1
+
+
 class _Visit:
     __slots__ = ("page", "key", "began_ms", "last_ms", "covered_ms")
 
@@ -167,14 +170,30 @@ class Intake:
         if latest_ms is None:
             latest_ms = -(1 << 62)
         late_ms = latest_ms - self.lateness_ms
-        for event in events:
+        behind_ms, usual_ahead_ms = min(self.lateness_ms, _NEVER_MS), min(ahead_ms, _NEVER_MS)
+        events = events if type(events) is list else list(events)
+        index, count = 0, len(events)
+        while index < count:
+            due_ms = min(self._deadlines[0][0], _NEVER_MS) if self._deadlines else _NEVER_MS
+            begin = index
+            index, now_latest_ms = passes.usual(events, begin, visits, latest_ms, behind_ms, usual_ahead_ms, due_ms)
+            if index > begin:
+                out += events[begin:index]
+                if now_latest_ms > latest_ms:
+                    self._time_ms = latest_ms = now_latest_ms
+                    late_ms = latest_ms - self.lateness_ms
+                if index == count:
+                    break
+            event = events[index]
+            index += 1
             at_ms, name = event.time_ms, event.id
+            if type(at_ms) is not int or not -_NEVER_MS <= at_ms <= _NEVER_MS:
+                passes.columns((event,))  # what the store cannot hold must not become event time, or a visit's time
             if name is not None and self._known(name):
                 self._count("duplicates")
                 continue
             if at_ms > latest_ms:
                 if at_ms > ahead_ms:
-                    passes.columns((event,))  # a time that the store cannot hold must not become the visit's last one
                     self._count("ahead")
                 else:
                     self._time_ms, late_ms, latest_ms = at_ms, at_ms - self.lateness_ms, at_ms

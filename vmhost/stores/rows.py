@@ -7,23 +7,23 @@ a hundred steps of one row each take a hundred times as long as one step of a hu
 import functools
 import itertools
 
-_MAX_ROWS = 64  # of one statement
+_MAX_ROWS = 512  # of one statement
+_ANY_NUMBER = 32  # a statement has so many rows, or fewer, or a power of two: few different ones stay in the cache
 _MAX_PARAMETERS = 30_000  # SQLite takes 32,766
 
 
 def write_rows(connection, before, rows, after=""):
-    """Executes `before VALUES (?, …), (?, …), … after` for `rows`, a sequence of tuples of one length, in their order.
-
-    A statement has 1, 2, 4 … rows, so that few different ones stay in the connection's cache.
-    """
+    """Executes `before VALUES (?, …), (?, …), … after` for `rows`, a sequence of tuples of one length, in their
+    order."""
     left, done = len(rows), 0
     if not left:
         return
     width = len(rows[0])
     size = max(1, min(_MAX_ROWS, 1 << (_MAX_PARAMETERS // width).bit_length() - 1))
     while left:
-        while size > left:
+        while size > left and size > _ANY_NUMBER:
             size >>= 1
+        size = min(size, left)
         values = itertools.chain.from_iterable(rows[done : done + size])
         connection.execute(_statement(before, after, width, size), tuple(values))
         done += size

@@ -99,7 +99,7 @@ static int read_number(PyObject *value, const char *name, int64_t *number)
 static int read_fields(const module_state *state, told *t)
 {
     for (int field = 0; field < COLUMNS; field++) {
-        PyObject *value = t->fields[field] = PyObject_GetAttr(t->event, state->fields[field]);
+        PyObject *value = t->fields[field] = passes_get(&state->fields[field], t->event);
         if (value == NULL)
             return -1;
         if (field == TIME_MS) {
@@ -109,9 +109,10 @@ static int read_fields(const module_state *state, told *t)
             if ((t->texts[field] = PyUnicode_AsUTF8AndSize(value, &t->sizes[field])) == NULL)
                 return -1;
             if (t->sizes[field] > UINT32_MAX)
-                return PyErr_Format(PyExc_ValueError, "%U: too long for msgpack", state->fields[field]), -1;
+                return PyErr_Format(PyExc_ValueError, "%U: too long for msgpack", state->fields[field].name), -1;
         } else if (field != ID || value != Py_None) {
-            return PyErr_Format(PyExc_TypeError, "%U: expected a `str`, got `%T`", state->fields[field], value), -1;
+            return PyErr_Format(PyExc_TypeError, "%U: expected a `str`, got `%T`", state->fields[field].name, value),
+                   -1;
         }
     }
     return 0;
@@ -119,11 +120,11 @@ static int read_fields(const module_state *state, told *t)
 
 static int read_stored(const module_state *state, PyObject *stored, told *t)
 {
-    PyObject *position = PyObject_GetAttr(stored, state->position);
+    PyObject *position = passes_get(&state->position, stored);
     int rc = position == NULL ? -1 : read_number(position, "position", &t->position);
     Py_XDECREF(position);
-    if (rc < 0 || (t->event = PyObject_GetAttr(stored, state->event)) == NULL
-        || (t->packed = PyObject_GetAttr(stored, state->packed)) == NULL)
+    if (rc < 0 || (t->event = passes_get(&state->event, stored)) == NULL
+        || (t->packed = passes_get(&state->packed, stored)) == NULL)
         return -1;
     if (!PyBytes_CheckExact(t->packed)) {
         PyErr_Format(PyExc_ValueError, "packed: expected the contents as bytes, got `%T`", t->packed);

@@ -1,4 +1,4 @@
-/* What the files of `_passes` share. They read attributes of `vmhost.pipeline.events.Event` and StoredEvent by name. */
+/* What the files of `_passes` share: how they read attributes of `vmhost.pipeline.events.Event` and StoredEvent. */
 #ifndef VMP_PASSES_H
 #define VMP_PASSES_H
 
@@ -10,10 +10,26 @@
 
 enum { NAME, TIME_MS, PAGE, VISIT, KEY, ID, COLUMNS };
 
-/* Interned names of attributes; owned. */
+/* An attribute. Of an object of exactly `type` it lies at `offset`, where that is above 0. */
 typedef struct {
-    PyObject *fields[COLUMNS];
-    PyObject *event, *packed, *position; /* of StoredEvent */
+    PyObject *name;     /* interned; owned */
+    PyTypeObject *type; /* owned */
+    Py_ssize_t offset;
+} attribute;
+
+/* A new reference; NULL with an error set. */
+static inline PyObject *passes_get(const attribute *a, PyObject *object)
+{
+    PyObject *value;
+    if (Py_TYPE(object) == a->type && a->offset > 0 && (value = *(PyObject **)((char *)object + a->offset)) != NULL)
+        return Py_NewRef(value);
+    return PyObject_GetAttr(object, a->name);
+}
+
+typedef struct {
+    attribute fields[COLUMNS];
+    attribute event, packed, position; /* of StoredEvent */
+    attribute last_ms;                 /* of a visit that the intake has open */
 } module_state;
 
 const module_state *passes_state_of(PyTypeObject *type);

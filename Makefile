@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test lint format stress mutations fuzz conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers real-stream mosquitto postgresql tuf-conformance cep-oracle lock clean distclean
+.PHONY: help build device-libraries demo test lint format browser-tests stress mutations fuzz conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -24,6 +24,9 @@ lint:             ## hold the sources to the rules: ruff (pyproject.toml), clang
 
 format:           ## lay out Python and C as `make lint` wants them
 	@sh tools/setup.sh lint && sh tools/lint.sh --fix $(ARGS)
+
+browser-tests: build  ## the dashboard in Debian's Chromium, unpacked privately (the first time: 130 MB)
+	@sh tools/setup.sh browser && $(PYTHON) -m pytest -q -m browser $(ARGS)
 
 stress: build     ## the long runs: many hosts and VMs in several processes
 	@$(PYTHON) -m pytest -q -m stress -n 2 $(ARGS)
@@ -79,6 +82,9 @@ mosquitto:        ## have Debian's MQTT broker, unpacked privately, which the tu
 
 postgresql:       ## have PostgreSQL's server programs: the machine's, or Debian's, unpacked privately (for tests of the tunnel)
 	@sh tools/postgresql.sh $(ARGS)
+
+promtool:         ## have Debian's promtool, unpacked privately, which checks what /metrics gives (for a stress test)
+	@sh tools/promtool.sh
 
 tuf-conformance: build  ## the conformance suite of The Update Framework, its results held against those that are kept (20 minutes)
 	@folder=$$(sh tools/tuf_conformance.sh) && $(PYTHON) tests/deployment/tuf_conformance.py "$$folder" $(ARGS)

@@ -43,6 +43,7 @@ ROOMS = {
         "vmhost.host_yaml",
     },
     "vmhost/tunnel": {*PUBLIC, "vmhost.tunnel", "vmhost.stores"},
+    "vmhost/operations": {*PUBLIC, "vmhost.__version__", "vmhost.operations", "vmhost.statistics"},
     "vmhost/access": {"vmhost.access", "vmhost.stores"},
     # Builds are the compiler's own; what a device runs is checked by the same code as everywhere.
     "vmhost/deployment/cloud": {
@@ -176,7 +177,7 @@ def test_the_guest_imports_the_standard_library_only():
 def test_what_the_packages_import_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    known = ("models", "bench", "cloud", "parquet", "tunnel-postgresql", "web")
+    known = ("models", "bench", "cloud", "operations", "parquet", "tunnel-postgresql", "web")
     declared, extra = (
         {re.match(r"[\w-]+", line)[0].lower() for line in lines}
         for lines in (project["dependencies"], sum(map(extras.get, known), []))

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+import yaml
 
 import vmhost
 from tests.images import device_tools
@@ -334,6 +335,55 @@ def pipeline_by_http(text, folder, capfd):
         server.communicate()
 
 
+def dashboards(text, folder, capfd):
+    """Each command tells its address, answers there, and ends: at Ctrl-C, and when no more calls come."""
+    for command in text.strip().splitlines():
+        arguments = shlex.split(command.replace("9464", "0"), comments=True)[1:]
+        if "--dashboard" not in arguments:
+            arguments += ["--listen", "127.0.0.1:0"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "vmhost", *arguments],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        ) as process:
+            try:
+                url = next(line for line in process.stderr if line.startswith("Dashboard: ")).split()[1]
+                request = urllib.request.Request(url.partition("?")[0] + "metrics")
+                request.add_header("Authorization", "Bearer " + url.partition("token=")[2])
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    assert b'task="digits"' in answer.read()
+                if "--dashboard" not in arguments:
+                    process.send_signal(signal.SIGINT)
+                process.stdin.close()
+                for _ in process.stderr:
+                    pass
+                assert process.wait(60) == (0 if "--dashboard" in arguments else 130)
+            finally:
+                process.kill()
+
+
+def dashboard_in_python(text, folder, capfd):
+    (folder / "host.yaml").write_text("trust: keys\nload: [build/digits.vmb]\n")
+    text = text.replace(":9464", ":0", 1).replace("# the host's work", "import urllib.request as r\n    ask()")
+    ask = """
+def ask():
+    with r.urlopen(dashboard.url) as answer:
+        print(b"digits" in answer.read())
+"""
+    text = text.replace("import vmhost\n", "import vmhost\n" + ask, 1)
+    cookies = "r.install_opener(r.build_opener(r.HTTPCookieProcessor()))"
+    text = text.replace("    ask()", f"    {cookies}\n    ask()")
+    said = run_script(folder, text)
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=\S+\nTrue\n", said)
+
+
+def scrape_configuration(text, folder, capfd):
+    [job] = yaml.safe_load(text)["scrape_configs"]
+    assert job["static_configs"][0]["targets"] == ["127.0.0.1:9464"]
+
+
 def pipeline_yaml(text, folder, capfd):
     shop_events(folder, capfd, run=False)
     (folder / "pipeline.yaml").write_text(text.replace("8400", "0"))
@@ -546,6 +596,9 @@ BLOCKS = {
     ("docs/streams.md", "import vmhost.engine.numpy as np"): columns_of_events,
     ("docs/tunnel.md", "vmhost tunnel"): tunnel_commands,
     ("docs/tunnel.md", "import threading"): tunnel_in_python,
+    ("docs/operations.md", "vmhost dashboard"): dashboards,
+    ("docs/operations.md", "import vmhost"): dashboard_in_python,
+    ("docs/operations.md", "scrape_configs:"): scrape_configuration,
     ("docs/pipeline.md", "trigger:"): stream_task_yaml,
     ("docs/pipeline.md", "vmhost compile tasks/ipv"): pipeline_run,
     ("docs/pipeline.md", "vmhost pipeline status"): pipeline_looks,

@@ -6,7 +6,7 @@ uv=$(command -v uv || ls .python/tools/uv/site/bin/uv 2>/dev/null) || { echo "lo
 pin() { "$uv" pip compile -q --upgrade --python-version 3.14 --generate-hashes --no-emit-index-url --no-annotate --no-header "$@"; }
 trap 'rm -f lock.partial' EXIT
 
-{ echo "# Made with: make lock"; pin pyproject.toml --extra cloud --extra cloud-postgresql --extra linalg --extra models --extra parquet --extra tunnel-postgresql --extra web --group dev; } > lock.partial
+{ echo "# Made with: make lock"; pin pyproject.toml --extra cloud --extra cloud-postgresql --extra linalg --extra models --extra operations --extra parquet --extra tunnel-postgresql --extra web --group dev; } > lock.partial
 mv lock.partial requirements.lock
 # what `make bench` installs beside these
 there=$(sed -n 's/^\([A-Za-z0-9_.-]*\)==.*/--no-emit-package \1/p' requirements.lock)
@@ -15,6 +15,8 @@ there=$(sed -n 's/^\([A-Za-z0-9_.-]*\)==.*/--no-emit-package \1/p' requirements.
 mv lock.partial tools/bench.lock
 { echo "# What reads the sources. Made with: make lock"; pin --group lint -c requirements.lock $there; } > lock.partial
 mv lock.partial tools/lint.lock
+{ echo "# What drives a browser in tests. Made with: make lock"; pin --group browser -c requirements.lock $there; } > lock.partial
+mv lock.partial tools/browser.lock
 # at the versions that the suite itself names, at the commit that is tested with (tools/tuf_conformance.sh)
 { echo "# What the conformance suite of The Update Framework runs on. Made with: make lock"
   printf '%s\n' 'securesystemslib[crypto]==1.4.0' 'tuf==7.0.0' 'pytest==9.1.1' 'pytest-json-report==1.5.0' | pin -; } > lock.partial

@@ -231,6 +231,11 @@ class Host:
         return self._service.statistics()
 
     @property
+    def policy(self):
+        """The Policy that this host was made with."""
+        return self._policy
+
+    @property
     def closed(self):
         return self._closed
 

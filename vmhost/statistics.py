@@ -1,6 +1,19 @@
 """Frozen snapshots of everything that a host counts. They hold plain values only and stay as they are."""
 
+import array
+import itertools
+import math
 from dataclasses import dataclass
+
+HISTOGRAM_UNIT_S = 128e-9  # the buckets are those of isolation/lanes/histogram.h
+
+
+def bucket_end_s(bucket):
+    """Where the bucket with this index ends, in seconds: what is as long is in the next one."""
+    if bucket < 7:
+        return (bucket + 1) * HISTOGRAM_UNIT_S
+    power, eighth = divmod(bucket + 1, 8)
+    return math.ldexp(8 + eighth, power - 1) * HISTOGRAM_UNIT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +89,33 @@ class BreakerStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class Histogram:
+    """Durations of calls: how many fell into each bucket, and their sum. Buckets are an eighth of a power of two wide.
+
+    `counts`: an unsigned 64-bit number for each bucket, in the machine's order of bytes. A snapshot is not taken under
+    a lock: `total_s` may have a call more than `counts`."""
+
+    counts: bytes
+    total_s: float
+
+    @property
+    def count(self):
+        return sum(array.array("Q", self.counts))
+
+    def quantile(self, share):
+        """Seconds that `share` (0 to 1) of the durations do not exceed, at most 12.5 % too many; None without any."""
+        counts = array.array("Q", self.counts)
+        wanted = max(1, math.ceil(sum(counts) * share))
+        reached = itertools.accumulate(counts)
+        return next((bucket_end_s(bucket) for bucket, count in enumerate(reached) if count >= wanted), None)
+
+
+@dataclass(frozen=True, slots=True)
 class TaskStatistics:
     """One version of a task. `ended` maps how calls ended (names of `vmhost.errors.Kind`) to their number.
 
     `draining` is true for a version that a newer one replaced and that still ends its calls. `totals` are of all VMs
-    that served it, also those that are gone."""
+    that served it, also those that are gone. `walls`: how long calls ran; `waits`: how long they waited before."""
 
     name: str
     version: str
@@ -93,6 +128,8 @@ class TaskStatistics:
     ended: dict
     totals: VMTotals
     breaker: BreakerStatistics
+    walls: Histogram
+    waits: Histogram
     counters: dict
 
 

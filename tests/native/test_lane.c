@@ -172,6 +172,45 @@ static void many_threads(bool close_in_the_middle)
     vmh_events_unref(events);
 }
 
+/* Each duration lies in the bucket whose ends are on either side of it, and a call that has ended is in both
+ * histograms. */
+static void durations(void)
+{
+    int64_t start = 0; /* of the bucket, in units */
+    for (int bucket = 0; bucket < VMH_HISTOGRAM_BUCKETS; bucket++) {
+        int64_t end = start + (bucket < 8 ? 1 : INT64_C(1) << (bucket / 8 - 1));
+        CHECK(vmh_histogram_bucket(start * VMH_HISTOGRAM_UNIT_NS) == bucket);
+        CHECK(vmh_histogram_bucket(end * VMH_HISTOGRAM_UNIT_NS - 1) == bucket);
+        start = end;
+    }
+    CHECK(vmh_histogram_bucket(-1) == 0 && vmh_histogram_bucket(INT64_MIN) == 0);
+    CHECK(vmh_histogram_bucket(INT64_MAX) == VMH_HISTOGRAM_BUCKETS - 1);
+
+    vmh_events *events = vmh_events_new();
+    vmh_code_store *store = vmh_code_store_new();
+    vmh_lane *lane = vmh_lane_new("task", "1", "main:run", store, events);
+    vmh_call *ran = vmh_call_new(lane), *never = vmh_call_new(lane);
+    ran->submitted_ns = vmh_now_ns() - 2000000;
+    ran->started_ns = ran->submitted_ns + 1000000;
+    CHECK(vmh_call_claim(ran, VMH_QUEUED) && vmh_call_claim(never, VMH_QUEUED));
+    vmh_call_finish(ran, VMH_OK);
+    vmh_call_finish(never, VMH_CANCELLED);
+    CHECK(atomic_load(&lane->waits.counts[vmh_histogram_bucket(1000000)]) == 1);
+    CHECK(atomic_load(&lane->wait_ns_total) == 1000000);
+    long long walls = 0, waits = 0;
+    for (int bucket = 0; bucket < VMH_HISTOGRAM_BUCKETS; bucket++) {
+        walls += atomic_load(&lane->walls.counts[bucket]);
+        waits += atomic_load(&lane->waits.counts[bucket]);
+    }
+    CHECK(walls == 1 && waits == 1);
+    vmh_call_unref(ran);
+    vmh_call_unref(never);
+    drop(vmh_events_take(events));
+    vmh_lane_unref(lane);
+    vmh_code_store_unref(store);
+    vmh_events_unref(events);
+}
+
 /* Highest priority first, then first come; a call handed to a worker that leaves is not lost. */
 static void order(void)
 {
@@ -354,6 +393,7 @@ static void handed_over(void)
 int main(void)
 {
     CHECK(vmh_warden_start() == 0);
+    durations();
     order();
     expiry();
     handed_over();

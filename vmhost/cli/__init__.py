@@ -22,6 +22,7 @@ COMMANDS = {
     "record": "Run PROGRAM, and keep the texts that its VMs will need.",
     "run": "Call BUNDLE's entry point and print the result.",
     "serve": "Serve the bundles in FOLDER: calls and answers are lines of JSON.",
+    "dashboard": "Show the dashboard of a host under load.",
     "pipeline": "Store events, trigger stream tasks, and show what they made.",
     "tunnel": "Serve devices, send messages, push to devices, and look at what goes on.",
     "cloud": "Serve the deployment platform; release tasks, watch them, take them back.",

@@ -15,6 +15,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import itertools
 import math
 import os
 import shutil
@@ -178,6 +179,47 @@ def run(tasks_folder, progress=None):
         left_out=left_out,
         wrong=tuple(_wrong(reports, stops, callers)),
     )
+
+
+def compiled(tasks_folder, folder):
+    """Compiles and signs all tasks of the demonstration that can be compiled here, as bundles NAME.vmb in `folder`.
+
+    Gives the trust store for the key that signed them, the names, and what to ask each: name -> [(value, truth)], the
+    misbehaving ones too."""
+    cases = _load_cases(tasks_folder)
+    left_out = _left_out(tasks_folder)
+    asked = {name: cases.cases(name) for name, *_ in WORK if name not in left_out}
+    asked |= {name: [(value, None)] for name, value, _ in MISBEHAVING}
+    progress = Progress()
+    progress.begin("compile", dict.fromkeys(asked, 1))
+    trust, _ = _compile_all(tasks_folder, list(asked), folder, progress)
+    return trust, list(asked), asked
+
+
+@contextlib.contextmanager
+def steady_load(host, asked):
+    """While the block runs, a thread for each task calls it again and again, with a rest after each call."""
+    ended = threading.Event()
+    misbehaving = {name for name, *_ in MISBEHAVING}
+
+    def call(name):
+        task, rest_s = host.task(name), 5.0 if name in misbehaving else 0.02
+        for value, _ in itertools.cycle(asked[name]):
+            with contextlib.suppress(vmhost.VMHostError):
+                task(value)
+            if ended.wait(rest_s):
+                return
+
+    threads = [threading.Thread(target=call, args=(name,), name=f"vmhost-load-{name}", daemon=True) for name in asked]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        host.close(drain=False)  # else the threads would wait for their last calls
+        for thread in threads:
+            thread.join()
 
 
 def percentile(seconds, percent):

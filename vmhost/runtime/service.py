@@ -562,9 +562,10 @@ class Service:
         """A HostStatistics of now."""
         with self.lock:
             vms, memory_bytes = self._pool.snapshot()
-            tasks = {name: self._task_statistics(version, vms) for name, version in self._current.items()}
+            by_id = {vm.id: vm for vm in vms}
+            tasks = {name: self._task_statistics(version, by_id) for name, version in self._current.items()}
             draining = tuple(
-                self._task_statistics(version, vms) for version in self._by_lane.values() if version.draining
+                self._task_statistics(version, by_id) for version in self._by_lane.values() if version.draining
             )
             return statistics.HostStatistics(
                 tasks=tasks,
@@ -584,10 +585,10 @@ class Service:
             )
 
     def _task_statistics(self, version, vms):
-        ids = self._pool.ids_of(version)
-        own = [vm for vm in vms if vm.id in ids]
+        own = [vms[number] for number in self._pool.ids_of(version) if number in vms]
         counters = dict(version.lane.statistics())
         ends = counters.pop("ends")
+        walls, waits = version.lane.durations()
         calls = sum(count for kind, count in zip(Kind, ends) if kind not in _NOT_CALLED)
         breaker = version.breaker
         return statistics.TaskStatistics(
@@ -602,6 +603,8 @@ class Service:
             totals=version.totals.with_vms(own),
             ended={kind.name: ends[kind] for kind in Kind if ends[kind]},
             breaker=statistics.BreakerStatistics(breaker.state, breaker.reason, breaker.trips),
+            walls=statistics.Histogram(walls, counters["wall_s"]),
+            waits=statistics.Histogram(waits, counters["wait_s"]),
             counters=counters,
         )
 

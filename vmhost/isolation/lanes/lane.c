@@ -126,7 +126,11 @@ void vmh_call_finish(vmh_call *call, enum vmh_kind kind)
     atomic_fetch_add_explicit(&lane->ends[kind], 1,
                               memory_order_release); /* after `excused`, as who reads both expects */
     if (call->started_ns != 0) {
-        atomic_fetch_add_explicit(&lane->wall_ns_total, call->ended_ns - call->started_ns, memory_order_relaxed);
+        int64_t wall_ns = call->ended_ns - call->started_ns, wait_ns = call->started_ns - call->submitted_ns;
+        atomic_fetch_add_explicit(&lane->wall_ns_total, wall_ns, memory_order_relaxed);
+        atomic_fetch_add_explicit(&lane->wait_ns_total, wait_ns, memory_order_relaxed);
+        vmh_histogram_add(&lane->walls, wall_ns);
+        vmh_histogram_add(&lane->waits, wait_ns);
         atomic_fetch_sub_explicit(&lane->running, 1, memory_order_relaxed);
     }
     bool slow = call->started_ns != 0 && call->ended_ns - call->started_ns > lane->slow_ns;

@@ -17,6 +17,7 @@
 
 #include "lanes/blob.h"
 #include "lanes/events.h"
+#include "lanes/histogram.h"
 #include "lanes/code_store.h"
 #include "lanes/vm.h"
 
@@ -77,7 +78,8 @@ struct vmh_lane {
     atomic_bool stop;                      /* everything that runs is to be stopped */
     atomic_llong running, ends[VMH_KINDS]; /* counters; ends by kind */
     atomic_llong excused[VMH_KINDS];       /* of these ends, those that say nothing about the task */
-    atomic_llong wall_ns_total, submitted_total;
+    atomic_llong wall_ns_total, wait_ns_total, submitted_total;
+    vmh_histogram walls, waits;   /* of calls that began: how long they ran, how long they waited before */
     char *name, *version, *entry; /* owned, never change */
     char *caller_errors; /* likewise: names of exceptions that blame the caller, a line break before and after each;
                             NULL: none */

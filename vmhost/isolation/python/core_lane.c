@@ -395,11 +395,37 @@ static PyObject *lane_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
         Py_XDECREF(ends);
         return NULL;
     }
-    return Py_BuildValue("{s:n,s:I,s:I,s:L,s:O,s:L,s:d,s:L,s:N,s:N}", "queued", (Py_ssize_t)queued, "idle", idle, "vms",
-                         workers, "running", atomic_load(&lane->running), "closed", closed ? Py_True : Py_False,
+    return Py_BuildValue("{s:n,s:I,s:I,s:L,s:O,s:L,s:d,s:d,s:L,s:N,s:N}", "queued", (Py_ssize_t)queued, "idle", idle,
+                         "vms", workers, "running", atomic_load(&lane->running), "closed", closed ? Py_True : Py_False,
                          "submitted", atomic_load(&lane->submitted_total), "wall_s",
-                         (double)atomic_load(&lane->wall_ns_total) / 1e9, "slow", atomic_load(&lane->slow_total),
+                         (double)atomic_load(&lane->wall_ns_total) / 1e9, "wait_s",
+                         (double)atomic_load(&lane->wait_ns_total) / 1e9, "slow", atomic_load(&lane->slow_total),
                          "ends", ends, "excused", excused);
+}
+
+/* The counts of a histogram as bytes: an unsigned 64-bit number for each bucket, in the machine's order. */
+static PyObject *counts_as_bytes(const vmh_histogram *histogram)
+{
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, VMH_HISTOGRAM_BUCKETS * (Py_ssize_t)sizeof(uint64_t));
+    if (bytes == NULL)
+        return NULL;
+    char *to = PyBytes_AS_STRING(bytes);
+    for (int i = 0; i < VMH_HISTOGRAM_BUCKETS; i++) {
+        uint64_t count = (uint64_t)atomic_load_explicit(&histogram->counts[i], memory_order_relaxed);
+        memcpy(to + (size_t)i * sizeof count, &count, sizeof count);
+    }
+    return bytes;
+}
+
+static PyObject *lane_durations(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    const vmh_lane *lane = ((lane_object *)object)->lane;
+    PyObject *walls = counts_as_bytes(&lane->walls), *waits = walls == NULL ? NULL : counts_as_bytes(&lane->waits);
+    if (waits == NULL) {
+        Py_XDECREF(walls);
+        return NULL;
+    }
+    return Py_BuildValue("(NN)", walls, waits);
 }
 
 static PyObject *lane_starved(PyObject *object, void *Py_UNUSED(closure))
@@ -445,6 +471,8 @@ static PyMethodDef lane_methods[] = {
      PyDoc_STR("Stops every call that runs, with kind CLOSED; for a closed lane.")},
     {"fail", lane_fail, METH_O, PyDoc_STR("fail(message) -> count: calls that wait end with kind VM_LOST.")},
     {"mute", lane_mute, METH_O, PyDoc_STR("mute(bool): no 'starved' events while true.")},
+    {"durations", lane_durations, METH_NOARGS,
+     PyDoc_STR("Two histograms (lanes/histogram.h) as bytes: how long calls ran, how long they waited before.")},
     {"statistics", lane_statistics, METH_NOARGS, PyDoc_STR("Counters, as a dict; ends: by kind.")},
     {NULL, NULL, 0, NULL},
 };

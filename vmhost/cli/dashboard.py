@@ -1,0 +1,59 @@
+"""`vmhost dashboard`: the dashboard over a host that runs the shipped tasks all the time, to see what it shows.
+
+`vmhost serve FOLDER --dashboard ADDRESS` has the same pages over people's own bundles.
+"""
+
+import contextlib
+import tempfile
+import threading
+import webbrowser
+from pathlib import Path
+
+import click
+
+from vmhost.cli import failures
+from vmhost.operations.server import DEFAULT_LISTEN
+
+
+@click.command(short_help="Show the dashboard of a host under load.")
+@click.option("--listen", default=DEFAULT_LISTEN, show_default=True, metavar="ADDRESS:PORT", help="Port 0: a free one.")
+@click.option("--no-token", is_flag=True, help="Ask for no token; loopback addresses only.")
+@click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
+@click.option("--tasks", "folder", type=click.Path(path_type=Path), help="The folder with the shipped tasks.")
+@click.option("--for", "duration", metavar="TIME", help='End after this long, as in "30 s". [default: at Ctrl-C]')
+@failures.command
+def command(output, listen, no_token, open_browser, folder, duration):
+    """Run the shipped tasks under a steady load, a runaway and a memory hog among them, and serve the dashboard."""
+    import vmhost
+    from vmhost import limits
+    from vmhost.cli import demo, demonstration
+
+    seconds = limits.seconds(duration, "--for") if duration is not None else None
+    folder = demo.tasks_folder(folder)
+    with tempfile.TemporaryDirectory(prefix="vmhost-dashboard-") as bundles:
+        output.remark("Compiling and signing the tasks")
+        trust, names, asked = demonstration.compiled(folder, Path(bundles))
+        with vmhost.Host(trust=trust, policy=vmhost.Policy(grace_s=demonstration.GRACE_S)) as host:
+            for name in names:
+                host.load(Path(bundles) / f"{name}.vmb")
+            with served(output, host, listen, no_token, open_browser), demonstration.steady_load(host, asked):
+                threading.Event().wait(seconds)
+    return failures.DONE
+
+
+@contextlib.contextmanager
+def served(output, host, listen, no_token=False, open_browser=False):
+    """The dashboard of `host` while the block runs; its address is told on stderr."""
+    from vmhost.operations import Dashboard
+
+    try:
+        dashboard = Dashboard(host, listen, token=False if no_token else None)
+    except ImportError as error:
+        raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
+    with dashboard:
+        output.remark(f"Dashboard: {dashboard.url}")
+        if output.as_json:
+            output.document({"url": dashboard.url, "token": dashboard.token})
+        if open_browser:
+            webbrowser.open(dashboard.url)
+        yield dashboard

@@ -1,0 +1,92 @@
+"""Who may see the pages: those that have the token, by names that this machine is known to have, and no page of another
+site.
+
+A browser gets the token once, in the address, and keeps it as a cookie that other sites' pages cannot use. A `Host`
+that is not known is refused, so that a site which points its own name at this machine gets nothing."""
+
+import hmac
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+OPEN = ("/healthz", "/readyz")
+_HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class Guard:
+    """ASGI middleware around `app`. `token`: None asks for none. `names`: what `Host` may be, without the port."""
+
+    def __init__(self, app, token, names, port):
+        self._app, self._token, self._names = app, token, {name.lower() for name in names}
+        self._cookie = f"vmhost_dashboard_{port}"  # a browser shares cookies between the ports of one name
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            return
+
+        async def send_guarded(message):
+            if message["type"] == "http.response.start":
+                own = {name for name, _ in message["headers"]}
+                extra = [(name, value) for name, value in _HEADERS if name not in own]
+                message = message | {"headers": [*message["headers"], *extra]}
+            await send(message)
+
+        app = self._refusal(scope) or self._app
+        await app(scope, receive, send_guarded)
+
+    def _refusal(self, scope):
+        """The response that a request gets which may not go on; None for the others."""
+        if scope["path"] in OPEN:
+            return None
+        headers = Headers(scope=scope)
+        if _name(headers.get("host", "")) not in self._names:
+            return PlainTextResponse("this host does not go by that name; see `names` of Dashboard\n", 421)
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and scope["path"] != "/":
+            return PlainTextResponse("pages of other sites may not ask\n", 403)
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("only GET and HEAD are answered\n", 405)
+        if self._token is None:
+            return None
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = next((value for name, value in query if name == "token"), None)
+        if given is not None and self._is_token(given):
+            rest = urlencode([(name, value) for name, value in query if name != "token"])
+            response = RedirectResponse(scope["path"] + ("?" + rest if rest else ""), 303)
+            response.set_cookie(self._cookie, given, httponly=True, samesite="strict", path="/")
+            return response
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self._is_token(bearer.strip()):
+            return None
+        if self._is_token(_cookie(headers.get("cookie", ""), self._cookie)):
+            return None
+        text = "open the address with ?token=..., as it was printed when the dashboard started\n"
+        return Response(text, 401, {"www-authenticate": "Bearer"}, "text/plain")
+
+    def _is_token(self, given):
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
+
+def _name(host):
+    """The name in a Host header, without the port and an IPv6 address's brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()
+
+
+def _cookie(header, name):
+    try:
+        found = SimpleCookie(header).get(name)
+    except CookieError:
+        return ""
+    return found.value if found is not None else ""

@@ -1,0 +1,88 @@
+"""The dashboard as an ASGI application.
+
+/                     what the host does: totals, charts, tasks by rank, breakers
+/tasks/NAME           a task's report           /vms   every VM and what it does
+/log                  the last lines            /settings   policies, and which were set
+/part/...             the parts of these pages that htmx asks for again
+/series[?task=NAME]   numbers for the charts, as JSON
+/metrics              Prometheus's format, or OpenMetrics    /healthz  /readyz
+"""
+
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from vmhost.operations import metrics
+from vmhost.operations.access import Guard
+from vmhost.operations.pages import Pages
+
+
+def application(host, history, logs, token, names, port):
+    """The application for a Host, the History that samples it, and a LogTail; the others are those of Guard."""
+    pages = Pages(host, history, logs)
+    probes = _Probes(host)
+    app = Starlette(
+        routes=[
+            Route("/", _html(pages.overview)),
+            Route("/vms", _html(pages.vms)),
+            Route("/log", _html(pages.log)),
+            Route("/settings", _html(pages.settings)),
+            Route("/tasks/{name}", _html(pages.task)),
+            Route("/part/overview", _html(pages.overview_part)),
+            Route("/part/vms", _html(pages.vms_part)),
+            Route("/part/log", _html(pages.log_part)),
+            Route("/part/tasks/{name}", _html(pages.task_part)),
+            Route("/series", _series(history)),
+            Route("/metrics", probes.metrics),
+            Route("/healthz", probes.healthy),
+            Route("/readyz", probes.ready),
+            Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
+        ]
+    )
+    return Guard(app, token, names, port)
+
+
+def _html(page):
+    """A route of `page(path's parts, query)`, which gives HTML; None: there is no such thing."""
+
+    async def endpoint(request):
+        html = await run_in_threadpool(page, request.path_params, request.query_params)
+        if html is None:
+            return PlainTextResponse("no such task is loaded\n", 404)
+        return HTMLResponse(html)
+
+    return endpoint
+
+
+def _series(history):
+    async def endpoint(request):
+        task = request.query_params.get("task")
+        return JSONResponse((history.host if task is None else history.task(task)).columns())
+
+    return endpoint
+
+
+class _Probes:
+    def __init__(self, host):
+        self._host = host
+
+    async def metrics(self, request):
+        content_type = metrics.accepted(request.headers.get("accept", ""))
+        text = await run_in_threadpool(lambda: metrics.exposition(self._host.statistics(), content_type))
+        return Response(text, headers={"content-type": content_type})
+
+    async def healthy(self, request):
+        return PlainTextResponse("ok\n")
+
+    async def ready(self, request):
+        """503 while the host takes no calls: it is closed, or not one VM could be booted."""
+        if self._host.closed:
+            return PlainTextResponse("the host is closed\n", 503)
+        statistics = await run_in_threadpool(self._host.statistics)
+        if statistics.boot_failures and not statistics.booted:
+            return PlainTextResponse("no VM can be booted; see the log\n", 503)
+        return PlainTextResponse("ok\n")

@@ -1,0 +1,65 @@
+"""The last lines that a host and its tasks logged, for the page that shows them."""
+
+import collections
+import itertools
+import logging
+from dataclasses import dataclass
+
+MAX_LINES = 2000
+MAX_CHARACTERS = 2000  # of a line
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One log record. `number` counts from 1; `task` and `version` are None where the host itself logged."""
+
+    number: int
+    time_s: float
+    level: int
+    task: str | None
+    version: str | None
+    text: str
+
+
+class LogTail(logging.Handler):
+    """Keeps the last MAX_LINES records of the logger `vmhost` from `level` on. A context manager: it listens inside."""
+
+    def __init__(self, level=logging.INFO):
+        super().__init__(level)
+        self._lines = collections.deque(maxlen=MAX_LINES)
+        self._numbers = itertools.count(1)
+        self._logger = logging.getLogger("vmhost")
+        self._level_before = None
+
+    def __enter__(self):
+        self._level_before = self._logger.level
+        if not self._logger.isEnabledFor(self.level):
+            self._logger.setLevel(self.level)
+        self._logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_):
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._level_before)
+
+    def emit(self, record):
+        try:
+            text = record.getMessage()
+        except Exception:  # arguments that do not fit: the line is kept as it was written
+            text = str(record.msg)
+        task = record.name.removeprefix("vmhost.task.") if record.name.startswith("vmhost.task.") else None
+        version = getattr(record, "version", None)
+        line = Line(next(self._numbers), record.created, record.levelno, task, version, text[:MAX_CHARACTERS])
+        self._lines.append(line)
+
+    def lines(self, *, task=None, level=0, text="", most=200):
+        """The newest `most` lines, newest first: of `task`, from `level` on, with `text` in them, in any case."""
+        wanted = text.casefold()
+        with self.lock:
+            lines = list(self._lines)
+        found = (
+            line
+            for line in reversed(lines)
+            if line.level >= level and task in (None, line.task) and wanted in line.text.casefold()
+        )
+        return list(itertools.islice(found, most))

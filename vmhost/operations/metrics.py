@@ -1,0 +1,156 @@
+"""A host's statistics in Prometheus's text format and in OpenMetrics.
+
+Sources: Prometheus's exposition formats, version 0.0.4; OpenMetrics 1.0.0. Names and units follow their conventions:
+base units, `_total` of counters. A family has a sample for each version of a task that is loaded or drains. Of more
+than MAX_VERSIONS those that were called most have samples, and `vmhost_versions_left_out` counts the others, so that a
+host that loads new tasks all day does not fill a database.
+"""
+
+import platform
+
+import numpy as np
+
+from vmhost.statistics import bucket_end_s
+
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+MAX_VERSIONS = 1000
+
+# Every second power of two from 16 us to 275 s. Buckets of isolation/lanes/histogram.h end there: counts are exact.
+_ENDS = np.arange(39, 264, 16)[:13]
+_BOUNDS = [repr(bucket_end_s(int(end))) for end in _ENDS]
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+# How calls end (names of vmhost.errors.Kind). Each has a sample from the start, so that the first one makes a rate.
+OUTCOMES = ("ok", "task_error", "time_limit", "cpu_limit", "memory_limit", "vm_lost", "value", "load_error")
+BREAKER_STATES = ("closed", "open", "half-open")
+
+
+def exposition(statistics, content_type=PROMETHEUS):
+    """The text for a HostStatistics, in the format that `content_type` (PROMETHEUS or OPENMETRICS) names."""
+    text = _Text(openmetrics=content_type == OPENMETRICS)
+    _host(text, statistics)
+    _tasks(text, statistics)
+    return text.ended()
+
+
+def accepted(accept):
+    """The content type for a request with this Accept header."""
+    return OPENMETRICS if "application/openmetrics-text" in accept else PROMETHEUS
+
+
+def _host(text, statistics):
+    from vmhost import __version__
+
+    info = {"version": __version__, "python": platform.python_version()}
+    text.family("vmhost_build", "info", "Versions of vmhost and Python.", [(_labels(info), 1)])
+    states = dict.fromkeys(("booting", "ready", "serving", "ending"), 0)
+    for vm in statistics.vms:
+        states[vm.state] = states.get(vm.state, 0) + 1
+    states["quarantined"] = len(statistics.quarantined)
+    samples = [(_labels({"state": state}), count) for state, count in states.items()]
+    text.family("vmhost_vms", "gauge", "VMs by what they do.", samples)
+    for name, help_text, value in (
+        ("vmhost_vms_booted", "VMs that have booted.", statistics.booted),
+        ("vmhost_vm_boot_failures", "VMs that could not be booted.", statistics.boot_failures),
+        ("vmhost_vms_ended", "VMs that have ended.", statistics.ended),
+        ("vmhost_vms_refused", "VMs that a task wanted and could not have.", statistics.starved),
+        ("vmhost_vms_cpu_seconds", "Processor time of all VMs.", statistics.totals.cpu_s),
+    ):
+        text.family(name, "counter", help_text, [("", value)])
+    text.family("vmhost_memory_bytes", "gauge", "Memory that all VMs hold.", [("", statistics.memory_bytes)])
+
+
+def _tasks(text, statistics):
+    versions = [*statistics.tasks.values(), *statistics.draining]
+    versions.sort(key=lambda version: version.calls, reverse=True)
+    left_out = max(0, len(versions) - MAX_VERSIONS)
+    text.family("vmhost_versions_left_out", "gauge", "Versions of tasks without samples.", [("", left_out)])
+    versions = versions[:MAX_VERSIONS]
+    if not versions:
+        return
+    labels = [f'task="{_escaped(version.name)}",version="{_escaped(version.version)}"' for version in versions]
+    ends = [{name.lower(): count for name, count in version.ended.items()} for version in versions]
+    text.family(
+        "vmhost_calls",
+        "counter",
+        "Calls that ended, by how.",
+        [
+            (f'{{{label},outcome="{outcome}"}}', counts.get(outcome, 0))
+            for label, counts in zip(labels, ends)
+            for outcome in dict.fromkeys((*OUTCOMES, *counts))
+        ],
+    )
+    text.histogram(
+        "vmhost_call_duration_seconds", "How long calls ran in their VMs.", labels, [v.walls for v in versions]
+    )
+    text.histogram("vmhost_call_wait_seconds", "How long calls waited for a VM.", labels, [v.waits for v in versions])
+    memory = dict.fromkeys(((version.name, version.version) for version in versions), 0)
+    for vm in statistics.vms:
+        if (vm.task, vm.version) in memory:
+            memory[vm.task, vm.version] += vm.live_bytes
+    for name, kind, help_text, value in (
+        ("vmhost_calls_queued", "gauge", "Calls that wait for a VM.", lambda v: v.queued),
+        ("vmhost_calls_running", "gauge", "Calls that run.", lambda v: v.running),
+        ("vmhost_task_vms", "gauge", "VMs that serve the task.", lambda v: v.vms),
+        ("vmhost_task_memory_bytes", "gauge", "Memory that its VMs hold.", lambda v: memory[v.name, v.version]),
+        ("vmhost_task_cpu_seconds", "counter", "Processor time of its VMs.", lambda v: v.totals.cpu_s),
+        ("vmhost_task_stops", "counter", "Calls that were stopped.", lambda v: v.totals.stops),
+        ("vmhost_breaker_trips", "counter", "How often its breaker opened.", lambda v: v.breaker.trips),
+    ):
+        text.family(
+            name, kind, help_text, [(f"{{{label}}}", value(version)) for label, version in zip(labels, versions)]
+        )
+    text.family(
+        "vmhost_breaker_state",
+        "gauge",
+        "1 for the state that its breaker is in.",
+        [
+            (f'{{{label},state="{state}"}}', int(version.breaker.state == state))
+            for label, version in zip(labels, versions)
+            for state in BREAKER_STATES
+        ],
+    )
+
+
+class _Text:
+    """The lines of an exposition, as they are made."""
+
+    def __init__(self, openmetrics):
+        self._openmetrics, self._parts = openmetrics, []
+
+    def family(self, name, kind, help_text, samples):
+        """A metric family of kind "counter", "gauge" or "info"; `samples`: (labels in braces or "", value)."""
+        suffix = {"counter": "_total", "info": "_info"}.get(kind, "")
+        self._head(name, suffix, kind, help_text)
+        sample = name + suffix
+        self._parts.extend(f"{sample}{labels} {value}\n" for labels, value in samples)
+
+    def histogram(self, name, help_text, labels, histograms):
+        """A family of histograms: each has its labels, without braces."""
+        self._head(name, "", "histogram", help_text)
+        counts = np.frombuffer(b"".join(one.counts for one in histograms), np.uint64).reshape(len(histograms), -1)
+        reached = np.cumsum(counts, axis=1)
+        for label, row, total, histogram in zip(
+            labels, reached[:, _ENDS].tolist(), reached[:, -1].tolist(), histograms
+        ):
+            start = f'{name}_bucket{{{label},le="'
+            self._parts.extend([f'{start}{bound}"}} {count}\n' for bound, count in zip(_BOUNDS, row)])
+            self._parts.append(
+                f'{start}+Inf"}} {total}\n{name}_sum{{{label}}} {histogram.total_s}\n{name}_count{{{label}}} {total}\n'
+            )
+
+    def ended(self):
+        return "".join([*self._parts, "# EOF\n"] if self._openmetrics else self._parts)
+
+    def _head(self, name, suffix, kind, help_text):
+        # Prometheus's own format knows families by the name of their samples and has no "info".
+        family, kind = (name, kind) if self._openmetrics else (name + suffix, "gauge" if kind == "info" else kind)
+        self._parts.append(f"# HELP {family} {help_text}\n# TYPE {family} {kind}\n")
+
+
+def _labels(labels):
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value):
+    return value.translate(_ESCAPES)

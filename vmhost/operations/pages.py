@@ -1,0 +1,201 @@
+"""The dashboard's pages: what is read from the host, ranked and put into the templates."""
+
+import logging
+import time
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from vmhost import BreakerPolicy, Policy, TaskPolicy
+
+RANKS = {  # what tasks are ranked by: title, and the row's value
+    "cpu": ("CPU", lambda row: row["cpu"]),
+    "memory": ("memory", lambda row: row["memory"]),
+    "errors": ("errors", lambda row: (row["errors"], row["failures"])),
+    "p99": ("p99", lambda row: row["p99"] or 0),
+    "calls": ("calls", lambda row: (row["rate"], row["calls"])),
+    "name": ("name", None),
+}
+LEVELS = {"all": 0, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999))
+
+
+class Pages:
+    """Each method gives the HTML of one page, or of its part that is asked for again; None: no such task."""
+
+    def __init__(self, host, history, logs):
+        self._host, self._history, self._logs = host, history, logs
+        templates = FileSystemLoader(Path(__file__).parent / "templates")
+        self._environment = Environment(
+            loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        self._environment.filters.update(duration=duration, size=size, count=count, share=share, clock=clock, rate=rate)
+
+    def overview(self, parts, query):
+        return self._page("overview.html", self._overview(query))
+
+    def overview_part(self, parts, query):
+        return self._page("overview_part.html", self._overview(query))
+
+    def vms(self, parts, query):
+        return self._page("vms.html", self._vms())
+
+    def vms_part(self, parts, query):
+        return self._page("vms_part.html", self._vms())
+
+    def task(self, parts, query):
+        return self._task("task.html", parts["name"])
+
+    def task_part(self, parts, query):
+        return self._task("task_part.html", parts["name"])
+
+    def log(self, parts, query):
+        return self._page("log.html", self._log(query))
+
+    def log_part(self, parts, query):
+        return self._page("log_part.html", self._log(query))
+
+    def settings(self, parts, query):
+        policy = self._host.policy
+        groups = [("All tasks", _settings(policy, Policy(), ("task", "tasks")))]
+        groups.append(("Each task", _settings(policy.task, TaskPolicy(), ("breaker",))))
+        groups.append(("Its breaker", _settings(policy.task.breaker, BreakerPolicy())))
+        for name, own in sorted(policy.tasks.items()):
+            rows = _settings(own, policy.task, ("breaker",)) + _settings(own.breaker, policy.task.breaker)
+            groups.append((name, [row for row in rows if row["set"]]))
+        return self._page("settings.html", {"groups": groups})
+
+    def _page(self, name, values):
+        return self._environment.get_template(name).render(closed=self._host.closed, now=time.time(), **values)
+
+    def _overview(self, query):
+        statistics = self._host.statistics()
+        memory = _memory_by_task(statistics)
+        rows = []
+        for task in statistics.tasks.values():
+            series = self._history.task(task.name)
+            rows.append(
+                {
+                    "name": task.name,
+                    "version": task.version,
+                    "cpu": series.rate("cpu_s"),
+                    "rate": series.rate("calls"),
+                    "errors": series.rate("failures"),
+                    "memory": memory.get(task.name, 0),
+                    "calls": task.calls,
+                    "failures": task.failures,
+                    "p50": task.walls.quantile(0.5),
+                    "p99": task.walls.quantile(0.99),
+                    "queued": task.queued,
+                    "running": task.running,
+                    "breaker": task.breaker,
+                }
+            )
+        by = query.get("by") if query.get("by") in RANKS else "cpu"
+        rows.sort(key=lambda row: row["name"])
+        if RANKS[by][1] is not None:
+            rows.sort(key=RANKS[by][1], reverse=True)
+        series = self._history.host
+        totals = {
+            "rate": series.rate("calls"),
+            "errors": series.rate("failures"),
+            "cpu": series.rate("cpu_s"),
+            "queued": sum(row["queued"] for row in rows),
+            "running": sum(row["running"] for row in rows),
+        }
+        changes = list(self._history.breaker_changes)
+        return {"host": statistics, "rows": rows, "by": by, "ranks": RANKS, "totals": totals, "changes": changes}
+
+    def _vms(self):
+        statistics = self._host.statistics()
+        vms = sorted(statistics.vms, key=lambda vm: (vm.task is None, vm.task or "", vm.id))
+        return {"vms": vms, "quarantined": statistics.quarantined}
+
+    def _task(self, template, name):
+        statistics = self._host.statistics()
+        current = statistics.tasks.get(name)
+        if current is None:
+            return None
+        versions = [current, *(task for task in statistics.draining if task.name == name)]
+        quantiles = [
+            (title, [(task.walls.quantile(q), task.waits.quantile(q)) for task in versions]) for title, q in QUANTILES
+        ]
+        outcomes = sorted({outcome for task in versions for outcome in task.ended})
+        values = {
+            "name": name,
+            "versions": versions,
+            "quantiles": quantiles,
+            "outcomes": outcomes,
+            "memory": _memory_by_task(statistics).get(name, 0),
+            "vms": [vm for vm in statistics.vms if vm.task == name],
+            "changes": [change for change in list(self._history.breaker_changes) if change.task == name],
+            "lines": self._logs.lines(task=name, most=20),
+        }
+        return self._page(template, values)
+
+    def _log(self, query):
+        level = query.get("level") if query.get("level") in LEVELS else "all"
+        task, text = query.get("task") or None, query.get("text", "")
+        lines = self._logs.lines(task=task, level=LEVELS[level], text=text)
+        values = {"lines": lines, "level": level, "levels": LEVELS, "task": task, "text": text}
+        return values | {"tasks": sorted(self._host.tasks)}
+
+
+def _memory_by_task(statistics):
+    memory = {}
+    for vm in statistics.vms:
+        if vm.task is not None:
+            memory[vm.task] = memory.get(vm.task, 0) + vm.live_bytes
+    return memory
+
+
+def _settings(policy, default, without=()):
+    """Rows of a policy's fields: name, value, and whether it is another one than that of `default`."""
+    return [
+        {"name": field.name, "value": _text(value), "set": value != getattr(default, field.name)}
+        for field in fields(policy)
+        if field.name not in without
+        and not is_dataclass(value := getattr(policy, field.name))
+        or field.name == "limits"
+        and is_dataclass(value)
+    ]
+
+
+def _text(value):
+    if value is None:
+        return "none"
+    if isinstance(value, (tuple, list)):
+        return ", ".join(map(str, value)) or "none"
+    return str(value) if value not in ({},) else "none"
+
+
+def duration(seconds):
+    if seconds is None:
+        return "–"
+    for unit, length in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= length or unit == "µs":
+            return f"{seconds / length:.3g} {unit}"
+
+
+def size(size_bytes):
+    for unit, length in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= length:
+            return f"{size_bytes / length:.1f} {unit}"
+    return f"{size_bytes} B"
+
+
+def count(number):
+    return f"{number:,}"
+
+
+def rate(number):
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+
+
+def share(number):
+    return f"{number:.1%}"
+
+
+def clock(time_s):
+    return time.strftime("%H:%M:%S", time.localtime(time_s))

@@ -1,0 +1,93 @@
+"""Serves a host's pages and metrics from a thread of the host's process."""
+
+import secrets
+import socket
+import threading
+
+from vmhost import ConfigurationError
+from vmhost.operations.history import History
+from vmhost.operations.log_tail import LogTail
+
+DEFAULT_LISTEN = "127.0.0.1:9464"  # the port that OpenTelemetry's exporters for Prometheus have
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Dashboard:
+    """Pages and metrics of `host`, at `url` while the context manager is open; `token` is in that address.
+
+    `listen`: "ADDRESS:PORT", port 0 for a free one. `token`: what requests must have, as `Authorization: Bearer`, or
+    once in the address; None: a new one. False: none is asked for, which only loopback addresses may do. `names`:
+    further names that browsers may call this machine by. Only `/healthz` and `/readyz` answer without a token. The host
+    is neither opened nor closed. ConfigurationError; ImportError without the extra `operations`.
+    """
+
+    def __init__(self, host, listen=DEFAULT_LISTEN, *, token=None, names=()):
+        try:
+            from vmhost.operations.application import application
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                f"the dashboard needs the package {error.name}: pip install 'vmhost[operations]'", name=error.name
+            ) from error
+        address, port = _parsed(listen)
+        if token is False and address not in _LOOPBACK:
+            raise ConfigurationError(
+                f"{listen}: pages without a token are for loopback addresses, such as {DEFAULT_LISTEN}"
+            )
+        self.token = None if token is False else token or secrets.token_urlsafe(24)
+        self._history, self._logs = History(host.statistics), LogTail()
+        self._listening = _listen(address, port)
+        self.address, self.port = address, self._listening.getsockname()[1]
+        allowed = {*names, address, *(_LOOPBACK if address in _LOOPBACK else ())}
+        self._application = application(host, self._history, self._logs, self.token, allowed, self.port)
+        self._server = self._thread = None
+
+    @property
+    def url(self):
+        """What a person opens."""
+        name = f"[{self.address}]" if ":" in self.address else self.address
+        return f"http://{name}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+
+    def __enter__(self):
+        import uvicorn
+
+        config = uvicorn.Config(
+            self._application, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
+        self._server.install_signal_handlers = lambda: None
+        self._logs.__enter__()
+        self._history.start()
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._listening]}, name="vmhost-dashboard", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._server.should_exit = True
+        self._thread.join()
+        self._listening.close()
+        self._history.stop()
+        self._logs.__exit__(*_)
+
+
+def _parsed(listen):
+    address, _, port = listen.rpartition(":") if isinstance(listen, str) else ("", "", "")
+    address = address.removeprefix("[").removesuffix("]")
+    if not address or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigurationError(f"expected an address and a port such as {DEFAULT_LISTEN}, got {listen!r}")
+    return address, int(port)
+
+
+def _listen(address, port):
+    listening = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((address, port))
+        listening.listen(64)
+    except OSError as error:
+        listening.close()
+        raise ConfigurationError(
+            f"{address}:{port}: cannot be listened on: {error.strerror or error}; choose another address, or port 0"
+        ) from error
+    return listening

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.deployment.platforms import Clock, WorkingCopy, agent_for, nothing_left, platform_in
+from tests.pipeline.stream_tasks import clicks
 from vmhost import ConfigurationError, Host, TaskError
 from vmhost.access import AccessDeniedError
 from vmhost.deployment.bounds import Counted
@@ -17,6 +18,7 @@ from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.device.bundle_store import BundleStore
 from vmhost.deployment.errors import DeploymentError, RefusedError
+from vmhost.pipeline.pipeline import Pipeline
 
 PLAN = "steps: [{percent: 100, min_reports: 9}]\nmax_error: 100 %\nproof: {calls: 0}\n"
 TRIPLE = "def run(value):\n    return value * 3\n"
@@ -30,6 +32,16 @@ WORKS = (
     "import os, time\n\ndef run(value):\n    time.sleep(value[0] * (5 if os.environ.get('KIND') else 1))\n"
     "    return len(bytes(value[1]))\n"
 )
+STREAM_TASK = """
+name: clicks
+version: {version}
+entry: main:run
+python: "3.14"
+permissions: {{host: [table_rows]}}
+trigger: {{on: [click]}}
+table: {{columns: {{visit: text, version: text}}}}
+"""
+ROWS = 'def run(value):\n    return {{"visit": value["visit"], "version": "{}"}}\n'
 CASE = {"one": {"input": 1}}
 
 
@@ -49,6 +61,12 @@ def built(tmp_path_factory):
         copy.release("1.0.0", cases=CASE)
         copy.release("1.1.0", main=FAILS_THERE, **MAY_READ_KIND)
         copy.release("1.2.0", main=TRIPLE)
+        clicks = WorkingCopy(
+            folder / "clicks", f"{address}/git/shop", platform.access.add_token("ann", "test"), "clicks"
+        )
+        for version in ("2.0.0", "2.1.0"):
+            spec = STREAM_TASK.format(version=version)
+            clicks.release(version, main=ROWS.format(version), **{"task.yaml": spec})
         copy.release("1.3.0", main=WORKS, cases={"one": {"input": [0.2, 0]}}, **{"task.yaml": MAY_READ_KIND_130})
         yield platform, address
 
@@ -398,6 +416,43 @@ def test_a_host_of_another_process_follows_the_bundle_store(cloud, agent):
         agent.step()
         follower.look()
         assert host.task("rank")(1) == 2
+
+
+def test_a_pipeline_follows_the_bundle_store_and_reports_its_calls(cloud, agent, tmp_path):
+    platform, _ = cloud
+
+    def take(version):
+        found = platform.releases.start("shop/clicks", version, Plan.read(PLAN), "ann", "test")
+        agent.step()
+        assert state(platform, found) == "proven"
+        return found
+
+    first = take("2.0.0")
+    release(platform, "1.0.0")
+    agent.step()
+    assert agent.host.tasks == ("rank",)  # nobody gives the other one its functions here
+    with (
+        Pipeline(tmp_path / "data", [], trust=agent._trust) as pipeline,
+        BundleStore(agent.settings.folder).follow(pipeline) as following,
+    ):
+        assert pipeline.tasks == ("clicks",)
+        pipeline.append_many(clicks("a", "b"))
+        assert pipeline.wait(60)
+        following.report()
+        agent.step()
+        assert first.called.calls == 2
+        platform.releases.act(first.id, "next", "ann")
+        second = take("2.1.0")
+        following.look()
+        pipeline.append_many(clicks("c", begin_ms=1_790_000_001_000))
+        assert pipeline.wait(60)
+        rows = [(row["visit"], row["version"]) for row in pipeline.table("clicks").read()]
+        assert rows == [("a", "2.0.0"), ("b", "2.0.0"), ("c", "2.1.0")]
+        platform.releases.act(second.id, "roll_back", "ann")
+        platform.releases.act(first.id, "roll_back", "ann")
+        agent.step()
+        following.look()
+        assert pipeline.tasks == ()
 
 
 class _Liar(http.server.BaseHTTPRequestHandler):

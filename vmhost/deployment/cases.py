@@ -17,6 +17,11 @@ class CaseError(Exception):
     """A file that holds no case, or a call that did not end as its case says."""
 
 
+def host_functions(names):
+    """What stands for the functions of a device's own application where a task is tried without it: they give None."""
+    return dict.fromkeys(names, lambda *values: None)
+
+
 def import_module(task, module, timeout_s=_CALL_S):
     """Imports the task's module in a VM and runs its setup(), as the first call would. CaseError."""
     try:

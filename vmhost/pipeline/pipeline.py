@@ -157,6 +157,17 @@ class Pipeline:
         return cls(found.folder, found.bundles, **found.options)
 
     @property
+    def host(self):
+        """The Host that the tasks run in, for its statistics. Tasks come and go by `load`, `change` and `withdraw`."""
+        return self._host
+
+    @property
+    def tasks(self):
+        """Names of the stream tasks that are loaded."""
+        with self._lock:
+            return tuple(self._tasks)
+
+    @property
     def database(self):
         """The `vmhost.stores.Database` of the store, for who sends what its outbox holds."""
         return self._database

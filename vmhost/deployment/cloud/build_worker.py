@@ -57,7 +57,7 @@ def build(folder, out):
     from vmhost.bytecode.errors import BytecodeError
     from vmhost.bytecode.format import TARGET, read_bundle
     from vmhost.compiler import compile_folder
-    from vmhost.deployment.cases import CaseError, import_module, run_case
+    from vmhost.deployment.cases import CaseError, host_functions, import_module, run_case
 
     try:
         compiled = compile_folder(folder)
@@ -70,7 +70,7 @@ def build(folder, out):
     Path(out).write_bytes(data)
     manifest = bundle.manifest
     took, errors, recorded = {}, [], {}
-    functions = dict.fromkeys(manifest.permissions.get("host", ()), lambda value: None)  # a device's own; none here
+    functions = host_functions(manifest.permissions.get("host", ()))
     try:
         with Host(allow_unsigned=True, functions=functions) as host:
             task = host.load(str(out))
@@ -103,6 +103,8 @@ def build(folder, out):
         "took_s": took,
         "peak_bytes": peak_bytes,
         "recorded": recorded,
+        "functions": sorted(manifest.permissions.get("host", ())),
+        "stream": manifest.trigger is not None,
     }
 
 

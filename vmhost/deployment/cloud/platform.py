@@ -190,7 +190,8 @@ class Platform:
         proof = json.dumps({"digest": self.files.put(data), "size": len(data)})
         made = {target: (self.files.put(data), len(data)) for target, data in bundles.items()}
         self._make_deltas(task, bundles, made, tell)
-        said = {name: report[name] for name in ("warnings", "took_s", "peak_bytes", "size", "recorded")}
+        kept = ("warnings", "took_s", "peak_bytes", "size", "recorded", "functions", "stream")
+        said = {name: report[name] for name in kept}
         with self.database.transaction() as connection:
             connection.execute(
                 "DELETE FROM deploy_versions WHERE task = ? AND version = ? AND state = 'built'", (task, version)
@@ -395,6 +396,8 @@ class Platform:
             "size": size,
             "proof": version.proof,
             "rules": release.plan.proof,
+            "functions": version.functions,
+            "stream": version.stream,
         }
         if digest not in has:
             with self.database.reader() as connection:

@@ -30,7 +30,8 @@ _MAX_CALLS = 1 << 40
 @dataclass
 class Version:
     """A version of a task: `bundles` maps Python targets to (digest, size); `bad` says why it must not run, or None.
-    `took_s` and `peak_bytes`: seconds of each case in the simulation, and the most memory that its VM had there."""
+    `took_s` and `peak_bytes`: seconds of each case in the simulation, and the most memory that its VM had there.
+    `functions`: of a host, which the task asks for by name; `stream`: whether it is a pipeline's task."""
 
     id: int
     task: str
@@ -43,6 +44,8 @@ class Version:
     bundles: dict = field(default_factory=dict)
     took_s: dict = field(default_factory=dict)
     peak_bytes: int = 0
+    functions: list = field(default_factory=list)
+    stream: bool = False
 
     @classmethod
     def of_row(cls, row):
@@ -51,6 +54,7 @@ class Version:
         report = json.loads(report)
         version = cls(*fields, json.loads(proof) if proof else None)
         version.took_s, version.peak_bytes = report.get("took_s", {}), report.get("peak_bytes", 0)
+        version.functions, version.stream = report.get("functions", []), report.get("stream", False)
         return version
 
 

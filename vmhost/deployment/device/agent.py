@@ -152,7 +152,7 @@ class Agent:
             try:
                 if current["digest"] not in self.store.artifacts:
                     raise DamagedError(f"{current['digest'][:12]}: the file is gone")
-                self.host.load(self._read_bundle(current["digest"]))
+                self._load(current)
                 self._watch(task, current)
                 return
             except (BundleError, DamagedError, OSError) as error:
@@ -166,8 +166,13 @@ class Agent:
                     return
             current = self.memory.tasks().get(task, {"current": None})["current"]
 
-    def _read_bundle(self, digest):
-        return self.store.artifacts.read(digest)
+    def _load(self, entry):
+        """Has the agent's own host run it; not where it asks for functions of a host, which other processes have."""
+        data = self.store.artifacts.read(entry["digest"])
+        if entry.get("functions"):
+            self._unload(entry["name"])
+        else:
+            self.host.load(data)
 
     def _write_list(self):
         current = {task: slots["current"] for task, slots in self.memory.tasks().items() if slots["current"]}
@@ -386,7 +391,8 @@ class Agent:
         try:
             proof = self.store.artifacts.read(wanted["proof"]["digest"]) if wanted["proof"] else None
             rules = wanted.get("rules") or {}
-            prove(self.store.artifacts.read(wanted["digest"]), proof, self._trust, self._policy, rules)
+            bundle = self.store.artifacts.read(wanted["digest"])
+            prove(bundle, proof, self._trust, self._policy, rules, wanted.get("functions") or ())
         except (ProofError, DamagedError) as error:
             self._fail(task, wanted, str(error))
             return
@@ -396,13 +402,14 @@ class Agent:
         """The version is current from now on; watched first where its rules say so."""
         current = self.memory.tasks().get(task, {}).get("current")
         try:
-            self.host.load(self._read_bundle(wanted["digest"]))
+            self._load(wanted)
         except (VMHostError, DamagedError) as error:
             self._fail(task, wanted, f"cannot be loaded: {error}")
             return
         rules = wanted.get("rules") or {}
         state = "running" if rules.get("calls") else "proven"
         entry = {name: wanted[name] for name in ("name", "version", "digest", "size", "release", "proof", "rules")}
+        entry |= {"functions": wanted.get("functions") or [], "stream": bool(wanted.get("stream"))}
         entry |= {"state": state, "since": self._clock(), "files": (current or {}).get("files", {})}
         with self.memory.change():
             self.memory.set_task(task, current=entry, previous=current, trial=None)
@@ -554,6 +561,7 @@ def _check_answer(answer):
     try:
         for each in answer["wanted"].values():
             strings, digests = [each["name"], each["version"]], [each["digest"]]
+            strings += each.get("functions") or []
             whole = [each["release"], each["size"]]
             digests += [made["digest"] for made in each.get("deltas", ())]
             digests += [made["from"] for made in each.get("deltas", ()) if made["from"]]

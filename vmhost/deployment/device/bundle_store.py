@@ -1,12 +1,12 @@
 """The bundle store of a device: artifacts by digest, and one list of what is current, replaced in one step.
 
-    current.json     {"tasks": {"shop/rank": {"name", "version", "digest", "path", "release", "files"}}}
+    current.json     {"tasks": {"shop/rank": {"name", "version", "digest", "path", "release", "files", "stream"}}}
     artifacts/       by SHA-256
     profile          what requests of this device say in their header VMHost-Tasks
     health/          how calls went, by process (health.py)
     ask              there where an answer told the device to ask; the agent removes it
 
-The agent writes it. Any process may read it; `follow` keeps a Host's tasks as the list says.
+The agent writes it. Any process may read it; `follow` keeps a Host's tasks, or a Pipeline's, as the list says.
 """
 
 import json
@@ -18,6 +18,7 @@ from vmhost import VMHostError
 from vmhost.deployment.artifacts import ArtifactFolder, replace_durably
 from vmhost.deployment.device import health
 from vmhost.deployment.profile import ANSWER_HEADER, ASK_NOW, REQUEST_HEADER
+from vmhost.stores import StoreError
 
 _log = logging.getLogger("vmhost.deployment")
 _LOOK_S = 1.0
@@ -52,6 +53,7 @@ class BundleStore:
                 "digest": each["digest"],
                 "path": self._relative(each["digest"]),
                 "release": each["release"],
+                "stream": each.get("stream", False),
                 "files": {name: self._relative(file["digest"]) for name, file in each.get("files", {}).items()},
             }
             for task, each in sorted(tasks.items())
@@ -96,15 +98,17 @@ class BundleStore:
         """{name of a task: Counted} of what is current, as all processes but the agent told."""
         return health.total(self.folder, self.current())
 
-    def follow(self, host):
-        """Loads what is current into the Host, now and whenever the list changes, and reports its health. Close what it
-        returns first."""
-        return _Follower(self, host)
+    def follow(self, runner):
+        """Has a Host run what is current, now and whenever the list changes, or a Pipeline what of it are stream tasks,
+        and reports their health. Close what it returns first. A Host leaves stream tasks to pipelines."""
+        return _Follower(self, runner)
 
 
 class _Follower:
-    def __init__(self, store, host):
-        self._store, self._host = store, host
+    def __init__(self, store, runner):
+        self._store, self._runner = store, runner
+        self._is_pipeline = hasattr(runner, "withdraw")
+        self._host = runner.host if self._is_pipeline else runner
         self._loaded = {}  # name -> digest
         self._stopped = threading.Event()
         self.look()
@@ -113,16 +117,18 @@ class _Follower:
 
     def look(self):
         """Loads and unloads what changed since the last look."""
-        wanted = {entry["name"]: entry for entry in self._store.current().values()}
+        current = self._store.current().values()
+        wanted = {entry["name"]: entry for entry in current if entry.get("stream", False) == self._is_pipeline}
         for name, entry in wanted.items():
             if self._loaded.get(name) != entry["digest"]:
                 try:
-                    self._host.load(entry["path"])
+                    change = self._is_pipeline and name in self._runner.tasks
+                    (self._runner.change if change else self._runner.load)(entry["path"])
                     self._loaded[name] = entry["digest"]
-                except VMHostError as error:
+                except (VMHostError, StoreError) as error:
                     _log.error("%s: %s", name, error)
         for name in self._loaded.keys() - wanted.keys():
-            self._host.unload(name)
+            (self._runner.withdraw if self._is_pipeline else self._runner.unload)(name)
             del self._loaded[name]
 
     def report(self):
@@ -134,7 +140,7 @@ class _Follower:
             try:
                 self.look()
                 self.report()
-            except (OSError, ValueError, VMHostError) as error:
+            except (OSError, ValueError, VMHostError, StoreError) as error:
                 _log.error("%s: %s", self._store.list_path, error)
 
     def close(self):

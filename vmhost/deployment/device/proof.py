@@ -4,7 +4,7 @@ import json
 
 from vmhost import Host, VMHostError
 from vmhost.deployment.bounds import case_outside, memory_outside
-from vmhost.deployment.cases import CaseError, import_module, run_case
+from vmhost.deployment.cases import CaseError, host_functions, import_module, run_case
 from vmhost.deployment.errors import DeploymentError
 
 
@@ -12,16 +12,17 @@ class ProofError(DeploymentError):
     """The version does not run here as it should; the message is the reason that the platform shows."""
 
 
-def prove(bundle, proof, trust, policy, rules):
+def prove(bundle, proof, trust, policy, rules, functions=()):
     """Loads the bundle (its bytes) in a Host that ends with this call, and runs the cases in `proof` (bytes or None).
-    ProofError, where it does not end as the cases say or is beyond the bounds on time and memory of `rules`."""
+    `functions`: names of a host's that the task asks for. ProofError, where it does not end as the cases say or is
+    beyond the bounds on time and memory of `rules`."""
     try:
         plain = json.loads(proof) if proof else {"module": None, "cases": {}}
         module, cases = plain["module"], dict(plain["cases"])
     except (ValueError, KeyError, TypeError) as error:
         raise ProofError(f"its self-test cannot be read: {error}") from error
     try:
-        with Host(trust=trust, policy=policy) as host:
+        with Host(trust=trust, policy=policy, functions=host_functions(functions)) as host:
             task = host.load(bundle)
             if module is not None:
                 import_module(task, module)

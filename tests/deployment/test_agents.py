@@ -418,6 +418,34 @@ def test_a_host_of_another_process_follows_the_bundle_store(cloud, agent):
         assert host.task("rank")(1) == 2
 
 
+def test_a_device_that_is_where_it_should_be_asks_by_its_digest_alone(cloud, agent, monkeypatch):
+    platform, _ = cloud
+    first = release(platform, "1.0.0")
+    asked = []
+    post = agent._transfers.post
+    monkeypatch.setattr(agent._transfers, "post", lambda *a: asked.append(sorted(a[1])) or post(*a))
+
+    def in_short():
+        asked.clear()
+        wait_s = agent.step()
+        assert not agent.failed and wait_s < 60
+        return asked == [["profile"]]
+
+    agent.step()
+    assert not in_short() and in_short() and in_short()  # the round after the last change settles it
+    agent.host.task("rank")(1)
+    assert not in_short() and first.called.calls == 1 and in_short()  # what was counted is told
+    platform.releases.act(first.id, "next", "ann")
+    assert not in_short() and in_short()
+    platform.profiles._known.clear()  # the platform began anew
+    assert not in_short() and in_short()
+    second = release(platform, "1.2.0")
+    assert not in_short() and state(platform, second) == "proven" and agent.host.task("rank")(1) == 3
+    platform.devices.forget("kitchen-1")
+    agent.step()
+    assert not agent.failed and platform.devices.count() == 1
+
+
 def test_a_pipeline_follows_the_bundle_store_and_reports_its_calls(cloud, agent, tmp_path):
     platform, _ = cloud
 

@@ -32,7 +32,7 @@ ROUTES = {
     ),
     ("POST", "/device/check"): (
         DEVICE,
-        "A device states what it is and has, reports, and is told what it should have.",
+        "A device states what it is and has, reports, and is told what it should have, or that this is unchanged.",
         {},
         {
             "facts": _OBJECT,

@@ -325,9 +325,14 @@ class Platform:
         """A device's request: it states what it is and has, reports, and is told what it should have.
 
         `request`: `facts`, `tasks` ({task: {version, digest, state}}), `epoch`, `reports` ([[number, {...}], ...]),
-        `health` ({task: [release, calls, failures]}).
-        AccessDeniedError, RefusedError.
+        `health` ({task: [release, calls, failures]}). One with nothing but `profile`, what its header says, asks only
+        whether all is as it should be: `unchanged`. AccessDeniedError, RefusedError.
         """
+        if isinstance(request, dict) and request.keys() == {"profile"}:
+            self.devices.identify(device, secret)
+            value = str(request["profile"]).encode("ascii", "replace")
+            unchanged = value.startswith(f"{device} ".encode()) and self.profiles.is_current(value)
+            return {"unchanged": unchanged, "poll_s": self.poll_s}
         facts, tasks = _mapping(request, "facts"), _mapping(request, "tasks")
         reports, epoch = request.get("reports", []), request.get("epoch", "")
         if not isinstance(reports, list) or len(reports) > MAX_REPORTS or not isinstance(epoch, str):

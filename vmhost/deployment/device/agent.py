@@ -69,6 +69,7 @@ class Agent:
         self._stopped, self._hinted = threading.Event(), threading.Event()
         self._failures, self._problem = 0, None
         self._refreshed = False
+        self._stated = self._settled = None  # what the platform was told last; the same where all was as it should be
         self._watched = {}  # task -> (release, when it began, calls and failures then)
         self._reserve = settings.folder / "reserve"
         self.host = self.memory = None
@@ -208,17 +209,21 @@ class Agent:
     def step(self):
         """One round: asks and does what is to be done. The seconds until the next one."""
         try:
+            if self._settled is not None and (poll_s := self._still_settled()) is not None:
+                return poll_s * random.uniform(0.8, 1.2)
             answer = self._ask()
+            settled = self._stated
             self._apply(answer["wanted"])
             self.look()
             if self.memory.outbox.take("report", limit=1):
                 answer = self._ask()  # what was just found out
+            self._settled = self._stated if self._stated == settled else None
             self._failures, self._problem = 0, None
             self._keep_reserve()
             return answer.get("poll_s", self.settings.poll_s) * random.uniform(0.8, 1.2)
         except (TransferError, TrustError, AnswerError, StoreError, OSError) as error:
             self._failures += 1
-            self._problem = str(error)
+            self._problem, self._settled = str(error), None
             wait_s = min(MAX_BACK_OFF_S, 2.0 ** min(self._failures, 10)) * random.uniform(0.5, 1.0)
             wait_s = max(wait_s, getattr(error, "retry_after_s", None) or 0.0)
             _log.warning("%s; again in %.0f s", error, wait_s)
@@ -238,7 +243,26 @@ class Agent:
         )
         return self._check()
 
-    def _check(self):
+    def _still_settled(self):
+        """Seconds until the next round, where nothing is new here, nor on the platform by the digest that headers have.
+        None: it is to be told all."""
+        _, _, profile = self._now()
+        if (profile, self._health()) != self._settled or self.memory.outbox.take("report", limit=1):
+            return None
+        try:
+            answer = self._transfers.post("/api/v1/device/check", {"profile": profile}, self._headers())
+        except AnswerError as error:
+            if error.status != 401:
+                raise
+            return None  # the device was forgotten
+        _check_poll(answer)
+        return answer.get("poll_s", self.settings.poll_s) if answer.get("unchanged") is True else None
+
+    def _headers(self):
+        return {"x-vmhost-device": self.settings.device, "authorization": f"Bearer {self.memory.value('secret')}"}
+
+    def _now(self):
+        """(facts, tasks, and the digest of both) as the platform is told."""
         tasks = {}
         for task, slots in self.memory.tasks().items():
             for slot in ("current", "previous"):
@@ -246,9 +270,12 @@ class Agent:
                     key = task if slot == "current" else f"{task} before"
                     tasks[key] = {name: slots[slot].get(name) for name in ("version", "digest", "release", "state")}
                     tasks[key]["files"] = {name: each["digest"] for name, each in slots[slot].get("files", {}).items()}
-        entries = self.memory.outbox.take("report", limit=MAX_REPORTS)
         stated = facts(self.settings.folder, self.settings.facts) | self._stated_problem()
-        profile = header_value(self.settings.device, stated, tasks)
+        return stated, tasks, header_value(self.settings.device, stated, tasks)
+
+    def _check(self):
+        entries = self.memory.outbox.take("report", limit=MAX_REPORTS)
+        stated, tasks, profile = self._now()
         request = {
             "epoch": self.memory.value("epoch"),
             "facts": stated,
@@ -258,8 +285,8 @@ class Agent:
             "reports": [[entry.number, json.loads(entry.body)] for entry in entries],
             "zstd": delta.can_apply(),
         }
-        headers = {"x-vmhost-device": self.settings.device, "authorization": f"Bearer {self.memory.value('secret')}"}
-        answer = self._transfers.post("/api/v1/device/check", request, headers)
+        self._stated = (profile, request["health"])
+        answer = self._transfers.post("/api/v1/device/check", request, self._headers())
         _check_answer(answer)
         self.memory.outbox.acknowledge([entry.id for entry in entries if entry.number <= answer["acknowledged"]])
         self.memory.set_value("files", [answer["files"], *answer.get("mirrors", ())])
@@ -556,12 +583,22 @@ class Agent:
                 path.unlink(missing_ok=True)
 
 
+def _check_poll(answer):
+    try:
+        if not 0 < float(answer.get("poll_s", 1)) < 1e6:
+            raise ValueError(answer["poll_s"])
+    except (TypeError, ValueError) as error:
+        raise TransferError(f"the platform's answer cannot be read: poll_s: {error}") from None
+
+
 def _check_answer(answer):
     """TransferError where the platform's answer is not one: nothing is done by it then."""
     try:
         for each in answer["wanted"].values():
             strings, digests = [each["name"], each["version"]], [each["digest"]]
             strings += each.get("functions") or []
+            if not all(isinstance(bound, (int, float)) for bound in (each.get("rules") or {}).values()):
+                raise TypeError
             whole = [each["release"], each["size"]]
             digests += [made["digest"] for made in each.get("deltas", ())]
             digests += [made["from"] for made in each.get("deltas", ()) if made["from"]]
@@ -580,7 +617,6 @@ def _check_answer(answer):
         bases = [answer["files"], *answer.get("mirrors", ())]
         if not isinstance(answer["acknowledged"], int) or not all(isinstance(base, str) for base in bases):
             raise TypeError
-        if not 0 < float(answer.get("poll_s", 1)) < 1e6:
-            raise ValueError
+        _check_poll(answer)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise TransferError(f"the platform's answer cannot be read ({type(error).__name__}: {error})") from None

@@ -268,11 +268,14 @@ _ENGINE_PACKAGES = ("grad", "nn", "numpy", "optim")
 
 
 def engine_sources():
-    """The engine's Python that runs inside a VM: the package itself, `vmhost.engine.models`, and what computes with
+    """The engine's Python that runs inside a VM: the package itself, models, and what computes with
     arrays: `vmhost.engine.numpy` and the packages of training."""
     sources = {
         "vmhost.engine": (_ENGINE / "__init__.py", (_ENGINE / "__init__.py").read_bytes(), True),
-        "vmhost.engine.models": (_ENGINE / "models.py", (_ENGINE / "models.py").read_bytes(), False),
+        **{
+            f"vmhost.engine.{name}": (_ENGINE / f"{name}.py", (_ENGINE / f"{name}.py").read_bytes(), False)
+            for name in ("models", "model_texts")
+        },
     }
     for path in sorted(path for package in _ENGINE_PACKAGES for path in (_ENGINE / package).rglob("*.py")):
         is_package = path.stem == "__init__"

@@ -8,15 +8,19 @@ from vmhost.engine import _array
 
 class Port:
     """An input or output of a model: its `name`, `dtype` and `shape`. A size that each call chooses is the name in the
-    ONNX model, a str; of outputs it may be what follows from some, such as "2*batch + 1"."""
+    ONNX model, a str; of outputs it may be what follows from some, such as "2*batch + 1".
 
-    __slots__ = ("name", "dtype", "shape")
+    Of dtype "str" are texts: nested lists of str, in that shape. An output that has `labels`, a tuple of them, is a
+    list with a dict of each row: labels to numbers of that dtype."""
 
-    def __init__(self, name, dtype, shape):
-        self.name, self.dtype, self.shape = name, dtype, shape
+    __slots__ = ("name", "dtype", "shape", "labels")
+
+    def __init__(self, name, dtype, shape, labels=None):
+        self.name, self.dtype, self.shape, self.labels = name, dtype, shape, labels
 
     def __repr__(self):
-        return f"Port(name={self.name!r}, dtype={self.dtype!r}, shape={self.shape!r})"
+        labels = "" if self.labels is None else f", labels={self.labels!r}"
+        return f"Port(name={self.name!r}, dtype={self.dtype!r}, shape={self.shape!r}{labels})"
 
 
 class Step:
@@ -41,12 +45,18 @@ class Model:
     Its arena is allocated when it is opened, and paid for by who opened it. Where sizes are open, the arrays of a call
     choose them: the first call with new ones plans its steps and arena anew, and the last eight plans are kept."""
 
-    __slots__ = ("name", "inputs", "outputs", "_session")
+    __slots__ = ("name", "inputs", "outputs", "_session", "_texts")
 
     def __init__(self, name, session):
         self.name = name
         self._session = session
-        self.inputs, self.outputs = (tuple(Port(*port) for port in ports) for ports in _array._model_ports(session))
+        *ports, notes = _array._model_ports(session)
+        self.inputs, self.outputs = (tuple(Port(*port) for port in some) for some in ports)
+        self._texts = None
+        if notes:
+            from vmhost.engine.model_texts import Texts
+
+            self._texts = Texts(notes, self.inputs, self.outputs)
 
     def __call__(self, inputs):
         """The outputs by name. `inputs` maps each input's name to an array of its dtype and shape.
@@ -70,7 +80,10 @@ class Model:
         """One run on zeros, so that the first real one finds its plan, memory and helper threads in place. `sizes` maps
         names of open sizes to numbers; 1 where it says nothing."""
         shapes = self.shapes_at(sizes)
-        self({port.name: _array.zeros(shapes[port.name], port.dtype) for port in self.inputs})
+        zeros = (
+            _array.zeros(shapes[port.name], "int64" if port.dtype == "str" else port.dtype) for port in self.inputs
+        )
+        _array._model_run(self._session, tuple(zeros))
 
     def shapes_at(self, sizes=None):
         """The inputs' shapes by name where the open sizes are those of the mapping `sizes`, and 1 where it says
@@ -112,8 +125,11 @@ class Model:
         for port in self.inputs:
             if port.name not in inputs:
                 raise ValueError(f"{self.name}: input {port.name!r} is missing; expected {self._names()}")
-            array = _array.asarray(inputs[port.name])
-            if array.dtype != port.dtype:
+            if port.dtype == "str":
+                array = self._texts.numbers(self.name, port, inputs[port.name])
+            else:
+                array = _array.asarray(inputs[port.name])
+            if port.dtype != "str" and array.dtype != port.dtype:
                 raise TypeError(
                     f"{self.name}: input {port.name!r}: expected {port.dtype}, got {array.dtype}; convert it with"
                     " astype"
@@ -142,7 +158,8 @@ class Model:
         return fits
 
     def _named(self, arrays):
-        return {port.name: array for port, array in zip(self.outputs, arrays)}
+        found = {port.name: array for port, array in zip(self.outputs, arrays)}
+        return found if self._texts is None else self._texts.told(self.outputs, found)
 
     def _names(self):
         return ", ".join(repr(port.name) for port in self.inputs)

@@ -145,7 +145,8 @@ static PyObject *ports_of(array_state *state, const vme_model *model, bool outpu
     return result;
 }
 
-/* _model_ports(session): (inputs, outputs), each a tuple of (name, dtype, shape); a size that calls choose is a str */
+/* _model_ports(session): (inputs, outputs, notes): of each a tuple of (name, dtype, shape), where a size that calls
+ * choose is a str; and what the model's file notes for its callers, a str */
 PyObject *array_function__model_ports(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"session", NULL};
@@ -155,10 +156,13 @@ PyObject *array_function__model_ports(PyObject *module, ARRAY_VECTORCALL)
         return NULL;
     PyObject *inputs = ports_of(array_state_of(module), vme_session_model(session), false);
     PyObject *outputs = inputs == NULL ? NULL : ports_of(array_state_of(module), vme_session_model(session), true);
-    PyObject *both = outputs == NULL ? NULL : PyTuple_Pack(2, inputs, outputs);
+    const char *told = vme_model_notes(vme_session_model(session));
+    PyObject *notes = outputs == NULL ? NULL : PyUnicode_DecodeUTF8(told, (Py_ssize_t)strlen(told), "replace");
+    PyObject *all = notes == NULL ? NULL : PyTuple_Pack(3, inputs, outputs, notes);
     Py_XDECREF(inputs);
     Py_XDECREF(outputs);
-    return both;
+    Py_XDECREF(notes);
+    return all;
 }
 
 /* The arrays of the tuple as tensors, one for each input of the session's model: in `tensors`, which has room for

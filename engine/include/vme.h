@@ -298,6 +298,8 @@ VME_API vme_model *vme_model_ref(vme_model *model);
 VME_API void vme_model_unref(vme_model *model);
 VME_API int vme_model_count(const vme_model *model, bool outputs);
 VME_API void vme_model_port(const vme_model *model, bool outputs, int number, vme_port *port);
+/* What the file notes for those who call the model, JSON (docs/model-format.md); "": nothing. Valid as long as it. */
+VME_API const char *vme_model_notes(const vme_model *model);
 
 /* A model as one context runs it, which pays for its arena. Runs at the same time are allowed; each but one allocates
  * an arena for itself. */

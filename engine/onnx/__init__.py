@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from . import (  # noqa: F401 - readers register themselves
     activations,
+    classic_operators,
     einsum,
     image_operators,
     index_operators,
@@ -22,6 +23,8 @@ from . import (  # noqa: F401 - readers register themselves
     recurrence,
     resizing,
     tensor_operators,
+    texts,
+    trees,
 )
 from .passes import improve
 from .problems import OnnxError

@@ -13,6 +13,18 @@ def cleaned(model):
         # where it was left out it is there from now on, and empty: onnx-ir makes names up, and errors tell nodes by
         # outputs
         node.name = node.name
+    maps = {value.name: value.type for value in model.graph.output if _has_map(value.type)}
+    for value in (*model.graph.output, *model.graph.value_info):
+        if _has_map(value.type):  # onnx-ir knows no maps; none of its passes asks for types
+            value.ClearField("type")
     graph = onnx_ir.from_proto(model)
     Sequential(common.InlinePass(), common.RemoveUnusedNodesPass())(graph)
-    return onnx_ir.to_proto(graph)
+    result = onnx_ir.to_proto(graph)
+    for value in result.graph.output:
+        if value.name in maps:
+            value.type.CopyFrom(maps[value.name])
+    return result
+
+
+def _has_map(kind):
+    return kind.HasField("map_type") or (kind.HasField("sequence_type") and _has_map(kind.sequence_type.elem_type))

@@ -37,6 +37,8 @@ _ALIKE = frozenset(
         "Scatter",
         "Attention",
         "Recurrence",
+        "Trees",
+        "Couple",
     }
 )
 

@@ -97,7 +97,8 @@ class Network:
     """`shapes` and `dtypes` (NumPy's) of all tensors but constants, which are arrays; a view's base is no view,
     `sources` tells what it was made of. `savings` tells what became of its nodes; `values` are
     the numbers of those constants that follow from open sizes: arrays of Sizes, where `constants` has their values at
-    the sizes that the model is read at."""
+    the sizes that the model is read at. `texts` are tensors whose numbers stand for texts of the `vocabulary`
+    (texts.py), `labels` those that callers get as a dict of each row, with the labels of its columns."""
 
     inputs: list
     outputs: list = field(default_factory=list)
@@ -109,6 +110,9 @@ class Network:
     sources: dict = field(default_factory=dict)
     values: dict = field(default_factory=dict)
     savings: object = None
+    texts: set = field(default_factory=set)
+    labels: dict = field(default_factory=dict)
+    vocabulary: list = field(default_factory=list)
 
     def shape(self, name):
         return self.constants[name].shape if name in self.constants else self.shapes[name]
@@ -242,6 +246,10 @@ class Network:
             layer.inputs = [new if name == old else name for name in layer.inputs]
             layer.output = new if layer.output == old else layer.output
         self.inputs = [new if name == old else name for name in self.inputs]
+        if old in self.texts:
+            self.texts.add(new)
+        if old in self.labels:
+            self.labels[new] = self.labels.pop(old)
 
 
 def same_strides(shape, strides):

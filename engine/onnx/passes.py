@@ -26,7 +26,8 @@ IMAGES = {
 }
 
 ROWS = ("Softmax", "Normalize", "Attention", "Recurrence")  # read and make rows of plain tensors
-READS_ROWS = ("Softmax", "Normalize", "Recurrence")  # whose elements lie side by side; Attention takes any order
+# those whose elements lie side by side; Attention takes any order
+READS_ROWS = ("Softmax", "Normalize", "Recurrence", "Trees", "Couple")
 
 
 def improve(network):

@@ -11,6 +11,7 @@ from .problems import OnnxError, Problem, told
 from .readers import READERS, Unsupported
 from .savings import Savings
 from .shape_values import NUMBERS, value_of
+from .texts import KEEPERS, READERS_OF_TEXTS, is_text, numbers_of_texts, vocabulary
 
 _LARGEST_CONSTANT = 1 << 24  # bytes that a node may be computed to ahead of time
 _MAX_RANK = 8
@@ -30,7 +31,11 @@ class Node:
         self.attributes = {}
         for item in proto.attribute:
             value = helper.get_attribute_value(item)
-            self.attributes[item.name] = value.decode(errors="replace") if isinstance(value, bytes) else value
+            if isinstance(value, bytes):
+                value = value.decode(errors="replace")
+            elif isinstance(value, list) and value and isinstance(value[0], bytes):
+                value = [text.decode(errors="replace") for text in value]
+            self.attributes[item.name] = value
 
     def input(self, number):
         """The name of that input, or None."""
@@ -58,9 +63,12 @@ class Reader:
         self.renamed = {}
         self.inferred = {}  # names to shapes and dtypes
         self.network = Network([])
+        self.vocabulary = vocabulary(model)
+        self.network.vocabulary = list(self.vocabulary)
+        self._given = set()  # texts that callers give, whatever they are
         for item in self.graph.initializer:
             try:
-                self.network.constants[item.name] = numpy_helper.to_array(item)
+                self._keep_constant(item.name, numpy_helper.to_array(item))
             except ValueError as error:
                 self.problems.append(Problem(None, item.name, f"its data do not fit its shape and type: {error}"))
         self._take_inferred((*self.graph.input, *self.graph.value_info, *self.graph.output))
@@ -75,6 +83,10 @@ class Reader:
                 self.problems.append(Problem(None, name, f"no tensor has the shape {self.inferred[name][0]}"))
             else:
                 shape, dtype = self.inferred[name]
+                if is_text(numpy.empty(0, dtype)):
+                    self.network.texts.add(name)
+                    self._given.add(name)
+                    dtype = numpy.dtype("int64")
                 network.declare(name, self.open_inputs.shape(name, shape) if self.open_inputs else shape, dtype)
         for proto in self.graph.node:
             self._read(proto)
@@ -134,6 +146,13 @@ class Reader:
         self.renamed[name] = other
 
     # ----
+    def _keep_constant(self, name, values):
+        values = numpy.asarray(values)
+        if is_text(values):
+            values = numbers_of_texts(self, values)
+            self.network.texts.add(name)
+        self.network.constants[name] = values
+
     def _take_inferred(self, values):
         """Remembers the tensors whose sizes are all given."""
         from onnx import helper
@@ -196,7 +215,7 @@ class Reader:
             return False
         graph = node.get("then_branch" if condition.reshape(-1)[0] else "else_branch")
         for item in graph.initializer:
-            self.network.constants[item.name] = numpy_helper.to_array(item)
+            self._keep_constant(item.name, numpy_helper.to_array(item))
         self._take_inferred(graph.value_info)
         for inner in graph.node:
             self._read(inner)
@@ -251,6 +270,7 @@ class Reader:
             not all(not name or self._name(name) in constants for name in proto.input)
             or proto.op_type.startswith(("Random", "Bernoulli", "Multinomial"))
             or any(self._name(name) in self.network.values for name in proto.input if name)
+            or (self._texts_of(proto) and _operator(proto) not in KEEPERS)
         ):
             return False
         from onnx import helper
@@ -272,11 +292,26 @@ class Reader:
             return False
         if not all(isinstance(value, (numpy.ndarray, numpy.generic, int, float, bool)) for value in values):
             return False
-        constants.update(zip((name for name in proto.output if name), map(numpy.asarray, values)))
+        for name, made in zip((name for name in proto.output if name), values):
+            self._keep_constant(name, made)
+        self._mark_texts(proto)
         return True
 
+    def _texts_of(self, proto):
+        """The node's operands that are texts."""
+        return [name for name in map(self._name, proto.input) if name in self.network.texts]
+
+    def _mark_texts(self, proto):
+        """What a node that rearranges texts has made are texts."""
+        texts = self._texts_of(proto)
+        if texts and _operator(proto) in KEEPERS:
+            made = set(filter(None, map(self._name, proto.output)))
+            self.network.texts |= made
+            if not self._given.isdisjoint(texts):
+                self._given |= made
+
     def _read_node(self, node, proto):
-        operator = node.op if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{node.op}"
+        operator = _operator(proto)
         reader, self.proto = READERS.get(operator), proto
         known = [
             name for name in node.inputs if name and (name in self.network.shapes or name in self.network.constants)
@@ -289,6 +324,7 @@ class Reader:
                 return  # what made it is reported
             if lost:
                 raise Unsupported(f"works on {lost[0]!r}, of a shape that is not fixed")
+            self._check_texts(proto)
             foreign = [name for name in known if self.dtype(name).name not in DTYPES]
             self.problems += [Problem(None, name, _no_element_type(self.dtype(name))) for name in foreign]
             if not foreign:
@@ -297,10 +333,20 @@ class Reader:
                     name if place in numbers else self._as_tensor(name, node) for place, name in enumerate(node.inputs)
                 ]
                 reader(self, node)
+                self._mark_texts(proto)
         except Unsupported as error:
             self.problems.append(Problem(operator, node.label, str(error)))
         except ValueError as error:  # NumPy's, of operands that ONNX's shape inference let pass
             self.problems.append(Problem(operator, node.label, f"has operands that do not go together: {error}"))
+
+    def _check_texts(self, proto):
+        texts, operator = self._texts_of(proto), _operator(proto)
+        if texts and operator not in READERS_OF_TEXTS:
+            raise Unsupported(f"works on the texts {texts[0]!r}")
+        if texts and operator == "Equal" and not any(name in self.network.constants for name in texts):
+            raise Unsupported(
+                "compares texts that are both computed: they are known only as far as the model says them"
+            )
 
     def _name_outputs(self):
         """Outputs get their own names, and layers that make them, where they are inputs, constants, or other outputs
@@ -310,6 +356,10 @@ class Reader:
             name = self._name(value.name)
             if name not in network.shapes and name not in network.constants:
                 self.problems.append(Problem(None, f"output {value.name}", "no operator computes it"))
+                continue
+            if name in self._given:
+                cause = "gives back texts of an input; only texts that the model says can be told"
+                self.problems.append(Problem(None, f"output {value.name}", cause))
                 continue
             if name in network.values:
                 name = self._as_tensor(name, Node(self.graph.node[-1], [], self.opset))
@@ -321,6 +371,10 @@ class Reader:
                     name = network.fresh(f"{name}/constant")
                     network.rename(value.name, name)
                 network.copied(value.name, name)
+                if name in network.texts:
+                    network.texts.add(value.name)
+                if name in network.labels:
+                    network.labels[value.name] = network.labels[name]
             elif name != value.name:
                 network.rename(name, value.name)
                 self.renamed.pop(value.name)  # which led to `name`
@@ -362,6 +416,11 @@ class Reader:
                         f"expected at most {_MAX_RANK} dimensions of fixed sizes of at least 1, got {shape}",
                     )
                 )
+
+
+def _operator(proto):
+    """As readers are entered."""
+    return proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
 
 
 def _is_possible(shape):

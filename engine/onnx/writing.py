@@ -1,6 +1,7 @@
 """The model file's bytes (docs/model-format.md): header, tensors, nodes, inputs, outputs, operands, open sizes, names,
 weights."""
 
+import json
 import struct
 
 import numpy
@@ -36,6 +37,8 @@ OPS = {
     "Scatter": 44,
     "Attention": 45,
     "Recurrence": 46,
+    "Trees": 47,
+    "Couple": 48,
 }
 _COMPUTED, _CONSTANT, _VIEW = range(3)
 _ABSENT = 0xFFFFFFFF
@@ -92,10 +95,12 @@ def write(network, sizes=None):
         operands += [_ABSENT if name is None else tensors[name] for name in layer.inputs] + [tensors[layer.output]]
     lists = [tensors[name] for name in (*network.inputs, *network.outputs)] + operands
     opens, varyings, terms = _open(network, sizes, tensors, name_at) if sizes else (b"",) * 3
+    notes_at, notes = len(names), _notes(network)
+    names += notes
     middle = records + nodes + struct.pack(f"<{len(lists)}I", *lists) + opens + varyings + terms + names
     middle += bytes(-len(middle) % _ALIGNMENT)
     header = struct.pack(
-        "<8s2IQ6I2Q2I56x",
+        "<8s2IQ6I2Q4I48x",
         b"VMEMODEL",
         VERSION,
         1 if sizes else 0,
@@ -110,8 +115,23 @@ def write(network, sizes=None):
         len(weights),
         len(varyings) // _VARYING,
         len(terms) // _TERM,
+        notes_at,
+        len(notes),
     )
     return bytes(header + middle + weights)
+
+
+def _notes(network):
+    """What callers of the model have to know of texts, as JSON; nothing where there are none."""
+    ports = [("inputs", network.inputs), ("outputs", network.outputs)]
+    texts = {key: [name for name in names if name in network.texts] for key, names in ports}
+    notes = {f"text_{key}": names for key, names in texts.items() if names}
+    if notes:
+        notes["vocabulary"] = network.vocabulary
+    labels = {name: network.labels[name] for name in network.outputs if name in network.labels}
+    if labels:
+        notes["labels"] = labels
+    return json.dumps(notes, ensure_ascii=False).encode() if notes else b""
 
 
 def _open(network, sizes, tensors, name_at):

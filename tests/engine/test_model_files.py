@@ -10,6 +10,7 @@ import struct
 from pathlib import Path
 
 import numpy
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from onnx import helper
 
 import bench.networks
 import vmhost.engine.numpy
+from bench.other_models import classic
 from tests import networks
 from vmhost.engine import _array
 from vmhost.engine.models import Model
@@ -95,6 +97,16 @@ def _edits():
     )
 
 
+def _classic():
+    """Trees, pairs of classes and texts."""
+    random = numpy.random.default_rng(0)
+    forest, _ = classic.classifier(random, ["a", "b", "c"], 2, 2, lambda tree: [tree], "NONE", features=3)
+    machine, _ = classic.machine(random, 3, "LINEAR", True, features=3)
+    machine.graph.node[0].output[:] = ["chosen", "probabilities of machines"]
+    outputs = [*forest.graph.output, classic.port("chosen", onnx.TensorProto.STRING, "n")]
+    return classic.model([*forest.graph.node, *machine.graph.node], forest.graph.input, outputs).SerializeToString()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def bounded_memory():
     """Damaged sizes ask for gigabytes, and some machines have them: here the address space ends half of one beyond what
@@ -123,6 +135,7 @@ FILES = {
         {"w": networks.values((6, 3))},
     ),
     "bert": lambda: bench.networks.bert(4, 1, 8, 2, 8, 10).SerializeToString(),
+    "classic": _classic,
     "din": lambda: bench.networks.din(5, 10, 10, 4).SerializeToString(),
 }
 
@@ -309,6 +322,9 @@ def altered(name, operator, parameter, value):
         ("places", 44, 0, 1, "takes 2 dimensions from number 1 of 2"),
         ("places", 44, 1, 3, "unknown operation 3 for dtype 10"),
         ("places", 44, 1, -2, "unknown operation -2"),
+        ("classic", 47, 0, 3, "puts leaves together in an unknown way"),
+        ("classic", 47, 2, 0, "puts leaves together in an unknown way"),
+        ("classic", 47, 2, 3, "are no decision trees"),
     ],
 )
 def test_parameters_that_do_not_fit_are_refused(name, operator, parameter, value, message):
@@ -363,3 +379,28 @@ def test_open_sizes_that_come_to_nonsense_are_refused_when_they_are_asked_for(fa
     model = opened(varying("term", 0, factor))
     with pytest.raises((ValueError, MemoryError), match=message):
         _array._model_run(model._session, (vmhost.engine.numpy.zeros((2, 5, 6), "float32"),))
+
+
+def with_node(place, number, value):
+    """The file "classic" with another number (key, link) of a node of its first tree."""
+    file = bytearray(file_of("classic"))
+    tensors = struct.unpack_from("<I", file, 24)[0]
+    records = [struct.unpack_from("<4I8q2QI", file, _HEADER + _TENSOR * tensor) for tensor in range(tensors)]
+    [at] = [record[12] for record in records if record[2:4] == (3, 2) and record[5] == 2 and record[14] == 1]
+    struct.pack_into("<i", file, _records(file) + at + 8 * place + 4 * number, value)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "value"),
+    [
+        (0, 1, 0),  # a branch whose children are itself
+        (0, 1, 1 << 16 | 9),  # of a feature that is not there
+        (0, 1, 999 << 16),  # whose children are not there
+        (0, 1, -1),
+    ],
+)
+def test_nodes_that_are_no_trees_are_refused(place, number, value):
+    """A walk through them would not end, or leave the model."""
+    with pytest.raises(ValueError, match="the nodes of ensemble '' are no decision trees"):
+        opened(with_node(place, number, value))

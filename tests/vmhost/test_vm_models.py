@@ -10,6 +10,7 @@ import pytest
 from onnx import helper
 
 import vmhost
+from bench import other_models
 from bench.networks import resnet18
 from tests import networks
 from tests.hosts import until
@@ -270,3 +271,14 @@ def test_each_call_in_a_vm_chooses_the_open_sizes(host, tmp_path):
     with pytest.raises(vmhost.MemoryLimitError):
         task(("wide", {"x": numpy.zeros((4000, 8), "float32")}))  # 64 MB between the products: the arena is the task's
     assert task(("wide", {"x": numpy.zeros((4, 8), "float32")}))["y"].shape == (4, 8)
+
+
+def test_texts_go_into_a_models_vm_and_dicts_come_out(host, tmp_path):
+    model, given = other_models.make("classic/columns_of_texts")
+    here = opened("columns", compile_model(model.SerializeToString(), "columns"))
+    given = {name: value.tolist() if value.dtype == object else value for name, value in given.items()}
+    task = host.load(task_bundle(tmp_path / "task", {"columns": model.SerializeToString()}))
+    assert task(("columns", given)) == here(given)
+    assert set(here(given)["label"]) <= {"no", "yes", "maybe"}
+    with pytest.raises(vmhost.TaskError, match="columns: input 'texts': expected str in lists of lists"):
+        task(("columns", {**given, "texts": [[1, 2]]}))

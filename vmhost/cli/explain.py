@@ -139,10 +139,17 @@ def _port(port):
     return {"name": port.name, "dtype": str(port.dtype), "shape": list(port.shape)}
 
 
+def _texts(shape):
+    """Empty ones, in lists of lists."""
+    return [_texts(shape[1:]) for _ in range(shape[0])] if shape else ""
+
+
 def _input(shape, dtype):
     """Random numbers where they are floats, else zeros, which are good indices."""
     import vmhost.engine.numpy as np
 
+    if dtype == "str":
+        return _texts(shape)
     if not str(dtype).startswith("float"):
         return np.zeros(shape, dtype)
     return np.random.default_rng(0).standard_normal(shape).astype(dtype)

@@ -19,6 +19,8 @@ void vme_model_port(const vme_model *model, bool outputs, int number, vme_port *
         port->open = (const char *const *)model->label + (size_t)(number + (outputs ? model->inputs : 0)) * MODEL_RANK;
 }
 
+const char *vme_model_notes(const vme_model *model) { return model->notes == NULL ? "" : model->notes; }
+
 int vme_model_steps(const vme_model *model) { return model->steps; }
 
 static int64_t elements(const model_value *value)

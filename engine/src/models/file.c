@@ -12,7 +12,7 @@ typedef struct header {
     uint64_t file_size;
     uint32_t tensors, nodes, inputs, outputs, operands, opens;
     uint64_t names_size, weights_size;
-    uint32_t varyings, terms, rest[14];
+    uint32_t varyings, terms, notes_at, notes_size, rest[12];
 } header;
 _Static_assert(sizeof(header) == MODEL_HEADER, "the header has no holes");
 
@@ -178,6 +178,8 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
         || head.terms > (head.opens == 0 ? 0 : MODEL_TERMS_MAX))
         return DAMAGED("%u tensors, %u nodes, %u inputs, %u outputs, %u operands and %u open sizes are not possible",
                        head.tensors, head.nodes, head.inputs, head.outputs, head.operands, head.opens);
+    if (head.notes_at > head.names_size || head.notes_size > head.names_size - head.notes_at)
+        return DAMAGED("its notes lie outside the names");
     /* none of these sums can overflow: all counts are bounded above */
     uint64_t nodes = MODEL_HEADER + (uint64_t)head.tensors * sizeof(model_tensor_record);
     uint64_t inputs = nodes + (uint64_t)head.nodes * sizeof(model_node_record);
@@ -203,6 +205,8 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
         .output_list = base + outputs,
         .operand_list = base + operands,
         .names = base + names,
+        .notes_at = head.notes_at,
+        .notes_size = head.notes_size,
         .weights = base + weights,
         .opens = head.opens,
         .varyings = head.varyings,

@@ -16,7 +16,7 @@ enum {
     MODEL_TENSORS_MAX = 1 << 14,
     MODEL_NODES_MAX = 1 << 14,
     MODEL_OPERANDS_MAX = 1 << 16,
-    MODEL_NAMES_MAX = 1 << 24,
+    MODEL_NAMES_MAX = 1 << 26,
     MODEL_NODE_INPUTS = 256,
     MODEL_STEP_OPERANDS = 10,
     MODEL_NAME_MAX = 1 << 10,
@@ -65,6 +65,9 @@ typedef enum model_op {
     MODEL_ATTENTION,
     /* gates of the inputs, weights of the state, bias, peepholes, first state, first cell, lengths: recurrence.c */
     MODEL_RECURRENCE,
+    /* x [rows, features], nodes, trees, values of leaves or absent, base or absent: trees.c */
+    MODEL_TREES,
+    MODEL_COUPLE, /* x [rows, pairs of classes]: coupling.c */
     MODEL_OPS,
 } model_op;
 typedef struct model_tensor_record {
@@ -169,6 +172,7 @@ typedef struct model_file {
     uint32_t tensors, nodes, inputs, outputs, operands, opens, varyings, terms;
     const char *tensor_records, *node_records, *input_list, *output_list, *operand_list, *open_list, *varying_list,
         *term_list, *names, *weights;
+    uint32_t notes_at, notes_size; /* of the names */
 } model_file;
 /* Of `bytes` only what is before the weights is looked at; `size` is the whole file's. */
 vme_status model_file_read(const void *bytes, size_t size, model_file *file);

@@ -34,5 +34,7 @@ model_make model_make_softmax, model_make_normalize, model_make_activate;
 model_make model_make_attention;
 /* recurrence.c */
 model_make model_make_recurrence;
+/* trees.c, coupling.c */
+model_make model_make_trees, model_make_couple;
 
 #endif

@@ -15,6 +15,7 @@
 #include "models/recurrence.h"
 #include "models/step.h"
 #include "models/tensors.h"
+#include "models/trees.h"
 #include "models/tuning.h"
 #include "models/value.h"
 #include "models/weights.h"
@@ -270,6 +271,8 @@ static const struct {
     [MODEL_SCATTER] = {model_make_scatter, "Scatter"},
     [MODEL_ATTENTION] = {model_make_attention, "Attention"},
     [MODEL_RECURRENCE] = {model_make_recurrence, "Recurrence"},
+    [MODEL_TREES] = {model_make_trees, "Trees"},
+    [MODEL_COUPLE] = {model_make_couple, "Couple"},
 };
 
 model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].make : NULL; }
@@ -436,6 +439,8 @@ static vme_status make(model_preparation *preparation)
             scratch_needed(preparation, step, bytes);
         } else if (model_is_recurrence(step))
             scratch_needed(preparation, step, recurrence_scratch(model, step));
+        else if (model_is_trees(step))
+            scratch_needed(preparation, step, trees_scratch(model, step));
     }
     if (status == VME_OK) {
         arena_lives(model);
@@ -446,6 +451,9 @@ static vme_status make(model_preparation *preparation)
     if (status == VME_OK)
         status = weights_pack(preparation);
     arena_place_views(model);
+    for (s = 0; status == VME_OK && model->base == NULL && s < model->steps; s++)
+        if (model_is_trees(&model->step[s]))
+            status = trees_check(model, &model->step[s]);
     return status;
 }
 
@@ -507,6 +515,10 @@ vme_status model_new(vme_context *context, const model_file *file, size_t size, 
     model->spare = (int64_t)size / SPARE_PART;
     model->bands = base == NULL ? options->bands : base->bands;
     vme_status status = arrays_new(&preparation);
+    if (status == VME_OK && base == NULL && file->notes_size > 0) {
+        model->notes = strndup(file->names + file->notes_at, file->notes_size);
+        status = model->notes == NULL ? vme_fail(VME_NO_MEMORY, "no memory for a model") : VME_OK;
+    }
     if (status == VME_OK) {
         if (base == NULL && options->kept != NULL)
             kept_open(&preparation, options->kept, size);

@@ -52,6 +52,7 @@ void model_close(vme_model *model)
     for (size_t i = 0; model->label != NULL && i < labels; i++)
         free(model->label[i]);
     free(model->label);
+    free(model->notes);
     free(model->front);
 }
 

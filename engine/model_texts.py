@@ -1,0 +1,86 @@
+"""Texts that go into models and come out: within a model they are numbers of its vocabulary (docs/model-format.md)."""
+
+import json
+
+from vmhost.engine import _array
+
+_UNKNOWN = -1  # what a model says of no text
+_DAMAGED = "not a model file that this engine can run: its notes on texts are damaged; compile it again"
+
+
+class Texts:
+    """What a model's file notes. Ports of texts get the dtype "str", those of rows with labels their `labels`."""
+
+    __slots__ = ("_vocabulary", "_numbers")
+
+    def __init__(self, notes, inputs, outputs):
+        found = _checked(notes)
+        self._vocabulary = found.get("vocabulary", [])
+        self._numbers = {text: number for number, text in enumerate(self._vocabulary)}
+        for ports, key in ((inputs, "text_inputs"), (outputs, "text_outputs")):
+            for port in ports:
+                if port.name in found.get(key, ()):
+                    port.dtype = "str"
+        for port in outputs:
+            labels = found.get("labels", {}).get(port.name)
+            if labels is not None and (len(port.shape) != 2 or len(labels) != port.shape[1]):
+                raise ValueError(_DAMAGED)
+            port.labels = None if labels is None else tuple(labels)
+
+    def numbers(self, model, port, value):
+        """The array of int64 of an input's texts: nested lists, one list for a shape of one column, or what has
+        `tolist`. TypeError says what is no text."""
+        value = value.tolist() if hasattr(value, "tolist") else value
+        column = len(port.shape) == 2 and port.shape[1] == 1
+        if column and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+            value = [[item] for item in value]
+
+        def numbered(item):
+            if isinstance(item, str):
+                return self._numbers.get(item, _UNKNOWN)
+            if isinstance(item, list | tuple):
+                return [numbered(inner) for inner in item]
+            raise TypeError(
+                f"{model}: input {port.name!r}: expected str in lists of lists as the shape {port.shape} has them, got"
+                f" a {type(item).__name__}"
+            )
+
+        return _array.asarray(numbered(value), dtype="int64")
+
+    def told(self, outputs, arrays):
+        """The outputs by name as callers get them."""
+        return {port.name: self._told(port, arrays[port.name]) for port in outputs}
+
+    def _told(self, port, array):
+        if port.dtype == "str":
+            return self._named(array.tolist())
+        if port.labels is not None:
+            return [dict(zip(port.labels, row)) for row in array.tolist()]
+        return array
+
+    def _named(self, item):
+        if isinstance(item, list):
+            return [self._named(inner) for inner in item]
+        if not 0 <= item < len(self._vocabulary):
+            raise ValueError(_DAMAGED)
+        return self._vocabulary[item]
+
+
+def _checked(notes):
+    """The notes, if they have the form that they should have."""
+
+    def is_list(value, *kinds):
+        return isinstance(value, list) and all(isinstance(item, kinds) for item in value)
+
+    try:
+        found = json.loads(notes)
+    except ValueError as error:
+        raise ValueError(_DAMAGED) from error
+    labels = found.get("labels", {}) if isinstance(found, dict) else None
+    if (
+        not isinstance(labels, dict)
+        or not all(is_list(value, str, int) for value in labels.values())
+        or not all(is_list(found.get(key, []), str) for key in ("vocabulary", "text_inputs", "text_outputs"))
+    ):
+        raise ValueError(_DAMAGED)
+    return found

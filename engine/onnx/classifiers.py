@@ -1,0 +1,110 @@
+"""What readers of ai.onnx.ml's classifiers and regressors share: labels, and what becomes of scores at the end, as ONNX
+Runtime has it where ONNX says little."""
+
+import math
+
+import numpy
+
+from .network import CURVES, float_bits
+from .readers import Unsupported
+
+# Of Winitzki's approximation of the inverse error function, which ONNX Runtime has.
+_ERF_INVERSE = 0.147
+
+
+def labels_of(node):
+    """The classes' labels: a list of texts or of integers."""
+    for name in ("classlabels_strings", "classlabels_int64s", "classlabels_ints"):
+        if node.get(name):
+            return list(node.get(name))
+    raise Unsupported("has no labels of classes")
+
+
+def transformed(add, scores, transform):
+    """`scores` [rows, classes] of float32 after `post_transform`."""
+    if transform == "NONE":
+        return scores
+    if transform not in ("SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"):
+        raise Unsupported(f"has the unknown post_transform {transform!r}")
+    if transform == "SOFTMAX":
+        return add.reader.add_layer(
+            "Softmax",
+            add.node,
+            [scores, None],
+            add.shape(scores),
+            output=add.fresh("softmax"),
+            parameters=(0, float_bits(1.0)),
+        )
+    if transform == "LOGISTIC":
+        return _logistic(add, scores)
+    if transform == "PROBIT":
+        return _probit(add, scores)
+    largest = add.reduce("max", scores, [1])
+    powers = add.do("exp", add.do("subtract", scores, largest))
+    there = add.do("greater", add.do("absolute", scores), 1e-7)
+    total = add.reduce("sum", add.where(there, powers, 0), [1])
+    small = add.do("multiply", scores, add.do("exp", add.do("negative", largest)))
+    return add.do("divide", add.where(there, powers, small), total)
+
+
+def _logistic(add, scores):
+    return add.reader.add_layer(
+        "Activate",
+        add.node,
+        [scores],
+        add.shape(scores),
+        output=add.fresh("logistic"),
+        parameters=(CURVES.index("sigmoid"),),
+    )
+
+
+def _probit(add, scores):
+    """sqrt(2) times the inverse error function of 2 * scores - 1."""
+    x = add.do("subtract", add.do("multiply", scores, 2), 1)
+    log = add.do("log", add.do("multiply", add.do("subtract", add.constant(1, "float32"), x), add.do("add", x, 1)))
+    half = add.do("add", add.do("multiply", log, 0.5), 2 / (3.14159 * _ERF_INVERSE))
+    root = add.do("sqrt", add.do("subtract", add.do("square", half), add.do("multiply", log, 1 / _ERF_INVERSE)))
+    size = add.do("sqrt", add.do("subtract", root, half))
+    sign = add.where(add.do("less", x, 0), add.constant(-1, "float32"), 1)
+    return add.do("multiply", add.do("multiply", size, sign), math.sqrt(2))
+
+
+def label_output(add, labels, index):
+    """The node's first output: labels by their numbers `index`, one a row."""
+    if not add.node.outputs[0]:
+        return
+    texts = isinstance(labels[0], str)
+    from .texts import numbers_of_texts
+
+    values = numbers_of_texts(add.reader, labels) if texts else numpy.array(labels, "int64")
+    rows = add.reshape(index, (add.shape(index)[0],))
+    result = (
+        rows if not texts and labels == list(range(len(labels))) else add.take(add.constant(values, "int64"), [rows])
+    )
+    if texts:
+        add.network.texts.add(result)
+    add.done(result)
+
+
+def score_output(add, scores):
+    if len(add.node.outputs) > 1 and add.node.outputs[1]:
+        add.done(scores, add.node.outputs[1])
+
+
+def put_out(add, labels, scores, transform):
+    """Both outputs, of `scores` with a column for each label."""
+    label_output(add, labels, add.reduce("argmax", scores, [1]))
+    score_output(add, transformed(add, scores, transform))
+
+
+def put_out_single(add, labels, single, transform, positive):
+    """Both outputs of two classes, of the second one's score, [rows, 1]: a probability where it is `positive`."""
+    label_output(add, labels, add.cast(add.do("greater", single, 0.5 if positive else 0), numpy.int64))
+    if transform == "PROBIT":
+        raise Unsupported("has one score and the post_transform PROBIT, which says nothing of the other class")
+    if positive and transform != "LOGISTIC":
+        other = add.do("subtract", add.constant(1, "float32"), single)
+        score_output(add, add.joined([other, single], 1))
+    else:
+        both = add.joined([add.do("negative", single), single], 1)
+        score_output(add, _logistic(add, both) if transform == "LOGISTIC" else both)

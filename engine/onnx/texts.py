@@ -1,0 +1,196 @@
+"""Texts (ONNX's strings) in models. They are at a model's edges only: within, a text is its number in the model's
+vocabulary, which has every text that the model says (-1: none of these), and what works on texts looks up numbers in
+tables. docs/model-format.md says how the file tells of them."""
+
+import math
+
+import numpy
+
+from .lowering import Lowering
+from .readers import Unsupported, reads
+
+KEEPERS = {  # what they make of texts are texts
+    *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Expand"),
+    *("Tile", "Gather", "GatherElements", "GatherND", "Where", "ai.onnx.ml.ArrayFeatureExtractor"),
+}
+READERS_OF_TEXTS = {
+    *KEEPERS,
+    *("Equal", "ai.onnx.ml.LabelEncoder", "ai.onnx.ml.CategoryMapper", "ai.onnx.ml.OneHotEncoder"),
+}
+_TABLE = 1 << 16  # numbers of a table that is looked up by integers
+_COMPARED = 1 << 14  # keys that each number is compared with
+
+
+def vocabulary(model):
+    """The texts that the model says, with their numbers."""
+    found = {}
+    _gather(model.graph, found)
+    return found
+
+
+def _gather(graph, found):
+    from onnx import AttributeProto, TensorProto, numpy_helper
+
+    def take(tensor):
+        if tensor.data_type == TensorProto.STRING:
+            for text in numpy_helper.to_array(tensor).reshape(-1):
+                found.setdefault(_text(text), len(found))
+
+    for tensor in graph.initializer:
+        take(tensor)
+    for node in graph.node:
+        for item in node.attribute:
+            if item.type == AttributeProto.GRAPH:
+                _gather(item.g, found)
+            elif item.type == AttributeProto.TENSOR:
+                take(item.t)
+            elif item.type == AttributeProto.STRINGS and item.name != "nodes_modes":
+                for text in item.strings:
+                    found.setdefault(text.decode(errors="replace"), len(found))
+            elif item.name in ("default_string", "value_string"):
+                found.setdefault(item.s.decode(errors="replace"), len(found))
+
+
+def _text(text):
+    return text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+
+
+def is_text(values):
+    """Whether NumPy's array is of texts."""
+    return numpy.asarray(values).dtype.kind in "OSUT"
+
+
+def numbers_of_texts(reader, values):
+    """Their numbers in the model's vocabulary, as an array of int64 of that shape."""
+    values = numpy.asarray(values, object)
+    return numpy.array([reader.vocabulary.get(_text(text), -1) for text in values.reshape(-1)], "int64").reshape(
+        values.shape
+    )
+
+
+# ---- look-ups
+def _values(node, side):
+    """What LabelEncoder has for that side, "keys" or "values": an array, of objects where they are texts."""
+    from onnx import numpy_helper
+
+    for kind, dtype in (("strings", object), ("int64s", "int64"), ("floats", "float32")):
+        if node.get(f"{side}_{kind}") is not None:
+            return numpy.array(node.get(f"{side}_{kind}"), dtype)
+    if node.get(f"{side}_tensor") is not None:
+        return numpy_helper.to_array(node.get(f"{side}_tensor")).reshape(-1)
+    raise Unsupported(f"has no {side}")
+
+
+def _looked_up(add, x, keys, values, default):
+    """For each number of `x` the value of its key, or the default. `keys` are an array of numbers; those of texts are
+    numbers of the vocabulary."""
+    table = numpy.concatenate([values, numpy.asarray([default], values.dtype)])
+    if x in add.network.texts:
+        places = numpy.full(len(add.reader.vocabulary) + 1, len(keys))
+        places[keys[::-1]] = numpy.arange(len(keys))[::-1]  # the first of equal keys
+        return add.take(add.constant(table[places], table.dtype), [x])
+    if keys.dtype.kind in "iu" and add.dtype(x).kind in "iu" and int(keys.max()) - int(keys.min()) < _TABLE:
+        first, span = int(keys.min()), int(keys.max()) - int(keys.min()) + 1
+        places = numpy.full(span + 1, len(keys))
+        places[keys[::-1] - first] = numpy.arange(len(keys))[::-1]
+        place = add.do("subtract", add.cast(x, numpy.int64), first)
+        inside = add.do("logical_and", add.do("greater_equal", place, 0), add.do("less", place, span))
+        return add.take(add.constant(table[places], table.dtype), [add.where(inside, place, span)])
+    if len(keys) > _COMPARED:
+        raise Unsupported(f"has {len(keys):,} keys that are no texts and lie far apart, at most {_COMPARED:,} can be")
+    own = add.shape(x)
+    column, last = add.reshape(x, (*own, 1)), len(own)
+    keys = keys.astype(add.dtype(x))
+    equal = add.do("equal", column, keys)
+    if keys.dtype.kind == "f" and numpy.isnan(keys).any():
+        missing = add.do("logical_and", add.do("isnan", column), add.constant(numpy.isnan(keys), bool))
+        equal = add.do("logical_or", equal, missing)
+    equal = add.cast(equal, numpy.int32)
+    place = add.where(add.cast(add.reduce("max", equal, [last]), bool), add.reduce("argmax", equal, [last]), len(keys))
+    return add.take(add.constant(table, table.dtype), [add.reshape(place, own)])
+
+
+def _encoded(reader, node, keys, values, default):
+    """The node's output by that table; keys, values and the default may be texts."""
+    add, x = Lowering(reader, node), node.inputs[0]
+    texts = is_text(values)
+    if is_text(keys) != (x in reader.network.texts):
+        raise Unsupported(f"looks up {'texts' if is_text(keys) else 'numbers'} and is given the other")
+    if is_text(keys):
+        keys = numbers_of_texts(reader, keys)
+    if texts:
+        values, default = numbers_of_texts(reader, values), numbers_of_texts(reader, default)
+    result = _looked_up(add, x, numpy.asarray(keys), numpy.asarray(values), default)
+    if texts:
+        reader.network.texts.add(result)
+    add.done(result)
+
+
+@reads("ai.onnx.ml.LabelEncoder")
+def label_encoder(reader, node):
+    from onnx import numpy_helper
+
+    if node.get("classes_strings") is not None:  # of version 1: texts to their places and back
+        texts = numpy.array(node.get("classes_strings"), object)
+        places = numpy.arange(len(texts))
+        if node.inputs[0] in reader.network.texts:
+            _encoded(reader, node, texts, places, node.get("default_int64", -1))
+        else:
+            _encoded(reader, node, places, texts, node.get("default_string", "_Unused"))
+        return
+    keys, values = _values(node, "keys"), _values(node, "values")
+    if len(keys) != len(values):
+        raise Unsupported(f"has {len(keys)} keys and {len(values)} values")
+    if node.get("default_tensor") is not None:
+        default = numpy_helper.to_array(node.get("default_tensor")).reshape(-1)[0]
+    elif is_text(values):
+        default = node.get("default_string", "_Unused")
+    else:
+        default = node.get("default_float", -0.0) if values.dtype.kind == "f" else node.get("default_int64", -1)
+    _encoded(reader, node, keys, values, default)
+
+
+@reads("ai.onnx.ml.CategoryMapper")
+def category_mapper(reader, node):
+    texts, numbers = numpy.array(node.get("cats_strings"), object), numpy.array(node.get("cats_int64s"), "int64")
+    if node.inputs[0] in reader.network.texts:
+        _encoded(reader, node, texts, numbers, node.get("default_int64", -1))
+    else:
+        _encoded(reader, node, numbers, texts, node.get("default_string", "_Unused"))
+
+
+@reads("ai.onnx.ml.OneHotEncoder")
+def one_hot_encoder(reader, node):
+    """What is none of the categories is a row of zeros, whatever `zeros` says: a model cannot refuse a value."""
+    add, x = Lowering(reader, node), node.inputs[0]
+    texts = node.get("cats_strings") is not None and len(node.get("cats_strings")) > 0
+    if texts != (x in reader.network.texts):
+        raise Unsupported(f"has categories that are {'texts' if texts else 'numbers'} and is given the other")
+    categories = numbers_of_texts(reader, node.get("cats_strings")) if texts else numpy.array(node.get("cats_int64s"))
+    column = add.reshape(add.cast(x, numpy.int64), (*add.shape(x), 1))
+    add.done(add.cast(add.do("equal", column, categories), numpy.float32))
+
+
+@reads("ai.onnx.ml.ZipMap")
+def zip_map(reader, node):
+    """The caller gets a dict of each row: of the labels that the node has, in the order of the columns."""
+    add, x = Lowering(reader, node), node.inputs[0]
+    labels = node.get("classlabels_strings") or node.get("classlabels_int64s") or []
+    own = add.shape(x)
+    if len(own) == 1:
+        x, own = add.reshape(x, (1, *own)), (1, *own)
+    if len(own) != 2 or own[1] != len(labels):
+        raise Unsupported(f"has {len(labels)} labels for a tensor of shape {own}")
+    result = add.copy(x)
+    reader.network.labels[result] = list(labels)
+    add.done(result)
+
+
+@reads("ai.onnx.ml.ArrayFeatureExtractor")
+def feature_extractor(reader, node):
+    add, (x, places) = Lowering(reader, node), node.inputs
+    own = add.shape(x)
+    if len(own) == 1:
+        x, own = add.reshape(x, (1, *own)), (1, *own)
+    flat = add.reshape(add.cast(places, numpy.int64), (math.prod(add.shape(places)),))
+    add.done(add.take(x, [flat], len(own) - 1))

@@ -1,0 +1,378 @@
+"""Readers of ai.onnx.ml's ensembles of decision trees: one operator of the engine for all of their trees, whose nodes
+have one kind of comparison (engine/src/models/trees.c).
+
+Numbers become integers in the same order, so that `x < t` is `key(x) <= key(t) - 1` and every comparison is one of
+"above", or two of them. Where a missing number (NaN) goes is a matter of the key that a node looks at: each feature has
+one that is above all where it is NaN, one that is below all, or both."""
+
+from typing import NamedTuple
+
+import numpy
+
+from .classifiers import label_output, labels_of, put_out_single, score_output, transformed
+from .lowering import Lowering
+from .readers import Unsupported, reads
+
+_MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER", "LEAF")
+_LEQ, _LT, _GTE, _GT, _EQ, _NEQ, _MEMBER, _LEAF = range(len(_MODES))
+_LARGEST_TABLE = 1 << 26  # numbers of a table of leaves
+_MOST_SURE = (1 << 12) - 1  # of engine/src/models/trees.c
+_COMBINES = {"SUM": 0, "AVERAGE": 0, "MIN": 1, "MAX": 2}
+_HIGH, _LOW = 0, 1  # where NaN is
+_NOWHERE = "has nodes that lead nowhere"
+_NO_TREES = "has nodes that are no trees: they share children, or go round"
+
+
+class _Ensemble(NamedTuple):
+    """Nodes as arrays of one length, leaves among them: to node `true` where the feature's number stands in the
+    relation `modes` to the threshold. `members` maps nodes of _MEMBER to what the number is to be one of. Of leaves
+    there are `leaves` (a node), `targets` and `weights`, arrays of another length; `roots` are nodes."""
+
+    modes: numpy.ndarray
+    features: numpy.ndarray
+    thresholds: numpy.ndarray
+    true: numpy.ndarray
+    false: numpy.ndarray
+    missing_is_true: numpy.ndarray
+    members: dict
+    leaves: numpy.ndarray
+    targets: numpy.ndarray
+    weights: numpy.ndarray
+    roots: numpy.ndarray
+
+
+def _array(node, name):
+    """An attribute that is a list of floats, or a tensor of another name; None: neither is there."""
+    from onnx import numpy_helper
+
+    tensor, values = node.get(f"{name}_as_tensor"), node.get(name)
+    if tensor is not None and not isinstance(tensor, list | tuple):
+        return numpy_helper.to_array(tensor)
+    return None if values is None else numpy.array(values, "float32")
+
+
+def _integers(node, name, count=None):
+    values = node.get(name)
+    return numpy.zeros(count or 0, "int64") if not values else numpy.array(values, "int64")
+
+
+def _classic(node, kind):
+    """The ensemble of TreeEnsembleClassifier ("class") or TreeEnsembleRegressor ("target")."""
+    thresholds, weights = _array(node, "nodes_values"), _array(node, f"{kind}_weights")
+    trees, numbers = _integers(node, "nodes_treeids"), _integers(node, "nodes_nodeids")
+    known = {mode: number for number, mode in enumerate(_MODES) if number != _MEMBER}
+    names = node.get("nodes_modes", ())
+    unknown = next((mode for mode in names if mode not in known), None)
+    if unknown is not None:
+        raise Unsupported(f"has nodes of the unknown mode {unknown!r}")
+    columns = [_integers(node, f"nodes_{name}") for name in ("featureids", "truenodeids", "falsenodeids")]
+    missing = _integers(node, "nodes_missing_value_tracks_true", len(trees)).astype(bool)
+    ends = [_integers(node, f"{kind}_{name}") for name in ("treeids", "nodeids", "ids")]
+    if (
+        thresholds is None
+        or weights is None
+        or {len(trees)} != {*(len(values) for values in (numbers, names, thresholds, missing, *columns))}
+    ):
+        raise Unsupported("has lists of nodes that differ in length")
+    if {len(weights)} != {*map(len, ends)} or not len(trees):
+        raise Unsupported("has lists of leaves that differ in length")
+    modes = numpy.array([known[mode] for mode in names])
+    width = int(max(numbers.max(initial=0), columns[1].max(initial=0), columns[2].max(initial=0))) + 1
+    if min(trees.min(), numbers.min(), *(values.min() for values in columns)) < 0 or width > 1 << 31:
+        raise Unsupported(_NOWHERE)
+    keys = trees * width + numbers
+    order = numpy.argsort(keys, kind="stable")
+
+    def nodes_of(tree, number, needed):
+        wanted = tree * width + number
+        found = order[numpy.minimum(numpy.searchsorted(keys[order], wanted), len(keys) - 1)]
+        if (needed & (keys[found] != wanted)).any():
+            raise Unsupported(_NOWHERE)
+        return found
+
+    branches = modes != _LEAF
+    _, first = numpy.unique(trees, return_index=True)  # the first node of a tree is its root
+    leaves = nodes_of(ends[0], ends[1], numpy.True_)
+    at_leaves = ~branches[leaves]
+    return _Ensemble(
+        modes,
+        columns[0],
+        thresholds,
+        nodes_of(trees, columns[1], branches),
+        nodes_of(trees, columns[2], branches),
+        missing,
+        {},
+        leaves[at_leaves],
+        ends[2][at_leaves],
+        weights[at_leaves],
+        first,
+    )
+
+
+def _newest(node):
+    """The ensemble of TreeEnsemble, of version 5: leaves stand in a list of their own, here behind the branches."""
+    from onnx import numpy_helper
+
+    thresholds, weights, modes = (
+        numpy_helper.to_array(node.get(name)) for name in ("nodes_splits", "leaf_weights", "nodes_modes")
+    )
+    branches, leaves = len(modes), len(weights)
+    if (modes > _MEMBER).any():
+        raise Unsupported(f"has nodes of the unknown mode {modes.max()}")
+    sides = []
+    for side in ("true", "false"):
+        at, ends = _integers(node, f"nodes_{side}nodeids"), _integers(node, f"nodes_{side}leafs").astype(bool)
+        if (
+            len(at) != branches
+            or len(ends) != branches
+            or (at < 0).any()
+            or (at >= numpy.where(ends, leaves, branches)).any()
+        ):
+            raise Unsupported(_NOWHERE)
+        sides.append(numpy.concatenate([numpy.where(ends, branches + at, at), numpy.zeros(leaves, "int64")]))
+    members, groups = node.get("membership_values"), [[]]
+    if members is not None:
+        for value in numpy_helper.to_array(members).tolist():
+            if value != value:  # noqa: PLR0124 - NaN ends a group
+                groups.append([])
+            else:
+                groups[-1].append(value)
+    roots, targets, features = (_integers(node, name) for name in ("tree_roots", "leaf_targetids", "nodes_featureids"))
+    if (roots < 0).any() or (roots >= branches).any() or len(targets) != leaves or len(features) != branches:
+        raise Unsupported(_NOWHERE)
+    return _Ensemble(
+        numpy.concatenate([modes.astype("int64"), numpy.full(leaves, _LEAF)]),
+        numpy.concatenate([features, numpy.zeros(leaves, "int64")]),
+        numpy.concatenate([thresholds, numpy.zeros(leaves, thresholds.dtype)]),
+        *sides,
+        numpy.concatenate(
+            [_integers(node, "nodes_missing_value_tracks_true", branches).astype(bool), numpy.zeros(leaves, bool)]
+        ),
+        dict(zip(numpy.flatnonzero(modes == _MEMBER).tolist(), groups)),
+        numpy.arange(branches, branches + leaves),
+        targets,
+        weights,
+        roots,
+    )
+
+
+def _keys(numbers, dtype):
+    """The places of numbers among all of their dtype, as integers; NaN is below all."""
+    numbers = numpy.asarray(numbers, f"f{dtype.itemsize}") + 0  # one zero
+    bits, limits = numbers.view(dtype), numpy.iinfo(dtype)
+    return numpy.where(numpy.isnan(numbers), limits.min, numpy.where(bits >= 0, bits, bits ^ limits.max))
+
+
+def _before(keys):
+    limits = numpy.iinfo(keys.dtype)
+    return numpy.where(keys == limits.min, limits.min, keys - (keys != limits.min))
+
+
+class _Walks(NamedTuple):
+    """Nodes that have one kind of comparison: to the `right` where the feature's key is above theirs, else `left`. The
+    first are the ensemble's, `branch` says which of them are branches. `nan`: which key they look at. `further`: what
+    lies a level below (two columns, -1: nothing) in the tree that the walks make, where some nodes have several
+    parents."""
+
+    keys: numpy.ndarray
+    features: numpy.ndarray
+    nan: numpy.ndarray
+    left: numpy.ndarray
+    right: numpy.ndarray
+    branch: numpy.ndarray
+    further: numpy.ndarray
+
+
+def _walks(ensemble, dtype):
+    modes, missing, keys = ensemble.modes, ensemble.missing_is_true, _keys(ensemble.thresholds, dtype)
+    swapped = (modes == _GT) | (modes == _GTE)
+    left = numpy.where(swapped, ensemble.false, ensemble.true)
+    right = numpy.where(swapped, ensemble.true, ensemble.false)
+    keys = numpy.where((modes == _LT) | (modes == _GTE), _before(keys), keys)
+    nan = numpy.where(missing != swapped, _LOW, _HIGH)
+    walks = _Walks(keys, ensemble.features, nan, left, right, modes != _LEAF, numpy.stack([left, right], 1))
+    equals = numpy.flatnonzero((modes == _EQ) | (modes == _NEQ) | (modes == _MEMBER)).tolist()
+    return _with_equals(ensemble, walks, equals, dtype) if equals else walks
+
+
+def _with_equals(ensemble, walks, equals, dtype):
+    """The same where some ask for equality: two comparisons for each number that is asked for. `x > t` leads to where
+    `x < t` does, so those nodes have two parents."""
+    lists = [values.tolist() for values in walks]
+    keys, features, nan, left, right, branch, further = lists
+    for at in equals:
+        mode, missing = ensemble.modes[at], bool(ensemble.missing_is_true[at])
+        numbers = _keys(ensemble.members[at], dtype).tolist() if mode == _MEMBER else [keys[at]]
+        equal, other = (ensemble.false, ensemble.true) if mode == _NEQ else (ensemble.true, ensemble.false)
+        equal, other, missing = int(equal[at]), int(other[at]), missing and mode != _NEQ  # NaN is not equal to anything
+        numbers = numbers or [int(numpy.iinfo(dtype).max)]  # which nothing equals
+        above = at
+        for place, number in enumerate(numbers):
+            last, below = place == len(numbers) - 1, len(keys)
+            following = other if last else below + 1
+            keys.append(int(_before(numpy.array(number, dtype))))
+            for values, value in ((features, features[at]), (nan, _HIGH), (left, following), (right, equal)):
+                values.append(value)
+            branch.append(True)
+            further.append([other, equal] if last else [following, -1])
+            keys[above], nan[above] = number, _LOW if missing else _HIGH
+            left[above], right[above], further[above] = below, following, [below, -1]
+            if not last:  # the next comparison, for what is above and for what is below
+                for values, value in zip(lists, (0, features[at], _HIGH, 0, 0, True, [-1, -1])):
+                    values.append(value)
+                above = following
+    kinds = [values.dtype for values in walks]
+    return _Walks(*(numpy.array(values, kind) for values, kind in zip(lists, kinds)))
+
+
+def _levels(walks, roots):
+    """Each node's tree and level, -1 where no walk comes."""
+    trees, levels = numpy.full(len(walks.keys), -1), numpy.full(len(walks.keys), -1)
+    frontier, of, level = roots, numpy.arange(len(roots)), 0
+    while len(frontier):
+        if (levels[frontier] >= 0).any() or len(numpy.unique(frontier)) < len(frontier):
+            raise Unsupported(_NO_TREES)
+        trees[frontier], levels[frontier] = of, level
+        inner = walks.branch[frontier]
+        children = walks.further[frontier[inner]]
+        of = numpy.repeat(of[inner], 2)[(there := children.reshape(-1) >= 0)]
+        frontier, level = children.reshape(-1)[there], level + 1
+    return trees, levels
+
+
+def _ensemble_layer(add, x, ensemble, targets, aggregate, base):
+    """[rows, targets] of rows of numbers `x`; `base`: what sums begin with, or None."""
+    own = add.shape(x)
+    if len(own) == 1:
+        x, own = add.reshape(x, (1, *own)), (1, *own)
+    if len(own) != 2:
+        raise Unsupported(f"works on {len(own)} dimensions, expected rows of features")
+    if add.dtype(x) not in (numpy.float32, numpy.float64):
+        x = add.cast(x, numpy.float32)
+    features, branches = int(own[1]), ensemble.modes != _LEAF
+    asked = ensemble.features[branches]
+    if asked.min(initial=0) < 0 or asked.max(initial=0) >= features:
+        raise Unsupported(f"asks for feature {asked.max(initial=0)} of {features}")
+    if ensemble.targets.min(initial=0) < 0 or ensemble.targets.max(initial=0) >= targets:
+        raise Unsupported(f"has a leaf for target {ensemble.targets.max(initial=0)} of {targets}")
+    floats = numpy.result_type(ensemble.thresholds, ensemble.weights)
+    narrow = add.dtype(x) == floats == numpy.float32 and 2 * features < 1 << 16
+    made = _laid_out(ensemble, features, numpy.dtype("int32"), targets, aggregate) if narrow else None
+    if made is None:  # or a tree's children lie too far apart
+        made = _laid_out(ensemble, features, numpy.dtype("int64"), targets, aggregate)
+    nodes, trees, values, variants = made
+    names = [
+        x,
+        add.constant(nodes, nodes.dtype),
+        add.constant(trees, "int32"),
+        None if values is None else add.constant(values, values.dtype),
+        None if base is None else add.constant(base, add.dtype(x)),
+    ]
+    divisor = len(ensemble.roots) if aggregate == "AVERAGE" else 0
+    return add.reader.add_layer(
+        "Trees",
+        add.node,
+        names,
+        (own[0], targets),
+        add.dtype(x),
+        add.fresh("trees"),
+        parameters=(_COMBINES[aggregate], divisor, variants),
+    )
+
+
+def _laid_out(ensemble, features, dtype, targets, aggregate):
+    """(nodes [count, 2], trees [count, 3], values of leaves or None, variants of keys), or None where the nodes are no
+    narrow ones. A tree's nodes lie level by level, a node's two children side by side."""
+    walks, count = _walks(ensemble, dtype), len(ensemble.roots)
+    trees, levels = _levels(walks, ensemble.roots)
+    inner = numpy.flatnonzero(walks.branch & (levels >= 0))
+    inner = inner[numpy.lexsort((levels[inner], trees[inner]))]
+    pairs = numpy.full(len(walks.keys), -1)  # where each one's children lie
+    pairs[inner] = 2 * numpy.arange(len(inner)) + trees[inner] + 1  # a root before each tree's
+    firsts = numpy.arange(count) + 2 * numpy.searchsorted(trees[inner], numpy.arange(count))
+    lying = numpy.empty(count + 2 * len(inner), "int64")  # the node at each place
+    lying[firsts], lying[pairs[inner]], lying[pairs[inner] + 1] = ensemble.roots, walks.left[inner], walks.right[inner]
+    variants = sum(1 << nan for nan in numpy.unique(walks.nan[inner]).tolist()) or 1
+    lowest = features * variants.bit_count()
+    slots = walks.features[lying] + features * ((walks.nan[lying] == _LOW) & (variants == 3))
+    at_branch = walks.branch[lying]
+    away = numpy.where(at_branch, pairs[lying] - numpy.arange(len(lying)), 0)
+    bits = 16 if dtype.itemsize == 4 else 32
+    if bits == 16 and away.max(initial=0) >= 1 << 16:
+        return None
+    links = away << bits | numpy.where(at_branch, slots, lowest)
+    values, of_leaf, of_tree = _leaf_values(ensemble, trees, targets, aggregate, dtype)
+    keys = numpy.where(at_branch, walks.keys[lying], of_leaf[numpy.minimum(lying, len(of_leaf) - 1)])
+    nodes = numpy.stack([keys.astype(dtype), links.astype(f"u{dtype.itemsize}").view(dtype)], 1)
+    leaf = numpy.flatnonzero(~walks.branch & (levels >= 0))
+    highest, deepest = numpy.full(count, _MOST_SURE), numpy.zeros(count, "int64")
+    numpy.minimum.at(highest, trees[leaf], levels[leaf])
+    numpy.maximum.at(deepest, trees[leaf], levels[leaf])
+    order = numpy.lexsort((highest, deepest))  # walks side by side end together
+    return nodes, numpy.stack([firsts, of_tree, highest], 1)[order].astype("int32"), values, variants
+
+
+def _leaf_values(ensemble, trees, targets, aggregate, dtype):
+    """(table [leaves, targets] or None, what stands in each node that is a leaf, each tree's target): a leaf has its
+    value itself where each tree tells of one target, else its row of the table."""
+    filler = {"MIN": numpy.inf, "MAX": -numpy.inf}.get(aggregate, 0)
+    combine = {"MIN": numpy.minimum, "MAX": numpy.maximum}.get(aggregate, numpy.add)
+    reached = trees[ensemble.leaves] >= 0
+    leaves, told, weights = (values[reached] for values in (ensemble.leaves, ensemble.targets, ensemble.weights))
+    pairs = numpy.unique(trees[leaves] * targets + told)
+    of_tree = numpy.zeros(len(ensemble.roots), "int64")
+    if len(numpy.unique(pairs // targets)) == len(pairs):
+        of_tree[pairs // targets] = pairs % targets
+        values = numpy.full(len(ensemble.modes), filler, f"f{dtype.itemsize}")
+        combine.at(values, leaves, weights)
+        return None, values.view(dtype), of_tree
+    rows = numpy.cumsum(ensemble.modes == _LEAF) - 1
+    count = int(rows[-1]) + 1
+    if count * targets > _LARGEST_TABLE:
+        raise Unsupported(f"has {count:,} leaves for {targets:,} targets: more than the engine takes")
+    values = numpy.full((count, targets), filler, ensemble.weights.dtype)
+    combine.at(values, (rows[leaves], told), weights)
+    return values, rows, of_tree
+
+
+@reads("ai.onnx.ml.TreeEnsembleRegressor")
+def regressor(reader, node):
+    add, ensemble, targets = Lowering(reader, node), _classic(node, "target"), node.get("n_targets", 1)
+    base = _array(node, "base_values")
+    if base is not None and len(base) == 1:
+        base = numpy.broadcast_to(base, (targets,))
+    scores = _ensemble_layer(add, node.inputs[0], ensemble, targets, node.get("aggregate_function", "SUM"), base)
+    add.done(transformed(add, add.cast(scores, numpy.float32), node.get("post_transform", "NONE")))
+
+
+@reads("ai.onnx.ml.TreeEnsemble")
+def newest(reader, node):
+    add, ensemble = Lowering(reader, node), _newest(node)
+    aggregate = ("AVERAGE", "SUM", "MIN", "MAX")[node.get("aggregate_function", 1)]
+    transform = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")[node.get("post_transform", 0)]
+    dtype = add.dtype(node.inputs[0])
+    scores = _ensemble_layer(add, node.inputs[0], ensemble, node.get("n_targets"), aggregate, None)
+    add.done(transformed(add, add.cast(scores, dtype), transform))
+
+
+@reads("ai.onnx.ml.TreeEnsembleClassifier")
+def classifier(reader, node):
+    add, ensemble, labels = Lowering(reader, node), _classic(node, "class"), labels_of(node)
+    base, transform = _array(node, "base_values"), node.get("post_transform", "NONE")
+    ids, positive = set(ensemble.targets.tolist()), bool((ensemble.weights >= 0).all())
+    if len(labels) == 2 and ids == {0} and (base is None or len(base) == 1):  # one score: the second class's
+        score = add.cast(_ensemble_layer(add, node.inputs[0], ensemble, 1, "SUM", base), numpy.float32)
+        put_out_single(add, labels, score, transform, positive)
+        return
+    if base is not None and len(base) != len(labels):
+        raise Unsupported(f"has {len(base)} base values for {len(labels)} classes")
+    scores = add.cast(_ensemble_layer(add, node.inputs[0], ensemble, len(labels), "SUM", base), numpy.float32)
+    if len(labels) == 2 and ids == {1} and base is None:  # the first one's score is 0, and not the bound
+        chosen = add.cast(add.do("greater", add.part(scores, 1, 1, 2), 0.5 if positive else 0), numpy.int64)
+    elif base is None and len(ids) < len(labels):  # classes of which no leaf says anything are not chosen
+        never = numpy.array([0 if number in ids else -numpy.inf for number in range(len(labels))], "float32")
+        chosen = add.reduce("argmax", add.do("add", scores, never), [1])
+    else:
+        chosen = add.reduce("argmax", scores, [1])
+    label_output(add, labels, chosen)
+    score_output(add, transformed(add, scores, transform))

@@ -1,0 +1,113 @@
+/* Probabilities of classes from those of each pair of them, as support vector machines have them: T.-F. Wu, C.-J. Lin
+ * and R. C. Weng, "Probability Estimates for Multi-class Classification by Pairwise Coupling", JMLR 5 (2004),
+ * algorithm 2, with the end of its iteration that LIBSVM and ONNX Runtime have. */
+#include "models/file.h"
+#include "models/makers.h"
+#include "models/model.h"
+#include "models/preparation.h"
+#include "models/step.h"
+#include "models/tensors.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+
+#include <math.h>
+
+enum { CLASSES_MAX = 256, ROUNDS_MIN = 100 };
+#define NEAR_ENOUGH 0.005 /* of the gradient, over the number of classes */
+#define SMALLEST    1e-7
+
+typedef struct coupling {
+    vme_context *context;
+    vme_tensor pairs, out;
+    int64_t classes;
+} coupling;
+
+/* The probability of class i where it is i or j; pairs are those of i < j, in order. */
+static double of_pair(const float *pairs, int64_t classes, int64_t i, int64_t j)
+{
+    const int64_t a = i < j ? i : j, b = i < j ? j : i;
+    const double p = fmin(fmax((double)pairs[a * classes - a * (a + 1) / 2 + b - a - 1], SMALLEST), 1 - SMALLEST);
+    return i < j ? p : 1 - p;
+}
+
+/* Element t, j of the matrix whose quadratic form is least. */
+static double element(const float *pairs, int64_t classes, int64_t t, int64_t j)
+{
+    if (t != j)
+        return -of_pair(pairs, classes, j, t) * of_pair(pairs, classes, t, j);
+    double sum = 0;
+    for (int64_t other = 0; other < classes; other++)
+        if (other != t)
+            sum += of_pair(pairs, classes, other, t) * of_pair(pairs, classes, other, t);
+    return sum;
+}
+
+/* False: the context was stopped. */
+static bool couple(const coupling *job, const float *pairs, float *out)
+{
+    const int64_t classes = job->classes, rounds = classes > ROUNDS_MIN ? classes : ROUNDS_MIN;
+    double p[CLASSES_MAX], gradient[CLASSES_MAX];
+    for (int64_t t = 0; t < classes; t++)
+        p[t] = 1.0 / (double)classes;
+    for (int64_t round = 0; round < rounds; round++) {
+        double total = 0, worst = 0;
+        for (int64_t t = 0; t < classes; t++) {
+            gradient[t] = 0;
+            for (int64_t j = 0; j < classes; j++)
+                gradient[t] += element(pairs, classes, t, j) * p[j];
+            total += p[t] * gradient[t];
+        }
+        for (int64_t t = 0; t < classes; t++)
+            worst = fmax(worst, fabs(gradient[t] - total));
+        if (worst < NEAR_ENOUGH / (double)classes)
+            break;
+        for (int64_t t = 0; t < classes; t++) {
+            const double own = element(pairs, classes, t, t), by = (total - gradient[t]) / own;
+            p[t] += by;
+            total = (total + by * (by * own + 2 * gradient[t])) / (1 + by) / (1 + by);
+            for (int64_t j = 0; j < classes; j++) {
+                gradient[j] = (gradient[j] + by * element(pairs, classes, t, j)) / (1 + by);
+                p[j] /= 1 + by;
+            }
+            if (vme_stopping(job->context))
+                return false;
+        }
+    }
+    for (int64_t t = 0; t < classes; t++)
+        out[t] = (float)p[t];
+    return true;
+}
+
+static vme_status couple_rows(void *argument, int64_t begin, int64_t end)
+{
+    const coupling *job = argument;
+    for (int64_t i = begin; i < end; i++)
+        if (!couple(job, (const float *)((const char *)job->pairs.data + i * job->pairs.strides[0]),
+                    (float *)((char *)job->out.data + i * job->out.strides[0])))
+            break;
+    return VME_OK;
+}
+
+static vme_status run_couple(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    coupling job = {.context = context,
+                    .pairs = model_tensor(model, step->operand[0], arena),
+                    .out = model_tensor(model, step->out, arena)};
+    job.classes = job.out.shape[1];
+    return vme_parallel(context, job.out.shape[0], 16, couple_rows, &job);
+}
+
+vme_status model_make_couple(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                             const uint32_t *operands, model_step *step, int step_number)
+{
+    (void)operands, (void)step_number;
+    const model_value *pairs = &preparation->model->value[step->operand[0]],
+                      *out = &preparation->model->value[step->out];
+    step->run = run_couple;
+    if (node->inputs != 1 || pairs->rank != 2 || out->rank != 2 || pairs->dtype != VME_FLOAT32
+        || out->dtype != VME_FLOAT32 || out->kind == MODEL_VIEW || pairs->shape[0] != out->shape[0] || out->shape[1] < 2
+        || out->shape[1] > CLASSES_MAX || pairs->shape[1] != out->shape[1] * (out->shape[1] - 1) / 2
+        || (pairs->shape[1] > 1 && pairs->strides[1] != (int64_t)sizeof(float)))
+        return MODEL_WRONG(number, "does not make probabilities of classes of those of their pairs");
+    return VME_OK;
+}

@@ -1,0 +1,147 @@
+/* Walks through decision trees, for keys of one size: trees.c includes this for each of KEY, LINK (unsigned, of its
+ * size) and FEATURE_BITS; NAME(x) gives what is made here its names.
+ *
+ * Lanes are walks that do not wait for each other: a step of one takes some thirteen cycles from the node to the next,
+ * and a core has room for eight of them meanwhile. A walk that has come to a leaf stays there. */
+
+/* Goes right if the feature's key is above the node's. A leaf's feature is the one that is below all, and its children
+ * are the leaf itself. */
+typedef struct NAME(node) {
+    KEY key;
+    LINK link; /* nodes from here to the left child, the right one follows it; in the lowest bits the feature */
+} NAME(node);
+
+static inline const NAME(node) * NAME(next)(const NAME(node) * node, const KEY *keys, int lanes)
+{
+    const LINK feature = node->link & (((LINK)1 << FEATURE_BITS) - 1);
+    return node + (node->link >> FEATURE_BITS) + (keys[(int64_t)feature * lanes] > node->key);
+}
+
+/* All walks to their leaves: `sure` steps that each takes at least, then as many as one of them wants. `keys[w]` are
+ * those of lane w. */
+static inline void NAME(walk)(vme_context *context, const NAME(node) * *at, const KEY *const *keys, int lanes, int sure)
+{
+    for (int level = 0; level < sure; level++)
+#pragma GCC unroll 8
+        for (int w = 0; w < LANES; w++)
+            at[w] = NAME(next)(at[w], keys[w], lanes);
+    for (int level = 0;; level++) {
+        uintptr_t moved = 0;
+#pragma GCC unroll 8
+        for (int w = 0; w < LANES; w++) {
+            const NAME(node) *to = NAME(next)(at[w], keys[w], lanes);
+            moved |= (uintptr_t)to ^ (uintptr_t)at[w];
+            at[w] = to;
+        }
+        if (moved == 0 || (level % STEPS_BETWEEN_LOOKS == STEPS_BETWEEN_LOOKS - 1 && vme_stopping(context)))
+            return;
+    }
+}
+
+/* Adds what a leaf holds to the totals of a row. */
+static inline void NAME(gather)(const trees *job, const NAME(node) * leaf, int32_t target, double *total)
+{
+    if (job->values == NULL) {
+        NUMBER value;
+        memcpy(&value, &leaf->key, sizeof value);
+        total[target] = combined(job->combine, total[target], (double)value);
+        return;
+    }
+    const char *values = job->values + (int64_t)leaf->key * job->targets * job->value_bytes;
+    for (int64_t t = 0; t < job->targets; t++)
+        total[t] = combined(job->combine, total[t],
+                            job->value_bytes == 4 ? (double)((const float *)values)[t] : ((const double *)values)[t]);
+}
+
+/* LANES rows at a time through one tree, then through the next one: their keys lie [feature][row]. */
+static void NAME(rows_together)(const trees *job, const KEY *keys, int64_t groups, double *totals)
+{
+    const NAME(node) *nodes = (const NAME(node) *)job->nodes;
+    for (int64_t tree = 0; tree < job->trees && !vme_stopping(job->context); tree++) {
+        const tree_record *record = &job->tree[tree];
+        for (int64_t group = 0; group < groups; group++) {
+            const NAME(node) * at[LANES];
+            const KEY *of[LANES];
+            for (int w = 0; w < LANES; w++) {
+                at[w] = nodes + record->root;
+                of[w] = keys + group * job->keys * LANES + w;
+            }
+            NAME(walk)(job->context, at, of, LANES, record->sure);
+            for (int w = 0; w < LANES; w++)
+                NAME(gather)(job, at[w], record->target, totals + (group * LANES + w) * job->targets);
+        }
+    }
+}
+
+/* One row through LANES trees at a time. */
+static void NAME(trees_together)(const trees *job, const KEY *keys, double *totals)
+{
+    const NAME(node) *nodes = (const NAME(node) *)job->nodes;
+    for (int64_t tree = 0; tree < job->trees && !vme_stopping(job->context); tree += LANES) {
+        const NAME(node) * at[LANES];
+        const KEY *of[LANES];
+        int sure = INT32_MAX;
+        const int count = (int)min(LANES, job->trees - tree);
+        for (int w = 0; w < LANES; w++) {
+            const tree_record *record = &job->tree[tree + min(w, count - 1)];
+            at[w] = nodes + record->root;
+            of[w] = keys;
+            sure = record->sure < sure ? record->sure : sure;
+        }
+        NAME(walk)(job->context, at, of, 1, sure);
+        for (int w = 0; w < count; w++)
+            NAME(gather)(job, at[w], job->tree[tree + w].target, totals);
+    }
+}
+
+/* The order of numbers as that of integers, -0 and 0 being one; NaN is above or below all. */
+static inline KEY NAME(key)(NUMBER number, KEY of_nan)
+{
+    KEY bits;
+    const NUMBER zeroed = number + 0;
+    memcpy(&bits, &zeroed, sizeof bits);
+    bits ^= (KEY)((LINK)(bits >> (sizeof bits * 8 - 1)) >> 1);
+    return number != number ? of_nan : bits;
+}
+
+/* The keys of a row, each `lanes` from the next: of all features, with NaN above all, or below, or first the one and
+ * then the other; then the key that is below all. */
+static void NAME(keys_of)(const trees *job, const char *row, KEY *keys, int lanes)
+{
+    const KEY lowest = (KEY)((LINK)1 << (sizeof lowest * 8 - 1)), highest = (KEY)~lowest;
+    for (int variant = 0; variant < 2; variant++)
+        if (job->nan_keys >> variant & 1)
+            for (int64_t f = 0; f < job->features; f++, keys += lanes)
+                *keys = NAME(key)(job->number_bytes == 4 ? (NUMBER)((const float *)row)[f]
+                                                         : (NUMBER)((const double *)row)[f],
+                                  variant == 0 ? highest : lowest);
+    *keys = lowest;
+}
+
+static void NAME(block)(const trees *job, int64_t begin, int64_t end, void *keys, double *totals)
+{
+    const int64_t groups = (end - begin) / LANES;
+    for (int64_t i = 0; i < groups * LANES; i++)
+        NAME(keys_of)(job, job->rows + (begin + i) * job->row_bytes,
+                      (KEY *)keys + i / LANES * job->keys * LANES + i % LANES, LANES);
+    NAME(rows_together)(job, keys, groups, totals);
+    for (int64_t i = groups * LANES; i < end - begin; i++) {
+        NAME(keys_of)(job, job->rows + (begin + i) * job->row_bytes, keys, 1);
+        NAME(trees_together)(job, keys, totals + i * job->targets);
+    }
+}
+
+/* Every walk ends: children lie behind their parents, and a leaf is told by its feature. */
+static bool NAME(are_trees)(const trees *job, int64_t count)
+{
+    const NAME(node) *nodes = (const NAME(node) *)job->nodes;
+    for (int64_t i = 0; i < count; i++) {
+        const LINK feature = nodes[i].link & (((LINK)1 << FEATURE_BITS) - 1), left = nodes[i].link >> FEATURE_BITS;
+        const bool leaf = left == 0;
+        if (leaf != (feature == (LINK)job->keys - 1) || feature >= (LINK)job->keys
+            || (!leaf && left >= (LINK)(count - i) - 1)
+            || (leaf && job->values != NULL && (nodes[i].key < 0 || nodes[i].key >= job->leaves)))
+            return false;
+    }
+    return true;
+}

@@ -1,0 +1,152 @@
+"""Texts that go into models and come out, and dicts of labels."""
+
+import numpy
+import pytest
+from onnx import TensorProto, helper
+
+from bench import other_models
+from bench.other_models import classic
+from vmhost.engine.models import opened
+from vmhost.engine.onnx import OnnxError, compile_model
+
+
+def compiled(nodes, inputs, outputs, constants=()):
+    return compile_model(classic.model(nodes, inputs, outputs, constants).SerializeToString(), "texts.onnx")
+
+
+def encoder(shape=("n",)):
+    node = classic.ml("LabelEncoder", ["x"], ["y"], keys_strings=["a", "b"], values_int64s=[5, 6], default_int64=-7)
+    inputs, outputs = [classic.port("x", TensorProto.STRING, *shape)], [classic.port("y", TensorProto.INT64, *shape)]
+    return opened("texts", compiled([node], inputs, outputs))
+
+
+@pytest.mark.parametrize(
+    ("shape", "given", "expected"),
+    [
+        (("n",), ["a", "b", "A", ""], [5, 6, -7, -7]),
+        (("n",), numpy.array(["b", "a"]), [6, 5]),
+        (("n",), numpy.array(["b", "c"], object), [6, -7]),
+        (("n", 1), ["a", "c"], [[5], [-7]]),
+        (("n", 1), [["a"], ["c"]], [[5], [-7]]),
+        (("n", 2), [("a", "b"), ("c", "a")], [[5, 6], [-7, 5]]),
+    ],
+)
+def test_texts_are_lists_of_str(shape, given, expected):
+    assert encoder(shape)({"x": given})["y"].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([["a"], [1]], r"texts: input 'x': expected str in lists of lists as the shape \('n', 2\) has them, got a int"),
+        ([b"a"], "got a bytes"),
+        ([["a", "b"], ["a"]], "inhomogeneous|shape"),
+        ("a", r"expected shape \(n, 2\), got \(\)"),
+        ([["a"]], r"expected shape \(n, 2\), got \(1, 1\)"),
+        (None, "got a NoneType"),
+    ],
+)
+def test_what_are_no_texts_says_so(given, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        encoder(("n", 2))({"x": given})
+
+
+def test_ports_tell_of_texts_and_labels():
+    model, given = other_models.make("classic/forest_with_texts")
+    model = opened("forest", compile_model(model.SerializeToString(), "forest"))
+    label, probabilities = model.outputs
+    assert (label.dtype, label.labels) == ("str", None)
+    assert (probabilities.dtype, probabilities.labels) == ("float32", ("ant", "bee", "cat", "dog"))
+    assert str(probabilities).endswith("labels=('ant', 'bee', 'cat', 'dog'))")
+    answers, steps = model.run(given, profile=True)
+    assert answers["label"][0] == max(answers["probabilities"][0], key=answers["probabilities"][0].get)
+    assert "Trees" in {step.kind for step in steps}
+    model.warmup({"n": 3})
+
+
+def test_texts_may_be_of_any_language():
+    node = classic.ml(
+        "LabelEncoder", ["x"], ["y"], keys_strings=["größe", "尺寸"], values_strings=["størrelse", "מידה"]
+    )
+    ports = [[classic.port(name, TensorProto.STRING, 2)] for name in "xy"]
+    assert opened("texts", compiled([node], *ports))({"x": ["尺寸", "größe"]}) == {"y": ["מידה", "størrelse"]}
+
+
+TEXTS, NUMBERS = TensorProto.STRING, TensorProto.FLOAT
+
+
+@pytest.mark.parametrize(
+    ("nodes", "inputs", "output", "message"),
+    [
+        ([helper.make_node("Identity", ["x"], ["y"])], {"x": TEXTS}, TEXTS, "gives back texts of an input"),
+        (
+            [helper.make_node("Cast", ["x"], ["y"], to=1)],
+            {"x": TEXTS},
+            NUMBERS,
+            "operator Cast .* works on the texts 'x'",
+        ),
+        (
+            [helper.make_node("Equal", ["x", "z"], ["y"])],
+            {"x": TEXTS, "z": TEXTS},
+            TensorProto.BOOL,
+            "compares texts that are both computed",
+        ),
+        (
+            [classic.ml("LabelEncoder", ["x"], ["y"], keys_strings=["a"], values_int64s=[1])],
+            {"x": TensorProto.INT64},
+            TensorProto.INT64,
+            "looks up texts and is given the other",
+        ),
+        (
+            [classic.ml("OneHotEncoder", ["x"], ["y"], cats_int64s=[1])],
+            {"x": TEXTS},
+            NUMBERS,
+            "has categories that are numbers and is given the other",
+        ),
+    ],
+)
+def test_what_cannot_be_done_with_texts_is_refused(nodes, inputs, output, message):
+    ports = [classic.port(name, kind, 2) for name, kind in inputs.items()]
+    shape = (2, 1) if output == NUMBERS and nodes[0].domain == classic.ML else (2,)
+    with pytest.raises(OnnxError, match=message):
+        compiled(nodes, ports, [classic.port("y", output, *shape)])
+
+
+def test_texts_are_compared_with_what_the_model_says():
+    constant = helper.make_tensor("c", TEXTS, [1], [b"a"])
+    nodes = [helper.make_node("Equal", ["x", "c"], ["y"])]
+    ports = [classic.port("x", TEXTS, "n")], [classic.port("y", TensorProto.BOOL, "n")]
+    model = opened("texts", compiled(nodes, *ports, [constant]))
+    assert model({"x": ["a", "b", ""]})["y"].tolist() == [True, False, False]
+
+
+# ---- classifiers: labels and what becomes of scores, as ONNX Runtime has them
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT"])
+@pytest.mark.parametrize(
+    ("labels", "ids", "positive"),
+    [
+        ([0, 1], [0], False),
+        ([3, 7], [0], True),
+        ([0, 1], [1], True),
+        ([0, 1, 2], [0, 1, 2], False),
+        ([5, 6, 7], [0, 2], 0),
+    ],
+)
+def test_scores_become_labels_and_probabilities(labels, ids, positive, transform):
+    from tests.engine.test_other_models import assert_same, by_onnx_runtime
+
+    random = numpy.random.default_rng(3)
+    model, given = classic.classifier(random, labels, 3, 3, lambda tree: ids, transform, mapped=False, features=4)
+    weights = next(item for item in model.graph.node[0].attribute if item.name == "class_weights")
+    if positive:
+        weights.floats[:] = [abs(weight) for weight in weights.floats]
+    if transform == "PROBIT":  # of probabilities
+        if ids == [0]:
+            with pytest.raises(OnnxError, match="has one score and the post_transform PROBIT"):
+                compile_model(model.SerializeToString(), "model")
+            return
+        weights.floats[:] = [0.05 + abs(weight) % 0.2 for weight in weights.floats]
+    data = model.SerializeToString()
+    answers = opened("model", compile_model(data, "model"))(given)
+    for name, theirs in by_onnx_runtime({"model": (data, given)})["model"]:
+        assert_same(answers[name], theirs, 1e-3 if transform == "PROBIT" else 1e-5)  # theirs lose digits

@@ -1,0 +1,76 @@
+"""Models as people bring them (bench/other_models): what ONNX Runtime answers."""
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+
+import numpy
+import pytest
+
+from bench import other_models
+from tests.engine.library import backends, on_backend
+from vmhost.engine.models import opened
+from vmhost.engine.onnx import compile_model
+
+RUNTIME = """
+import onnxruntime, pickle, sys
+answers = {}
+for name, (data, given) in pickle.load(sys.stdin.buffer).items():
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    names = [port.name for port in session.get_outputs()]
+    answers[name] = list(zip(names, session.run(names, given)))
+sys.stdout.buffer.write(pickle.dumps(answers))
+"""
+
+
+def by_onnx_runtime(asked):
+    """{name: [(output, answer), …]} of {name: (model, inputs)}, in a process and a home of its own: it keeps files open
+    and counts its uses."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", RUNTIME],
+            input=pickle.dumps(asked),
+            stdout=subprocess.PIPE,
+            env={**os.environ, "HOME": folder},
+            check=True,
+            timeout=200,
+        )
+    return pickle.loads(done.stdout)
+
+
+def plain(given):
+    return {name: value.tolist() if value.dtype == object else value for name, value in given.items()}
+
+
+def assert_same(ours, theirs, tolerance=1e-5):
+    if isinstance(theirs, list):  # a dict of each row; theirs are sorted
+        assert [sorted(row) for row in ours] == [sorted(row) for row in theirs]
+        ours, theirs = (numpy.array([[row[key] for key in sorted(row)] for row in rows]) for rows in (ours, theirs))
+    elif theirs.dtype == object:
+        assert ours == theirs.tolist()
+        return
+    else:
+        ours = numpy.asarray(ours)
+        assert ours.dtype == theirs.dtype
+    assert ours.shape == theirs.shape
+    scale = numpy.abs(theirs[numpy.isfinite(theirs)]).max(initial=1e-30)
+    numpy.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance * scale)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    made = {name: other_models.make(name) for name in other_models.names()}
+    return by_onnx_runtime({name: (model.SerializeToString(), given) for name, (model, given) in made.items()})
+
+
+@pytest.mark.parametrize("name", other_models.names())
+def test_a_model_answers_as_onnx_runtime_does(expected, name):
+    model, given = other_models.make(name)
+    compiled = compile_model(model.SerializeToString(), name)
+    for backend in backends():
+        with on_backend(backend):
+            answers = opened(name, compiled)(plain(given))
+            for output, theirs in expected[name]:
+                assert_same(answers[output], theirs)

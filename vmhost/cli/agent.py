@@ -1,5 +1,6 @@
 """`vmhost agent`: the device side of the deployment platform, in a process that runs until it is told to stop."""
 
+import contextlib
 import logging
 import signal
 import sys
@@ -8,6 +9,8 @@ from pathlib import Path
 import click
 
 from vmhost.cli import failures
+
+_CONNECT_S = 15.0
 
 
 @click.command(short_help="Keep this device's tasks as the platform says.")
@@ -19,15 +22,25 @@ def command(output, path, once):
     from vmhost.bytecode.errors import SigningError
     from vmhost.deployment.device import settings
     from vmhost.deployment.device.agent import Agent
+    from vmhost.deployment.device.tunnel_transfers import TunnelTransfers
+    from vmhost.deployment.tunnel_channel import CHANNEL
     from vmhost.stores import StoreError
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        agent = Agent(settings.read(path))
-    except (StoreError, SigningError) as error:
-        raise failures.Failure(str(error), failures.HOST_FAILED, type(error).__name__) from error
-    with agent:
+    read = settings.read(path)
+    with contextlib.ExitStack() as stack:
+        try:
+            transfers = TunnelTransfers(read.platform, certificates=read.certificates) if read.tunnel else None
+            agent = stack.enter_context(Agent(read, transfers=transfers))
+            if transfers is not None:
+                transfers.device = _tunnel(read)
+                transfers.device.on(CHANNEL, lambda message: agent.hint())
+                stack.enter_context(transfers.device)
+        except (StoreError, SigningError) as error:
+            raise failures.Failure(str(error), failures.HOST_FAILED, type(error).__name__) from error
         if once:
+            if transfers is not None:
+                transfers.device.wait_connected(_CONNECT_S)
             agent.step()
             output.document({"current": agent.store.current()})
             return failures.HOST_FAILED if agent.failed else failures.DONE
@@ -38,3 +51,17 @@ def command(output, path, once):
         except KeyboardInterrupt:
             output.remark("ended; the tasks' state is kept")
     return failures.DONE
+
+
+def _tunnel(settings):
+    """A Device that is not begun yet."""
+    from vmhost.tunnel import Device
+
+    keys, name = settings.tunnel["keys"], settings.device
+    return Device(
+        settings.tunnel["address"],
+        settings.folder / "tunnel.sqlite",
+        ca=keys / "ca.pem",
+        certificate=keys / f"{name}.pem",
+        key=keys / f"{name}.key",
+    )

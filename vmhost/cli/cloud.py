@@ -110,8 +110,14 @@ def init(output, folder, admin, postgresql):
     help="Serve https: the certificate and those that it depends on, in PEM.",
 )
 @click.option("--tls-key", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Its key, in PEM.")
+@click.option("--tunnel", metavar="HOST:PORT", help="Serve devices by the tunnel, too, at this address.")
+@click.option(
+    "--tunnel-keys",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="A folder that `vmhost tunnel certificates` made.",
+)
 @failures.command
-def serve(output, folder, host, port, poll_s, files_urls, tls_certificate, tls_key):
+def serve(output, folder, host, port, poll_s, files_urls, tls_certificate, tls_key, tunnel, tunnel_keys):
     """Serve the platform in FOLDER until Ctrl-C."""
     from vmhost.deployment.cloud.platform import Platform
     from vmhost.deployment.cloud.server import listen
@@ -119,12 +125,38 @@ def serve(output, folder, host, port, poll_s, files_urls, tls_certificate, tls_k
 
     if (tls_certificate is None) != (tls_key is None):
         raise failures.Failure("--tls-certificate and --tls-key go together")
+    if (tunnel is None) != (tunnel_keys is None):
+        raise failures.Failure("--tunnel and --tunnel-keys go together")
     tls = (tls_certificate, tls_key) if tls_key is not None else None
     with _errors(), contextlib.closing(listen(host, port)) as listening:
         with Platform(folder, poll_s=poll_s, files_urls=_by_region(files_urls)) as platform:
             address = f"{'https' if tls else 'http'}://{host}:{listening.getsockname()[1]}"
-            output.line(f"platform {folder} at {address}; git at {address}/git/NAME; Ctrl-C ends it")
-            serve_platform(platform, listening, tls)
+            with _tunnel(platform, tunnel, tunnel_keys) as by_tunnel:
+                output.line(f"platform {folder} at {address}{by_tunnel}; git at {address}/git/NAME; Ctrl-C ends it")
+                serve_platform(platform, listening, tls)
+
+
+@contextlib.contextmanager
+def _tunnel(platform, address, keys):
+    """Serves devices by the tunnel for the block, where there is an address; gives it, as a text to be shown."""
+    if address is None:
+        yield ""
+        return
+    from vmhost.deployment.cloud.tunnel_calls import TunnelCalls
+    from vmhost.deployment.cloud.web import application
+    from vmhost.deployment.tunnel_channel import CHANNEL
+    from vmhost.tunnel import Server
+
+    server = Server(
+        platform.folder / "tunnel.db",
+        certificate=keys / "server.pem",
+        key=keys / "server.key",
+        client_ca=keys / "ca.pem",
+    )
+    calls = TunnelCalls(application(platform), lambda: platform.releases.generation, server.push)
+    server.answer(CHANNEL, calls.answer)
+    with server.running(address, drain_s=1.0) as where:
+        yield f" and by the tunnel at {where}"
 
 
 def _by_region(texts):

@@ -45,12 +45,13 @@ _log = logging.getLogger("vmhost.deployment")
 
 
 class Agent:
-    """The agent that `settings` describes. Close it. `host` runs the tasks; `hint()` makes it ask at once.
+    """The agent that `settings` describes. Close it. `host` runs the tasks; `hint()` makes it ask at once. `transfers`:
+    how it reaches the platform, HTTP where None.
 
     ConfigurationError where another agent runs in the folder.
     """
 
-    def __init__(self, settings, clock=time.time):
+    def __init__(self, settings, clock=time.time, transfers=None):
         self.settings, self._clock = settings, clock
         settings.folder.mkdir(parents=True, exist_ok=True)
         self._trust = TrustStore.load(settings.keys)
@@ -58,7 +59,7 @@ class Agent:
         self.store = BundleStore(settings.folder)
         self._partial = settings.folder / "partial"
         self._partial.mkdir(exist_ok=True)
-        self._transfers = Transfers(settings.platform, certificates=settings.certificates)
+        self._transfers = transfers or Transfers(settings.platform, certificates=settings.certificates)
         self._metadata = None
         if settings.root is not None:
             folder = settings.folder / "metadata"

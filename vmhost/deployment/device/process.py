@@ -16,7 +16,10 @@ def run(path, *, once=False):
     not come to its end. VMHostError."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        agent = Agent(settings.read(path))
+        read = settings.read(path)
+        if read.tunnel is not None:
+            raise ConfigurationError(f"{path}: tunnel: this program has none; run `vmhost agent`, or leave it out")
+        agent = Agent(read)
     except signing.SigningError as error:
         raise ConfigurationError(str(error)) from error
     except StoreError as error:

@@ -11,6 +11,8 @@ poll: 30 s                     how often it asks where the platform says nothing
 disk: 512 MiB                  the most that bundles may take
 permissions: {env: [MODEL]}    the most that any task may ask for; nothing narrower where left out
 limits: {memory: 64 MiB}       the same for limits
+tunnel: {address: "cloud.example:7443", keys: keys}    the platform is reached by it (`vmhost agent` only); keys: a
+                               folder with ca.pem, DEVICE.pem and DEVICE.key, as `vmhost tunnel certificates` makes it
 """
 
 import json
@@ -36,6 +38,7 @@ _KEYS = (
     "disk",
     "permissions",
     "limits",
+    "tunnel",
 )
 _REQUIRED = ("device", "platform", "folder", "keys")
 
@@ -54,6 +57,7 @@ class Settings:
     disk_bytes: int = 512 << 20
     permissions: dict | None = None
     limits: dict = field(default_factory=dict)
+    tunnel: dict | None = None  # address, keys (a Path)
 
 
 def read(path):
@@ -103,7 +107,17 @@ def read(path):
         disk_bytes=int(_quantity(plain.get("disk", 512 << 20), _SIZES, f"{path}: disk")),
         permissions=_mapping(plain, "permissions", path),
         limits=_mapping(plain, "limits", path) or {},
+        tunnel=_tunnel(plain, path),
     )
+
+
+def _tunnel(plain, path):
+    tunnel = _mapping(plain, "tunnel", path)
+    if tunnel is None:
+        return None
+    if tunnel.keys() != {"address", "keys"} or not all(isinstance(each, str) and each for each in tunnel.values()):
+        raise ConfigurationError(f"{path}: tunnel: expected address (HOST:PORT) and keys (a folder), got {tunnel!r}")
+    return {"address": tunnel["address"], "keys": path.parent / tunnel["keys"]}
 
 
 def _parsed(text, path):

@@ -543,6 +543,12 @@ print(float(loss), float(abs(numpy.asarray(net(ids)) - served).max()))
     assert float(trained) < 0.5 and float(differs) < 1e-5 and (folder / "net.safetensors").exists()
 
 
+def a_small_embedding(text, folder, capfd):
+    check = "print(float(loss), (again.lookup(np.asarray([7])) == items.lookup(np.asarray([7]))).all(), len(again))"
+    loss, same, rows = run_script(folder, f"{text}\n{check}").split()
+    assert float(loss) < 0.65 and (same, rows) == ("True", "2")
+
+
 def shown_only(text, folder, capfd):
     """A drawing, or messages that tests of their own hold to."""
 
@@ -572,6 +578,7 @@ BLOCKS = {
     ("docs/conformance.md", "make conformance"): make_targets,
     ("docs/gradients.md", "import vmhost.engine.numpy as np"): a_gradient,
     ("docs/training.md", "import vmhost.engine.numpy as np"): a_small_training,
+    ("docs/embedding.md", "import vmhost.engine.numpy as np"): a_small_embedding,
     ("docs/packages.md", "make packages"): make_targets,
     ("docs/deployment.md", "vmhost cloud demo"): shown_only,  # tests/deployment/test_cloud_demo.py
     ("docs/deployment.md", "vmhost cloud init"): cloud_commands,

@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 #define VME_API       __attribute__((visibility("default")))
-#define VME_ABI       3  /* changes when a struct or the meaning of a function does */
+#define VME_ABI       4  /* changes when a struct or the meaning of a function does */
 #define VME_RANK_MAX  64 /* as NumPy 2 */
 #define VME_ALIGNMENT 64 /* bytes; every buffer that the engine allocates starts there */
 
@@ -372,6 +372,7 @@ VME_API vme_making vme_operator_making(int number);
 VME_API int vme_backend_kernels(int backend); /* that are in its own tables; others come from the backend below it */
 
 /* ---- the table that the isolation core keeps: it does not link the engine, it is handed this pointer by the host */
+typedef struct vme_embedding vme_embedding; /* vme_embedding.h */
 struct vme_api {
     uint32_t abi;  /* VME_ABI */
     uint32_t size; /* sizeof(struct vme_api) */
@@ -393,6 +394,8 @@ struct vme_api {
     bool (*dtype_from_format)(const char *, vme_dtype *);
     vme_model *(*model_ref)(vme_model *);
     void (*model_unref)(vme_model *);
+    vme_embedding *(*embedding_ref)(vme_embedding *);
+    void (*embedding_unref)(vme_embedding *);
     const char *(*message)(void);
 };
 VME_API const struct vme_api *vme_api(void);

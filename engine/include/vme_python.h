@@ -10,6 +10,7 @@
 #include <Python.h>
 
 #include "vme.h"
+#include "vme_embedding.h"
 
 #define VME_PYTHON_ABI     3
 #define VME_SCALAR_BYTES   16 /* the largest element */
@@ -29,6 +30,20 @@ struct vme_python_models {
     vme_model *(*find)(const char *name); /* borrowed, valid as long as the interpreter; NULL: none of that name */
     /* Calls `each` with every name, until one returns other than 0, which is returned. */
     int (*visit)(int (*each)(const char *name, void *argument), void *argument);
+};
+
+/* An embedding table as Python holds it: a capsule of this name, of a struct vme_python_embedding that it owns. */
+#define VME_EMBEDDING_CAPSULE "vmhost.engine.embedding"
+struct vme_python_embedding {
+    vme_embedding *table; /* a reference */
+    bool trains, owns;    /* may make gradient steps; may save, evict and restore too */
+};
+/* Where the owner of an interpreter leaves what finds the tables that its program was granted: a capsule of this name,
+ * under this key, of struct vme_python_tables. */
+#define VME_TABLES_CAPSULE "vmhost.engine.tables"
+struct vme_python_tables {
+    vme_embedding *(*find)(const char *name, bool *trains); /* borrowed, valid as long as the interpreter; NULL: none */
+    int (*visit)(int (*each)(const char *name, void *argument), void *argument); /* as of models */
 };
 
 struct vme_python_api {

@@ -32,6 +32,7 @@ from vmhost.engine.nn.layers import (
 from vmhost.engine.nn.losses import binary_cross_entropy, cross_entropy, l1_loss, mse_loss
 from vmhost.engine.nn.module import Module, value_and_grad
 from vmhost.engine.nn.scores import auc, log_loss
+from vmhost.engine.nn.sparse import SparseEmbedding
 from vmhost.engine.nn.weights import load_arrays, save_arrays
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "ReLU",
     "Sequential",
     "Sigmoid",
+    "SparseEmbedding",
     "Tanh",
     "auc",
     "binary_cross_entropy",

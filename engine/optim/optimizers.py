@@ -3,6 +3,7 @@
 import math
 
 import vmhost.engine.numpy as np
+from vmhost.engine.embedding.lookups import TableGradient, apply_gradients
 from vmhost.engine.grad import RowGradient
 from vmhost.engine.grad.trees import leaves, mapped
 
@@ -11,6 +12,7 @@ class Optimizer:
     """`state` is {"step": number of updates, "slots": {name of a parameter: {slot: array}}}: all that resumes it."""
 
     slots = ()  # names of the arrays that are kept for each parameter, zeros at first
+    table_kind = None  # what tables of vmhost.engine.embedding call it that can make its steps
 
     def __init__(self, learning_rate):
         self._rate = learning_rate if callable(learning_rate) else None
@@ -26,10 +28,18 @@ class Optimizer:
         if self._rate is not None:
             self.learning_rate = self._rate(self.state["step"])
         self.state["step"] += 1
+        of_tables = [one for _, one in leaves(gradients) if isinstance(one, TableGradient)]
+        apply_gradients(of_tables, self)
         places = (".".join(map(str, path)) for path, _ in leaves(gradients))
         return mapped(lambda g, p: self._changed(next(places), g, p), gradients, _like(gradients, parameters))
 
+    def table_rates(self):
+        """(learning rate, eps, beta1, beta2, l1, l2, beta), for tables; 0 for what the optimizer has not."""
+        raise NotImplementedError
+
     def _changed(self, name, gradient, parameter):
+        if isinstance(gradient, TableGradient):
+            return parameter
         slots = self.state["slots"].get(name)
         if slots is None:
             slots = self.state["slots"][name] = {one: self.first(one, parameter) for one in self.slots}
@@ -68,6 +78,10 @@ class SGD(Optimizer):
         super().__init__(learning_rate)
         self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
         self.slots = ("velocity",) if momentum else ()
+        self.table_kind = None if momentum or weight_decay else "sgd"
+
+    def table_rates(self):
+        return self.learning_rate, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
 
     def step(self, gradient, parameter, slots):
         if self.weight_decay:
@@ -82,10 +96,14 @@ class Adagrad(Optimizer):
     """Duchi et al. 2011. `initial`: what the sum of squares begins with."""
 
     slots = ("squares",)
+    table_kind = "adagrad"
 
     def __init__(self, learning_rate, eps=1e-8, initial=0.0):
         super().__init__(learning_rate)
         self.eps, self.initial = eps, initial
+
+    def table_rates(self):
+        return self.learning_rate, self.eps, 0.0, 0.0, 0.0, 0.0, 0.0
 
     def first(self, slot, parameter):
         return np.full(parameter.shape, self.initial, parameter.dtype)
@@ -112,10 +130,14 @@ class Adam(Optimizer):
     """Kingma and Ba 2015, with the bias corrected. Rows of tables count the optimizer's steps, not their own."""
 
     slots = ("mean", "squares")
+    table_kind = "adam"
 
     def __init__(self, learning_rate, betas=(0.9, 0.999), eps=1e-8):
         super().__init__(learning_rate)
         self.betas, self.eps = betas, eps
+
+    def table_rates(self):
+        return self.learning_rate, self.eps, *self.betas, 0.0, 0.0, 0.0
 
     def step(self, gradient, parameter, slots):
         first, second = self.betas
@@ -129,6 +151,8 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Loshchilov and Hutter 2019: the decay is of the weights, not in the gradient."""
 
+    table_kind = None
+
     def __init__(self, learning_rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01):
         super().__init__(learning_rate, betas, eps)
         self.weight_decay = weight_decay
@@ -141,10 +165,14 @@ class Ftrl(Optimizer):
     """McMahan et al. 2013, algorithm 1: weights that the l1 term keeps at zero."""
 
     slots = ("z", "squares")
+    table_kind = "ftrl"
 
     def __init__(self, learning_rate, l1=0.0, l2=0.0, beta=1.0):
         super().__init__(learning_rate)
         self.l1, self.l2, self.beta = l1, l2, beta
+
+    def table_rates(self):
+        return self.learning_rate, 0.0, 0.0, 0.0, self.l1, self.l2, self.beta
 
     def first(self, slot, parameter):
         """z such that the first step begins at the parameter itself."""
@@ -164,7 +192,7 @@ def clip_grad_norm(gradients, max_norm):
     """(gradients of a norm of at most `max_norm`, the norm that they had), over all arrays together."""
 
     def squared(g):
-        rows = g.combined().rows if isinstance(g, RowGradient) else g
+        rows = g.combined().rows if isinstance(g, (RowGradient, TableGradient)) else g
         return float(np.sum(rows * rows))
 
     norm = math.sqrt(sum(squared(g) for _, g in leaves(gradients)))

@@ -14,14 +14,21 @@ OPERATOR = re.compile(r"^VME_API vme_status (vme_\w+)\(vme_context \*context,([^
 
 
 def operators():
-    """Functions of a context and tensors."""
+    """Functions of a context and tensors, but for those of embedding tables."""
     found = {
         name
         for header in (ROOT / "engine" / "include").glob("vme*.h")
         for name, parameters in OPERATOR.findall(header.read_text())
-        if "vme_tensor" in parameters or "vme_region" in parameters
+        if ("vme_tensor" in parameters or "vme_region" in parameters) and "vme_embedding" not in parameters
     }
     assert len(found) > 25
+    return found
+
+
+def of_tables():
+    text = (ROOT / "engine" / "include" / "vme_embedding.h").read_text()
+    found = set(re.findall(r"^VME_API [\w *]*?\b(vme_embedding_\w+)\(", text, re.MULTILINE))
+    assert len(found) > 15
     return found
 
 
@@ -35,6 +42,7 @@ RUNS = {"vme_session_new", "vme_session_run"}  # all operators of models are wit
         ("tests/native/engine/test_polls.c", operators() | RUNS),
         ("tests/engine/stack.c", operators() | RUNS),
         ("tests/native/engine/test_model.c", RUNS),
+        ("tests/native/engine/test_embedding.c", of_tables()),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -64,7 +64,7 @@ def test_function_of_operators_against_finite_differences(name):
 
 
 def test_every_rule_has_a_case_and_a_row_in_the_docs():
-    cases = {name for name, _, _ in CASES}
+    cases = {name for name, _, _ in CASES} | {"embedding_bags"}  # of tables, not arrays: test_embedding_lookups.py
     assert set(RULES) - cases == set()
     listed = set(re.findall(r"`(\w+)`", PAGE.read_text()))
     assert {name for name in RULES if not name.startswith("_")} - listed == set()

@@ -1,5 +1,6 @@
 /* The table that the host hands to the isolation core, which does not link this library. */
 #include "runtime/internal.h"
+#include "vme_embedding.h"
 
 static const struct vme_api table = {
     .abi = VME_ABI,
@@ -22,6 +23,8 @@ static const struct vme_api table = {
     .dtype_from_format = vme_dtype_from_format,
     .model_ref = vme_model_ref,
     .model_unref = vme_model_unref,
+    .embedding_ref = vme_embedding_ref,
+    .embedding_unref = vme_embedding_unref,
     .message = vme_message,
 };
 

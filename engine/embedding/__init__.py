@@ -1,0 +1,34 @@
+"""Embedding tables that grow: rows by int64 keys, as DeepRec's EmbeddingVariable has them, the same in the host and in
+every VM. docs/embedding.md tells what they do."""
+
+from vmhost.engine.embedding.checkpoints import CheckpointError, restore, save
+from vmhost.engine.embedding.lookups import (
+    Ragged,
+    TableGradient,
+    group_embedding_lookup_sparse,
+    safe_embedding_lookup_sparse,
+)
+from vmhost.engine.embedding.tables import (
+    CBFFilter,
+    CounterFilter,
+    EmbeddingVariable,
+    GlobalStepEvict,
+    L2WeightEvict,
+    table,
+)
+
+__all__ = [
+    "CBFFilter",
+    "CheckpointError",
+    "CounterFilter",
+    "EmbeddingVariable",
+    "GlobalStepEvict",
+    "L2WeightEvict",
+    "Ragged",
+    "TableGradient",
+    "group_embedding_lookup_sparse",
+    "restore",
+    "safe_embedding_lookup_sparse",
+    "save",
+    "table",
+]

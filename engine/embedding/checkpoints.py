@@ -1,0 +1,312 @@
+"""Tables in files: full and incremental saves, and restoring.
+
+A folder holds saves, each a folder of its own, in order: `000001-full`, `000002-incremental`, ... A save has a file for
+each table, in safetensors' format: keys, freqs, versions (int64), values and slots (float32), of a full one also the
+keys that wait for their admission (`keys_filtered`, ...) and the counters of a Bloom filter; and `save.json`, which
+says what it is and what it follows. A save is written beside its place and put there whole; what was left of one that
+did not end is removed by the next."""
+
+import json
+import os
+import zlib
+
+from vmhost.engine import _array as _a
+
+_HEADER = 8192  # bytes in front of a file's arrays; what is left over is blank
+_PIECE = 4 << 20  # bytes of rows at a time
+_SLACK = 1024  # the least room for waiting keys: a segment of the engine's
+
+
+class CheckpointError(ValueError):
+    """A save that cannot be made or read: what is wrong, and where."""
+
+
+# ---- saving
+def save(tables, folder, *, incremental=False, step=None):
+    """Saves tables as they are at one moment, while others go on training them; the path of the save.
+
+    tables: EmbeddingVariables with different names.
+    incremental: only rows that changed since the save before, which must be in the same folder.
+    step: the global step by which a full save evicts first; the tables' highest one where it is not said.
+
+    CheckpointError: an increment without a full save. OSError, MemoryError: the save is not there, the rows come with
+    the next one."""
+    tables = list(tables.values() if isinstance(tables, dict) else tables)
+    names = [one.name for one in tables]
+    if len(set(names)) != len(names) or not all(_is_file_name(name) for name in names):
+        raise CheckpointError(f"tables: expected different names that files can have, got {', '.join(names)}")
+    folder = os.path.abspath(os.fspath(folder))
+    os.makedirs(folder, exist_ok=True)
+    saves = _saves(folder)
+    previous = _continued(tables, folder, saves) if incremental else None
+    if step is None:
+        step = max((one.statistics().step for one in tables), default=0)
+    if not incremental:
+        for one in tables:
+            _a._embedding_evict(one._table, step)
+    name = f"{max((number for number, _ in saves), default=0) + 1:06}-{'incremental' if incremental else 'full'}"
+    beside = os.path.join(folder, f".saving-{name}")
+    _remove_unfinished(folder)
+    snapshots = _a._embedding_snapshot(tuple(one._table for one in tables), incremental)
+    saved = False
+    try:
+        os.mkdir(beside)
+        for one, snapshot in zip(tables, snapshots):
+            _write_table(os.path.join(beside, f"{one.name}.safetensors"), one, snapshot, incremental)
+        told = {"incremental": incremental, "step": step, "previous": previous, "tables": names}
+        _write(os.path.join(beside, "save.json"), json.dumps(told).encode())
+        _flush_folder(beside)
+        os.rename(beside, os.path.join(folder, name))
+        saved = True
+    finally:
+        for snapshot in snapshots:
+            _a._embedding_snapshot_end(snapshot, saved)
+    _flush_folder(folder)
+    for one in tables:
+        one.saved = (folder, name)
+    return os.path.join(folder, name)
+
+
+def _is_file_name(name):
+    return (
+        bool(name) and not name.startswith(".") and "/" not in name and "\0" not in name and len(name.encode()) <= 200
+    )
+
+
+def _continued(tables, folder, saves):
+    """The name of the save that all tables continue."""
+    follows = {one.saved for one in tables}
+    last = saves[-1][1] if saves else None
+    if follows != {(folder, last)}:
+        raise CheckpointError(
+            f"{folder}: an incremental save follows the last save there ({last or 'none yet'}), and all tables must"
+            " have been in that one or restored from it; make a full save first"
+        )
+    return last
+
+
+def _saves(folder):
+    """(number, name) of each save, in order."""
+    found = []
+    for name in os.listdir(folder):
+        number, _, kind = name.partition("-")
+        if number.isdecimal() and kind in ("full", "incremental"):
+            found.append((int(number), name))
+    return sorted(found)
+
+
+def _remove_unfinished(folder):
+    for name in os.listdir(folder):
+        if name.startswith(".saving-"):
+            path = os.path.join(folder, name)
+            for file in os.listdir(path):
+                os.remove(os.path.join(path, file))
+            os.rmdir(path)
+
+
+def _flush_folder(path):
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:  # a task may write there and not read
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(path, data):
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class _Columns:
+    """Arrays of a file that is being written, each filled from its start on."""
+
+    def __init__(self, file):
+        self.file, self.end, self.columns = file, _HEADER, {}
+
+    def add(self, name, code, size, shape):
+        """A column of `size` bytes an item, the first of `shape` dimensions being the number of items."""
+        for one in shape[1:]:
+            size *= one
+        self.columns[name] = [code, shape, self.end, size, 0, 0]  # begin, bytes an item, items so far, checksum
+        self.end += size * shape[0]
+
+    def append(self, name, array):
+        column = self.columns[name]
+        data = array.tobytes()
+        self.file.seek(column[2] + column[3] * column[4])
+        self.file.write(data)
+        column[4] += len(array)
+        column[5] = zlib.crc32(data, column[5])
+
+    def finish(self, told):
+        header = {"__metadata__": told | {"crc32": json.dumps({name: one[5] for name, one in self.columns.items()})}}
+        for name, (code, shape, begin, size, items, _) in self.columns.items():
+            if items != shape[0]:
+                raise CheckpointError(f"{name}: {items} of {shape[0]} rows were read")
+            start = begin - _HEADER
+            header[name] = {"dtype": code, "shape": shape, "data_offsets": [start, start + size * items]}
+        text = json.dumps(header, separators=(",", ":")).encode()
+        if len(text) > _HEADER - 8:
+            raise CheckpointError("the names of the tables are too long for a file's header")
+        self.file.truncate(self.end)
+        self.file.seek(0)
+        self.file.write((_HEADER - 8).to_bytes(8, "little") + text.ljust(_HEADER - 8))
+
+
+def _write_table(path, table, snapshot, incremental):
+    count, dim, slots = _a._embedding_snapshot_rows(snapshot), table.dim, table.dim * table.slots
+    room = max(min(_PIECE // (4 * (dim + slots)), 65536), 256)
+    with open(path, "wb") as file:
+        columns = _Columns(file)
+        for name in ("keys", "freqs", "versions"):
+            columns.add(name, "I64", 8, [count])
+        columns.add("values", "F32", 4, [count, dim])
+        columns.add("slots", "F32", 4, [count, slots])
+        while True:
+            read, *parts = _a._embedding_snapshot_read(snapshot, room)
+            if read == 0:
+                break
+            for name, part in zip(("keys", "freqs", "versions", "values", "slots"), parts):
+                columns.append(name, part[:read])
+        if not incremental:
+            _write_waiting(columns, snapshot)
+            counters = _a._embedding_snapshot_bloom(snapshot)
+            if len(counters):
+                columns.add("bloom", "U16", 2, [len(counters)])
+                columns.append("bloom", counters)
+        columns.finish({"table": table.name, "dim": str(dim), "optimizer": table.optimizer})
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_waiting(columns, snapshot):
+    names, found = ("keys_filtered", "freqs_filtered", "versions_filtered"), []
+    while True:  # how many there are is known when all were read
+        read, *parts = _a._embedding_snapshot_waiting(snapshot, 16 * _SLACK)
+        if read == 0:
+            break
+        found.append([part[:read].copy() for part in parts])
+    for i, name in enumerate(names):
+        columns.add(name, "I64", 8, [sum(len(one[i]) for one in found)])
+        for one in found:
+            columns.append(name, one[i])
+
+
+# ---- restoring
+def restore(tables, folder):
+    """Reads the last full save of a folder and the increments behind it into tables without keys; the global step.
+
+    CheckpointError says what is missing or damaged, or which table was made with other options; tables may hold a part
+    of their rows then."""
+    tables = list(tables.values() if isinstance(tables, dict) else tables)
+    folder = os.path.abspath(os.fspath(folder))
+    chain = _chain(folder)
+    for one in tables:
+        held = one.statistics()
+        if held.rows or held.waiting:
+            raise CheckpointError(f"{one.name}: expected a table without keys, it has {held.rows + held.waiting}")
+    files = []
+    for name, told in chain:
+        for one in tables:
+            if one.name not in told["tables"]:
+                raise CheckpointError(f"{folder}/{name}: has no table {one.name!r}, but {', '.join(told['tables'])}")
+            files.append((one, *_header(os.path.join(folder, name, f"{one.name}.safetensors"), one)))
+    for one, path, header in files:
+        _read_table(path, header, one)
+    for one in tables:
+        one.saved = (folder, chain[-1][0])
+    return chain[-1][1]["step"]
+
+
+def _chain(folder):
+    """(name, what save.json says) of the last full save and of the increments that follow it."""
+    try:
+        saves = _saves(folder)
+    except FileNotFoundError:
+        saves = []
+    full = max((i for i, (_, name) in enumerate(saves) if name.endswith("-full")), default=None)
+    if full is None:
+        raise CheckpointError(f"{folder}: there is no full save")
+    chain = []
+    for _, name in saves[full:]:
+        path = os.path.join(folder, name, "save.json")
+        try:
+            with open(path, "rb") as file:
+                told = json.loads(file.read())
+            if not (isinstance(told["tables"], list) and type(told["step"]) is int):
+                raise ValueError("unexpected types")
+            previous = told["previous"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path}: cannot be read: {error}") from error
+        if chain and previous != chain[-1][0]:
+            raise CheckpointError(f"{folder}/{name}: follows {previous}, which is missing")
+        chain.append((name, told))
+    return chain
+
+
+def _header(path, table):
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            header = json.loads(file.read(_HEADER)[8:])
+        told, columns = header.pop("__metadata__"), header
+        checks = json.loads(told["crc32"])
+        for name, column in columns.items():
+            begin, end = column["data_offsets"]
+            count = 1
+            for one in column["shape"]:
+                count *= one
+            if count * {"I64": 8, "F32": 4, "U16": 2}[column["dtype"]] != end - begin or not 0 <= begin <= end:
+                raise ValueError(f"{name}: {end - begin} bytes do not hold {column['shape']}")
+            if _HEADER + end > size:
+                raise ValueError(f"{name}: the file is cut off")
+            column["crc32"] = checks[name]
+        shapes = {name: columns[name]["shape"][1:] for name in ("keys", "freqs", "versions", "values", "slots")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path}: is damaged: {error}") from error
+    if told.get("optimizer") != table.optimizer or [shapes["values"], shapes["slots"]] != [
+        [table.dim],
+        [table.dim * table.slots],
+    ]:
+        raise CheckpointError(
+            f"{path}: a table of {told.get('dim')} numbers trained by {told.get('optimizer')}, {table.name} has"
+            f" {table.dim} and {table.optimizer}"
+        )
+    return path, columns
+
+
+def _read_table(path, columns, table):
+    with open(path, "rb") as file:
+
+        def pieces(names, room):
+            count, sums = columns[names[0]]["shape"][0], dict.fromkeys(names, 0)
+            for begin in range(0, count, room):
+                rows, parts = min(room, count - begin), []
+                for name in names:
+                    column = columns[name]
+                    first, last = column["data_offsets"]
+                    size = (last - first) // count
+                    file.seek(_HEADER + first + begin * size)
+                    data = file.read(rows * size)
+                    sums[name] = zlib.crc32(data, sums[name])
+                    dtype = {"I64": "int64", "F32": "float32", "U16": "uint16"}[column["dtype"]]
+                    parts.append(_a.frombuffer(data, dtype).reshape(rows, *column["shape"][1:]))
+                yield parts
+            for name in names:
+                if sums[name] != columns[name]["crc32"]:
+                    raise CheckpointError(f"{path}: {name} is damaged: its checksum is another one")
+
+        room = max(_PIECE // (4 * table.dim * (1 + table.slots)), 256)
+        for keys, freqs, versions, values, slots in pieces(("keys", "freqs", "versions", "values", "slots"), room):
+            _a._embedding_put(table._table, keys, freqs, versions, values, slots)
+        if "keys_filtered" in columns:
+            for keys, freqs, versions in pieces(("keys_filtered", "freqs_filtered", "versions_filtered"), room):
+                _a._embedding_put(table._table, keys, freqs, versions, None, None)
+        if "bloom" in columns:
+            for (counters,) in pieces(("bloom",), max(columns["bloom"]["shape"][0], 1)):
+                _a._embedding_put(table._table, None, counters, None, None, None)

@@ -1,0 +1,203 @@
+"""Lookups of bags of keys, of many tables at once, and their gradients."""
+
+from typing import NamedTuple
+
+from vmhost.engine import _array as _a
+from vmhost.engine.embedding.tables import table_rates
+from vmhost.engine.grad.rows import RowGradient
+from vmhost.engine.grad.rules import OF_LISTS, RULES
+from vmhost.engine.grad.traced import PRIMITIVES, highest
+
+COMBINERS = ("sum", "mean", "sqrtn")  # in the order of vme_embedding.h
+
+
+class Ragged(NamedTuple):
+    """Bags of different lengths: bag b is values[offsets[b] : offsets[b + 1]]; `offsets` has one number more than
+    there are bags."""
+
+    values: object
+    offsets: object
+
+    @classmethod
+    def of(cls, bags):
+        """Of a list of lists of whole numbers."""
+        offsets = [0]
+        for bag in bags:
+            offsets.append(offsets[-1] + len(bag))
+        return cls(_a.asarray([one for bag in bags for one in bag], "int64"), _a.asarray(offsets, "int64"))
+
+
+class _Bags(NamedTuple):
+    """What one table was asked for."""
+
+    table: object
+    ids: object
+    offsets: object
+    weights: object
+    default_id: int
+    combiner: int
+
+    def native(self):
+        return (self.table._table, *self[1:])
+
+
+class TableGradient:
+    """The gradient of a table of which bags were read: `parts` are pairs of what was read and the gradient of that."""
+
+    __slots__ = ("parts", "table")
+
+    def __init__(self, table, parts):
+        self.table, self.parts = table, parts
+
+    @property
+    def dtype(self):
+        return _a.float32
+
+    @property
+    def shape(self):
+        return (0, self.table.dim)
+
+    def __add__(self, other):
+        if isinstance(other, TableGradient):
+            return TableGradient(self.table, self.parts + other.parts)
+        return self  # of an anchor that was used in another way: it has no numbers
+
+    __radd__ = __add__
+
+    def __mul__(self, number):
+        return TableGradient(self.table, [(bags, dense * number) for bags, dense in self.parts])
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, number):
+        return self * (1 / number)
+
+    def combined(self):
+        """The same as a RowGradient: each key once, with the sum of its gradients."""
+        ids, rows = [], []
+        for bags, dense in self.parts:
+            keys, factors, places = _spread(bags)
+            ids.append(keys)
+            rows.append(dense[places] * _a.reshape(factors, (-1, 1)))
+        return RowGradient(_a.concatenate(ids), _a.concatenate(rows), self.shape).combined()
+
+    def __repr__(self):
+        return f"TableGradient({self.table.name!r}, {len(self.parts)} lookups)"
+
+
+def _spread(bags):
+    """(keys, factor of each, its bag) of what the bags read."""
+    import vmhost.engine.numpy as np
+
+    counts = bags.offsets[1:] - bags.offsets[:-1]
+    places = np.repeat(np.arange(len(counts)), counts)
+    weights = np.ones(len(bags.ids), "float32") if bags.weights is None else bags.weights
+    kept = np.logical_and(bags.ids >= 0, weights > 0)
+    keys, weights, places = bags.ids[kept], weights[kept], places[kept]
+    sums = np.zeros(len(counts))
+    _a._scatter_add(sums, places, weights.astype("float64") ** (2 if COMBINERS[bags.combiner] == "sqrtn" else 1))
+    if COMBINERS[bags.combiner] != "sum":
+        divisors = np.sqrt(sums) if COMBINERS[bags.combiner] == "sqrtn" else sums
+        weights = weights * (1 / np.where(divisors > 0, divisors, 1)).astype("float32")[places]
+    if bags.default_id >= 0:
+        empty = np.nonzero(sums == 0)[0]
+        keys = np.concatenate([keys, np.full(len(empty), bags.default_id, "int64")])
+        weights = np.concatenate([weights, np.ones(len(empty), "float32")])
+        places = np.concatenate([places, empty])
+    return keys, weights, places
+
+
+def _bags_of(table, ids, weights, combiner, default_id):
+    """The arguments as the engine takes them; ids may be Ragged, [bags, n] or [bags]."""
+    if combiner not in COMBINERS:
+        raise ValueError(f"{table.name}: combiner: expected one of {', '.join(COMBINERS)}, got {combiner!r}")
+    if isinstance(ids, Ragged):
+        values, offsets = (_a.asarray(one) for one in ids)
+        if isinstance(weights, Ragged):
+            weights = weights.values
+    else:
+        ids = _a.asarray(ids)
+        if ids.ndim not in (1, 2):
+            raise ValueError(f"{table.name}: ids: expected Ragged, or 1 or 2 dimensions, got shape {ids.shape}")
+        each = 1 if ids.ndim == 1 else ids.shape[1]
+        values, offsets = _a.reshape(ids, (-1,)), _a.arange(ids.shape[0] + 1) * each
+    if weights is not None:
+        weights = _a.reshape(_a.asarray(weights, "float32"), (-1,))
+    if default_id is None:
+        default_id = -1
+    elif not 0 <= default_id < 2**63:
+        raise ValueError(f"{table.name}: default_id: expected a key from 0 on, got {default_id}")
+    return _Bags(table, values, offsets, weights, int(default_id), COMBINERS.index(combiner))
+
+
+def embedding_bags(anchors, sets):
+    """What the sets of bags read, side by side. The anchors are those of their tables."""
+    tape = highest(anchors)
+    if tape is not None:
+        return tape.apply("embedding_bags", (anchors, sets), {})
+    return _a._embedding_bags([bags.native() for bags in sets])
+
+
+def _embedding_bags_rule(anchors, sets):
+    pulls, column = [], 0
+    for bags in sets:
+
+        def pull(g, bags=bags, begin=column, end=column + bags.table.dim):
+            return TableGradient(bags.table, [(bags, g[:, begin:end])])
+
+        pulls.append(pull)
+        column += bags.table.dim
+    return _a._embedding_bags([bags.native() for bags in sets]), pulls
+
+
+PRIMITIVES["embedding_bags"] = embedding_bags
+RULES["embedding_bags"] = _embedding_bags_rule
+OF_LISTS.add("embedding_bags")
+
+
+def group_embedding_lookup_sparse(tables, ids, weights=None, combiners="mean", default_ids=None, *, together=False):
+    """For each table the combined rows of its bags: a list of arrays [bags, dim], or with `together` one array of them
+    side by side.
+
+    tables: EmbeddingVariables, or layers `nn.SparseEmbedding`, of which gradients are taken; one may be there several
+        times.
+    ids: for each a Ragged, or an array [bags, n], or [bags] of single keys.
+    weights, combiners ("sum", "mean", "sqrtn"), default_ids: one for all (combiners, default_ids), or one for each.
+
+    Ids below 0 and those whose weight is not above 0 are left out; a bag without ids reads the row of its default id,
+    or zeros. All tables have as many bags.
+    """
+    count = len(tables)
+    if len(ids) != count:
+        raise ValueError(f"ids: expected one for each of {count} tables, got {len(ids)}")
+    weights = [None] * count if weights is None else weights
+    combiners = [combiners] * count if isinstance(combiners, str) else combiners
+    default_ids = [default_ids] * count if default_ids is None or isinstance(default_ids, int) else default_ids
+    for what, given in (("weights", weights), ("combiners", combiners), ("default_ids", default_ids)):
+        if len(given) != count:
+            raise ValueError(f"{what}: expected one for each of {count} tables, got {len(given)}")
+    variables = [getattr(one, "_variable", one) for one in tables]
+    sets = tuple(_bags_of(*one) for one in zip(variables, ids, weights, combiners, default_ids))
+    joined = embedding_bags([one.anchor for one in tables], sets)
+    if together:
+        return joined
+    parts, column = [], 0
+    for one in variables:
+        parts.append(joined[:, column : column + one.dim])
+        column += one.dim
+    return parts
+
+
+def safe_embedding_lookup_sparse(table, ids, weights=None, combiner="mean", default_id=None):
+    """The combined rows of each bag of one table, an array [bags, dim]; see group_embedding_lookup_sparse."""
+    weights = None if weights is None else [weights]
+    return group_embedding_lookup_sparse([table], [ids], weights, [combiner], [default_id], together=True)
+
+
+def apply_gradients(gradients, optimizer, global_step=None):
+    """A gradient step of all tables of these TableGradients, in one call of the engine. `optimizer.state` counts this
+    update already."""
+    sets = [(*bags.native(), dense) for one in gradients for bags, dense in one.parts]
+    rates = [table_rates(one.table, optimizer, global_step) for one in gradients]
+    if sets:
+        _a._embedding_update_bags(sets, rates[0])

@@ -1,0 +1,20 @@
+"""A layer over an embedding table that grows (vmhost.engine.embedding)."""
+
+from vmhost.engine.embedding.lookups import safe_embedding_lookup_sparse
+from vmhost.engine.nn.module import Module
+
+
+class SparseEmbedding(Module):
+    """The combined rows of bags of keys of an EmbeddingVariable: [bags, dim].
+
+    Its gradient is a TableGradient, which `optimizer.update` hands to the table: weights and slots are the table's, and
+    are saved with it (`embedding.save`), not with the model."""
+
+    def __init__(self, table, combiner="mean", default_id=None):
+        super().__init__()
+        self.anchor = table.anchor  # has no numbers: what gradients are asked of
+        self._variable, self._combiner, self._default_id = table, combiner, default_id
+
+    def __call__(self, ids, weights=None):
+        """ids: a Ragged, an array [bags, n], or [bags] of single keys."""
+        return safe_embedding_lookup_sparse(self, ids, weights, self._combiner, self._default_id)

@@ -1,0 +1,81 @@
+/* Eviction: keys whose rows were not trained for long, or that have hardly any weight. */
+#include "embedding/table.h"
+
+vme_status embedding_saving_begin(vme_embedding *table)
+{
+    bool idle = false;
+    if (atomic_compare_exchange_strong(&table->saving, &idle, true))
+        return VME_OK;
+    return vme_fail(VME_BAD_VALUE, "the embedding table is being saved already: wait until that save has ended");
+}
+
+void embedding_saving_end(vme_embedding *table) { atomic_store(&table->saving, false); }
+
+static bool is_light(const vme_embedding *table, const float *row)
+{
+    double squares = 0;
+    for (int64_t d = 0; d < table->options.dim; d++)
+        squares += (double)row[d] * (double)row[d];
+    return squares / 2 < (double)table->options.l2_weight_threshold;
+}
+
+static bool goes(const vme_embedding *table, const embedding_shard *shard, const key_entry *entry, int64_t step)
+{
+    const vme_embedding_options *o = &table->options;
+    if (entry->where >= ENTRY_WAITING)
+        return o->steps_to_live > 0 && step - (int64_t)(entry->where & ~ENTRY_WAITING) > o->steps_to_live;
+    const row_note *note = embedding_note(table, shard, entry->where);
+    if (o->steps_to_live > 0 && step > note->version
+        && (uint64_t)step - (uint64_t)note->version > (uint64_t)o->steps_to_live)
+        return true;
+    return o->l2_weight_threshold > 0 && is_light(table, embedding_row(table, shard, entry->where));
+}
+
+/* Keys of one segment; how many went. */
+static int64_t evict_some(vme_embedding *table, embedding_shard *shard, key_segment *segment, int64_t step)
+{
+    int64_t gone = 0;
+    for (int i = 0; i < SEGMENT;) {
+        key_entry *entry = &segment->entries[i];
+        if (entry->where == ENTRY_EMPTY || !goes(table, shard, entry, step)) {
+            i++;
+            continue;
+        }
+        if (entry->where < ENTRY_WAITING)
+            embedding_row_free(table, shard, entry->where);
+        else
+            shard->waiting--;
+        shard->keys--;
+        gone++;
+        i += !embedding_remove(table, segment, entry);
+    }
+    return gone;
+}
+
+vme_status vme_embedding_evict(vme_context *context, vme_embedding *table, int64_t step, int64_t *evicted)
+{
+    vme_status status = embedding_saving_begin(table);
+    if (status != VME_OK)
+        return status;
+    *evicted = 0;
+    const bool any = table->options.steps_to_live > 0 || table->options.l2_weight_threshold > 0;
+    for (int s = 0; any && s < SHARDS && status == VME_OK; s++) {
+        embedding_shard *shard = &table->shards[s];
+        /* by the hash that segments begin with: the directory may grow in between */
+        for (uint64_t hash = 0; status == VME_OK;) {
+            pthread_rwlock_wrlock(&shard->lock);
+            key_segment *segment = embedding_segment(shard, hash);
+            *evicted += evict_some(table, shard, segment, step);
+            const uint64_t next =
+                segment->depth == 0 ? 0 : ((hash >> (64 - segment->depth)) + 1) << (64 - segment->depth);
+            pthread_rwlock_unlock(&shard->lock);
+            if (vme_stopping(context))
+                status = vme_stopped_here(context);
+            if (next == 0) /* that was the last one */
+                break;
+            hash = next;
+        }
+    }
+    embedding_saving_end(table);
+    return status;
+}

@@ -1,0 +1,309 @@
+/* Lookups: rows by key, and sums of bags of rows, of many tables at once. They read in pieces; of each, all keys'
+ * entries are asked for ahead, then all rows, so that the memory works on many at a time. */
+#include "embedding/table.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    AHEAD = 64,      /* keys whose entries, then rows, are fetched at the same time */
+    AHEAD_LINES = 8, /* of a row; the processor sees the pattern then */
+    GRAIN_IDS = 1024 /* of a piece of work for one thread */
+};
+
+static inline void fetch_row(const float *row, int64_t dim)
+{
+    const char *line = (const char *)row, *end = (const char *)(row + dim);
+    for (int i = 0; i < AHEAD_LINES && line < end; i++, line += 64)
+        __builtin_prefetch(line);
+}
+
+static void read_some(const vme_embedding *table, int n, const int64_t *keys, const float **rows)
+{
+    uint64_t hash[AHEAD];
+    for (int i = 0; i < n; i++) {
+        hash[i] = embedding_hash(table, keys[i]);
+        const key_segment *segment = embedding_segment(&table->shards[embedding_shard_of(hash[i])], hash[i]);
+        __builtin_prefetch(&segment->entries[embedding_slot(hash[i])]);
+    }
+    for (int i = 0; i < n; i++) {
+        const embedding_shard *shard = &table->shards[embedding_shard_of(hash[i])];
+        const key_entry *entry = embedding_find(shard, keys[i], hash[i]);
+        rows[i] = entry == NULL || entry->where >= ENTRY_WAITING ? embedding_stand_in(table, keys[i])
+                                                                 : embedding_row(table, shard, entry->where);
+        fetch_row(rows[i], table->options.dim);
+    }
+}
+
+void embedding_read(const vme_embedding *table, int64_t n, const int64_t *keys, const float **rows)
+{
+    for (int64_t i = 0; i < n; i += AHEAD)
+        read_some(table, (int)(n - i < AHEAD ? n - i : AHEAD), keys + i, rows + i);
+}
+
+/* ---- plain rows */
+typedef struct plain_job {
+    vme_embedding *table;
+    const int64_t *ids;
+    float *out;
+} plain_job;
+
+static vme_status plain_some(void *argument, int64_t begin, int64_t end)
+{
+    const plain_job *job = argument;
+    const int64_t dim = job->table->options.dim;
+    const float *rows[AHEAD];
+    embedding_share(job->table);
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = end - i < AHEAD ? end - i : AHEAD;
+        read_some(job->table, (int)n, job->ids + i, rows);
+        for (int64_t k = 0; k < n; k++)
+            memcpy(job->out + (i + k) * dim, rows[k], (size_t)dim * sizeof(float));
+    }
+    embedding_unshare(job->table);
+    return VME_OK;
+}
+
+/* Ids for one thread between two looks at the stop flag. */
+static int64_t grain_of(int64_t dim) { return dim <= 128 ? GRAIN_IDS : 1 + GRAIN_IDS * 128 / dim; }
+
+vme_status vme_embedding_lookup(vme_context *context, vme_embedding *table, const vme_tensor *ids,
+                                const vme_tensor *out)
+{
+    vme_status status = vme_check_output(out);
+    if (status != VME_OK)
+        return status;
+    const int64_t n = vme_elements(ids);
+    if (ids->dtype != VME_INT64 || !vme_is_contiguous(ids))
+        return vme_fail(VME_BAD_VALUE, "ids: expected contiguous numbers of int64");
+    if ((status = embedding_expect("out", out, VME_FLOAT32, n, table->options.dim)) != VME_OK)
+        return status;
+    if (vme_overlap(ids, out))
+        return vme_fail(VME_BAD_VALUE, "out: it lies over the ids");
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    plain_job job = {table, (const int64_t *)ids->data, (float *)out->data};
+    return vme_parallel(context, n, grain_of(table->options.dim), plain_some, &job);
+}
+
+/* ---- bags */
+float embedding_bag_factor(int combiner, int64_t count, double weights, double squares)
+{
+    if (count == 0 || combiner == VME_EMBEDDING_SUM)
+        return 1;
+    return (float)(1 / (combiner == VME_EMBEDDING_MEAN ? weights : sqrt(squares)));
+}
+
+vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, int64_t *bag_count, int64_t *id_count)
+{
+    const vme_tensor *ids = bags->ids, *offsets = bags->offsets, *dense = bags->dense;
+    vme_status status;
+    if (bags->combiner < 0 || bags->combiner >= VME_EMBEDDING_COMBINERS)
+        return vme_fail(VME_BAD_VALUE, "combiner: there is no number %d", bags->combiner);
+    if (ids->rank != 1 || offsets->rank != 1)
+        return vme_fail(VME_BAD_SHAPE, "ids and offsets: expected one dimension");
+    const int64_t n = ids->shape[0], count = offsets->shape[0] - 1, dim = bags->table->options.dim;
+    if (count < 0)
+        return vme_fail(VME_BAD_VALUE, "offsets: expected one more than there are bags, got none");
+    if ((status = embedding_expect("ids", ids, VME_INT64, n, 0)) != VME_OK
+        || (status = embedding_expect("offsets", offsets, VME_INT64, count + 1, 0)) != VME_OK
+        || (bags->weights != NULL
+            && (status = embedding_expect("weights", bags->weights, VME_FLOAT32, n, 0)) != VME_OK))
+        return status;
+    const int64_t *at = (const int64_t *)offsets->data;
+    if (at[0] != 0 || at[count] != n)
+        return vme_fail(VME_BAD_VALUE, "offsets: expected 0 first and the number of ids, %lld, last, got %lld and %lld",
+                        (long long)n, (long long)at[0], (long long)at[count]);
+    for (int64_t b = 0; b < count; b++)
+        if (at[b + 1] < at[b])
+            return vme_fail(VME_BAD_VALUE, "offsets: they fall from %lld to %lld behind bag %lld", (long long)at[b],
+                            (long long)at[b + 1], (long long)b);
+    if (dense->dtype != VME_FLOAT32 || dense->rank != 2 || dense->shape[0] != count || dense->shape[1] != dim
+        || (dim > 1 && count > 0 && dense->strides[1] != sizeof(float)) || dense->strides[0] % (int64_t)sizeof(float))
+        return vme_fail(VME_BAD_SHAPE, "expected float32 of %lld bags and %lld numbers side by side", (long long)count,
+                        (long long)dim);
+    if (written && (status = vme_check_output(dense)) != VME_OK)
+        return status;
+    if (written
+        && (vme_overlap(ids, dense) || vme_overlap(offsets, dense)
+            || (bags->weights != NULL && vme_overlap(bags->weights, dense))))
+        return vme_fail(VME_BAD_VALUE, "out: it lies over the ids, offsets or weights");
+    *bag_count = count;
+    *id_count = n;
+    return VME_OK;
+}
+
+/* What lookups of one set of bags need of it. */
+typedef struct bag_reader {
+    vme_embedding *table;
+    const int64_t *ids, *offsets;
+    const float *weights;
+    const embedding_row_kernels *kernels;
+    char *out;
+    int64_t out_step, default_id;
+    int combiner;
+} bag_reader;
+
+/* The row of one bag, by sums over pieces of its ids. Takes the locks itself, and lets them go in between. */
+static vme_status read_long_bag(vme_context *context, const bag_reader *job, int64_t bag)
+{
+    const int64_t dim = job->table->options.dim;
+    float *out = (float *)(void *)(job->out + bag * job->out_step);
+    int64_t keys[AHEAD], kept = 0;
+    const float *rows[AHEAD];
+    float weights[AHEAD];
+    double sum = 0, squares = 0;
+    for (int64_t i = job->offsets[bag]; i < job->offsets[bag + 1];) {
+        int n = 0;
+        for (; n < AHEAD && i < job->offsets[bag + 1]; i++) {
+            const float weight = job->weights == NULL ? 1 : job->weights[i];
+            if (job->ids[i] < 0 || !(weight > 0))
+                continue;
+            keys[n] = job->ids[i];
+            weights[n++] = weight;
+            sum += (double)weight;
+            squares += (double)weight * (double)weight;
+        }
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+        embedding_share(job->table);
+        read_some(job->table, n, keys, rows);
+        if (n > 0)
+            job->kernels->sum(n, dim, rows, job->weights == NULL ? NULL : weights, kept > 0, out);
+        embedding_unshare(job->table);
+        kept += n;
+    }
+    if (kept == 0 && job->default_id >= 0) {
+        embedding_share(job->table);
+        read_some(job->table, 1, &job->default_id, rows);
+        memcpy(out, rows[0], (size_t)dim * sizeof *out);
+        embedding_unshare(job->table);
+    } else if (kept == 0)
+        memset(out, 0, (size_t)dim * sizeof *out);
+    const float factor = embedding_bag_factor(job->combiner, kept, sum, squares);
+    if (factor != 1)
+        job->kernels->scale(dim, factor, out);
+    return VME_OK;
+}
+
+/* Bags from `begin` on whose ids, with a default for each empty one, are few enough for one piece: how many. */
+static int64_t short_bags(const bag_reader *job, int64_t begin, int64_t end)
+{
+    int64_t room = PIECE, bag = begin;
+    for (; bag < end; bag++) {
+        const int64_t n = job->offsets[bag + 1] - job->offsets[bag];
+        if ((room -= n > 0 ? n : 1) < 0)
+            break;
+    }
+    return bag - begin;
+}
+
+/* At most PIECE ids. Another thread of the program may write ids and weights meanwhile: each is read once. */
+static void read_short_bags(const bag_reader *job, int64_t begin, int64_t end)
+{
+    const int64_t dim = job->table->options.dim;
+    int64_t keys[PIECE];
+    float weights[PIECE], factors[PIECE];
+    int16_t ends[PIECE];
+    const float *rows[PIECE];
+    int n = 0;
+    keys[0] = 0;                                  /* for the compiler, which does not see that n of them are written */
+    for (int64_t bag = begin; bag < end; bag++) { /* what the bags read, one behind the other */
+        const int first = n;
+        double sum = 0, squares = 0;
+        for (int64_t i = job->offsets[bag]; i < job->offsets[bag + 1]; i++) {
+            const int64_t key = job->ids[i];
+            const float weight = job->weights == NULL ? 1 : job->weights[i];
+            if (key < 0 || !(weight > 0))
+                continue;
+            keys[n] = key;
+            weights[n++] = weight;
+            sum += (double)weight;
+            squares += (double)weight * (double)weight;
+        }
+        factors[bag - begin] = embedding_bag_factor(job->combiner, n - first, sum, squares);
+        if (n == first && job->default_id >= 0) {
+            keys[n] = job->default_id;
+            weights[n++] = 1;
+        }
+        ends[bag - begin] = (int16_t)n;
+    }
+    embedding_read(job->table, n, keys, rows);
+    for (int64_t bag = begin, from = 0, to; bag < end; bag++, from = to) {
+        float *out = (float *)(void *)(job->out + bag * job->out_step);
+        to = ends[bag - begin];
+        if (to == from) {
+            memset(out, 0, (size_t)dim * sizeof *out);
+            continue;
+        }
+        job->kernels->sum(to - from, dim, rows + from, job->weights == NULL ? NULL : weights + from, false, out);
+        if (factors[bag - begin] != 1)
+            job->kernels->scale(dim, factors[bag - begin], out);
+    }
+}
+
+typedef struct bags_job {
+    vme_context *context;
+    int count;
+    const vme_embedding_bags *bags;
+    const int64_t *first; /* the number of each one's first bag among all; the sum behind the last */
+} bags_job;
+
+static vme_status bags_some(void *argument, int64_t begin, int64_t end)
+{
+    const bags_job *job = argument;
+    for (int i = 0; i < job->count; i++) {
+        const int64_t first = job->first[i], last = job->first[i + 1];
+        if (last <= begin || first >= end)
+            continue;
+        const vme_embedding_bags *of = &job->bags[i];
+        const bag_reader reader = {of->table,
+                                   (const int64_t *)of->ids->data,
+                                   (const int64_t *)of->offsets->data,
+                                   of->weights == NULL ? NULL : (const float *)of->weights->data,
+                                   vme_kernels_current()->embedding,
+                                   of->dense->data,
+                                   of->dense->strides[0],
+                                   of->default_id,
+                                   of->combiner};
+        const int64_t to = (last < end ? last : end) - first;
+        int64_t n = 0, bag = (begin > first ? begin : first) - first;
+        while (bag < to) {
+            if (short_bags(&reader, bag, to) == 0) {
+                const vme_status status = read_long_bag(job->context, &reader, bag++);
+                if (status != VME_OK)
+                    return status;
+                continue;
+            }
+            embedding_share(of->table);
+            for (int64_t ids = 0; ids < GRAIN_IDS && (n = short_bags(&reader, bag, to)) > 0; ids += PIECE, bag += n)
+                read_short_bags(&reader, bag, bag + n);
+            embedding_unshare(of->table);
+        }
+    }
+    return VME_OK;
+}
+
+vme_status vme_embedding_lookup_bags(vme_context *context, int count, const vme_embedding_bags *bags)
+{
+    const size_t bytes = ((size_t)count + 1) * sizeof(int64_t);
+    int64_t ids_in_all = 0, *first = vme_scratch_new(context, bytes);
+    if (first == NULL)
+        return VME_NO_MEMORY;
+    vme_status status = VME_OK;
+    first[0] = 0;
+    for (int i = 0; i < count && status == VME_OK; i++) {
+        int64_t bag_count = 0, ids = 0;
+        status = embedding_bags_check(&bags[i], true, &bag_count, &ids);
+        first[i + 1] = first[i] + bag_count;
+        ids_in_all += ids * ((bags[i].table->options.dim + 127) / 128);
+    }
+    if (status == VME_OK) {
+        atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+        const int64_t bags_in_all = first[count];
+        const int64_t each = bags_in_all == 0 ? 1 : 1 + ids_in_all / bags_in_all; /* ids of a bag */
+        bags_job job = {context, count, bags, first};
+        status = vme_parallel(context, bags_in_all, each >= GRAIN_IDS ? 1 : GRAIN_IDS / each, bags_some, &job);
+    }
+    vme_scratch_free(context, first, bytes);
+    return status;
+}

@@ -1,0 +1,86 @@
+/* The rows of a shard: chunks that grow in size and never move, and a list of free rows. */
+#include "embedding/table.h"
+
+#include <string.h>
+
+static int64_t chunk_rows(const vme_embedding *table, int chunk)
+{
+    return INT64_C(1) << (FIRST_ROWS_BITS + (chunk < table->chunk_steps ? chunk : table->chunk_steps));
+}
+
+static size_t chunk_bytes(const vme_embedding *table, int chunk)
+{
+    return (size_t)chunk_rows(table, chunk) * ((size_t)table->stride * sizeof(float) + sizeof(row_note));
+}
+
+static vme_status add_chunk(vme_embedding *table, embedding_shard *shard)
+{
+    if (shard->chunk_count == shard->chunk_room) {
+        const int32_t room = shard->chunk_room == 0 ? 8 : 2 * shard->chunk_room;
+        row_chunk *chunks = embedding_memory(table, (size_t)room * sizeof *chunks);
+        if (chunks == NULL)
+            return VME_NO_MEMORY;
+        if (shard->chunk_count > 0)
+            memcpy(chunks, shard->chunks, (size_t)shard->chunk_count * sizeof *chunks);
+        embedding_memory_free(table, shard->chunks, (size_t)shard->chunk_room * sizeof *chunks);
+        shard->chunks = chunks;
+        shard->chunk_room = room;
+    }
+    float *rows = embedding_memory(table, chunk_bytes(table, shard->chunk_count));
+    if (rows == NULL)
+        return VME_NO_MEMORY;
+    row_note *notes = (row_note *)(void *)(rows + chunk_rows(table, shard->chunk_count) * table->stride);
+    shard->chunks[shard->chunk_count++] = (row_chunk){rows, notes};
+    return VME_OK;
+}
+
+void embedding_rows_end(vme_embedding *table, embedding_shard *shard)
+{
+    for (int32_t i = 0; i < shard->chunk_count; i++)
+        embedding_memory_free(table, shard->chunks[i].rows, chunk_bytes(table, i));
+    embedding_memory_free(table, shard->chunks, (size_t)shard->chunk_room * sizeof *shard->chunks);
+}
+
+vme_status embedding_row_new(vme_embedding *table, embedding_shard *shard, int64_t key, uint32_t *row)
+{
+    if (shard->free_row >= 0) {
+        *row = (uint32_t)shard->free_row;
+        shard->free_row = embedding_note(table, shard, *row)->key;
+    } else {
+        if (shard->row_count == ROWS_MAX)
+            return vme_fail(VME_NO_MEMORY, "the embedding table is full: 2^31 rows in one of its %d shards", SHARDS);
+        if (embedding_place(table, shard->row_count).chunk == shard->chunk_count && add_chunk(table, shard) != VME_OK)
+            return VME_NO_MEMORY;
+        *row = shard->row_count++;
+    }
+    *embedding_note(table, shard, *row) =
+        (row_note){.key = key, .epoch = table->epoch, .changed = table->sequence, .live = 1};
+    shard->live++;
+    shard->changed++;
+    shard->changed_now++;
+    return VME_OK;
+}
+
+void embedding_row_free(vme_embedding *table, embedding_shard *shard, uint32_t row)
+{
+    row_note *note = embedding_note(table, shard, row);
+    shard->live--;
+    shard->changed -= note->changed > table->committed;
+    shard->changed_now -= note->changed == table->sequence;
+    *note = (row_note){.key = shard->free_row};
+    shard->free_row = row;
+}
+
+void embedding_row_touch(vme_embedding *table, embedding_shard *shard, uint32_t row, row_note *note)
+{
+    if (table->snapshot != NULL && note->epoch != table->epoch) {
+        if (note->changed > table->committed || !table->snapshot->incremental)
+            embedding_keep(table, shard, note->key, note->version, note->freq, embedding_row(table, shard, row));
+        note->epoch = table->epoch;
+    }
+    if (note->changed == table->sequence)
+        return;
+    shard->changed += note->changed <= table->committed;
+    shard->changed_now++;
+    note->changed = table->sequence;
+}

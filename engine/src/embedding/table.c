@@ -1,0 +1,228 @@
+/* Embedding tables: options, memory, locks, the end. */
+#include "embedding/table.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <time.h>
+
+enum { DIM_MAX = 65536, DEFAULT_ROWS_MAX = 1 << 24, BLOOM_MAX = INT32_MAX, HUGE_PAGE = 2 << 20 };
+
+/* ---- memory */
+void *embedding_memory(vme_embedding *table, size_t bytes)
+{
+    const long long before = atomic_fetch_add(&table->bytes, (long long)bytes);
+    if (table->options.quota_bytes > 0 && before + (long long)bytes > table->options.quota_bytes) {
+        atomic_fetch_sub(&table->bytes, (long long)bytes);
+        vme_fail(VME_NO_MEMORY,
+                 "the embedding table has %lld of its %lld bytes and wants %zu more: raise its quota, or admit fewer "
+                 "keys (filter_freq) and evict them (steps_to_live)",
+                 before, (long long)table->options.quota_bytes, bytes);
+        return NULL;
+    }
+    void *memory = vme_scratch_new(table->context, bytes);
+    if (memory == NULL)
+        atomic_fetch_sub(&table->bytes, (long long)bytes);
+    else if (bytes >= HUGE_PAGE) { /* only advice */
+        uintptr_t begin = ((uintptr_t)memory + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1),
+                  end = ((uintptr_t)memory + bytes) & ~(uintptr_t)(HUGE_PAGE - 1);
+        if (begin < end)
+            madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+    }
+    return memory;
+}
+
+void embedding_memory_free(vme_embedding *table, void *memory, size_t bytes)
+{
+    if (memory == NULL)
+        return;
+    vme_scratch_free(table->context, memory, bytes);
+    atomic_fetch_sub(&table->bytes, (long long)bytes);
+}
+
+/* ---- locks */
+void embedding_share(vme_embedding *table)
+{
+    for (int i = 0; i < SHARDS; i++)
+        pthread_rwlock_rdlock(&table->shards[i].lock);
+}
+
+void embedding_unshare(vme_embedding *table)
+{
+    for (int i = SHARDS - 1; i >= 0; i--)
+        pthread_rwlock_unlock(&table->shards[i].lock);
+}
+
+void embedding_lock_all(vme_embedding *table)
+{
+    for (int i = 0; i < SHARDS; i++)
+        pthread_rwlock_wrlock(&table->shards[i].lock);
+}
+
+void embedding_unlock_all(vme_embedding *table) { embedding_unshare(table); }
+
+/* ---- coming and going */
+static vme_status check_options(const vme_embedding_options *o)
+{
+    if (o->dim < 1 || o->dim > DIM_MAX)
+        return vme_fail(VME_BAD_VALUE, "dim: expected 1 to %d, got %lld", DIM_MAX, (long long)o->dim);
+    if (o->optimizer < 0 || o->optimizer >= VME_EMBEDDING_OPTIMIZERS)
+        return vme_fail(VME_BAD_VALUE, "optimizer: there is no number %d", o->optimizer);
+    if (o->filter_freq < 0 || o->filter_freq > INT32_MAX)
+        return vme_fail(VME_BAD_VALUE, "filter_freq: expected 0 to %d, got %lld", INT32_MAX, (long long)o->filter_freq);
+    if (o->bloom_elements < 0 || o->bloom_elements > BLOOM_MAX)
+        return vme_fail(VME_BAD_VALUE, "max_element_size: expected 1 to %d, got %lld", BLOOM_MAX,
+                        (long long)o->bloom_elements);
+    if (o->bloom_elements > 0 && !(o->bloom_error > 0 && o->bloom_error < 1))
+        return vme_fail(VME_BAD_VALUE, "false_positive_probability: expected a number between 0 and 1, got %g",
+                        o->bloom_error);
+    if (o->bloom_elements > 0 && o->filter_freq >= UINT16_MAX)
+        return vme_fail(VME_BAD_VALUE, "filter_freq: a counting Bloom filter counts to %d, got %lld", UINT16_MAX - 1,
+                        (long long)o->filter_freq);
+    if (o->steps_to_live < 0)
+        return vme_fail(VME_BAD_VALUE, "steps_to_live: expected 0 or more, got %lld", (long long)o->steps_to_live);
+    if (o->default_rows < 1 || o->default_rows > DEFAULT_ROWS_MAX || o->defaults == NULL)
+        return vme_fail(VME_BAD_VALUE, "default_value_dim: expected 1 to %d rows, got %lld", DEFAULT_ROWS_MAX,
+                        (long long)o->default_rows);
+    if (o->quota_bytes < 0)
+        return vme_fail(VME_BAD_VALUE, "quota: expected 0 or more bytes, got %lld", (long long)o->quota_bytes);
+    return VME_OK;
+}
+
+static uint64_t drawn_seed(void)
+{
+    uint64_t seed = 0;
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        seed = (uint64_t)now.tv_nsec * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)(uintptr_t)&now;
+    }
+    return seed == 0 ? 1 : seed;
+}
+
+static void table_free(vme_embedding *table)
+{
+    const vme_embedding_options *o = &table->options;
+    for (int i = 0; i < SHARDS; i++) {
+        embedding_shard *shard = &table->shards[i];
+        embedding_keys_end(table, shard);
+        embedding_rows_end(table, shard);
+        pthread_rwlock_destroy(&shard->lock);
+    }
+    embedding_memory_free(table, (void *)(uintptr_t)o->defaults,
+                          (size_t)o->default_rows * (size_t)o->dim * sizeof(float));
+    embedding_memory_free(table, table->bloom, (size_t)table->bloom_counters * sizeof *table->bloom);
+    embedding_memory_free(table, table->no_permission, (size_t)o->dim * sizeof(float));
+    vme_context_unref(table->context);
+    free(table);
+}
+
+static int slots_of(int optimizer)
+{
+    static const int slots[] = {
+        [VME_EMBEDDING_SGD] = 0, [VME_EMBEDDING_ADAGRAD] = 1, [VME_EMBEDDING_ADAM] = 2, [VME_EMBEDDING_FTRL] = 2};
+    return slots[optimizer];
+}
+
+vme_status vme_embedding_new(vme_context *context, const vme_embedding_options *options, vme_embedding **result)
+{
+    vme_status status = check_options(options);
+    if (status != VME_OK)
+        return status;
+    vme_embedding *table = calloc(1, sizeof *table);
+    if (table == NULL)
+        return vme_fail(VME_NO_MEMORY, "no memory for an embedding table");
+    atomic_init(&table->references, 1);
+    table->context = vme_context_ref(context);
+    table->options = *options;
+    table->options.defaults = NULL;
+    table->slots = slots_of(options->optimizer);
+    table->stride = options->dim * (1 + table->slots);
+    if (table->stride > 8) /* rows begin where cache lines do, where that costs little */
+        table->stride = (table->stride + 15) / 16 * 16;
+    const int64_t row_bytes = table->stride * (int64_t)sizeof(float);
+    while (table->chunk_steps < CHUNK_STEPS_MAX
+           && row_bytes << (FIRST_ROWS_BITS + table->chunk_steps + 1) <= CHUNK_BYTES_MAX)
+        table->chunk_steps++;
+    table->seed = options->seed != 0 ? options->seed : drawn_seed();
+    table->sequence = 1;
+    pthread_rwlockattr_t kind;
+    pthread_rwlockattr_init(&kind);
+    /* else lookups that follow each other would keep training waiting */
+    pthread_rwlockattr_setkind_np(&kind, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    for (int i = 0; i < SHARDS; i++) {
+        pthread_rwlock_init(&table->shards[i].lock, &kind);
+        table->shards[i].free_row = -1;
+    }
+    pthread_rwlockattr_destroy(&kind);
+    const size_t defaults_bytes = (size_t)options->default_rows * (size_t)options->dim * sizeof(float);
+    float *defaults = embedding_memory(table, defaults_bytes);
+    table->options.defaults = defaults;
+    table->no_permission = defaults == NULL ? NULL : embedding_memory(table, (size_t)options->dim * sizeof(float));
+    status = table->no_permission == NULL ? VME_NO_MEMORY : embedding_bloom_start(table);
+    for (int i = 0; i < SHARDS && status == VME_OK; i++)
+        status = embedding_keys_start(table, &table->shards[i]);
+    if (status != VME_OK) {
+        table_free(table);
+        return status;
+    }
+    memcpy(defaults, options->defaults, defaults_bytes);
+    for (int64_t d = 0; d < options->dim; d++)
+        table->no_permission[d] = options->no_permission;
+    *result = table;
+    return VME_OK;
+}
+
+vme_embedding *vme_embedding_ref(vme_embedding *table)
+{
+    atomic_fetch_add_explicit(&table->references, 1, memory_order_relaxed);
+    return table;
+}
+
+void vme_embedding_unref(vme_embedding *table)
+{
+    if (table != NULL && atomic_fetch_sub_explicit(&table->references, 1, memory_order_acq_rel) == 1)
+        table_free(table);
+}
+
+int64_t vme_embedding_dim(const vme_embedding *table) { return table->options.dim; }
+int vme_embedding_slots(const vme_embedding *table) { return table->slots; }
+int vme_embedding_optimizer_of(const vme_embedding *table) { return table->options.optimizer; }
+
+void vme_embedding_statistics_of(vme_embedding *table, vme_embedding_statistics *statistics)
+{
+    *statistics = (vme_embedding_statistics){.bytes = atomic_load(&table->bytes),
+                                             .step = atomic_load(&table->step),
+                                             .bloom_counters = table->bloom_counters};
+    for (int i = 0; i < SHARDS; i++) {
+        embedding_shard *shard = &table->shards[i];
+        pthread_rwlock_rdlock(&shard->lock);
+        statistics->rows += shard->live;
+        statistics->waiting += shard->waiting;
+        statistics->changed += shard->changed;
+        pthread_rwlock_unlock(&shard->lock);
+    }
+}
+
+void embedding_note_step(vme_embedding *table, int64_t step)
+{
+    long long before = atomic_load_explicit(&table->step, memory_order_relaxed);
+    while (step > before && !atomic_compare_exchange_weak(&table->step, &before, step))
+        ;
+}
+
+vme_status embedding_expect(const char *name, const vme_tensor *tensor, vme_dtype dtype, int64_t n, int64_t width)
+{
+    bool fits = tensor->dtype == (int)dtype && vme_is_contiguous(tensor)
+                && vme_elements(tensor) == n * (width ? width : 1)
+                && (width == 0 ? tensor->rank == 1 : tensor->rank >= 1);
+    if (fits)
+        return VME_OK;
+    if (width == 0)
+        return vme_fail(VME_BAD_VALUE, "%s: expected %lld contiguous numbers of %s", name, (long long)n,
+                        vme_dtype_name(dtype));
+    return vme_fail(VME_BAD_VALUE, "%s: expected %lld contiguous rows of %lld numbers of %s", name, (long long)n,
+                    (long long)width, vme_dtype_name(dtype));
+}

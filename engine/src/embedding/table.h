@@ -1,0 +1,244 @@
+/* What the files of engine/src/embedding share: the table, its shards, and how keys and rows are found.
+ *
+ * A table is VME_EMBEDDING_SHARDS shards; a key belongs to one by its hash. A shard has
+ *   - keys: a directory of segments (extendible hashing: Fagin et al. 1979), each an open-addressing table of fixed
+ *     size. A full segment splits in two, so growing never takes longer than that;
+ *   - rows: chunks that never move; a row is a number within its shard.
+ *
+ * Locks: a shard's lock is taken for a bounded piece of work only. Lookups share the locks of all shards, in order of
+ * their numbers; whatever changes a shard has that one lock for itself; a snapshot begins with all of them.
+ */
+#ifndef VME_EMBEDDING_TABLE_H
+#define VME_EMBEDDING_TABLE_H
+
+#include <pthread.h>
+
+#include "embedding/row_kernels.h"
+#include "runtime/internal.h"
+#include "vme_embedding.h"
+
+enum {
+    SHARD_BITS = 3,
+    SHARDS = 1 << SHARD_BITS,
+    SEGMENT_BITS = 10,
+    SEGMENT = 1 << SEGMENT_BITS,
+    SEGMENT_FULL = SEGMENT / 4 * 3, /* keys: splits then */
+    DEPTH_MAX = 26,                 /* bits of a directory */
+    FIRST_ROWS_BITS = 5,            /* rows of a shard's first chunk; each next one has twice as many ... */
+    CHUNK_BYTES_MAX = 4 << 20,      /* ... up to about this size */
+    CHUNK_STEPS_MAX = 24,
+    PIECE = 256, /* keys or rows under one lock */
+};
+
+/* ---- keys. `where` of an entry: */
+#define ENTRY_EMPTY   UINT32_C(0xffffffff)
+#define ENTRY_WAITING UINT32_C(0x80000000) /* counted, not admitted: with its version in the lower 31 bits */
+#define VERSION_MAX   UINT32_C(0x7ffffffe)
+#define ROWS_MAX      UINT32_C(0x7fffffff) /* in a shard; else `where` is the row */
+typedef struct key_entry {
+    int64_t key;
+    uint32_t where, count; /* `count`: of a waiting key */
+} key_entry;
+typedef struct key_segment {
+    int32_t depth, used;
+    _Alignas(64) key_entry entries[SEGMENT];
+} key_segment;
+
+/* ---- rows */
+typedef struct row_note {
+    int64_t key; /* of a free row: the next free one */
+    int64_t version;
+    uint32_t freq;
+    uint32_t changed; /* the save's number before which it last changed */
+    uint32_t epoch;   /* the last snapshot that need not read it any more */
+    uint32_t live;
+} row_note;
+typedef struct row_chunk {
+    float *rows;
+    row_note *notes;
+} row_chunk;
+
+typedef struct embedding_shard {
+    pthread_rwlock_t lock;
+    key_segment **directory; /* 1 << depth */
+    int32_t depth;
+    int64_t keys; /* entries in use */
+    row_chunk *chunks;
+    int32_t chunk_count, chunk_room;
+    uint32_t row_count;                          /* numbers given out, free ones too */
+    int64_t free_row;                            /* -1: none */
+    int64_t live, waiting, changed, changed_now; /* rows; waiting keys; rows changed since the last save; since the
+                                                    current snapshot began */
+    struct kept_row *kept; /* what the snapshot under way has not read and training changed meanwhile */
+} embedding_shard;
+
+struct vme_embedding {
+    atomic_int references;
+    vme_context *context;
+    vme_embedding_options options; /* `defaults` is the table's own */
+    int slots;
+    int64_t stride;  /* floats from one row to the next */
+    int chunk_steps; /* chunks of growing size */
+    float *no_permission;
+    _Atomic(uint16_t) *bloom; /* NULL: none. Under no lock */
+    int64_t bloom_counters;
+    int bloom_hashes;
+    uint64_t seed;
+    atomic_llong bytes, step; /* of memory; the highest version that a row was given */
+    /* Under all locks; readable under any of them. */
+    uint32_t epoch, sequence, committed;
+    vme_embedding_snapshot *snapshot;
+    atomic_bool saving; /* a snapshot or an eviction is under way */
+    embedding_shard shards[SHARDS];
+};
+
+struct vme_embedding_snapshot {
+    vme_embedding *table;
+    bool incremental;
+    atomic_bool failed; /* what it had to keep found no memory */
+    int64_t rows, read; /* in all; so far */
+    uint32_t sequence;  /* the save's number */
+    /* What is read next: rows of each shard, then what was kept of each, then waiting keys of each. */
+    int shard, kept_shard, waiting_shard;
+    uint32_t row, last[SHARDS]; /* the next row, and how many each shard had */
+    uint64_t segment;           /* the lowest hash of the next segment of waiting keys */
+};
+
+/* A row that changed before the snapshot read it, as it was. Its numbers follow: weights, then slots. */
+typedef struct kept_row {
+    struct kept_row *next;
+    int64_t key, version;
+    uint32_t freq;
+    bool waiting; /* it had no row yet: `freq` is its count, and no numbers follow */
+    float numbers[];
+} kept_row;
+
+/* ---- table.c */
+/* Charged to the quota and the table's context; NULL with the sentence kept. 64-byte aligned. */
+void *embedding_memory(vme_embedding *table, size_t bytes);
+void embedding_memory_free(vme_embedding *table, void *memory, size_t bytes);
+void embedding_share(vme_embedding *table);
+void embedding_unshare(vme_embedding *table);
+void embedding_lock_all(vme_embedding *table);
+void embedding_unlock_all(vme_embedding *table);
+/* VME_BAD_VALUE with the sentence unless the tensor is contiguous and of this dtype and shape (`n` rows; width 0: rank
+ * 1). */
+vme_status embedding_expect(const char *name, const vme_tensor *tensor, vme_dtype dtype, int64_t n, int64_t width);
+
+void embedding_note_step(vme_embedding *table, int64_t step);
+
+/* ---- keys.c */
+static inline uint64_t embedding_mixed(uint64_t h)
+{
+    h ^= h >> 32;
+    h *= UINT64_C(0xd6e8feb86659fd93);
+    h ^= h >> 32;
+    h *= UINT64_C(0xd6e8feb86659fd93);
+    return h ^ h >> 32;
+}
+/* Seeded, so that nobody can choose keys which fall together. */
+static inline uint64_t embedding_hash(const vme_embedding *table, int64_t key)
+{
+    return embedding_mixed((uint64_t)key ^ table->seed);
+}
+static inline int embedding_shard_of(uint64_t hash) { return (int)(hash & (SHARDS - 1)); }
+static inline key_segment *embedding_segment(const embedding_shard *shard, uint64_t hash)
+{
+    return shard->directory[shard->depth == 0 ? 0 : hash >> (64 - shard->depth)];
+}
+static inline uint32_t embedding_slot(uint64_t hash) { return (uint32_t)(hash >> SHARD_BITS) & (SEGMENT - 1); }
+static inline key_entry *embedding_find_in(key_segment *segment, int64_t key, uint64_t hash)
+{
+    for (uint32_t at = embedding_slot(hash);; at = (at + 1) & (SEGMENT - 1)) {
+        key_entry *entry = &segment->entries[at];
+        if (entry->where == ENTRY_EMPTY)
+            return NULL;
+        if (entry->key == key)
+            return entry;
+    }
+}
+static inline key_entry *embedding_find(const embedding_shard *shard, int64_t key, uint64_t hash)
+{
+    return embedding_find_in(embedding_segment(shard, hash), key, hash);
+}
+vme_status embedding_keys_start(vme_embedding *table, embedding_shard *shard);
+void embedding_keys_end(vme_embedding *table, embedding_shard *shard);
+/* A new entry for a key that is not there, waiting with count 0; other entries may move. VME_NO_MEMORY: nothing
+ * changed. */
+vme_status embedding_insert(vme_embedding *table, embedding_shard *shard, int64_t key, uint64_t hash,
+                            key_entry **entry);
+/* Removes it; other entries of its segment may move. Returns true when one from behind took its place (look at the same
+ * place again). */
+bool embedding_remove(vme_embedding *table, key_segment *segment, key_entry *entry);
+
+/* ---- rows.c */
+typedef struct row_place {
+    int32_t chunk;
+    uint32_t row; /* within it */
+} row_place;
+static inline row_place embedding_place(const vme_embedding *table, uint32_t row)
+{
+    const uint32_t group = (row >> FIRST_ROWS_BITS) + 1;
+    const int steps = table->chunk_steps;
+    if (group >> steps == 0) {
+        const int chunk = 31 - __builtin_clz(group);
+        return (row_place){chunk, row - (((UINT32_C(1) << chunk) - 1) << FIRST_ROWS_BITS)};
+    }
+    row -= ((UINT32_C(1) << steps) - 1) << FIRST_ROWS_BITS;
+    return (row_place){steps + (int32_t)(row >> (FIRST_ROWS_BITS + steps)),
+                       row & ((UINT32_C(1) << (FIRST_ROWS_BITS + steps)) - 1)};
+}
+static inline float *embedding_row(const vme_embedding *table, const embedding_shard *shard, uint32_t row)
+{
+    const row_place place = embedding_place(table, row);
+    return shard->chunks[place.chunk].rows + (int64_t)place.row * table->stride;
+}
+static inline row_note *embedding_note(const vme_embedding *table, const embedding_shard *shard, uint32_t row)
+{
+    const row_place place = embedding_place(table, row);
+    return shard->chunks[place.chunk].notes + place.row;
+}
+void embedding_rows_end(vme_embedding *table, embedding_shard *shard);
+/* A row for the key, live, its numbers undefined; no snapshot under way reads it. */
+vme_status embedding_row_new(vme_embedding *table, embedding_shard *shard, int64_t key, uint32_t *row);
+void embedding_row_free(vme_embedding *table, embedding_shard *shard, uint32_t row);
+/* Counts the row as changed, and keeps what the snapshot under way has yet to read of it: before it changes. Never
+ * fails; the snapshot does, for want of memory. */
+void embedding_row_touch(vme_embedding *table, embedding_shard *shard, uint32_t row, row_note *note);
+/* The weights that a key without a row begins with. */
+static inline const float *embedding_default(const vme_embedding *table, int64_t key)
+{
+    int64_t row = key % table->options.default_rows;
+    return table->options.defaults + (row < 0 ? row + table->options.default_rows : row) * table->options.dim;
+}
+static inline bool embedding_filters(const vme_embedding *table) { return table->options.filter_freq > 1; }
+/* The same as seen by a lookup: what stands for a key that was not admitted. */
+static inline const float *embedding_stand_in(const vme_embedding *table, int64_t key)
+{
+    return embedding_filters(table) ? table->no_permission : embedding_default(table, key);
+}
+
+/* ---- bloom.c */
+vme_status embedding_bloom_start(vme_embedding *table);
+/* Counts the key `count` times more; the filter's count of it. */
+uint32_t embedding_bloom_count(vme_embedding *table, int64_t key, uint32_t count);
+
+/* ---- lookup.c */
+/* The weights that each key reads, in `rows`; under shared locks. At most PIECE keys. */
+void embedding_read(const vme_embedding *table, int64_t n, const int64_t *keys, const float **rows);
+/* What a bag's sum is divided by, as a factor: of `count` ids with these sums of weights and of their squares. */
+float embedding_bag_factor(int combiner, int64_t count, double weights, double squares);
+/* Checks bags, and counts them and their ids. */
+vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, int64_t *bag_count, int64_t *id_count);
+
+/* ---- eviction.c */
+/* One save or eviction of a table at a time. */
+vme_status embedding_saving_begin(vme_embedding *table);
+void embedding_saving_end(vme_embedding *table);
+
+/* ---- snapshot.c */
+/* Keeps a row for the snapshot under way, or (`numbers` NULL) a waiting key. */
+void embedding_keep(vme_embedding *table, embedding_shard *shard, int64_t key, int64_t version, uint32_t freq,
+                    const float *numbers);
+
+#endif

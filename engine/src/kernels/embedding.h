@@ -1,0 +1,124 @@
+/* Rows of embedding tables: sums of rows, and the optimizers' steps. The steps do the same operations in the same order
+ * as vmhost.engine.optim, so their results are equal on every backend. */
+#include "embedding/row_kernels.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef float embedding_vector __attribute__((vector_size(64), aligned(4), may_alias));
+enum { EMBEDDING_LANES = 16, EMBEDDING_BLOCK = 4 * EMBEDDING_LANES };
+
+/* A macro: a function would return more than a register of some backends. */
+#define EMBEDDING_AT(from) (*(embedding_vector *)(uintptr_t)(from))
+
+static void sum(int64_t count, int64_t n, const float *const *rows, const float *weights, bool more, float *out)
+{
+    const embedding_vector zero = {0};
+    int64_t d = 0;
+    for (; d + EMBEDDING_BLOCK <= n; d += EMBEDDING_BLOCK) {
+        embedding_vector a = zero, b = zero, c = zero, e = zero;
+        if (more) {
+            a = EMBEDDING_AT(out + d);
+            b = EMBEDDING_AT(out + d + 16);
+            c = EMBEDDING_AT(out + d + 32);
+            e = EMBEDDING_AT(out + d + 48);
+        }
+        for (int64_t i = 0; i < count; i++) {
+            const float *row = rows[i] + d;
+            if (weights == NULL) {
+                a += EMBEDDING_AT(row);
+                b += EMBEDDING_AT(row + 16);
+                c += EMBEDDING_AT(row + 32);
+                e += EMBEDDING_AT(row + 48);
+            } else {
+                a += EMBEDDING_AT(row) * weights[i];
+                b += EMBEDDING_AT(row + 16) * weights[i];
+                c += EMBEDDING_AT(row + 32) * weights[i];
+                e += EMBEDDING_AT(row + 48) * weights[i];
+            }
+        }
+        EMBEDDING_AT(out + d) = a;
+        EMBEDDING_AT(out + d + 16) = b;
+        EMBEDDING_AT(out + d + 32) = c;
+        EMBEDDING_AT(out + d + 48) = e;
+    }
+    for (; d + EMBEDDING_LANES <= n; d += EMBEDDING_LANES) {
+        embedding_vector a = more ? EMBEDDING_AT(out + d) : zero;
+        for (int64_t i = 0; i < count; i++)
+            if (weights == NULL)
+                a += EMBEDDING_AT(rows[i] + d);
+            else
+                a += EMBEDDING_AT(rows[i] + d) * weights[i];
+        EMBEDDING_AT(out + d) = a;
+    }
+    if (d == n)
+        return;
+    if (!more)
+        memset(out + d, 0, (size_t)(n - d) * sizeof *out);
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t k = d; k < n; k++)
+            out[k] += weights == NULL ? rows[i][k] : rows[i][k] * weights[i];
+}
+
+static void scale(int64_t n, float by, float *out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] *= by;
+}
+
+static void add(int64_t n, const float *restrict in, float by, float *restrict out)
+{
+    if (by == 1)
+        for (int64_t i = 0; i < n; i++)
+            out[i] += in[i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            out[i] += in[i] * by;
+}
+
+static void sgd(int64_t n, const embedding_factors *f, const float *restrict g, float *restrict w,
+                float *restrict first, float *restrict second)
+{
+    (void)first, (void)second;
+    for (int64_t i = 0; i < n; i++)
+        w[i] = w[i] - g[i] * f->rate;
+}
+
+static void adagrad(int64_t n, const embedding_factors *f, const float *restrict g, float *restrict w,
+                    float *restrict squares, float *restrict second)
+{
+    (void)second;
+    for (int64_t i = 0; i < n; i++) {
+        squares[i] = squares[i] + g[i] * g[i];
+        w[i] = w[i] - g[i] * f->rate / (sqrtf(squares[i]) + f->eps);
+    }
+}
+
+static void adam(int64_t n, const embedding_factors *f, const float *restrict g, float *restrict w,
+                 float *restrict mean, float *restrict squares)
+{
+    for (int64_t i = 0; i < n; i++) {
+        mean[i] = mean[i] * f->keep1 + g[i] * f->add1;
+        squares[i] = squares[i] * f->keep2 + g[i] * g[i] * f->add2;
+        w[i] = w[i] - mean[i] * f->rate / (sqrtf(squares[i]) / f->root + f->eps);
+    }
+}
+
+static void ftrl(int64_t n, const embedding_factors *f, const float *restrict g, float *restrict w, float *restrict z,
+                 float *restrict squares)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float after = squares[i] + g[i] * g[i], root = sqrtf(after);
+        float moved = z[i] + g[i] - (root - sqrtf(squares[i])) / f->rate * w[i];
+        float scaled = (root + f->beta) / f->rate + f->l2, sign = (float)((moved > 0) - (moved < 0));
+        z[i] = moved;
+        squares[i] = after;
+        w[i] = fabsf(moved) <= f->l1 ? 0 : (sign * f->l1 - moved) / scaled;
+    }
+}
+
+#define EMBEDDING_ROW_KERNELS \
+    { \
+        sum, scale, add, { sgd, adagrad, adam, ftrl } \
+    }

@@ -1,0 +1,220 @@
+"""Lookups of bags, of many tables at once, and their gradients, against the same in plain Python."""
+
+import math
+import threading
+
+import pytest
+
+import vmhost.engine.numpy as np
+from vmhost.engine import library, nn, optim
+from vmhost.engine.embedding import (
+    CounterFilter,
+    EmbeddingVariable,
+    Ragged,
+    group_embedding_lookup_sparse,
+    safe_embedding_lookup_sparse,
+)
+from vmhost.engine.grad import value_and_grad
+
+pytestmark = pytest.mark.usefixtures("backend")
+
+
+def made(dim, seed=0, rows=50, **options):
+    first = np.random.default_rng(seed).standard_normal((rows, dim)).astype("float32")
+    return EmbeddingVariable(dim, initializer=first, **{"optimizer": "sgd"} | options), first
+
+
+def drawn(generator, bags, longest, keys=50):
+    """Bags with ids below 0, empty ones, and weights that are 0 and less."""
+    lengths = generator.integers(0, longest + 1, bags).tolist()
+    ids = [generator.integers(-3, keys, n).tolist() for n in lengths]
+    weights = [generator.integers(-1, 4, n).tolist() for n in lengths]
+    return ids, weights
+
+
+def expected(first, ids, weights, combiner, default_id):
+    result = []
+    for bag, factors in zip(ids, weights if weights is not None else [[1.0] * len(bag) for bag in ids]):
+        kept = [(key, w) for key, w in zip(bag, factors) if key >= 0 and w > 0]
+        row = [0.0] * first.shape[1]
+        for key, w in kept:
+            row = [a + float(b) * w for a, b in zip(row, first[key % len(first)])]
+        if kept:
+            by = {"sum": 1.0, "mean": sum(w for _, w in kept), "sqrtn": math.sqrt(sum(w * w for _, w in kept))}[
+                combiner
+            ]
+            row = [a / by for a in row]
+        elif default_id is not None:
+            row = first[default_id].tolist()
+        result.append(row)
+    return np.asarray(result, "float32").reshape(len(ids), first.shape[1])
+
+
+@pytest.mark.parametrize("dim", [1, 3, 16, 64, 100])
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_bags_of_many_tables(dim, combiner):
+    generator = np.random.default_rng(dim)
+    pairs = [made(dim, seed) for seed in range(3)] + [made(7, 9)]
+    asked = [drawn(generator, 90, longest) for longest in (1, 6, 40, 700)]  # the last are longer than a piece
+    for weighted in (False, True):
+        for default_id in (None, 11):
+            results = group_embedding_lookup_sparse(
+                [table for table, _ in pairs],
+                [Ragged.of(ids) for ids, _ in asked],
+                [np.asarray(sum(weights, []), "float32") for _, weights in asked] if weighted else None,
+                combiner,
+                default_id,
+            )
+            for result, (_, first), (ids, weights) in zip(results, pairs, asked):
+                wanted = expected(first, ids, weights if weighted else None, combiner, default_id)
+                assert np.allclose(result, wanted, 1e-4, 1e-4)
+
+
+def test_ids_may_be_arrays_of_one_and_two_dimensions():
+    table, first = made(4)
+    ids = np.asarray([[1, 2, -1], [3, 3, 3]])
+    assert np.allclose(safe_embedding_lookup_sparse(table, ids, combiner="sum")[0], first[1] + first[2])
+    assert np.allclose(safe_embedding_lookup_sparse(table, ids)[1], first[3])
+    assert (safe_embedding_lookup_sparse(table, ids[:, 0]) == first[np.asarray([1, 3])]).all()
+    assert safe_embedding_lookup_sparse(table, np.zeros((0, 3), "int64")).shape == (0, 4)
+    assert (safe_embedding_lookup_sparse(table, np.zeros((2, 0), "int64")) == 0).all()
+
+
+def test_a_key_that_waits_reads_no_permission_in_bags_too():
+    table, first = made(4, filter=CounterFilter(2), default_value_no_permission=0.5)
+    assert (safe_embedding_lookup_sparse(table, Ragged.of([[1, 2]]), combiner="sum") == 1.0).all()
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_a_gradient_step_is_that_of_a_dense_table(combiner):
+    """The rows after one step of SGD tell their gradients: those of the dense table by engine.grad."""
+    generator = np.random.default_rng(4)
+    ids, weights = drawn(generator, 40, 9)
+    given = np.asarray(sum(weights, []), "float32")
+    bags, target = Ragged.of(ids), generator.standard_normal((40, 6)).astype("float32")
+    table, first = made(6)
+    layer, optimizer = nn.SparseEmbedding(table, combiner, default_id=5), optim.SGD(0.5)
+    value, gradients = nn.value_and_grad(layer, lambda: ((layer(bags, given) - target) ** 2).sum())()
+
+    def dense(weights_of_table):
+        total = 0.0
+        for bag, factors, wanted in zip(ids, weights, target):
+            kept = [(key, w) for key, w in zip(bag, factors) if key >= 0 and w > 0] or [(5, 1)]
+            by = {"sum": 1, "mean": sum(w for _, w in kept), "sqrtn": sum(w * w for _, w in kept) ** 0.5}[combiner]
+            by = by if any(key >= 0 and w > 0 for key, w in zip(bag, factors)) else 1
+            row = sum(weights_of_table[key] * (w / by) for key, w in kept)
+            total = total + ((row - wanted) ** 2).sum()
+        return total
+
+    other, of_rows = value_and_grad(dense)(first)
+    assert float(value) == pytest.approx(float(other), rel=1e-5)
+    combined = gradients["anchor"].combined()
+    for key, row in zip(combined.ids.tolist(), combined.rows):
+        assert np.allclose(row, of_rows[key], 1e-4, 1e-4)
+    optimizer.update(layer, gradients)
+    touched = sorted(set(combined.ids.tolist()))
+    assert len(table) == len(touched)
+    after = table.lookup(np.asarray(touched))
+    assert np.allclose(after, (first - 0.5 * of_rows)[np.asarray(touched)], 1e-4, 1e-4)
+
+
+def test_tables_that_are_read_twice_make_one_step():
+    """Adagrad's step of a sum is not the sum of two steps."""
+    table, first = made(2, optimizer=optim.Adagrad(1.0))
+    a, b = nn.SparseEmbedding(table, "sum"), nn.SparseEmbedding(table, "sum")
+    both, optimizer = nn.Sequential(a, b), optim.Adagrad(1.0)
+
+    def loss():
+        x, y = group_embedding_lookup_sparse([a, b], [np.asarray([[1, 1]]), np.asarray([[1]])], combiners="sum")
+        return (x + y).sum()
+
+    _, gradients = nn.value_and_grad(both, loss)()
+    optimizer.update(both, gradients)
+    assert np.allclose(table.lookup(np.asarray([1])), first[1] - 3 / 3.0, 1e-5)
+
+
+def test_clipping_scales_what_tables_get():
+    table, first = made(1)
+    layer = nn.SparseEmbedding(table, "sum")
+    _, gradients = nn.value_and_grad(layer, lambda: layer(np.asarray([[1, 1, 1], [2, 2, 2]])).sum() * 4)()
+    clipped, norm = optim.clip_grad_norm(gradients, 1.0)
+    assert norm == pytest.approx(12 * 2**0.5)
+    optim.SGD(1.0).update(layer, clipped)
+    assert np.allclose(table.lookup(np.asarray([1, 2]))[:, 0], first[1:3, 0] - 2**-0.5, 1e-4)
+
+
+def test_a_frozen_layer_is_not_trained():
+    table, _ = made(2)
+    layer = nn.SparseEmbedding(table).freeze()
+    _, gradients = nn.value_and_grad(layer, lambda: layer(np.asarray([[1]])).sum())()
+    optim.SGD(1.0).update(layer, gradients)
+    assert len(table) == 0
+
+
+def test_results_are_the_same_on_any_number_of_threads():
+    generator = np.random.default_rng(2)
+    tables = [made(16, seed)[0] for seed in range(8)]
+    ids = [Ragged.of(drawn(generator, 3000, 5)[0]) for _ in tables]
+    before = library.threads()
+    results = []
+    try:
+        for threads in (1, before):
+            library.set_threads(threads)
+            results.append(group_embedding_lookup_sparse(tables, ids, together=True))
+    finally:
+        library.set_threads(before)
+    assert (results[0] == results[1]).all()
+
+
+def test_offsets_that_another_thread_writes_meanwhile_harm_nobody():
+    table, _ = made(8)
+    bags, stop = Ragged.of([[1, 2, 3]] * 20000), threading.Event()
+
+    def disturb():
+        while not stop.is_set():
+            for number in (-5, 2**40, 7):
+                bags.offsets[1:-1] = number
+                bags.values[:] = number
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    refused = 0
+    try:
+        for _ in range(30):
+            try:
+                safe_embedding_lookup_sparse(table, bags)
+            except ValueError:
+                refused += 1
+    finally:
+        stop.set()
+        thread.join()
+    assert refused > 0
+
+
+@pytest.mark.parametrize(
+    ("ids", "weights", "said"),
+    [
+        (([1, 2], [0, 3]), None, "the number of ids, 2, last, got 0 and 3"),
+        (([1, 2], [1, 2]), None, "expected 0 first"),
+        (([1, 2, 3], [0, 3, 1, 3]), None, "they fall from 3 to 1 behind bag 1"),
+        (([1, 2], []), None, "one offset more than bags"),
+        (([1, 2], [0, 2]), [1.0], "weights: expected 2"),
+    ],
+)
+def test_bags_that_are_none_are_refused(ids, weights, said):
+    table, _ = made(2)
+    bags = Ragged(np.asarray(ids[0], "int64"), np.asarray(ids[1], "int64"))
+    with pytest.raises(ValueError, match=said):
+        safe_embedding_lookup_sparse(table, bags, weights)
+
+
+def test_what_does_not_belong_together_is_refused():
+    table, _ = made(2)
+    with pytest.raises(ValueError, match="expected one of sum, mean, sqrtn, got 'max'"):
+        safe_embedding_lookup_sparse(table, np.asarray([1]), combiner="max")
+    with pytest.raises(ValueError, match="expected one for each of 2 tables, got 1"):
+        group_embedding_lookup_sparse([table, table], [np.asarray([1])])
+    with pytest.raises(ValueError, match="as many bags of each table"):
+        group_embedding_lookup_sparse([table, table], [np.asarray([1]), np.asarray([1, 2])])
+    with pytest.raises(ValueError, match="default_id: expected a key from 0 on"):
+        safe_embedding_lookup_sparse(table, np.asarray([1]), default_id=-4)

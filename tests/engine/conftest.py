@@ -6,9 +6,10 @@ import pytest
 
 import vmhost.engine.numpy
 from tests.engine.library import Context, backend_name, backends, check, library
-from vmhost.engine import _array
+from vmhost.engine import _array, nn
 
 vmhost.engine.numpy.True_, vmhost.engine.numpy.False_  # constants: made once, kept by the module
+nn.seed(0)  # as is the generator of initial weights
 
 
 @pytest.fixture(params=backends(), ids=backend_name)

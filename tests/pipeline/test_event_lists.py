@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from vmhost.pipeline import bodies
 from vmhost.pipeline.events import Event, StoredEvent
-from vmhost.pipeline.passes import EventList, columns
+from vmhost.pipeline.passes import EventList, columns, pack_contents
 from vmhost.pipeline.values import pack
 
 TEXTS = some.text(max_size=40)
@@ -123,3 +123,43 @@ def test_without_zstd_nothing_is_compressed_and_what_is_says_so(monkeypatch):
     assert len(bodies.Bodies().make([pack("a text " * 20)] * 300)) > 40_000
     with pytest.raises(Exception, match="compressed with zstd, which this Python was built without"):
         bodies.contents_of(body, [1])
+
+
+PLAIN = some.recursive(
+    some.none()
+    | some.booleans()
+    | some.integers(-(1 << 63), (1 << 63) - 1)
+    | some.integers(-300, 300)
+    | some.floats(allow_nan=False)
+    | some.text()
+    | some.binary(),
+    lambda inner: (
+        some.lists(inner, max_size=20) | some.dictionaries(some.text() | some.integers(-9, 9), inner, max_size=20)
+    ),
+    max_leaves=60,
+)
+
+
+@given(some.lists(PLAIN, max_size=5))
+@settings(max_examples=200, deadline=None)
+def test_plain_contents_are_packed_as_msgpack_packs_them(values):
+    made = pack_contents([Event("a", 1, contents=value) for value in values])
+    assert made == [msgpack.packb(value) for value in values]
+
+
+@pytest.mark.parametrize("size", [0, 15, 16, 31, 32, 255, 256, 65_535, 65_536])
+def test_sizes_of_contents(size):
+    value = ["x" * size, "é" * size, b"x" * size, list(range(size)), {n: n for n in range(size)}]
+    assert pack_contents((Event("a", 1, contents=value),)) == [msgpack.packb(value)]
+
+
+def test_other_contents_are_left_to_msgpack():
+    deep = []
+    for _ in range(101):
+        deep = [deep]
+    within = []
+    within.append(within)
+    for value in ((1,), {1, 2}, 1 << 63, 1j, "\ud800", bytearray(b"x"), deep, within, object(), {(): 1}):
+        assert pack_contents([Event("a", 1), Event("a", 1, contents=[value])]) is None
+    with pytest.raises(TypeError, match="takes a list or a tuple"):
+        pack_contents(iter(()))

@@ -20,7 +20,7 @@ import msgpack
 from vmhost.pipeline import passes
 from vmhost.pipeline.bodies import Bodies, contents_of
 from vmhost.pipeline.events import Event, StoredEvent
-from vmhost.pipeline.values import PackerOfMany, unpack
+from vmhost.pipeline.values import pack, unpack
 from vmhost.stores import StoreDamagedError, write_rows
 
 BLOCK_EVENTS = 256
@@ -159,7 +159,7 @@ class EventStore:
         self._clock = clock
         self.max_age_ms, self.max_count, self.max_bytes = max_age_ms, max_count, max_bytes
         self._lock = threading.Lock()  # of what is in memory; taken after the database's, never before
-        self._packer, self._bodies = PackerOfMany(), Bodies()
+        self._bodies = Bodies()
         self._waiting = []  # blocks, in order; the last takes more events
         self._waiting_count = 0
         self._writing = []  # blocks of the transaction under way
@@ -242,11 +242,8 @@ class EventStore:
     def _take(self, events):
         with self._lock:
             columns = passes.columns(events)
-            try:
-                packed, plain = self._packer.pack([event.contents for event in events])
-            except ValueError, TypeError, RecursionError:
-                self._say_which(events)
-                raise
+            plain = passes.pack_contents(events)
+            packed = plain if plain is not None else list(map(self._pack, events))
             first, done = self._last + 1, 0
             while done < len(packed):
                 if not self._waiting or len(self._waiting[-1]) >= BLOCK_EVENTS:
@@ -259,19 +256,14 @@ class EventStore:
                 done = part.stop
             self._waiting_count += len(packed)
             self._last += len(packed)
-            return range(first, self._last + 1), events, packed if plain else itertools.repeat(None)
+            return range(first, self._last + 1), events, itertools.repeat(None) if plain is None else plain
 
-    def _say_which(self, events):
-        """Raises ValueError with the first event whose contents cannot be packed."""
-        for event in events:
-            try:
-                self._packer.pack([event.contents])
-            except RecursionError:
-                raise ValueError(
-                    f"event {event.name!r}: the contents are nested too deeply, or within themselves"
-                ) from None
-            except (ValueError, TypeError) as error:
-                raise ValueError(f"event {event.name!r}: contents: {error}") from None
+    @staticmethod
+    def _pack(event):
+        try:
+            return pack(event.contents)
+        except ValueError as error:
+            raise ValueError(f"event {event.name!r}: contents: {error}") from None
 
     def flush(self):
         """Events that were appended are durable on return. Raises StoreError; they still wait then."""

@@ -59,28 +59,6 @@ def _extended(code, data):
     raise ValueError(f"unknown extension {code}")
 
 
-class PackerOfMany:
-    """Packs many values one after the other; for one thread."""
-
-    def __init__(self):
-        self._extended = False  # by `_extension`, since it was last looked at
-        self._packer = msgpack.Packer(
-            default=self._extension, strict_types=True, unicode_errors="surrogatepass", buf_size=1 << 18
-        )
-
-    def _extension(self, value):
-        self._extended = True
-        return _extension(value)
-
-    def pack(self, values):
-        """(the bytes of each, whether all of them are plain msgpack, without extensions). Raises what msgpack
-        raises."""
-        self._extended = False
-        pack = self._packer.pack
-        packed = [pack(value) for value in values]
-        return packed, not self._extended
-
-
 def pack(value):
     """The bytes of `value`. Raises ValueError with what cannot be stored; nesting ends at some 500 levels."""
     try:

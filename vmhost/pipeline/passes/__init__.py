@@ -1,5 +1,5 @@
 """Passes over many events at once, in C: what Python would do for each of them, one attribute after another."""
 
-from vmhost.pipeline.passes._passes import EventList, columns, usual
+from vmhost.pipeline.passes._passes import EventList, columns, pack_contents, usual
 
-__all__ = ["EventList", "columns", "usual"]
+__all__ = ["EventList", "columns", "pack_contents", "usual"]

@@ -166,6 +166,10 @@ static PyMethodDef passes_methods[] = {
      PyDoc_STR("columns(events) -> (names, times, pages, visits, keys, ids)\n--\n\n"
                "Lists of exact str (ids: or None) and int of 64 bits. ValueError names the first event that has other "
                "values.")},
+    {"pack_contents", passes_pack_contents, METH_O,
+     PyDoc_STR("pack_contents(events) -> list of bytes, or None\n--\n\n"
+               "The contents of each as msgpack; None where some are of other types than msgpack's own, or nested "
+               "deeply.")},
     {"usual", (PyCFunction)(void (*)(void))usual, METH_FASTCALL,
      PyDoc_STR("usual(events, begin, visits, latest_ms, behind_ms, ahead_ms, due_ms) -> (index, latest_ms)\n--\n\n"
                "Passes over the events from `begin` on that need no decision of the intake, and notes in `visits`, the "
@@ -197,6 +201,8 @@ static int find_all(module_state *state, PyObject *event, PyObject *stored)
     for (int field = 0; field < COLUMNS; field++)
         if (find(&state->fields[field], event, field_names[field]) < 0)
             return -1;
+    if (find(&state->contents, event, "contents") < 0)
+        return -1;
     state->last_ms.name = PyUnicode_InternFromString("last_ms");
     return state->last_ms.name == NULL || find(&state->event, stored, "event") < 0
                    || find(&state->packed, stored, "packed") < 0 || find(&state->position, stored, "position") < 0

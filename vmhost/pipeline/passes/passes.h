@@ -28,11 +28,15 @@ static inline PyObject *passes_get(const attribute *a, PyObject *object)
 
 typedef struct {
     attribute fields[COLUMNS];
+    attribute contents;
     attribute event, packed, position; /* of StoredEvent */
     attribute last_ms;                 /* of a visit that the intake has open */
 } module_state;
 
 const module_state *passes_state_of(PyTypeObject *type);
+
+/* contents.c. pack_contents(events); see module.c. */
+PyObject *passes_pack_contents(PyObject *module, PyObject *events);
 
 extern PyType_Spec passes_event_list_spec; /* event_list.c */
 

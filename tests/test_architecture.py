@@ -99,7 +99,7 @@ IN_EVERY_IMAGE = {"_vmrun", "vmrun_commands"}
 # ours.
 FOR_CALLERS = {"numpy"}
 # PyPI's name of what is imported under another one.
-DISTRIBUTIONS = {"yaml": "pyyaml", "onnx_ir": "onnx-ir"}
+DISTRIBUTIONS = {"cel_expr_python": "cel-expr-python", "yaml": "pyyaml", "onnx_ir": "onnx-ir"}
 
 
 def sources():
@@ -177,7 +177,7 @@ def test_the_guest_imports_the_standard_library_only():
 def test_what_the_packages_import_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    known = ("models", "bench", "cloud", "operations", "parquet", "tunnel-postgresql", "web")
+    known = ("models", "bench", "cel", "cloud", "operations", "parquet", "tunnel-postgresql", "web")
     declared, extra = (
         {re.match(r"[\w-]+", line)[0].lower() for line in lines}
         for lines in (project["dependencies"], sum(map(extras.get, known), []))

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from tests.pipeline.flink.__main__ import verdict
 from tests.pipeline.pattern_questions import question
 from vmhost.pipeline.events import Event, StoredEvent
 from vmhost.pipeline.patterns import PatternEngine, PatternError, RuleError
+from vmhost.pipeline.patterns.builder import SKIP_PAST_LAST_EVENT, Pattern
 from vmhost.pipeline.patterns.questions import answer
 
 KEPT = Path(__file__).with_name("flink_answers.jsonl.gz")
@@ -195,3 +198,94 @@ def test_a_damaged_snapshot_is_refused():
     other.load(saved)
     with pytest.raises(PatternError, match="has matches already"):
         other.load(saved)
+
+
+# ---- the builder
+
+
+def test_the_builder_says_what_data_say():
+    group = Pattern.begin("search", event="search").next("item", event="view").optional()
+    rule = (
+        Pattern.begin("view", SKIP_PAST_LAST_EVENT, event="view")
+        .where({"field": "v", "op": ">", "value": 1})
+        .where({"field": "w", "op": "==", "value": 2})
+        .or_({"event": "look"})
+        .followed_by_any(group)
+        .one_or_more(within_ms=5)
+        .until({"event": "stop"})
+        .next("cart")
+        .times(2, 3)
+        .consecutive()
+        .greedy()
+        .not_followed_by("order", event="order")
+        .within(seconds=9)
+        .rule("r", by="visit")
+    )
+    assert rule == {
+        "name": "r",
+        "pattern": [
+            {
+                "name": "view",
+                "event": "view",
+                "where": [{"field": "v", "op": ">", "value": 1}, {"field": "w", "op": "==", "value": 2}],
+                "or": {"event": "look"},
+            },
+            {
+                "group": [
+                    {"name": "search", "event": "search"},
+                    {"name": "item", "event": "view", "contiguity": "next", "optional": True},
+                ],
+                "contiguity": "followed_by_any",
+                "times": [1, None],
+                "times_within_ms": 5,
+                "until": {"event": "stop"},
+            },
+            {"name": "cart", "contiguity": "next", "times": [2, 3], "consecutive": True, "greedy": True},
+            {"name": "order", "event": "order", "contiguity": "not_followed_by", "within_ms": 9000},
+        ],
+        "skip": "past_last",
+        "by": "visit",
+    }
+    PatternEngine().add("r", rule)
+    with pytest.raises(RuleError, match="view: times was said already"):
+        Pattern.begin("view").times(2).times(3)
+
+
+# ---- the commands
+
+
+def command(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "vmhost", "pipeline", *map(str, arguments)], capture_output=True, text=True
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_answers_questions_of_a_file(tmp_path):
+    asked, flink = next(pair for pair in kept() if pair[1].get("matches"))
+    (tmp_path / "questions.jsonl").write_text(f"{json.dumps(asked)}\n\n{{\n[]\n")
+    code, out, err = command("match", tmp_path / "questions.jsonl")
+    answered, *bad = [json.loads(line) for line in out.splitlines()]
+    assert (code, err, answered["matches"]) == (1, "", flink["matches"])
+    assert [one["phase"] for one in bad] == ["read", "read"] and "line 3: not JSON" in bad[0]["error"]
+
+
+def test_the_command_explains_a_rule_event_by_event(tmp_path):
+    pattern = Pattern.begin("a", event="a").followed_by("b", event="b").where('event.page == "p"').within(seconds=1)
+    (tmp_path / "rule.json").write_text(json.dumps(pattern.rule("r")))
+    lines = [{"name": name, "time_ms": at, "page": "p"} for at, name in enumerate("axb", 1)]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, out, err = command("explain-rule", tmp_path / "rule.json", "--events", tmp_path / "events.jsonl", "--json")
+    assert code == 0, err
+    rows = json.loads(out)["events"]
+    assert [(row["under_way"], row["results"]) for row in rows] == [
+        ("1 at b", []),
+        ("1 at b", []),
+        ("", [{"timed_out": False, "steps": {"a": [1], "b": [3]}}]),
+    ]
+    code, out, err = command("explain-rule", tmp_path / "rule.json", "--dot")
+    assert code == 0 and '"a" -> "b" [label="take a"' in out
+    code, out, err = command("compile-rule", tmp_path / "rule.json", "-o", tmp_path / "compiled.json")
+    assert code == 0, err
+    (compiled,) = json.loads((tmp_path / "compiled.json").read_text())
+    assert compiled["pattern"][1]["where"]["program"][0][0] == "FIELD"

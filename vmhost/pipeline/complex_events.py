@@ -106,7 +106,7 @@ class ComplexEvents:
         if rule.name in self.rules:
             raise ConfigurationError(f"there are two rules {rule.name}; give one of them another name")
         try:
-            lowered = self.engine.add(rule.name, rule.said, rule.by, expression=expression())
+            lowered = self.engine.add(rule.name, rule.said, rule.by)
             if lowered.automaton.within_ms == 0:
                 self.engine.remove(rule.name)
                 raise RuleError("within_ms: is missing; without it matches under way never end")
@@ -233,11 +233,6 @@ def identity(match):
     """The id of a match's event: the same match has the same one."""
     said = json.dumps([match.rule, match.timed_out, match.steps])
     return f"{PREFIX}{match.rule}:{hashlib.sha256(said.encode(errors='surrogatepass')).hexdigest()[:24]}"
-
-
-def expression():
-    """What reads conditions in CEL here."""
-    return None
 
 
 def channels_of(rule, event):

@@ -17,6 +17,8 @@ COMMANDS = {
     "table": ("tables", "Show the rows that a stream task has stored, the latest first."),
     "events": ("events", "Show stored events, late ones, or those that were put aside."),
     "explain-trigger": ("explain_trigger", "Show what triggers a stream task, and how far events have come."),
+    "explain-rule": ("explain_rule", "Show a rule's automaton, and what each event does to it."),
+    "compile-rule": ("explain_rule", "Compile the conditions of rules, for devices."),
     "match": ("match", "Answer questions: rules of patterns held against events."),
     "dead-letters": ("dead_letters", "Show the calls that were given up, and why."),
     "forget": ("forget", "Remove everything of a person or thing from FOLDER."),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from vmhost.pipeline.patterns._patterns import Engine, PatternError
 from vmhost.pipeline.patterns.automaton import build
+from vmhost.pipeline.patterns.cel import FIELD_TYPES, reader
 from vmhost.pipeline.patterns.conditions import Conditions
 from vmhost.pipeline.patterns.lowering import SPACES, lower
 from vmhost.pipeline.patterns.rules import RuleError, read_rule
@@ -73,7 +74,7 @@ class PatternEngine(Engine):
         engine._lowered = {}
         return engine
 
-    def add(self, key, rule, by="key", path=event_path, expression=None):
+    def add(self, key, rule, by="key", path=event_path):
         """Adds a rule, a mapping as docs/patterns.md has it; events from the next one on count.
 
         `by`: matches are of events of one "key", one "visit", one "page", or of "all". RuleError says what is wrong
@@ -81,7 +82,13 @@ class PatternEngine(Engine):
         """
         if by not in BY:
             raise RuleError(f"by: expected one of {', '.join(BY)}, got {by!r}")
-        read = read_rule(rule, Conditions(path, expression))
+        fields = rule.get("fields") if isinstance(rule, dict) else None
+        if fields is not None and not (
+            isinstance(fields, dict)
+            and all(isinstance(name, str) and kind in FIELD_TYPES for name, kind in fields.items())
+        ):
+            raise RuleError(f"fields: expected a mapping of fields to {', '.join(FIELD_TYPES)}, got {fields!r:.200}")
+        read = read_rule(rule, Conditions(path, reader(path, fields)))
         lowered = lower(read, build(read), by, self.field)
         self.put(key, _Known(key, lowered.steps), lowered.description)
         self._lowered[key] = lowered

@@ -106,6 +106,10 @@ class Conditions:
             return self._all(parts, f"{place}.any", depth, disjunction, ("not", ("true",)))
         if "not" in said:
             return ("not", self.read(self._only(said, "not", place), f"{place}.not", depth + 1))
+        if "program" in said:
+            from vmhost.pipeline.patterns.cel import program_of  # the others are read without it
+
+            return program_of(said, place)
         if "event" in said:
             return self.event(self._only(said, "event", place), f"{place}.event")
         return self._comparison(said, place)

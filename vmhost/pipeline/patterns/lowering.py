@@ -22,15 +22,6 @@ SPACES = ("all", "key", "visit", "page")
 _OTHER = object()  # an event's name that no condition has
 
 
-@dataclass(frozen=True)
-class Program:
-    """A leaf: an expression as operations, (operation, a, b, c), where `a` of FIELD, HAS and GATHER is a path, that of
-    CONSTANT a value, (is unsigned, value), and `b` of GATHER a step's name. `text`: as it was written."""
-
-    text: str
-    operations: tuple
-
-
 @dataclass
 class Lowered:
     """`steps`: names by the numbers that results have. `states`: names and kinds, for people."""
@@ -176,6 +167,8 @@ class _Lowering:
                 operations.append(self._field(name, a))
             elif name == "CONSTANT":
                 operations.append(self._constant(*a))
+            elif name not in _OPS:
+                raise RuleError(f"{leaf.text}: there is no operation {name!r}; compile the rule again")
             elif name == "GATHER":
                 gathers = True
                 operations.append(self._gather(c, b, a))

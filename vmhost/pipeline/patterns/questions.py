@@ -28,12 +28,12 @@ def field_path(text):
     return (0, text)
 
 
-def answer(question, expression=None):
-    """The answer to a question, a dict, as a dict. `expression` reads conditions in CEL. Raises nothing for what a
+def answer(question):
+    """The answer to a question, a dict, as a dict. Raises nothing for what a
     question may say."""
     said = {"case": question["case"]} if isinstance(question, dict) and "case" in question else {}
     try:
-        run = _Run(question, expression)
+        run = _Run(question)
     except (RuleError, PatternError) as error:
         return {**said, "error": str(error), "phase": "compile"}
     except _QuestionError as error:
@@ -54,7 +54,7 @@ class _RunError(ValueError):
 
 
 class _Run:
-    def __init__(self, question, expression):
+    def __init__(self, question):
         if not isinstance(question, dict) or "rule" not in question or not isinstance(question.get("events"), list):
             raise _QuestionError("expected a mapping with `rule` and `events`, a list")
         self.mode = question.get("watermark", "per-event")
@@ -63,7 +63,7 @@ class _Run:
         self.flush, self.limit = bool(question.get("flush")), question.get("limit", LIMIT)
         self.events = [_event(one, number) for number, one in enumerate(question["events"])]
         self.engine = PatternEngine(max_matches=1_000_000, max_bytes=1 << 30)
-        lowered = self.engine.add("rule", question["rule"], path=field_path, expression=expression)
+        lowered = self.engine.add("rule", question["rule"], path=field_path)
         self.within_ms = lowered.automaton.within_ms
         self.ids = []  # of events, by the position that the engine knows them by
         self.matches, self.match_on, self.timeouts, self.timeout_on, self.timeout_at, self.late = [], [], [], [], [], []

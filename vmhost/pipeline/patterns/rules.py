@@ -91,7 +91,7 @@ def read_rule(rule, conditions):
 
 
 # Keys of a rule that say nothing about its pattern: the pipeline's, and a name for people.
-_FREE = ("name", "about", "by", "then", "timeout", "version")
+_FREE = ("name", "about", "by", "then", "timeout", "version", "fields")
 
 
 def _names(steps):

@@ -172,9 +172,13 @@ static vmp_value equal(const vmp_value *a, const vmp_value *b)
 static vmp_value ordered(unsigned operator, const vmp_value *a, const vmp_value *b)
 {
     int order;
-    if (is_number(a) && is_number(b))
+    if (is_number(a) && is_number(b)) {
         order = number_order(a, b);
-    else if (a->kind != b->kind)
+        /* the specification orders the whole numbers next to 2^63 as the double that they round to */
+        if ((a->kind == VMP_INT && b->kind == VMP_DOUBLE && b->real == 9223372036854775808.0)
+            || (b->kind == VMP_INT && a->kind == VMP_DOUBLE && a->real == 9223372036854775808.0))
+            order = (as_real(a) > as_real(b)) - (as_real(a) < as_real(b));
+    } else if (a->kind != b->kind)
         return FAILED;
     else if (a->kind == VMP_BOOL)
         order = (int)a->truth - (int)b->truth;

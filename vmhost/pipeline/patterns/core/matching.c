@@ -792,3 +792,23 @@ vmp_status vmp_matches(const vmp_engine *engine, vmt_text rule, vmp_tell_match *
     }
     return VMP_OK;
 }
+
+vmp_value vmp_evaluate(vmp_engine *engine, vmt_text key, uint32_t predicate, const vmp_event *event)
+{
+    vmp_value value = {.kind = VMP_NONE};
+    vmp_text_rehash(engine, &key);
+    uint32_t number = vmp_rule_find(engine, &key);
+    if (number == 0 || predicate >= vmp_rule_at(engine, number)->test_count)
+        return value;
+    const vmp_rule *rule = vmp_rule_at(engine, number);
+    const vmp_test *test = &rule->tests[predicate];
+    vmt_text name = event->name;
+    vmp_text_rehash(engine, &name);
+    engine->order++;
+    engine->event = event;
+    engine->name = vmp_name_find(engine, &name);
+    value = test->named ? (vmp_value){.kind = VMP_BOOL, .truth = test->name == engine->name}
+                        : vmp_run(engine, rule, test, 0);
+    engine->event = NULL;
+    return value;
+}

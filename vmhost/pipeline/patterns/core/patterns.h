@@ -222,6 +222,10 @@ vmp_statistics vmp_engine_statistics(const vmp_engine *engine);
 typedef void vmp_tell_match(void *context, uint16_t state, vmt_text key, uint32_t events, int64_t started_ms);
 vmp_status vmp_matches(const vmp_engine *engine, vmt_text rule, vmp_tell_match *tell, void *context);
 
+/* What a predicate of a rule gives for an event and a match that has taken nothing; VMP_NONE for one that is not there.
+ * Texts lie in the event or the rule. */
+vmp_value vmp_evaluate(vmp_engine *engine, vmt_text rule, uint32_t predicate, const vmp_event *event);
+
 /* ---- snapshots: all matches under way as bytes. `write` returns false where it could not. */
 
 typedef bool vmp_write(void *context, const void *data, size_t size);

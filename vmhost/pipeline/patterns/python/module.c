@@ -2,6 +2,7 @@
  *
  * Engine holds a reference to the token of each rule, and to the paths of fields: tuples of a root (ROOTS) and of keys
  * that lead into nested dicts. A field is looked up when a condition first asks for it. */
+#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include "core/patterns.h"
@@ -634,6 +635,41 @@ static PyObject *engine_matches(PyObject *object, PyObject *key)
     return list;
 }
 
+/* evaluate(rule, predicate, contents, name, key, page, visit, time_ms, position) -> (kind, value) */
+static PyObject *engine_evaluate(PyObject *object, PyObject *const *args, Py_ssize_t given)
+{
+    engine_object *self = (engine_object *)object;
+    vmt_text rule;
+    if (in_use(self))
+        return NULL;
+    if (given != 2 + ROOTS)
+        return PyErr_Format(PyExc_TypeError, "evaluate() takes %d arguments, got %zd", 2 + ROOTS, given);
+    fed_event fed = {.self = self};
+    vmp_event event = {.field = field_of, .context = &fed};
+    int64_t predicate;
+    for (int i = 0; i < ROOTS; i++)
+        fed.given[i] = args[2 + i];
+    PyObject *result = NULL;
+    if (name_text(args[0], &rule) == 0 && to_number(args[1], "predicate", &predicate) == 0
+        && to_text(fed.given[OF_NAME], "name", &event.name, fed.made, &fed.made_count) == 0) {
+        self->busy = true;
+        vmp_value value = vmp_evaluate(self->engine, rule, (uint32_t)predicate, &event);
+        self->busy = false;
+        switch ((vmp_kind)value.kind) {
+        case VMP_NULL: result = Py_BuildValue("sO", "null", Py_None); break;
+        case VMP_BOOL: result = Py_BuildValue("sO", "bool", value.truth ? Py_True : Py_False); break;
+        case VMP_INT: result = Py_BuildValue("sL", "int", (long long)value.whole); break;
+        case VMP_UINT: result = Py_BuildValue("sK", "uint", (unsigned long long)value.natural); break;
+        case VMP_DOUBLE: result = Py_BuildValue("sd", "double", value.real); break;
+        case VMP_TEXT: result = Py_BuildValue("ss#", "string", value.text, (Py_ssize_t)value.size); break;
+        case VMP_BYTES: result = Py_BuildValue("sy#", "bytes", value.text, (Py_ssize_t)value.size); break;
+        default: result = Py_BuildValue("sO", "error", Py_None); break;
+        }
+    }
+    fed_end(&fed);
+    return result;
+}
+
 /* ---- snapshots */
 
 typedef struct {
@@ -746,6 +782,10 @@ static PyMethodDef engine_methods[] = {
     {"next_ms", engine_next_ms, METH_NOARGS, PyDoc_STR("next_ms() -> when something times out next; None: never.")},
     {"statistics", engine_statistics, METH_NOARGS, PyDoc_STR("statistics() -> dict of counts: see PatternEngine.")},
     {"matches", engine_matches, METH_O, PyDoc_STR("matches(key) -> [(state, key, events, started_ms), ...]")},
+    {"evaluate", _PyCFunction_CAST(engine_evaluate), METH_FASTCALL,
+     PyDoc_STR(
+         "evaluate(rule, predicate, contents, name, key, page, visit, time_ms, position) -> (kind, value): what one "
+         "of its conditions\ngives for an event; error: none.")},
     {"save", engine_save, METH_NOARGS, PyDoc_STR("save() -> bytes: all matches under way.")},
     {"load", engine_load, METH_O,
      PyDoc_STR("load(bytes): into an engine without matches. Those of rules that are gone or say something else end.")},

@@ -106,7 +106,7 @@ class ComplexEvents:
         if rule.name in self.rules:
             raise ConfigurationError(f"there are two rules {rule.name}; give one of them another name")
         try:
-            lowered = self.engine.add(rule.name, rule.said, rule.by)
+            lowered = self.engine.add(rule.name, rule.said, rule.by, timeouts=rule.timeout is not None)
             if lowered.automaton.within_ms == 0:
                 self.engine.remove(rule.name)
                 raise RuleError("within_ms: is missing; without it matches under way never end")

@@ -74,10 +74,11 @@ class PatternEngine(Engine):
         engine._lowered = {}
         return engine
 
-    def add(self, key, rule, by="key", path=event_path):
+    def add(self, key, rule, by="key", path=event_path, timeouts=True):
         """Adds a rule, a mapping as docs/patterns.md has it; events from the next one on count.
 
-        `by`: matches are of events of one "key", one "visit", one "page", or of "all". RuleError says what is wrong
+        `by`: matches are of events of one "key", one "visit", one "page", or of "all". Not `timeouts`:
+        those are counted only. RuleError says what is wrong
         with it, PatternError that it does not fit or the key is known.
         """
         if by not in BY:
@@ -89,7 +90,7 @@ class PatternEngine(Engine):
         ):
             raise RuleError(f"fields: expected a mapping of fields to {', '.join(FIELD_TYPES)}, got {fields!r:.200}")
         read = read_rule(rule, Conditions(path, reader(path, fields)))
-        lowered = lower(read, build(read), by, self.field)
+        lowered = lower(read, build(read), by, self.field, timeouts)
         self.put(key, _Known(key, lowered.steps), lowered.description)
         self._lowered[key] = lowered
         return lowered
@@ -110,8 +111,7 @@ class PatternEngine(Engine):
         )
         return [match(result) for result in results]
 
-    def feed_raw(self, *given):
-        return super().feed(*given)
+    feed_raw = Engine.feed
 
     def feed_many(self, events):
         """The same for StoredEvents: {position: [Match, ...]} of those that complete something."""

@@ -34,9 +34,10 @@ class Lowered:
     listens: frozenset | None
 
 
-def lower(rule, automaton, by, number_of):
-    """The Lowered of a Rule's Automaton. `number_of(path)` gives a field's number. RuleError."""
-    return _Lowering(rule, automaton, number_of).lowered(by)
+def lower(rule, automaton, by, number_of, timeouts=True):
+    """The Lowered of a Rule's Automaton. `number_of(path)` gives a field's number. Not `timeouts`: these are
+    not told. RuleError."""
+    return _Lowering(rule, automaton, number_of).lowered(by, timeouts)
 
 
 class _Lowering:
@@ -48,7 +49,7 @@ class _Lowering:
             if not state.step.startswith("$"):
                 self.steps.setdefault(state.step, len(self.steps))
 
-    def lowered(self, by):
+    def lowered(self, by, timeouts):
         states, edges, codes = [], [], []
         automaton = self.automaton
         place = {state: number for number, state in enumerate(automaton.states)}
@@ -80,6 +81,7 @@ class _Lowering:
             SPACES.index(by),
             SKIPS.index(skip.kind),
             skip.loud,
+            not timeouts,
             self.steps.get(skip.step, 0),
             place[automaton.start],
             max(1, len(self.steps)),

@@ -40,7 +40,7 @@ typedef struct {
     void *token;
     char *block;
     uint8_t space, skip;
-    bool loud, begins_any, listens_any;
+    bool loud, quiet, begins_any, listens_any;
     uint16_t skip_step, start;
     uint32_t state_count, test_count, name_count, keep_count;
     uint32_t instances;
@@ -124,6 +124,7 @@ struct vmp_engine {
     uint32_t space_rules[VMP_SPACES];
     uint32_t *any_begins; /* rules that any event may begin */
     uint32_t any_count, any_capacity;
+    uint32_t any_listens;    /* how many rules listen to events of all names */
     uint32_t oldest, newest; /* keys */
     uint32_t *timers;        /* a heap of instances by deadline */
     uint32_t timer_count, timer_capacity;

@@ -523,7 +523,10 @@ static vmp_status pass_time(vmp_engine *engine, uint32_t number, int64_t time_ms
             match.node != 0 && ((window > 0 && by_last <= time_ms) || (rule->within_ms > 0 && by_first <= time_ms));
         bool kept = status == VMP_OK;
         if (kept && late && rule->states[match.state].kind != VMP_PENDING) {
-            kept = tell(engine, rule, &match, true, window > 0 && by_last <= time_ms ? by_last : by_first);
+            if (rule->quiet)
+                engine->told.timed_out++;
+            else
+                kept = tell(engine, rule, &match, true, window > 0 && by_last <= time_ms ? by_last : by_first);
             if (kept)
                 vmp_node_release(engine, match.node);
         } else if (kept) {
@@ -664,9 +667,9 @@ static vmp_status feed_space(vmp_engine *engine, unsigned space)
             if (i >= key->open_count)
                 continue;
             vmp_open open = key->open[i];
-            vmp_rule *rule = vmp_rule_at(engine, open.rule);
             if ((open.mask & bit) == 0 && open.mask != ~UINT64_C(0))
                 continue;
+            vmp_rule *rule = vmp_rule_at(engine, open.rule);
             rule->stamp = engine->order;
             if (!event->still)
                 worse(&status, pass_time(engine, open.instance, event->time_ms));
@@ -718,6 +721,16 @@ vmp_status vmp_feed(vmp_engine *engine, const vmp_event *given, vmp_results *res
     give_results(engine, results);
     return status;
 }
+
+bool vmp_concerns(const vmp_engine *engine, vmt_text name)
+{
+    if (engine->any_listens != 0)
+        return true;
+    vmp_text_rehash(engine, &name);
+    return vmp_name_find(engine, &name) != 0;
+}
+
+void vmp_pass_over(vmp_engine *engine) { engine->told.fed++; }
 
 /* ---- time */
 

@@ -136,6 +136,7 @@ typedef struct {
     uint8_t space;
     uint8_t skip;
     bool loud;
+    bool quiet; /* time-outs are nothing to tell */
     uint16_t skip_step, start, steps;
     int64_t within_ms; /* 0: none */
     const vmp_state *states;
@@ -208,6 +209,9 @@ vmp_status vmp_remove(vmp_engine *engine, vmt_text key, void **token);
 /* `results` stay good until the next call. VMP_MISSED: matches of that rule and key were given up; all else was done.
  */
 vmp_status vmp_feed(vmp_engine *engine, const vmp_event *event, vmp_results *results);
+/* Whether an event of this name may change anything; where not, feeding it is counting it. */
+bool vmp_concerns(const vmp_engine *engine, vmt_text name);
+void vmp_pass_over(vmp_engine *engine);
 /* Time goes on for all keys. */
 vmp_status vmp_advance(vmp_engine *engine, int64_t time_ms, vmp_results *results);
 /* Time goes on for the key of this space alone, also where no limit has come. */

@@ -58,7 +58,8 @@ bool vmp_reserve(vmp_engine *engine, vmt_kind kind, void *items, uint32_t *capac
 {
     if (wanted <= *capacity)
         return true;
-    uint32_t more = *capacity < 8 ? 8 : *capacity > UINT32_MAX / 2 ? UINT32_MAX : *capacity * 2;
+    uint32_t least = kind == VMT_OF_MATCHES ? 2 : 8;
+    uint32_t more = *capacity < least ? least : *capacity > UINT32_MAX / 2 ? UINT32_MAX : *capacity * 2;
     if (more < wanted)
         more = wanted;
     void *old;
@@ -498,6 +499,7 @@ vmp_status vmp_add(vmp_engine *engine, const vmp_rule_description *given)
     rule->space = said->space;
     rule->skip = said->skip;
     rule->loud = said->loud;
+    rule->quiet = said->quiet;
     rule->begins_any = said->begins_any;
     rule->listens_any = said->listens_any;
     rule->skip_step = said->skip_step;
@@ -536,6 +538,7 @@ vmp_status vmp_add(vmp_engine *engine, const vmp_rule_description *given)
     rule->linked.hash = vmp_text_hash(&rule->key);
     vmt_table_put(&engine->rules_by_key, &engine->rules, &engine->memory, number);
     engine->space_rules[rule->space]++;
+    engine->any_listens += rule->listens_any || rule->begins_any;
     return VMP_OK;
 failed:
     vmt_resize(&engine->memory, VMT_OF_CONDITIONS, rule->block, rule->block_size, 0);
@@ -551,6 +554,7 @@ static void rule_free(vmp_engine *engine, uint32_t number)
     forget_names(engine, rule, number);
     leave_fields(engine, rule);
     engine->space_rules[rule->space]--;
+    engine->any_listens -= rule->listens_any || rule->begins_any;
     vmt_resize(&engine->memory, VMT_OF_CONDITIONS, rule->block, rule->block_size, 0);
     rule->block = NULL;
     vmt_pool_give(&engine->rules, number);

@@ -18,8 +18,9 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    vmp_engine *engine; /* NULL only while it is made */
-    PyObject *paths;    /* a list of tuples */
+    vmp_engine *engine;        /* NULL only while it is made */
+    PyObject *paths;           /* a list of tuples */
+    PyObject *nothing, *begun; /* what `feed` gives where nothing was completed */
     long long max_bytes;
     bool busy; /* in a call: what a callback starts is refused */
 } engine_object;
@@ -229,13 +230,13 @@ static int to_description(description_memory *memory, PyObject *tuple, vmp_rule_
     PyObject *states, *edges, *codes, *predicates, *operations, *constants, *begins, *listens, *keeps;
     unsigned char space, skip;
     unsigned short skip_step, start, steps;
-    int loud;
+    int loud, quiet;
     long long within_ms;
     unsigned long long fingerprint;
-    if (!PyArg_ParseTuple(tuple, "KbbpHHHLO!O!O!O!O!O!OOO!", &fingerprint, &space, &skip, &loud, &skip_step, &start,
-                          &steps, &within_ms, &PyTuple_Type, &states, &PyTuple_Type, &edges, &PyTuple_Type, &codes,
-                          &PyTuple_Type, &predicates, &PyTuple_Type, &operations, &PyTuple_Type, &constants, &begins,
-                          &listens, &PyTuple_Type, &keeps))
+    if (!PyArg_ParseTuple(tuple, "KbbppHHHLO!O!O!O!O!O!OOO!", &fingerprint, &space, &skip, &loud, &quiet, &skip_step,
+                          &start, &steps, &within_ms, &PyTuple_Type, &states, &PyTuple_Type, &edges, &PyTuple_Type,
+                          &codes, &PyTuple_Type, &predicates, &PyTuple_Type, &operations, &PyTuple_Type, &constants,
+                          &begins, &listens, &PyTuple_Type, &keeps))
         return -1;
     if ((begins != Py_None && !PyTuple_Check(begins)) || (listens != Py_None && !PyTuple_Check(listens))) {
         PyErr_SetString(PyExc_TypeError, "expected names as a tuple or None");
@@ -245,6 +246,7 @@ static int to_description(description_memory *memory, PyObject *tuple, vmp_rule_
     said->space = space;
     said->skip = skip;
     said->loud = loud;
+    said->quiet = quiet;
     said->skip_step = skip_step;
     said->start = start;
     said->steps = steps;
@@ -478,6 +480,8 @@ static PyObject *engine_feed(PyObject *object, PyObject *const *args, Py_ssize_t
     fed_end(&fed);
     if (status == VMP_BAD)
         return NULL;
+    if (results.count == 0 && status == VMP_OK)
+        return Py_NewRef(results.started ? self->begun : self->nothing);
     PyObject *tuple = result_tuples(&results);
     return tuple == NULL ? NULL : Py_BuildValue("NOi", tuple, results.started ? Py_True : Py_False, (int)status);
 }
@@ -493,9 +497,22 @@ static PyObject *engine_feed_many(PyObject *object, PyObject *events)
     for (Py_ssize_t i = 0; list != NULL && i < PyTuple_GET_SIZE(all); i++) {
         PyObject *stored = PyTuple_GET_ITEM(all, i), *owned[ROOTS] = {NULL};
         PyObject *event = PyObject_GetAttr(stored, state->event);
-        bool there = event != NULL;
+        bool there = event != NULL && (owned[OF_NAME] = PyObject_GetAttr(event, state->attributes[OF_NAME])) != NULL;
+        vmt_text name;
+        Py_ssize_t size;
+        if (there && PyUnicode_Check(owned[OF_NAME]) && PyUnicode_IS_COMPACT_ASCII(owned[OF_NAME])) {
+            name = (vmt_text){0, PyUnicode_AsUTF8AndSize(owned[OF_NAME], &size), 0, 1};
+            name.size = (size_t)size;
+            if (!vmp_concerns(self->engine, name)) {
+                vmp_pass_over(self->engine);
+                Py_DECREF(owned[OF_NAME]);
+                Py_DECREF(event);
+                continue;
+            }
+        }
         for (int k = 0; there && k < ROOTS; k++)
-            there = (owned[k] = PyObject_GetAttr(k == OF_ID ? stored : event, state->attributes[k])) != NULL;
+            there = k == OF_NAME
+                    || (owned[k] = PyObject_GetAttr(k == OF_ID ? stored : event, state->attributes[k])) != NULL;
         fed_event fed = {.self = self};
         memcpy(fed.given, owned, sizeof owned);
         vmp_results results;
@@ -744,7 +761,10 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *keywor
         .max_matches = (size_t)max_matches, .max_bytes = (size_t)max_bytes, .seed = seed, .allocate = allocate};
     self->max_bytes = max_bytes;
     self->paths = PyList_New(0);
-    self->engine = self->paths == NULL ? NULL : vmp_engine_new(&settings);
+    self->nothing = Py_BuildValue("()Oi", Py_False, 0);
+    self->begun = Py_BuildValue("()Oi", Py_True, 0);
+    self->engine =
+        self->paths == NULL || self->nothing == NULL || self->begun == NULL ? NULL : vmp_engine_new(&settings);
     if (self->engine == NULL) {
         Py_DECREF(self);
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
@@ -759,6 +779,8 @@ static void engine_dealloc(PyObject *object)
     if (self->engine != NULL)
         vmp_engine_free(self->engine, release);
     Py_XDECREF(self->paths);
+    Py_XDECREF(self->nothing);
+    Py_XDECREF(self->begun);
     type->tp_free(object);
     Py_DECREF(type);
 }

@@ -26,6 +26,7 @@ SUBJECTS = (
     "models",
     "sessions",
     "search",
+    "others",
     "scripts",
     "guest",
     "device",

@@ -2,8 +2,8 @@
 `onnx.helper` only, of weights that a seed gives. A file has one family; its MODELS maps names to functions of a random
 generator (NumPy's) that give a ModelProto and the inputs of a typical call, arrays by name (of texts: of objects).
 
-Names are FAMILY/MODEL. bench/others.py runs them beside ONNX Runtime, and tests/engine/test_other_models.py compares
-their answers."""
+Names are FAMILY/MODEL. `vmhost bench others` (bench/cases/others.py) runs them beside ONNX Runtime, and
+tests/engine/test_other_models.py compares their answers."""
 
 import importlib
 import pkgutil

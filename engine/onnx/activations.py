@@ -7,6 +7,7 @@ import numpy
 from . import sizes
 from .lowering import Lowering
 from .readers import Unsupported, reads
+from .tensor_operators import activated
 
 
 @reads("Max", "Min", "Sum", "Mean")
@@ -73,6 +74,9 @@ def exponential(reader, node):
 def hard_sigmoid(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     swish = node.op == "HardSwish"
+    usual = swish or (abs(node.get("alpha", 0.2) - 1 / 6) < 1e-7 and node.get("beta", 0.5) == 0.5)
+    if usual and activated(reader, node, "hard swish" if swish else "hard sigmoid", x):
+        return
     line = add.do(
         "add",
         add.do("multiply", x, 1 / 6 if swish else node.get("alpha", 0.2)),

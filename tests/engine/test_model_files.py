@@ -306,7 +306,7 @@ def altered(name, operator, parameter, value):
     [
         ("images", 1, 10, 4, "has 4 groups"),
         ("images", 1, 10, 0, "has 0 groups"),
-        ("images", 1, 11, 8, "unknown activation 8"),
+        ("images", 1, 11, 10, "unknown activation 10"),
         ("images", 1, 11, -1, "unknown activation -1"),
         ("images", 9, 11, 3, "unknown activation 3"),
         ("images", 9, 15, 1, "counts padding that is none"),

@@ -35,9 +35,12 @@ from vmhost.cli import failures, inspect, keys
     help='A package that comes along beside the requirements of task.yaml, such as "networkx>=3"; several times.',
 )
 @click.option("--strict", is_flag=True, help="Warnings are errors.")
+@click.option("--check", is_flag=True, help="FOLDERs are ONNX files: say of each all that it lacks, and write nothing.")
 @failures.command
-def command(output, folders, path, target, optimize, sign, script, packages, strict):
+def command(output, folders, path, target, optimize, sign, script, packages, strict, check):
     """Compile task FOLDERs into signed bundles."""
+    if check:
+        return _check_models(output, folders)
     from vmhost.bytecode.format import read_bundle
     from vmhost.bytecode.recording import RECORD_NAME
     from vmhost.compiler import compile_folder
@@ -100,6 +103,38 @@ def command(output, folders, path, target, optimize, sign, script, packages, str
         for name, savings in compiled.savings.items():
             output.line(f"model {name}: {savings}")
         _tell_packages(output, compiled)
+
+
+def _check_models(output, paths):
+    """Tells of each ONNX file whether it compiles, and all that stands in its way: a line for an operator and cause."""
+    from vmhost.engine.models import opened
+    from vmhost.engine.onnx import OnnxError, compiled
+
+    found = []
+    with output.progress() as progress:
+        for path in progress.track(paths, description="checking"):
+            if not path.is_file():
+                raise failures.Failure(f"{path}: no such file{failures.did_you_mean(path)}; --check takes ONNX files")
+            try:
+                made = compiled(path.read_bytes(), str(path), path.parent)
+                model = opened(str(path), made.data)
+            except OnnxError as error:
+                found.append({"model": str(path), "compiles": False, "lacks": list(error.messages)})
+                continue
+            ports = {
+                key: [{"name": port.name, "dtype": str(port.dtype), "shape": list(port.shape)} for port in of_model]
+                for key, of_model in (("inputs", model.inputs), ("outputs", model.outputs))
+            }
+            found.append({"model": str(path), "compiles": True, "lacks": [], **ports, "saved": str(made.savings)})
+    output.document({"models": found})
+    for each in found:
+        output.line(f"{each['model']}: {'compiles' if each['compiles'] else 'does not compile'}")
+        for message in each["lacks"]:
+            output.line(f"  {message}")
+        for key in ("inputs", "outputs"):
+            for port in each.get(key, ()):
+                output.line(f"  {key[:-1]} {port['name']}: {port['dtype']} ({', '.join(map(str, port['shape']))})")
+    return 0 if all(each["compiles"] for each in found) else failures.REFUSED
 
 
 def _plain(included):

@@ -211,6 +211,12 @@ static inline float mish(float x)
     const float power = exponential(x > 20 ? 20 : x), product = power * (power + 2);
     return x * (product / (product + 2));
 }
+static inline float hard_gate(float x)
+{
+    const float line = x * (1.0f / 6) + 0.5f;
+    return line < 0 ? 0 : line > 1 ? 1 : line;
+}
+static inline float hard_swish(float x) { return x * hard_gate(x); }
 
 #define CURVE(FUNCTION) \
     _Pragma("GCC ivdep") \
@@ -319,6 +325,12 @@ static inline __m512 mish16(__m512 x)
                  product = _mm512_mul_ps(power, _mm512_add_ps(power, all(2)));
     return _mm512_mul_ps(x, _mm512_div_ps(product, _mm512_add_ps(product, all(2))));
 }
+static inline __m512 hard_gate16(__m512 x)
+{
+    const __m512 line = _mm512_fmadd_ps(x, all(1.0f / 6), all(0.5f));
+    return _mm512_max_ps(all(0), _mm512_min_ps(all(1), line)); /* NaN is the second operand and stays */
+}
+static inline __m512 hard_swish16(__m512 x) { return _mm512_mul_ps(x, hard_gate16(x)); }
 
 #define CURVE(FUNCTION) \
     for (; i + 16 <= n; i += 16) \
@@ -337,6 +349,8 @@ static void curve(int which, int64_t n, const float *in, float *out)
     case CURVE_GELU_TANH: CURVE(gelu_tanh); break;
     case CURVE_SIGMOID: CURVE(gate); break;
     case CURVE_MISH: CURVE(mish); break;
+    case CURVE_HARD_SIGMOID: CURVE(hard_gate); break;
+    case CURVE_HARD_SWISH: CURVE(hard_swish); break;
     default: CURVE(silu); break;
     }
 }

@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-enum { CLASSES_MAX = 256, ROUNDS_MIN = 100 };
+enum { CLASSES_MAX = 256, ROUNDS_MIN = 100, TABLE = 24 };
 #define NEAR_ENOUGH 0.005 /* of the gradient, over the number of classes */
 #define SMALLEST    1e-7
 
@@ -42,11 +42,28 @@ static double element(const float *pairs, int64_t classes, int64_t t, int64_t j)
     return sum;
 }
 
+/* The matrix of few classes, worked out once; of many each element anew. */
+typedef struct matrix {
+    const float *pairs;
+    int64_t classes;
+    double of[TABLE * TABLE];
+} matrix;
+
+static inline double at(const matrix *q, int64_t t, int64_t j)
+{
+    return q->classes <= TABLE ? q->of[t * q->classes + j] : element(q->pairs, q->classes, t, j);
+}
+
 /* False: the context was stopped. */
 static bool couple(const coupling *job, const float *pairs, float *out)
 {
     const int64_t classes = job->classes, rounds = classes > ROUNDS_MIN ? classes : ROUNDS_MIN;
     double p[CLASSES_MAX], gradient[CLASSES_MAX];
+    matrix q;
+    q.pairs = pairs;
+    q.classes = classes;
+    for (int64_t i = 0; classes <= TABLE && i < classes * classes; i++)
+        q.of[i] = element(pairs, classes, i / classes, i % classes);
     for (int64_t t = 0; t < classes; t++)
         p[t] = 1.0 / (double)classes;
     for (int64_t round = 0; round < rounds; round++) {
@@ -54,7 +71,7 @@ static bool couple(const coupling *job, const float *pairs, float *out)
         for (int64_t t = 0; t < classes; t++) {
             gradient[t] = 0;
             for (int64_t j = 0; j < classes; j++)
-                gradient[t] += element(pairs, classes, t, j) * p[j];
+                gradient[t] += at(&q, t, j) * p[j];
             total += p[t] * gradient[t];
         }
         for (int64_t t = 0; t < classes; t++)
@@ -62,11 +79,11 @@ static bool couple(const coupling *job, const float *pairs, float *out)
         if (worst < NEAR_ENOUGH / (double)classes)
             break;
         for (int64_t t = 0; t < classes; t++) {
-            const double own = element(pairs, classes, t, t), by = (total - gradient[t]) / own;
+            const double own = at(&q, t, t), by = (total - gradient[t]) / own;
             p[t] += by;
             total = (total + by * (by * own + 2 * gradient[t])) / (1 + by) / (1 + by);
             for (int64_t j = 0; j < classes; j++) {
-                gradient[j] = (gradient[j] + by * element(pairs, classes, t, j)) / (1 + by);
+                gradient[j] = (gradient[j] + by * at(&q, t, j)) / (1 + by);
                 p[j] /= 1 + by;
             }
             if (vme_stopping(job->context))

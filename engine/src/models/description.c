@@ -54,8 +54,10 @@ static const char *algorithm_of(const model_step *step)
 static const char *kind_of(const model_step *step)
 {
     static const char *const curved[][CURVES] = {
-        {"Conv+gelu", "Conv+gelu tanh", "Conv+sigmoid", "Conv+silu", "Conv+mish"},
-        {"Gemm+gelu", "Gemm+gelu tanh", "Gemm+sigmoid", "Gemm+silu", "Gemm+mish"},
+        {"Conv+gelu", "Conv+gelu tanh", "Conv+sigmoid", "Conv+silu", "Conv+mish", "Conv+hard sigmoid",
+         "Conv+hard swish"},
+        {"Gemm+gelu", "Gemm+gelu tanh", "Gemm+sigmoid", "Gemm+silu", "Gemm+mish", "Gemm+hard sigmoid",
+         "Gemm+hard swish"},
     };
     const int curve = step->op == MODEL_CONV || step->op == MODEL_GEMM ? step->p[ACTIVATION] - ACTIVATION_CURVES : -1;
     return curve < 0 ? model_operator_name(step->op) : curved[step->op == MODEL_GEMM][curve];

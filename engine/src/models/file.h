@@ -107,8 +107,17 @@ enum {
     ACTIVATION_CURVES, /* and a model_curve: of MODEL_CONV and MODEL_GEMM only */
 };
 /* Parameter of MODEL_ACTIVATE: x * (1 + erf(x / sqrt(2))) / 2, the same by tanh, 1 / (1 + exp(-x)), x times that,
- * x * tanh(log(1 + exp(x))). */
-typedef enum model_curve { CURVE_GELU, CURVE_GELU_TANH, CURVE_SIGMOID, CURVE_SILU, CURVE_MISH, CURVES } model_curve;
+ * x * tanh(log(1 + exp(x))), x / 6 + 1 / 2 within 0 and 1, x times that. */
+typedef enum model_curve {
+    CURVE_GELU,
+    CURVE_GELU_TANH,
+    CURVE_SIGMOID,
+    CURVE_SILU,
+    CURVE_MISH,
+    CURVE_HARD_SIGMOID,
+    CURVE_HARD_SWISH,
+    CURVES
+} model_curve;
 /* Parameters of MODEL_RECURRENCE; FUNCTIONS: for each direction the functions of gates, of the candidate and of the
  * cell, each with two numbers as float32's bits. */
 enum {

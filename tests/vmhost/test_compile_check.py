@@ -1,0 +1,47 @@
+"""`vmhost compile --check`: what ONNX files lack, before there is a task."""
+
+import json
+import subprocess
+import sys
+
+from onnx import TensorProto, helper
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "vmhost", "compile", "--check", *map(str, arguments)], capture_output=True, text=True
+    )
+
+
+def check(folder, nodes, *more):
+    ports = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, (2, 3))] for name in "xy"]
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("here", 1)]
+    model = helper.make_model(helper.make_graph(nodes, "checked", *ports), opset_imports=opsets, ir_version=8)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    return run(folder / "model.onnx", *more)
+
+
+def test_all_that_a_model_lacks_is_told_by_operator(tmp_path):
+    nodes = [helper.make_node("Glue", ["x"], [name], domain="here") for name in "abc"]
+    nodes += [helper.make_node("Wax", ["a"], ["d"], domain="here"), helper.make_node("Sum", ["b", "c", "d"], ["y"])]
+    done = check(tmp_path, nodes)
+    assert done.returncode != 0
+    lines = done.stdout.splitlines()
+    assert lines[0].endswith("model.onnx: does not compile")
+    assert lines[1:] == [
+        "  operator here.Glue (3 nodes, 'a', 'b', 'c') is not supported",
+        "  operator here.Wax (node 'd') is not supported",
+    ]
+
+
+def test_a_model_that_compiles_says_what_it_takes(tmp_path):
+    done = check(tmp_path, [helper.make_node("Neg", ["x"], ["y"])], "--json")
+    assert done.returncode == 0
+    [found] = json.loads(done.stdout)["models"]
+    assert found["compiles"] and found["inputs"] == [{"name": "x", "dtype": "float32", "shape": [2, 3]}]
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    (tmp_path / "model.onnx").touch()
+    done = run(tmp_path / "modle.onnx")
+    assert done.returncode != 0 and "no such file; did you mean" in done.stderr

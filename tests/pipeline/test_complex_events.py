@@ -250,3 +250,9 @@ def test_a_rule_that_cannot_be_is_refused_with_its_place(tmp_path, rule, channel
     with pytest.raises(ConfigurationError) as refused:
         Pipeline(tmp_path / "data", [], rules=[rule], channels=channels)
     assert said in str(refused.value) or (said == "expected" and "none.yaml" in str(refused.value))
+
+
+def test_a_task_that_waits_for_a_match_within_a_visit_is_refused(tmp_path):
+    bundle = stream_task(tmp_path, SOURCE, 'on: ["rule:hesitates"]', "remind", table=TABLE)
+    with pytest.raises(ConfigurationError, match="say `level: time` in its trigger"):
+        open_pipeline(tmp_path, bundle, rules=[RULE], channels={"shop": print})

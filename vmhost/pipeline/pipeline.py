@@ -17,7 +17,7 @@ import msgspec
 from vmhost import ConfigurationError, Host
 from vmhost.pipeline import forgetting, interrupts
 from vmhost.pipeline.catching_up import CatchingUp
-from vmhost.pipeline.complex_events import ComplexEvents
+from vmhost.pipeline.complex_events import PREFIX, ComplexEvents
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.execution import EXPIRED, FORGOTTEN, STALE, Call, Failed, StreamTask
 from vmhost.pipeline.intake import Intake
@@ -227,6 +227,10 @@ class Pipeline:
                 raise PipelineError(
                     f"{task.name} is no stream task: its task.yaml has no `{part}`; add one (docs/pipeline.md)"
                 )
+        if task.trigger.level == "page" and any(str(one).startswith(PREFIX) for ids in task.trigger.on for one in ids):
+            raise PipelineError(
+                f"{task.name}: matches of rules are in no visit; say `level: time` in its trigger"
+            )
 
     def _resume(self, task, position, start):
         """A call that was open when the pipeline ended."""

@@ -25,7 +25,7 @@ _MASK = (1 << 64) - 1
 
 
 def event(number, keys=KEYS, names=NAMES):
-    """Event `number` of the stream that tests/pipeline/flink/Oracle.java makes for itself: (name, time in ms, key)."""
+    """Event `number` of the stream: (name, time in ms, key); name and key are of a hash of the number (splitmix64)."""
     z = (number + 1) * 0x9E3779B97F4A7C15 & _MASK
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _MASK
@@ -33,14 +33,15 @@ def event(number, keys=KEYS, names=NAMES):
     return chr(ord("a") + (z & 0xFFFF) % names), 1 + number, f"k{(z >> 40) % keys}"
 
 
-def flink(count):
+def flink(stream):
     """Events a CPU second of Flink's automaton in a plain harness, and how many matches it found; None without it."""
-    if not (FLINK / "Oracle.class").exists() or shutil.which("java") is None:
+    if not FLINK.exists() or shutil.which("javac") is None:
         return None
-    from tests.pipeline.flink.__main__ import OPENS, QUIET, class_path
+    from tests.pipeline.flink.__main__ import java
 
-    command = ["java", "-Xmx3g", "-XX:+UseSerialGC", *QUIET, *OPENS, "-cp", class_path(FLINK), "Oracle", "--bench"]
-    done = subprocess.run([*command, str(count), str(KEYS), str(NAMES), "no_skip"], capture_output=True, text=True)
+    lines = "".join(f"{name}\t{at}\t{key}\n" for name, at, key in stream)
+    command = [*java(FLINK, "Benchmark"), json.dumps(RULE)]
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
     rounds = [json.loads(line) for line in done.stdout.splitlines()]
     return [one["events_per_cpu_s"] / 1e6 for one in rounds[1:]], rounds[-1]["matches"]  # the first warms up
 
@@ -78,7 +79,7 @@ def simple(quick):
         return count / took / 1e6
 
     figures = interleaved({"feed, event by event": singly, "feed_many": at_once}, 1 if quick else 5, UNIT, "more")
-    theirs, note = None if quick else flink(count), f"{found[0]:,} matches"
+    theirs, note = None if quick else flink(stream), f"{found[0]:,} matches"
     if theirs is None:
         ratio = figures["feed, event by event"].median * 1e6 / FLINK_PER_S
         said = f"{ratio:.1f}x of 95,000/s, Flink's figure of another day (make cep-oracle fetches it) (reach {REACH}x)"

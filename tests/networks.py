@@ -1,6 +1,7 @@
 """ONNX models for tests: small ones, made anew each time, and what ONNX's reference or ONNX Runtime says of them."""
 
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -105,6 +106,33 @@ def all_by_onnx_runtime(model, inputs):
             with numpy.load(Path(folder, f"made{number}.npz")) as outputs:
                 answers.append([outputs[f"arr_{index}"] for index in range(len(outputs.files))])
         return answers
+
+
+def each_by_onnx_runtime(cases):
+    """The outputs, as a list, of each (model, {name: array}), by one process of ONNX Runtime's for all of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "cases").write_bytes(pickle.dumps(cases))
+        subprocess.run(
+            [sys.executable, "-c", EACH],
+            cwd=folder,
+            env={**os.environ, "HOME": folder},
+            check=True,
+            timeout=200,
+        )
+        return pickle.loads(Path(folder, "answers").read_bytes())
+
+
+EACH = """
+import onnxruntime, pickle
+onnxruntime.set_default_logger_severity(4)
+with open("cases", "rb") as file:
+    cases = pickle.load(file)
+answers = [
+    onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, given) for model, given in cases
+]
+with open("answers", "wb") as file:
+    pickle.dump(answers, file)
+"""
 
 
 RUNTIME = """

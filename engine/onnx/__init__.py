@@ -14,12 +14,15 @@ from typing import NamedTuple
 
 from . import (  # noqa: F401 - readers register themselves
     activations,
+    attention,
     classic_operators,
     einsum,
     image_operators,
     index_operators,
     normalizations,
     open_sizes,
+    optimized,
+    quantization,
     recurrence,
     resizing,
     tensor_operators,

@@ -39,6 +39,12 @@ _ALIKE = frozenset(
         "Recurrence",
         "Trees",
         "Couple",
+        "IntegerProduct",
+        "Quantize",
+        "Dequantize",
+        "QuantizedAdd",
+        "QuantizedMultiply",
+        "LookUp",
     }
 )
 

@@ -1,6 +1,7 @@
 """For readers of composite operators: adds layers one after the other, under names made from the node's output; numbers
 become constants."""
 
+import copy
 import math
 
 import numpy
@@ -8,8 +9,9 @@ import numpy
 from . import sizes
 from .network import dtype_number
 from .operations import BINARY, UNARY
-from .readers import Unsupported
+from .readers import READERS, Unsupported
 
+_OPSET = 21  # of operators that readers of others call
 _OPERATIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2)}
 
 
@@ -212,6 +214,24 @@ class Lowering:
     def along(self, size, axis, rank):
         """0, 1, 2 … along one of `rank` dimensions."""
         return self.reshape(self.counted(size), [size if d == axis else 1 for d in range(rank)])
+
+    def operator(self, op, *inputs, outputs=None, **attributes):
+        """What ONNX's operator `op`, of a new opset, makes of these names: its first output. `outputs`: the names that
+        its outputs get."""
+        node = copy.copy(self.node)
+        node.op, node.domain, node.opset, node.inputs, node.attributes = op, "", _OPSET, list(inputs), attributes
+        node.names, node.outputs = list(inputs), outputs or [self.fresh(op.lower())]
+        return self.read(node)
+
+    def read(self, node):
+        """The first output of a node that is not in the model."""
+        from onnx import helper
+
+        before, names = self.reader.proto, [name or "" for name in node.inputs]
+        self.reader.proto = helper.make_node(node.op, names, node.outputs, **node.attributes)
+        READERS[node.op](self.reader, node)
+        self.reader.proto = before
+        return self.reader.name_of(node.output)
 
     def done(self, name, output=None):
         """The node's output is that."""

@@ -4,6 +4,7 @@ of the engine's."""
 import numpy
 
 from .lowering import Lowering
+from .network import MAX_ROW, float_bits
 from .readers import Unsupported, reads
 from .tensor_operators import axis_of, reduced_axes
 
@@ -70,6 +71,19 @@ def by_root_mean_square(reader, node):
     dtype = add.dtype(x)
     wide = add.cast(x, numpy.result_type(dtype, numpy.float32))
     axes = list(range(axis_of(reader, node, x, default=-1), len(add.shape(x))))
+    length = add.shape(x)[-1:]
+    if (
+        add.dtype(wide) == numpy.float32
+        and axes == [len(add.shape(x)) - 1]
+        and length[0] <= MAX_ROW
+        and reader.constant(scale) is not None
+        and add.shape(scale) == length
+    ):
+        parameters = (float_bits(node.get("epsilon", 1e-5)), 1)
+        scale, output = add.constant(reader.constant(scale), numpy.float32), add.fresh("normalized")
+        reader.add_layer("Normalize", node, [wide, scale, None], add.shape(x), output=output, parameters=parameters)
+        add.done(add.cast(output, add.dtype(node.inputs[1])))
+        return
     root = add.do("sqrt", add.do("add", add.mean(add.do("square", wide), axes), node.get("epsilon", 1e-5)))
     add.done(add.do("multiply", add.cast(add.do("divide", wide, root), add.dtype(scale)), scale))
 

@@ -24,6 +24,7 @@ def parse(data, where, folder):
     if not model.ir_version or not model.HasField("graph"):
         raise OnnxError(where, "not an ONNX model: it has no version and no graph")
     _check_versions(model, where)
+    _name_domains(model)
     files = _load_weights(model, where, folder)
     _check_form(model, where)
     if model.ByteSize() > _MAX_BYTES:
@@ -58,6 +59,19 @@ def _check_versions(model, where):
                 f"uses version {item.version} of ONNX's operators, {advice} {newest}; install a newer one, or export"
                 f" with opset {newest}",
             )
+
+
+def _name_domains(model):
+    """Moves operators that ONNX Runtime's optimizers write into ONNX's own domain to theirs."""
+    nodes = [
+        node
+        for node in model.graph.node
+        if node.domain in ("", "ai.onnx") and node.op_type in ("SimplifiedLayerNormalization", "FusedMatMul")
+    ]
+    for node in nodes:
+        node.domain = "com.microsoft"
+    if nodes and all(item.domain != "com.microsoft" for item in model.opset_import):
+        model.opset_import.add(domain="com.microsoft", version=1)
 
 
 def _check_form(model, where):

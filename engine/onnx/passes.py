@@ -26,6 +26,7 @@ IMAGES = {
 }
 
 ROWS = ("Softmax", "Normalize", "Attention", "Recurrence")  # read and make rows of plain tensors
+BYTES = ("IntegerProduct", "Quantize", "Dequantize")  # read or make plain tensors of float32
 # those whose elements lie side by side; Attention takes any order
 READS_ROWS = ("Softmax", "Normalize", "Recurrence", "Trees", "Couple")
 
@@ -256,7 +257,9 @@ def part_layouts(network):
     """Images that views see, and views that are read as images, get a second tensor that is only the one, and a copy
     between the two."""
     bases = {view.base for view in network.views.values()}
-    bases.update(name for layer in network.layers if layer.op in ROWS for name in (*layer.inputs, layer.output) if name)
+    bases.update(
+        name for layer in network.layers if layer.op in ROWS + BYTES for name in (*layer.inputs, layer.output) if name
+    )
     twins, kept = {}, network.layers
     network.layers = []
 

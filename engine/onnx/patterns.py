@@ -48,7 +48,7 @@ class Graph:
 
 def find_patterns(network):
     """Replaces the last layer of each match; drop_dead takes the others."""
-    _replace(network, _gelu, _hard_swish, _normalization, _silu, _scores)
+    _replace(network, _gelu, _hard_swish, _normalization, _root_mean_square, _silu, _scores)
 
 
 def find_attention(network):
@@ -100,15 +100,12 @@ def _gelu(graph, layer):
     for source, other in (factors, factors[::-1]):
         sum_layer = graph.producer(other, "add")
         operand, one = graph.split(sum_layer) if sum_layer else (None, None)
-        erf = graph.producer(operand, "erf") if one == 1 else None
+        if one != 1 or graph.network.shape(source) != graph.network.shape(layer.output):
+            continue
+        erf, tanh = (graph.producer(operand, op) for op in ("erf", "tanh"))
         scaled, factor = graph.scaled(erf.inputs[0]) if erf else (None, None)
-        if (
-            scaled == source
-            and abs(factor - 0.5**0.5) < 1e-6
-            and graph.network.shape(source) == graph.network.shape(layer.output)
-        ):
+        if scaled == source and abs(factor - 0.5**0.5) < 1e-6:
             return _activation(layer, "gelu", source)
-        tanh = graph.producer(operand, "tanh") if one == 1 else None
         if tanh and _is_inner(graph, tanh.inputs[0], source):
             return _activation(layer, "gelu tanh", source)
     return None
@@ -231,11 +228,7 @@ def _normalization(graph, layer):
             )
             if power is None or below is None or power.inputs[0] != below.output:
                 continue
-            squared = (
-                (graph.producer(square, "power") and graph.split(power)[1] == 2)
-                or graph.producer(square, "square")
-                or (graph.producer(square, "multiply") and power.inputs == [below.output] * 2)
-            )
+            squared = _squares(graph, square, power)
             source, length = below.inputs[0], network.shape(layer.output)[-1]
             if (
                 squared
@@ -247,6 +240,57 @@ def _normalization(graph, layer):
                     "Normalize", layer.name, [source, scale, bias], layer.output, parameters=(float_bits(epsilon),)
                 )
     return None
+
+
+def _root_mean_square(graph, layer):
+    """x / sqrt(mean(x^2) + epsilon) * scale, the quotient also as a product with 1 / sqrt."""
+    if not _is(graph, layer, "multiply"):
+        return None
+    network = graph.network
+    for scaled, scale in (layer.inputs, layer.inputs[::-1]):
+        length = network.shape(layer.output)[-1:]
+        if not length or scale not in network.constants or network.shape(scale) != length or length[0] > MAX_ROW:
+            continue
+        for source, root in _quotients(graph, scaled):
+            variance = graph.producer(root.inputs[0], "add") if root is not None else None
+            squares, epsilon = graph.split(variance) if variance else (None, None)
+            square = _mean(graph, squares) if squares else None
+            power = graph.makers.get(square)
+            if (
+                power is not None
+                and power.inputs[0] == source
+                and _squares(graph, square, power)
+                and network.shape(source) == network.shape(layer.output)
+            ):
+                return Layer(
+                    "Normalize", layer.name, [source, scale, None], layer.output, parameters=(float_bits(epsilon), 1)
+                )
+    return None
+
+
+def _quotients(graph, name):
+    """(x, the layer of the root) of what makes `name` as x / root or x * (1 / root)."""
+    divided = graph.producer(name, "divide")
+    if divided is not None:
+        yield divided.inputs[0], graph.producer(divided.inputs[1], "sqrt")
+    product = graph.producer(name, "multiply")
+    for source, factor in (product.inputs, product.inputs[::-1]) if product is not None else ():
+        inverse = graph.producer(factor, "reciprocal")
+        if inverse is not None:
+            yield source, graph.producer(inverse.inputs[0], "sqrt")
+        quotient = graph.producer(factor, "divide")
+        one = graph.network.constants.get(quotient.inputs[0]) if quotient is not None else None
+        if one is not None and one.size == 1 and one.reshape(()) == 1:
+            yield source, graph.producer(quotient.inputs[1], "sqrt")
+
+
+def _squares(graph, name, power):
+    """Whether the layer `power`, which makes `name`, gives the squares of its operand."""
+    return (
+        (graph.producer(name, "power") and graph.split(power)[1] == 2)
+        or graph.producer(name, "square")
+        or (graph.producer(name, "multiply") and power.inputs[0] == power.inputs[1])
+    )
 
 
 def _scores(graph, layer):
@@ -280,6 +324,9 @@ def _attention(graph, layer):
     if layer.op != "MatMul":
         return None
     network, weights = graph.network, graph.producer(layer.inputs[0], "Softmax")
+    guarded = weights is None
+    if guarded:
+        weights = _guarded(graph, layer.inputs[0])
     scores = graph.producer(weights.inputs[0], "MatMul") if weights is not None and not weights.parameters[0] else None
     if (
         scores is None
@@ -301,5 +348,17 @@ def _attention(graph, layer):
         layer.name,
         [*scores.inputs, layer.inputs[1], addend],
         layer.output,
-        parameters=(weights.parameters[1],),
+        parameters=(weights.parameters[1], int(guarded)),
     )
+
+
+def _guarded(graph, name):
+    """The softmax of which `name` has 0 in place of NaN, as rows are that see nothing, or None."""
+    choice = graph.producer(name, "Where")
+    truth = graph.producer(choice.inputs[0], "isnan") if choice is not None else None
+    zero = graph.network.constants.get(choice.inputs[1]) if choice is not None else None
+    if truth is None or truth.inputs[0] != choice.inputs[2] or zero is None or zero.any():
+        return None
+    weights, readers = graph.producer(truth.inputs[0], "Softmax", single=False), graph.readers[truth.inputs[0]]
+    alone = len(readers) == 2 and all(reader is choice or reader is truth for reader in readers)
+    return weights if alone and truth.inputs[0] not in graph.bases else None

@@ -14,5 +14,18 @@ def reads(*operators):
     return enter
 
 
+EARLY = {}  # operator to what is tried before its constants are computed
+
+
+def reads_early(*operators):
+    """Enters a function of (reader, node) that says whether it has read the node."""
+
+    def enter(function):
+        EARLY.update(dict.fromkeys(operators, function))
+        return function
+
+    return enter
+
+
 class Unsupported(Exception):
     """Why a node cannot be read, as the end of a sentence that begins with the node: "has group 2, expected 1"."""

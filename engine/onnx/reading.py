@@ -8,9 +8,9 @@ from . import sizes
 from .lowering import Lowering
 from .network import DTYPES, Network
 from .problems import OnnxError, Problem, told
-from .readers import READERS, Unsupported
+from .readers import EARLY, READERS, Unsupported
 from .savings import Savings
-from .shape_values import NUMBERS, value_of
+from .shape_values import NUMBERS, parts_of, value_of
 from .texts import KEEPERS, READERS_OF_TEXTS, is_text, numbers_of_texts, vocabulary
 
 _LARGEST_CONSTANT = 1 << 24  # bytes that a node may be computed to ahead of time
@@ -25,9 +25,10 @@ class Node:
     def __init__(self, proto, inputs, opset):
         from onnx import helper
 
-        self.op, self.opset = proto.op_type, opset
+        self.op, self.domain, self.opset = proto.op_type, proto.domain, opset
         self.name, self.label = proto.name, proto.name or proto.output[0]
         self.inputs, self.outputs = inputs, list(proto.output)
+        self.names = list(proto.input)  # of inputs in the model
         self.attributes = {}
         for item in proto.attribute:
             value = helper.get_attribute_value(item)
@@ -61,6 +62,8 @@ class Reader:
         self.problems = []
         self.open_inputs = opens
         self.renamed = {}
+        self.made = {}  # names in the model to the nodes that make them
+        self.quantized = {}  # and to what quantization.py knows of them
         self.inferred = {}  # names to shapes and dtypes
         self.network = Network([])
         self.vocabulary = vocabulary(model)
@@ -167,7 +170,8 @@ class Reader:
                     helper.tensor_dtype_to_np_dtype(tensor.elem_type),
                 )
 
-    def _name(self, name):
+    def name_of(self, name):
+        """The tensor's name in the network; None: it is left out."""
         while name in self.renamed:
             name = self.renamed[name]
         return name or None
@@ -179,14 +183,14 @@ class Reader:
         from onnx import helper, numpy_helper
 
         proto, known = self.proto, []
-        constants = {name: self.constant(self._name(name)) for name in dict.fromkeys(filter(None, proto.input))}
+        constants = {name: self.constant(self.name_of(name)) for name in dict.fromkeys(filter(None, proto.input))}
         for name, values in constants.items():
             if values is None:
                 known.append(
                     helper.make_tensor_value_info(
                         name,
-                        helper.np_dtype_to_tensor_dtype(self.dtype(self._name(name))),
-                        self.shape(self._name(name)),
+                        helper.np_dtype_to_tensor_dtype(self.dtype(self.name_of(name))),
+                        self.shape(self.name_of(name)),
                     )
                 )
         graph = helper.make_graph(
@@ -200,11 +204,16 @@ class Reader:
         self._take_inferred(onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output)
 
     def _read(self, proto):
-        node = Node(proto, [self._name(name) for name in proto.input], self.opset)
+        node = Node(proto, [self.name_of(name) for name in proto.input], self.opset)
         if proto.op_type == "If" and proto.domain in ("", "ai.onnx") and self._branch(node, proto):
             return
-        if not (self._follows(node, proto) or self._compute(proto)):
+        if not (self._follows(node, proto) or self._early(node, proto) or self._compute(proto)):
             self._read_node(node, proto)
+        self.made.update(dict.fromkeys(filter(None, proto.output), node))
+
+    def _early(self, node, proto):
+        self.proto = proto
+        return _operator(proto) in EARLY and EARLY[_operator(proto)](self, node)
 
     def _branch(self, node, proto):
         """Whether the condition is a constant: then the branch is read as if it stood there."""
@@ -246,6 +255,11 @@ class Reader:
         ):
             return False
         values = [name and network.values.get(name, network.constants[name]) for name in node.inputs]
+        if proto.op_type == "Split":
+            parts = parts_of(node, values)
+            for name, part in zip(node.outputs, parts or ()):
+                self._keep(name, part, self.dtype(node.inputs[0]))
+            return parts is not None
         made = value_of(node, values, [name and self.dtype(name) for name in node.inputs])
         if made is None:
             return False
@@ -267,16 +281,16 @@ class Reader:
         """Whether the node is a constant or computes one of constants."""
         constants = self.network.constants
         if (
-            not all(not name or self._name(name) in constants for name in proto.input)
+            not all(not name or self.name_of(name) in constants for name in proto.input)
             or proto.op_type.startswith(("Random", "Bernoulli", "Multinomial"))
-            or any(self._name(name) in self.network.values for name in proto.input if name)
+            or any(self.name_of(name) in self.network.values for name in proto.input if name)
             or (self._texts_of(proto) and _operator(proto) not in KEEPERS)
         ):
             return False
         from onnx import helper
         from onnx.reference import ReferenceEvaluator
 
-        operands = {name: constants[self._name(name)] for name in proto.input if name}
+        operands = {name: constants[self.name_of(name)] for name in proto.input if name}
         if any(math.prod(self.inferred.get(name, ((),))[0]) * 8 > _LARGEST_CONSTANT for name in proto.output):
             return False
         try:
@@ -299,13 +313,13 @@ class Reader:
 
     def _texts_of(self, proto):
         """The node's operands that are texts."""
-        return [name for name in map(self._name, proto.input) if name in self.network.texts]
+        return [name for name in map(self.name_of, proto.input) if name in self.network.texts]
 
     def _mark_texts(self, proto):
         """What a node that rearranges texts has made are texts."""
         texts = self._texts_of(proto)
         if texts and _operator(proto) in KEEPERS:
-            made = set(filter(None, map(self._name, proto.output)))
+            made = set(filter(None, map(self.name_of, proto.output)))
             self.network.texts |= made
             if not self._given.isdisjoint(texts):
                 self._given |= made
@@ -353,7 +367,7 @@ class Reader:
         too."""
         network, taken = self.network, set(self.network.inputs)
         for value in self.graph.output:
-            name = self._name(value.name)
+            name = self.name_of(value.name)
             if name not in network.shapes and name not in network.constants:
                 self.problems.append(Problem(None, f"output {value.name}", "no operator computes it"))
                 continue

@@ -55,6 +55,20 @@ def value_of(node, values, dtypes):
     return (result, numpy.dtype(dtype)) if result.size <= _LARGEST else None
 
 
+def parts_of(node, values):
+    """What Split makes of a constant that follows from sizes: an array for each output; None where a layer has to."""
+    try:
+        sizes_given = node.get("split") if len(values) < 2 or values[1] is None else _plain(values[1].astype(object))
+    except NotFollowed:
+        return None
+    axis, count = node.get("axis", 0), len(node.outputs)
+    if sizes_given is None:
+        each = -(-values[0].shape[axis] // count)
+        sizes_given = [each] * (count - 1)
+    ends = numpy.cumsum(sizes_given)[: count - 1]
+    return numpy.split(values[0].astype(object), ends, axis)
+
+
 def _array(items, shape):
     result = numpy.empty(len(items), object)
     result[:] = items

@@ -223,7 +223,10 @@ def cast(reader, node):
         )
     except KeyError as error:
         raise Unsupported(f"casts to ONNX's element type {node.get('to')}") from error
-    reader.network.copied(node.output, node.inputs[0], dtype, node.name)
+    if dtype == reader.dtype(node.inputs[0]):
+        reader.same(node.output, node.inputs[0])
+    else:
+        reader.network.copied(node.output, node.inputs[0], dtype, node.name)
 
 
 # ---- products

@@ -39,6 +39,12 @@ OPS = {
     "Recurrence": 46,
     "Trees": 47,
     "Couple": 48,
+    "IntegerProduct": 49,
+    "Quantize": 50,
+    "Dequantize": 51,
+    "QuantizedAdd": 52,
+    "QuantizedMultiply": 53,
+    "LookUp": 54,
 }
 _COMPUTED, _CONSTANT, _VIEW = range(3)
 _ABSENT = 0xFFFFFFFF

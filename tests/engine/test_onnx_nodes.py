@@ -14,6 +14,7 @@ def test_what_is_claimed_is_right_on_every_backend():
     found = {case.name: onnx_nodes.failure(case) for case in cases}
     assert {name: wrong for name, wrong in found.items() if wrong is not None} == {}
     page = (Path(__file__).parents[2] / "docs" / "onnx-operators.md").read_text()
-    assert f"{len(READERS)} operators are claimed: {len(cases)} cases pass, 0 fail" in re.sub(r"\s+", " ", page), (
+    own = [name for name in READERS if not name.startswith("com.microsoft.")]
+    assert f"{len(own)} operators are claimed: {len(cases)} cases pass, 0 fail" in re.sub(r"\s+", " ", page), (
         "make docs/onnx-operators.md again: python -m tests.engine.onnx_nodes > docs/onnx-operators.md"
     )

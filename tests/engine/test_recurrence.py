@@ -1,18 +1,13 @@
 """Recurrent layers give what ONNX Runtime computes: kinds, directions, options, sizes and lengths drawn at random, and
 ONNX's own cases (test_onnx_nodes.py)."""
 
-import os
-import pickle
 import random
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
 import numpy
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests import networks
 from tests.engine.library import backends, on_backend
 from vmhost.engine.models import opened
 from vmhost.engine.onnx import OnnxError, compile_model
@@ -109,28 +104,9 @@ def model(op, tensors, given, outputs, attributes, is_open, layout):
     return made.SerializeToString()
 
 
-RUNTIME = """
-import onnxruntime, pickle, sys
-onnxruntime.set_default_logger_severity(4)
-answers = []
-for model, inputs in pickle.load(open("cases", "rb")):
-    answers.append(onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, inputs))
-pickle.dump(answers, open("answers", "wb"))
-"""
-
-
-def by_onnx_runtime(cases):
-    """The outputs of each (model, inputs), by one process of its own for all of them."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "cases").write_bytes(pickle.dumps(cases))
-        environment = {**os.environ, "HOME": folder}
-        subprocess.run([sys.executable, "-c", RUNTIME], cwd=folder, env=environment, check=True, timeout=200)
-        return pickle.loads(Path(folder, "answers").read_bytes())
-
-
 def differences(cases):
     wrong = []
-    for (data, inputs), theirs in zip(cases, by_onnx_runtime(cases), strict=True):
+    for (data, inputs), theirs in zip(cases, networks.each_by_onnx_runtime(cases), strict=True):
         file = compile_model(data, "layer")
         for backend in backends():
             with on_backend(backend):

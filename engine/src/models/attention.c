@@ -38,6 +38,7 @@ typedef struct attention {
     vme_move2 *transpose;
     const model_row_kernels *row_kernels;
     float factor;
+    bool guarded;                    /* rows of NaN count as 0 */
     vme_tensor q, k, v, addend, out; /* addend.data NULL: none */
     int64_t q_steps[VME_RANK_MAX], k_steps[VME_RANK_MAX], v_steps[VME_RANK_MAX],
         addend_steps[VME_RANK_MAX]; /* as broadcast to out's dimensions */
@@ -188,6 +189,15 @@ static void write_row(const attention *job, const float *from, float factor, cha
         *(float *)(to + i * step) = from[i] * factor;
 }
 
+/* The factor of a row of exponentials with that sum; a row that sees nothing is 0 where the step says so. */
+static float weight_of(const attention *job, float sum, float *row)
+{
+    if (!job->guarded || sum == sum)
+        return 1 / sum;
+    memset(row, 0, (size_t)job->keys * sizeof(float));
+    return 0;
+}
+
 static void do_block(const attention *job, int64_t number, float *scores)
 {
     const int rank = job->out.rank;
@@ -209,7 +219,7 @@ static void do_block(const attention *job, int64_t number, float *scores)
         const float largest = job->row_kernels->weigh_here(
             job->keys, job->factor, addend == NULL ? NULL : (const float *)(addend + i * job->addend_steps[rank - 2]),
             row);
-        factors[i] = 1 / job->row_kernels->exponentials(job->keys, -largest, row);
+        factors[i] = weight_of(job, job->row_kernels->exponentials(job->keys, -largest, row), row);
     }
     product(job, rows, job->keys, job->width, (const char *)scores, job->score_row * (int64_t)sizeof(float),
             sizeof(float), v, result, job->result_row);
@@ -260,7 +270,8 @@ static vme_status softmax_rows(void *argument, int64_t begin, int64_t end)
         if (addend != NULL)
             addend += item_at(job, job->addend_steps, i / job->rows) + i % job->rows * job->addend_steps[rank - 2];
         const float largest = job->row_kernels->weigh_here(job->keys, job->factor, (const float *)addend, row);
-        job->row_kernels->scale(job->keys, 1 / job->row_kernels->exponentials(job->keys, -largest, row), row);
+        job->row_kernels->scale(job->keys,
+                                weight_of(job, job->row_kernels->exponentials(job->keys, -largest, row), row), row);
     }
     return VME_OK;
 }
@@ -344,6 +355,7 @@ vme_status attention_run(vme_context *context, const vme_model *model, const mod
         .count = step->slots,
     };
     memcpy(&job.factor, &step->p[0], sizeof job.factor);
+    job.guarded = step->p[1] != 0;
     lay_out(&job, job.gemm, &model->value[step->operand[0]], &model->value[step->operand[1]], &model->value[step->out]);
     vme_status status = steps_of(&job.q, &job.out, job.q_steps);
     if (status == VME_OK)
@@ -405,8 +417,8 @@ vme_status model_make_attention(model_preparation *preparation, uint32_t number,
             return MODEL_WRONG(number, "has no operand %d", i);
     model_value *q = &model->value[step->operand[0]], *k = &model->value[step->operand[1]],
                 *v = &model->value[step->operand[2]], *out = &model->value[step->out];
-    if (node->inputs > 4 || q->rank < 2 || k->rank < 2 || v->rank < 2 || out->rank < 2
-        || !is_matrix(q, last(out, 2), last(k, 2)) || !is_matrix(k, last(q, 1), last(v, 2))
+    if (node->inputs > 4 || (step->p[1] != 0 && step->p[1] != 1) || q->rank < 2 || k->rank < 2 || v->rank < 2
+        || out->rank < 2 || !is_matrix(q, last(out, 2), last(k, 2)) || !is_matrix(k, last(q, 1), last(v, 2))
         || !is_matrix(v, last(k, 1), last(out, 1)) || !is_matrix(out, last(q, 2), last(v, 1))
         || last(k, 1) > MODEL_ROW_MAX)
         return MODEL_WRONG(number, "does not attend to matrices of float32 that fit");

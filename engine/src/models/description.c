@@ -1,6 +1,7 @@
 /* What a prepared model says of itself: its inputs and outputs, and what it does step by step. */
 #include "models/attention.h"
 #include "models/file.h"
+#include "models/integer_products.h"
 #include "models/makers.h"
 #include "models/model.h"
 #include "models/recurrence.h"
@@ -93,6 +94,8 @@ void vme_model_step(const vme_model *model, int number, vme_step *told)
             products_of(result, keys + keys * left->shape[left->rank - 1] / result->shape[result->rank - 1]);
     } else if (step->op == MODEL_RECURRENCE && !port)
         told->products = recurrence_products(model, step);
+    else if (step->op == MODEL_INTEGER_PRODUCT && !port)
+        told->products = products_of(result, integer_product_terms(model, step));
     told->bytes += bytes_of(model, step->in) + bytes_of(model, step->addend) + bytes_of(model, step->out);
     if (port)
         told->bytes += told->bytes; /* the caller's array is as large */

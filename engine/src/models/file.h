@@ -54,20 +54,28 @@ typedef enum model_op {
     MODEL_GATHER,              /* x, indices (int64) of dimensions in a row; the first of these */
     /* x, addend or absent; logarithm or not, a float's bits: softmax(x * factor + addend) of rows */
     MODEL_SOFTMAX,
-    /* x, scale, bias or absent; epsilon's bits: each row gets mean 0 and variance 1 first */
+    /* x, scale, bias or absent; epsilon's bits, 1: each row gets mean square 1 first, 0: mean 0 and variance 1 */
     MODEL_NORMALIZE,
     MODEL_ACTIVATE, /* x; model_curve */
     MODEL_SCAN,     /* x; vme_scan_op, dtype to compute in, axis */
     MODEL_ARGSORT,  /* x; axis, whether the largest is first. Equal ones stay in order */
     /* x, values, indices as MODEL_GATHER's; the first dimension, vme_binary_op of old and new or -1: the new one */
     MODEL_SCATTER,
-    /* q, k transposed, v, addend or absent; a float's bits: softmax(q @ k * factor + addend) @ v */
+    /* q, k transposed, v, addend or absent; a float's bits, 1: weights of NaN are 0: softmax(q @ k * factor + addend) @
+       v */
     MODEL_ATTENTION,
     /* gates of the inputs, weights of the state, bias, peepholes, first state, first cell, lengths: recurrence.c */
     MODEL_RECURRENCE,
     /* x [rows, features], nodes, trees, values of leaves or absent, base or absent: trees.c */
     MODEL_TREES,
     MODEL_COUPLE, /* x [rows, pairs of classes]: coupling.c */
+    /* image of bytes, weights, their sums, bias, factors, zero points of weights, zero point: integer_products.c */
+    MODEL_INTEGER_PRODUCT,
+    MODEL_QUANTIZE,           /* x of float32: bytes (quantized.c) */
+    MODEL_DEQUANTIZE,         /* x of bytes: float32 */
+    MODEL_QUANTIZED_ADD,      /* a, b of one shape: bytes */
+    MODEL_QUANTIZED_MULTIPLY, /* a, b of one shape: bytes */
+    MODEL_LOOK_UP,            /* x of bytes, 256 bytes: that of each */
     MODEL_OPS,
 } model_op;
 typedef struct model_tensor_record {
@@ -118,6 +126,20 @@ typedef enum model_curve {
     CURVE_HARD_SWISH,
     CURVES
 } model_curve;
+/* Parameters of MODEL_INTEGER_PRODUCT behind those of its window, to GROUPS; of bytes what it makes at least and most.
+ */
+enum { INTEGER_ZERO = GROUPS + 1, INTEGER_LOW, INTEGER_HIGH, INTEGER_SINGLE };
+/* Parameters of quantized operators: of the result and of operands; scales are float32's bits. The result's scale is
+ * within the others. */
+enum {
+    QUANTIZED_ZERO,
+    QUANTIZED_LOW,
+    QUANTIZED_HIGH,
+    QUANTIZED_SCALE_A,
+    QUANTIZED_ZERO_A,
+    QUANTIZED_SCALE_B,
+    QUANTIZED_ZERO_B,
+};
 /* Parameters of MODEL_RECURRENCE; FUNCTIONS: for each direction the functions of gates, of the candidate and of the
  * cell, each with two numbers as float32's bits. */
 enum {

@@ -36,5 +36,7 @@ model_make model_make_attention;
 model_make model_make_recurrence;
 /* trees.c, coupling.c */
 model_make model_make_trees, model_make_couple;
+/* integer_products.c, quantized.c */
+model_make model_make_integer_product, model_make_quantized;
 
 #endif

@@ -8,6 +8,7 @@
 #include "models/attention.h"
 #include "models/bands.h"
 #include "models/file.h"
+#include "models/integer_products.h"
 #include "models/kept.h"
 #include "models/makers.h"
 #include "models/plans.h"
@@ -273,6 +274,12 @@ static const struct {
     [MODEL_RECURRENCE] = {model_make_recurrence, "Recurrence"},
     [MODEL_TREES] = {model_make_trees, "Trees"},
     [MODEL_COUPLE] = {model_make_couple, "Couple"},
+    [MODEL_INTEGER_PRODUCT] = {model_make_integer_product, "IntegerProduct"},
+    [MODEL_QUANTIZE] = {model_make_quantized, "Quantize"},
+    [MODEL_DEQUANTIZE] = {model_make_quantized, "Dequantize"},
+    [MODEL_QUANTIZED_ADD] = {model_make_quantized, "QuantizedAdd"},
+    [MODEL_QUANTIZED_MULTIPLY] = {model_make_quantized, "QuantizedMultiply"},
+    [MODEL_LOOK_UP] = {model_make_quantized, "LookUp"},
 };
 
 model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].make : NULL; }
@@ -441,6 +448,8 @@ static vme_status make(model_preparation *preparation)
             scratch_needed(preparation, step, recurrence_scratch(model, step));
         else if (model_is_trees(step))
             scratch_needed(preparation, step, trees_scratch(model, step));
+        else if (model_is_integer_product(step))
+            scratch_needed(preparation, step, integer_product_scratch(model, step));
     }
     if (status == VME_OK) {
         arena_lives(model);

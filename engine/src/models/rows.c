@@ -155,7 +155,8 @@ vme_status model_make_softmax(model_preparation *preparation, uint32_t number, c
     return VME_OK;
 }
 
-/* ---- (x - mean) / sqrt(variance + epsilon) * scale + bias along the last dimension */
+/* ---- (x - mean) / sqrt(variance + epsilon) * scale + bias along the last dimension; by the root of the mean square
+ * the mean counts as 0 */
 static vme_status normalize_body(void *argument, int64_t begin, int64_t end)
 {
     const rows *job = argument;
@@ -164,7 +165,7 @@ static vme_status normalize_body(void *argument, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end && !vme_stopping(job->context); i++) {
         const float *in = row_of(&job->in, i);
         float *out = (float *)row_of(&job->out, i);
-        float mean = kernels->sum(n, in) / (float)n;
+        float mean = job->step->p[1] ? 0 : kernels->sum(n, in) / (float)n;
         float variance = kernels->centre(n, in, -mean, out) / (float)n;
         kernels->normalize(n, 1 / sqrtf(variance + number_of(job->step->p[0])), (const float *)job->scale.data,
                            (const float *)job->bias.data, out);
@@ -195,8 +196,9 @@ vme_status model_make_normalize(model_preparation *preparation, uint32_t number,
                       *scale = row_operand(preparation, step->operand[1]);
     const model_value *bias = row_operand(preparation, step->operand[2]), *out = row_operand(preparation, step->out);
     step->run = run_normalize;
-    if (scale == NULL || step->operand[3] >= 0 || !rows_lie(in) || !rows_lie(out) || !same_sizes(in, out)
-        || !is_row(scale, in->shape[in->rank - 1]) || (bias != NULL && !is_row(bias, in->shape[in->rank - 1])))
+    if (scale == NULL || step->operand[3] >= 0 || (step->p[1] != 0 && step->p[1] != 1) || !rows_lie(in)
+        || !rows_lie(out) || !same_sizes(in, out) || !is_row(scale, in->shape[in->rank - 1])
+        || (bias != NULL && !is_row(bias, in->shape[in->rank - 1])))
         return MODEL_WRONG(number, "does not normalize rows of float32");
     return VME_OK;
 }

@@ -202,6 +202,93 @@ static void recurrence_node(uint32_t x)
     }
 }
 
+static bool is_byte(uint32_t x) { return tensors[x].dtype == VME_UINT8 || tensors[x].dtype == VME_INT8; }
+
+/* Quantized operators on each number. */
+static void bytes_node(uint32_t x)
+{
+    const bool made = tensors[x].dtype == VME_FLOAT32;
+    if ((!made && !is_byte(x)) || tensors[x].kind == MODEL_VIEW || is_image[x])
+        return;
+    shape in = shape_of(x);
+    const int dtype = made || one_in(3) ? one_in(2) ? VME_UINT8 : VME_INT8 : (int)tensors[x].dtype;
+    const uint32_t op = made ? MODEL_QUANTIZE : MODEL_DEQUANTIZE + (uint32_t)below(4);
+    uint32_t list[2] = {x, x}, inputs = op == MODEL_QUANTIZE || op == MODEL_DEQUANTIZE ? 1 : 2;
+    if (op == MODEL_LOOK_UP)
+        list[1] = constant_like(VME_UINT8, &(shape){.rank = 1, .size = {256}}, 200);
+    is_viewed[x] = true;
+    const uint32_t out = computed(op == MODEL_DEQUANTIZE ? VME_FLOAT32 : dtype, &in);
+    is_viewed[out] = true;
+    int32_t *p = add(op, inputs, list, out)->parameters;
+    const int32_t lowest = dtype == VME_INT8 ? -128 : 0;
+    if (op == MODEL_LOOK_UP)
+        return;
+    p[QUANTIZED_ZERO] = lowest + below(256);
+    p[QUANTIZED_LOW] = lowest + below(100);
+    p[QUANTIZED_HIGH] = p[QUANTIZED_LOW] + below(100);
+    p[QUANTIZED_ZERO_A] = p[QUANTIZED_ZERO_B] = (tensors[x].dtype == VME_INT8 ? -128 : 0) + below(256);
+    memcpy(&p[QUANTIZED_SCALE_A], &(float){one_in(4) ? __builtin_nanf("") : 0.25f}, 4);
+    memcpy(&p[QUANTIZED_SCALE_B], &(float){0.5f}, 4);
+}
+
+/* A convolution of bytes, whose last dimension has channels. */
+static void integer_product_node(uint32_t x)
+{
+    shape in = shape_of(x), out = in;
+    if (!is_byte(x) || in.rank != 4 || tensors[x].kind == MODEL_VIEW || in.open[1] + in.open[2] + in.open[3] != 0)
+        return;
+    model_node_record window = {0};
+    int32_t *p = window.parameters;
+    for (int d = 0; d < 2; d++) {
+        p[KERNEL_H + d] = 1 + below(3);
+        p[STRIDE_H + d] = 1 + below(2);
+        p[DILATION_H + d] = 1 + below(2);
+        p[PAD_TOP + d] = below(3);
+        p[PAD_BOTTOM + d] = below(3);
+        int64_t left =
+            in.size[1 + d] + p[PAD_TOP + d] + p[PAD_BOTTOM + d] - (p[DILATION_H + d] * (p[KERNEL_H + d] - 1) + 1);
+        if (left < 0)
+            return;
+        out.size[1 + d] = left / p[STRIDE_H + d] + 1;
+    }
+    const int64_t channels = in.size[3];
+    p[GROUPS] = one_in(2) ? (int32_t)channels : 1;
+    const bool single = p[GROUPS] > 1 && one_in(2), zeros = !single && one_in(2);
+    p[INTEGER_SINGLE] = single ? 1 + below(2) : 0;
+    out.size[3] = single ? channels : p[GROUPS] * (1 + below(40));
+    const int64_t own = out.size[3] / p[GROUPS] + zeros, taps = p[KERNEL_H] * p[KERNEL_W],
+                  k = taps * channels / p[GROUPS];
+    shape packed = {.rank = 5, .size = {p[GROUPS], (own + 31) / 32, (k + 3) / 4, 32, 4}},
+          plain = {.rank = 5, .size = {1, 1, taps * p[INTEGER_SINGLE], channels, 1}};
+    shape each = {.rank = 1, .size = {out.size[3]}}, one = {.rank = 1, .size = {1}};
+    if (elements(packed.size, 5) > LARGEST || elements(out.size, 4) > LARGEST)
+        return;
+    const int kinds[] = {VME_UINT8, VME_INT8, VME_INT32, VME_FLOAT32}, dtype = kinds[below(4)];
+    uint32_t list[7] = {x,
+                        constant_like(VME_INT8, single ? &plain : &packed, 100),
+                        constant_like(VME_INT32, &each, 9),
+                        MODEL_ABSENT,
+                        MODEL_ABSENT,
+                        MODEL_ABSENT,
+                        MODEL_ABSENT};
+    if (one_in(2))
+        list[3] = constant_like(VME_INT32, &each, 9);
+    if (dtype != VME_INT32)
+        list[4] = constant_like(VME_FLOAT32, &each, 9);
+    if (zeros)
+        list[5] = constant_like(VME_INT32, &each, 9);
+    if (one_in(2))
+        list[6] = constant_like((int)tensors[x].dtype, &one, 9);
+    is_viewed[x] = true;
+    const uint32_t result = computed(dtype, &out);
+    is_viewed[result] = true;
+    int32_t *q = add(MODEL_INTEGER_PRODUCT, 7, list, result)->parameters;
+    memcpy(q, p, sizeof window.parameters);
+    q[INTEGER_ZERO] = (dtype == VME_INT8 ? -128 : 0) + below(256);
+    q[INTEGER_LOW] = dtype == VME_INT8 ? -128 : 0;
+    q[INTEGER_HIGH] = q[INTEGER_LOW] + below(256);
+}
+
 static void tensor_node(void)
 {
     uint32_t x = pick(one_in(2) ? VME_FLOAT32 : -1, -1, false), y, list[6] = {x};
@@ -212,7 +299,7 @@ static void tensor_node(void)
     const bool flat = is_fixed(&in);
     vme_dtype loop, result;
     model_node_record *created;
-    switch (below(15)) {
+    switch (below(17)) {
     case 0:
         for (int d = 0; d < in.rank; d++)
             if (in.size[d] == 1 && in.open[d] == 0)
@@ -379,6 +466,8 @@ static void tensor_node(void)
         return;
     }
     case 13: recurrence_node(x); return;
+    case 14: bytes_node(x); return;
+    case 15: integer_product_node(x); return;
     default: copy_to_halves(x);
     }
 }

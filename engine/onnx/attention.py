@@ -1,0 +1,417 @@
+"""Readers of attention and of rotated positions: ONNX's own, and those that ONNX Runtime's optimizers write
+(com.microsoft). Each becomes two products with a softmax between them, to whose scores one mask is added: what
+patterns.py makes one step of. Heads are [batch, heads, length, size] here."""
+
+import math
+
+import numpy
+
+from . import sizes
+from .lowering import Lowering
+from .readers import Unsupported, reads
+
+_FILTER = -10000.0  # what ONNX Runtime adds to the scores of keys that a mask leaves out, unless the node says
+
+
+def _inputs(node, count):
+    return (*node.inputs, *[None] * count)[:count]
+
+
+def _outputs(node, count):
+    return (*node.outputs, *[""] * count)[:count]
+
+
+def _refuse(node, **names):
+    """Inputs that are not supported, by what they are called."""
+    for what, name in names.items():
+        if name is not None:
+            raise Unsupported(f"has {what.replace('_', ' ')}")
+
+
+def _single(add, name):
+    return None if name is None else add.cast(name, numpy.float32)
+
+
+def _split_heads(add, x, heads):
+    """[batch, length, heads * size] as heads."""
+    batch, length, whole = add.shape(x)
+    return add.transpose(add.reshape(x, (batch, length, heads, whole // heads)), (0, 2, 1, 3))
+
+
+def _join_heads(add, x):
+    batch, heads, length, size = add.shape(x)
+    return add.reshape(add.transpose(x, (0, 2, 1, 3)), (batch, length, heads * size))
+
+
+def _behind(add, past, x):
+    """Keys or values with those of a cache before them."""
+    return x if past is None else add.joined([past, x], 2)
+
+
+def _sum(add, *names):
+    """The sum of those that are there, or None."""
+    total = None
+    for name in names:
+        total = name if total is None else total if name is None else add.do("add", total, name)
+    return total
+
+
+def _masked(add, allowed, value):
+    """0 where `allowed`, a name or an array of truths, else `value`."""
+    if not isinstance(allowed, str):
+        return add.constant(numpy.where(allowed, 0.0, value), numpy.float32)
+    zero, other = (add.constant(number, numpy.float32) for number in (0.0, value))
+    return add.where(allowed, zero, other)
+
+
+def _lowest():
+    return float(numpy.finfo("float32").min)
+
+
+def _window(add, rows, keys, offset, left=-1, right=0):
+    """Which keys each row may see: from `left` before its place to `right` behind it (-1: all). A row's place is its
+    number and `offset`: a number, or the name of int64 [batch, 1, 1, 1]."""
+    fixed = not any(isinstance(number, str) or sizes.is_open(number) for number in (rows, keys, offset))
+    if fixed:
+        place, key = numpy.arange(rows)[:, None] + offset, numpy.arange(keys)
+        return (left < 0 or key >= place - left) & (right < 0 or key <= place + right)
+    place, key = add.reshape(add.counted(rows), (rows, 1)), add.counted(keys)
+    if isinstance(offset, str) or sizes.is_open(offset) or offset != 0:
+        place = add.do("add", place, offset)
+    parts = []
+    if right >= 0:
+        parts.append(add.do("less_equal", key, place if right == 0 else add.do("add", place, right)))
+    if left >= 0:
+        parts.append(add.do("greater_equal", key, add.do("subtract", place, left)))
+    return parts[0] if len(parts) == 1 else add.do("logical_and", *parts)
+
+
+def attend(add, q, k, v, scale, mask=None, softcap=0.0):
+    """(result, scores, scores with the mask, weights), of float32; k and v may have fewer heads, each of which several
+    of q's share."""
+    (batch, heads, rows, size), (_, shared, keys, width) = add.shape(q), add.shape(v)
+    groups = heads // shared
+    grouped = groups > 1
+    if grouped:
+        q = add.reshape(q, (batch, shared, groups, rows, size))
+        k, v = (add.reshape(name, (batch, shared, 1, *add.shape(name)[2:])) for name in (k, v))
+        if mask is not None and len(add.shape(mask)) > 2:
+            own = add.shape(mask)
+            each = (shared, groups) if own[-3] == heads else (1, 1)
+            mask = add.reshape(mask, (*own[:-3], *each, *own[-2:]))
+    order = (*range(4 + grouped - 2), 3 + grouped, 2 + grouped)
+    scores = add.matmul(q, add.transpose(k, order))
+    if scale != 1:
+        scores = add.do("multiply", scores, scale)
+    if softcap:
+        scores = add.do("multiply", add.do("tanh", add.do("divide", scores, softcap)), softcap)
+    masked = scores if mask is None else add.do("add", scores, mask)
+    weights = add.operator("Softmax", masked, axis=-1)
+    result = add.matmul(weights, v)
+    if grouped:
+        result = add.reshape(result, (batch, heads, rows, width))
+        scores, masked, weights = (add.reshape(name, (batch, heads, rows, keys)) for name in (scores, masked, weights))
+    return result, scores, masked, weights
+
+
+# ---- rotated positions
+def rotated(add, x, cosines, sines, interleaved=False, size=0):
+    """Heads whose first `size` numbers (0: all) are pairs that turn by angles [batch or 1, 1, length, size / 2]; pairs
+    are neighbours where `interleaved`, else in one half each."""
+    batch, heads, length, whole = add.shape(x)
+    size = size or whole
+    half = size // 2
+    if interleaved:
+        parts = [add.part(x, 3, first, size, 2) for first in range(2)]
+    else:
+        parts = [add.part(x, 3, first, first + half) for first in (0, half)]
+    turned = [
+        add.do("subtract", add.do("multiply", parts[0], cosines), add.do("multiply", parts[1], sines)),
+        add.do("add", add.do("multiply", parts[0], sines), add.do("multiply", parts[1], cosines)),
+    ]
+    result = add.whole((batch, heads, length, whole), add.dtype(x))
+    for number, name in enumerate(turned):
+        if interleaved:
+            add.put(add.part(result, 3, number, size, 2), name)
+        else:
+            add.put(add.part(result, 3, number * half, number * half + half), name)
+    if size < whole:
+        add.put(add.part(result, 3, size, whole), add.part(x, 3, size, whole))
+    return result
+
+
+def _angles(add, caches, places, dtype):
+    """Of places [batch, length], int64: rows of the caches, or without places what these hold for all."""
+    found = []
+    for cache in caches:
+        if places is not None:
+            cache = add.operator("Gather", cache, places)
+        batch, length, half = add.shape(cache)
+        found.append(add.cast(add.reshape(cache, (batch, 1, length, half)), dtype))
+    return found
+
+
+@reads("RotaryEmbedding", "com.microsoft.RotaryEmbedding")
+def rotary_embedding(reader, node):
+    add = Lowering(reader, node)
+    if node.get("is_packed_batching", 0) or node.get("scale", 1.0) != 1.0:
+        raise Unsupported("has scale or is_packed_batching")
+    if node.domain == "com.microsoft":
+        x, places, *caches = _inputs(node, 4)
+    else:
+        x, *caches, places = _inputs(node, 4)
+    rank, size = len(add.shape(x)), node.get("rotary_embedding_dim", 0)
+    heads = node.get("num_heads", 0)
+    if rank == 3 and not heads:
+        heads = add.shape(x)[2] // (size or 2 * add.shape(caches[0])[-1])
+    q = x if rank == 4 else _split_heads(add, x, heads)
+    batch, _, length, _ = add.shape(q)
+    if places is not None:
+        places = add.cast(places, numpy.int64)
+        if math.prod(add.shape(places)) == 1 and len(add.shape(places)) == 1:  # the first one's
+            places = add.reshape(add.do("add", add.counted(length), places), (1, length))
+    whole = rotated(
+        add, q, *_angles(add, caches, places, add.dtype(x)), interleaved=bool(node.get("interleaved", 0)), size=size
+    )
+    add.done(whole if rank == 4 else _join_heads(add, whole))
+
+
+# ---- ONNX's own
+@reads("Attention")
+def attention(reader, node):
+    """Rows that may see no key at all are 0."""
+    add = Lowering(reader, node)
+    q, k, v, mask, past_k, past_v, lengths = _inputs(node, 7)
+    dtype, rank = add.dtype(q), len(add.shape(q))
+    if dtype.name not in ("float32", "float16"):
+        raise Unsupported(f"works on {dtype}, expected float32 or float16")
+    if rank == 3:
+        q = _split_heads(add, q, node.get("q_num_heads"))
+        k, v = (_split_heads(add, name, node.get("kv_num_heads")) for name in (k, v))
+    k, v = _behind(add, past_k, k), _behind(add, past_v, v)
+    rows, keys = add.shape(q)[2], add.shape(k)[2]
+    offset = 0 if past_k is None else add.shape(past_k)[2]
+    length = None
+    if lengths is not None:
+        length = add.reshape(add.cast(lengths, numpy.int64), (-1, 1, 1, 1))
+        if past_k is None:
+            offset = add.do("subtract", length, rows)
+    bias = _own_mask(add, mask, keys)
+    left, right = node.get("left_window_size", -1), node.get("right_window_size", -1)
+    if node.get("is_causal", 0):
+        right = 0 if right < 0 else min(right, 0)
+    if max(left, right) >= 0:
+        bias = _sum(add, bias, _masked(add, _window(add, rows, keys, offset, left, right), -math.inf))
+    if length is not None:
+        bias = _sum(add, bias, _masked(add, add.do("less", add.counted(keys), length), -math.inf))
+    scale = node.get("scale") or 1 / math.sqrt(add.shape(q)[3])
+    result, *scores = attend(add, *(_single(add, name) for name in (q, k, v)), scale, bias, node.get("softcap", 0.0))
+    if bias is not None:
+        largest = add.reduce("max", bias, [len(add.shape(bias)) - 1])
+        none = add.do("equal", largest, -math.inf)
+        result = add.where(none, 0, result)
+        scores[2] = add.where(none, 0, scores[2])
+    result = add.cast(result, dtype)
+    y, *presents, told = _outputs(node, 4)
+    add.done(_join_heads(add, result) if rank == 3 else result, y)
+    for name, output in zip((k, v), presents):
+        if output:
+            add.done(name, output)
+    if told:
+        mode = node.get("qk_matmul_output_mode", 0)
+        if mode == 1 and node.opset < 25 and not node.get("softcap", 0.0):
+            mode = 2 if node.opset < 24 else mode
+        add.done(add.cast(scores[{0: 0, 1: 0, 2: 1, 3: 2}[mode]], dtype), told)
+
+
+def _own_mask(add, mask, keys):
+    """The mask as a number that is added; keys that it says nothing of are left out."""
+    if mask is None:
+        return None
+    if add.dtype(mask) == numpy.bool_:
+        mask = _masked(add, mask, -math.inf)
+    mask, own = _single(add, mask), add.shape(mask)
+    if not sizes.is_open(keys) and not sizes.is_open(own[-1]) and own[-1] < keys:
+        mask = add.padded(mask, [0] * len(own), [*[0] * (len(own) - 1), keys - own[-1]], -math.inf)
+    return mask
+
+
+# ---- those of ONNX Runtime
+def _padding(add, mask, batch, keys, value):
+    """A mask of keys as a number that is added: lengths [batch] (or ends, then starts, [2 * batch]), or which keys
+    count, [batch, keys] or [batch, rows, keys]."""
+    if mask is None:
+        return None
+    shape = add.shape(mask)
+    if len(shape) == 1:
+        number = add.counted(keys)
+        mask = add.cast(mask, numpy.int64)
+        several = not sizes.is_open(shape[0]) and not sizes.is_open(batch) and shape[0] == 2 * batch
+        ends = add.part(mask, 0, 0, batch) if several else mask
+        allowed = add.do("less", number, add.reshape(ends, (-1, 1, 1, 1)))
+        if several:
+            starts = add.reshape(add.part(mask, 0, batch, 2 * batch), (-1, 1, 1, 1))
+            allowed = add.do("logical_and", allowed, add.do("greater_equal", number, starts))
+    elif len(shape) in (2, 3):
+        rows = shape[1] if len(shape) == 3 else 1
+        allowed = add.do("greater", mask, 0) if add.dtype(mask) != numpy.bool_ else mask
+        allowed = add.reshape(allowed, (shape[0], 1, rows, shape[-1]))
+    else:
+        raise Unsupported(f"has a mask of {len(shape)} dimensions")
+    return _masked(add, allowed, value)
+
+
+def _mask(add, node, padding, extra, batch, rows, keys, offset):
+    causal = None
+    if node.get("unidirectional", 0):
+        causal = _masked(add, _window(add, rows, keys, offset), _lowest())
+    value = node.get("mask_filter_value", _FILTER)
+    padding = _padding(add, padding, batch, keys, value)
+    if causal is not None and padding is not None:  # their sum could be beyond float32
+        padding = add.do("maximum", add.do("add", causal, padding), _lowest())
+        causal = None
+    return _sum(add, causal, padding, _single(add, extra))
+
+
+@reads("com.microsoft.Attention")
+def attention_of_inputs(reader, node):
+    add = Lowering(reader, node)
+    x, weights, bias, mask, past, extra, past_length = _inputs(node, 7)
+    _refuse(node, past_sequence_length=past_length)
+    if node.get("do_rotary", 0):
+        raise Unsupported("has do_rotary")
+    heads, columns, dtype = node.get("num_heads"), add.shape(weights)[1], add.dtype(x)
+    widths = node.get("qkv_hidden_sizes") or [columns // 3] * 3
+    whole = add.operator("MatMul", x, weights)
+    if bias is not None:
+        whole = add.operator("Add", whole, bias)
+    at, parts = 0, []
+    for width in widths:
+        parts.append(_split_heads(add, add.part(whole, 2, at, at + width), heads))
+        at += width
+    q, k, v = parts
+    offset = 0
+    if past is not None:
+        offset = add.shape(past)[3]
+        shape = add.shape(past)[1:]
+        k, v = (
+            _behind(add, add.reshape(add.part(past, 0, place, place + 1), shape), name)
+            for place, name in enumerate((k, v))
+        )
+    batch, _, rows, size = add.shape(q)
+    mask = _mask(add, node, mask, extra, batch, rows, add.shape(k)[2], offset)
+    scale = node.get("scale") or 1 / math.sqrt(size)
+    result = attend(add, *(_single(add, name) for name in (q, k, v)), scale, mask)[0]
+    y, present = _outputs(node, 2)
+    add.done(_join_heads(add, add.cast(result, dtype)), y)
+    if present:
+        add.done(add.joined([add.reshape(name, (1, *add.shape(name))) for name in (k, v)], 0), present)
+
+
+def _query_key_value(add, node, query, key, value, bias):
+    """Heads of the three, which may come together or as heads already."""
+    heads = node.get("num_heads")
+    if len(add.shape(query)) == 5:  # [batch, length, heads, 3, size]
+        return [_of_several(add, query, place) for place in range(3)]
+    hidden = add.shape(query)[2]
+    biases = [None] * 3
+    if bias is not None:
+        at = 0
+        for place, width in enumerate((hidden, hidden, add.shape(bias)[0] - 2 * hidden)):
+            biases[place] = add.part(bias, 0, at, at + width)
+            at += width
+
+    def of(name, place):
+        if len(add.shape(name)) == 4:
+            return name
+        return _split_heads(add, name if biases[place] is None else add.do("add", name, biases[place]), heads)
+
+    if key is not None and len(add.shape(key)) == 5:  # [batch, keys, heads, 2, size]
+        return [of(query, 0), _of_several(add, key, 0), _of_several(add, key, 1)]
+    return [of(query, 0), of(key if key is not None else query, 1), of(value if value is not None else query, 2)]
+
+
+def _of_several(add, name, place):
+    batch, length, heads, _, size = add.shape(name)
+    return add.transpose(add.reshape(add.part(name, 3, place, place + 1), (batch, length, heads, size)), (0, 2, 1, 3))
+
+
+@reads("com.microsoft.MultiHeadAttention")
+def attention_of_heads(reader, node):
+    add = Lowering(reader, node)
+    query, key, value, bias, mask, extra, past_k, past_v, past_length, indirection = _inputs(node, 10)
+    _refuse(node, past_sequence_length=past_length, cache_indirection=indirection)
+    dtype = add.dtype(query)
+    q, k, v = _query_key_value(add, node, query, key, value, bias)
+    k, v = _behind(add, past_k, k), _behind(add, past_v, v)
+    batch, _, rows, size = add.shape(q)
+    offset = 0 if past_k is None else add.shape(past_k)[2]
+    mask = _mask(add, node, mask, extra, batch, rows, add.shape(k)[2], offset)
+    scale = node.get("scale") or 1 / math.sqrt(size)
+    result, scores, *_ = attend(add, *(_single(add, name) for name in (q, k, v)), scale, mask)
+    y, present_k, present_v, told = _outputs(node, 4)
+    add.done(_join_heads(add, add.cast(result, dtype)), y)
+    for name, output in ((k, present_k), (v, present_v), (scores, told)):
+        if output:
+            add.done(add.cast(name, dtype), output)
+
+
+@reads("com.microsoft.GroupQueryAttention")
+def attention_of_groups(reader, node):
+    """Keys and values go behind those of the cache, at the place that seqlens_k says; what lies behind is not seen."""
+    add = Lowering(reader, node)
+    query, key, value, past_k, past_v, lengths, _, *caches, places, extra, sink = _inputs(node, 12)
+    _refuse(node, head_sink=sink)
+    for attribute in ("smooth_softmax", "qk_output"):
+        if node.get(attribute, 0) > 0:
+            raise Unsupported(f"has {attribute}")
+    heads, shared, dtype = node.get("num_heads"), node.get("kv_num_heads"), add.dtype(query)
+    if key is None:
+        size, at, parts = add.shape(query)[2] // (heads + 2 * shared), 0, []
+        for width in (heads * size, shared * size, shared * size):
+            parts.append(add.part(query, 2, at, at + width))
+            at += width
+        query, key, value = parts
+    q, k, v = _split_heads(add, query, heads), _split_heads(add, key, shared), _split_heads(add, value, shared)
+    batch, _, rows, size = add.shape(q)
+    before = 0  # keys that each example has in the cache
+    if past_k is not None:
+        before = add.do("subtract", add.reshape(add.cast(lengths, numpy.int64), (batch, 1)), rows - 1)
+    if node.get("do_rotary", 0):
+        if places is None:
+            places = add.counted(rows)
+            places = add.reshape(places, (1, rows)) if past_k is None else add.do("add", before, places)
+        angles = _angles(add, caches, add.cast(places, numpy.int64), dtype)
+        turned = {"interleaved": bool(node.get("rotary_interleaved", 0)), "size": 2 * add.shape(caches[0])[1]}
+        q, k = rotated(add, q, *angles, **turned), rotated(add, k, *angles, **turned)
+    if past_k is not None:
+        k, v = (_at_places(add, past, name, before) for past, name in ((past_k, k), (past_v, v)))
+        before = add.reshape(before, (batch, 1, 1, 1))
+    window = node.get("local_window_size", -1)
+    allowed = _window(add, rows, add.shape(k)[2], before, window - 1 if window > 0 else -1)
+    mask = _sum(add, _masked(add, allowed, _lowest()), _single(add, extra))
+    scale = node.get("scale") or 1 / math.sqrt(size)
+    result = attend(add, *(_single(add, name) for name in (q, k, v)), scale, mask, node.get("softcap", 0.0))[0]
+    y, *presents = _outputs(node, 3)
+    add.done(_join_heads(add, add.cast(result, dtype)), y)
+    for name, output in zip((k, v), presents):
+        if output:
+            add.done(name, output)
+
+
+def _at_places(add, past, x, before):
+    """The cache and, behind what each example has in it, `x`."""
+    batch, heads, rows, _ = add.shape(x)
+    whole = add.joined([past, x], 2)
+    if not sizes.is_open(batch) and batch == 1:
+        return whole
+    places = add.reshape(add.do("add", before, add.counted(rows)), (batch, 1, rows))
+    indices = [add.along(batch, 0, 3), add.along(heads, 1, 3), places]
+    return add.reader.add_layer(
+        "Scatter",
+        add.node,
+        [whole, x, *indices],
+        add.shape(whole),
+        output=add.fresh("scattered"),
+        parameters=(0, -1),
+    )

@@ -1,0 +1,172 @@
+"""Convolutions, matrix products and means of bytes with constant weights, as the engine's integer product has them
+(engine/src/models/integer_products.c): images with channels last, and weights packed in fours."""
+
+import math
+
+import numpy
+
+from .readers import Unsupported
+
+COLUMNS, QUAD = 32, 4  # QUANTIZED_COLUMNS and QUANTIZED_QUAD of engine/src/models/quantized_kernels.h
+
+
+def convolved(add, node, x, zero, weights, zeros, bias, dtype, factors, limits):
+    """What the node, a convolution, makes of the bytes `x` [n, channels, …] with `weights` [outputs, channels of a
+    group, …], constants with `zeros` for each output: bytes within `limits` (zero point, lowest, highest), float32 by
+    `factors`, or (factors None) sums. `zero` is the name of x's zero point [1], or None."""
+    rank = weights.ndim - 2
+    if rank not in (1, 2):
+        raise Unsupported(f"convolves {rank} dimensions of bytes, expected 1 or 2")
+    groups = node.get("group", 1)
+    kernel, made, _ = _window(node, weights.shape[2:], add.shape(x)[2:])
+    image = add.reshape(x, (*add.shape(x)[:2], 1, add.shape(x)[2])) if rank == 1 else x
+    weights = weights.reshape(*weights.shape[:2], *((1,) * (2 - rank)), *weights.shape[2:])
+    result = _layer(add, image, zero, weights, zeros, bias, (*kernel, groups), made, dtype, factors, limits)
+    return add.reshape(result, (add.shape(x)[0], len(weights), made[1])) if rank == 1 else result
+
+
+def _window(node, kernel, sizes):
+    """(the first ten parameters of an operator on images, the result's sizes, whether padding is rounded up), of two
+    dimensions."""
+    rank = len(kernel)
+    strides, dilations = node.get("strides", (1,) * rank), node.get("dilations", (1,) * rank)
+    pads, automatic = node.get("pads", (0,) * (2 * rank)), node.get("auto_pad", "NOTSET")
+    before, after, made, up = [], [], [], False
+    for d, size in enumerate(sizes):
+        reach = dilations[d] * (kernel[d] - 1) + 1
+        begin, end = (pads[d], pads[rank + d]) if automatic == "NOTSET" else (0, 0)
+        if automatic in ("SAME_UPPER", "SAME_LOWER"):
+            whole = max(0, (-(-size // strides[d]) - 1) * strides[d] + reach - size)
+            begin = whole // 2 if automatic == "SAME_UPPER" else whole - whole // 2
+            end = whole - begin
+        span = size + begin + end - reach
+        count = span // strides[d] + 1
+        if node.get("ceil_mode", 0) and span % strides[d] and count * strides[d] < size + begin:
+            up, end, count = True, end + strides[d] - span % strides[d], count + 1
+        before.append(begin)
+        after.append(end)
+        made.append(count)
+    flat = rank == 1
+    numbers = ((1, kernel), (1, strides), (0, before), (0, after), (1, dilations))
+    parameters = tuple(number for lead, own in numbers for number in (*[lead] * flat, *own))
+    return parameters, (*[1] * flat, *made), up
+
+
+def largest(add, node, x):
+    """The maxima of the windows of an image of bytes, a dimension after the other; None: it is no such image."""
+    if len(add.shape(x)) != 4:
+        return None
+    kernel, made, _ = _window(node, node.get("kernel_shape"), add.shape(x)[2:])
+    image = add.transpose(x, (0, 2, 3, 1))
+    lowest = numpy.iinfo(add.dtype(x)).min
+    result = add.padded(image, (0, *kernel[4:6], 0), (0, *kernel[6:8], 0), int(lowest))
+    for d in range(2):
+        parts = []
+        for tap in range(kernel[d]):
+            first, stride = tap * kernel[8 + d], kernel[2 + d]
+            parts.append(add.part(result, 1 + d, first, first + (made[d] - 1) * stride + 1, stride))
+        result = parts[0]
+        for part in parts[1:]:
+            result = add.do("maximum", result, part)
+    return add.transpose(result, (0, 3, 1, 2))
+
+
+def multiplied(add, x, zero, weights, zeros, bias, dtype, factors, limits):
+    """x @ weights.T, of bytes [..., k] and constants [outputs, k]; as `convolved`."""
+    shape = add.shape(x)
+    rows = math.prod(shape[:-1]) if len(shape) > 1 else 1
+    image = add.transpose(add.reshape(x, (1, 1, rows, shape[-1])), (0, 3, 1, 2))
+    kernel = (1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1)
+    made = _layer(add, image, zero, weights[:, :, None, None], zeros, bias, kernel, (1, rows), dtype, factors, limits)
+    return add.reshape(add.transpose(made, (0, 2, 3, 1)), (*shape[:-1], len(weights)))
+
+
+def pooled(add, node, x, target, low, high):
+    """The means of a quantized image, as windows of ones; None where they are of unlike numbers."""
+    shape, network = add.shape(x.source), add.network
+    if len(shape) != 4 or any(not isinstance(size, int) or type(size) is not int for size in shape[1:]):
+        return None
+    if node.op == "GlobalAveragePool":
+        kernel, made = (*shape[2:], 1, 1, 0, 0, 0, 0, 1, 1, shape[1]), (1, 1)
+    else:
+        kernel, made, up = _window(node, node.get("kernel_shape"), shape[2:])
+        if up or (any(kernel[4:8]) and not node.get("count_include_pad", 0)):
+            return None
+        kernel = (*kernel, shape[1])
+    count = kernel[0] * kernel[1]
+    if count > 1 << 12:
+        return None
+    weights = numpy.ones((shape[1], 1, *kernel[:2]), numpy.int8)
+    factor = x.scale.reshape(()) / (target.scale.reshape(()) * numpy.float32(count))
+    zero = network.constant(add.fresh("zero"), x.zero.reshape(1), x.dtype)
+    factors = numpy.full(shape[1], factor, "float32")
+    limits = (int(target.zero.reshape(())), low, high)
+    zeros = numpy.zeros(shape[1], "int64")
+    return _layer(add, x.source, zero, weights, zeros, None, kernel, made, target.dtype, factors, limits)
+
+
+def _layer(add, x, zero, weights, zeros, bias, kernel, made, dtype, factors, limits):
+    """The layer; x and the result are [n, channels, height, width], whose bytes lie with channels last."""
+    reader, groups = add.reader, kernel[10]
+    image = add.transpose(x, (0, 2, 3, 1))
+    if not add.network.is_dense(image):
+        image = add.copy(image)
+    outputs, channels = weights.shape[0], add.shape(x)[1]
+    single = groups == channels == outputs and groups > 1
+    weights, zeros = _signed(weights, zeros, single)
+    flat = weights.reshape(groups, outputs // groups, *weights.shape[1:]).transpose(0, 1, 3, 4, 2)
+    flat = flat.reshape(groups, outputs // groups, -1)
+    if single:
+        parts = _parts(flat.reshape(outputs, -1))
+        packed = numpy.concatenate(parts, 1).T[None, None, :, :, None]
+    else:
+        parts, packed = [], _packed(flat.astype("int8"), zeros.any())
+    operands = [
+        image,
+        add.constant(packed, "int8"),
+        add.constant(flat.astype("int32").sum(-1).reshape(-1), "int32"),
+        None if bias is None else add.constant(bias, "int32"),
+        None if factors is None else add.constant(factors, "float32"),
+        add.constant(zeros, "int32") if zeros.any() else None,
+        zero,
+    ]
+    name = reader.add_layer(
+        "IntegerProduct",
+        add.node,
+        operands,
+        (add.shape(x)[0], *made, outputs),
+        dtype,
+        add.fresh("product"),
+        parameters=(*kernel, *(limits or (0, 0, 0)), len(parts)),
+    )
+    return add.transpose(name, (0, 3, 1, 2))
+
+
+def _signed(weights, zeros, single):
+    """Weights that are int8, or of single channels int16, and the zero points that are left: none, where what lies
+    above them is int8 as well."""
+    above = weights.astype("int16") - zeros.reshape(-1, 1, 1, 1).astype("int16")
+    if single or (above.min() >= -128 and above.max() <= 127):
+        return above, numpy.zeros_like(zeros)
+    return (weights, zeros) if weights.dtype == numpy.int8 else (weights.astype("int16") - 128, zeros - 128)
+
+
+def _parts(weights):
+    """Arrays of int8 whose sum they are."""
+    parts, rest = [], weights.astype("int16")
+    while not parts or rest.any():
+        parts.append(numpy.clip(rest, -128, 127).astype("int8"))
+        rest = rest - parts[-1]
+    return parts
+
+
+def _packed(weights, with_ones):
+    """[groups, outputs, k] as [groups, slivers, quads, 32, 4], with one output of ones more where zero points want
+    it."""
+    groups, outputs, k = weights.shape
+    if with_ones:
+        weights = numpy.concatenate([weights, numpy.ones((groups, 1, k), "int8")], 1)
+        outputs += 1
+    slivers, quads = -(-outputs // COLUMNS), -(-k // QUAD)
+    whole = numpy.pad(weights, ((0, 0), (0, slivers * COLUMNS - outputs), (0, quads * QUAD - k)))
+    return whole.reshape(groups, slivers, COLUMNS, quads, QUAD).transpose(0, 1, 3, 2, 4)

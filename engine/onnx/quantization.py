@@ -1,0 +1,674 @@
+"""Readers of quantized models: pairs of QuantizeLinear and DequantizeLinear around ordinary operators, operators on
+quantized tensors (QLinearConv and the like, also com.microsoft's), and those of weights that are quantized and inputs
+that are while the model runs (MatMulInteger, ConvInteger, DynamicQuantizeLinear).
+
+DequantizeLinear makes float32 and is remembered; where QuantizeLinear reads what an operator made of such tensors, the
+operator is done on the bytes themselves, and what was read before is dead (passes.drop_dead). What cannot be done so is
+done in float32. Images of bytes lie with channels last, whatever views say of them (integer_products.py)."""
+
+import copy
+import math
+from typing import NamedTuple
+
+import numpy
+
+from .integer_products import convolved, largest, multiplied, pooled
+from .lowering import Lowering
+from .network import float_bits
+from .readers import Unsupported, reads, reads_early
+
+_BYTES = (numpy.uint8, numpy.int8)
+# Operators that move numbers, and do to bytes what they do to what these stand for.
+_MOVES = {
+    "Reshape",
+    "Transpose",
+    "Flatten",
+    "Squeeze",
+    "Unsqueeze",
+    "Slice",
+    "Gather",
+    "Expand",
+    "Identity",
+    "DepthToSpace",
+    "SpaceToDepth",
+    "Tile",
+}
+_BOUNDED = ("Conv", "Gemm", "MatMul", "Add", "Mul", "AveragePool", "GlobalAveragePool")  # before an activation
+# Operators on each number, which a table of 256 does.
+_TABLES = {
+    "Sigmoid",
+    "Tanh",
+    "HardSwish",
+    "HardSigmoid",
+    "LeakyRelu",
+    "Elu",
+    "Selu",
+    "Celu",
+    "Gelu",
+    "Relu",
+    "Clip",
+    "Exp",
+    "Log",
+    "Sqrt",
+    "Abs",
+    "Neg",
+    "Erf",
+    "Softplus",
+    "Softsign",
+    "Mish",
+    "Swish",
+    "Reciprocal",
+    "ThresholdedRelu",
+}
+
+
+class Quantized(NamedTuple):
+    """A tensor of integers, `source`, that stands for (source - zero) * scale; both are arrays, of one number or of as
+    many as the `axis` has. `dtype` of the source."""
+
+    source: str
+    scale: numpy.ndarray
+    zero: numpy.ndarray
+    axis: int
+    dtype: numpy.dtype
+
+    @property
+    def plain(self):
+        """Whether it is of bytes with one scale."""
+        return self.scale.size == 1 and self.zero.size == 1 and self.dtype in _BYTES
+
+    def same(self, other):
+        return (
+            self.dtype == other.dtype
+            and numpy.array_equal(self.scale.reshape(-1), other.scale.reshape(-1))
+            and numpy.array_equal(self.zero.reshape(-1), other.zero.reshape(-1))
+        )
+
+    @property
+    def limits(self):
+        info = numpy.iinfo(self.dtype)
+        return int(info.min), int(info.max)
+
+
+def _quantized(reader, source, scale, zero, axis=1):
+    """A Quantized of names, or None where scale or zero point are computed."""
+    scales, dtype = reader.constant(scale), reader.dtype(source)
+    zeros = numpy.zeros((), dtype) if zero is None else reader.constant(zero)
+    if scales is None or zeros is None:
+        return None
+    return Quantized(source, scales.astype("float32"), zeros.astype("int64"), axis, dtype)
+
+
+def _target(reader, scale, zero, dtype=numpy.uint8):
+    """The Quantized that a node makes, without a source."""
+    scales, zeros = reader.constant(scale), None if zero is None else reader.constant(zero)
+    if scales is None or (zero is not None and zeros is None):
+        return None
+    zeros = numpy.zeros((), dtype) if zeros is None else zeros
+    return Quantized("", scales.astype("float32"), zeros.astype("int64"), 1, zeros.dtype)
+
+
+# ---- element by element, in the order in which the bytes lie
+def _turned(add, name, order=None):
+    """(a dense tensor of the same elements, the order of dimensions in which it has them). What is dense in another
+    order than its own, as an image with channels last, stays as it lies, unless the `order` is said."""
+    if order is None:
+        strides = add.network.as_view(name).strides
+        order = sorted(range(len(strides)), key=lambda d: (-int(strides[d]), d))
+        if not add.network.is_dense(add.transpose(name, order)):
+            order = list(range(len(order)))
+    turned = name if order == list(range(len(order))) else add.transpose(name, order)
+    return (turned if add.network.is_dense(turned) else add.copy(turned)), order
+
+
+def _back(add, name, order):
+    return add.transpose(name, [order.index(d) for d in range(len(order))]) if order != sorted(order) else name
+
+
+def _byte_layer(add, op, operands, dtype, parameters):
+    return add.reader.add_layer(
+        op, add.node, operands, add.shape(operands[0]), dtype, add.fresh(op.lower()), parameters=parameters
+    )
+
+
+def quantized_float(add, name, target, low=None, high=None):
+    """float32 as bytes."""
+    lowest, highest = target.limits
+    source, order = _turned(add, name)
+    zero, scale = int(target.zero.reshape(())), float(target.scale.reshape(()))
+    parameters = (zero, lowest if low is None else low, highest if high is None else high, float_bits(scale))
+    return _back(add, _byte_layer(add, "Quantize", [source], target.dtype, parameters), order)
+
+
+def dequantized(add, quantized):
+    source, order = _turned(add, quantized.source)
+    parameters = (0, 0, 0, float_bits(float(quantized.scale.reshape(()))), int(quantized.zero.reshape(())))
+    return _back(add, _byte_layer(add, "Dequantize", [source], numpy.float32, parameters), order)
+
+
+def _looked_up(add, quantized, target, function=None):
+    """The bytes that stand for `function` of what the bytes stand for."""
+    low, _ = quantized.limits
+    numbers = numpy.arange(256).astype("uint8").view(quantized.dtype).astype("int64")  # by the byte's unsigned number
+    values = (numbers - int(quantized.zero.reshape(()))).astype("float32") * quantized.scale.reshape(())
+    values = values if function is None else function(values)
+    lowest, highest = target.limits
+    table = numpy.rint(values / target.scale.reshape(())) + int(target.zero.reshape(()))
+    table = numpy.clip(numpy.nan_to_num(table, nan=lowest), lowest, highest).astype(target.dtype).view("uint8")
+    source, order = _turned(add, quantized.source)
+    made = _byte_layer(add, "LookUp", [source, add.constant(table, numpy.uint8)], target.dtype, ())
+    return _back(add, made, order)
+
+
+def _as_target(add, quantized, target):
+    return quantized.source if quantized.same(target) else _looked_up(add, quantized, target)
+
+
+def _combined(add, op, a, b, target, low, high):
+    """The sum or product of two of one shape, or None."""
+    if add.shape(a.source) != add.shape(b.source):
+        return None
+    source, order = _turned(add, a.source)
+    other, _ = _turned(add, b.source, order)
+    scales = [float(numpy.float32(each.scale.reshape(()))) for each in (a, b)]
+    zeros = [int(each.zero.reshape(())) for each in (a, b)]
+    result = float(target.scale.reshape(()))
+    if op == "Add":
+        numbers = (float_bits(scales[0] / result), zeros[0], float_bits(scales[1] / result), zeros[1])
+    else:
+        factor = numpy.float32(numpy.float32(scales[0]) * numpy.float32(scales[1])) / numpy.float32(result)
+        numbers = (float_bits(factor), zeros[0], float_bits(1), zeros[1])
+    parameters = (int(target.zero.reshape(())), low, high, *numbers)
+    layer = "QuantizedAdd" if op == "Add" else "QuantizedMultiply"
+    return _back(add, _byte_layer(add, layer, [source, other], target.dtype, parameters), order)
+
+
+# ---- operators between DequantizeLinear and QuantizeLinear
+def _bounds(reader, node, target):
+    """What an activation leaves of the target's numbers: (low, high), or None."""
+    low, high = target.limits
+    zero, scale = int(target.zero.reshape(())), float(target.scale.reshape(()))
+    if node.op == "Relu":
+        return max(low, zero), high
+    if node.op == "Clip":
+        limits = (
+            [node.get("min"), node.get("max")]
+            if node.opset < 11
+            else [reader.constant(node.input(place)) for place in (1, 2)]
+        )
+        if node.opset >= 11 and any(
+            node.input(place) and (limits[place - 1] is None or limits[place - 1].size != 1) for place in (1, 2)
+        ):
+            return None
+        ends = [None if limit is None else round(float(numpy.reshape(limit, ())) / scale) + zero for limit in limits]
+        return max(low, low if ends[0] is None else ends[0]), min(high, high if ends[1] is None else ends[1])
+    return None
+
+
+def fused(add, node, target):
+    """The bytes that the target says of what the node, of float32, makes of quantized tensors, or None. `names` of the
+    node are its inputs, as keys of the reader's `quantized`."""
+    reader, found = add.reader, add.reader.quantized
+    low, high = target.limits
+    if target.scale.size != 1 or target.dtype not in _BYTES or not node.names:
+        return None
+    before = reader.made.get(node.names[0])
+    if node.op in ("Relu", "Clip") and before is not None and node.names[0] not in found:
+        limits = _bounds(reader, node, target)
+        if before.op not in _BOUNDED or limits is None or limits[0] > limits[1]:
+            return None
+        low, high = limits
+        node = before
+    product, bias = _with_bias(reader, node)
+    operands = [found.get(name) for name in product.names]
+    if operands[0] is None:
+        return None
+    if product.op in ("Conv", "MatMul", "Gemm"):
+        return _product(add, product, bias, target, low, high)
+    if not all(operand is not None and operand.plain for operand in operands[: 1 + (node.op in ("Add", "Mul"))]):
+        return None
+    if node.op in ("Add", "Mul") and len(operands) == 2:
+        return _combined(add, node.op, *operands, target, low, high)
+    if node.op in ("AveragePool", "GlobalAveragePool"):
+        return pooled(add, node, operands[0], target, low, high)
+    if node.op == "Concat" and all(operand is not None and operand.plain for operand in operands):
+        parts = [_as_target(add, operand, target) for operand in operands]
+        return add.operator("Concat", *parts, axis=node.get("axis", 0))
+    if node.op == "MaxPool" and not any(node.outputs[1:]):
+        made = largest(add, node, operands[0].source)
+        return made and _as_target(add, operands[0]._replace(source=made), target)
+    if node.op in _MOVES:
+        moved = copy.copy(node)
+        moved.inputs, moved.outputs = [operands[0].source, *node.inputs[1:]], [add.fresh("moved")]
+        return _as_target(add, operands[0]._replace(source=add.read(moved)), target)
+    if node.op in _TABLES and all(reader.constant(name) is not None for name in node.inputs[1:] if name is not None):
+        return _looked_up(add, operands[0], target, lambda values: _computed(reader, node, values))
+    return None
+
+
+def _with_bias(reader, node):
+    """(the product, the name of its bias) of a sum of a matrix product and a constant; else (the node, None)."""
+    if node.op == "Add":
+        for name, other, place in zip(node.names, node.names[::-1], (1, 0)):
+            product, bias = reader.made.get(name), reader.constant(node.inputs[place])
+            if (
+                product is not None
+                and name not in reader.quantized
+                and product.op == "MatMul"
+                and bias is not None
+                and bias.ndim <= 1
+            ):
+                return product, other
+    return node, None
+
+
+def _computed(reader, node, values):
+    """What the node makes of these numbers."""
+    from onnx import helper
+    from onnx.reference import ReferenceEvaluator
+
+    others = {f"c{place}": reader.constant(name) for place, name in enumerate(node.inputs[1:]) if name is not None}
+    names = ["x", *(f"c{place}" if name is not None else "" for place, name in enumerate(node.inputs[1:]))]
+    proto = helper.make_node(node.op, names, ["y"], **node.attributes)
+    graph = helper.make_graph(
+        [proto],
+        "table",
+        [helper.make_empty_tensor_value_info(name) for name in ("x", *others)],
+        [helper.make_empty_tensor_value_info("y")],
+    )
+    model = helper.make_model(graph, opset_imports=reader.model.opset_import, ir_version=reader.model.ir_version)
+    with numpy.errstate(all="ignore"):
+        [result] = ReferenceEvaluator(model).run(None, {"x": values, **others})
+    return numpy.asarray(result, numpy.float32)
+
+
+def _weights_of(reader, quantized, columns_axis):
+    """(integers, zero points of outputs, scales of outputs) of constant weights, or None."""
+    values = reader.constant(quantized.source) if quantized is not None else None
+    if values is None or values.dtype not in _BYTES:
+        return None
+    count = values.shape[columns_axis]
+    for numbers in (quantized.scale, quantized.zero):
+        if numbers.size not in (1, count) or (
+            numbers.size > 1 and numbers.ndim <= 1 and quantized.axis % values.ndim != columns_axis % values.ndim
+        ):
+            return None
+    return values, *(numpy.broadcast_to(numbers.reshape(-1), (count,)) for numbers in (quantized.zero, quantized.scale))
+
+
+def _bias_of(reader, name, scales):
+    """The bias of that name in the model, in units of the products' scales, as int32. LookupError: it is computed."""
+    quantized, values = reader.quantized.get(name), reader.constant(reader.name_of(name))
+    if quantized is not None and quantized.dtype == numpy.int32 and reader.constant(quantized.source) is not None:
+        units = numpy.broadcast_to(quantized.scale.reshape(-1), scales.shape)
+        if numpy.allclose(units, scales, rtol=1e-5):
+            return numpy.broadcast_to(reader.constant(quantized.source).reshape(-1), scales.shape).astype("int32")
+    if values is None or values.size not in (1, scales.size):
+        raise LookupError
+    numbers = numpy.rint(values.reshape(-1).astype("float64") / scales)
+    return numpy.clip(numpy.broadcast_to(numbers, scales.shape), -(2**31), 2**31 - 1).astype("int32")
+
+
+def _product(add, node, bias, target, low=None, high=None):
+    """What a Conv, MatMul or Gemm of quantized tensors makes: as the target says, or without one float32; None: it is
+    done in float32. `bias` is a name in the model, or None: the node says."""
+    reader = add.reader
+    operands = [reader.quantized.get(name) for name in node.names[:2]]
+    transposed = node.op == "Gemm" and node.get("transB", 0)
+    found = None
+    if None not in operands and operands[0].plain:
+        found = _weights_of(reader, operands[1], 0 if node.op == "Conv" or transposed else 1)
+    if found is None or (node.op != "Conv" and found[0].ndim != 2):
+        return None
+    if any(node.get(key, usual) != usual for key, usual in (("alpha", 1.0), ("beta", 1.0), ("transA", 0))):
+        return None
+    x, (values, zeros, scales) = operands[0], found
+    both = x.scale.reshape(()).astype("float32") * scales.astype("float32")
+    bias = bias or (node.names[2] if len(node.names) > 2 else None)
+    try:
+        numbers = _bias_of(reader, bias, both) if bias else None
+    except LookupError:
+        return None
+    result = (numpy.float32, both, None)
+    if target is not None:
+        factors = both / target.scale.reshape(()).astype("float32")
+        result = (target.dtype, factors, (int(target.zero.reshape(())), low, high))
+    zero = add.constant(x.zero.reshape(1), x.dtype)
+    if node.op == "Conv":
+        return convolved(add, node, x.source, zero, values, zeros, numbers, *result)
+    return multiplied(add, x.source, zero, values if transposed else values.T, zeros, numbers, *result)
+
+
+@reads_early("Conv", "MatMul", "Gemm")
+def product_to_float(reader, node):
+    """Of quantized tensors, whose sums are exact in integers. What a QuantizeLinear behind it makes is another one."""
+    if any(name not in reader.quantized for name in node.names[:2]):
+        return False
+    try:
+        made = _product(Lowering(reader, node), node, None, None)
+    except Unsupported:
+        return False
+    if made is not None:
+        reader.same(node.output, made)
+    return made is not None
+
+
+# ---- QDQ
+@reads("QuantizeLinear", "com.microsoft.QuantizeLinear")
+def quantize(reader, node):
+    from onnx import helper
+
+    add, (x, scale, zero) = Lowering(reader, node), (*node.inputs, None)[:3]
+    if node.get("block_size", 0):
+        raise Unsupported("quantizes in blocks")
+    said = node.get("output_dtype", 0)
+    dtype = numpy.dtype(helper.tensor_dtype_to_np_dtype(said)) if said else numpy.dtype("uint8")
+    target = _target(reader, scale, zero, dtype)
+    if (
+        target is not None
+        and target.dtype not in _BYTES
+        and target.dtype not in (numpy.int16, numpy.uint16, numpy.int32)
+    ):
+        raise Unsupported(f"makes {target.dtype}, expected uint8, int8 or 16 bits")
+    made = reader.made.get(node.names[0])
+    result = None
+    if target is not None and made is not None and add.dtype(x) == numpy.float32:
+        result = fused(add, made, target)
+    if result is None and target is not None and target.scale.size == 1 and target.dtype in _BYTES:
+        result = quantized_float(add, add.cast(x, numpy.float32), target)
+    if result is None:
+        result = _each_quantized(add, x, scale, zero, dtype)
+    add.done(result)
+
+
+def _each_quantized(add, x, scale, zero, dtype):
+    """By operators on tensors: scales of an axis, or that are computed."""
+    dtype = add.dtype(zero) if zero is not None else dtype
+    numbers = add.do("rint", add.do("divide", x, _along(add, add.cast(scale, add.dtype(x)), x)))
+    if zero is not None:
+        numbers = add.do("add", numbers, add.cast(_along(add, zero, x), add.dtype(x)))
+    info = numpy.iinfo(dtype)
+    return add.cast(add.do("minimum", add.do("maximum", numbers, float(info.min)), float(info.max)), dtype)
+
+
+def _along(add, name, x):
+    """A scale or zero point in a shape that is broadcast to x: along the node's axis, or in blocks of it."""
+    rank, axis = len(add.shape(x)), add.node.get("axis", 1)
+    own = add.shape(name)
+    if math.prod(own) == 1:
+        return add.reshape(name, ())
+    if len(own) == rank and add.node.get("block_size", 0):
+        block, axis = add.node.get("block_size"), axis % rank
+        wide = add.expand(
+            add.reshape(name, (*own[: axis + 1], 1, *own[axis + 1 :])), (*own[: axis + 1], block, *own[axis + 1 :])
+        )
+        whole = add.reshape(wide, (*own[:axis], own[axis] * block, *own[axis + 1 :]))
+        return whole if own[axis] * block == add.shape(x)[axis] else add.part(whole, axis, 0, add.shape(x)[axis])
+    return add.reshape(name, [-1 if d == axis % rank else 1 for d in range(rank)])
+
+
+@reads("DequantizeLinear", "com.microsoft.DequantizeLinear")
+def dequantize(reader, node):
+    from onnx import helper
+
+    add, (x, scale, zero) = Lowering(reader, node), (*node.inputs, None)[:3]
+    quantized = _quantized(reader, x, scale, zero, node.get("axis", 1))
+    blocks = node.get("block_size", 0)
+    if quantized is not None and not blocks:
+        reader.quantized[node.output] = quantized
+        if quantized.plain and add.dtype(scale) == numpy.float32:
+            add.done(dequantized(add, quantized))
+            return
+    said = node.get("output_dtype", 0)
+    dtype = numpy.dtype(helper.tensor_dtype_to_np_dtype(said)) if said else add.dtype(scale)
+    numbers = add.cast(x, numpy.int32) if zero is not None else x
+    if zero is not None:
+        numbers = add.do("subtract", numbers, add.cast(_along(add, zero, x), numpy.int32))
+    result = add.do("multiply", add.cast(numbers, numpy.float32), add.cast(_along(add, scale, x), numpy.float32))
+    add.done(add.cast(result, dtype))
+
+
+@reads_early("DequantizeLinear", "com.microsoft.DequantizeLinear")
+def dequantize_constant(reader, node):
+    """Of constants, also of 4 bits, the reader computes float32, and remembers the integers. False: it is none."""
+    x, scale, zero = (*node.inputs, None)[:3]
+    values, scales, zeros = (reader.constant(name) for name in (x, scale, zero))
+    if values is None or scales is None or (zero is not None and zeros is None):
+        return False
+    whole = values.astype("int32")
+    axis, block = node.get("axis", 1), node.get("block_size", 0)
+
+    def along(numbers):
+        if numbers.size == 1:
+            return numbers.reshape(())
+        if block:
+            repeated = numpy.repeat(numbers, block, axis % whole.ndim)
+            return repeated.take(range(whole.shape[axis % whole.ndim]), axis % whole.ndim)
+        return numbers.reshape([-1 if d == axis % whole.ndim else 1 for d in range(whole.ndim)])
+
+    numbers = whole if zeros is None else whole - along(zeros.astype("int32"))
+    reader.network.constants[node.output] = (numbers.astype("float32") * along(scales.astype("float32"))).astype(
+        scales.dtype
+    )
+    if not block and values.dtype in (numpy.uint8, numpy.int8, numpy.int32):
+        reader.quantized[node.output] = _quantized(reader, x, scale, zero, axis)
+    return True
+
+
+# ---- operators on quantized tensors
+def _through(add, op, operands, target, attributes=None, opset=13):
+    """ONNX's operator `op` on quantized tensors, as bytes."""
+    reader = add.reader
+    if target is None or any(operand is None for operand in operands):
+        raise Unsupported("has scales or zero points that are computed at run time")
+    node = copy.copy(add.node)
+    node.op, node.domain, node.opset, node.attributes, node.names = op, "", opset, attributes or {}, []
+    for operand in operands:
+        node.names.append(add.fresh("quantized"))
+        reader.network.declare(node.names[-1], add.shape(operand.source), numpy.float32)  # which nothing reads
+        reader.quantized[node.names[-1]] = operand
+    node.inputs = list(node.names)
+    result = fused(add, node, target)
+    if result is None:
+        node.inputs, node.outputs = [dequantized(add, operand) for operand in operands], [add.fresh("float")]
+        result = quantized_float(add, add.read(node), target)
+    add.done(result)
+
+
+@reads("QLinearConv", "com.microsoft.QLinearConv")
+def linear_convolution(reader, node):
+    add = Lowering(reader, node)
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (*node.inputs, None)[:9]
+    image, weights = _quantized(reader, x, x_scale, x_zero), _quantized(reader, w, w_scale, w_zero, 0)
+    target = _target(reader, y_scale, y_zero)
+    if image is None or weights is None or target is None or reader.constant(w) is None:
+        raise Unsupported("has weights, scales or zero points that are computed at run time")
+    values, zeros, scales = _weights_of(reader, weights, 0)
+    both = image.scale.reshape(()) * scales
+    result = (target.dtype, both / target.scale.reshape(()), (int(target.zero.reshape(())), *target.limits))
+    numbers = None if bias is None else reader.constant(bias).reshape(-1)
+    add.done(convolved(add, node, x, add.constant(image.zero.reshape(1), image.dtype), values, zeros, numbers, *result))
+
+
+@reads("QLinearMatMul")
+def linear_product(reader, node):
+    add = Lowering(reader, node)
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.inputs
+    left, right = _quantized(reader, a, a_scale, a_zero), _quantized(reader, b, b_scale, b_zero)
+    target = _target(reader, y_scale, y_zero)
+    if left is None or right is None or target is None:
+        raise Unsupported("has scales or zero points that are computed at run time")
+    found = _weights_of(reader, right, 1) if len(add.shape(b)) == 2 and left.plain else None
+    if found is not None:
+        values, zeros, scales = found
+        factors = left.scale.reshape(()) * scales / target.scale.reshape(())
+        result = (target.dtype, factors, (int(target.zero.reshape(())), *target.limits))
+        zero = add.constant(left.zero.reshape(1), left.dtype)
+        add.done(multiplied(add, a, zero, values.T, zeros, None, *result))
+        return
+    if not left.plain or not right.plain:
+        raise Unsupported("has scales of rows, or of matrices that are no constants")
+    sums = _sums(add, a, a_zero, b, b_zero)
+    factor = float(left.scale.reshape(()) * right.scale.reshape(()) / target.scale.reshape(()))
+    scaled = add.do("multiply", add.cast(sums, numpy.float32), factor)
+    add.done(quantized_float(add, scaled, target._replace(scale=numpy.float32(1))))
+
+
+def _sums(add, a, a_zero, b, b_zero):
+    """(a - its zero points) @ (b - its), in 32 bits, of any matrices."""
+    sides = []
+    for name, zero, axis in ((a, a_zero, -2), (b, b_zero, -1)):
+        wide, rank = add.cast(name, numpy.int32), len(add.shape(name))
+        if zero is not None:
+            own = add.shape(zero)
+            shape = own if len(own) != 1 or own[0] == 1 else [-1 if d == axis % rank else 1 for d in range(rank)]
+            zero = add.reshape(zero, () if math.prod(own) == 1 else shape)
+            wide = add.do("subtract", wide, add.cast(zero, numpy.int32))
+        sides.append(wide)
+    return add.operator("MatMul", *sides)
+
+
+@reads("MatMulInteger")
+def integer_product(reader, node):
+    add, (a, b, a_zero, b_zero) = Lowering(reader, node), (*node.inputs, None, None)[:4]
+    values, zeros = reader.constant(b), None if b_zero is None else reader.constant(b_zero)
+    if (
+        values is None
+        or values.ndim != 2
+        or (b_zero is not None and (zeros is None or zeros.size not in (1, values.shape[1])))
+        or (a_zero is not None and math.prod(add.shape(a_zero)) != 1)
+    ):
+        add.done(_sums(add, a, a_zero, b, b_zero))
+        return
+    zeros = numpy.broadcast_to(0 if zeros is None else zeros.astype("int64").reshape(-1), values.shape[1:])
+    zero = None if a_zero is None else add.reshape(a_zero, (1,))
+    add.done(multiplied(add, a, zero, values.T, zeros, None, numpy.int32, None, None))
+
+
+@reads("ConvInteger")
+def integer_convolution(reader, node):
+    add, (x, w, x_zero, w_zero) = Lowering(reader, node), (*node.inputs, None, None)[:4]
+    values, zeros = reader.constant(w), None if w_zero is None else reader.constant(w_zero)
+    if values is None or (w_zero is not None and zeros is None):
+        raise Unsupported("has weights that are computed at run time")
+    zeros = numpy.broadcast_to(0 if zeros is None else zeros.astype("int64").reshape(-1), values.shape[:1])
+    zero = None if x_zero is None else add.reshape(x_zero, (1,))
+    add.done(convolved(add, node, x, zero, values, zeros, None, numpy.int32, None, None))
+
+
+@reads("DynamicQuantizeLinear")
+def quantize_dynamically(reader, node):
+    """Bytes of a scale and zero point that fit the numbers there are, and 0."""
+    add, x = Lowering(reader, node), node.inputs[0]
+    axes = list(range(len(add.shape(x))))
+    low, high = (
+        add.reshape(add.do(bound, add.reduce(op, x, axes) if axes else x, 0.0), ())
+        for op, bound in (("min", "minimum"), ("max", "maximum"))
+    )
+    scale = add.do("divide", add.do("subtract", high, low), 255.0)
+    scale = add.where(add.do("equal", scale, 0.0), 1.0, scale)
+    zero = add.do("rint", add.do("divide", add.do("negative", low), scale))
+    zero = add.do("minimum", add.do("maximum", zero, 0.0), 255.0)
+    numbers = add.do("add", add.do("rint", add.do("divide", x, scale)), zero)
+    outputs = (*node.outputs, "", "")[:3]
+    for name, output in (
+        (add.cast(add.do("minimum", add.do("maximum", numbers, 0.0), 255.0), numpy.uint8), outputs[0]),
+        (scale, outputs[1]),
+        (add.cast(zero, numpy.uint8), outputs[2]),
+    ):
+        if output:
+            add.done(name, output)
+
+
+# ---- those of ONNX Runtime
+@reads("com.microsoft.QLinearAdd", "com.microsoft.QLinearMul")
+def linear_sum(reader, node):
+    add = Lowering(reader, node)
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (*node.inputs, None)[:8]
+    operands = [_quantized(reader, a, a_scale, a_zero), _quantized(reader, b, b_scale, b_zero)]
+    _through(add, node.op.removeprefix("QLinear"), operands, _target(reader, y_scale, y_zero))
+
+
+@reads("com.microsoft.QLinearSigmoid", "com.microsoft.QLinearLeakyRelu", "com.microsoft.QLinearSoftmax")
+def linear_function(reader, node):
+    add = Lowering(reader, node)
+    x, x_scale, x_zero, y_scale, y_zero = (*node.inputs, None)[:5]
+    names = {"QLinearLeakyRelu": ("alpha",), "QLinearSoftmax": ("axis",)}.get(node.op, ())
+    attributes = {name: node.get(name) for name in names if node.get(name) is not None}
+    _through(
+        add,
+        node.op.removeprefix("QLinear"),
+        [_quantized(reader, x, x_scale, x_zero)],
+        _target(reader, y_scale, y_zero),
+        attributes,
+        node.get("opset", 13),
+    )
+
+
+@reads("com.microsoft.QLinearAveragePool", "com.microsoft.QLinearGlobalAveragePool")
+def linear_mean(reader, node):
+    add = Lowering(reader, node)
+    if node.get("channels_last", 0):
+        raise Unsupported("has channels_last")
+    x, x_scale, x_zero, y_scale, y_zero = (*node.inputs, None)[:5]
+    attributes = {key: value for key, value in node.attributes.items() if key != "channels_last"}
+    operands = [_quantized(reader, x, x_scale, x_zero)]
+    _through(add, node.op.removeprefix("QLinear"), operands, _target(reader, y_scale, y_zero), attributes)
+
+
+@reads("com.microsoft.QLinearConcat")
+def linear_concatenation(reader, node):
+    add = Lowering(reader, node)
+    y_scale, y_zero, *rest = node.inputs
+    operands = [_quantized(reader, *rest[at : at + 3]) for at in range(0, len(rest), 3)]
+    _through(add, "Concat", operands, _target(reader, y_scale, y_zero), {"axis": node.get("axis")})
+
+
+@reads("com.microsoft.QGemm")
+def linear_gemm(reader, node):
+    """Bytes, or float32 where it has no scale of its result."""
+    add = Lowering(reader, node)
+    a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = (*node.inputs, *[None] * 9)[:9]
+    left, right = _quantized(reader, a, a_scale, a_zero), _quantized(reader, b, b_scale, b_zero)
+    transposed = node.get("transB", 0)
+    found = (
+        None
+        if left is None or right is None
+        else _weights_of(reader, right._replace(axis=1 - transposed), 1 - transposed)
+    )
+    bias = None if c is None else reader.constant(c)
+    if found is None or (c is not None and bias is None) or node.get("transA", 0):
+        raise Unsupported("has weights, a bias, scales or zero points that are computed at run time, or transA")
+    values, zeros, scales = found
+    both = (left.scale.reshape(()) * scales * numpy.float32(node.get("alpha", 1.0))).astype("float32")
+    if bias is not None:
+        bias = numpy.broadcast_to(bias.reshape(-1), zeros.shape)
+    result = (numpy.float32, both, None)
+    if y_scale is not None:
+        target = _target(reader, y_scale, y_zero)
+        if target is None:
+            raise Unsupported("has a scale or zero point that is computed at run time")
+        result = (target.dtype, both / target.scale.reshape(()), (int(target.zero.reshape(())), *target.limits))
+    zero = add.constant(left.zero.reshape(1), left.dtype)
+    add.done(multiplied(add, a, zero, values if transposed else values.T, zeros, bias, *result))
+
+
+@reads("com.microsoft.MatMulIntegerToFloat")
+def integer_product_to_float(reader, node):
+    add = Lowering(reader, node)
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = (*node.inputs, *[None] * 7)[:7]
+    sums = add.operator("MatMulInteger", a, b, a_zero, *[b_zero] * (b_zero is not None))
+    result = add.do("multiply", add.cast(sums, numpy.float32), add.do("multiply", a_scale, b_scale))
+    add.done(result if bias is None else add.do("add", result, bias))
+
+
+@reads("com.microsoft.DynamicQuantizeMatMul")
+def dynamic_product(reader, node):
+    add = Lowering(reader, node)
+    x, b, b_scale, b_zero, bias = (*node.inputs, *[None] * 5)[:5]
+    names = [add.fresh(what) for what in ("bytes", "scale", "zero")]
+    add.operator("DynamicQuantizeLinear", x, outputs=names)
+    whole, scale, zero = (reader.name_of(name) for name in names)
+    sums = add.operator("MatMulInteger", whole, b, zero, *[b_zero] * (b_zero is not None))
+    result = add.do("multiply", add.cast(sums, numpy.float32), add.do("multiply", scale, b_scale))
+    add.done(result if bias is None else add.do("add", result, bias))

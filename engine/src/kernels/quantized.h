@@ -1,0 +1,330 @@
+/* Quantized operators on bytes, for each backend. The file that includes this names VME_TARGET. */
+#include "models/quantized_kernels.h"
+
+#include <string.h>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b)  JOIN_(a, b)
+#define ALWAYS      static inline __attribute__((always_inline))
+
+enum { COLUMNS = QUANTIZED_COLUMNS, QUAD = QUANTIZED_QUAD, SLIVER = COLUMNS * QUAD };
+
+/* ---- products */
+#ifdef __AVX2__
+/* Pairs of 16 bits: exact, where products of bytes that are added in 16 bits are not. Eight columns of up to 4 rows. */
+ALWAYS void wide_block(const int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b, int32_t *out)
+{
+    __m256i sum[4][2];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
+        sum[r][0] = sum[r][1] = _mm256_setzero_si256();
+    for (int64_t q = 0; q < quads; q++, b += SLIVER) {
+        const __m256i left = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)b)),
+                      right = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(b + 16)));
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            int32_t four;
+            memcpy(&four, a + r * a_row + q * QUAD, sizeof four);
+            const __m256i factor = _mm256_broadcastq_epi64(_mm_cvtepu8_epi16(_mm_cvtsi32_si128(four)));
+            sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(factor, left));
+            sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(factor, right));
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) /* a column's two sums lie side by side */
+        _mm256_storeu_si256((__m256i *)(out + r * COLUMNS),
+                            _mm256_permute4x64_epi64(_mm256_hadd_epi32(sum[r][0], sum[r][1]), 0xd8));
+}
+
+static void wide_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b, int32_t *out)
+{
+    for (int r = 0; r < rows; r += 4)
+        for (int column = 0; column < COLUMNS; column += 8) {
+            const uint8_t *from = a + r * a_row;
+            const int8_t *weights = b + column * QUAD;
+            int32_t *to = out + r * COLUMNS + column;
+            switch (rows - r) {
+            case 1: wide_block(1, quads, from, a_row, weights, to); break;
+            case 2: wide_block(2, quads, from, a_row, weights, to); break;
+            case 3: wide_block(3, quads, from, a_row, weights, to); break;
+            default: wide_block(4, quads, from, a_row, weights, to); break;
+            }
+        }
+}
+#endif
+
+#ifdef __AVX512F__
+#define VNNI __attribute__((target("avx512vnni,avx512bw,avx512vl,avx512dq")))
+VNNI ALWAYS void dots_block(const int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
+                            int32_t *out)
+{
+    __m512i sum[QUANTIZED_ROWS][2];
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++)
+        sum[r][0] = sum[r][1] = _mm512_setzero_si512();
+    const uint8_t *const sixth = a + 6 * a_row;
+    for (int64_t q = 0; q < quads; q++, b += SLIVER) {
+        const __m512i left = _mm512_loadu_si512(b), right = _mm512_loadu_si512(b + 64);
+        _mm_prefetch((const char *)(b + 8 * SLIVER), _MM_HINT_T0);
+        _mm_prefetch((const char *)(b + 8 * SLIVER + 64), _MM_HINT_T0);
+#pragma GCC unroll 12
+        for (int r = 0; r < rows; r++) {
+            int32_t four;
+            memcpy(&four, (r < 6 ? a + r * a_row : sixth + (r - 6) * a_row) + q * QUAD, sizeof four);
+            const __m512i factor = _mm512_set1_epi32(four);
+            sum[r][0] = _mm512_dpbusd_epi32(sum[r][0], factor, left);
+            sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], factor, right);
+        }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++) {
+        _mm512_storeu_si512(out + r * COLUMNS, sum[r][0]);
+        _mm512_storeu_si512(out + r * COLUMNS + 16, sum[r][1]);
+    }
+}
+
+/* clang-format off */
+#define CASE(n) case n: dots_block(n, quads, a, a_row, b, out); break;
+VNNI static void dots_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b, int32_t *out)
+{
+    switch (rows) {
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11)
+    default: dots_block(12, quads, a, a_row, b, out); break;
+    }
+}
+#undef CASE
+/* clang-format on */
+
+static void any_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b, int32_t *out)
+{
+    if (__builtin_cpu_supports("avx512vnni"))
+        dots_tile(rows, quads, a, a_row, b, out);
+    else
+        wide_tile(rows, quads, a, a_row, b, out);
+}
+#elif defined(__AVX2__)
+#define any_tile wide_tile
+#else
+static void any_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b, int32_t *out)
+{
+    for (int r = 0; r < rows; r++) {
+        int32_t sum[COLUMNS] = {0};
+        const int8_t *weights = b;
+        for (int64_t q = 0; q < quads; q++, weights += SLIVER) {
+            int32_t four[QUAD];
+            for (int i = 0; i < QUAD; i++)
+                four[i] = a[r * a_row + q * QUAD + i];
+            for (int c = 0; c < COLUMNS; c++)
+                for (int i = 0; i < QUAD; i++)
+                    sum[c] += four[i] * weights[c * QUAD + i];
+        }
+        memcpy(out + r * COLUMNS, sum, sizeof sum);
+    }
+}
+#endif
+
+/* ---- windows of single channels */
+enum { SOME_CHANNELS = 32 };
+
+/* Channels from `c` on, at most SOME_CHANNELS, of one pixel. */
+ALWAYS void window_sums(int64_t count, int64_t channels, int taps, const uint8_t *const *in, int64_t c,
+                        const int8_t *weights, int32_t *out)
+{
+    int32_t sum[SOME_CHANNELS] = {0};
+    for (int tap = 0; tap < taps; tap++) {
+        const uint8_t *restrict from = in[tap] + c;
+        const int8_t *restrict by = weights + tap * channels + c;
+        if (count == SOME_CHANNELS)
+            for (int i = 0; i < SOME_CHANNELS; i++) /* a product of bytes fits 16 bits */
+                sum[i] += (int16_t)((int16_t)from[i] * (int16_t)by[i]);
+        else
+            for (int64_t i = 0; i < count; i++)
+                sum[i] += from[i] * by[i];
+    }
+    memcpy(out + c, sum, (size_t)count * sizeof *out);
+}
+
+static void any_windows(int64_t pixels, int64_t channels, int taps, const uint8_t *const *in, const int8_t *weights,
+                        int32_t *out)
+{
+    for (int64_t pixel = 0; pixel < pixels; pixel++, in += taps, out += channels)
+        for (int64_t c = 0; c < channels; c += SOME_CHANNELS)
+            window_sums(channels - c < SOME_CHANNELS ? channels - c : SOME_CHANNELS, channels, taps, in, c, weights,
+                        out);
+}
+
+#ifdef __AVX512F__
+enum { WIDE = 64, FOURS = 3 }; /* channels at once; fours of taps whose weights are in registers */
+
+/* Four taps of 64 channels, a channel's side by side: vector v has channels 4v to 4v + 3 of each 16. */
+VNNI ALWAYS void interleaved(const __m512i tap[4], __m512i out[4])
+{
+    const __m512i low01 = _mm512_unpacklo_epi8(tap[0], tap[1]), high01 = _mm512_unpackhi_epi8(tap[0], tap[1]),
+                  low23 = _mm512_unpacklo_epi8(tap[2], tap[3]), high23 = _mm512_unpackhi_epi8(tap[2], tap[3]);
+    out[0] = _mm512_unpacklo_epi16(low01, low23);
+    out[1] = _mm512_unpackhi_epi16(low01, low23);
+    out[2] = _mm512_unpacklo_epi16(high01, high23);
+    out[3] = _mm512_unpackhi_epi16(high01, high23);
+}
+
+/* Vectors of fours of each 16 channels as 64 channels in their order. */
+VNNI ALWAYS void in_order(const __m512i sum[4], __m512i out[4])
+{
+    const __m512i a = _mm512_shuffle_i32x4(sum[0], sum[1], 0x44), b = _mm512_shuffle_i32x4(sum[2], sum[3], 0x44),
+                  c = _mm512_shuffle_i32x4(sum[0], sum[1], 0xee), d = _mm512_shuffle_i32x4(sum[2], sum[3], 0xee);
+    out[0] = _mm512_shuffle_i32x4(a, b, 0x88);
+    out[1] = _mm512_shuffle_i32x4(a, b, 0xdd);
+    out[2] = _mm512_shuffle_i32x4(c, d, 0x88);
+    out[3] = _mm512_shuffle_i32x4(c, d, 0xdd);
+}
+
+/* All pixels of 64 channels from `c` on, or of `some` of them, for `fours` of the taps; adds to the sums but at first.
+ */
+VNNI ALWAYS void dots_windows_of(const int fours, int64_t pixels, int64_t channels, int taps, int first_tap,
+                                 const uint8_t *const *in, const int8_t *weights, int64_t c, __mmask64 some,
+                                 int32_t *out)
+{
+    __m512i by[FOURS][4];
+#pragma GCC unroll 3
+    for (int four = 0; four < fours; four++) {
+        __m512i tap[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            const int number = first_tap + 4 * four + i;
+            tap[i] =
+                number < taps ? _mm512_maskz_loadu_epi8(some, weights + number * channels + c) : _mm512_setzero_si512();
+        }
+        interleaved(tap, by[four]);
+    }
+    for (int64_t pixel = 0; pixel < pixels; pixel++, in += taps, out += channels) {
+        __m512i sum[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(),
+                          _mm512_setzero_si512()},
+                ordered[4];
+#pragma GCC unroll 3
+        for (int four = 0; four < fours; four++) {
+            __m512i tap[4], together[4];
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) { /* of taps that are not there the weights are 0 */
+                const int number = first_tap + 4 * four + i;
+                tap[i] = _mm512_maskz_loadu_epi8(some, in[number < taps ? number : taps - 1] + c);
+            }
+            interleaved(tap, together);
+#pragma GCC unroll 4
+            for (int v = 0; v < 4; v++)
+                sum[v] = _mm512_dpbusd_epi32(sum[v], together[v], by[four][v]);
+        }
+        in_order(sum, ordered);
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; v++) {
+            const __mmask16 own = (__mmask16)(some >> (16 * v));
+            int32_t *to = out + c + 16 * v;
+            if (first_tap > 0)
+                ordered[v] = _mm512_add_epi32(ordered[v], _mm512_maskz_loadu_epi32(own, to));
+            _mm512_mask_storeu_epi32(to, own, ordered[v]);
+        }
+    }
+}
+
+VNNI static void dots_windows(int64_t pixels, int64_t channels, int taps, const uint8_t *const *in,
+                              const int8_t *weights, int32_t *out)
+{
+    for (int64_t c = 0; c < channels; c += WIDE) {
+        const int64_t left = channels - c;
+        const __mmask64 some = left < WIDE ? ((__mmask64)1 << left) - 1 : ~(__mmask64)0;
+        for (int tap = 0; tap < taps; tap += 4 * FOURS)
+            switch ((taps - tap + 3) / 4) {
+            case 1: dots_windows_of(1, pixels, channels, taps, tap, in, weights, c, some, out); break;
+            case 2: dots_windows_of(2, pixels, channels, taps, tap, in, weights, c, some, out); break;
+            default: dots_windows_of(3, pixels, channels, taps, tap, in, weights, c, some, out); break;
+            }
+    }
+}
+#endif
+
+static void windows(int64_t pixels, int64_t channels, int taps, const uint8_t *const *in, const int8_t *weights,
+                    int32_t *out)
+{
+#ifdef __AVX512F__
+    if (__builtin_cpu_supports("avx512vnni")) {
+        dots_windows(pixels, channels, taps, in, weights, out);
+        return;
+    }
+#endif
+    any_windows(pixels, channels, taps, in, weights, out);
+}
+
+/* ---- to bytes */
+/* The nearest whole number to x, |x| < 2^22, is in the last bits of x + ROUNDING. NaN becomes the lowest. */
+#define ROUNDING 0x1.8p23f
+ALWAYS uint8_t byte_of(float value, quantized_result to)
+{
+    const float low = (float)(to.low - to.zero), high = (float)(to.high - to.zero);
+    value = value > low ? value : low;
+    value = value < high ? value : high;
+    return (uint8_t)((uint8_t)((int32_t)((value + ROUNDING) - ROUNDING) + to.zero) ^ to.flip);
+}
+
+static void finish(int64_t n, const int32_t *restrict sums, const int32_t *restrict more, const float *restrict factors,
+                   quantized_result to, uint8_t *restrict out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = byte_of((float)(sums[i] + more[i]) * factors[i], to);
+}
+
+static void flip_all(int64_t n, const uint8_t *restrict in, uint8_t *restrict out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = in[i] ^ 0x80;
+}
+
+static void add(int64_t n, const uint8_t *a, uint8_t a_flip, const uint8_t *b, uint8_t b_flip, const float *factors,
+                quantized_result to, uint8_t *out)
+{
+    const float of_a = factors[0], of_b = factors[1], offset = factors[2];
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        out[i] = byte_of((float)(a[i] ^ a_flip) * of_a + (float)(b[i] ^ b_flip) * of_b + offset, to);
+}
+
+static void multiply(int64_t n, const uint8_t *a, uint8_t a_flip, const uint8_t *b, uint8_t b_flip,
+                     const int32_t *zeros, float factor, quantized_result to, uint8_t *out)
+{
+    const int32_t of_a = zeros[0], of_b = zeros[1];
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        out[i] = byte_of((float)(((a[i] ^ a_flip) - of_a) * ((b[i] ^ b_flip) - of_b)) * factor, to);
+}
+
+static void quantize(int64_t n, const float *restrict in, float scale, quantized_result to, uint8_t *restrict out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = byte_of(in[i] / scale, to);
+}
+
+static void dequantize(int64_t n, const uint8_t *restrict in, uint8_t flip, int32_t zero, float scale,
+                       float *restrict out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = (float)((in[i] ^ flip) - zero) * scale;
+}
+
+static void look_up(int64_t n, const uint8_t *in, const uint8_t *table, uint8_t *out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = table[in[i]];
+}
+
+const model_quantized_kernels JOIN(model_quantized_, VME_TARGET) = {
+    .tile = any_tile,
+    .windows = windows,
+    .finish = finish,
+    .flip = flip_all,
+    .add = add,
+    .multiply = multiply,
+    .quantize = quantize,
+    .dequantize = dequantize,
+    .look_up = look_up,
+};

@@ -1,0 +1,401 @@
+/* Convolutions and products of bytes with constant weights: exact sums in 32 bits, then bytes, the sums themselves, or
+ * float32.
+ *
+ * Images are [n, height, width, channels], of uint8 or int8; a matrix is one row of pixels. A tile multiplies some
+ * pixels, each a row of bytes that lies together, with 32 outputs; rows are what a window sees of the image, copied to
+ * scratch memory (zero points for padding, int8 as uint8), or the pixels themselves where that is the same. Windows of
+ * single channels have a kernel of their own.
+ *
+ * Operands: 0 the image; 1 weights, int8 [groups, slivers, quads, 32, 4]: for each four numbers of a window
+ * [height][width][channels of the group] 32 outputs, zeros where there are none; of single channels [1, 1,
+ * parts * taps, channels, 1], of which each weight is the sum; 2 sums of the weights of each output, int32; 3 bias,
+ * int32, or absent; 4 factors, float32: of each output, absent where the result has the sums; 5 zero points of weights,
+ * int32, or absent: then each group has one output more, of ones; 6 the zero point of the image, one number of its
+ * dtype, or absent.
+ *
+ * With x and w that lie z and v above what they stand for, the sum of (x - z) * (w - v) over k numbers is that of x *
+ * w, less z times that of w, less v times that of x, plus k * z * v. */
+#include "models/integer_products.h"
+#include "models/file.h"
+#include "models/makers.h"
+#include "models/model.h"
+#include "models/preparation.h"
+#include "models/quantized_kernels.h"
+#include "models/step.h"
+#include "models/tensors.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
+#include "runtime/pool.h"
+
+#include <string.h>
+
+enum {
+    BLOCK = 4 * QUANTIZED_ROWS, /* pixels whose rows are made at once */
+    PIECES = 4,                 /* for each thread, at least */
+    WINDOW_MAX = 1 << 12,       /* taps of a window of single channels */
+    SINGLE_PIXELS = 16,         /* whose windows are summed up at once */
+    PARTS_MAX = 3,              /* of which weights of single channels are sums */
+    FLIP = 0x80,
+};
+
+typedef struct integer_product {
+    vme_context *context;
+    const model_quantized_kernels *kernels;
+    const int32_t *p;
+    const uint8_t *in;
+    const int8_t *weights;
+    uint8_t *out;
+    const float *factors; /* of each output; NULL: sums */
+    const int32_t *zeros; /* of weights, NULL: 0 */
+    int32_t *more;        /* of each output: what is added to its sum */
+    uint8_t flip, zero;   /* of the image; zero as it is read */
+    int out_dtype;
+    quantized_result to;
+    int64_t images, height, width, channels;          /* of the image */
+    int64_t out_height, out_width, outputs;           /* of the result */
+    int64_t groups, group_channels, group_outputs;    /* the last with the output of ones */
+    int64_t k, quads, slivers;                        /* of a group */
+    int64_t pixels, blocks, sliver_groups, per_group; /* slivers that a piece does */
+    bool single, direct;                              /* single channels; rows are the pixels themselves */
+    int64_t slot_bytes, row_bytes;
+    char *slots;
+} integer_product;
+
+/* ---- rows */
+/* What the window of pixel `number` sees of group `group`. */
+static void copy_row(const integer_product *job, int64_t number, int64_t group, uint8_t *to)
+{
+    const int32_t *p = job->p;
+    const int64_t image = number / (job->out_height * job->out_width),
+                  place = number % (job->out_height * job->out_width);
+    const int64_t top = place / job->out_width * p[STRIDE_H] - p[PAD_TOP],
+                  left = place % job->out_width * p[STRIDE_W] - p[PAD_LEFT];
+    const int64_t each = job->group_channels;
+    for (int64_t h = 0; h < p[KERNEL_H]; h++)
+        for (int64_t w = 0; w < p[KERNEL_W]; w++, to += each) {
+            const int64_t y = top + h * p[DILATION_H], x = left + w * p[DILATION_W];
+            if (y < 0 || y >= job->height || x < 0 || x >= job->width) {
+                memset(to, job->zero, (size_t)each);
+                continue;
+            }
+            const uint8_t *from = job->in + ((image * job->height + y) * job->width + x) * job->channels + group * each;
+            if (job->flip)
+                job->kernels->flip(each, from, to);
+            else
+                memcpy(to, from, (size_t)each);
+        }
+}
+
+/* ---- results */
+/* Sums of `count` outputs of one pixel to the result. */
+static void write(const integer_product *job, int64_t pixel, int64_t output, int64_t count, const int32_t *sums,
+                  const int32_t *more)
+{
+    const int64_t at = pixel * job->outputs + output;
+    const float *factors = job->factors == NULL ? NULL : job->factors + output;
+    switch (job->out_dtype) {
+    case VME_INT32:
+        for (int64_t i = 0; i < count; i++)
+            ((int32_t *)job->out)[at + i] = (int32_t)((uint32_t)sums[i] + (uint32_t)more[i]);
+        break;
+    case VME_FLOAT32:
+        for (int64_t i = 0; i < count; i++)
+            ((float *)job->out)[at + i] = (float)(sums[i] + more[i]) * factors[i];
+        break;
+    default: job->kernels->finish(count, sums, more, factors, job->to, job->out + at); break;
+    }
+}
+
+/* The sums of one sliver of outputs for some pixels. */
+static void write_tile(const integer_product *job, int64_t first, int64_t rows, int64_t group, int64_t sliver,
+                       const int32_t *sums, const int32_t *ones)
+{
+    const int64_t own = job->group_outputs - (job->zeros != NULL), begin = sliver * QUANTIZED_COLUMNS;
+    const int64_t count = min(QUANTIZED_COLUMNS, own - begin), output = group * own + begin;
+    for (int64_t r = 0; r < rows && count > 0; r++) {
+        if (job->zeros == NULL) {
+            write(job, first + r, output, count, sums + r * QUANTIZED_COLUMNS, job->more + output);
+            continue;
+        }
+        int32_t more[QUANTIZED_COLUMNS];
+        for (int64_t i = 0; i < count; i++)
+            more[i] = (int32_t)((uint32_t)job->more[output + i] - (uint32_t)job->zeros[output + i] * (uint32_t)ones[r]);
+        write(job, first + r, output, count, sums + r * QUANTIZED_COLUMNS, more);
+    }
+}
+
+static void do_block(const integer_product *job, int64_t first, int64_t group, int64_t begin, int64_t end, char *slot)
+{
+    const int64_t count = min(BLOCK, job->pixels - first),
+                  sliver_bytes = job->quads * QUANTIZED_COLUMNS * QUANTIZED_QUAD;
+    const int8_t *weights = job->weights + group * job->slivers * sliver_bytes;
+    int32_t *sums = (int32_t *)slot, *ones = sums + QUANTIZED_ROWS * QUANTIZED_COLUMNS;
+    uint8_t *rows = (uint8_t *)(ones + BLOCK);
+    const uint8_t *a = job->direct ? job->in + first * job->channels : rows;
+    const int64_t a_row = job->direct ? job->channels : job->row_bytes;
+    for (int64_t r = 0; r < count && !job->direct && !vme_stopping(job->context); r++)
+        copy_row(job, first + r, group, rows + r * job->row_bytes);
+    const int64_t last = job->slivers - 1, of_ones = (job->group_outputs - 1) % QUANTIZED_COLUMNS;
+    for (int64_t r = 0; r < count && job->zeros != NULL; r += QUANTIZED_ROWS) {
+        const int64_t some = min(QUANTIZED_ROWS, count - r);
+        if (vme_stopping(job->context))
+            return;
+        job->kernels->tile((int)some, job->quads, a + r * a_row, a_row, weights + last * sliver_bytes, sums);
+        for (int64_t i = 0; i < some; i++)
+            ones[r + i] = sums[i * QUANTIZED_COLUMNS + of_ones];
+    }
+    for (int64_t s = begin; s < end; s++)
+        for (int64_t r = 0; r < count; r += QUANTIZED_ROWS) {
+            const int64_t some = min(QUANTIZED_ROWS, count - r);
+            if (vme_stopping(job->context))
+                return;
+            job->kernels->tile((int)some, job->quads, a + r * a_row, a_row, weights + s * sliver_bytes, sums);
+            write_tile(job, first + r, some, group, s, sums, ones + r);
+        }
+}
+
+static void do_blocks(void *argument, int64_t slot, vme_items *items)
+{
+    const integer_product *job = argument;
+    for (int64_t item; vme_item_next(items, &item);) {
+        const int64_t block = item / (job->groups * job->sliver_groups),
+                      rest = item % (job->groups * job->sliver_groups);
+        const int64_t group = rest / job->sliver_groups, begin = rest % job->sliver_groups * job->per_group;
+        do_block(job, block * BLOCK, group, begin, min(job->slivers, begin + job->per_group),
+                 job->slots + slot * job->slot_bytes);
+    }
+}
+
+/* ---- windows of single channels */
+/* Where the taps of one pixel's window lie: all of them as often as there are parts of weights. */
+static void find_taps(const integer_product *job, int64_t top, int64_t column, const uint8_t *in, int64_t in_row,
+                      bool from_top, const uint8_t *outside, const uint8_t **taps)
+{
+    const int32_t *p = job->p;
+    const int64_t left = column * p[STRIDE_W] - p[PAD_LEFT], count = (int64_t)p[KERNEL_H] * p[KERNEL_W];
+    for (int64_t h = 0, tap = 0; h < p[KERNEL_H]; h++)
+        for (int64_t w = 0; w < p[KERNEL_W]; w++, tap++) {
+            const int64_t y = top + h * p[DILATION_H], x = left + w * p[DILATION_W];
+            taps[tap] = y < 0 || y >= job->height || x < 0 || x >= job->width
+                            ? outside
+                            : in + (from_top ? h : y) * in_row + x * job->channels;
+        }
+    for (int64_t part = 1; part < p[INTEGER_SINGLE]; part++)
+        memcpy(taps + part * count, taps, (size_t)count * sizeof *taps);
+}
+
+/* A slot has the places of taps, sums, a pixel of zero points, and of int8 the rows that the window sees. */
+static void single_row(const integer_product *job, int64_t number, char *slot)
+{
+    const int32_t *p = job->p;
+    const int64_t image = number / job->out_height, top = number % job->out_height * p[STRIDE_H] - p[PAD_TOP],
+                  channels = job->channels, row = job->width * channels, taps = job->k * p[INTEGER_SINGLE];
+    const uint8_t **places = (const uint8_t **)(void *)slot, *in = job->in + image * job->height * row;
+    int32_t *sums = (int32_t *)(void *)(places + SINGLE_PIXELS * taps);
+    uint8_t *outside = (uint8_t *)(sums + SINGLE_PIXELS * channels), *flipped = outside + channels;
+    memset(outside, job->zero, (size_t)channels);
+    for (int64_t h = 0; job->flip && h < p[KERNEL_H]; h++) {
+        const int64_t y = top + h * p[DILATION_H];
+        for (int64_t x = 0; y >= 0 && y < job->height && x < job->width && !vme_stopping(job->context); x++)
+            job->kernels->flip(channels, in + y * row + x * channels, flipped + h * row + x * channels);
+    }
+    for (int64_t column = 0, count; column < job->out_width && !vme_stopping(job->context); column += count) {
+        count = min(SINGLE_PIXELS, job->out_width - column);
+        for (int64_t i = 0; i < count; i++)
+            find_taps(job, top, column + i, job->flip ? flipped : in, row, job->flip != 0, outside, places + i * taps);
+        job->kernels->windows(count, channels, (int)taps, places, job->weights, sums);
+        for (int64_t i = 0; i < count; i++)
+            write(job, number * job->out_width + column + i, 0, channels, sums + i * channels, job->more);
+    }
+}
+
+static void single_rows(void *argument, int64_t slot, vme_items *items)
+{
+    const integer_product *job = argument;
+    for (int64_t row; vme_item_next(items, &row);)
+        single_row(job, row, job->slots + slot * job->slot_bytes);
+}
+
+/* ---- the step */
+static void lay_out(integer_product *job, const vme_model *model, const model_step *step, int threads)
+{
+    const model_value *in = &model->value[step->operand[0]], *out = &model->value[step->out];
+    const int32_t *p = job->p = step->p;
+    job->images = in->shape[0], job->height = in->shape[1], job->width = in->shape[2], job->channels = in->shape[3];
+    job->out_height = out->shape[1], job->out_width = out->shape[2], job->outputs = out->shape[3];
+    job->groups = p[GROUPS];
+    job->group_channels = job->channels / job->groups;
+    job->group_outputs = job->outputs / job->groups + (step->operand[5] >= 0);
+    job->single = p[INTEGER_SINGLE] != 0;
+    job->k = (int64_t)p[KERNEL_H] * p[KERNEL_W] * job->group_channels;
+    job->quads = ceil_div(job->k, QUANTIZED_QUAD);
+    job->row_bytes = job->quads * QUANTIZED_QUAD;
+    job->slivers = ceil_div(job->group_outputs, QUANTIZED_COLUMNS);
+    job->pixels = job->images * job->out_height * job->out_width;
+    job->blocks = ceil_div(job->pixels, BLOCK);
+    const int64_t wanted = threads == 1 ? 1 : PIECES * threads, parts = ceil_div(wanted, job->blocks * job->groups);
+    job->per_group = ceil_div(job->slivers, min(parts, job->slivers));
+    job->sliver_groups = ceil_div(job->slivers, job->per_group);
+    job->flip = in->dtype == VME_INT8 ? FLIP : 0;
+    job->direct = !job->flip && job->groups == 1 && job->channels % QUANTIZED_QUAD == 0
+                  && p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1
+                  && p[PAD_TOP] + p[PAD_LEFT] + p[PAD_BOTTOM] + p[PAD_RIGHT] == 0;
+    if (job->single)
+        job->slot_bytes = SINGLE_PIXELS * job->k * p[INTEGER_SINGLE] * (int64_t)sizeof(char *)
+                          + SINGLE_PIXELS * job->channels * (int64_t)sizeof(int32_t) + job->channels
+                          + (job->flip ? p[KERNEL_H] * job->width * job->channels : 0);
+    else
+        job->slot_bytes = (QUANTIZED_ROWS * QUANTIZED_COLUMNS + BLOCK) * (int64_t)sizeof(int32_t)
+                          + (job->direct ? 0 : BLOCK * job->row_bytes);
+    job->slot_bytes = ceil_div(job->slot_bytes, VME_ALIGNMENT) * VME_ALIGNMENT;
+}
+
+static const void *data_of(const vme_model *model, const model_step *step, int operand, char *arena)
+{
+    return step->operand[operand] < 0 ? NULL : model_tensor(model, step->operand[operand], arena).data;
+}
+
+/* What is added to each output's sum: its bias, and what zero points make of the sums of weights. */
+static void add_up(const integer_product *job, const int32_t *sums, const int32_t *bias)
+{
+    const int32_t zero = job->zero;
+    for (int64_t i = 0; i < job->outputs; i++) {
+        uint32_t more = (bias == NULL ? 0 : (uint32_t)bias[i]) - (uint32_t)zero * (uint32_t)sums[i];
+        if (job->zeros != NULL)
+            more += (uint32_t)job->k * (uint32_t)zero * (uint32_t)job->zeros[i];
+        job->more[i] = (int32_t)more;
+    }
+}
+
+static vme_status integer_product_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    integer_product job = {
+        .context = context,
+        .kernels = model->kernels->quantized,
+        .in = data_of(model, step, 0, arena),
+        .weights = data_of(model, step, 1, arena),
+        .factors = data_of(model, step, 4, arena),
+        .zeros = data_of(model, step, 5, arena),
+        .out = (uint8_t *)model_tensor(model, step->out, arena).data,
+        .out_dtype = model->value[step->out].dtype,
+    };
+    lay_out(&job, model, step, step->slots);
+    const uint8_t *zero = data_of(model, step, 6, arena);
+    job.zero = (zero == NULL ? 0 : *zero) ^ job.flip;
+    const int32_t raise = job.out_dtype == VME_INT8 ? FLIP : 0;
+    job.to = (quantized_result){.zero = step->p[INTEGER_ZERO] + raise,
+                                .low = step->p[INTEGER_LOW] + raise,
+                                .high = step->p[INTEGER_HIGH] + raise,
+                                .flip = (uint8_t)raise};
+    char *scratch = arena + model->value[step->scratch].offset;
+    job.more = (int32_t *)scratch;
+    job.slots = scratch + ceil_div(job.outputs * (int64_t)sizeof(int32_t), VME_ALIGNMENT) * VME_ALIGNMENT;
+    add_up(&job, data_of(model, step, 2, arena), data_of(model, step, 3, arena));
+    return job.single
+               ? vme_parallel_slots(context, step->slots, job.images * job.out_height, single_rows, &job)
+               : vme_parallel_slots(context, step->slots, job.blocks * job.groups * job.sliver_groups, do_blocks, &job);
+}
+
+bool model_is_integer_product(const model_step *step) { return step->run == integer_product_run; }
+
+int64_t integer_product_scratch(const vme_model *model, model_step *step)
+{
+    integer_product job;
+    const int threads = (int)min(vme_threads(), VME_SLOTS_MAX);
+    lay_out(&job, model, step, threads);
+    const int64_t items = job.single ? job.images * job.out_height : job.blocks * job.groups * job.sliver_groups;
+    step->slots = (int)min(items, threads);
+    lay_out(&job, model, step, step->slots);
+    return ceil_div(job.outputs * (int64_t)sizeof(int32_t), VME_ALIGNMENT) * VME_ALIGNMENT
+           + job.slot_bytes * step->slots;
+}
+
+int64_t integer_product_terms(const vme_model *model, const model_step *step)
+{
+    integer_product job;
+    lay_out(&job, model, step, 1);
+    return job.single ? job.k * step->p[INTEGER_SINGLE] : job.quads * QUANTIZED_QUAD;
+}
+
+/* ---- checks */
+static bool is_dense(model_preparation *preparation, int tensor, int dtype, int rank, const int64_t *shape)
+{
+    if (tensor < 0)
+        return true;
+    model_value *value = &preparation->model->value[tensor];
+    int64_t step = vme_dtype_size((vme_dtype)value->dtype);
+    bool fits = value->dtype == dtype && value->rank == rank && !value->channels_last;
+    for (int d = rank - 1; fits && d >= 0; d--) {
+        fits = value->shape[d] == shape[d] && (value->shape[d] == 1 || value->strides[d] == step);
+        step *= value->shape[d];
+    }
+    value->plain = true;
+    return fits;
+}
+
+static bool window_fits(const model_value *in, const model_value *out, const int32_t *p)
+{
+    for (int d = 0; d < 2; d++) {
+        if (p[KERNEL_H + d] < 1 || p[STRIDE_H + d] < 1 || p[DILATION_H + d] < 1 || p[PAD_TOP + d] < 0
+            || p[PAD_BOTTOM + d] < 0)
+            return false;
+        const int64_t left = in->shape[1 + d] + p[PAD_TOP + d] + p[PAD_BOTTOM + d]
+                             - ((int64_t)p[DILATION_H + d] * (p[KERNEL_H + d] - 1) + 1);
+        if (left < 0 || out->shape[1 + d] != left / p[STRIDE_H + d] + 1)
+            return false;
+    }
+    return out->shape[0] == in->shape[0];
+}
+
+vme_status model_make_integer_product(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                                      const uint32_t *operands, model_step *step, int step_number)
+{
+    (void)operands, (void)step_number;
+    const model_value *in = &preparation->model->value[step->operand[0]], *out = &preparation->model->value[step->out];
+    const int32_t *p = step->p;
+    step->run = integer_product_run;
+    if (node->inputs > 7 || step->operand[1] < 0 || step->operand[2] < 0)
+        return MODEL_WRONG(number, "has %u operands, expected weights, their sums and at most 7", node->inputs);
+    if ((in->dtype != VME_UINT8 && in->dtype != VME_INT8) || in->rank != 4 || out->rank != 4
+        || !window_fits(in, out, p))
+        return MODEL_WRONG(number, "does not look at images of bytes through a window that fits");
+    const int64_t groups = p[GROUPS], channels = in->shape[3], outputs = out->shape[3];
+    if (groups < 1 || channels % groups != 0 || outputs % groups != 0 || p[INTEGER_SINGLE] < 0
+        || p[INTEGER_SINGLE] > PARTS_MAX)
+        return MODEL_WRONG(number, "has %d groups of %lld channels and %lld outputs", p[GROUPS], (long long)channels,
+                           (long long)outputs);
+    const bool bytes = out->dtype == VME_UINT8 || out->dtype == VME_INT8, single = p[INTEGER_SINGLE] != 0;
+    const int32_t lowest = out->dtype == VME_INT8 ? -FLIP : 0;
+    if (!(bytes || out->dtype == VME_INT32 || out->dtype == VME_FLOAT32)
+        || (step->operand[4] < 0) != (out->dtype == VME_INT32)
+        || (bytes
+            && (p[INTEGER_LOW] < lowest || p[INTEGER_LOW] > p[INTEGER_HIGH] || p[INTEGER_HIGH] > lowest + 255
+                || p[INTEGER_ZERO] < lowest || p[INTEGER_ZERO] > lowest + 255)))
+        return MODEL_WRONG(number, "makes no bytes, sums or float32 by factors");
+    int64_t taps, k;
+    if (__builtin_mul_overflow((int64_t)p[KERNEL_H], (int64_t)p[KERNEL_W], &taps)
+        || __builtin_mul_overflow(taps, channels / groups, &k) || k > INT32_MAX / 255 / 128)
+        return MODEL_WRONG(number, "adds up more numbers than 32 bits hold");
+    const int64_t own = outputs / groups + (step->operand[5] >= 0), one = 1;
+    const int64_t packed[] = {groups, ceil_div(own, QUANTIZED_COLUMNS), ceil_div(k, QUANTIZED_QUAD), QUANTIZED_COLUMNS,
+                              QUANTIZED_QUAD},
+                  single_packed[] = {1, 1, taps * max(1, p[INTEGER_SINGLE]), channels, 1};
+    if (single && (groups != channels || outputs != channels || step->operand[5] >= 0 || taps > WINDOW_MAX))
+        return MODEL_WRONG(number, "has no windows of single channels");
+    const bool fits = is_dense(preparation, step->operand[0], in->dtype, 4, in->shape)
+                      && is_dense(preparation, step->operand[1], VME_INT8, 5, single ? single_packed : packed)
+                      && is_dense(preparation, step->operand[2], VME_INT32, 1, &outputs)
+                      && is_dense(preparation, step->operand[3], VME_INT32, 1, &outputs)
+                      && is_dense(preparation, step->operand[4], VME_FLOAT32, 1, &outputs)
+                      && is_dense(preparation, step->operand[5], VME_INT32, 1, &outputs)
+                      && is_dense(preparation, step->operand[6], in->dtype, 1, &one)
+                      && is_dense(preparation, step->out, out->dtype, 4, out->shape);
+    if (!fits)
+        return MODEL_WRONG(number, "has operands that do not go together");
+    for (int i = 0; i < 7; i++)
+        if (step->operand[i] >= 0
+            && model_root(preparation->model, step->operand[i]) == model_root(preparation->model, step->out))
+            return MODEL_WRONG(number, "writes where it reads");
+    return VME_OK;
+}

@@ -1,0 +1,145 @@
+/* Steps that do the same to every byte: float32 to bytes and back, sums and products of quantized numbers, tables.
+ *
+ * A byte q of a tensor with scale s and zero point z stands for (q - z) * s. All operands and results are dense and of
+ * one shape; those of int8 are read as uint8 with 128 more (quantized_kernels.h). */
+#include "models/quantized_kernels.h"
+#include "models/file.h"
+#include "models/makers.h"
+#include "models/model.h"
+#include "models/preparation.h"
+#include "models/step.h"
+#include "models/tensors.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { PIECE = 1 << 14, FLIP = 0x80 }; /* numbers between two looks at the stop flag */
+
+typedef struct bytes {
+    const model_quantized_kernels *kernels;
+    const model_step *step;
+    const char *a, *b; /* b: the second operand, or the table */
+    char *out;
+    uint8_t a_flip, b_flip;
+    int32_t zeros[2]; /* as they are read */
+    quantized_result to;
+} bytes;
+
+static float number_of(int32_t bits)
+{
+    float number;
+    memcpy(&number, &bits, sizeof number);
+    return number;
+}
+
+static uint8_t flip_of(const vme_model *model, int value)
+{
+    return value >= 0 && model->value[value].dtype == VME_INT8 ? FLIP : 0;
+}
+
+static vme_status piece(void *argument, int64_t begin, int64_t end)
+{
+    const bytes *job = argument;
+    const int32_t *p = job->step->p;
+    const int64_t n = end - begin;
+    const uint8_t *a = (const uint8_t *)job->a + begin, *b = (const uint8_t *)job->b + begin;
+    uint8_t *out = (uint8_t *)job->out + begin;
+    switch (job->step->op) {
+    case MODEL_QUANTIZE:
+        job->kernels->quantize(n, (const float *)job->a + begin, number_of(p[QUANTIZED_SCALE_A]), job->to, out);
+        break;
+    case MODEL_DEQUANTIZE:
+        job->kernels->dequantize(n, a, job->a_flip, job->zeros[0], number_of(p[QUANTIZED_SCALE_A]),
+                                 (float *)job->out + begin);
+        break;
+    case MODEL_QUANTIZED_ADD: {
+        const float of_a = number_of(p[QUANTIZED_SCALE_A]), of_b = number_of(p[QUANTIZED_SCALE_B]);
+        const float factors[] = {of_a, of_b, -((float)job->zeros[0] * of_a + (float)job->zeros[1] * of_b)};
+        job->kernels->add(n, a, job->a_flip, b, job->b_flip, factors, job->to, out);
+        break;
+    }
+    case MODEL_QUANTIZED_MULTIPLY:
+        job->kernels->multiply(n, a, job->a_flip, b, job->b_flip, job->zeros, number_of(p[QUANTIZED_SCALE_A]), job->to,
+                               out);
+        break;
+    default: job->kernels->look_up(n, a, (const uint8_t *)job->b, out); break;
+    }
+    return VME_OK;
+}
+
+static vme_status quantized_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    const vme_tensor a = model_tensor(model, step->operand[0], arena), out = model_tensor(model, step->out, arena);
+    const int32_t raise = flip_of(model, step->out);
+    bytes job = {
+        .kernels = model->kernels->quantized,
+        .step = step,
+        .a = a.data,
+        .out = out.data,
+        .a_flip = flip_of(model, step->operand[0]),
+        .b_flip = flip_of(model, step->operand[1]),
+        .to = {.zero = step->p[QUANTIZED_ZERO] + raise,
+               .low = step->p[QUANTIZED_LOW] + raise,
+               .high = step->p[QUANTIZED_HIGH] + raise,
+               .flip = (uint8_t)raise},
+    };
+    if (step->operand[1] >= 0)
+        job.b = model_tensor(model, step->operand[1], arena).data;
+    job.zeros[0] = step->p[QUANTIZED_ZERO_A] + job.a_flip;
+    job.zeros[1] = step->p[QUANTIZED_ZERO_B] + job.b_flip;
+    return vme_parallel_apart(context, vme_elements(&a), PIECE, piece, &job);
+}
+
+/* ---- checks */
+static bool is_dense(model_preparation *preparation, int tensor)
+{
+    model_value *value = &preparation->model->value[tensor];
+    const vme_tensor seen = model_tensor(preparation->model, tensor, NULL);
+    value->plain = true;
+    return !value->channels_last && vme_is_contiguous(&seen);
+}
+
+static bool is_byte(const model_value *value) { return value->dtype == VME_UINT8 || value->dtype == VME_INT8; }
+
+static bool is_zero(int32_t zero, const model_value *value)
+{
+    const int32_t lowest = value->dtype == VME_INT8 ? -FLIP : 0;
+    return zero >= lowest && zero <= lowest + 255;
+}
+
+vme_status model_make_quantized(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                                const uint32_t *operands, model_step *step, int step_number)
+{
+    (void)operands, (void)step_number;
+    const vme_model *model = preparation->model;
+    const uint32_t op = node->op, inputs = op == MODEL_QUANTIZE || op == MODEL_DEQUANTIZE ? 1 : 2;
+    const int32_t *p = step->p;
+    step->run = quantized_run;
+    if (node->inputs != inputs || (inputs == 2 && step->operand[1] < 0))
+        return MODEL_WRONG(number, "has %u operands, expected %u", node->inputs, inputs);
+    const model_value *a = &model->value[step->operand[0]], *out = &model->value[step->out],
+                      *b = inputs == 2 ? &model->value[step->operand[1]] : NULL;
+    bool fits = model_same_shape(a, out) && is_dense(preparation, step->operand[0]) && is_dense(preparation, step->out);
+    if (op == MODEL_LOOK_UP)
+        fits = fits && is_byte(a) && is_byte(out) && b->dtype == VME_UINT8 && b->rank == 1 && b->shape[0] == 256
+               && is_dense(preparation, step->operand[1]);
+    else {
+        fits = fits && (op == MODEL_QUANTIZE ? a->dtype == VME_FLOAT32 : is_byte(a) && is_zero(p[QUANTIZED_ZERO_A], a));
+        if (b != NULL)
+            fits = fits && is_byte(b) && is_zero(p[QUANTIZED_ZERO_B], b) && model_same_shape(b, out)
+                   && is_dense(preparation, step->operand[1]);
+        if (op == MODEL_DEQUANTIZE)
+            fits = fits && out->dtype == VME_FLOAT32;
+        else
+            fits = fits && is_byte(out) && is_zero(p[QUANTIZED_ZERO], out) && is_zero(p[QUANTIZED_LOW], out)
+                   && is_zero(p[QUANTIZED_HIGH], out) && p[QUANTIZED_LOW] <= p[QUANTIZED_HIGH];
+    }
+    if (!fits)
+        return MODEL_WRONG(number, "has operands, or zero points, that do not go together");
+    for (uint32_t i = 0; i < inputs; i++)
+        if (model_root(model, step->operand[i]) == model_root(model, step->out))
+            return MODEL_WRONG(number, "writes where it reads");
+    return VME_OK;
+}

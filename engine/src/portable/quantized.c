@@ -1,0 +1,3 @@
+/* Quantized operators of models, for this backend. */
+#define VME_TARGET portable
+#include "../kernels/quantized.h"

@@ -33,6 +33,7 @@ SUBJECTS = (
     "pipeline",
     "deployment",
     "tunnel",
+    "training",
 )
 
 

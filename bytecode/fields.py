@@ -33,6 +33,7 @@ _PORT = r"([0-9]{1,4}|[0-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]
 ADDRESS = re.compile(rf"[^\s:/\u0000]+:{_PORT}|\[[0-9a-fA-F:.]+\]:{_PORT}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*:(read|write)")
 # Kind of permission -> (pattern of one grant, what it is).
 GRANTS = {
     "read": (PATH, "an absolute path, such as /var/data/**"),
@@ -41,14 +42,15 @@ GRANTS = {
     "listen": (ADDRESS, 'an address such as "example.org:443" or "10.0.0.7:*"'),
     "env": (VARIABLE, "the name of an environment variable, such as LANG"),
     "host": (FUNCTION, "the name of a host function, such as lookup"),
+    "tables": (TABLE, 'an embedding table of the host\'s, such as "items:read" or "items:write"'),
 }
 # `permissions.tunnel` of task.yaml names channels; each is the host function with this before it (vmhost/tunnel).
 TUNNEL_FUNCTION = "tunnel_"
-# The entries that grant all of a kind; host functions are named one by one.
+# The entries that grant all of a kind; host functions and tables are named one by one.
 EVERYTHING = {"read": ("/",), "write": ("/",), "net": ("*:*",), "listen": ("*:*",), "env": ("*",)}
 # Kinds that bundles of format 1 did not have from the start. A manifest names them only where something is asked for,
 # so that hosts which do not know them still load all other bundles.
-LATER_GRANTS = frozenset({"listen"})
+LATER_GRANTS = frozenset({"listen", "tables"})
 
 # Name of a limit in a manifest -> what it may be, in words.
 EXPECTED_LIMITS = {

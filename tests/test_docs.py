@@ -549,6 +549,11 @@ def a_small_embedding(text, folder, capfd):
     assert float(loss) < 0.65 and (same, rows) == ("True", "2")
 
 
+def tables_of_a_host(text, folder, capfd):
+    run_script(folder, text)
+    assert (folder / "saves" / "000001-full" / "items.safetensors").exists()
+
+
 def shown_only(text, folder, capfd):
     """A drawing, or messages that tests of their own hold to."""
 
@@ -579,6 +584,7 @@ BLOCKS = {
     ("docs/gradients.md", "import vmhost.engine.numpy as np"): a_gradient,
     ("docs/training.md", "import vmhost.engine.numpy as np"): a_small_training,
     ("docs/embedding.md", "import vmhost.engine.numpy as np"): a_small_embedding,
+    ("docs/embedding.md", "import vmhost\n"): tables_of_a_host,
     ("docs/packages.md", "make packages"): make_targets,
     ("docs/deployment.md", "vmhost cloud demo"): shown_only,  # tests/deployment/test_cloud_demo.py
     ("docs/deployment.md", "vmhost cloud init"): cloud_commands,

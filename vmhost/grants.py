@@ -10,10 +10,10 @@ import ipaddress
 import os
 from collections.abc import Mapping
 
-from vmhost.bytecode.fields import ADDRESS, EVERYTHING, GRANTS, MAX_GRANT_CHARS, PATH, matches, shown
+from vmhost.bytecode.fields import ADDRESS, EVERYTHING, GRANTS, MAX_GRANT_CHARS, PATH, TABLE, matches, shown
 from vmhost.errors import ConfigurationError
 
-_ALL = EVERYTHING | {"host": ("*",)}  # what covers all of a kind
+_ALL = EVERYTHING | {"host": ("*",), "tables": ("*",)}  # what covers all of a kind
 
 
 def read_caps(value, what):
@@ -67,6 +67,8 @@ def _covers(kind, most, name):
     pattern = GRANTS[kind][0]
     if pattern is PATH:
         return name.startswith(f"{most}/")
+    if pattern is TABLE:  # who may write one may read it
+        return most == name.removesuffix(":read") + ":write"
     return pattern is ADDRESS and _covers_address(most, name)
 
 

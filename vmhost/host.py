@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Mapping
 
 import vmhost.bytecode.errors
-from vmhost.bytecode.fields import shown
+from vmhost.bytecode.fields import MAX_GRANT_CHARS, TABLE, matches, shown
 from vmhost.bytecode.format import Bundle, read_bundle
 from vmhost.bytecode.signing import TrustStore
 from vmhost.errors import BundleError, ClosedError, ConfigurationError
@@ -43,11 +43,14 @@ class Host:
     (breakers, prepared models). `functions`: functions by name that tasks may call whose `permissions.host` names them;
     each takes one value and returns one, on threads of the host. `types`: classes whose values cross as themselves
     (dataclasses, namedtuples, enums, exceptions, or Conversions): a list, or a mapping from the names that tasks have
-    for them, "main:Order". `crashes` tells of which tasks the process that used the state folder before crashed in (a
-    tuple of Crash); their breakers start open. A context manager: leaving it
-    drains, leaving it through an exception cancels."""
+    for them, "main:Order". `tables`: EmbeddingVariables by name (vmhost.engine.embedding), which tasks may read, or
+    train, whose `permissions.tables` names them; the host pays for them, and saves them. `crashes` tells of which tasks
+    the process that used the state folder before crashed in (a tuple of Crash); their breakers start open. A context
+    manager: leaving it drains, leaving it through an exception cancels."""
 
-    def __init__(self, *, trust=None, allow_unsigned=False, policy=None, state=None, functions=None, types=None):
+    def __init__(
+        self, *, trust=None, allow_unsigned=False, policy=None, state=None, functions=None, types=None, tables=None
+    ):
         self._closed = False
         self._process = os.getpid()
         _check_arguments(allow_unsigned, policy, state, functions)
@@ -55,6 +58,7 @@ class Host:
         self._allow_unsigned = allow_unsigned
         self._policy = policy if policy is not None else Policy()
         self._functions = dict(functions or {})
+        self._tables = _checked_tables(tables)
         codec = Codec(types)
         native = isolation.core()
         # The service must not keep this object alive, and so not the functions either, which may refer to it.
@@ -103,6 +107,7 @@ class Host:
             state=settings.state,
             functions=settings.functions,
             types=types,
+            tables=settings.tables,
         )
         try:
             for bundle in settings.load:
@@ -111,6 +116,11 @@ class Host:
             host.close(drain=False)
             raise
         return host
+
+    @property
+    def tables(self):
+        """The embedding tables by name, a dict that may be read."""
+        return dict(self._tables)
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 
@@ -134,6 +144,9 @@ class Host:
                 add_model(store, name, data, self._policy.search, kept, own and not memoryview(data).readonly)
             except ValueError as error:
                 raise BundleError(f"{where}: model {name}: {error}") from error
+        for name in manifest.permissions.get("tables", ()):
+            table, _, right = name.rpartition(":")
+            store.add_table(table, self._tables[table].handle, right == "write")
         return self._service.load(manifest, bundle.digest, store, limits, policy, self._make_handle, permissions)
 
     def check(self, bundle):
@@ -182,6 +195,13 @@ class Host:
                 raise BundleError(
                     f"{where}: asks for the host function {name!r}; this host has {known}; name it in "
                     "`functions` of host.yaml"
+                )
+        for name in manifest.permissions.get("tables", ()):
+            if name.rpartition(":")[0] not in self._tables:
+                known = ", ".join(sorted(self._tables)) or "none"
+                raise BundleError(
+                    f"{where}: asks for the embedding table {name!r}; this host has {known}; name it in `tables` of"
+                    " host.yaml"
                 )
         caps = [cap for cap in (self._policy.permissions, policy.permissions) if cap is not None]
         if not caps:
@@ -311,6 +331,22 @@ def _check_arguments(allow_unsigned, policy, state, functions):
             raise ConfigurationError(f"functions: expected names, got {shown(name)}")
         if not callable(function):
             raise ConfigurationError(f"functions: {name}: expected a callable, got {type(function).__name__}")
+
+
+def _checked_tables(tables):
+    """The tables by name, as a dict; ConfigurationError for what is none."""
+    if tables is None:
+        return {}
+    from vmhost.engine.embedding import EmbeddingVariable  # needed by few hosts
+
+    if not isinstance(tables, Mapping):
+        raise ConfigurationError(f"tables: expected a mapping of names to EmbeddingVariables, got {shown(tables)}")
+    for name, table in tables.items():
+        if not matches(TABLE, f"{name}:read", MAX_GRANT_CHARS):
+            raise ConfigurationError(f"tables: expected a name of letters, digits, - and _, got {shown(name)}")
+        if not isinstance(table, EmbeddingVariable):
+            raise ConfigurationError(f"tables: {name}: expected an EmbeddingVariable, got {type(table).__name__}")
+    return dict(tables)
 
 
 def _path(value, what, expected="a path"):

@@ -23,6 +23,7 @@ class HostSettings:
     policy: Policy
     state: Path | None
     functions: dict
+    tables: dict
     load: tuple
 
 
@@ -44,15 +45,62 @@ def _settings(values, folder, problems):
     problems.stop()
     policy = _policy(values, problems)
     functions = {name: _function(name, target, problems) for name, target in values.get("functions", {}).items()}
+    tables = {name: _table(name, options, problems) for name, options in values.get("tables", {}).items()}
     problems.stop()
+    if "tables_from" in values:
+        _restore(tables, folder / values["tables_from"], problems)
     return HostSettings(
         trust=folder / values["trust"] if "trust" in values else None,
         allow_unsigned=values.get("allow_unsigned", False),
         policy=policy,
         state=folder / values["state"] if "state" in values else None,
         functions=functions,
+        tables=tables,
         load=tuple(folder / bundle for bundle in values.get("load", [])),
     )
+
+
+def _table(name, options, problems):
+    from vmhost.engine.embedding import CBFFilter, CounterFilter, EmbeddingVariable, GlobalStepEvict, L2WeightEvict
+
+    options = dict(options)
+    kind = options.pop("optimizer", "adagrad")
+    if "initial" in options:
+        initial = options.pop("initial")
+        if kind != "adagrad":
+            problems.add(("tables", name, "initial"), f"is for the optimizer adagrad, got {kind}")
+            return None
+        from vmhost.engine.optim import Adagrad
+
+        kind = Adagrad(1.0, initial=initial)
+    if "filter" in options:
+        given = options["filter"]
+        if "false_positive_probability" in given and "max_element_size" not in given:
+            problems.add(("tables", name, "filter"), "false_positive_probability goes with max_element_size")
+            return None
+        options["filter"] = (CBFFilter if "max_element_size" in given else CounterFilter)(**given)
+    kinds = {"steps_to_live": GlobalStepEvict, "l2_weight_threshold": L2WeightEvict}
+    options["evict"] = tuple(kinds[key](number) for key, number in options.pop("evict", {}).items())
+    try:
+        if "quota" in options:
+            options["quota"] = byte_count(options["quota"])
+        return EmbeddingVariable(options.pop("dim"), optimizer=kind, name=name, **options)
+    except (ConfigurationError, MemoryError, ValueError) as error:
+        problems.add(("tables", name), str(error))
+        return None
+
+
+def _restore(tables, folder, problems):
+    """From the folder's saves, if there are any."""
+    from vmhost.engine.embedding import restore
+
+    if not folder.is_dir() or not any(path.name.endswith("-full") for path in folder.iterdir()):
+        return
+    try:
+        restore(tables, folder)
+    except (MemoryError, OSError, ValueError) as error:
+        problems.add(("tables_from",), str(error))
+        problems.stop()
 
 
 def _function(name, target, problems):

@@ -119,6 +119,11 @@ class EmbeddingVariable:
         self.anchor = _a.zeros((0, self.dim), "float32")
         self.saved = None  # (folder, name) of the save that it continues, by checkpoints.py
 
+    @property
+    def handle(self):
+        """What the engine knows the table by."""
+        return self._table
+
     def lookup(self, ids):
         """The rows of `ids`, an array of whole numbers: an array of its shape and `dim` more."""
         return _a._embedding_lookup(self._table, _a.asarray(ids))

@@ -42,9 +42,10 @@ def test_the_schema_that_editors_read_has_the_same_patterns_and_ranges():
     defs = HOST_SCHEMA["$defs"]
     caps = defs["permissions"]["properties"] | dict.fromkeys(("read", "write"), defs["paths"])
     caps |= dict.fromkeys(("net", "listen"), defs["addresses"])
-    for name in fields.GRANTS:  # a host may name all variables and all functions
+    for name in fields.GRANTS:  # a host may name all variables, functions and tables
         pattern = grants[name]["items"]["pattern"]
-        pattern = pattern.replace(")$", r"|\*)$") if name in ("env", "host") and pattern.endswith(")$") else pattern
+        if name in ("env", "host", "tables"):
+            pattern = pattern.removesuffix(")$") + r"|\*)$"
         assert caps[name] == grants[name] | {"items": grants[name]["items"] | {"pattern": pattern}}
     assert keys["models"]["maxProperties"] == fields.MAX_MODELS
     assert (keys["priority"]["minimum"], keys["priority"]["maximum"]) == (fields.MIN_PRIORITY, fields.MAX_PRIORITY)

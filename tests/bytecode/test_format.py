@@ -92,6 +92,7 @@ def test_round_trip_of_a_signed_bundle(tmp_path):
         "listen": (),
         "env": (),
         "host": (),
+        "tables": (),
     }
     assert (manifest.models, manifest.priority, manifest.fresh) == (("net",), 3, True)
     assert bundle.models == MODELS

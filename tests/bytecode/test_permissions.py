@@ -32,14 +32,14 @@ def test_the_schemas_name_the_same_kinds():
     assert described(allow["description"]) == KINDS == vmhost.Policy().allow
 
 
-def test_the_core_fills_a_list_of_each_kind_but_host():
+def test_the_core_fills_a_list_of_each_kind_but_host_and_tables():
     text = (ROOT / "vmhost" / "isolation" / "seal" / "grants.c").read_text()
     filled = re.findall(r'list_fill\(seal, &seal->(\w+), permissions, "\1", (paths|NAMES)\)', text)
-    assert filled == [(kind, "paths" if GRANTS[kind][0] is PATH else "NAMES") for kind in KINDS if kind != "host"]
+    assert filled == [(kind, "paths" if GRANTS[kind][0] is PATH else "NAMES") for kind in EVERYTHING]
 
 
-def test_all_of_a_kind_can_be_granted_but_not_all_host_functions():
-    assert (*EVERYTHING, "host") == KINDS and LATER_GRANTS <= set(KINDS)
+def test_all_of_a_kind_can_be_granted_but_not_all_host_functions_and_tables():
+    assert (*EVERYTHING, "host", "tables") == KINDS and LATER_GRANTS <= set(KINDS)
 
 
 @pytest.mark.parametrize("page", ["task-yaml.md", "isolation.md", "bundle.md", "host-yaml.md"])

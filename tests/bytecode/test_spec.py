@@ -57,6 +57,7 @@ def test_everything_that_can_be_written(write_task):
         "listen": (),
         "env": ("LANG",),
         "host": ("lookup",),
+        "tables": (),
     }
     assert spec.files == ("data/a.csv", "data/b.csv", "labels.json")
     assert list(spec.models.items()) == [("again", "net.onnx"), ("net", "net.onnx")]

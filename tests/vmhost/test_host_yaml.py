@@ -82,7 +82,7 @@ def test_an_empty_file_is_a_host_with_the_defaults(tmp_path):
         ("functions: {f: 'math:pi'}\n", "host.yaml:1: functions.f: expected a function, got math:pi of type float"),
         (
             "allow: [read, exec]\n",
-            "host.yaml:1: allow.1: expected one of read, write, net, listen, env, host, got 'exec'",
+            "host.yaml:1: allow.1: expected one of read, write, net, listen, env, host, tables, got 'exec'",
         ),
         ("search: quick\n", "host.yaml:1: search: expected measured or fixed, got 'quick'"),
         (

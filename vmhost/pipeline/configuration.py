@@ -145,7 +145,12 @@ def _host_options(values, here, problems):
     if settings.load:
         problems.add(("host",), "load: a pipeline loads stream tasks only; name them in `bundles` of this file")
     options = {
-        "host": {"policy": settings.policy, "state": settings.state, "functions": settings.functions},
+        "host": {
+            "policy": settings.policy,
+            "state": settings.state,
+            "functions": settings.functions,
+            "tables": settings.tables,
+        },
         "allow_unsigned": settings.allow_unsigned,
     }
     if settings.trust is not None:

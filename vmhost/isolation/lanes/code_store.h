@@ -14,8 +14,8 @@
 #include <stdint.h>
 
 typedef struct vmh_code_entry {
-    char
-        *name; /* dotted module name, text digest in hex behind '#', file path behind '/', or model behind '%'; owned */
+    char *name; /* dotted module name, text digest in hex behind '#', file path behind '/', model behind '%', or table
+                   behind '@'; owned */
     bool is_package;
     const uint8_t *code;  /* marshalled code, or the file's bytes; owned, unless lent */
     bool lent;            /* `code` outlives the code store */

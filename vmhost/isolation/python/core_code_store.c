@@ -96,6 +96,17 @@ static PyObject *store_add_model(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *store_add_table(PyObject *self, PyObject *args)
+{
+    const char *name;
+    PyObject *table;
+    int trains;
+    if (!PyArg_ParseTuple(args, "sOp:add_table", &name, &table, &trains)
+        || vmh_engine_hold_table(((code_store_object *)self)->store, name, table, trains) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef store_methods[] = {
     {"add_module", store_add_module, METH_VARARGS,
      PyDoc_STR("add_module(name, is_package, code): marshalled code, digest-checked by the caller.")},
@@ -103,6 +114,8 @@ static PyMethodDef store_methods[] = {
      PyDoc_STR("add_text(digest, code): marshalled code of a text, by its SHA-256.")},
     {"add_model", store_add_model, METH_VARARGS,
      PyDoc_STR("add_model(name, address): a prepared vme_model, kept from now on.")},
+    {"add_table", store_add_table, METH_VARARGS,
+     PyDoc_STR("add_table(name, table, trains): an embedding table of the engine's, for reading or for training too.")},
     {"add_file", store_add_file, METH_VARARGS, PyDoc_STR("add_file(path, data): a resource.")},
     {NULL, NULL, 0, NULL},
 };

@@ -1,6 +1,7 @@
 #include "wire/engine.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,6 +61,37 @@ int vmh_engine_hold_model(vmh_code_store *store, const char *name, uintptr_t mod
     return rc;
 }
 
+/* ---- embedding tables: in the code store, behind '@', once for each right: "@items:write" */
+enum { TABLE_KEY_MAX = 256 };
+
+static bool table_key(char key[TABLE_KEY_MAX], const char *name, bool trains)
+{
+    int size = snprintf(key, TABLE_KEY_MAX, "@%s:%s", name, trains ? "write" : "read");
+    return size > 0 && size < TABLE_KEY_MAX;
+}
+
+static void drop_table(void *table) { atomic_load(&engine)->embedding_unref(table); }
+
+int vmh_engine_hold_table(vmh_code_store *store, const char *name, PyObject *capsule, bool trains)
+{
+    const struct vme_api *api = atomic_load(&engine);
+    const struct vme_python_embedding *handle = PyCapsule_GetPointer(capsule, VME_EMBEDDING_CAPSULE);
+    char key[TABLE_KEY_MAX];
+    if (handle == NULL)
+        return -1;
+    if (api == NULL || !table_key(key, name, trains)) {
+        PyErr_SetString(PyExc_ValueError,
+                        api == NULL ? "the engine is not in this host" : "a table's name is too long");
+        return -1;
+    }
+    int rc = vmh_code_store_hold(store, key, api->embedding_ref(handle->table), drop_table);
+    if (rc < 0)
+        PyErr_NoMemory();
+    else if (rc > 0)
+        PyErr_Format(PyExc_ValueError, "%s is in this code store already", key + 1);
+    return rc == 0 ? 0 : -1;
+}
+
 /* The code store of the task that the VM of this thread serves; NULL: none yet. */
 static vmh_code_store *task_store(void)
 {
@@ -98,6 +130,28 @@ static int visit_models(int (*each)(const char *name, void *argument), void *arg
     return task == NULL ? 0 : vmh_code_store_visit(task, "%", visit_model, &visit);
 }
 
+static vme_embedding *find_table(const char *name, bool *trains)
+{
+    vmh_code_store *task = task_store();
+    for (int right = 1; task != NULL && right >= 0; right--) {
+        char key[TABLE_KEY_MAX];
+        const vmh_code_entry *found = table_key(key, name, right == 1) ? vmh_code_store_find(task, key) : NULL;
+        if (found != NULL) {
+            *trains = right == 1;
+            return (vme_embedding *)(uintptr_t)found->code;
+        }
+    }
+    return NULL;
+}
+
+static int visit_tables(int (*each)(const char *name, void *argument), void *argument)
+{
+    vmh_code_store *task = task_store();
+    model_visit visit = {each, argument};
+    return task == NULL ? 0 : vmh_code_store_visit(task, "@", visit_model, &visit);
+}
+
+static const struct vme_python_tables tables = {.find = find_table, .visit = visit_tables};
 static const struct vme_python_models models = {.find = find_model, .visit = visit_models};
 
 /* ---- a VM's context ---- */
@@ -160,14 +214,17 @@ int vmh_engine_enter(vmh_vm *vm)
     PyObject *capsule = PyCapsule_New(vmh_vm_engine(vm), VME_CONTEXT_CAPSULE, NULL);
     PyObject *breathe = dict == NULL ? NULL : vmh_dict_get(dict, "vmhost.breathe"); /* borrowed */
     PyObject *finder = PyCapsule_New((void *)&models, VME_MODELS_CAPSULE, NULL);
-    int rc = capsule == NULL || breathe == NULL || finder == NULL
+    PyObject *granted = PyCapsule_New((void *)&tables, VME_TABLES_CAPSULE, NULL);
+    int rc = capsule == NULL || breathe == NULL || finder == NULL || granted == NULL
                      || PyDict_SetItemString(dict, VME_CONTEXT_CAPSULE, capsule) < 0
                      || PyDict_SetItemString(dict, VME_MODELS_CAPSULE, finder) < 0
+                     || PyDict_SetItemString(dict, VME_TABLES_CAPSULE, granted) < 0
                      || PyDict_SetItemString(dict, VME_BREATHE, breathe) < 0
                  ? -1
                  : 0;
     Py_XDECREF(capsule);
     Py_XDECREF(finder);
+    Py_XDECREF(granted);
     if (rc < 0 && !PyErr_Occurred())
         PyErr_NoMemory();
     return rc;

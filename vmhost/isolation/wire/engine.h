@@ -24,6 +24,10 @@ const char *vmh_engine_module(const char *name);
  * is there already. */
 int vmh_engine_hold_model(struct vmh_code_store *store, const char *name, uintptr_t model);
 
+/* The same of an embedding table: `capsule` is what vmhost.engine._array of the main interpreter made. -1: an error is
+ * set. */
+int vmh_engine_hold_table(struct vmh_code_store *store, const char *name, PyObject *capsule, bool trains);
+
 /* In a VM, before vmhost.engine._array is made: its context, left where the module looks for it. -1: an error is set.
  */
 int vmh_engine_enter(vmh_vm *vm);

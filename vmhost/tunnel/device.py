@@ -34,7 +34,7 @@ from vmhost.tunnel.inbox import Arrival
 from vmhost.tunnel.keeper import Keeper
 from vmhost.tunnel.loop_thread import LoopEndedError, LoopThread
 from vmhost.tunnel.spinning import SPIN_US, loop_factory
-from vmhost.tunnel.streams import BlockingStream, Stream
+from vmhost.tunnel.streams import BlockingStream, Stream, serve
 from vmhost.tunnel.transport import BUFFER_BYTES, Transport
 
 _log = logging.getLogger("vmhost.tunnel")
@@ -81,11 +81,12 @@ class AsyncDevice:
         self._backoff = backoff or Backoff(self.addresses)
         self._interval = Interval(heartbeat_s)
         self.store = DeviceStore(store, rules=rules, outbox=outbox)
-        self._consumers, self._answers = {}, {}
+        self._consumers, self._answers, self._stream_handlers = {}, {}, {}
         self._transport = None
         self._sessions = {}  # address -> SSLSession
         self._asked = {}  # number of a request -> future
         self._tasks, self._streams = {}, {}
+        self._serving = set()  # tasks that serve streams of the cloud's
         self._online = self._wake = self._ended = self._changed = None
         self._sleeping = self._closing = False
         self._pumping = self._wanted = False
@@ -118,6 +119,13 @@ class AsyncDevice:
             return lambda given: self.answer(channel, given) or given
         self._answers[protocol.checked_name(channel)] = function
 
+    def stream(self, channel, function=None):
+        """`function(stream)` serves streams that the cloud opens on the channel: an `async` function gets a
+        `streams.Stream`, on the loop, another one a `streams.BlockingStream`, on a thread."""
+        if function is None:
+            return lambda given: self.stream(channel, given) or given
+        self._stream_handlers[protocol.checked_name(channel)] = function
+
     # ---- life
 
     async def __aenter__(self):
@@ -133,12 +141,14 @@ class AsyncDevice:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="tunnel-disk")
         self._answerers = ThreadPoolExecutor(4, thread_name_prefix="tunnel-answer")
+        self._streamers = ThreadPoolExecutor(4, thread_name_prefix="tunnel-stream")
         try:
             self.store.inbox.prepare(self._consumers.values())
             self._compression = self.store.compression()
         except BaseException:
             self._disk.shutdown()
             self._answerers.shutdown()
+            self._streamers.shutdown()
             self.store.close()
             raise
         self._keeper = Keeper(self.store.inbox, None, self._kept) if self._consumers else None
@@ -159,6 +169,8 @@ class AsyncDevice:
             transport.flush()
             transport.lose("closed")
         self._runner.cancel()
+        for task in list(self._serving):
+            task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._runner
         await asyncio.sleep(0)
@@ -171,6 +183,7 @@ class AsyncDevice:
             self._keeper.close()
         self._disk.shutdown(wait=True)
         self._answerers.shutdown(wait=True, cancel_futures=True)
+        self._streamers.shutdown(wait=True, cancel_futures=True)
         self.store.close()
 
     @property
@@ -370,7 +383,6 @@ class AsyncDevice:
         self._deadlines.clear()
         for stream in list(self._streams.values()):
             stream.broken(why)
-        self._streams.clear()
         for task in self._tasks.values():
             task.cancel()
         self._sent_times.clear()
@@ -495,7 +507,8 @@ class AsyncDevice:
         return await self._on_disk(self.store.put, channel, list(bodies), identities)
 
     async def wait_sent(self, timeout_s=None):
-        """Waits until the outbox is empty. False after `timeout_s`."""
+        """Waits until the outbox is empty; what waits for others to travel with goes now. False after `timeout_s`."""
+        self._pump()
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -596,7 +609,7 @@ class AsyncDevice:
         if not self._online.is_set():
             raise OfflineError(self._offline())
         number = self._transport.connection.open_stream(channel, value)
-        stream = self._streams[number] = Stream(self._transport, number, channel, value)
+        stream = Stream(self._transport, number, channel, value, self._streams)
         self._transport.flush()
         return stream
 
@@ -658,13 +671,31 @@ class AsyncDevice:
         stream = self._streams.get(event.stream)
         if stream is not None:
             stream.happened(event)
-            if stream.finished:
-                self._streams.pop(event.stream, None)
         elif isinstance(event, events.StreamData):
             transport.connection.consumed(event.stream, len(event.data))
 
     def _stream_opened(self, transport, event):
-        transport.connection.end_stream(event.stream, "devices take no streams")
+        function = self._stream_handlers.get(event.channel)
+        if function is None:
+            transport.connection.end_stream(event.stream, f"nobody takes streams on channel {event.channel}")
+            return
+        stream = Stream(transport, event.stream, event.channel, event.value, self._streams)
+        task = self._loop.create_task(self._serve_stream(stream, function))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve_stream(self, stream, function):
+        def blocking(function):
+            return self._loop.run_in_executor(self._streamers, function, BlockingStream(stream, self._run_on_loop))
+
+        def log(error):
+            _log.error("tunnel: a stream on %s failed", stream.channel, exc_info=error)
+
+        await serve(stream, function, blocking, log)
+
+    def _run_on_loop(self, coroutine):
+        """The coroutine's result, from another thread than the loop's."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def _dictionary(self, transport, event):
         try:
@@ -738,7 +769,7 @@ class Device:
     def __init__(self, address, store, *, spin_us=SPIN_US, **settings):
         self._inner = inner = AsyncDevice(address, store, **settings)
         self._loop = LoopThread("tunnel-device", inner.start, inner.close, loop_factory(spin_us), inner.reconnect)
-        self.on, self.answer = inner.on, inner.answer
+        self.on, self.answer, self.stream = inner.on, inner.answer, inner.stream
 
     def __enter__(self):
         self.start()

@@ -17,9 +17,10 @@ from pathlib import Path
 from vmhost.stores import Database
 from vmhost.tunnel import addresses, inbox, processes, pushes, tls
 from vmhost.tunnel.connection import checked_name
-from vmhost.tunnel.errors import TunnelConfigurationError
+from vmhost.tunnel.errors import NoAnswerError, OfflineError, TunnelConfigurationError
 from vmhost.tunnel.limits import Limits
 from vmhost.tunnel.spinning import SPIN_US, loop_factory
+from vmhost.tunnel.streams import BlockingStream, Stream
 from vmhost.tunnel.worker import Worker
 
 
@@ -90,7 +91,8 @@ class Server:
         self.answers[checked_name(channel)] = function
 
     def stream(self, channel, function=None):
-        """`await function(stream)` serves streams that devices open on the channel."""
+        """`function(stream)` serves streams that devices open on the channel: an `async` function gets a
+        `streams.Stream`, on the loop, another one a `streams.BlockingStream`, on a thread."""
         if function is None:
             return lambda given: self.stream(channel, given) or given
         self.streams[checked_name(channel)] = function
@@ -98,6 +100,36 @@ class Server:
     def push(self, device, channel, body, **settings):
         """As `pushes.push`, for this server's store."""
         return pushes.push(self.store, device, channel, body, **settings)
+
+    # ---- devices that are connected to this process
+
+    async def ask(self, device, channel, value, timeout_s=None):
+        """What the device answers (`Device.answer`). For `async` handlers, which run on the server's loop; from another
+        thread: `server.call(server.ask(...))`. OfflineError, NoAnswerError, AnswerError."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._at_work().ask(device, channel, value, timeout_s)
+        except TimeoutError:
+            raise NoAnswerError(f"{device}: no answer within {timeout_s:g} s") from None
+
+    async def open_stream(self, device, channel, value=None):
+        """A `streams.Stream` to the device (`Device.stream`). Where to: as `ask`. OfflineError, TunnelError."""
+        return self._at_work().open_stream(device, channel, value)
+
+    def call(self, coroutine):
+        """The result of `ask` and `open_stream`, for other threads; a stream is a `streams.BlockingStream`."""
+        try:
+            worker = self._at_work()
+        except OfflineError:
+            coroutine.close()
+            raise
+        made = worker.call(coroutine)
+        return BlockingStream(made, worker.call) if isinstance(made, Stream) else made
+
+    def _at_work(self):
+        if self.worker is None:
+            raise OfflineError("the server does not serve in this process")
+        return self.worker
 
     # ---- serving
 

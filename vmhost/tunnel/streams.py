@@ -4,26 +4,30 @@ Each direction has a window of its own: whoever does not read stops the writer, 
 """
 
 import asyncio
+import inspect
 
 from vmhost.tunnel import events
-from vmhost.tunnel.errors import StreamBrokenError
+from vmhost.tunnel.errors import StreamBrokenError, TunnelError
 
 
 class Stream:
-    """`value`: what it was opened with. `device`: whose it is, "" on a device. Belongs to the loop's thread.
+    """`value`: what it was opened with. `device`: whose it is, "" on a device. `among`: {number: Stream} of those that
+    are open, which it joins and leaves. Belongs to the loop's thread.
 
     async for piece in stream: ...
     await stream.write(data)
     await stream.end()
     """
 
-    def __init__(self, transport, number, channel, value, device=""):
+    def __init__(self, transport, number, channel, value, among, device=""):
         self.number, self.channel, self.value, self.device = number, channel, value, device
         self._transport = transport
         self._came = bytearray()  # one, not a list of pieces: they may have one byte each
         self._ended = self._local_end = False
         self._error = None
         self._changed = asyncio.Event()
+        self._among = among
+        among[number] = self
 
     async def read(self):
         """The next bytes, as they come; b"" at the end. StreamBrokenError."""
@@ -69,6 +73,7 @@ class Stream:
             self._local_end = True
             self._transport.connection.end_stream(self.number)
             self._transport.flush()
+            self._leave()
 
     def abort(self, why):
         """Ends both directions; the other end gets StreamBrokenError with `why`."""
@@ -78,13 +83,14 @@ class Stream:
                 self._transport.connection.end_stream(self.number, why)
                 self._transport.flush()
             self._changed.set()
+            self._leave()
+
+    def _leave(self):
+        over = self._error is not None or (self._ended and self._local_end)
+        if over and self._among.get(self.number) is self:
+            del self._among[self.number]
 
     # ---- what the transport's owner calls
-
-    @property
-    def finished(self):
-        """Both directions have ended."""
-        return self._error is not None or (self._ended and self._local_end)
 
     def happened(self, event):
         if isinstance(event, events.StreamData):
@@ -92,12 +98,32 @@ class Stream:
         elif isinstance(event, events.StreamEnded):
             self._ended = True
             self._error = event.error if self._error is None else self._error
+            self._leave()
         self._changed.set()
 
     def broken(self, why):
         if not (self._ended and self._local_end):
             self._error = self._error or why
         self._changed.set()
+        self._leave()
+
+
+async def serve(stream, function, blocking, log):
+    """Has `function` serve the stream: an `async` one gets it as it is, another one runs as `await blocking(function)`
+    has it run. Then it ends, or breaks with what went wrong, which `log(error)` is told."""
+    try:
+        if inspect.iscoroutinefunction(function):
+            await function(stream)
+        else:
+            await blocking(function)
+        await stream.end()
+    except asyncio.CancelledError:
+        stream.abort("the other end gave up")
+        raise
+    except Exception as error:
+        if not isinstance(error, TunnelError):
+            log(error)
+        stream.abort(f"{type(error).__name__}: {error}")
 
 
 class BlockingStream:

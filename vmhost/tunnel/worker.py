@@ -19,7 +19,7 @@ from vmhost.tunnel.errors import AnswerError, MessageTooLargeError, OfflineError
 from vmhost.tunnel.histogram import Histogram
 from vmhost.tunnel.inbox import Arrival, Inbox
 from vmhost.tunnel.keeper import Keeper
-from vmhost.tunnel.streams import Stream
+from vmhost.tunnel.streams import BlockingStream, Stream, serve
 from vmhost.tunnel.tls import certified_device
 from vmhost.tunnel.transport import ASKED, BUFFER_BYTES, UNREAD_BYTES, Transport
 
@@ -78,6 +78,7 @@ class Worker:
         self._keeper = Keeper(self.inbox, self.pushes, self._kept)
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="tunnel-reader")
         self._answerers = ThreadPoolExecutor(server.threads, thread_name_prefix="tunnel-answer")
+        self._streamers = ThreadPoolExecutor(server.threads, thread_name_prefix="tunnel-stream")
         self._listening = []
         self._heard, self._heard_path = pushes.listen(server.store)
         self.loop.add_reader(self._heard, self._hear)
@@ -356,9 +357,7 @@ class Worker:
 
     def ask(self, device, channel, value, timeout_s=None):
         """Asks a device that is connected to this process; a future. OfflineError."""
-        transport = self.sessions.get(device)
-        if transport is None or transport.closed:
-            raise OfflineError(f"{device} is not connected to this process")
+        transport = self._transport_of(device)
         number = transport.connection.request(channel, value, timeout_s)
         future = self.loop.create_future()
         asked = transport.owner.asked
@@ -372,6 +371,12 @@ class Worker:
         future.add_done_callback(ended)
         transport.flush()
         return future
+
+    def _transport_of(self, device):
+        transport = self.sessions.get(device)
+        if transport is None or transport.closed:
+            raise OfflineError(f"{device} is not connected to this process")
+        return transport
 
     def _answered(self, transport, event):
         future = transport.owner.asked.pop(event.number, None)
@@ -390,24 +395,34 @@ class Worker:
             transport.connection.end_stream(event.stream, f"nobody takes streams on channel {event.channel}")
             return
         self.counts["streams"] += 1
-        stream = Stream(transport, event.stream, event.channel, event.value, session.device)
-        session.streams[event.stream] = stream
-        session.tasks["stream", event.stream] = self.loop.create_task(self._serve_stream(session, stream, function))
+        stream = Stream(transport, event.stream, event.channel, event.value, session.streams, session.device)
+        task = self.loop.create_task(self._serve_stream(session, stream, function))
+        session.tasks["stream", event.stream] = task
 
     async def _serve_stream(self, session, stream, function):
+        def blocking(function):
+            return self.loop.run_in_executor(self._streamers, function, BlockingStream(stream, self.call))
+
+        def log(error):
+            _log.error("tunnel: a stream on %s failed", stream.channel, exc_info=error)
+
         try:
-            await function(stream)
-            await stream.end()
-        except asyncio.CancelledError:
-            stream.abort("the server gave up")
-            raise
-        except Exception as error:
-            if not isinstance(error, TunnelError):
-                _log.error("tunnel: a stream on %s failed", stream.channel, exc_info=error)
-            stream.abort(f"{type(error).__name__}: {error}")
+            await serve(stream, function, blocking, log)
         finally:
-            session.streams.pop(stream.number, None)
             session.tasks.pop(("stream", stream.number), None)
+
+    def open_stream(self, device, channel, value=None):
+        """A Stream to a device that is connected to this process. OfflineError, TunnelError."""
+        transport = self._transport_of(device)
+        number = transport.connection.open_stream(channel, value)
+        self.counts["streams"] += 1
+        stream = Stream(transport, number, channel, value, transport.owner.streams, device)
+        transport.flush()
+        return stream
+
+    def call(self, coroutine):
+        """The coroutine's result, from another thread than the loop's."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def _stream_event(self, transport, event):
         stream = transport.owner.streams.get(event.stream)
@@ -630,6 +645,7 @@ class Worker:
     def _stop_threads(self):
         self._readers.shutdown(wait=True)
         self._answerers.shutdown(wait=True, cancel_futures=True)
+        self._streamers.shutdown(wait=True, cancel_futures=True)
 
     def statistics(self):
         """A dict of plain values."""

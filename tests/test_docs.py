@@ -554,6 +554,20 @@ def tables_of_a_host(text, folder, capfd):
     assert (folder / "saves" / "000001-full" / "items.safetensors").exists()
 
 
+def rule_of_patterns(text, folder, capfd):
+    from vmhost.pipeline.complex_events import read_rule_file
+    from vmhost.pipeline.patterns import PatternEngine
+
+    (folder / "rule.yaml").write_text(text)
+    (rule,) = read_rule_file(folder / "rule.yaml")
+    assert PatternEngine().add(rule.name, rule.said, rule.by).automaton.within_ms == 600_000
+
+
+def rule_in_python(text, folder, capfd):
+    exec(compile(text, "docs/patterns.md", "exec"), {})
+    assert "leaves_the_cart" in capfd.readouterr().out
+
+
 def shown_only(text, folder, capfd):
     """A drawing, or messages that tests of their own hold to."""
 
@@ -602,6 +616,8 @@ BLOCKS = {
     ("docs/host.md", "import asyncio, vmhost"): the_host,
     ("docs/host.md", "Task ------"): shown_only,
     ("docs/host.md", "types ="): own_classes,
+    ("docs/patterns.md", "name: leaves_the_cart"): rule_of_patterns,
+    ("docs/patterns.md", "from vmhost.pipeline.patterns.builder import Pattern"): rule_in_python,
     ("docs/pipeline-events.md", "from vmhost.pipeline.events"): events_on_the_disk,
     ("docs/streams.md", "from vmhost.guest.stream import Reduce, Stream"): stream_of_events,
     ("docs/streams.md", "# visits/main.py"): stream_with_state,

@@ -338,6 +338,8 @@ class MQTT:
         end(self._broker)
 
     async def start(self):
+        import aiomqtt  # noqa: F401  its absence is told before anything is begun
+
         self.begin()
         self._folder.serve(_serve_mqtt_answers, self._folder, self._port)
         self._client = self.made()

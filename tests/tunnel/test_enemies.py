@@ -11,10 +11,12 @@ import tracemalloc
 
 import pytest
 
-from tests.tunnel.conftest import WAIT_S, rows, until
+from tests.tunnel.conftest import WAIT_S, bodies, rows, until
 from tests.tunnel.test_hostile import mutated, transcript
 from vmhost.stores import Database
 from vmhost.tunnel import frames
+from vmhost.tunnel.addresses import parse
+from vmhost.tunnel.backoff import Backoff
 from vmhost.tunnel.errors import ProtocolError
 from vmhost.tunnel.inbox import Inbox
 from vmhost.tunnel.training import train
@@ -350,3 +352,32 @@ def test_pushes_for_a_device_that_does_not_read_stay_in_the_store(make_server, m
                     last[frame[1]] = last.get(frame[1], 0) + 1
                     enemy.say(frames.ACK, frame[1], last[frame[1]] * 3 - 2 + frame[1])
             assert last == {0: 8, 1: 8, 2: 8}
+
+
+def test_two_devices_with_one_name_get_slower_and_lose_nothing(make_server, make_device, tmp_path, caplog):
+    waits = []
+
+    class Noted(Backoff):
+        def ended(self, lasted_s, progress=False):
+            waits.append((lasted_s, progress))
+            return super().ended(lasted_s, progress)
+
+    server = make_server()
+    with server.running() as address:
+        where = address.replace("127.0.0.1", "localhost")
+        devices = [
+            make_device(address, tmp_path / f"copy-{number}.sqlite", backoff=Noted(parse(where), first_s=0.001))
+            for number in range(2)
+        ]
+        with devices[0], devices[1]:
+            for number in range(40):
+                for device in devices:
+                    device.send("c", b"%d" % number)
+            for device in devices:
+                assert device.wait_sent(WAIT_S)
+            until(lambda: len(waits) >= 6)
+    assert (0.0, False) in waits, "a connection that another took counts as one that brought nothing"
+    assert "another device with this one's name has connected" in caplog.text
+    assert sorted(body for (body,) in bodies(tmp_path / "cloud.sqlite")) == sorted(
+        b"%d" % number for number in range(40) for _ in range(2)
+    )

@@ -237,6 +237,7 @@ class AsyncDevice:
             done = self.counts["acknowledged"] + self.counts["requests"]
             sent = self.counts["sent"]
             self._drained_s = None
+            self._replaced = False
             try:
                 welcomed = await self._connect()
             except asyncio.CancelledError:
@@ -254,6 +255,9 @@ class AsyncDevice:
                     self._flight_bytes = max(protocol.SMALLEST_FLIGHT_BYTES, self._flight_bytes // 4)
                 if self._drained_s is not None:
                     delay = self._backoff.moved(self._drained_s)
+                elif self._replaced:  # by another: both would go on taking it from each other, ever so fast
+                    _log.warning("tunnel: another device with this one's name has connected; is a store or key copied?")
+                    delay = self._backoff.ended(0.0, progress=False)
                 else:
                     delay = self._backoff.ended(self._loop.time() - began, progress)
             else:
@@ -356,6 +360,7 @@ class AsyncDevice:
                     made.watch.answered_idle_s = None
                     made.watch.heartbeat_s = self._interval.seconds
         finally:
+            self._replaced = made.closed is not None and made.closed.code == protocol.REPLACED
             self._online.clear()
             self._remember_session(address, transport)
             if not transport.closed:

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Mapping
 
 import vmhost.bytecode.errors
-from vmhost.bytecode.fields import MAX_GRANT_CHARS, TABLE, matches, shown
+from vmhost.bytecode.fields import shown
 from vmhost.bytecode.format import Bundle, read_bundle
 from vmhost.bytecode.signing import TrustStore
 from vmhost.errors import BundleError, ClosedError, ConfigurationError
@@ -334,19 +334,11 @@ def _check_arguments(allow_unsigned, policy, state, functions):
 
 
 def _checked_tables(tables):
-    """The tables by name, as a dict; ConfigurationError for what is none."""
     if tables is None:
         return {}
-    from vmhost.engine.embedding import EmbeddingVariable  # needed by few hosts
+    from vmhost.host_tables import checked_tables  # needs the engine, which few hosts have loaded
 
-    if not isinstance(tables, Mapping):
-        raise ConfigurationError(f"tables: expected a mapping of names to EmbeddingVariables, got {shown(tables)}")
-    for name, table in tables.items():
-        if not matches(TABLE, f"{name}:read", MAX_GRANT_CHARS):
-            raise ConfigurationError(f"tables: expected a name of letters, digits, - and _, got {shown(name)}")
-        if not isinstance(table, EmbeddingVariable):
-            raise ConfigurationError(f"tables: {name}: expected an EmbeddingVariable, got {type(table).__name__}")
-    return dict(tables)
+    return checked_tables(tables)
 
 
 def _path(value, what, expected="a path"):

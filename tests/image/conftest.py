@@ -40,8 +40,8 @@ def sqlite_image(tools, tmp_path_factory):
 
 @pytest.fixture
 def vmrun(image):
-    """vmrun(*arguments) -> CompletedProcess, of the shared image, with nothing of this Python in its environment. OpenBLAS
-    takes the same kernels in both: others round differently."""
+    """vmrun(*arguments) -> CompletedProcess, of the shared image, with nothing of this Python in its environment.
+    OpenBLAS takes the same kernels in both: others round differently."""
     kernels = {name: value for name, value in os.environ.items() if name.startswith("OPENBLAS_")}
 
     def run(*arguments, folder=image):

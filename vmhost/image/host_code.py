@@ -36,6 +36,7 @@ _LEFT_OUT = (
     "vmhost.compiler",
     "vmhost.executor",
     "vmhost.guest",
+    "vmhost.host_tables",
     "vmhost.host_yaml",
     "vmhost.image",
     "vmhost.runtime.interactive",

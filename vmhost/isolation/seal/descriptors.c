@@ -194,6 +194,12 @@ void vmh_fds_end(vmh_seal *seal)
         free(seal->fd_uses);
         seal->fd_uses = next;
     }
+    while (seal->listings != NULL) { /* likewise */
+        vmh_listing *next = seal->listings->next;
+        closedir(seal->listings->folder);
+        free(seal->listings);
+        seal->listings = next;
+    }
     seal->fds = NULL;
     seal->fd_room = 0;
 }

@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <stddef.h>
 #include <sys/stat.h>
@@ -25,8 +26,8 @@ typedef struct entry {
 
 typedef struct scan {
     PyObject_HEAD
-    DIR *listed;     /* NULL: at its end, or closed */
-    PyObject *given; /* str or bytes */
+    vmh_listing *listed; /* NULL: at its end, or closed */
+    PyObject *given;     /* str or bytes */
     PyTypeObject *entries;
 } scan;
 
@@ -193,10 +194,15 @@ static PyType_Spec entry_spec = {
 
 static void scan_end(scan *self)
 {
-    DIR *listed = self->listed;
+    vmh_listing *listed = self->listed;
     self->listed = NULL;
-    if (listed != NULL)
-        closedir(listed);
+    if (listed == NULL)
+        return;
+    *listed->link = listed->next;
+    if (listed->next != NULL)
+        listed->next->link = listed->link;
+    closedir(listed->folder);
+    free(listed);
 }
 
 static void scan_finalize(scan *self)
@@ -252,7 +258,7 @@ static PyObject *scan_next(scan *self)
         return NULL;
     do {
         errno = 0;
-        found = readdir(self->listed); /* under the GIL: another thread may close it */
+        found = readdir(self->listed->folder); /* under the GIL: another thread may close it */
     } while (found != NULL && (strcmp(found->d_name, ".") == 0 || strcmp(found->d_name, "..") == 0));
     if (found == NULL) {
         if (errno != 0)
@@ -317,30 +323,44 @@ static int open_folder(PyObject *given, PyObject *text)
 
 int vmh_scandir(vmh_gated *call, PyObject *given, PyObject *text)
 {
+    vmh_seal *seal = vmh_seal_here();
+    if (seal == NULL) {
+        vmh_deny("this thread is not one of the task's", "os.scandir");
+        return -1;
+    }
     unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
     int rc = PySys_Audit("os.scandir", "O", given);
     vmh_pass_set(before);
     int fd = rc < 0 ? -1 : open_folder(given, text);
     if (fd < 0)
         return -1;
-    DIR *listed = fdopendir(fd);
-    if (listed == NULL) {
+    vmh_listing *listed = malloc(sizeof *listed);
+    DIR *folder = listed == NULL ? NULL : fdopendir(fd);
+    if (folder == NULL) {
         int error = errno;
         close(fd);
         errno = error;
-        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, given);
+        if (listed == NULL)
+            PyErr_NoMemory();
+        else
+            PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, given);
+        free(listed);
         return -1;
     }
     PyObject *interp_dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
     PyObject *types = interp_dict == NULL ? NULL : vmh_dict_get(interp_dict, TYPES);
     scan *iterator = types == NULL ? NULL : PyObject_New(scan, (PyTypeObject *)PyTuple_GET_ITEM(types, 0));
     if (iterator == NULL) {
-        closedir(listed);
+        closedir(folder);
+        free(listed);
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_SystemError, "os.scandir has no types in this interpreter");
         return -1;
     }
-    iterator->listed = listed;
+    *listed = (vmh_listing){.next = seal->listings, .link = &seal->listings, .folder = folder};
+    if (listed->next != NULL)
+        listed->next->link = &listed->next;
+    iterator->listed = seal->listings = listed;
     iterator->given = Py_NewRef(given);
     iterator->entries = (PyTypeObject *)Py_NewRef(PyTuple_GET_ITEM(types, 1));
     call->result = (PyObject *)iterator;

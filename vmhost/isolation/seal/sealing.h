@@ -11,6 +11,7 @@
 #include "seal/seal.h"
 #include "lanes/vm.h"
 
+#include <dirent.h>
 #include <sys/types.h>
 
 /* What the audit hook lets through while one operation of ours runs on this thread. */
@@ -85,6 +86,12 @@ typedef struct vmh_making { /* a native module whose second phase runs; on the s
     struct vmh_making *next, **link;
 } vmh_making;
 
+/* A folder that an iterator of os.scandir lists. Under the VM's GIL. */
+typedef struct vmh_listing {
+    struct vmh_listing *next, **link;
+    DIR *folder;
+} vmh_listing;
+
 typedef struct vmh_seal {
     struct vmh_seal *next; /* all seals; guarded by their own lock */
     vmh_vm *vm;
@@ -99,6 +106,7 @@ typedef struct vmh_seal {
     size_t fd_room;
     vmh_fd_init *fd_inits;
     vmh_fd_use *fd_uses;
+    vmh_listing *listings;
     vmh_map *maps;
     struct vmh_sqlite_use *sqlite_uses; /* under the VM's GIL: sqlite_use.c */
 

@@ -3,7 +3,7 @@
     app: ">=2.1, <3"        versions: comparisons that must all hold, or a list of which one must
     os: [linux, android]    names: one, or a list
     host, python            versions of vmhost and of Python
-    cores: ">=2"            numbers; memory and free_disk in bytes, or "512 MiB"
+    cores: ">=2"            numbers; memory and free_disk (rounded down by less than a fifth) in bytes, or "512 MiB"
     isa: avx2               a list: all of them
     cohorts: [staff]        named cohorts, which are kept on the platform: one of them
     percent: 5              by the device's cohort for the task, 1..1000

@@ -19,11 +19,20 @@ def facts(folder, stated):
         "host": __version__,
         "cores": len(os.sched_getaffinity(0)),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "free_disk": shutil.disk_usage(folder).free >> 24 << 24,  # coarse, so that it seldom changes
+        "free_disk": coarse(shutil.disk_usage(folder).free),
         "isa": _instruction_sets(),
     }
     # The platform chooses bundles by this one; nobody may state another.
     return found | stated | {"python": found["python"]}
+
+
+def coarse(size):
+    """`size` in bytes, rounded down to its three leading binary digits (steps of a quarter to a seventh of it).
+
+    Free space changes all the time. The profile should not: a device with the same profile asks by its digest alone.
+    """
+    low_bits = max(size.bit_length() - 3, 0)
+    return size >> low_bits << low_bits
 
 
 def _instruction_sets():

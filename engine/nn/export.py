@@ -82,6 +82,12 @@ def export(model, example, outputs=("output",)):
     return graph.model()
 
 
+def graph_of(x):
+    """The graph that an export of `x` writes; None if `x` is not exported. A layer that is one operator of ONNX adds it
+    by `node`, with names of its inputs from `name_of`."""
+    return x.tape if type(x) is Traced and type(x.tape) is _Graph else None
+
+
 class _Graph:
     """The tape of an export: each operator that meets a traced array becomes nodes."""
 
@@ -167,6 +173,10 @@ class _Graph:
             axis = args[2] if len(args) > 2 else kwargs.get("axis")
             if axis is not None:
                 return self.node("Gather", [self.name_of(x), self.name_of(args[1])], value, axis=axis)
+        if name == "_pad" and type(x) is Traced and len(args) == 5 and value.shape[0] == x.shape[0]:  # with a constant
+            after = [size - front - own for size, front, own in zip(value.shape, args[1], x.shape)]
+            pads = self.sizes([*args[1], *after])
+            return self.node("Pad", [self.name_of(x), pads, self.name_of(args[4], value)], value)
         if name == "astype":
             return self.node("Cast", [self.name_of(x)], value, to=_type(value))
         if name in ("asarray", "array", "copy", "ascontiguousarray") and type(x) is Traced and value.dtype is x.dtype:

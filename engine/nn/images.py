@@ -1,6 +1,7 @@
 """Convolutions and pools over images (examples, channels, rows, columns), as products and maxima of shifted views."""
 
 import vmhost.engine.numpy as np
+from vmhost.engine.nn.export import graph_of
 from vmhost.engine.nn.layers import uniform
 from vmhost.engine.nn.module import Module
 
@@ -44,6 +45,8 @@ class Conv2d(Module):
         )
 
     def __call__(self, x):
+        if (graph := graph_of(x)) is not None:
+            return self._write(graph, x)
         (top, left), weight, groups = self._padding, self.weight, self._groups
         out, inner, *kernel = weight.shape
         if top or left:
@@ -55,17 +58,39 @@ class Conv2d(Module):
         y = y.reshape(x.shape[0], out, rows, columns)
         return y + self.bias.reshape(1, -1, 1, 1) if hasattr(self, "bias") else y
 
+    def _write(self, graph, x):
+        inputs = [x, self.weight, self.bias] if hasattr(self, "bias") else [x, self.weight]
+        return graph.node(
+            "Conv",
+            [graph.name_of(one) for one in inputs],
+            self(x.value),
+            kernel_shape=self.weight.shape[2:],
+            strides=self._stride,
+            pads=self._padding * 2,
+            dilations=self._dilation,
+            group=self._groups,
+        )
+
 
 class MaxPool2d(Module):
+    _operator, _reduced = "MaxPool", staticmethod(np.max)
+
     def __init__(self, kernel_size, stride=None):
         super().__init__()
         self._kernel = _pair(kernel_size)
         self._stride = self._kernel if stride is None else _pair(stride)
 
     def __call__(self, x):
-        return np.max(np.stack(_shifted(x, self._kernel, self._stride)[0]), axis=0)
+        if (graph := graph_of(x)) is not None:
+            return graph.node(
+                self._operator,
+                [graph.name_of(x)],
+                self(x.value),
+                kernel_shape=self._kernel,
+                strides=self._stride,
+            )
+        return self._reduced(np.stack(_shifted(x, self._kernel, self._stride)[0]), axis=0)
 
 
 class AvgPool2d(MaxPool2d):
-    def __call__(self, x):
-        return np.mean(np.stack(_shifted(x, self._kernel, self._stride)[0]), axis=0)
+    _operator, _reduced = "AveragePool", staticmethod(np.mean)

@@ -3,6 +3,7 @@
 import vmhost.engine.numpy as np
 from vmhost.engine.grad import stop_gradient
 from vmhost.engine.nn.activations import relu, sigmoid
+from vmhost.engine.nn.export import graph_of
 from vmhost.engine.nn.module import Module
 
 _random = {}
@@ -141,6 +142,10 @@ class BatchNorm(Module):
             self._follow("running_mean", mean, 1)
             self._follow("running_var", var, count / max(count - 1, 1))
         else:
+            if (graph := graph_of(x)) is not None:
+                arrays = (x, self.weight, self.bias, self.running_mean, self.running_var)
+                names = [graph.name_of(one) for one in arrays]
+                return graph.node("BatchNormalization", names, self(x.value), epsilon=self._eps)
             centred, var = x - self.running_mean.reshape(shape), self.running_var.reshape(shape)
         return centred / np.sqrt(var + self._eps) * self.weight.reshape(shape) + self.bias.reshape(shape)
 

@@ -4,6 +4,7 @@ import json
 import re
 
 import numpy
+import onnx
 import onnxruntime
 import pytest
 
@@ -255,12 +256,41 @@ def test_exported_networks_run_equally_in_onnx_runtime_at_any_batch():
         assert numpy.allclose(answer, clicks(**part), atol=1e-5)
 
 
-def test_an_image_network_exports():
+def test_functions_of_arrays_export():
     nn.seed(2)
-    model = nn.Sequential(nn.Linear(6, 5), nn.softmax, lambda x: np.log1p(x) * np.maximum(x, 0.1) - x[..., :1], nn.gelu)
+    padded = lambda x: np.pad(x, ((0, 0), (1, 2)), constant_values=0.5)
+    model = nn.Sequential(
+        nn.Linear(6, 5), nn.softmax, lambda x: np.log1p(x) * np.maximum(x, 0.1) - x[..., :1], nn.gelu, padded
+    )
     x = some(3, 6)
     [answer] = onnxruntime.InferenceSession(nn.export(model, {"x": x})).run(None, {"x": numpy.asarray(x)})
     assert numpy.allclose(answer, model(x), atol=1e-6)
+
+
+def test_an_image_network_exports_as_the_operators_of_its_layers():
+    nn.seed(3)
+    model = nn.Sequential(
+        nn.Conv2d(4, 8, 3, padding=1),
+        nn.BatchNorm(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 8, (3, 1), stride=(2, 1), padding=(1, 0), groups=8, bias=False),
+        nn.Conv2d(8, 6, 3, dilation=2, padding=2, groups=2),
+        nn.AvgPool2d(3, stride=2),
+        lambda x: x.reshape(len(x), -1),
+    )
+    images = some(5, 4, 14, 15)
+    model(images)  # in training: moves the running mean and variance
+    data = nn.export(model, {"x": images})
+    model.eval()
+    session = onnxruntime.InferenceSession(data)
+    for count in (1, 5):
+        [answer] = session.run(None, {"x": numpy.asarray(images[:count])})
+        assert numpy.allclose(answer, model(images[:count]), atol=1e-5)
+    kinds = [node.op_type for node in onnx.load_from_string(data).graph.node]
+    assert kinds == [
+        *("Conv", "BatchNormalization", "Relu", "MaxPool", "Conv", "Conv", "AveragePool", "Reshape", "Identity"),
+    ]
 
 
 def test_what_cannot_be_exported_is_said():

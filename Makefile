@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test lint format browser-tests stress mutations fuzz conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
+.PHONY: help build device-libraries demo test lint format docs browser-tests stress mutations fuzz conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -24,6 +24,9 @@ lint:             ## hold the sources to the rules: ruff (pyproject.toml), clang
 
 format:           ## lay out Python and C as `make lint` wants them
 	@sh tools/setup.sh lint && sh tools/lint.sh --fix $(ARGS)
+
+docs: build       ## the docs as a site, in build/docs (the first time: 30 MB from PyPI)
+	@sh tools/setup.sh docs && $(PYTHON) -m sphinx -q -W --keep-going -j 2 docs build/docs $(ARGS) && echo "build/docs/index.html"
 
 browser-tests: build  ## the dashboard in Debian's Chromium, unpacked privately (the first time: 130 MB)
 	@sh tools/setup.sh browser && $(PYTHON) -m pytest -q -m browser $(ARGS)

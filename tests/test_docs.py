@@ -36,11 +36,17 @@ from vmhost.pipeline.sources import Sources
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+# Guides are followed from top to bottom (test_guides.py).
+ALL_PAGES = sorted(
+    {*PAGES, "tasks/README.md", *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))}
+)
 
 
 def blocks(page):
-    """The blocks of code of a page: (what they say they are, text)."""
-    return re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    """The blocks of code of a page: (what they say they are, text). Directives of the site, ```{…}, are none."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.findall(r"^```([\w{}-]*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [(kind, text) for kind, text in found if not kind.startswith("{")]
 
 
 def block(page, first):
@@ -684,11 +690,7 @@ def test_a_task_runs_without_a_vm_as_the_docs_say():
 
 def test_every_page_that_is_named_is_there():
     missing = []
-    for page in (
-        *PAGES,
-        "tasks/README.md",
-        *(f"docs/decisions/{path.name}" for path in (ROOT / "docs/decisions").glob("*.md")),
-    ):
+    for page in ALL_PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text(encoding="utf-8")):
             if not (ROOT / page).parent.joinpath(target).exists():
                 missing.append((page, target))
@@ -698,7 +700,7 @@ def test_every_page_that_is_named_is_there():
 def test_every_vmhost_command_that_a_page_names_has_its_options(capfd):
     """Those in running text and tables too: `vmhost run x.vmb --each`."""
     helps, wrong = {}, []
-    for page in PAGES:
+    for page in ALL_PAGES:
         for span in re.findall(r"`(vmhost [a-z][^`\n]*)`", (ROOT / page).read_text(encoding="utf-8")):
             # with the word behind it where that names a command of a group, such as `keys new`
             command = " ".join(re.match(r"vmhost ([a-z]+)(?: ([a-z]+)(?= |$))?", span).groups(""))

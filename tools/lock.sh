@@ -17,6 +17,8 @@ mv lock.partial tools/bench.lock
 mv lock.partial tools/lint.lock
 { echo "# What drives a browser in tests. Made with: make lock"; pin --group browser -c requirements.lock $there; } > lock.partial
 mv lock.partial tools/browser.lock
+{ echo "# What builds the docs' site. Made with: make lock"; pin --group docs -c requirements.lock $there; } > lock.partial
+mv lock.partial tools/docs.lock
 # at the versions that the suite itself names, at the commit that is tested with (tools/tuf_conformance.sh)
 { echo "# What the conformance suite of The Update Framework runs on. Made with: make lock"
   printf '%s\n' 'securesystemslib[crypto]==1.4.0' 'tuf==7.0.0' 'pytest==9.1.1' 'pytest-json-report==1.5.0' | pin -; } > lock.partial

@@ -2,8 +2,8 @@
 # Makes this checkout ready to run: finds or fetches a Python, makes .venv, installs the pinned dependencies, builds the
 # native core and the standard-library bundle. Does only what is not done yet; a second run does nothing and needs no network.
 #
-#   sh tools/setup.sh [bench|browser|lint]   bench: also what models are measured against; browser: what drives a
-#                                        browser in tests; lint: what reads the sources
+#   sh tools/setup.sh [bench|browser|docs|lint]   bench: also what models are measured against; browser: what drives a
+#                                        browser in tests; docs: what builds the site; lint: what reads the sources
 #
 # Takes the first Python that works of: $VMHOST_PYTHON; python3.14 and python3.15 on PATH; one that uv has or installs;
 # Debian's packages, unpacked privately. Everything lands in .python/, .venv/, build/ and vmhost/data/ of the checkout; the
@@ -262,6 +262,7 @@ $(running)"
 case ${1:-} in
     bench) more bench "what models are measured against" "; vmhost bench does without, and says so" ;;
     browser) more browser "what drives a browser in tests" "" ;;
+    docs) more docs "what builds the docs' site" "" ;;
     lint) more lint "what reads the sources" "" ;;
 esac
 

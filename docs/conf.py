@@ -1,0 +1,54 @@
+"""The docs as a site: `make docs` builds it into build/docs. Sphinx reads the Markdown of this folder as it stands."""
+
+import re
+
+import click
+
+from vmhost.cli import vmhost_command
+
+project = "vmhost"
+copyright = "the vmhost authors"  # noqa: A001  (Sphinx's name for it)
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click"]
+exclude_patterns = ["conf.py"]
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+add_module_names = False
+
+html_theme = "furo"
+html_title = "vmhost"
+html_static_path = []
+html_show_sphinx = False
+pygments_style = "friendly"
+pygments_dark_style = "native"
+
+# `yaml` and `json` blocks of the pages abbreviate here and there.
+suppress_warnings = ["misc.highlighting_failure"]
+
+# Pages link to files of the checkout as readers of the repository see it. The site has no address for them.
+_CHECKOUT = re.compile(
+    r"\[([^\]]*)\]\((?:\.\./)+(?!docs/)((?:tasks|tools|tests|bench|engine|vmhost|CHANGELOG|README)[^)]*)\)"
+)
+
+
+def _without_checkout(app, page, source):
+    source[0] = _CHECKOUT.sub(lambda link: f"{link[1]} (`{link[2]}` in the checkout)", source[0])
+
+
+def _imported(group):
+    """Imports each command of a click group, which the command line does when one is used."""
+    with click.Context(group) as context:
+        group.commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    for command in group.commands.values():
+        if isinstance(command, click.Group):
+            _imported(command)
+
+
+def setup(app):
+    _imported(vmhost_command)
+    app.connect("source-read", _without_checkout)
+    return {"parallel_read_safe": True}

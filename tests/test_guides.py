@@ -1,7 +1,8 @@
 """The guides in docs/guides/: each page is followed from top to bottom in a folder of its own, as a reader would.
 
 A block whose first line is a comment with a path becomes that file. The commands of a `console` block run, and print
-what stands below them, but for numbers; `…` is anything. Blocks of `sh` are shown only: set-up, or what needs a network."""
+what stands below them, but for numbers; `…` is anything. Blocks of `sh` are shown only: set-up, or what needs the
+network."""
 
 import os
 import re

@@ -1,6 +1,8 @@
 """Models as people bring them, beyond the networks of the paper: what exporters and converters write, made here with
 `onnx.helper` only, of weights that a seed gives. A file has one family; its MODELS maps names to functions of a random
 generator (NumPy's) that give a ModelProto and the inputs of a typical call, arrays by name (of texts: of objects).
+Where a family has them, SMALL maps names to arguments that make a small model of the same form, for tests, and
+TOLERANCE says how far answers may be from ONNX Runtime's, of the largest.
 
 Names are FAMILY/MODEL. `vmhost bench others` (bench/cases/others.py) runs them beside ONNX Runtime, and
 tests/engine/test_other_models.py compares their answers."""
@@ -9,6 +11,8 @@ import importlib
 import pkgutil
 import zlib
 
+TOLERANCE = 1e-4
+
 
 def names(family=None):
     """All of them, or those of a family."""
@@ -16,15 +20,23 @@ def names(family=None):
         f"{module.name}/{name}"
         for module in pkgutil.iter_modules(__path__)
         if family in (None, module.name)
-        for name in importlib.import_module(f"{__name__}.{module.name}").MODELS
+        for name in _family(module.name).MODELS
     ]
 
 
-def make(name):
+def make(name, small=False):
     """The ModelProto and its inputs; the same ones each time."""
     import numpy
 
     family, model = name.split("/")
-    return importlib.import_module(f"{__name__}.{family}").MODELS[model](
-        numpy.random.default_rng(zlib.crc32(name.encode()))
-    )
+    made = _family(family)
+    arguments = getattr(made, "SMALL", {}).get(model, {}) if small else {}
+    return made.MODELS[model](numpy.random.default_rng(zlib.crc32(name.encode())), **arguments)
+
+
+def tolerance(name):
+    return getattr(_family(name.split("/")[0]), "TOLERANCE", TOLERANCE)
+
+
+def _family(name):
+    return importlib.import_module(f"{__name__}.{name}")

@@ -112,12 +112,14 @@ def bytes_of(draw, dtype, *shape):
     return draw.integers(info.min, info.max + 1, shape).astype(dtype)
 
 
-def convolution(choose):
-    """(model, inputs, the exact sums) of a ConvInteger."""
+def convolution(choose, whole=True):
+    """(model, inputs, the exact sums) of a ConvInteger; not `whole`: of a QLinearConv, with the bytes of the sums."""
     draw = numpy.random.default_rng(choose.randrange(1 << 30))
-    groups, each = choose.choice([(1, 1), (1, 3), (1, 8), (2, 4), (3, 5), (8, 1), (40, 1)])
+    groups, each = choose.choice([(1, 1), (1, 3), (1, 8), (2, 4), (3, 5), (8, 1), (40, 1), (72, 1)])
     outputs = groups * choose.choice([1, 2, 33] if each > 1 else [1, 3])
     kernel, strides, dilations = ([choose.choice([1, 2, 3]) for _ in range(2)] for _ in range(3))
+    if each == 1 and choose.random() < 0.5:
+        kernel, dilations = [3, 3], [choose.choice([1, 2]), 1]
     pads = [choose.randrange(3) for _ in range(4)]
     size = [choose.choice([5, 7, 12]) + (k - 1) * d for k, d in zip(kernel, dilations)]
     x = bytes_of(draw, choose.choice(["uint8", "int8"]), choose.choice([1, 2]), groups * each, *size)
@@ -140,7 +142,21 @@ def convolution(choose):
                 own = slice(group * outputs // groups, (group + 1) * outputs // groups)
                 part = seen[:, group * each : (group + 1) * each]
                 sums[:, own] += numpy.einsum("nchw,oc->nohw", part, weights[own, :, h, v])
-    return networks.graph_of([node], inputs, ["y"], constants, opset=17), inputs, sums.astype("int32")
+    if whole:
+        return networks.graph_of([node], inputs, ["y"], constants, opset=17), inputs, sums.astype("int32")
+    bias, y_zero = draw.integers(-5000, 5000, outputs).astype("int32"), bytes_of(draw, x.dtype)
+    x_scale, w_scale = numpy.float32(0.02), draw.uniform(0.001, 0.01, outputs).astype("float32")
+    y_scale = numpy.float32(x_scale * w_scale.mean() * sums.std() / 50 + 1e-6)
+    constants = {"xs": x_scale, "xz": x_zero, "w": w, "ws": w_scale, "wz": numpy.full(outputs, w_zero, w.dtype)}
+    constants |= {"ys": y_scale, "yz": y_zero, "b": bias}
+    node.op_type = "QLinearConv"
+    del node.input[:]
+    node.input.extend(["x", *constants])
+    factors = (x_scale * w_scale / y_scale).reshape(-1, 1, 1)
+    numbers = numpy.rint((sums + bias.reshape(-1, 1, 1)).astype("float32") * factors) + int(y_zero)
+    info, inputs = numpy.iinfo(x.dtype), {"x": x}
+    expected = numpy.clip(numbers, info.min, info.max).astype(x.dtype)
+    return networks.graph_of([node], inputs, ["y"], constants, opset=17), inputs, expected
 
 
 def product(choose):
@@ -166,6 +182,19 @@ def test_sums_are_exact():
                 ours = numpy.asarray(opened("sums", file)(inputs)["y"])
             if ours.dtype != numpy.int32 or not numpy.array_equal(ours, expected):
                 wrong.append((number, backend, inputs["x" if "x" in inputs else "a"].shape))
+    assert wrong == []
+
+
+def test_bytes_are_exact_sums_that_are_rounded_once():
+    choose, wrong = random.Random(SEED + 1), []
+    for number in range(2 * CASES):
+        data, inputs, expected = convolution(choose, whole=False)
+        file = compile_model(data, "bytes")
+        for backend in backends():
+            with on_backend(backend):
+                ours = numpy.asarray(opened("bytes", file)(inputs)["y"])
+            if ours.dtype != expected.dtype or not numpy.array_equal(ours, expected):
+                wrong.append((number, backend, inputs["x"].shape, expected.shape))
     assert wrong == []
 
 

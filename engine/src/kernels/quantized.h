@@ -57,32 +57,130 @@ static void wide_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_row, 
 #endif
 
 #ifdef __AVX512F__
+/* ---- bytes of sums */
+/* How sums become bytes. */
+typedef struct ending {
+    __m512i zero, low, high, flip; /* zero in 16 bits, the others bytes */
+} ending;
+
+ALWAYS ending ending_of(quantized_result to)
+{
+    return (ending){_mm512_set1_epi16((int16_t)to.zero), _mm512_set1_epi8((char)to.low),
+                    _mm512_set1_epi8((char)to.high), _mm512_set1_epi8((char)to.flip)};
+}
+
+/* The nearest whole numbers. What is too large for 16 bits stays so; NaN becomes the lowest. */
+ALWAYS __m512i nearest(__m512 numbers) { return _mm512_cvtps_epi32(_mm512_min_ps(_mm512_set1_ps(0x1p20f), numbers)); }
+
+ALWAYS __m512i rounded(__m512i sum, __m512 factor) { return nearest(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), factor)); }
+
+/* Bytes of four vectors: of each 16, four of each vector, in their order. */
+ALWAYS __m512i packed(__m512i a, __m512i b, __m512i c, __m512i d, ending end)
+{
+    const __m512i left = _mm512_adds_epi16(_mm512_packs_epi32(a, b), end.zero),
+                  right = _mm512_adds_epi16(_mm512_packs_epi32(c, d), end.zero);
+    const __m512i bytes = _mm512_packus_epi16(left, right);
+    return _mm512_xor_si512(_mm512_min_epu8(_mm512_max_epu8(bytes, end.low), end.high), end.flip);
+}
+
+/* ---- products in fours */
 #define VNNI __attribute__((target("avx512vnni,avx512bw,avx512vl,avx512dq")))
+
+/* _mm512_dpbusd_epi32 in place: compilers that are left to choose registers move sums about between products. */
+VNNI ALWAYS void dot(__m512i *sum, __m512i bytes, __m512i weights)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(bytes), "v"(weights));
+}
+
+/* Adds products to sums of `rows` pixels and 16 or 32 columns. */
+VNNI ALWAYS void dots(const int rows, const int halves, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
+                      __m512i sum[QUANTIZED_ROWS][2])
+{
+    const uint8_t *const sixth = a + 6 * a_row, *const twelfth = a + 12 * a_row;
+    for (int64_t q = 0; q < quads; q++, b += SLIVER) {
+        const __m512i left = _mm512_loadu_si512(b),
+                      right = halves == 1 ? _mm512_setzero_si512() : _mm512_loadu_si512(b + 64);
+        _mm_prefetch((const char *)(b + 8 * SLIVER), _MM_HINT_T0);
+        if (halves == 2)
+            _mm_prefetch((const char *)(b + 8 * SLIVER + 64), _MM_HINT_T0);
+#pragma GCC unroll 14
+        for (int r = 0; r < rows; r++) {
+            int32_t four;
+            memcpy(&four,
+                   (r < 6    ? a + r * a_row
+                    : r < 12 ? sixth + (r - 6) * a_row
+                             : twelfth + (r - 12) * a_row)
+                       + q * QUAD,
+                   sizeof four);
+            const __m512i factor = _mm512_set1_epi32(four);
+            dot(&sum[r][0], factor, left);
+            if (halves == 2)
+                dot(&sum[r][1], factor, right);
+        }
+    }
+}
+
 VNNI ALWAYS void dots_block(const int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
                             int32_t *out)
 {
     __m512i sum[QUANTIZED_ROWS][2];
-#pragma GCC unroll 12
+#pragma GCC unroll 14
     for (int r = 0; r < rows; r++)
         sum[r][0] = sum[r][1] = _mm512_setzero_si512();
-    const uint8_t *const sixth = a + 6 * a_row;
-    for (int64_t q = 0; q < quads; q++, b += SLIVER) {
-        const __m512i left = _mm512_loadu_si512(b), right = _mm512_loadu_si512(b + 64);
-        _mm_prefetch((const char *)(b + 8 * SLIVER), _MM_HINT_T0);
-        _mm_prefetch((const char *)(b + 8 * SLIVER + 64), _MM_HINT_T0);
-#pragma GCC unroll 12
-        for (int r = 0; r < rows; r++) {
-            int32_t four;
-            memcpy(&four, (r < 6 ? a + r * a_row : sixth + (r - 6) * a_row) + q * QUAD, sizeof four);
-            const __m512i factor = _mm512_set1_epi32(four);
-            sum[r][0] = _mm512_dpbusd_epi32(sum[r][0], factor, left);
-            sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], factor, right);
-        }
-    }
-#pragma GCC unroll 12
+    dots(rows, 2, quads, a, a_row, b, sum);
+#pragma GCC unroll 14
     for (int r = 0; r < rows; r++) {
         _mm512_storeu_si512(out + r * COLUMNS, sum[r][0]);
         _mm512_storeu_si512(out + r * COLUMNS + 16, sum[r][1]);
+    }
+}
+
+VNNI ALWAYS void dots_bytes_block(const int rows, const int halves, int columns, int64_t quads, const uint8_t *a,
+                                  int64_t a_row, const int8_t *b, const int32_t *more, const float *factors,
+                                  quantized_result to, uint8_t *out, int64_t out_row)
+{
+    const __mmask32 some = columns < COLUMNS ? ((__mmask32)1 << columns) - 1 : ~(__mmask32)0;
+    const __mmask16 left = (__mmask16)some, right = (__mmask16)(some >> 16);
+    __m512i sum[QUANTIZED_ROWS][2];
+    sum[0][0] = _mm512_maskz_loadu_epi32(left, more);
+    sum[0][1] = halves == 1 ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi32(right, more + 16);
+#pragma GCC unroll 14
+    for (int r = 1; r < rows; r++)
+        sum[r][0] = sum[0][0], sum[r][1] = sum[0][1];
+    dots(rows, halves, quads, a, a_row, b, sum);
+    const __m512 by[] = {_mm512_maskz_loadu_ps(left, factors),
+                         halves == 1 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(right, factors + 16)};
+    const ending end = ending_of(to);
+    if (halves == 1) { /* four rows in one vector */
+        const __m512i rows_of = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r += 4) {
+            __m512i four[4];
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++)
+                four[i] = r + i < rows ? rounded(sum[r + i][0], by[0]) : _mm512_setzero_si512();
+            const __m512i bytes = _mm512_permutexvar_epi32(rows_of, packed(four[0], four[1], four[2], four[3], end));
+            _mm_mask_storeu_epi8(out + r * out_row, left, _mm512_castsi512_si128(bytes));
+            if (r + 1 < rows)
+                _mm_mask_storeu_epi8(out + (r + 1) * out_row, left, _mm512_extracti32x4_epi32(bytes, 1));
+            if (r + 2 < rows)
+                _mm_mask_storeu_epi8(out + (r + 2) * out_row, left, _mm512_extracti32x4_epi32(bytes, 2));
+            if (r + 3 < rows)
+                _mm_mask_storeu_epi8(out + (r + 3) * out_row, left, _mm512_extracti32x4_epi32(bytes, 3));
+        }
+        return;
+    }
+    const __m512i rows_of = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+#pragma GCC unroll 7
+    for (int r = 0; r < rows; r += 2) {
+        const __m512i zero = _mm512_setzero_si512();
+        const __m512i bytes =
+            _mm512_permutexvar_epi32(rows_of, packed(rounded(sum[r][0], by[0]), rounded(sum[r][1], by[1]),
+                                                     r + 1 < rows ? rounded(sum[r + 1][0], by[0]) : zero,
+                                                     r + 1 < rows ? rounded(sum[r + 1][1], by[1]) : zero, end));
+        _mm256_mask_storeu_epi8(out + r * out_row, some, _mm512_castsi512_si256(bytes));
+        if (r + 1 < rows)
+            _mm256_mask_storeu_epi8(out + (r + 1) * out_row, some, _mm512_extracti64x4_epi64(bytes, 1));
     }
 }
 
@@ -91,8 +189,22 @@ VNNI ALWAYS void dots_block(const int rows, int64_t quads, const uint8_t *a, int
 VNNI static void dots_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b, int32_t *out)
 {
     switch (rows) {
-        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11)
-    default: dots_block(12, quads, a, a_row, b, out); break;
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13)
+    default: dots_block(14, quads, a, a_row, b, out); break;
+    }
+}
+#undef CASE
+#define CASE(n) \
+    case n: dots_bytes_block(n, 2, columns, quads, a, a_row, b, more, factors, to, out, out_row); break; \
+    case n + 16: dots_bytes_block(n, 1, columns, quads, a, a_row, b, more, factors, to, out, out_row); break;
+VNNI static void dots_tile_bytes(int rows, int columns, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
+                                 const int32_t *more, const float *factors, quantized_result to, uint8_t *out,
+                                 int64_t out_row)
+{
+    switch (rows + 16 * (columns <= 16)) {
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13)
+        CASE(14)
+    default: break;
     }
 }
 #undef CASE
@@ -244,6 +356,87 @@ VNNI static void dots_windows(int64_t pixels, int64_t channels, int taps, const 
 }
 #endif
 
+#ifdef __AVX512F__
+/* What three rows have at one column, a channel's side by side; the fourth of each is 0. */
+VNNI ALWAYS void column_of(const quantized_row *job, int64_t x, int64_t c, __mmask64 some, __m512i out[4])
+{
+    __m512i tap[4];
+    if (x < 0 || x >= job->width) {
+        out[0] = out[1] = out[2] = out[3] = _mm512_set1_epi8((char)job->zero);
+        return;
+    }
+#pragma GCC unroll 3
+    for (int r = 0; r < 3; r++)
+        tap[r] = _mm512_maskz_loadu_epi8(some, job->in[r] + x * job->in_step[r] + c);
+    tap[3] = _mm512_setzero_si512();
+    interleaved(tap, out);
+}
+
+VNNI ALWAYS void dots_row_of(const int stride, const quantized_row *job, int64_t c, uint8_t *out)
+{
+    const int64_t channels = job->channels, left = channels - c;
+    const __mmask64 some = left < WIDE ? ((__mmask64)1 << left) - 1 : ~(__mmask64)0;
+    __m512i weights[3][4], column[3][4], more[4], by[4];
+#pragma GCC unroll 3
+    for (int w = 0; w < 3; w++) {
+        __m512i tap[4];
+#pragma GCC unroll 3
+        for (int h = 0; h < 3; h++)
+            tap[h] = _mm512_maskz_loadu_epi8(some, job->weights + (h * 3 + w) * channels + c);
+        tap[3] = _mm512_setzero_si512();
+        interleaved(tap, weights[w]);
+    }
+    for (int v = 0; v < 4; v++) {
+        const __mmask16 own = (__mmask16)(some >> (16 * v));
+        more[v] = _mm512_maskz_loadu_epi32(own, job->more + c + 16 * v);
+        by[v] = _mm512_maskz_loadu_epi32(own, job->factors + c + 16 * v);
+    }
+    in_order(more, more);
+    in_order(by, by);
+    const ending end = ending_of(job->to);
+    int64_t x = -job->pad;
+    for (int w = 0; w < 3 - stride; w++)
+        column_of(job, x + w, c, some, column[w]);
+    for (int64_t pixel = 0; pixel < job->out_width; pixel++, x += stride) {
+        __m512i sum[4];
+#pragma GCC unroll 2
+        for (int w = 3 - stride; w < 3; w++)
+            column_of(job, x + w, c, some, column[w]);
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; v++) {
+            sum[v] = _mm512_dpbusd_epi32(more[v], column[0][v], weights[0][v]);
+            sum[v] = _mm512_dpbusd_epi32(sum[v], column[1][v], weights[1][v]);
+            sum[v] = _mm512_dpbusd_epi32(sum[v], column[2][v], weights[2][v]);
+            sum[v] = rounded(sum[v], _mm512_castsi512_ps(by[v]));
+            for (int w = 0; w < 3 - stride; w++)
+                column[w][v] = column[w + stride][v];
+        }
+        _mm512_mask_storeu_epi8(out + pixel * channels + c, some, packed(sum[0], sum[1], sum[2], sum[3], end));
+    }
+}
+
+VNNI static void dots_row(const quantized_row *job, uint8_t *out)
+{
+    for (int64_t c = 0; c < job->channels; c += WIDE)
+        if (job->stride == 1)
+            dots_row_of(1, job, c, out);
+        else
+            dots_row_of(2, job, c, out);
+}
+#endif
+
+static bool row3(const quantized_row *job, uint8_t *out)
+{
+#ifdef __AVX512F__
+    if (job->stride <= 2 && __builtin_cpu_supports("avx512vnni")) {
+        dots_row(job, out);
+        return true;
+    }
+#endif
+    (void)job, (void)out;
+    return false;
+}
+
 static void windows(int64_t pixels, int64_t channels, int taps, const uint8_t *const *in, const int8_t *weights,
                     int32_t *out)
 {
@@ -274,16 +467,63 @@ static void finish(int64_t n, const int32_t *restrict sums, const int32_t *restr
         out[i] = byte_of((float)(sums[i] + more[i]) * factors[i], to);
 }
 
+/* `columns` of a tile's, as bytes. */
+static void tile_bytes(int rows, int columns, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
+                       const int32_t *more, const float *factors, quantized_result to, uint8_t *out, int64_t out_row)
+{
+#ifdef __AVX512F__
+    if (__builtin_cpu_supports("avx512vnni")) {
+        dots_tile_bytes(rows, columns, quads, a, a_row, b, more, factors, to, out, out_row);
+        return;
+    }
+#endif
+    int32_t sums[QUANTIZED_ROWS * COLUMNS];
+    any_tile(rows, quads, a, a_row, b, sums);
+    for (int r = 0; r < rows; r++)
+        finish(columns, sums + r * COLUMNS, more, factors, to, out + r * out_row);
+}
+
 static void flip_all(int64_t n, const uint8_t *restrict in, uint8_t *restrict out)
 {
     for (int64_t i = 0; i < n; i++)
         out[i] = in[i] ^ 0x80;
 }
 
+#ifdef __AVX512F__
+/* 64 at once; gives how many are done. */
+static int64_t add_vectors(int64_t n, const uint8_t *a, uint8_t a_flip, const uint8_t *b, uint8_t b_flip,
+                           const float *factors, quantized_result to, uint8_t *out)
+{
+    const __m512 of_a = _mm512_set1_ps(factors[0]), of_b = _mm512_set1_ps(factors[1]),
+                 offset = _mm512_set1_ps(factors[2]);
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m128i flip_a = _mm_set1_epi8((char)a_flip), flip_b = _mm_set1_epi8((char)b_flip);
+    const ending end = ending_of(to);
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+        __m512i four[4];
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; v++) {
+            const __m128i left = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(a + i + 16 * v)), flip_a),
+                          right = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(b + i + 16 * v)), flip_b);
+            const __m512 x = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(left)),
+                         y = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(right));
+            four[v] = nearest(_mm512_add_ps(_mm512_add_ps(_mm512_mul_ps(x, of_a), _mm512_mul_ps(y, of_b)), offset));
+        }
+        _mm512_storeu_si512(out + i, _mm512_permutexvar_epi32(order, packed(four[0], four[1], four[2], four[3], end)));
+    }
+    return i;
+}
+#endif
+
 static void add(int64_t n, const uint8_t *a, uint8_t a_flip, const uint8_t *b, uint8_t b_flip, const float *factors,
                 quantized_result to, uint8_t *out)
 {
     const float of_a = factors[0], of_b = factors[1], offset = factors[2];
+#ifdef __AVX512F__
+    const int64_t done = add_vectors(n, a, a_flip, b, b_flip, factors, to, out);
+    n -= done, a += done, b += done, out += done;
+#endif
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; i++)
         out[i] = byte_of((float)(a[i] ^ a_flip) * of_a + (float)(b[i] ^ b_flip) * of_b + offset, to);
@@ -319,7 +559,9 @@ static void look_up(int64_t n, const uint8_t *in, const uint8_t *table, uint8_t 
 
 const model_quantized_kernels JOIN(model_quantized_, VME_TARGET) = {
     .tile = any_tile,
+    .tile_bytes = tile_bytes,
     .windows = windows,
+    .row3 = row3,
     .finish = finish,
     .flip = flip_all,
     .add = add,

@@ -31,12 +31,13 @@
 #include <string.h>
 
 enum {
-    BLOCK = 4 * QUANTIZED_ROWS, /* pixels whose rows are made at once */
+    BLOCK = 4 * QUANTIZED_ROWS, /* pixels whose rows are made at once, at most */
     PIECES = 4,                 /* for each thread, at least */
     WINDOW_MAX = 1 << 12,       /* taps of a window of single channels */
     SINGLE_PIXELS = 16,         /* whose windows are summed up at once */
     PARTS_MAX = 3,              /* of which weights of single channels are sums */
     FLIP = 0x80,
+    SPILL = 16, /* bytes that short copies write beyond their end */
 };
 
 typedef struct integer_product {
@@ -52,39 +53,63 @@ typedef struct integer_product {
     uint8_t flip, zero;   /* of the image; zero as it is read */
     int out_dtype;
     quantized_result to;
-    int64_t images, height, width, channels;          /* of the image */
-    int64_t out_height, out_width, outputs;           /* of the result */
-    int64_t groups, group_channels, group_outputs;    /* the last with the output of ones */
-    int64_t k, quads, slivers;                        /* of a group */
-    int64_t pixels, blocks, sliver_groups, per_group; /* slivers that a piece does */
-    bool single, direct;                              /* single channels; rows are the pixels themselves */
+    int64_t images, height, width, channels;                 /* of the image */
+    int64_t out_height, out_width, outputs;                  /* of the result */
+    int64_t groups, group_channels, group_outputs;           /* the last with the output of ones */
+    int64_t k, quads, slivers;                               /* of a group */
+    int64_t pixels, block, blocks, sliver_groups, per_group; /* a block's pixels; slivers that a piece does */
+    bool single, direct, of_row3; /* single channels; rows are the pixels themselves; windows of 3x3 to bytes */
     int64_t slot_bytes, row_bytes;
     char *slots;
 } integer_product;
 
 /* ---- rows */
-/* What the window of pixel `number` sees of group `group`. */
-static void copy_row(const integer_product *job, int64_t number, int64_t group, uint8_t *to)
+/* Bytes to a place that has SPILL more, which are written later or never read. */
+static inline void copy_short(const uint8_t *from, int64_t count, const uint8_t *from_end, uint8_t *to)
+{
+    if (count > 256 || count > from_end - from - SPILL) {
+        memcpy(to, from, (size_t)count);
+        return;
+    }
+    for (int64_t i = 0; i < count; i += SPILL)
+        memcpy(to + i, from + i, SPILL);
+}
+
+/* What the windows of `count` pixels from `first` on see of group `group`. */
+static void copy_rows(const integer_product *job, int64_t first, int64_t count, int64_t group, uint8_t *rows)
 {
     const int32_t *p = job->p;
-    const int64_t image = number / (job->out_height * job->out_width),
-                  place = number % (job->out_height * job->out_width);
-    const int64_t top = place / job->out_width * p[STRIDE_H] - p[PAD_TOP],
-                  left = place % job->out_width * p[STRIDE_W] - p[PAD_LEFT];
-    const int64_t each = job->group_channels;
-    for (int64_t h = 0; h < p[KERNEL_H]; h++)
-        for (int64_t w = 0; w < p[KERNEL_W]; w++, to += each) {
-            const int64_t y = top + h * p[DILATION_H], x = left + w * p[DILATION_W];
-            if (y < 0 || y >= job->height || x < 0 || x >= job->width) {
-                memset(to, job->zero, (size_t)each);
-                continue;
+    int64_t image = first / (job->out_height * job->out_width), row = first / job->out_width % job->out_height,
+            column = first % job->out_width;
+    const int64_t each = job->group_channels, across = p[DILATION_W] * (p[KERNEL_W] - 1);
+    const uint8_t *const end = job->in + job->images * job->height * job->width * job->channels;
+    for (int64_t r = 0; r < count && !vme_stopping(job->context); r++) {
+        const int64_t top = row * p[STRIDE_H] - p[PAD_TOP], left = column * p[STRIDE_W] - p[PAD_LEFT];
+        uint8_t *to = rows + r * job->row_bytes;
+        /* taps of a row of the window that lie together are copied at once */
+        const bool together = job->groups == 1 && p[DILATION_W] == 1 && left >= 0 && left + across < job->width;
+        const int64_t taps = together ? 1 : p[KERNEL_W], bytes = together ? each * p[KERNEL_W] : each;
+        for (int64_t h = 0; h < p[KERNEL_H]; h++) {
+            const int64_t y = top + h * p[DILATION_H];
+            const bool inside = y >= 0 && y < job->height;
+            const uint8_t *line =
+                job->in + group * each + (inside ? (image * job->height + y) * job->width * job->channels : 0);
+            for (int64_t w = 0; w < taps; w++, to += bytes) {
+                const int64_t x = left + w * p[DILATION_W];
+                if (!inside || x < 0 || x >= job->width)
+                    memset(to, job->zero, (size_t)bytes);
+                else if (job->flip)
+                    job->kernels->flip(bytes, line + x * job->channels, to);
+                else
+                    copy_short(line + x * job->channels, bytes, end, to);
             }
-            const uint8_t *from = job->in + ((image * job->height + y) * job->width + x) * job->channels + group * each;
-            if (job->flip)
-                job->kernels->flip(each, from, to);
-            else
-                memcpy(to, from, (size_t)each);
         }
+        if (++column == job->out_width) {
+            column = 0;
+            if (++row == job->out_height)
+                row = 0, image++;
+        }
+    }
 }
 
 /* ---- results */
@@ -125,17 +150,38 @@ static void write_tile(const integer_product *job, int64_t first, int64_t rows, 
     }
 }
 
+/* Bytes of some slivers for `count` pixels whose rows are `a`. */
+static void do_bytes(const integer_product *job, int64_t first, int64_t count, int64_t group, int64_t begin,
+                     int64_t end, const uint8_t *a, int64_t a_row)
+{
+    const int64_t own = job->group_outputs, sliver_bytes = job->quads * QUANTIZED_COLUMNS * QUANTIZED_QUAD;
+    const int64_t each = ceil_div(count, ceil_div(count, QUANTIZED_ROWS)); /* as many rows in each tile */
+    const int8_t *weights = job->weights + group * job->slivers * sliver_bytes;
+    for (int64_t s = begin; s < end; s++) {
+        const int64_t output = group * own + s * QUANTIZED_COLUMNS;
+        const int columns = (int)min(QUANTIZED_COLUMNS, own - s * QUANTIZED_COLUMNS);
+        for (int64_t r = 0; r < count && !vme_stopping(job->context); r += each)
+            job->kernels->tile_bytes((int)min(each, count - r), columns, job->quads, a + r * a_row, a_row,
+                                     weights + s * sliver_bytes, job->more + output, job->factors + output, job->to,
+                                     job->out + (first + r) * job->outputs + output, job->outputs);
+    }
+}
+
 static void do_block(const integer_product *job, int64_t first, int64_t group, int64_t begin, int64_t end, char *slot)
 {
-    const int64_t count = min(BLOCK, job->pixels - first),
+    const int64_t count = min(job->block, job->pixels - first),
                   sliver_bytes = job->quads * QUANTIZED_COLUMNS * QUANTIZED_QUAD;
     const int8_t *weights = job->weights + group * job->slivers * sliver_bytes;
     int32_t *sums = (int32_t *)slot, *ones = sums + QUANTIZED_ROWS * QUANTIZED_COLUMNS;
     uint8_t *rows = (uint8_t *)(ones + BLOCK);
     const uint8_t *a = job->direct ? job->in + first * job->channels : rows;
     const int64_t a_row = job->direct ? job->channels : job->row_bytes;
-    for (int64_t r = 0; r < count && !job->direct && !vme_stopping(job->context); r++)
-        copy_row(job, first + r, group, rows + r * job->row_bytes);
+    if (!job->direct)
+        copy_rows(job, first, count, group, rows);
+    if (job->zeros == NULL && (job->out_dtype == VME_UINT8 || job->out_dtype == VME_INT8)) {
+        do_bytes(job, first, count, group, begin, end, a, a_row);
+        return;
+    }
     const int64_t last = job->slivers - 1, of_ones = (job->group_outputs - 1) % QUANTIZED_COLUMNS;
     for (int64_t r = 0; r < count && job->zeros != NULL; r += QUANTIZED_ROWS) {
         const int64_t some = min(QUANTIZED_ROWS, count - r);
@@ -162,7 +208,7 @@ static void do_blocks(void *argument, int64_t slot, vme_items *items)
         const int64_t block = item / (job->groups * job->sliver_groups),
                       rest = item % (job->groups * job->sliver_groups);
         const int64_t group = rest / job->sliver_groups, begin = rest % job->sliver_groups * job->per_group;
-        do_block(job, block * BLOCK, group, begin, min(job->slivers, begin + job->per_group),
+        do_block(job, block * job->block, group, begin, min(job->slivers, begin + job->per_group),
                  job->slots + slot * job->slot_bytes);
     }
 }
@@ -200,6 +246,26 @@ static void single_row(const integer_product *job, int64_t number, char *slot)
         for (int64_t x = 0; y >= 0 && y < job->height && x < job->width && !vme_stopping(job->context); x++)
             job->kernels->flip(channels, in + y * row + x * channels, flipped + h * row + x * channels);
     }
+    if (job->of_row3) {
+        quantized_row three = {.width = job->width,
+                               .out_width = job->out_width,
+                               .channels = channels,
+                               .stride = p[STRIDE_W],
+                               .pad = p[PAD_LEFT],
+                               .weights = job->weights,
+                               .more = job->more,
+                               .factors = job->factors,
+                               .to = job->to,
+                               .zero = job->zero};
+        for (int64_t h = 0; h < 3; h++) {
+            const int64_t y = top + h * p[DILATION_H];
+            const bool inside = y >= 0 && y < job->height;
+            three.in[h] = !inside ? outside : job->flip ? flipped + h * row : in + y * row;
+            three.in_step[h] = inside ? channels : 0;
+        }
+        if (job->kernels->row3(&three, job->out + number * job->out_width * channels))
+            return;
+    }
     for (int64_t column = 0, count; column < job->out_width && !vme_stopping(job->context); column += count) {
         count = min(SINGLE_PIXELS, job->out_width - column);
         for (int64_t i = 0; i < count; i++)
@@ -233,7 +299,8 @@ static void lay_out(integer_product *job, const vme_model *model, const model_st
     job->row_bytes = job->quads * QUANTIZED_QUAD;
     job->slivers = ceil_div(job->group_outputs, QUANTIZED_COLUMNS);
     job->pixels = job->images * job->out_height * job->out_width;
-    job->blocks = ceil_div(job->pixels, BLOCK);
+    job->block = ceil_div(max(1, job->pixels), ceil_div(max(1, job->pixels), BLOCK));
+    job->blocks = ceil_div(job->pixels, job->block);
     const int64_t wanted = threads == 1 ? 1 : PIECES * threads, parts = ceil_div(wanted, job->blocks * job->groups);
     job->per_group = ceil_div(job->slivers, min(parts, job->slivers));
     job->sliver_groups = ceil_div(job->slivers, job->per_group);
@@ -241,13 +308,15 @@ static void lay_out(integer_product *job, const vme_model *model, const model_st
     job->direct = !job->flip && job->groups == 1 && job->channels % QUANTIZED_QUAD == 0
                   && p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1
                   && p[PAD_TOP] + p[PAD_LEFT] + p[PAD_BOTTOM] + p[PAD_RIGHT] == 0;
+    job->of_row3 = p[INTEGER_SINGLE] == 1 && p[KERNEL_H] == 3 && p[KERNEL_W] == 3 && p[DILATION_W] == 1
+                   && (out->dtype == VME_UINT8 || out->dtype == VME_INT8);
     if (job->single)
         job->slot_bytes = SINGLE_PIXELS * job->k * p[INTEGER_SINGLE] * (int64_t)sizeof(char *)
                           + SINGLE_PIXELS * job->channels * (int64_t)sizeof(int32_t) + job->channels
                           + (job->flip ? p[KERNEL_H] * job->width * job->channels : 0);
     else
         job->slot_bytes = (QUANTIZED_ROWS * QUANTIZED_COLUMNS + BLOCK) * (int64_t)sizeof(int32_t)
-                          + (job->direct ? 0 : BLOCK * job->row_bytes);
+                          + (job->direct ? 0 : BLOCK * job->row_bytes + SPILL);
     job->slot_bytes = ceil_div(job->slot_bytes, VME_ALIGNMENT) * VME_ALIGNMENT;
 }
 

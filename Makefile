@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test lint format docs browser-tests stress mutations fuzz conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
+.PHONY: help build device-libraries demo test lint format docs browser-tests stress mutations fuzz conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -73,6 +73,9 @@ conformance-image: build device-libraries  ## a part of them run by a device ima
 
 bench-peers: build  ## install what models are measured against: OpenVINO, MNN (280 MB)
 	@sh tools/setup.sh bench
+
+training-peers: build  ## install what training is measured against: torch, which brings 5 GB
+	@sh tools/training_peers.sh
 
 bench: bench-peers  ## measure against threads, interpreters, processes, and models against other engines
 	@.venv/bin/vmhost bench $(ARGS)

@@ -1,9 +1,10 @@
 """Lookups of embedding tables, one thread: rows a second of `group_embedding_lookup_sparse`, keys hashed, beside a
 probe in C without locks, growth or checks (bench/lookup_probe.c), and torch's `embedding_bag` on plain tables where
-torch is installed."""
+`make training-peers` has installed it."""
 
 import ctypes
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy
 from bench.measure import Result, interleaved
 
 _PROBE = Path(__file__).parents[1] / "lookup_probe.c"
+_PEERS = Path(__file__).parents[2] / ".python" / "training-peers"
 _BAGS = 2048
 
 
@@ -116,12 +118,22 @@ def _probes(keys, dim, each, places):
     }
 
 
-def _torch(rows, tables, dim, each, places):
+def torch_or_none():
+    """torch, on one thread, from where `make training-peers` puts it, or wherever else it is."""
+    if str(_PEERS) not in sys.path:
+        sys.path.append(str(_PEERS))
     try:
         import torch
     except ImportError:
-        return {}
+        return None
     torch.set_num_threads(1)
+    return torch
+
+
+def _torch(rows, tables, dim, each, places):
+    torch = torch_or_none()
+    if torch is None:
+        return {}
     made = [torch.ones(rows, dim) for _ in range(tables)]
     asked = [[torch.from_numpy(at.reshape(_BAGS, each)) for at in one] for one in places]
 

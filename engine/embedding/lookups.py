@@ -107,8 +107,9 @@ def _spread(bags):
     return keys, weights, places
 
 
-def _bags_of(table, ids, weights, combiner, default_id):
-    """The arguments as the engine takes them; ids may be Ragged, [bags, n] or [bags]."""
+def _bags_of(table, ids, weights, combiner, default_id, ends):
+    """The arguments as the engine takes them; ids may be Ragged, [bags, n] or [bags]. `ends`: a dict in which offsets
+    are kept for other tables' bags of the same shape."""
     if combiner not in COMBINERS:
         raise ValueError(f"{table.name}: combiner: expected one of {', '.join(COMBINERS)}, got {combiner!r}")
     if isinstance(ids, Ragged):
@@ -119,8 +120,10 @@ def _bags_of(table, ids, weights, combiner, default_id):
         ids = _a.asarray(ids)
         if ids.ndim not in (1, 2):
             raise ValueError(f"{table.name}: ids: expected Ragged, or 1 or 2 dimensions, got shape {ids.shape}")
-        each = 1 if ids.ndim == 1 else ids.shape[1]
-        values, offsets = _a.reshape(ids, (-1,)), _a.arange(ids.shape[0] + 1) * each
+        shape = len(ids), 1 if ids.ndim == 1 else ids.shape[1]
+        if shape not in ends:
+            ends[shape] = _a.arange(shape[0] + 1) * shape[1]
+        values, offsets = _a.reshape(ids, (-1,)), ends[shape]
     if weights is not None:
         weights = _a.reshape(_a.asarray(weights, "float32"), (-1,))
     if default_id is None:
@@ -177,7 +180,8 @@ def group_embedding_lookup_sparse(tables, ids, weights=None, combiners="mean", d
         if len(given) != count:
             raise ValueError(f"{what}: expected one for each of {count} tables, got {len(given)}")
     variables = [getattr(one, "_variable", one) for one in tables]
-    sets = tuple(_bags_of(*one) for one in zip(variables, ids, weights, combiners, default_ids))
+    ends = {}
+    sets = tuple(_bags_of(*one, ends) for one in zip(variables, ids, weights, combiners, default_ids))
     joined = embedding_bags([one.anchor for one in tables], sets)
     if together:
         return joined

@@ -5,14 +5,40 @@
 
 static key_segment *segment_new(vme_embedding *table, int32_t depth)
 {
-    key_segment *segment = embedding_memory(table, sizeof *segment);
+    key_segment *segment = NULL;
+    pthread_mutex_lock(&table->slabs.lock);
+    if (table->slabs.free_segment != NULL) {
+        segment = table->slabs.free_segment;
+        table->slabs.free_segment = *(key_segment **)(void *)segment;
+    }
+    pthread_mutex_unlock(&table->slabs.lock);
+    if (segment == NULL)
+        segment = embedding_slab_memory(table, sizeof *segment);
+    const bool in_slab = segment != NULL;
+    if (segment == NULL)
+        segment = embedding_memory(table, sizeof *segment);
     if (segment != NULL) {
+        segment->in_slab = in_slab;
         segment->depth = depth;
         segment->used = 0;
         for (int i = 0; i < SEGMENT; i++)
             segment->entries[i] = (key_entry){.where = ENTRY_EMPTY};
     }
     return segment;
+}
+
+static void segment_free(vme_embedding *table, key_segment *segment)
+{
+    if (segment == NULL)
+        return;
+    if (!segment->in_slab) {
+        embedding_memory_free(table, segment, sizeof *segment);
+        return;
+    }
+    pthread_mutex_lock(&table->slabs.lock);
+    *(key_segment **)(void *)segment = table->slabs.free_segment;
+    table->slabs.free_segment = segment;
+    pthread_mutex_unlock(&table->slabs.lock);
 }
 
 vme_status embedding_keys_start(vme_embedding *table, embedding_shard *shard)
@@ -32,7 +58,7 @@ void embedding_keys_end(vme_embedding *table, embedding_shard *shard)
     for (size_t i = 0; i < size && shard->directory[i] != NULL;) {
         key_segment *segment = shard->directory[i];
         i += (size_t)1 << (shard->depth - segment->depth);
-        embedding_memory_free(table, segment, sizeof *segment);
+        segment_free(table, segment);
     }
     embedding_memory_free(table, shard->directory, size * sizeof *shard->directory);
     shard->directory = NULL;
@@ -41,7 +67,7 @@ void embedding_keys_end(vme_embedding *table, embedding_shard *shard)
 static key_entry *place_in(key_segment *segment, uint64_t hash)
 {
     uint32_t at = embedding_slot(hash);
-    while (segment->entries[at].where != ENTRY_EMPTY)
+    while (segment->entries[at].where != ENTRY_EMPTY) /* through this bucket, then through those behind it */
         at = (at + 1) & (SEGMENT - 1);
     segment->used++;
     return &segment->entries[at];
@@ -71,7 +97,7 @@ static vme_status split(vme_embedding *table, embedding_shard *shard, uint64_t h
     key_segment *half[2] = {segment_new(table, old->depth + 1), NULL};
     half[1] = half[0] == NULL ? NULL : segment_new(table, old->depth + 1);
     if (half[1] == NULL) {
-        embedding_memory_free(table, half[0], sizeof *half[0]);
+        segment_free(table, half[0]);
         return VME_NO_MEMORY;
     }
     for (int i = 0; i < SEGMENT; i++) {
@@ -85,7 +111,7 @@ static vme_status split(vme_embedding *table, embedding_shard *shard, uint64_t h
     const size_t first = (shard->depth == 0 ? 0 : hash >> (64 - shard->depth)) >> below << below;
     for (size_t i = 0; i < (size_t)1 << below; i++)
         shard->directory[first + i] = half[i >> (below - 1)];
-    embedding_memory_free(table, old, sizeof *old);
+    segment_free(table, old);
     return VME_OK;
 }
 
@@ -105,20 +131,36 @@ vme_status embedding_insert(vme_embedding *table, embedding_shard *shard, int64_
 
 bool embedding_remove(vme_embedding *table, key_segment *segment, key_entry *entry)
 {
-    uint32_t hole = (uint32_t)(entry - segment->entries);
+    key_entry *entries = segment->entries;
+    uint32_t hole = (uint32_t)(entry - entries);
     const uint32_t first = hole;
     bool moved = false;
-    /* entries behind it move up as far as they may: nothing lies between an entry and the slot of its hash */
-    for (uint32_t at = (hole + 1) & (SEGMENT - 1); segment->entries[at].where != ENTRY_EMPTY;
-         at = (at + 1) & (SEGMENT - 1)) {
-        const uint32_t home = embedding_slot(embedding_hash(table, segment->entries[at].key));
-        if (((at - home) & (SEGMENT - 1)) >= ((at - hole) & (SEGMENT - 1))) {
-            segment->entries[hole] = segment->entries[at];
-            moved = moved || hole == first;
-            hole = at;
+    for (bool more = true; more;) {
+        const uint32_t bucket = hole & ~(uint32_t)(BUCKET - 1);
+        uint32_t last = bucket + BUCKET - 1;
+        more = entries[last].where != ENTRY_EMPTY; /* it was full: one from behind may belong here */
+        while (entries[last].where == ENTRY_EMPTY)
+            last--;
+        moved = moved || (hole == first && last != first);
+        entries[hole] = entries[last];
+        entries[last].where = ENTRY_EMPTY;
+        if (!more)
+            break;
+        more = false;
+        for (uint32_t at = (bucket + BUCKET) & (SEGMENT - 1); !more; at = (at + BUCKET) & (SEGMENT - 1)) {
+            for (uint32_t i = at; i < at + BUCKET && entries[i].where != ENTRY_EMPTY && !more; i++) {
+                const uint32_t home = embedding_slot(embedding_hash(table, entries[i].key));
+                if (((at - home) & (SEGMENT - 1)) < ((at - bucket) & (SEGMENT - 1)))
+                    continue;
+                entries[last] = entries[i];
+                moved = moved || last == first;
+                hole = i;
+                more = true;
+            }
+            if (entries[at + BUCKET - 1].where == ENTRY_EMPTY)
+                break;
         }
     }
-    segment->entries[hole].where = ENTRY_EMPTY;
     segment->used--;
     return moved;
 }

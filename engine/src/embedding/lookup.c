@@ -6,7 +6,8 @@
 #include <string.h>
 
 enum {
-    AHEAD = 64,      /* keys whose entries, then rows, are fetched at the same time */
+    AHEAD = 64,      /* keys whose entries are fetched ahead of the one that is looked at */
+    ROWS_AHEAD = 32, /* rows, likewise */
     AHEAD_LINES = 8, /* of a row; the processor sees the pattern then */
     GRAIN_IDS = 1024 /* of a piece of work for one thread */
 };
@@ -18,27 +19,34 @@ static inline void fetch_row(const float *row, int64_t dim)
         __builtin_prefetch(line);
 }
 
-static void read_some(const vme_embedding *table, int n, const int64_t *keys, const float **rows)
+static inline uint64_t fetch_entry(const vme_embedding *table, int64_t key)
 {
-    uint64_t hash[AHEAD];
-    for (int i = 0; i < n; i++) {
-        hash[i] = embedding_hash(table, keys[i]);
-        const key_segment *segment = embedding_segment(&table->shards[embedding_shard_of(hash[i])], hash[i]);
-        __builtin_prefetch(&segment->entries[embedding_slot(hash[i])]);
-    }
-    for (int i = 0; i < n; i++) {
-        const embedding_shard *shard = &table->shards[embedding_shard_of(hash[i])];
-        const key_entry *entry = embedding_find(shard, keys[i], hash[i]);
-        rows[i] = entry == NULL || entry->where >= ENTRY_WAITING ? embedding_stand_in(table, keys[i])
-                                                                 : embedding_row(table, shard, entry->where);
-        fetch_row(rows[i], table->options.dim);
-    }
+    const uint64_t hash = embedding_hash(table, key);
+    const key_segment *segment = embedding_segment(&table->shards[embedding_shard_of(hash)], hash);
+    __builtin_prefetch(&segment->entries[embedding_slot(hash)]);
+    return hash;
 }
 
 void embedding_read(const vme_embedding *table, int64_t n, const int64_t *keys, const float **rows)
 {
-    for (int64_t i = 0; i < n; i += AHEAD)
-        read_some(table, (int)(n - i < AHEAD ? n - i : AHEAD), keys + i, rows + i);
+    uint64_t hashes[PIECE];
+    for (int64_t i = 0; i < n && i < AHEAD; i++)
+        hashes[i] = fetch_entry(table, keys[i]);
+    for (int64_t i = 0; i < n; i++) {
+        if (i + AHEAD < n)
+            hashes[i + AHEAD] = fetch_entry(table, keys[i + AHEAD]);
+        const embedding_shard *shard = &table->shards[embedding_shard_of(hashes[i])];
+        const key_entry *entry = embedding_find(shard, keys[i], hashes[i]);
+        rows[i] = entry == NULL || entry->where >= ENTRY_WAITING ? embedding_stand_in(table, keys[i])
+                                                                 : embedding_row(table, shard, entry->where);
+    }
+}
+
+/* The first rows; those behind them while these are used. */
+static inline void fetch_first(int64_t n, const float *const *rows, int64_t dim)
+{
+    for (int64_t i = 0; i < n && i < ROWS_AHEAD; i++)
+        fetch_row(rows[i], dim);
 }
 
 /* ---- plain rows */
@@ -52,13 +60,18 @@ static vme_status plain_some(void *argument, int64_t begin, int64_t end)
 {
     const plain_job *job = argument;
     const int64_t dim = job->table->options.dim;
-    const float *rows[AHEAD];
+    const float *rows[PIECE];
+    const embedding_row_kernels *kernels = vme_kernels_current()->embedding;
     embedding_share(job->table);
     for (int64_t i = begin, n; i < end; i += n) {
-        n = end - i < AHEAD ? end - i : AHEAD;
-        read_some(job->table, (int)n, job->ids + i, rows);
-        for (int64_t k = 0; k < n; k++)
-            memcpy(job->out + (i + k) * dim, rows[k], (size_t)dim * sizeof(float));
+        n = end - i < PIECE ? end - i : PIECE;
+        embedding_read(job->table, n, job->ids + i, rows);
+        fetch_first(n, rows, dim);
+        for (int64_t k = 0; k < n; k++) {
+            if (k + ROWS_AHEAD < n)
+                fetch_row(rows[k + ROWS_AHEAD], dim);
+            kernels->sum(1, dim, &rows[k], NULL, false, job->out + (i + k) * dim);
+        }
     }
     embedding_unshare(job->table);
     return VME_OK;
@@ -166,7 +179,7 @@ static vme_status read_long_bag(vme_context *context, const bag_reader *job, int
         if (vme_stopping(context))
             return vme_stopped_here(context);
         embedding_share(job->table);
-        read_some(job->table, n, keys, rows);
+        embedding_read(job->table, n, keys, rows);
         if (n > 0)
             job->kernels->sum(n, dim, rows, job->weights == NULL ? NULL : weights, kept > 0, out);
         embedding_unshare(job->table);
@@ -174,7 +187,7 @@ static vme_status read_long_bag(vme_context *context, const bag_reader *job, int
     }
     if (kept == 0 && job->default_id >= 0) {
         embedding_share(job->table);
-        read_some(job->table, 1, &job->default_id, rows);
+        embedding_read(job->table, 1, &job->default_id, rows);
         memcpy(out, rows[0], (size_t)dim * sizeof *out);
         embedding_unshare(job->table);
     } else if (kept == 0)
@@ -201,7 +214,7 @@ static int64_t short_bags(const bag_reader *job, int64_t begin, int64_t end)
 static void read_short_bags(const bag_reader *job, int64_t begin, int64_t end)
 {
     const int64_t dim = job->table->options.dim;
-    int64_t keys[PIECE];
+    int64_t keys[PIECE + 1]; /* one more: what is left out is written there first */
     float weights[PIECE], factors[PIECE];
     int16_t ends[PIECE];
     const float *rows[PIECE];
@@ -210,16 +223,23 @@ static void read_short_bags(const bag_reader *job, int64_t begin, int64_t end)
     for (int64_t bag = begin; bag < end; bag++) { /* what the bags read, one behind the other */
         const int first = n;
         double sum = 0, squares = 0;
-        for (int64_t i = job->offsets[bag]; i < job->offsets[bag + 1]; i++) {
-            const int64_t key = job->ids[i];
-            const float weight = job->weights == NULL ? 1 : job->weights[i];
-            if (key < 0 || !(weight > 0))
-                continue;
-            keys[n] = key;
-            weights[n++] = weight;
-            sum += (double)weight;
-            squares += (double)weight * (double)weight;
-        }
+        if (job->weights == NULL) {
+            for (int64_t i = job->offsets[bag]; i < job->offsets[bag + 1]; i++) {
+                keys[n] = job->ids[i];
+                n += keys[n] >= 0;
+            }
+            sum = squares = n - first;
+        } else
+            for (int64_t i = job->offsets[bag]; i < job->offsets[bag + 1]; i++) {
+                const int64_t key = job->ids[i];
+                const float weight = job->weights[i];
+                if (key < 0 || !(weight > 0))
+                    continue;
+                keys[n] = key;
+                weights[n++] = weight;
+                sum += (double)weight;
+                squares += (double)weight * (double)weight;
+            }
         factors[bag - begin] = embedding_bag_factor(job->combiner, n - first, sum, squares);
         if (n == first && job->default_id >= 0) {
             keys[n] = job->default_id;
@@ -228,9 +248,12 @@ static void read_short_bags(const bag_reader *job, int64_t begin, int64_t end)
         ends[bag - begin] = (int16_t)n;
     }
     embedding_read(job->table, n, keys, rows);
+    fetch_first(n, rows, dim);
     for (int64_t bag = begin, from = 0, to; bag < end; bag++, from = to) {
         float *out = (float *)(void *)(job->out + bag * job->out_step);
         to = ends[bag - begin];
+        for (int64_t i = from + ROWS_AHEAD; i < to + ROWS_AHEAD && i < n; i++)
+            fetch_row(rows[i], dim);
         if (to == from) {
             memset(out, 0, (size_t)dim * sizeof *out);
             continue;

@@ -26,18 +26,21 @@ static vme_status add_chunk(vme_embedding *table, embedding_shard *shard)
         shard->chunks = chunks;
         shard->chunk_room = room;
     }
-    float *rows = embedding_memory(table, chunk_bytes(table, shard->chunk_count));
-    if (rows == NULL)
+    const size_t bytes = chunk_bytes(table, shard->chunk_count);
+    float *rows = embedding_slab_memory(table, bytes);
+    const bool in_slab = rows != NULL;
+    if (rows == NULL && (rows = embedding_memory(table, bytes)) == NULL)
         return VME_NO_MEMORY;
     row_note *notes = (row_note *)(void *)(rows + chunk_rows(table, shard->chunk_count) * table->stride);
-    shard->chunks[shard->chunk_count++] = (row_chunk){rows, notes};
+    shard->chunks[shard->chunk_count++] = (row_chunk){rows, notes, in_slab};
     return VME_OK;
 }
 
 void embedding_rows_end(vme_embedding *table, embedding_shard *shard)
 {
     for (int32_t i = 0; i < shard->chunk_count; i++)
-        embedding_memory_free(table, shard->chunks[i].rows, chunk_bytes(table, i));
+        if (!shard->chunks[i].in_slab)
+            embedding_memory_free(table, shard->chunks[i].rows, chunk_bytes(table, i));
     embedding_memory_free(table, shard->chunks, (size_t)shard->chunk_room * sizeof *shard->chunks);
 }
 

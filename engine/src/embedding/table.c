@@ -8,29 +8,49 @@
 #include <sys/random.h>
 #include <time.h>
 
-enum { DIM_MAX = 65536, DEFAULT_ROWS_MAX = 1 << 24, BLOOM_MAX = INT32_MAX, HUGE_PAGE = 2 << 20 };
+enum { DIM_MAX = 65536, DEFAULT_ROWS_MAX = 1 << 24, BLOOM_MAX = INT32_MAX };
 
 /* ---- memory */
+static bool fits_quota(vme_embedding *table, size_t bytes, long long *before)
+{
+    *before = atomic_fetch_add(&table->bytes, (long long)bytes);
+    if (table->options.quota_bytes == 0 || *before + (long long)bytes <= table->options.quota_bytes)
+        return true;
+    atomic_fetch_sub(&table->bytes, (long long)bytes);
+    return false;
+}
+
+/* Large memory begins where a huge page does: the advice is only advice. */
+static void *charged_memory(vme_embedding *table, size_t bytes)
+{
+    if (bytes < SLAB || bytes > PTRDIFF_MAX - SLAB)
+        return vme_scratch_new(table->context, bytes);
+    if (vme_context_charge(table->context, bytes) != VME_OK)
+        return NULL;
+    void *memory = aligned_alloc(SLAB, (bytes + SLAB - 1) & ~(size_t)(SLAB - 1));
+    if (memory == NULL) {
+        vme_context_release(table->context, bytes);
+        vme_fail(VME_NO_MEMORY, "the system has no %zu bytes", bytes);
+        return NULL;
+    }
+    vme_context_note_peak(table->context);
+    madvise(memory, bytes & ~(size_t)(SLAB - 1), MADV_HUGEPAGE);
+    return memory;
+}
+
 void *embedding_memory(vme_embedding *table, size_t bytes)
 {
-    const long long before = atomic_fetch_add(&table->bytes, (long long)bytes);
-    if (table->options.quota_bytes > 0 && before + (long long)bytes > table->options.quota_bytes) {
-        atomic_fetch_sub(&table->bytes, (long long)bytes);
+    long long before;
+    if (!fits_quota(table, bytes, &before)) {
         vme_fail(VME_NO_MEMORY,
                  "the embedding table has %lld of its %lld bytes and wants %zu more: raise its quota, or admit fewer "
                  "keys (filter_freq) and evict them (steps_to_live)",
                  before, (long long)table->options.quota_bytes, bytes);
         return NULL;
     }
-    void *memory = vme_scratch_new(table->context, bytes);
+    void *memory = charged_memory(table, bytes);
     if (memory == NULL)
         atomic_fetch_sub(&table->bytes, (long long)bytes);
-    else if (bytes >= HUGE_PAGE) { /* only advice */
-        uintptr_t begin = ((uintptr_t)memory + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1),
-                  end = ((uintptr_t)memory + bytes) & ~(uintptr_t)(HUGE_PAGE - 1);
-        if (begin < end)
-            madvise((void *)begin, end - begin, MADV_HUGEPAGE);
-    }
     return memory;
 }
 
@@ -40,6 +60,59 @@ void embedding_memory_free(vme_embedding *table, void *memory, size_t bytes)
         return;
     vme_scratch_free(table->context, memory, bytes);
     atomic_fetch_sub(&table->bytes, (long long)bytes);
+}
+
+/* ---- slabs */
+struct slab {
+    struct slab *next;
+    void *memory;
+};
+
+/* A slab's memory and its entry in the list; under the lock. */
+static void *slab_new(vme_embedding *table)
+{
+    long long before;
+    struct slab *slab = vme_scratch_new(table->context, sizeof *slab);
+    if (slab == NULL)
+        return NULL;
+    slab->memory = fits_quota(table, SLAB, &before) ? charged_memory(table, SLAB) : NULL;
+    if (slab->memory == NULL) {
+        vme_scratch_free(table->context, slab, sizeof *slab);
+        return NULL;
+    }
+    slab->next = table->slabs.all;
+    table->slabs.all = slab;
+    return slab->memory;
+}
+
+void *embedding_slab_memory(vme_embedding *table, size_t bytes)
+{
+    struct embedding_slabs *slabs = &table->slabs;
+    if (bytes > SLAB || atomic_load_explicit(&table->bytes, memory_order_relaxed) < SLABS_FROM)
+        return NULL;
+    bytes = (bytes + 63) & ~(size_t)63;
+    char *memory = NULL;
+    pthread_mutex_lock(&slabs->lock);
+    if (bytes <= slabs->left) {
+        memory = slabs->next;
+        slabs->next += bytes;
+        slabs->left -= bytes;
+    } else if ((memory = slab_new(table)) != NULL && SLAB - bytes > slabs->left) {
+        slabs->next = memory + bytes;
+        slabs->left = SLAB - bytes;
+    }
+    pthread_mutex_unlock(&slabs->lock);
+    return memory;
+}
+
+static void slabs_end(vme_embedding *table)
+{
+    for (struct slab *slab = table->slabs.all, *next; slab != NULL; slab = next) {
+        next = slab->next;
+        embedding_memory_free(table, slab->memory, SLAB);
+        vme_scratch_free(table->context, slab, sizeof *slab);
+    }
+    pthread_mutex_destroy(&table->slabs.lock);
 }
 
 /* ---- locks */
@@ -115,6 +188,7 @@ static void table_free(vme_embedding *table)
                           (size_t)o->default_rows * (size_t)o->dim * sizeof(float));
     embedding_memory_free(table, table->bloom, (size_t)table->bloom_counters * sizeof *table->bloom);
     embedding_memory_free(table, table->no_permission, (size_t)o->dim * sizeof(float));
+    slabs_end(table);
     vme_context_unref(table->context);
     free(table);
 }
@@ -157,6 +231,7 @@ vme_status vme_embedding_new(vme_context *context, const vme_embedding_options *
         table->shards[i].free_row = -1;
     }
     pthread_rwlockattr_destroy(&kind);
+    pthread_mutex_init(&table->slabs.lock, NULL);
     const size_t defaults_bytes = (size_t)options->default_rows * (size_t)options->dim * sizeof(float);
     float *defaults = embedding_memory(table, defaults_bytes);
     table->options.defaults = defaults;

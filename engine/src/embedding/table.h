@@ -2,7 +2,7 @@
  *
  * A table is VME_EMBEDDING_SHARDS shards; a key belongs to one by its hash. A shard has
  *   - keys: a directory of segments (extendible hashing: Fagin et al. 1979), each an open-addressing table of fixed
- *     size. A full segment splits in two, so growing never takes longer than that;
+ *     size whose buckets are cache lines. A full segment splits in two, so growing never takes longer than that;
  *   - rows: chunks that never move; a row is a number within its shard.
  *
  * Locks: a shard's lock is taken for a bounded piece of work only. Lookups share the locks of all shards, in order of
@@ -23,11 +23,14 @@ enum {
     SEGMENT_BITS = 10,
     SEGMENT = 1 << SEGMENT_BITS,
     SEGMENT_FULL = SEGMENT / 4 * 3, /* keys: splits then */
+    BUCKET = 4,                     /* entries of a cache line */
     DEPTH_MAX = 26,                 /* bits of a directory */
     FIRST_ROWS_BITS = 5,            /* rows of a shard's first chunk; each next one has twice as many ... */
     CHUNK_BYTES_MAX = 4 << 20,      /* ... up to about this size */
     CHUNK_STEPS_MAX = 24,
-    PIECE = 256, /* keys or rows under one lock */
+    PIECE = 256,          /* keys or rows under one lock */
+    SLAB = 2 << 20,       /* bytes: a huge page, of which segments and chunks are made ... */
+    SLABS_FROM = 1 << 20, /* ... once a table has more than so many */
 };
 
 /* ---- keys. `where` of an entry: */
@@ -41,6 +44,7 @@ typedef struct key_entry {
 } key_entry;
 typedef struct key_segment {
     int32_t depth, used;
+    bool in_slab;
     _Alignas(64) key_entry entries[SEGMENT];
 } key_segment;
 
@@ -56,6 +60,7 @@ typedef struct row_note {
 typedef struct row_chunk {
     float *rows;
     row_note *notes;
+    bool in_slab;
 } row_chunk;
 
 typedef struct embedding_shard {
@@ -84,6 +89,13 @@ struct vme_embedding {
     int64_t bloom_counters;
     int bloom_hashes;
     uint64_t seed;
+    struct embedding_slabs {
+        pthread_mutex_t lock;
+        struct slab *all;
+        char *next;                /* free bytes of the newest one begin here: ... */
+        size_t left;               /* ... so many */
+        key_segment *free_segment; /* its first pointer leads to the next one */
+    } slabs;
     atomic_llong bytes, step; /* of memory; the highest version that a row was given */
     /* Under all locks; readable under any of them. */
     uint32_t epoch, sequence, committed;
@@ -117,6 +129,10 @@ typedef struct kept_row {
 /* Charged to the quota and the table's context; NULL with the sentence kept. 64-byte aligned. */
 void *embedding_memory(vme_embedding *table, size_t bytes);
 void embedding_memory_free(vme_embedding *table, void *memory, size_t bytes);
+/* Memory of a table that has become large: from a slab, whose huge page spares the processor a walk through page tables
+ * for each row. It lives as long as the table. NULL: the table is small, `bytes` are too many, or the quota has no
+ * slab's bytes left (no sentence: take embedding_memory). */
+void *embedding_slab_memory(vme_embedding *table, size_t bytes);
 void embedding_share(vme_embedding *table);
 void embedding_unshare(vme_embedding *table);
 void embedding_lock_all(vme_embedding *table);
@@ -146,15 +162,22 @@ static inline key_segment *embedding_segment(const embedding_shard *shard, uint6
 {
     return shard->directory[shard->depth == 0 ? 0 : hash >> (64 - shard->depth)];
 }
-static inline uint32_t embedding_slot(uint64_t hash) { return (uint32_t)(hash >> SHARD_BITS) & (SEGMENT - 1); }
+/* The first entry of the bucket where a key belongs. A bucket is filled from its first entry on; a key lies in a later
+ * bucket only where all from its own to that one were full. */
+static inline uint32_t embedding_slot(uint64_t hash) { return (uint32_t)(hash >> SHARD_BITS) & (SEGMENT - BUCKET); }
 static inline key_entry *embedding_find_in(key_segment *segment, int64_t key, uint64_t hash)
 {
-    for (uint32_t at = embedding_slot(hash);; at = (at + 1) & (SEGMENT - 1)) {
-        key_entry *entry = &segment->entries[at];
-        if (entry->where == ENTRY_EMPTY)
+    for (uint32_t at = embedding_slot(hash);; at = (at + BUCKET) & (SEGMENT - 1)) {
+        key_entry *bucket = &segment->entries[at];
+        uint32_t same = 0; /* without branches, which nobody could foresee */
+        for (int i = 0; i < BUCKET; i++)
+            same |= (uint32_t)(bucket[i].key == key) << i;
+        if (same != 0) { /* a live one comes before empty ones */
+            key_entry *entry = bucket + __builtin_ctz(same);
+            return entry->where == ENTRY_EMPTY ? NULL : entry;
+        }
+        if (bucket[BUCKET - 1].where == ENTRY_EMPTY)
             return NULL;
-        if (entry->key == key)
-            return entry;
     }
 }
 static inline key_entry *embedding_find(const embedding_shard *shard, int64_t key, uint64_t hash)
@@ -224,7 +247,7 @@ vme_status embedding_bloom_start(vme_embedding *table);
 uint32_t embedding_bloom_count(vme_embedding *table, int64_t key, uint32_t count);
 
 /* ---- lookup.c */
-/* The weights that each key reads, in `rows`; under shared locks. At most PIECE keys. */
+/* Where the weights lie that each key reads, in `rows`; under shared locks. At most PIECE keys. */
 void embedding_read(const vme_embedding *table, int64_t n, const int64_t *keys, const float **rows);
 /* What a bag's sum is divided by, as a factor: of `count` ids with these sums of weights and of their squares. */
 float embedding_bag_factor(int combiner, int64_t count, double weights, double squares);

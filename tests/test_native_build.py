@@ -18,7 +18,7 @@ WITH_A_WARNING = "int vmh_answer(void);\nint vmh_answer(void) { int unused; retu
 def built(tmp_path_factory):
     """A checkout whose folders hold one C file each, built once; compiling the binding of the engine takes longest."""
     checkout = tmp_path_factory.mktemp("a checkout")
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, checkout)
     (checkout / "tools").mkdir()
     shutil.copy(ROOT / "tools" / "native_build.py", checkout / "tools")

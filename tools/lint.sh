@@ -1,6 +1,6 @@
 #!/bin/sh
-# Holds the sources to the rules: ruff's for Python (pyproject.toml), clang-format's and clang-tidy's for C
-# (.clang-format, .clang-tidy).
+# Holds the sources to the rules: ruff's for Python and mypy's for the public API's type hints (pyproject.toml),
+# clang-format's and clang-tidy's for C (.clang-format, .clang-tidy).
 #
 #   sh tools/lint.sh [--fix] [FILE ...]     all of the checkout's when no file is named; --fix: lays them out
 set -eu
@@ -27,6 +27,7 @@ if [ -n "$python" ]; then
     lines "$python" | xargs -0 "$bin/ruff" check --force-exclude --quiet || failed=yes
     lines "$python" | xargs -0 "$bin/ruff" format --force-exclude --quiet --check || failed=yes
 fi
+if [ "$python" = . ]; then "$bin/mypy" --no-error-summary || failed=yes; fi
 if [ -n "$c" ]; then
     [ -z "$fix" ] || lines "$c" | xargs -0 "$bin/clang-format" -i
     # shellcheck disable=SC2016

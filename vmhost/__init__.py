@@ -9,27 +9,43 @@ This file imports nothing until a name is used: `vmhost.bytecode` and `vmhost.en
 """
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the same names again, for tools that read the source
+if TYPE_CHECKING:  # the same names again, for tools that read the source; `as`: they are exported
     from vmhost.errors import (
-        BreakerOpenError,
-        BundleError,
-        ClosedError,
-        ConfigurationError,
-        CrossingError,
-        MemoryLimitError,
-        PermissionDenied,
-        QueueFullError,
-        TaskError,
-        TimeLimitError,
-        VMHostError,
-        VMLostError,
+        BreakerOpenError as BreakerOpenError,
+        BundleError as BundleError,
+        ClosedError as ClosedError,
+        ConfigurationError as ConfigurationError,
+        CrossingError as CrossingError,
+        MemoryLimitError as MemoryLimitError,
+        PermissionDenied as PermissionDenied,
+        QueueFullError as QueueFullError,
+        TaskError as TaskError,
+        TimeLimitError as TimeLimitError,
+        VMHostError as VMHostError,
+        VMLostError as VMLostError,
     )
-    from vmhost.executor import BrokenVMExecutor, VMExecutor
-    from vmhost.host import Host
-    from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
-    from vmhost.packed import Packed
-    from vmhost.runtime.codec import Conversion
-    from vmhost.task import Task
+    from vmhost.executor import (
+        BrokenVMExecutor as BrokenVMExecutor,
+        VMExecutor as VMExecutor,
+    )
+    from vmhost.host import (
+        Host as Host,
+    )
+    from vmhost.limits import (
+        BreakerPolicy as BreakerPolicy,
+        Limits as Limits,
+        Policy as Policy,
+        TaskPolicy as TaskPolicy,
+    )
+    from vmhost.packed import (
+        Packed as Packed,
+    )
+    from vmhost.runtime.codec import (
+        Conversion as Conversion,
+    )
+    from vmhost.task import (
+        Task as Task,
+    )
 
 _HOMES = {
     "errors": (

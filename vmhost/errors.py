@@ -8,6 +8,10 @@ result.
 import concurrent.futures
 from enum import IntEnum
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 class Kind(IntEnum):
     """How a call ended. The numbers are those of `vmhost/isolation/lanes/vm.h`."""
@@ -31,7 +35,10 @@ class VMHostError(Exception):
     `task` and `version` name the task where one is concerned, else they are None.
     """
 
-    def __init__(self, message, *, task=None, version=None):
+    task: str | None
+    version: str | None
+
+    def __init__(self, message: str, *, task: str | None = None, version: str | None = None) -> None:
         super().__init__(message)
         self.task = task
         self.version = version
@@ -53,10 +60,10 @@ class TaskError(VMHostError):
     `__cause__` is the exception itself, where its class is registered with the host.
     """
 
-    type_name = None
-    guest_message = None
-    guest_traceback = None
-    report = None
+    type_name: str | None = None
+    guest_message: str | None = None
+    guest_traceback: str | None = None
+    report: "dict[str, Any] | None" = None
 
 
 class TimeLimitError(VMHostError, TimeoutError):
@@ -65,14 +72,14 @@ class TimeLimitError(VMHostError, TimeoutError):
     `resource` is "wall" or "cpu"; `guest_traceback` says where it was, if that is known.
     """
 
-    resource = "wall"
-    guest_traceback = None
+    resource: str = "wall"
+    guest_traceback: str | None = None
 
 
 class MemoryLimitError(VMHostError):
     """The task needed more memory than its limit. `guest_traceback` says where it was, if that is known."""
 
-    guest_traceback = None
+    guest_traceback: str | None = None
 
 
 class PermissionDenied(VMHostError):
@@ -81,10 +88,10 @@ class PermissionDenied(VMHostError):
     Attributes as in TaskError.
     """
 
-    type_name = None
-    guest_message = None
-    guest_traceback = None
-    report = None
+    type_name: str | None = None
+    guest_message: str | None = None
+    guest_traceback: str | None = None
+    report: "dict[str, Any] | None" = None
 
 
 class CrossingError(VMHostError, TypeError):
@@ -94,7 +101,7 @@ class CrossingError(VMHostError, TypeError):
 class BreakerOpenError(VMHostError):
     """The breaker of this task version is open. `retry_in_s` is the time until calls are tried again."""
 
-    retry_in_s = 0.0
+    retry_in_s: float = 0.0
 
 
 class QueueFullError(VMHostError):
@@ -104,13 +111,13 @@ class QueueFullError(VMHostError):
 class VMLostError(VMHostError):
     """The VM wedged, crashed or could not be booted; it has been, or will be, replaced."""
 
-    guest_traceback = None
+    guest_traceback: str | None = None
 
 
 class ClosedError(VMHostError, RuntimeError):
     """The host or the task was closed before the call could end, or before it was submitted."""
 
-    guest_traceback = None
+    guest_traceback: str | None = None
 
 
 # Of what is taken from a guest's report: characters of a text and of a note, notes, steps of a chain, arguments. The

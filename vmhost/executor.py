@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from vmhost.bytecode.compiler import compile_sources
 from vmhost.bytecode.fields import (
@@ -55,6 +55,13 @@ from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
 from vmhost.runtime import program_packages, travel
 from vmhost.runtime.codec import Codec
 from vmhost.task import end_after, until_done
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from vmhost.host import Types
+    from vmhost.statistics import HostStatistics
 
 _log = logging.getLogger("vmhost")
 _GUEST = "vmhost.guest.executor"  # the module in each VM that takes the calls
@@ -94,17 +101,17 @@ class VMExecutor(concurrent.futures.Executor):
 
     def __init__(
         self,
-        max_workers=None,
-        thread_name_prefix="",
-        initializer=None,
-        initargs=(),
+        max_workers: int | None = None,
+        thread_name_prefix: str = "",
+        initializer: Callable[..., object] | None = None,
+        initargs: Iterable["Any"] = (),
         *,
-        permissions=None,
-        limits=None,
-        types=None,
-        mp_context=None,
-        max_tasks_per_child=None,
-    ):
+        permissions: Mapping[str, Iterable[str]] | None = None,
+        limits: Mapping[str, "Any"] | Limits | None = None,
+        types: "Types | None" = None,
+        mp_context: None = None,
+        max_tasks_per_child: None = None,
+    ) -> None:
         _refuse_what_processes_have(thread_name_prefix, mp_context, max_tasks_per_child)
         try:
             max_workers = operator.index(os.process_cpu_count() or 1 if max_workers is None else max_workers)
@@ -127,7 +134,7 @@ class VMExecutor(concurrent.futures.Executor):
         # Dropped without shutdown(), what was submitted still runs, as with the standard executors.
         service.owned_by(self, drain=True)
 
-    def submit(self, fn, /, *args, **kwargs):
+    def submit[**P](self, fn: Callable[P, "Any"], /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture:
         """Queue `fn(*args, **kwargs)`; gives a Future, which also has `stop()`.
 
         CrossingError (a TypeError) when `fn` or an argument cannot travel, RuntimeError after shutdown(),
@@ -135,7 +142,9 @@ class VMExecutor(concurrent.futures.Executor):
         """
         return _VMFuture(self._submitted(fn, args, kwargs, None), self._workers)
 
-    async def run(self, fn, /, *args, timeout_s=None, **kwargs):
+    async def run(
+        self, fn: Callable[..., "Any"], /, *args: "Any", timeout_s: float | None = None, **kwargs: "Any"
+    ) -> "Any":
         """Await `fn(*args, **kwargs)`. Cancelling the asyncio task stops the call and frees its worker.
 
         `timeout_s` counts from now on: TimeLimitError, a TimeoutError. A function that has a parameter of this name is
@@ -164,7 +173,14 @@ class VMExecutor(concurrent.futures.Executor):
             # By shutdown(), which says so, or by an edition of the code store that took the place of this one.
             return workers.submit((args, kwargs), timeout_s, 0, entry, True)
 
-    def map(self, fn, *iterables, timeout=None, chunksize=1, buffersize=None):
+    def map[T](
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable["Any"],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
         """Call `fn` on the items of `iterables` in step; an iterator over the results in order.
 
         `chunksize` items go to a VM as one call. `timeout` seconds from now on, the next result that is not there
@@ -243,7 +259,7 @@ class VMExecutor(concurrent.futures.Executor):
         finally:
             _cancel(calls)
 
-    def shutdown(self, wait=True, *, cancel_futures=False):
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """No calls are taken any more; what was submitted still runs, or is cancelled as far as it waits.
 
         May be repeated. `wait`: return when all calls have ended, their callbacks have run and the VMs are gone.
@@ -257,13 +273,13 @@ class VMExecutor(concurrent.futures.Executor):
             self._workers.end_now()
             raise
 
-    def __exit__(self, exc_type, exc, traceback):
+    def __exit__(self, exc_type: type[BaseException] | None, exc: "Any", traceback: "Any") -> bool | None:
         # Process pools' workers get the terminal's Ctrl-C themselves; a VM that runs on would hold up the way out.
         if exc_type is not None and issubclass(exc_type, KeyboardInterrupt):
             self._workers.end_now()
         return super().__exit__(exc_type, exc, traceback)
 
-    def terminate_workers(self):
+    def terminate_workers(self) -> None:
         """Stop the calls that run, cancel those that wait, and shut down; all end with CancelledError. Waits for
         nothing."""
         self._workers.end_now()
@@ -271,7 +287,7 @@ class VMExecutor(concurrent.futures.Executor):
 
     kill_workers = terminate_workers
 
-    def statistics(self):
+    def statistics(self) -> "HostStatistics":
         """A HostStatistics of now: the executor's calls, its VMs with memory and CPU time."""
         return self._workers._service.statistics()
 

@@ -7,8 +7,13 @@ microsecond.
 """
 
 import concurrent.futures
+from collections.abc import Callable
 
 from vmhost.errors import Kind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _Future = concurrent.futures.Future
 _LAZY = frozenset(("_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"))
@@ -45,14 +50,14 @@ class TaskFuture(_Future):
                         service.watch(self._call, self._ended)
         return self.__dict__[name]
 
-    def result(self, timeout=None):
+    def result(self, timeout: float | None = None) -> "Any":
         """The call's result; raises what went wrong with it, or TimeoutError after `timeout` seconds: the call goes
         on."""
         if timeout is not None and not self._call.wait(timeout):
             raise TimeoutError(f"the call has not ended within {timeout} s; it goes on, see cancel() and stop()")
         return self._outcome()
 
-    def exception(self, timeout=None):
+    def exception(self, timeout: float | None = None) -> BaseException | None:
         """What went wrong with the call, None if nothing did. Raises CancelledError, and TimeoutError as `result`."""
         call = self._call
         if not call.wait(timeout):
@@ -67,21 +72,21 @@ class TaskFuture(_Future):
             return error
         return None
 
-    def done(self):
+    def done(self) -> bool:
         return self._call.done()
 
-    def cancelled(self):
+    def cancelled(self) -> bool:
         return self._call.done() and self._was_cancelled()
 
-    def running(self):
+    def running(self) -> bool:
         return self._call.state == "running"
 
-    def began(self):
+    def began(self) -> bool:
         """Has a VM begun with the call? Of one that has ended; False where its time was over, or it was cancelled,
         while it waited."""
         return self._call.timings[1] != 0
 
-    def cancel(self):
+    def cancel(self) -> bool:
         """Take the call out of the queue. False when it already runs or ended; `stop()` stops a running one too.
 
         Of a future that asyncio has wrapped (`run_in_executor`, `wrap_future`) a running call is stopped as well: who
@@ -95,11 +100,11 @@ class TaskFuture(_Future):
             super().cancel()
         return True
 
-    def stop(self):
+    def stop(self) -> None:
         """End the call, queued or running, as cancelled. Nothing happens when it has ended."""
         self._call.stop()
 
-    def when_ended(self, act):
+    def when_ended(self, act: Callable[[], object]) -> None:
         """Run `act()` when the call has ended, on the thread that hears of ends: it must be quick, and may neither wait
         nor submit. Without the standard machinery it costs a tenth of `add_done_callback`."""
         self._task._service.watch(self._call, act)

@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import vmhost.bytecode.errors
 from vmhost.bytecode.fields import shown
@@ -28,6 +28,15 @@ from vmhost.runtime.service import Service
 from vmhost.runtime.system_bundle import IN_CHECKOUT, add_model, boot_code_store, kept_models
 from vmhost.statistics import Crash
 from vmhost.task import Task, end_after
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Self
+
+    from vmhost.runtime.codec import Conversion
+    from vmhost.statistics import HostStatistics, VMStatistics
+
+    type Types = Iterable[type | Conversion] | Mapping[str, type | Conversion]
 
 _log = logging.getLogger("vmhost")
 _services = weakref.WeakSet()
@@ -48,9 +57,19 @@ class Host:
     the process that used the state folder before crashed in (a tuple of Crash); their breakers start open. A context
     manager: leaving it drains, leaving it through an exception cancels."""
 
+    crashes: tuple[Crash, ...]
+
     def __init__(
-        self, *, trust=None, allow_unsigned=False, policy=None, state=None, functions=None, types=None, tables=None
-    ):
+        self,
+        *,
+        trust: TrustStore | str | os.PathLike[str] | None = None,
+        allow_unsigned: bool = False,
+        policy: Policy | None = None,
+        state: str | os.PathLike[str] | None = None,
+        functions: Mapping[str, Callable[["Any"], "Any"]] | None = None,
+        types: "Types | None" = None,
+        tables: Mapping[str, "Any"] | None = None,
+    ) -> None:
         self._closed = False
         self._process = os.getpid()
         _check_arguments(allow_unsigned, policy, state, functions)
@@ -92,7 +111,7 @@ class Host:
         service.owned_by(self)
 
     @classmethod
-    def from_file(cls, path, *, types=None):
+    def from_file(cls, path: str | os.PathLike[str], *, types: "Types | None" = None) -> "Self":
         """The host that the `host.yaml` at `path` describes, its bundles loaded; `types` are as for Host.
 
         ConfigurationError names file, line and key.
@@ -118,13 +137,13 @@ class Host:
         return host
 
     @property
-    def tables(self):
+    def tables(self) -> dict[str, "Any"]:
         """The embedding tables by name, a dict that may be read."""
         return dict(self._tables)
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 
-    def load(self, bundle):
+    def load(self, bundle: str | os.PathLike[str] | bytes | Bundle) -> Task:
         """Check and load `bundle`: a path, the bytes of a .vmb, or a Bundle in memory (unsigned). Gives a Task.
 
         A newer version of a task that is loaded takes its place: calls under way end in the old one, the Task that
@@ -149,7 +168,7 @@ class Host:
             store.add_table(table, self._tables[table].handle, right == "write")
         return self._service.load(manifest, bundle.digest, store, limits, policy, self._make_handle, permissions)
 
-    def check(self, bundle):
+    def check(self, bundle: str | os.PathLike[str] | bytes | Bundle) -> Bundle:
         """Check the signature, digests and structure of a task's `bundle`, as `load` does, without loading it.
 
         Gives it as a Bundle in memory, which `load` takes; its `manifest` says what it is (`name`, `version`, `limits`,
@@ -219,7 +238,7 @@ class Host:
             )
         return given
 
-    def task(self, name):
+    def task(self, name: str) -> Task:
         """The Task of the loaded task `name`. KeyError names those that are loaded."""
         try:
             return self._service.handle(name, self._make_handle)
@@ -227,11 +246,11 @@ class Host:
             raise KeyError(f"{name}: no such task is loaded; there are {', '.join(self.tasks) or 'none'}") from None
 
     @property
-    def tasks(self):
+    def tasks(self) -> tuple[str, ...]:
         """Names of the loaded tasks."""
         return self._service.names()
 
-    def unload(self, task, *, drain=True):
+    def unload(self, task: Task | str, *, drain: bool = True) -> None:
         """Take out a task (a Task or a name).
 
         `drain`: its waiting calls still run; else all its calls end with ClosedError.
@@ -246,20 +265,20 @@ class Host:
 
     # -- looking and leaving --------------------------------------------------------------------------------------
 
-    def statistics(self):
+    def statistics(self) -> "HostStatistics":
         """A HostStatistics: a frozen snapshot of everything that is counted."""
         return self._service.statistics()
 
     @property
-    def policy(self):
+    def policy(self) -> Policy:
         """The Policy that this host was made with."""
         return self._policy
 
     @property
-    def closed(self):
+    def closed(self) -> bool:
         return self._closed
 
-    def close(self, *, drain=True, timeout_s=None):
+    def close(self, *, drain: bool = True, timeout_s: float | None = None) -> "tuple[VMStatistics, ...]":
         """End all calls and VMs; gives the VMStatistics of what had to be quarantined. May be repeated.
 
         `drain`: calls that were submitted still run, for at most `timeout_s` seconds; then, or without `drain`, they
@@ -286,12 +305,12 @@ class Host:
         service.wait_functions()
         return service.quarantined
 
-    def __enter__(self):
+    def __enter__(self) -> "Self":
         if self._closed:
             raise ClosedError("the host is closed; make a new one")
         return self
 
-    def __exit__(self, exc_type, exc, traceback):
+    def __exit__(self, exc_type: type[BaseException] | None, exc: object, traceback: object) -> None:
         self.close(drain=exc_type is None)
 
     def __repr__(self):

@@ -24,6 +24,10 @@ from vmhost.bytecode.fields import (
 from vmhost.errors import ConfigurationError
 from vmhost.grants import read_caps
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Self
+
 _BYTES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
@@ -78,7 +82,7 @@ class Limits:
     stack_bytes: int = 1 << 20
     concurrency: int = 4
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, manifest_name in _MANIFEST_NAMES.items():
             value = getattr(self, name)
             if not (limit_is_right(manifest_name, value) or value is None and name in ("wall_s", "cpu_s")):
@@ -87,15 +91,15 @@ class Limits:
                 )
 
     @property
-    def hard_bytes(self):
+    def hard_bytes(self) -> int:
         return self.memory_bytes + self.memory_bytes // 4
 
     @classmethod
-    def read(cls, limits, where):
+    def read(cls, limits: Mapping[str, "Any"], where: str) -> "Self":
         """From the mapping `limits` of task.yaml, host.yaml or a manifest. `where` names it in errors."""
         return cls(**_given(limits, where))
 
-    def capped_by(self, caps):
+    def capped_by(self, caps: Mapping[str, "Any"] | Limits) -> Limits:
         """These limits, none of them wider than `caps`: a mapping as in host.yaml, or Limits, of which every number
         counts."""
         changes = {}
@@ -187,10 +191,10 @@ class BreakerPolicy:
     max_open_s: float = 300.0
     probes: int = 2
     enabled: bool = True
-    failures: tuple = FAILURES
-    caller_errors: tuple = CALLER_ERRORS
+    failures: tuple[str, ...] = FAILURES
+    caller_errors: tuple[str, ...] = CALLER_ERRORS
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
 
 
@@ -210,11 +214,11 @@ class TaskPolicy:
     queue: int = 100_000
     fresh: bool | None = None
     ready: int = 0
-    limits: Mapping | Limits = field(default_factory=dict)
-    permissions: Mapping | None = None
+    limits: Mapping[str, "Any"] | Limits = field(default_factory=dict)
+    permissions: Mapping[str, "Any"] | None = None
     breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
 
 
@@ -255,19 +259,19 @@ class Policy:
     boot_tries: int = 3
     boots_at_once: int = field(default_factory=lambda: max(2, _cores()))
     function_threads: int = 4
-    allow: tuple = tuple(GRANTS)
-    permissions: Mapping | None = None
+    allow: tuple[str, ...] = tuple(GRANTS)
+    permissions: Mapping[str, "Any"] | None = None
     search: str = "measured"
-    limits: Mapping | Limits = field(default_factory=dict)
+    limits: Mapping[str, "Any"] | Limits = field(default_factory=dict)
     task: TaskPolicy = field(default_factory=TaskPolicy)
-    tasks: dict = field(default_factory=dict)
+    tasks: dict[str, TaskPolicy] = field(default_factory=dict)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
         if self.max_warm < self.warm:
             object.__setattr__(self, "max_warm", self.warm)
 
-    def for_task(self, name):
+    def for_task(self, name: str) -> TaskPolicy:
         """The TaskPolicy of task `name`."""
         return self.tasks.get(name, self.task)
 

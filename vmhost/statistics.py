@@ -3,12 +3,13 @@
 import array
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 HISTOGRAM_UNIT_S = 128e-9  # the buckets are those of isolation/lanes/histogram.h
 
 
-def bucket_end_s(bucket):
+def bucket_end_s(bucket: int) -> float:
     """Where the bucket with this index ends, in seconds: what is as long is in the next one."""
     if bucket < 7:
         return (bucket + 1) * HISTOGRAM_UNIT_S
@@ -37,7 +38,7 @@ class VMStatistics:
     stops: int
     threads: int
     idle_s: float
-    counters: dict
+    counters: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class VMTotals:
     stops: int = 0
     cpu_s: float = 0.0
 
-    def with_vms(self, vms):
+    def with_vms(self, vms: Sequence[VMStatistics]) -> VMTotals:
         """These totals and those of `vms`, each a VMStatistics."""
         return VMTotals(
             self.vms + len(vms),
@@ -74,7 +75,7 @@ class Crash:
     signal: str
     pid: int
 
-    def __str__(self):
+    def __str__(self) -> str:
         what = f"{self.task} {self.version} ({self.phase})" if self.task else f"a VM without a task ({self.phase})"
         return f"process {self.pid} crashed with {self.signal} while {what} ran"
 
@@ -99,10 +100,10 @@ class Histogram:
     total_s: float
 
     @property
-    def count(self):
+    def count(self) -> int:
         return sum(array.array("Q", self.counts))
 
-    def quantile(self, share):
+    def quantile(self, share: float) -> float | None:
         """Seconds that `share` (0 to 1) of the durations do not exceed, at most 12.5 % too many; None without any."""
         counts = array.array("Q", self.counts)
         wanted = max(1, math.ceil(sum(counts) * share))
@@ -125,12 +126,12 @@ class TaskStatistics:
     vms: int
     calls: int
     failures: int
-    ended: dict
+    ended: dict[str, int]
     totals: VMTotals
     breaker: BreakerStatistics
     walls: Histogram
     waits: Histogram
-    counters: dict
+    counters: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +143,10 @@ class HostStatistics:
     were, those of versions that are gone and of no task as well; what a VM does after it was quarantined is not in
     them. `functions` names the host functions that run now."""
 
-    tasks: dict
-    draining: tuple
-    vms: tuple
-    quarantined: tuple
+    tasks: dict[str, TaskStatistics]
+    draining: tuple[TaskStatistics, ...]
+    vms: tuple[VMStatistics, ...]
+    quarantined: tuple[VMStatistics, ...]
     warm: int
     booting: int
     booted: int
@@ -155,7 +156,7 @@ class HostStatistics:
     memory_bytes: int
     sqlite_counted: bool
     totals: VMTotals
-    functions: tuple
+    functions: tuple[str, ...]
 
 
 _KNOWN = ("live_bytes", "peak_bytes", "arenas", "cpu_s", "calls", "errors", "stops", "threads", "idle_s")

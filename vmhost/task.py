@@ -12,6 +12,7 @@ import itertools
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterable, Iterator
 
 from vmhost.bytecode.fields import shown
 from vmhost.errors import BreakerOpenError, ClosedError, Kind, QueueFullError, VMHostError
@@ -19,6 +20,13 @@ from vmhost.future import TaskFuture
 from vmhost.isolation.vm import LEAST_STACK_BYTES
 from vmhost.runtime.breaker import CLOSED, Breaker, Counts, Refused
 from vmhost.statistics import VMTotals
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from vmhost.bytecode.stream_task import Table, Trigger
+    from vmhost.limits import Limits
 
 # What a BreakerPolicy's `failures` names.
 _KINDS = {
@@ -210,29 +218,31 @@ class Task:
         return f"<vmhost.Task {self.name} {self.version}>"
 
     @property
-    def name(self):
+    def name(self) -> str:
         return self._current.name
 
     @property
-    def version(self):
+    def version(self) -> str:
         """The version that calls go to now."""
         return self._current.version
 
     @property
-    def limits(self):
+    def limits(self) -> "Limits":
         return self._current.limits
 
     @property
-    def trigger(self):
+    def trigger(self) -> "Trigger | None":
         """When a pipeline calls the task: its task.yaml's `trigger` as vmhost.bytecode.stream_task.Trigger, or None."""
         return self._current.trigger
 
     @property
-    def table(self):
+    def table(self) -> "Table | None":
         """What a pipeline keeps of its results: `table` as vmhost.bytecode.stream_task.Table, or None."""
         return self._current.table
 
-    def __call__(self, value=None, *, timeout_s=None, priority=0, entry=None):
+    def __call__(
+        self, value: "Any" = None, *, timeout_s: float | None = None, priority: int = 0, entry: str | None = None
+    ) -> "Any":
         """Run the task on `value` in a VM and wait for the result."""
         call = self._call
         try:
@@ -246,7 +256,9 @@ class Task:
             self._current.observe()  # the next call of this thread must find the breaker open already
             raise
 
-    def submit(self, value=None, *, timeout_s=None, priority=0, entry=None):
+    def submit(
+        self, value: "Any" = None, *, timeout_s: float | None = None, priority: int = 0, entry: str | None = None
+    ) -> TaskFuture:
         """Queue a call; gives a concurrent.futures.Future (with `stop()`, which also ends a running call)."""
         return TaskFuture(self._submitted(value, timeout_s, priority, entry), self)
 
@@ -259,7 +271,9 @@ class Task:
                 raise
             return self._submitted(value, timeout_s, priority, entry)
 
-    async def run(self, value=None, *, timeout_s=None, priority=0, entry=None):
+    async def run(
+        self, value: "Any" = None, *, timeout_s: float | None = None, priority: int = 0, entry: str | None = None
+    ) -> "Any":
         """Await a call. Cancelling the asyncio task stops it, even when it runs."""
         import asyncio  # late: few hosts use it, and it takes long to import
 
@@ -272,7 +286,15 @@ class Task:
             self._current.observe()
             raise
 
-    def map(self, values, *, timeout_s=None, priority=0, entry=None, window=_MAP_WINDOW):
+    def map(
+        self,
+        values: Iterable["Any"],
+        *,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        entry: str | None = None,
+        window: int = _MAP_WINDOW,
+    ) -> Iterator["Any"]:
         """Call the task on each of `values`; gives an iterator over the results in order.
 
         Calls start at once, at most `window` ahead of what was taken from the iterator; `values` may be endless. The

@@ -56,7 +56,9 @@ def _keys(function):
 @click.option(
     "--webhook", "webhooks", multiple=True, metavar="CHANNEL=URL", help="A channel's messages are POSTed there."
 )
-@click.option("--webhook-secret", "secret_file", type=_FILE, help="A file with the secret that signs them: whsec_<base64>")
+@click.option(
+    "--webhook-secret", "secret_file", type=_FILE, help="A file with the secret that signs them: whsec_<base64>"
+)
 @click.option("--answer", "answers", multiple=True, metavar="CHANNEL=MODULE:NAME", help="A function that answers.")
 @click.option("--drain", default=5.0, show_default=True, type=click.FloatRange(0), help="Seconds to let devices go.")
 @click.option(

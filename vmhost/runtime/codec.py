@@ -5,11 +5,15 @@ from a VM may be made up: `vmhost.guest.kinds` and `vmhost.guest.classes` check 
 among those that were registered, or in modules of functions that were submitted. Nothing is imported for a VM.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from vmhost.bytecode.fields import shown
 from vmhost.errors import ConfigurationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # As `types`, where values are only to be shown: those of classes that nobody knows come as their parts, a dict of
 # fields, a tuple, the name of a member, type and arguments of an exception, what a task's function made of them.
@@ -24,10 +28,10 @@ class Conversion:
     """
 
     cls: type
-    to_plain: object
-    from_plain: object
+    to_plain: Callable[["Any"], "Any"]
+    from_plain: Callable[["Any"], "Any"]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.cls, type):
             raise ConfigurationError(f"Conversion: expected a class, got {shown(self.cls)}")
         for name in ("to_plain", "from_plain"):

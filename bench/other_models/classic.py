@@ -308,3 +308,16 @@ def encoded_labels(random):
     outputs = [port("b", TensorProto.FLOAT, "n"), port("c", TensorProto.STRING, "n")]
     given = numpy.array([str(random.choice([*LABELS, "eel"])) for _ in range(30)], object)
     return model(nodes, [port("x", TensorProto.STRING, "n")], outputs), {"x": given}
+
+
+def _one_row(name):
+    def one_row(random):
+        model, given = MODELS[name](random)
+        return model, {key: value[:1] for key, value in given.items()}
+
+    one_row.__name__ = f"{name}_one"
+    return _model(one_row)
+
+
+for _name in ("logistic_regression",):
+    _one_row(_name)

@@ -7,6 +7,8 @@ import string
 from .lowering import Lowering
 from .readers import Unsupported, reads
 
+_READ = 4  # times that make a copy worth while
+
 
 def _terms(equation, ranks):
     """The letters of each operand and of the result; those that an ellipsis stands for are capitals that are free."""
@@ -57,6 +59,11 @@ def _ordered(add, name, term, wanted):
     return moved if tuple(sizes) == add.shape(moved) else add.reshape(moved, sizes)
 
 
+def _side_by_side(add, name, made):
+    """What is read many times to make so many numbers: its elements lie in the order in which they are read."""
+    return name if add.network.is_dense(name) or math.prod(add.shape(name)) * _READ > made else add.copy(name)
+
+
 def _joined(add, a, left, b, right, kept):
     """The product of both, summed over the letters that are in both and not kept; its letters."""
     shared = [letter for letter in left if letter in right]
@@ -74,7 +81,9 @@ def _joined(add, a, left, b, right, kept):
     letters = "".join((*batch, *rows, *columns))
     uneven = any(add.shape(a)[left.index(letter)] != add.shape(b)[right.index(letter)] for letter in shared)
     if not summed:
-        return add.do("multiply", _ordered(add, a, left, letters), _ordered(add, b, right, letters)), letters
+        sides = [_ordered(add, a, left, letters), _ordered(add, b, right, letters)]
+        made = math.prod(sizes.get(letter, 1) for letter in letters)
+        return add.do("multiply", *(_side_by_side(add, side, made) for side in sides)), letters
     if uneven:  # a dimension of size 1 is broadcast: element by element
         both = letters + "".join(summed)
         whole = add.do("multiply", _ordered(add, a, left, both), _ordered(add, b, right, both))

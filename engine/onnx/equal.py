@@ -45,6 +45,7 @@ _ALIKE = frozenset(
         "QuantizedAdd",
         "QuantizedMultiply",
         "LookUp",
+        "NarrowProduct",
     }
 )
 

@@ -6,7 +6,7 @@ import numpy
 from .lowering import Lowering
 from .network import same_strides
 from .readers import Unsupported, reads
-from .windows import Window, averages, convolved, indices_of_largest, largest, sums, transposed, two_dimensional
+from .windows import Window, averages, convolved, indices_of_largest, largest, seeing, sums, transposed, two_dimensional
 
 _MAKERS = {"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Slice", "Shuffle"}  # of images
 _KEEPERS = {"Relu", "Clip", "Unary", "Binary"}
@@ -29,7 +29,10 @@ def _weights(reader, node):
 def convolution(reader, node):
     weights, bias = _weights(reader, node)
     window, groups = Window(reader, node, weights.shape[2:]), node.get("group", 1)
-    if weights.ndim == 4:
+    seen = seeing(window, weights)
+    if seen.shape != weights.shape:
+        reader.same(node.output, convolved(Lowering(reader, node), node.inputs[0], seen, bias, window, groups))
+    elif weights.ndim == 4:
         reader.add_layer(
             "Conv",
             node,

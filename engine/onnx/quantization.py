@@ -14,6 +14,7 @@ import numpy
 
 from .integer_products import convolved, largest, multiplied, pooled
 from .lowering import Lowering
+from .narrow_products import blocks_of
 from .network import float_bits
 from .readers import Unsupported, reads, reads_early
 
@@ -450,6 +451,9 @@ def dequantize_constant(reader, node):
     reader.network.constants[node.output] = (numbers.astype("float32") * along(scales.astype("float32"))).astype(
         scales.dtype
     )
+    narrow = blocks_of(values, scales, zeros, axis, block) if block else None
+    if narrow is not None:
+        reader.blocks[node.output] = narrow
     if not block and values.dtype in (numpy.uint8, numpy.int8, numpy.int32):
         reader.quantized[node.output] = _quantized(reader, x, scale, zero, axis)
     return True

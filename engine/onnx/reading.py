@@ -64,6 +64,7 @@ class Reader:
         self.renamed = {}
         self.made = {}  # names in the model to the nodes that make them
         self.quantized = {}  # and to what quantization.py knows of them
+        self.blocks = {}  # and to the narrow_products.Blocks that constants are
         self.inferred = {}  # names to shapes and dtypes
         self.network = Network([])
         self.vocabulary = vocabulary(model)

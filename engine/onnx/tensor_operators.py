@@ -8,6 +8,7 @@ import numpy
 from . import sizes
 from .image_operators import averaged, channels_sliced, concatenated, shuffled
 from .lowering import Lowering
+from .narrow_products import multiplied_by_blocks, multiplied_by_halves
 from .network import CURVES, MAX_ROW, float_bits
 from .readers import Unsupported, reads
 
@@ -241,7 +242,16 @@ def matmul(reader, node):
     weights = reader.constant(b)
     if weights is not None and weights.ndim == 2 and reader.dtype(a) == numpy.float32:
         rows = network.reshaped(network.fresh(f"{node.output}/rows"), a, (-1, wide[0][-1])) if len(sides[0]) != 2 else a
+        blocks = reader.blocks.get(node.names[1])
+        if blocks is not None and blocks.numbers.shape == weights.T.shape:
+            made = multiplied_by_blocks(Lowering(reader, node), rows, blocks)
+            network.reshaped(node.output, made, final)
+            return
         product(reader, node, rows, weights.T, None, final)
+        return
+    if weights is not None and weights.ndim == 2 and reader.dtype(a) == numpy.float16 == weights.dtype:
+        add = Lowering(reader, node)
+        add.done(add.reshape(multiplied_by_halves(add, a, weights.T), final))
         return
     a, b = (
         name if size == sides[i] else network.reshaped(network.fresh(f"{node.output}/matrix"), name, size)
@@ -281,9 +291,20 @@ def gemm(reader, node):
     row = c is None or (
         bias is not None and bias.size in (1, columns) and (bias.ndim < 2 or bias.shape[-1] == bias.size)
     )
+    if weights is not None and dtype == numpy.float16 and row:
+        add, weights = Lowering(reader, node), weights if node.get("transB", 0) else weights.T
+        if bias is not None:
+            bias = numpy.broadcast_to(bias.reshape(-1).astype("float32") * beta, (columns,))
+        add.done(multiplied_by_halves(add, a, weights * dtype.type(alpha), bias))
+        return
     if weights is not None and dtype == numpy.float32 and row:
         weights = weights if node.get("transB", 0) else weights.T
         bias = None if bias is None else numpy.broadcast_to(bias.reshape(-1) * dtype.type(beta), (columns,))
+        blocks = reader.blocks.get(node.names[1])
+        if blocks is not None and blocks.numbers.shape == weights.shape and alpha == 1.0:
+            add = Lowering(reader, node)
+            add.done(multiplied_by_blocks(add, a, blocks, bias))
+            return
         product(reader, node, a, weights * dtype.type(alpha), bias, (reader.shape(a)[0], columns))
         return
     if node.get("transB", 0):

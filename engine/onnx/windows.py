@@ -225,6 +225,26 @@ def _of_depth(add, x, weights, bias, window, groups, before, after):
     )
 
 
+def seeing(window, weights):
+    """The weights without taps at the ends that see nothing but padding, wherever the window stands, as far
+    dilations on small images have them; the window's padding shrinks with them."""
+    kernel = list(window.kernel)
+    for d, (size, count) in enumerate(zip(window.sizes, window.result_sizes)):
+        if is_open(size) or is_open(count):
+            continue
+        dilation, stride, before = window.dilations[d], window.strides[d], window.before[d]
+        places = numpy.arange(count)[:, None] * stride + numpy.arange(window.kernel[d]) * dilation - before
+        seen = numpy.flatnonzero(((places >= 0) & (places < size)).any(0))
+        if len(seen) and len(seen) < window.kernel[d]:
+            first, last = int(seen[0]), int(seen[-1])
+            window.before[d] -= first * dilation
+            window.after[d] -= (window.kernel[d] - 1 - last) * dilation
+            kernel[d] = last + 1 - first
+            weights = weights.take(range(first, last + 1), d + 2)
+    window.kernel = tuple(kernel)
+    return weights
+
+
 class Flat:
     """A window of three dimensions without its first one."""
 

@@ -45,6 +45,7 @@ OPS = {
     "QuantizedAdd": 52,
     "QuantizedMultiply": 53,
     "LookUp": 54,
+    "NarrowProduct": 55,
 }
 _COMPUTED, _CONSTANT, _VIEW = range(3)
 _ABSENT = 0xFFFFFFFF

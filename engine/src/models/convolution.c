@@ -31,7 +31,10 @@
 
 #include <string.h>
 
-enum { PIECES = 4 }; /* for each thread, at least */
+enum {
+    PIECES = 4, /* for each thread, at least */
+    SPARSE = 4, /* padding of more than such a part of an image is left out of sums */
+};
 
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
@@ -150,10 +153,25 @@ typedef struct convolution {
                               a time */
     model_curve_kernel *curve; /* the activation, where it is one that bounds do not do */
     bool product;              /* of one image, tile by tile */
+    /* many taps see only padding, and tiles do without those; each run is a part of a sum then */
+    bool sparse;
+    int64_t first_row, in_height, in_width; /* of the result, and sizes of the image */
     bool by_rows;  /* a piece of rows with all slivers, then the next one, so that each thread has rows of its own from
                       layer to layer */
     int64_t block; /* of a run: so many numbers for all of a piece's slivers, then the next ones */
 } convolution;
+
+/* Of `count` taps that lie `step` apart, the first one over numbers from `at` on, `span` of them, those that see any of
+ * `size`: the others see padding. */
+typedef struct taps {
+    int64_t first, last;
+} taps;
+static taps seeing(int64_t at, int64_t span, int64_t step, int64_t count, int64_t size)
+{
+    const taps some = {at + span > 0 ? 0 : ceil_div(1 - at - span, step),
+                       at >= size ? -1 : min(count - 1, (size - 1 - at) / step)};
+    return some.first > some.last ? (taps){0, 0} : some; /* one has to write the result */
+}
 
 /* Sums of one sliver over the numbers k_first to k_end of each run, some of the runs, for tiles from `first` to `end`.
  * `after`: the weights that are read next. */
@@ -188,6 +206,7 @@ static void compute(const convolution *job, int64_t image, int64_t sliver, int64
                 const bool done = line == job->lines - 1 && r + layer.runs == job->runs && k0 + tile.k == k_end;
                 layer.coming = (const char *)(done ? after : weights);
                 layer.coming_step = min(VME_ALIGNMENT, ceil_div(columns * 4, end - first));
+                const bool end_of_run = k0 + tile.k == k_end && k_end == job->run;
                 layer.bias = done && k_end == job->run ? bias : NULL;
                 int64_t y = first / job->row_tiles, index = first % job->row_tiles,
                         x = index * job->width / job->row_tiles, next;
@@ -200,6 +219,22 @@ static void compute(const convolution *job, int64_t image, int64_t sliver, int64
                                             + x * step->p[STRIDE_W] * job->in_pixel);
                     tile.c = (char *)(out + y * job->out_row + x * job->out_pixel);
                     tile.rows = (int)(next - x);
+                    if (job->sparse) {
+                        const int32_t *p = step->p;
+                        const taps down = seeing((job->first_row + y) * p[STRIDE_H] - p[PAD_TOP], 1, p[DILATION_H],
+                                                 job->lines, job->in_height),
+                                   across = seeing(x * p[STRIDE_W] - p[PAD_LEFT], (next - x - 1) * p[STRIDE_W] + 1,
+                                                   p[DILATION_W], job->runs, job->in_width);
+                        const bool seen =
+                            line >= down.first && line <= down.last && r >= across.first && r <= across.last;
+                        tile.accumulate = k0 > 0 || line > down.first || r > across.first;
+                        layer.bias = end_of_run && line == down.last && r == across.last ? bias : NULL;
+                        if (!seen) {
+                            if (index == job->row_tiles)
+                                index = next = 0, y++;
+                            continue;
+                        }
+                    }
                     if (job->addend != NULL)
                         layer.addend = (const char *)(job->addend + image * job->addend_image + y * job->addend_row
                                                       + x * job->addend_pixel + column);
@@ -361,6 +396,9 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
         .lines = runs_join ? 1 : p[KERNEL_H],
         .next_line = p[DILATION_H] * in->row,
         .runs = runs_join ? p[KERNEL_H] : p[KERNEL_W],
+        .first_row = band->begin,
+        .in_height = in->h,
+        .in_width = in->w,
         .next_run = runs_join ? p[DILATION_H] * in->row : p[DILATION_W] * in->pixel,
         .run = in->c / p[GROUPS] * (runs_join ? p[KERNEL_W] : 1),
     };
@@ -388,6 +426,9 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
     const int64_t wanted = threads == 1 ? 1 : PIECES * threads, sliver_bytes = step->k * job.kernel->columns * 4;
     const bool few = job.slivers * sliver_bytes <= CONVOLUTION_NEAR, near = few && job.images * job.tiles >= wanted;
     divide_sums(&job, whole_tiles, whole_panel, product, few, near);
+    job.sparse = !runs_join && (p[PAD_TOP] * SPARSE > in->h || p[PAD_LEFT] * SPARSE > in->w);
+    if (job.sparse)
+        job.part_runs = 1;
     divide_work(&job, whole_tiles, near, threads, wanted);
     return job;
 }

@@ -2,6 +2,7 @@
 #include "models/attention.h"
 #include "models/file.h"
 #include "models/integer_products.h"
+#include "models/narrow_products.h"
 #include "models/makers.h"
 #include "models/model.h"
 #include "models/recurrence.h"
@@ -96,6 +97,8 @@ void vme_model_step(const vme_model *model, int number, vme_step *told)
         told->products = recurrence_products(model, step);
     else if (step->op == MODEL_INTEGER_PRODUCT && !port)
         told->products = products_of(result, integer_product_terms(model, step));
+    else if (step->op == MODEL_NARROW_PRODUCT && !port)
+        told->products = products_of(result, narrow_product_terms(model, step));
     told->bytes += bytes_of(model, step->in) + bytes_of(model, step->addend) + bytes_of(model, step->out);
     if (port)
         told->bytes += told->bytes; /* the caller's array is as large */

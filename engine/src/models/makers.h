@@ -38,5 +38,7 @@ model_make model_make_recurrence;
 model_make model_make_trees, model_make_couple;
 /* integer_products.c, quantized.c */
 model_make model_make_integer_product, model_make_quantized;
+/* narrow_products.c */
+model_make model_make_narrow_product;
 
 #endif

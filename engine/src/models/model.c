@@ -11,6 +11,7 @@
 #include "models/integer_products.h"
 #include "models/kept.h"
 #include "models/makers.h"
+#include "models/narrow_products.h"
 #include "models/plans.h"
 #include "models/preparation.h"
 #include "models/recurrence.h"
@@ -280,6 +281,7 @@ static const struct {
     [MODEL_QUANTIZED_ADD] = {model_make_quantized, "QuantizedAdd"},
     [MODEL_QUANTIZED_MULTIPLY] = {model_make_quantized, "QuantizedMultiply"},
     [MODEL_LOOK_UP] = {model_make_quantized, "LookUp"},
+    [MODEL_NARROW_PRODUCT] = {model_make_narrow_product, "NarrowProduct"},
 };
 
 model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].make : NULL; }
@@ -450,6 +452,8 @@ static vme_status make(model_preparation *preparation)
             scratch_needed(preparation, step, trees_scratch(model, step));
         else if (model_is_integer_product(step))
             scratch_needed(preparation, step, integer_product_scratch(model, step));
+        else if (model_is_narrow_product(step))
+            scratch_needed(preparation, step, narrow_product_scratch(model, step));
     }
     if (status == VME_OK) {
         arena_lives(model);

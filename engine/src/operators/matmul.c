@@ -93,7 +93,6 @@ typedef float loose_float __attribute__((aligned(1), may_alias));
 typedef double loose_double __attribute__((aligned(1), may_alias));
 typedef uint32_t loose32 __attribute__((aligned(1), may_alias));
 typedef uint64_t loose64 __attribute__((aligned(1), may_alias));
-typedef _Float16 loose_half __attribute__((aligned(1), may_alias));
 
 /* `rows` x `columns` elements, rows side by side in `out`. */
 static void pack_rows(int element, int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column,
@@ -116,9 +115,13 @@ static void pack_rows(int element, int64_t rows, int64_t columns, const char *in
 static void pack_halves(int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column, char *out,
                         int64_t out_row)
 {
-    for (int64_t i = 0; i < rows; i++)
+    vme_loop1 *widen = vme_kernels_current()->elementwise.cast[VME_FLOAT16][VME_FLOAT32];
+    if (in_row == 2 && in_column != 2)
         for (int64_t j = 0; j < columns; j++)
-            ((float *)(out + i * out_row))[j] = (float)*(const loose_half *)(in + i * in_row + j * in_column);
+            widen(rows, in + j * in_column, in_row, out + j * 4, out_row);
+    else
+        for (int64_t i = 0; i < rows; i++)
+            widen(columns, in + i * in_row, in_column, out + i * out_row, 4);
 }
 
 /* Each row of pairs (x, y) as two rows: (x, y) and (-y, x). `rows` and `columns` in pairs. */
@@ -366,10 +369,10 @@ static vme_status round_halves(void *argument, int64_t begin, int64_t end)
 {
     const product *job = argument;
     char *c = matrix_of(job, &job->c, job->first) + job->row0 * job->c.row + job->column0 * job->c.column;
+    vme_loop1 *round_to_half = vme_kernels_current()->elementwise.cast[VME_FLOAT32][VME_FLOAT16];
     for (int64_t i = begin; i < end; i++) {
         const float *sums = (const float *)job->sums + i * job->columns;
-        for (int64_t j = 0; j < job->columns; j++)
-            *(loose_half *)(c + i * job->c.row + j * job->c.column) = (_Float16)sums[j];
+        round_to_half(job->columns, (const char *)sums, 4, c + i * job->c.row, job->c.column);
     }
     return VME_OK;
 }

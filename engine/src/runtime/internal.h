@@ -322,6 +322,7 @@ typedef struct vme_backend {
     const struct model_row_kernels *rows;            /* models/row_kernels.h */
     const struct embedding_row_kernels *embedding;   /* embedding/row_kernels.h */
     const struct model_quantized_kernels *quantized; /* models/quantized_kernels.h */
+    const struct model_narrow_kernels *narrow;       /* models/narrow_kernels.h */
 } vme_backend;
 
 /* The kernels in use: those of the current backend, holes filled. Read once an operator. */
@@ -338,6 +339,7 @@ typedef struct vme_kernels {
     const struct model_row_kernels *rows;
     const struct embedding_row_kernels *embedding;
     const struct model_quantized_kernels *quantized;
+    const struct model_narrow_kernels *narrow;
 } vme_kernels;
 const vme_kernels *vme_kernels_current(void); /* or those that the calling thread wishes for */
 enum { VME_BACKENDS_MAX = 4 };
@@ -360,5 +362,6 @@ extern const vme_winograd_kernels vme_winograd_portable, vme_winograd_avx2, vme_
 extern const struct model_row_kernels model_rows_portable, model_rows_avx2, model_rows_avx512;
 extern const struct embedding_row_kernels embedding_rows_portable, embedding_rows_avx2, embedding_rows_avx512;
 extern const struct model_quantized_kernels model_quantized_portable, model_quantized_avx2, model_quantized_avx512;
+extern const struct model_narrow_kernels model_narrow_portable, model_narrow_avx2, model_narrow_avx512;
 
 #endif

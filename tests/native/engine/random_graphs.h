@@ -289,6 +289,38 @@ static void integer_product_node(uint32_t x)
     q[INTEGER_HIGH] = q[INTEGER_LOW] + below(256);
 }
 
+/* A product of rows with narrow weights. */
+static void narrow_node(uint32_t x)
+{
+    const shape in = shape_of(x);
+    const int dtype = (int)tensors[x].dtype;
+    if ((dtype != VME_FLOAT32 && dtype != VME_FLOAT16) || in.rank != 2 || tensors[x].kind == MODEL_VIEW
+        || in.open[1] != 0)
+        return;
+    const int kind = in.size[1] % 2 == 0 ? below(3) : 0;
+    const bool integers = kind != 0;
+    const int64_t k = in.size[1], block = k % 4 == 0 && one_in(2) ? k / 2 : k;
+    shape out = in, bias = {.rank = 1, .size = {1 + below(70)}};
+    out.size[1] = bias.size[0];
+    const int64_t slivers = (bias.size[0] + 31) / 32;
+    shape packed = {.rank = 3, .size = {slivers, kind == 2 ? k / 2 : k, 32}},
+          scales = {.rank = 3, .size = {slivers, k / block, 32}};
+    if (elements(packed.size, 3) > LARGEST || elements(out.size, 2) > LARGEST)
+        return;
+    uint32_t list[5] = {x, constant_like(integers ? VME_UINT8 : VME_FLOAT16, &packed, 9), MODEL_ABSENT, MODEL_ABSENT,
+                        MODEL_ABSENT};
+    for (int i = 2; i < 4 && integers; i++)
+        list[i] = constant_like(VME_FLOAT32, &scales, 9);
+    if (one_in(2))
+        list[4] = constant_like(VME_FLOAT32, &bias, 9);
+    is_viewed[x] = true;
+    const uint32_t result = computed(dtype, &out);
+    is_viewed[result] = true;
+    int32_t *p = add(MODEL_NARROW_PRODUCT, 5, list, result)->parameters;
+    p[NARROW_KIND] = kind;
+    p[NARROW_BLOCK] = integers ? (int32_t)block : 0;
+}
+
 static void tensor_node(void)
 {
     uint32_t x = pick(one_in(2) ? VME_FLOAT32 : -1, -1, false), y, list[6] = {x};
@@ -299,7 +331,7 @@ static void tensor_node(void)
     const bool flat = is_fixed(&in);
     vme_dtype loop, result;
     model_node_record *created;
-    switch (below(17)) {
+    switch (below(18)) {
     case 0:
         for (int d = 0; d < in.rank; d++)
             if (in.size[d] == 1 && in.open[d] == 0)
@@ -468,6 +500,7 @@ static void tensor_node(void)
     case 13: recurrence_node(x); return;
     case 14: bytes_node(x); return;
     case 15: integer_product_node(x); return;
+    case 16: narrow_node(x); return;
     default: copy_to_halves(x);
     }
 }

@@ -1,0 +1,117 @@
+"""Matrix products with constant weights that stay narrow: float16, and integers of 8 or 4 bits in blocks, as
+com.microsoft's MatMulNBits has them, or DequantizeLinear before a product (engine/src/models/narrow_products.c)."""
+
+import math
+from typing import NamedTuple
+
+import numpy
+
+from .lowering import Lowering
+from .readers import Unsupported, reads
+
+COLUMNS = 32  # NARROW_COLUMNS of engine/src/models/narrow_kernels.h
+_HALF, _BYTES, _NIBBLES = range(3)
+
+
+class Blocks(NamedTuple):
+    """Integers [columns, k], without a sign, of `bits`, in blocks that lie along k: (number - zero) * scale; `scales`
+    and `zeros` are [columns, k / block]."""
+
+    numbers: numpy.ndarray
+    scales: numpy.ndarray
+    zeros: numpy.ndarray
+    block: int
+    bits: int
+
+
+def blocks_of(values, scales, zeros, axis, block):
+    """The Blocks of what DequantizeLinear reads, constants of rank 2, for each column along the other axis; None: such
+    blocks the engine has no products for."""
+    bits = 4 if values.dtype.name in ("int4", "uint4") else 8 if values.dtype.name in ("int8", "uint8") else 0
+    if values.ndim != 2 or not bits or block % 2 or values.shape[axis] % block:
+        return None
+    lowest = -(1 << bits - 1) if values.dtype.name.startswith("int") else 0
+    whole = values.astype("int32") - lowest
+    points = numpy.full(scales.shape, -lowest) if zeros is None else zeros.astype("int32") - lowest
+    if axis % 2 == 0:
+        whole, scales, points = whole.T, scales.T, points.T
+    return Blocks(whole.astype("uint8"), scales.astype("float32"), points.astype("float32"), block, bits)
+
+
+def multiplied_by_halves(add, x, weights, bias=None):
+    """x @ weights.T of float16, with weights [columns, k]; sums are float32."""
+    packed = _slivers(weights.astype("float16")).transpose(0, 2, 1)
+    return _product(add, x, len(weights), (_HALF, 0), [(packed, "float16"), None, None], bias)
+
+
+def multiplied_by_blocks(add, x, blocks, bias=None):
+    """x @ weights.T, of float32 or float16."""
+    packed = _slivers(blocks.numbers).transpose(0, 2, 1)
+    if blocks.bits == 4:
+        packed = packed[:, 0::2] | packed[:, 1::2] << 4
+    sides = [(_slivers(side).transpose(0, 2, 1), "float32") for side in (blocks.scales, blocks.zeros)]
+    kind = _NIBBLES if blocks.bits == 4 else _BYTES
+    return _product(add, x, len(blocks.numbers), (kind, blocks.block), [(packed, "uint8"), *sides], bias)
+
+
+def _slivers(rows):
+    """[columns, n] as [slivers, 32, n]."""
+    count = -(-len(rows) // COLUMNS)
+    return numpy.pad(rows, ((0, count * COLUMNS - len(rows)), (0, 0))).reshape(count, COLUMNS, rows.shape[1])
+
+
+def _product(add, x, columns, parameters, constants, bias):
+    shape = add.shape(x)
+    rows = add.reshape(x, (math.prod(shape[:-1]) if len(shape) > 1 else 1, shape[-1]))
+    if not add.network.is_dense(rows):
+        rows = add.copy(rows)
+    names = [None if each is None else add.constant(*each) for each in constants]
+    names.append(None if bias is None else add.constant(bias, "float32"))
+    made = add.reader.add_layer(
+        "NarrowProduct",
+        add.node,
+        [rows, *names],
+        (add.shape(rows)[0], columns),
+        output=add.fresh("product"),
+        parameters=parameters,
+    )
+    return add.reshape(made, (*shape[:-1], columns))
+
+
+@reads("com.microsoft.MatMulNBits")
+def product_of_few_bits(reader, node):
+    add, (x, weights, scales, zeros, order, bias) = Lowering(reader, node), (*node.inputs, *[None] * 6)[:6]
+    k, columns, bits, block = (node.get(name) for name in ("K", "N", "bits", "block_size"))
+    bits = bits or 4
+    constants = [None if name is None else reader.constant(name) for name in (weights, scales, zeros, bias)]
+    if order is not None or any(
+        name is not None and value is None for name, value in zip((weights, scales, zeros, bias), constants)
+    ):
+        raise Unsupported(
+            "has weights, scales, zero points or a bias that are computed, or a g_idx"
+        )
+    if bits not in (4, 8) or not block or block % 2:
+        raise Unsupported(f"has {bits} bits in blocks of {block}, expected 4 or 8 in blocks of an even size")
+    if add.dtype(x) not in (numpy.float32, numpy.float16):
+        raise Unsupported(f"works on {add.dtype(x)}, expected float32 or float16")
+    packed, scales, zeros, bias = constants
+    count = -(-k // block)
+    numbers = _unpacked(packed.reshape(columns, -1), bits)[:, : count * block]
+    scales = scales.reshape(columns, count).astype("float32")
+    if zeros is None:
+        points = numpy.full(scales.shape, 1 << bits - 1)
+    elif zeros.dtype == numpy.uint8:
+        points = _unpacked(zeros.reshape(columns, -1), bits)[:, :count]
+    else:
+        points = zeros.reshape(columns, count)
+    if k < count * block:
+        rank = len(add.shape(x))
+        x = add.padded(x, (0,) * rank, (*(0,) * (rank - 1), count * block - k), 0)
+    add.done(multiplied_by_blocks(add, x, Blocks(numbers, scales, points.astype("float32"), block, bits), bias))
+
+
+def _unpacked(packed, bits):
+    """Bytes [rows, n] as numbers, of 4 bits the low ones first."""
+    if bits == 8:
+        return packed
+    return numpy.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)

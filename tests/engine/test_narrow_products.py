@@ -1,0 +1,126 @@
+"""Products with weights that stay narrow (float16, integers of 8 and 4 bits in blocks) against float64 of the same
+weights."""
+
+import random
+
+import numpy
+import pytest
+from onnx import helper, numpy_helper
+
+from tests import networks
+from tests.engine.library import backends, on_backend
+from vmhost.engine.models import opened
+from vmhost.engine.onnx import OnnxError, compile_model
+
+SEED, CASES = 20261126, 40
+
+
+def close(data, given, expected, dtype):
+    """Names of backends whose answer is not `expected`."""
+    file, wrong = compile_model(data, "narrow"), []
+    tolerance = 2e-3 if dtype == numpy.float16 else 2e-5
+    for backend in backends():
+        with on_backend(backend):
+            model = opened("narrow", file)
+            ours = numpy.asarray(model(given)["y"])
+        same = ours.shape == expected.shape and ours.dtype == dtype
+        if not same or numpy.abs(ours - expected).max() > tolerance * numpy.abs(expected).max():
+            wrong.append(backend)
+    assert "NarrowProduct" in {step.kind for step in model.steps}
+    return wrong
+
+
+def few_bits_model(names, x, constants, shape, **attributes):
+    node = helper.make_node("MatMulNBits", names, ["y"], "few", domain="com.microsoft", **attributes)
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    ports = [helper.make_tensor_value_info(name, kind, size) for name, size in (("x", x.shape), ("y", shape))]
+    arrays = [numpy_helper.from_array(numpy.asarray(values), name) for name, values in constants.items()]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "few", ports[:1], ports[1:], arrays)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+def few_bits(choose):
+    """(model, inputs, what a MatMulNBits makes)."""
+    draw = numpy.random.default_rng(choose.randrange(1 << 30))
+    bits, block, columns = choose.choice([4, 8]), choose.choice([16, 32]), choose.choice([1, 31, 33, 70])
+    k, dtype = choose.choice([32, 40, 96, 600]), choose.choice(["float32", "float32", "float16"])
+    shape = choose.choice([(1,), (2,), (3,), (7,), (9,), (2, 20), (1, 1, 1)])
+    blocks, top = -(-k // block), 1 << bits
+    numbers = draw.integers(0, top, (columns, blocks * block))
+    scales = draw.uniform(0.5, 1.5, (columns, blocks)).astype(dtype)
+    zeros = choose.choice([None, draw.integers(0, top, (columns, blocks))])
+    points = top // 2 if zeros is None else numpy.repeat(zeros, block, 1)
+    whole = (numbers - points) * numpy.repeat(scales.astype("float64"), block, 1)
+
+    def packed(values):
+        if bits == 8:
+            return values.astype("uint8")
+        values = numpy.pad(values, ((0, 0), (0, values.shape[1] % 2)))
+        return (values[:, 0::2] | values[:, 1::2] << 4).astype("uint8")
+
+    constants = {"w": packed(numbers).reshape(columns, blocks, -1), "s": scales.reshape(-1)}
+    if zeros is not None:
+        constants["z"] = packed(zeros).reshape(-1)
+    names = ["x", "w", "s", "z" if zeros is not None else ""]
+    x, bias = draw.standard_normal((*shape, k)).astype(dtype), 0.0
+    if choose.random() < 0.3:
+        bias = constants["b"] = draw.standard_normal(columns).astype(dtype)
+        names += ["", "b"]
+    attributes = {"K": k, "N": columns, "bits": bits, "block_size": block}
+    data = few_bits_model(names, x, constants, (*shape, columns), **attributes)
+    return data, {"x": x}, x.astype("float64") @ whole[:, :k].T + bias, numpy.dtype(dtype)
+
+
+def halves(choose):
+    draw = numpy.random.default_rng(choose.randrange(1 << 30))
+    k, columns, rows = choose.choice([1, 2, 7, 64, 300]), choose.choice([1, 32, 45]), choose.choice([1, 3, 5, 8, 30])
+    x, w = draw.standard_normal((rows, k)).astype("float16"), draw.standard_normal((k, columns)).astype("float16")
+    constants, expected = {"w": w}, x.astype("float64") @ w.astype("float64")
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    if choose.random() < 0.5:
+        constants = {"w": w.T, "b": draw.standard_normal(columns).astype("float16")}
+        expected = expected + constants["b"]
+        node = helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1)
+    return networks.graph_of([node], {"x": x}, ["y"], constants, opset=17), {"x": x}, expected, numpy.dtype("float16")
+
+
+@pytest.mark.parametrize("kind", [few_bits, halves])
+def test_products_are_those_of_the_numbers_that_weights_stand_for(kind):
+    choose = random.Random(SEED)
+    cases = [kind(choose) for _ in range(CASES)]
+    assert [(number, wrong) for number, case in enumerate(cases) if (wrong := close(*case))] == []
+
+
+@pytest.mark.parametrize("op", ["Gemm", "MatMul"])
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int8", "uint8"])
+def test_blocks_before_a_product_stay_narrow(dtype, op):
+    import ml_dtypes
+
+    draw, signed = numpy.random.default_rng(3), dtype.startswith("int")
+    top = 1 << (4 if dtype.endswith("4") else 8)
+    kind = numpy.dtype(getattr(ml_dtypes, dtype, None) or dtype)
+    low = -top // 2 if signed else 0
+    w, zero = (draw.integers(low, low + top, shape) for shape in ((40, 64), (40, 2)))
+    scale, x = draw.random((40, 2)).astype("float32"), draw.standard_normal((3, 64)).astype("float32")
+    whole = (w - numpy.repeat(zero, 32, 1)) * numpy.repeat(scale, 32, 1)
+    if op == "MatMul":
+        w, zero, scale = w.T, zero.T, scale.T
+    attributes = {"axis": 1, "transB": 1} if op == "Gemm" else {"axis": 0}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["whole"], axis=attributes.pop("axis"), block_size=32),
+        helper.make_node(op, ["x", "whole"], ["y"], **attributes),
+    ]
+    constants = {"w": w.astype(kind), "s": scale, "z": zero.astype(kind)}
+    data = networks.graph_of(nodes, {"x": x}, ["y"], constants, opset=21)
+    assert close(data, {"x": x}, x.astype("float64") @ whole.T, numpy.dtype("float32")) == []
+    if top == 16:  # and so does the file
+        assert len(compile_model(data, "narrow")) < whole.size * 4
+
+
+def test_weights_of_other_bits_are_refused():
+    constants = {"w": numpy.zeros((4, 1, 8), "uint8"), "s": numpy.ones(4, "float32")}
+    attributes = {"K": 32, "N": 4, "bits": 2, "block_size": 32}
+    data = few_bits_model(["x", "w", "s"], numpy.zeros((1, 32), "float32"), constants, (1, 4), **attributes)
+    with pytest.raises(OnnxError, match=r"MatMulNBits \(node 'few'\) has 2 bits in blocks of 32, expected 4 or 8"):
+        compile_model(data, "model")

@@ -22,6 +22,7 @@ _ALIKE = frozenset(
         "Concat",
         "Slice",
         "Shuffle",
+        "Interleave",
         "Copy",
         "Unary",
         "Binary",

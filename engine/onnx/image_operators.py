@@ -8,7 +8,8 @@ from .network import same_strides
 from .readers import Unsupported, reads
 from .windows import Window, averages, convolved, indices_of_largest, largest, seeing, sums, transposed, two_dimensional
 
-_MAKERS = {"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Slice", "Shuffle"}  # of images
+# Of images, and those that keep them.
+_MAKERS = {"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Slice", "Shuffle", "Interleave"}
 _KEEPERS = {"Relu", "Clip", "Unary", "Binary"}
 _MAX_CONCAT_INPUTS = 256
 

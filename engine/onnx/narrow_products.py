@@ -87,9 +87,7 @@ def product_of_few_bits(reader, node):
     if order is not None or any(
         name is not None and value is None for name, value in zip((weights, scales, zeros, bias), constants)
     ):
-        raise Unsupported(
-            "has weights, scales, zero points or a bias that are computed, or a g_idx"
-        )
+        raise Unsupported("has weights, scales, zero points or a bias that are computed, or a g_idx")
     if bits not in (4, 8) or not block or block % 2:
         raise Unsupported(f"has {bits} bits in blocks of {block}, expected 4 or 8 in blocks of an even size")
     if add.dtype(x) not in (numpy.float32, numpy.float16):

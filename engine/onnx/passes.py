@@ -1,5 +1,7 @@
 """Passes over a network that was read: what is fused, where values are made, and how images and plain tensors meet."""
 
+import copy
+
 import numpy
 
 from .equal import merge_equal
@@ -23,9 +25,11 @@ IMAGES = {
     "Concat": range(256),
     "Slice": (0,),
     "Shuffle": (0, 1),
+    "Interleave": range(256),
 }
 
 ROWS = ("Softmax", "Normalize", "Attention", "Recurrence")  # read and make rows of plain tensors
+_WIDE = 16  # channels
 BYTES = ("IntegerProduct", "Quantize", "Dequantize", "NarrowProduct")  # read or make plain tensors of float32
 # those whose elements lie side by side; Attention takes any order
 READS_ROWS = ("Softmax", "Normalize", "Recurrence", "Trees", "Couple")
@@ -45,6 +49,7 @@ def improve(network):
         drop_dead(network)
         find_attention(network)
         drop_dead(network)
+        part_phases(network)
         fold_channels(network)
         add_in_products(network)
         factor_products(network)
@@ -136,6 +141,38 @@ def fold_channels(network):
                 continue
         makers[layer.output] = layer
         kept.append(layer)
+    network.layers = kept
+
+
+def part_phases(network):
+    """What is done to each channel of interleaved images alike is done to the images, where the convolutions that make
+    them do it."""
+    single, kept, interleaved = _read_once(network), [], {}
+    for layer in network.layers:
+        if layer.op == "Interleave":
+            interleaved[layer.output] = layer
+        constants = [name for name in layer.inputs if name in network.constants]
+        images = [name for name in layer.inputs if name in interleaved and name in single]
+        alike = layer.op in ("Relu", "Clip", "Activate") and len(layer.inputs) == 1
+        if layer.op == "Activate" and images:  # which convolutions do to a pixel at a time
+            alike = network.shape(layer.output)[1] >= _WIDE
+        if is_binary(layer, "multiply") or is_binary(layer, "add"):
+            alike = len(constants) == len(images) == 1 and _channels(network, constants[0], images[0]) is not None
+        if not alike or not images or network.shape(layer.output) != network.shape(images[0]):
+            kept.append(layer)
+            continue
+        whole = interleaved.pop(images[0])
+        kept.remove(whole)
+        for place, name in enumerate(whole.inputs):
+            part = copy.copy(layer)
+            part.inputs = [name if other == images[0] else other for other in layer.inputs]
+            part.output = network.fresh(f"{layer.output}/phase")
+            network.declare(part.output, network.shape(name), network.dtype(name))
+            kept.append(part)
+            whole.inputs[place] = part.output
+        whole.output = layer.output
+        interleaved[layer.output] = whole
+        kept.append(whole)
     network.layers = kept
 
 

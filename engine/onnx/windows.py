@@ -13,6 +13,8 @@ from .lowering import Lowering
 from .readers import Unsupported
 from .sizes import is_open
 
+_PHASES = 64  # of strides of a transposed convolution, at most
+
 
 class Window:
     """A node's window: sizes of kernel, strides, dilations and explicit padding, one number a dimension; `made` are the
@@ -294,14 +296,67 @@ def spread_out(add, x, strides):
     return x
 
 
+class Phase:
+    """The window that a transposed convolution is for every stride-th row and column of its result, the first one at
+    `place`: of stride 1, over the operand as it is. `taps` are those of its weights, in the order in which they lie
+    over the operand; None where there are none, or none that see any of it."""
+
+    def __init__(self, full, strides, sizes, kernel, place):
+        self.strides, self.dilations, self.taps = (1,) * len(kernel), [], []
+        self.result_sizes, self.before, self.after = [], [], []
+        for d, (stride, dilation, first) in enumerate(zip(strides, full.dilations, place)):
+            begin = dilation * (kernel[d] - 1) - full.before[d]  # the transposed convolution's padding
+            taps = [tap for tap in range(kernel[d]) if (first + begin - tap * dilation) % stride == 0][::-1]
+            if not taps:
+                self.taps = None
+                return
+            step = dilation // math.gcd(stride, dilation)
+            count = -(-(full.result_sizes[d] - first) // stride)
+            before = -((first + begin - taps[0] * dilation) // stride)
+            self.taps.append(taps)
+            self.dilations.append(step)
+            self.result_sizes.append(count)
+            self.before.append(before)
+            self.after.append(count + step * (len(taps) - 1) - sizes[d] - before)
+            if sizes[d] + min(0, before) + min(0, self.after[-1]) < 1:
+                self.taps = None
+                return
+
+
+def _in_phases(add, x, turned, bias, window, strides, groups):
+    """The transposed convolution as one convolution for each phase of the strides, whose results are interleaved; None:
+    it has open sizes, or phases without weights."""
+    sizes, made = add.shape(x)[2:], tuple(window.result_sizes)
+    if any(is_open(size) for size in (*sizes, *made)) or any(m < s for m, s in zip(made, strides)):
+        return None
+    places = list(itertools.product(*map(range, strides)))
+    phases = [Phase(window, strides, sizes, turned.shape[2:], place) for place in places]
+    if any(phase.taps is None for phase in phases):
+        return None
+    names = []
+    for phase in phases:
+        weights = turned
+        for d, taps in enumerate(phase.taps):
+            weights = weights.take(taps, d + 2)
+        names.append(convolved(add, x, weights, bias, phase, groups))
+    shape = (add.shape(x)[0], len(turned), *made)
+    parameters = (1, 1, *strides, 0, 0, 0, 0, 1, 1, 1)
+    return add.reader.add_layer("Interleave", add.node, names, shape, output=add.fresh("whole"), window=parameters)
+
+
 def transposed(reader, node, weights, bias):
-    """A transposed convolution: one over the operand spread out, with the weights mirrored."""
+    """A transposed convolution: of two dimensions in phases, else one over the operand spread out, with the weights
+    mirrored."""
     add, x = Lowering(reader, node), node.inputs[0]
     rank, groups, strides = weights.ndim - 2, node.get("group", 1), node.get("strides", (1,) * (weights.ndim - 2))
     window = Full(reader, node, weights.shape[2:], add.shape(x)[2:])
+    turned = numpy.concatenate([numpy.swapaxes(part, 0, 1) for part in numpy.split(weights, groups)])
+    if rank == 2 and 1 < math.prod(strides) <= _PHASES:
+        made = _in_phases(add, x, turned, bias, window, strides, groups)
+        if made is not None:
+            return made
     window.after = [after - stride + 1 for after, stride in zip(window.after, strides)]
-    per_group = [numpy.swapaxes(part, 0, 1) for part in numpy.split(weights, groups)]
-    mirrored = numpy.concatenate(per_group)[(slice(None), slice(None), *(slice(None, None, -1),) * rank)]
+    mirrored = turned[(slice(None), slice(None), *(slice(None, None, -1),) * rank)]
     if rank > 3:
         raise Unsupported(f"has {rank} dimensions, expected 3 at most")
     return convolved(add, spread_out(add, x, strides), numpy.ascontiguousarray(mirrored), bias, window, groups)

@@ -22,6 +22,7 @@ OPS = {
     "Concat": 10,
     "Slice": 11,
     "Shuffle": 12,
+    "Interleave": 13,
     "Copy": 32,
     "Unary": 33,
     "Binary": 34,

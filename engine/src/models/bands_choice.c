@@ -48,6 +48,7 @@ static bool possible(const vme_model *model, const model_step *step)
     case STEP_SHUFFLE:
     case STEP_COPY:
         return is_image(&model->value[step->in]) && is_image(&model->value[step->out])
+               && model->value[step->in].spread_h == 0 && model->value[step->out].spread_h == 0
                && (step->addend < 0 || is_image(&model->value[step->addend]))
                && model_root(model, step->in) != model_root(model, step->out)
                && (step->addend < 0 || model_root(model, step->addend) != model_root(model, step->out));

@@ -81,7 +81,10 @@ vme_status convolution_run(vme_context *context, const vme_model *model, const m
                                                                      : status;
 }
 
-static bool dense(const model_value *value) { return value->top + value->left + value->bottom + value->right == 0; }
+static bool dense(const model_value *value)
+{
+    return value->top + value->left + value->bottom + value->right == 0 && value->spread_h == 0;
+}
 
 bool convolution_is_product(const model_value *in, const model_value *addend, const model_value *out,
                             const model_step *step)

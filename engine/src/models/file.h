@@ -45,13 +45,15 @@ typedef enum model_op {
     MODEL_CONCAT,              /* any number of values, side by side in their channels */
     MODEL_SLICE,               /* x: channels of it that follow each other */
     MODEL_SHUFFLE,             /* x, or two halves of it: channel i of GROUPS equal groups, for each i */
-    MODEL_COPY = 32,           /* x, broadcast and cast */
-    MODEL_UNARY,               /* x; parameters: vme_unary_op, dtype to compute in */
-    MODEL_BINARY,              /* a, b; vme_binary_op, dtype to compute in */
-    MODEL_WHERE,               /* condition, a, b */
-    MODEL_REDUCE,              /* x; vme_reduce_op, dtype to compute in, axes as bits; the result keeps them */
-    MODEL_MATMUL,              /* a, b */
-    MODEL_GATHER,              /* x, indices (int64) of dimensions in a row; the first of these */
+    MODEL_INTERLEAVE, /* pixels of STRIDE_H * STRIDE_W images: image i has those from row i / STRIDE_W, column i %
+                         STRIDE_W on */
+    MODEL_COPY = 32,  /* x, broadcast and cast */
+    MODEL_UNARY,      /* x; parameters: vme_unary_op, dtype to compute in */
+    MODEL_BINARY,     /* a, b; vme_binary_op, dtype to compute in */
+    MODEL_WHERE,      /* condition, a, b */
+    MODEL_REDUCE,     /* x; vme_reduce_op, dtype to compute in, axes as bits; the result keeps them */
+    MODEL_MATMUL,     /* a, b */
+    MODEL_GATHER,     /* x, indices (int64) of dimensions in a row; the first of these */
     /* x, addend or absent; logarithm or not, a float's bits: softmax(x * factor + addend) of rows */
     MODEL_SOFTMAX,
     /* x, scale, bias or absent; epsilon's bits, 1: each row gets mean square 1 first, 0: mean 0 and variance 1 */

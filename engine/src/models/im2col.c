@@ -238,7 +238,7 @@ static vme_status part_products(void *argument, int64_t begin, int64_t end)
 
 static bool without_margin(const model_value *value)
 {
-    return value->top + value->left + value->bottom + value->right == 0;
+    return value->top + value->left + value->bottom + value->right == 0 && value->spread_h == 0;
 }
 
 static vme_status run(vme_context *context, const vme_model *model, const model_step *step, char *arena)

@@ -6,6 +6,7 @@
 #include "models/preparation.h"
 #include "models/step.h"
 #include "models/value.h"
+#include "runtime/numbers.h"
 
 enum { PARAMETER_MAX = 1 << 15 };
 
@@ -190,6 +191,8 @@ vme_status model_make_concat(model_preparation *preparation, uint32_t number, co
             *view = *part;
             view->name = NULL;
             view->top = view->left = view->bottom = view->right = 0;
+            view->spread_h = view->spread_w = 0;
+            view->holds = false;
             model_step *copy = &model->step[preparation->steps++];
             *copy = model_step_empty(STEP_COPY);
             copy->op = node->op;
@@ -198,6 +201,7 @@ vme_status model_make_concat(model_preparation *preparation, uint32_t number, co
         }
         model->value[at].within = result;
         model->value[at].inside = channel * 4;
+        model->value[result].holds = true;
         channel += part->c;
     }
     return channel == out->c
@@ -219,6 +223,58 @@ vme_status model_make_slice(model_preparation *preparation, uint32_t number, con
         return MODEL_WRONG(number, "takes channels that are not there");
     out->within = step->in;
     out->inside = channel * 4;
+    preparation->model->value[step->in].holds = true;
+    return VME_OK;
+}
+
+/* Operands that nothing else reads are made where they lie in the result; others are copied there. */
+vme_status model_make_interleave(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                                 const uint32_t *operands, model_step *step, int step_number)
+{
+    vme_model *model = preparation->model;
+    const int result = (int)operands[node->inputs], down = step->p[STRIDE_H], across = step->p[STRIDE_W];
+    const model_value *out = &model->value[result];
+    if (down < 1 || across < 1 || down > PARAMETER_MAX || across > PARAMETER_MAX
+        || node->inputs != (uint32_t)(down * across) || out->rank != 4 || out->h < down || out->w < across)
+        return MODEL_WRONG(number, "does not interleave pixels of %u images", node->inputs);
+    for (uint32_t i = 0; i < node->inputs; i++) {
+        const int y = (int)i / across, x = (int)i % across;
+        int at = (int)operands[i];
+        if (operands[i] == MODEL_ABSENT || at == result)
+            return MODEL_WRONG(number, "interleaves what has no value yet");
+        vme_status status = model_as_image(preparation, number, at);
+        if (status != VME_OK)
+            return status;
+        const model_value *part = &model->value[at];
+        if (part->rank != 4 || part->n != out->n || part->c != out->c || part->h != ceil_div(out->h - y, down)
+            || part->w != ceil_div(out->w - x, across))
+            return MODEL_WRONG(number, "interleaves images that do not fit");
+        if (part->within >= 0 || part->holds || part->readers > 1) {
+            model_value *view = &model->value[preparation->values];
+            *view = *part;
+            view->name = NULL;
+            view->top = view->left = view->bottom = view->right = 0;
+            model_step *copy = &model->step[preparation->steps++];
+            *copy = model_step_empty(STEP_COPY);
+            copy->op = node->op;
+            copy->in = at;
+            copy->out = at = preparation->values++;
+        }
+        model_value *value = &model->value[at];
+        value->within = result;
+        value->inside = 0;
+        value->holds = false;
+        value->spread_h = down, value->spread_w = across;
+        value->place_h = y, value->place_w = x;
+    }
+    model->value[result].holds = true;
+    /* behind the copies: nothing else clears what lies around the pixels */
+    model_step margin = model_step_empty(STEP_MARGIN);
+    margin.op = node->op;
+    margin.out = result;
+    model_step *first = &model->step[step_number];
+    margin.name = first->name;
+    *first = margin;
     return VME_OK;
 }
 

@@ -217,9 +217,14 @@ static vme_status lay_out(vme_model *model)
         model_value *value = &model->value[v];
         if (value->channels_last && value->within >= 0) {
             const model_value *root = &model->value[model_root(model, v)];
-            model_margin_widen(value, root->top, root->left, root->bottom, root->right);
-            value->pixel = root->pixel;
-            value->row = root->row;
+            const bool apart = value->spread_h > 0;
+            if (apart)
+                value->inside +=
+                    ((root->top + value->place_h) * root->row + (root->left + value->place_w) * root->pixel) * 4;
+            else
+                model_margin_widen(value, root->top, root->left, root->bottom, root->right);
+            value->pixel = root->pixel * (apart ? value->spread_w : 1);
+            value->row = root->row * (apart ? value->spread_h : 1);
             value->image = root->image;
             image_strides(value);
         }
@@ -258,6 +263,7 @@ static const struct {
     [MODEL_CONCAT] = {model_make_concat, "Concat", true},
     [MODEL_SLICE] = {model_make_slice, "Slice", true},
     [MODEL_SHUFFLE] = {model_make_shuffle, "Shuffle", true},
+    [MODEL_INTERLEAVE] = {model_make_interleave, "Interleave", true},
     [MODEL_COPY] = {model_make_copy, "Copy"},
     [MODEL_UNARY] = {model_make_unary, "Unary"},
     [MODEL_BINARY] = {model_make_binary, "Binary"},
@@ -382,6 +388,24 @@ static void scratch_needed(model_preparation *preparation, model_step *step, int
     preparation->model->value[step->scratch].bytes = (bytes + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
 }
 
+static void count_reader(const model_preparation *preparation, uint32_t tensor)
+{
+    if (tensor != MODEL_ABSENT)
+        preparation->model->value[tensor].readers = min(2, preparation->model->value[tensor].readers + 1);
+}
+
+static void count_readers(const model_preparation *preparation)
+{
+    const model_file *file = preparation->file;
+    for (uint32_t i = 0; i < file->nodes; i++) {
+        const model_node_record node = model_file_node(file, i);
+        for (uint32_t j = 0; j < node.inputs; j++)
+            count_reader(preparation, model_file_number(file->operand_list, node.first_operand + j));
+    }
+    for (uint32_t i = 0; i < file->outputs; i++)
+        count_reader(preparation, model_file_number(file->output_list, i));
+}
+
 static vme_status make(model_preparation *preparation)
 {
     vme_model *model = preparation->model;
@@ -390,6 +414,7 @@ static vme_status make(model_preparation *preparation)
     int s = 0;
     for (uint32_t v = 0; v < file->tensors; v++)
         value_read(preparation, v);
+    count_readers(preparation);
     for (int v = (int)file->tensors; v < model->values; v++) /* scratch memory of steps, where it gets bytes */
         model->value[v] = (model_value){.kind = MODEL_COMPUTED, .first = -1, .within = -1};
     for (uint32_t i = 0; status == VME_OK && i < file->inputs; i++, s++) {
@@ -431,7 +456,7 @@ static vme_status make(model_preparation *preparation)
                     *out = step->out < 0 ? NULL : &model->value[step->out];
         /* the numbers of one pixel lie as they will */
         if (step->kind == STEP_FLATTEN && in->bytes == out->bytes && in->h == 1 && in->w == 1 && in->image == in->c
-            && out->within < 0) {
+            && out->within < 0 && in->spread_h == 0) {
             step->kind = STEP_NOTHING;
             out->within = step->in;
         }

@@ -33,6 +33,7 @@ typedef enum step_kind {
     STEP_FLATTEN,
     STEP_SHUFFLE,
     STEP_COPY,
+    STEP_MARGIN, /* zeros around what other steps make */
     STEP_NOTHING,
     STEP_TENSOR,
 } step_kind;

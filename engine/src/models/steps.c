@@ -121,6 +121,7 @@ static void do_row(const rows *job, int64_t number)
     case STEP_AVERAGE_POOL:
     case STEP_GLOBAL_AVERAGE_POOL:
     case STEP_TENSOR:
+    case STEP_MARGIN:
     case STEP_NOTHING: break;
     }
 }
@@ -209,6 +210,8 @@ vme_status step_run(vme_context *context, const vme_model *model, const model_st
         return VME_OK;
     if (out != NULL)
         model_clear_margin(context, out, arena);
+    if (step->kind == STEP_MARGIN)
+        return VME_OK;
     if (step->kind == STEP_TENSOR)
         return step->run(context, model, step, arena);
     switch (step->kind) {

@@ -30,6 +30,11 @@ typedef struct model_value {
     int first, last;                  /* steps that write and last read it */
     int within;                       /* the value whose bytes these are too, or -1 */
     int64_t inside;                   /* bytes from that one's place to this one's */
+    /* of an image whose pixels lie apart in the one that it is within: every spread_h-th row from place_h on, every
+     * spread_w-th column from place_w on; 0: it has all of them. Others are not within such a one. */
+    int spread_h, spread_w, place_h, place_w;
+    bool holds;  /* other values are within it */
+    int readers; /* nodes and outputs, 2 at most */
     /* bands.c: only so many rows of it are there, so far into a slot; 0: all of it is */
     int64_t strip, strip_at;
 } model_value;

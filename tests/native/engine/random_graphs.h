@@ -91,6 +91,16 @@ static bool image_node(uint32_t x, uint32_t op)
             out.size[1] *= 2;
         } else if (in.size[1] % 2 != 0)
             p[GROUPS] = (int32_t)in.size[1];
+    } else if (op == MODEL_INTERLEAVE) {
+        p[STRIDE_H] = 1 + below(2), p[STRIDE_W] = 1 + below(2);
+        inputs = (uint32_t)(p[STRIDE_H] * p[STRIDE_W]);
+        out.size[2] *= p[STRIDE_H], out.size[3] *= p[STRIDE_W];
+        for (uint32_t i = 1; i < inputs; i++) {
+            list[i] = pick_image();
+            if (list[i] == MODEL_ABSENT || !same_shape(x, list[i]))
+                list[i] = x;
+            is_image[list[i]] = true;
+        }
     } else if (op == MODEL_CONCAT) {
         inputs = 1 + (uint32_t)below(3);
         out.size[1] = 0;
@@ -534,7 +544,8 @@ static void build(void)
                        matrix = one_in(3) ? pick(VME_FLOAT32, 2, false) : MODEL_ABSENT;
         static const uint32_t ops[] = {MODEL_CONV,         MODEL_CONV,   MODEL_MAX_POOL, MODEL_GLOBAL_AVERAGE_POOL,
                                        MODEL_ADD,          MODEL_RELU,   MODEL_FLATTEN,  MODEL_CLIP,
-                                       MODEL_AVERAGE_POOL, MODEL_CONCAT, MODEL_SLICE,    MODEL_SHUFFLE};
+                                       MODEL_AVERAGE_POOL, MODEL_CONCAT, MODEL_SLICE,    MODEL_SHUFFLE,
+                                       MODEL_INTERLEAVE};
         if (image != MODEL_ABSENT)
             image_node(image, ops[below((int)(sizeof ops / sizeof *ops))]);
         else if (matrix != MODEL_ABSENT && one_in(2))

@@ -47,6 +47,7 @@ _ALIKE = frozenset(
         "QuantizedMultiply",
         "LookUp",
         "NarrowProduct",
+        "Blend",
     }
 )
 

@@ -30,7 +30,7 @@ IMAGES = {
 
 ROWS = ("Softmax", "Normalize", "Attention", "Recurrence")  # read and make rows of plain tensors
 _WIDE = 16  # channels
-BYTES = ("IntegerProduct", "Quantize", "Dequantize", "NarrowProduct")  # read or make plain tensors of float32
+BYTES = ("IntegerProduct", "Quantize", "Dequantize", "NarrowProduct", "Blend")  # read or make plain tensors of float32
 # those whose elements lie side by side; Attention takes any order
 READS_ROWS = ("Softmax", "Normalize", "Recurrence", "Trees", "Couple")
 

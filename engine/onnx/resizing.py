@@ -1,7 +1,7 @@
 """Readers of ONNX's operators that make tensors of other sizes of what is there: borders, repetitions, interpolation,
 depth for space.
 
-An axis is interpolated by a product with a matrix, made here, of what each new place takes of each old one."""
+An axis is interpolated by what each new place takes of each old one: few places (Blend), or a product with a matrix."""
 
 import math
 
@@ -9,7 +9,10 @@ import numpy
 
 from .lowering import Lowering
 from .readers import Unsupported, reads
+from .sizes import is_open
 from .tensor_operators import numbers_of
+
+_TAPS, _FEW = 64, 16  # that blending.c knows; numbers of a row that are too few for a loop of their own
 
 
 @reads("Pad")
@@ -136,6 +139,30 @@ def _matrix(node, kind, coordinates, size, scale):
     return matrix
 
 
+def _blended(add, x, axis, matrix, taps):
+    """The product along the axis, of the places that are no zeros, in the order in which elements lie."""
+    strides, rank = add.network.as_view(x).strides, len(add.shape(x))
+    order = sorted(range(rank), key=lambda d: (-int(strides[d]), d))
+    turned = x if order == list(range(rank)) else add.transpose(x, order)
+    if not add.network.is_dense(turned):
+        order, turned = list(range(rank)), x if add.network.is_dense(x) else add.copy(x)
+    axis, shape = order.index(axis), add.shape(turned)
+    places = numpy.argsort(matrix == 0, 1, kind="stable")[:, :taps]
+    weights = numpy.take_along_axis(matrix, places, 1)
+    inner = math.prod(shape[axis + 1 :])
+    few = 1 < inner < _FEW  # these go along with the axis
+    if few:
+        places = (places[:, None] * inner + numpy.arange(inner)[:, None]).reshape(-1, taps)
+        weights = numpy.repeat(weights, inner, 0)
+    outer = math.prod(shape[:axis])
+    flat = add.reshape(turned, (outer, shape[axis] * inner) if few else (outer, shape[axis], inner))
+    names = [flat, add.constant(places.T, "int32"), add.constant(weights.T, "float32")]
+    made = (outer, len(places)) if few else (outer, len(places), inner)
+    result = add.reader.add_layer("Blend", add.node, names, made, output=add.fresh("blended"), parameters=(1,))
+    result = add.reshape(result, (*shape[:axis], len(matrix), *shape[axis + 1 :]))
+    return result if turned is x else add.transpose(result, [order.index(d) for d in range(rank)])
+
+
 def _resized_axis(add, node, x, axis, count, scale, region):
     mode, kind = (
         node.get("coordinate_transformation_mode", "half_pixel" if node.opset >= 11 else "asymmetric"),
@@ -159,7 +186,10 @@ def _resized_axis(add, node, x, axis, count, scale, region):
         if dtype.kind != "f":
             raise Unsupported(f"interpolates {dtype}, expected floats")
         matrix = _matrix(node, "cubic" if kind == "cubic" else "linear", coordinates, size, scale)
-        if axis == rank - 1 and rank > 1:
+        taps = int((matrix != 0).sum(1).max())
+        if dtype == numpy.float32 and taps <= _TAPS and taps * 4 <= max(size, 16) and not is_open(math.prod(own)):
+            x = _blended(add, x, axis, matrix, taps)
+        elif axis == rank - 1 and rank > 1:
             x = add.matmul(x, add.constant(matrix.T, dtype))
         elif axis == rank - 2:
             x = add.matmul(add.constant(matrix, dtype), x)

@@ -47,6 +47,7 @@ OPS = {
     "QuantizedMultiply": 53,
     "LookUp": 54,
     "NarrowProduct": 55,
+    "Blend": 56,
 }
 _COMPUTED, _CONSTANT, _VIEW = range(3)
 _ABSENT = 0xFFFFFFFF

@@ -32,6 +32,33 @@ static void interleave(int64_t n, const float *restrict a, const float *restrict
     }
 }
 
+static void blend_rows(int taps, int64_t n, const float *const *rows, const float *weights, float *restrict out)
+{
+    const float first = weights[0], second = taps > 1 ? weights[1] : 0;
+    const float *restrict a = rows[0], *restrict b = rows[taps > 1];
+    for (int64_t i = 0; i < n; i++)
+        out[i] = a[i] * first + b[i] * second;
+    for (int t = 2; t < taps; t++) {
+        const float weight = weights[t];
+        const float *restrict row = rows[t];
+        for (int64_t i = 0; i < n; i++)
+            out[i] += row[i] * weight;
+    }
+}
+
+static void blend_places(int taps, int64_t n, const float *restrict in, const int32_t *restrict places,
+                         const float *restrict weights, int64_t next, float *restrict out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = in[places[i]] * weights[i];
+    for (int t = 1; t < taps; t++) {
+        const int32_t *restrict at = places + t * next;
+        const float *restrict by = weights + t * next;
+        for (int64_t i = 0; i < n; i++)
+            out[i] += in[at[i]] * by[i];
+    }
+}
+
 const vme_model_kernels JOIN(vme_model_, VME_TARGET) = {
     .add = add,
     .clip = clip,
@@ -39,4 +66,6 @@ const vme_model_kernels JOIN(vme_model_, VME_TARGET) = {
     .largest = largest,
     .sum = sum,
     .interleave = interleave,
+    .blend_rows = blend_rows,
+    .blend_places = blend_places,
 };

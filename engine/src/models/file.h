@@ -79,6 +79,7 @@ typedef enum model_op {
     MODEL_QUANTIZED_MULTIPLY, /* a, b of one shape: bytes */
     MODEL_LOOK_UP,            /* x of bytes, 256 bytes: that of each */
     MODEL_NARROW_PRODUCT,     /* rows, narrow weights, scales, zero points, bias: narrow_products.c */
+    MODEL_BLEND,              /* x, places, weights: sums of a few places along an axis (blending.c) */
     MODEL_OPS,
 } model_op;
 typedef struct model_tensor_record {
@@ -145,6 +146,7 @@ enum {
 };
 /* Parameters of MODEL_NARROW_PRODUCT: narrow_kind; numbers of a block of integers. */
 enum { NARROW_KIND, NARROW_BLOCK };
+enum { BLEND_AXIS }; /* of MODEL_BLEND */
 /* Parameters of MODEL_RECURRENCE; FUNCTIONS: for each direction the functions of gates, of the candidate and of the
  * cell, each with two numbers as float32's bits. */
 enum {

@@ -41,5 +41,7 @@ model_make model_make_trees, model_make_couple;
 model_make model_make_integer_product, model_make_quantized;
 /* narrow_products.c */
 model_make model_make_narrow_product;
+/* blending.c */
+model_make model_make_blending;
 
 #endif

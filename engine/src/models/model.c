@@ -288,6 +288,7 @@ static const struct {
     [MODEL_QUANTIZED_MULTIPLY] = {model_make_quantized, "QuantizedMultiply"},
     [MODEL_LOOK_UP] = {model_make_quantized, "LookUp"},
     [MODEL_NARROW_PRODUCT] = {model_make_narrow_product, "NarrowProduct"},
+    [MODEL_BLEND] = {model_make_blending, "Blend"},
 };
 
 model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].make : NULL; }

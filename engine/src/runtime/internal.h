@@ -281,6 +281,12 @@ typedef struct vme_model_kernels {
     void (*largest)(const vme_pooling *window);
     void (*sum)(const vme_pooling *window);                                    /* times `factor` */
     void (*interleave)(int64_t n, const float *a, const float *b, float *out); /* out: a[0], b[0], a[1], b[1] ... */
+    /* out[i] = sum over taps of weights[t] * rows[t][i] */
+    void (*blend_rows)(int taps, int64_t n, const float *const *rows, const float *weights, float *out);
+    /* out[i] = sum over taps of weights[t][i] * in[places[t][i]]; a tap's n places and weights are `next` after
+     * another's */
+    void (*blend_places)(int taps, int64_t n, const float *in, const int32_t *places, const float *weights,
+                         int64_t next, float *out);
 } vme_model_kernels;
 
 /* Winograd's way with 3x3 windows at stride 1: a square of m x m outputs by (m + 2)^2 products. See kernels/winograd.h.

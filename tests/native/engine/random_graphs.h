@@ -331,6 +331,27 @@ static void narrow_node(uint32_t x)
     p[NARROW_BLOCK] = integers ? (int32_t)block : 0;
 }
 
+/* Interpolation along a dimension, of places that are there. */
+static void blend_node(uint32_t x, int axis)
+{
+    const shape in = shape_of(x);
+    if (tensors[x].dtype != VME_FLOAT32 || in.rank == 0 || tensors[x].kind == MODEL_VIEW || is_image[x]
+        || in.open[axis] != 0)
+        return;
+    shape out = in, places = {.rank = 2, .size = {1 + below(4), 1 + below(12)}};
+    out.size[axis] = places.size[1];
+    if (elements(out.size, out.rank) > LARGEST)
+        return;
+    const uint32_t list[3] = {x, constant_like(VME_INT32, &places, 9), constant_like(VME_FLOAT32, &places, 9)};
+    int32_t *place = (int32_t *)(void *)(weights + tensors[list[1]].data_at);
+    for (int64_t i = 0; i < places.size[0] * places.size[1]; i++)
+        place[i] = below((int)in.size[axis]);
+    is_viewed[x] = true;
+    const uint32_t result = computed(VME_FLOAT32, &out);
+    is_viewed[result] = true;
+    add(MODEL_BLEND, 3, list, result)->parameters[BLEND_AXIS] = axis;
+}
+
 static void tensor_node(void)
 {
     uint32_t x = pick(one_in(2) ? VME_FLOAT32 : -1, -1, false), y, list[6] = {x};
@@ -341,7 +362,7 @@ static void tensor_node(void)
     const bool flat = is_fixed(&in);
     vme_dtype loop, result;
     model_node_record *created;
-    switch (below(18)) {
+    switch (below(19)) {
     case 0:
         for (int d = 0; d < in.rank; d++)
             if (in.size[d] == 1 && in.open[d] == 0)
@@ -511,6 +532,7 @@ static void tensor_node(void)
     case 14: bytes_node(x); return;
     case 15: integer_product_node(x); return;
     case 16: narrow_node(x); return;
+    case 17: blend_node(x, axis); return;
     default: copy_to_halves(x);
     }
 }

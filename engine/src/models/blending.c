@@ -1,0 +1,124 @@
+/* Weighted sums of a few places along one axis, as interpolation wants: out[.., j, ..] = sum over taps of weights[t][j]
+ * * x[.., indices[t][j], ..].
+ *
+ * Operands: 0 x, float32, dense; 1 indices, int32 [taps, new]; 2 weights, float32 [taps, new]. The result is dense and
+ * differs from x along the axis only. */
+#include "models/file.h"
+#include "models/makers.h"
+#include "models/model.h"
+#include "models/preparation.h"
+#include "models/step.h"
+#include "models/tensors.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
+
+enum {
+    TAPS_MAX = 64,
+    PIECE = 1 << 14, /* numbers that are made between two looks at the stop flag */
+};
+
+typedef struct blending {
+    vme_context *context;
+    const vme_model_kernels *kernels;
+    const float *in, *weights;
+    const int32_t *indices;
+    float *out;
+    int taps;
+    int64_t outer, size, made, inner;
+} blending;
+
+/* Numbers `begin` to `end` of the outer dimensions, whose elements along the axis lie side by side. */
+static vme_status along(void *argument, int64_t begin, int64_t end)
+{
+    const blending *job = argument;
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t j = 0; j < job->made && !vme_stopping(job->context); j += PIECE)
+            job->kernels->blend_places(job->taps, min(PIECE, job->made - j), job->in + i * job->size, job->indices + j,
+                                       job->weights + j, job->made, job->out + i * job->made + j);
+    return VME_OK;
+}
+
+/* Rows of the result, numbered through the outer dimensions. */
+static vme_status across(void *argument, int64_t begin, int64_t end)
+{
+    const blending *job = argument;
+    const float *rows[TAPS_MAX];
+    float weights[TAPS_MAX];
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t outer = i / job->made, j = i % job->made;
+        for (int t = 0; t < job->taps; t++) {
+            rows[t] = job->in + (outer * job->size + job->indices[t * job->made + j]) * job->inner;
+            weights[t] = job->weights[t * job->made + j];
+        }
+        for (int64_t k = 0; k < job->inner && !vme_stopping(job->context); k += PIECE) {
+            job->kernels->blend_rows(job->taps, min(PIECE, job->inner - k), rows, weights,
+                                     job->out + i * job->inner + k);
+            for (int t = 0; t < job->taps; t++)
+                rows[t] += min(PIECE, job->inner - k);
+        }
+    }
+    return VME_OK;
+}
+
+static vme_status blending_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    const model_value *in = &model->value[step->operand[0]], *indices = &model->value[step->operand[1]];
+    const int axis = step->p[BLEND_AXIS];
+    blending job = {
+        .context = context,
+        .kernels = &model->kernels->model,
+        .in = (const float *)(const void *)model_tensor(model, step->operand[0], arena).data,
+        .indices = (const int32_t *)(const void *)model_tensor(model, step->operand[1], arena).data,
+        .weights = (const float *)(const void *)model_tensor(model, step->operand[2], arena).data,
+        .out = (float *)(void *)model_tensor(model, step->out, arena).data,
+        .taps = (int)indices->shape[0],
+        .outer = 1,
+        .size = in->shape[axis],
+        .made = indices->shape[1],
+        .inner = 1,
+    };
+    for (int d = 0; d < in->rank; d++)
+        *(d < axis ? &job.outer : &job.inner) *= d == axis ? 1 : in->shape[d];
+    for (int64_t i = 0; i < job.taps * job.made; i++)
+        if (job.indices[i] < 0 || job.indices[i] >= job.size)
+            return vme_fail(VME_BAD_VALUE, "an interpolation reads place %d of %lld", job.indices[i],
+                            (long long)job.size);
+    if (job.inner == 1)
+        return vme_parallel_apart(context, job.outer, PIECE / (job.made * job.taps + 1) + 1, along, &job);
+    return vme_parallel_apart(context, job.outer * job.made, PIECE / (job.inner * job.taps + 1) + 1, across, &job);
+}
+
+static bool is_dense(model_preparation *preparation, int tensor, int dtype)
+{
+    model_value *value = &preparation->model->value[tensor];
+    const vme_tensor seen = model_tensor(preparation->model, tensor, NULL);
+    value->plain = true;
+    return value->dtype == dtype && !value->channels_last && vme_is_contiguous(&seen);
+}
+
+vme_status model_make_blending(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                               const uint32_t *operands, model_step *step, int step_number)
+{
+    (void)operands, (void)step_number;
+    const vme_model *model = preparation->model;
+    step->run = blending_run;
+    if (node->inputs != 3 || step->operand[1] < 0 || step->operand[2] < 0)
+        return MODEL_WRONG(number, "has %u operands, expected x, places and weights", node->inputs);
+    const model_value *in = &model->value[step->operand[0]], *indices = &model->value[step->operand[1]],
+                      *weights = &model->value[step->operand[2]], *out = &model->value[step->out];
+    const int axis = step->p[BLEND_AXIS];
+    bool fits = axis >= 0 && axis < in->rank && in->rank == out->rank && indices->rank == 2
+                && model_same_shape(indices, weights) && indices->shape[0] >= 1 && indices->shape[0] <= TAPS_MAX;
+    for (int d = 0; fits && d < in->rank; d++)
+        fits = out->shape[d] == (d == axis ? indices->shape[1] : in->shape[d]);
+    fits = fits && is_dense(preparation, step->operand[0], VME_FLOAT32)
+           && is_dense(preparation, step->operand[1], VME_INT32) && is_dense(preparation, step->operand[2], VME_FLOAT32)
+           && is_dense(preparation, step->out, VME_FLOAT32);
+    if (!fits)
+        return MODEL_WRONG(number, "has operands that do not go together");
+    for (int i = 0; i < 3; i++)
+        if (model_root(model, step->operand[i]) == model_root(model, step->out))
+            return MODEL_WRONG(number, "writes where it reads");
+    return VME_OK;
+}

@@ -10,7 +10,15 @@
 #define JOIN(a, b)  JOIN_(a, b)
 #define ALWAYS      static inline __attribute__((always_inline))
 
+#if defined(__AVX512F__)
+#define COPIED 64 /* bytes at a time */
+#elif defined(__AVX2__)
+#define COPIED 32
+#else
+#define COPIED 16
+#endif
 enum { COLUMNS = QUANTIZED_COLUMNS, QUAD = QUANTIZED_QUAD, SLIVER = COLUMNS * QUAD };
+enum { AHEAD = 16 }; /* fours of numbers whose weights are asked for before they are wanted */
 
 /* ---- products */
 #ifdef __AVX2__
@@ -100,9 +108,9 @@ VNNI ALWAYS void dots(const int rows, const int halves, int64_t quads, const uin
     for (int64_t q = 0; q < quads; q++, b += SLIVER) {
         const __m512i left = _mm512_loadu_si512(b),
                       right = halves == 1 ? _mm512_setzero_si512() : _mm512_loadu_si512(b + 64);
-        _mm_prefetch((const char *)(b + 8 * SLIVER), _MM_HINT_T0);
+        _mm_prefetch((const char *)(b + AHEAD * SLIVER), _MM_HINT_T0);
         if (halves == 2)
-            _mm_prefetch((const char *)(b + 8 * SLIVER + 64), _MM_HINT_T0);
+            _mm_prefetch((const char *)(b + AHEAD * SLIVER + 64), _MM_HINT_T0);
 #pragma GCC unroll 14
         for (int r = 0; r < rows; r++) {
             int32_t four;
@@ -483,6 +491,13 @@ static void tile_bytes(int rows, int columns, int64_t quads, const uint8_t *a, i
         finish(columns, sums + r * COLUMNS, more, factors, to, out + r * out_row);
 }
 
+static void copy(int64_t n, const uint8_t *in, uint8_t *out)
+{
+    typedef uint8_t line __attribute__((vector_size(COPIED), aligned(1), may_alias));
+    for (int64_t i = 0; i < n; i += COPIED)
+        *(line *)(out + i) = *(const line *)(in + i);
+}
+
 static void flip_all(int64_t n, const uint8_t *restrict in, uint8_t *restrict out)
 {
     for (int64_t i = 0; i < n; i++)
@@ -563,6 +578,7 @@ const model_quantized_kernels JOIN(model_quantized_, VME_TARGET) = {
     .windows = windows,
     .row3 = row3,
     .finish = finish,
+    .copy = copy,
     .flip = flip_all,
     .add = add,
     .multiply = multiply,

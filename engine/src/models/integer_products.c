@@ -37,7 +37,7 @@ enum {
     SINGLE_PIXELS = 16,         /* whose windows are summed up at once */
     PARTS_MAX = 3,              /* of which weights of single channels are sums */
     FLIP = 0x80,
-    SPILL = 16, /* bytes that short copies write beyond their end */
+    SPILL = QUANTIZED_SPILL,
 };
 
 typedef struct integer_product {
@@ -65,14 +65,13 @@ typedef struct integer_product {
 
 /* ---- rows */
 /* Bytes to a place that has SPILL more, which are written later or never read. */
-static inline void copy_short(const uint8_t *from, int64_t count, const uint8_t *from_end, uint8_t *to)
+static inline void copy_short(const integer_product *job, const uint8_t *from, int64_t count, const uint8_t *from_end,
+                              uint8_t *to)
 {
-    if (count > 256 || count > from_end - from - SPILL) {
+    if (count > from_end - from - SPILL)
         memcpy(to, from, (size_t)count);
-        return;
-    }
-    for (int64_t i = 0; i < count; i += SPILL)
-        memcpy(to + i, from + i, SPILL);
+    else
+        job->kernels->copy(count, from, to);
 }
 
 /* What the windows of `count` pixels from `first` on see of group `group`. */
@@ -101,7 +100,7 @@ static void copy_rows(const integer_product *job, int64_t first, int64_t count, 
                 else if (job->flip)
                     job->kernels->flip(bytes, line + x * job->channels, to);
                 else
-                    copy_short(line + x * job->channels, bytes, end, to);
+                    copy_short(job, line + x * job->channels, bytes, end, to);
             }
         }
         if (++column == job->out_width) {

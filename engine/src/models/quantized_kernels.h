@@ -14,6 +14,8 @@ enum {
     QUANTIZED_ROWS = 14
 }; /* of a tile; numbers that are added at once */
 
+enum { QUANTIZED_SPILL = 64 };
+
 /* clamp(round(value) + zero): to bytes. Halves are rounded to even. */
 typedef struct quantized_result {
     int32_t zero, low, high; /* low and high: what comes out at least and most */
@@ -48,6 +50,8 @@ typedef struct model_quantized_kernels {
     /* round((sums + add) * factors) */
     void (*finish)(int64_t n, const int32_t *sums, const int32_t *add, const float *factors, quantized_result to,
                    uint8_t *out);
+    /* up to QUANTIZED_SPILL bytes more are read and written */
+    void (*copy)(int64_t n, const uint8_t *in, uint8_t *out);
     void (*flip)(int64_t n, const uint8_t *in, uint8_t *out);
     /* a * factors[0] + b * factors[1] + factors[2] */
     void (*add)(int64_t n, const uint8_t *a, uint8_t a_flip, const uint8_t *b, uint8_t b_flip, const float *factors,

@@ -24,8 +24,7 @@ void model_margin_widen(model_value *value, int64_t top, int64_t left, int64_t b
 
 /* images.c: operators on images */
 model_make model_make_product, model_make_pool, model_make_global_average_pool, model_make_add, model_make_clip,
-    model_make_flatten, model_make_concat, model_make_slice, model_make_shuffle,
-    model_make_interleave;
+    model_make_flatten, model_make_concat, model_make_slice, model_make_shuffle, model_make_interleave;
 /* tensors.c: operators on tensors */
 model_make model_make_copy, model_make_unary, model_make_binary, model_make_where, model_make_reduce, model_make_matmul,
     model_make_gather, model_make_scan, model_make_argsort, model_make_scatter;

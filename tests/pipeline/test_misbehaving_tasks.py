@@ -82,4 +82,38 @@ def test_calls_behind_one_that_hangs_lose_no_try(tmp_path):
         assert pipeline.wait(WAIT_S)
         assert [letter.key for letter in pipeline.dead_letters()] == ["hog"]
         assert len(pipeline.table("clicks")) == 120
-        assert pipeline.statistics()["tasks"]["clicks"]["put_off"] > 0
+
+
+@pytest.mark.parametrize(
+    ("source", "limits"),
+    [("def run(value):\n    raise RuntimeError\n", ""), (ROWS, ", wall_time: 1 us")],
+    ids=["its breaker is open", "its time is over before"],
+)
+def test_the_end_does_not_wait_for_calls_that_do_not_begin(source, limits, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("vmhost.pipeline.execution.STUCK_S", 0.5)
+    bundle = stream_task(tmp_path, source, "on: [click], queue: 1000, retries: 9", limits=limits)
+    with open_pipeline(tmp_path, bundle) as pipeline:
+        pipeline.append_many(clicks(*map(str, range(200))))
+        assert pipeline.drain(WAIT_S)
+        pipeline.close()
+    counts = pipeline.final["tasks"]["clicks"]
+    left = counts["unfinished"]
+    assert left > 0 and counts["triggered"] == 200 == left + sum(counts[way] for way in WAYS)
+    assert f"{left} calls do not begin" in caplog.text
+    mended = stream_task(tmp_path, ROWS, "on: [click], queue: 1000, retries: 9", version="1.0.1")
+    with open_pipeline(tmp_path, mended) as pipeline:
+        assert pipeline.wait(WAIT_S)
+        pipeline.close()
+    counts = pipeline.final["tasks"]["clicks"]
+    assert counts["unfinished"] == 0 and counts["stored"] + counts["dead_letters"] == 200
+
+
+def test_a_call_that_cannot_be_handed_over_ends_as_a_dead_letter(tmp_path, monkeypatch):
+    def broken(value):
+        raise ZeroDivisionError("of the pipeline's own")
+
+    monkeypatch.setattr("vmhost.pipeline.visits.Value.crossing", broken)
+    with open_pipeline(tmp_path, stream_task(tmp_path, ROWS, "on: [click], retries: 0")) as pipeline:
+        pipeline.append_many(clicks("a", "b"))
+        assert pipeline.wait(WAIT_S)
+        assert [letter.error for letter in pipeline.dead_letters()] == ["ZeroDivisionError: of the pipeline's own"] * 2

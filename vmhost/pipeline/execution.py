@@ -17,6 +17,7 @@ IN_FLIGHT = 4  # calls of one task that are with the host, where task.yaml does 
 # While calls come back within SHORT_S, a VM that has ended one finds the next: more are with the host, up to AHEAD for
 # each that may run, and up to a part of the queue.
 SHORT_S, AHEAD, PART_OF_QUEUE = 0.05, 8, 1 / 4
+STUCK_S = 30.0  # a task none of whose calls has begun for so long is not waited for at the end
 DROPPED, FORGOTTEN, EXPIRED = "dropped_by_overload", "forgotten", "expired"
 # `forgotten`: its person was. `expired`: after a restart its event was no longer in the store.
 ENDS = (STORED, DEAD_LETTERS, DROPPED, FORGOTTEN, EXPIRED)
@@ -74,6 +75,7 @@ class StreamTask:
         self.running = {}  # position: (call, future), of calls that the host has, or whose results are not kept yet
         self.paused = False  # no call goes to the host
         self.old_tables = []  # of versions before, whose calls may run still
+        self._moved_s = 0.0  # when a call came where none was, or one that had begun ended; on the monotonic clock
         self._size()
 
     def _size(self):
@@ -91,6 +93,14 @@ class StreamTask:
         return len(self.waiting) + len(self.running)
 
     @property
+    def is_stuck(self):
+        """Whether calls wait that the host does not begin: the breaker stays open, or their time is over before a VM is
+        there for them."""
+        if not self.unfinished or time.monotonic() - self._moved_s < STUCK_S:
+            return False
+        return not any(type(future) is Failed or future.running() for _, future in self.running.values())
+
+    @property
     def room(self):
         """How many calls may be offered before one is dropped."""
         return self.trigger.queue - len(self.waiting)
@@ -100,6 +110,8 @@ class StreamTask:
     def offer(self, call, bounded=True):
         """Takes a call that was triggered; where too many wait, by the overload rule another one goes for it, or it
         goes itself. Not `bounded`: none is dropped."""
+        if not self.unfinished:
+            self._moved_s = time.monotonic()
         call.table = self.table
         self.table.begin(call.position, call.start)
         if bounded and self.room <= 0:
@@ -124,6 +136,7 @@ class StreamTask:
 
     def resume(self, call):
         """Takes a call that was open when the pipeline ended."""
+        self._moved_s = time.monotonic()
         call.table = self.table
         self.waiting.add(call)
 
@@ -160,6 +173,8 @@ class StreamTask:
             self._count(PUT_OFF)
             return False
         except VMHostError as error:
+            future = Failed(error)
+        except Exception as error:  # what a pipeline's thread must not end of
             future = Failed(error)
         call.handed_s = time.monotonic()
         self.running[call.position] = call, future
@@ -218,7 +233,10 @@ class StreamTask:
     def settled(self, call, way):
         """Notes how `store` ended."""
         self.running.pop(call.position, None)
-        is_short = time.monotonic() - call.handed_s < SHORT_S
+        now_s = time.monotonic()
+        if way != PUT_OFF:
+            self._moved_s = now_s
+        is_short = now_s - call.handed_s < SHORT_S
         self._window = min(self._window + 1, self._most) if is_short else self._least
         if way in (RETRIES, PUT_OFF, STALE):
             if way != STALE:

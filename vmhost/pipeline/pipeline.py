@@ -619,6 +619,12 @@ class Pipeline:
         with self._idle:
             return self._wait_until(self._is_idle, timeout_s)
 
+    def drain(self, timeout_s=None):
+        """As `wait`, but not for tasks of which no call has begun for 30 s; their calls are left for the next start.
+        False after `timeout_s`."""
+        with self._idle:
+            return self._wait_until(self._has_drained, timeout_s)
+
     def _wait_until(self, predicate, timeout_s=None):
         """Whether `predicate()` became true, with `_idle` held. It waits a little at a time: Python has no ear for
         signals in a wait that began just after one came."""
@@ -635,6 +641,21 @@ class Pipeline:
         if self._behind:
             return False
         return not any(task.unfinished for task in (*self._tasks.values(), *self._leaving.values()))
+
+    def _has_drained(self):
+        """Whether all calls have ended but those that do not begin, which the next start makes."""
+        tasks = [task for task in (*self._tasks.values(), *self._leaving.values()) if task.unfinished]
+        if any(not task.is_stuck for task in tasks) or self._behind.keys() - {task.task.name for task in tasks}:
+            return False
+        for task in tasks:
+            _log.error(
+                "%s: %s: %d calls do not begin (is its breaker open, its wall_time too short?); the next start makes"
+                " them",
+                self.folder,
+                task.task.name,
+                task.unfinished,
+            )
+        return True
 
     def wait_for_room(self, timeout_s=None):
         """Waits until the queue of each task has room; returns for how many calls, which is for how many events none is
@@ -708,7 +729,8 @@ class Pipeline:
 
     def close(self, drain=True, keep_visits=None):
         """Ends the pipeline. `drain`: open visits are closed, and calls run to their end; else both are left for a
-        restart, which triggers what was cut off again. `keep_visits`: visits stay open although calls are drained.
+        restart, which triggers what was cut off again. Calls of a task of which none has begun for 30 s, because its
+        breaker is open, say, are left for it too. `keep_visits`: visits stay open although calls are drained.
         A KeyboardInterrupt while calls run to their end cuts them off, and is raised when all is closed."""
         with self._lock:
             if self._closed:
@@ -718,7 +740,7 @@ class Pipeline:
             interrupted = None
             if drain:  # where the store cannot be written, results would wait for ever: a restart makes the calls again
                 try:
-                    self._wait_until(lambda: self._is_idle() or self.store_error is not None)
+                    self._wait_until(lambda: self._has_drained() or self.store_error is not None)
                 except KeyboardInterrupt as error:
                     interrupted = error
                 drain = self.store_error is None and interrupted is None

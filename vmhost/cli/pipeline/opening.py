@@ -161,7 +161,7 @@ def close(pipeline):
 def drain(output, pipeline, signals, live):
     """Waits for the calls that have not ended. KeyboardInterrupt at Ctrl-C while an end was asked for before."""
     told = False
-    while not pipeline.wait(LOOK_S):
+    while not pipeline.drain(LOOK_S):
         if pipeline.store_error is not None:
             return  # results cannot be kept: they are left to the next run
         if signals.asked and not told:

@@ -264,7 +264,7 @@ def guest_sources(guest=GUEST):
     return sources
 
 
-_ENGINE_PACKAGES = ("embedding", "grad", "nn", "numpy", "optim")
+_ENGINE_PACKAGES = ("embedding", "features", "grad", "nn", "numpy", "optim", "runs")
 
 
 def engine_sources():

@@ -555,6 +555,14 @@ def a_small_embedding(text, folder, capfd):
     assert float(loss) < 0.65 and (same, rows) == ("True", "2")
 
 
+def a_small_click_model(text, folder, capfd):
+    check = """
+state = runs.load("states")
+print(state["step"], bool((state["model"]["out.weight"] == model.out.weight).all()))
+"""
+    assert run_script(folder, text + check) == "1 True\n"
+
+
 def tables_of_a_host(text, folder, capfd):
     run_script(folder, text)
     assert (folder / "saves" / "000001-full" / "items.safetensors").exists()
@@ -605,6 +613,7 @@ BLOCKS = {
     ("docs/training.md", "import vmhost.engine.numpy as np"): a_small_training,
     ("docs/embedding.md", "import vmhost.engine.numpy as np"): a_small_embedding,
     ("docs/embedding.md", "import vmhost\n"): tables_of_a_host,
+    ("docs/features.md", "import vmhost.engine.numpy as np"): a_small_click_model,
     ("docs/packages.md", "make packages"): make_targets,
     ("docs/deployment.md", "vmhost cloud demo"): shown_only,  # tests/deployment/test_cloud_demo.py
     ("docs/deployment.md", "vmhost cloud init"): cloud_commands,

@@ -198,14 +198,16 @@ def _write_waiting(columns, snapshot):
 
 
 # ---- restoring
-def restore(tables, folder):
+def restore(tables, folder, *, upto=None):
     """Reads the last full save of a folder and the increments behind it into tables without keys; the global step.
+
+    upto: the name of the save that is the last one to be read.
 
     CheckpointError says what is missing or damaged, or which table was made with other options; tables may hold a part
     of their rows then."""
     tables = list(tables.values() if isinstance(tables, dict) else tables)
     folder = os.path.abspath(os.fspath(folder))
-    chain = _chain(folder)
+    chain = _chain(folder, upto)
     for one in tables:
         held = one.statistics()
         if held.rows or held.waiting:
@@ -223,12 +225,16 @@ def restore(tables, folder):
     return chain[-1][1]["step"]
 
 
-def _chain(folder):
-    """(name, what save.json says) of the last full save and of the increments that follow it."""
+def _chain(folder, upto=None):
+    """(name, what save.json says) of the last full save and of the increments that follow it, to `upto`."""
     try:
         saves = _saves(folder)
     except FileNotFoundError:
         saves = []
+    if upto is not None:
+        if upto not in (names := [name for _, name in saves]):
+            raise CheckpointError(f"{folder}: there is no save {upto}")
+        saves = saves[: names.index(upto) + 1]
     full = max((i for i, (_, name) in enumerate(saves) if name.endswith("-full")), default=None)
     if full is None:
         raise CheckpointError(f"{folder}: there is no full save")

@@ -6,7 +6,7 @@ from vmhost.engine import _array as _a
 from vmhost.engine.embedding.tables import table_rates
 from vmhost.engine.grad.rows import RowGradient
 from vmhost.engine.grad.rules import OF_LISTS, RULES
-from vmhost.engine.grad.traced import PRIMITIVES, highest
+from vmhost.engine.grad.traced import PRIMITIVES, Traced, highest
 
 COMBINERS = ("sum", "mean", "sqrtn")  # in the order of vme_embedding.h
 
@@ -113,19 +113,22 @@ def _bags_of(table, ids, weights, combiner, default_id, ends):
     if combiner not in COMBINERS:
         raise ValueError(f"{table.name}: combiner: expected one of {', '.join(COMBINERS)}, got {combiner!r}")
     if isinstance(ids, Ragged):
-        values, offsets = (_a.asarray(one) for one in ids)
+        values, offsets = ids.values, _a.asarray(ids.offsets)
+        if type(values) is not Traced:
+            values = _a.asarray(values)
         if isinstance(weights, Ragged):
             weights = weights.values
     else:
-        ids = _a.asarray(ids)
+        if type(ids) is not Traced:
+            ids = _a.asarray(ids)
         if ids.ndim not in (1, 2):
             raise ValueError(f"{table.name}: ids: expected Ragged, or 1 or 2 dimensions, got shape {ids.shape}")
         shape = len(ids), 1 if ids.ndim == 1 else ids.shape[1]
         if shape not in ends:
             ends[shape] = _a.arange(shape[0] + 1) * shape[1]
-        values, offsets = _a.reshape(ids, (-1,)), ends[shape]
+        values, offsets = _flat(ids), ends[shape]
     if weights is not None:
-        weights = _a.reshape(_a.asarray(weights, "float32"), (-1,))
+        weights = _flat(weights if type(weights) is Traced else _a.asarray(weights, "float32"))
     if default_id is None:
         default_id = -1
     elif not 0 <= default_id < 2**63:
@@ -133,9 +136,18 @@ def _bags_of(table, ids, weights, combiner, default_id, ends):
     return _Bags(table, values, offsets, weights, int(default_id), COMBINERS.index(combiner))
 
 
+def _flat(array):
+    """In one dimension. An input of an export stays itself: its name is what the exported network says of it."""
+    if type(array) is not Traced:
+        return _a.reshape(array, (-1,))
+    flat = Traced(_a.reshape(array.value, (-1,)), array.tape)
+    flat.gradient = array.gradient
+    return flat
+
+
 def embedding_bags(anchors, sets):
     """What the sets of bags read, side by side. The anchors are those of their tables."""
-    tape = highest(anchors)
+    tape = highest([*anchors, *(bags.ids for bags in sets)])
     if tape is not None:
         return tape.apply("embedding_bags", (anchors, sets), {})
     return _a._embedding_bags([bags.native() for bags in sets])

@@ -31,7 +31,7 @@ from vmhost.engine.nn.layers import (
 )
 from vmhost.engine.nn.losses import binary_cross_entropy, cross_entropy, l1_loss, mse_loss
 from vmhost.engine.nn.module import Module, value_and_grad
-from vmhost.engine.nn.scores import auc, log_loss
+from vmhost.engine.nn.scores import auc, calibration, gauc, log_loss
 from vmhost.engine.nn.sparse import SparseEmbedding
 from vmhost.engine.nn.weights import load_arrays, save_arrays
 
@@ -54,9 +54,11 @@ __all__ = [
     "Tanh",
     "auc",
     "binary_cross_entropy",
+    "calibration",
     "cross_entropy",
     "elu",
     "export",
+    "gauc",
     "gelu",
     "l1_loss",
     "leaky_relu",

@@ -1,8 +1,10 @@
 """`export`: a network as an ONNX model, from one run of it on an example."""
 
 import struct
+from typing import NamedTuple
 
 from vmhost.engine import _array as _a
+from vmhost.engine.embedding.lookups import COMBINERS, Ragged
 from vmhost.engine.grad.traced import Traced, function, levels
 from vmhost.engine.grad.trees import is_array, leaves
 
@@ -54,11 +56,29 @@ class ExportError(ValueError):
     """The network uses an operator that cannot be written as ONNX here."""
 
 
-def export(model, example, outputs=("output",)):
+class Lookup(NamedTuple):
+    """An input of an exported network that is a lookup in a table: the input's name, the table's, the dim of its rows,
+    the names of the example's ids and weights (None: none), the combiner, and the default id of empty bags (None:
+    zeros)."""
+
+    input: str
+    table: str
+    dim: int
+    ids: str
+    weights: str | None
+    combiner: str
+    default_id: int | None
+
+
+def export(model, example, outputs=("output",), *, with_lookups=False):
     """ONNX (opset 17) of `model(**example)`, as bytes. `example` maps names of inputs to arrays of at least two
-    examples in the first dimension, whose size stays open, as "batch". `outputs`: names of what the model gives.
+    examples in the first dimension, whose size stays open, as "batch"; ids of tables may be Ragged, and dicts of such
+    are handed on as dicts, with inputs "NAME.KEY". `outputs`: names of what the model gives.
+
+    Embedding tables (nn.SparseEmbedding) stay outside: what they give is an input "IDS@TABLE" of the network, in place
+    of the ids. `with_lookups`: a pair of the bytes and a tuple of Lookups, which say what belongs there.
     """
-    batch = {array.shape[0] if array.ndim else None for array in example.values()}
+    batch = {_examples(one) for _, one in _named(example)}
     if len(batch) != 1 or min(one or 0 for one in batch) < 2:
         raise ExportError("example: arrays of the same number of examples, at least two, in the first dimension")
     graph = _Graph(batch.pop())
@@ -67,7 +87,12 @@ def export(model, example, outputs=("output",)):
     try:
         for path, array in leaves(model.parameters()):
             graph.names[id(array)] = (".".join(map(str, path)), array)
-        given = {name: graph.input(name, array) for name, array in example.items()}
+        given = {
+            name: {key: graph.input(f"{name}.{key}", part) for key, part in one.items()}
+            if isinstance(one, dict)
+            else graph.input(name, one)
+            for name, one in example.items()
+        }
         result = model(**given)
     finally:
         model.train(was)
@@ -79,7 +104,23 @@ def export(model, example, outputs=("output",)):
             raise ExportError(f"{name} does not depend on the inputs")
         graph.node("Identity", [graph.name_of(one)], one.value, output=name)
         graph.outputs.append(graph.port(name, one.value))
-    return graph.model()
+    written = graph.model()
+    return (written, tuple(graph.lookups)) if with_lookups else written
+
+
+def _named(example):
+    """(name, array or Ragged) of the inputs."""
+    for name, one in example.items():
+        if isinstance(one, dict):
+            yield from ((f"{name}.{key}", part) for key, part in one.items())
+        else:
+            yield name, one
+
+
+def _examples(one):
+    if isinstance(one, Ragged):
+        return len(one.offsets) - 1
+    return one.shape[0] if one.ndim else None
 
 
 def graph_of(x):
@@ -93,16 +134,45 @@ class _Graph:
 
     def __init__(self, batch):
         self.level, self.batch = next(levels), batch
-        self.nodes, self.initializers, self.inputs, self.outputs = [], [], [], []
+        self.nodes, self.initializers, self.outputs = [], [], []
+        self.ports, self.used = {}, set()  # of inputs, by name; names of those that operators read
+        self.lookups, self.tables = [], {}
         self.names = {}  # id of a constant array to its name and itself, which keeps the id its own
         self.written = set()
         self.count = 0
 
     def input(self, name, array):
-        self.inputs.append(self.port(name, array))
+        if name in self.ports:
+            raise ExportError(f"example: there are two inputs {name!r}")
+        if isinstance(array, Ragged):
+            self.ports[name] = None  # of a table only
+            return Ragged(self.named(name, array.values), array.offsets)
+        self.ports[name] = self.port(name, array)
+        return self.named(name, array)
+
+    def named(self, name, array):
         traced = Traced(array, self)
         traced.gradient = name  # the slot that a gradient's tape uses holds the name here
         return traced
+
+    def lookup(self, bags):
+        """What a table gives for bags whose ids are an input: an input of its own."""
+        ids, weights = (None if one is None else one.gradient for one in (bags.ids, bags.weights))
+        table = bags.table
+        default_id = None if bags.default_id < 0 else bags.default_id
+        if self.tables.setdefault(table.name, table) is not table:
+            raise ExportError(f"{table.name}: there are two tables of this name")
+        name = f"{ids}@{table.name}"
+        found = Lookup(name, table.name, table.dim, ids, weights, COMBINERS[bags.combiner], default_id)
+        plain = bags._replace(ids=bags.ids.value, weights=None if weights is None else bags.weights.value)
+        value = _a._embedding_bags([plain.native()])
+        if found not in self.lookups:
+            if name in self.ports:
+                raise ExportError(f"{name}: the same ids are looked up there in two ways")
+            self.lookups.append(found)
+            self.ports[name] = self.port(name, value)
+        self.used.add(name)
+        return self.named(name, value)
 
     def port(self, name, array):
         dims = b""
@@ -115,7 +185,12 @@ class _Graph:
     def name_of(self, one, like=None):
         """The name of a value; plain arrays and numbers become initializers."""
         if type(one) is Traced:
-            return one.gradient
+            name = one.gradient
+            if name in self.ports:
+                if self.ports[name] is None:
+                    raise ExportError(f"{name}: Ragged ids are for embedding tables only")
+                self.used.add(name)
+            return name
         if not is_array(one):
             one = _a.asarray(one, None if like is None else like.dtype)
         name, kept = self.names.setdefault(id(one), (f"constant_{len(self.names)}", one))
@@ -139,6 +214,9 @@ class _Graph:
         return self.name_of(_a.asarray([int(one) for one in numbers], "int64"))
 
     def apply(self, name, args, kwargs):
+        if name == "embedding_bags":
+            parts = [self.lookup(bags) for bags in args[1]]
+            return parts[0] if len(parts) == 1 else self.apply("concatenate", (parts, 1), {})
         plain = [_plain(one) for one in args]
         value = function(name)(*plain, **{key: _plain(one) for key, one in kwargs.items()})
         x = args[0]
@@ -225,9 +303,11 @@ class _Graph:
         return self.node("Squeeze", [name, self.sizes(gone)], value) if gone else self.node("Identity", [name], value)
 
     def model(self):
+        looked_up = {name for one in self.lookups for name in (one.ids, one.weights)} - self.used
+        inputs = [port for name, port in self.ports.items() if port is not None and name not in looked_up]
         graph = b"".join(_field(1, one) for one in self.nodes) + _field(2, b"network")
         graph += b"".join(_field(5, one) for one in self.initializers)
-        graph += b"".join(_field(11, one) for one in self.inputs) + b"".join(_field(12, one) for one in self.outputs)
+        graph += b"".join(_field(11, one) for one in inputs) + b"".join(_field(12, one) for one in self.outputs)
         opset = _field(1, b"") + _field(2, OPSET)
         return _field(1, 8) + _field(2, b"vmhost") + _field(7, graph) + _field(8, opset)
 

@@ -1,14 +1,14 @@
 """How good predictions of clicks are."""
 
+from typing import NamedTuple
+
 import vmhost.engine.numpy as np
 
 
 def auc(labels, scores):
     """The probability that an example of label 1 has a higher score than one of label 0, equals counted half.
     ValueError where one of the labels is not there."""
-    labels, scores = np.asarray(labels).ravel() > 0, np.asarray(scores).ravel()
-    if labels.shape != scores.shape:
-        raise ValueError(f"{labels.size} labels, {scores.size} scores")
+    labels, scores = _pair(labels, scores)
     positive = int(np.count_nonzero(labels))
     negative = labels.size - positive
     if not positive or not negative:
@@ -19,6 +19,71 @@ def auc(labels, scores):
     return (float(np.sum(ranks[labels])) - positive * (positive + 1) / 2) / (positive * negative)
 
 
+def gauc(labels, scores, groups):
+    """The mean of the AUC within each group (a user, a session), weighted by its examples; groups of one label only
+    are left out (Zhou et al., KDD 2018, section 5.3). ValueError where there are no others."""
+    labels, scores = _pair(labels, scores)
+    groups = np.asarray(groups).ravel()
+    if groups.shape != labels.shape:
+        raise ValueError(f"{labels.size} labels, {groups.size} groups")
+    _, group = np.unique(groups, return_inverse=True)
+    # examples by group, then score: within a group equals stand side by side
+    order = np.argsort(scores, kind="stable")
+    order = order[np.argsort(group[order], kind="stable")]
+    group, labels, scores = group[order], labels[order], scores[order]
+    new_group = np.concatenate([np.asarray([True]), group[1:] != group[:-1]])
+    new_score = np.logical_or(new_group, np.concatenate([np.asarray([True]), scores[1:] != scores[:-1]]))
+    begins, groups_of = np.nonzero(new_group)[0], np.cumsum(new_group) - 1
+    ties, places = np.nonzero(new_score)[0], np.cumsum(new_score) - 1
+    ends = np.concatenate([ties[1:], np.asarray([len(scores)])])
+    ranks = (ties + ends + 1)[places] / 2 - begins[groups_of]  # from 1 on within the group
+    sizes = np.concatenate([begins[1:], np.asarray([len(scores)])]) - begins
+    positive, rank_sums = np.zeros(len(begins)), np.zeros(len(begins))
+    np.add.at(positive, groups_of, labels.astype("float64"))
+    np.add.at(rank_sums, groups_of, np.where(labels, ranks, 0.0))
+    negative = sizes - positive
+    both = np.logical_and(positive > 0, negative > 0)
+    if not both.any():
+        raise ValueError("GAUC needs a group with examples of both labels")
+    positive, negative, sizes = positive[both], negative[both], sizes[both]
+    each = (rank_sums[both] - positive * (positive + 1) / 2) / (positive * negative)
+    return float(np.sum(each * sizes) / np.sum(sizes))
+
+
 def log_loss(labels, probabilities):
     labels, kept = np.asarray(labels, "float64"), np.clip(np.asarray(probabilities, "float64"), 1e-12, 1 - 1e-12)
     return -float(np.mean(labels * np.log(kept) + (1 - labels) * np.log(1 - kept)))
+
+
+class Calibration(NamedTuple):
+    """How far probabilities are what happens: `ratio`, the sum of probabilities by that of labels (1 is right);
+    `error`, the mean distance of the two in bins, by their examples; `bins`, rows of (examples, mean probability,
+    share of label 1), by rising probability."""
+
+    ratio: float
+    error: float
+    bins: list
+
+
+def calibration(labels, probabilities, bins=10):
+    """A Calibration with bins of as many examples each. ValueError without examples of label 1."""
+    labels, probabilities = _pair(labels, probabilities)
+    labels, probabilities = labels.astype("float64"), probabilities.astype("float64")
+    if not labels.any():
+        raise ValueError("calibration needs examples of label 1")
+    order = np.argsort(probabilities, kind="stable")
+    count, rows = len(labels), []
+    for i in range(min(bins, count)):
+        some = order[count * i // min(bins, count) : count * (i + 1) // min(bins, count)]
+        rows.append((len(some), float(np.mean(probabilities[some])), float(np.mean(labels[some]))))
+    error = sum(size * abs(expected - seen) for size, expected, seen in rows) / count
+    return Calibration(float(np.sum(probabilities) / np.sum(labels)), error, rows)
+
+
+def _pair(labels, scores):
+    labels, scores = np.asarray(labels).ravel() > 0, np.asarray(scores).ravel()
+    if labels.shape != scores.shape:
+        raise ValueError(f"{labels.size} labels, {scores.size} scores")
+    if scores.dtype.kind == "f" and np.isnan(scores).any():
+        raise ValueError("scores: there are NaNs among them")
+    return labels, scores

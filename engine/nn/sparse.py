@@ -15,6 +15,14 @@ class SparseEmbedding(Module):
         self.anchor = table.anchor  # has no numbers: what gradients are asked of
         self._variable, self._combiner, self._default_id = table, combiner, default_id
 
+    @property
+    def combiner(self):
+        return self._combiner
+
+    @property
+    def default_id(self):
+        return self._default_id
+
     def __call__(self, ids, weights=None):
         """ids: a Ragged, an array [bags, n], or [bags] of single keys."""
         return safe_embedding_lookup_sparse(self, ids, weights, self._combiner, self._default_id)

@@ -1,0 +1,244 @@
+"""States of a run in a folder: what resumes training exactly where it was, also after kill -9.
+
+A state is a tree (dicts with text keys, lists) of arrays, numbers, texts, booleans and None. A folder has the last
+ones, `run-000012` and so on, each with `state.json`, `arrays.safetensors` and, in `tables/` beside them, the saves of
+the embedding tables that belong to it. A state is written beside its place and put there whole."""
+
+import json
+import os
+import zlib
+
+from vmhost.engine.embedding import CheckpointError, restore
+from vmhost.engine.embedding import save as save_tables
+from vmhost.engine.grad.trees import leaves, mapped
+from vmhost.engine.nn.layers import generator
+from vmhost.engine.nn.weights import load_arrays, save_arrays
+
+_FORMAT = 1
+_INCREMENTS = 50  # of tables behind a full save, at most
+
+
+class RunError(ValueError):
+    """A state that cannot be saved or read: what is wrong, and where."""
+
+
+# ---- what a state is made of
+def state_of(*, model=None, optimizer=None, generators=None, **more):
+    """The state of a module's parameters, an optimizer, random generators by name (numpy.random.Generator), nn's own
+    generator (of dropout and initial weights), and more trees by name: the step, a reader's position, losses."""
+    state = {"nn": _plain_state(generator().bit_generator.state), **more}
+    if model is not None:
+        state["model"] = {".".join(map(str, path)): array for path, array in leaves(model.parameters())}
+    if optimizer is not None:
+        state["optimizer"] = {"learning_rate": optimizer.learning_rate, **optimizer.state}
+    if generators:
+        state["generators"] = {name: _plain_state(one.bit_generator.state) for name, one in generators.items()}
+    return state
+
+
+def put_state(state, *, model=None, optimizer=None, generators=None):
+    """Puts what `state_of` took into the same objects. RunError where they are others."""
+    generator().bit_generator.state = state["nn"]
+    if model is not None:
+        wanted, given = {}, state.get("model", {})
+        for path, array in leaves(model.parameters()):
+            name = ".".join(map(str, path))
+            wanted[name] = None
+            if name not in given or given[name].shape != array.shape or given[name].dtype != array.dtype:
+                raise RunError(f"model: the state has no {name} of {array.dtype} {array.shape}")
+        if unknown := given.keys() - wanted.keys():
+            raise RunError(f"model: it has no {', '.join(sorted(unknown))}")
+        places = iter(given[name].copy() for name in wanted)
+        model.update(mapped(lambda _: next(places), model.parameters()))
+    if optimizer is not None:
+        if "optimizer" not in state:
+            raise RunError("optimizer: the state has none")
+        held = dict(state["optimizer"])
+        optimizer.learning_rate = held.pop("learning_rate")
+        slots = {name: {one: array.copy() for one, array in of.items()} for name, of in held["slots"].items()}
+        optimizer.state = held | {"slots": slots}
+    for name, one in (generators or {}).items():
+        if name not in state.get("generators", {}):
+            raise RunError(f"generators: the state has no {name!r}")
+        one.bit_generator.state = state["generators"][name]
+    return state
+
+
+def _plain_state(state):
+    """A generator's state as a tree of its own."""
+    if isinstance(state, dict):
+        return {key: _plain_state(one) for key, one in state.items()}
+    return state.copy() if hasattr(state, "dtype") else state
+
+
+# ---- in a folder
+def save(folder, state, *, tables=(), keep=2, full=None):
+    """Saves a state, and the tables as they are at this moment, and gives the path. The state before stays whole until
+    this one is; `keep` of them stay.
+
+    full: whether the tables are saved whole and not their changed rows alone; where it is not said, the first time and
+        whenever increments have as many rows as the tables.
+    OSError, MemoryError, RunError: the state is not there, the ones before are."""
+    folder = os.path.abspath(os.fspath(folder))
+    os.makedirs(folder, exist_ok=True)
+    tables = list(tables.values() if isinstance(tables, dict) else tables)
+    number = max((number for number, _ in _states(folder)), default=0) + 1
+    beside, place = os.path.join(folder, f".saving-{number:06}"), os.path.join(folder, f"run-{number:06}")
+    _remove_unfinished(folder)
+    arrays = {}
+    told = {"format": _FORMAT, "state": _split(state, arrays, ""), "tables": None}
+    if tables:
+        in_tables = os.path.join(folder, "tables")
+        whole = _needs_full(tables, in_tables) if full is None else full
+        told["tables"] = os.path.basename(save_tables(tables, in_tables, incremental=not whole))
+    os.mkdir(beside)
+    try:
+        path = os.path.join(beside, "arrays.safetensors")
+        save_arrays(path, arrays)
+        told["crc32"] = _checksum(path)
+        _write(os.path.join(beside, "state.json"), json.dumps(told).encode())
+        _flush(beside)
+        os.rename(beside, place)
+    except BaseException:
+        _remove(beside)
+        raise
+    _flush(folder)
+    for _, name in _states(folder)[:-keep]:
+        _remove(os.path.join(folder, name))
+    _remove_old_tables(folder)
+    return place
+
+
+def load(folder, *, tables=()):
+    """The last state of a folder, with the tables (which have no keys yet) restored as they were then; None where there
+    is none. RunError says what is damaged."""
+    folder = os.path.abspath(os.fspath(folder))
+    try:
+        states = _states(folder)
+    except FileNotFoundError:
+        return None
+    if not states:
+        return None
+    path = os.path.join(folder, states[-1][1])
+    try:
+        with open(os.path.join(path, "state.json"), "rb") as file:
+            told = json.loads(file.read())
+        if told["format"] != _FORMAT:
+            raise RunError(f"{path}: format {told['format']}: this vmhost reads {_FORMAT}")
+        arrays = os.path.join(path, "arrays.safetensors")
+        if _checksum(arrays) != told["crc32"]:
+            raise RunError(f"{arrays}: is damaged: its checksum is another one")
+        state = _joined(told["state"], load_arrays(arrays))
+        saved = told["tables"]
+    except RunError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: cannot be read: {error}") from error
+    tables = list(tables.values() if isinstance(tables, dict) else tables)
+    if tables:
+        if saved is None:
+            raise RunError(f"{path}: was saved without tables")
+        try:
+            restore(tables, os.path.join(folder, "tables"), upto=saved)
+        except CheckpointError as error:
+            raise RunError(f"{path}: {error}") from error
+    return state
+
+
+def _states(folder):
+    found = []
+    for name in os.listdir(folder):
+        kind, _, number = name.partition("-")
+        if kind == "run" and number.isdecimal():
+            found.append((int(number), name))
+    return sorted(found)
+
+
+def _needs_full(tables, folder):
+    names = sorted(one for one in os.listdir(folder) if not one.startswith(".")) if os.path.isdir(folder) else []
+    if not names or {one.saved for one in tables} != {(folder, names[-1])}:
+        return True
+    behind = next(i for i, name in enumerate(reversed(names)) if name.endswith("-full") or i + 1 == len(names))
+    changed, rows = (sum(getattr(one.statistics(), what) for one in tables) for what in ("changed", "rows"))
+    return behind >= _INCREMENTS or changed * 2 > rows
+
+
+def _remove_old_tables(folder):
+    """Saves of tables that no state needs: all before the last full save that the oldest state begins with."""
+    tables, needed = os.path.join(folder, "tables"), []
+    if not os.path.isdir(tables):
+        return
+    for _, name in _states(folder):
+        with open(os.path.join(folder, name, "state.json"), "rb") as file:
+            saved = json.loads(file.read())["tables"]
+        if saved is not None:
+            needed.append(saved)
+    names = sorted(one for one in os.listdir(tables) if not one.startswith("."))
+    first = max((one for one in names if one.endswith("-full") and one <= min(needed, default="")), default=None)
+    for name in names:
+        if first is not None and name < first:
+            _remove(os.path.join(tables, name))
+
+
+def _split(tree, arrays, path):
+    """The tree as JSON; arrays go to `arrays` by name."""
+    if hasattr(tree, "dtype"):
+        name = path or "array"
+        arrays[name] = tree
+        return {"array": name}
+    if isinstance(tree, dict):
+        if any(not isinstance(key, str) for key in tree):
+            raise RunError(f"{path or 'state'}: expected text keys, got {list(tree)!r:.80}")
+        return {"dict": {key: _split(one, arrays, f"{path}/{key}") for key, one in tree.items()}}
+    if isinstance(tree, (list, tuple)):
+        return {"list": [_split(one, arrays, f"{path}/{i}") for i, one in enumerate(tree)]}
+    if tree is None or isinstance(tree, (bool, int, float, str)):
+        return {"value": tree}
+    raise RunError(f"{path or 'state'}: expected arrays, numbers and texts, got {type(tree).__name__}")
+
+
+def _joined(told, arrays):
+    [(kind, one)] = told.items()
+    if kind == "array":
+        return arrays[one]
+    if kind == "dict":
+        return {key: _joined(part, arrays) for key, part in one.items()}
+    return [_joined(part, arrays) for part in one] if kind == "list" else one
+
+
+def _checksum(path):
+    total = 0
+    with open(path, "rb") as file:
+        while part := file.read(1 << 20):
+            total = zlib.crc32(part, total)
+    return total
+
+
+def _write(path, data):
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush(path):
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:  # a task may write there and not read
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path):
+    for name in os.listdir(path):
+        os.remove(os.path.join(path, name))
+    os.rmdir(path)
+
+
+def _remove_unfinished(folder):
+    for name in os.listdir(folder):
+        if name.startswith(".saving-"):
+            _remove(os.path.join(folder, name))

@@ -115,6 +115,23 @@ def test_a_step_waits_for_its_reports_and_its_soak_time(platform, clock):
     assert release.state == "done"
 
 
+def test_a_step_waits_for_its_share_of_devices_and_for_calls(platform):
+    steps = [{"devices": [*"abcd"], "min_proven": "75 %", "min_calls": 50}, {"percent": 100, "min_reports": 9}]
+    release = start(platform, "1", {"steps": steps})
+    for device in "abcd":
+        assert gets(platform, device) == "1"
+    prove(platform, release, "a", "b")
+    release.called.calls = 50
+    platform.releases.tick()
+    assert release.step == 0  # two of four
+    release.called.calls = 49
+    prove(platform, release, "c")
+    assert release.step == 0
+    release.called.calls = 50
+    platform.releases.tick()
+    assert release.step == 1
+
+
 def test_soak_time_counts_though_nobody_reports(platform, clock):
     release = start(platform, "1", {"steps": [{"percent": 100, "soak": "10 min"}]})
     prove(platform, release, "a")

@@ -148,7 +148,11 @@ def simulate(
         for counts in (by_step[step], whole):
             if state in ("running", "done") and states.has_failed(plan, plan.steps[step], counts):
                 state = states.after(state, plan.on_failure)
-        if state == "running" and states.is_over(plan.steps[step], by_step[step], since_s * 1000, now_s * 1000):
+        current = plan.steps[step]
+        # Calls are not simulated: as many as the step waits for have come.
+        if state == "running" and states.is_over(
+            current, by_step[step], current.min_calls, since_s * 1000, now_s * 1000
+        ):
             last = step + 1 == len(plan.steps)
             state = states.after(state, "finish" if last else "next")
             step, since_s = (step, since_s) if last else (step + 1, now_s)

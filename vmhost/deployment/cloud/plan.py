@@ -5,7 +5,7 @@
       - {devices: [kitchen-1], min_reports: 1}
       - {cohorts: [staff]}
       - {count: 1000, soak: 10 min}   so many devices in all, first come
-      - {percent: 5, min_reports: 20, per_minute: 500}
+      - {percent: 5, min_reports: 20, min_proven: 95 %, min_calls: 10000, per_minute: 500}
       - {percent: 100, start: manual} waits for `vmhost cloud next`
     on_failure: roll_back             or halt (it spreads no further, stays where it is), or pause
     max_error: 2 %                    of those that reported; more is a failure
@@ -21,7 +21,8 @@
 Success of a device is *proven*: loaded, self-test passed, and `calls` calls came, or `within` has passed: at most
 `max_error` of them failed, they took at most `max_time` each (on average; of a self-test, each case), and no VM had
 more than `max_memory`. Neither is bounded where it is left out. The platform's simulation is held to both as well.
-A step is over when `min_reports` devices have proven it and `soak` has passed.
+A step is over when `min_reports` of its devices have proven it, and `min_proven` of those that it reached, `min_calls`
+calls came on devices that have it, and `soak` has passed.
 """
 
 import re
@@ -47,6 +48,8 @@ _STEP_KEYS = (
     "count",
     "per_minute",
     "min_reports",
+    "min_proven",
+    "min_calls",
     "soak",
     "max_error",
     "max_worse",
@@ -78,6 +81,8 @@ class Step:
     count: int | None = None
     per_minute: int | None = None
     min_reports: int = 1
+    min_proven: float = 0.0
+    min_calls: int = 0
     soak_s: float = 0.0
     max_error: float = 0.02
     max_worse: float | None = None
@@ -192,6 +197,8 @@ def _step(plain, error, where):
         count=_whole(plain["count"], 1, f"{where}: count") if "count" in plain else None,
         per_minute=_whole(plain["per_minute"], 1, f"{where}: per_minute") if "per_minute" in plain else None,
         min_reports=_whole(plain.get("min_reports", 1), 0, f"{where}: min_reports"),
+        min_proven=_share(plain.get("min_proven", 0), f"{where}: min_proven"),
+        min_calls=_whole(plain.get("min_calls", 0), 0, f"{where}: min_calls"),
         soak_s=seconds(plain.get("soak", "0 s"), f"{where}: soak"),
         max_error=error if given is None else _share(given, f"{where}: max_error"),
         max_worse=_share(plain["max_worse"], f"{where}: max_worse") if "max_worse" in plain else None,

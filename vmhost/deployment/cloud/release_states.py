@@ -113,6 +113,12 @@ def has_failed(plan, step, counts):
     return bad >= plan.min_failures and bad > step.max_error * max(counts.reports, step.min_reports)
 
 
-def is_over(step, counts, since_ms, now_ms):
-    """Whether the step has what it waits for."""
-    return counts.proven >= step.min_reports and now_ms - since_ms >= step.soak_s * 1000
+def is_over(step, counts, calls, since_ms, now_ms):
+    """Whether the step has what it waits for. `counts` are of its devices, `calls` those on devices that have the
+    version."""
+    return (
+        counts.proven >= step.min_reports
+        and counts.proven >= step.min_proven * (counts.reached - counts.declined)
+        and calls >= step.min_calls
+        and now_ms - since_ms >= step.soak_s * 1000
+    )

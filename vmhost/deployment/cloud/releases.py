@@ -104,7 +104,8 @@ class Release:
             "since_ms": self.since_ms,
             "calls": vars(self.called),
             "devices": vars(self.counts) | {"reached": self.counts.reached},
-            "this_step": vars(self.of_step(self.step)) | {"min_reports": step.min_reports, "soak_s": step.soak_s},
+            "this_step": vars(self.of_step(self.step))
+            | {name: getattr(step, name) for name in ("min_reports", "min_proven", "min_calls", "soak_s")},
             "plan": self.plan.plain,
             "priority": self.priority,
             "who": self.who,
@@ -569,7 +570,7 @@ class Releases:
             )
             self._move(connection, release, plan.on_failure, PLATFORM, why)
             return
-        if states.is_over(step, release.of_step(release.step), release.since_ms, self.now_ms()):
+        if states.is_over(step, release.of_step(release.step), release.called.calls, release.since_ms, self.now_ms()):
             if release.step + 1 == len(plan.steps):
                 self._move(connection, release, "finish", PLATFORM, "the last step is over")
             elif not plan.steps[release.step + 1].manual:

@@ -42,6 +42,7 @@ ROOMS = {
         "vmhost.settings_file",
         "vmhost.host_yaml",
     },
+    "vmhost/training": {*PUBLIC, "vmhost.training", "vmhost.engine"},
     "vmhost/tunnel": {*PUBLIC, "vmhost.tunnel", "vmhost.stores"},
     "vmhost/operations": {*PUBLIC, "vmhost.__version__", "vmhost.operations", "vmhost.statistics"},
     "vmhost/access": {"vmhost.access", "vmhost.stores"},

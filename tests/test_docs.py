@@ -555,6 +555,10 @@ def a_small_embedding(text, folder, capfd):
     assert float(loss) < 0.65 and (same, rows) == ("True", "2")
 
 
+def samples_of_a_run(text, folder, capfd):
+    assert run_script(folder, text) == "(2,) False\n"
+
+
 def a_small_click_model(text, folder, capfd):
     check = """
 state = runs.load("states")
@@ -614,6 +618,7 @@ BLOCKS = {
     ("docs/embedding.md", "import vmhost.engine.numpy as np"): a_small_embedding,
     ("docs/embedding.md", "import vmhost\n"): tables_of_a_host,
     ("docs/features.md", "import vmhost.engine.numpy as np"): a_small_click_model,
+    ("docs/features.md", "import pyarrow"): samples_of_a_run,
     ("docs/packages.md", "make packages"): make_targets,
     ("docs/deployment.md", "vmhost cloud demo"): shown_only,  # tests/deployment/test_cloud_demo.py
     ("docs/deployment.md", "vmhost cloud init"): cloud_commands,

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -486,3 +487,9 @@ def test_every_gated_module_has_a_row_of_gates():
     assert gated - set(rows) == set(), "filed as gated; a VM refuses to load it without a row in gates.c"
     assert set(rows) - POLICY.keys() == set()
     assert sorted(set(rows)) == rows
+
+
+def test_no_two_files_of_tests_have_one_name():
+    """pytest imports them by their names alone, and says so only when the last of many has run."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []

@@ -103,6 +103,12 @@ class Histogram:
     def count(self) -> int:
         return sum(array.array("Q", self.counts))
 
+    def longer_than(self, seconds: float) -> int:
+        """How many of the durations are longer than `seconds`, which is rounded up by at most 12.5 %: those of buckets
+        that begin later."""
+        counts = array.array("Q", self.counts)
+        return sum(count for bucket, count in enumerate(counts) if bucket and bucket_end_s(bucket - 1) >= seconds)
+
     def quantile(self, share: float) -> float | None:
         """Seconds that `share` (0 to 1) of the durations do not exceed, at most 12.5 % too many; None without any."""
         counts = array.array("Q", self.counts)

@@ -175,6 +175,7 @@ def test_success_means_calls_that_went_well(cloud, agent):
     [
         ("max_time: 300 ms", [0.5, 0], "ms each, more than 300 ms"),
         ("max_memory: 16 MiB", [0, 32 << 20], "MiB, more than 16 MiB"),
+        ("slow: {over: 200 ms, max: 10 %}", [0.5, 0], "2 of 2 calls took longer than 200 ms, more than 10 %"),
     ],
 )
 def test_success_means_calls_within_their_time_and_memory(cloud, agent, bound, call, reason):

@@ -57,6 +57,8 @@ def finished(platform, version):
         ({"calls": 20, "failures": 2, "wall_s": 1.9, "peak_bytes": 47 << 20}, "failed"),
         ({"calls": 20, "failures": 1, "wall_s": 2.1, "peak_bytes": 47 << 20}, "failed"),
         ({"calls": 20, "failures": 1, "wall_s": 1.9, "peak_bytes": 49 << 20}, "failed"),
+        ({"calls": 20, "failures": 1, "wall_s": 1.9, "peak_bytes": 47 << 20, "slow": 2}, "proven"),
+        ({"calls": 20, "failures": 1, "wall_s": 1.9, "peak_bytes": 47 << 20, "slow": 3}, "failed"),
         (None, "proven"),  # it was proven by its self-test
         ({"calls": -1}, "proven"),
         ({"calls": float("nan"), "wall_s": "x"}, "proven"),
@@ -65,6 +67,7 @@ def finished(platform, version):
 )
 def test_what_a_device_calls_proven_is_held_against_the_releases_bounds(platform, counted, state):
     proof = {"calls": 20, "max_error": "5 %", "max_time": "100 ms", "max_memory": "48 MiB"}
+    proof["slow"] = {"over": "150 ms", "max": "10 %"}
     release = start(platform, "1", {"steps": [{"percent": 100, "min_reports": 9}], "max_error": 1, "proof": proof})
     assert gets(platform, "a") == "1"
     assert platform.releases.report("a", release.id, "proven", "fine", counted)
@@ -72,9 +75,20 @@ def test_what_a_device_calls_proven_is_held_against_the_releases_bounds(platform
     assert told["state"] == state and ("says that it is proven, but" in told["reason"]) == (state == "failed")
 
 
-@pytest.mark.parametrize("wrong", [{"max_time": 5}, {"max_memory": "much"}, {"max_memory": -1}, {"max_time": "fast"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_time": 5},
+        {"slow": {}},
+        {"slow": {"over": "1 s", "max": "many"}},
+        {"slow": 5},
+        {"max_memory": "much"},
+        {"max_memory": -1},
+        {"max_time": "fast"},
+    ],
+)
 def test_bounds_that_cannot_be_are_refused_with_their_place(wrong):
-    with pytest.raises(RefusedError, match=f"plan: proof: {[*wrong][0]}: expected"):
+    with pytest.raises(RefusedError, match=f"plan: proof: {[*wrong][0]}.*: expected"):
         Plan.of({"proof": wrong}, "plan")
 
 

@@ -1,29 +1,32 @@
 """Bounds of a proof: how many calls may fail, how long one may take, how much memory a VM may use.
 
-`rules` are a plan's (`cloud/plan.py`: proof): `calls`, `within_s`, `max_error`, and where they are bounded `max_time_s`
-and `max_memory_bytes`. Devices judge their own calls by these functions, the platform its simulation, and what devices
-report.
+`rules` are a plan's (`cloud/plan.py`: proof): `calls`, `within_s`, `max_error`, and where they are bounded
+`max_time_s`, `slow_over_s` with `max_slow`, and `max_memory_bytes`. Devices judge their own calls by these functions,
+the platform its simulation, and what devices report.
 """
 
 from typing import NamedTuple
 
 
 class Counted(NamedTuple):
-    """Calls of one version: how many, how many failed, seconds that all took, and the most bytes that a VM had."""
+    """Calls of one version: how many, how many failed, seconds that all took, the most bytes that a VM had, and how
+    many took longer than `slow_over_s` of its release."""
 
     calls: int = 0
     failures: int = 0
     wall_s: float = 0.0
     peak_bytes: int = 0
+    slow: int = 0
 
     def plus(self, other):
         """Both together."""
         sums = [mine + more for mine, more in zip(self[:3], other[:3])]
-        return Counted(*sums, max(self.peak_bytes, other.peak_bytes))
+        return Counted(*sums, max(self.peak_bytes, other.peak_bytes), self.slow + other.slow)
 
     def since(self, before):
         """What came after `before` was counted. The most memory is that of all times."""
-        return Counted(*(now - then for now, then in zip(self[:3], before[:3])), self.peak_bytes)
+        sums = [now - then for now, then in zip(self[:3], before[:3])]
+        return Counted(*sums, self.peak_bytes, self.slow - before.slow)
 
     def __str__(self):
         if not self.calls:
@@ -42,6 +45,10 @@ def why_outside(rules, counted, *, all_came=False):
     if most_s is not None and counted.wall_s > most_s * expected:
         mean_s = counted.wall_s / max(1, counted.calls)
         return f"{counted.calls} calls took {mean_s * 1000:.3g} ms each, more than {most_s * 1000:g} ms"
+    over_s = rules.get("slow_over_s")
+    if over_s is not None and counted.slow > rules.get("max_slow", 0) * expected:
+        share = f"{rules.get('max_slow', 0) * 100:g} %"
+        return f"{counted.slow} of {counted.calls} calls took longer than {over_s * 1000:g} ms, more than {share}"
     return memory_outside(rules, counted.peak_bytes)
 
 

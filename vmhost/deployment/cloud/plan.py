@@ -10,7 +10,7 @@
     on_failure: roll_back             or halt (it spreads no further, stays where it is), or pause
     max_error: 2 %                    of those that reported; more is a failure
     min_failures: 1                   fewer than so many failures are none
-    proof: {calls: 0, within: 10 s, max_error: 5 %, max_time: 50 ms, max_memory: 48 MiB}
+    proof: {calls: 0, within: 10 s, max_error: 5 %, max_time: 50 ms, slow: {over: 200 ms}, max_memory: 48 MiB}
     silence: 30 min                   a device that took it and says nothing for so long counts as failed
     control: {percent: 5, max_worse: 1 %, min_calls: 1000}
                                       so many devices keep the version before until it is done; where calls on devices
@@ -19,8 +19,9 @@
     hours: "06-22"                    UTC; no device is offered it outside of them
 
 Success of a device is *proven*: loaded, self-test passed, and `calls` calls came, or `within` has passed: at most
-`max_error` of them failed, they took at most `max_time` each (on average; of a self-test, each case), and no VM had
-more than `max_memory`. Neither is bounded where it is left out. The platform's simulation is held to both as well.
+`max_error` of them failed, they took at most `max_time` each (on average; of a self-test, each case), at most the share
+`max` of `slow` took longer than `over` (`{over: 200 ms, max: 1 %}` bounds the 99th percentile), and no VM had more than
+`max_memory`. What is left out is not bounded. The platform's simulation is held to `max_time` and `max_memory` as well.
 A step is over when `min_reports` of its devices have proven it, and `min_proven` of those that it reached, `min_calls`
 calls came on devices that have it, and `soak` has passed.
 """
@@ -155,10 +156,15 @@ class Plan:
         if on_failure not in ON_FAILURE:
             raise RefusedError(f"{where}: on_failure: expected one of {', '.join(ON_FAILURE)}, got {on_failure!r}")
         proof = plain.get("proof", {})
-        _keys(proof, ("calls", "within", "max_error", "max_time", "max_memory"), f"{where}: proof")
+        _keys(proof, ("calls", "within", "max_error", "max_time", "slow", "max_memory"), f"{where}: proof")
         bounds = {}
         if "max_time" in proof:
             bounds["max_time_s"] = seconds(proof["max_time"], f"{where}: proof: max_time")
+        if "slow" in proof:
+            slow = proof["slow"]
+            _keys(slow, ("over", "max"), f"{where}: proof: slow")
+            bounds["slow_over_s"] = seconds(slow.get("over"), f"{where}: proof: slow: over")
+            bounds["max_slow"] = _share(slow.get("max", "1 %"), f"{where}: proof: slow: max")
         if "max_memory" in proof:
             bounds["max_memory_bytes"] = _bytes(proof["max_memory"], f"{where}: proof: max_memory")
         return cls(

@@ -1,7 +1,7 @@
 """How calls of what runs went, by version: counted by each process of the device that runs tasks, summed by the agent.
 
-    health/PROCESS.json     {name of a task: [release, calls, failures, seconds, most bytes of a VM]}, since the
-                            process began
+    health/PROCESS.json     {name of a task: [release, calls, failures, seconds, most bytes of a VM, slow calls]},
+                            since the process began
 
 A process that ended leaves its file: what it counted still happened. The agent removes files that say nothing of what
 is current. All is a hint for the platform: a file that cannot be read counts as none.
@@ -42,7 +42,10 @@ def counted(host, current):
         if found is not None and found.version == entry["version"]:
             vms = [vm.peak_bytes for vm in statistics.vms if (vm.task, vm.version) == (found.name, found.version)]
             wall_s = round(found.counters["wall_s"], 6)
-            told[entry["name"]] = (entry["release"], Counted(found.calls, found.failures, wall_s, max(vms, default=0)))
+            over_s = (entry.get("rules") or {}).get("slow_over_s")
+            slow = 0 if over_s is None else found.walls.longer_than(over_s)
+            counts = Counted(found.calls, found.failures, wall_s, max(vms, default=0), slow)
+            told[entry["name"]] = (entry["release"], counts)
     return told
 
 
@@ -65,8 +68,8 @@ def _read(path):
     try:
         plain = json.loads(path.read_bytes())
         return {
-            name: (release, Counted(int(calls), int(failures), float(wall_s), int(peak_bytes)))
-            for name, (release, calls, failures, wall_s, peak_bytes) in plain.items()
+            name: (release, Counted(int(calls), int(failures), float(wall_s), int(peak_bytes), *map(int, slow)))
+            for name, (release, calls, failures, wall_s, peak_bytes, *slow) in plain.items()
         }
     except OSError, ValueError, TypeError, AttributeError:
         return {}

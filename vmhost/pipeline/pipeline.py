@@ -644,18 +644,24 @@ class Pipeline:
 
     def _has_drained(self):
         """Whether all calls have ended but those that do not begin, which the next start makes."""
-        tasks = [task for task in (*self._tasks.values(), *self._leaving.values()) if task.unfinished]
-        if any(not task.is_stuck for task in tasks) or self._behind.keys() - {task.task.name for task in tasks}:
-            return False
-        for task in tasks:
-            _log.error(
-                "%s: %s: %d calls do not begin (is its breaker open, its wall_time too short?); the next start makes"
-                " them",
-                self.folder,
-                task.task.name,
-                task.unfinished,
-            )
-        return True
+        unfinished = self._unfinished()
+        return all(task.is_stuck for task in unfinished) and not self._behind.keys() - {
+            task.task.name for task in unfinished
+        }
+
+    def _unfinished(self):
+        return [task for task in (*self._tasks.values(), *self._leaving.values()) if task.unfinished]
+
+    def _tell_what_is_stuck(self):
+        for task in self._unfinished():
+            if task.is_stuck:
+                _log.error(
+                    "%s: %s: %d calls do not begin (is its breaker open, its wall_time too short?); the next start"
+                    " makes them",
+                    self.folder,
+                    task.task.name,
+                    task.unfinished,
+                )
 
     def wait_for_room(self, timeout_s=None):
         """Waits until the queue of each task has room; returns for how many calls, which is for how many events none is
@@ -744,6 +750,7 @@ class Pipeline:
                 except KeyboardInterrupt as error:
                     interrupted = error
                 drain = self.store_error is None and interrupted is None
+                self._tell_what_is_stuck()
         self._closing.set()
         for behind in list(self._behind.values()):
             behind.stop()

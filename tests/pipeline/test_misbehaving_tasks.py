@@ -108,6 +108,24 @@ def test_the_end_does_not_wait_for_calls_that_do_not_begin(source, limits, tmp_p
     assert counts["unfinished"] == 0 and counts["stored"] + counts["dead_letters"] == 200
 
 
+def test_a_task_whose_breaker_stays_open_does_not_hold_up_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr("vmhost.pipeline.execution.STUCK_S", 0.2)
+    broken = stream_task(tmp_path, "def run(value):\n    raise RuntimeError\n", "on: [click], queue: 8", "broken")
+    good = stream_task(tmp_path, ROWS, "on: [click], queue: 8", "good")
+    with open_pipeline(tmp_path, broken, good) as pipeline:
+        events = clicks(*map(str, range(300)))
+        while events:
+            room = pipeline.wait_for_room(WAIT_S)
+            assert room > 0
+            pipeline.append_many(events[:room], bounded=False)
+            events = events[room:]
+        assert pipeline.drain(WAIT_S)
+        pipeline.close()
+    tasks = pipeline.final["tasks"]
+    assert tasks["good"]["stored"] == 300 and tasks["good"]["dropped_by_overload"] == 0
+    assert tasks["broken"]["dropped_by_overload"] > 200 and tasks["broken"]["triggered"] == 300
+
+
 def test_a_call_that_cannot_be_handed_over_ends_as_a_dead_letter(tmp_path, monkeypatch):
     def broken(value):
         raise ZeroDivisionError("of the pipeline's own")

@@ -17,7 +17,7 @@ IN_FLIGHT = 4  # calls of one task that are with the host, where task.yaml does 
 # While calls come back within SHORT_S, a VM that has ended one finds the next: more are with the host, up to AHEAD for
 # each that may run, and up to a part of the queue.
 SHORT_S, AHEAD, PART_OF_QUEUE = 0.05, 8, 1 / 4
-STUCK_S = 30.0  # a task none of whose calls has begun for so long is not waited for at the end
+STUCK_S = 30.0  # a task whose breaker is open, or none of whose calls has begun, for so long is not waited for
 DROPPED, FORGOTTEN, EXPIRED = "dropped_by_overload", "forgotten", "expired"
 # `forgotten`: its person was. `expired`: after a restart its event was no longer in the store.
 ENDS = (STORED, DEAD_LETTERS, DROPPED, FORGOTTEN, EXPIRED)
@@ -76,6 +76,7 @@ class StreamTask:
         self.paused = False  # no call goes to the host
         self.old_tables = []  # of versions before, whose calls may run still
         self._moved_s = 0.0  # when a call came where none was, or one that had begun ended; on the monotonic clock
+        self._refused_s = None  # since when its breaker refuses calls, of which none was stored since
         self._size()
 
     def _size(self):
@@ -96,9 +97,15 @@ class StreamTask:
     def is_stuck(self):
         """Whether calls wait that the host does not begin: the breaker stays open, or their time is over before a VM is
         there for them."""
-        if not self.unfinished or time.monotonic() - self._moved_s < STUCK_S:
+        if not self.unfinished or self.holds_up and time.monotonic() - self._moved_s < STUCK_S:
             return False
         return not any(type(future) is Failed or future.running() for _, future in self.running.values())
+
+    @property
+    def holds_up(self):
+        """Whether sources that wait for room wait for its queue: not where its breaker has been open for long, or
+        others would wait for ever."""
+        return self._refused_s is None or time.monotonic() - self._refused_s < STUCK_S
 
     @property
     def room(self):
@@ -161,7 +168,12 @@ class StreamTask:
                 kept = self.table.state(call.key)
                 value["state"] = kept and kept.value
             future = self.task.submit(value)
-        except BreakerOpenError, QueueFullError:
+        except BreakerOpenError:
+            if self._refused_s is None:
+                self._refused_s = time.monotonic()
+            self._count(PUT_OFF)
+            return False
+        except QueueFullError:
             self._count(PUT_OFF)
             return False
         except ClosedError:
@@ -236,6 +248,8 @@ class StreamTask:
         now_s = time.monotonic()
         if way != PUT_OFF:
             self._moved_s = now_s
+        if way == STORED:
+            self._refused_s = None
         is_short = now_s - call.handed_s < SHORT_S
         self._window = min(self._window + 1, self._most) if is_short else self._least
         if way in (RETRIES, PUT_OFF, STALE):

@@ -504,7 +504,8 @@ class Pipeline:
                     for name, start in fires:
                         task = self._tasks[name]
                         value = self._visits.value(task.trigger, stored, start, len(task.waiting) >= _WITH_EVENTS)
-                        task.offer(Call(stored.position, start, stored.event.key, value), self._bounded)
+                        bounded = self._bounded or not task.holds_up
+                        task.offer(Call(stored.position, start, stored.event.key, value), bounded)
                     self._visits.leave(stored)
                     begin = index + 1
             self._visits.hold(taken[begin:])
@@ -665,14 +666,15 @@ class Pipeline:
 
     def wait_for_room(self, timeout_s=None):
         """Waits until the queue of each task has room; returns for how many calls, which is for how many events none is
-        dropped. 0 after `timeout_s`. PipelineError after `close`."""
+        dropped. 0 after `timeout_s`. PipelineError after `close`. A task whose breaker has been open for 30 s is not
+        waited for: calls beyond its queue are dropped by its overload rule."""
         with self._idle:
             self._wait_until(lambda: self._ended or self._room() > 0, timeout_s)
             self._must_be_open()
             return max(0, self._room())
 
     def _room(self):
-        rooms = (task.room for name, task in self._tasks.items() if name not in self._behind)
+        rooms = (task.room for name, task in self._tasks.items() if name not in self._behind and task.holds_up)
         return min(rooms, default=1 << 20)
 
     # ---- what there is

@@ -11,6 +11,7 @@ import os
 import zlib
 
 from vmhost.engine import _array as _a
+from vmhost.engine.embedding import save_folders
 
 _HEADER = 8192  # bytes in front of a file's arrays; what is left over is blank
 _PIECE = 4 << 20  # bytes of rows at a time
@@ -45,8 +46,8 @@ def save(tables, folder, *, incremental=False, step=None):
         for one in tables:
             _a._embedding_evict(one._table, step)
     name = f"{max((number for number, _ in saves), default=0) + 1:06}-{'incremental' if incremental else 'full'}"
-    beside = os.path.join(folder, f".saving-{name}")
-    _remove_unfinished(folder)
+    beside = save_folders.unfinished(folder, name)
+    save_folders.remove_unfinished(folder)
     snapshots = _a._embedding_snapshot(tuple(one._table for one in tables), incremental)
     saved = False
     try:
@@ -54,14 +55,14 @@ def save(tables, folder, *, incremental=False, step=None):
         for one, snapshot in zip(tables, snapshots):
             _write_table(os.path.join(beside, f"{one.name}.safetensors"), one, snapshot, incremental)
         told = {"incremental": incremental, "step": step, "previous": previous, "tables": names}
-        _write(os.path.join(beside, "save.json"), json.dumps(told).encode())
-        _flush_folder(beside)
+        save_folders.write(os.path.join(beside, "save.json"), json.dumps(told).encode())
+        save_folders.flush(beside)
         os.rename(beside, os.path.join(folder, name))
         saved = True
     finally:
         for snapshot in snapshots:
             _a._embedding_snapshot_end(snapshot, saved)
-    _flush_folder(folder)
+    save_folders.flush(folder)
     for one in tables:
         one.saved = (folder, name)
     return os.path.join(folder, name)
@@ -93,33 +94,6 @@ def _saves(folder):
         if number.isdecimal() and kind in ("full", "incremental"):
             found.append((int(number), name))
     return sorted(found)
-
-
-def _remove_unfinished(folder):
-    for name in os.listdir(folder):
-        if name.startswith(".saving-"):
-            path = os.path.join(folder, name)
-            for file in os.listdir(path):
-                os.remove(os.path.join(path, file))
-            os.rmdir(path)
-
-
-def _flush_folder(path):
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except PermissionError:  # a task may write there and not read
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write(path, data):
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 class _Columns:

@@ -8,7 +8,7 @@ import json
 import os
 import zlib
 
-from vmhost.engine.embedding import CheckpointError, restore
+from vmhost.engine.embedding import CheckpointError, restore, save_folders
 from vmhost.engine.embedding import save as save_tables
 from vmhost.engine.grad.trees import leaves, mapped
 from vmhost.engine.nn.layers import generator
@@ -83,8 +83,8 @@ def save(folder, state, *, tables=(), keep=2, full=None):
     os.makedirs(folder, exist_ok=True)
     tables = list(tables.values() if isinstance(tables, dict) else tables)
     number = max((number for number, _ in _states(folder)), default=0) + 1
-    beside, place = os.path.join(folder, f".saving-{number:06}"), os.path.join(folder, f"run-{number:06}")
-    _remove_unfinished(folder)
+    beside, place = save_folders.unfinished(folder, f"{number:06}"), os.path.join(folder, f"run-{number:06}")
+    save_folders.remove_unfinished(folder)
     arrays = {}
     told = {"format": _FORMAT, "state": _split(state, arrays, ""), "tables": None}
     if tables:
@@ -96,15 +96,15 @@ def save(folder, state, *, tables=(), keep=2, full=None):
         path = os.path.join(beside, "arrays.safetensors")
         save_arrays(path, arrays)
         told["crc32"] = _checksum(path)
-        _write(os.path.join(beside, "state.json"), json.dumps(told).encode())
-        _flush(beside)
+        save_folders.write(os.path.join(beside, "state.json"), json.dumps(told).encode())
+        save_folders.flush(beside)
         os.rename(beside, place)
     except BaseException:
-        _remove(beside)
+        save_folders.remove(beside)
         raise
-    _flush(folder)
+    save_folders.flush(folder)
     for _, name in _states(folder)[:-keep]:
-        _remove(os.path.join(folder, name))
+        save_folders.remove(os.path.join(folder, name))
     _remove_old_tables(folder)
     return place
 
@@ -177,7 +177,7 @@ def _remove_old_tables(folder):
     first = max((one for one in names if one.endswith("-full") and one <= min(needed, default="")), default=None)
     for name in names:
         if first is not None and name < first:
-            _remove(os.path.join(tables, name))
+            save_folders.remove(os.path.join(tables, name))
 
 
 def _split(tree, arrays, path):
@@ -212,33 +212,3 @@ def _checksum(path):
         while part := file.read(1 << 20):
             total = zlib.crc32(part, total)
     return total
-
-
-def _write(path, data):
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flush(path):
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except PermissionError:  # a task may write there and not read
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _remove(path):
-    for name in os.listdir(path):
-        os.remove(os.path.join(path, name))
-    os.rmdir(path)
-
-
-def _remove_unfinished(folder):
-    for name in os.listdir(folder):
-        if name.startswith(".saving-"):
-            _remove(os.path.join(folder, name))

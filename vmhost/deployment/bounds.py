@@ -20,13 +20,23 @@ class Counted(NamedTuple):
 
     def plus(self, other):
         """Both together."""
-        sums = [mine + more for mine, more in zip(self[:3], other[:3])]
-        return Counted(*sums, max(self.peak_bytes, other.peak_bytes), self.slow + other.slow)
+        return Counted(
+            calls=self.calls + other.calls,
+            failures=self.failures + other.failures,
+            wall_s=self.wall_s + other.wall_s,
+            peak_bytes=max(self.peak_bytes, other.peak_bytes),
+            slow=self.slow + other.slow,
+        )
 
     def since(self, before):
         """What came after `before` was counted. The most memory is that of all times."""
-        sums = [now - then for now, then in zip(self[:3], before[:3])]
-        return Counted(*sums, self.peak_bytes, self.slow - before.slow)
+        return Counted(
+            calls=self.calls - before.calls,
+            failures=self.failures - before.failures,
+            wall_s=self.wall_s - before.wall_s,
+            peak_bytes=self.peak_bytes,
+            slow=self.slow - before.slow,
+        )
 
     def __str__(self):
         if not self.calls:

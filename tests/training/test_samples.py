@@ -13,8 +13,9 @@ import vmhost.engine.numpy as np
 from tests.hosts import bundle
 from vmhost.engine.embedding import EmbeddingVariable, Ragged
 from vmhost.engine.features import FeatureSpec, hashed
+from vmhost.training.errors import SamplesError
 from vmhost.training.runs import Run
-from vmhost.training.samples import ParquetSamples, SamplesError
+from vmhost.training.samples import ParquetSamples
 
 
 @pytest.fixture
@@ -118,6 +119,7 @@ def test_what_does_not_fit_is_told(folder, tmp_path):
         (folder, {"fields": ["no"]}, r"a\.parquet: there is no column 'no', but n, x, list"),
         (folder / "none", {}, "there is no such file"),
         (folder, {"partition": (3, 3)}, "partition: expected"),
+        (folder, {"batch_size": 101, "epochs": None, "drop_remainder": True}, "no batch would ever come"),
         (folder, {"batch_size": 0}, "batch_size: expected 1 or more, got 0"),
     ):
         with pytest.raises(SamplesError, match=said):

@@ -11,33 +11,34 @@ from pathlib import Path
 
 import numpy
 
-from vmhost.engine.embedding import Ragged
-from vmhost.engine.features import hashed
+from vmhost.training.columns import from_arrow, joined, part, taken
+from vmhost.training.errors import SamplesError
 
 _END = object()
 
 
-class SamplesError(ValueError):
-    """A file or an option that does not fit: which, and what is expected."""
-
-
 class ParquetSamples:
-    """An iterator over batches: dicts of a column's name to a NumPy array; of lists to a Ragged (values, offsets).
-    Whole numbers are int64, floats float32, flags uint8; texts are int64 keys by a named hash, or lists of str.
+    """An iterator over batches. A batch is a dict of columns by name.
 
-    paths: a file, a folder of *.parquet files, or a list of such.
-    fields: columns to read, all where it is None; a dict gives each one's value for nulls (None: nulls are refused).
-        Of lists, null is the empty list, and the value stands for nulls within. Null texts are the key -1, or None.
-    spec: a FeatureSpec instead: its columns and `labels`; texts that only `hashed` features read are hashed here.
-    texts: columns whose texts are not hashed. hash: the hash of the others (vmhost.engine.features.HASHES).
-    batch_size; drop_remainder: whether an epoch's last batch is left out if it is smaller.
-    partition: (number, of how many): every so many-th row group.
-    shuffle_window: rows that are shuffled together, in whole row groups, which come in a drawn order; 0: as they lie.
-    seed: of that order. epochs: how often all is read; None: for ever.
-    prefetch: batches that a thread reads ahead; 0: none does.
+    A column of whole numbers is int64, of floats float32, of booleans uint8; of texts int64 keys, or a list of str; of
+    lists a Ragged (values, offsets).
 
-    `position` is that behind the batch given last; `start=position` goes on there. `waited_s`: how long batches were
-    waited for. Close it, or use it in a `with` block."""
+    paths: a file, a folder of *.parquet files, or a list of these.
+    fields: the columns to read, all where it is None. A dict gives each field the value that stands for nulls; None
+        refuses them. A null list is the empty list; the value stands for nulls in lists. A null text is the key -1.
+    spec: a FeatureSpec, in place of `fields`: its columns and `labels` are read. Texts that only `hashed` features read
+        become keys.
+    texts: columns whose texts stay texts. hash: how the others become keys, a name in vmhost.engine.features.HASHES.
+    batch_size: examples. drop_remainder: leaves out the last batch of an epoch where it is smaller.
+    partition: (number, count): takes every count-th row group, beginning with this number.
+    shuffle_window: rows. Row groups come in random order; as many as fit into a window are shuffled together. 0: no
+        shuffling.
+    seed: of the shuffling. epochs: how often all rows are read; None: without end.
+    prefetch: batches that a thread reads ahead; 0: no thread.
+    start: a `position` to go on from.
+
+    `position` is the place behind the last batch that was given, `waited_s` how long callers waited for batches. Close
+    it, or use it in a `with` block. SamplesError."""
 
     def __init__(
         self,
@@ -74,14 +75,17 @@ class ParquetSamples:
         self.rows = sum(rows for _, _, rows in self._groups)
         if not self.rows:
             raise SamplesError(
-                f"{self._files[0]}: partition {partition}: there are no rows in {len(groups)} row groups"
+                f"{self._files[0]}: partition {partition}: there are no rows, in {len(groups)} row groups of all files"
+            )
+        if epochs is None and drop_remainder and self.rows < batch_size:
+            raise SamplesError(
+                f"batch_size: {batch_size} is more than the {self.rows} rows, so no batch would ever come"
             )
         self.position = {"epoch": 0, "window": 0, "row": 0} if start is None else dict(start)
         self.waited_s = 0.0
         self._open = {}
-        batches = self._batches(dict(self.position))
-        self._ahead = _Ahead(batches, prefetch) if prefetch else None
-        self._batches_here = batches
+        self._source = self._batches(dict(self.position))
+        self._ahead = _Prefetch(self._source, prefetch) if prefetch else None
 
     # ---- iterating
     def __iter__(self):
@@ -89,7 +93,7 @@ class ParquetSamples:
 
     def __next__(self):
         begun = time.perf_counter()
-        found = next(self._batches_here, _END) if self._ahead is None else self._ahead.next()
+        found = next(self._source, _END) if self._ahead is None else self._ahead.next()
         self.waited_s += time.perf_counter() - begun
         if found is _END:
             raise StopIteration
@@ -109,7 +113,7 @@ class ParquetSamples:
     def close(self):
         if self._ahead is not None:
             self._ahead.close()
-        self._batches_here.close()
+        self._source.close()
         while self._open:
             self._open.popitem()[1].close()
 
@@ -143,7 +147,7 @@ class ParquetSamples:
                 columns, rows = self._window(windows[at["window"]], at)
                 while at["row"] < rows:
                     take = min(self.batch_size - held, rows - at["row"])
-                    parts.append([_part(column, at["row"], at["row"] + take) for column in columns])
+                    parts.append([part(column, at["row"], at["row"] + take) for column in columns])
                     held += take
                     at["row"] += take
                     if held == self.batch_size:
@@ -156,7 +160,7 @@ class ParquetSamples:
             parts, held = [], 0
 
     def _batch(self, parts):
-        columns = parts[0] if len(parts) == 1 else [_joined(some) for some in zip(*parts)]
+        columns = parts[0] if len(parts) == 1 else [joined(some) for some in zip(*parts)]
         return dict(zip(self._names, columns))
 
     def _window(self, groups, at):
@@ -164,12 +168,12 @@ class ParquetSamples:
         columns = []
         for i, name in enumerate(self._names):
             where = f"{groups[0][0]}: {name}"
-            found = [_column(table.column(i), where, self._defaults[name], self._hashes[name]) for table in tables]
-            columns.append(found[0] if len(found) == 1 else _joined(found))
+            found = [from_arrow(table.column(i), where, self._defaults[name], self._hashes[name]) for table in tables]
+            columns.append(found[0] if len(found) == 1 else joined(found))
         rows = sum(rows for _, _, rows in groups)
         if self.shuffle_window:
             order = numpy.random.default_rng([self.seed, at["epoch"], at["window"]]).permutation(rows)
-            columns = [_taken(column, order) for column in columns]
+            columns = [taken(column, order) for column in columns]
         return columns, rows
 
     def _file(self, path):
@@ -182,8 +186,8 @@ class ParquetSamples:
         return self._open[path]
 
 
-class _Ahead:
-    """A thread that takes items ahead of who asks."""
+class _Prefetch:
+    """A thread that reads up to `count` items of an iterator ahead."""
 
     def __init__(self, items, count):
         self._queue, self._closed = queue.Queue(count), threading.Event()
@@ -275,69 +279,3 @@ def _fields(fields, spec, labels, texts, hash, first):
             fields = file.schema_arrow.names
     defaults = dict(fields) if isinstance(fields, dict) else dict.fromkeys(fields)
     return defaults, {name: None if name in texts else hash for name in defaults}
-
-
-# ---- columns
-def _column(column, where, default, hash):
-    """A NumPy array, a list of texts, or a Ragged of an Arrow column."""
-    import pyarrow as pa
-    from pyarrow import types
-
-    column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    kind = column.type
-    if types.is_list(kind) or types.is_large_list(kind):
-        if column.null_count:
-            import pyarrow.compute as pc
-
-            column = pc.fill_null(column, pa.scalar([], kind))
-        offsets = column.offsets.to_numpy().astype("int64")
-        values = _column(pa.chunked_array([column.values]), where, default, hash)
-        return Ragged(_part(values, int(offsets[0]), int(offsets[-1])), offsets - offsets[0])
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind):
-        if hash is None:
-            return column.to_pylist()
-        coded = column if types.is_dictionary(kind) else column.dictionary_encode()
-        if not (types.is_string(coded.dictionary.type) or types.is_large_string(coded.dictionary.type)):
-            raise SamplesError(f"{where}: expected texts in a dictionary, got {coded.dictionary.type}")
-        keys = numpy.append(numpy.asarray(hashed(coded.dictionary.to_pylist(), hash)), -1)
-        places = coded.indices.fill_null(len(keys) - 1) if coded.null_count else coded.indices
-        return keys[places.to_numpy()]
-    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        raise SamplesError(f"{where}: expected numbers, texts or lists of them, got {kind}")
-    if column.null_count:
-        if default is None:
-            raise SamplesError(
-                f"{where}: {column.null_count} values are null, and the field has no value that stands for them"
-            )
-        column = column.fill_null(pa.scalar(default, kind) if not types.is_boolean(kind) else bool(default))
-    array = column.to_numpy(zero_copy_only=False)
-    dtype = "float32" if types.is_floating(kind) else "uint8" if types.is_boolean(kind) else "int64"
-    return array.astype(dtype, copy=False)
-
-
-def _part(column, begin, end):
-    if not isinstance(column, Ragged):
-        return column[begin:end]
-    offsets = column.offsets[begin : end + 1]
-    return Ragged(column.values[offsets[0] : offsets[-1]], offsets - offsets[0])
-
-
-def _joined(parts):
-    if isinstance(parts[0], list):
-        return [one for part in parts for one in part]
-    if not isinstance(parts[0], Ragged):
-        return numpy.concatenate(parts)
-    ends = numpy.cumsum([0, *(part.offsets[-1] for part in parts)])
-    offsets = [part.offsets[1:] + end for part, end in zip(parts, ends)]
-    return Ragged(_joined([part.values for part in parts]), numpy.concatenate([[0], *offsets]))
-
-
-def _taken(column, order):
-    if isinstance(column, list):
-        return [column[i] for i in order.tolist()]
-    if not isinstance(column, Ragged):
-        return column[order]
-    counts = numpy.diff(column.offsets)[order]
-    offsets = numpy.concatenate([[0], numpy.cumsum(counts)])
-    at = numpy.arange(offsets[-1]) - numpy.repeat(offsets[:-1] - column.offsets[:-1][order], counts)
-    return Ragged(_taken(column.values, at), offsets)

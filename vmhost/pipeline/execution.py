@@ -17,7 +17,7 @@ IN_FLIGHT = 4  # calls of one task that are with the host, where task.yaml does 
 # While calls come back within SHORT_S, a VM that has ended one finds the next: more are with the host, up to AHEAD for
 # each that may run, and up to a part of the queue.
 SHORT_S, AHEAD, PART_OF_QUEUE = 0.05, 8, 1 / 4
-STUCK_S = 30.0  # a task whose breaker is open, or none of whose calls has begun, for so long is not waited for
+STUCK_S = 30.0  # nobody waits for a task whose breaker has been open, or that has made no progress, for so long
 DROPPED, FORGOTTEN, EXPIRED = "dropped_by_overload", "forgotten", "expired"
 # `forgotten`: its person was. `expired`: after a restart its event was no longer in the store.
 ENDS = (STORED, DEAD_LETTERS, DROPPED, FORGOTTEN, EXPIRED)
@@ -75,8 +75,8 @@ class StreamTask:
         self.running = {}  # position: (call, future), of calls that the host has, or whose results are not kept yet
         self.paused = False  # no call goes to the host
         self.old_tables = []  # of versions before, whose calls may run still
-        self._moved_s = 0.0  # when a call came where none was, or one that had begun ended; on the monotonic clock
-        self._refused_s = None  # since when its breaker refuses calls, of which none was stored since
+        self._progress_s = 0.0  # when a call came to the idle task, or one ended that had begun; monotonic clock
+        self._refused_since_s = None  # when the breaker first refused a call since the last one that was stored
         self._size()
 
     def _size(self):
@@ -95,17 +95,17 @@ class StreamTask:
 
     @property
     def is_stuck(self):
-        """Whether calls wait that the host does not begin: the breaker stays open, or their time is over before a VM is
-        there for them."""
-        if not self.unfinished or self.holds_up and time.monotonic() - self._moved_s < STUCK_S:
+        """Whether the task has calls, and the host begins none of them: its breaker stays open, or a call's time is
+        over before it gets a VM."""
+        if not self.unfinished or self.holds_up and time.monotonic() - self._progress_s < STUCK_S:
             return False
         return not any(type(future) is Failed or future.running() for _, future in self.running.values())
 
     @property
     def holds_up(self):
-        """Whether sources that wait for room wait for its queue: not where its breaker has been open for long, or
-        others would wait for ever."""
-        return self._refused_s is None or time.monotonic() - self._refused_s < STUCK_S
+        """Whether sources wait for room in this task's queue. They do not where its breaker stays open: other tasks
+        would get no events for as long."""
+        return self._refused_since_s is None or time.monotonic() - self._refused_since_s < STUCK_S
 
     @property
     def room(self):
@@ -118,7 +118,7 @@ class StreamTask:
         """Takes a call that was triggered; where too many wait, by the overload rule another one goes for it, or it
         goes itself. Not `bounded`: none is dropped."""
         if not self.unfinished:
-            self._moved_s = time.monotonic()
+            self._progress_s = time.monotonic()
         call.table = self.table
         self.table.begin(call.position, call.start)
         if bounded and self.room <= 0:
@@ -143,7 +143,7 @@ class StreamTask:
 
     def resume(self, call):
         """Takes a call that was open when the pipeline ended."""
-        self._moved_s = time.monotonic()
+        self._progress_s = time.monotonic()
         call.table = self.table
         self.waiting.add(call)
 
@@ -169,8 +169,8 @@ class StreamTask:
                 value["state"] = kept and kept.value
             future = self.task.submit(value)
         except BreakerOpenError:
-            if self._refused_s is None:
-                self._refused_s = time.monotonic()
+            if self._refused_since_s is None:
+                self._refused_since_s = time.monotonic()
             self._count(PUT_OFF)
             return False
         except QueueFullError:
@@ -186,7 +186,7 @@ class StreamTask:
             return False
         except VMHostError as error:
             future = Failed(error)
-        except Exception as error:  # what a pipeline's thread must not end of
+        except Exception as error:  # it must not end the thread that hands calls over
             future = Failed(error)
         call.handed_s = time.monotonic()
         self.running[call.position] = call, future
@@ -247,9 +247,9 @@ class StreamTask:
         self.running.pop(call.position, None)
         now_s = time.monotonic()
         if way != PUT_OFF:
-            self._moved_s = now_s
+            self._progress_s = now_s
         if way == STORED:
-            self._refused_s = None
+            self._refused_since_s = None
         is_short = now_s - call.handed_s < SHORT_S
         self._window = min(self._window + 1, self._most) if is_short else self._least
         if way in (RETRIES, PUT_OFF, STALE):

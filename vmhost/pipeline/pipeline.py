@@ -621,8 +621,8 @@ class Pipeline:
             return self._wait_until(self._is_idle, timeout_s)
 
     def drain(self, timeout_s=None):
-        """As `wait`, but not for tasks of which no call has begun for 30 s; their calls are left for the next start.
-        False after `timeout_s`."""
+        """Waits as `wait` does, but not for a task whose calls do not begin (StreamTask.is_stuck); the next start makes
+        them. False after `timeout_s`."""
         with self._idle:
             return self._wait_until(self._has_drained, timeout_s)
 
@@ -737,8 +737,8 @@ class Pipeline:
 
     def close(self, drain=True, keep_visits=None):
         """Ends the pipeline. `drain`: open visits are closed, and calls run to their end; else both are left for a
-        restart, which triggers what was cut off again. Calls of a task of which none has begun for 30 s, because its
-        breaker is open, say, are left for it too. `keep_visits`: visits stay open although calls are drained.
+        restart, which triggers what was cut off again. So are the calls of a task that do not begin for 30 s: its
+        breaker is open, or its `wall_time` too short. `keep_visits`: visits stay open although calls are drained.
         A KeyboardInterrupt while calls run to their end cuts them off, and is raised when all is closed."""
         with self._lock:
             if self._closed:

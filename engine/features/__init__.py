@@ -1,8 +1,9 @@
 """Features of click models: one specification that turns raw columns into what a network reads, in training and in
 serving alike. docs/features.md tells what there is."""
 
+from vmhost.engine.features.errors import FeatureError
 from vmhost.engine.features.hashing import HASHES, hashed
 from vmhost.engine.features.layer import FeatureEmbedding
-from vmhost.engine.features.spec import FeatureError, FeatureSpec, Inputs
+from vmhost.engine.features.spec import FeatureSpec, Inputs
 
 __all__ = ["HASHES", "FeatureEmbedding", "FeatureError", "FeatureSpec", "Inputs", "hashed"]

@@ -5,12 +5,12 @@ import zlib
 
 import vmhost.engine.numpy as np
 
-_MASK = 2**63 - 1  # keys of tables are looked up from 0 on
+MAX_KEY = 2**63 - 1  # lookups read keys from 0 on
 _MIX = 0xD6E8FEB86659FD93
 
 
 def _blake2b(text):
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") & _MASK
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") & MAX_KEY
 
 
 HASHES = {"blake2b": _blake2b, "crc32": zlib.crc32}  # 63 and 32 bits

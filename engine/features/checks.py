@@ -1,0 +1,133 @@
+"""What a specification of features may say."""
+
+from vmhost.engine.embedding.lookups import COMBINERS
+from vmhost.engine.features.hashing import HASHES, MAX_KEY
+
+FORMAT = 1
+_SCALES = {"none": (), "standard": ("mean", "deviation"), "range": ("low", "high"), "log": ()}
+_TABLE_OPTIONS = {
+    "dim",
+    "optimizer",
+    "initial",
+    "initializer",
+    "seed",
+    "default_value_dim",
+    "default_value_no_permission",
+    "filter",
+    "evict",
+    "quota",
+}
+# what features of each kind may say beside `kind`; those but numbers also `table`, `combiner`, `default_id`, `offset`
+_OPTIONS = {
+    "number": {"column", "scale", "mean", "deviation", "low", "high", "clip", "default"},
+    "key": {"column", "default"},
+    "hashed": {"column", "hash", "buckets", "default"},
+    "vocabulary": {"column", "words", "unknown_buckets", "hash"},
+    "buckets": {"column", "boundaries", "default"},
+    "cross": {"of", "buckets"},
+}
+_LISTS = {"sequence", "length", "weights"}  # of keys, hashed and vocabulary
+
+
+def checked(told, problems):
+    """(features, tables) of a specification; adds to `problems` all that is wrong with it."""
+    if not isinstance(told, dict) or not isinstance(told.get("features"), dict):
+        problems.append("expected an object with `features`")
+        return {}, {}
+    for key in told.keys() - {"format", "tables", "features"}:
+        problems.append(f"unknown key {key!r}")
+    if told.get("format", FORMAT) != FORMAT:
+        problems.append(f"format {told['format']!r}: this vmhost reads {FORMAT}")
+    tables = told.get("tables", {})
+    if not isinstance(tables, dict):
+        problems.append("tables: expected an object")
+        tables = {}
+    for name, options in tables.items():
+        if not isinstance(options, dict) or type(options.get("dim")) is not int or options["dim"] < 1:
+            problems.append(f"tables.{name}: expected `dim`, a whole number above 0")
+        elif unknown := options.keys() - _TABLE_OPTIONS:
+            problems.append(f"tables.{name}: unknown {', '.join(sorted(unknown))}")
+    features = {}
+    for name, one in told["features"].items():
+        features[name] = _checked_feature(name, one, tables, features, problems)
+    return features, tables
+
+
+def _checked_feature(name, one, tables, before, problems):
+    def wrong(text):
+        problems.append(f"{name}: {text}")
+
+    kind = one.get("kind") if isinstance(one, dict) else None
+    if kind not in _OPTIONS:
+        wrong(f"kind: expected one of {', '.join(_OPTIONS)}, got {kind!r}")
+        return {"kind": "key", "column": name}
+    one = dict(one)
+    if kind != "cross":
+        one.setdefault("column", name)
+    allowed = _OPTIONS[kind] | {"kind"} | ({"table", "combiner", "default_id", "offset"} if kind != "number" else set())
+    if kind in ("key", "hashed", "vocabulary"):
+        allowed = allowed | _LISTS
+    for key in sorted(one.keys() - allowed):
+        wrong(f"{key!r} is unknown to {kind}; it has {', '.join(sorted(allowed))}")
+    if "table" in one and one["table"] not in tables:
+        wrong(f"table {one['table']!r}: expected one of {', '.join(tables) or 'none: there are no tables'}")
+    for key in ("combiner", "default_id", "weights"):
+        if key in one and "table" not in one:
+            wrong(f"{key}: goes with a table")
+    if one.get("combiner", "mean") not in COMBINERS:
+        wrong(f"combiner: expected one of {', '.join(COMBINERS)}")
+    if "hash" in one and one["hash"] not in HASHES:
+        wrong(f"hash: expected one of {', '.join(HASHES)}, got {one['hash']!r}")
+    for key in ("buckets", "unknown_buckets", "length"):
+        if key in one and not (type(one[key]) is int and one[key] > 0):
+            wrong(f"{key}: expected a whole number above 0, got {one[key]!r}")
+    if "offset" in one and not (type(one["offset"]) is int and 0 <= one["offset"] <= MAX_KEY):
+        wrong(f"offset: expected a whole number from 0 on, got {one['offset']!r}")
+    for key in ("length", "weights"):
+        if key in one and not one.get("sequence"):
+            wrong(f"{key}: goes with `sequence: true`")
+    if kind == "number":
+        _check_number(one, wrong)
+    if kind == "buckets" and not _rising(one.get("boundaries")):
+        wrong("boundaries: expected rising numbers")
+    if kind == "vocabulary":
+        words = one.get("words")
+        if not isinstance(words, list) or not words or len({type(word) for word in words} & {str, int}) != 1:
+            wrong("words: expected a list of texts, or of whole numbers")
+        elif len(set(words)) != len(words) or len({type(word) for word in words}) != 1:
+            wrong("words: expected different ones, of one type")
+    if kind == "cross":
+        of = one.get("of")
+        if not isinstance(of, list) or len(of) < 2:
+            wrong("of: expected the names of two features or more")
+        else:
+            for other in of:
+                if other not in before or before[other]["kind"] == "number" or before[other].get("sequence"):
+                    wrong(f"of: {other!r} is no feature before this one that has one key an example")
+    return one
+
+
+def _check_number(one, wrong):
+    scale = one.get("scale", "none")
+    if scale not in _SCALES:
+        wrong(f"scale: expected one of {', '.join(_SCALES)}, got {scale!r}")
+        return
+    for key in _SCALES[scale]:
+        if not isinstance(one.get(key), (int, float)):
+            wrong(f"{key}: expected a number, which scale {scale} needs")
+            return
+    if scale == "standard" and not one["deviation"] > 0:
+        wrong("deviation: expected a number above 0")
+    if scale == "range" and not one["high"] > one["low"]:
+        wrong("high: expected more than low")
+    if "clip" in one and not (_rising(one["clip"]) and len(one["clip"]) == 2):
+        wrong("clip: expected two rising numbers")
+
+
+def _rising(numbers):
+    return (
+        isinstance(numbers, list)
+        and len(numbers) > 0
+        and all(type(one) in (int, float) for one in numbers)
+        and all(a < b for a, b in zip(numbers, numbers[1:]))
+    )

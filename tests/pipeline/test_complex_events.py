@@ -12,7 +12,9 @@ import pytest
 from tests.pipeline.stream_tasks import WAIT_S, open_pipeline, stream_task
 from vmhost import ConfigurationError
 from vmhost.pipeline.events import Event
+from vmhost.pipeline.feed import Feed
 from vmhost.pipeline.pipeline import Pipeline
+from vmhost.pipeline.replay import Recording, Replay, ReplayClock
 
 BEGIN_MS = 1_790_000_000_000
 RULE = {
@@ -256,3 +258,48 @@ def test_a_task_that_waits_for_a_match_within_a_visit_is_refused(tmp_path):
     bundle = stream_task(tmp_path, SOURCE, 'on: ["rule:hesitates"]', "remind", table=TABLE)
     with pytest.raises(ConfigurationError, match="say `level: time` in its trigger"):
         open_pipeline(tmp_path, bundle, rules=[RULE], channels={"shop": print})
+
+
+def test_nobody_outside_makes_matches(tmp_path):
+    """An event with the name of a match is refused, alone and in lines of JSON, and others go on."""
+    sent = []
+    forged = Event("rule:hesitates", BEGIN_MS, key="mallory", contents={"rule": "hesitates"})
+    line = {"name": "rule:hesitates", "time_ms": BEGIN_MS, "contents": {"rule": "hesitates"}}
+    with open_pipeline(tmp_path, rules=[RULE], channels={"shop": sent.append}) as pipeline:
+        with pytest.raises(
+            ValueError, match="'rule:hesitates': names that begin with 'rule:' are those of rules' match"
+        ):
+            pipeline.append_many([*visit(0), forged])
+        feed = Feed(pipeline, "lines", bad_lines="aside")
+        assert feed.take_lines([json.dumps(line).encode()]) and feed.aside == 1
+        pipeline.append_many(iter(visit(10)))
+        assert pipeline.wait(WAIT_S)
+        pipeline.close()
+    assert [message["key"] for message in sent] == ["ann"]
+
+
+def test_an_event_that_is_no_match_does_not_stop_its_channel(tmp_path, monkeypatch, caplog):
+    """Stores of older versions may hold one."""
+    sent = []
+    monkeypatch.setattr("vmhost.pipeline.pipeline._must_come_from_outside", lambda events: None)
+    with open_pipeline(tmp_path, rules=[RULE], channels={"shop": sent.append}) as pipeline:
+        pipeline.append_many([Event("rule:hesitates", BEGIN_MS, key="mallory"), *visit(0)])
+        assert pipeline.wait(WAIT_S)
+        pipeline.close()
+        assert pipeline.final["channels"]["shop"] == {"sent": 1, "given_up": 1, "waits": None}
+    assert [message["key"] for message in sent] == ["ann"] and "is no match; it was given up" in caplog.text
+
+
+def test_a_replay_makes_its_own_matches(tmp_path):
+    """Those that were recorded are passed over: with other positions they would come twice."""
+    (tmp_path / "first").mkdir(), (tmp_path / "again").mkdir()
+    with open_pipeline(tmp_path / "first", rules=[RULE], channels={"shop": lambda message: None}) as pipeline:
+        pipeline.append_many(visit(0))
+    sent = []
+    recording, clock = Recording.stored(tmp_path / "first" / "data"), ReplayClock()
+    with open_pipeline(tmp_path / "again", rules=[RULE], channels={"shop": sent.append}, clock=clock) as pipeline:
+        pipeline.append(event("page_enter", -10, "bob"))  # moves the positions
+        replay = Replay(recording, Feed(pipeline, "replay"), clock)
+        replay.run()
+        assert pipeline.wait(WAIT_S)
+    assert len(sent) == 1 and (replay.events, replay.done) == (3, recording.total) == (3, 4)

@@ -467,13 +467,15 @@ class Pipeline:
         self.append_many((event,))
 
     def append_many(self, events, *, bounded=True):
-        """Takes Events in their order, all or none of them. Raises as `EventStore.append_many`; PipelineError after
-        `close`.
+        """Takes Events in their order, all or none of them. Raises as `EventStore.append_many`, ValueError for an event
+        that is named as rules' matches are; PipelineError after `close`.
 
         Calls beyond a task's queue are dropped by its overload rule. Not `bounded`: they wait too, for callers that
         wait themselves (`wait_for_room`) before they append; so do the calls for visits that time closes after that.
         """
         self._must_be_open()
+        events = events if isinstance(events, (list, tuple)) else list(events)
+        _must_come_from_outside(events)
         self._store.make_room()  # results are kept meanwhile
         with self._lock:
             self._must_be_open()
@@ -797,3 +799,14 @@ class Pipeline:
 
     def __exit__(self, error_type, error, traceback):
         self.close(drain=error_type is None)
+
+
+def _must_come_from_outside(events):
+    """ValueError for an event with the name of a rule's match, which channels and tasks would take for one."""
+    with contextlib.suppress(AttributeError):  # no Event: the intake says so
+        for event in events:
+            if event.name.startswith(PREFIX):
+                raise ValueError(
+                    f"event {event.name!r}: names that begin with {PREFIX!r} are those of rules' matches, which the"
+                    " pipeline makes itself; give the event another name"
+                )

@@ -120,7 +120,7 @@ class Sending:
             stored = self._store.at(position)
             if stored is None or not self._is_for(name, stored.event):
                 continue
-            if not self._send(name, send, message_of(stored)):
+            if not self._send(name, send, stored):
                 if since:
                     self._note(name, last)
                 return True
@@ -149,8 +149,16 @@ class Sending:
         rule = self._rules.get(event.name.removeprefix(PREFIX).partition(":")[0])
         return rule is not None and name in channels_of(rule, event)
 
-    def _send(self, name, send, message):
+    def _send(self, name, send, stored):
         """False where the end came first."""
+        try:
+            message = message_of(stored)
+        except TypeError:  # no match made it: stores of older versions may hold such events from outside
+            self.given_up[name] += 1
+            _log.error(
+                "%s: the event at %d, %s, is no match; it was given up", name, stored.position, stored.event.name
+            )
+            return True
         for tried in range(TRIES):
             if self._closing.is_set():
                 return False

@@ -231,16 +231,17 @@ C_ROOMS = {
     "cpython": set(),
     "memory": {"lanes", "cpython"},
     "crash": {"memory"},
+    "profile": set(),
     "wire": {"lanes", "cpython", "memory"},
     "seal": {"lanes", "cpython", "memory", "wire"},
     "sqlite": {"lanes", "cpython", "memory", "seal"},
-    "vm": {"lanes", "cpython", "memory", "crash", "wire", "seal", "sqlite"},
-    "python": {"lanes", "cpython", "memory", "crash", "wire", "seal", "sqlite", "vm"},
+    "vm": {"lanes", "cpython", "memory", "crash", "wire", "seal", "sqlite", "profile"},
+    "python": {"lanes", "cpython", "memory", "crash", "wire", "seal", "sqlite", "vm", "profile"},
 }
 # Headers that are not of the core, and the files that may include them.
 C_OUTSIDE = {
     "Python.h": {"cpython/compat.h"},
-    "internal/": {"cpython/compat.c"},
+    "internal/": {"cpython/compat.c", "cpython/stack.c"},
     "opcode_ids.h": {"cpython/compat.c"},
     "policy_table.h": {"seal/gates.c"},
     "vme_python.h": {"wire/engine.c", "wire/wire.c"},

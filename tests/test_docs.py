@@ -559,6 +559,25 @@ def samples_of_a_run(text, folder, capfd):
     assert run_script(folder, text) == "(2,) False\n"
 
 
+def profile_of_a_call(text, folder, capfd):
+    (folder / "image.json").write_text(json.dumps({"image": [0] * 64}))
+    command = shlex.split(text.splitlines()[0], comments=True)
+    with contextlib.chdir(folder):
+        assert main(command[1:]) == 0
+    assert (folder / "where.svg").read_text().startswith("<svg")
+
+
+def profile_in_python(text, folder, capfd):
+    before = """
+import vmhost
+from vmhost.operations import flames
+host = vmhost.Host(trust="keys")
+digits = host.load("build/digits.vmb")
+"""
+    run_script(folder, before + text.replace("...  #", "digits({'image': [0] * 64})  #"))
+    assert (folder / "where.svg").exists()
+
+
 def a_small_click_model(text, folder, capfd):
     check = """
 state = runs.load("states")
@@ -647,6 +666,8 @@ BLOCKS = {
     ("docs/tunnel.md", "import threading"): tunnel_in_python,
     ("docs/operations.md", "vmhost dashboard"): dashboards,
     ("docs/operations.md", "import vmhost"): dashboard_in_python,
+    ("docs/operations.md", "vmhost run build/digits.vmb"): profile_of_a_call,
+    ("docs/operations.md", "with host.profile"): profile_in_python,
     ("docs/operations.md", "scrape_configs:"): scrape_configuration,
     ("docs/pipeline.md", "trigger:"): stream_task_yaml,
     ("docs/pipeline.md", "vmhost compile tasks/ipv"): pipeline_run,

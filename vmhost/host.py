@@ -23,6 +23,7 @@ from vmhost.errors import BundleError, ClosedError, ConfigurationError
 from vmhost.grants import settle
 from vmhost.isolation import vm as isolation
 from vmhost.limits import Limits, Policy
+from vmhost.profile import Profiling
 from vmhost.runtime.codec import Codec
 from vmhost.runtime.service import Service
 from vmhost.runtime.system_bundle import IN_CHECKOUT, add_model, boot_code_store, kept_models
@@ -268,6 +269,12 @@ class Host:
     def statistics(self) -> "HostStatistics":
         """A HostStatistics: a frozen snapshot of everything that is counted."""
         return self._service.statistics()
+
+    def profile(self, hz: float = 100) -> Profiling:
+        """Begins a sampling profile of all VMs of this process, `hz` times a second on average (fewer where looking
+        would take more than a hundredth of a core): `with host.profile() as profiling: ...`, then `profiling.profile`.
+        ValueError for an `hz` beyond 0.1 to 10,000; the rest as for Profiling.stop()."""
+        return Profiling(isolation.core().Profile(hz))
 
     @property
     def policy(self) -> Policy:

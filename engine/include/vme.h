@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 #define VME_API       __attribute__((visibility("default")))
-#define VME_ABI       4  /* changes when a struct or the meaning of a function does */
+#define VME_ABI       5  /* changes when a struct or the meaning of a function does */
 #define VME_RANK_MAX  64 /* as NumPy 2 */
 #define VME_ALIGNMENT 64 /* bytes; every buffer that the engine allocates starts there */
 
@@ -102,6 +102,9 @@ VME_API void vme_context_end(vme_context *context);
  * false. */
 VME_API void vme_context_stop(vme_context *context, bool stop);
 VME_API bool vme_context_stopped(const vme_context *context);
+/* The operator that a model of this context is at now, as vme_model_step names its kind; NULL: none. Any thread; the
+ * text stays for good. */
+VME_API const char *vme_context_doing(const vme_context *context);
 
 typedef struct vme_statistics {
     int64_t live_bytes, peak_bytes, buffers; /* buffers that this context paid for and that live; a count */
@@ -380,6 +383,7 @@ struct vme_api {
     void (*context_unref)(vme_context *);
     void (*context_end)(vme_context *);
     void (*context_stop)(vme_context *, bool);
+    const char *(*context_doing)(const vme_context *);
     void (*context_statistics)(const vme_context *, vme_statistics *);
     vme_status (*buffer_new)(vme_context *, size_t, bool, vme_buffer **);
     vme_status (*buffer_wrap)(vme_context *, void *, size_t, bool, void *, void (*)(void *), vme_buffer **);

@@ -49,6 +49,7 @@ def core_programs():
     return [
         Program(f"{HERE}/test_lane", (*LANES, fake_vm)),
         Program(f"{HERE}/test_faults", (*LANES, fake_vm, FAILING_MALLOC)),
+        Program(f"{HERE}/test_profile", ("vmhost/isolation/profile/profile.c", FAILING_MALLOC)),
         Program(
             f"{HERE}/test_library_memory",
             (*(f"vmhost/isolation/{name}" for name in memory), FAILING_MALLOC),

@@ -14,6 +14,8 @@ import click
 from vmhost.cli import failures, inspect, keys, tracebacks
 from vmhost.lines import json_values
 
+_PROFILE_HZ = 500  # a single call may be short
+
 
 @click.command(short_help="Call BUNDLE's entry point and print the result.")
 @click.argument("path", type=click.Path(path_type=Path), metavar="BUNDLE")
@@ -39,8 +41,14 @@ from vmhost.lines import json_values
     type=click.Path(path_type=Path),
     help="The task's folder, for source lines in tracebacks. [default: found]",
 )
+@click.option(
+    "--profile",
+    "profile_path",
+    type=click.Path(path_type=Path),
+    help="Write where the time went: a flame graph (.svg), .speedscope, .pprof or .folded.",
+)
 @failures.command
-def command(output, path, given, each, timeout, trust, allow_unsigned, host_file, source):
+def command(output, path, given, each, timeout, trust, allow_unsigned, host_file, source, profile_path):
     """Call BUNDLE's entry point in a VM and print what it returns."""
     from vmhost import limits
 
@@ -52,8 +60,19 @@ def command(output, path, given, each, timeout, trust, allow_unsigned, host_file
         raise failures.Failure(str(error)) from error
     if each and not isinstance(value, list):
         raise failures.Failure(f"--each: expected a list of values as input, got {type(value).__name__}")
-    with guest_log(output), open_host(host_file, trust, allow_unsigned) as host:
+    if profile_path is not None:
+        from vmhost.operations import flames
+
+        try:
+            flames.form_of(profile_path)
+        except ValueError as error:
+            raise failures.Failure(f"--profile: {error}") from error
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(guest_log(output))
+        host = stack.enter_context(open_host(host_file, trust, allow_unsigned))
         task = host.load(path)
+        if profile_path is not None:
+            stack.enter_context(_profiled(host, profile_path))
         started = time.perf_counter()
         try:
             result = _call_each(output, task, value, timeout_s) if each else _call(output, task, value, timeout_s)
@@ -82,6 +101,21 @@ def open_host(host_file, trust, allow_unsigned):
         return vmhost.Host(trust=keys.trust_store(trust), allow_unsigned=allow_unsigned, types=PARTS)
     except ImportError as error:
         raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
+
+
+@contextlib.contextmanager
+def _profiled(host, path):
+    """Writes a profile of what the block does to `path`, however the block ends."""
+    from vmhost.operations import flames
+
+    profiling = host.profile(_PROFILE_HZ)
+    try:
+        yield
+    finally:
+        try:
+            flames.write(profiling.stop(), path)
+        except OSError as error:
+            raise failures.Failure(f"--profile: {error}") from error
 
 
 def _call(output, task, value, timeout_s):

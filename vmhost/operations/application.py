@@ -3,6 +3,8 @@
 /                     what the host does: totals, charts, tasks by rank, breakers
 /tasks/NAME           a task's report           /vms   every VM and what it does
 /log                  the last lines            /settings   policies, and which were set
+/profile              takes a profile and shows it (profile_pages.py)
+/tasks.json           what `vmhost top` shows
 /part/...             the parts of these pages that htmx asks for again
 /series[?task=NAME]   numbers for the charts, as JSON
 /metrics              Prometheus's format, or OpenMetrics    /healthz  /readyz
@@ -19,6 +21,7 @@ from starlette.staticfiles import StaticFiles
 from vmhost.operations import metrics
 from vmhost.operations.access import Guard
 from vmhost.operations.pages import Pages
+from vmhost.operations.profile_pages import Profiles
 
 
 def application(host, history, logs, token, names, port):
@@ -32,11 +35,13 @@ def application(host, history, logs, token, names, port):
             Route("/log", _html(pages.log)),
             Route("/settings", _html(pages.settings)),
             Route("/tasks/{name}", _html(pages.task)),
+            *Profiles(host, pages.render).routes(),
             Route("/part/overview", _html(pages.overview_part)),
             Route("/part/vms", _html(pages.vms_part)),
             Route("/part/log", _html(pages.log_part)),
             Route("/part/tasks/{name}", _html(pages.task_part)),
             Route("/series", _series(history)),
+            Route("/tasks.json", _tasks(pages)),
             Route("/metrics", probes.metrics),
             Route("/healthz", probes.healthy),
             Route("/readyz", probes.ready),
@@ -54,6 +59,13 @@ def _html(page):
         if html is None:
             return PlainTextResponse("no such task is loaded\n", 404)
         return HTMLResponse(html)
+
+    return endpoint
+
+
+def _tasks(pages):
+    async def endpoint(request):
+        return JSONResponse(await run_in_threadpool(pages.tasks, request.query_params))
 
     return endpoint
 

@@ -33,16 +33,16 @@ class Pages:
         self._environment.filters.update(duration=duration, size=size, count=count, share=share, clock=clock, rate=rate)
 
     def overview(self, parts, query):
-        return self._page("overview.html", self._overview(query))
+        return self.render("overview.html", self._overview(query))
 
     def overview_part(self, parts, query):
-        return self._page("overview_part.html", self._overview(query))
+        return self.render("overview_part.html", self._overview(query))
 
     def vms(self, parts, query):
-        return self._page("vms.html", self._vms())
+        return self.render("vms.html", self._vms())
 
     def vms_part(self, parts, query):
-        return self._page("vms_part.html", self._vms())
+        return self.render("vms_part.html", self._vms())
 
     def task(self, parts, query):
         return self._task("task.html", parts["name"])
@@ -51,10 +51,10 @@ class Pages:
         return self._task("task_part.html", parts["name"])
 
     def log(self, parts, query):
-        return self._page("log.html", self._log(query))
+        return self.render("log.html", self._log(query))
 
     def log_part(self, parts, query):
-        return self._page("log_part.html", self._log(query))
+        return self.render("log_part.html", self._log(query))
 
     def settings(self, parts, query):
         policy = self._host.policy
@@ -64,10 +64,18 @@ class Pages:
         for name, own in sorted(policy.tasks.items()):
             rows = _settings(own, policy.task, ("breaker",)) + _settings(own.breaker, policy.task.breaker)
             groups.append((name, [row for row in rows if row["set"]]))
-        return self._page("settings.html", {"groups": groups})
+        return self.render("settings.html", {"groups": groups})
 
-    def _page(self, name, values):
+    def render(self, name, values):
+        """The HTML of a template."""
         return self._environment.get_template(name).render(closed=self._host.closed, now=time.time(), **values)
+
+    def tasks(self, query):
+        """The overview's numbers as plain values: seconds, bytes, and calls and errors a second."""
+        values = self._overview(query)
+        rows = [row | {"breaker": row["breaker"] and row["breaker"].state} for row in values["rows"]]
+        host = values["host"]
+        return {"tasks": rows, "totals": values["totals"], "vms": len(host.vms), "memory": host.memory_bytes}
 
     def _overview(self, query):
         statistics = self._host.statistics()
@@ -132,7 +140,7 @@ class Pages:
             "changes": [change for change in list(self._history.breaker_changes) if change.task == name],
             "lines": self._logs.lines(task=name, most=20),
         }
-        return self._page(template, values)
+        return self.render(template, values)
 
     def _log(self, query):
         level = query.get("level") if query.get("level") in LEVELS else "all"

@@ -65,6 +65,13 @@ static const char *kind_of(const model_step *step)
     return curve < 0 ? model_operator_name(step->op) : curved[step->op == MODEL_GEMM][curve];
 }
 
+const char *model_step_kind(const model_step *step)
+{
+    return step->name != NULL || (step->kind != STEP_IMPORT && step->kind != STEP_EXPORT) ? kind_of(step)
+           : step->kind == STEP_IMPORT                                                    ? "Input"
+                                                                                          : "Output";
+}
+
 void vme_model_step(const vme_model *model, int number, vme_step *told)
 {
     const model_step *step = &model->step[number];
@@ -74,7 +81,7 @@ void vme_model_step(const vme_model *model, int number, vme_step *told)
         .name = port                 ? result->name
                 : step->name == NULL ? ""
                                      : step->name,
-        .kind = port ? (step->kind == STEP_IMPORT ? "Input" : "Output") : kind_of(step),
+        .kind = model_step_kind(step),
         .algorithm = algorithm_of(step),
         .shape = result->shape,
         .rank = result->rank,

@@ -142,11 +142,13 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
     wishes.kernels = model->kernels;
     const vme_wishes before = vme_wish(wishes);
     VME_FLUSHING_IF(session->wishes.flags);
+    const char *const outer = vme_context_doing(context);
     for (int s = 0, count; status == VME_OK && s < model->steps; s += count) {
         const model_step *step = &model->step[s];
         uint64_t began = ns == NULL ? 0 : model_now_ns();
         count = step->chain.steps > 0 ? step->chain.steps : 1;
         atomic_fetch_add_explicit(&context->operators, (uint64_t)count, memory_order_relaxed);
+        atomic_store_explicit(&context->doing, model_step_kind(step), memory_order_relaxed);
         if (step->chain.steps > 0)
             status = chain_run(context, model, s, arena, inputs, ns == NULL ? NULL : ns + s);
         else
@@ -159,6 +161,7 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
         if (ns != NULL && step->chain.steps == 0)
             ns[s] = model_now_ns() - began;
     }
+    atomic_store_explicit(&context->doing, outer, memory_order_relaxed);
     vme_wish(before);
     if (own)
         atomic_store(&session->busy, false);

@@ -69,6 +69,9 @@ struct model_step {
     model_chain chain;
 };
 
+/* The name of what it does; a text that stays for good. */
+const char *model_step_kind(const model_step *step);
+
 /* Rows of one image of what a step makes, and where its values lie. */
 typedef struct model_band {
     /* NULL: none. Of a value of which only some rows are there, a copy that says where row 0 would lie */

@@ -9,6 +9,7 @@ static const struct vme_api table = {
     .context_unref = vme_context_unref,
     .context_end = vme_context_end,
     .context_stop = vme_context_stop,
+    .context_doing = vme_context_doing,
     .context_statistics = vme_context_statistics,
     .buffer_new = vme_buffer_new,
     .buffer_wrap = vme_buffer_wrap,

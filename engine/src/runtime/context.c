@@ -43,6 +43,11 @@ void vme_context_stop(vme_context *context, bool stop)
 
 bool vme_context_stopped(const vme_context *context) { return atomic_load(&context->stopped); }
 
+const char *vme_context_doing(const vme_context *context)
+{
+    return atomic_load_explicit(&context->doing, memory_order_relaxed);
+}
+
 vme_status vme_stopped_here(vme_context *context)
 {
     atomic_fetch_add_explicit(&context->stops, 1, memory_order_relaxed);

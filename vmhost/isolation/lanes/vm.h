@@ -60,6 +60,8 @@ void vmh_vm_lose(vmh_vm *vm);
  * thread-local VM, register the thread's CPU clock and count it; a VM with threads left is never ended. */
 void vmh_thread_enter(vmh_vm *vm);
 void vmh_thread_leave(vmh_vm *vm);
+/* Of a guest thread, the calling one: its PyThreadState, which lives until it is set to NULL again. */
+void vmh_thread_state(vmh_vm *vm, void *state);
 int vmh_thread_count(vmh_vm *vm); /* those that began and did not end */
 
 #endif

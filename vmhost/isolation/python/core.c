@@ -20,7 +20,7 @@
 #include "sqlite/sqlite_rules.h"
 
 PyTypeObject *vmh_code_store_type, *vmh_events_type, *vmh_lane_type, *vmh_call_type, *vmh_vm_type, *vmh_host_call_type,
-    *vmh_buffer_type, *vmh_packed_type;
+    *vmh_buffer_type, *vmh_packed_type, *vmh_profile_type;
 static PyObject *error_factory;
 
 int vmh_core_deadline(PyObject *timeout_s, int64_t *deadline_ns)
@@ -277,7 +277,8 @@ static int core_exec(PyObject *module)
         || PyModule_AddType(module, vmh_packed_type) < 0 || add_type(module, &vmh_events_type, &vmh_events_spec) < 0
         || add_type(module, &vmh_lane_type, &vmh_lane_spec) < 0 || add_type(module, &vmh_call_type, &vmh_call_spec) < 0
         || add_type(module, &vmh_vm_type, &vmh_vm_spec) < 0
-        || add_type(module, &vmh_host_call_type, &vmh_host_call_spec) < 0)
+        || add_type(module, &vmh_host_call_type, &vmh_host_call_spec) < 0
+        || add_type(module, &vmh_profile_type, &vmh_profile_spec) < 0)
         return -1;
     if (add_type(module, &vmh_code_store_type, &vmh_code_store_spec) < 0
         || PyModule_AddFunctions(module, vmh_function_code_methods) < 0)

@@ -1,5 +1,6 @@
 /* The types of `vmhost.isolation._core`: one file each (core_code_store.c, core_call.c, core_lane.c, core_vm.c,
- * core_events.c), put into the module by core.c. What they need of each other is here. Main interpreter only.
+ * core_events.c, core_profile.c), put into the module by core.c. What they need of each other is here. Main interpreter
+ * only.
  *
  * A wrapper owns one reference on its native object. Events travel with native references; the queue's reader finds the
  * wrapper through the object's `wrapper` field, which is touched under the main GIL only.
@@ -46,8 +47,9 @@ typedef struct {
 
 /* One main interpreter, one core: the module refuses to load anywhere else, so these may be shared. */
 extern PyTypeObject *vmh_code_store_type, *vmh_events_type, *vmh_lane_type, *vmh_call_type, *vmh_vm_type,
-    *vmh_host_call_type, *vmh_buffer_type, *vmh_packed_type;
-extern PyType_Spec vmh_code_store_spec, vmh_events_spec, vmh_lane_spec, vmh_call_spec, vmh_vm_spec, vmh_host_call_spec;
+    *vmh_host_call_type, *vmh_buffer_type, *vmh_packed_type, *vmh_profile_type;
+extern PyType_Spec vmh_code_store_spec, vmh_events_spec, vmh_lane_spec, vmh_call_spec, vmh_vm_spec, vmh_host_call_spec,
+    vmh_profile_spec;
 
 /* core.c */
 /* Of a process with SQLite in its executable, a device host's: CPython's module for it lies in the file `module`

@@ -36,6 +36,7 @@ static void *thread_main(void *argument)
     vmh_thread_enter(vm);
     vmh_seal_bind(seal);
     PyThreadState *ts = PyThreadState_New(start->interp);
+    vmh_thread_state(vm, ts);
     start->ident = PyThread_get_thread_ident();
     atomic_store(&start->entered, ts == NULL ? 2 : 1);
     vmh_futex_wake(&start->entered, 1); /* without a state, `start` is the parent's again from here on */
@@ -76,6 +77,7 @@ static void *thread_main(void *argument)
         if (--seal->threads == seal->daemons)
             while (vmh_queue_wake(&seal->idle))
                 ;
+        vmh_thread_state(vm, NULL);
         PyThreadState_DeleteCurrent();
     }
     vmh_overflow_unguard();

@@ -70,9 +70,21 @@ void vmh_thread_enter(vmh_vm *vm)
     for (int i = 0; i < VMH_GUEST_THREADS_MAX; i++)
         if (!vm->threads.guests[i].used) {
             vm->threads.guests[i].tid = gettid();
+            vm->threads.guests[i].state = NULL;
+            vm->threads.guests[i].told_cpu_ns = 0;
             vm->threads.guests[i].used = pthread_getcpuclockid(pthread_self(), &vm->threads.guests[i].clock) == 0;
             break;
         }
+    vmh_mutex_unlock(&vm->life);
+}
+
+void vmh_thread_state(vmh_vm *vm, void *state)
+{
+    pid_t tid = gettid();
+    vmh_mutex_lock(&vm->life);
+    for (int i = 0; i < VMH_GUEST_THREADS_MAX; i++)
+        if (vm->threads.guests[i].used && vm->threads.guests[i].tid == tid)
+            vm->threads.guests[i].state = state;
     vmh_mutex_unlock(&vm->life);
 }
 

@@ -24,10 +24,14 @@ typedef struct vmh_threads {
 
     /* guarded by the VM's life lock */
     vmh_starvation starvation; /* of its own, while it is stopped */
+    int64_t sampling;          /* which run of the sampler the figures named told_cpu_ns are of */
+    int64_t told_cpu_ns;       /* its own thread's CPU time that a profile knows already */
     struct {
         bool used;
         clockid_t clock;
         pid_t tid;
+        void *state; /* its PyThreadState; NULL: none (yet, or any more) */
+        int64_t told_cpu_ns;
         vmh_starvation starvation;
     } guests[VMH_GUEST_THREADS_MAX];
     int64_t ended_cpu_ns; /* of the guest's that ended */

@@ -236,6 +236,11 @@ void vmh_engine_stop(vme_context *context, bool stop)
         atomic_load(&engine)->context_stop(context, stop);
 }
 
+const char *vmh_engine_doing(const struct vme_context *context)
+{
+    return context == NULL ? NULL : atomic_load(&engine)->context_doing(context);
+}
+
 void vmh_engine_end(vme_context *context)
 {
     if (context != NULL)

@@ -34,6 +34,8 @@ int vmh_engine_enter(vmh_vm *vm);
 /* What follows is about a VM's context; NULL: it has not loaded the engine, and nothing happens.
  * Any thread: work in progress ends soon / may go on from now. */
 void vmh_engine_stop(struct vme_context *context, bool stop);
+/* The operator that a model is at now; NULL: none. */
+const char *vmh_engine_doing(const struct vme_context *context);
 /* The interpreter is gone: its buffers that others hold are paid for by one of them from now on. */
 void vmh_engine_end(struct vme_context *context);
 /* The VM is gone, and with it its reference. */

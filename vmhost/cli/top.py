@@ -1,0 +1,120 @@
+"""`vmhost top`: what the tasks of a running host do, as a table that goes on; from its dashboard's address."""
+
+import http.client
+import json
+import time
+from urllib.parse import parse_qs, urlsplit
+
+import click
+
+from vmhost.cli import failures
+from vmhost.operations.pages import RANKS, count, duration, rate, size
+
+_COLUMNS = (
+    "task",
+    "version",
+    "CPU>",
+    "calls/s>",
+    "errors/s>",
+    "p50>",
+    "p99>",
+    "memory>",
+    "waiting>",
+    "running>",
+    "breaker",
+)
+
+
+@click.command(short_help="Show what the tasks of a running host do, live.")
+@click.argument("address", metavar="URL")
+@click.option(
+    "--by", type=click.Choice(list(RANKS)), default="cpu", show_default=True, help="What tasks are ranked by."
+)
+@click.option("--every", "every_s", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds.")
+@click.option("--once", is_flag=True, help="Print one table, and end.")
+@failures.command
+def command(output, address, by, every_s, once):
+    """Show the tasks of a running host, ranked, again and again.
+
+    URL is what `vmhost serve FOLDER --dashboard ADDRESS` printed, with its token.
+    """
+    asked = _Asked(address)
+    if once or output.as_json or not output.console.is_terminal:
+        values = asked.values(by)
+        output.document(values)
+        output.table(_title(values), _COLUMNS, _rows(values))
+        return failures.DONE
+    from rich.live import Live
+
+    from vmhost.cli import terminal
+
+    with Live(console=output.console, screen=True, auto_refresh=False) as live:
+        while True:
+            values = asked.values(by)
+            live.update(terminal.fitting(output.console, _title(values), _COLUMNS, _rows(values)), refresh=True)
+            time.sleep(every_s)
+
+
+class _Asked:
+    """The dashboard at an address."""
+
+    def __init__(self, address):
+        parts = urlsplit(address if "//" in address else f"//{address}", scheme="http")
+        try:
+            self._host, self._port = parts.hostname, parts.port or 80
+        except ValueError as error:
+            raise failures.Failure(f"{address}: {error}") from error
+        if parts.scheme != "http" or not self._host:
+            raise failures.Failure(f"{address}: expected an address as in http://127.0.0.1:9464/?token=...")
+        self._where = f"{self._host}:{self._port}"
+        self._token = parse_qs(parts.query).get("token", [""])[0]
+
+    def values(self, by):
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=10)
+        try:
+            headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+            connection.request("GET", f"/tasks.json?by={by}", headers=headers)
+            response = connection.getresponse()
+            text = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise failures.Failure(f"{self._where}: no dashboard answers: {error}", failures.HOST_FAILED) from error
+        finally:
+            connection.close()
+        if response.status == 401:
+            raise failures.Failure(f"{self._where}: it asks for a token; give the whole address, with ?token=...")
+        try:
+            if response.status != 200:
+                raise ValueError(f"status {response.status}")
+            return json.loads(text)
+        except ValueError as error:
+            raise failures.Failure(
+                f"{self._where}: not a dashboard of vmhost: {error}", failures.HOST_FAILED
+            ) from error
+
+
+def _title(values):
+    totals = values["totals"]
+    return (
+        f"{values['vms']} VMs, {size(values['memory'])}; {rate(totals['rate'])} calls/s, "
+        f"{rate(totals['errors'])} errors/s, {totals['cpu']:.2f} cores; "
+        f"{totals['queued']} calls wait, {totals['running']} run"
+    )
+
+
+def _rows(values):
+    return [
+        (
+            row["name"],
+            row["version"],
+            f"{row['cpu']:.2f}",
+            rate(row["rate"]),
+            rate(row["errors"]),
+            duration(row["p50"]),
+            duration(row["p99"]),
+            size(row["memory"]),
+            count(row["queued"]),
+            count(row["running"]),
+            row["breaker"] or "none",
+        )
+        for row in values["tasks"]
+    ]

@@ -1,0 +1,60 @@
+/* What a sampling profiler has seen: a tree of the stacks, with the time spent at each. No Python in here.
+ *
+ * One thread fills it; another reads it when that one has stopped. It is bounded: beyond its bounds, time goes to
+ * the nearest node there is.
+ */
+#ifndef VMH_PROFILE_H
+#define VMH_PROFILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { VMH_PROFILE_DEPTH = 128, VMH_PROFILE_NODES = 1 << 18, VMH_PROFILE_FUNCTIONS = 1 << 16 };
+
+/* A function of a task; or a task itself, at the root of what it did, whose file is "". */
+typedef struct vmh_profile_function {
+    char *file, *name; /* owned */
+    int first_line;
+    size_t lines_size;
+    unsigned char *lines; /* owned; NULL: none */
+} vmh_profile_function;
+
+typedef struct vmh_profile_node {
+    int32_t parent, function, line;   /* parent -1: a root */
+    int64_t samples, wall_ns, cpu_ns; /* with this node as the innermost */
+} vmh_profile_node;
+
+/* An open hash table from keys of three words to indices. */
+typedef struct vmh_profile_index {
+    struct {
+        uint64_t key[3];
+        int32_t value; /* -1: free */
+    } *slots;
+    size_t size, used; /* size: a power of 2, or 0 */
+} vmh_profile_index;
+
+typedef struct vmh_profile {
+    int64_t lost;                    /* stacks that could not be read */
+    vmh_profile_function *functions; /* owned */
+    vmh_profile_node *nodes;         /* owned */
+    int32_t function_count, node_count;
+    size_t function_room, node_room;
+    vmh_profile_index codes, names, children;
+    bool full; /* a bound was met, or memory was short */
+} vmh_profile;
+
+void vmh_profile_clear(vmh_profile *profile);
+
+/* What is known as the three numbers; -1: nothing. */
+int32_t vmh_profile_code(const vmh_profile *profile, uint64_t a, uint64_t b, uint64_t c);
+/* Makes the numbers known as the function, which is taken over with its `lines` if it is new. -1: no room. */
+int32_t vmh_profile_learn(vmh_profile *profile, uint64_t a, uint64_t b, uint64_t c, const char *file, const char *name,
+                          int first_line, unsigned char *lines, size_t lines_size);
+/* The root of what a task's version does; -1: no room. */
+int32_t vmh_profile_task(vmh_profile *profile, const char *task, const char *version);
+/* The node of `function` at `line` below `parent` (-1: a root); `parent` itself where there is no room. */
+int32_t vmh_profile_node_of(vmh_profile *profile, int32_t parent, int32_t function, int32_t line);
+void vmh_profile_add(vmh_profile *profile, int32_t node, int64_t wall_ns, int64_t cpu_ns);
+
+#endif

@@ -3,15 +3,21 @@
 import asyncio
 import contextlib
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from tests.deployment.platforms import add_version, platform_in
+from tests.deployment.platforms import add_version, agent_for, platform_in
+from vmhost.access import AccessDeniedError
 from vmhost.deployment.cloud.middleware import Profiles, TaskProfiles
 from vmhost.deployment.cloud.plan import Plan
+from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.device.bundle_store import BundleStore
-from vmhost.deployment.profile import header_value
+from vmhost.deployment.errors import RefusedError, TransferError
+from vmhost.deployment.profile import changed, changes, header_value
 
 SECRET = "s" * 40
 FACTS = {"python": "3.14"}
@@ -117,6 +123,86 @@ def test_a_request_without_the_header_is_not_touched(tmp_path):
 def test_the_header_is_short():
     value = header_value("kitchen-1", FACTS, {f"shop/task{n}": {"digest": "0" * 64} for n in range(300)})
     assert len(f"vmhost-tasks: {value}") < 64
+
+
+class Exchange:
+    """What an agent and the platform say to each other, some of it lost."""
+
+    def __init__(self, agent):
+        self.sent, self.lose = [], False
+        self._post, agent._transfers.post = agent._transfers.post, self
+
+    def __call__(self, path, body, headers):
+        answer = self._post(path, body, headers)
+        if path.endswith("/check") and "facts" in body:
+            self.sent.append((body, answer))
+        if self.lose:
+            raise TransferError("the answer was lost")
+        return answer
+
+
+def test_a_device_states_what_changed_and_all_where_that_is_not_enough(tmp_path):
+    with platform_in(tmp_path / "cloud") as platform, serving(platform) as address:
+        facts = {f"fact{number}": "x" * 20 for number in range(50)}
+        with agent_for(platform, address, tmp_path / "device", facts=facts) as agent:
+            exchange = Exchange(agent)
+            agent.step()
+            ((first, _),) = exchange.sent
+            assert "base" not in first and first["facts"].items() >= facts.items()
+            agent.settings.facts["fact7"] = "other"
+            del agent.settings.facts["fact8"]
+            agent.step()
+            body, _ = exchange.sent[-1]
+            assert (body["facts"], body["tasks"], body["gone"]) == ({"fact7": "other"}, {}, {"facts": ["fact8"]})
+            known = {name: value for name, value in first["facts"].items() if name != "fact8"}
+            assert platform.devices.get("kitchen-1")["facts"] == known | {"fact7": "other"}
+            # the platform hears it, and its answer is lost: the device tells it again, and then all
+            agent.settings.facts["fact9"] = "lost"
+            exchange.lose = True
+            agent.step()
+            exchange.lose = False
+            agent.settings.facts["fact9"] = "found"
+            agent.step()
+            (told, again), (all_of_it, answer) = exchange.sent[-2:]
+            assert "base" in told and again == {"again": True}
+            assert "base" not in all_of_it and "wanted" in answer
+            assert platform.devices.get("kitchen-1")["facts"]["fact9"] == "found"
+            # the platform lost what it knew
+            with platform.database.transaction() as connection:
+                connection.execute("UPDATE deploy_devices SET facts = '{}'")
+            agent.settings.facts["fact9"] = "more"
+            agent.step()
+            assert exchange.sent[-2][1] == {"again": True}
+            assert platform.devices.get("kitchen-1")["facts"]["fact9"] == "more"
+
+
+@given(st.data())
+def test_changes_make_the_new_of_the_old(data):
+    values = st.dictionaries(st.sampled_from("abcdef"), st.none() | st.integers(0, 3) | st.lists(st.integers(0, 1)))
+    old, new = data.draw(values), data.draw(values)
+    different, gone = changes(old, new)
+    assert changed(old, different, gone) == new
+    assert all(old.get(name, ...) != value for name, value in different.items())
+
+
+@pytest.mark.parametrize("wrong", [{"base": "kitchen-1 x"}, {"base": 5}, {"base": "kitchen-1 x", "gone": 1}])
+def test_changes_since_nothing_that_is_known_are_asked_for_again(tmp_path, wrong):
+    with platform_in(tmp_path / "cloud") as platform:
+        platform.devices.enrol("kitchen-1", "s" * 40)
+        request = {"facts": {}, "tasks": {}, "epoch": "1", "profile": "kitchen-1 y", "reports": [[1, {}]]} | wrong
+        assert platform.check("kitchen-1", "s" * 40, request) == {"again": True}
+        with pytest.raises(AccessDeniedError):
+            platform.check("kitchen-1", "t" * 40, request)
+
+
+@pytest.mark.parametrize("gone", [[], {"facts": "a"}, {"tasks": [1]}, {"facts": None}])
+def test_what_is_gone_must_be_names(tmp_path, gone):
+    with platform_in(tmp_path / "cloud") as platform:
+        platform.devices.enrol("kitchen-1", "s" * 40)
+        base = header_value("kitchen-1", {}, {})
+        request = {"facts": {}, "tasks": {}, "base": base, "gone": gone}
+        with pytest.raises(RefusedError, match="gone: "):
+            platform.check("kitchen-1", "s" * 40, request)
 
 
 def test_known_profiles_are_bounded():

@@ -1,15 +1,17 @@
 """Files by their SHA-256: bundles, proofs, models, deltas. What a static server serves, and what a device keeps."""
 
 import hashlib
+import json
 import os
 import re
 import tempfile
 from pathlib import Path
 
+from vmhost.deployment import pieces
 from vmhost.deployment.errors import DamagedError
 
 _DIGEST = re.compile("[0-9a-f]{64}")
-_CHUNK = 1 << 20
+_RECIPE = ".pieces"  # the end of its name
 
 
 def digest_of(data):
@@ -26,7 +28,8 @@ def is_digest(text):
 
 
 class ArtifactFolder:
-    """Files below `folder`, each as `ab/abcdef…`: written whole or not at all, never changed."""
+    """Files below `folder`, each as `ab/abcdef…`: written whole or not at all, never changed. A bundle with large files
+    may lie in pieces (pieces.py): `ab/abcdef….pieces` is its recipe then."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -38,7 +41,51 @@ class ArtifactFolder:
         return self.folder / digest[:2] / digest
 
     def __contains__(self, digest):
-        return self.path(digest).exists()
+        if self.path(digest).exists():
+            return True
+        recipe = self.recipe(digest)
+        return recipe is not None and all(self.path(each).exists() for each in pieces.needed(recipe))
+
+    # ---- in pieces
+
+    def _recipe_path(self, digest):
+        path = self.path(digest)
+        return path.with_name(path.name + _RECIPE)
+
+    def recipe(self, digest):
+        """How pieces make the file; None where it lies here whole, or not at all."""
+        try:
+            recipe = json.loads(self._recipe_path(digest).read_bytes())
+            pieces.check(recipe)
+        except FileNotFoundError, ValueError:
+            return None
+        return recipe
+
+    def put_in_pieces(self, data):
+        """Keeps a bundle, in pieces where it has large files; returns its digest."""
+        found = pieces.split(data)
+        if found is None:
+            return self.put(data)
+        recipe, parts = found
+        for part in parts.values():
+            self.put(part)
+        digest = digest_of(data)
+        self.put_recipe(digest, recipe)
+        return digest
+
+    def put_recipe(self, digest, recipe):
+        """The pieces that are here make the file from now on; DamagedError where they do not."""
+        found = digest_of(pieces.join(recipe, self.read))
+        if found != digest:
+            raise DamagedError(f"the pieces of {digest} make another file, {found}")
+        path = self._recipe_path(digest)
+        path.parent.mkdir(exist_ok=True)
+        replace_durably(path, json.dumps(recipe, separators=(",", ":")).encode())
+
+    def needed(self, digest):
+        """All digests that the file takes: its own, and those of its pieces."""
+        recipe = self.recipe(digest)
+        return {digest} if recipe is None else {digest, *pieces.needed(recipe)}
 
     def put(self, data):
         """Keeps the bytes; returns their digest. On the disk when it returns."""
@@ -76,17 +123,33 @@ class ArtifactFolder:
 
     def read(self, digest):
         """The bytes; DamagedError where they are not what was put there. FileNotFoundError."""
-        data = self.path(digest).read_bytes()
+        try:
+            data = self.path(digest).read_bytes()
+        except FileNotFoundError:
+            if (recipe := self.recipe(digest)) is None:
+                raise
+            data = pieces.join(recipe, self.read)
         if digest_of(data) != digest:
             raise DamagedError(f"{self.path(digest)}: damaged: its SHA-256 is another one; delete it")
         return data
 
     def remove(self, digest):
+        """Pieces stay: others may have them."""
         self.path(digest).unlink(missing_ok=True)
+        self._recipe_path(digest).unlink(missing_ok=True)
+
+    def remove_damaged(self, digest):
+        """The file goes, and of its pieces those that are damaged."""
+        for each in self.needed(digest) - {digest}:
+            path = self.path(each)
+            if path.exists() and digest_of_file(path) != each:
+                path.unlink()
+        self.remove(digest)
 
     def digests(self):
-        """All that are here."""
-        return [path.name for path in self.folder.glob("??/*") if is_digest(path.name)]
+        """All that are here, pieces as well."""
+        names = {path.name.removesuffix(_RECIPE) for path in self.folder.glob("??/*")}
+        return [name for name in names if is_digest(name)]
 
 
 def sync_folder(folder):

@@ -3,7 +3,11 @@
     VMHost-Tasks: kitchen-1 3q2-7wAAAAAB     the device, and a digest of its facts, tasks and states
     VMHost-Ask: now                          only where the platform has something else for it
 
-Both are hints. What a device should have it is told by its own request (agent.py), so nobody gains by forging them.
+Where the digest is another one than the platform knows, the device's own request tells what changed since the last
+profile that the platform confirmed (`changes`), or all where the platform does not know that one.
+
+Both headers are hints. What a device should have it is told by its own request (agent.py), so nobody gains by forging
+them.
 """
 
 import base64
@@ -20,3 +24,13 @@ def header_value(device, facts, tasks):
     plain = json.dumps([facts, tasks], sort_keys=True, separators=(",", ":")).encode()
     digest = base64.urlsafe_b64encode(hashlib.sha256(plain).digest()[:9]).decode()
     return f"{device} {digest}"
+
+
+def changes(old, new):
+    """What makes the mapping `new` of `old`: ({name: value} that are new or different, names that are gone)."""
+    return {name: value for name, value in new.items() if old.get(name, ...) != value}, sorted(old.keys() - new.keys())
+
+
+def changed(old, different, gone):
+    """The mapping that `changes` told of."""
+    return {name: value for name, value in old.items() if name not in gone} | different

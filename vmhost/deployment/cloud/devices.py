@@ -72,6 +72,12 @@ class Devices:
             (facts, profile, epoch, reported, device, facts, profile, epoch, reported),
         )
 
+    def stated(self, device):
+        """(facts, tasks) as the device stated them last; empty where it is not known."""
+        with self._database.reader() as connection:
+            row = connection.execute("SELECT facts, profile FROM deploy_devices WHERE id = ?", (device,)).fetchone()
+        return (json.loads(row[0]), json.loads(row[1])) if row else ({}, {})
+
     def flush(self):
         seen, self._seen = self._seen, {}
         if seen:

@@ -45,6 +45,11 @@ ROUTES = {
             },
             "health": {"type": "object", "description": "task to [release, calls, failures]"},
             "profile": {"type": "string", "description": "what its header VMHost-Tasks says"},
+            "base": {
+                "type": "string",
+                "description": "the profile since which facts and tasks are what changed; `again`: state all",
+            },
+            "gone": {"type": "object", "description": "facts and tasks that base had: {facts: [name], tasks: [name]}"},
             "zstd": {"type": "boolean"},
         },
         (),

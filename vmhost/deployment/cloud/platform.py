@@ -20,7 +20,7 @@ from pathlib import Path
 
 from vmhost.access import Access, AccessDeniedError
 from vmhost.bytecode import signing
-from vmhost.deployment import delta, identifiers
+from vmhost.deployment import delta, identifiers, pieces
 from vmhost.deployment.artifacts import ArtifactFolder
 from vmhost.deployment.cloud import schema
 from vmhost.deployment.cloud.builds import Builder
@@ -33,6 +33,7 @@ from vmhost.deployment.cloud.postgresql import PostgreSQLDatabase
 from vmhost.deployment.cloud.releases import Releases, Version
 from vmhost.deployment.cloud.task_files import TaskFiles
 from vmhost.deployment.errors import DeploymentError, RefusedError
+from vmhost.deployment.profile import changed, header_value
 from vmhost.stores import Database, StoreError
 
 DELTAS_FROM = 5  # versions before a new one
@@ -188,7 +189,7 @@ class Platform:
         cases = {name: case for name, case in report["cases"].items() if case.get("self_test", True)}
         data = json.dumps({"module": report["module"], "cases": cases}, sort_keys=True).encode()
         proof = json.dumps({"digest": self.files.put(data), "size": len(data)})
-        made = {target: (self.files.put(data), len(data)) for target, data in bundles.items()}
+        made = {target: (self.files.put_in_pieces(data), len(data)) for target, data in bundles.items()}
         self._make_deltas(task, bundles, made, tell)
         kept = ("warnings", "took_s", "peak_bytes", "size", "recorded", "functions", "stream")
         said = {name: report[name] for name in kept}
@@ -232,7 +233,8 @@ class Platform:
         rows = []
         for target, data in bundles.items():
             new = made[target][0]
-            olds = [("", b"")]
+            recipe = self.files.recipe(new)
+            olds = [("", b"")] if recipe is None else []
             for version in before:
                 if target in version.bundles and (old := version.bundles[target][0]) != new:
                     try:
@@ -244,15 +246,28 @@ class Platform:
                 made_of = delta.make(content, data, level)
                 if made_of is not None and len(made_of) < len(data):
                     rows.append((old, new, self.files.put(made_of), len(made_of)))
-            if len(olds) > 1:
-                sizes = ", ".join(f"{size:,}" for old, _, _, size in rows[1:])
-                tell(f"deltas from the versions before: {sizes} bytes")
+            if sizes := [f"{size:,}" for old, made_for, _, size in rows if old and made_for == new]:
+                tell(f"deltas from the versions before: {', '.join(sizes)} bytes")
+            if recipe is not None:
+                rows += self._compressed_pieces(recipe)
         with self.database.transaction() as connection:
             connection.executemany(
                 "INSERT INTO deploy_deltas VALUES (?, ?, ?, ?) "
                 "ON CONFLICT (new, old) DO UPDATE SET digest = excluded.digest, size = excluded.size",
                 rows,
             )
+
+    def _compressed_pieces(self, recipe):
+        """Rows of `deploy_deltas` that make pieces of nothing, for those that have none yet."""
+        rows = []
+        for digest, size in pieces.needed(recipe).items():
+            with self.database.reader() as connection:
+                row = connection.execute("SELECT 1 FROM deploy_deltas WHERE new = ? AND old = ''", (digest,)).fetchone()
+            if row is None:
+                made = delta.make(b"", self.files.read(digest), 19 if size < _SLOW_DELTA_BYTES else 3)
+                if made is not None and len(made) < size:
+                    rows.append(("", digest, self.files.put(made), len(made)))
+        return rows
 
     def publish(self, identity, tell=lambda text: None):
         """The tag is written: the version is known from now on, and its plan, if any, begins; both or neither."""
@@ -326,7 +341,9 @@ class Platform:
 
         `request`: `facts`, `tasks` ({task: {version, digest, state}}), `epoch`, `reports` ([[number, {...}], ...]),
         `health` ({task: [release, calls, failures]}). One with nothing but `profile`, what its header says, asks only
-        whether all is as it should be: `unchanged`. AccessDeniedError, RefusedError.
+        whether all is as it should be: `unchanged`. With `base`, the profile that the platform confirmed last, `facts`
+        and `tasks` are what changed since, and `gone` names what is no longer there; the answer is `again` where the
+        platform knows another profile: then all is to be stated. AccessDeniedError, RefusedError.
         """
         if isinstance(request, dict) and request.keys() == {"profile"}:
             self.devices.identify(device, secret)
@@ -334,6 +351,11 @@ class Platform:
             unchanged = value.startswith(f"{device} ".encode()) and self.profiles.is_current(value)
             return {"unchanged": unchanged, "poll_s": self.poll_s}
         facts, tasks = _mapping(request, "facts"), _mapping(request, "tasks")
+        if "base" in request:
+            self.devices.identify(device, secret)
+            if (whole := self._whole_statement(device, request, facts, tasks)) is None:
+                return {"again": True}
+            facts, tasks = whole
         reports, epoch = request.get("reports", []), request.get("epoch", "")
         if not isinstance(reports, list) or len(reports) > MAX_REPORTS or not isinstance(epoch, str):
             raise RefusedError(f"reports: expected a list of at most {MAX_REPORTS}, and an epoch as text")
@@ -370,6 +392,16 @@ class Platform:
             "mirrors": files[1:],
             "poll_s": self.poll_s,
         }
+
+    def _whole_statement(self, device, request, facts, tasks):
+        """(facts, tasks) of which the request tells what changed; None where that cannot be told from it."""
+        old_facts, old_tasks = self.devices.stated(device)
+        if header_value(device, old_facts, old_tasks) != request["base"]:
+            return None
+        gone = _mapping(request, "gone")
+        facts = changed(old_facts, facts, _names(gone, "facts"))
+        tasks = changed(old_tasks, tasks, _names(gone, "tasks"))
+        return (facts, tasks) if header_value(device, facts, tasks) == request.get("profile") else None
 
     def _files_for(self, region):
         """Addresses below which a device of the region finds files, the nearest first."""
@@ -413,7 +445,21 @@ class Platform:
                     )
                     if not old or old in has
                 ]
+                recipe = self.files.recipe(digest)
+                if recipe is not None:
+                    wanted["pieces"] = recipe | {"compressed": self._compressed(connection, recipe)}
         return wanted
+
+    def _compressed(self, connection, recipe):
+        """{digest of a piece: [digest, size] of its compressed form}."""
+        found = {}
+        for digest in pieces.needed(recipe):
+            row = connection.execute(
+                "SELECT digest, size FROM deploy_deltas WHERE new = ? AND old = ''", (digest,)
+            ).fetchone()
+            if row is not None:
+                found[digest] = list(row)
+        return found
 
     def add_file(self, task, name, kind, data, audience, who):
         """Gives devices a file beside the task's bundles; its id."""
@@ -478,6 +524,13 @@ def _mapping(request, key):
     if not isinstance(value, dict):
         raise RefusedError(f"{key}: expected an object")
     return value
+
+
+def _names(gone, key):
+    names = gone.get(key, [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise RefusedError(f"gone: {key}: expected a list of names")
+    return frozenset(names)
 
 
 def _health(request):

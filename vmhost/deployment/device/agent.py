@@ -20,8 +20,8 @@ import time
 
 from vmhost import BundleError, Host, Policy, VMHostError
 from vmhost.bytecode.signing import TrustStore
-from vmhost.deployment import delta
-from vmhost.deployment.artifacts import is_digest, replace_durably
+from vmhost.deployment import delta, pieces
+from vmhost.deployment.artifacts import digest_of, is_digest, replace_durably
 from vmhost.deployment.bounds import Counted, why_outside
 from vmhost.deployment.device import health, heap
 from vmhost.deployment.device.bundle_store import BundleStore
@@ -30,7 +30,7 @@ from vmhost.deployment.device.memory import Memory
 from vmhost.deployment.device.proof import ProofError, prove
 from vmhost.deployment.device.transfers import AnswerError, Transfers, free_bytes
 from vmhost.deployment.errors import DamagedError, DeploymentError, TransferError
-from vmhost.deployment.profile import header_value
+from vmhost.deployment.profile import changes, header_value
 from vmhost.deployment.trust import Metadata, TrustError
 from vmhost.stores import StoreError
 
@@ -70,6 +70,7 @@ class Agent:
         self._stopped, self._hinted = threading.Event(), threading.Event()
         self._failures, self._problem = 0, None
         self._refreshed = False
+        self._confirmed = None  # (profile, facts, tasks) that the platform has
         self._stated = self._settled = None  # what the platform was told last; the same where all was as it should be
         self._watched = {}  # task -> (release, when it began, calls and failures then)
         self._reserve = settings.folder / "reserve"
@@ -160,7 +161,7 @@ class Agent:
             except (BundleError, DamagedError, OSError) as error:
                 _log.error("%s %s: %s", task, current["version"], error)
                 if isinstance(error, DamagedError):
-                    self.store.artifacts.remove(current["digest"])  # it is pulled again
+                    self.store.artifacts.remove_damaged(current["digest"])  # it is pulled again
                     previous = self.memory.tasks()[task]["previous"]
                     self.memory.set_task(task, current=previous, previous=None)
                 else:
@@ -277,10 +278,8 @@ class Agent:
     def _check(self):
         entries = self.memory.outbox.take("report", limit=MAX_REPORTS)
         stated, tasks, profile = self._now()
-        request = {
+        request = self._statement(stated, tasks) | {
             "epoch": self.memory.value("epoch"),
-            "facts": stated,
-            "tasks": tasks,
             "profile": profile,
             "health": self._health(),
             "reports": [[entry.number, json.loads(entry.body)] for entry in entries],
@@ -288,11 +287,24 @@ class Agent:
         }
         self._stated = (profile, request["health"])
         answer = self._transfers.post("/api/v1/device/check", request, self._headers())
+        if answer.get("again") is True and self._confirmed is not None:
+            self._confirmed = None
+            return self._check()
         _check_answer(answer)
+        self._confirmed = (profile, stated, tasks)
         self.memory.outbox.acknowledge([entry.id for entry in entries if entry.number <= answer["acknowledged"]])
         self.memory.set_value("files", [answer["files"], *answer.get("mirrors", ())])
         self.store.write_profile(profile)
         return answer
+
+    def _statement(self, stated, tasks):
+        """Facts and tasks, or what of them changed since the platform confirmed them."""
+        if self._confirmed is None:
+            return {"facts": stated, "tasks": tasks}
+        base, old_facts, old_tasks = self._confirmed
+        (facts_now, facts_gone), (tasks_now, tasks_gone) = changes(old_facts, stated), changes(old_tasks, tasks)
+        gone = {name: names for name, names in (("facts", facts_gone), ("tasks", tasks_gone)) if names}
+        return {"base": base, "facts": facts_now, "tasks": tasks_now} | ({"gone": gone} if gone else {})
 
     def _health(self):
         """{task: [release, calls, failures]} of what is current, as this process and others of the device counted."""
@@ -515,19 +527,63 @@ class Agent:
             self._pull(wanted["proof"]["digest"], wanted["proof"]["size"])
         if wanted["digest"] in self.store.artifacts:
             return
-        if delta.can_apply():
-            for each in sorted(wanted.get("deltas", ()), key=lambda each: each["size"]):
-                try:
-                    old = self.store.artifacts.read(each["from"]) if each["from"] else b""
-                    made_of = self._pull(each["digest"], each["size"]).read_bytes()
-                    data = delta.apply(old, made_of, wanted["size"])
-                    partial = self._partial / wanted["digest"]
-                    partial.write_bytes(data)
-                    self.store.artifacts.take(partial, wanted["digest"])
-                    return
-                except (DamagedError, FileNotFoundError, TransferError) as error:
-                    _log.warning("a delta of %s cannot be used: %s", wanted["version"], error)
-        self._pull(wanted["digest"], wanted["size"])
+        recipe, zstd = wanted.get("pieces"), delta.can_apply()
+        most = self._bytes_of_pieces(recipe, zstd) if recipe else wanted["size"]
+        for each in sorted(wanted.get("deltas", ()), key=lambda each: each["size"]):
+            if not zstd or each["size"] > most:
+                continue
+            try:
+                old = self.store.artifacts.read(each["from"]) if each["from"] else b""
+                made_of = self._pull(each["digest"], each["size"]).read_bytes()
+                self._keep_bundle(delta.apply(old, made_of, wanted["size"]), wanted["digest"], recipe)
+                return
+            except (DamagedError, FileNotFoundError, TransferError) as error:
+                _log.warning("a delta of %s cannot be used: %s", wanted["version"], error)
+        if not recipe:
+            self._pull(wanted["digest"], wanted["size"])
+            return
+        for digest, size in pieces.needed(recipe).items():
+            self._pull_piece(digest, size, recipe["compressed"].get(digest) if zstd else None)
+        try:
+            self.store.artifacts.put_recipe(wanted["digest"], _plain_recipe(recipe))
+        except DamagedError as error:
+            raise TransferError(f"{wanted['version']}: {error}") from error
+
+    def _bytes_of_pieces(self, recipe, zstd):
+        """What is to be pulled of the pieces that are not here."""
+        compressed = recipe["compressed"] if zstd else {}
+        missing = {digest: size for digest, size in pieces.needed(recipe).items() if digest not in self.store.artifacts}
+        return sum(compressed.get(digest, (None, size))[1] for digest, size in missing.items())
+
+    def _keep_bundle(self, data, digest, recipe):
+        """Keeps the bundle, in pieces where there is a recipe that is right. DamagedError where it is another one."""
+        if digest_of(data) != digest:
+            raise DamagedError(f"the delta makes another file than {digest}")
+        if recipe:
+            with contextlib.suppress(DamagedError, FileNotFoundError):
+                for part in pieces.cut(recipe, data).values():
+                    self.store.artifacts.put(part)
+                self.store.artifacts.put_recipe(digest, _plain_recipe(recipe))
+                return
+        partial = self._partial / digest
+        partial.write_bytes(data)
+        self.store.artifacts.take(partial, digest)
+
+    def _pull_piece(self, digest, size, compressed):
+        """The piece is among the artifacts when it returns; `compressed`: digest and size of that form, or None."""
+        if digest in self.store.artifacts:
+            return
+        if compressed is not None and compressed[1] < size:
+            try:
+                data = delta.apply(b"", self._pull(*compressed).read_bytes(), size)
+                partial = self._partial / digest
+                partial.write_bytes(data)
+                self.store.artifacts.take(partial, digest)
+                self.store.artifacts.remove(compressed[0])
+                return
+            except (DamagedError, TransferError) as error:
+                _log.warning("the compressed form of %s cannot be used: %s", digest[:12], error)
+        self._pull(digest, size)
 
     def _pull(self, digest, size, url=None):
         """The path of the artifact, pulled where it is not here."""
@@ -572,7 +628,7 @@ class Agent:
         for slots in self.memory.tasks().values():
             for slot in ("current", "previous"):
                 if slots[slot]:
-                    needed.add(slots[slot]["digest"])
+                    needed |= self.store.artifacts.needed(slots[slot]["digest"])
                     needed.add((slots[slot].get("proof") or {}).get("digest"))
                     needed |= {each["digest"] for each in slots[slot].get("files", {}).values()}
             pulled = pulled or slots["trial"] is not None
@@ -582,6 +638,10 @@ class Agent:
                     self.store.artifacts.remove(digest)
             for path in self._partial.iterdir():
                 path.unlink(missing_ok=True)
+
+
+def _plain_recipe(recipe):
+    return {name: recipe[name] for name in ("size", "shell", "members")}
 
 
 def _check_poll(answer):
@@ -604,6 +664,10 @@ def _check_answer(answer):
             digests += [made["digest"] for made in each.get("deltas", ())]
             digests += [made["from"] for made in each.get("deltas", ()) if made["from"]]
             whole += [made["size"] for made in each.get("deltas", ())]
+            if each.get("pieces"):
+                pieces.check(each["pieces"])
+                digests += [digest for digest, _ in each["pieces"]["compressed"].values()]
+                whole += [size for _, size in each["pieces"]["compressed"].values()]
             if each["proof"]:
                 digests.append(each["proof"]["digest"])
                 whole.append(each["proof"]["size"])

@@ -17,6 +17,7 @@ from pathlib import Path
 from vmhost import VMHostError
 from vmhost.deployment.artifacts import ArtifactFolder, replace_durably
 from vmhost.deployment.device import health
+from vmhost.deployment.errors import DeploymentError
 from vmhost.deployment.profile import ANSWER_HEADER, ASK_NOW, REQUEST_HEADER
 from vmhost.stores import StoreError
 
@@ -34,15 +35,20 @@ class BundleStore:
         self._health = health.HealthFile(self.folder)
 
     def current(self):
-        """{task: its name, version, digest, path, release, and files (name to path)}; {} where nothing was current."""
+        """{task: its name, version, digest, path, release, and files (name to path)}; {} where nothing was current. A
+        bundle that is kept in pieces has the path None; `bundle` gives the bytes of any."""
         try:
             plain = json.loads(self.list_path.read_bytes())
         except FileNotFoundError:
             return {}
         for entry in plain["tasks"].values():
-            entry["path"] = str(self.folder / entry["path"])
+            entry["path"] = str(self.folder / entry["path"]) if entry["path"] else None
             entry["files"] = {name: str(self.folder / path) for name, path in entry.get("files", {}).items()}
         return plain["tasks"]
+
+    def bundle(self, entry):
+        """The bytes of the bundle of an entry of `current`."""
+        return self.artifacts.read(entry["digest"])
 
     def write(self, tasks):
         """Makes this the list, where it is another one."""
@@ -51,7 +57,7 @@ class BundleStore:
                 "name": each["name"],
                 "version": each["version"],
                 "digest": each["digest"],
-                "path": self._relative(each["digest"]),
+                "path": None if self.artifacts.recipe(each["digest"]) else self._relative(each["digest"]),
                 "release": each["release"],
                 "stream": each.get("stream", False),
                 "files": {name: self._relative(file["digest"]) for name, file in each.get("files", {}).items()},
@@ -123,9 +129,10 @@ class _Follower:
             if self._loaded.get(name) != entry["digest"]:
                 try:
                     change = self._is_pipeline and name in self._runner.tasks
-                    (self._runner.change if change else self._runner.load)(entry["path"])
+                    bundle = entry["path"] or self._store.bundle(entry)
+                    (self._runner.change if change else self._runner.load)(bundle)
                     self._loaded[name] = entry["digest"]
-                except (VMHostError, StoreError) as error:
+                except (VMHostError, StoreError, DeploymentError, OSError) as error:
                     _log.error("%s: %s", name, error)
         for name in self._loaded.keys() - wanted.keys():
             (self._runner.withdraw if self._is_pipeline else self._runner.unload)(name)

@@ -5,12 +5,13 @@ import json
 
 import pytest
 
+from tests.deployment.metadata_files import Repository, sign_all, signed
 from tests.deployment.platforms import Clock, add_version, platform_in
 from vmhost.bytecode.signing import generate_key, load_key
 from vmhost.deployment.cloud import metadata
 from vmhost.deployment.cloud.metadata import key_of
 from vmhost.deployment.errors import RefusedError
-from vmhost.deployment.trust import Metadata, TrustError, canonical
+from vmhost.deployment.trust import Metadata, TrustError
 
 BUNDLE = "shop/rank/1/3.14.vmb"
 DAY = 86400
@@ -25,33 +26,11 @@ def clock():
 def platform(tmp_path, clock):
     with platform_in(tmp_path / "cloud", clock=clock) as platform:
         platform.metadata._clock = clock
-        platform.metadata._generation = None
+        platform.metadata._synced = None
         add_version(platform, "shop/rank", "1")
         platform.releases.generation += 1
         sign_all(platform)
         yield platform
-
-
-def sign_all(platform):
-    """As the platform does every second."""
-    platform.metadata._due = platform.metadata._now()
-    platform.sync_metadata()
-
-
-class Repository:
-    """What a device is given: the platform's files, unless the test puts others in their place."""
-
-    def __init__(self, platform):
-        self.folder, self.instead = platform.metadata.folder, {}
-
-    def __call__(self, name, max_bytes):
-        if name in self.instead:
-            return self.instead[name]
-        path = self.folder / name
-        return path.read_bytes() if path.exists() else None
-
-    def plain(self, name):
-        return json.loads(self(name, 1 << 20))
 
 
 @pytest.fixture
@@ -65,13 +44,6 @@ def device(tmp_path, platform, repository, clock):
     folder.mkdir()
     (folder / "root.json").write_bytes((platform.metadata.folder / "1.root.json").read_bytes())
     return Metadata(folder, repository, clock)
-
-
-def signed(plain, *keys):
-    """The bytes of metadata with another content, signed by these keys."""
-    message = canonical(plain["signed"])
-    plain["signatures"] = [{"keyid": key_of(key)[0], "sig": key.sign(message)[32:].hex()} for key in keys]
-    return json.dumps(plain).encode()
 
 
 def test_a_device_finds_what_may_run_and_nothing_else(platform, device):

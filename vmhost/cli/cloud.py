@@ -379,6 +379,91 @@ def rotate(output, folder, role):
 
 
 @command.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("repository")
+@click.option("--add", type=click.Path(path_type=Path, exists=True), multiple=True, help="An owner's public key.")
+@click.option("--remove", multiple=True, metavar="KEY", help="A key's file, or the beginning of its id.")
+@click.option("--threshold", type=int, help="How many of them must sign. [default: as it is, or 1]")
+@failures.command
+def owners(output, folder, repository, add, remove, threshold):
+    """Say whose keys sign for REPOSITORY of the platform in FOLDER; without owners, the platform's own key does.
+
+    The platform may be running. FOLDER/keys/offline holds the offline key of targets for as long. Devices trust what
+    owners signed; what is listed now counts again once they have: `vmhost cloud sign REPOSITORY --key KEY`.
+    """
+    from vmhost.bytecode.signing import TrustStore
+    from vmhost.deployment.cloud.metadata import SignedMetadata, key_of_public
+    from vmhost.deployment.errors import MissingError, RefusedError
+
+    with _errors():
+        if not (folder / "metadata" / "1.root.json").exists():
+            raise MissingError(f"{folder}: holds no platform; make one: vmhost cloud init {folder}")
+        metadata = SignedMetadata(folder / "metadata", folder / "keys", time.time)
+        known = metadata.owners(repository)
+        if add or remove or threshold is not None:
+            publics = dict(known["publics"])
+            for path in remove:
+                gone = [identity for identity in publics if len(path) >= 8 and identity.startswith(path)]
+                if Path(path).exists():
+                    gone = [key_of_public(public)[0] for public in TrustStore.load(path).keys]
+                if not gone or not all(identity in publics for identity in gone):
+                    raise RefusedError(f"{path}: is no key of an owner of {repository}")
+                for identity in gone:
+                    del publics[identity]
+            for path in add:
+                publics |= {key_of_public(public)[0]: public for public in TrustStore.load(path).keys}
+            least = min(known["threshold"], max(1, len(publics)))
+            metadata.set_owners(repository, publics.values(), threshold if threshold is not None else least)
+            known = metadata.owners(repository)
+    told = {"repository": repository, "owners": sorted(known["publics"]), "threshold": known["threshold"]}
+    output.document(told)
+    if not known["publics"]:
+        output.line(f"{repository}: the platform's own key signs")
+    else:
+        output.line(f"{repository}: {known['threshold']} of {len(known['publics'])} owners sign")
+        for identity in told["owners"]:
+            output.line(f"  {identity}")
+
+
+@command.command()
+@click.argument("repository")
+@click.option("--key", help="Your signing key: its name, or its file (see: vmhost keys).")
+@_remote
+def sign(output, ask, repository, key):
+    """Show what waits for the signatures of REPOSITORY's owners, and sign it with --key."""
+    from vmhost.cli import keys
+    from vmhost.deployment.cloud.metadata import key_of
+    from vmhost.deployment.errors import RefusedError
+    from vmhost.deployment.trust import canonical
+
+    found = ask("GET", f"/repositories/{repository}/signing")
+    waiting, needed = found["waiting"], found["threshold"]
+    if waiting is None:
+        if key is not None:
+            raise RefusedError(f"{repository}: nothing waits for a signature")
+        output.document(found)
+        who = f"{needed} of {len(found['owners'])} owners sign" if found["owners"] else "the platform signs"
+        output.line(f"{repository}: {who}; nothing waits")
+        return
+    for sign, paths in (("+", waiting["added"]), ("-", waiting["removed"])):
+        for path in paths:
+            entry = waiting["signed"]["targets"].get(path)
+            output.line(f"{sign} {path}" + (f"  sha256 {entry['hashes']['sha256']}" if entry else ""))
+    if key is None:
+        output.document(found)
+        output.line(f"{len(waiting['signed_by'])} of {needed} owners signed it; sign it with --key")
+        return
+    private = keys.signing_key(key)
+    signature = private.sign(canonical(waiting["signed"]))[len(private.public) :].hex()
+    body = {"keyid": key_of(private)[0], "signature": signature}
+    output.document(made := ask("POST", f"/repositories/{repository}/signatures", body))
+    if made["complete"]:
+        output.line(f"signed, and complete; listed now: {', '.join(made['listed']) or 'nothing new'}")
+    else:
+        output.line(f"signed; {needed} owners must sign it")
+
+
+@command.command()
 @click.argument("task", required=False)
 @_remote
 def versions(output, ask, task):

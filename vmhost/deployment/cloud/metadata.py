@@ -3,6 +3,9 @@
 Keys of root and targets are made in `keys/offline/`, to be taken away once the platform is set up; they are needed to
 rotate keys, to add a repository and once a year. Keys of snapshot, timestamp and of each repository's role stay.
 
+A repository's role is signed with a key of the platform's, or with its owners' own (`set_owners`): then a new list
+waits for their signatures (owners.py), and what is not listed yet cannot be released.
+
 A repository's role lists every version of its tasks that may run: all that are ready and not bad. Rolling back takes a
 version out, so that a device refuses it even where somebody else tells it to run it. `sync` makes the metadata of
 what the release engine says, and signs anew what expires soon; killed in between, it begins again.
@@ -17,7 +20,8 @@ from pathlib import Path
 
 from vmhost.bytecode import signing
 from vmhost.deployment.artifacts import digest_of, replace_durably
-from vmhost.deployment.errors import RefusedError
+from vmhost.deployment.cloud.owners import Waiting
+from vmhost.deployment.errors import MissingError, RefusedError
 from vmhost.deployment.trust import canonical
 
 _ROLES = ("root", "targets", "snapshot", "timestamp")
@@ -28,12 +32,18 @@ LIFE = {
     "snapshot": timedelta(days=14),
     "timestamp": timedelta(days=2),
     "role": timedelta(days=60),
+    "owned": timedelta(days=365),  # a repository's role that its owners sign
 }
 
 
 def key_of(key):
     """(key id, TUF's key object) of a SigningKey."""
-    plain = {"keytype": "ed25519", "scheme": "ed25519", "keyval": {"public": key.public.hex()}}
+    return key_of_public(key.public)
+
+
+def key_of_public(public):
+    """(key id, TUF's key object) of the 32 bytes of a public key."""
+    plain = {"keytype": "ed25519", "scheme": "ed25519", "keyval": {"public": public.hex()}}
     return digest_of(canonical(plain)), plain
 
 
@@ -51,8 +61,10 @@ class SignedMetadata:
     def __init__(self, folder, keys, clock):
         self.folder, self._keys, self._clock = Path(folder), Path(keys), clock
         self._lock = threading.Lock()
-        self._generation = None
+        self._synced = None  # (generation of the releases, stamp of what waits) that all of this is of
         self._due = datetime.min.replace(tzinfo=UTC)
+        self._waiting = Waiting(self.folder / "waiting")
+        self._listed = {}  # role that owners sign -> paths that are listed
 
     @contextlib.contextmanager
     def _turn(self):
@@ -117,6 +129,8 @@ class SignedMetadata:
             delegated = self._delegated()
             if role not in (*_ROLES, *delegated):
                 raise RefusedError(f"{role}: expected one of {', '.join((*_ROLES, *delegated))}")
+            if self._owners_of(role) is not None:
+                raise RefusedError(f"{role}: its owners have its keys; see: vmhost cloud owners")
             self._key("targets" if role in delegated else "root")
             path = self._key_path(role)
             self._put_in_place(role, path)
@@ -128,13 +142,13 @@ class SignedMetadata:
                 self._sign_anew(role, LIFE["role" if role in delegated else "targets"], [self._key(role), key])
                 self._write_snapshot_and_timestamp(True)
             if role in delegated:
-                self._delegate(role, key)
+                self._delegate(role, [key.public])
             else:
                 also = [self._key("root")] if role == "root" else []
                 self._write_root(self._version("root") + 1, {role: key}, also)
             self._put_in_place(role, path)
             self._write_snapshot_and_timestamp(True)
-            self._generation = None
+            self._synced = None
 
     def _put_in_place(self, role, path):
         """The new key takes the place of the old one, which is kept as NAME.old, where the metadata names it."""
@@ -157,15 +171,15 @@ class SignedMetadata:
             signed = {name: known[name] for name in ("targets", "delegations") if name in known}
             self._write(role, "targets", self._version(role) + 1, life, signed, keys)
 
-    def _delegate(self, role, key):
-        """The repository's role is the key's."""
-        identity, plain = key_of(key)
+    def _delegate(self, role, publics, threshold=1):
+        """The repository's role is that of so many of these public keys."""
+        own = dict(map(key_of_public, publics))
         known = self._read("targets")
         delegations = known["delegations"] if known else {"keys": {}, "roles": []}
         others = [each for each in delegations["roles"] if each["name"] != role]
         used = {name for each in others for name in each["keyids"]}
-        keys = {name: key for name, key in delegations["keys"].items() if name in used} | {identity: plain}
-        entry = {"name": role, "keyids": [identity], "threshold": 1, "terminating": True}
+        keys = {name: key for name, key in delegations["keys"].items() if name in used} | own
+        entry = {"name": role, "keyids": sorted(own), "threshold": threshold, "terminating": True}
         entry |= {"paths": [f"{role.removeprefix('role-')}/*/*/*"]}
         signed = {"targets": {}, "delegations": {"keys": keys, "roles": [*others, entry]}}
         self._write("targets", "targets", self._version("targets") + 1, LIFE["targets"], signed, [self._key("targets")])
@@ -177,14 +191,140 @@ class SignedMetadata:
             if not path.exists():
                 signing.generate_key().save(path, repository)
             if f"role-{repository}" not in self._delegated():
-                self._delegate(f"role-{repository}", signing.load_key(path))
-                self._generation = None
+                self._delegate(f"role-{repository}", [signing.load_key(path).public])
+                self._synced = None
+
+    # ---- repositories whose owners sign
+
+    def _delegation(self, role):
+        known = self._read("targets")
+        roles = known["delegations"]["roles"] if known else []
+        return next((each for each in roles if each["name"] == role), None), known
+
+    def _owners_of(self, role):
+        """{key id: TUF's key}, where the repository's owners sign for it; None where the platform does."""
+        entry, known = self._delegation(role)
+        path = self._keys / role
+        if entry is None:
+            return None
+        own = []
+        for each in (path, path.with_name(f"{path.name}.new")):
+            own += [key_of(signing.load_key(each))[0]] if each.exists() else []
+        if set(entry["keyids"]) & set(own):
+            return None
+        return {identity: known["delegations"]["keys"][identity] for identity in entry["keyids"]}
+
+    def set_owners(self, repository, publics, threshold=1):
+        """So many of these keys (each 32 bytes) sign for the repository from now on; the platform's own key where there
+        are none. Needs the offline key of targets. What was listed counts again once the owners have signed it."""
+        role, publics = f"role-{repository}", list(publics)
+        if publics and not 1 <= threshold <= len(set(publics)):
+            raise RefusedError(
+                f"threshold: expected 1 to {len(set(publics))}, as many as there are owners; got {threshold}"
+            )
+        with self._turn():
+            if role not in self._delegated():
+                raise RefusedError(f"{repository}: there is no such repository")
+            if publics:
+                self._delegate(role, sorted(set(publics)), threshold)
+            else:
+                self._delegate(role, [signing.load_key(self._keys / role).public])
+            known = self._read(role)
+            targets = known["targets"] if known else {}
+            self._waiting.remove(role)
+            self._bring(role, targets)
+            self._write_snapshot_and_timestamp(True)
+            self._synced = None
+
+    def owners(self, repository):
+        """{"publics": {key id: 32 bytes} of the owners, none where the platform signs, "threshold"}; MissingError."""
+        role = f"role-{repository}"
+        entry, _ = self._delegation(role)
+        if entry is None:
+            raise MissingError(f"{repository}: there is no such repository")
+        owners = self._owners_of(role) or {}
+        publics = {identity: bytes.fromhex(key["keyval"]["public"]) for identity, key in owners.items()}
+        return {"publics": publics, "threshold": entry["threshold"]}
+
+    def signing(self, repository):
+        """Who signs for the repository, and what waits: {"owners": key ids, "threshold", "waiting": None or {"signed",
+        "signed_by": key ids, "added", "removed": paths}}; no owners where the platform signs."""
+        role = f"role-{repository}"
+        with self._turn():
+            owners = self._owners_of(role)
+            if owners is None:
+                return {"owners": [], "threshold": 1, "waiting": None}
+            entry, _ = self._delegation(role)
+            found, waiting = self._waiting.get(role), None
+            if found is not None:
+                before, now = (self._read(role) or {"targets": {}})["targets"], found["signed"]["targets"]
+                waiting = {
+                    "signed": found["signed"],
+                    "signed_by": sorted(each["keyid"] for each in found["signatures"]),
+                    "added": sorted(path for path, each in now.items() if before.get(path) != each),
+                    "removed": sorted(before.keys() - now.keys()),
+                }
+        return {"owners": sorted(owners), "threshold": entry["threshold"], "waiting": waiting}
+
+    def sign(self, repository, identity, signature):
+        """Takes an owner's signature over what waits. The paths that are newly listed, once enough have signed; None
+        while more are needed. RefusedError."""
+        role = f"role-{repository}"
+        with self._turn():
+            owners = self._owners_of(role)
+            if owners is None:
+                raise RefusedError(f"{repository}: the platform signs for it")
+            signed, signatures = self._waiting.sign(role, owners, identity, signature)
+            entry, _ = self._delegation(role)
+            if len(signatures) < entry["threshold"]:
+                return None
+            before = set((self._read(role) or {"targets": {}})["targets"])
+            self._write_envelope(role, signed, signatures)
+            self._waiting.remove(role)
+            self._write_snapshot_and_timestamp(True)
+            self._synced = None
+            return sorted(signed["targets"].keys() - before)
+
+    def is_listed(self, path):
+        """Whether devices find the target: what owners have not signed yet, they do not. As of the last `sync`."""
+        listed = self._listed.get(f"role-{path.partition('/')[0]}")
+        return listed is None or path in listed
+
+    def _bring(self, role, targets):
+        """The role lists these targets, or that waits for its owners' signatures. Whether anything was published."""
+        known, owners = self._read(role), self._owners_of(role)
+        if owners is None:
+            self._listed.pop(role, None)
+            self._waiting.remove(role)
+            if known and known["targets"] == targets and not self._is_old(known, LIFE["role"]) and self._is_good(role):
+                return False
+            self._write(role, "targets", self._version(role) + 1, LIFE["role"], {"targets": targets}, [self._key(role)])
+            return True
+        self._listed[role] = frozenset(known["targets"]) if known and self._is_good(role) else frozenset()
+        found, version = self._waiting.get(role), self._version(role) + 1
+        if known and known["targets"] == targets and not self._is_old(known, LIFE["owned"]) and self._is_good(role):
+            if found is not None:
+                self._waiting.remove(role)
+        elif (
+            found is None
+            or found["signed"]["targets"] != targets
+            or found["signed"]["version"] != version
+            or self._is_old(found["signed"], LIFE["owned"])
+        ):
+            self._waiting.put(role, self._signed("targets", version, LIFE["owned"], {"targets": targets}))
+        return False
+
+    def _is_good(self, role):
+        """Whether enough of those who sign for it now have signed what is published."""
+        entry, _ = self._delegation(role)
+        envelope = self._envelope(role)
+        return len({each["keyid"] for each in envelope["signatures"]} & set(entry["keyids"])) >= entry["threshold"]
 
     # ---- what follows the releases
 
     def sync(self, releases, repositories, files=lambda repository: {}):
         """The metadata lists what may run now, and is fresh. Quick where nothing changed."""
-        if releases.generation == self._generation and self._now() < self._due:
+        if (releases.generation, self._waiting.stamp()) == self._synced and self._now() < self._due:
             return
         with self._turn():
             releases.refresh()
@@ -197,14 +337,10 @@ class SignedMetadata:
                 targets = files(repository)
                 for version in versions:
                     if version.bad is None and version.task.startswith(f"{repository}/"):
-                        targets |= _targets_of(version)
-                known = self._read(name)
-                if known is None or known["targets"] != targets or self._is_old(known, LIFE["role"]):
-                    key = self._key(name)
-                    self._write(name, "targets", self._version(name) + 1, LIFE["role"], {"targets": targets}, [key])
-                    changed = True
+                        targets |= targets_of(version)
+                changed = self._bring(name, targets) or changed
             self._write_snapshot_and_timestamp(changed)
-            self._generation = generation
+            self._synced = (generation, self._waiting.stamp())
             self._due = self._now() + LIFE["timestamp"] / 4
 
     def _write_snapshot_and_timestamp(self, changed):
@@ -261,17 +397,24 @@ class SignedMetadata:
         envelope = self._envelope(role)
         return envelope and envelope["signatures"][0]["keyid"]
 
-    def _write(self, name, kind, version, life, signed, keys):
+    def _signed(self, kind, version, life, signed):
         expires = (self._now() + life).strftime("%Y-%m-%dT%H:%M:%SZ")
-        signed = {"_type": kind, "spec_version": SPEC_VERSION, "version": version, "expires": expires} | signed
+        return {"_type": kind, "spec_version": SPEC_VERSION, "version": version, "expires": expires} | signed
+
+    def _write(self, name, kind, version, life, signed, keys):
+        signed = self._signed(kind, version, life, signed)
         message = canonical(signed)
         signatures = [{"keyid": key_of(key)[0], "sig": key.sign(message)[len(key.public) :].hex()} for key in keys]
+        self._write_envelope(name, signed, signatures)
+
+    def _write_envelope(self, name, signed, signatures):
         data = json.dumps({"signatures": signatures, "signed": signed}, separators=(",", ":")).encode()
-        file = "timestamp.json" if name == "timestamp" else f"{version}.{name}.json"
+        file = "timestamp.json" if name == "timestamp" else f"{signed['version']}.{name}.json"
         replace_durably(self.folder / file, data)
 
 
-def _targets_of(version):
+def targets_of(version):
+    """{path: what metadata says of it} of a version's bundles and self-test."""
     found = {
         bundle_path(version.task, version.version, target): {"length": size, "hashes": {"sha256": digest}}
         for target, (digest, size) in version.bundles.items()

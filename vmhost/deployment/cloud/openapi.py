@@ -58,6 +58,20 @@ ROUTES = {
     ("GET", "/overview"): ("read", "Devices, tasks, and the releases that matter now.", {}, None, ()),
     ("GET", "/repositories"): ("read", "Names of repositories.", {}, None, ()),
     ("POST", "/repositories"): ("admin", "Makes a repository.", {}, {"name": _TEXT}, ("name",)),
+    ("GET", "/repositories/{name}/signing"): (
+        "read",
+        "Who signs the list of what may run of a repository, and what waits for signatures of its owners.",
+        {},
+        None,
+        (),
+    ),
+    ("POST", "/repositories/{name}/signatures"): (
+        "release",
+        "An owner's signature over what waits, as canonical JSON.",
+        {},
+        {"keyid": _TEXT, "signature": {"type": "string", "pattern": "^[0-9a-f]{128}$"}},
+        ("keyid", "signature"),
+    ),
     ("GET", "/versions"): ("read", "Versions, of one task or of all.", _TASK, None, ()),
     ("POST", "/forgive"): (
         "release",

@@ -26,7 +26,7 @@ from vmhost.deployment.cloud import schema
 from vmhost.deployment.cloud.builds import Builder
 from vmhost.deployment.cloud.devices import Devices
 from vmhost.deployment.cloud.git_http import Repositories
-from vmhost.deployment.cloud.metadata import SignedMetadata
+from vmhost.deployment.cloud.metadata import SignedMetadata, targets_of
 from vmhost.deployment.cloud.middleware import Profiles
 from vmhost.deployment.cloud.plan import FILE_NAME, Plan
 from vmhost.deployment.cloud.postgresql import PostgreSQLDatabase
@@ -70,6 +70,8 @@ class Platform:
             key = signing.load_key(self.folder / "keys" / "bundles")
             self.builder = Builder(key, pythons)
             self.metadata = SignedMetadata(self.folder / "metadata", self.folder / "keys", clock)
+            self.releases.why_not_yet, self.task_files.is_listed = self._why_not_yet, self.metadata.is_listed
+            self.sync_metadata()
             self._bring_together()
             self.sync_metadata()
         except BaseException:
@@ -138,6 +140,41 @@ class Platform:
     def sync_metadata(self):
         """What is signed says what the releases say."""
         self.metadata.sync(self.releases, self.repositories.names(), self.task_files.targets)
+
+    def _why_not_yet(self, version):
+        if all(map(self.metadata.is_listed, targets_of(version))):
+            return None
+        repository = version.task.partition("/")[0]
+        return f"waits for the signatures of the repository's owners: vmhost cloud sign {repository} --key KEY"
+
+    def sign(self, repository, identity, signature, who):
+        """An owner's signature over the repository's list that waits. Once enough have signed, it is what devices
+        trust, and plans of versions that waited for it begin; the versions that are newly listed, or None."""
+        added = self.metadata.sign(repository, identity, signature)
+        self.access.note(who, "list signed", repository, key=identity)
+        if added is None:
+            return None
+        self.releases.announce()
+        self.sync_metadata()
+        listed = [version for version in self.releases.versions.values() if set(targets_of(version)) & set(added)]
+        for version in listed:
+            self._begin_plan(version)
+        return listed
+
+    def _begin_plan(self, version):
+        """Begins the release that the version's branch asks for, where it was never released."""
+        with self.database.reader() as connection:
+            row = connection.execute(
+                "SELECT plan FROM deploy_versions WHERE id = ? AND plan IS NOT NULL AND id NOT IN "
+                "(SELECT version FROM deploy_releases)",
+                (version.id,),
+            ).fetchone()
+        if row is not None:
+            try:
+                plan = Plan.of(json.loads(row[0]))
+                self.releases.start(version.task, version.version, plan, version.who, "release.yaml in its branch")
+            except DeploymentError as error:
+                _log.error("%s %s: not released: %s", version.task, version.version, error)
 
     # ---- repositories and builds
 

@@ -136,6 +136,7 @@ class Releases:
         self.database = database
         self.clock = clock
         self.generation = 0  # grows with each change that may matter to a device
+        self.why_not_yet = lambda version: None  # what a version waits for before it can be released, or None
         self.when_reloaded = None  # called after what is in memory was read again
         self._seen = None  # which change of all processes' is in memory
         self._depth = self._minute = 0
@@ -262,6 +263,8 @@ class Releases:
                     f"{task} {name}: it was rolled back ({version.bad}); release another version, or forgive this one "
                     f"first: vmhost cloud forgive {task} {name} --why REASON"
                 )
+            if (reason := self.why_not_yet(version)) is not None:
+                raise RefusedError(f"{task} {name}: {reason}")
             if (reason := _simulation_outside(plan.proof, version)) is not None:
                 raise RefusedError(
                     f"{task} {name}: in the platform's simulation {reason}; make it faster or smaller, or allow "

@@ -159,6 +159,8 @@ class _Api:
             ("GET", "/overview", "read", self._overview),
             ("GET", "/repositories", "read", self._repositories),
             ("POST", "/repositories", "admin", self._add_repository),
+            ("GET", "/repositories/{name}/signing", "read", self._signing),
+            ("POST", "/repositories/{name}/signatures", "release", self._sign),
             ("GET", "/versions", "read", self._versions),
             ("POST", "/forgive", "release", self._forgive),
             ("GET", "/releases", "read", self._releases),
@@ -257,6 +259,21 @@ class _Api:
     def _add_repository(self, identity, parts, query, body):
         self._platform.add_repository(body.get("name"), identity.name)
         return {"name": body["name"]}
+
+    def _signing(self, identity, parts, query, body):
+        self._must_be_repository(parts["name"])
+        return {"repository": parts["name"]} | self._platform.metadata.signing(parts["name"])
+
+    def _sign(self, identity, parts, query, body):
+        identity.must("release", parts["name"])
+        self._must_be_repository(parts["name"])
+        listed = self._platform.sign(parts["name"], body["keyid"], body["signature"], identity.name)
+        told = [] if listed is None else [f"{version.task} {version.version}" for version in listed]
+        return {"repository": parts["name"], "complete": listed is not None, "listed": told}
+
+    def _must_be_repository(self, name):
+        if name not in self._platform.repositories.names():
+            raise MissingError(f"{name}: there is no such repository")
 
     def _versions(self, identity, parts, query, body):
         task = query.get("task")

@@ -1,0 +1,265 @@
+"""Repositories whose owners hold the keys: what they did not sign, no device runs, and nobody is offered."""
+
+import json
+
+import pytest
+
+from tests.deployment.metadata_files import Repository, sign_all, signed
+from tests.deployment.platforms import Clock, WorkingCopy, add_version, agent_for, nothing_left, platform_in
+from vmhost.bytecode.signing import generate_key, load_key
+from vmhost.cli import main
+from vmhost.deployment.cloud.metadata import key_of
+from vmhost.deployment.cloud.plan import Plan
+from vmhost.deployment.cloud.server import serving
+from vmhost.deployment.errors import MissingError, RefusedError
+from vmhost.deployment.trust import Metadata, TrustError, canonical
+
+BUNDLE = "shop/rank/{}/3.14.vmb"
+DAY = 86400
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def platform(tmp_path, clock):
+    with platform_in(tmp_path / "cloud", clock=clock) as platform:
+        platform.metadata._clock = clock
+        add_version(platform, "shop/rank", "1")
+        platform.releases.announce()
+        sign_all(platform)
+        yield platform
+
+
+@pytest.fixture
+def device(tmp_path, platform, clock):
+    folder = tmp_path / "device"
+    folder.mkdir()
+    (folder / "root.json").write_bytes((platform.metadata.folder / "1.root.json").read_bytes())
+    return Metadata(folder, Repository(platform), clock)
+
+
+@pytest.fixture
+def ann():
+    return generate_key()
+
+
+@pytest.fixture
+def ben():
+    return generate_key()
+
+
+def signature(key, waiting):
+    return key.sign(canonical(waiting["signed"]))[32:].hex()
+
+
+def sign(platform, *keys):
+    """Each of them signs what waits; what the last one was told."""
+    for key in keys:
+        waiting = platform.metadata.signing("shop")["waiting"]
+        told = platform.sign("shop", key_of(key)[0], signature(key, waiting), "ann")
+    return told
+
+
+def own(platform, *keys, threshold=1):
+    platform.metadata.set_owners("shop", [key.public for key in keys], threshold)
+    platform.releases.announce()
+    platform.sync_metadata()
+
+
+def lists(device, version):
+    device.refresh()
+    return device.target(BUNDLE.format(version)) is not None
+
+
+def add(platform, version):
+    add_version(platform, "shop/rank", version)
+    platform.releases.announce()
+    platform.sync_metadata()
+
+
+def test_what_owners_did_not_sign_is_neither_trusted_nor_offered(platform, device, ann):
+    assert lists(device, "1")
+    own(platform, ann)
+    with pytest.raises(TrustError, match="role-shop: 0 of the 1 signatures"):
+        lists(device, "1")
+    sign(platform, ann)
+    assert lists(device, "1")
+    add(platform, "2")
+    assert not lists(device, "2") and lists(device, "1")
+    with pytest.raises(RefusedError, match="shop/rank 2: waits for the signatures .*vmhost cloud sign shop --key KEY"):
+        platform.releases.start("shop/rank", "2", Plan.of({}), "ann", "")
+    waiting = platform.metadata.signing("shop")["waiting"]
+    assert (waiting["added"], waiting["removed"]) == ([BUNDLE.format("2")], [])
+    assert [version.version for version in sign(platform, ann)] == ["2"]
+    assert lists(device, "2") and platform.metadata.signing("shop")["waiting"] is None
+    assert platform.releases.start("shop/rank", "2", Plan.of({}), "ann", "").state in ("running", "done")
+
+
+def test_a_threshold_takes_so_many_owners(platform, device, ann, ben):
+    own(platform, ann, ben, threshold=2)
+    assert sign(platform, ann) is None
+    assert platform.metadata.signing("shop")["waiting"]["signed_by"] == [key_of(ann)[0]]
+    assert sign(platform, ann) is None  # twice is once
+    sign(platform, ben)
+    assert lists(device, "1")
+    with pytest.raises(RefusedError, match="threshold: expected 1 to 2"):
+        own(platform, ann, ben, threshold=3)
+
+
+def test_a_list_that_changed_is_signed_anew(platform, device, ann, ben):
+    own(platform, ann, ben, threshold=2)
+    old = platform.metadata.signing("shop")["waiting"]
+    sign(platform, ann)
+    add(platform, "2")
+    assert platform.metadata.signing("shop")["waiting"]["signed_by"] == []
+    with pytest.raises(RefusedError, match="not of what waits now"):
+        platform.sign("shop", key_of(ben)[0], signature(ben, old), "ben")
+    sign(platform, ben, ann)
+    assert lists(device, "2")
+
+
+def test_a_revoked_owner_signs_nothing_that_devices_take(platform, device, ann, ben):
+    own(platform, ann, ben)
+    sign(platform, ann)
+    assert lists(device, "1")
+    own(platform, ben)  # ann's key was stolen
+    with pytest.raises(RefusedError, match="not one of the repository's owners"):
+        sign(platform, ann)
+    with pytest.raises(TrustError, match="0 of the 1 signatures"):
+        lists(device, "1")
+    repository = device._fetch
+    name = platform.metadata._path("role-shop").name
+    plain = repository.plain(name)
+    plain["signed"]["targets"][BUNDLE.format("9")] = {"length": 1, "hashes": {"sha256": "0" * 64}}
+    repository.instead[name] = signed(plain, ann)
+    with pytest.raises(TrustError, match="0 of the 1 signatures"):
+        lists(device, "9")
+    repository.instead.clear()
+    sign(platform, ben)
+    assert lists(device, "1") and not lists(device, "9")
+
+
+def test_the_platform_signs_again_where_there_are_no_owners(platform, device, ann):
+    own(platform, ann)
+    own(platform)
+    add(platform, "2")
+    assert lists(device, "2")
+    assert platform.metadata.owners("shop") == {"publics": {}, "threshold": 1}
+    with pytest.raises(RefusedError, match="the platform signs for it"):
+        platform.sign("shop", key_of(ann)[0], "0" * 128, "ann")
+
+
+def test_lists_of_owners_are_signed_again_within_their_year(platform, device, ann, clock):
+    own(platform, ann)
+    sign(platform, ann)
+    clock.now_s += 100 * DAY
+    sign_all(platform)
+    assert lists(device, "1") and platform.metadata.signing("shop")["waiting"] is None
+    clock.now_s += 100 * DAY
+    sign_all(platform)
+    assert lists(device, "1")
+    waiting = platform.metadata.signing("shop")["waiting"]
+    assert (waiting["added"], waiting["removed"]) == ([], [])
+    before = platform.metadata._read("role-shop")["expires"]
+    sign(platform, ann)
+    assert platform.metadata._read("role-shop")["expires"] > before and lists(device, "1")
+
+
+def test_a_version_that_went_bad_leaves_the_list_with_the_next_signature(platform, device, ann):
+    own(platform, ann)
+    sign(platform, ann)
+    release = platform.releases.start("shop/rank", "1", Plan.of({}), "ann", "")
+    platform.releases.act(release.id, "roll_back", "ann")
+    sign_all(platform)
+    assert platform.metadata.signing("shop")["waiting"]["removed"] == [BUNDLE.format("1")]
+    sign(platform, ann)
+    assert not lists(device, "1")
+
+
+def test_another_process_may_change_owners(platform, tmp_path, device, ann):
+    """The commands do, beside a platform that runs: it follows with its next look."""
+    from vmhost.deployment.cloud.metadata import SignedMetadata
+
+    other = SignedMetadata(platform.metadata.folder, platform.folder / "keys", platform.clock)
+    other.set_owners("shop", [ann.public])
+    platform.sync_metadata()
+    add(platform, "2")
+    assert platform.metadata.signing("shop")["waiting"]["added"] == [BUNDLE.format("2")]
+    with pytest.raises(RefusedError, match="waits for the signatures"):
+        platform.releases.start("shop/rank", "2", Plan.of({}), "ann", "")
+
+
+@pytest.mark.parametrize("wrong", ["", "00", "z" * 128, "0" * 128, None, 5])
+def test_signatures_that_are_none(platform, ann, wrong):
+    own(platform, ann)
+    with pytest.raises(RefusedError, match="not of what waits"):
+        platform.sign("shop", key_of(ann)[0], wrong, "ann")
+
+
+def test_owners_have_their_keys_and_the_platform_does_not_rotate_them(platform, ann):
+    own(platform, ann)
+    with pytest.raises(RefusedError, match="its owners have its keys"):
+        platform.metadata.rotate("role-shop")
+    platform.metadata.rotate("targets")
+    assert platform.metadata.owners("shop")["publics"] == {key_of(ann)[0]: ann.public}
+    with pytest.raises(MissingError, match="nobody: there is no such repository"):
+        platform.metadata.owners("nobody")
+    with pytest.raises(RefusedError, match="nobody: there is no such repository"):
+        platform.metadata.set_owners("nobody", [ann.public])
+
+
+@pytest.fixture
+def nothing_is_left_behind():
+    yield
+
+
+def test_by_the_commands_from_a_push_to_a_device(tmp_path, capfd, monkeypatch):
+    def run(*arguments):
+        status = main(["cloud", *map(str, arguments)])
+        out, err = capfd.readouterr()
+        assert status == 0, err
+        return out
+
+    for name in ("ann", "ben"):
+        generate_key().save(tmp_path / name, name)
+    with nothing_left(), platform_in(tmp_path / "cloud") as platform, serving(platform) as address:
+        token = platform.access.add_token("ann", "test")
+        monkeypatch.setenv("VMHOST_PLATFORM", address)
+        monkeypatch.setenv("VMHOST_TOKEN", token)
+        said = run("owners", tmp_path / "cloud", "shop", "--add", tmp_path / "ann.pub", "--add", tmp_path / "ben.pub")
+        assert "1 of 2 owners sign" in said
+        run("owners", tmp_path / "cloud", "shop", "--threshold", "2")
+        assert "0 of 2 owners signed it" in run("sign", "shop")
+        run("sign", "shop", "--key", tmp_path / "ann")
+        assert "complete" in run("sign", "shop", "--key", tmp_path / "ben")
+        copy = WorkingCopy(tmp_path / "work", f"{address}/git/shop", token)
+        pushed = copy.release("1.0.0", plan="steps: [{percent: 100}]\n")
+        assert "not released" in pushed and "vmhost cloud sign shop" in pushed
+        with agent_for(platform, address, tmp_path / "device") as agent:
+            agent.step()
+            assert agent.host.tasks == () and not agent.failed
+            said = run("sign", "shop", "--key", tmp_path / "ann")
+            assert "+ shop/rank/1.0.0/3.14.vmb" in said and "2 owners must sign it" in said
+            assert "listed now: shop/rank 1.0.0" in run("sign", "shop", "--key", tmp_path / "ben")
+            agent.step()  # release.yaml began by itself
+            assert agent.host.task("rank")(21) == 42
+            run("file", "shop/rank", tmp_path / "ann.pub", "--name", "words.txt")
+            agent.step()
+            assert not agent.failed and agent.store.current()["shop/rank"]["files"] == {}
+            run("sign", "shop", "--key", tmp_path / "ann")
+            run("sign", "shop", "--key", tmp_path / "ben")
+            agent.step()
+            assert list(agent.store.current()["shop/rank"]["files"]) == ["words.txt"]
+        told = json.loads(run("sign", "shop", "--json"))
+        assert told["waiting"] is None and len(told["owners"]) == 2
+        assert main(["cloud", "sign", "shop", "--key", str(tmp_path / "ann")]) != 0
+        assert "nothing waits" in capfd.readouterr().err
+        said = run("owners", tmp_path / "cloud", "shop", "--remove", tmp_path / "ann.pub")
+        assert "1 of 1 owners sign" in said
+        identity = key_of(load_key(tmp_path / "ben"))[0]
+        assert "the platform's own key signs" in run("owners", tmp_path / "cloud", "shop", "--remove", identity[:12])
+        assert main(["cloud", "owners", str(tmp_path / "cloud"), "shop", "--remove", "abcdefgh"]) != 0
+        assert "is no key of an owner" in capfd.readouterr().err

@@ -1,0 +1,59 @@
+"""Repositories whose owners sign their own list of what may run: what waits for their signatures.
+
+    metadata/waiting/role-shop.json     {"signed": the next metadata of the role, "signatures": those that came so far}
+
+Their private keys are never here. What they sign becomes metadata once as many have signed as the role's threshold
+asks. A list that changes in between has to be signed anew.
+"""
+
+import json
+
+from vmhost.deployment.artifacts import replace_durably
+from vmhost.deployment.errors import RefusedError
+from vmhost.deployment.trust import canonical, ed25519_matches
+
+
+class Waiting:
+    """The lists in `folder` that wait for signatures. Who calls takes turns (SignedMetadata)."""
+
+    def __init__(self, folder):
+        self._folder = folder
+
+    def stamp(self):
+        """Another value after each change, by any process; None before the first."""
+        try:
+            return self._folder.stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
+
+    def get(self, role):
+        """{"signed", "signatures"}, or None where nothing waits."""
+        try:
+            return json.loads((self._folder / f"{role}.json").read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def put(self, role, signed, signatures=()):
+        self._folder.mkdir(exist_ok=True)
+        data = json.dumps({"signed": signed, "signatures": list(signatures)}).encode()
+        replace_durably(self._folder / f"{role}.json", data)
+
+    def remove(self, role):
+        (self._folder / f"{role}.json").unlink(missing_ok=True)
+
+    def sign(self, role, keys, identity, signature):
+        """Takes the signature of the key with this id over what waits; (signed part, signatures so far). `keys`: the
+        owners' TUF keys by id. RefusedError."""
+        found = self.get(role)
+        if found is None:
+            raise RefusedError(f"{role.removeprefix('role-')}: nothing waits for a signature")
+        if identity not in keys:
+            raise RefusedError("this key is not one of the repository's owners; see: vmhost cloud sign, without --key")
+        if not isinstance(signature, str) or not ed25519_matches(keys[identity], signature, canonical(found["signed"])):
+            raise RefusedError(
+                "the signature is not of what waits now, which may have changed: look again, and sign that"
+            )
+        signatures = [each for each in found["signatures"] if each["keyid"] != identity and each["keyid"] in keys]
+        signatures.append({"keyid": identity, "sig": signature})
+        self.put(role, found["signed"], signatures)
+        return found["signed"], signatures

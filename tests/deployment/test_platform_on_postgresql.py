@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.deployment import test_release_model
+from tests.deployment import test_profile_model, test_release_model
 from tests.deployment.platforms import Clock, WorkingCopy, add_version, platform_in
 from tests.postgresql_server import PostgreSQLServer
 from vmhost.deployment.cloud import openapi
@@ -256,3 +256,12 @@ def test_the_engine_keeps_to_its_model_there_too(cluster):
             return cluster.new()
 
     run_state_machine_as_test(Fleet, settings=settings(max_examples=4, stateful_step_count=20, deadline=None))
+
+
+@stress
+def test_what_devices_state_to_two_platforms_is_wholly_right(cluster):
+    class Profiles(test_profile_model.Profiles):
+        def postgresql(self):
+            return cluster.new()
+
+    run_state_machine_as_test(Profiles, settings=settings(max_examples=10, stateful_step_count=25, deadline=None))

@@ -123,6 +123,9 @@ def test_a_request_without_the_header_is_not_touched(tmp_path):
 def test_the_header_is_short():
     value = header_value("kitchen-1", FACTS, {f"shop/task{n}": {"digest": "0" * 64} for n in range(300)})
     assert len(f"vmhost-tasks: {value}") < 64
+    # the digest has 12 characters whatever the device has: the name, of at most 128, is all that can grow
+    facts = {f"fact{n}": "x" * 1000 for n in range(100)}
+    assert len(header_value("d" * 128, facts, {})) == 128 + 1 + 12
 
 
 class Exchange:

@@ -28,9 +28,10 @@ from vmhost.deployment.device.bundle_store import BundleStore
 from vmhost.deployment.device.facts import facts
 from vmhost.deployment.device.memory import Memory
 from vmhost.deployment.device.proof import ProofError, prove
+from vmhost.deployment.device.statements import Statements
 from vmhost.deployment.device.transfers import AnswerError, Transfers, free_bytes
 from vmhost.deployment.errors import DamagedError, DeploymentError, TransferError
-from vmhost.deployment.profile import changes, header_value
+from vmhost.deployment.profile import header_value
 from vmhost.deployment.trust import Metadata, TrustError
 from vmhost.stores import StoreError
 
@@ -70,7 +71,7 @@ class Agent:
         self._stopped, self._hinted = threading.Event(), threading.Event()
         self._failures, self._problem = 0, None
         self._refreshed = False
-        self._confirmed = None  # (profile, facts, tasks) that the platform has
+        self._statements = Statements()
         self._stated = self._settled = None  # what the platform was told last; the same where all was as it should be
         self._watched = {}  # task -> (release, when it began, calls and failures then)
         self._reserve = settings.folder / "reserve"
@@ -278,33 +279,24 @@ class Agent:
     def _check(self):
         entries = self.memory.outbox.take("report", limit=MAX_REPORTS)
         stated, tasks, profile = self._now()
-        request = self._statement(stated, tasks) | {
+        more = {
             "epoch": self.memory.value("epoch"),
-            "profile": profile,
             "health": self._health(),
             "reports": [[entry.number, json.loads(entry.body)] for entry in entries],
             "zstd": delta.can_apply(),
         }
-        self._stated = (profile, request["health"])
-        answer = self._transfers.post("/api/v1/device/check", request, self._headers())
-        if answer.get("again") is True and self._confirmed is not None:
-            self._confirmed = None
-            return self._check()
+        self._stated = (profile, more["health"])
+
+        def post(statement):
+            return self._transfers.post("/api/v1/device/check", statement | more, self._headers())
+
+        answer = self._statements.tell(stated, tasks, profile, post)
         _check_answer(answer)
-        self._confirmed = (profile, stated, tasks)
+        self._statements.confirm(stated, tasks, profile)
         self.memory.outbox.acknowledge([entry.id for entry in entries if entry.number <= answer["acknowledged"]])
         self.memory.set_value("files", [answer["files"], *answer.get("mirrors", ())])
         self.store.write_profile(profile)
         return answer
-
-    def _statement(self, stated, tasks):
-        """Facts and tasks, or what of them changed since the platform confirmed them."""
-        if self._confirmed is None:
-            return {"facts": stated, "tasks": tasks}
-        base, old_facts, old_tasks = self._confirmed
-        (facts_now, facts_gone), (tasks_now, tasks_gone) = changes(old_facts, stated), changes(old_tasks, tasks)
-        gone = {name: names for name, names in (("facts", facts_gone), ("tasks", tasks_gone)) if names}
-        return {"base": base, "facts": facts_now, "tasks": tasks_now} | ({"gone": gone} if gone else {})
 
     def _health(self):
         """{task: [release, calls, failures]} of what is current, as this process and others of the device counted."""

@@ -181,7 +181,7 @@ def first_device(quick):
         "deployment: git push to the first device that runs it",
         figures,
         promises=((f"under 5 s on the tunnel: {median:.2f}", median < 5),),
-        note="a task without models, beta of one device; on the tunnel nobody polls: the device is told, and all that it "
+        note="a task without models, beta of one device; nobody polls on the tunnel: the device is told, and all it "
         "asks and pulls goes by the tunnel; by HTTP it asks every 0.5 s; commit and push by git are in it",
     )
 

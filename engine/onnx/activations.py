@@ -164,3 +164,12 @@ def numbers_in_a_row(reader, node):
     [count] = reader.inferred_shape(node.output)
     steps = add.constant(numpy.arange(count), add.dtype(start))
     add.done(add.do("add", add.do("multiply", steps, add.reshape(delta, ())), add.reshape(start, ())))
+
+
+@reads("SwiGLU")
+def gated(reader, node):
+    """a * sigmoid(alpha * a) * b"""
+    add, (a, b) = Lowering(reader, node), node.inputs
+    alpha = node.get("alpha", 1.0)
+    gate = add.operator("Sigmoid", a if alpha == 1 else add.do("multiply", a, alpha))
+    add.done(add.do("multiply", add.do("multiply", a, gate), b))

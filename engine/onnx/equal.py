@@ -48,6 +48,10 @@ _ALIKE = frozenset(
         "LookUp",
         "NarrowProduct",
         "Blend",
+        "Sample",
+        "Regions",
+        "Fourier",
+        "Bits",
     }
 )
 

@@ -6,48 +6,12 @@ import numpy
 from .lowering import Lowering
 from .network import same_strides
 from .readers import Unsupported, reads
-from .windows import Window, averages, convolved, indices_of_largest, largest, seeing, sums, transposed, two_dimensional
+from .windows import Window, averages, indices_of_largest, largest, sums, two_dimensional
 
 # Of images, and those that keep them.
 _MAKERS = {"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Slice", "Shuffle", "Interleave"}
 _KEEPERS = {"Relu", "Clip", "Unary", "Binary"}
 _MAX_CONCAT_INPUTS = 256
-
-
-def _weights(reader, node):
-    """The constant weights and bias (or None), for an operand of float32."""
-    weights, bias = reader.constant(node.inputs[1]), reader.constant(node.input(2))
-    if weights is None or (node.input(2) and bias is None):
-        raise Unsupported("has weights that are not constant")
-    if not 1 <= weights.ndim - 2 <= 3:
-        raise Unsupported(f"has {weights.ndim - 2} dimensions, expected 1 to 3")
-    if reader.dtype(node.inputs[0]) != numpy.float32:
-        raise Unsupported(f"works on {reader.dtype(node.inputs[0])}, expected float32")
-    return weights, bias
-
-
-@reads("Conv")
-def convolution(reader, node):
-    weights, bias = _weights(reader, node)
-    window, groups = Window(reader, node, weights.shape[2:]), node.get("group", 1)
-    seen = seeing(window, weights)
-    if seen.shape != weights.shape:
-        reader.same(node.output, convolved(Lowering(reader, node), node.inputs[0], seen, bias, window, groups))
-    elif weights.ndim == 4:
-        reader.add_layer(
-            "Conv",
-            node,
-            [*node.inputs[:2], node.input(2), None],
-            (reader.shape(node.inputs[0])[0], len(weights), *window.result_sizes),
-            window=window.parameters(groups),
-        )
-    else:
-        reader.same(node.output, convolved(Lowering(reader, node), node.inputs[0], weights, bias, window, groups))
-
-
-@reads("ConvTranspose")
-def transposed_convolution(reader, node):
-    reader.same(node.output, transposed(reader, node, *_weights(reader, node)))
 
 
 def _pooled(reader, node, op, window, further=()):
@@ -88,6 +52,13 @@ def norm_pool(reader, node):
     add, p = Lowering(reader, node), node.get("p", 2)
     powers = add.do("power", add.do("absolute", node.inputs[0]), p)
     reader.same(node.output, add.do("power", sums(add, powers, Window(reader, node, node.get("kernel_shape"))), 1 / p))
+
+
+@reads("GlobalLpPool")
+def global_norm(reader, node):
+    add, x, p = Lowering(reader, node), node.inputs[0], node.get("p", 2)
+    powers = add.do("power", add.do("absolute", x), p)
+    add.done(add.do("power", add.reduce("sum", powers, list(range(2, len(add.shape(x))))), 1 / p))
 
 
 @reads("GlobalAveragePool")

@@ -6,7 +6,6 @@ import numpy
 
 from .lowering import Lowering
 from .network import dtype_number
-from .operations import BINARY
 from .readers import Unsupported, reads
 from .tensor_operators import axis_of, numbers_of
 
@@ -98,17 +97,7 @@ def _scattered(add, x, values, indices):
     ]
     if op not in (None, "add") and add.dtype(x) == numpy.float16:
         raise Unsupported(f"reduces float16 by {add.node.get('reduction')!r}")
-    names = [name if isinstance(name, str) else add.constant(name, numpy.int64) for name in indices]
-    add.done(
-        add.reader.add_layer(
-            "Scatter",
-            add.node,
-            [x, values, *names],
-            add.shape(x),
-            output=add.fresh("scattered"),
-            parameters=(0, -1 if op is None else BINARY.index(op)),
-        )
-    )
+    add.done(add.scattered(x, values, indices, reduction=op))
 
 
 @reads("ScatterElements", "Scatter")
@@ -165,3 +154,41 @@ def reverse_sequences(reader, node):
     sources = numpy.stack([numpy.where(at < length, length - 1 - at, at) for length in lengths])  # [batch, time]
     others = numpy.arange(own[batch])[:, None]
     add.done(add.take(x, [others, sources]) if (batch, time) == (0, 1) else add.take(x, [sources.T, others.T]))
+
+
+@reads("MaxUnpool")
+def unpool(reader, node):
+    """Each number goes back to its place, among zeros."""
+    add, (x, indices) = Lowering(reader, node), node.inputs[:2]
+    own, kernel = add.shape(x), node.get("kernel_shape")
+    rank = len(kernel)
+    pads, strides = node.get("pads", (0,) * (2 * rank)), node.get("strides", (1,) * rank)
+    sizes = [(size - 1) * strides[d] - pads[d] - pads[rank + d] + kernel[d] for d, size in enumerate(own[2:])]
+    if len(own) != rank + 2 or min(sizes) < 1:
+        raise Unsupported(f"makes images of {sizes}")
+    shape = (*own[:2], *sizes)
+    nothing = add.network.expanded(add.fresh("nothing"), add.constant(0, add.dtype(x)), (math.prod(shape),))
+    flat = [add.reshape(name, (math.prod(own),)) for name in (x, _long(add, indices))]
+    result = add.reshape(add.scattered(nothing, flat[0], [flat[1]]), shape)
+    wanted = numbers_of(reader, node, 2, "output_shape")
+    if wanted:
+        result = add.padded(result, [0] * len(shape), [new - old for new, old in zip(wanted, shape)], 0)
+    add.done(result)
+
+
+@reads("TensorScatter")
+def write_rows(reader, node):
+    """Rows of a cache along one axis, from where the batch's index says."""
+    add, (x, rows, first) = Lowering(reader, node), (*node.inputs, None)[:3]
+    own, new = add.shape(x), add.shape(rows)
+    axis = node.get("axis", -2) % len(own)
+    rank, mode = axis + 1, node.get("mode", "linear")
+    if axis == 0 or mode not in ("linear", "circular"):
+        raise Unsupported(f"has the axis {axis} and the mode {mode!r}")
+    at = add.along(new[axis], axis, rank)
+    if first is not None:
+        begin = add.reshape(_long(add, first), (own[0], *(1,) * (rank - 1)))
+        at = add.do("add", add.expand(at, (own[0], *(1,) * (rank - 2), new[axis])), begin)
+    if mode == "circular":
+        at = add.do("remainder", at, add.constant(own[axis], numpy.int64))
+    add.done(add.scattered(x, rows, [*(add.along(own[d], d, rank) for d in range(axis)), at]))

@@ -206,6 +206,19 @@ class Lowering:
             parameters=(first,),
         )
 
+    def scattered(self, source, values, indices, first=0, reduction=None):
+        """`source` with `values` at the broadcast indices (int64, names or arrays) of dimensions first, first+1, …:
+        they replace what is there, or the binary operation makes one of both."""
+        names = [name if isinstance(name, str) else self.constant(name, numpy.int64) for name in indices]
+        return self.reader.add_layer(
+            "Scatter",
+            self.node,
+            [source, values, *names],
+            self.shape(source),
+            output=self.fresh("scattered"),
+            parameters=(first, -1 if reduction is None else BINARY.index(reduction)),
+        )
+
     def others(self, shape, axis, indices):
         """Indices for `take` of all dimensions: `indices` (of that shape's rank) along one, its place along each other
         one."""

@@ -150,3 +150,12 @@ def index_of_extreme(reader, node):
 def largest_of_channels(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     add.done(add.reduce("max", x, list(range(2, len(add.shape(x))))))
+
+
+@reads("MeanVarianceNormalization")
+def by_mean_and_variance(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    axes = [axis % len(add.shape(x)) for axis in node.get("axes", (0, 2, 3))]
+    below = add.do("subtract", x, add.mean(x, axes))
+    deviation = add.do("sqrt", add.mean(add.do("square", below), axes))
+    add.done(add.do("divide", below, add.do("add", deviation, 1e-9)))

@@ -30,9 +30,22 @@ IMAGES = {
 
 ROWS = ("Softmax", "Normalize", "Attention", "Recurrence")  # read and make rows of plain tensors
 _WIDE = 16  # channels
-BYTES = ("IntegerProduct", "Quantize", "Dequantize", "NarrowProduct", "Blend")  # read or make plain tensors of float32
+# read or make plain tensors of float32
+BYTES = (
+    "IntegerProduct",
+    "Quantize",
+    "Dequantize",
+    "NarrowProduct",
+    "Blend",
+    "Sample",
+    "Regions",
+    "Fourier",
+    "Chance",
+    "Bits",
+)
 # those whose elements lie side by side; Attention takes any order
 READS_ROWS = ("Softmax", "Normalize", "Recurrence", "Trees", "Couple")
+READS_DENSE = ("Sample", "Regions", "Fourier")  # tensors whose elements all lie so
 
 
 def improve(network):
@@ -277,13 +290,16 @@ def read_bases(network):
 
 
 def part_rows(network):
-    """Operators on rows read a copy of what lies in another order, as behind a transpose or a slice with a step.
-    Whoever makes the values may still write the copy itself (make_in_place)."""
+    """Operators on rows, and those on dense tensors, read a copy of what lies in another order, as behind a transpose
+    or a slice with a step. Whoever makes the values may still write the copy itself (make_in_place)."""
     twins, kept = {}, network.layers
     network.layers = []
     for layer in kept:
         for index, name in enumerate(layer.inputs):
-            if layer.op in READS_ROWS and name and not has_rows(network.shape(name), network.as_view(name).strides):
+            if not name:
+                continue
+            rows = layer.op in READS_ROWS and not has_rows(network.shape(name), network.as_view(name).strides)
+            if rows or (layer.op in READS_DENSE and not network.is_dense(name)):
                 if name not in twins:
                     twins[name] = network.copied(network.fresh(f"{name}/rows"), name)
                 layer.inputs[index] = twins[name]

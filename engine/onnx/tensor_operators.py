@@ -230,7 +230,56 @@ def cast(reader, node):
         reader.network.copied(node.output, node.inputs[0], dtype, node.name)
 
 
+@reads("BitCast")
+def bits(reader, node):
+    from onnx import helper
+
+    add, x = Lowering(reader, node), node.inputs[0]
+    try:
+        dtype = numpy.dtype(helper.tensor_dtype_to_np_dtype(node.get("to")))
+    except KeyError as error:
+        raise Unsupported(f"takes bits for ONNX's element type {node.get('to')}") from error
+    if dtype.itemsize != add.dtype(x).itemsize:
+        raise Unsupported(f"takes the bits of {add.dtype(x)} for {dtype}, of another size")
+    whole = numpy.dtype(numpy.uint8) if dtype.kind == "b" else dtype
+    made = reader.add_layer("Bits", node, [x], add.shape(x), whole, add.fresh("bits"))
+    add.done(add.do("not_equal", made, 0) if dtype.kind == "b" else made)
+
+
 # ---- products
+@reads("Det")
+def determinant(reader, node):
+    """By elimination; each time the row with the largest number of the column changes places with the first one."""
+    add, x = Lowering(reader, node), node.inputs[0]
+    *outer, size, columns = add.shape(x)
+    if size != columns or size > _MAX_DETERMINANT:
+        raise Unsupported(f"works on matrices of {size} by {columns}, expected {_MAX_DETERMINANT} by as many at most")
+    count = math.prod(outer)
+    rest, result = add.reshape(x, (count, size, size)), None
+    for step in range(size):
+        left = size - step
+        pivot = add.reshape(add.reduce("argmax", add.do("absolute", add.part(rest, 2, 0, 1)), [1]), (count,))
+        first, chosen = add.part(rest, 1, 0, 1), add.take(rest, [add.along(count, 0, 1), pivot])
+        chosen = add.reshape(chosen, (count, 1, left))
+        own = add.part(chosen, 2, 0, 1)
+        moved = add.cast(add.do("not_equal", pivot, 0), add.dtype(x))
+        sign = add.do("subtract", 1, add.do("multiply", moved, 2)) if left > 1 else None
+        factor = add.reshape(own, (count,))
+        factor = factor if sign is None else add.do("multiply", factor, sign)
+        result = factor if result is None else add.do("multiply", result, factor)
+        if left == 1:
+            break
+        here = add.do("equal", add.reshape(pivot, (count, 1, 1)), add.reshape(add.counted(left), (1, left, 1)))
+        rows = add.part(add.where(here, first, rest), 1, 1, left)
+        safe = add.where(add.do("equal", own, 0), 1, own)
+        factors = add.do("divide", add.part(rows, 2, 0, 1), safe)
+        rest = add.part(add.do("subtract", rows, add.do("multiply", factors, chosen)), 2, 1, left)
+    add.done(add.reshape(result, tuple(outer)))
+
+
+_MAX_DETERMINANT = 64
+
+
 @reads("MatMul")
 def matmul(reader, node):
     network, (a, b) = reader.network, node.inputs

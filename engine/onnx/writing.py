@@ -48,6 +48,11 @@ OPS = {
     "LookUp": 54,
     "NarrowProduct": 55,
     "Blend": 56,
+    "Sample": 57,
+    "Regions": 58,
+    "Fourier": 59,
+    "Chance": 60,
+    "Bits": 61,
 }
 _COMPUTED, _CONSTANT, _VIEW = range(3)
 _ABSENT = 0xFFFFFFFF

@@ -232,7 +232,6 @@ def test_a_place_that_is_not_there_is_the_callers_error():
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
-        ([helper.make_node("Conv", ["x", "x"], ["y"])], "weights that are not constant"),
         ([node("Resize", "x  s")], "sizes that are not constant"),
         ([node("CumSum", "x n")], "has axis that are computed at run time, of more than sizes"),
     ],

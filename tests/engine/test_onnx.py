@@ -120,16 +120,15 @@ def test_the_same_model_gives_the_same_bytes():
 
 def test_all_unsupported_operators_are_named_at_once():
     nodes = [
-        helper.make_node("Det", ["x"], ["a"], "volume"),
-        helper.make_node("NonZero", ["x"], ["b"]),
-        helper.make_node("Conv", ["x", "w"], ["y"], "two"),
-        helper.make_node("Cast", ["b"], ["c"], to=TensorProto.FLOAT),
+        helper.make_node("RegexFullMatch", ["t"], ["a"], "letters", pattern="a*"),
+        helper.make_node("Cast", ["x"], ["t"], to=TensorProto.STRING),
+        helper.make_node("Resize", ["x", "", "", "w"], ["y"], "larger"),
     ]
+    nodes = [nodes[1], nodes[0], helper.make_node("Cast", ["a"], ["c"], to=TensorProto.FLOAT), nodes[2]]
     refused(
-        networks.graph(nodes, {"x": (1, 2, 3, 3), "w": (2, 2, 1, 1)}, {"y": None, "a": (1, 2), "c": (4, "found")}),
-        "operator Det (node 'volume') is not supported",
-        "operator NonZero (node 'b') is not supported",
-        "operator Conv (node 'two') has weights that are not constant",
+        networks.graph(nodes, {"x": (1, 2, 3, 3), "w": (4,)}, {"y": None, "c": None}, opset=20),
+        "operator RegexFullMatch (node 'letters') is not supported",
+        "operator Resize (node 'larger') has sizes that are not constant",
     )
 
 

@@ -89,14 +89,6 @@ static vme_status blending_run(vme_context *context, const vme_model *model, con
     return vme_parallel_apart(context, job.outer * job.made, PIECE / (job.inner * job.taps + 1) + 1, across, &job);
 }
 
-static bool is_dense(model_preparation *preparation, int tensor, int dtype)
-{
-    model_value *value = &preparation->model->value[tensor];
-    const vme_tensor seen = model_tensor(preparation->model, tensor, NULL);
-    value->plain = true;
-    return value->dtype == dtype && !value->channels_last && vme_is_contiguous(&seen);
-}
-
 vme_status model_make_blending(model_preparation *preparation, uint32_t number, const model_node_record *node,
                                const uint32_t *operands, model_step *step, int step_number)
 {
@@ -112,13 +104,11 @@ vme_status model_make_blending(model_preparation *preparation, uint32_t number, 
                 && model_same_shape(indices, weights) && indices->shape[0] >= 1 && indices->shape[0] <= TAPS_MAX;
     for (int d = 0; fits && d < in->rank; d++)
         fits = out->shape[d] == (d == axis ? indices->shape[1] : in->shape[d]);
-    fits = fits && is_dense(preparation, step->operand[0], VME_FLOAT32)
-           && is_dense(preparation, step->operand[1], VME_INT32) && is_dense(preparation, step->operand[2], VME_FLOAT32)
-           && is_dense(preparation, step->out, VME_FLOAT32);
+    fits = fits && model_lies_dense(preparation, step->operand[0], VME_FLOAT32)
+           && model_lies_dense(preparation, step->operand[1], VME_INT32)
+           && model_lies_dense(preparation, step->operand[2], VME_FLOAT32)
+           && model_lies_dense(preparation, step->out, VME_FLOAT32);
     if (!fits)
         return MODEL_WRONG(number, "has operands that do not go together");
-    for (int i = 0; i < 3; i++)
-        if (model_root(model, step->operand[i]) == model_root(model, step->out))
-            return MODEL_WRONG(number, "writes where it reads");
-    return VME_OK;
+    return model_writes_apart(preparation, number, step);
 }

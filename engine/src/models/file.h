@@ -80,6 +80,11 @@ typedef enum model_op {
     MODEL_LOOK_UP,            /* x of bytes, 256 bytes: that of each */
     MODEL_NARROW_PRODUCT,     /* rows, narrow weights, scales, zero points, bias: narrow_products.c */
     MODEL_BLEND,              /* x, places, weights: sums of a few places along an axis (blending.c) */
+    MODEL_SAMPLE,             /* x, grid: images read at computed places (sampling.c) */
+    MODEL_REGIONS,            /* x, regions, images of these: of one size (regions.c) */
+    MODEL_FOURIER,            /* x: of rows (fourier.c) */
+    MODEL_CHANCE,             /* a tensor of the result's shape: random numbers (chance.c) */
+    MODEL_BITS,               /* x: the same bits as another dtype of that size */
     MODEL_OPS,
 } model_op;
 typedef struct model_tensor_record {
@@ -147,6 +152,21 @@ enum {
 /* Parameters of MODEL_NARROW_PRODUCT: narrow_kind; numbers of a block of integers. */
 enum { NARROW_KIND, NARROW_BLOCK };
 enum { BLEND_AXIS }; /* of MODEL_BLEND */
+/* Parameters of MODEL_SAMPLE: how is read between pixels, what lies beyond the border, and what coordinates -1 and 1
+ * are: the border, or the middle of the outermost pixels; or coordinates are pixels. */
+enum { SAMPLE_MODE, SAMPLE_BEYOND, SAMPLE_COORDINATES };
+enum { SAMPLE_NEAREST, SAMPLE_LINEAR, SAMPLE_CUBIC, SAMPLE_MODES };
+enum { SAMPLE_ZEROS, SAMPLE_BORDER, SAMPLE_REFLECTION, SAMPLE_BORDERS };
+enum { SAMPLE_EDGES, SAMPLE_CORNERS, SAMPLE_PIXELS, SAMPLE_COORDINATE_KINDS };
+/* Of MODEL_REGIONS: the scale is a float32's bits, that of regions' coordinates to pixels; the ratio is the points
+ * along each side of a number of the result, 0: one a pixel; whether coordinates are of pixels' borders. */
+enum { REGION_MODE, REGION_RATIO, REGION_SCALE, REGION_HALF_PIXEL };
+enum { REGION_AVERAGE, REGION_MOST, REGION_PIXELS, REGION_MODES };
+enum { FOURIER_KIND }; /* of MODEL_FOURIER: vme_fft_kind */
+/* Of MODEL_CHANCE: low and high, or mean and deviation, as float32's bits; whether there is a seed, and it, and which
+ * of the model's streams of that seed this is. */
+enum { CHANCE_KIND, CHANCE_FIRST, CHANCE_SECOND, CHANCE_SEEDED, CHANCE_SEED, CHANCE_PLACE };
+enum { CHANCE_UNIFORM, CHANCE_NORMAL, CHANCE_KINDS };
 /* Parameters of MODEL_RECURRENCE; FUNCTIONS: for each direction the functions of gates, of the candidate and of the
  * cell, each with two numbers as float32's bits. */
 enum {

@@ -18,6 +18,10 @@ bool model_same_shape(const model_value *a, const model_value *b);
 model_step model_step_empty(step_kind kind);
 /* What an operator of images reads or makes: of rank 4 it lies as an image from now on. */
 vme_status model_as_image(model_preparation *preparation, uint32_t number, int tensor);
+/* Whether the tensor, which is plain from now on, has that dtype and its elements side by side, in order. */
+bool model_lies_dense(model_preparation *preparation, int tensor, int dtype);
+/* VME_BAD_VALUE where the result lies in what an operand does. */
+vme_status model_writes_apart(const model_preparation *preparation, uint32_t number, const model_step *step);
 void model_margin_widen(model_value *value, int64_t top, int64_t left, int64_t bottom, int64_t right);
 
 #define MODEL_WRONG(node, format, ...) vme_fail(VME_BAD_VALUE, MODEL_REFUSED "node %u " format, node, ##__VA_ARGS__)
@@ -27,7 +31,7 @@ model_make model_make_product, model_make_pool, model_make_global_average_pool, 
     model_make_flatten, model_make_concat, model_make_slice, model_make_shuffle, model_make_interleave;
 /* tensors.c: operators on tensors */
 model_make model_make_copy, model_make_unary, model_make_binary, model_make_where, model_make_reduce, model_make_matmul,
-    model_make_gather, model_make_scan, model_make_argsort, model_make_scatter;
+    model_make_gather, model_make_scan, model_make_argsort, model_make_scatter, model_make_bits;
 /* rows.c: fused operators on rows of float32 */
 model_make model_make_softmax, model_make_normalize, model_make_activate;
 /* attention.c */
@@ -42,5 +46,9 @@ model_make model_make_integer_product, model_make_quantized;
 model_make model_make_narrow_product;
 /* blending.c */
 model_make model_make_blending;
+/* sampling.c, regions.c: images read at computed places */
+model_make model_make_sampling, model_make_regions;
+/* fourier.c, chance.c */
+model_make model_make_fourier, model_make_chance;
 
 #endif

@@ -289,6 +289,11 @@ static const struct {
     [MODEL_LOOK_UP] = {model_make_quantized, "LookUp"},
     [MODEL_NARROW_PRODUCT] = {model_make_narrow_product, "NarrowProduct"},
     [MODEL_BLEND] = {model_make_blending, "Blend"},
+    [MODEL_SAMPLE] = {model_make_sampling, "Sample"},
+    [MODEL_REGIONS] = {model_make_regions, "Regions"},
+    [MODEL_FOURIER] = {model_make_fourier, "Fourier"},
+    [MODEL_CHANCE] = {model_make_chance, "Chance"},
+    [MODEL_BITS] = {model_make_bits, "Bits"},
 };
 
 model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].make : NULL; }

@@ -71,6 +71,23 @@ static vme_status loop_is(uint32_t number, vme_status status, const vme_dtype *l
 
 static bool is_dtype(int32_t number) { return number >= 0 && number < VME_DTYPE_COUNT; }
 
+bool model_lies_dense(model_preparation *preparation, int tensor, int dtype)
+{
+    model_value *value = &preparation->model->value[tensor];
+    const vme_tensor seen = model_tensor(preparation->model, tensor, NULL);
+    value->plain = true;
+    return value->dtype == dtype && !value->channels_last && vme_is_contiguous(&seen);
+}
+
+vme_status model_writes_apart(const model_preparation *preparation, uint32_t number, const model_step *step)
+{
+    for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
+        if (step->operand[i] >= 0
+            && model_root(preparation->model, step->operand[i]) == model_root(preparation->model, step->out))
+            return MODEL_WRONG(number, "writes where it reads");
+    return VME_OK;
+}
+
 /* ---- copies: casts, broadcasts, and every rearrangement of a view */
 static vme_status run_copy(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
@@ -85,6 +102,28 @@ vme_status model_make_copy(model_preparation *preparation, uint32_t number, cons
     step->run = run_copy;
     vme_status status = inputs_are(number, node, operands, 1, 1);
     return status == VME_OK ? inputs_broadcast(preparation, number, node, step) : status;
+}
+
+/* ---- bits: a copy that takes none for a number */
+static vme_status run_bits(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    vme_tensor in = model_tensor(model, step->operand[0], arena), out = model_tensor(model, step->out, arena);
+    in.dtype = out.dtype;
+    return vme_copy(context, &in, &out);
+}
+
+vme_status model_make_bits(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                           const uint32_t *operands, model_step *step, int step_number)
+{
+    (void)step_number;
+    step->run = run_bits;
+    vme_status status = inputs_are(number, node, operands, 1, 1);
+    if (status != VME_OK)
+        return status;
+    const int in = dtype_of(preparation, step->operand[0]), out = dtype_of(preparation, step->out);
+    if (vme_dtype_size((vme_dtype)in) != vme_dtype_size((vme_dtype)out) || out == VME_BOOL)
+        return MODEL_WRONG(number, "takes dtype %d for %d", in, out);
+    return inputs_broadcast(preparation, number, node, step);
 }
 
 /* ---- elementwise */

@@ -352,6 +352,84 @@ static void blend_node(uint32_t x, int axis)
     add(MODEL_BLEND, 3, list, result)->parameters[BLEND_AXIS] = axis;
 }
 
+/* Reads an image at random places, or random regions of it. */
+static void sampling_node(uint32_t x)
+{
+    const shape in = shape_of(x);
+    const int dtype = (int)tensors[x].dtype;
+    if ((dtype != VME_FLOAT32 && dtype != VME_FLOAT64) || in.rank < 4 || in.rank > 5 || tensors[x].kind == MODEL_VIEW
+        || is_image[x] || in.open[0] != 0 || in.open[2] != 0 || in.open[3] != 0 || in.open[4] != 0)
+        return;
+    const bool regions = in.rank == 4 && one_in(2);
+    shape out = in, places = in, images = {.rank = 1, .size = {1 + below(4)}};
+    for (int d = regions ? 0 : 2; d < in.rank; d++)
+        if (d != 1)
+            out.size[d] = 1 + below(5);
+    for (int d = 1; d < in.rank - 1; d++)
+        places.size[d] = out.size[d + 1];
+    places.size[in.rank - 1] = in.rank - 2;
+    places.open[1] = 0;
+    if (regions) {
+        out.size[0] = images.size[0];
+        places = (shape){.rank = 2, .size = {images.size[0], 4}};
+    }
+    if (elements(out.size, out.rank) > LARGEST || elements(places.size, places.rank) > LARGEST)
+        return;
+    uint32_t list[3] = {x, constant_like(dtype, &places, 9), MODEL_ABSENT};
+    if (regions) {
+        list[2] = constant_like(VME_INT64, &images, 9);
+        int64_t *image = (int64_t *)(void *)(weights + tensors[list[2]].data_at);
+        for (int64_t i = 0; i < images.size[0]; i++)
+            image[i] = below((int)in.size[0]);
+    }
+    is_viewed[x] = true;
+    const uint32_t result = computed(dtype, &out);
+    is_viewed[result] = true;
+    int32_t *p = add(regions ? MODEL_REGIONS : MODEL_SAMPLE, regions ? 3 : 2, list, result)->parameters;
+    if (regions) {
+        p[REGION_MODE] = below(REGION_MODES);
+        p[REGION_RATIO] = below(4);
+        memcpy(&p[REGION_SCALE], &(float){0.5f}, 4);
+        p[REGION_HALF_PIXEL] = below(2);
+    } else {
+        p[SAMPLE_MODE] = below(SAMPLE_MODES);
+        p[SAMPLE_BEYOND] = below(SAMPLE_BORDERS);
+        p[SAMPLE_COORDINATES] = below(SAMPLE_COORDINATE_KINDS);
+    }
+}
+
+/* Fourier transforms of rows, or random numbers. */
+static void signal_node(uint32_t x)
+{
+    const shape in = shape_of(x);
+    const int dtype = (int)tensors[x].dtype;
+    if ((dtype != VME_FLOAT32 && dtype != VME_FLOAT64) || in.rank < 1 || in.rank >= MODEL_RANK
+        || tensors[x].kind == MODEL_VIEW || is_image[x])
+        return;
+    const uint32_t list[1] = {x};
+    if (in.rank < 2 || in.open[in.rank - 1] != 0 || in.size[in.rank - 1] > 2 || in.open[in.rank - 2] != 0) {
+        const uint32_t drawn = computed(dtype, &in);
+        is_viewed[drawn] = true;
+        int32_t *p = add(MODEL_CHANCE, 1, list, drawn)->parameters;
+        p[CHANCE_KIND] = below(CHANCE_KINDS);
+        memcpy(&p[CHANCE_SECOND], &(float){1}, 4);
+        p[CHANCE_SEEDED] = 1;
+        return;
+    }
+    shape out = in;
+    const bool real = in.size[in.rank - 1] == 1;
+    const int64_t n = in.size[in.rank - 2];
+    const int kind = real ? 2 : n > 1 && one_in(2) ? 3 : below(2);
+    out.size[in.rank - 1] = kind == 3 ? 1 : 2;
+    out.size[in.rank - 2] = kind == 2 ? n / 2 + 1 : kind == 3 ? 2 * (n - 1) + below(2) : n;
+    if (elements(out.size, out.rank) > LARGEST)
+        return;
+    is_viewed[x] = true;
+    const uint32_t result = computed(dtype, &out);
+    is_viewed[result] = true;
+    add(MODEL_FOURIER, 1, list, result)->parameters[FOURIER_KIND] = kind;
+}
+
 static void tensor_node(void)
 {
     uint32_t x = pick(one_in(2) ? VME_FLOAT32 : -1, -1, false), y, list[6] = {x};
@@ -362,7 +440,7 @@ static void tensor_node(void)
     const bool flat = is_fixed(&in);
     vme_dtype loop, result;
     model_node_record *created;
-    switch (below(19)) {
+    switch (below(21)) {
     case 0:
         for (int d = 0; d < in.rank; d++)
             if (in.size[d] == 1 && in.open[d] == 0)
@@ -533,6 +611,8 @@ static void tensor_node(void)
     case 15: integer_product_node(x); return;
     case 16: narrow_node(x); return;
     case 17: blend_node(x, axis); return;
+    case 18: sampling_node(x); return;
+    case 19: signal_node(x); return;
     default: copy_to_halves(x);
     }
 }

@@ -1,0 +1,176 @@
+"""Readers of ONNX's convolutions. Those of float32 with constant weights are the engine's own (windows.py); with
+weights that are computed, and of float64, they are matrix products of what windows see."""
+
+import itertools
+import math
+
+import numpy
+
+from .lowering import Lowering
+from .readers import Unsupported, reads
+from .tensor_operators import numbers_of
+from .windows import Full, Window, convolved, seeing, spread_out, transposed
+
+_MAX_TAPS = 1 << 10  # of a window: each is a copy
+
+
+def _read_apart(reader, node, computed):
+    """Whether the node's weights or dtype are none that the engine's convolution takes: then they are read here."""
+    rank, dtype = len(reader.shape(node.inputs[1])) - 2, reader.dtype(node.inputs[0])
+    if not 1 <= rank <= 3:
+        raise Unsupported(f"has {rank} dimensions, expected 1 to 3")
+    constant = all(name is None or reader.constant(name) is not None for name in node.inputs[1:])
+    if constant and dtype == numpy.float32:
+        return False
+    (_in_single if dtype == numpy.float16 else computed)(reader, node)
+    return True
+
+
+@reads("Conv")
+def convolution(reader, node):
+    if _read_apart(reader, node, _computed_convolution):
+        return
+    weights, bias = reader.constant(node.inputs[1]), reader.constant(node.input(2))
+    window, groups = Window(reader, node, weights.shape[2:]), node.get("group", 1)
+    seen = seeing(window, weights)
+    if seen.shape != weights.shape:
+        reader.same(node.output, convolved(Lowering(reader, node), node.inputs[0], seen, bias, window, groups))
+    elif weights.ndim == 4:
+        reader.add_layer(
+            "Conv",
+            node,
+            [*node.inputs[:2], node.input(2), None],
+            (reader.shape(node.inputs[0])[0], len(weights), *window.result_sizes),
+            window=window.parameters(groups),
+        )
+    else:
+        reader.same(node.output, convolved(Lowering(reader, node), node.inputs[0], weights, bias, window, groups))
+
+
+@reads("ConvTranspose")
+def transposed_convolution(reader, node):
+    if not _read_apart(reader, node, _computed_transposed):
+        weights, bias = reader.constant(node.inputs[1]), reader.constant(node.input(2))
+        reader.same(node.output, transposed(reader, node, weights, bias))
+
+
+def _in_single(reader, node):
+    """Of float16: computed in float32."""
+    add = Lowering(reader, node)
+    operands = [name and add.cast(name, numpy.float32) for name in node.inputs]
+    add.done(add.cast(add.operator(node.op, *operands, **node.attributes), numpy.float16))
+
+
+def _computed_convolution(reader, node):
+    add, (x, weights, bias) = Lowering(reader, node), (*node.inputs, None)[:3]
+    window = Window(reader, node, add.shape(weights)[2:])
+    add.done(_with_bias(add, _windows_times(add, x, weights, window, node.get("group", 1)), bias))
+
+
+def _computed_transposed(reader, node):
+    """Over the operand spread out, with the weights mirrored."""
+    add, (x, weights, bias) = Lowering(reader, node), (*node.inputs, None)[:3]
+    groups, own = node.get("group", 1), add.shape(weights)
+    kernel, strides = own[2:], node.get("strides", (1,) * (len(own) - 2))
+    window = Full(reader, node, kernel, add.shape(x)[2:])
+    window.after = [after - stride + 1 for after, stride in zip(window.after, strides)]
+    turned = add.reshape(weights, (groups, own[0] // groups, *own[1:]))
+    turned = add.transpose(turned, (0, 2, 1, *range(3, len(own) + 1)))
+    turned = add.reshape(turned, (groups * own[1], own[0] // groups, *kernel))
+    for d in range(len(kernel)):
+        turned = add.reverse(turned, d + 2)
+    window.kernel = kernel
+    add.done(_with_bias(add, _windows_times(add, spread_out(add, x, strides), turned, window, groups), bias))
+
+
+def _with_bias(add, result, bias):
+    if bias is None:
+        return result
+    return add.do("add", result, add.reshape(bias, (add.shape(bias)[0], *(1,) * (len(add.shape(result)) - 2))))
+
+
+def _windows_times(add, x, weights, window, groups):
+    kernel, taps = add.shape(weights)[2:], math.prod(add.shape(weights)[2:])
+    if taps > _MAX_TAPS:
+        raise Unsupported(f"has computed weights and windows of {taps} elements, expected at most {_MAX_TAPS}")
+    x = add.padded(x, (0, 0, *window.before), (0, 0, *window.after), 0)
+    n, channels, outputs, sizes = *add.shape(x)[:2], add.shape(weights)[0], window.result_sizes
+    if channels % groups or outputs % groups or add.shape(weights)[1] != channels // groups:
+        raise Unsupported(f"has weights of the shape {add.shape(weights)} for {channels} channels in {groups} groups")
+
+    def seen(places):
+        part = x
+        for d, place in enumerate(places):
+            first = place * window.dilations[d]
+            last = first + (sizes[d] - 1) * window.strides[d] + 1
+            part = add.part(part, d + 2, first, last, window.strides[d])
+        return part
+
+    places = list(itertools.product(*map(range, kernel)))
+    if groups == channels == outputs:  # no sums over channels
+        flat, total = add.reshape(weights, (channels, taps)), None
+        for tap, place in enumerate(places):
+            factor = add.reshape(add.part(flat, 1, tap, tap + 1), (channels, *(1,) * len(kernel)))
+            product = add.do("multiply", seen(place), factor)
+            total = product if total is None else add.do("add", total, product)
+        return total
+    inner = channels // groups
+    columns = add.whole((n, groups, inner, taps, *sizes), add.dtype(x))
+    for tap, place in enumerate(places):
+        add.put(add.part(columns, 3, tap, tap + 1), add.reshape(seen(place), (n, groups, inner, 1, *sizes)))
+    columns = add.reshape(columns, (n, groups, inner * taps, math.prod(sizes)))
+    rows = add.reshape(weights, (1, groups, outputs // groups, inner * taps))
+    return add.reshape(add.matmul(rows, columns), (n, outputs, *sizes))
+
+
+@reads("Col2Im")
+def columns_to_image(reader, node):
+    """Sums of what windows that lie over each other have of each place."""
+    add, x = Lowering(reader, node), node.inputs[0]
+    image, block = numbers_of(reader, node, 1, "image_shape"), numbers_of(reader, node, 2, "block_shape")
+    rank = len(image)
+    strides, dilations = node.get("strides", (1,) * rank), node.get("dilations", (1,) * rank)
+    pads, taps = node.get("pads", (0,) * (2 * rank)), math.prod(block)
+    counts = [
+        (size + pads[d] + pads[rank + d] - dilations[d] * (block[d] - 1) - 1) // strides[d] + 1
+        for d, size in enumerate(image)
+    ]
+    n, wide, length = add.shape(x)
+    if min((*image, *block, *counts)) < 1 or wide % taps or math.prod(counts) != length:
+        raise Unsupported(f"does not make images of {image} of windows of {block} in {add.shape(x)}")
+    place = numpy.zeros((1,) * (2 * rank), numpy.int64)
+    there = numpy.ones((1,) * (2 * rank), bool)
+    for d in range(rank):
+        at = numpy.arange(block[d])[:, None] * dilations[d] + numpy.arange(counts[d]) * strides[d] - pads[d]
+        shape = [1] * (2 * rank)
+        shape[d], shape[rank + d] = at.shape
+        at = at.reshape(shape)
+        place, there = place * image[d] + at, there & (at >= 0) & (at < image[d])
+    whole = math.prod(image)
+    indices = numpy.where(there, place, whole).reshape(-1)  # behind the image: what falls beside it
+    nothing = add.network.expanded(add.fresh("nothing"), add.constant(0, add.dtype(x)), (n, wide // taps, whole + 1))
+    values = add.reshape(x, (n, wide // taps, taps * length))
+    sums = add.scattered(nothing, values, [indices], 2, "add")
+    add.done(add.reshape(add.part(sums, 2, 0, whole), (n, wide // taps, *image)))
+
+
+@reads("CausalConvWithState")
+def causal_convolution(reader, node):
+    """Each channel by itself, of what is there and the state: what was there before."""
+    add, (x, weights, bias, past) = Lowering(reader, node), (*node.inputs, None, None)[:4]
+    (_, channels, length), kernel = add.shape(x), add.shape(weights)[2]
+    if past is None:
+        whole = add.padded(x, (0, 0, kernel - 1), (0, 0, 0), 0)
+    else:
+        whole = add.joined([past, x], 2) if kernel > 1 else x
+    made = add.operator("Conv", whole, weights, bias, group=channels, kernel_shape=[kernel])
+    active = node.get("activation", "none")
+    if active in ("silu", "swish"):
+        made = add.do("multiply", made, add.operator("Sigmoid", made))
+    elif active != "none":
+        raise Unsupported(f"has the activation {active!r}")
+    add.done(made)
+    if len(node.outputs) > 1 and node.outputs[1]:
+        if kernel < 2:
+            raise Unsupported("makes a state of no elements")
+        add.done(add.part(whole, 2, length, length + kernel - 1), node.outputs[1])

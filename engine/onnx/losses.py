@@ -1,0 +1,53 @@
+"""Readers of ONNX's losses, of class numbers against the logarithms of their probabilities."""
+
+import math
+
+import numpy
+
+from .lowering import Lowering
+from .readers import Unsupported, reads
+
+
+def _loss(add, logarithms, target, weights):
+    """[n, classes, any …] and the class of each place. Places of the class `ignore_index` have no part in it."""
+    dtype, ignored = add.dtype(logarithms), add.node.get("ignore_index")
+    target = add.cast(target, numpy.int64)
+    own = add.shape(target)
+    kept = None if ignored is None else add.do("not_equal", target, ignored)
+    known = target if kept is None else add.where(kept, target, 0)
+    others = [add.along(size, d, len(own)) for d, size in enumerate(own)]
+    loss = add.do("negative", add.take(logarithms, [others[0], known, *others[1:]]))
+    factors = None
+    if weights is not None:
+        factors = add.take(weights, [known])
+    elif kept is not None:
+        factors = add.constant(1, dtype)
+    if kept is not None:
+        factors = add.where(kept, factors, 0)
+    if factors is not None:
+        loss = add.do("multiply", loss, factors)
+    reduction, axes = add.node.get("reduction", "mean"), list(range(len(own)))
+    if reduction == "none":
+        return loss
+    total = add.reduce("sum", loss, axes)
+    if reduction == "mean":
+        whole = add.constant(math.prod(own), dtype) if factors is None else add.reduce("sum", factors, axes)
+        total = add.do("divide", total, whole)
+    elif reduction != "sum":
+        raise Unsupported(f"has the reduction {reduction!r}")
+    return add.reshape(total, ())
+
+
+@reads("NegativeLogLikelihoodLoss")
+def likelihood_loss(reader, node):
+    add = Lowering(reader, node)
+    add.done(_loss(add, node.inputs[0], node.inputs[1], node.input(2)))
+
+
+@reads("SoftmaxCrossEntropyLoss")
+def entropy_loss(reader, node):
+    add = Lowering(reader, node)
+    logarithms = add.operator("LogSoftmax", node.inputs[0], axis=1)
+    add.done(_loss(add, logarithms, node.inputs[1], node.input(2)))
+    if len(node.outputs) > 1 and node.outputs[1]:
+        add.done(logarithms, node.outputs[1])

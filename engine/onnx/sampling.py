@@ -1,0 +1,174 @@
+"""Readers of ONNX's operators that read images at computed places: grids, regions, windows that are moved."""
+
+import math
+
+import numpy
+
+from .lowering import Lowering
+from .network import float_bits
+from .readers import Unsupported, reads
+from .sizes import is_open
+from .tensor_operators import numbers_of
+
+_MODES = {"nearest": 0, "linear": 1, "bilinear": 1, "cubic": 2, "bicubic": 2}
+_BEYOND = {"zeros": 0, "border": 1, "reflection": 2}
+_EDGES, _CORNERS, _PIXELS = range(3)
+_AVERAGE, _MOST, _PIXEL_MAXIMA = range(3)
+
+
+def chosen(node, attribute, choices, default):
+    """What the text of an attribute stands for."""
+    text = node.get(attribute, default)
+    if text not in choices:
+        raise Unsupported(f"has the {attribute} {text!r}, expected one of {', '.join(map(repr, choices))}")
+    return choices[text]
+
+
+def floats_for(add, *names):
+    """The float dtype that the engine reads these in: float64 where it has to be exact."""
+    wide = any(add.dtype(name) == numpy.float64 or add.dtype(name).name in _LONG for name in names)
+    return numpy.dtype(numpy.float64 if wide else numpy.float32)
+
+
+_LONG = ("int32", "int64", "uint32", "uint64")
+
+
+def _sampled(add, x, grid, shape, mode, beyond, coordinates):
+    return add.reader.add_layer(
+        "Sample", add.node, [x, grid], shape, output=add.fresh("sampled"), parameters=(mode, beyond, coordinates)
+    )
+
+
+@reads("GridSample")
+def grid_sample(reader, node):
+    add, (x, grid) = Lowering(reader, node), node.inputs
+    own, places = add.shape(x), add.shape(grid)
+    if len(own) not in (4, 5):
+        raise Unsupported(f"has {len(own) - 2} dimensions, expected 2 or 3")
+    if len(places) != len(own) or places[-1] != len(own) - 2:
+        raise Unsupported(f"has a grid of the shape {places} for x of {own}")
+    dtype = floats_for(add, x, grid)
+    parameters = (
+        chosen(node, "mode", _MODES, "linear"),
+        chosen(node, "padding_mode", _BEYOND, "zeros"),
+        _CORNERS if node.get("align_corners", 0) else _EDGES,
+    )
+    result = _sampled(add, add.cast(x, dtype), add.cast(grid, dtype), (*own[:2], *places[1:-1]), *parameters)
+    add.done(add.cast(result, add.dtype(x)))
+
+
+@reads("AffineGrid")
+def affine_grid(reader, node):
+    """Coordinates from -1 to 1 of each dimension, times the matrices."""
+    add, theta = Lowering(reader, node), node.inputs[0]
+    sizes = numbers_of(reader, node, 1, "size")
+    dtype, images = add.dtype(theta), sizes[2:]
+    rank = len(images)
+    if rank not in (2, 3) or add.shape(theta)[1:] != (rank, rank + 1):
+        raise Unsupported(f"has matrices of the shape {add.shape(theta)} for the size {sizes}")
+    places = add.whole((*images, rank + 1), dtype)
+    for d, size in enumerate(images):  # the last dimension's coordinate first
+        at = add.cast(add.counted(size), dtype)
+        if node.get("align_corners", 0):
+            along = add.do("subtract", add.do("multiply", at, _share(add, 2, size - 1, dtype)), 1)
+        else:
+            along = add.do("subtract", add.do("multiply", add.do("add", at, 0.5), _share(add, 2, size, dtype)), 1)
+        along = add.reshape(along, [size if e == d else 1 for e in range(rank + 1)])
+        add.put(add.part(places, rank, rank - 1 - d, rank - d), along)
+    add.put(add.part(places, rank, rank, rank + 1), 1)
+    rows = add.reshape(places, (1, math.prod(images), rank + 1))
+    result = add.matmul(rows, add.transpose(theta, (0, 2, 1)))
+    add.done(add.reshape(result, (add.shape(theta)[0], *images, rank)))
+
+
+def _share(add, whole, parts, dtype):
+    """whole / parts, 0 of none, as a tensor."""
+    if not is_open(parts):
+        return add.constant(whole / parts if parts else 0, dtype)
+    return add.do("divide", add.constant(whole, dtype), add.do("maximum", add.constant(parts, dtype), 1))
+
+
+def _regions(add, x, regions, images, shape, *parameters):
+    return add.reader.add_layer(
+        "Regions", add.node, [x, regions, images], shape, output=add.fresh("regions"), parameters=parameters
+    )
+
+
+@reads("RoiAlign")
+def align_regions(reader, node):
+    add, (x, regions, images) = Lowering(reader, node), node.inputs
+    dtype = floats_for(add, x)
+    mode = chosen(node, "mode", {"avg": _AVERAGE, "max": _MOST}, "avg")
+    default = "half_pixel" if node.opset >= 16 else "output_half_pixel"
+    half = chosen(node, "coordinate_transformation_mode", {"half_pixel": 1, "output_half_pixel": 0}, default)
+    shape = (
+        add.shape(regions)[0],
+        add.shape(x)[1],
+        _positive(node, "output_height", 1),
+        _positive(node, "output_width", 1),
+    )
+    ratio = node.get("sampling_ratio", 0)
+    if ratio < 0:
+        raise Unsupported(f"has the sampling_ratio {ratio}, expected 0 or more")
+    operands = (add.cast(x, dtype), add.cast(regions, dtype), add.cast(images, numpy.int64))
+    made = _regions(add, *operands, shape, mode, ratio, float_bits(node.get("spatial_scale", 1.0)), half)
+    add.done(add.cast(made, add.dtype(x)))
+
+
+def _positive(node, attribute, default=None):
+    number = node.get(attribute, default)
+    if number is None or number < 1:
+        raise Unsupported(f"has the {attribute} {number}, expected at least 1")
+    return number
+
+
+@reads("MaxRoiPool")
+def pool_regions(reader, node):
+    """Rows of regions begin with the number of their image."""
+    add, (x, regions) = Lowering(reader, node), node.inputs
+    dtype, [height, width] = floats_for(add, x), node.get("pooled_shape")
+    images = add.reshape(add.cast(add.part(regions, 1, 0, 1), numpy.int64), (add.shape(regions)[0],))
+    corners = add.cast(add.part(regions, 1, 1, 5), dtype)
+    shape = (add.shape(regions)[0], add.shape(x)[1], height, width)
+    scale = float_bits(node.get("spatial_scale", 1.0))
+    made = _regions(add, add.cast(x, dtype), corners, images, shape, _PIXEL_MAXIMA, 0, scale, 0)
+    add.done(add.cast(made, add.dtype(x)))
+
+
+@reads("DeformConv")
+def moved_convolution(reader, node):
+    """Each tap of each window is read where its offset moves it; a product with the weights does the rest."""
+    add, (x, weights, offsets, bias, mask) = Lowering(reader, node), (*node.inputs, None, None)[:5]
+    n, channels, height, width = add.shape(x)
+    kernel, groups, parts = add.shape(weights)[2:], node.get("group", 1), node.get("offset_group", 1)
+    if len(kernel) != 2:
+        raise Unsupported(f"has {len(kernel)} dimensions, expected 2")
+    made, taps, outputs = add.shape(offsets)[2:], math.prod(kernel), add.shape(weights)[0]
+    strides, dilations = node.get("strides", (1, 1)), node.get("dilations", (1, 1))
+    pads, dtype = node.get("pads", (0, 0, 0, 0)), floats_for(add, x)
+    where = numpy.stack(
+        [
+            numpy.broadcast_to(
+                (numpy.arange(made[d]) * strides[d] - pads[d]).reshape((1, 1, -1, 1) if d == 0 else (1, 1, 1, -1))
+                + (numpy.arange(kernel[d]) * dilations[d]).reshape((-1, 1, 1, 1) if d == 0 else (1, -1, 1, 1)),
+                (*kernel, *made),
+            )
+            for d in range(2)
+        ]
+    ).reshape(2, taps, *made)
+    moved = add.reshape(add.cast(offsets, dtype), (n * parts, taps, 2, *made))
+    places = add.do("add", add.transpose(moved, (0, 1, 3, 4, 2)), add.constant(where.transpose(1, 2, 3, 0), dtype))
+    grid = add.joined([add.part(places, 4, 1, 2), add.part(places, 4, 0, 1)], 4)  # across, then down
+    grid = add.reshape(grid, (n * parts, taps, *made, 2))
+    images = add.reshape(add.cast(x, dtype), (n * parts, channels // parts, height, width))
+    shape = (n * parts, channels // parts, taps, *made)
+    columns = _sampled(add, images, grid, shape, _MODES["linear"], _BEYOND["zeros"], _PIXELS)
+    if mask is not None:
+        columns = add.do("multiply", columns, add.reshape(add.cast(mask, dtype), (n * parts, 1, taps, *made)))
+    inner = channels // groups * taps
+    columns = add.reshape(columns, (n, groups, inner, math.prod(made)))
+    rows = add.reshape(add.cast(weights, dtype), (1, groups, outputs // groups, inner))
+    result = add.reshape(add.matmul(rows, columns), (n, outputs, *made))
+    if bias is not None:
+        result = add.do("add", result, add.reshape(add.cast(bias, dtype), (1, outputs, 1, 1)))
+    add.done(add.cast(result, add.dtype(x)))

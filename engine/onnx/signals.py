@@ -1,0 +1,146 @@
+"""Readers of ONNX's operators on signals: Fourier transforms, those of frames, and the windows that frames get."""
+
+import copy
+import math
+
+import numpy
+
+from . import sizes
+from .lowering import Lowering
+from .readers import Unsupported, reads
+from .sampling import floats_for
+from .tensor_operators import numbers_of, product
+
+_FORWARD, _BACKWARD, _REAL_FORWARD, _REAL_BACKWARD = range(4)
+_SHORT = 512  # numbers of a frame up to which a product with sines is as quick as a fast transform
+
+
+def _transformed(add, x, kind, count):
+    """Rows of [any …, n, 1 or 2] to rows of `count` numbers."""
+    shape = (*add.shape(x)[:-2], count, 1 if kind == _REAL_BACKWARD else 2)
+    return add.reader.add_layer("Fourier", add.node, [x], shape, output=add.fresh("fourier"), parameters=(kind,))
+
+
+def _fitted(add, x, axis, count):
+    """Cut to so many along the axis, or with zeros behind."""
+    own, rank = add.shape(x)[axis], len(add.shape(x))
+    return x if own == count else add.padded(x, [0] * rank, [count - own if d == axis else 0 for d in range(rank)], 0)
+
+
+def _complex(add, x):
+    last = len(add.shape(x)) - 1
+    return x if add.shape(x)[last] == 2 else add.padded(x, [0] * (last + 1), [0] * last + [1], 0)
+
+
+def _spectrum(add, x, length, inverse, onesided):
+    """Of the last dimension but one, of `length` numbers."""
+    axis = len(add.shape(x)) - 2
+    if inverse and onesided:
+        return _transformed(add, _complex(add, _fitted(add, x, axis, length // 2 + 1)), _REAL_BACKWARD, length)
+    x = _fitted(add, x, axis, length)
+    if add.shape(x)[-1] == 1 and not inverse:
+        half = _transformed(add, x, _REAL_FORWARD, length // 2 + 1)
+        if onesided or length < 3:
+            return half
+        signs = add.constant(numpy.array([1, -1]), add.dtype(x))
+        return add.joined([half, add.do("multiply", add.part(half, axis, (length - 1) // 2, 0, -1), signs)], axis)
+    result = _transformed(add, _complex(add, x), _BACKWARD if inverse else _FORWARD, length)
+    return add.part(result, axis, 0, length // 2 + 1) if onesided else result
+
+
+@reads("DFT")
+def transform(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    rank, dtype = len(add.shape(x)), add.dtype(x)
+    if add.shape(x)[-1] not in (1, 2):
+        raise Unsupported(f"has numbers of {add.shape(x)[-1]} parts, expected 1 or 2")
+    axis = node.get("axis", 1) if node.opset < 20 else (numbers_of(reader, node, 2, "axis") or [-2])[0]
+    axis, inverse, onesided = axis % rank, node.get("inverse", 0), node.get("onesided", 0)
+    if axis == rank - 1:
+        raise Unsupported("transforms along the dimension of real and imaginary parts")
+    lengths = numbers_of(reader, node, 1, "dft_length")
+    own = add.shape(x)[axis]
+    length = lengths[0] if lengths else 2 * (own - 1) if inverse and onesided else own
+    if length < 1:
+        raise Unsupported(f"has the dft_length {length}, expected at least 1")
+    order = [*(d for d in range(rank) if d not in (axis, rank - 1)), axis, rank - 1]
+    rows = add.transpose(add.cast(x, floats_for(add, x)), order)
+    result = add.transpose(_spectrum(add, rows, length, inverse, onesided), [order.index(d) for d in range(rank)])
+    add.done(add.cast(result, dtype))
+
+
+def _sines(window, bins):
+    """[bins * 2, numbers of a frame]: what each frame is multiplied by; windowed."""
+    at = numpy.arange(len(window), dtype=numpy.float64)
+    angles = numpy.outer(numpy.arange(bins), at) % len(window) * (-2 * math.pi / len(window))
+    return (numpy.stack([numpy.cos(angles), numpy.sin(angles)], 1) * window).reshape(2 * bins, -1)
+
+
+@reads("STFT")
+def transform_of_frames(reader, node):
+    add, (x, _, window) = Lowering(reader, node), (*node.inputs, None)[:3]
+    own, dtype = add.shape(x), add.dtype(x)
+    if len(own) == 2:
+        x, own = add.reshape(x, (*own, 1)), (*own, 1)
+    if len(own) != 3 or own[2] not in (1, 2):
+        raise Unsupported(f"has a signal of the shape {own}, expected [batch, length, 1 or 2]")
+    [step], lengths = numbers_of(reader, node, 1, "frame_step"), numbers_of(reader, node, 3, "frame_length")
+    onesided = node.get("onesided", 1) and own[2] == 1
+    length = lengths[0] if lengths else add.shape(window)[0] if window else own[1]
+    if step < 1 or length < 1 or length > own[1] or (window and add.shape(window) != (length,)):
+        raise Unsupported(f"has frames of {length} numbers, {step} apart, of a signal of {own[1]}")
+    count, bins, work = (own[1] - length) // step + 1, length // 2 + 1 if onesided else length, floats_for(add, x)
+    x = add.cast(x, work)
+    if not add.network.is_dense(x):
+        x = add.copy(x)
+    view, shape = add.network.as_view(x), (own[0], count, length, own[2])
+    strides = (view.strides[0], step * view.strides[1], *view.strides[1:])
+    frames = add.network.view(add.fresh("frames"), x, shape, strides, view.offset)
+    values = numpy.ones(length) if window is None else reader.constant(window)
+    if values is not None and own[2] == 1 and work == numpy.float32 and not sizes.is_open(length) and length <= _SHORT:
+        rows = add.reshape(frames, (own[0] * count, length))
+        result = add.fresh("spectrum")
+        inner = _renamed(node, result)
+        product(reader, inner, rows, _sines(values.astype("float64"), bins), None, (own[0], count, bins, 2))
+    else:
+        if window is not None:
+            frames = add.do("multiply", frames, add.reshape(add.cast(window, work), (length, 1)))
+        result = _spectrum(add, frames, length, False, onesided)
+    add.done(add.cast(result, dtype))
+
+
+def _renamed(node, output):
+    other = copy.copy(node)
+    other.outputs = [output]
+    return other
+
+
+_WINDOWS = {
+    "HannWindow": (0.5, -0.5, 0.0),
+    "HammingWindow": (25 / 46, -21 / 46, 0.0),
+    "BlackmanWindow": (0.42, -0.5, 0.08),
+}
+
+
+@reads(*_WINDOWS)
+def window(reader, node):
+    """A sum of cosines. Of a size that is given the reader makes a constant."""
+    from onnx import helper
+
+    add, [size] = Lowering(reader, node), numbers_of(reader, node, 0, "size")
+    dtype = numpy.dtype(helper.tensor_dtype_to_np_dtype(node.get("output_datatype", 1)))
+    whole = size if node.get("periodic", 1) else size - 1
+    at = add.cast(add.counted(size), numpy.float64)
+    whole = add.cast(add.constant(whole, numpy.int64), numpy.float64)
+    turns = add.do("divide", add.do("multiply", at, 2 * math.pi), whole)
+    level, once, twice = _WINDOWS[node.op]
+    result = add.do("add", add.do("multiply", add.do("cos", turns), once), level)
+    if twice:
+        result = add.do("add", result, add.do("multiply", add.do("cos", add.do("multiply", turns, 2.0)), twice))
+    add.done(add.cast(result, dtype))
+
+
+@reads("MelWeightMatrix")
+def mel_weights(reader, node):
+    """Of numbers that are given the reader makes a constant."""
+    raise Unsupported("has numbers of filters or frequencies that are computed at run time")

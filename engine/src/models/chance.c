@@ -1,0 +1,77 @@
+/* Random numbers (vme_random.h): uniform in [low, high), or normal of a mean and a deviation. With a seed each run
+ * gives the same numbers, else each one others.
+ *
+ * Operand: any tensor, which is not read (its shape is the result's). The result is dense, float32 or float64. */
+#include "vme_random.h"
+#include "models/file.h"
+#include "models/makers.h"
+#include "models/model.h"
+#include "models/preparation.h"
+#include "models/step.h"
+#include "models/tensors.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
+
+#include <string.h>
+#include <sys/random.h>
+
+enum { PIECE = 1 << 14 }; /* numbers between two looks at the stop flag */
+
+/* A piece of rank 1 of the result. */
+static vme_tensor piece_of(const vme_tensor *out, int64_t begin, const int64_t *count, const int64_t *stride)
+{
+    return (vme_tensor){
+        .data = out->data + begin * *stride, .shape = count, .strides = stride, .rank = 1, .dtype = out->dtype};
+}
+
+static vme_status scaled(vme_context *context, vme_binary_op op, float by, const vme_tensor *numbers)
+{
+    double value = (double)by;
+    const vme_tensor factor = {.data = (char *)&value, .rank = 0, .dtype = VME_FLOAT64};
+    return vme_binary(context, op, (vme_dtype)numbers->dtype, numbers, &factor, numbers);
+}
+
+static vme_status chance_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    const vme_tensor out = model_tensor(model, step->out, arena);
+    const int64_t elements = vme_elements(&out), stride = vme_dtype_size((vme_dtype)out.dtype);
+    float first, second;
+    memcpy(&first, &step->p[CHANCE_FIRST], sizeof first);
+    memcpy(&second, &step->p[CHANCE_SECOND], sizeof second);
+    vme_random_state state = {.buffer_pos = 4}; /* nothing is left of a block */
+    if (step->p[CHANCE_SEEDED] != 0) {
+        state.key[0] = (uint32_t)step->p[CHANCE_SEED];
+        state.key[1] = (uint32_t)step->p[CHANCE_PLACE];
+    } else if (getrandom(state.key, sizeof state.key, 0) != (ssize_t)sizeof state.key) {
+        return vme_fail(VME_BAD_VALUE, "the system gave no random numbers");
+    }
+    const bool normal = step->p[CHANCE_KIND] == CHANCE_NORMAL;
+    const vme_tensor *const none[3] = {NULL};
+    vme_status status = VME_OK;
+    for (int64_t begin = 0; status == VME_OK && begin < elements; begin += PIECE) {
+        const int64_t count = min(PIECE, elements - begin);
+        const vme_tensor piece = piece_of(&out, begin, &count, &stride);
+        status = vme_random(context, &state, normal ? VME_RANDOM_NORMAL : VME_RANDOM_UNIFORM, none, &piece);
+        if (status == VME_OK)
+            status = scaled(context, VME_MULTIPLY, normal ? second : second - first, &piece);
+        if (status == VME_OK)
+            status = scaled(context, VME_ADD, first, &piece);
+    }
+    return status;
+}
+
+vme_status model_make_chance(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                             const uint32_t *operands, model_step *step, int step_number)
+{
+    (void)operands, (void)step_number;
+    const vme_model *model = preparation->model;
+    step->run = chance_run;
+    const model_value *in = &model->value[step->operand[0]], *out = &model->value[step->out];
+    const bool fits = node->inputs == 1 && model_same_shape(in, out) && step->p[CHANCE_KIND] >= 0
+                      && step->p[CHANCE_KIND] < CHANCE_KINDS && (out->dtype == VME_FLOAT32 || out->dtype == VME_FLOAT64)
+                      && model_lies_dense(preparation, step->out, out->dtype);
+    if (!fits)
+        return MODEL_WRONG(number, "does not make random numbers of its operand's shape");
+    return model_writes_apart(preparation, number, step);
+}

@@ -1,0 +1,315 @@
+/* Regions of images, each brought to one size: averages or maxima of what is read between pixels (RoiAlign, He et al.,
+ * Mask R-CNN, 2017), or maxima of its pixels (RoI pooling, Girshick, Fast R-CNN, 2015).
+ *
+ * Operands: 0 x [n, channels, height, width]; 1 regions [count, 4] of left, top, right, bottom; 2 int64 [count], the
+ * image of each. x and regions are dense and of one dtype, float32 or float64. The result is [count, channels, height,
+ * width], dense. */
+#include "models/file.h"
+#include "models/makers.h"
+#include "models/model.h"
+#include "models/preparation.h"
+#include "models/step.h"
+#include "models/tensors.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    CORNERS = 4,           /* pixels around a point */
+    SAMPLES_MAX = 1 << 16, /* points of a region that one number of the result is made of */
+    NUMBERS = 1024,        /* places and weights of a row of results */
+    TAPS_MAX = 64,         /* that blend_places does at once */
+};
+
+typedef struct pooling {
+    vme_context *context;
+    const vme_model_kernels *kernels;
+    const char *in, *regions;
+    const int64_t *images;
+    char *out;
+    bool wide; /* float64 */
+    int mode, ratio;
+    bool half;
+    double scale;
+    int64_t n, channels, height, width, made_height, made_width;
+} pooling;
+
+typedef struct region {
+    double left, top, bin_width, bin_height;
+    int64_t across, down; /* points of a number of the result */
+} region;
+
+static double load(const char *numbers, bool wide, int64_t i)
+{
+    return wide ? ((const double *)(const void *)numbers)[i] : (double)((const float *)(const void *)numbers)[i];
+}
+
+static void store(char *numbers, bool wide, int64_t i, double value)
+{
+    if (wide)
+        ((double *)(void *)numbers)[i] = value;
+    else
+        ((float *)(void *)numbers)[i] = (float)value;
+}
+
+/* Rounded as the dtype rounds. */
+static double rounded(const pooling *job, double value) { return job->wide ? value : (double)(float)value; }
+
+static vme_status region_read(const pooling *job, int64_t number, double corner[4])
+{
+    for (int i = 0; i < 4; i++) {
+        corner[i] = rounded(job, load(job->regions, job->wide, number * 4 + i) * job->scale);
+        if (!isfinite(corner[i]))
+            return vme_fail(VME_BAD_VALUE, "region %lld has a coordinate that is not finite", (long long)number);
+    }
+    if (job->images[number] < 0 || job->images[number] >= job->n)
+        return vme_fail(VME_BAD_VALUE, "region %lld is of image %lld, and there are %lld", (long long)number,
+                        (long long)job->images[number], (long long)job->n);
+    return VME_OK;
+}
+
+/* Points along one side of a number of the result. */
+static double points(const pooling *job, double bin) { return job->ratio > 0 ? job->ratio : ceil(bin); }
+
+static vme_status region_align(const pooling *job, int64_t number, region *found)
+{
+    double corner[4];
+    vme_status status = region_read(job, number, corner);
+    if (status != VME_OK)
+        return status;
+    const double offset = job->half ? 0.5 : 0;
+    double width = rounded(job, corner[2] - corner[0]), height = rounded(job, corner[3] - corner[1]);
+    if (!job->half) {
+        width = fmax(width, 1);
+        height = fmax(height, 1);
+    }
+    *found = (region){.left = rounded(job, corner[0] - offset),
+                      .top = rounded(job, corner[1] - offset),
+                      .bin_width = rounded(job, width / (double)job->made_width),
+                      .bin_height = rounded(job, height / (double)job->made_height)};
+    const double across = points(job, found->bin_width), down = points(job, found->bin_height);
+    if (across > SAMPLES_MAX || down > SAMPLES_MAX || (across > 0 && down > 0 && across * down > SAMPLES_MAX))
+        return vme_fail(VME_BAD_VALUE,
+                        "region %lld reads %.3g times %.3g points for each number, at most %d can be; give a "
+                        "sampling_ratio or smaller regions",
+                        (long long)number, across, down, SAMPLES_MAX);
+    found->across = across > 0 && down > 0 ? (int64_t)across : 0;
+    found->down = across > 0 && down > 0 ? (int64_t)down : 0;
+    return VME_OK;
+}
+
+/* The pixels on both sides of a point along one dimension, and how far it lies from the first; false: too far out. */
+static bool between(double at, int64_t size, int64_t *low, int64_t *high, double *part)
+{
+    if (!(at >= -1 && at <= (double)size))
+        return false;
+    at = fmax(at, 0);
+    *low = (int64_t)at;
+    if (*low >= size - 1) {
+        *low = *high = size - 1;
+        *part = 0;
+    } else {
+        *high = *low + 1;
+        *part = at - (double)*low;
+    }
+    return true;
+}
+
+/* Places and weights of one point of the region, each `next` numbers apart. */
+static void corners_of(const pooling *job, double x, double y, int64_t next, int32_t *places, float *weights)
+{
+    int64_t top, bottom, left, right;
+    double down, across;
+
+    const bool there = between(y, job->height, &top, &bottom, &down) && between(x, job->width, &left, &right, &across);
+    if (!there) {
+        for (int i = 0; i < CORNERS; i++) {
+            places[i * next] = 0;
+            weights[i * next] = 0;
+        }
+        return;
+    }
+    const int64_t place[CORNERS] = {top * job->width + left, top * job->width + right, bottom * job->width + left,
+                                    bottom * job->width + right};
+    const double weight[CORNERS] = {(1 - down) * (1 - across), (1 - down) * across, down * (1 - across), down * across};
+    for (int i = 0; i < CORNERS; i++) {
+        places[i * next] = (int32_t)place[i];
+        weights[i * next] = (float)weight[i];
+    }
+}
+
+static double point(const pooling *job, double first, double bin, int64_t place, int64_t i, int64_t count)
+{
+    return rounded(job, first + (double)place * bin + ((double)i + 0.5) * bin / (double)count);
+}
+
+/* Averages of float32, of few points: a part of a row of results at a time, all channels. */
+static void align_few(const pooling *job, const region *of, int64_t number)
+{
+    int32_t places[NUMBERS];
+    float weights[NUMBERS];
+    const int64_t taps = of->across * of->down * CORNERS, block = NUMBERS / taps, area = job->height * job->width;
+    const float part = 1.0f / (float)(of->across * of->down);
+    const int64_t total = job->made_height * job->made_width;
+    for (int64_t first = 0; first < total && !vme_stopping(job->context); first += block) {
+        const int64_t results = min(block, total - first);
+        for (int64_t i = 0; i < results; i++) {
+            const int64_t row = (first + i) / job->made_width, column = (first + i) % job->made_width;
+            for (int64_t t = 0; t < of->across * of->down; t++)
+                corners_of(job, point(job, of->left, of->bin_width, column, t % of->across, of->across),
+                           point(job, of->top, of->bin_height, row, t / of->across, of->down), results,
+                           places + t * CORNERS * results + i, weights + t * CORNERS * results + i);
+        }
+        for (int64_t i = 0; i < taps * results; i++)
+            weights[i] *= part;
+        for (int64_t c = 0; c < job->channels && !vme_stopping(job->context); c++)
+            job->kernels->blend_places(
+                (int)taps, results,
+                (const float *)(const void *)job->in + (job->images[number] * job->channels + c) * area, places,
+                weights, results, (float *)(void *)job->out + (number * job->channels + c) * total + first);
+    }
+}
+
+/* Any other: a number at a time, where each point's pixels are found again for each channel. */
+static void align_any(const pooling *job, const region *of, int64_t number, int64_t c)
+{
+    const int64_t area = job->height * job->width, total = job->made_height * job->made_width,
+                  from = (job->images[number] * job->channels + c) * area;
+    for (int64_t i = 0; i < total && !vme_stopping(job->context); i++) {
+        double sum = 0, most = 0;
+        bool any = false;
+        for (int64_t t = 0; t < of->across * of->down; t++) {
+            int64_t low[2], high[2];
+            double part[2];
+            if (!between(point(job, of->top, of->bin_height, i / job->made_width, t / of->across, of->down),
+                         job->height, &low[0], &high[0], &part[0])
+                || !between(point(job, of->left, of->bin_width, i % job->made_width, t % of->across, of->across),
+                            job->width, &low[1], &high[1], &part[1])) {
+                most = any ? fmax(most, 0) : 0;
+                any = true;
+                continue;
+            }
+            for (int corner = 0; corner < CORNERS; corner++) {
+                const bool below = corner / 2, right = corner % 2;
+                const double weight = (below ? part[0] : 1 - part[0]) * (right ? part[1] : 1 - part[1]);
+                const double value =
+                    weight
+                    * load(job->in, job->wide,
+                           from + (below ? high[0] : low[0]) * job->width + (right ? high[1] : low[1]));
+                sum += value;
+                most = any ? fmax(most, value) : value;
+                any = true;
+            }
+            if ((t & 1023) == 0 && vme_stopping(job->context))
+                return;
+        }
+        const double count = (double)max(1, of->across * of->down);
+        store(job->out, job->wide, (number * job->channels + c) * total + i,
+              job->mode == REGION_AVERAGE ? sum / count : most);
+    }
+}
+
+/* Maxima of whole pixels. */
+static void pool_pixels(const pooling *job, const double corner[4], int64_t number, int64_t c)
+{
+    const double left = round(corner[0]), top = round(corner[1]), width = fmax(round(corner[2]) - left + 1, 1),
+                 height = fmax(round(corner[3]) - top + 1, 1);
+    const double across = rounded(job, width / (double)job->made_width),
+                 down = rounded(job, height / (double)job->made_height);
+    const int64_t from = (job->images[number] * job->channels + c) * job->height * job->width;
+    for (int64_t i = 0; i < job->made_height * job->made_width && !vme_stopping(job->context); i++) {
+        const double row = (double)(i / job->made_width), column = (double)(i % job->made_width);
+        const int64_t y = (int64_t)fmin(fmax(floor(rounded(job, row * down)) + top, 0), (double)job->height),
+                      y_end = (int64_t)fmin(fmax(ceil(rounded(job, (row + 1) * down)) + top, 0), (double)job->height),
+                      x = (int64_t)fmin(fmax(floor(rounded(job, column * across)) + left, 0), (double)job->width),
+                      x_end =
+                          (int64_t)fmin(fmax(ceil(rounded(job, (column + 1) * across)) + left, 0), (double)job->width);
+        double most = y < y_end && x < x_end ? -INFINITY : 0;
+        for (int64_t at = y; at < y_end; at++) {
+            for (int64_t j = x; j < x_end; j++)
+                most = fmax(most, load(job->in, job->wide, from + at * job->width + j));
+            if (vme_stopping(job->context))
+                return;
+        }
+        store(job->out, job->wide, (number * job->channels + c) * job->made_height * job->made_width + i, most);
+    }
+}
+
+static vme_status pool_regions(void *argument, int64_t begin, int64_t end)
+{
+    const pooling *job = argument;
+    for (int64_t number = begin; number < end && !vme_stopping(job->context); number++) {
+        region found;
+        double corner[4];
+        vme_status status =
+            job->mode == REGION_PIXELS ? region_read(job, number, corner) : region_align(job, number, &found);
+        if (status != VME_OK)
+            return status;
+        const int64_t taps = job->mode == REGION_PIXELS ? 0 : found.across * found.down * CORNERS;
+        if (job->mode == REGION_AVERAGE && !job->wide && taps > 0 && taps <= TAPS_MAX) {
+            align_few(job, &found, number);
+            continue;
+        }
+        for (int64_t c = 0; c < job->channels && !vme_stopping(job->context); c++)
+            if (job->mode == REGION_PIXELS)
+                pool_pixels(job, corner, number, c);
+            else
+                align_any(job, &found, number, c);
+    }
+    return VME_OK;
+}
+
+static vme_status regions_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    const model_value *x = &model->value[step->operand[0]], *out = &model->value[step->out];
+    float scale;
+    memcpy(&scale, &step->p[REGION_SCALE], sizeof scale);
+    pooling job = {
+        .context = context,
+        .kernels = &model->kernels->model,
+        .in = model_tensor(model, step->operand[0], arena).data,
+        .regions = model_tensor(model, step->operand[1], arena).data,
+        .images = (const int64_t *)(const void *)model_tensor(model, step->operand[2], arena).data,
+        .out = model_tensor(model, step->out, arena).data,
+        .wide = x->dtype == VME_FLOAT64,
+        .mode = step->p[REGION_MODE],
+        .ratio = step->p[REGION_RATIO],
+        .half = step->p[REGION_HALF_PIXEL] != 0,
+        .scale = (double)scale,
+        .n = x->shape[0],
+        .channels = x->shape[1],
+        .height = x->shape[2],
+        .width = x->shape[3],
+        .made_height = out->shape[2],
+        .made_width = out->shape[3],
+    };
+    return vme_parallel_apart(context, out->shape[0], 1, pool_regions, &job);
+}
+
+vme_status model_make_regions(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                              const uint32_t *operands, model_step *step, int step_number)
+{
+    (void)operands, (void)step_number;
+    const vme_model *model = preparation->model;
+    step->run = regions_run;
+    if (node->inputs != 3 || step->operand[1] < 0 || step->operand[2] < 0)
+        return MODEL_WRONG(number, "has %u operands, expected x, regions and their images", node->inputs);
+    const model_value *x = &model->value[step->operand[0]], *regions = &model->value[step->operand[1]],
+                      *images = &model->value[step->operand[2]], *out = &model->value[step->out];
+    const int dtype = x->dtype;
+    const bool fits = x->rank == 4 && out->rank == 4 && regions->rank == 2 && images->rank == 1
+                      && (dtype == VME_FLOAT32 || dtype == VME_FLOAT64) && regions->shape[1] == 4
+                      && regions->shape[0] == images->shape[0] && out->shape[0] == images->shape[0]
+                      && out->shape[1] == x->shape[1] && x->shape[3] <= INT32_MAX / x->shape[2]
+                      && step->p[REGION_MODE] >= 0 && step->p[REGION_MODE] < REGION_MODES && step->p[REGION_RATIO] >= 0
+                      && model_lies_dense(preparation, step->operand[0], dtype)
+                      && model_lies_dense(preparation, step->operand[1], dtype)
+                      && model_lies_dense(preparation, step->operand[2], VME_INT64)
+                      && model_lies_dense(preparation, step->out, dtype);
+    if (!fits)
+        return MODEL_WRONG(number, "has operands that do not go together");
+    return model_writes_apart(preparation, number, step);
+}

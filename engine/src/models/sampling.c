@@ -1,0 +1,268 @@
+/* Images read at places that other tensors say (ONNX's GridSample, DeformConv): of two or three dimensions, by the
+ * nearest pixel, linearly, or by cubic convolution (Keys, 1981).
+ *
+ * Operands: 0 x [n, channels, sizes …]; 1 grid [n, any …, dimensions], the last size's coordinate first. Both dense and
+ * of one dtype, float32 or float64. The result is [n, channels, any …], dense. A coordinate that is no number reads
+ * nothing where nothing lies beyond the border, else it gives NaN (the nearest pixel: the first one). */
+#include "models/file.h"
+#include "models/makers.h"
+#include "models/model.h"
+#include "models/preparation.h"
+#include "models/step.h"
+#include "models/tensors.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    DIMENSIONS_MAX = 3,
+    TAPS_MAX = 4,    /* of a dimension */
+    NUMBERS = 1024,  /* places and weights of a block: taps times results */
+    PIECE = 1 << 14, /* products between two looks at the stop flag, at least */
+};
+
+typedef struct sampling {
+    vme_context *context;
+    const vme_model_kernels *kernels;
+    const char *in, *grid;
+    char *out;
+    bool wide; /* float64 */
+    int dimensions, taps, mode, border, coordinates;
+    int64_t size[DIMENSIONS_MAX], channels, pixels, results, block, blocks;
+} sampling;
+
+static double load(const char *numbers, bool wide, int64_t i)
+{
+    return wide ? ((const double *)(const void *)numbers)[i] : (double)((const float *)(const void *)numbers)[i];
+}
+
+/* In pixels, rounded as the dtype rounds. */
+static double pixel_of(const sampling *job, int64_t i, int64_t size)
+{
+    const double at = load(job->grid, job->wide, i);
+    const bool corners = job->coordinates == SAMPLE_CORNERS;
+    if (job->coordinates == SAMPLE_PIXELS)
+        return at;
+    if (job->wide)
+        return corners ? (at + 1) / 2 * (double)(size - 1) : ((at + 1) * (double)size - 1) / 2;
+    const float single = (float)at;
+    return (double)(corners ? (single + 1) / 2 * (float)(size - 1) : ((single + 1) * (float)size - 1) / 2);
+}
+
+static double reflected(double at, double low, double high)
+{
+    const double range = high - low;
+    if (!(at < low || at > high))
+        return at;
+    if (range <= 0)
+        return low;
+    const double beyond = at < low ? low - at : at - high, turns = floor(beyond / range);
+    const double rest = beyond - turns * range;
+    const bool from_low = (at < low) == (fmod(turns, 2) == 0);
+    return from_low ? low + rest : high - rest;
+}
+
+/* The pixel there, -1: none. */
+static int64_t pixel_at(const sampling *job, double at, int64_t size)
+{
+    if (job->border == SAMPLE_ZEROS)
+        return at >= 0 && at <= (double)(size - 1) ? (int64_t)at : -1;
+    if (job->border == SAMPLE_REFLECTION) {
+        const double half = job->coordinates == SAMPLE_CORNERS ? 0 : 0.5;
+        at = reflected(at, -half, (double)(size - 1) + half);
+    }
+    return at >= 0 ? (int64_t)fmin(at, (double)(size - 1)) : 0;
+}
+
+static void cubic(double at, double weights[TAPS_MAX])
+{
+    const double a = -0.75;
+    weights[0] = ((a * (at + 1) - 5 * a) * (at + 1) + 8 * a) * (at + 1) - 4 * a;
+    weights[1] = ((a + 2) * at - (a + 3)) * at * at + 1;
+    weights[2] = ((a + 2) * (1 - at) - (a + 3)) * (1 - at) * (1 - at) + 1;
+    weights[3] = ((a * (2 - at) - 5 * a) * (2 - at) + 8 * a) * (2 - at) - 4 * a;
+}
+
+/* What one dimension takes of which pixels, for the coordinate `i` of the grid. */
+static void taps_along(const sampling *job, int64_t i, int64_t size, int64_t pixel[TAPS_MAX], double weight[TAPS_MAX])
+{
+    const double half = job->coordinates == SAMPLE_CORNERS ? 0 : 0.5;
+    double at = pixel_of(job, i, size);
+    if (job->mode == SAMPLE_NEAREST)
+        at = rint(at);
+    if (job->mode != SAMPLE_CUBIC && (at < -half || at > (double)(size - 1) + half)) { /* cubic: pixels are moved */
+        if (job->border == SAMPLE_BORDER)
+            at = at < 0 ? 0 : (double)(size - 1);
+        else if (job->border == SAMPLE_REFLECTION)
+            at = reflected(at, -half, (double)(size - 1) + half);
+    }
+    const double first = floor(at);
+    if (job->mode == SAMPLE_NEAREST) {
+        pixel[0] = pixel_at(job, at, size);
+        weight[0] = 1;
+        return;
+    }
+    if (job->mode == SAMPLE_LINEAR) {
+        weight[0] = 1 - (at - first);
+        weight[1] = at - first;
+    } else {
+        cubic(at - first, weight);
+    }
+    for (int t = 0; t < job->taps; t++)
+        pixel[t] = pixel_at(job, first + t - (job->taps == TAPS_MAX), size);
+}
+
+typedef struct taps {
+    int32_t places[NUMBERS];
+    float weights[NUMBERS];
+} taps;
+
+/* Place and weight of each tap of one result; taps are `next` numbers apart. */
+static void taps_of(const sampling *job, int64_t result, int64_t next, int32_t *places, float *narrow, double *wide)
+{
+    int64_t pixel[DIMENSIONS_MAX][TAPS_MAX];
+    double weight[DIMENSIONS_MAX][TAPS_MAX];
+    const int d = job->dimensions;
+    for (int axis = 0; axis < d; axis++)
+        taps_along(job, result * d + (d - 1 - axis), job->size[axis], pixel[axis], weight[axis]);
+    int64_t count = 1;
+    for (int axis = 0; axis < d; axis++)
+        count *= job->taps;
+    for (int64_t t = 0; t < count; t++) {
+        int64_t place = 0, rest = t;
+        double product = 1;
+        bool there = true;
+        for (int axis = d - 1; axis >= 0; axis--, rest /= job->taps) {
+            there = there && pixel[axis][rest % job->taps] >= 0;
+            product *= weight[axis][rest % job->taps];
+        }
+        rest = t;
+        int64_t stride = 1;
+        for (int axis = d - 1; axis >= 0; axis--, rest /= job->taps) {
+            place += max(0, pixel[axis][rest % job->taps]) * stride;
+            stride *= job->size[axis];
+        }
+        places[t * next] = (int32_t)place;
+        if (wide != NULL)
+            wide[t] = there ? product : 0;
+        else
+            narrow[t * next] = there ? (float)product : 0;
+    }
+}
+
+static int64_t taps_count(const sampling *job)
+{
+    int64_t count = 1;
+    for (int axis = 0; axis < job->dimensions; axis++)
+        count *= job->taps;
+    return count;
+}
+
+/* A block of results of one of the n, all channels. */
+static void sample_block(const sampling *job, int64_t n, int64_t begin, int64_t end)
+{
+    taps table;
+    const int64_t count = taps_count(job), results = end - begin;
+    for (int64_t i = 0; i < results; i++)
+        taps_of(job, n * job->results + begin + i, results, table.places + i, table.weights + i, NULL);
+    for (int64_t c = 0; c < job->channels && !vme_stopping(job->context); c++) {
+        const int64_t channel = n * job->channels + c;
+        job->kernels->blend_places((int)count, results, (const float *)(const void *)job->in + channel * job->pixels,
+                                   table.places, table.weights, results,
+                                   (float *)(void *)job->out + channel * job->results + begin);
+    }
+}
+
+static void sample_block_wide(const sampling *job, int64_t n, int64_t begin, int64_t end)
+{
+    int32_t places[TAPS_MAX * TAPS_MAX * TAPS_MAX];
+    double weights[TAPS_MAX * TAPS_MAX * TAPS_MAX];
+    const int64_t count = taps_count(job);
+    for (int64_t i = begin; i < end && !vme_stopping(job->context); i++) {
+        taps_of(job, n * job->results + i, 1, places, NULL, weights);
+        for (int64_t c = 0; c < job->channels; c++) {
+            const double *in = (const double *)(const void *)job->in + (n * job->channels + c) * job->pixels;
+            double sum = 0;
+            for (int64_t t = 0; t < count; t++)
+                sum += in[places[t]] * weights[t];
+            ((double *)(void *)job->out)[(n * job->channels + c) * job->results + i] = sum;
+        }
+    }
+}
+
+static vme_status sample_blocks(void *argument, int64_t begin, int64_t end)
+{
+    const sampling *job = argument;
+    for (int64_t i = begin; i < end && !vme_stopping(job->context); i++) {
+        const int64_t n = i / job->blocks, first = i % job->blocks * job->block;
+        (job->wide ? sample_block_wide : sample_block)(job, n, first, min(job->results, first + job->block));
+    }
+    return VME_OK;
+}
+
+static vme_status sampling_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    const model_value *x = &model->value[step->operand[0]];
+    sampling job = {
+        .context = context,
+        .kernels = &model->kernels->model,
+        .in = model_tensor(model, step->operand[0], arena).data,
+        .grid = model_tensor(model, step->operand[1], arena).data,
+        .out = model_tensor(model, step->out, arena).data,
+        .wide = x->dtype == VME_FLOAT64,
+        .dimensions = x->rank - 2,
+        .mode = step->p[SAMPLE_MODE],
+        .border = step->p[SAMPLE_BEYOND],
+        .coordinates = step->p[SAMPLE_COORDINATES],
+        .taps = step->p[SAMPLE_MODE] == SAMPLE_NEAREST  ? 1
+                : step->p[SAMPLE_MODE] == SAMPLE_LINEAR ? 2
+                                                        : TAPS_MAX,
+        .channels = x->shape[1],
+        .pixels = 1,
+        .results = 1,
+    };
+    const model_value *out = &model->value[step->out];
+    for (int d = 0; d < job.dimensions; d++) {
+        job.size[d] = x->shape[d + 2];
+        job.pixels *= job.size[d];
+    }
+    for (int d = 2; d < out->rank; d++)
+        job.results *= out->shape[d];
+    job.block = min(job.results, NUMBERS / taps_count(&job));
+    job.blocks = ceil_div(job.results, job.block);
+    return vme_parallel_apart(context, x->shape[0] * job.blocks, PIECE / (NUMBERS * job.channels) + 1, sample_blocks,
+                              &job);
+}
+
+vme_status model_make_sampling(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                               const uint32_t *operands, model_step *step, int step_number)
+{
+    (void)operands, (void)step_number;
+    const vme_model *model = preparation->model;
+    step->run = sampling_run;
+    if (node->inputs != 2 || step->operand[1] < 0)
+        return MODEL_WRONG(number, "has %u operands, expected x and a grid", node->inputs);
+    const model_value *x = &model->value[step->operand[0]], *grid = &model->value[step->operand[1]],
+                      *out = &model->value[step->out];
+    const int dimensions = x->rank - 2, dtype = x->dtype;
+    bool fits = (dimensions == 2 || dimensions == 3) && grid->rank >= 2 && out->rank == grid->rank
+                && (dtype == VME_FLOAT32 || dtype == VME_FLOAT64) && grid->shape[0] == x->shape[0]
+                && out->shape[0] == x->shape[0] && out->shape[1] == x->shape[1]
+                && grid->shape[grid->rank - 1] == dimensions && step->p[SAMPLE_MODE] >= 0
+                && step->p[SAMPLE_MODE] < SAMPLE_MODES && step->p[SAMPLE_BEYOND] >= 0
+                && step->p[SAMPLE_BEYOND] < SAMPLE_BORDERS && step->p[SAMPLE_COORDINATES] >= 0
+                && step->p[SAMPLE_COORDINATES] < SAMPLE_COORDINATE_KINDS;
+    int64_t pixels = 1;
+    for (int d = 2; fits && d < x->rank; d++)
+        fits = !__builtin_mul_overflow(pixels, x->shape[d], &pixels) && pixels <= INT32_MAX;
+    for (int d = 2; fits && d < out->rank; d++)
+        fits = out->shape[d] == grid->shape[d - 1];
+    fits = fits && model_lies_dense(preparation, step->operand[0], dtype)
+           && model_lies_dense(preparation, step->operand[1], dtype) && model_lies_dense(preparation, step->out, dtype);
+    if (!fits)
+        return MODEL_WRONG(number, "has operands that do not go together");
+    return model_writes_apart(preparation, number, step);
+}

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from tests.deployment.platforms import WorkingCopy, add_version, nothing_left, platform_in
+from tests.deployment.platforms import SPEC, WorkingCopy, add_version, nothing_left, platform_in
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.device.bundle_store import BundleStore
@@ -31,8 +31,10 @@ def cloud(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kills")
     with nothing_left(), platform_in(folder / "cloud") as platform, serving(platform) as address:
         copy = WorkingCopy(folder / "work", f"{address}/git/shop", platform.access.add_token("ann", "test"))
-        padding = {"notes.txt": os.urandom(200_000).hex()}
         for version, factor in (("1.0.0", 2), ("1.1.0", 3)):
+            # large files, which are pieces of their own: one that both have, one of each
+            padding = {"both.txt": "0123456789abcdef" * 10_000, "own.txt": os.urandom(100_000).hex()}
+            padding["task.yaml"] = SPEC.format(name="rank", version=version) + "files: [both.txt, own.txt]\n"
             main = f"FACTOR = {factor}\ndef run(value):\n    return value * FACTOR\n"
             copy.release(version, main=main, cases={"one": {"input": 1, "expect": factor}}, **padding)
         yield platform, address

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROLOGUE = """
 import os, sys
 from pathlib import Path
-from tests.deployment.platforms import WorkingCopy, agent_for, platform_in
+from tests.deployment.platforms import SPEC, WorkingCopy, agent_for, platform_in
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.server import serving
 from vmhost.stores import StoreError
@@ -41,7 +41,9 @@ DEVICE = """
 with platform_in(large / "cloud") as platform, serving(platform) as address:
     copy = WorkingCopy(large / "work", f"{address}/git/shop", platform.access.add_token("ann", "test"))
     copy.release("1.0.0", cases=CASE)
-    copy.release("1.1.0", main=times(3))
+    (copy.folder / "model.bin").write_bytes(os.urandom(500_000))  # a piece of its own
+    spec = SPEC.format(name="rank", version="1.1.0") + "files: [model.bin]\\n"
+    copy.release("1.1.0", main=times(3), **{"task.yaml": spec})
     first = platform.releases.start("shop/rank", "1.0.0", PLAN, "ann", "")
     with agent_for(platform, address, small / "device") as agent:
         agent.step()

@@ -83,8 +83,7 @@ def test_two_tasks_with_one_model_cost_it_once(cloud, device, tmp_path):
         assert agent.host.task("rank")(None) == [1, len(MODEL)]
         assert pulled.bytes > len(MODEL)
         pushed(platform, address, "sort", "2.0.0", 2)
-        # on the platform the model, and its compressed form, which is as long
-        assert bytes_in(platform.folder / "files") < 2 * len(MODEL) + 100_000
+        assert bytes_in(platform.folder / "files") < len(MODEL) + 100_000
         pulled.bytes = 0
         agent.step()
         assert agent.host.task("sort")(None) == [2, len(MODEL)]
@@ -123,7 +122,7 @@ def test_a_piece_that_is_gone_is_pulled_again(device, tmp_path):
         assert runs(agent)
 
 
-@pytest.mark.parametrize("wrong", ["order", "another piece", "no recipe"])
+@pytest.mark.parametrize("wrong", ["order", "another piece", "no recipe", "another size"])
 def test_a_recipe_that_makes_another_bundle_changes_nothing(cloud, device, tmp_path, wrong):
     platform, _ = cloud
     wanted = platform._wanted
@@ -135,6 +134,9 @@ def test_a_recipe_that_makes_another_bundle_changes_nothing(cloud, device, tmp_p
             recipe["members"] = [[0, *recipe["members"][0][1:]]]
         elif wrong == "another piece":
             recipe["shell"] = [platform.files.put(bytes(recipe["shell"][1])), recipe["shell"][1]]
+        elif wrong == "another size":  # they are not put together, which would take 3 GB of memory
+            recipe["members"] *= 1000
+            recipe["size"] = recipe["shell"][1] + 1000 * len(MODEL)
         else:
             recipe["members"] = [[0, other, -1]]
         return answer
@@ -143,9 +145,34 @@ def test_a_recipe_that_makes_another_bundle_changes_nothing(cloud, device, tmp_p
     with device(tmp_path / "device") as agent:
         agent.step()
         assert agent.failed and agent.host.tasks == () and agent.store.current() == {}
+        assert wrong != "another size" or "pieces of another bundle" in agent._problem
         platform._wanted = wanted
         agent.step()
         assert not agent.failed and runs(agent)
+
+
+def test_pieces_of_wrong_recipes_go_where_the_disk_has_no_room_for_the_right_ones(cloud, tmp_path):
+    platform, address = cloud
+    wanted, chance, kept = platform._wanted, random.Random(1), []
+
+    def lying(*arguments):
+        answer = wanted(*arguments)
+        other = chance.randbytes(len(MODEL))
+        kept.append(platform.files.put(other))
+        answer["pieces"]["members"][0][1] = kept[-1]
+        return answer
+
+    with agent_for(platform, address, tmp_path / "device", f"device-{next(NUMBERS)}", disk_bytes=7 << 20) as agent:
+        platform._wanted = lying
+        for _ in range(4):
+            agent.step()
+            assert agent.failed
+        platform._wanted = wanted
+        agent.step()
+        assert not agent.failed and runs(agent), agent._problem
+        assert bytes_in(agent.store.artifacts.folder) < len(MODEL) + 50_000
+    for digest in kept:
+        platform.files.remove(digest)
 
 
 def test_without_zstd_pieces_come_as_they_are(device, tmp_path, monkeypatch):

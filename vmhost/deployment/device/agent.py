@@ -71,6 +71,7 @@ class Agent:
         self._stopped, self._hinted = threading.Event(), threading.Event()
         self._failures, self._problem = 0, None
         self._refreshed = False
+        self._due = set()  # digests of all that the last answer asks for
         self._statements = Statements()
         self._stated = self._settled = None  # what the platform was told last; the same where all was as it should be
         self._watched = {}  # task -> (release, when it began, calls and failures then)
@@ -347,6 +348,7 @@ class Agent:
 
     def _apply(self, wanted):
         problem, self._refreshed = None, False
+        self._due = set().union(*map(_digests_of, wanted.values()))
         for task, slots in self.memory.tasks().items():
             if task not in wanted:
                 self._remove(task, slots)
@@ -606,7 +608,10 @@ class Agent:
             raise TransferError(f"{url}: gave other bytes than it should: {error}") from error
 
     def _make_room(self, size):
-        used = sum(path.stat().st_size for path in self.store.artifacts.folder.glob("??/*"))
+        used = self._used_bytes()
+        if used + size > self.settings.disk_bytes:
+            self._remove_artifacts(self._needed() | self._due)  # what an earlier answer asked for
+            used = self._used_bytes()
         if used + size > self.settings.disk_bytes:
             raise TransferError(
                 f"{size:,} bytes are to be pulled, {used:,} of the {self.settings.disk_bytes:,} of `disk` are in use"
@@ -614,22 +619,42 @@ class Agent:
         if free_bytes(self.settings.folder) < size + (1 << 20):
             raise TransferError(f"the disk has no room for {size:,} bytes")
 
-    def _clean(self):
-        """Deletes what no slot needs, and parts of what is no longer pulled."""
-        needed, pulled = set(), False
+    def _used_bytes(self):
+        return sum(path.stat().st_size for path in self.store.artifacts.folder.glob("??/*"))
+
+    def _needed(self):
+        """Digests of the artifacts that a slot needs."""
+        needed = set()
         for slots in self.memory.tasks().values():
             for slot in ("current", "previous"):
                 if slots[slot]:
                     needed |= self.store.artifacts.needed(slots[slot]["digest"])
                     needed.add((slots[slot].get("proof") or {}).get("digest"))
                     needed |= {each["digest"] for each in slots[slot].get("files", {}).values()}
-            pulled = pulled or slots["trial"] is not None
-        if not pulled:
-            for digest in self.store.artifacts.digests():
-                if digest not in needed:
-                    self.store.artifacts.remove(digest)
+        return needed
+
+    def _remove_artifacts(self, but):
+        for digest in self.store.artifacts.digests():
+            if digest not in but:
+                self.store.artifacts.remove(digest)
+
+    def _clean(self):
+        """Deletes what no slot needs, and parts of what is no longer pulled."""
+        if all(slots["trial"] is None for slots in self.memory.tasks().values()):
+            self._remove_artifacts(self._needed())
             for path in self._partial.iterdir():
                 path.unlink(missing_ok=True)
+
+
+def _digests_of(wanted):
+    """Digests of the artifacts that one task of an answer may take."""
+    found = {wanted["digest"], *(made["digest"] for made in wanted.get("deltas", ()))}
+    found |= {file["digest"] for file in (wanted.get("files") or {}).values()}
+    if wanted["proof"]:
+        found.add(wanted["proof"]["digest"])
+    if recipe := wanted.get("pieces"):
+        found |= {*pieces.needed(recipe), *(digest for digest, _ in recipe["compressed"].values())}
+    return found
 
 
 def _plain_recipe(recipe):
@@ -658,6 +683,8 @@ def _check_answer(answer):
             whole += [made["size"] for made in each.get("deltas", ())]
             if each.get("pieces"):
                 pieces.check(each["pieces"])
+                if each["pieces"]["size"] != each["size"]:
+                    raise ValueError("pieces of another bundle")
                 digests += [digest for digest, _ in each["pieces"]["compressed"].values()]
                 whole += [size for _, size in each["pieces"]["compressed"].values()]
             if each["proof"]:

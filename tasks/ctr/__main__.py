@@ -1,0 +1,123 @@
+"""`python -m tasks.ctr FOLDER`: a DeepFM on embedding tables of the host, from Parquet to served answers.
+
+Writes clicks with texts as FOLDER/train-N.parquet and FOLDER/test.parquet where they are not there yet, and trains the
+task in a VM: the host reads batches, owns the tables, and saves checkpoints in FOLDER/run-N-E. The same command goes
+on at the last checkpoint, also after kill -9. At its end it compiles the network to FOLDER/ctr.vmm, serves it with the
+tables, and prints the AUC of examples that the task did not see, beside the best possible one. Needs pyarrow (extra
+`parquet`) and the extra `models`."""
+
+import argparse
+import logging
+import sys
+import time
+from pathlib import Path
+
+import numpy
+
+import vmhost
+from tasks.deepfm import clicks
+from vmhost import engine
+from vmhost.compiler import compile_folder
+from vmhost.engine import nn
+from vmhost.engine.embedding import EmbeddingVariable, group_embedding_lookup_sparse
+from vmhost.engine.features import FeatureSpec
+from vmhost.engine.onnx import compile_model
+from vmhost.training.runs import Run
+from vmhost.training.samples import ParquetSamples
+
+HERE = Path(__file__).resolve().parent
+BATCH, SERVED, TESTED, WINDOW = 512, 1000, 48_000, 4 * clicks.GROUP  # examples
+TEXTS = ("user", "item", "shop", "city")  # columns whose ids are texts in the files
+QUOTA = 256 << 20  # bytes of one table
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m tasks.ctr", description="Trains and serves a DeepFM on tables.")
+    parser.add_argument("folder", type=Path, help="where data, checkpoints and the model are written")
+    parser.add_argument("--examples", type=int, default=200_000, help="examples to train on (%(default)s)")
+    parser.add_argument("--epochs", type=int, default=4, help="times that each is seen (%(default)s)")
+    parser.add_argument("--every", type=int, default=200, help="steps between two checkpoints (%(default)s)")
+    given = parser.parse_args(arguments)
+    if given.examples < BATCH or given.epochs < 1 or given.every < 1:
+        parser.error(f"--examples: at least {BATCH}, --epochs and --every: at least 1")
+    given.folder.mkdir(parents=True, exist_ok=True)
+    train, test = given.folder / f"train-{given.examples}.parquet", given.folder / "test.parquet"
+    for path, count, seed in ((train, given.examples, 1), (test, TESTED, 2)):
+        if not path.exists():
+            write(path, count, seed)
+    spec = FeatureSpec.read((HERE / "features.json").read_bytes())
+    tables = new_tables(spec)
+    answer = trained(given, train, spec, tables)
+    model = given.folder / "ctr.vmm"
+    model.write_bytes(compile_model(answer["onnx"], "ctr.onnx"))
+    labels, scores, best = served(model, answer["lookups"], spec, tables, test)
+    print(f"tables: {', '.join(f'{name} {len(one):,} rows' for name, one in tables.items())}")
+    own, highest = nn.auc(labels, scores), nn.auc(labels, best)
+    print(f"AUC: {own:.4f} of {len(labels):,} examples not seen; best possible: {highest:.4f}")
+    print(f"log loss: {nn.log_loss(labels, scores):.4f}; best possible: {nn.log_loss(labels, best):.4f}")
+    return 0
+
+
+def write(path, count, seed):
+    """Clicks as a Parquet file, whole or not there; ids of TEXTS are texts."""
+    columns = clicks.generate(count, seed)
+    for name in TEXTS:
+        columns[name] = numpy.array([f"{name}-{number}" for number in range(clicks.FIELDS[name])])[columns[name]]
+    beside = path.with_suffix(".new")
+    clicks.write(beside, columns)
+    beside.replace(path)
+
+
+def new_tables(spec):
+    """The specification's tables, without keys, whose rows have the slots of the task's optimizer."""
+    return {
+        name: EmbeddingVariable(one["dim"], optimizer="adam", initializer=one["initializer"], quota=QUOTA, name=name)
+        for name, one in spec.tables.items()
+    }
+
+
+def trained(given, path, spec, tables):
+    """What the task answers, after all epochs."""
+
+    def samples(position):
+        return ParquetSamples(
+            path, BATCH, spec=spec, labels=["click"], drop_remainder=True, shuffle_window=WINDOW, seed=3,
+            epochs=given.epochs, start=position,
+        )  # fmt: skip
+
+    folder = given.folder / f"run-{given.examples}-{given.epochs}"
+    with Run(folder, samples, tables) as run:
+        with vmhost.Host(allow_unsigned=True, functions=run.functions, tables=run.tables) as host:
+            task = host.load(compile_folder(HERE).to_bytes())
+            started = time.perf_counter()
+            answer = task({"steps": given.examples * given.epochs // BATCH, "every": given.every})
+            seconds = time.perf_counter() - started
+        where = f", from step {answer['resumed']} on" if answer["resumed"] else ""
+        rate = (answer["steps"] - answer["resumed"]) * BATCH / seconds
+        waited = run.samples.waited_s / seconds
+    print(f"trained: {answer['steps']} steps of {BATCH}{where}, {rate:,.0f} examples/s, {waited:.1%} waiting for data")
+    return answer
+
+
+def served(model, lookups, spec, tables, path):
+    """Labels, the served network's probabilities and the true ones, of the examples of a file."""
+    network, found = engine.load(str(model)), []
+    with ParquetSamples(path, SERVED, spec=spec, labels=["click"]) as samples:
+        for batch in samples:
+            found.append((batch["click"], predicted(network, lookups, tables, spec.transform(batch))))
+    labels, scores = (numpy.concatenate(column) for column in zip(*found))
+    return labels, scores, clicks.probabilities(path)
+
+
+def predicted(network, lookups, tables, inputs):
+    """Probabilities of a batch: the lookups are the network's inputs beside the numbers."""
+    names, of, _, ids, _, combiners, default_ids = zip(*lookups)
+    keys = [inputs.ids[one.removeprefix("ids.")] for one in ids]
+    rows = group_embedding_lookup_sparse([tables[name] for name in of], keys, None, combiners, default_ids)
+    fed = {"numbers": inputs.numbers, **dict(zip(names, rows))}
+    return network({name: numpy.ascontiguousarray(one) for name, one in fed.items()})["click"]
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    sys.exit(main())

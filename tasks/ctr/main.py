@@ -1,0 +1,68 @@
+"""Heavy task: trains a DeepFM on embedding tables of its host, on clicks that the host hands it batch by batch, and
+gives the network as ONNX.
+
+The host's functions (vmhost.training.runs): `batch()` gives columns by name (those of features.json, and `click`), or
+None after the last batch; `checkpoint(state)` saves what the task needs with the tables and the reader's position;
+`resume()` gives the last such state, or None.
+
+Takes `{"steps": about how many batches there are}`, over which the learning rate falls to 0, and, where wanted, "rate",
+"seed" of the first weights, and "every": steps between two checkpoints. Returns `{"onnx": bytes, "lookups": [[input,
+table, dim, ids, weights, combiner, default_id]], "steps": number, "resumed": the step that it went on from, "losses":
+means of a hundred steps each}`.
+"""
+
+import network
+
+import vmhost.engine.numpy as np
+from vmhost.engine import embedding, nn, optim, runs
+from vmhost.engine.features import FeatureSpec
+from vmhost.guest import host, resources
+
+TOLD = 100  # steps
+
+
+def run(value):
+    rate, every = value.get("rate", 0.02), value.get("every", 200)
+    if type(every) is not int or every < 1:
+        raise ValueError(f"every: expected a whole number above 0, got {every!r}")
+    spec = FeatureSpec.read(resources.read_bytes("features.json"))
+    nn.seed(value.get("seed", 0))
+    model = network.DeepFM(spec, {name: embedding.table(name) for name in spec.tables})
+    optimizer = optim.Adam(optim.cosine_decay(rate, value["steps"]))
+    step = nn.value_and_grad(model, lambda inputs, y: nn.binary_cross_entropy(model.logits(*inputs), y))
+    losses, last, resumed = [], [], 0
+    if (state := host.resume()) is not None:
+        runs.put_state(state, model=model, optimizer=optimizer)
+        losses, last, resumed = list(state["losses"]), list(state["last"]), optimizer.state["step"]
+        print(f"goes on at step {resumed}")
+    saved = steps = resumed
+    while (batch := host.batch()) is not None:
+        loss, gradients = step(spec.transform(batch), np.asarray(batch["click"], "float32"))
+        optimizer.update(model, gradients)
+        steps = optimizer.state["step"]
+        last.append(float(loss))
+        if len(last) == TOLD:
+            losses.append(sum(last) / TOLD)
+            last = []
+            print(f"step {steps}: loss {losses[-1]:.4f}")
+        if steps % every == 0:
+            host.checkpoint(runs.state_of(model=model, optimizer=optimizer, losses=losses, last=last))
+            saved = steps
+    if not steps:
+        raise ValueError("batch: the host has no clicks")
+    if saved != steps:
+        host.checkpoint(runs.state_of(model=model, optimizer=optimizer, losses=losses, last=last))
+    onnx, lookups = nn.export(model, _example(spec)._asdict(), ("click",), with_lookups=True)
+    return {
+        "onnx": onnx,
+        "lookups": [list(one) for one in lookups],
+        "steps": steps,
+        "resumed": resumed,
+        "losses": losses,
+    }
+
+
+def _example(spec):
+    """Two examples, of which an export reads the shapes alone."""
+    texts = {one["column"] for one in spec.features.values() if one["kind"] == "vocabulary"}
+    return spec.transform({name: ["", ""] if name in texts else [0, 0] for name in spec.columns()})

@@ -20,7 +20,7 @@ OURS = {"vmhost", "tools", "tasks", "bench", "tests"}
 # What all of the host stands on.
 BENEATH = {
     f"vmhost.{name}"
-    for name in ("bytecode", "engine", "errors", "future", "isolation", "limits", "statistics", "stdlib")
+    for name in ("baseline", "bytecode", "engine", "errors", "future", "isolation", "limits", "statistics", "stdlib")
 }
 # What everybody may import: the names of `vmhost` itself.
 PUBLIC = {f"vmhost.{name}" for name in vmhost.__all__}
@@ -31,7 +31,14 @@ ROOMS = {
     "vmhost/stdlib/overlays": {"vmhost.guest"},
     "vmhost/stdlib": {"vmhost.stdlib", "vmhost.bytecode"},
     "vmhost/lines": {"vmhost.lines", "vmhost.bytecode", "vmhost.errors"},
-    "vmhost/runtime": {*BENEATH, "vmhost.runtime", "vmhost.task", "vmhost.guest.kinds", "vmhost.guest.classes"},
+    "vmhost/runtime": {
+        *BENEATH,
+        "vmhost.__version__",
+        "vmhost.runtime",
+        "vmhost.task",
+        "vmhost.guest.kinds",
+        "vmhost.guest.classes",
+    },
     "vmhost/image/device": {"vmhost"},
     "vmhost/image": {*BENEATH, "vmhost.image", "vmhost.runtime.system_bundle"},
     "vmhost/stores": {"vmhost.stores"},
@@ -45,7 +52,14 @@ ROOMS = {
     },
     "vmhost/training": {*PUBLIC, "vmhost.training", "vmhost.engine"},
     "vmhost/tunnel": {*PUBLIC, "vmhost.tunnel", "vmhost.stores"},
-    "vmhost/operations": {*PUBLIC, "vmhost.__version__", "vmhost.operations", "vmhost.statistics"},
+    "vmhost/operations": {
+        *PUBLIC,
+        "vmhost.__version__",
+        "vmhost.baseline",
+        "vmhost.masking",
+        "vmhost.operations",
+        "vmhost.statistics",
+    },
     "vmhost/access": {"vmhost.access", "vmhost.stores"},
     # Builds are the compiler's own; what a device runs is checked by the same code as everywhere.
     "vmhost/deployment/cloud": {

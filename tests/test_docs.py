@@ -385,6 +385,21 @@ def ask():
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=\S+\nTrue\n", said)
 
 
+def recording_in_yaml(text, folder, capfd):
+    (folder / "host.yaml").write_text(text)
+    with vmhost.Host.from_file("host.yaml") as host:
+        assert host.policy.task.record.mask_patterns == ("email", "card")
+
+
+def recording_in_python(text, folder, capfd):
+    """The host's file is the one above it; the same bundle replays as it was."""
+    (folder / "host.yaml").write_text("trust: keys\n")
+    run_script(folder, text)
+    [baseline] = (folder / "baselines").glob("digits-*.baseline")
+    assert main(["replay", str(baseline), "--bundle", "build/digits.vmb", "--trust", "keys"]) == 0
+    assert re.search(r"same +1\n", capfd.readouterr().out)
+
+
 def scrape_configuration(text, folder, capfd):
     [job] = yaml.safe_load(text)["scrape_configs"]
     assert job["static_configs"][0]["targets"] == ["127.0.0.1:9464"]
@@ -665,9 +680,12 @@ BLOCKS = {
     ("docs/tunnel.md", "vmhost tunnel"): tunnel_commands,
     ("docs/tunnel.md", "import threading"): tunnel_in_python,
     ("docs/operations.md", "vmhost dashboard"): dashboards,
-    ("docs/operations.md", "import vmhost"): dashboard_in_python,
     ("docs/operations.md", "vmhost run build/digits.vmb"): profile_of_a_call,
     ("docs/operations.md", "with host.profile"): profile_in_python,
+    ("docs/operations.md", "import vmhost\nfrom"): dashboard_in_python,
+    ("docs/operations.md", "record:"): recording_in_yaml,
+    ("docs/operations.md", "import vmhost\n\n"): recording_in_python,
+    ("docs/operations.md", "vmhost replay"): shown_only,  # tests/operations/test_baseline_replay.py
     ("docs/operations.md", "scrape_configs:"): scrape_configuration,
     ("docs/pipeline.md", "trigger:"): stream_task_yaml,
     ("docs/pipeline.md", "vmhost compile tasks/ipv"): pipeline_run,

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # the same names again, for tools that read the source; `as`:
         BreakerPolicy as BreakerPolicy,
         Limits as Limits,
         Policy as Policy,
+        RecordPolicy as RecordPolicy,
         TaskPolicy as TaskPolicy,
     )
     from vmhost.packed import (
@@ -64,7 +65,7 @@ _HOMES = {
     ),
     "executor": ("BrokenVMExecutor", "VMExecutor"),
     "host": ("Host",),
-    "limits": ("BreakerPolicy", "Limits", "Policy", "TaskPolicy"),
+    "limits": ("BreakerPolicy", "Limits", "Policy", "RecordPolicy", "TaskPolicy"),
     "packed": ("Packed",),
     "runtime.codec": ("Conversion",),
     "task": ("Task",),

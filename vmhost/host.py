@@ -22,7 +22,7 @@ from vmhost.bytecode.signing import TrustStore
 from vmhost.errors import BundleError, ClosedError, ConfigurationError
 from vmhost.grants import settle
 from vmhost.isolation import vm as isolation
-from vmhost.limits import Limits, Policy
+from vmhost.limits import Limits, Policy, RecordPolicy
 from vmhost.profile import Profiling
 from vmhost.runtime.codec import Codec
 from vmhost.runtime.service import Service
@@ -261,6 +261,18 @@ class Host:
         name = task if isinstance(task, str) else task.name
         try:
             self._service.unload(name, drain)
+        except KeyError:
+            raise KeyError(f"{name}: no such task is loaded; there are {', '.join(self.tasks) or 'none'}") from None
+
+    def record(self, task: Task | str, policy: RecordPolicy | None) -> None:
+        """Record calls of the loaded `task` (a Task or a name) as `policy` says, from now on; None: no more.
+
+        A version that is loaded later is recorded as the host's own policy says. KeyError, ConfigurationError."""
+        if policy is not None and not isinstance(policy, RecordPolicy):
+            raise ConfigurationError(f"record: expected a RecordPolicy or None, got {shown(policy)}")
+        name = task if isinstance(task, str) else task.name
+        try:
+            self._service.record(name, policy)
         except KeyError:
             raise KeyError(f"{name}: no such task is loaded; there are {', '.join(self.tasks) or 'none'}") from None
 

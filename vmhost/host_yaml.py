@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vmhost.errors import ConfigurationError
-from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy, byte_count, field_problem, seconds
+from vmhost.limits import BreakerPolicy, Limits, Policy, RecordPolicy, TaskPolicy, byte_count, field_problem, seconds
 from vmhost.settings_file import SettingsFile
 
 _SCHEMA = Path(__file__).with_name("host.schema.json")
@@ -43,7 +43,7 @@ def host_settings(values, folder, problems):
 
 def _settings(values, folder, problems):
     problems.stop()
-    policy = _policy(values, problems)
+    policy = _policy(values, folder, problems)
     functions = {name: _function(name, target, problems) for name, target in values.get("functions", {}).items()}
     tables = {name: _table(name, options, problems) for name, options in values.get("tables", {}).items()}
     problems.stop()
@@ -145,6 +145,15 @@ _BREAKER = {
     "max_open_time": ("max_open_s", seconds),
     "probes": ("probes", int),
 }
+_RECORD = {
+    "folder": ("folder", str),
+    "share": ("share", float),
+    "max_calls": ("max_calls", int),
+    "max_bytes": ("max_bytes", byte_count),
+    "max_value": ("max_value_bytes", byte_count),
+    "mask_fields": ("mask_fields", tuple),
+    "mask_patterns": ("mask_patterns", tuple),
+}
 _TASK = {
     "weight": ("weight", float),
     "priority": ("priority", int),
@@ -170,12 +179,29 @@ def _fields(cls, values, keys, where, problems):
     return fields
 
 
-def _task_policy(base, values, where, problems):
+def _record(values, where, folder, problems):
+    """The RecordPolicy that `values` describe; None: nothing is recorded."""
+    if values is None or not values.get("enabled", True):
+        return None
+    if "folder" not in values:
+        problems.add([*where], "names no `folder` for the baselines")
+        return None
+    fields = _fields(RecordPolicy, {**values, "folder": str(folder / values["folder"])}, _RECORD, where, problems)
+    try:
+        return RecordPolicy(**fields) if "folder" in fields else None
+    except ConfigurationError as error:
+        problems.add([*where], str(error))
+        return None
+
+
+def _task_policy(base, values, where, folder, problems):
     breaker = replace(
         base.breaker, **_fields(BreakerPolicy, values.get("breaker", {}), _BREAKER, [*where, "breaker"], problems)
     )
     if "permissions" in values:
         base = replace(base, permissions=values["permissions"])
+    if "record" in values:
+        base = replace(base, record=_record(values["record"], [*where, "record"], folder, problems))
     if "limits" in values:
         base = replace(base, limits=_right_limits(values["limits"], [*where, "limits"], problems))
     return replace(base, breaker=breaker, **_fields(TaskPolicy, values, _TASK, where, problems))
@@ -193,7 +219,7 @@ def _right_limits(limits, where, problems):
     return right
 
 
-def _policy(values, problems):
+def _policy(values, folder, problems):
     fields = _fields(Policy, values.get("vms", {}), _VMS, ["vms"], problems)
     if "grace_time" in values:
         fields |= _fields(Policy, values, {"grace_time": ("grace_s", seconds)}, [], problems)
@@ -204,10 +230,10 @@ def _policy(values, problems):
     if "search" in values:
         fields["search"] = values["search"]
     limits = _right_limits(values.get("limits", {}), ["limits"], problems)
-    default = {key: values[key] for key in ("queue", "breaker") if key in values}
-    task = _task_policy(TaskPolicy(breaker=BreakerPolicy()), default, [], problems)
+    default = {key: values[key] for key in ("queue", "breaker", "record") if key in values}
+    task = _task_policy(TaskPolicy(breaker=BreakerPolicy()), default, [], folder, problems)
     tasks = {
-        name: _task_policy(task, settings or {}, ["tasks", name], problems)
+        name: _task_policy(task, settings or {}, ["tasks", name], folder, problems)
         for name, settings in values.get("tasks", {}).items()
     }
     return Policy(limits=limits, task=task, tasks=tasks, **fields)

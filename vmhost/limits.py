@@ -28,6 +28,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Self
 
+    from vmhost.masking import Masking
+
 _BYTES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
@@ -199,6 +201,35 @@ class BreakerPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordPolicy:
+    """Which calls of a task a host records as a baseline (docs/operations.md), and where.
+
+    `folder`: where the files are made, one for each version and run of the host. `share`: of its calls, chosen at
+    random. A file ends at `max_calls` calls or `max_bytes` bytes; a call whose value, result or answers of clocks and
+    host functions have more than `max_value_bytes` is left out. `mask_fields` and `mask_patterns`: what is hidden, as
+    vmhost.masking.Masking has it. ConfigurationError.
+    """
+
+    folder: str | os.PathLike[str]
+    share: float = 0.01
+    max_calls: int = 100_000
+    max_bytes: int = 256 << 20
+    max_value_bytes: int = 1 << 20
+    mask_fields: tuple[str, ...] = ()
+    mask_patterns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.masking()
+
+    def masking(self) -> "Masking":
+        """The Masking that its rules make."""
+        from vmhost.masking import Masking
+
+        return Masking(self.mask_fields, self.mask_patterns)
+
+
+@dataclass(frozen=True, slots=True)
 class TaskPolicy:
     """What a host decides about one task.
 
@@ -206,7 +237,8 @@ class TaskPolicy:
     first (None: as the bundle says). `queue`: calls that may wait. `fresh`: a new VM for each call (None: as the
     bundle says). `ready`: VMs attached before the first call comes. `limits`: caps on the bundle's own, a mapping as in
     host.yaml or Limits. `permissions`: the most that the bundle may ask for, a mapping of kinds to lists of names as in
-    host.yaml; None: no less than `Policy` says. ConfigurationError.
+    host.yaml; None: no less than `Policy` says. `record`: which of its calls are recorded (None: none is).
+    ConfigurationError.
     """
 
     weight: float = 1.0
@@ -217,6 +249,7 @@ class TaskPolicy:
     limits: Mapping[str, "Any"] | Limits = field(default_factory=dict)
     permissions: Mapping[str, "Any"] | None = None
     breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
+    record: RecordPolicy | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -347,6 +380,18 @@ def _exceptions(value, what):
     )
 
 
+def _folder(value, what):
+    if isinstance(value, (str, os.PathLike)) and os.fspath(value) and "\0" not in os.fspath(value):
+        return os.fspath(value)
+    raise ConfigurationError(f"{what}: expected the path of a folder, got {shown(value)}")
+
+
+def _texts(value, what):
+    if isinstance(value, (list, tuple)) and all(isinstance(text, str) and text for text in value):
+        return tuple(value)
+    raise ConfigurationError(f"{what}: expected a list of texts, got {shown(value)}")
+
+
 def _search(value, what):
     if isinstance(value, str) and value in SEARCHES:
         return value
@@ -389,6 +434,16 @@ _CHECKS = {
         "limits": _caps,
         "permissions": read_caps,
         "breaker": _of(BreakerPolicy),
+        "record": _optional(_of(RecordPolicy)),
+    },
+    RecordPolicy: {
+        "folder": _folder,
+        "share": _SHARE,
+        "max_calls": _COUNT,
+        "max_bytes": _COUNT,
+        "max_value_bytes": _COUNT,
+        "mask_fields": _texts,
+        "mask_patterns": _texts,
     },
     Policy: {
         "max_vms": _whole(1, 4096),

@@ -25,6 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from vmhost.baseline import Recorded
     from vmhost.bytecode.stream_task import Table, Trigger
     from vmhost.limits import Limits
 
@@ -69,6 +70,7 @@ class Version:
         self.lane = None  # set by the service, which makes it
         # Calls and their seconds at the last look, and the mean seconds between that and the look before.
         self._recent = (0, 0.0, float("inf"))
+        self.recorder = None  # a runtime.recorder.Recorder while its calls are recorded
         self._probes = {}  # native call -> token, of submitted probes that the breaker has not been told of
         # No cycle: a version that is through takes its code with it at once, not at some collection.
         self_ref = weakref.ref(self)
@@ -185,6 +187,33 @@ class Version:
         raise ClosedError(f"{self.name} {self.version}: {self.closed_because}", task=self.name, version=self.version)
 
 
+class Replay:
+    """A recorded call that runs again: `Task.replay`."""
+
+    __slots__ = ("_call", "recorded", "_codec")
+
+    def __init__(self, call, recorded, codec):
+        self._call, self.recorded, self._codec = call, recorded, codec
+
+    def done(self) -> bool:
+        return self._call.done()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Has it ended, at the latest after `timeout_s`?"""
+        return self._call.wait(timeout_s)
+
+    def result(self) -> "Recorded":
+        """What it did now, however it ended; waits for it."""
+        from vmhost.runtime.recorder import replayed
+
+        self._call.wait()
+        return replayed(self._call, self.recorded, self._codec.pack)
+
+    def stop(self) -> None:
+        """End it, wherever it is."""
+        self._call.stop()
+
+
 class Task:
     """A loaded task. `name`, `version`; calls as in the module's text.
 
@@ -209,7 +238,11 @@ class Task:
             self._call = self._submit = self._submit_many = version.refuse
         elif version.breaker.state == CLOSED:
             lane = version.lane
-            self._call, self._submit, self._submit_many = lane.call, lane.submit, lane.submit_many
+            self._call, self._submit, self._submit_many = (
+                version.recorder.before(lane)
+                if version.recorder is not None and version.recorder.stopped is None
+                else (lane.call, lane.submit, lane.submit_many)
+            )
         else:
             self._call, self._submit = version.guarded_call, version.guarded_submit
             self._submit_many = version.guarded_submit_many
@@ -285,6 +318,17 @@ class Task:
         except VMHostError:
             self._current.observe()
             raise
+
+    def replay(
+        self, recorded: "Recorded", *, timeout_s: float | None = None, faults: Iterable[dict[str, "Any"]] = ()
+    ) -> "Replay":
+        """Submit a recorded call again: clocks, randomness and host functions answer from the record.
+
+        `faults`: rules for host functions, {"function": name or "*", "fails": text, "slow_s": seconds, "every": n}."""
+        given = {**(recorded.observed or {"answers": {}}), "faults": list(faults)}
+        lane = self._current.lane
+        call = lane.submit(recorded.value, timeout_s, 0, recorded.entry, False, given)
+        return Replay(call, recorded, self._service.codec)
 
     def map(
         self,

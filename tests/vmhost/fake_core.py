@@ -273,7 +273,7 @@ class Lane:
     def call(self, value, timeout_s=None, priority=0, entry=None):
         return self.submit(value, timeout_s, priority, entry).result()
 
-    def submit(self, value, timeout_s=None, priority=0, entry=None):
+    def submit(self, value, timeout_s=None, priority=0, entry=None, spread=False, record=None):
         return self.submit_many([value], timeout_s, priority, entry)[0]
 
     def submit_many(self, values, timeout_s=None, priority=0, entry=None):
@@ -343,6 +343,8 @@ class Call:
         self.vm = None
         self.kind = None
         self.excused = False
+        self.record = None  # what its VM tells of it
+        self.timings = (0, 0, 0)
         self._over = threading.Event()
         self._watched = False
         self._payload = self._answer = self._error = None

@@ -20,6 +20,7 @@ COMMANDS = {
     "compile": "Compile task FOLDERs into signed bundles.",
     "lock": "Pin the packages that a task or a script requires.",
     "record": "Run PROGRAM, and keep the texts that its VMs will need.",
+    "replay": "Run recorded calls in a new version, and compare.",
     "run": "Call BUNDLE's entry point and print the result.",
     "serve": "Serve the bundles in FOLDER: calls and answers are lines of JSON.",
     "dashboard": "Show the dashboard of a host under load.",

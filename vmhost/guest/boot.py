@@ -614,8 +614,22 @@ def unpack(kind, detail, payload, in_key, entry):
     return unpack(kind, detail, payload, in_key, entry)
 
 
+def begin_recording(given):
+    """The call that begins is recorded, or answered from a record: vmhost.guest.recording."""
+    from vmhost.guest.recording import begin
+
+    begin(given)
+
+
+def end_recording():
+    """What the call that was recorded did."""
+    from vmhost.guest.recording import end
+
+    return end()
+
+
 def boot(native):
-    """Makes this interpreter a VM; leaves entry_for, report, finish, pack and unpack in `native`, for the C core."""
+    """Makes this interpreter a VM; leaves in `native` what the C core calls."""
     global _native, _streams
     _native = native
     modules = sys.modules
@@ -639,4 +653,5 @@ def boot(native):
     sys.stdout, sys.stderr = _streams
     sys.__stdout__, sys.__stderr__ = _streams
     native.entry_for, native.report, native.finish = entry_for, report, finish
+    native.begin_recording, native.end_recording = begin_recording, end_recording
     native.pack, native.unpack = pack, unpack

@@ -18,6 +18,18 @@ if TYPE_CHECKING:
 # As `types`, where values are only to be shown: those of classes that nobody knows come as their parts, a dict of
 # fields, a tuple, the name of a member, type and arguments of an exception, what a task's function made of them.
 PARTS = object()
+# As `types`, where values only pass through: those of classes that nobody knows are Foreign.
+FOREIGN = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A value of a class that only the task knows, as it crosses: `kind`, `detail` (the name that the task has for the
+    class, say) and `payload`, its parts."""
+
+    kind: int
+    detail: "Any"
+    payload: "Any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +59,7 @@ class Codec:
     """
 
     def __init__(self, types=None):
-        self._in_parts = types is PARTS
+        self._in_parts, self._foreign = types is PARTS, types is FOREIGN
         self.homes = {}  # of an executor: module in its VMs -> module here, whose classes are known as well
         self.conversions = {}  # name -> Conversion
         self._known = {}  # name -> Shape
@@ -74,6 +86,8 @@ class Codec:
         """(kind, detail, payload) of a value that crosses; None. ValueError says why this one cannot."""
         from vmhost.guest import kinds  # few calls bring such a value
 
+        if type(value) is Foreign:
+            return value.kind, value.detail, value.payload
         packed = kinds.pack(value)
         if packed is not None:
             return packed
@@ -113,6 +127,8 @@ class Codec:
         if not is_class_kind(kind):
             return kinds.unpack(kind, detail, payload)
         split(detail)
+        if self._foreign:
+            return f"{detail}: {payload!r}" if in_key else Foreign(kind, detail, payload)
         if kind == CONVERTED:
             return self._convert(detail, payload)
         shape = self._known.get(detail) or shape_of_builtin(detail) or self._shape_in_homes(detail)
@@ -193,7 +209,7 @@ def _named(types):
     """(name, class or Conversion) of each of `types`. ConfigurationError."""
     from vmhost.guest.classes import name_of
 
-    if types is None or types is PARTS:
+    if types is None or types is PARTS or types is FOREIGN:
         return
     if isinstance(types, (str, bytes)) or not isinstance(types, (Mapping, list, tuple, set, frozenset)):
         raise ConfigurationError(

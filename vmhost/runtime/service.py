@@ -144,6 +144,8 @@ class Service:
             pack=self._codec.pack,
             unpack=self._codec.unpack,
         )
+        if policy.record is not None:
+            self._begin_recording(version, policy.record)
         self._current[version.name] = version
         self._by_lane[version.lane] = version
         self._scheduler.add(version)
@@ -153,6 +155,38 @@ class Service:
             if (crash := self._state.take_crash(version.name, version.version)) is not None:
                 version.breaker.trip(crash)
         return version
+
+    # -- recording ------------------------------------------------------------------------------------------------
+
+    def record(self, name, policy):
+        """Record the calls of the loaded task `name` under `policy`, a RecordPolicy, from now on; None: no more.
+        KeyError, ConfigurationError."""
+        with self.lock:
+            self._check_open()
+            version = self._current[name]
+            before, version.recorder = version.recorder, None
+            try:
+                if policy is not None:
+                    self._begin_recording(version, policy)
+            finally:
+                self._move_handle(version)
+        if before is not None:
+            before.close("recording was switched")
+
+    def _begin_recording(self, version, policy):
+        from vmhost.runtime.recorder import Recorder  # few hosts record
+
+        version.recorder = Recorder(version, policy, self._codec, self)
+
+    @property
+    def codec(self):
+        """What values beyond the builtin ones are packed with."""
+        return self._codec
+
+    def reroute(self, version):
+        """Calls of `version` take another way: its recorder has ended."""
+        with self.lock:
+            self._move_handle(version)
 
     def handle(self, name, make_handle):
         """The handle of the loaded task `name`; KeyError."""
@@ -184,6 +218,8 @@ class Service:
         version.lane.close(drain)
         if not drain:
             version.lane.stop_running()
+        if version.recorder is not None:
+            version.recorder.close()
 
     def _move_handle(self, version):
         handle = self._handles.get(version.name)
@@ -487,7 +523,7 @@ class Service:
     def run_callbacks(self, act):
         """Run `act`, which calls user code: aside when this is the service thread, else here."""
         if self._thread.is_it(threading.get_ident()):
-            self._put_aside(act)
+            self.put_aside(act)
         else:
             act()
 
@@ -497,7 +533,8 @@ class Service:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    def _put_aside(self, act):
+    def put_aside(self, act):
+        """Run `act`, which may block, on the second thread."""
         if self._aside is None:
             self._aside = queue.SimpleQueue()
             self._aside_thread = threading.Thread(
@@ -520,7 +557,7 @@ class Service:
             self._logging.discard(native.id)
             guest_log.write(name, version, native.id, native.take_logs())
 
-        after.append(lambda: self._put_aside(write))
+        after.append(lambda: self.put_aside(write))
 
     def _host_call(self, request):
         if not self._function_threads.run(request.name, lambda: self._answer(request)):

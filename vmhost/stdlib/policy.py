@@ -124,12 +124,12 @@ POLICY = {
     """,
     ),
     "time": Rules(
-        allowed="""
-        time time_ns clock_gettime clock_gettime_ns clock_getres gmtime localtime asctime ctime mktime strftime strptime
+        allowed="clock_getres mktime strptime get_clock_info struct_time",
+        gated="""
+        sleep
+        time time_ns clock_gettime clock_gettime_ns gmtime localtime asctime ctime strftime
         monotonic monotonic_ns process_time process_time_ns thread_time thread_time_ns perf_counter perf_counter_ns
-        get_clock_info struct_time
     """,
-        gated="sleep",
         absent="clock_settime clock_settime_ns pthread_getcpuclockid tzset",
     ),
     # --- the tensor engine's arrays: ours, and without a way out
@@ -181,11 +181,12 @@ POLICY = {
         sched_getaffinity
         major minor makedev strerror WCOREDUMP WIFCONTINUED WIFSTOPPED WIFSIGNALED WIFEXITED WEXITSTATUS WTERMSIG
         WSTOPSIG
-        waitstatus_to_exitcode confstr sysconf getloadavg urandom getrandom cpu_count fspath _path_splitroot_ex
+        waitstatus_to_exitcode confstr sysconf getloadavg cpu_count fspath _path_splitroot_ex
         _path_normpath pathconf_names confstr_names sysconf_names error waitid_result stat_result statvfs_result
         sched_param terminal_size DirEntry times_result uname_result _have_functions
     """,
         gated="""
+        urandom getrandom
         stat lstat access listdir scandir readlink statvfs chmod mkdir rmdir unlink remove rename replace utime
         truncate open
         close read readinto readv pread preadv write writev pwrite pwritev lseek fstat isatty dup ftruncate fsync
@@ -429,7 +430,10 @@ POLICY = {
         PickleBuffer PickleError Pickler PicklingError Unpickler UnpicklingError dump dumps load loads
     """
     ),
-    "_random": Rules(allowed="Random"),
+    "_random": Rules(
+        allowed="Random Random.random Random.getstate Random.setstate Random.getrandbits",
+        gated="Random.seed",
+    ),
     "_sha1": Rules(allowed="SHA1Type sha1"),
     "_sha2": Rules(allowed="SHA224Type SHA256Type SHA384Type SHA512Type sha224 sha256 sha384 sha512"),
     "_sha3": Rules(allowed="sha3_224 sha3_256 sha3_384 sha3_512 shake_128 shake_256"),
@@ -460,7 +464,7 @@ POLICY = {
         _idfunc
     """
     ),
-    "_uuid": Rules(allowed="generate_time_safe"),
+    "_uuid": Rules(gated="generate_time_safe"),
     "_warnings": Rules(
         allowed="""
         _acquire_lock _filters_mutated_lock_held _onceregistry _release_lock _warnings_context filters warn

@@ -95,6 +95,9 @@ void vmh_call_unref(vmh_call *call)
         return;
     vmh_blob_clear(&call->request);
     vmh_blob_clear(&call->reply);
+    if (call->record != NULL)
+        vmh_blob_clear(call->record);
+    free(call->record);
     free(call->entry);
     vmh_lane_unref(call->lane);
     free(call);

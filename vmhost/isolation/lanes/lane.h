@@ -43,8 +43,12 @@ typedef struct vmh_call {
     bool timed;        /* the deadline is its caller's own, sooner than the lane's limit */
     bool excused;      /* its end says nothing about the task; written by the claimer, read after DONE */
     atomic_bool stop;  /* its caller wants it stopped */
+    bool recorded;     /* `record` holds what its VM tells; written by the claimer, read after DONE */
     int level;         /* 0 (first) .. VMH_LEVELS - 1 */
     int64_t submitted_ns, started_ns, ended_ns, deadline_ns;
+    /* NULL: not recorded. What the VM is to answer with, written by the submitter before push; then what the call did
+     * beside its reply, if `recorded`. Owned, malloc'ed. */
+    vmh_blob *record;
     vmh_blob request;             /* written by the submitter before push, read by the worker */
     vmh_blob reply;               /* written by the claimer, read after DONE */
     enum vmh_kind kind;           /* likewise */

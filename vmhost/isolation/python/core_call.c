@@ -199,6 +199,17 @@ static PyObject *call_state(PyObject *object, void *Py_UNUSED(closure))
     return PyUnicode_FromString(atomic_load(&call->state) == VMH_QUEUED ? "queued" : "running");
 }
 
+/* What its VM tells of a call that was recorded. */
+static PyObject *call_record(PyObject *object, void *Py_UNUSED(closure))
+{
+    vmh_call *call = ((call_object *)object)->call;
+    const vmh_codec codec = {
+        .buffer_type = vmh_buffer_type, .unpack = ((call_object *)object)->unpack, .lenient = true};
+    if (!vmh_call_done(call) || !call->recorded)
+        Py_RETURN_NONE;
+    return vmh_wire_decode(call->record, "record", &codec);
+}
+
 static PyObject *call_timings(PyObject *object, void *Py_UNUSED(closure))
 {
     vmh_call *call = ((call_object *)object)->call;
@@ -239,6 +250,7 @@ static PyGetSetDef call_getset[] = {
     {"kind", call_kind, NULL, PyDoc_STR("How it ended (vm.h), None before."), NULL},
     {"excused", call_excused, NULL, PyDoc_STR("Does its end say nothing about the task? False before."), NULL},
     {"state", call_state, NULL, PyDoc_STR("'queued', 'running' or 'done'."), NULL},
+    {"record", call_record, NULL, PyDoc_STR("What the VM tells of a recorded call that has ended; None."), NULL},
     {"timings", call_timings, NULL, PyDoc_STR("(submitted, started, ended), monotonic ns; 0: not (known) yet."), NULL},
     {"lane", call_lane, NULL, PyDoc_STR("The lane."), NULL},
     {"owner", call_get_owner, call_set_owner, PyDoc_STR("Anything; kept for the caller."), NULL},

@@ -62,19 +62,20 @@ static void lane_dealloc(PyObject *object)
 }
 
 typedef struct {
-    PyObject *timeout_s, *entry;
+    PyObject *timeout_s, *entry, *record; /* NULL: not given */
     int priority;
     bool spread;
 } options;
 
-/* Keyword and positional options after the value: timeout_s, priority, entry, spread. */
+/* Keyword and positional options after the value: timeout_s, priority, entry, spread, record. */
 static int options_parse(const char *function, options *o, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
-    static const char *const names[] = {"timeout_s", "priority", "entry", "spread"};
-    PyObject *found[4] = {NULL, NULL, NULL, NULL};
-    *o = (options){NULL, NULL, 0, false};
-    if (count < 1 || count > 5) {
-        PyErr_Format(PyExc_TypeError, "%s() takes one value and the options timeout_s, priority, entry, spread",
+    static const char *const names[] = {"timeout_s", "priority", "entry", "spread", "record"};
+    enum { OPTIONS = sizeof names / sizeof *names };
+    PyObject *found[OPTIONS] = {NULL};
+    *o = (options){NULL, NULL, NULL, 0, false};
+    if (count < 1 || count > OPTIONS + 1) {
+        PyErr_Format(PyExc_TypeError, "%s() takes one value and the options timeout_s, priority, entry, spread, record",
                      function);
         return -1;
     }
@@ -85,9 +86,9 @@ static int options_parse(const char *function, options *o, PyObject *const *args
     for (Py_ssize_t i = 0; keywords != NULL && i < PyTuple_GET_SIZE(keywords); i++) {
         PyObject *keyword = PyTuple_GET_ITEM(keywords, i);
         int at = 0;
-        while (at < 4 && PyUnicode_CompareWithASCIIString(keyword, names[at]) != 0)
+        while (at < OPTIONS && PyUnicode_CompareWithASCIIString(keyword, names[at]) != 0)
             at++;
-        if (at == 4 || found[at] != NULL) {
+        if (at == OPTIONS || found[at] != NULL) {
             PyErr_Format(PyExc_TypeError, "%s(): option %R is unknown or given twice", function, keyword);
             return -1;
         }
@@ -123,6 +124,7 @@ static int options_parse(const char *function, options *o, PyObject *const *args
             return -1;
         o->spread = spread;
     }
+    o->record = found[4] == Py_None ? NULL : found[4];
     return 0;
 }
 
@@ -168,6 +170,15 @@ static vmh_call *prepare(const lane_object *self, PyObject *value, const options
             PyErr_NoMemory();
             goto failed;
         }
+    }
+    if (o->record != NULL) {
+        if ((call->record = malloc(sizeof *call->record)) == NULL) {
+            PyErr_NoMemory();
+            goto failed;
+        }
+        vmh_blob_init(call->record);
+        if (vmh_wire_encode(call->record, o->record, "record", &codec, NULL) < 0)
+            goto wire_failed;
     }
     if (vmh_wire_encode(&call->request, value, "argument", &codec, NULL) < 0)
         goto wire_failed;

@@ -60,6 +60,7 @@ static bool port_matches(const char *pattern, long port)
 
 static bool list_grants(vmh_seal *seal, const vmh_list *list, const char *host, long port)
 {
+    atomic_fetch_or(&seal->used, VMH_USED_SOCKETS); /* also where it is denied: names may be looked up outside */
     for (size_t i = 0; i < list->count; i++) {
         if (!port_matches(list->items[i], port))
             continue;

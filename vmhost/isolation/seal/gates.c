@@ -235,20 +235,23 @@ static const struct gating {
     vmh_gate_finish *finish;   /* NULL: nothing is left to do */
 } gatings[] = {
     {"_asyncio", {NULL}, vmh_asyncio_finish},
+    {"_datetime", {NULL}, vmh_datetime_finish},
     {"_hashlib", {vmh_gates_hashlib}, NULL},
     {"_io", {vmh_gates_io}, vmh_io_finish},
     {"_locale", {vmh_gates_process}, NULL},
     {"_pickle", {NULL}, vmh_pickle_finish},
+    {"_random", {vmh_gates_recording}, NULL},
     {"_signal", {vmh_gates_process}, NULL},
     {"_socket", {vmh_gates_socket}, vmh_socket_finish},
     {"_sqlite3", {vmh_gates_sqlite, vmh_gates_sqlite_use}, vmh_sqlite_finish},
     {"_ssl", {vmh_gates_ssl, vmh_gates_certificates}, vmh_ssl_finish},
     {"_thread", {NULL}, vmh_thread_finish},
+    {"_uuid", {vmh_gates_recording}, NULL},
     {"builtins", {vmh_gates_builtins}, vmh_builtins_finish},
     {"mmap", {vmh_gates_mmap}, vmh_mmap_finish},
-    {"posix", {vmh_gates_posix}, vmh_posix_finish},
+    {"posix", {vmh_gates_posix, vmh_gates_recording}, vmh_posix_finish},
     {"select", {vmh_gates_socket}, vmh_select_finish},
-    {"time", {NULL}, vmh_time_finish},
+    {"time", {vmh_gates_recording}, vmh_time_finish},
 };
 
 static const struct gating *gating_of(const char *module)

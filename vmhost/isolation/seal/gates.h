@@ -105,14 +105,16 @@ extern vmh_gate *const vmh_gates_hashlib[];
 extern vmh_gate *const vmh_gates_mmap[];
 extern vmh_gate *const vmh_gates_ssl[];
 extern vmh_gate *const vmh_gates_certificates[];
+extern vmh_gate *const vmh_gates_recording[];
 
 /* What is left to do with a module when its names are filed: types, dicts and objects. -1: error set. gates.c has the
  * table. */
 typedef int vmh_gate_finish(PyObject *dict, PyObject *module);
 vmh_gate_finish vmh_posix_finish, vmh_io_finish, vmh_socket_finish, vmh_select_finish, vmh_ssl_finish;
 vmh_gate_finish vmh_builtins_finish, vmh_mmap_finish, vmh_sqlite_finish;
-vmh_gate_finish vmh_thread_finish; /* threads.c */
-vmh_gate_finish vmh_time_finish;   /* waits.c */
+vmh_gate_finish vmh_thread_finish;   /* threads.c */
+vmh_gate_finish vmh_time_finish;     /* waits.c */
+vmh_gate_finish vmh_datetime_finish; /* recording.c */
 /* gates_types.c: types that crash when made by __new__ alone. */
 vmh_gate_finish vmh_asyncio_finish, vmh_pickle_finish;
 int vmh_scandir_finish(PyObject *dict, PyObject *module); /* scandir.c: its types, for posix */

@@ -362,6 +362,14 @@ static bool find_name(vmh_path_handle *handle, const char *text, const char *las
     return true;
 }
 
+/* A file of the machine was found, which recordings tell. */
+static bool note_use(bool found)
+{
+    if (found)
+        vmh_used(VMH_USED_FILES);
+    return found;
+}
+
 bool vmh_path_handle_find(vmh_path_handle *handle, const char *text, unsigned of, int access)
 {
     size_t size;
@@ -374,11 +382,11 @@ bool vmh_path_handle_find(vmh_path_handle *handle, const char *text, unsigned of
         return false;
     }
     if (kind == VMH_PATH_OBJECT || kind == VMH_PATH_LINK)
-        return find_object(handle, text, of, access);
+        return note_use(find_object(handle, text, of, access));
     if (!is_dots(last, size) && (kind == VMH_PATH_NAME || last[size] == 0))
-        return find_name(handle, text, last, size, of, access);
+        return note_use(find_name(handle, text, last, size, of, access));
     /* a slash at the end follows links, and what ends in dots is a folder; nothing can be made or removed there */
-    if (!find_object(handle, text, of, access))
+    if (!note_use(find_object(handle, text, of, access)))
         return false;
     snprintf(handle->text, sizeof handle->text, "/proc/self/fd/%d/%.*s", handle->fd,
              kind == VMH_PATH_NAME ? (int)size : 0, last);
@@ -436,8 +444,8 @@ static int open_object(vmh_path_handle *handle, const char *text, int flags, mod
     return opened;
 }
 
-int vmh_path_handle_open(vmh_path_handle *handle, const char *text, int flags, mode_t mode, unsigned of, int access,
-                         bool gil)
+static int open_path(vmh_path_handle *handle, const char *text, int flags, mode_t mode, unsigned of, int access,
+                     bool gil)
 {
     size_t size;
     const char *last = last_part(text, &size);
@@ -464,6 +472,14 @@ int vmh_path_handle_open(vmh_path_handle *handle, const char *text, int flags, m
     if (opened < 0 && follows && !slashes && (errno == ELOOP || errno == ENOTDIR))
         return open_object(handle, text, flags, mode, of, access, gil);
     return opened;
+}
+
+int vmh_path_handle_open(vmh_path_handle *handle, const char *text, int flags, mode_t mode, unsigned of, int access,
+                         bool gil)
+{
+    int fd = open_path(handle, text, flags, mode, of, access, gil);
+    note_use(fd >= 0);
+    return fd;
 }
 
 char *vmh_path_handle_real(vmh_path_handle *handle, const char *text, int access)

@@ -247,7 +247,7 @@ int vmh_seal_boot(vmh_vm *vm, PyObject *native)
         return -1;
     }
     vmh_seal_bind(seal);
-    if (denied_make(native) < 0 || vmh_importer_add(native) < 0
+    if (denied_make(native) < 0 || vmh_importer_add(native) < 0 || vmh_recording_add(native) < 0
         || PyModule_AddFunctions(native, vmh_function_code_methods) < 0 || gate_present() < 0 || frames_gate() < 0
         || locals_gate() < 0 || vmh_super_gate() < 0 || vmh_function_gate() < 0 || vmh_repairs_make() < 0
         || vmh_subclasses_gate() < 0)

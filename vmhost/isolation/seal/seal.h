@@ -16,6 +16,8 @@ int vmh_seal_boot(vmh_vm *vm, PyObject *native);
 /* When the VM is attached: what the task may do, {"read": [...], ...} with the kinds of bytecode/fields.py (GRANTS). */
 int vmh_seal_grant(vmh_vm *vm, PyObject *permissions);
 void vmh_seal_task(vmh_vm *vm, vmh_code_store *task);
+/* The call that was recorded is over: clocks and randomness are real again. On the VM's thread, GIL held. */
+void vmh_recording_stop(void);
 /* When the interpreter is gone; no GIL. */
 void vmh_seal_free(vmh_vm *vm);
 

@@ -116,6 +116,9 @@ typedef struct vmh_seal {
     vmh_daemon *daemon_list; /* those that have begun */
     vmh_queue idle;          /* who waits for threads == daemons */
     size_t thread_stack_bytes;
+
+    PyObject *recorder; /* of the call that is recorded or replayed; owned; NULL: none is. GIL */
+    atomic_uint used;   /* of VMH_USED_*: what the task has used outside of the VM */
 } vmh_seal;
 
 /* The seal of the VM that the calling thread belongs to; NULL on a host thread. */
@@ -214,8 +217,13 @@ int vmh_repairs_make(void);
  * the first VM. */
 void vmh_importer_lend(const char *name, const char *path);
 
+/* recording.c: the calling VM has used something outside. */
+enum { VMH_USED_FILES = 1, VMH_USED_SOCKETS = 2, VMH_USED_SQLITE = 4 };
+void vmh_used(unsigned what);
+
 /* What each file adds to `_vmhost`. */
 int vmh_importer_add(PyObject *native);
+int vmh_recording_add(PyObject *native);
 int vmh_subclasses_gate(void);
 PyObject *vmh_importer_code(const char *name); /* code of the system code store */
 

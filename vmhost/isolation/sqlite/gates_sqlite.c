@@ -100,6 +100,7 @@ static int connection_open(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     bool native = vmh_sqlite_rules_native();
     vmh_sqlite_opening opening;
+    vmh_used(VMH_USED_SQLITE);
     if (native && !vmh_sqlite_opening_begin(&opening)) {
         PyErr_NoMemory();
         return -1;

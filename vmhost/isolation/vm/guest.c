@@ -188,6 +188,8 @@ int vmh_guest_boot(vmh_vm *vm)
         || (vm->guest.entry_for = PyObject_GetAttrString(vm->guest.native, "entry_for")) == NULL
         || (vm->guest.report = PyObject_GetAttrString(vm->guest.native, "report")) == NULL
         || (vm->guest.finish = PyObject_GetAttrString(vm->guest.native, "finish")) == NULL
+        || (vm->guest.begin_recording = PyObject_GetAttrString(vm->guest.native, "begin_recording")) == NULL
+        || (vm->guest.end_recording = PyObject_GetAttrString(vm->guest.native, "end_recording")) == NULL
         || (vm->values.codec.pack = PyObject_GetAttrString(vm->guest.native, "pack")) == NULL
         || (vm->values.codec.unpack = PyObject_GetAttrString(vm->guest.native, "unpack")) == NULL)
         goto done;
@@ -202,6 +204,8 @@ void vmh_guest_clear(vmh_vm *vm)
     Py_CLEAR(vm->guest.entry_for);
     Py_CLEAR(vm->guest.report);
     Py_CLEAR(vm->guest.finish);
+    Py_CLEAR(vm->guest.begin_recording);
+    Py_CLEAR(vm->guest.end_recording);
     Py_CLEAR(vm->values.codec.pack);
     Py_CLEAR(vm->values.codec.unpack);
     Py_CLEAR(vm->values.codec.buffer_type);
@@ -382,6 +386,49 @@ static bool blames_caller(const vmh_lane *lane)
     return found;
 }
 
+/* ---- recording: the guest runtime does it (vmhost/guest/recording.py), between these two */
+
+/* What the call's peak of memory is counted from; the VM's own peak is kept meanwhile. */
+typedef struct recording {
+    long long live_before, peak_before;
+    vmh_blob told; /* what the call did, once it has ended */
+    bool complete;
+} recording;
+
+/* 0; -1 with an error set, which is then how the call ends. */
+static int recording_begin(vmh_vm *vm, vmh_call *call, recording *state)
+{
+    vmh_meter *meter = vm->memory.meter;
+    PyObject *given = vmh_wire_decode(call->record, "record", &vm->values.codec);
+    PyObject *begun = given == NULL ? NULL : PyObject_CallOneArg(vm->guest.begin_recording, given);
+    Py_XDECREF(given);
+    Py_XDECREF(begun);
+    state->live_before = atomic_load(&meter->live);
+    state->peak_before = atomic_exchange(&meter->peak, state->live_before);
+    return begun == NULL ? -1 : 0;
+}
+
+/* Keeps the error that is set. */
+static void recording_end(vmh_vm *vm, recording *state)
+{
+    vmh_meter *meter = vm->memory.meter;
+    PyObject *error = PyErr_GetRaisedException();
+    long long peak = atomic_load(&meter->peak);
+    if (peak < state->peak_before)
+        atomic_store(&meter->peak, state->peak_before);
+    PyObject *told = PyObject_CallNoArgs(vm->guest.end_recording);
+    vmh_recording_stop();
+    if (told != NULL && PyDict_CheckExact(told)) {
+        PyObject *bytes = PyLong_FromLongLong(peak > state->live_before ? peak - state->live_before : 0);
+        state->complete = bytes != NULL && PyDict_SetItemString(told, "peak_bytes", bytes) == 0
+                          && vmh_wire_encode(&state->told, told, "record", &vm->values.codec, vm) == 0;
+        Py_XDECREF(bytes);
+    }
+    Py_XDECREF(told);
+    PyErr_Clear(); /* a call that is stopped here is stopped all the same; its record is lost */
+    PyErr_SetRaisedException(error);
+}
+
 void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
 {
     vmh_lane *lane = call->lane;
@@ -394,6 +441,8 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
     PyObject *entry = entry_named(vm, call->entry == NULL ? lane->entry : call->entry);
     PyObject *value = NULL, *result = NULL;
     bool refused_argument = false;
+    recording state = {0};
+    vmh_blob_init(&state.told);
     if (entry == NULL) {
         kind = VMH_LOAD_ERROR;
     } else {
@@ -402,7 +451,13 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         codec.entry = call->entry == NULL ? lane->entry : call->entry;
         value = vmh_wire_decode(&call->request, "argument", &codec);
         vmh_blob_clear(&call->request);
-        result = value == NULL ? NULL : call_entry(entry, value, call->spread);
+        if (value != NULL && call->record == NULL)
+            result = call_entry(entry, value, call->spread);
+        else if (value != NULL) {
+            if (recording_begin(vm, call, &state) == 0)
+                result = call_entry(entry, value, call->spread);
+            recording_end(vm, &state);
+        }
         Py_DECREF(entry);
         if (value == NULL && PyErr_ExceptionMatches(PyExc_ValueError))
             kind = VMH_VALUE;
@@ -454,11 +509,16 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         atomic_fetch_add_explicit(&vm->counters.errors, 1, memory_order_relaxed);
     if (vmh_call_claim(call, VMH_RUNNING)) {
         vmh_blob_move(&call->reply, &vm->values.scratch);
+        if (state.complete) {
+            vmh_blob_move(call->record, &state.told);
+            call->recorded = true;
+        }
         call->excused = excused && (kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR || kind == VMH_VALUE);
         vmh_call_finish(call, kind);
     } else {
         vmh_blob_clear(&vm->values.scratch);
     }
+    vmh_blob_clear(&state.told);
 }
 
 void vmh_guest_finish(vmh_vm *vm)

@@ -10,9 +10,10 @@ enum { VMH_REPORT_BYTES_MAX = 1 << 20 };
 
 /* Objects of the VM's interpreter, a reference each, from the boot to vmh_guest_clear; touched on its threads only. */
 typedef struct vmh_guest {
-    PyObject *native;                      /* the module `_vmhost` */
-    PyObject *entry_for, *report, *finish; /* what boot.py left in it, with the codec's functions */
-    PyObject *entries;                     /* a dict: entry points by name */
+    PyObject *native;                          /* the module `_vmhost` */
+    PyObject *entry_for, *report, *finish;     /* what boot.py left in it, with the codec's functions */
+    PyObject *begin_recording, *end_recording; /* likewise */
+    PyObject *entries;                         /* a dict: entry points by name */
 } vmh_guest;
 
 /* A guest's call of a host function. */

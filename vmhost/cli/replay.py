@@ -1,0 +1,163 @@
+"""`vmhost replay`: runs a recorded baseline in another version of its task, and tells what is not the same."""
+
+from pathlib import Path
+
+import click
+
+from vmhost.cli import failures, inspect, keys
+
+_FAIL_ON = ("different", "error", "slower", "larger", "skipped")
+
+
+@click.command(short_help="Run recorded calls in a new version, and compare.")
+@click.argument("baseline", type=click.Path(path_type=Path), metavar="BASELINE")
+@click.option("--bundle", required=True, type=click.Path(path_type=Path), help="The version to run, NEW.vmb.")
+@click.option("--tolerance", type=float, default=1e-9, show_default=True, help="Of numbers, relative to the larger.")
+@click.option("--slower", type=float, default=2.0, show_default=True, help="How many times as long is slower.")
+@click.option("--larger", type=float, default=2.0, show_default=True, help="How many times as many bytes is larger.")
+@click.option("--ignore-functions", is_flag=True, help="What host functions are asked may differ.")
+@click.option(
+    "--fail-on",
+    default="different,error",
+    show_default=True,
+    metavar="STATUS,...",
+    help=f"What makes the command fail: any of {', '.join(_FAIL_ON)}, or nothing.",
+)
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    metavar="RULE",
+    help="Something that goes wrong: price=fails, price=fails:TEXT, price=slow:200ms, all of them *=..., memory=32MiB; "
+    "price/3=fails is each third call. May be repeated.",
+)
+@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML there.")
+@click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write an HTML page there.")
+@click.option(
+    "--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to trust. [default: vmhost keys trust]"
+)
+@click.option("--allow-unsigned", is_flag=True, help="Also run a bundle that nobody signed.")
+@failures.command
+def command(
+    output,
+    baseline,
+    bundle,
+    tolerance,
+    slower,
+    larger,
+    ignore_functions,
+    fail_on,
+    faults,
+    junit,
+    page,
+    trust,
+    allow_unsigned,
+):
+    """Run the calls that BASELINE recorded in another version of the task.
+
+    Clocks, randomness and host functions answer from the record. Fails (status 1) when a call gives another result, or
+    an error where it gave a result. See docs/operations.md.
+    """
+    from vmhost.baseline import Baseline
+    from vmhost.operations import comparison, replay, replay_reports
+
+    inspect.existing(bundle)
+    failing = _failing(fail_on)
+    rules = replay.Rules(
+        tolerance=comparison.Tolerance(relative=_at_least(tolerance, 0.0, "--tolerance")),
+        slower=_at_least(slower, 1.0, "--slower"),
+        larger=_at_least(larger, 1.0, "--larger"),
+        functions=not ignore_functions,
+    )
+    injected = _faults(faults)
+    recorded = Baseline.read(baseline)
+    with output.progress() as progress:
+        bar = progress.add_task(f"{recorded.header.task} {recorded.header.version}", total=len(recorded))
+        report = replay.replay(
+            recorded,
+            bundle,
+            rules=rules,
+            faults=injected,
+            trust=keys.trust_store(trust),
+            allow_unsigned=allow_unsigned,
+            progress=lambda done: progress.update(bar, completed=done),
+        )
+    for path, text in ((junit, replay_reports.as_junit(report, failing)), (page, replay_reports.as_html(report))):
+        if path is not None:
+            _write(path, text)
+    if output.as_json:
+        output.document(replay_reports.as_plain(report))
+    else:
+        _tell(report)
+    return failures.TASK_FAILED if report.failed(failing) else failures.DONE
+
+
+def _tell(report):
+    header = report.baseline.header
+    click.echo(f"{header.task} {header.version} -> {report.version}: {len(report.outcomes)} calls")
+    if report.baseline.torn:
+        click.echo(f"  the baseline ends in {report.baseline.torn} bytes of a call that was not written to its end")
+    for status, count in report.counts.items():
+        if count or status == "same":
+            click.echo(f"  {status:<10}{count:>7}")
+    then, now = report.medians()
+    click.echo(f"  median    {then * 1e3:.2f} ms -> {now * 1e3:.2f} ms")
+    told = [outcome for outcome in report.outcomes if outcome.status not in ("same", "skipped")]
+    for outcome in told[:20]:
+        click.echo(f"call {outcome.recorded.number}: {outcome.status}: {outcome.why}")
+        for one in outcome.differences[1:5]:
+            click.echo(f"    {one}")
+    if len(told) > 20:
+        click.echo(f"... and {len(told) - 20} more; --html FILE lists them")
+
+
+def _failing(text):
+    statuses = tuple(part.strip() for part in text.split(",") if part.strip() and part.strip() != "nothing")
+    for status in statuses:
+        if status not in _FAIL_ON:
+            raise click.UsageError(f"--fail-on: expected any of {', '.join(_FAIL_ON)}, or nothing; got {status!r}")
+    return statuses
+
+
+def _at_least(value, least, option):
+    if not value >= least:
+        raise click.UsageError(f"{option}: expected a number of at least {least:g}, got {value:g}")
+    return value
+
+
+def _faults(texts):
+    from vmhost import limits
+    from vmhost.operations.replay import Faults
+
+    functions, memory = [], None
+    for text in texts:
+        name, found, what = text.partition("=")
+        kind, _, detail = what.partition(":")
+        name, _, every = name.partition("/")
+        rule = {"function": name, "every": _every(every, text)}
+        if found and name == "memory" and what:
+            memory = limits.byte_count(what, "--fault memory")
+        elif found and name and kind == "fails":
+            functions.append({**rule, "fails": detail or "a fault that the replay injected"})
+        elif found and name and kind == "slow" and detail:
+            functions.append({**rule, "slow_s": limits.seconds(detail, f"--fault {name}")})
+        else:
+            raise click.UsageError(
+                f"--fault: expected such as price=fails, price=slow:200ms or memory=32MiB, got {text!r}"
+            )
+    return Faults(tuple(functions), memory)
+
+
+def _every(text, whole):
+    if not text:
+        return 1
+    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
+        raise click.UsageError(f"--fault: expected a whole number behind the /, got {whole!r}")
+    return int(text)
+
+
+def _write(path, text):
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise failures.Failure(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,178 @@
+"""Masking: what of values and texts is hidden before they are kept, by rules.
+
+A field is hidden by its name, wherever it stands: "email", or the end of its path, "customer.name", with * for any part
+of a name. A pattern hides what it finds in any text. A hidden text becomes the same pseudonym wherever it occurs in one
+record, so that a replay that passes it on still gives what was recorded.
+"""
+
+import fnmatch
+import hashlib
+import hmac
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+from vmhost.errors import ConfigurationError
+from vmhost.runtime.codec import Foreign
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# Patterns that have names.
+PATTERNS = {
+    "email": r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+",
+    "phone": r"(?<![\w.])\+?\d{1,3}(?:[ /-]?\d{2,4}){3,5}(?![\w.])",
+    "card": r"(?<![\w-])(?:\d[ -]?){12,18}\d(?![\w-])",
+    "ip": r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])",
+    "token": r"(?i:bearer|basic) [\w.~+/-]{8,}=*|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",
+}
+_PLAIN = frozenset((bool, int, float, complex, bytes))
+_SECRET_LEAST = 3  # characters: a shorter text is hidden in its own place only
+
+
+class Masking:
+    """Rules: `fields` by name, `patterns` by a name of PATTERNS or as a regular expression. ConfigurationError."""
+
+    def __init__(self, fields: Iterable[str] = (), patterns: Iterable[str] = ()) -> None:
+        self.fields, self.patterns = _texts(fields, "fields"), _texts(patterns, "patterns")
+        self._rules = [tuple(part.lower() for part in rule.split(".")) for rule in self.fields]
+        self._found = [_compiled(pattern) for pattern in self.patterns]
+        self._in_lines = _line_rules(self._rules)
+        self._known = {}  # path -> is it hidden?
+        self._key = os.urandom(16)  # nobody can try names out against what is kept
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The rules as they were given."""
+        return (*self.fields, *self.patterns)
+
+    def __bool__(self) -> bool:
+        return bool(self._rules or self._found)
+
+    def pseudonym(self, text: str) -> str:
+        """What stands for `text`: the same for the same text, of this object."""
+        given = text.encode("utf-8", "surrogatepass")
+        return f"masked-{hmac.new(self._key, given, hashlib.sha256).hexdigest()[:12]}"
+
+    def value(self, value: "Any", secrets: dict[str, str], pack_other: "Any" = None) -> "Any":
+        """`value` with what is to be hidden replaced: texts by pseudonyms, numbers by 0. `secrets` collects text ->
+        pseudonym, and what it has already is hidden wherever it occurs. `pack_other` takes values of other classes
+        apart, as in vmhost.baseline."""
+        return self._walk(value, (), secrets, pack_other)
+
+    def text(self, text: str, secrets: Mapping[str, str] = {}) -> str:  # noqa: B006 - is only read
+        """A line of a log, or a message: without what patterns find, `name=value` and `"name": value` of hidden fields,
+        and `secrets`."""
+        for secret, pseudonym in secrets.items():
+            if secret in text:
+                text = text.replace(secret, pseudonym)
+        if self._in_lines is not None:
+            text = self._in_lines.sub(lambda found: found[1] + self.pseudonym(found[2]), text)
+        for pattern in self._found:
+            text = pattern.sub(self._pseudonym_of, text)
+        return text
+
+    def _pseudonym_of(self, found):
+        return self.pseudonym(found[0]) if _is_meant(found.re, found[0]) else found[0]
+
+    def _hides(self, path):
+        known = self._known.get(path)
+        if known is None:
+            known = any(
+                len(rule) <= len(path) and all(map(fnmatch.fnmatchcase, path[len(path) - len(rule) :], rule))
+                for rule in self._rules
+            )
+            if len(self._known) < 10_000:
+                self._known[path] = known
+        return known
+
+    def _walk(self, value, path, secrets, pack_other):
+        kind = type(value)
+        if kind is str:
+            return self._shown(value, secrets)
+        if kind is dict:
+            return {
+                self._key_of(key, secrets): self._item(key, item, path, secrets, pack_other)
+                for key, item in value.items()
+            }
+        if kind in (list, tuple, set, frozenset):
+            return kind([self._walk(item, path, secrets, pack_other) for item in value])
+        if value is None or kind in _PLAIN:
+            return value
+        parts = (value.kind, value.detail, value.payload) if kind is Foreign else pack_other and pack_other(value)
+        if parts is None:
+            return value
+        return Foreign(parts[0], parts[1], self._walk(parts[2], path, secrets, pack_other))
+
+    def _key_of(self, key, secrets):
+        return self._shown(key, secrets) if type(key) is str else key
+
+    def _item(self, key, item, path, secrets, pack_other):
+        if type(key) is str:
+            path = (*path, key.lower())
+            if self._hides(path):
+                return self._hidden(item, secrets)
+        return self._walk(item, path, secrets, pack_other)
+
+    def _hidden(self, value, secrets):
+        kind = type(value)
+        if kind is str:
+            pseudonym = self.pseudonym(value)
+            if len(value) >= _SECRET_LEAST:
+                secrets[value] = pseudonym
+            return pseudonym
+        if kind is bytes:
+            return b"masked"
+        if kind is dict:
+            return {key: self._hidden(item, secrets) for key, item in value.items()}
+        if kind in (list, tuple, set, frozenset):
+            return kind([self._hidden(item, secrets) for item in value])
+        if kind in (int, float, complex, bool):
+            return kind(0)
+        return None if value is None else self.pseudonym(str(value))
+
+    def _shown(self, text, secrets):
+        for secret, pseudonym in secrets.items():
+            if secret in text:
+                text = text.replace(secret, pseudonym)
+        for pattern in self._found:
+            for found in {match[0] for match in pattern.finditer(text) if _is_meant(pattern, match[0])}:
+                secrets[found] = self.pseudonym(found)
+                text = text.replace(found, secrets[found])
+        return text
+
+
+def _is_meant(pattern, found):
+    """Numbers of cards have a check digit (ISO/IEC 7812-1, annex B), as other long numbers do not."""
+    if pattern.pattern != PATTERNS["card"]:
+        return True
+    digits = [int(digit) for digit in found if digit.isdecimal()][::-1]
+    return sum(sum(divmod(digit << at % 2, 10)) for at, digit in enumerate(digits)) % 10 == 0
+
+
+def _texts(given, what):
+    if isinstance(given, str) or not all(isinstance(rule, str) and rule for rule in given):
+        raise ConfigurationError(f"mask: {what}: expected a list of texts, got {given!r:.100}")
+    return tuple(given)
+
+
+def _compiled(pattern):
+    try:
+        compiled = re.compile(PATTERNS.get(pattern, pattern))
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ConfigurationError(
+            f"mask: patterns: {pattern!r:.100} is neither one of {', '.join(PATTERNS)} nor a regular expression: "
+            f"{error}"
+        ) from error
+    if compiled.match(""):
+        raise ConfigurationError(f"mask: patterns: {pattern!r:.100} finds the empty text, and so would hide nothing")
+    return compiled
+
+
+def _line_rules(rules):
+    """Finds the values of hidden fields in lines: name=value, name: value, "name": "value"."""
+    if not rules:
+        return None
+    names = "|".join(re.escape(rule[-1]).replace(r"\*", r"[\w-]*") for rule in rules)
+    return re.compile(rf"""(?i)((?:{names})["']?\s{{0,3}}[=:]\s{{0,3}}["']?)([^\s"',;&}}\]]+)""")

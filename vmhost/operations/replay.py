@@ -1,0 +1,209 @@
+"""Replaying a baseline: its calls run again in another version of the task, and what they did is compared.
+
+A call is `same`, `different` (its result, its error, or what it asked of host functions), `error` (it gave a result
+and now fails), `slower` or `larger`, or `skipped`, which says why. Times and memory depend on the machine: a call that
+looks slower runs twice more, and the best counts.
+"""
+
+import os
+import re
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from vmhost import BreakerPolicy, Host, Policy, TaskPolicy
+from vmhost.baseline import FOREIGN, Baseline, BaselineError, Recorded
+from vmhost.operations.comparison import Difference, Tolerance, differences
+
+STATUSES = ("same", "different", "error", "slower", "larger", "skipped")
+FAILING = ("different", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What goes wrong on purpose. `functions`: rules as in Task.replay. `memory`: the most that a call may have, bytes
+    (None: as the task says)."""
+
+    functions: tuple[dict[str, object], ...] = ()
+    memory_bytes: int | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.functions) or self.memory_bytes is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How calls are compared. Slower: more than `slower` times as long, and by more than `slower_least_s`. Larger: the
+    peak of its memory, or its result, has more than `larger` times the bytes, and more than `larger_least_bytes`.
+    `functions`: whether what host functions are asked must be the same."""
+
+    tolerance: Tolerance = Tolerance()
+    slower: float = 2.0
+    slower_least_s: float = 0.01
+    larger: float = 2.0
+    larger_least_bytes: int = 1 << 20
+    functions: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One call of a replay. `why`: a sentence for what is not the same."""
+
+    recorded: Recorded
+    status: str
+    why: str = ""
+    differences: tuple[Difference, ...] = ()
+    wall_s: float = 0.0
+    peak_bytes: int = 0
+    beyond: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A replay as a whole. `version`: of the bundle that ran."""
+
+    baseline: Baseline
+    version: str
+    outcomes: tuple[Outcome, ...]
+    elapsed_s: float
+    faults: Faults
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Status -> calls, all statuses."""
+        found = Counter(outcome.status for outcome in self.outcomes)
+        return {status: found[status] for status in STATUSES}
+
+    def failed(self, statuses: Iterable[str] = FAILING) -> bool:
+        """Has a call one of these `statuses`?"""
+        counts = self.counts
+        return any(counts[status] for status in statuses)
+
+    def medians(self) -> tuple[float, float]:
+        """Seconds that a call took in the middle, then and now; 0 where none was compared."""
+        ran = [outcome for outcome in self.outcomes if outcome.status != "skipped"]
+        if not ran:
+            return 0.0, 0.0
+        return median(outcome.recorded.wall_s for outcome in ran), median(outcome.wall_s for outcome in ran)
+
+
+def replay(
+    baseline: Baseline,
+    bundle: str | os.PathLike[str] | bytes,
+    *,
+    rules: Rules = Rules(),
+    faults: Faults = Faults(),
+    trust: object = None,
+    allow_unsigned: bool = False,
+    tables: Mapping[str, object] | None = None,
+    progress: Callable[[int], object] = lambda done: None,
+) -> Report:
+    """Run the calls of `baseline` in `bundle`. `trust`, `allow_unsigned`, `tables`: as for vmhost.Host.
+
+    BundleError; BaselineError: of another task, or damaged."""
+    began = time.perf_counter()
+    calls = list(baseline)
+    with Host(trust=trust, allow_unsigned=allow_unsigned, policy=Policy(warm=0)) as host:
+        checked = host.check(bundle)
+        if checked.manifest.name != baseline.header.task:
+            raise BaselineError(
+                f"{baseline.path}: of the task {baseline.header.task}, the bundle has {checked.manifest.name}; give a "
+                "version of the same task"
+            )
+    functions = dict.fromkeys(checked.manifest.permissions.get("host", ()), _unanswered)
+    with _host(trust, allow_unsigned, faults, functions, tables) as host:
+        task = host.load(checked)
+        outcomes = []
+        for outcome in _outcomes(task, calls, rules, faults):
+            outcomes.append(outcome)
+            progress(len(outcomes))
+        return Report(baseline, task.version, tuple(outcomes), time.perf_counter() - began, faults)
+
+
+def _unanswered(value):
+    """Host functions answer from the record, inside the VM; this one is never asked."""
+    raise RuntimeError("a replay does not call host functions")
+
+
+def _host(trust, allow_unsigned, faults, functions, tables):
+    limits = {} if faults.memory_bytes is None else {"memory_bytes": faults.memory_bytes}
+    off = BreakerPolicy(enabled=False)  # failures are what a replay is to find
+    policy = Policy(limits=limits, task=TaskPolicy(breaker=off))
+    return Host(
+        trust=trust, allow_unsigned=allow_unsigned, policy=policy, functions=functions, types=FOREIGN, tables=tables
+    )
+
+
+def _outcomes(task, calls, rules, faults) -> Iterator[Outcome]:
+    """In the order of `calls`; a few run at once."""
+    at_once = max(2, 2 * (os.process_cpu_count() or 1))
+    waiting: deque = deque()
+    for recorded in calls:
+        waiting.append((recorded, None if recorded.unfit else task.replay(recorded, faults=faults.functions)))
+        if len(waiting) > at_once:
+            yield _outcome(task, *waiting.popleft(), rules, faults)
+    while waiting:
+        yield _outcome(task, *waiting.popleft(), rules, faults)
+
+
+def _outcome(task, recorded, running, rules, faults):
+    if running is None:
+        return Outcome(recorded, "skipped", recorded.unfit)
+    now = running.result()
+    observed = now.observed or {}
+    told = {"wall_s": now.wall_s, "peak_bytes": observed.get("peak_bytes", 0), "beyond": observed.get("beyond", {})}
+    if observed.get("used"):
+        return Outcome(recorded, "skipped", f"the new version used {', '.join(observed['used'])}", **told)
+    if now.error is not None and recorded.error is None:
+        return Outcome(recorded, "error", f"{now.error['type_name']}: {now.error['message']}", **told)
+    found = _differences(recorded, now, rules, faults)
+    if found:
+        return Outcome(recorded, "different", str(found[0]), tuple(found), **told)
+    larger = _larger(recorded, now, rules)
+    if larger:
+        return Outcome(recorded, "larger", larger, **told)
+    if _is_slower(recorded, now.wall_s, rules) and not faults:
+        best = min([now.wall_s, *(task.replay(recorded).result().wall_s for _ in range(2))])
+        told["wall_s"] = best
+        if _is_slower(recorded, best, rules):
+            why = f"{best * 1e3:.1f} ms, it took {recorded.wall_s * 1e3:.1f} ms"
+            return Outcome(recorded, "slower", why, **told)
+    return Outcome(recorded, "same", **told)
+
+
+def _differences(recorded, now, rules, faults):
+    if recorded.outcome != now.outcome:
+        return [Difference("$", _told(recorded), _told(now))]
+    if recorded.error is not None:
+        found = differences(_plain_error(recorded.error), _plain_error(now.error), rules.tolerance, "error")
+    else:
+        found = differences(recorded.result, now.result, rules.tolerance)
+    if not found and rules.functions and not faults:
+        before, after = ([told[:2] for told in (call.observed or {}).get("functions", ())] for call in (recorded, now))
+        found = differences(before, after, rules.tolerance, "host functions")
+    return found
+
+
+def _plain_error(error):
+    """Without addresses of objects, which are others each time."""
+    return {name: re.sub(r"\b0x[0-9a-f]{6,}", "0x...", text) for name, text in error.items()}
+
+
+def _told(call):
+    return "a result" if call.error is None else f"{call.error['type_name']}: {call.error['message']}"[:200]
+
+
+def _is_slower(recorded, wall_s, rules):
+    return wall_s > recorded.wall_s * rules.slower and wall_s - recorded.wall_s > rules.slower_least_s
+
+
+def _larger(recorded, now, rules):
+    for what, before, after in (
+        ("its result", recorded.result_bytes, now.result_bytes),
+        ("the peak of its memory", *((call.observed or {}).get("peak_bytes", 0) for call in (recorded, now))),
+    ):
+        if after > before * rules.larger and after - before > rules.larger_least_bytes:
+            return f"{what}: {after:,} bytes, it had {before:,}"
+    return None

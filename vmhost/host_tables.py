@@ -16,4 +16,9 @@ def checked_tables(tables):
             raise ConfigurationError(f"tables: expected a name of letters, digits, - and _, got {shown(name)}")
         if not isinstance(table, EmbeddingVariable):
             raise ConfigurationError(f"tables: {name}: expected an EmbeddingVariable, got {type(table).__name__}")
+        if not table.quota:
+            raise ConfigurationError(
+                f"tables: {name}: has no quota, so tasks that train it could fill the memory of all; make it with quota="
+                "bytes"
+            )
     return dict(tables)

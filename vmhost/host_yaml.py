@@ -12,6 +12,7 @@ from vmhost.limits import BreakerPolicy, Limits, Policy, RecordPolicy, TaskPolic
 from vmhost.settings_file import SettingsFile
 
 _SCHEMA = Path(__file__).with_name("host.schema.json")
+_TABLE_QUOTA = 1 << 30  # bytes of a table that says none
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,7 @@ def _table(name, options, problems):
     kinds = {"steps_to_live": GlobalStepEvict, "l2_weight_threshold": L2WeightEvict}
     options["evict"] = tuple(kinds[key](number) for key, number in options.pop("evict", {}).items())
     try:
-        if "quota" in options:
-            options["quota"] = byte_count(options["quota"])
+        options["quota"] = byte_count(options.get("quota", _TABLE_QUOTA))
         return EmbeddingVariable(options.pop("dim"), optimizer=kind, name=name, **options)
     except (ConfigurationError, MemoryError, ValueError) as error:
         problems.add(("tables", name), str(error))

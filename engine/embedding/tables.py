@@ -61,7 +61,8 @@ class EmbeddingVariable:
     default_value_no_permission: what each number of a key reads that waits to be admitted.
     filter: CounterFilter, CBFFilter, or None: keys are admitted by their first gradient step.
     evict: GlobalStepEvict, L2WeightEvict, a tuple of both, or None.
-    quota: the most bytes that the table may take; a gradient step that needs more is a MemoryError.
+    quota: the most bytes that the table may take; a gradient step that needs more is a MemoryError. None: no bound,
+        which a host refuses.
 
     Lookups change nothing; gradient steps count keys, admit them, and make their rows. Any number of threads may do
     both at once. Who makes a table pays for it.
@@ -81,7 +82,7 @@ class EmbeddingVariable:
         seed=0,
         name="table",
     ):
-        self.name = name
+        self.name, self.quota = name, quota
         kind = optimizer if isinstance(optimizer, str) else getattr(optimizer, "table_kind", None)
         if kind not in KINDS:
             raise ValueError(f"{name}: optimizer: expected one of {', '.join(KINDS)}, got {optimizer!r}")
@@ -107,7 +108,7 @@ class EmbeddingVariable:
     def _opened(cls, name, handle):
         """One of the host's, in a VM."""
         self = object.__new__(cls)
-        self.name, self._table = name, handle
+        self.name, self.quota, self._table = name, None, handle
         self._describe()
         return self
 

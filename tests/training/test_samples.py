@@ -164,7 +164,7 @@ def run(stop_after):
 
 def test_a_task_goes_on_where_a_run_was_saved(folder, tmp_path):
     def train(states, stop_after):
-        table = EmbeddingVariable(3, optimizer="sgd", name="items")
+        table = EmbeddingVariable(3, optimizer="sgd", quota=8 << 20, name="items")
         samples = lambda start: ParquetSamples(folder, 10, fields=["n", "x"], shuffle_window=20, seed=2, start=start)
         with Run(tmp_path / states, samples, {"items": table}) as run:
             permissions = {"host": ["batch", "checkpoint", "resume"], "tables": ["items:write"]}

@@ -47,6 +47,7 @@ def own(keys):
 
 
 def made(**options):
+    options = {"quota": 1 << 30} | options
     return EmbeddingVariable(4, initializer=np.zeros((1, 4), "float32"), name="items", **options)
 
 
@@ -106,7 +107,7 @@ def test_a_host_narrows_tables():
 
 def test_many_vms_train_one_table_and_no_step_is_lost(tmp_path):
     """SGD's steps of 1 in any order: the sum tells how many there were."""
-    other = EmbeddingVariable(4, optimizer="sgd", initializer=np.zeros((1, 4), "float32"), name="items")
+    other = made(optimizer="sgd")
     with vmhost.Host(allow_unsigned=True, tables={"items": other}, functions={"begun": print}) as many:
         task = many.load(
             bundle(
@@ -121,7 +122,7 @@ def test_many_vms_train_one_table_and_no_step_is_lost(tmp_path):
             call.result()
         saves.append(save(many.tables, tmp_path, incremental=True))
         assert (numpy.asarray(other.lookup(np.arange(500))) == -200).all()
-    again = EmbeddingVariable(4, optimizer="sgd", initializer=np.zeros((1, 4), "float32"), name="items")
+    again = made(optimizer="sgd")
     restore([again], tmp_path)
     assert (numpy.asarray(again.lookup(np.arange(500))) == -200).all()
 
@@ -167,6 +168,7 @@ tables_from: saves
             "items": (4, "adagrad"),
             "users": (2, "ftrl"),
         }
+        assert {name: one.quota for name, one in host.tables.items()} == {"items": 8 << 20, "users": 1 << 30}
         running = host.load(task)
         assert (numpy.asarray(running((numpy.arange(3), 1), entry="main:train")) == 0).all()
         running((numpy.arange(3), 2), entry="main:train")
@@ -199,6 +201,7 @@ def test_wrong_tables_of_host_yaml_are_told_by_key(tmp_path, yaml, said):
         (["items"], "tables: expected a mapping"),
         ({"a b": None}, "expected a name of letters"),
         ({"items": 3}, "items: expected an EmbeddingVariable, got int"),
+        ({"items": made(quota=None)}, "items: has no quota, .* make it with quota="),
     ],
 )
 def test_wrong_tables_of_a_host_are_refused(tables, said):

@@ -65,8 +65,10 @@ def fleet(quick):
         "after " + ", ".join(f"{run.online_covered_s / 60:.1f}" for run in days.values()) + " min",
     )
     rounds = 20 if quick else 400
-    bad = [simulate(plan, seed=seed, failing=0.05, until_s=1800).reached for seed in range(rounds // 4)]
-    good = sum(simulate(plan, seed=seed, failing=0.002, until_s=240).state == "halted" for seed in range(rounds))
+    bad = [simulate(plan, seed=seed, failing=0.05, until_s=1800, step_s=2.0).reached for seed in range(rounds // 4)]
+    good = sum(
+        simulate(plan, seed=seed, failing=0.002, until_s=240, step_s=2.0).state == "halted" for seed in range(rounds)
+    )
     yield Result(
         "deployment: devices that a release reaches which fails on 5 %",
         {"vmhost": Figure(tuple(map(float, bad)), "devices", "less")},

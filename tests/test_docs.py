@@ -756,7 +756,7 @@ def test_every_vmhost_command_that_a_page_names_has_its_options(capfd):
     for page in ALL_PAGES:
         for span in re.findall(r"`(vmhost [a-z][^`\n]*)`", (ROOT / page).read_text(encoding="utf-8")):
             # with the word behind it where that names a command of a group, such as `keys new`
-            command = " ".join(re.match(r"vmhost ([a-z]+)(?: ([a-z]+)(?= |$))?", span).groups(""))
+            command = " ".join(re.match(r"vmhost ([a-z]+)(?: ([a-z]+(?:-[a-z]+)*)(?= |$))?", span).groups(""))
             if command not in helps:
                 capfd.readouterr()
                 main([*command.split(), "--help"])

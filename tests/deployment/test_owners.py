@@ -8,6 +8,7 @@ from tests.deployment.metadata_files import Repository, sign_all, signed
 from tests.deployment.platforms import Clock, WorkingCopy, add_version, agent_for, nothing_left, platform_in
 from vmhost.bytecode.signing import generate_key, load_key
 from vmhost.cli import main
+from vmhost.deployment import owner_lists
 from vmhost.deployment.cloud.metadata import key_of
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.server import serving
@@ -211,18 +212,122 @@ def test_owners_have_their_keys_and_the_platform_does_not_rotate_them(platform, 
         platform.metadata.set_owners("nobody", [ann.public])
 
 
+def test_the_platforms_own_key_is_no_owners(platform, ann):
+    own_key = load_key(platform.folder / "keys" / "role-shop")
+    with pytest.raises(RefusedError, match="the platform's own key"):
+        own(platform, ann, own_key, threshold=2)
+
+
+ENTRY = {"length": 1, "hashes": {"sha256": "0" * 64}}
+LIST = {
+    "_type": "targets",
+    "spec_version": "1.0.31",
+    "version": 3,
+    "expires": "2027-06-01T00:00:00Z",
+    "targets": {"shop/rank/1/3.14.vmb": ENTRY},
+}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"delegations": {"keys": {}, "roles": []}},  # which would make another key speak for the repository
+        {"_type": "root"},
+        {"version": 0},
+        {"version": "3"},
+        {"spec_version": "2.0"},
+        {"expires": "2099-01-01T00:00:00Z"},
+        {"expires": "soon"},
+        {"targets": []},
+        {"targets": {"other/rank/1/3.14.vmb": ENTRY}},
+        {"targets": {"shop/../1/3.14.vmb": ENTRY, "shop/rank/3.14.vmb": ENTRY}},
+        {"targets": {"shop/rank/1/3.14\x1b[2K.vmb": ENTRY}},
+        {"targets": {"shop/rank/1/3.14.vmb": ENTRY | {"custom": {}}}},
+        {"targets": {"shop/rank/1/3.14.vmb": ENTRY | {"hashes": {"sha256": "0"}}}},
+    ],
+)
+def test_an_owner_signs_a_list_of_the_repository_and_nothing_else(wrong):
+    owner_lists.check(LIST, "shop", 1_800_000_000)
+    with pytest.raises(RefusedError, match="is no list of shop's .* sign nothing"):
+        owner_lists.check(LIST | wrong, "shop", 1_800_000_000)
+
+
 @pytest.fixture
 def nothing_is_left_behind():
     yield
 
 
-def test_by_the_commands_from_a_push_to_a_device(tmp_path, capfd, monkeypatch):
-    def run(*arguments):
+@pytest.fixture
+def run(capfd, monkeypatch, tmp_path):
+    """Runs `vmhost cloud ...`; what it says, on stderr where it is to fail."""
+    monkeypatch.setenv("VMHOST_KEYS", str(tmp_path / "config"))
+
+    def run(*arguments, fails=False):
         status = main(["cloud", *map(str, arguments)])
         out, err = capfd.readouterr()
-        assert status == 0, err
-        return out
+        assert (status != 0) == fails, err
+        return err if fails else out
 
+    return run
+
+
+def test_an_owner_sees_what_a_platform_that_lies_would_have_signed(tmp_path, run, monkeypatch):
+    generate_key().save(tmp_path / "ann", "ann")
+    with nothing_left(), platform_in(tmp_path / "cloud") as platform, serving(platform) as address:
+        monkeypatch.setenv("VMHOST_PLATFORM", address)
+        monkeypatch.setenv("VMHOST_TOKEN", platform.access.add_token("ann", "test"))
+        add(platform, "1")
+        own(platform, load_key(tmp_path / "ann"))
+        assert "+ shop/rank/1/3.14.vmb" in run("sign", "shop", "--key", tmp_path / "ann")
+        for version in ("2", "3"):
+            add(platform, version)
+        signing = platform.metadata.signing
+
+        def hides(repository):
+            told = signing(repository)
+            told["waiting"]["added"] = [BUNDLE.format("2")]
+            return told
+
+        platform.metadata.signing = hides
+        said = run("sign", "shop", "--key", tmp_path / "ann", "--yes")
+        assert "+ shop/rank/3/3.14.vmb" in said and "+ shop/rank/1/3.14.vmb" not in said
+        add(platform, "4")
+
+        def delegates(repository):
+            told = signing(repository)
+            told["waiting"]["signed"]["delegations"] = {"keys": {}, "roles": []}
+            return told
+
+        platform.metadata.signing = delegates
+        assert "sign nothing" in run("sign", "shop", "--key", tmp_path / "ann", fails=True)
+
+
+def test_a_list_is_signed_on_a_machine_without_a_network(tmp_path, run, monkeypatch):
+    for name in ("ann", "ben"):
+        generate_key().save(tmp_path / name, name)
+    path = tmp_path / "waiting.json"
+    with nothing_left(), platform_in(tmp_path / "cloud") as platform, serving(platform) as address:
+        add(platform, "1")
+        own(platform, load_key(tmp_path / "ann"), load_key(tmp_path / "ben"), threshold=2)
+        where = {"VMHOST_PLATFORM": address, "VMHOST_TOKEN": platform.access.add_token("ann", "test")}
+        for name, value in where.items():
+            monkeypatch.setenv(name, value)
+        assert "sign it: vmhost cloud sign-file" in run("sign", "shop", "--save", path)
+        assert "holds no signature" in run("sign", "shop", "--send", path, fails=True)
+        for name in where:
+            monkeypatch.delenv(name)
+        for name in ("ann", "ben", "ben"):
+            assert "+ shop/rank/1/3.14.vmb" in run("sign-file", path, "--key", tmp_path / name) or name == "ben"
+        for name, value in where.items():
+            monkeypatch.setenv(name, value)
+        assert "complete; listed now" in run("sign", "shop", "--send", path)
+        assert platform.metadata.signing("shop")["waiting"] is None
+        assert "nothing waits" in run("sign", "shop", "--send", path, fails=True)
+        path.write_text("[]")
+        assert "is no list" in run("sign-file", path, "--key", tmp_path / "ann", fails=True)
+
+
+def test_by_the_commands_from_a_push_to_a_device(tmp_path, run, capfd, monkeypatch):
     for name in ("ann", "ben"):
         generate_key().save(tmp_path / name, name)
     with nothing_left(), platform_in(tmp_path / "cloud") as platform, serving(platform) as address:
@@ -242,7 +347,7 @@ def test_by_the_commands_from_a_push_to_a_device(tmp_path, capfd, monkeypatch):
             agent.step()
             assert agent.host.tasks == () and not agent.failed
             said = run("sign", "shop", "--key", tmp_path / "ann")
-            assert "+ shop/rank/1.0.0/3.14.vmb" in said and "2 owners must sign it" in said
+            assert "+ shop/rank/1.0.0/3.14.vmb" in said and "more owners must sign it" in said
             assert "listed now: shop/rank 1.0.0" in run("sign", "shop", "--key", tmp_path / "ben")
             agent.step()  # release.yaml began by itself
             assert agent.host.task("rank")(21) == 42

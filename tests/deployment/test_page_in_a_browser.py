@@ -12,6 +12,7 @@ import pytest
 import uvicorn
 
 from tests.deployment.platforms import add_version, platform_in
+from vmhost.bytecode.signing import generate_key
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.server import listen
 from vmhost.deployment.cloud.web import application
@@ -48,6 +49,7 @@ DRIVER = """<script>
       button(event).click();
       await wait(state, () => title().includes(state));
     }
+    await wait("what owners are to sign", () => $("waiting").innerText.includes("+ shop/rank/1/3.14.vmb"));
     await wait("who is stuck", () => $("stuck").innerText.includes("<b>no room</b>"));
     // somebody else pauses it: this page's button is of a moment before
     await fetch("api/v1/releases/1/pause", {method: "POST", headers: {authorization: "Bearer TOKEN"}});
@@ -79,6 +81,9 @@ def test_a_person_pauses_resumes_and_rolls_back_in_a_browser(tmp_path):
     with platform_in(tmp_path / "cloud") as platform:
         add_version(platform, "shop/rank", "1")
         platform.releases.start("shop/rank", "1", Plan.of({"steps": [{"percent": 100, "min_reports": 9}]}), "ann", "")
+        platform.metadata.set_owners("shop", [generate_key().public])
+        platform.releases.announce()
+        platform.sync_metadata()
         platform.devices.enrol("odd", "s" * 40)
         platform.check("odd", "s" * 40, {"facts": {"python": "3.14", "problem": "<b>no room</b>"}})
         platform.devices.enrol("hall-1", "s" * 40)

@@ -428,39 +428,132 @@ def owners(output, folder, repository, add, remove, threshold):
 @command.command()
 @click.argument("repository")
 @click.option("--key", help="Your signing key: its name, or its file (see: vmhost keys).")
+@click.option("--yes", is_flag=True, help="Sign without asking.")
+@click.option(
+    "--save", type=click.Path(path_type=Path), metavar="FILE", help="Write the list to FILE, to sign it elsewhere."
+)
+@click.option(
+    "--send",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Hand in what `vmhost cloud sign-file` signed in FILE.",
+)
 @_remote
-def sign(output, ask, repository, key):
-    """Show what waits for the signatures of REPOSITORY's owners, and sign it with --key."""
-    from vmhost.cli import keys
-    from vmhost.deployment.cloud.metadata import key_of
-    from vmhost.deployment.errors import RefusedError
-    from vmhost.deployment.trust import canonical
+def sign(output, ask, repository, key, yes, save, send):
+    """Show what waits for the signatures of REPOSITORY's owners, and sign it with --key.
 
+    With a key, what is shown is what changed since that key signed last, on this machine.
+    """
+    import json
+
+    from vmhost.deployment.errors import RefusedError
+
+    if sum(each is not None for each in (key, save, send)) > 1:
+        raise failures.Failure("give one of --key, --save and --send")
+    if send is not None:
+        plain = _list_in(send)
+        if plain["repository"] != repository or not plain["signatures"]:
+            raise RefusedError(f"{send}: holds no signature over a list of {repository}: vmhost cloud sign-file {send}")
+        for each in plain["signatures"]:
+            made = ask("POST", f"/repositories/{repository}/signatures", each)
+        output.document(made)
+        _show_signed(output, made)
+        return
     found = ask("GET", f"/repositories/{repository}/signing")
     waiting, needed = found["waiting"], found["threshold"]
     if waiting is None:
-        if key is not None:
+        if key is not None or save is not None:
             raise RefusedError(f"{repository}: nothing waits for a signature")
         output.document(found)
         who = f"{needed} of {len(found['owners'])} owners sign" if found["owners"] else "the platform signs"
         output.line(f"{repository}: {who}; nothing waits")
         return
-    for sign, paths in (("+", waiting["added"]), ("-", waiting["removed"])):
-        for path in paths:
-            entry = waiting["signed"]["targets"].get(path)
-            output.line(f"{sign} {path}" + (f"  sha256 {entry['hashes']['sha256']}" if entry else ""))
     if key is None:
+        _show_list(output, waiting["signed"], waiting["added"], waiting["removed"])
+        if save is not None:
+            plain = {"repository": repository, "signed": waiting["signed"], "signatures": []}
+            save.write_text(json.dumps(plain, indent=1))
+            output.line(f"{save}: sign it: vmhost cloud sign-file {save} --key KEY")
         output.document(found)
         output.line(f"{len(waiting['signed_by'])} of {needed} owners signed it; sign it with --key")
         return
-    private = keys.signing_key(key)
-    signature = private.sign(canonical(waiting["signed"]))[len(private.public) :].hex()
-    body = {"keyid": key_of(private)[0], "signature": signature}
+    body = _sign_list(output, repository, waiting["signed"], key, yes)
     output.document(made := ask("POST", f"/repositories/{repository}/signatures", body))
+    _show_signed(output, made)
+
+
+@command.command("sign-file")
+@click.argument("path", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE")
+@click.option("--key", required=True, help="Your signing key: its name, or its file (see: vmhost keys).")
+@click.option("--yes", is_flag=True, help="Sign without asking.")
+@failures.command
+def sign_file(output, path, key, yes):
+    """Sign the list in FILE, which `vmhost cloud sign --save` wrote, on a machine that needs no network."""
+    import json
+
+    from vmhost.deployment.artifacts import replace_durably
+
+    with _errors():
+        plain = _list_in(path)
+        body = _sign_list(output, plain["repository"], plain["signed"], key, yes)
+        plain["signatures"] = [each for each in plain["signatures"] if each["keyid"] != body["keyid"]] + [body]
+        replace_durably(path, json.dumps(plain, indent=1).encode())
+    output.document({"file": str(path), "repository": plain["repository"], "signatures": len(plain["signatures"])})
+    output.line(f"{path}: signed; hand it in: vmhost cloud sign {plain['repository']} --send {path}")
+
+
+def _list_in(path):
+    """What `sign --save` wrote: {"repository", "signed", "signatures"}. RefusedError."""
+    import json
+
+    from vmhost.deployment import identifiers
+    from vmhost.deployment.errors import RefusedError
+
+    try:
+        plain = json.loads(path.read_bytes())
+        identifiers.check("repository", plain["repository"])
+        if not isinstance(plain["signed"], dict) or not all(each.keys() for each in plain["signatures"]):
+            raise TypeError
+    except OSError, ValueError, KeyError, TypeError, AttributeError:
+        raise RefusedError(f"{path}: is no list that `vmhost cloud sign REPOSITORY --save {path}` wrote") from None
+    return plain
+
+
+def _sign_list(output, repository, signed, name, yes):
+    """{"keyid", "signature"} of the key over the list, which was checked and shown, and agreed to on a terminal."""
+    import sys
+
+    from vmhost.cli import keys
+    from vmhost.deployment import owner_lists
+    from vmhost.deployment.cloud.metadata import key_of
+    from vmhost.deployment.trust import canonical
+
+    private = keys.signing_key(name)
+    keyid = key_of(private)[0]
+    owner_lists.check(signed, repository, time.time())
+    own = owner_lists.Signed(keys.home() / "signed")
+    _show_list(output, signed, *owner_lists.changes(own.last(keyid, repository), signed))
+    if not yes and sys.stdin.isatty() and not click.confirm("Sign this?", err=True):
+        raise failures.Failure("nothing was signed")
+    signature = private.sign(canonical(signed))[len(private.public) :].hex()
+    own.keep(keyid, repository, signed)
+    return {"keyid": keyid, "signature": signature}
+
+
+def _show_list(output, signed, added, removed):
+    for path in added:
+        output.line(f"+ {path}  sha256 {signed['targets'][path]['hashes']['sha256']}")
+    for path in removed:
+        output.line(f"- {path}")
+    if not added and not removed:
+        output.line("nothing changed; it is to be signed again before it expires")
+
+
+def _show_signed(output, made):
     if made["complete"]:
         output.line(f"signed, and complete; listed now: {', '.join(made['listed']) or 'nothing new'}")
     else:
-        output.line(f"signed; {needed} owners must sign it")
+        output.line("signed; more owners must sign it")
 
 
 @command.command()

@@ -218,6 +218,10 @@ class SignedMetadata:
         """So many of these keys (each 32 bytes) sign for the repository from now on; the platform's own key where there
         are none. Needs the offline key of targets. What was listed counts again once the owners have signed it."""
         role, publics = f"role-{repository}", list(publics)
+        if publics and (own := self._keys / role).exists() and signing.load_key(own).public in publics:
+            raise RefusedError(
+                f"{own}.pub: is the platform's own key; owners have keys that are not here, and without owners it signs"
+            )
         if publics and not 1 <= threshold <= len(set(publics)):
             raise RefusedError(
                 f"threshold: expected 1 to {len(set(publics))}, as many as there are owners; got {threshold}"
@@ -265,6 +269,16 @@ class SignedMetadata:
                     "removed": sorted(before.keys() - now.keys()),
                 }
         return {"owners": sorted(owners), "threshold": entry["threshold"], "waiting": waiting}
+
+    def waiting(self):
+        """What waits for owners' signatures, of all repositories that have owners: as `signing`, with `repository`."""
+        found = []
+        for role in sorted(self._listed):
+            repository = role.removeprefix("role-")
+            told = self.signing(repository)
+            if told["waiting"] is not None:
+                found.append({"repository": repository} | told)
+        return found
 
     def sign(self, repository, identity, signature):
         """Takes an owner's signature over what waits. The paths that are newly listed, once enough have signed; None

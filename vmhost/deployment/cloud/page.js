@@ -160,6 +160,10 @@ async function look() {
     if (articles.length !== there.length || articles.some((each, at) => each !== there[at]) || !articles.length) {
       $("active").replaceChildren(...(articles.length ? articles : ["none"]));
     }
+    $("signing").hidden = !all.waiting.length;
+    rows("waiting", all.waiting.map((each) => [each.repository, `${each.signed} of ${each.threshold}`,
+      [...each.added.map((path) => "+ " + path), ...each.removed.map((path) => "- " + path)].join("\n") || "the same list, again",
+      `vmhost cloud sign ${each.repository} --key KEY`]));
     rows("stuck", stuck.devices.map((each) => [each.device, each.release ? `${each.task} ${each.version}` : "", each.state,
       each.reason, each.release && mayRelease(each.task)
         ? button("Retry", (pressed) => doing(pressed, () => ask("POST", `/releases/${each.release}/retry`, { device: each.device })))

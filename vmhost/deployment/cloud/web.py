@@ -251,7 +251,17 @@ class _Api:
                 if release.state in ("queued", "running", "paused", "halted") or release is newest.get(release.task)
             ]
             tasks = sorted({version.task for version in releases.versions.values()})
-        return {"devices": self._platform.devices.count(), "tasks": tasks, "releases": shown}
+        waiting = [
+            {
+                "repository": each["repository"],
+                "threshold": each["threshold"],
+                "signed": len(each["waiting"]["signed_by"]),
+                "added": each["waiting"]["added"],
+                "removed": each["waiting"]["removed"],
+            }
+            for each in self._platform.metadata.waiting()
+        ]
+        return {"devices": self._platform.devices.count(), "tasks": tasks, "releases": shown, "waiting": waiting}
 
     def _repositories(self, identity, parts, query, body):
         return {"repositories": self._platform.repositories.names()}

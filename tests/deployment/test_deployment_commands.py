@@ -1,6 +1,10 @@
 """`vmhost cloud` and `vmhost agent` as a new user meets them: set-up, a release by hand, a device, wrong input."""
 
 import json
+import os
+import subprocess
+import sys
+import urllib.request
 
 import pytest
 
@@ -8,6 +12,8 @@ from tests.deployment.platforms import DOUBLE, WorkingCopy, nothing_left
 from vmhost.cli import main
 from vmhost.deployment.cloud.platform import Platform
 from vmhost.deployment.cloud.server import serving
+
+ENVIRONMENT = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 @pytest.fixture(autouse=True)
@@ -118,3 +124,20 @@ def test_a_wrong_agent_yaml_is_said_in_one_line(tmp_path, run, text, told):
     (tmp_path / "agent.yaml").write_text(text)
     said = run("agent", tmp_path / "agent.yaml", code=2)
     assert told in said and len(said.splitlines()) == 1
+
+
+def test_a_program_that_serves_the_platform_is_told_where(tmp_path):
+    Platform.make(tmp_path / "cloud")
+    command = [sys.executable, "-m", "vmhost", "cloud", "serve", str(tmp_path / "cloud"), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | ENVIRONMENT) as process:
+        try:
+            text = ""
+            while not text.endswith("\n}\n"):
+                assert (line := process.stdout.readline()), text
+                text += line
+            told = json.loads(text)
+            assert told.keys() == {"folder", "url", "git", "tunnel"} and told["tunnel"] is None
+            with urllib.request.urlopen(f"{told['url']}/api/v1/openapi.json", timeout=60) as answer:
+                assert json.load(answer)["openapi"] == "3.1.0"
+        finally:
+            process.terminate()

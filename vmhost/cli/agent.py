@@ -45,6 +45,7 @@ def command(output, path, once):
             output.document({"current": agent.store.current()})
             return failures.HOST_FAILED if agent.failed else failures.DONE
         signal.signal(signal.SIGTERM, lambda number, frame: agent.stop())
+        output.document({"device": agent.settings.device, "platform": agent.settings.platform})
         output.line(f"{agent.settings.device}: asking {agent.settings.platform}; Ctrl-C ends it")
         try:
             agent.run()

@@ -132,15 +132,18 @@ def serve(output, folder, host, port, poll_s, files_urls, tls_certificate, tls_k
         with Platform(folder, poll_s=poll_s, files_urls=_by_region(files_urls)) as platform:
             address = f"{'https' if tls else 'http'}://{host}:{listening.getsockname()[1]}"
             with _tunnel(platform, tunnel, tunnel_keys) as by_tunnel:
-                output.line(f"platform {folder} at {address}{by_tunnel}; git at {address}/git/NAME; Ctrl-C ends it")
+                told = {"folder": str(folder), "url": address, "git": f"{address}/git/", "tunnel": by_tunnel}
+                output.document(told)
+                also = f" and by the tunnel at {by_tunnel}" if by_tunnel else ""
+                output.line(f"platform {folder} at {address}{also}; git at {address}/git/NAME; Ctrl-C ends it")
                 serve_platform(platform, listening, tls)
 
 
 @contextlib.contextmanager
 def _tunnel(platform, address, keys):
-    """Serves devices by the tunnel for the block, where there is an address; gives it, as a text to be shown."""
+    """Serves devices by the tunnel for the block, where there is an address; gives where that is, or None."""
     if address is None:
-        yield ""
+        yield None
         return
     from vmhost.deployment.cloud.tunnel_calls import TunnelCalls
     from vmhost.deployment.cloud.web import application
@@ -156,7 +159,7 @@ def _tunnel(platform, address, keys):
     calls = TunnelCalls(application(platform), lambda: platform.releases.generation, server.push)
     server.answer(CHANNEL, calls.answer)
     with server.running(address, drain_s=1.0) as where:
-        yield f" and by the tunnel at {where}"
+        yield where
 
 
 def _by_region(texts):

@@ -385,6 +385,16 @@ def ask():
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=\S+\nTrue\n", said)
 
 
+def task_that_counts(text, folder, capfd):
+    sources = {"main": (text, "shop@1.0.0/main.py", False)}
+    compiled = compile_sources(sources, entry="main:run", name="shop", version="1")
+    with vmhost.Host(allow_unsigned=True) as host:
+        host.load(compiled)({"kind": "new", "price": 5, "waiting": 2})
+        found = {metric.name: metric.value for metric in host.statistics().tasks["shop"].metrics}
+    assert found.pop("pricing_seconds") > 0
+    assert found == {"orders": 1, "price_euros": 5, "waiting_orders": 2}
+
+
 def recording_in_yaml(text, folder, capfd):
     (folder / "host.yaml").write_text(text)
     with vmhost.Host.from_file("host.yaml") as host:
@@ -684,6 +694,7 @@ BLOCKS = {
     ("docs/operations.md", "with host.profile"): profile_in_python,
     ("docs/operations.md", "import vmhost\nfrom"): dashboard_in_python,
     ("docs/operations.md", "record:"): recording_in_yaml,
+    ("docs/operations.md", "from vmhost.guest import metrics"): task_that_counts,
     ("docs/operations.md", "import vmhost\n\n"): recording_in_python,
     ("docs/operations.md", "vmhost replay"): shown_only,  # tests/operations/test_baseline_replay.py
     ("docs/operations.md", "scrape_configs:"): scrape_configuration,

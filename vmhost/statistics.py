@@ -118,11 +118,50 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskMetric:
+    """A series that a task counts itself (vmhost.guest.metrics). `kind`: "counter", "gauge" or "histogram".
+
+    Of a histogram, `value` is the sum of what was observed, and `counts` says how many were at most each of `bounds`
+    and not at most the one before; the last has the others."""
+
+    name: str
+    help: str
+    kind: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+    bounds: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+
+
+def _are_labels(names):
+    own = all(name.isascii() and name.isidentifier() and name not in ("task", "version", "le") for name in names)
+    return own and len(set(names)) == len(names)
+
+
+_METRIC_KINDS = ("counter", "gauge", "histogram")
+
+
+def of_metrics(native):
+    """(TaskMetrics, how many series were too many) of what a lane's metrics() give. What a task made up is left out."""
+    found, left_out = native
+    metrics = []
+    for kind, key, value, bounds, counts in found:
+        name, _, rest = key.partition("\x1f")
+        help_text, *labels = rest.split("\x1f")
+        if len(labels) % 2 == 0 and name.isascii() and name.isidentifier() and math.isfinite(value):
+            pairs = tuple(zip(labels[::2], labels[1::2]))
+            if not name.startswith("vmhost_") and _are_labels([label for label, _ in pairs]):
+                metrics.append(TaskMetric(name, help_text, _METRIC_KINDS[kind], pairs, value, bounds, counts))
+    return tuple(metrics), left_out
+
+
+@dataclass(frozen=True, slots=True)
 class TaskStatistics:
     """One version of a task. `ended` maps how calls ended (names of `vmhost.errors.Kind`) to their number.
 
     `draining` is true for a version that a newer one replaced and that still ends its calls. `totals` are of all VMs
-    that served it, also those that are gone. `walls`: how long calls ran; `waits`: how long they waited before."""
+    that served it, also those that are gone. `walls`: how long calls ran; `waits`: how long they waited before.
+    `metrics`: what it counts itself."""
 
     name: str
     version: str
@@ -138,6 +177,7 @@ class TaskStatistics:
     walls: Histogram
     waits: Histogram
     counters: dict[str, int]
+    metrics: tuple[TaskMetric, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

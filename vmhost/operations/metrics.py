@@ -6,6 +6,7 @@ than MAX_VERSIONS those that were called most have samples, and `vmhost_versions
 host that loads new tasks all day does not fill a database.
 """
 
+import itertools
 import platform
 
 import numpy as np
@@ -14,6 +15,8 @@ from vmhost.statistics import bucket_end_s
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+MAX_OWN_SERIES = 5000  # of all tasks together
+_PARTS = ("_bucket", "_sum", "_count")  # of a histogram's samples
 MAX_VERSIONS = 1000
 
 # Every second power of two from 16 us to 275 s. Buckets of isolation/lanes/histogram.h end there: counts are exact.
@@ -95,6 +98,12 @@ def _tasks(text, statistics):
         ("vmhost_task_memory_bytes", "gauge", "Memory that its VMs hold.", lambda v: memory[v.name, v.version]),
         ("vmhost_task_cpu_seconds", "counter", "Processor time of its VMs.", lambda v: v.totals.cpu_s),
         ("vmhost_task_stops", "counter", "Calls that were stopped.", lambda v: v.totals.stops),
+        (
+            "vmhost_task_denials",
+            "counter",
+            "What the task asked for and was not granted.",
+            lambda v: v.counters.get("denied", 0),
+        ),
         ("vmhost_breaker_trips", "counter", "How often its breaker opened.", lambda v: v.breaker.trips),
     ):
         text.family(
@@ -110,6 +119,36 @@ def _tasks(text, statistics):
             for state in BREAKER_STATES
         ],
     )
+    _own(text, versions)
+
+
+def _own(text, versions):
+    """What tasks count themselves. Families have one kind: where tasks differ, that of the one with most calls."""
+    families, left_out, series = {}, sum(version.counters.get("metrics_left_out", 0) for version in versions), 0
+    for version in versions:
+        seen = set()
+        for metric in version.metrics:
+            name = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
+            family = families.setdefault(name, (metric.kind, metric.bounds, metric.help, []))
+            key = (name, metric.labels)
+            if (metric.kind, metric.bounds) != family[:2] or key in seen or series >= MAX_OWN_SERIES:
+                left_out += 1
+                continue
+            seen.add(key)
+            series += 1
+            own = "".join(f',{label}="{_escaped(value)}"' for label, value in metric.labels)
+            label = f'task="{_escaped(version.name)}",version="{_escaped(version.version)}"{own}'
+            family[3].append((label, metric))
+    text.family("vmhost_task_metrics_left_out", "gauge", "Series of tasks that are too many.", [("", left_out)])
+    names = {name: kind for name, (kind, *_) in families.items()}
+    for name, (kind, _, help_text, found) in families.items():
+        if kind != "histogram" and any(names.get(name.removesuffix(part)) == "histogram" for part in _PARTS):
+            continue  # its samples would be those of the other
+        help_text = help_text.replace("\\", r"\\") or "Counted by the task."
+        if kind == "histogram":
+            text.own_histogram(name, help_text, found)
+        else:
+            text.family(name, kind, help_text, [(f"{{{label}}}", metric.value) for label, metric in found])
 
 
 class _Text:
@@ -137,6 +176,19 @@ class _Text:
             self._parts.extend([f'{start}{bound}"}} {count}\n' for bound, count in zip(_BOUNDS, row)])
             self._parts.append(
                 f'{start}+Inf"}} {total}\n{name}_sum{{{label}}} {histogram.total_s}\n{name}_count{{{label}}} {total}\n'
+            )
+
+    def own_histogram(self, name, help_text, found):
+        """A family of histograms with bounds of their own: (labels without braces, TaskMetric)."""
+        self._head(name, "", "histogram", help_text)
+        for label, metric in found:
+            reached = list(itertools.accumulate(metric.counts))
+            self._parts.extend(
+                f'{name}_bucket{{{label},le="{bound}"}} {count}\n' for bound, count in zip(metric.bounds, reached)
+            )
+            self._parts.append(
+                f'{name}_bucket{{{label},le="+Inf"}} {reached[-1]}\n{name}_sum{{{label}}} {metric.value}\n'
+                f"{name}_count{{{label}}} {reached[-1]}\n"
             )
 
     def ended(self):

@@ -626,6 +626,7 @@ class Service:
         counters = dict(version.lane.statistics())
         ends = counters.pop("ends")
         walls, waits = version.lane.durations()
+        metrics, counters["metrics_left_out"] = statistics.of_metrics(version.lane.metrics())
         calls = sum(count for kind, count in zip(Kind, ends) if kind not in _NOT_CALLED)
         breaker = version.breaker
         return statistics.TaskStatistics(
@@ -643,6 +644,7 @@ class Service:
             walls=statistics.Histogram(walls, counters["wall_s"]),
             waits=statistics.Histogram(waits, counters["wait_s"]),
             counters=counters,
+            metrics=metrics,
         )
 
 

@@ -226,7 +226,19 @@ void vmh_lane_unref(vmh_lane *lane)
     free(lane->version);
     free(lane->entry);
     free(lane->caller_errors);
+    vmh_task_metrics_free(atomic_load(&lane->metrics));
     free(lane);
+}
+
+vmh_task_metrics *vmh_lane_metrics(vmh_lane *lane)
+{
+    vmh_task_metrics *metrics = atomic_load(&lane->metrics), *made;
+    if (metrics != NULL || (made = vmh_task_metrics_new()) == NULL)
+        return metrics;
+    if (atomic_compare_exchange_strong(&lane->metrics, &metrics, made))
+        return made;
+    vmh_task_metrics_free(made); /* another VM was quicker */
+    return metrics;
 }
 
 /* All static functions below: the lane's lock is held. */

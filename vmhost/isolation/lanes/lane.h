@@ -19,6 +19,7 @@
 #include "lanes/events.h"
 #include "lanes/histogram.h"
 #include "lanes/code_store.h"
+#include "lanes/task_metrics.h"
 #include "lanes/vm.h"
 
 #define VMH_LEVELS 16 /* priorities -8 .. 7 */
@@ -93,7 +94,9 @@ struct vmh_lane {
     atomic_uint spins;                 /* of callers, who share it as a hint */
     int64_t slow_ns;                   /* a call that took longer counts as slow; VMH_FOREVER: none does */
     atomic_llong slow_total;
-    atomic_bool muted; /* no STARVED events: the lane has all the VMs that it may have */
+    atomic_llong denied_total;           /* what its VMs asked for and were denied */
+    _Atomic(vmh_task_metrics *) metrics; /* what the task counts itself; NULL until it does */
+    atomic_bool muted;                   /* no STARVED events: the lane has all the VMs that it may have */
     vmh_events *events;
     vmh_event starved_event;
     void *wrapper;               /* as a call's */
@@ -116,6 +119,8 @@ vmh_lane *vmh_lane_new(const char *name, const char *version, const char *entry,
                        vmh_events *events);
 vmh_lane *vmh_lane_ref(vmh_lane *lane);
 void vmh_lane_unref(vmh_lane *lane);
+/* Its metrics, which are made where there are none; NULL: no memory. */
+vmh_task_metrics *vmh_lane_metrics(vmh_lane *lane);
 
 /* Takes a reference on each call. VMH_OK, VMH_QUEUE_FULL or VMH_CLOSED (then none was taken; all or nothing). */
 enum vmh_kind vmh_lane_push(vmh_lane *lane, vmh_call **calls, size_t count);

@@ -49,6 +49,9 @@ struct vmh_code_store *vmh_vm_system(vmh_vm *vm); /* standard library and guest 
 struct vmh_code_store *vmh_vm_task(vmh_vm *vm);   /* NULL until the VM was attached to a lane */
 struct vmh_meter *vmh_vm_meter(vmh_vm *vm);
 
+/* The task of `vm` asked for what it is not granted. */
+void vmh_vm_denied(vmh_vm *vm);
+
 /* Raises, on a thread of `vm` with its GIL held, the exception that a stop raises. */
 void vmh_vm_raise_stop(vmh_vm *vm);
 

@@ -406,12 +406,12 @@ static PyObject *lane_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
         Py_XDECREF(ends);
         return NULL;
     }
-    return Py_BuildValue("{s:n,s:I,s:I,s:L,s:O,s:L,s:d,s:d,s:L,s:N,s:N}", "queued", (Py_ssize_t)queued, "idle", idle,
-                         "vms", workers, "running", atomic_load(&lane->running), "closed", closed ? Py_True : Py_False,
-                         "submitted", atomic_load(&lane->submitted_total), "wall_s",
+    return Py_BuildValue("{s:n,s:I,s:I,s:L,s:O,s:L,s:d,s:d,s:L,s:L,s:N,s:N}", "queued", (Py_ssize_t)queued, "idle",
+                         idle, "vms", workers, "running", atomic_load(&lane->running), "closed",
+                         closed ? Py_True : Py_False, "submitted", atomic_load(&lane->submitted_total), "wall_s",
                          (double)atomic_load(&lane->wall_ns_total) / 1e9, "wait_s",
                          (double)atomic_load(&lane->wait_ns_total) / 1e9, "slow", atomic_load(&lane->slow_total),
-                         "ends", ends, "excused", excused);
+                         "denied", atomic_load(&lane->denied_total), "ends", ends, "excused", excused);
 }
 
 /* The counts of a histogram as bytes: an unsigned 64-bit number for each bucket, in the machine's order. */
@@ -437,6 +437,42 @@ static PyObject *lane_durations(PyObject *object, PyObject *Py_UNUSED(unused))
         return NULL;
     }
     return Py_BuildValue("(NN)", walls, waits);
+}
+
+static PyObject *metric_as_tuple(const vmh_task_metric *metric)
+{
+    PyObject *counts = PyTuple_New(metric->kind == VMH_METRIC_HISTOGRAM ? metric->bound_count + 1 : 0);
+    PyObject *bounds = counts == NULL ? NULL : PyTuple_New(metric->bound_count);
+    for (Py_ssize_t i = 0; bounds != NULL && i < PyTuple_GET_SIZE(counts); i++) {
+        PyObject *count = PyLong_FromLongLong(atomic_load(&metric->counts[i]));
+        PyObject *bound = i == metric->bound_count ? NULL : PyFloat_FromDouble(metric->bounds[i]);
+        if (count != NULL)
+            PyTuple_SET_ITEM(counts, i, count);
+        if (bound != NULL)
+            PyTuple_SET_ITEM(bounds, i, bound);
+        if (count == NULL || (bound == NULL && i < metric->bound_count))
+            Py_CLEAR(bounds);
+    }
+    if (bounds == NULL) {
+        Py_XDECREF(counts);
+        return NULL;
+    }
+    return Py_BuildValue("(izdNN)", (int)metric->kind, metric->key, atomic_load(&metric->value), bounds, counts);
+}
+
+static PyObject *lane_metrics(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    vmh_task_metrics *metrics = atomic_load(&((lane_object *)object)->lane->metrics);
+    int count = metrics == NULL ? 0 : atomic_load(&metrics->count);
+    PyObject *list = PyList_New(count);
+    for (int i = 0; list != NULL && i < count; i++) {
+        PyObject *item = metric_as_tuple(metrics->items[i]);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    return list == NULL ? NULL : Py_BuildValue("(NL)", list, metrics == NULL ? 0LL : atomic_load(&metrics->left_out));
 }
 
 static PyObject *lane_starved(PyObject *object, void *Py_UNUSED(closure))
@@ -484,6 +520,8 @@ static PyMethodDef lane_methods[] = {
     {"mute", lane_mute, METH_O, PyDoc_STR("mute(bool): no 'starved' events while true.")},
     {"durations", lane_durations, METH_NOARGS,
      PyDoc_STR("Two histograms (lanes/histogram.h) as bytes: how long calls ran, how long they waited before.")},
+    {"metrics", lane_metrics, METH_NOARGS,
+     PyDoc_STR("([(kind, key, value or sum, bounds, counts), ...], series that were too many): what the task counts.")},
     {"statistics", lane_statistics, METH_NOARGS, PyDoc_STR("Counters, as a dict; ends: by kind.")},
     {NULL, NULL, 0, NULL},
 };

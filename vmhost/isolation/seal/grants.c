@@ -35,6 +35,8 @@ PyObject *vmh_deny(const char *why, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
+    if (vmh_seal_here() != NULL)
+        vmh_vm_denied(vmh_seal_here()->vm);
     PyObject *interp_dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
     PyObject *type = interp_dict == NULL ? NULL : vmh_dict_get(interp_dict, "vmhost.denied");
     PyObject *text = PyUnicode_FromFormat("%s: %s", what, why);

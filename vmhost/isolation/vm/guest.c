@@ -155,10 +155,95 @@ static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
+/* ---- what the task counts itself */
+
+static vmh_task_metrics *own_metrics(void)
+{
+    vmh_lane *lane = atomic_load(&vmh_current()->work.lane);
+    vmh_task_metrics *metrics = lane == NULL ? NULL : vmh_lane_metrics(lane);
+    if (lane == NULL)
+        PyErr_SetString(PyExc_RuntimeError, "a VM that serves no task counts nothing");
+    else if (metrics == NULL)
+        PyErr_NoMemory();
+    return metrics;
+}
+
+static PyObject *native_metric(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int kind;
+    const char *key;
+    PyObject *given;
+    double bounds[VMH_METRIC_BOUNDS_MAX];
+    if (!PyArg_ParseTuple(args, "isO!:metric", &kind, &key, &PyTuple_Type, &given))
+        return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(given);
+    if (kind < VMH_METRIC_COUNTER || kind > VMH_METRIC_HISTOGRAM || count > VMH_METRIC_BOUNDS_MAX
+        || strlen(key) > VMH_METRIC_KEY_MAX)
+        return PyErr_Format(PyExc_ValueError, "a metric of a kind that is not there, or one too large");
+    for (Py_ssize_t i = 0; i < count; i++) {
+        bounds[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(given, i));
+        if (bounds[i] == -1.0 && PyErr_Occurred())
+            return NULL;
+    }
+    vmh_task_metrics *metrics = own_metrics();
+    if (metrics == NULL)
+        return NULL;
+    int index = vmh_task_metrics_find(metrics, (enum vmh_metric_kind)kind, key, bounds, (int)count);
+    return index == -3 ? PyErr_NoMemory() : PyLong_FromLong(index);
+}
+
+enum metric_act { METRIC_ADD, METRIC_SET, METRIC_OBSERVE };
+
+static PyObject *metric_do(PyObject *const *args, Py_ssize_t count, enum metric_act act)
+{
+    if (count != 2)
+        return PyErr_Format(PyExc_TypeError, "expected the number of a series and a value");
+    long index = PyLong_AsLong(args[0]);
+    double value = PyFloat_AsDouble(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    vmh_task_metrics *metrics = own_metrics();
+    vmh_task_metric *metric = metrics == NULL ? NULL : vmh_task_metrics_at(metrics, index);
+    if (metrics == NULL)
+        return NULL;
+    if (metric == NULL || (metric->kind == VMH_METRIC_HISTOGRAM) != (act == METRIC_OBSERVE))
+        return PyErr_Format(PyExc_ValueError, "there is no such series");
+    if (act == METRIC_ADD)
+        vmh_task_metric_add(metric, value);
+    else if (act == METRIC_SET)
+        atomic_store(&metric->value, value);
+    else
+        vmh_task_metric_observe(metric, value);
+    Py_RETURN_NONE;
+}
+
+static PyObject *native_metric_add(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    return metric_do(args, count, METRIC_ADD);
+}
+
+static PyObject *native_metric_set(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    return metric_do(args, count, METRIC_SET);
+}
+
+static PyObject *native_metric_observe(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    return metric_do(args, count, METRIC_OBSERVE);
+}
+
+#define FAST(FUNCTION) (PyCFunction)(void (*)(void)) FUNCTION, METH_FASTCALL
+
 static PyMethodDef native_methods[] = {
     {"log", native_log, METH_VARARGS, PyDoc_STR("log(level, text): one whole line to the host's logger.")},
     {"deadline", native_deadline, METH_NOARGS, PyDoc_STR("Seconds that the current call may still take, or None.")},
     {"identity", native_identity, METH_NOARGS, PyDoc_STR("(number of this VM, task name, task version)")},
+    {"metric", native_metric, METH_VARARGS,
+     PyDoc_STR(
+         "metric(kind, key, bounds) -> number of the series; -1: too many, -2: known with another kind or bounds")},
+    {"metric_add", FAST(native_metric_add), PyDoc_STR("metric_add(number, value): of a counter or gauge")},
+    {"metric_set", FAST(native_metric_set), PyDoc_STR("metric_set(number, value): of a counter or gauge")},
+    {"metric_observe", FAST(native_metric_observe), PyDoc_STR("metric_observe(number, value): of a histogram")},
     {"host_call", native_host_call, METH_VARARGS, PyDoc_STR("host_call(name, value) -> (ok, result or message)")},
     {NULL, NULL, 0, NULL},
 };

@@ -16,6 +16,13 @@ bool vmh_vm_stopping(const vmh_vm *vm) { return atomic_load_explicit(&vm->stop.u
 int vmh_vm_stop_fd(vmh_vm *vm) { return vm->stop.fd; }
 vmh_code_store *vmh_vm_system(vmh_vm *vm) { return vm->system; }
 vmh_meter *vmh_vm_meter(vmh_vm *vm) { return vm->memory.meter; }
+
+void vmh_vm_denied(vmh_vm *vm)
+{
+    vmh_lane *lane = atomic_load(&vm->work.lane);
+    if (lane != NULL)
+        atomic_fetch_add_explicit(&lane->denied_total, 1, memory_order_relaxed);
+}
 struct vme_context *vmh_vm_engine(vmh_vm *vm) { return atomic_load(&vm->engine); }
 
 vmh_code_store *vmh_vm_task(vmh_vm *vm)

@@ -8,6 +8,7 @@ length of a mask and that of what it masks, become one.
 
 The file has the polynomials, and the engine works them out for the sizes of a call (docs/model-format.md)."""
 
+import itertools
 import math
 
 import numpy
@@ -18,14 +19,17 @@ from .writing import numbered
 
 # Sizes at which a model is read: large enough and odd enough to be no other number of a model.
 _SAMPLES = ((11, 17, 19, 23, 29, 31, 37, 41), (13, 26, 34, 22, 38, 46, 58, 62))
+_PICTURE_SAMPLES = ((197, 211, 227, 239, 251, 263, 269, 281), (262, 230, 278, 246, 294, 310, 326, 342))  # divided often
+_PICTURE = 224  # that algorithms are chosen for
 MAX_OPEN_SIZES = 8
-_MAX_POWER = 4
+_MAX_DEGREE = 8  # of a term
+_MAX_QUOTIENTS = 240
 _MAX_READINGS = 64  # of which each but the last two finds that two sizes are one
 
 
 def find(model):
     """The dimensions of tensors that no number is given for, by name: each name is a size that calls may choose, if an
-    input has it. Those of inputs come as well by (input, axis)."""
+    input has it. Those of inputs come as well by (input, axis), and those that are an image's height or width."""
     constants, found, places = {item.name for item in model.graph.initializer}, {}, {}
     for value in model.graph.input:
         if value.name in constants:
@@ -40,46 +44,61 @@ def find(model):
         for size in value.type.tensor_type.shape.dim:
             if size.dim_param in found:
                 found[size.dim_param].append(size)
-    return found, places
+    return found, places, _pictures(model, places)
 
 
 class OpenSizes:
-    """What the file says of open sizes: their `names`, `inputs` (place of an input and dimension of each), and of each
-    tensor with numbers that vary a mapping `numbers[tensor][place]` of exponents of the sizes to factors. Places: 0 to
-    7 sizes, 8 the offset, 9 to 16 strides."""
+    """What the file says of open sizes: their `names`, `inputs` (place of an input and dimension of each), of each
+    tensor with numbers that vary a mapping `numbers[tensor][place]` of terms (sizes.py), and the `quotients` that these
+    have, in an order in which each has earlier ones only. Places: 0 to 7 sizes, 8 the offset, 9 to 16 strides."""
 
     def __init__(self, names, network):
-        self.names, self.numbers = names, {}
+        self.names, self.numbers, self.quotients = names, {}, {}
         self.inputs = []
         self.network = network
 
-    def powers(self, terms, where):
-        """The polynomial by the exponents of the open sizes."""
-        if any(not isinstance(variable, str) for some in terms for variable in some):
-            raise OnnxError(where, _sentence("a size that is rounded", self.names))
-        found = {tuple(some.count(name) for name in self.names): factor for some, factor in terms.items()}
-        if any(exponent > _MAX_POWER for exponents in found for exponent in exponents):
-            raise OnnxError(where, _sentence("a product of more than four sizes", self.names))
-        return found
+    def follow(self, name, place, terms, where):
+        """That number varies so."""
+        if any(len(some) > _MAX_DEGREE for some in terms):
+            raise OnnxError(where, _sentence(f"a product of more than {_MAX_DEGREE} sizes", self.names))
+        self._divide(terms, where)
+        self.numbers.setdefault(name, {})[place] = terms
+
+    def _divide(self, terms, where):
+        for variable in itertools.chain.from_iterable(terms):
+            if isinstance(variable, tuple) and variable not in self.quotients:
+                for part in variable[1:]:
+                    self._divide(dict(part), where)
+                self.quotients[variable] = None
+        if len(self.quotients) > _MAX_QUOTIENTS:
+            raise OnnxError(where, _sentence(f"more than {_MAX_QUOTIENTS} quotients of sizes", self.names))
 
     def told(self, size):
-        terms = terms_of(size)
-        if any(not isinstance(variable, str) for some in terms for variable in some):
-            return str(int(size))
-        return self.label({tuple(some.count(name) for name in self.names): factor for some, factor in terms.items()})
+        return self.label(terms_of(size))
 
     def label(self, terms):
-        """The polynomial as it is written: "2*batch + 1"."""
+        """The polynomial as it is written: "2*batch + 1", "(height + 1) // 2"."""
         texts = []
-        for exponents, factor in sorted(terms.items(), reverse=True):
-            powers = [
-                name if exponent == 1 else f"{name}^{exponent}"
-                for name, exponent in zip(self.names, exponents)
-                if exponent
-            ]
+        for some, factor in sorted(terms.items(), key=self._place):
+            powers = [self._power(variable, some.count(variable)) for variable in dict.fromkeys(some)]
             texts.append("*".join([str(abs(factor))] * (abs(factor) != 1 or not powers) + powers))
             texts[-1] = f"{'-' if factor < 0 else '+'} {texts[-1]}"
-        return " ".join(texts).removeprefix("+ ") or "0"
+        text = " ".join(texts).removeprefix("+ ") or "0"
+        return text[1:-1] if list(map(len, terms)) == [1] and text.startswith("((") else text
+
+    def _place(self, item):
+        """Products of the first sizes first, numbers last."""
+        return [-item[0].count(name) for name in self.names], -len(item[0]), repr(item[0])
+
+    def _power(self, variable, exponent):
+        if isinstance(variable, tuple):
+            over, under = (self.label(dict(part)) for part in variable[1:])
+            variable = f"({_within(over)} // {_within(under)})"
+        return variable if exponent == 1 else f"{variable}^{exponent}"
+
+
+def _within(text):
+    return f"({text})" if " " in text else text
 
 
 class Opens:
@@ -96,7 +115,7 @@ class Opens:
 def compile_open(found, network_at, where):
     """The network at small sizes, and its OpenSizes. `found` is find()'s; `network_at(opens)` compiles the model with
     the sizes that its dimensions have just been given."""
-    dimensions, places = found
+    dimensions, places, pictures = found
     bound = {}  # names of open sizes to the terms that they have to be, of others
 
     def numbers_at(samples):
@@ -129,8 +148,7 @@ def compile_open(found, network_at, where):
         try:
             if len(names) > MAX_OPEN_SIZES + 8:
                 break
-            first = read_at(_samples(0, len(names)))
-            second = read_at(_samples(1, len(names)))
+            first, second = (read_at(_samples(number, names, pictures)) for number in range(2))
             break
         except Unequal as unequal:
             _bind(bound, unequal, where, names)
@@ -145,12 +163,16 @@ def compile_open(found, network_at, where):
     problem = _difference(first, second)
     if problem:
         raise OnnxError(where, _sentence(problem, names))
-    return _followed(first, second, names, _samples(0, len(names)), _samples(1, len(names)), where)
+    return _followed(first, second, names, [_samples(number, names, pictures) for number in range(2)], pictures, where)
 
 
-def _samples(number, count):
-    some = _SAMPLES[number]
-    return [size + 60 * (index // len(some)) for index, size in zip(range(count), some * (1 + count // len(some)))]
+def _samples(number, names, pictures):
+    """A size for each name, of reading `number`."""
+    made = []
+    for index, name in enumerate(names):
+        some = (_PICTURE_SAMPLES if name in pictures else _SAMPLES)[number]
+        made.append(some[index % len(some)] + 60 * (index // len(some)))
+    return made
 
 
 def _bind(bound, unequal, where, names):
@@ -228,9 +250,9 @@ def _numbers(network):
     return table
 
 
-def _followed(network, other, names, samples, others, where):
+def _followed(network, other, names, both, pictures, where):
     """The network's OpenSizes: of each number that varies its polynomial, if that is right for the `other` network."""
-    sizes = OpenSizes(names, network)
+    sizes, (samples, others) = OpenSizes(names, network), both
     network.savings.sizes = dict(zip(names, samples))
     there = _numbers(other)
     for (name, place), value in _numbers(network).items():
@@ -238,35 +260,35 @@ def _followed(network, other, names, samples, others, where):
         if worked_out(terms, dict(zip(names, others))) != there[name, place]:
             raise OnnxError(where, _sentence(f"number {place} of tensor {name!r}", names))
         if any(terms):
-            sizes.numbers.setdefault(name, {})[place] = sizes.powers(terms, where)
-    units = [tuple(int(index == own) for own in range(len(names))) for index in range(len(names))]
+            sizes.follow(name, place, terms, where)
     sizes.inputs = [
         next(
             (number, axis)
             for number, name in enumerate(network.inputs)
             for axis in range(len(network.shapes[name]))
-            if sizes.numbers.get(name, {}).get(axis) == {unit: 1}
+            if sizes.numbers.get(name, {}).get(axis) == {(own,): 1}
         )
-        for unit in units
+        for own in names
     ]
-    _move_to(sizes, (1,) * len(names))
+    if not _move_to(sizes, [_PICTURE if name in pictures else 1 for name in names]):
+        _move_to(sizes, [1] * len(names))
     return sizes
 
 
-def _powers_worked_out(terms, point):
-    return sum(
-        factor * math.prod(size**exponent for size, exponent in zip(point, exponents))
-        for exponents, factor in terms.items()
-    )
+def _pictures(model, places):
+    """The open sizes that are height or width of images: two that lie side by side, behind the first dimension."""
+    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in model.graph.input}
+    sides = {(name, axis) for name, axis in places if ranks[name] == 4 and axis >= 1}
+    return {places[name, axis] for name, axis in sides if {(name, axis - 1), (name, axis + 1)} & sides}
 
 
 def _move_to(sizes, point):
-    """Gives the network the numbers that it has at these sizes, if it has some there: a slice of two elements has none
-    of one."""
-    network = sizes.network
+    """Gives the network the numbers that it has at these sizes, if it has some there, and says whether: a slice of two
+    elements has none of one."""
+    network, values_at = sizes.network, dict(zip(sizes.names, point))
     shapes, views = dict(network.shapes), dict(network.views)
     for name, numbers in sizes.numbers.items():
-        values = {slot: _powers_worked_out(terms, point) for slot, terms in numbers.items()}
+        values = {slot: worked_out(terms, values_at) for slot, terms in numbers.items()}
         shapes[name] = tuple(values.get(slot, size) for slot, size in enumerate(network.shapes[name]))
         if name in views:
             view = views[name]
@@ -280,6 +302,8 @@ def _move_to(sizes, point):
         if view.offset + sum(min(0, span) for span in spans) < 0 or view.offset + sum(
             max(0, span) for span in spans
         ) >= math.prod(base):
-            return
-    if all(size >= 1 for shape in shapes.values() for size in shape):
+            return False
+    works = all(size >= 1 for shape in shapes.values() for size in shape)
+    if works:
         network.shapes, network.views = shapes, views
+    return works

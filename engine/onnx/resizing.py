@@ -4,6 +4,7 @@ depth for space.
 An axis is interpolated by what each new place takes of each old one: few places (Blend), or a product with a matrix."""
 
 import math
+from fractions import Fraction
 
 import numpy
 
@@ -163,6 +164,89 @@ def _blended(add, x, axis, matrix, taps):
     return result if turned is x else add.transpose(result, [order.index(d) for d in range(rank)])
 
 
+def _resized_open_axis(add, node, x, axis, count, scale):
+    """Of an axis whose sizes are open: `scale` is a number, None: new sizes by old ones. Places and weights follow from
+    the sizes of a call."""
+    size, dtype = add.shape(x)[axis], add.dtype(x)
+    kind, times = node.get("mode", "nearest"), count // size if count % size == 0 else None
+    where = node.get("coordinate_transformation_mode", "half_pixel" if node.opset >= 11 else "asymmetric")
+    rounding = node.get("nearest_mode", "round_prefer_floor" if node.opset >= 11 else "floor")
+    if kind == "nearest" and times is not None and not is_open(times):
+        chosen = _nearest(_coordinates(where, int(size), times, int(count), None), rounding)
+        if (numpy.clip(chosen, 0, int(size) - 1) == numpy.arange(int(count)) // times).all():
+            return _repeated(add, x, axis, times)
+    if kind == "cubic" or node.get("antialias", 0) or node.get("exclude_outside", 0):
+        raise Unsupported(f"interpolates by {kind!r} over an open size, with antialias or exclude_outside perhaps")
+    old, new = (add.cast(add.constant(number, numpy.int64), numpy.float64) for number in (size, count))
+    at = add.cast(add.counted(count), numpy.float64)
+    step = add.do("divide", old, new) if scale is None else add.constant(1 / scale, numpy.float64)
+    if where == "align_corners":
+        length = new if scale is None else add.do("multiply", old, scale)
+        ends = add.do("divide", add.do("subtract", old, 1.0), add.do("maximum", add.do("subtract", length, 1.0), 1e-9))
+        at = add.do("multiply", at, add.where(add.do("greater", length, 1.0), ends, 0.0))
+    elif where == "asymmetric":
+        at = add.do("multiply", at, step)
+    elif where in ("half_pixel", "pytorch_half_pixel"):
+        at = add.do("subtract", add.do("multiply", add.do("add", at, 0.5), step), 0.5)
+        if where == "pytorch_half_pixel":
+            at = add.where(add.do("greater", new, 1.0), at, 0.0)
+    else:
+        raise Unsupported(f"has the coordinate_transformation_mode {where!r} over an open size")
+    last = add.do("subtract", old, 1.0)
+
+    def bounded(place):
+        return add.do("minimum", add.do("maximum", place, 0.0), last)
+
+    if kind == "nearest":
+        ways = {
+            "floor": lambda: add.do("floor", at),
+            "ceil": lambda: add.do("ceil", at),
+            "round_prefer_floor": lambda: add.do("ceil", add.do("subtract", at, 0.5)),
+            "round_prefer_ceil": lambda: add.do("floor", add.do("add", at, 0.5)),
+        }
+        return add.take(x, [add.cast(bounded(ways[rounding]()), numpy.int64)], axis)
+    if dtype.kind != "f":
+        raise Unsupported(f"interpolates {dtype}, expected floats")
+    first = add.do("floor", at)
+    beyond = add.do("subtract", at, first)
+    places = [bounded(first), bounded(add.do("add", first, 1.0))]
+    weights = [add.do("add", add.do("negative", beyond), 1.0), beyond]
+    if dtype == numpy.float32:
+        rows = [add.joined([add.reshape(name, (1, count)) for name in names], 0) for names in (places, weights)]
+        return _blended_by(add, x, axis, add.cast(rows[0], "int32"), add.cast(rows[1], "float32"), count)
+    shape = [count if d == axis else 1 for d in range(len(add.shape(x)))]
+    taps = [
+        add.do(
+            "multiply",
+            add.take(x, [add.cast(place, numpy.int64)], axis),
+            add.reshape(add.cast(weight, dtype), shape),
+        )
+        for place, weight in zip(places, weights)
+    ]
+    return add.do("add", *taps)
+
+
+def _blended_by(add, x, axis, places, weights, count):
+    """By places and weights [taps, count] that are computed."""
+    if not add.network.is_dense(x):
+        x = add.copy(x)
+    own = add.shape(x)
+    outer, inner = math.prod(own[:axis]), math.prod(own[axis + 1 :])
+    flat = add.reshape(x, (outer, own[axis], inner))
+    made = add.reader.add_layer(
+        "Blend", add.node, [flat, places, weights], (outer, count, inner), output=add.fresh("blended"), parameters=(1,)
+    )
+    return add.reshape(made, (*own[:axis], count, *own[axis + 1 :]))
+
+
+def _repeated(add, x, axis, times):
+    own = add.shape(x)
+    x = add.reshape(x, (*own[: axis + 1], 1, *own[axis + 1 :]))
+    return add.reshape(
+        add.expand(x, (*own[: axis + 1], times, *own[axis + 1 :])), (*own[:axis], own[axis] * times, *own[axis + 1 :])
+    )
+
+
 def _resized_axis(add, node, x, axis, count, scale, region):
     mode, kind = (
         node.get("coordinate_transformation_mode", "half_pixel" if node.opset >= 11 else "asymmetric"),
@@ -176,9 +260,7 @@ def _resized_axis(add, node, x, axis, count, scale, region):
         chosen = _nearest(coordinates, node.get("nearest_mode", "round_prefer_floor" if node.opset >= 11 else "floor"))
         chosen = numpy.clip(chosen, 0, size - 1).astype(numpy.int64)
         if count % size == 0 and (chosen == numpy.arange(count) // (count // size)).all():  # each a number of times
-            shape = (*own[: axis + 1], count // size, *own[axis + 1 :])
-            x = add.expand(add.reshape(x, (*own[: axis + 1], 1, *own[axis + 1 :])), shape)
-            x = add.reshape(x, (*own[:axis], count, *own[axis + 1 :]))
+            x = _repeated(add, x, axis, count // size)
         else:
             x = add.take(x, [chosen], axis)
     else:
@@ -202,11 +284,31 @@ def _resized_axis(add, node, x, axis, count, scale, region):
     return x
 
 
+def _of_open_sizes(add, node, x, axes, scales, sizes):
+    if node.get("keep_aspect_ratio_policy", "stretch") != "stretch" or (scales is None and sizes is None):
+        raise Unsupported("keeps the ratio of open sizes, or has neither scales nor sizes")
+    for number, axis in enumerate(axes):
+        own = add.shape(x)[axis]
+        if sizes is not None:
+            count, scale = sizes[number] if is_open(sizes[number]) else int(sizes[number]), None
+        else:
+            ratio = Fraction(float(scales[number])).limit_denominator(1 << 12)
+            if float(ratio) != float(scales[number]):
+                raise Unsupported(f"has the scale {scales[number]} over an open size, expected a simple fraction")
+            count, scale = own * ratio.numerator // ratio.denominator, float(ratio)
+        if is_open(count) or is_open(own):
+            if is_open(count - own) or count != own:
+                x = _resized_open_axis(add, node, x, axis, count, scale)
+        elif count != own:
+            x = _resized_axis(add, node, x, axis, count, scale or count / own, (0.0, 1.0))
+    return x
+
+
 @reads("Resize", "Upsample")
 def resize(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     own = add.shape(x)
-    values = [reader.constant(name) for name in node.inputs]
+    values = [reader.network.values.get(name, reader.constant(name)) for name in node.inputs]
     if any(name is not None and value is None for name, value in zip(node.inputs[1:], values[1:])):
         raise Unsupported("has sizes that are not constant")
     region = scales = sizes = None
@@ -217,6 +319,9 @@ def resize(reader, node):
             value if value is not None and value.size else None for value in (*values[1:], None, None)[:3]
         )
     axes = [axis % len(own) for axis in node.get("axes", range(len(own)))]
+    if any(is_open(own[axis]) for axis in axes) or (sizes is not None and is_open(sizes)):
+        add.done(_of_open_sizes(add, node, x, axes, scales, sizes))
+        return
     if sizes is not None:
         scales = [int(size) / own[axis] for size, axis in zip(sizes, axes)]
         if node.get("keep_aspect_ratio_policy", "stretch") != "stretch":

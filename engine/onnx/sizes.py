@@ -158,11 +158,16 @@ def _quotient(a, b):
         exact, rest = _sum(exact, term), _sum(rest, _product({(): -1}, _product(term, under)))
         if len(exact) > 64:
             break
-    if rest and set(under) == {()}:  # whole parts of each factor leave the rounding too
+    if rest and set(under) == {()} and under[()] > 0:  # whole parts of each factor leave the rounding too
         divisor = under[()]
         for some, factor in list(rest.items()):
-            if factor % divisor == 0:
-                exact, rest = _sum(exact, {some: factor // divisor}), _sum(rest, {some: -factor})
+            exact, rest = _sum(exact, {some: factor // divisor}), _sum(rest, {some: -(factor // divisor) * divisor})
+        inner = next((some[0] for some, factor in rest.items() if factor == 1 and _is_divided(some)), None)
+        if inner is not None and set(rest) <= {(inner,), ()}:  # of a quotient: one of what that divides
+            [(_, by)] = inner[2]
+            over = _sum(dict(inner[1]), {(): rest.get((), 0) * by} if rest.get((), 0) else {})
+            quotient = _quotient(Size(0, over), by * divisor)
+            return _number(int(a) // int(b), _sum({some: f for some, f in exact.items() if f}, terms_of(quotient)))
     if set(rest) <= {()} and set(under) == {()}:
         exact = _sum(exact, {(): rest.get((), 0) // under[()]})
     elif rest:
@@ -170,6 +175,11 @@ def _quotient(a, b):
         variable = ("//", tuple(sorted(rest.items(), **order)), tuple(sorted(under.items(), **order)))
         exact = _sum(exact, {(variable,): 1})
     return _number(int(a) // int(b), {some: factor for some, factor in exact.items() if factor})
+
+
+def _is_divided(some):
+    """Whether that is one quotient by a number above 0."""
+    return len(some) == 1 and isinstance(some[0], tuple) and set(dict(some[0][2])) == {()} and some[0][2][0][1] > 0
 
 
 def _order(some):

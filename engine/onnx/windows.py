@@ -29,6 +29,9 @@ class Window:
         )
         pads, automatic = node.get("pads", (0,) * (2 * rank)), node.get("auto_pad", "NOTSET")
         if any(is_open(size) for size in self.sizes):
+            if automatic in ("SAME_UPPER", "SAME_LOWER") and any(stride > 1 for stride in self.strides):
+                self._border(reader, node, automatic)
+                pads, automatic = (0,) * (2 * rank), "NOTSET"
             self._slide(node, pads, automatic)
             return
         self.result_sizes = tuple(reader.inferred_shape(node.output)[2:])
@@ -55,8 +58,6 @@ class Window:
             reach = self.dilations[d] * (self.kernel[d] - 1)
             before, after = (pads[d], pads[rank + d]) if automatic == "NOTSET" else (0, 0)
             if automatic in ("SAME_UPPER", "SAME_LOWER"):
-                if stride != 1:
-                    raise Unsupported(f"has auto_pad {automatic} and strides over an open size")
                 before = reach // 2 if automatic == "SAME_UPPER" else reach - reach // 2
                 after = reach - before
             more = stride - 1 if up else 0
@@ -67,6 +68,29 @@ class Window:
             self.uncounted.append(more)
             made.append((size + before + after + more - reach - 1) // stride + 1)
         self.result_sizes = tuple(made)
+
+    def _border(self, reader, node, automatic):
+        """The node's operand becomes a view of it with a border that is as wide at each size as the strides want. It
+        lies in one that is wide enough for all."""
+        if node.op not in ("Conv", "MaxPool"):
+            raise Unsupported(f"has auto_pad {automatic} and strides over an open size")
+        add, x = Lowering(reader, node), node.inputs[0]
+        value = lowest(add.dtype(x)) if node.op == "MaxPool" else 0
+        for d, (size, stride) in enumerate(zip(self.sizes, self.strides)):
+            reach, rank = self.dilations[d] * (self.kernel[d] - 1), len(self.sizes) + 2
+            if reach + 1 < stride:
+                raise Unsupported(f"has auto_pad {automatic} and strides longer than its windows over an open size")
+            needed = ((size + stride - 1) // stride - 1) * stride + reach + 1
+            before = (needed - size) // 2 if automatic == "SAME_UPPER" else (needed - size + 1) // 2
+            front = (reach + 1) // 2
+            wide = add.padded(
+                x,
+                [front if axis == d + 2 else 0 for axis in range(rank)],
+                [reach if axis == d + 2 else 0 for axis in range(rank)],
+                value,
+            )
+            x = add.part(wide, d + 2, front - before, front - before + needed)
+        node.inputs[0], self.sizes = x, tuple(add.shape(x)[2:])
 
     def parameters(self, groups=1):
         """The 11 of an operator on images: of two dimensions."""

@@ -8,7 +8,7 @@ import numpy
 
 from .network import CURVES, dtype_number
 
-VERSION = 2
+VERSION = 3
 OPS = {
     "Conv": 1,
     "MaxPool": 2,
@@ -58,7 +58,7 @@ _COMPUTED, _CONSTANT, _VIEW = range(3)
 _ABSENT = 0xFFFFFFFF
 _ALIGNMENT = 64
 _RANK, _PARAMETERS = 8, 24
-_OPEN, _VARYING, _TERM = 16, 24, 16  # bytes of records
+_OPEN, _VARYING, _TERM, _QUOTIENT = 16, 24, 16, 16  # bytes of records
 
 
 def write(network, sizes=None):
@@ -108,13 +108,13 @@ def write(network, sizes=None):
         )
         operands += [_ABSENT if name is None else tensors[name] for name in layer.inputs] + [tensors[layer.output]]
     lists = [tensors[name] for name in (*network.inputs, *network.outputs)] + operands
-    opens, varyings, terms = _open(network, sizes, tensors, name_at) if sizes else (b"",) * 3
+    opens, varyings, terms, quotients = _open(network, sizes, tensors, name_at) if sizes else (b"",) * 4
     notes_at, notes = len(names), _notes(network)
     names += notes
-    middle = records + nodes + struct.pack(f"<{len(lists)}I", *lists) + opens + varyings + terms + names
+    middle = records + nodes + struct.pack(f"<{len(lists)}I", *lists) + opens + varyings + terms + quotients + names
     middle += bytes(-len(middle) % _ALIGNMENT)
     header = struct.pack(
-        "<8s2IQ6I2Q4I48x",
+        "<8s2IQ6I2Q5I44x",
         b"VMEMODEL",
         VERSION,
         1 if sizes else 0,
@@ -131,6 +131,7 @@ def write(network, sizes=None):
         len(terms) // _TERM,
         notes_at,
         len(notes),
+        len(quotients) // _QUOTIENT,
     )
     return bytes(header + middle + weights)
 
@@ -149,11 +150,22 @@ def _notes(network):
 
 
 def _open(network, sizes, tensors, name_at):
-    """The records of open sizes, varying numbers and their terms."""
+    """The records of open sizes, varying numbers, their terms and the quotients in these."""
     opens = b"".join(
         struct.pack("<4I", *name_at(name), *input_and_axis) for name, input_and_axis in zip(sizes.names, sizes.inputs)
     )
-    varyings, terms = bytearray(), bytearray()
+    varyings, terms, quotients = bytearray(), bytearray(), bytearray()
+    variables = {variable: number for number, variable in enumerate((*sizes.names, *sizes.quotients), 1)}
+
+    def terms_at(polynomial):
+        """(place, count) of its terms."""
+        first = len(terms) // _TERM
+        for some, factor in polynomial.items():
+            terms.extend(struct.pack("<q8B", factor, *_padded([variables[variable] for variable in some])))
+        return first, len(polynomial)
+
+    for _, over, under in sizes.quotients:
+        quotients += struct.pack("<4I", *terms_at(dict(over)), *terms_at(dict(under)))
     for name, numbers in sizes.numbers.items():
         for slot, polynomial in numbers.items():
             label = (
@@ -161,10 +173,9 @@ def _open(network, sizes, tensors, name_at):
                 if slot < _RANK and (name in network.inputs or name in network.outputs)
                 else (0, 0)
             )
-            varyings += struct.pack("<6I", tensors[name], slot, len(terms) // _TERM, len(polynomial), *label)
-            for exponents, factor in polynomial.items():
-                terms += struct.pack("<q8B", factor, *_padded(exponents))
-    return opens, bytes(varyings), bytes(terms)
+            varyings += struct.pack("<2I", tensors[name], slot)
+            varyings += struct.pack("<4I", *terms_at(polynomial), *label)
+    return opens, bytes(varyings), bytes(terms), bytes(quotients)
 
 
 def _image_parameters(layer):

@@ -134,6 +134,16 @@ FILES = {
         {"y": ("n", "c", 3)},
         {"w": networks.values((6, 3))},
     ),
+    "rounded": lambda: networks.graph(
+        [
+            node("MaxPool", "x", "p", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+            node("Conv", "p w", "c", strides=[2, 2]),
+            node("Resize", "c  s", mode="linear"),
+        ],
+        {"x": (1, 3, "h", "w0")},
+        {"y": None},
+        {"w": networks.values((2, 3, 3, 3)), "s": numpy.array([1, 1, 2, 2], "float32")},
+    ),
     "bert": lambda: bench.networks.bert(4, 1, 8, 2, 8, 10).SerializeToString(),
     "classic": _classic,
     "din": lambda: bench.networks.din(5, 10, 10, 4).SerializeToString(),
@@ -263,7 +273,7 @@ def _records(file):
     [
         (44, b"\1", "its header says"),
         (0, b"X", "does not begin with VMEMODEL"),
-        (8, b"\3", "has format 3, this engine reads format 2"),
+        (8, b"\2", "has format 2, this engine reads format 3"),
         (16, b"\1", "its header says"),
     ],
 )
@@ -347,6 +357,43 @@ def varying(number, field, value):
     return file
 
 
+def rounded(quotient, field, value):
+    """The file with rounded sizes, with another field of that quotient."""
+    file = bytearray(file_of("rounded"))
+    tensors, nodes, inputs, outputs, operands, opens = struct.unpack_from("<6I", file, 24)
+    varyings, terms, _, _, quotients = struct.unpack_from("<5I", file, 64)
+    first = _HEADER + _TENSOR * tensors + _NODE * nodes + 4 * (inputs + outputs + operands) + 16 * opens
+    first += 24 * varyings
+    if field == "under":  # the first term of what it divides by
+        [at] = struct.unpack_from("<I", file, first + 16 * terms + 16 * quotient + 8)
+        struct.pack_into("<q", file, first + 16 * at, value)
+    else:
+        assert quotient < quotients
+        struct.pack_into("<I", file, first + 16 * terms + 16 * quotient + 4 * field, value)
+    return file
+
+
+@pytest.mark.parametrize(("field", "value"), [(0, 1 << 20), (1, 1 << 20), (2, 1 << 31), (3, 1 << 20)])
+def test_quotients_of_terms_that_are_not_there_are_refused(field, value):
+    with pytest.raises(ValueError, match="quotient 1 is of terms that are not there, or of later quotients"):
+        opened(rounded(1, field, value))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (0, "a size would be divided by 0"),
+        (-4, "a size would be divided by -4"),
+        (1 << 62, r"this model does not work at h = 30, w0 = 31"),
+    ],
+)
+def test_sizes_that_cannot_be_divided_are_the_callers_error(value, message):
+    x = numpy.ones((1, 3, 30, 31), "float32")
+    assert numpy.asarray(opened(file_of("rounded"))({"x": x})["y"]).shape == (1, 2, 14, 14)
+    with pytest.raises(ValueError, match=message):
+        opened(rounded(0, "under", value))({"x": x})
+
+
 @pytest.mark.parametrize(
     ("number", "field", "value", "message"),
     [
@@ -358,8 +405,8 @@ def varying(number, field, value):
         ("varying", 2, 1 << 20, "of 1 terms"),
         ("varying", 3, 1 << 20, "of 1048576 terms"),
         ("varying", 4, 1 << 20, "the name of varying number 0"),
-        ("term", 2, 5, "term 0 has power 5 of open size 0"),
-        ("term", 2, 1 << 16, "term 0 has power 1 of open size 2"),
+        ("term", 2, 5, "term 0 has variable 5 of 2"),
+        ("term", 2, 3 << 16, "term 0 has variable 3 of 2"),
     ],
 )
 def test_wrong_open_sizes_are_refused(number, field, value, message):

@@ -232,12 +232,12 @@ def test_a_size_that_constants_fix_is_refused_when_it_is_compiled():
     )
 
 
-def test_a_size_that_is_rounded_is_refused():
+def test_what_would_count_padding_of_an_open_width_is_refused():
     refused(
-        [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2])],
+        [helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2], auto_pad="SAME_UPPER")],
         {"x": (1, 3, "height", 8)},
         {"y": None},
-        "depends on the open size height in a way that the engine cannot follow; export the model with fixed sizes",
+        "has auto_pad SAME_UPPER and strides over an open size",
     )
 
 

@@ -12,7 +12,7 @@ typedef struct header {
     uint64_t file_size;
     uint32_t tensors, nodes, inputs, outputs, operands, opens;
     uint64_t names_size, weights_size;
-    uint32_t varyings, terms, notes_at, notes_size, rest[12];
+    uint32_t varyings, terms, notes_at, notes_size, quotients, rest[11];
 } header;
 _Static_assert(sizeof(header) == MODEL_HEADER, "the header has no holes");
 
@@ -29,6 +29,13 @@ model_node_record model_file_node(const model_file *file, uint32_t number)
 {
     model_node_record record;
     memcpy(&record, file->node_records + (size_t)number * sizeof record, sizeof record);
+    return record;
+}
+
+model_quotient_record model_file_quotient(const model_file *file, uint32_t number)
+{
+    model_quotient_record record;
+    memcpy(&record, file->quotient_list + (size_t)number * sizeof record, sizeof record);
     return record;
 }
 
@@ -118,6 +125,19 @@ static vme_status check_node(const model_file *file, uint32_t number, const head
     return VME_OK;
 }
 
+/* Whether these are terms of the file's, with no quotient but those before this one. */
+static bool reads_earlier(const model_file *file, uint32_t first, uint32_t count, uint32_t quotient)
+{
+    bool earlier = first <= file->terms && count <= file->terms - first;
+    for (uint32_t i = first; earlier && i < first + count; i++) {
+        model_term_record term;
+        memcpy(&term, file->term_list + i * sizeof term, sizeof term);
+        for (uint32_t place = 0; place < MODEL_DEGREE_MAX; place++)
+            earlier = earlier && term.variables[place] <= file->opens + quotient;
+    }
+    return earlier;
+}
+
 /* Of sizes that calls choose, and the numbers that follow from them; what these come to is looked at when a plan is
  * made. */
 static vme_status check_open(const model_file *file, const header *head)
@@ -149,9 +169,16 @@ static vme_status check_open(const model_file *file, const header *head)
     for (uint32_t i = 0; i < file->terms; i++) {
         model_term_record term;
         memcpy(&term, file->term_list + i * sizeof term, sizeof term);
-        for (uint32_t size = 0; size < MODEL_OPEN_MAX; size++)
-            if (term.exponents[size] > (size < file->opens ? MODEL_EXPONENT_MAX : 0))
-                return DAMAGED("term %u has power %u of open size %u", i, term.exponents[size], size);
+        for (uint32_t place = 0; place < MODEL_DEGREE_MAX; place++)
+            if (term.variables[place] > file->opens + file->quotients)
+                return DAMAGED("term %u has variable %u of %u", i, term.variables[place],
+                               file->opens + file->quotients);
+    }
+    for (uint32_t i = 0; i < file->quotients; i++) {
+        const model_quotient_record quotient = model_file_quotient(file, i);
+        if (!reads_earlier(file, quotient.first_over, quotient.overs, i)
+            || !reads_earlier(file, quotient.first_under, quotient.unders, i))
+            return DAMAGED("quotient %u is of terms that are not there, or of later quotients", i);
     }
     return VME_OK;
 }
@@ -175,7 +202,8 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
         || head.outputs > head.tensors || head.operands > MODEL_OPERANDS_MAX || head.names_size > MODEL_NAMES_MAX
         || head.inputs < 1 || head.outputs < 1 || head.opens > MODEL_OPEN_MAX
         || head.varyings > (head.opens == 0 ? 0 : MODEL_VARYING_MAX)
-        || head.terms > (head.opens == 0 ? 0 : MODEL_TERMS_MAX))
+        || head.terms > (head.opens == 0 ? 0 : MODEL_TERMS_MAX)
+        || head.quotients > (head.opens == 0 ? 0 : MODEL_QUOTIENTS_MAX))
         return DAMAGED("%u tensors, %u nodes, %u inputs, %u outputs, %u operands and %u open sizes are not possible",
                        head.tensors, head.nodes, head.inputs, head.outputs, head.operands, head.opens);
     if (head.notes_at > head.names_size || head.notes_size > head.names_size - head.notes_at)
@@ -187,7 +215,8 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
              opens = operands + 4ull * head.operands;
     uint64_t varyings = opens + (uint64_t)head.opens * sizeof(model_open_record);
     uint64_t terms = varyings + (uint64_t)head.varyings * sizeof(model_varying_record);
-    uint64_t names = terms + (uint64_t)head.terms * sizeof(model_term_record);
+    uint64_t quotients = terms + (uint64_t)head.terms * sizeof(model_term_record);
+    uint64_t names = quotients + (uint64_t)head.quotients * sizeof(model_quotient_record);
     uint64_t weights = (names + head.names_size + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
     if (weights > size || head.weights_size != size - weights)
         return DAMAGED("its parts make %llu bytes and %llu of weights, it has %zu", (unsigned long long)weights,
@@ -211,9 +240,11 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
         .opens = head.opens,
         .varyings = head.varyings,
         .terms = head.terms,
+        .quotients = head.quotients,
         .open_list = base + opens,
         .varying_list = base + varyings,
         .term_list = base + terms,
+        .quotient_list = base + quotients,
     };
     vme_status status = VME_OK;
     for (uint32_t i = 0; status == VME_OK && i < file->tensors; i++)

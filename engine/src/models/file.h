@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 enum {
-    MODEL_VERSION = 2,
+    MODEL_VERSION = 3,
     MODEL_HEADER = 128,
     MODEL_RANK = 8,
     MODEL_PARAMETERS = 24,
@@ -23,7 +23,8 @@ enum {
     MODEL_OPEN_MAX = 8,
     MODEL_VARYING_MAX = 1 << 17,
     MODEL_TERMS_MAX = 1 << 18,
-    MODEL_EXPONENT_MAX = 4,
+    MODEL_QUOTIENTS_MAX = 240,
+    MODEL_DEGREE_MAX = 8,
 };
 #define MODEL_FLAG_OPEN    1u         /* of the header: there are open sizes */
 #define MODEL_ABSENT       UINT32_MAX /* an operand that is left out */
@@ -216,20 +217,26 @@ typedef struct model_varying_record {
     uint32_t tensor, field, first_term, terms, label_at, label_size;
 } model_varying_record;
 enum { FIELD_OFFSET = MODEL_RANK, FIELD_STRIDES, FIELDS = FIELD_STRIDES + MODEL_RANK };
+/* Variables: 0 none, then the open sizes from 1 on, then the quotients. */
 typedef struct model_term_record {
     int64_t factor;
-    uint8_t exponents[MODEL_OPEN_MAX]; /* of each open size */
+    uint8_t variables[MODEL_DEGREE_MAX]; /* that it is multiplied by; zeros are last */
 } model_term_record;
+/* A whole number that sums of terms divide to, rounded down; they have open sizes and earlier quotients. */
+typedef struct model_quotient_record {
+    uint32_t first_over, overs, first_under, unders;
+} model_quotient_record;
 _Static_assert(sizeof(model_tensor_record) == 192 && sizeof(model_node_record) == 128 && sizeof(model_open_record) == 16
-                   && sizeof(model_varying_record) == 24 && sizeof(model_term_record) == 16,
+                   && sizeof(model_varying_record) == 24 && sizeof(model_term_record) == 16
+                   && sizeof(model_quotient_record) == 16,
                "records of the file have no holes");
 
 /* A file whose form is right: every number in a record is a place that exists. What operators want of their
  * operands is not looked at. */
 typedef struct model_file {
-    uint32_t tensors, nodes, inputs, outputs, operands, opens, varyings, terms;
+    uint32_t tensors, nodes, inputs, outputs, operands, opens, varyings, terms, quotients;
     const char *tensor_records, *node_records, *input_list, *output_list, *operand_list, *open_list, *varying_list,
-        *term_list, *names, *weights;
+        *term_list, *quotient_list, *names, *weights;
     uint32_t notes_at, notes_size; /* of the names */
 } model_file;
 /* Of `bytes` only what is before the weights is looked at; `size` is the whole file's. */
@@ -237,5 +244,6 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file);
 model_tensor_record model_file_tensor(const model_file *file, uint32_t number);
 model_node_record model_file_node(const model_file *file, uint32_t number);
 uint32_t model_file_number(const char *list, uint32_t field);
+model_quotient_record model_file_quotient(const model_file *file, uint32_t number);
 
 #endif

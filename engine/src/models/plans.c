@@ -1,10 +1,10 @@
 /* Models with open sizes: numbers of examples, lengths of sequences and the like, which each call chooses by the shapes
  * of its inputs.
  *
- * The file has every number that follows from such sizes as a sum of products of them (docs/model-format.md). A plan is
- * the model of the same file with these numbers worked out for the sizes of a call: it has steps, layouts and an arena
- * of its own, and the algorithms and packed weights of its base. Nothing that a file says of its numbers is believed:
- * what comes out is looked at as any file. */
+ * The file has every number that follows from such sizes as a sum of products of them and of quotients
+ * (docs/model-format.md). A plan is the model of the same file with these numbers worked out for the sizes of a call:
+ * it has steps, layouts and an arena of its own, and the algorithms and packed weights of its base. Nothing that a file
+ * says of its numbers is believed: what comes out is looked at as any file. */
 #include "models/plans.h"
 #include "models/file.h"
 #include "models/model.h"
@@ -56,30 +56,39 @@ void model_close(vme_model *model)
     free(model->front);
 }
 
-static bool power(int64_t base, int exponent, int64_t *value)
+/* The sum of `count` terms, `values` being those of variables; false: it is beyond 64 bits. */
+static bool sum_of_terms(const model_file *file, uint32_t first, uint32_t count, const int64_t *values, int64_t *sum)
 {
-    for (int i = 0; i < exponent; i++)
-        if (__builtin_mul_overflow(*value, base, value))
-            return false;
-    return true;
-}
-
-/* The number at these sizes; false: it is beyond 64 bits. */
-static bool worked_out(const model_file *file, const model_varying_record *varying, const int64_t *sizes,
-                       int64_t *value)
-{
-    *value = 0;
-    for (uint32_t i = 0; i < varying->terms; i++) {
+    *sum = 0;
+    for (uint32_t i = first; i < first + count; i++) {
         model_term_record term;
-        memcpy(&term, file->term_list + (varying->first_term + (size_t)i) * sizeof term, sizeof term);
+        memcpy(&term, file->term_list + (size_t)i * sizeof term, sizeof term);
         int64_t product = term.factor;
-        for (uint32_t size = 0; size < file->opens; size++)
-            if (!power(sizes[size], term.exponents[size], &product))
+        for (int place = 0; place < MODEL_DEGREE_MAX; place++)
+            if (term.variables[place] > 0 && __builtin_mul_overflow(product, values[term.variables[place]], &product))
                 return false;
-        if (__builtin_add_overflow(*value, product, value))
+        if (__builtin_add_overflow(*sum, product, sum))
             return false;
     }
     return true;
+}
+
+/* Numbers of all variables at these sizes. */
+static vme_status variables_at(const model_file *file, const int64_t *sizes, int64_t *values)
+{
+    values[0] = 0;
+    memcpy(values + 1, sizes, file->opens * sizeof *sizes);
+    for (uint32_t i = 0; i < file->quotients; i++) {
+        const model_quotient_record quotient = model_file_quotient(file, i);
+        int64_t over, under;
+        if (!sum_of_terms(file, quotient.first_over, quotient.overs, values, &over)
+            || !sum_of_terms(file, quotient.first_under, quotient.unders, values, &under))
+            return vme_fail(VME_BAD_VALUE, "a size would be beyond 64 bits");
+        if (under < 1)
+            return vme_fail(VME_BAD_VALUE, "a size would be divided by %lld", (long long)under);
+        values[1 + file->opens + i] = over / under - (over % under < 0);
+    }
+    return VME_OK;
 }
 
 /* What is wrong, with the sizes at which it is. */
@@ -103,13 +112,18 @@ static vme_status plan_new(vme_context *context, vme_model *base, const int64_t 
     if (front == NULL)
         return VME_NO_MEMORY;
     memcpy(front, base->front, base->front_bytes);
+    int64_t values[1 + MODEL_OPEN_MAX + MODEL_QUOTIENTS_MAX];
     vme_status status = model_file_read(front, base->file_bytes, &file);
+    if (status == VME_OK)
+        status = variables_at(&file, sizes, values);
     for (uint32_t i = 0; status == VME_OK && i < file.varyings; i++) {
         model_varying_record varying;
         int64_t value;
         memcpy(&varying, file.varying_list + i * sizeof varying, sizeof varying);
-        if (!worked_out(&file, &varying, sizes, &value))
+        if (!sum_of_terms(&file, varying.first_term, varying.terms, values, &value)) {
             status = vme_fail(VME_BAD_VALUE, "a size would be beyond 64 bits");
+            break;
+        }
         char *record = front + (file.tensor_records - front) + varying.tensor * sizeof(model_tensor_record);
         size_t at = varying.field < FIELD_OFFSET
                         ? offsetof(model_tensor_record, shape) + varying.field * sizeof value

@@ -77,7 +77,10 @@ static void hurt(void)
     default:
         if (term_count > 0 && one_in(2))
             terms[below((int)term_count)] =
-                (model_term_record){.factor = (int64_t)hostile(), .exponents = {(uint8_t)below(6), (uint8_t)below(3)}};
+                (model_term_record){.factor = (int64_t)hostile(), .variables = {(uint8_t)below(6), (uint8_t)below(3)}};
+        else if (quotient_count > 0 && one_in(2))
+            ((uint32_t *)&quotients[below((int)quotient_count)])[below(4)] =
+                one_in(2) ? (uint32_t)below(20) : (uint32_t)hostile();
         else if (varying_count > 0)
             ((uint32_t *)&varyings[below((int)varying_count)])[below(6)] =
                 one_in(2) ? (uint32_t)below(20) : (uint32_t)hostile();

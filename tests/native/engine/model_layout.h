@@ -26,15 +26,16 @@ static uint32_t operands[FILE_OPERANDS], operand_count, node_count, tensor_count
 static uint32_t ports[FILE_PORTS], input_count, output_count; /* inputs, then outputs */
 static model_open_record opens[MODEL_OPEN_MAX];
 static model_varying_record varyings[FILE_VARYINGS];
-static model_term_record terms[FILE_VARYINGS];
-static uint32_t open_count, varying_count, term_count;
+static model_term_record terms[3 * FILE_VARYINGS];
+static model_quotient_record quotients[MODEL_QUOTIENTS_MAX];
+static uint32_t open_count, varying_count, term_count, quotient_count;
 static char names[64];
 static _Alignas(8) unsigned char weights[FILE_MAX];
 
 static void model_file_begin(void)
 {
     tensor_count = node_count = operand_count = input_count = output_count = open_count = varying_count = term_count =
-        0;
+        quotient_count = 0;
     weights_size = 0;
     names[0] = 0;
 }
@@ -78,6 +79,7 @@ static void model_file_write(void)
     section(&at, opens, open_count * sizeof *opens);
     section(&at, varyings, varying_count * sizeof *varyings);
     section(&at, terms, term_count * sizeof *terms);
+    section(&at, quotients, quotient_count * sizeof *quotients);
     section(&at, names, names_size);
     section(&at, (char[64]){0}, (64 - at % 64) % 64);
     section(&at, weights, weights_size);
@@ -88,7 +90,7 @@ static void model_file_write(void)
     section(&at, &size, 8);
     section(&at, (uint32_t[6]){tensor_count, node_count, input_count, output_count, operand_count, open_count}, 24);
     section(&at, (uint64_t[2]){names_size, weights_size}, 16);
-    section(&at, (uint32_t[16]){varying_count, term_count}, 64);
+    section(&at, (uint32_t[16]){varying_count, term_count, 0, 0, quotient_count}, 64);
     file_size = (size_t)size;
 }
 

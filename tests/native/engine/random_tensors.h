@@ -40,6 +40,17 @@ static bool room(int more)
            && weights_size < FILE_MAX / 8;
 }
 
+/* The open size, or a quotient that it is too: twice of it by two. */
+static uint8_t variable_of(int size)
+{
+    if (one_in(2) || quotient_count == MODEL_QUOTIENTS_MAX || term_count > 2 * FILE_VARYINGS - 3)
+        return (uint8_t)(size + 1);
+    quotients[quotient_count] = (model_quotient_record){term_count, 1, term_count + 1, 1};
+    terms[term_count++] = (model_term_record){2, {(uint8_t)(size + 1)}};
+    terms[term_count++] = (model_term_record){2, {0}};
+    return (uint8_t)(1 + open_count + quotient_count++);
+}
+
 static void vary(uint32_t tensor, uint32_t field, product number)
 {
     bool varies = false;
@@ -48,7 +59,10 @@ static void vary(uint32_t tensor, uint32_t field, product number)
     if (!varies || number.factor == 0)
         return;
     model_term_record term = {.factor = number.factor};
-    memcpy(term.exponents, number.exponents, sizeof term.exponents);
+    int place = 0;
+    for (int i = 0; i < MODEL_OPEN_MAX; i++)
+        for (int n = 0; n < number.exponents[i] && place < MODEL_DEGREE_MAX; n++)
+            term.variables[place++] = variable_of(i);
     terms[term_count] = term;
     varyings[varying_count++] = (model_varying_record){
         .tensor = tensor, .field = field, .first_term = term_count++, .terms = 1, .label_size = 1};

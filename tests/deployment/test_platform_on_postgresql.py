@@ -87,7 +87,7 @@ def test_from_a_push_to_a_device_and_back(cluster, tmp_path):
         admin = platform.access.add_token("admin", "test")
         for path, methods in openapi.document()["paths"].items():
             if "get" in methods:
-                path = path.format(release=1, device="kitchen-1")
+                path = path.format(release=1, device="kitchen-1", name="shop")
                 status, answer = get(address, f"{path}?task={TASK}&subject=ann&state=failed", admin)
                 assert status == 200, (path, answer)
         with pytest.raises(RefusedError, match="there is a platform already"):

@@ -251,12 +251,15 @@ def test_openapi_says_who_may(ask):
                 assert ask(method.upper(), path, {}, who="ann")[0] == 403, path
 
 
-@pytest.mark.parametrize("junk", [None, 7, "x", [], {}, [[]], {"a": {}}, -1, 1e999, True, "x" * 5000])
+@pytest.mark.parametrize(
+    "junk", [None, 7, "x", [], {}, [[]], {"a": {}}, -1, 1e999, True, "x" * 5000, "\ud800", "\0"], ids=ascii
+)
 def test_no_route_breaks_on_values_of_any_kind(cloud, junk):
     """Whatever stands in a request's fields is answered, not an error of the server's own."""
     platform, _ = cloud
     platform.access.add_account(name := f"root{secrets.token_hex(4)}", "admin", "test")
     token = platform.access.add_token(name, "test")
+    platform.devices.enrol(device := f"x{secrets.token_hex(4)}", token)
 
     async def all_of_it():
         found = []
@@ -273,7 +276,7 @@ def test_no_route_breaks_on_values_of_any_kind(cloud, junk):
 
     async def request(method, path, body):
         said, data = [], json.dumps(body).encode()
-        headers = [(b"authorization", f"Bearer {token}".encode()), (b"x-vmhost-device", b"x")]
+        headers = [(b"authorization", f"Bearer {token}".encode()), (b"x-vmhost-device", device.encode())]
         scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
         scope |= {"client": ("test", 1), "root_path": "", "http_version": "1.1", "scheme": "http", "server": ("t", 1)}
 

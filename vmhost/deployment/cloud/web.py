@@ -234,6 +234,8 @@ class _Api:
             return _failure(404, str(error))
         except (DeploymentError, AccessError) as error:
             return _failure(409 if isinstance(error, RefusedError) else 400, str(error))
+        except UnicodeEncodeError:
+            return _failure(400, "expected text in Unicode, got half of a surrogate pair, such as \\ud800 alone")
         except StoreError as error:
             return _failure(503, str(error))
 

@@ -1,6 +1,9 @@
 """Repositories whose owners hold the keys: what they did not sign, no device runs, and nobody is offered."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -368,3 +371,19 @@ def test_by_the_commands_from_a_push_to_a_device(tmp_path, run, capfd, monkeypat
         assert "the platform's own key signs" in run("owners", tmp_path / "cloud", "shop", "--remove", identity[:12])
         assert main(["cloud", "owners", str(tmp_path / "cloud"), "shop", "--remove", "abcdefgh"]) != 0
         assert "is no key of an owner" in capfd.readouterr().err
+
+
+def killed_by_chance(seed, kills):
+    command = [sys.executable, "-W", "ignore", "-m", "tests.deployment.owner_kills", str(seed), str(kills)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, f"seed {seed}: {done.stderr}"
+
+
+def test_a_platform_that_is_killed_while_owners_change_and_sign_leaves_what_devices_take():
+    killed_by_chance(1, 8)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(300, 304))
+def test_a_platform_that_is_killed_hundreds_of_times_meanwhile_does_so_too(seed):
+    killed_by_chance(seed, 60)

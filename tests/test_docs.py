@@ -603,6 +603,24 @@ digits = host.load("build/digits.vmb")
     assert (folder / "where.svg").exists()
 
 
+def coverage_in_python(text, folder, capfd):
+    before = """
+import vmhost
+host = vmhost.Host(trust="keys", policy=vmhost.Policy(task=vmhost.TaskPolicy(coverage=1.0)))
+host.load("build/digits.vmb")({'image': [0] * 64})
+"""
+    run_script(folder, before + text)
+    assert '"run"' in (folder / "ran.json").read_text()
+
+
+def coverage_report(text, folder, capfd):
+    (folder / "ran.json").write_text('{"format": "vmhost coverage 1", "full": false, "functions": []}')
+    arguments = shlex.split(text.replace("other-host.json", "").replace("tasks/digits", str(ROOT / "tasks" / "digits")))
+    with contextlib.chdir(folder):
+        assert main(arguments[1:]) == 0
+    assert (folder / "report" / "index.html").exists()
+
+
 def a_small_click_model(text, folder, capfd):
     check = """
 state = runs.load("states")
@@ -697,6 +715,8 @@ BLOCKS = {
     ("docs/operations.md", "from vmhost.guest import metrics"): task_that_counts,
     ("docs/operations.md", "import vmhost\n\n"): recording_in_python,
     ("docs/operations.md", "vmhost replay"): shown_only,  # tests/operations/test_baseline_replay.py
+    ("docs/operations.md", "host.coverage()"): coverage_in_python,
+    ("docs/operations.md", "vmhost coverage ran.json"): coverage_report,
     ("docs/operations.md", "scrape_configs:"): scrape_configuration,
     ("docs/pipeline.md", "trigger:"): stream_task_yaml,
     ("docs/pipeline.md", "vmhost compile tasks/ipv"): pipeline_run,

@@ -6,7 +6,7 @@ uv=$(command -v uv || ls .python/tools/uv/site/bin/uv 2>/dev/null) || { echo "lo
 pin() { "$uv" pip compile -q --upgrade --python-version 3.14 --generate-hashes --no-emit-index-url --no-annotate --no-header "$@"; }
 trap 'rm -f lock.partial' EXIT
 
-{ echo "# Made with: make lock"; pin pyproject.toml --extra cel --extra cloud --extra cloud-postgresql --extra linalg --extra models --extra operations --extra parquet --extra tunnel-postgresql --extra web --group dev; } > lock.partial
+{ echo "# Made with: make lock"; pin pyproject.toml --extra cel --extra cloud --extra cloud-postgresql --extra coverage --extra linalg --extra models --extra operations --extra parquet --extra tunnel-postgresql --extra web --group dev; } > lock.partial
 mv lock.partial requirements.lock
 # what `make bench` installs beside these
 there=$(sed -n 's/^\([A-Za-z0-9_.-]*\)==.*/--no-emit-package \1/p' requirements.lock)

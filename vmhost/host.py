@@ -19,6 +19,7 @@ import vmhost.bytecode.errors
 from vmhost.bytecode.fields import shown
 from vmhost.bytecode.format import Bundle, read_bundle
 from vmhost.bytecode.signing import TrustStore
+from vmhost.coverage import Coverage
 from vmhost.errors import BundleError, ClosedError, ConfigurationError
 from vmhost.grants import settle
 from vmhost.isolation import vm as isolation
@@ -287,6 +288,11 @@ class Host:
         would take more than a hundredth of a core): `with host.profile() as profiling: ...`, then `profiling.profile`.
         ValueError for an `hz` beyond 0.1 to 10,000; the rest as for Profiling.stop()."""
         return Profiling(isolation.core().Profile(hz))
+
+    def coverage(self) -> Coverage:
+        """Which lines and branches of tasks ran so far in this process, in the share of calls that TaskPolicy.coverage
+        has noted."""
+        return Coverage.taken(isolation.core().coverage())
 
     @property
     def policy(self) -> Policy:

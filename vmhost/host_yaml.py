@@ -160,6 +160,7 @@ _TASK = {
     "queue": ("queue", int),
     "fresh": ("fresh", bool),
     "ready": ("ready", int),
+    "coverage": ("coverage", float),
 }
 
 

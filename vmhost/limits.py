@@ -237,8 +237,8 @@ class TaskPolicy:
     first (None: as the bundle says). `queue`: calls that may wait. `fresh`: a new VM for each call (None: as the
     bundle says). `ready`: VMs attached before the first call comes. `limits`: caps on the bundle's own, a mapping as in
     host.yaml or Limits. `permissions`: the most that the bundle may ask for, a mapping of kinds to lists of names as in
-    host.yaml; None: no less than `Policy` says. `record`: which of its calls are recorded (None: none is).
-    ConfigurationError.
+    host.yaml; None: no less than `Policy` says. `coverage`: the share of calls of which it is noted which lines and
+    branches ran (Host.coverage), 0 to 1. `record`: which of its calls are recorded (None: none is). ConfigurationError.
     """
 
     weight: float = 1.0
@@ -248,6 +248,7 @@ class TaskPolicy:
     ready: int = 0
     limits: Mapping[str, "Any"] | Limits = field(default_factory=dict)
     permissions: Mapping[str, "Any"] | None = None
+    coverage: float = 0.0
     breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
     record: RecordPolicy | None = None
 
@@ -409,6 +410,10 @@ def _by_task(value, what):
     return dict(value)
 
 
+def _share_or_none(value, what):
+    return _SHARE(value, what) if value != 0 or isinstance(value, bool) else 0.0
+
+
 _COUNT, _SECONDS_LONG, _SHARE = _whole(1), _above_zero(), _above_zero(1)
 _CHECKS = {
     BreakerPolicy: {
@@ -433,6 +438,7 @@ _CHECKS = {
         "ready": _whole(0, 1024),
         "limits": _caps,
         "permissions": read_caps,
+        "coverage": _share_or_none,
         "breaker": _of(BreakerPolicy),
         "record": _optional(_of(RecordPolicy)),
     },

@@ -30,6 +30,7 @@ ALLOCATORS = ("malloc", "calloc", "realloc", "strdup", "strndup", "aligned_alloc
 WRAP_ALLOCATORS = [f"-Wl,--wrap={name}" for name in ALLOCATORS]
 FAILING_MALLOC = f"{HERE}/failing_malloc.c"
 GREEDY_LIBRARY = f"{HERE}/greedy_library.c"  # a library of somebody else that allocates
+PROFILE = native_build.Part(("vmhost/isolation/profile/*.c",)).files()
 LANES = native_build.Part(("vmhost/isolation/lanes/*.c",)).files()
 
 
@@ -49,7 +50,7 @@ def core_programs():
     return [
         Program(f"{HERE}/test_lane", (*LANES, fake_vm)),
         Program(f"{HERE}/test_faults", (*LANES, fake_vm, FAILING_MALLOC)),
-        Program(f"{HERE}/test_profile", ("vmhost/isolation/profile/profile.c", FAILING_MALLOC)),
+        Program(f"{HERE}/test_profile", (*PROFILE, FAILING_MALLOC)),
         Program(
             f"{HERE}/test_library_memory",
             (*(f"vmhost/isolation/{name}" for name in memory), FAILING_MALLOC),

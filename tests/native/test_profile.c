@@ -17,7 +17,7 @@ static void fill(vmh_profile *profile)
         int32_t function = vmh_profile_code(profile, i, i + 1, i + 2);
         CHECK(function < 0);
         function = vmh_profile_learn(profile, i, i + 1, i + 2, "main.py", name, 7, some_lines(), 4);
-        CHECK(function < profile->function_count);
+        CHECK(function < profile->functions.count);
         if (node < 0 || function < 0)
             continue;
         for (int line = 0; line < 3; line++)
@@ -26,7 +26,7 @@ static void fill(vmh_profile *profile)
         added += 10;
     }
     for (int32_t i = 0; i < profile->node_count; i++) {
-        CHECK(profile->nodes[i].parent < i && profile->nodes[i].function < profile->function_count);
+        CHECK(profile->nodes[i].parent < i && profile->nodes[i].function < profile->functions.count);
         found += profile->nodes[i].wall_ns;
     }
     CHECK(found == added);
@@ -41,7 +41,7 @@ static void failing_allocations(void)
         bool failed = failing_malloc(-1);
         CHECK(failed || !profile.full);
         if (!failed) {
-            CHECK(profile.function_count == 2 + 150 && vmh_profile_code(&profile, 4, 5, 6) >= 0);
+            CHECK(profile.functions.count == 2 + 150 && vmh_profile_code(&profile, 4, 5, 6) >= 0);
             CHECK(vmh_profile_code(&profile, 4, 5, 7) < 0);
         }
         vmh_profile_clear(&profile);

@@ -220,6 +220,7 @@ class Lane:
         caller_errors="",
         pack=None,
         unpack=None,
+        coverage=0.0,
     ):
         self.core, self.name, self.version, self.store, self.entry = core, name, version, store, entry
         self.events, self.wall_s, self.cpu_s, self.capacity = events, wall_s, cpu_s, capacity

@@ -25,6 +25,7 @@ COMMANDS = {
     "serve": "Serve the bundles in FOLDER: calls and answers are lines of JSON.",
     "dashboard": "Show the dashboard of a host under load.",
     "top": "Show what the tasks of a running host do, live.",
+    "coverage": "Show which lines and branches of tasks ran.",
     "pipeline": "Store events, trigger stream tasks, and show what they made.",
     "tunnel": "Serve devices, send messages, push to devices, and look at what goes on.",
     "cloud": "Serve the deployment platform; release tasks, watch them, take them back.",

@@ -143,6 +143,7 @@ class Service:
             caller_errors="\n".join(("", *policy.breaker.caller_errors, "")),
             pack=self._codec.pack,
             unpack=self._codec.unpack,
+            coverage=policy.coverage,
         )
         if policy.record is not None:
             self._begin_recording(version, policy.record)

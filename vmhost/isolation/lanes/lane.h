@@ -90,6 +90,7 @@ struct vmh_lane {
                             NULL: none */
     vmh_code_store *store;
     int64_t wall_ns, cpu_ns, grace_ns; /* limits of a call; VMH_FOREVER: none */
+    double coverage;                   /* the share of calls whose lines and branches are noted, 0 to 1 */
     int calls_per_vm;                  /* a worker retires after so many; 0: never */
     atomic_uint spins;                 /* of callers, who share it as a hint */
     int64_t slow_ns;                   /* a call that took longer counts as slow; VMH_FOREVER: none does */

@@ -6,41 +6,21 @@
 #ifndef VMH_PROFILE_H
 #define VMH_PROFILE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "profile/functions.h"
 
-enum { VMH_PROFILE_DEPTH = 128, VMH_PROFILE_NODES = 1 << 18, VMH_PROFILE_FUNCTIONS = 1 << 16 };
-
-/* A function of a task; or a task itself, at the root of what it did, whose file is "". */
-typedef struct vmh_profile_function {
-    char *file, *name; /* owned */
-    int first_line;
-    size_t lines_size;
-    unsigned char *lines; /* owned; NULL: none */
-} vmh_profile_function;
+enum { VMH_PROFILE_DEPTH = 128, VMH_PROFILE_NODES = 1 << 18 };
 
 typedef struct vmh_profile_node {
     int32_t parent, function, line;   /* parent -1: a root */
     int64_t samples, wall_ns, cpu_ns; /* with this node as the innermost */
 } vmh_profile_node;
 
-/* An open hash table from keys of three words to indices. */
-typedef struct vmh_profile_index {
-    struct {
-        uint64_t key[3];
-        int32_t value; /* -1: free */
-    } *slots;
-    size_t size, used; /* size: a power of 2, or 0 */
-} vmh_profile_index;
-
 typedef struct vmh_profile {
-    int64_t lost;                    /* stacks that could not be read */
-    vmh_profile_function *functions; /* owned */
-    vmh_profile_node *nodes;         /* owned */
-    int32_t function_count, node_count;
-    size_t function_room, node_room;
-    vmh_profile_index codes, names, children;
+    vmh_functions functions; /* those of tasks; and tasks themselves, at the root of what they did, whose file is "" */
+    vmh_profile_node *nodes; /* owned */
+    int32_t node_count;
+    size_t node_room;
+    vmh_index codes, children;
     bool full; /* a bound was met, or memory was short */
 } vmh_profile;
 

@@ -174,6 +174,9 @@ static PyMethodDef core_methods[] = {
                "which VMs were running on "
                "the crashing thread of the process that had it before. errno 0: it does keep them; EBUSY: another "
                "process has the file.")},
+    {"coverage", vmh_core_coverage, METH_NOARGS,
+     PyDoc_STR("coverage() -> functions: (file, name, first line); points: (function, kind, from, to), kind 0: a line, "
+               "1: a branch between byte offsets, 2: a return; full.")},
     {"fork_prepare", vmh_fork_prepare, METH_NOARGS, PyDoc_STR("os.register_at_fork: before")},
     {"fork_parent", vmh_fork_parent, METH_NOARGS, PyDoc_STR("os.register_at_fork: after_in_parent")},
     {"fork_child", vmh_fork_child, METH_NOARGS, PyDoc_STR("os.register_at_fork: after_in_child")},

@@ -61,6 +61,9 @@ int64_t vmh_core_span_ns(double seconds);
 /* Raises what set_error_factory()'s function makes of kind and payload. Always NULL. */
 PyObject *vmh_core_raise(vmh_lane *lane, int kind, PyObject *payload);
 
+/* core_profile.c */
+PyObject *vmh_core_coverage(PyObject *module, PyObject *unused);
+
 /* core_call.c */
 /* A `Call` that takes the caller's reference; NULL with an error set, and the reference stays the caller's. `unpack`:
  * its lane's, borrowed. */

@@ -8,16 +8,17 @@
 
 static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"name",     "version",      "store",  "entry",         "events", "wall_s", "cpu_s",
-                            "capacity", "calls_per_vm", "slow_s", "caller_errors", "pack",   "unpack", NULL};
+    static char *names[] = {"name",          "version", "store",    "entry",        "events",
+                            "wall_s",        "cpu_s",   "capacity", "calls_per_vm", "slow_s",
+                            "caller_errors", "pack",    "unpack",   "coverage",     NULL};
     const char *name, *version, *entry, *caller_errors = NULL;
     PyObject *store, *events, *pack = NULL, *unpack = NULL;
-    double wall_s = -1, cpu_s = -1, slow_s = -1;
+    double wall_s = -1, cpu_s = -1, slow_s = -1, coverage = 0;
     Py_ssize_t capacity = PY_SSIZE_T_MAX;
     int calls_per_vm = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ssO!sO!|ddnidzOO:Lane", names, &name, &version, vmh_code_store_type,
-                                     &store, &entry, vmh_events_type, &events, &wall_s, &cpu_s, &capacity,
-                                     &calls_per_vm, &slow_s, &caller_errors, &pack, &unpack))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ssO!sO!|ddnidzOOd:Lane", names, &name, &version,
+                                     vmh_code_store_type, &store, &entry, vmh_events_type, &events, &wall_s, &cpu_s,
+                                     &capacity, &calls_per_vm, &slow_s, &caller_errors, &pack, &unpack, &coverage))
         return NULL;
     if (capacity < 0)
         return PyErr_Format(PyExc_ValueError, "capacity: expected a count from 0 on, got %zd", capacity);
@@ -34,6 +35,7 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->lane->cpu_ns = vmh_core_span_ns(cpu_s);
     self->lane->capacity = capacity == PY_SSIZE_T_MAX ? SIZE_MAX : (size_t)capacity;
     self->lane->calls_per_vm = calls_per_vm;
+    self->lane->coverage = coverage;
     self->lane->slow_ns = vmh_core_span_ns(slow_s);
     if (caller_errors != NULL && (self->lane->caller_errors = strdup(caller_errors)) == NULL) {
         Py_DECREF(self);

@@ -1,8 +1,10 @@
-/* `_core.Profile`: what a sampling profiler saw of all VMs of the process. */
+/* `_core.Profile`: what a sampling profiler saw of all VMs of the process; and coverage(): what ran in those that were
+ * asked. */
 #include <errno.h>
 #include <string.h>
 
 #include "lanes/clock.h"
+#include "profile/coverage.h"
 #include "python/core.h"
 #include "vm/sampler.h"
 
@@ -63,11 +65,11 @@ static PyObject *profile_stop(PyObject *object, PyObject *Py_UNUSED(unused))
 
 static PyObject *text_of(const char *text) { return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace"); }
 
-static PyObject *functions_of(const vmh_profile *profile)
+static PyObject *functions_of(const vmh_functions *functions)
 {
-    PyObject *list = PyList_New(profile->function_count);
-    for (int32_t i = 0; list != NULL && i < profile->function_count; i++) {
-        const vmh_profile_function *function = &profile->functions[i];
+    PyObject *list = PyList_New(functions->count);
+    for (int32_t i = 0; list != NULL && i < functions->count; i++) {
+        const vmh_function *function = &functions->items[i];
         PyObject *item = Py_BuildValue("(NNi)", text_of(function->file), text_of(function->name), function->first_line);
         if (item == NULL)
             Py_CLEAR(list);
@@ -100,10 +102,11 @@ static PyObject *profile_take(PyObject *object, PyObject *Py_UNUSED(unused))
         PyErr_SetString(PyExc_RuntimeError, "the Profile has not ended");
         return NULL;
     }
-    return Py_BuildValue("{s:N,s:N,s:L,s:L,s:L,s:L,s:N}", "functions", functions_of(&sampler->profile), "nodes",
-                         nodes_of(&sampler->profile), "span_ns", (long long)(sampler->ended_ns - sampler->began_ns),
-                         "looks", (long long)sampler->looks, "cost_ns", (long long)sampler->cost_ns, "unreadable",
-                         (long long)sampler->unreadable, "full", PyBool_FromLong(sampler->profile.full));
+    return Py_BuildValue("{s:N,s:N,s:L,s:L,s:L,s:L,s:N}", "functions", functions_of(&sampler->profile.functions),
+                         "nodes", nodes_of(&sampler->profile), "span_ns",
+                         (long long)(sampler->ended_ns - sampler->began_ns), "looks", (long long)sampler->looks,
+                         "cost_ns", (long long)sampler->cost_ns, "unreadable", (long long)sampler->unreadable, "full",
+                         PyBool_FromLong(sampler->profile.full));
 }
 
 static PyMethodDef profile_methods[] = {
@@ -129,3 +132,20 @@ PyType_Spec vmh_profile_spec = {
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = profile_slots,
 };
+
+PyObject *vmh_core_coverage(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    const vmh_coverage *all = vmh_coverage_lock();
+    PyObject *functions = functions_of(&all->functions), *points = PyList_New(all->count);
+    for (int32_t i = 0; points != NULL && i < all->count; i++) {
+        const vmh_point *point = &all->points[i];
+        PyObject *item = Py_BuildValue("(iiii)", point->function, (int)point->kind, point->from, point->to);
+        if (item == NULL)
+            Py_CLEAR(points);
+        else
+            PyList_SET_ITEM(points, i, item);
+    }
+    PyObject *full = PyBool_FromLong(all->full);
+    vmh_coverage_unlock();
+    return Py_BuildValue("{s:N,s:N,s:N}", "functions", functions, "points", points, "full", full);
+}

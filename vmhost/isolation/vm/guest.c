@@ -266,6 +266,8 @@ int vmh_guest_boot(vmh_vm *vm)
     if (stop_error == NULL)
         goto done;
     vm->stop.error = stop_error;
+    if (vmh_cover_boot(&vm->cover) < 0)
+        goto done;
     if (PyModule_AddObjectRef(vm->guest.native, "Stopped", stop_error) < 0)
         goto done;
     /* boot.py leaves its functions in the module: what this file and the wire call from now on */
@@ -285,6 +287,7 @@ done:
 
 void vmh_guest_clear(vmh_vm *vm)
 {
+    vmh_cover_clear(&vm->cover);
     Py_CLEAR(vm->guest.entries);
     Py_CLEAR(vm->guest.entry_for);
     Py_CLEAR(vm->guest.report);
@@ -419,8 +422,10 @@ void vmh_guest_load(vmh_vm *vm, vmh_lane *lane)
     }
     Py_XDECREF(permissions);
     /* what fails here fails again in the first call, which then reports it to its caller */
+    vmh_cover_begin(&vm->cover, lane, true);
     if (!vm->work.doomed && lane->entry[0] != 0 && entry_named(vm, lane->entry) == NULL)
         PyErr_Clear();
+    vmh_cover_end(&vm->cover);
     if (vmh_phase_end(vm, &kind) && kind != VMH_CLOSED)
         vm->work.load_kind = kind;
     if (vm->work.load_kind != VMH_OK) {
@@ -536,6 +541,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         codec.entry = call->entry == NULL ? lane->entry : call->entry;
         value = vmh_wire_decode(&call->request, "argument", &codec);
         vmh_blob_clear(&call->request);
+        vmh_cover_begin(&vm->cover, lane, false);
         if (value != NULL && call->record == NULL)
             result = call_entry(entry, value, call->spread);
         else if (value != NULL) {
@@ -543,6 +549,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
                 result = call_entry(entry, value, call->spread);
             recording_end(vm, &state);
         }
+        vmh_cover_end(&vm->cover);
         Py_DECREF(entry);
         if (value == NULL && PyErr_ExceptionMatches(PyExc_ValueError))
             kind = VMH_VALUE;

@@ -58,7 +58,7 @@ static void add_stack(sampling *look, vmh_vm *vm, const vmh_lane *lane, PyThread
         int32_t function = function_of(profile, vm->id, &frames[i]);
         if (function < 0)
             continue;
-        const vmh_profile_function *known = &profile->functions[function];
+        const vmh_function *known = &profile->functions.items[function];
         int line = known->lines == NULL
                        ? 0
                        : vmh_stack_line(known->lines, known->lines_size, known->first_line, frames[i].offset);

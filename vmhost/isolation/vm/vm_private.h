@@ -8,6 +8,7 @@
 #include "lanes/lane.h"
 #include "lanes/warden_vm.h"
 #include "memory/memory.h"
+#include "vm/cover.h"
 #include "vm/guest.h"
 #include "vm/log.h"
 #include "vm/phase.h"
@@ -76,6 +77,7 @@ struct vmh_vm {
     vmh_values values;
     vmh_log log;
     vmh_guest guest;
+    vmh_cover cover;
 
     /* The lifetime lock. Stoppers hold it, so the VM cannot end under them. What it guards is said with each struct. */
     pthread_mutex_t life;

@@ -179,11 +179,13 @@ def _where(sizes, port):
     return f" with {', '.join(told)}" if told else ""
 
 
-def opened(name, data, *, threads=0, ftz=False, search=None, spend=False):
+def opened(name, data, *, threads=0, ftz=False, search=None, spend=False, like=None):
     """The Model in the bytes of a model file, outside a VM; options as of `load`. `spend`: `data` is writable and
     nobody reads it afterwards: its memory is given back while weights are packed, so that hardly more than the largest
-    constant is in memory twice; zeros are left there."""
-    return Model(name, _array._model_open(data, threads, ftz, search == "fixed", spend))
+    constant is in memory twice; zeros are left there. `like`: a Model of the same network with other weights, whose
+    algorithms are taken without a search."""
+    like = None if like is None else like._session
+    return Model(name, _array._model_open(data, threads, ftz, search == "fixed", spend, like))
 
 
 def load(name, *, threads=0, ftz=False, search=None, precision="float32"):

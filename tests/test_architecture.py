@@ -51,6 +51,13 @@ ROOMS = {
         "vmhost.host_yaml",
     },
     "vmhost/training": {*PUBLIC, "vmhost.training", "vmhost.engine"},
+    "vmhost/serving": {
+        *PUBLIC,
+        "vmhost.bytecode.errors",
+        "vmhost.bytecode.signing",
+        "vmhost.engine",
+        "vmhost.serving",
+    },
     "vmhost/tunnel": {*PUBLIC, "vmhost.tunnel", "vmhost.stores"},
     "vmhost/operations": {
         *PUBLIC,

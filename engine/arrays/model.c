@@ -40,22 +40,28 @@ PyObject *array_function__model_names(PyObject *module, ARRAY_VECTORCALL)
 
 static void session_free(PyObject *capsule) { vme_session_free(PyCapsule_GetPointer(capsule, session_name)); }
 
-/* _model_open(source, threads, ftz, fixed, spend): a session of the model of that name, or of the model in these bytes;
- * `fixed` and `spend` as in vme_search.h */
+/* _model_open(source, threads, ftz, fixed, spend, like): a session of the model of that name, or of the model in these
+ * bytes; `fixed`, `spend` and `like` (a session of that model, or None) as in vme_search.h */
 PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"source", "threads", "ftz", "fixed", "spend", NULL};
+    static const char *const names[] = {"source", "threads", "ftz", "fixed", "spend", "like", NULL};
     array_state *state = array_state_of(module);
-    PyObject *values[5], *source;
+    PyObject *values[6], *source;
     int64_t threads;
     bool flush;
     vme_model_options options = {0};
-    if (array_arguments("_model_open", args, count, keywords, names, 5, 1, values) < 0
+    if (array_arguments("_model_open", args, count, keywords, names, 6, 1, values) < 0
         || array_argument_int(values[1], 0, &threads) < 0 || array_argument_bool(values[2], false, &flush) < 0
         || array_argument_bool(values[3], true, &options.fixed) < 0
         || array_argument_bool(values[4], false, &options.spend) < 0)
         return NULL;
     source = values[0];
+    if (values[5] != NULL && values[5] != Py_None) {
+        const vme_session *like = PyCapsule_GetPointer(values[5], session_name);
+        if (like == NULL)
+            return NULL;
+        options.like = vme_session_model(like);
+    }
     const struct vme_python_models *here = models_here();
     vme_model *model = NULL;
     vme_session *session = NULL;

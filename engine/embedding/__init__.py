@@ -1,7 +1,7 @@
 """Embedding tables that grow: rows by int64 keys, as DeepRec's EmbeddingVariable has them, the same in the host and in
 every VM. docs/embedding.md tells what they do."""
 
-from vmhost.engine.embedding.checkpoints import CheckpointError, restore, save
+from vmhost.engine.embedding.checkpoints import CheckpointError, put_rows, restore, save, save_chain
 from vmhost.engine.embedding.lookups import (
     Ragged,
     TableGradient,
@@ -27,8 +27,10 @@ __all__ = [
     "Ragged",
     "TableGradient",
     "group_embedding_lookup_sparse",
+    "put_rows",
     "restore",
     "safe_embedding_lookup_sparse",
     "save",
+    "save_chain",
     "table",
 ]

@@ -199,6 +199,19 @@ def restore(tables, folder, *, upto=None):
     return chain[-1][1]["step"]
 
 
+def save_chain(folder, upto=None):
+    """Names of the saves that `restore` reads: the last full one before `upto`, and the increments behind it."""
+    return [name for name, _ in _chain(os.path.abspath(os.fspath(folder)), upto)]
+
+
+def put_rows(tables, path):
+    """Puts the weights of one save's rows into tables that are not trained (of the optimizer "sgd", which has no slots,
+    and without filters), over those that are there."""
+    files = [(one, *_header(os.path.join(path, f"{one.name}.safetensors"), one, trained=False)) for one in tables]
+    for one, file, header in files:
+        _read_table(file, header, one, trained=False)
+
+
 def _chain(folder, upto=None):
     """(name, what save.json says) of the last full save and of the increments that follow it, to `upto`."""
     try:
@@ -229,7 +242,7 @@ def _chain(folder, upto=None):
     return chain
 
 
-def _header(path, table):
+def _header(path, table, trained=True):
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -249,9 +262,10 @@ def _header(path, table):
         shapes = {name: columns[name]["shape"][1:] for name in ("keys", "freqs", "versions", "values", "slots")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: is damaged: {error}") from error
-    if told.get("optimizer") != table.optimizer or [shapes["values"], shapes["slots"]] != [
+    slots = [table.dim * table.slots] if trained else shapes["slots"]
+    if (trained and told.get("optimizer") != table.optimizer) or [shapes["values"], shapes["slots"]] != [
         [table.dim],
-        [table.dim * table.slots],
+        slots,
     ]:
         raise CheckpointError(
             f"{path}: a table of {told.get('dim')} numbers trained by {told.get('optimizer')}, {table.name} has"
@@ -260,7 +274,7 @@ def _header(path, table):
     return path, columns
 
 
-def _read_table(path, columns, table):
+def _read_table(path, columns, table, trained=True):
     with open(path, "rb") as file:
 
         def pieces(names, room):
@@ -282,6 +296,10 @@ def _read_table(path, columns, table):
                     raise CheckpointError(f"{path}: {name} is damaged: its checksum is another one")
 
         room = max(_PIECE // (4 * table.dim * (1 + table.slots)), 256)
+        if not trained:
+            for keys, freqs, versions, values in pieces(("keys", "freqs", "versions", "values"), room):
+                _a._embedding_put(table._table, keys, freqs, versions, values, _a.zeros((len(keys), 0), "float32"))
+            return
         for keys, freqs, versions, values, slots in pieces(("keys", "freqs", "versions", "values", "slots"), room):
             _a._embedding_put(table._table, keys, freqs, versions, values, slots)
         if "keys_filtered" in columns:

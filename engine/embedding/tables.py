@@ -83,6 +83,8 @@ class EmbeddingVariable:
         name="table",
     ):
         self.name, self.quota = name, quota
+        self._unwritten = None if filter is None else default_value_no_permission
+        self._first = initializer, default_value_dim, seed
         kind = optimizer if isinstance(optimizer, str) else getattr(optimizer, "table_kind", None)
         if kind not in KINDS:
             raise ValueError(f"{name}: optimizer: expected one of {', '.join(KINDS)}, got {optimizer!r}")
@@ -128,6 +130,13 @@ class EmbeddingVariable:
     def lookup(self, ids):
         """The rows of `ids`, an array of whole numbers: an array of its shape and `dim` more."""
         return _a._embedding_lookup(self._table, _a.asarray(ids))
+
+    def rows_without_keys(self):
+        """What keys without a row read, [n, dim]: key k reads row k mod n."""
+        initializer, rows, seed = self._first
+        if self._unwritten is not None:
+            return _a.zeros((1, self.dim), "float32") + self._unwritten
+        return _first_rows(self.name, initializer, rows, self.dim, seed)
 
     def step(self, ids, gradients, optimizer, global_step=None):
         """A gradient step: `gradients[i]` is that of the row of `ids[i]`; those of equal keys are added up.

@@ -49,8 +49,13 @@ class FeatureSpec:
         return {"format": FORMAT, "tables": self.tables, "features": self.features}
 
     def to_bytes(self):
-        """JSON that is the same for the same specification."""
-        return json.dumps(self.told(), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        """JSON that is the same for the same specification. The order of features is a part of it: that of the numbers
+        that a network reads."""
+        told = self.told()
+        features = {name: dict(sorted(one.items())) for name, one in told.pop("features").items()}
+        text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        features = json.dumps(features, separators=(",", ":"), ensure_ascii=False)
+        return f'{text[:-1]},"features":{features}}}'.encode()
 
     @property
     def digest(self):

@@ -45,6 +45,9 @@ typedef struct vme_model_options {
     bool spend; /* the bytes are writable, and nobody reads them afterwards, whatever comes of it: whole pages of
                  * weights go back to the system once they are packed, so that hardly more than the largest constant is
                  * twice in memory; zeros are left there */
+    const vme_model
+        *like; /* NULL, or a model whose backend and algorithms are taken without a search where it has
+                * as many steps, and the same ones choose: the same network with other weights. Borrowed for the call */
 } vme_model_options;
 /* As vme_model_new, which chooses by these rates and keeps nothing. */
 VME_API vme_status vme_model_prepare(vme_context *context, const void *bytes, size_t size,

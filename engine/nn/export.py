@@ -136,6 +136,7 @@ class _Graph:
         self.level, self.batch = next(levels), batch
         self.nodes, self.initializers, self.outputs = [], [], []
         self.ports, self.used = {}, set()  # of inputs, by name; names of those that operators read
+        self.empty = set()  # inputs without numbers, which are left out where nothing reads them
         self.lookups, self.tables = [], {}
         self.names = {}  # id of a constant array to its name and itself, which keeps the id its own
         self.written = set()
@@ -148,6 +149,8 @@ class _Graph:
             self.ports[name] = None  # of a table only
             return Ragged(self.named(name, array.values), array.offsets)
         self.ports[name] = self.port(name, array)
+        if not array.size:
+            self.empty.add(name)
         return self.named(name, array)
 
     def named(self, name, array):
@@ -246,7 +249,8 @@ class _Graph:
             return self.node("Transpose", [self.name_of(x)], value, perm=axes)
         if name == "concatenate":
             axis = args[1] if len(args) > 1 else kwargs.get("axis", 0)
-            return self.node("Concat", [self.name_of(one) for one in x], value, axis=axis % value.ndim)
+            parts = [one for one in x if 0 not in one.shape] or x
+            return self.node("Concat", [self.name_of(one) for one in parts], value, axis=axis % value.ndim)
         if name == "take":
             axis = args[2] if len(args) > 2 else kwargs.get("axis")
             if axis is not None:
@@ -303,8 +307,9 @@ class _Graph:
         return self.node("Squeeze", [name, self.sizes(gone)], value) if gone else self.node("Identity", [name], value)
 
     def model(self):
-        looked_up = {name for one in self.lookups for name in (one.ids, one.weights)} - self.used
-        inputs = [port for name, port in self.ports.items() if port is not None and name not in looked_up]
+        looked_up = {name for one in self.lookups for name in (one.ids, one.weights)}
+        unread = (looked_up | self.empty) - self.used
+        inputs = [port for name, port in self.ports.items() if port is not None and name not in unread]
         graph = b"".join(_field(1, one) for one in self.nodes) + _field(2, b"network")
         graph += b"".join(_field(5, one) for one in self.initializers)
         graph += b"".join(_field(11, one) for one in inputs) + b"".join(_field(12, one) for one in self.outputs)

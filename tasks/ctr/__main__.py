@@ -2,9 +2,9 @@
 
 Writes clicks with texts as FOLDER/train-N.parquet and FOLDER/test.parquet where they are not there yet, and trains the
 task in a VM: the host reads batches, owns the tables, and saves checkpoints in FOLDER/run-N-E. The same command goes
-on at the last checkpoint, also after kill -9. At its end it compiles the network to FOLDER/ctr.vmm, serves it with the
-tables, and prints the AUC of examples that the task did not see, beside the best possible one. Needs pyarrow (extra
-`parquet`) and the extra `models`."""
+on at the last checkpoint, also after kill -9. At its end it publishes network, features and tables as a version in
+FOLDER/served, serves that by a group of two sessions, and prints the AUC of examples that the task did not see, beside
+the best possible one. Needs pyarrow (extra `parquet`) and the extra `models`."""
 
 import argparse
 import logging
@@ -16,12 +16,12 @@ import numpy
 
 import vmhost
 from tasks.deepfm import clicks
-from vmhost import engine
 from vmhost.compiler import compile_folder
 from vmhost.engine import nn
-from vmhost.engine.embedding import EmbeddingVariable, group_embedding_lookup_sparse
+from vmhost.engine.embedding import EmbeddingVariable
 from vmhost.engine.features import FeatureSpec
-from vmhost.engine.onnx import compile_model
+from vmhost.serving.exports import publish
+from vmhost.serving.sessions import SessionGroup
 from vmhost.training.runs import Run
 from vmhost.training.samples import ParquetSamples
 
@@ -48,9 +48,9 @@ def main(arguments=None):
     spec = FeatureSpec.read((HERE / "features.json").read_bytes())
     tables = new_tables(spec)
     answer = trained(given, train, spec, tables)
-    model = given.folder / "ctr.vmm"
-    model.write_bytes(compile_model(answer["onnx"], "ctr.onnx"))
-    labels, scores, best = served(model, answer["lookups"], spec, tables, test)
+    version = publish(given.folder / "served", answer["onnx"], answer["lookups"], spec, tables, name="ctr")
+    labels, scores, best = served(given.folder / "served", test)
+    print(f"served: version {version} of {given.folder / 'served'}")
     print(f"tables: {', '.join(f'{name} {len(one):,} rows' for name, one in tables.items())}")
     own, highest = nn.auc(labels, scores), nn.auc(labels, best)
     print(f"AUC: {own:.4f} of {len(labels):,} examples not seen; best possible: {highest:.4f}")
@@ -99,23 +99,13 @@ def trained(given, path, spec, tables):
     return answer
 
 
-def served(model, lookups, spec, tables, path):
+def served(folder, path):
     """Labels, the served network's probabilities and the true ones, of the examples of a file."""
-    network, found = engine.load(str(model)), []
-    with ParquetSamples(path, SERVED, spec=spec, labels=["click"]) as samples:
-        for batch in samples:
-            found.append((batch["click"], predicted(network, lookups, tables, spec.transform(batch))))
-    labels, scores = (numpy.concatenate(column) for column in zip(*found))
-    return labels, scores, clicks.probabilities(path)
-
-
-def predicted(network, lookups, tables, inputs):
-    """Probabilities of a batch: the lookups are the network's inputs beside the numbers."""
-    names, of, _, ids, _, combiners, default_ids = zip(*lookups)
-    keys = [inputs.ids[one.removeprefix("ids.")] for one in ids]
-    rows = group_embedding_lookup_sparse([tables[name] for name in of], keys, None, combiners, default_ids)
-    fed = {"numbers": inputs.numbers, **dict(zip(names, rows))}
-    return network({name: numpy.ascontiguousarray(one) for name, one in fed.items()})["click"]
+    with SessionGroup(folder) as group:
+        with ParquetSamples(path, SERVED, spec=group.spec, labels=["click"]) as samples:
+            asked = [(batch["click"], group.submit(batch)) for batch in samples]
+        labels, scores = zip(*((labels, answer.result()["click"]) for labels, answer in asked))
+    return numpy.concatenate(labels), numpy.concatenate(scores), clicks.probabilities(path)
 
 
 if __name__ == "__main__":

@@ -301,3 +301,24 @@ def test_a_kept_file_that_is_not_ours_or_not_whole_is_made_anew(path, tmp_path, 
             pytest.skip("this user may not give files away")
     assert not library.Model(data, kept=kept).was_kept
     assert kept.read_bytes() == good and library.Model(data, kept=kept).was_kept
+
+
+def test_a_model_like_another_takes_its_choices_without_a_search(path, tmp_path):
+    """Forced choices stand for measured ones: nothing but the model before can have told of them."""
+    free = [step.algorithm for step in engine.load(path, search="fixed").steps]
+    library.force_algorithm("im2col")
+    try:
+        before = engine.load(path)
+    finally:
+        library.force_algorithm(None)
+    chosen = [step.algorithm for step in before.steps]
+    other = compile_model(networks.small(size=64, width=16, seed=1), "network")
+    after = opened("after", other, search="fixed", like=before)
+    assert [step.algorithm for step in after.steps] == chosen != free
+    expected = opened("expected", other, search="fixed")({"input": image()})["output"]
+    assert np.allclose(after({"input": image()})["output"], expected, atol=1e-4)
+    # of another network: as without
+    one = compile_model(window(), "window")
+    assert [step.algorithm for step in opened("window", one, search="fixed", like=before).steps] == [
+        step.algorithm for step in opened("window", one, search="fixed").steps
+    ]

@@ -12,10 +12,11 @@ import pytest
 
 import vmhost
 from tasks.ctr import __main__ as command
-from tasks.deepfm import clicks
-from vmhost import engine
 from vmhost.compiler import compile_folder
+from vmhost.engine.embedding import safe_embedding_lookup_sparse, save
 from vmhost.engine.features import FeatureSpec
+from vmhost.serving.exports import publish
+from vmhost.serving.sessions import SessionGroup
 from vmhost.training.samples import ParquetSamples
 
 pyarrow.array(range(1000))  # here, since its allocator keeps the thread that it starts now
@@ -30,11 +31,12 @@ def test_from_parquet_to_served_answers_on_tables(tmp_path, capsys):
     assert best == pytest.approx(0.834, abs=0.006) and 0.72 < own < best
     assert "trained: 250 steps of 512, " in said and "user 300 rows" in said
     # again: it was whole, so nothing is trained, and the answers are the same
-    model = (tmp_path / "ctr.vmm").read_bytes()
+    model = (tmp_path / "served/version-000001/network.vmm").read_bytes()
     assert command.main([str(tmp_path), "--examples", "64000", "--epochs", "2"]) == 0
     again = capsys.readouterr().out
     assert "250 steps of 512, from step 250 on" in again and again.splitlines()[-3:] == said.splitlines()[-3:]
-    assert (tmp_path / "ctr.vmm").read_bytes() == model
+    assert (tmp_path / "served/version-000002/network.vmm").read_bytes() == model
+    assert len(list((tmp_path / "served/tables").iterdir())) == 1  # both versions name the same save
 
 
 def test_a_run_that_was_killed_ends_with_the_same_bytes(tmp_path):
@@ -48,7 +50,8 @@ def test_a_run_that_was_killed_ends_with_the_same_bytes(tmp_path):
         done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
         if kill:
             assert int(re.search(r"goes on at step (\d+)", done.stderr)[1]) >= 90
-        ends.append(((tmp_path / name / "ctr.vmm").read_bytes(), done.stdout.splitlines()[-3:]))
+        model = tmp_path / name / "served/version-000001/network.vmm"
+        ends.append((model.read_bytes(), done.stdout.splitlines()[-3:]))
     assert ends[0] == ends[1]
 
 
@@ -60,24 +63,23 @@ def asked(batches, value, state=None):
         return host.load(compile_folder(command.HERE).to_bytes())(value), tables, saved
 
 
-def test_the_exported_network_gives_in_onnx_runtime_what_the_engine_gives(tmp_path):
+def test_what_is_served_is_what_onnx_runtime_makes_of_the_exported_network(tmp_path):
     path, spec = tmp_path / "some.parquet", FeatureSpec.read((command.HERE / "features.json").read_bytes())
     command.write(path, 2048, seed=5)
     with ParquetSamples(path, 512, spec=spec, labels=["click"]) as samples:
         batches = list(samples)
     answer, tables, saved = asked(batches, {"steps": 4, "every": 3})
     assert answer["steps"] == 4 and answer["resumed"] == 0 and len(saved) == 2  # at step 3, and at the end
-    session, fed = onnxruntime.InferenceSession(answer["onnx"]), {}
-
-    def network(inputs):
-        fed.update(inputs)
-        return {"click": session.run(None, {name: numpy.asarray(one) for name, one in inputs.items()})[0]}
-
-    one = command.predicted(network, answer["lookups"], tables, spec.transform(batches[0]))
-    model = tmp_path / "ctr.vmm"
-    model.write_bytes(command.compile_model(answer["onnx"], "ctr.onnx"))
-    assert numpy.allclose(one, engine.load(str(model))(fed)["click"], atol=1e-5)
-    assert set(clicks.NUMBERS) == set(spec.numbers)
+    save(tables, tmp_path / "saves")
+    publish(tmp_path / "served", answer["onnx"], answer["lookups"], spec, tables)
+    inputs = spec.transform(batches[0])
+    fed = {"numbers": numpy.asarray(inputs.numbers)}
+    for name, table, _, ids, _, combiner, default_id in answer["lookups"]:
+        keys = inputs.ids[ids.removeprefix("ids.")]
+        fed[name] = numpy.asarray(safe_embedding_lookup_sparse(tables[table], keys, None, combiner, default_id))
+    [expected] = onnxruntime.InferenceSession(answer["onnx"]).run(None, fed)
+    with SessionGroup(tmp_path / "served") as group:
+        assert numpy.allclose(group(batches[0])["click"], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -412,6 +412,18 @@ static void count_readers(const model_preparation *preparation)
         count_reader(preparation, model_file_number(file->output_list, i));
 }
 
+static bool has_choice(const model_step *step) { return step->kind == STEP_CONV || model_is_attention(step); }
+
+/* Whether the models have as many steps, and choices of the same kinds to make: so those of one fit the other. */
+static bool of_same_choices(const vme_model *model, const vme_model *other)
+{
+    bool same = model->steps == other->steps;
+    for (int s = 0; same && s < model->steps; s++)
+        same = has_choice(&model->step[s]) == has_choice(&other->step[s])
+               && (!has_choice(&model->step[s]) || model->step[s].kind == other->step[s].kind);
+    return same;
+}
+
 static vme_status make(model_preparation *preparation)
 {
     vme_model *model = preparation->model;
@@ -454,8 +466,13 @@ static vme_status make(model_preparation *preparation)
     model->steps = s;
     spread_layouts(model);
     status = lay_out(model);
+    if (preparation->like != NULL && preparation->kept == NULL && of_same_choices(model, preparation->like))
+        model->kernels = preparation->like->kernels;
+    else
+        preparation->like = NULL;
+    const bool chosen_before = preparation->kept != NULL || preparation->like != NULL;
     if (status == VME_OK && model->base == NULL)
-        status = backend_choose(model, preparation->kept != NULL);
+        status = backend_choose(model, chosen_before);
     for (s = 0; status == VME_OK && s < model->steps; s++) {
         model_step *step = &model->step[s];
         model_value *in = step->in < 0 ? NULL : &model->value[step->in],
@@ -466,7 +483,7 @@ static vme_status make(model_preparation *preparation)
             step->kind = STEP_NOTHING;
             out->within = step->in;
         }
-        if (step->kind == STEP_CONV || model_is_attention(step)) {
+        if (has_choice(step)) {
             int64_t bytes = 0;
             const bool based =
                 model->base != NULL
@@ -474,8 +491,9 @@ static vme_status make(model_preparation *preparation)
                        == STEP_CONV; /* has the base's weights; attention has none, and chooses for its own sizes */
             const model_algorithm chosen = based                       ? model->base->step[s].algorithm
                                            : preparation->kept != NULL ? (model_algorithm)preparation->kept[s]
+                                           : preparation->like != NULL ? preparation->like->step[s].algorithm
                                                                        : CONVOLUTION_DIRECT;
-            status = algorithm_choose(model, step, based || preparation->kept != NULL ? &chosen : NULL, &bytes);
+            status = algorithm_choose(model, step, based || chosen_before ? &chosen : NULL, &bytes);
             scratch_needed(preparation, step, bytes);
         } else if (model_is_recurrence(step))
             scratch_needed(preparation, step, recurrence_scratch(model, step));
@@ -566,6 +584,8 @@ vme_status model_new(vme_context *context, const model_file *file, size_t size, 
     if (status == VME_OK) {
         if (base == NULL && options->kept != NULL)
             kept_open(&preparation, options->kept, size);
+        if (base == NULL)
+            preparation.like = options->like;
         status = make(&preparation);
     }
     if (status == VME_OK && base == NULL && options->kept != NULL && model->map == NULL)

@@ -16,6 +16,7 @@ typedef struct model_preparation {
         int64_t outputs, channels, at; /* floats into the packed block */
     } *packing;                        /* one a step */
     const char *kept;                  /* the kept file's choices, one a step; NULL: there is none */
+    const vme_model *like;             /* whose choices are taken; NULL: nobody's */
     /* weights from here on have not been given back, and end there; NULL: their bytes are not ours to spend */
     char *spent, *end;
 } model_preparation;

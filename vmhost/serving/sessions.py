@@ -1,0 +1,270 @@
+"""Session groups: several sessions of one published network, each with a thread, cores and prepared weights of its own,
+over one set of embedding tables.
+
+A call reads its rows and takes its network at one moment, so it is answered by one version; then it runs without any
+lock. An update prepares networks and reads files beside the running calls; calls wait only while changed rows are put
+into the tables."""
+
+import contextlib
+import itertools
+import os
+import queue
+import threading
+import time
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from vmhost import ClosedError
+from vmhost.engine.embedding import group_embedding_lookup_sparse
+from vmhost.engine.models import opened
+from vmhost.serving import exports
+from vmhost.serving.errors import ExportError
+
+POLICIES = ("round_robin", "modulo")
+_END = object()
+
+
+class Statistics(NamedTuple):
+    """Of a group: the version that answers, calls of each session, updates, the longest time in seconds that an update
+    kept calls waiting, networks that were prepared, and those of a known graph among them, whose choice of algorithms
+    was kept."""
+
+    version: int
+    calls: tuple
+    updates: int
+    longest_wait_s: float
+    prepared: int
+    kept: int
+
+
+class SessionGroup:
+    """Answers `group(columns)` with the outputs of the last version in a folder of exports (vmhost.serving.exports).
+
+    sessions: how many. cores: the CPUs of each, a list of sets of numbers; None: those of the process, dealt out evenly
+        where there are enough. threads: that a run of one may use; more than one are the process's, on any core.
+    policy: which session takes a call: "round_robin", or "modulo": that of the call's `key` mod sessions, so that calls
+        of one key are answered in order by one session.
+    trust: the keys that exports must be signed by: a TrustStore, or its path; None: exports need no signature.
+    quota: bytes that each table may take. queue: calls that may wait for a session; more are a queue.Full error.
+
+    Every call that was accepted ends in one answer or one error, also where the group is closed or updated meanwhile.
+    Close it, or use it in a `with` block. ExportError."""
+
+    def __init__(self, folder, *, sessions=2, cores=None, threads=1, policy="round_robin", trust=None, quota=None,
+                 queue=10_000):  # fmt: skip
+        if type(sessions) is not int or sessions < 1:
+            raise ValueError(f"sessions: expected 1 or more, got {sessions!r}")
+        if policy not in POLICIES:
+            raise ValueError(f"policy: expected {' or '.join(POLICIES)}, got {policy!r}")
+        self.policy, self._folder, self._trust, self._quota, self._threads = policy, folder, trust, quota, threads
+        cores = _cores(sessions, cores)
+        self._turn = itertools.count()
+        self._updating, self._lock = threading.Lock(), threading.Lock()
+        self._export = exports.read(folder, trust=trust)
+        self._tables = self._export.tables(quota)
+        self._updates, self._longest, self._prepared, self._kept, self._closed = 0, 0.0, 0, 0, False
+        networks = self._networks(self._export, sessions)
+        self._sessions = [_Session(number, *one, queue) for number, one in enumerate(zip(cores, networks))]
+        self._give(self._export, self._tables, networks)
+        for one in self._sessions:
+            one.start()
+
+    # ---- calls
+    def submit(self, columns, key=None):
+        """A Future of what `group(columns)` gives."""
+        if self.policy == "modulo":
+            if type(key) is not int:
+                raise TypeError(f"key: expected a whole number, which decides the session, got {key!r}")
+            number = key % len(self._sessions)
+        else:
+            number = next(self._turn) % len(self._sessions)
+        return self._sessions[number].submit(columns)
+
+    def __call__(self, columns, key=None):
+        """The network's outputs by name for columns by name, as the version's FeatureSpec takes them, or for Inputs of
+        it (`group.spec.transform`)."""
+        return self.submit(columns, key).result()
+
+    @property
+    def functions(self):
+        """For a Host's `functions`: `predict(columns)`, by which tasks that are granted it ask the group; with the
+        policy "modulo" `predict([key, columns])`."""
+        if self.policy == "modulo":
+            return {"predict": lambda asked: self(asked[1], asked[0])}
+        return {"predict": self}
+
+    # ---- versions
+    @property
+    def version(self):
+        """The number of the version that answers."""
+        return self._export.number
+
+    @property
+    def spec(self):
+        """The FeatureSpec of that version."""
+        return self._export.spec
+
+    def update(self):
+        """Goes over to the folder's last version, if it is another one, while calls go on; whether it did.
+
+        Where its tables went on from those that are served, only the rows that changed are read. A network whose bytes
+        are the same stays as it is. ExportError: the version is not whole, or not signed; the one before stays."""
+        with self._updating:
+            was = self._export
+            if self._closed or exports.latest(self._folder) in (None, was.number):
+                return False
+            export = exports.read(self._folder, trust=self._trust, checked=was.saves)
+            same = export.digest == was.digest
+            networks = None if same else self._networks(export, len(self._sessions), was)
+            if export.saves[: len(was.saves)] == was.saves and _same_rows(export.first, was.first):
+                with self._calls_wait():
+                    export.fill(self._tables, begin=len(was.saves))
+                    self._give(export, self._tables, networks)
+            else:
+                tables = export.tables(self._quota)
+                with self._calls_wait():
+                    self._give(export, tables, networks)
+                self._tables = tables
+            self._export = export
+            self._updates += 1
+            return True
+
+    def _networks(self, export, count, was=None):
+        """Prepared networks, one for each session."""
+        fed = {"numbers", *(one.input for one in export.lookups)}
+        made = []
+        for number in range(count):
+            like = None
+            if was is not None and was.graph == export.graph:
+                like = self._sessions[number].network
+                self._kept += 1
+            network = opened(export.name, export.network, threads=self._threads, like=like)
+            self._prepared += 1
+            if was is not None:
+                network.warmup({"batch": self._sessions[number].examples})
+            made.append(network)
+        if unknown := {port.name for port in made[0].inputs} - fed:
+            raise ExportError(f"version {export.number}: nothing feeds the input {', '.join(sorted(unknown))}")
+        return made
+
+    @contextlib.contextmanager
+    def _calls_wait(self):
+        """Meanwhile no session reads rows or takes its network."""
+        begun = time.perf_counter()
+        with contextlib.ExitStack() as held:
+            for one in self._sessions:
+                held.enter_context(one.lock)
+            yield
+        self._longest = max(self._longest, time.perf_counter() - begun)
+
+    def _give(self, export, tables, networks):
+        for number, one in enumerate(self._sessions):
+            one.served = export, tables
+            if networks is not None:
+                one.network = networks[number]
+
+    def statistics(self):
+        calls = tuple(one.calls for one in self._sessions)
+        return Statistics(self.version, calls, self._updates, self._longest, self._prepared, self._kept)
+
+    # ---- the end
+    def close(self):
+        """Answers what was accepted, then ends the sessions; later calls are a ClosedError."""
+        with self._updating:
+            self._closed = True
+            for one in self._sessions:
+                one.end()
+            for one in self._sessions:
+                one.join()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class _Session:
+    """A thread on its cores, which answers calls in order by its own network."""
+
+    def __init__(self, number, cores, network, room):
+        self.cores, self.network, self.served = cores, network, None
+        self.calls, self.examples = 0, 1  # examples: of the last call
+        self.lock = threading.Lock()  # held while rows are read and the network is taken
+        self._waiting, self._entry, self._ended = queue.Queue(room), threading.Lock(), False
+        self._thread = threading.Thread(target=self._run, name=f"vmhost-session-{number}", daemon=True)
+
+    def start(self):
+        self._thread.start()
+
+    def submit(self, columns):
+        future = Future()
+        with self._entry:
+            if self._ended:
+                raise ClosedError("the session group is closed")
+            self._waiting.put_nowait((columns, future))
+        return future
+
+    def end(self):
+        with self._entry:
+            if self._ended:
+                return
+            self._ended = True
+        self._waiting.put(_END)
+
+    def join(self):
+        self._thread.join()
+
+    def _run(self):
+        if self.cores:
+            os.sched_setaffinity(0, self.cores)  # of this thread
+        while (asked := self._waiting.get()) is not _END:
+            columns, future = asked
+            if future.set_running_or_notify_cancel():
+                try:
+                    answer = self._answer(columns)
+                except BaseException as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(answer)
+            del asked, columns, future
+
+    def _answer(self, columns):
+        with self.lock:
+            export, tables = self.served
+            network = self.network
+            inputs = columns if hasattr(columns, "ids") else export.spec.transform(columns)
+            fed = {"numbers": inputs.numbers} if any(port.name == "numbers" for port in network.inputs) else {}
+            fed |= zip((one.input for one in export.lookups), _rows(export.lookups, tables, inputs))
+        self.calls, self.examples = self.calls + 1, max(len(inputs), 1)
+        return network(fed)
+
+
+def _rows(lookups, tables, inputs):
+    """What each lookup gives."""
+    weights = [None if one.weights is None else inputs.weights[one.weights.removeprefix("weights.")] for one in lookups]
+    return group_embedding_lookup_sparse(
+        [tables[one.table] for one in lookups],
+        [inputs.ids[one.ids.removeprefix("ids.")] for one in lookups],
+        weights,
+        [one.combiner for one in lookups],
+        [one.default_id for one in lookups],
+    )
+
+
+def _same_rows(one, other):
+    return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def _cores(sessions, given):
+    """The cores of each session; None: any."""
+    allowed = sorted(os.sched_getaffinity(0))
+    if given is None:
+        each = len(allowed) // sessions
+        return [set(allowed[number * each : (number + 1) * each]) or None for number in range(sessions)]
+    given = [set(one) for one in given]
+    if len(given) != sessions or any(not one or not one <= set(allowed) for one in given):
+        raise ValueError(
+            f"cores: expected {sessions} sets of CPUs out of {', '.join(map(str, allowed))}, got {given!r:.100}"
+        )
+    return given

@@ -264,7 +264,7 @@ def guest_sources(guest=GUEST):
     return sources
 
 
-_ENGINE_PACKAGES = ("embedding", "features", "grad", "nn", "numpy", "optim", "runs")
+_ENGINE_PACKAGES = ("embedding", "features", "grad", "nn", "numpy", "optim", "runs", "tokenizers")
 
 
 def engine_sources():

@@ -1,0 +1,179 @@
+"""Pre-tokenizers: functions that cut a list of Aligned pieces further, made of tokenizer.json's `pre_tokenizer`."""
+
+from vmhost.engine.tokenizers import characters, normalizers, patterns
+
+_REMOVED, _ISOLATED, _CONTIGUOUS, _PREVIOUS, _NEXT = BEHAVIORS = (
+    "Removed",
+    "Isolated",
+    "Contiguous",
+    "MergedWithPrevious",
+    "MergedWithNext",
+)
+
+
+def make(section):
+    """(what cuts pieces, whether the bytes of each become characters as the last step, which is left to the model)."""
+    steps = _steps(section)
+    bytes_at_end = bool(steps) and steps[-1] is _as_bytes
+    if bytes_at_end:
+        steps.pop()
+
+    def cut(pieces):
+        for step in steps:
+            pieces = step(pieces)
+        return pieces
+
+    return cut, bytes_at_end
+
+
+def _steps(section):
+    return section.made(_MAKERS, "pre-tokenizer")
+
+
+def _cutting(pattern, behavior=_REMOVED, invert=False):
+    """A step that cuts each piece at the matches of a pattern."""
+
+    def step(pieces):
+        made = []
+        for piece in pieces:
+            text = piece.text
+            if text:
+                for start, end in _cuts(pattern.spans(text), len(text), behavior, invert):
+                    if start < end:
+                        made.append(piece.part(start, end))
+        return made
+
+    return [step]
+
+
+def _cuts(matches, size, behavior, invert):
+    if behavior == _REMOVED and invert:
+        return matches
+    spans, done = [], 0  # (start, end, is a match)
+    for start, end in matches:
+        if done < start:
+            spans.append((done, start, invert))
+        spans.append((start, end, not invert))
+        done = end
+    if done < size:
+        spans.append((done, size, invert))
+    if behavior == _REMOVED:
+        return [(start, end) for start, end, match in spans if not match]
+    if behavior == _ISOLATED:
+        return [(start, end) for start, end, _ in spans]
+    cuts, before = [], False
+    for start, end, match in reversed(spans) if behavior == _NEXT else spans:
+        joins = match == before if behavior == _CONTIGUOUS else match and not before
+        if not joins or not cuts:
+            cuts.append((start, end))
+        elif behavior == _NEXT:
+            cuts[-1] = (start, cuts[-1][1])
+        else:
+            cuts[-1] = (cuts[-1][0], end)
+        before = match
+    return cuts[::-1] if behavior == _NEXT else cuts
+
+
+def _as_bytes(pieces):
+    for piece in pieces:
+        normalizers.bytes_as_characters(piece)
+    return pieces
+
+
+def _prefixing(prefix, wanted):
+    def step(pieces):
+        for piece in pieces:
+            if piece.text[:1] != prefix and wanted(piece):
+                piece.prepend(prefix)
+        return pieces
+
+    return step
+
+
+def gpt2(limit):
+    letters, numbers = patterns.ranges(("L",), limit), patterns.ranges(("N",), limit)
+    space = patterns.ranges((), limit, False, patterns.WHITESPACE)
+    return (
+        f"'s|'t|'re|'ve|'m|'ll|'d| ?[{letters}]+| ?[{numbers}]+| ?[^{space}{letters}{numbers}]+"
+        f"|[{space}]+(?![^{space}])|[{space}]+"
+    )
+
+
+def _byte_level(section):
+    steps = []
+    if section.take("add_prefix_space", bool, True):
+        steps.append(_prefixing(" ", lambda piece: True))
+    if section.take("use_regex", bool, True):
+        steps += _cutting(patterns.Pattern(gpt2), _ISOLATED)
+    return [*steps, _as_bytes]
+
+
+def _metaspace(section):
+    replacement = section.character("replacement", "\u2581")
+    scheme = section.choice(
+        "prepend_scheme",
+        ("always", "never", "first"),
+        "always" if section.take("add_prefix_space", bool, True) else "never",
+    )
+    mark = patterns.literal(replacement)
+
+    def step(pieces):
+        for piece in pieces:
+            piece.text = piece.text.replace(" ", replacement)
+        return pieces
+
+    steps = [step]
+    if scheme != "never":
+        steps.append(_prefixing(replacement, lambda piece: scheme == "always" or piece.origin == 0))
+    return steps + (_cutting(mark, _NEXT) if section.take("split", bool, True) else [])
+
+
+def _punctuation(section):
+    inside = patterns.any_of(characters.punctuation)
+    return _cutting(inside, section.choice("behavior", BEHAVIORS, _ISOLATED))
+
+
+def _digits(section):
+    inside = patterns.any_of(characters.numeric)
+    return _cutting(inside, _ISOLATED if section.take("individual_digits", bool, False) else _CONTIGUOUS)
+
+
+def _fixed_length(section):
+    size = max(1, section.natural("length", 5))
+    return _cutting(patterns.Pattern(lambda limit: f"(?s:.{{1,{size}}})"), _ISOLATED)
+
+
+def _whitespace(section):
+    def source(limit):
+        word = patterns.word_class(limit, of_rust=True)
+        return f"[{word}]+|[^{word}{patterns.ranges((), limit, False, patterns.WHITESPACE)}]+"
+
+    return _cutting(patterns.Pattern(source), _REMOVED, invert=True)
+
+
+def _split(section):
+    return _cutting(
+        patterns.of_section(section), section.choice("behavior", BEHAVIORS), section.take("invert", bool, False)
+    )
+
+
+def _delimiter(section):
+    return _cutting(patterns.literal(section.character("delimiter")))
+
+
+_SPACES = patterns.any_of(lambda limit: patterns.ranges((), limit, False, patterns.WHITESPACE))
+_MAKERS = {
+    "Sequence": lambda section: [step for each in section.sections("pretokenizers") for step in _steps(each)],
+    "BertPreTokenizer": lambda section: (
+        _cutting(_SPACES) + _cutting(patterns.any_of(characters.punctuation), _ISOLATED)
+    ),
+    "ByteLevel": _byte_level,
+    "CharDelimiterSplit": _delimiter,
+    "Digits": _digits,
+    "FixedLength": _fixed_length,
+    "Metaspace": _metaspace,
+    "Punctuation": _punctuation,
+    "Split": _split,
+    "Whitespace": _whitespace,
+    "WhitespaceSplit": lambda section: _cutting(_SPACES),
+}

@@ -629,6 +629,11 @@ print(state["step"], bool((state["model"]["out.weight"] == model.out.weight).all
     assert run_script(folder, text + check) == "1 True\n"
 
 
+def a_served_version(text, folder, capfd):
+    said = run_script(folder, text).splitlines()
+    assert said[0].count("0.") == 4 and said[1].startswith("2 Statistics(version=2, calls=(1, 0), updates=1, ")
+
+
 def tables_of_a_host(text, folder, capfd):
     run_script(folder, text)
     assert (folder / "saves" / "000001-full" / "items.safetensors").exists()
@@ -681,6 +686,7 @@ BLOCKS = {
     ("docs/embedding.md", "import vmhost\n"): tables_of_a_host,
     ("docs/features.md", "import vmhost.engine.numpy as np"): a_small_click_model,
     ("docs/features.md", "import pyarrow"): samples_of_a_run,
+    ("docs/serving.md", "import vmhost.engine.numpy as np"): a_served_version,
     ("docs/packages.md", "make packages"): make_targets,
     ("docs/deployment.md", "vmhost cloud demo"): shown_only,  # tests/deployment/test_cloud_demo.py
     ("docs/deployment.md", "vmhost cloud init"): cloud_commands,

@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import os
 import threading
+import time
 
 import pytest
 
@@ -35,6 +36,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("content-length", "0")
             self.end_headers()
             return
+        if behave == "drips a header":
+            self.drip(b"HTTP/1.1 200 OK\r\nx: " + bytes([120]) * 100_000)
+            return
         data = DATA[start:]
         self.send_response(206 if start else 200)
         if start:
@@ -50,9 +54,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.connection.shutdown(2)
             self.close_connection = True
             return
+        if behave == "drips":
+            self.drip(data)
+            return
         if behave == "lie":
             data = bytes(len(data))
         self.wfile.write(data)
+
+    def drip(self, data):
+        """A byte now and then, as long as anybody listens."""
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            for byte in data:
+                self.wfile.write(bytes([byte]))
+                time.sleep(0.02)
 
     def log_message(self, *arguments):
         pass
@@ -99,6 +114,20 @@ def test_a_server_without_ranges_begins_anew(server, transfers, tmp_path):
 def test_what_a_broken_server_does_is_an_error_that_may_pass(server, transfers, tmp_path, behaviour):
     server.behaviour = ["cut", behaviour]
     pull(transfers, tmp_path / "file", tries=3)
+
+
+@pytest.mark.parametrize("behaviour", ["drips", "drips a header"])
+def test_a_server_that_is_too_slow_holds_nobody_up(server, tmp_path, behaviour):
+    """It would take half an hour."""
+    with contextlib.closing(Transfers(f"http://127.0.0.1:{server.server_port}", timeout_s=0.5)) as transfers:
+        server.behaviour = [behaviour]
+        with pytest.raises(TransferError, match="slower than|timed out"):
+            transfers.download("/file", tmp_path / "partial", len(DATA))
+    begun = (tmp_path / "partial").stat().st_size if behaviour == "drips" else None
+    assert begun != 0, "what came is kept"
+    with contextlib.closing(Transfers(f"http://127.0.0.1:{server.server_port}", timeout_s=20)) as transfers:
+        pull(transfers, tmp_path / "partial")
+    assert server.asked[-1] == (None if begun is None else f"bytes={begun}-")
 
 
 def test_redirects_are_followed(server, transfers, tmp_path):

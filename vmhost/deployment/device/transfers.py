@@ -1,17 +1,21 @@
 """HTTP to the platform and to static servers: requests of JSON, downloads that go on where they were cut.
 
-A connection is kept between requests. Answers are bounded in size, waits in time. TransferError: try again later.
+A connection is kept between requests. Answers are bounded in size, waits in time, and what comes more slowly than
+LEAST_BYTES_PER_S is given up. TransferError: try again later.
 """
 
 import contextlib
 import http.client
+import io
 import json
 import os
+import time
 from urllib.parse import urljoin, urlsplit
 
 from vmhost.deployment.errors import DeploymentError, TransferError
 
 MAX_ANSWER_BYTES = 8 << 20
+LEAST_BYTES_PER_S = 1000  # beyond the first `timeout_s` of an answer
 _CHUNK = 1 << 16
 _MAX_REDIRECTS = 3
 
@@ -23,6 +27,47 @@ class AnswerError(DeploymentError):
         super().__init__(f"{message} (HTTP {status})")
         self.message = message
         self.status, self.retry_after_s = status, retry_after_s
+
+
+class _Paced(io.RawIOBase):
+    """Reads of the socket file `raw` for one answer, each within what is left of its time: a server that sends a byte
+    now and then must not hold up the device."""
+
+    def __init__(self, raw, sock, timeout_s):
+        self._raw, self._sock, self._timeout_s = raw, sock, timeout_s
+        self._began, self._got = time.monotonic(), 0
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        left_s = self._timeout_s + self._got / LEAST_BYTES_PER_S - (time.monotonic() - self._began)
+        if left_s <= 0:
+            raise TimeoutError(f"slower than {LEAST_BYTES_PER_S} bytes a second; {self._got:,} came")
+        self._sock.settimeout(min(self._timeout_s, left_s))
+        got = self._raw.readinto(buffer)
+        self._got += got or 0
+        return got
+
+    def close(self):
+        self._raw.close()
+        super().close()
+
+
+class _PacedSocket:
+    """What an HTTPResponse wants of a socket."""
+
+    def __init__(self, sock):
+        self._sock = sock
+
+    def makefile(self, mode):
+        raw = self._sock.makefile(mode, buffering=0)
+        return io.BufferedReader(_Paced(raw, self._sock, self._sock.gettimeout()))
+
+
+class _PacedResponse(http.client.HTTPResponse):
+    def __init__(self, sock, *arguments, **options):
+        super().__init__(_PacedSocket(sock), *arguments, **options)
 
 
 class Transfers:
@@ -86,7 +131,7 @@ class Transfers:
                 response.read(MAX_ANSWER_BYTES)
                 raise TransferError(f"{url}: HTTP {response.status}")
             with open(partial, mode) as file:
-                while chunk := response.read(_CHUNK):
+                while chunk := response.read1(_CHUNK):
                     if file.tell() + len(chunk) > size:
                         file.truncate(0)
                         raise TransferError(f"{url}: more than the {size:,} bytes that were expected")
@@ -142,7 +187,10 @@ class Transfers:
         for connection in (kept, None) if kept is not None else (None,):
             if connection is None:
                 connection = self._connections[key] = self._connection(parts, url)
+                connection.response_class = _PacedResponse
             try:
+                if connection.sock is not None:
+                    connection.sock.settimeout(self._timeout_s)
                 connection.request(method, path or "/", data, headers)
                 return connection.getresponse()
             except OSError, http.client.HTTPException:

@@ -60,6 +60,8 @@ class _Answer:
         data, self._rest = self._rest[:limit], self._rest[limit:]
         return data
 
+    read1 = read
+
     def _piece(self):
         began = self._next
         asked = {name: text for name, text in self._headers.items() if name != "range"}

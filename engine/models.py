@@ -5,6 +5,8 @@ VMs share their weights. Elsewhere a model is compiled from the task's folder, o
 
 from vmhost.engine import _array
 
+_TYPES = {"float32": "float", "float64": "double", "str": "string"}  # what ONNX calls otherwise
+
 
 class Port:
     """An input or output of a model: its `name`, `dtype` and `shape`. A size that each call chooses is the name in the
@@ -17,6 +19,14 @@ class Port:
 
     def __init__(self, name, dtype, shape, labels=None):
         self.name, self.dtype, self.shape, self.labels = name, dtype, shape, labels
+
+    @property
+    def type(self):
+        """As ONNX Runtime calls it: "tensor(float)"."""
+        of_numbers = f"tensor({_TYPES.get(str(self.dtype), self.dtype)})"
+        if self.labels is None:
+            return of_numbers
+        return f"seq(map({'string' if isinstance(self.labels[0], str) else 'int64'},{of_numbers}))"
 
     def __repr__(self):
         labels = "" if self.labels is None else f", labels={self.labels!r}"
@@ -65,9 +75,14 @@ class Model:
         sizes at which the model does not work."""
         return self._named(_array._model_run(self._session, self._arrays(inputs)))
 
-    def run(self, inputs, *, profile=False):
+    def run(self, inputs, feed=None, run_options=None, *, profile=False):
         """As calling it; with `profile` a pair of that and a tuple of Steps, in the order in which they were done, with
-        their times in `ms`."""
+        their times in `ms`.
+
+        run(names, feed) is that of ONNX Runtime's InferenceSession: a list of the outputs of these names, of all where
+        `names` is None. `run_options` must be None."""
+        if feed is not None or inputs is None:
+            return self._listed(inputs, feed, run_options)
         if not profile:
             return self(inputs)
         arrays = self._arrays(inputs)
@@ -75,6 +90,30 @@ class Model:
         return self._named(results), tuple(
             Step(*step, time / 1e6) for step, time in zip(_array._model_steps(self._session, arrays), times)
         )
+
+    def _listed(self, names, feed, run_options):
+        if run_options is not None:
+            raise TypeError(f"{self.name}: run_options: expected None; options of runs are those of engine.load")
+        if feed is None:
+            raise TypeError(f"{self.name}: run(names, feed): the feed is missing; expected {self._names()}")
+        if isinstance(names, str):
+            raise TypeError(f"{self.name}: run(names, feed): expected a list of names or None, got {names!r}")
+        outputs = [port.name for port in self.outputs]
+        names = outputs if names is None else list(names)
+        for name in names:
+            if name not in outputs:
+                raise ValueError(f"{self.name}: there is no output {name!r}; expected {', '.join(map(repr, outputs))}")
+        found = self(feed)
+        return [found[name] for name in names]
+
+    def get_inputs(self):
+        """The inputs as ONNX Runtime's InferenceSession tells them: a list of objects with `name`, `type` and `shape`,
+        a list in which open sizes are their names."""
+        return [Port(port.name, port.dtype, list(port.shape), port.labels) for port in self.inputs]
+
+    def get_outputs(self):
+        """The same of the outputs."""
+        return [Port(port.name, port.dtype, list(port.shape), port.labels) for port in self.outputs]
 
     def warmup(self, sizes=None):
         """One run on zeros, so that the first real one finds its plan, memory and helper threads in place. `sizes` maps

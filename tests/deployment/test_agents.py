@@ -20,6 +20,7 @@ from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.device.bundle_store import BundleStore
 from vmhost.deployment.errors import DeploymentError, RefusedError
+from vmhost.pipeline.events import Event
 from vmhost.pipeline.pipeline import Pipeline
 
 PLAN = "steps: [{percent: 100, min_reports: 9}]\nmax_error: 100 %\nproof: {calls: 0}\n"
@@ -486,6 +487,46 @@ def test_a_pipeline_follows_the_bundle_store_and_reports_its_calls(cloud, agent,
         agent.step()
         following.look()
         assert pipeline.tasks == ()
+
+
+RULES = "name: comes\npattern: [{{name: it, event: click}}]\nwithin_ms: 60000\nthen: [{}]\n"
+
+
+def test_a_pipeline_takes_up_rule_packs_as_they_come(cloud, agent, tmp_path, caplog):
+    platform, _ = cloud
+    platform.releases.start("shop/clicks", "2.0.0", Plan.read(PLAN), "ann", "test")
+    store, sent = BundleStore(agent.settings.folder), {"a": [], "b": []}
+    channels = {name: (lambda message, name=name: sent[name].append(message["key"])) for name in sent}
+
+    def give(text):
+        identity = platform.add_file("shop/clicks", "clicks.rules.yaml", "shared", text.encode(), {}, "ann")
+        agent.step()
+        following.look()
+        return identity
+
+    def click(key):
+        pipeline.append(Event("click", 1_790_000_000_000 + len(key), "page", f"{key}-1", key=key))
+        assert pipeline.wait(60) and pipeline._sending.wait(60)
+
+    agent.step()
+    with (
+        Pipeline(tmp_path / "data", [], trust=agent._trust, channels=channels, rules=store.rules()) as pipeline,
+        store.follow(pipeline) as following,
+    ):
+        click("1")
+        packs = [give(RULES.format("a"))]
+        click("22")
+        packs.append(give(RULES.format("b")))
+        click("333")
+        packs.append(give("name: wrong\n"))  # those before stay
+        assert "those before stay" in caplog.text
+        click("4444")
+        for identity in packs:
+            platform.remove_file(identity, "ann")
+        agent.step()
+        following.look()
+        click("55555")
+    assert sent == {"a": ["22"], "b": ["333", "4444"]}
 
 
 class _Liar(http.server.BaseHTTPRequestHandler):

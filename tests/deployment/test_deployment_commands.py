@@ -60,6 +60,9 @@ def test_from_an_empty_folder_to_a_device_that_runs_a_release(tmp_path, run, mon
         )
         (tmp_path / "words.txt").write_text("words")
         run("cloud", "file", "shop/rank", tmp_path / "words.txt")
+        (tmp_path / "wrong.rules.yaml").write_text("name: wrong\n")
+        said = run("cloud", "file", "shop/rank", tmp_path / "wrong.rules.yaml", code=2)
+        assert "rule wrong: pattern: expected a list of steps" in said
         current = json.loads(run("agent", device / "agent.yaml", "--once", "--json"))["current"]
         assert current["shop/rank"]["version"] == "1.0.0" and list(current["shop/rank"]["files"]) == ["words.txt"]
         assert "proven" in run("cloud", "show", "1")

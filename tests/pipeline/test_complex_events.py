@@ -172,6 +172,47 @@ def test_a_changed_rule_begins_anew_and_others_go_on(tmp_path, caplog):
     assert "1 matches under way have ended" in caplog.text
 
 
+def test_rules_change_while_events_flow(tmp_path):
+    sent, told = {"shop": [], "log": []}, []
+    channels = {name: (lambda message, name=name: sent[name].append(message["rule"])) for name in sent}
+    with open_pipeline(tmp_path, channels=channels) as pipeline:
+        pipeline.append_many(visit(0))
+        assert pipeline.change_rules([]) == []
+        assert pipeline.change_rules([RULE, RULE | {"name": "same"}, RULE | {"name": "old"}]) == [
+            "hesitates",
+            "same",
+            "old",
+        ]
+        pipeline.append_many(visit(10)[:2])
+        # one begins anew, one goes on and tells others, one is gone, one is new
+        changed, same, new = (
+            RULE | {"within_ms": 50_000},
+            RULE | {"name": "same", "then": ["log"]},
+            RULE | {"name": "new"},
+        )
+        assert pipeline.change_rules([changed, same, new]) == ["hesitates", "new"]
+        pipeline.append(visit(10)[2])
+        pipeline.append_many(visit(20))
+        assert pipeline._sending.wait(WAIT_S)
+        for wrong, said in (
+            ([RULE | {"then": ["nowhere"]}], "there is no channel 'nowhere'"),
+            ([RULE, RULE], "there are two rules hesitates"),
+            ([{"name": "x", "pattern": []}], "rule x"),
+            ([str(tmp_path / "none.yaml")], "none.yaml"),
+        ):
+            with pytest.raises(ConfigurationError, match=said):
+                pipeline.change_rules(wrong)
+        pipeline.append_many(visit(30))
+        assert pipeline._sending.wait(WAIT_S)
+        told = {name: sorted(rules) for name, rules in sent.items()}
+        assert told == {"shop": ["hesitates", "hesitates", "new", "new"], "log": ["same", "same", "same"]}
+        pipeline.append_many(visit(40)[:2])
+    with open_pipeline(tmp_path, rules=[changed, same, new], channels=channels) as pipeline:  # as they were left
+        pipeline.append(visit(40)[2])
+        assert pipeline._sending.wait(WAIT_S)
+        assert sorted(sent["shop"][4:]) == ["hesitates", "new"] and sent["log"][3:] == ["same"]
+
+
 def test_who_is_forgotten_is_in_no_match(tmp_path):
     with open_pipeline(tmp_path, task(tmp_path), rules=[RULE], channels={"shop": print}) as pipeline:
         pipeline.append_many([*visit(0, "ann-secret")[:2], *visit(1, "bob")[:2]])

@@ -760,10 +760,16 @@ def join(output, folder, device, platform, token, certificates):
 )
 @_remote
 def file(output, ask, task, path, name, exclusive, audience):
-    """Give the devices that run TASK the file PATH."""
+    """Give the devices that run TASK the file PATH. One called NAME.rules.yaml or .json is checked: it is a rule pack,
+    which pipelines there take up."""
     import json
 
+    from vmhost.deployment.device.bundle_store import RULE_PACKS
+    from vmhost.pipeline.complex_events import check_rules, read_rule_file
+
     plain = _yaml(audience) if audience is not None else {}
+    if (name or path.name).endswith(RULE_PACKS):
+        check_rules(read_rule_file(path))
     kind = "exclusive" if exclusive else "shared"
     query = {"task": task, "name": name or path.name, "kind": kind, "audience": json.dumps(plain)}
     output.document(made := ask("POST", "/files", path.read_bytes(), **query))

@@ -60,6 +60,45 @@ def read_rule_file(path):
     ]
 
 
+def read_rules(rules):
+    """The RuleSettings of mappings, and of paths of files of them. ConfigurationError."""
+    read = []
+    for one in rules:
+        read += [rule_settings(one)] if isinstance(one, dict) else read_rule_file(one)
+    return read
+
+
+def check_rules(rules):
+    """ConfigurationError where these RuleSettings cannot be rules of one pipeline."""
+    engine, names = PatternEngine(), set()
+    for rule in rules:
+        if rule.name in names:
+            raise ConfigurationError(f"there are two rules {rule.name}; give one of them another name")
+        names.add(rule.name)
+        _add(engine, rule)
+
+
+def _add(engine, rule):
+    try:
+        lowered = engine.add(rule.name, rule.said, rule.by, timeouts=rule.timeout is not None)
+        if lowered.automaton.within_ms == 0:
+            engine.remove(rule.name)
+            raise RuleError("within_ms: is missing; without it matches under way never end")
+    except (RuleError, PatternError) as error:
+        raise ConfigurationError(f"rule {rule.name}: {error}") from error
+
+
+def _matching(rule):
+    """What of a rule says how it matches: all but the names of channels."""
+    said = {key: value for key, value in rule.said.items() if key not in ("then", "timeout", "about", "version")}
+    return said, rule.by, rule.timeout is not None
+
+
+def rule_of(event_name):
+    """The name of the rule whose matches are called so."""
+    return event_name.removeprefix(PREFIX).partition(":")[0]
+
+
 def rule_settings(said, place="rule"):
     """The RuleSettings of a rule as data. ConfigurationError."""
     if not isinstance(said, dict):
@@ -96,23 +135,33 @@ class ComplexEvents:
     @classmethod
     def of(cls, rules, database, store, **options):
         """Of mappings, and of paths of files; None where there are no rules. ConfigurationError."""
-        read = []
-        for one in rules:
-            read += [rule_settings(one)] if isinstance(one, dict) else read_rule_file(one)
+        read = read_rules(rules)
         return cls(read, database, store, **options) if read else None
 
     def add(self, rule):
         """ConfigurationError."""
         if rule.name in self.rules:
             raise ConfigurationError(f"there are two rules {rule.name}; give one of them another name")
-        try:
-            lowered = self.engine.add(rule.name, rule.said, rule.by, timeouts=rule.timeout is not None)
-            if lowered.automaton.within_ms == 0:
-                self.engine.remove(rule.name)
-                raise RuleError("within_ms: is missing; without it matches under way never end")
-        except (RuleError, PatternError) as error:
-            raise ConfigurationError(f"rule {rule.name}: {error}") from error
+        _add(self.engine, rule)
         self.rules[rule.name] = rule
+
+    def change(self, rules):
+        """Puts these RuleSettings, which `check_rules` has seen, in the place of the present ones. What is under way of
+        a rule that matches as before goes on; others begin anew. The names of these."""
+        wanted = {rule.name: rule for rule in rules}
+        for name, rule in list(self.rules.items()):
+            if name not in wanted or _matching(wanted[name]) != _matching(rule):
+                self.engine.remove(name)
+                del self.rules[name]
+        begun = [name for name in wanted if name not in self.rules]
+        for name, rule in wanted.items():
+            if name in self.rules:
+                self.rules[name] = rule  # its channels may be others
+            else:
+                self.add(rule)
+        self._waiting = [event for event in self._waiting if rule_of(event.name) in self.rules]
+        self._saved = None
+        return begun
 
     # ---- events
 

@@ -17,7 +17,7 @@ import msgspec
 from vmhost import ConfigurationError, Host
 from vmhost.pipeline import forgetting, interrupts
 from vmhost.pipeline.catching_up import CatchingUp
-from vmhost.pipeline.complex_events import PREFIX, ComplexEvents
+from vmhost.pipeline.complex_events import PREFIX, ComplexEvents, check_rules, read_rules
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.execution import EXPIRED, FORGOTTEN, STALE, Call, Failed, StreamTask
 from vmhost.pipeline.intake import Intake
@@ -338,6 +338,27 @@ class Pipeline:
                 else:
                     self._matchings_without(manifest.name)
                 self._catch_up(task, after=table_seen)
+
+    def change_rules(self, rules):
+        """Puts these rules (mappings, or paths of files of them) in the place of all present ones, while events flow.
+
+        What is under way of a rule that matches as before goes on; new and changed ones see the events to come. The
+        names of these. A later start wants the same rules, else what is under way of them ends. ConfigurationError: the
+        old ones stay then.
+        """
+        read = read_rules(rules)
+        check_rules(read)
+        with self._changing:
+            self._must_be_open()
+            self._sending.must_have(read)
+            with self._lock:
+                if self._complex is None and not read:
+                    return []
+                if self._complex is None:
+                    self._complex = ComplexEvents([], self._database, self._store, lateness_ms=self._intake.lateness_ms)
+                begun = self._complex.change(read)
+                self._sending.change_rules(self._complex.rules)
+                return begun
 
     def withdraw(self, name, *, drain=True):
         """Takes out a loaded task. Nothing triggers it from now on; its calls end first. Without `drain` they are cut

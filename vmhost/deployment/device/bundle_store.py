@@ -23,6 +23,7 @@ from vmhost.stores import StoreError
 
 _log = logging.getLogger("vmhost.deployment")
 _LOOK_S = 1.0
+RULE_PACKS = (".rules.yaml", ".rules.json")
 
 
 class BundleStore:
@@ -104,15 +105,27 @@ class BundleStore:
         """{name of a task: Counted} of what is current, as all processes but the agent told."""
         return health.total(self.folder, self.current())
 
-    def follow(self, runner):
-        """Has a Host run what is current, now and whenever the list changes, or a Pipeline what of it are stream tasks,
-        and reports their health. Close what it returns first. A Host leaves stream tasks to pipelines."""
-        return _Follower(self, runner)
+    def rules(self):
+        """Paths of the rule packs that are current: files beside bundles whose names end in RULE_PACKS."""
+        return [
+            path
+            for _, entry in sorted(self.current().items())
+            for name, path in sorted(entry["files"].items())
+            if name.endswith(RULE_PACKS)
+        ]
+
+    def follow(self, runner, rules=()):
+        """Has a Host run what is current, now and whenever the list changes, or a Pipeline what of it are stream tasks
+        and rule packs, and reports their health. Close what it returns first. A Host leaves stream tasks to pipelines.
+        `rules`: a Pipeline's own, which stay; it is opened with these and those of `rules()`, so that what is under way
+        of them goes on."""
+        return _Follower(self, runner, rules)
 
 
 class _Follower:
-    def __init__(self, store, runner):
+    def __init__(self, store, runner, rules=()):
         self._store, self._runner = store, runner
+        self._own_rules, self._packs = list(rules), []  # paths have digests in them: another file has another one
         self._is_pipeline = hasattr(runner, "withdraw")
         self._host = runner.host if self._is_pipeline else runner
         self._loaded = {}  # name -> digest
@@ -137,6 +150,12 @@ class _Follower:
         for name in self._loaded.keys() - wanted.keys():
             (self._runner.withdraw if self._is_pipeline else self._runner.unload)(name)
             del self._loaded[name]
+        if self._is_pipeline and (packs := self._store.rules()) != self._packs:
+            self._packs = packs
+            try:
+                self._runner.change_rules([*self._own_rules, *packs])
+            except VMHostError as error:  # they are looked at again when there are others
+                _log.error("rules: %s; those before stay", error)
 
     def report(self):
         """Reports the Host's health now; it is done every second in any case."""

@@ -9,7 +9,7 @@ import logging
 import threading
 
 from vmhost import ConfigurationError
-from vmhost.pipeline.complex_events import PREFIX, channels_of
+from vmhost.pipeline.complex_events import PREFIX, channels_of, rule_of
 from vmhost.pipeline.reach.channels import ChannelError, channel
 from vmhost.stores import StoreError
 
@@ -64,12 +64,17 @@ class Sending:
         channels = {
             name: said if callable(said) else channel(name, said, functions) for name, said in (settings or {}).items()
         }
-        for rule in rules.values():
-            for name in (*rule.then, *(rule.timeout or ())):
-                if name not in channels:
-                    there = ", ".join(channels) or "none"
-                    raise ConfigurationError(f"rule {rule.name}: there is no channel {name!r}; there are {there}")
+        _must_have(channels, rules.values())
         return cls(database, store, rules, channels)
+
+    def must_have(self, rules):
+        """ConfigurationError where a rule names a channel that is not there."""
+        _must_have(self.sent, rules)
+
+    def change_rules(self, rules):
+        """Goes by these rules (by name) from now on."""
+        self._rules = rules
+        self.wake()
 
     def wake(self):
         with self._wake:
@@ -146,7 +151,7 @@ class Sending:
             self._wake.notify_all()
 
     def _is_for(self, name, event):
-        rule = self._rules.get(event.name.removeprefix(PREFIX).partition(":")[0])
+        rule = self._rules.get(rule_of(event.name))
         return rule is not None and name in channels_of(rule, event)
 
     def _send(self, name, send, stored):
@@ -176,3 +181,11 @@ class Sending:
         self.given_up[name] += 1
         _log.error("%s: %s was given up: %s", name, message["id"], self.waits[name])
         return True
+
+
+def _must_have(channels, rules):
+    for rule in rules:
+        for name in (*rule.then, *(rule.timeout or ())):
+            if name not in channels:
+                there = ", ".join(channels) or "none"
+                raise ConfigurationError(f"rule {rule.name}: there is no channel {name!r}; there are {there}")

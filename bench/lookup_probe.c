@@ -1,5 +1,5 @@
 /* What a lookup of rows can reach on this machine: bags of rows summed up, from a plain table, and by keys through the
- * simplest hash table, both asking memory ahead. No locks, no growth, no checks. Compiled by bench/cases/training.py.
+ * simplest hash table, both asking memory ahead. No locks, no growth, no checks. Compiled by bench/training_lookups.py.
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,0 +1,146 @@
+"""Session groups: two sessions of one thread each, beside one session of two threads, asked by several callers at once;
+and what a swap of weights does to them."""
+
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from bench import click_networks
+from bench.measure import Figure, Result
+
+CALLERS, SECONDS, SIZES = 4, 1.0, (64, 512)
+MIN_GAIN = 1.8
+
+
+def run(quick):
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        publisher = _Publisher(folder)
+        return [_group(publisher, size, 3 if quick else 7) for size in SIZES] + [_swap(publisher, 3 if quick else 10)]
+
+
+class _Publisher:
+    """DeepFM of bench/click_networks.py on tables that have all rows, which publishes what it has."""
+
+    def __init__(self, folder):
+        import vmhost.engine.numpy as np
+        from vmhost.engine import nn, optim
+        from vmhost.engine.features import FeatureSpec
+
+        nn.seed(0)
+        self.folder, self.number = folder, 0
+        self.model, self.tables = click_networks.ours("deepfm")
+        self.optimizer = optim.Adagrad(0.01, initial=0.1)
+        keys = np.arange(click_networks.ROWS)
+        for one in self.tables:
+            one.step(keys, np.ones((len(keys), click_networks.DIM), "float32"), self.optimizer, 1)
+        features = {f"n{i}": {"kind": "number"} for i in range(click_networks.NUMBERS)}
+        features |= {f"k{i}": {"kind": "key", "table": one.name} for i, one in enumerate(self.tables)}
+        self.spec = FeatureSpec({"tables": {one.name: {"dim": one.dim} for one in self.tables}, "features": features})
+        self.publish()
+
+    def inputs(self, size, seed):
+        import vmhost.engine.numpy as np
+        from vmhost.engine.features import Inputs
+
+        [(keys, numbers, _)] = click_networks.batches(1, size, seed)
+        ids = {f"k{i}": np.asarray(keys[:, i].copy()) for i in range(click_networks.TABLES)}
+        return Inputs(np.asarray(numbers), ids, {})
+
+    def publish(self):
+        """A version: the first one whole, others after a step for a hundredth of the keys."""
+        import vmhost.engine.numpy as np
+        from vmhost.engine import nn
+        from vmhost.engine.embedding import save
+        from vmhost.serving.exports import publish
+
+        if self.number:
+            keys = np.arange(click_networks.ROWS // 100)
+            for one in self.tables:
+                one.step(keys, np.ones((len(keys), click_networks.DIM), "float32"), self.optimizer, 2)
+            self.model.linear.bias = self.model.linear.bias + 0.1
+        save(self.tables, self.folder / "saves", incremental=self.number > 0)
+        example = self.inputs(4, 0)
+        example = {"numbers": example.numbers, "ids": example.ids}
+        onnx, lookups = nn.export(self.model, example, ("y",), with_lookups=True)
+        self.number = publish(self.folder / "served", onnx, lookups, self.spec, self.tables)
+
+
+def _asked(group, inputs, seconds):
+    """Milliseconds of each call of CALLERS threads, calls a second, and errors."""
+    times, end, errors = [[] for _ in range(CALLERS)], time.perf_counter() + seconds, []
+
+    def ask(own, turn):
+        while (begun := time.perf_counter()) < end:
+            try:
+                group(inputs[turn % len(inputs)])
+            except Exception as error:
+                errors.append(error)
+            own.append((time.perf_counter() - begun) * 1000)
+            turn += 1
+
+    threads = [threading.Thread(target=ask, args=(own, number)) for number, own in enumerate(times)]
+    begun = time.perf_counter()
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    every = [one for own in times for one in own]
+    return every, len(every) / (time.perf_counter() - begun), errors
+
+
+def _group(publisher, size, rounds):
+    from vmhost.serving.sessions import SessionGroup
+
+    inputs = [publisher.inputs(size, seed) for seed in range(1, 9)]
+    kinds = {"2 sessions of 1 thread": {"sessions": 2}, "1 session of 2 threads": {"sessions": 1, "threads": 2}}
+    rates, times = {name: [] for name in kinds}, {name: [] for name in kinds}
+    groups = {name: SessionGroup(publisher.folder / "served", **options) for name, options in kinds.items()}
+    try:
+        for number in range(rounds + 1):
+            for name, group in groups.items():
+                found, rate, _ = _asked(group, inputs, SECONDS)
+                if number:
+                    rates[name].append(rate)
+                    times[name] += found
+    finally:
+        for one in groups.values():
+            one.close()
+    figures = {name: Figure(tuple(values), "calls/s", "more") for name, values in rates.items()}
+    ours, other = figures.values()
+    gain = ours.advantage_over(other)
+    late = [Figure(tuple(values), "ms", "less").percentile(99) for values in times.values()]
+    return Result(
+        f"session group, DeepFM, {size} samples a call",
+        figures,
+        promises=((f"{gain:.2f}x the calls (at least {MIN_GAIN}x)", gain >= MIN_GAIN),),
+        note=f"{CALLERS} callers; p99 {late[0]:.1f} and {late[1]:.1f} ms",
+    )
+
+
+def _swap(publisher, rounds):
+    from vmhost.serving.sessions import SessionGroup
+
+    inputs, times = [publisher.inputs(64, seed) for seed in range(1, 9)], []
+    with SessionGroup(publisher.folder / "served") as group:
+        asked = []
+        caller = threading.Thread(target=lambda: asked.append(_asked(group, inputs, rounds * SECONDS)))
+        caller.start()
+        for _ in range(rounds):
+            publisher.publish()
+            begun = time.perf_counter()
+            assert group.update()
+            times.append((time.perf_counter() - begun) * 1000)
+        caller.join()
+        told = group.statistics()
+    [(found, _, errors)] = asked
+    lost = len(errors) + sum(told.calls) - len(found)
+    wait = told.longest_wait_s * 1000
+    return Result(
+        "swaps of weights under calls",
+        {"update": Figure(tuple(times), "ms", "less"), "calls meanwhile": Figure(tuple(found), "ms", "less")},
+        promises=((f"{lost} of {len(found):,} calls lost in {told.updates} swaps (0)", lost == 0),),
+        note=f"1 % of 26 x {click_networks.ROWS:,} rows and the network changed; calls waited {wait:.1f} ms at most;"
+        f" {told.kept} of {told.prepared} networks by choices that were kept",
+    )

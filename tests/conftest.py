@@ -78,7 +78,7 @@ class Belongings:
         return left + [
             f"file {number}: {path}"
             for number, path in self.files.items()
-            if before.files.get(number) != path and "crash.map" not in path
+            if before.files.get(number) != path and not path.endswith(("crash.map", "crash.dump"))
         ]
 
 

@@ -251,7 +251,7 @@ C_ROOMS = {
     "lanes": set(),
     "cpython": set(),
     "memory": {"lanes", "cpython"},
-    "crash": {"memory"},
+    "crash": {"memory", "cpython"},
     "profile": set(),
     "wire": {"lanes", "cpython", "memory"},
     "seal": {"lanes", "cpython", "memory", "wire"},

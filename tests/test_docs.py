@@ -720,6 +720,7 @@ BLOCKS = {
     ("docs/operations.md", "record:"): recording_in_yaml,
     ("docs/operations.md", "from vmhost.guest import metrics"): task_that_counts,
     ("docs/operations.md", "import vmhost\n\n"): recording_in_python,
+    ("docs/operations.md", "vmhost serve build --host"): shown_only,  # tests/operations/test_crash_reports.py
     ("docs/operations.md", "vmhost replay"): shown_only,  # tests/operations/test_baseline_replay.py
     ("docs/operations.md", "host.coverage()"): coverage_in_python,
     ("docs/operations.md", "vmhost coverage ran.json"): coverage_report,

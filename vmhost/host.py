@@ -33,6 +33,7 @@ from vmhost.task import Task, end_after
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Any, Self
 
     from vmhost.runtime.codec import Conversion
@@ -98,7 +99,7 @@ class Host:
                 folder is not None,
                 None,
             )  # the second is made with the first model; where that fails, none is kept
-            self.crashes = _crashes_before(native, folder) if folder is not None else ()
+            self.crashes = _crashes_before(native, folder, self._policy) if folder is not None else ()
             start_service(self._policy, native, folder, functions_now, self._own, codec)
         except BaseException:
             if self._service is not None:
@@ -168,6 +169,10 @@ class Host:
         for name in manifest.permissions.get("tables", ()):
             table, _, right = name.rpartition(":")
             store.add_table(table, self._tables[table].handle, right == "write")
+        if self._state is not None:
+            from vmhost.runtime import crash_notes
+
+            crash_notes.loaded(manifest.name, manifest.version, manifest, limits)
         return self._service.load(manifest, bundle.digest, store, limits, policy, self._make_handle, permissions)
 
     def check(self, bundle: str | os.PathLike[str] | bytes | Bundle) -> Bundle:
@@ -300,6 +305,11 @@ class Host:
         return self._policy
 
     @property
+    def state(self) -> "Path | None":
+        """Its state folder."""
+        return self._state
+
+    @property
     def closed(self) -> bool:
         return self._closed
 
@@ -421,7 +431,7 @@ def _state_folder(path):
     return StateFolder(path)
 
 
-def _crashes_before(native, folder):
+def _crashes_before(native, folder, policy):
     """What the last process with this state folder left in its breadcrumbs; from now on they are this process's."""
     found, error = native.crash_open(folder.crash_map)
     if error in (
@@ -431,6 +441,10 @@ def _crashes_before(native, folder):
         _log.info("%s: crashes will not be traced there: %s", folder.crash_map, os.strerror(error))
     elif error:
         _log.warning("%s: crashes will not be traced: %s", folder.crash_map, os.strerror(error))
+    else:
+        from vmhost.runtime import crash_notes
+
+        crash_notes.begin(native, folder, policy.masking())
     crashes = []
     for entry in found:
         try:

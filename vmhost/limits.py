@@ -305,6 +305,15 @@ class Policy:
         if self.max_warm < self.warm:
             object.__setattr__(self, "max_warm", self.warm)
 
+    def masking(self) -> "Masking":
+        """What is hidden in logs and reports: all that the records of any task hide, and tokens."""
+        from vmhost.masking import Masking
+
+        records = [policy.record for policy in (self.task, *self.tasks.values()) if policy.record is not None]
+        fields = dict.fromkeys(field for record in records for field in record.mask_fields)
+        patterns = dict.fromkeys(("token", *(pattern for record in records for pattern in record.mask_patterns)))
+        return Masking(tuple(fields), tuple(patterns))
+
     def for_task(self, name: str) -> TaskPolicy:
         """The TaskPolicy of task `name`."""
         return self.tasks.get(name, self.task)

@@ -6,6 +6,7 @@ raises `Ends`. With `guest` None a call that got a VM stays running until the te
 """
 
 import collections
+import errno
 import itertools
 import threading
 
@@ -44,6 +45,9 @@ class FakeCore:
     def crash_open(self, path):
         told, self.crashes = self.crashes, []
         return told, 0
+
+    def crash_dump_to(self, path):
+        return errno.EEXIST  # another host of the process has its own
 
     def clock(self):
         return self.now

@@ -30,6 +30,7 @@ COMMANDS = {
     "tunnel": "Serve devices, send messages, push to devices, and look at what goes on.",
     "cloud": "Serve the deployment platform; release tasks, watch them, take them back.",
     "agent": "Keep this device's tasks as the platform says.",
+    "crashes": "List the crashes that STATE knows, or show one.",
     "inspect": "List what is in BUNDLE and who signed it.",
     "explain": "Show how the engine computes MODEL, and how long each step takes.",
     "image": "Make a device image.",

@@ -90,15 +90,15 @@ def command(output, path, given, each, timeout, trust, allow_unsigned, host_file
         output.json_text(plain)
 
 
-def open_host(host_file, trust, allow_unsigned):
-    """A Host for the command's options."""
+def open_host(host_file, trust, allow_unsigned, state=None):
+    """A Host for the command's options. `state`: a state folder, where no file of a host says."""
     import vmhost
     from vmhost.runtime.codec import PARTS
 
     try:
         if host_file is not None:
             return vmhost.Host.from_file(host_file, types=PARTS)
-        return vmhost.Host(trust=keys.trust_store(trust), allow_unsigned=allow_unsigned, types=PARTS)
+        return vmhost.Host(trust=keys.trust_store(trust), allow_unsigned=allow_unsigned, state=state, types=PARTS)
     except ImportError as error:
         raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
 

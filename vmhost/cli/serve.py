@@ -19,16 +19,73 @@ from vmhost.cli.run import guest_log, open_host
 @click.option("--allow-unsigned", is_flag=True, help="Also serve bundles that nobody signed.")
 @click.option("--host", "host_file", type=click.Path(path_type=Path), help="A host.yaml to set the host up from.")
 @click.option("--dashboard", metavar="ADDRESS:PORT", help="Serve pages and metrics there, as in 127.0.0.1:9464.")
+@click.option("--state", type=click.Path(path_type=Path), help="A folder for what survives a restart, without --host.")
+@click.option("--supervise", is_flag=True, help="After a crash, make a report and go on with a new process.")
+@click.option("--crash-webhook", metavar="URL", help="Send reports of crashes there, as JSON by POST.")
 @failures.command
-def command(output, folder, trust, allow_unsigned, host_file, dashboard):
+def command(output, folder, trust, allow_unsigned, host_file, dashboard, state, supervise, crash_webhook):
     """Serve the bundles in FOLDER until stdin ends. A line {"id": 1, "task": "digits", "input": VALUE} gets the line
     {"id": 1, "result": VALUE}, or {"id": 1, "error": {...}}. Bundles that come, are replaced or go are noticed."""
     from vmhost.lines.folder_server import FolderServer
 
-    with guest_log(output), open_host(host_file, trust, allow_unsigned) as host, contextlib.ExitStack() as stack:
+    if state is not None and host_file is not None:
+        raise failures.Failure("--state: with --host, name the folder in that file: `state: FOLDER`")
+    if crash_webhook is not None and not crash_webhook.startswith(("http://", "https://")):
+        raise failures.Failure(f"--crash-webhook: expected an address that begins with http, got {crash_webhook!r}")
+    if supervise:
+        options = (("--host", host_file), ("--state", state), ("--dashboard", dashboard))
+        arguments = [str(part) for name, value in options if value is not None for part in (name, value)]
+        arguments += [part for path in trust for part in ("--trust", str(path))]
+        arguments += ["--allow-unsigned"] * allow_unsigned
+        return _supervise(output, [str(folder), *arguments], state or _state_of(host_file), crash_webhook)
+    with guest_log(output), open_host(host_file, trust, allow_unsigned, state) as host, contextlib.ExitStack() as stack:
+        if host.state is not None:
+            from vmhost.operations.crash_reports import CrashFolder
+
+            CrashFolder(host.state, masking=host.policy.masking(), webhook=crash_webhook).collect()
         server = FolderServer(host, folder, sys.stdout)
         if dashboard is not None:
             stack.enter_context(served(output, host, dashboard))
         server.run(sys.stdin.fileno())
     server.check()  # the last answers came while the host closed
     return failures.DONE
+
+
+def _state_of(host_file):
+    """The state folder that a host.yaml names; None."""
+    if host_file is None:
+        return None
+    import yaml
+
+    from vmhost.host_yaml import read_host_yaml
+
+    try:
+        return read_host_yaml(host_file).state
+    except yaml.YAMLError as error:
+        raise failures.Failure(f"{host_file}: {error}") from error
+
+
+def _supervise(output, arguments, state, webhook):
+    """Run this command with `arguments`, again after each crash."""
+    import signal
+    import threading
+
+    from vmhost.operations.crash_reports import CrashFolder
+    from vmhost.operations.supervisor import Supervisor
+
+    if state is None:
+        raise failures.Failure("--supervise needs a state folder: give --state FOLDER, or `state` in host.yaml")
+    reports = CrashFolder(state, webhook=webhook)
+
+    def crashed(pid, number):
+        reports.take_dump()
+        made = [report for report in reports.collect() if report.pid == pid]
+        told = made[0].title if made else f"process {pid} ended by signal {number}"
+        output.remark(f"crash: {told}{f'; report {made[0].id}' if made else ''}")
+        return told
+
+    supervisor = Supervisor([sys.executable, "-m", "vmhost", "serve", *arguments], sys.stdout.buffer, crashed)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
+    code = supervisor.run(sys.stdin.buffer)
+    return failures.HOST_FAILED if code < 0 else code

@@ -4,6 +4,7 @@
 /tasks/NAME           a task's report           /vms   every VM and what it does
 /log                  the last lines            /settings   policies, and which were set
 /profile              takes a profile and shows it (profile_pages.py)
+/crashes[/ID]         crashes by cause, or the report of one (crash_pages.py)
 /tasks.json           what `vmhost top` shows
 /part/...             the parts of these pages that htmx asks for again
 /series[?task=NAME]   numbers for the charts, as JSON
@@ -20,6 +21,7 @@ from starlette.staticfiles import StaticFiles
 
 from vmhost.operations import metrics
 from vmhost.operations.access import Guard
+from vmhost.operations.crash_pages import Crashes
 from vmhost.operations.pages import Pages
 from vmhost.operations.profile_pages import Profiles
 
@@ -36,6 +38,7 @@ def application(host, history, logs, token, names, port):
             Route("/settings", _html(pages.settings)),
             Route("/tasks/{name}", _html(pages.task)),
             *Profiles(host, pages.render).routes(),
+            *Crashes(host, pages.render).routes(),
             Route("/part/overview", _html(pages.overview_part)),
             Route("/part/vms", _html(pages.vms_part)),
             Route("/part/log", _html(pages.log_part)),

@@ -30,7 +30,9 @@ class Pages:
         self._environment = Environment(
             loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
-        self._environment.filters.update(duration=duration, size=size, count=count, share=share, clock=clock, rate=rate)
+        self._environment.filters.update(
+            duration=duration, size=size, count=count, share=share, clock=clock, rate=rate, moment=moment
+        )
 
     def overview(self, parts, query):
         return self.render("overview.html", self._overview(query))
@@ -207,3 +209,7 @@ def share(number):
 
 def clock(time_s):
     return time.strftime("%H:%M:%S", time.localtime(time_s))
+
+
+def moment(time_s):
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))

@@ -5,6 +5,7 @@ import socket
 import threading
 
 from vmhost import ConfigurationError
+from vmhost.operations.crash_reports import CrashFolder
 from vmhost.operations.history import History
 from vmhost.operations.log_tail import LogTail
 
@@ -34,6 +35,8 @@ class Dashboard:
                 f"{listen}: pages without a token are for loopback addresses, such as {DEFAULT_LISTEN}"
             )
         self.token = None if token is False else token or secrets.token_urlsafe(24)
+        if host.state is not None:
+            CrashFolder(host.state, masking=host.policy.masking()).collect()
         self._history, self._logs = History(host.statistics), LogTail()
         self._listening = _listen(address, port)
         self.address, self.port = address, self._listening.getsockname()[1]

@@ -10,9 +10,15 @@ _root = logging.getLogger("vmhost")
 _root.addHandler(logging.NullHandler())
 
 
+tap = None  # a function of (name, lines) that gets all lines as well
+
+
 def write(name, version, vm_id, lines):
     """Log `lines`, pairs of (level, text), of VM `vm_id`. `name` is None for lines from before a task was there."""
     logger = logging.getLogger(f"vmhost.task.{name}" if name else "vmhost.vm")
+    if tap is not None:
+        lines = list(lines)
+        tap(name, lines)
     extra = {"version": version, "vm": vm_id}
     for level, line in lines:
         logger.log(level, "%s", line, extra=extra)

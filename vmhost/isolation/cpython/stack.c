@@ -164,7 +164,7 @@ static bool take_text(char to[VMH_STACK_NAME_BYTES], uintptr_t text)
     return true;
 }
 
-bool vmh_stack_name(const vmh_stack_frame *frame, vmh_stack_code *code)
+bool vmh_stack_name_into(const vmh_stack_frame *frame, vmh_stack_code *code, unsigned char *room)
 {
     code_head head;
     struct {
@@ -182,12 +182,22 @@ bool vmh_stack_name(const vmh_stack_frame *frame, vmh_stack_code *code)
         return false;
     code->lines_size =
         (size_t)table.ob_base.ob_size < VMH_STACK_LINES_BYTES ? (size_t)table.ob_base.ob_size : VMH_STACK_LINES_BYTES;
-    code->lines = malloc(code->lines_size + 1);
-    if (code->lines == NULL || !take(code->lines, lines + offsetof(PyBytesObject, ob_sval), code->lines_size)) {
-        free(code->lines);
+    if (!take(room, lines + offsetof(PyBytesObject, ob_sval), code->lines_size))
+        return false;
+    code->lines = room;
+    return true;
+}
+
+bool vmh_stack_name(const vmh_stack_frame *frame, vmh_stack_code *code)
+{
+    unsigned char *room = malloc(VMH_STACK_LINES_BYTES), *fitting;
+    if (room == NULL || !vmh_stack_name_into(frame, code, room)) {
+        free(room);
         code->lines = NULL;
         return false;
     }
+    if ((fitting = realloc(room, code->lines_size + 1)) != NULL)
+        code->lines = fitting;
     return true;
 }
 

@@ -33,6 +33,8 @@ int vmh_stack_readable(void);
 int vmh_stack_read(PyThreadState *ts, vmh_stack_frame *frames, int max, bool *cut);
 /* What a code object is called. False: it is gone, or there is no memory. */
 bool vmh_stack_name(const vmh_stack_frame *frame, vmh_stack_code *code);
+/* The same, with the table of lines in `room`, of VMH_STACK_LINES_BYTES: allocates nothing, for handlers of signals. */
+bool vmh_stack_name_into(const vmh_stack_frame *frame, vmh_stack_code *code, unsigned char *room);
 /* The line of an instruction by a table of lines; 0: it has none. */
 int vmh_stack_line(const unsigned char *lines, size_t size, int first_line, int offset);
 

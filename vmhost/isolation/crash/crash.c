@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "crash/dump.h"
 #include "memory/overflow.h"
 
 static const char magic[8] = "VMHCRSH1";
@@ -43,6 +44,7 @@ static void on_fatal(int number, siginfo_t *info, void *context)
         }
         errno = error;
     }
+    vmh_dump_write(number, mine == NULL ? -1 : (int)(mine - map.slots), map.slots);
     /* The handler before us comes next: a fault happens again when we return, an abort is raised again. */
     for (int i = 0; i < FATAL_COUNT; i++)
         if (fatal[i] == number)
@@ -120,6 +122,7 @@ done:
 
 void vmh_crash_forked(void)
 {
+    vmh_dump_forked();
     int fd = atomic_exchange(&file, -1);
     if (fd >= 0)
         close(fd);
@@ -135,6 +138,7 @@ vmh_crash_slot *vmh_crash_thread_enter(uint64_t vm_id)
         atomic_store(&slot->signal, 0);
         slot->vm_id = vm_id;
         slot->task[0] = slot->version[0] = 0;
+        vmh_dump_forget((int)(slot - map.slots));
     }
     vmh_crash_thread_join(slot);
     return slot;
@@ -154,8 +158,22 @@ void vmh_crash_thread_leave(vmh_crash_slot *slot)
     sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
     free(stack);
     stack = NULL;
-    if (slot != NULL)
+    if (slot != NULL) {
+        vmh_dump_forget((int)(slot - map.slots));
         atomic_store(&slot->used, 0);
+    }
+}
+
+void vmh_crash_interpreter(vmh_crash_slot *slot, void *interpreter)
+{
+    if (slot != NULL)
+        vmh_dump_interpreter((int)(slot - map.slots), interpreter);
+}
+
+void vmh_crash_call(vmh_crash_slot *slot, const char *entry, size_t bytes, int64_t started_ns)
+{
+    if (slot != NULL)
+        vmh_dump_call((int)(slot - map.slots), entry, bytes, started_ns);
 }
 
 void vmh_crash_name(vmh_crash_slot *slot, const char *task, const char *version)

@@ -10,6 +10,7 @@
 #define VMH_CRASH_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { VMH_CRASH_SLOTS = 1024, VMH_CRASH_TEXT = 96 };
@@ -44,5 +45,9 @@ void vmh_crash_thread_leave(vmh_crash_slot *slot);
 /* A further thread of the same VM. */
 void vmh_crash_thread_join(vmh_crash_slot *slot);
 void vmh_crash_name(vmh_crash_slot *slot, const char *task, const char *version);
+/* Its PyInterpreterState, from when it is made until it ends (NULL). */
+void vmh_crash_interpreter(vmh_crash_slot *slot, void *interpreter);
+/* The call that it begins: `entry` lives until the call has ended (NULL). On the VM's own thread. */
+void vmh_crash_call(vmh_crash_slot *slot, const char *entry, size_t bytes, int64_t started_ns);
 
 #endif

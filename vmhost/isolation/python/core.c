@@ -9,6 +9,7 @@
 #include "python/core.h"
 #include "cpython/creation.h"
 #include "wire/engine.h"
+#include "crash/dump.h"
 #include "vm/fork.h"
 #include "seal/function_code.h"
 #include "wire/handover.h"
@@ -111,6 +112,33 @@ done:
     return list;
 }
 
+/* Kept as long as the process: a handler of signals reads them. */
+static Py_buffer notes[VMH_DUMP_NOTES];
+
+static PyObject *crash_note(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int which;
+    PyObject *buffer;
+    if (!PyArg_ParseTuple(args, "iO:crash_note", &which, &buffer))
+        return NULL;
+    if (which < 0 || which >= VMH_DUMP_NOTES || notes[which].obj != NULL)
+        return PyErr_Format(PyExc_ValueError, "note %d is not there, or there already", which);
+    if (PyObject_GetBuffer(buffer, &notes[which], PyBUF_SIMPLE) < 0)
+        return NULL;
+    vmh_dump_note(which, notes[which].buf, (size_t)notes[which].len);
+    Py_RETURN_NONE;
+}
+
+static PyObject *crash_dump_to(PyObject *Py_UNUSED(module), PyObject *path)
+{
+    PyObject *encoded = NULL;
+    if (!PyUnicode_FSConverter(path, &encoded))
+        return NULL;
+    int error = vmh_dump_open(PyBytes_AS_STRING(encoded));
+    Py_DECREF(encoded);
+    return PyLong_FromLong(error);
+}
+
 static bool sqlite_absent; /* this Python came without it: nothing is left uncounted */
 static bool sqlite_linked; /* its functions are the executable's */
 
@@ -177,6 +205,10 @@ static PyMethodDef core_methods[] = {
     {"coverage", vmh_core_coverage, METH_NOARGS,
      PyDoc_STR("coverage() -> functions: (file, name, first line); points: (function, kind, from, to), kind 0: a line, "
                "1: a branch between byte offsets, 2: a return; full.")},
+    {"crash_dump_to", crash_dump_to, METH_O,
+     PyDoc_STR("crash_dump_to(path) -> errno: stacks and notes go to this file when the process crashes.")},
+    {"crash_note", crash_note, METH_VARARGS,
+     PyDoc_STR("crash_note(0 or 1, buffer): bytes that are written with them, as they are then; once for each.")},
     {"fork_prepare", vmh_fork_prepare, METH_NOARGS, PyDoc_STR("os.register_at_fork: before")},
     {"fork_parent", vmh_fork_parent, METH_NOARGS, PyDoc_STR("os.register_at_fork: after_in_parent")},
     {"fork_child", vmh_fork_child, METH_NOARGS, PyDoc_STR("os.register_at_fork: after_in_child")},

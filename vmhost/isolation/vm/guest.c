@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "wire/buffer.h"
+#include "crash/crash.h"
 #include "lanes/clock.h"
 #include "seal/seal.h"
 #include "vm/vm_private.h"
@@ -528,6 +529,8 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
     if (atomic_load(&vm->memory.meter->over) || atomic_load(&vm->memory.meter->denied))
         vmh_meter_rearm(vm->memory.meter);
     vmh_phase_begin(vm, VMH_PHASE_CALL, call, call->deadline_ns, lane->cpu_ns);
+    vmh_crash_call(vm->threads.crash_slot, call->entry == NULL ? lane->entry : call->entry, call->request.size,
+                   call->started_ns);
     PyObject *entry = entry_named(vm, call->entry == NULL ? lane->entry : call->entry);
     PyObject *value = NULL, *result = NULL;
     bool refused_argument = false;
@@ -595,6 +598,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
     }
     if (kind == VMH_MEMORY_LIMIT)
         vm->work.doomed = true;
+    vmh_crash_call(vm->threads.crash_slot, NULL, 0, 0);
     vmh_hot_leave();
     atomic_fetch_add_explicit(&vm->counters.calls, 1, memory_order_relaxed);
     if (kind != VMH_OK)

@@ -142,6 +142,7 @@ static bool boot(vmh_vm *vm)
                  status.err_msg == NULL ? "no reason given" : status.err_msg);
         return false;
     }
+    vmh_crash_interpreter(vm->threads.crash_slot, vm->interpreter.interp);
     vmh_overflow_guard(vm);
     enum vmh_kind kind;
     vmh_phase_begin(vm, VMH_PHASE_BOOT, NULL, vmh_after_ns(began, vm->limits.boot_ns), VMH_FOREVER);
@@ -249,6 +250,7 @@ static bool end(vmh_vm *vm)
     vmh_mutex_unlock(&vm->life);
     if (hidden)
         vmh_vm_park();
+    vmh_crash_interpreter(vm->threads.crash_slot, NULL);
     Py_EndInterpreter(vm->interpreter.tstate);
     vmh_engine_end(atomic_load(&vm->engine));
     vmh_mutex_lock(&vm->life);

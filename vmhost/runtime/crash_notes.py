@@ -1,0 +1,116 @@
+"""What a process tells about itself when it crashes: notes that the native core writes beside the stacks.
+
+The first host of a process with a state folder keeps them: the last lines of the log, masked by its rules for records,
+and what is loaded, with its limits. They lie in memory that a handler of signals reads. What a crash wrote is put into
+the folder `crashes` of the state folder by the next host; `vmhost.operations.crash_reports` makes reports of it.
+"""
+
+import contextlib
+import errno
+import json
+import logging
+import mmap
+import os
+import platform
+import time
+
+from vmhost.runtime import guest_log
+
+_log = logging.getLogger("vmhost")
+_LOG_BYTES, _TASKS_BYTES = 16 << 10, 64 << 10
+_DUMPS_MOST = 50  # that nobody has made reports of
+_notes = []  # of this process, once it keeps any
+
+
+def begin(native, folder, masking):
+    """Put aside what the process before wrote into the StateFolder `folder`, and keep this one's notes there. The
+    process has the folder's breadcrumbs. Never raises for what a full disk or a damaged file is the reason of."""
+    dump = folder.path / "crash.dump"
+    try:
+        _put_aside(folder.path, dump)
+        error = native.crash_dump_to(dump)
+    except OSError as failure:
+        error = failure.errno
+    if error == errno.EEXIST:
+        return  # this process crashes once
+    if error:
+        _log.warning("%s: a crash will leave no stacks there: %s", dump, os.strerror(error))
+    elif not _notes:
+        _notes.append(Notes(native, masking))
+        guest_log.tap = _notes[0].lines
+        logging.getLogger("vmhost").addHandler(_notes[0])
+
+
+def loaded(name, version, manifest, limits):
+    """Note that a version of a task is there now."""
+    if _notes:
+        _notes[0].loaded(name, version, manifest, limits)
+
+
+def _put_aside(folder, dump):
+    crashes = folder / "crashes"
+    try:
+        status = dump.lstat()
+    except FileNotFoundError:
+        return
+    if status.st_size == 0:
+        return
+    crashes.mkdir(mode=0o700, exist_ok=True)
+    kept = sorted(crashes.glob("*.dump"))
+    for old in kept[: max(0, len(kept) - _DUMPS_MOST + 1)]:
+        with contextlib.suppress(OSError):
+            old.unlink()
+    dump.rename(crashes / f"{int(status.st_mtime)}-{time.time_ns() % 10**9:09}.dump")
+
+
+class Notes(logging.Handler):
+    """The last lines of the log, and what is loaded, in memory of their own."""
+
+    def __init__(self, native, masking):
+        super().__init__(logging.INFO)
+        self._masking = masking
+        self._log_room, self._tasks_room = mmap.mmap(-1, _LOG_BYTES), mmap.mmap(-1, _TASKS_BYTES)
+        self._text = b""
+        self._tasks = {}
+        native.crash_note(0, self._log_room)
+        native.crash_note(1, self._tasks_room)
+        self._put_tasks()
+
+    def emit(self, record):
+        if record.name.startswith(("vmhost.task.", "vmhost.vm")):
+            return  # comes by `lines`, enabled or not
+        with contextlib.suppress(Exception):  # arguments that do not fit: whoever shows the line says so
+            self._add([f"{record.name}: {record.getMessage()}"])
+
+    def lines(self, name, lines):
+        """Lines that a VM of the task `name` logged."""
+        with self.lock:
+            self._add([f"vmhost.task.{name}: {text}" if name else f"vmhost.vm: {text}" for _, text in lines])
+
+    def _add(self, lines):
+        text = "".join(f"{self._masking.text(line[:1000])}\n" for line in lines)
+        self._text = (self._text + text.encode("utf-8", "replace").replace(b"\0", b"?"))[-(_LOG_BYTES - 1) :]
+        self._log_room[: len(self._text) + 1] = self._text + b"\0"
+
+    def loaded(self, name, version, manifest, limits):
+        with self.lock:
+            self._tasks[f"{name} {version}"] = {
+                "entry": manifest.entry,
+                "memory_bytes": limits.memory_bytes,
+                "wall_s": limits.wall_s,
+                "cpu_s": limits.cpu_s,
+                "stack_bytes": limits.stack_bytes,
+                "concurrency": limits.concurrency,
+            }
+            self._put_tasks()
+
+    def _put_tasks(self):
+        from vmhost import __version__
+
+        tasks = dict(self._tasks)
+        while True:
+            text = json.dumps({"vmhost": __version__, "python": platform.python_version(), "tasks": tasks}).encode()
+            if len(text) < _TASKS_BYTES or not tasks:
+                break
+            del tasks[next(iter(tasks))]  # those that came first
+        self._tasks_room[: len(text) + 1] = text + b"\0"

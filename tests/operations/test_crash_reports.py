@@ -45,7 +45,12 @@ CRASH = """
     import ctypes
     from tests.operations.test_crash_reports import TASK
     number, state, version = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-    kill = lambda thread: ctypes.CDLL(None).tgkill(os.getpid(), thread, number) and None
+    from vmhost.runtime import crash_notes
+
+    def kill(thread):
+        until(lambda: b"vmhost.task.bad: about" in crash_notes._notes[0]._text or version == "0.0.0")
+        ctypes.CDLL(None).tgkill(os.getpid(), thread, number)
+
     record = vmhost.RecordPolicy(state + "-records", share=1e-9, mask_patterns=("email",))
     policy = Policy(task=TaskPolicy(record=record, breaker=BreakerPolicy(enabled=False)))
     host = vmhost.Host(allow_unsigned=True, state=state, functions={"here": kill}, policy=policy)

@@ -33,6 +33,7 @@ COMMANDS = {
     "crashes": "List the crashes that STATE knows, or show one.",
     "inspect": "List what is in BUNDLE and who signed it.",
     "explain": "Show how the engine computes MODEL, and how long each step takes.",
+    "quantize": "Make an ONNX model of 8 or 4 bits, with accuracy and speed told before and after.",
     "image": "Make a device image.",
     "bench": "Measure VMs against threads, processes and InterpreterPool.",
     "doctor": "Check this machine and installation.",

@@ -1,0 +1,59 @@
+"""How far a quantized model's outputs are from those of the model that it was made of, and how long both take."""
+
+import statistics
+import time
+
+import numpy
+
+
+def outputs_of(model, feeds):
+    """For each feed a dict of arrays by output, of numbers only."""
+    made = []
+    for feed in feeds:
+        found = {name: numpy.asarray(value) for name, value in model(feed).items() if not isinstance(value, list)}
+        made.append({name: value.copy() for name, value in found.items() if value.dtype.kind in "fiu"})
+    return made
+
+
+def agreement(before, after, labels=None):
+    """A dict for each output.
+
+    `max_abs` is the largest difference; `relative` the root of the differences' squares' sum by that of the squares;
+    `cosine`; `top1` the share of rows whose largest number is at the same place, None where rows have one number. With
+    `labels` there are `right_before` and `right_after`: shares of rows whose largest number is at the label."""
+    told = {}
+    for name in before[0]:
+        ours = [feed[name].astype("float64") for feed in after]
+        theirs = [feed[name].astype("float64") for feed in before]
+        a, b = (numpy.concatenate([each.reshape(-1) for each in some]) for some in (theirs, ours))
+        size = float(numpy.sqrt((a * a).sum()))
+        both = size * float(numpy.sqrt((b * b).sum()))
+        row = {
+            "max_abs": float(numpy.abs(a - b).max(initial=0.0)),
+            "relative": float(numpy.sqrt(((a - b) ** 2).sum())) / size if size else float((a != b).any()),
+            "cosine": float((a * b).sum()) / both if both else float((a == b).all()),
+            "top1": None,
+        }
+        if theirs[0].ndim >= 2 and theirs[0].shape[-1] > 1:
+            places = [[each.argmax(-1).reshape(-1) for each in some] for some in (theirs, ours)]
+            row["top1"] = float(numpy.mean(numpy.concatenate(places[0]) == numpy.concatenate(places[1])))
+            if labels is not None and sum(map(len, labels)) == sum(map(len, places[0])):
+                right = numpy.concatenate(labels)
+                for key, some in zip(("right_before", "right_after"), places):
+                    row[key] = float(numpy.mean(numpy.concatenate(some) == right))
+        told[name] = row
+    return told
+
+
+def durations(models, feed, seconds=1.0):
+    """Medians of runs on one feed, in milliseconds, in turn until `seconds` are over."""
+    times = [[] for _ in models]
+    for model in models:
+        model(feed)
+    end = time.perf_counter() + seconds
+    while not times[0] or (time.perf_counter() < end and len(times[0]) < 100):
+        for model, some in zip(models, times):
+            start = time.perf_counter()
+            model(feed)
+            some.append((time.perf_counter() - start) * 1e3)
+    return [statistics.median(some) for some in times]

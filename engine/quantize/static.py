@@ -1,0 +1,157 @@
+"""int8 by pairs of QuantizeLinear and DequantizeLinear: uint8 with a zero point for what is computed, int8 for each
+output channel of weights, int32 for biases, as the processors' instructions for sums of bytes want them."""
+
+import numpy
+from onnx import helper
+
+from vmhost.engine.quantize.errors import QuantizeError
+from vmhost.engine.quantize.graphs import nodes_in_place, pair
+
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
+# On images these are done on bytes between convolutions.
+_SAME = ("MaxPool", "Flatten", "Reshape", "Transpose")  # what comes out has the range of what goes in
+_IMAGES = (
+    *_SAME, "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "Clip", "Relu", "HardSwish", "Sigmoid",
+    "HardSigmoid", "LeakyRelu",
+)  # fmt: skip
+_BOUNDS = ("Relu", "Clip")
+
+
+def quantized_tensors(graph):
+    """(names of tensors that become bytes, the products that read them)."""
+    tensors, products, on_bytes = {}, [], set()
+    for node in graph.graph.node:
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        if node.op_type in _PRODUCTS and _weights(graph, node) is not None and graph.is_float(node.input[0]):
+            tensors[node.input[0]] = None
+            products.append(node)
+            on_bytes.add(node.output[0])
+        elif node.op_type in _BOUNDS and node.input[0] in on_bytes and _alone(graph, node.input[0]):
+            on_bytes.discard(node.input[0])
+            on_bytes.add(node.output[0])
+        elif (
+            node.op_type in _IMAGES
+            and len(node.output) == 1
+            and (_on_image(graph, node) or node.op_type in ("Flatten", "Reshape") and node.input[0] in on_bytes)
+        ):
+            floats = [name for name in node.input if graph.is_float(name)]
+            if floats and all(name in on_bytes for name in floats) and _operands_computed(graph, node):
+                tensors.update(dict.fromkeys(floats))
+                on_bytes.add(node.output[0])
+    if not products:
+        raise QuantizeError(
+            "there is nothing to quantize: no convolution and no product with constant weights of float32 in the model"
+        )
+    return list(tensors), products, on_bytes
+
+
+def _on_image(graph, node):
+    return graph.ranks.get(node.input[0]) == 4
+
+
+def _operands_computed(graph, node):
+    """Whether Add and its like combine two tensors, and not one with a constant."""
+    return node.op_type not in ("Add", "Mul") or all(name not in graph.constants for name in node.input)
+
+
+def _alone(graph, name):
+    return len(graph.readers.get(name, ())) == 1 and name not in graph.outputs
+
+
+def _weights(graph, node):
+    """(the weights as an array, the axis of outputs), or None."""
+    values = graph.weights(node.input[1])
+    if values is None:
+        return None
+    if node.op_type == "Conv":
+        return values, 0
+    options = {each.name: each for each in node.attribute}
+    if node.op_type == "Gemm":
+        usual = all(key not in options or options[key].f == 1.0 for key in ("alpha", "beta"))
+        if not usual or ("transA" in options and options["transA"].i):
+            return None
+        return values, 0 if "transB" in options and options["transB"].i else 1
+    return (values, 1) if values.ndim == 2 else None
+
+
+def statically(graph, ranges):
+    """Change the Graph's model to one of int8. `ranges` has (least, largest) of each of its quantized_tensors."""
+    tensors, products, on_bytes = quantized_tensors(graph)
+    ranges, added, again, units = dict(ranges), [], {}, {}
+    for node in graph.graph.node:
+        if node.op_type in _SAME and node.input[0] in ranges and node.output[0] in ranges:
+            ranges[node.output[0]] = ranges[node.input[0]]
+    order = {name: node for node in graph.graph.node for name in node.output}
+    following = dict(zip(map(id, graph.graph.node), [*list(graph.graph.node)[1:], None]))
+    last = []
+    for name in tensors:
+        low, high = ranges[name]
+        scale = numpy.float32((high - low) / 255.0) or numpy.float32(1.0)
+        zero = numpy.uint8(min(255, max(0, round(-low / float(scale)))))
+        units[name] = scale
+        names = (
+            graph.put(graph.fresh(f"{name}_scale"), numpy.array(scale, "float32")),
+            graph.put(graph.fresh(f"{name}_zero"), numpy.array(zero, "uint8")),
+        )
+        nodes, again[name] = pair(graph, name, *names)
+        made = order.get(name)
+        before = None if made is None else following[id(made)]
+        if made is not None and before is None:
+            last += nodes
+        else:
+            added += [(before if made is not None else None, node) for node in nodes]
+    readers = {id(node) for node in products}
+    for node in graph.graph.node:
+        on_image = node.output and node.output[0] in on_bytes
+        for i, name in enumerate(node.input):
+            if name in again and (name in on_bytes or id(node) in readers and i == 0 or on_image):
+                node.input[i] = again[name]
+    shared = {}
+    for node in products:
+        values, axis = _weights(graph, node)
+        scale = units[_of(again, node.input[0])]
+        name = node.input[1]
+        if (name, axis) not in shared:
+            shared[name, axis] = _narrowed(graph, name, values, axis, added)
+        out, scales = shared[name, axis]
+        node.input[1] = out
+        if len(node.input) > 2 and (bias := graph.weights(node.input[2])) is not None and bias.size == len(scales):
+            node.input[2] = _bias(graph, node.input[2], bias.reshape(-1), scale * scales, added, node)
+    nodes_in_place(graph.graph, added)
+    graph.graph.node.extend(last)
+    graph.drop_dead_constants()
+    return graph.model
+
+
+def _of(again, out):
+    return next(name for name, made in again.items() if made == out)
+
+
+def _narrowed(graph, name, values, axis, added):
+    """(the name of the weights after DequantizeLinear, their scales)."""
+    others = tuple(d for d in range(values.ndim) if d != axis)
+    scales = (numpy.abs(values).max(axis=others) / 127.0).astype("float32")
+    scales[scales == 0] = 1.0
+    shape = [1] * values.ndim
+    shape[axis] = -1
+    integers = numpy.clip(numpy.rint(values / scales.reshape(shape)), -127, 127).astype("int8")
+    out = graph.fresh(f"{name}_again")
+    operands = [
+        graph.put(graph.fresh(f"{name}_integers"), integers),
+        graph.put(graph.fresh(f"{name}_scale"), scales),
+        graph.put(graph.fresh(f"{name}_zero"), numpy.zeros(len(scales), "int8")),
+    ]
+    added.append((None, helper.make_node("DequantizeLinear", operands, [out], name=f"{out}_of", axis=axis)))
+    return out, scales
+
+
+def _bias(graph, name, values, units, added, node):
+    integers = numpy.clip(numpy.rint(values.astype("float64") / units), -(2**31), 2**31 - 1).astype("int32")
+    out = graph.fresh(f"{name}_again")
+    operands = [
+        graph.put(graph.fresh(f"{name}_integers"), integers),
+        graph.put(graph.fresh(f"{name}_scale"), units.astype("float32")),
+    ]
+    added.append((None, helper.make_node("DequantizeLinear", operands, [out], name=f"{out}_of", axis=0)))
+    return out

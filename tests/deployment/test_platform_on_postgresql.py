@@ -19,13 +19,16 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.deployment import test_profile_model, test_release_model
 from tests.deployment.platforms import Clock, WorkingCopy, add_version, platform_in
 from tests.postgresql_server import PostgreSQLServer
+from vmhost.bytecode.signing import generate_key
 from vmhost.deployment.cloud import openapi
+from vmhost.deployment.cloud.metadata import key_of
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.platform import Platform
 from vmhost.deployment.cloud.postgresql import PostgreSQLDatabase, translated
 from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.device.transfers import Transfers
 from vmhost.deployment.errors import RefusedError, TransferError
+from vmhost.deployment.trust import canonical
 from vmhost.stores import StoreError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -265,3 +268,24 @@ def test_what_devices_state_to_two_platforms_is_wholly_right(cluster):
             return cluster.new()
 
     run_state_machine_as_test(Profiles, settings=settings(max_examples=10, stateful_step_count=25, deadline=None))
+
+
+@stress
+def test_owners_that_one_process_was_told_of_are_the_others_too(two):
+    first, second = two
+    key = generate_key()
+    add_version(first, TASK, "1")
+    first.metadata.set_owners("shop", [key.public])
+    first.releases.announce()
+    first.sync_metadata()
+    second.releases.tick()
+    second.sync_metadata()
+    with pytest.raises(RefusedError, match="waits for the signatures"):
+        second.releases.start(TASK, "1", Plan.of({}), "ann", "")
+    waiting = second.metadata.signing("shop")["waiting"]
+    signature = key.sign(canonical(waiting["signed"]))[32:].hex()
+    assert [each.version for each in second.sign("shop", key_of(key)[0], signature, "ann")] == ["1"]
+    first.releases.tick()
+    first.sync_metadata()
+    assert first.metadata.signing("shop")["waiting"] is None
+    assert first.releases.start(TASK, "1", Plan.of({}), "ann", "").state in ("running", "done")

@@ -101,22 +101,16 @@ def _compared(name, figures, wanted, note):
 
 def _serving(kind, rounds):
     import vmhost.engine.numpy as np
-    from vmhost.engine import nn
+    from vmhost.engine import nn, optim
     from vmhost.engine.embedding import group_embedding_lookup_sparse
     from vmhost.engine.models import opened
     from vmhost.engine.onnx import compile_model
 
     size, torch = 512, torch_or_none()
     model, tables = click_networks.ours(kind)
-    every, gradient = (
-        numpy.arange(click_networks.ROWS),
-        numpy.zeros((click_networks.ROWS, click_networks.DIM), "float32"),
-    )
-    from vmhost.engine import optim
-
-    optimizer = optim.Adagrad(RATE, initial=0.1)
+    every, optimizer = np.arange(click_networks.ROWS), optim.Adagrad(RATE, initial=0.1)
     for one in tables:
-        one.step(np.asarray(every), np.asarray(gradient), optimizer, 1)
+        one.step(every, np.zeros((len(every), click_networks.DIM), "float32"), optimizer, 1)
     batches = click_networks.batches(16, size)
     ids = {f"k{i}": batches[0][0][:, i].copy() for i in range(click_networks.TABLES)}
     example = {"numbers": np.asarray(batches[0][1]), "ids": {name: np.asarray(one) for name, one in ids.items()}}

@@ -61,7 +61,8 @@ def compile_task(
     1 or 2 as CPython's -O means it. With `strict`, warnings are errors. Texts are recorded while the file
     `script` runs (recording.py); without one, while packages are imported. `compile_model(path)` compiles a model that
     task.yaml names: it returns an object with the bytes of the model file, `data`, and what compiling saved, `savings`,
-    or raises CompileError. `packages` is a folder called site-packages that stands for what the task's lock file names.
+    or raises CompileError; `compile_model(path, weights)` one of which these weights are trained, whose object has
+    that part as `trainable`. `packages` is a folder called site-packages that stands for what the task's lock file names.
     `with_packages` are required beside those of task.yaml. TaskSpecError or CompileError with all findings.
     """
     spec = task if isinstance(task, TaskSpec) else read_task(task)
@@ -85,7 +86,7 @@ def compile_task(
         modules[name] = Module(source.is_package, code)
         texts.update(collect_texts(source.text))
     found = sorted(set(found), key=lambda warning: (warning.file, warning.line, warning.message))
-    models, savings = _compile_models(spec, compile_model, errors)
+    models, savings, trainable = _compile_models(spec, compile_model, errors)
     if errors:
         raise CompileError(errors + found if strict else errors)
     recorded, count, problems = _record(spec, folder, closure, script)
@@ -96,6 +97,7 @@ def compile_task(
     texts.update(absence(absent.name, absent.reason) for absent in closure.absent)
     included, files = _include(folder, packages, closure, modules)
     files.update((path, (spec.folder / path).read_bytes()) for path in spec.files)
+    files.update((f"{name}.trainable", data) for name, data in trainable.items())
     manifest = Manifest(
         name=spec.name,
         version=spec.version,
@@ -172,20 +174,24 @@ def compile_sources(sources, *, entry, name, version, optimize=0, limits=None, p
 
 
 def _compile_models(spec, compile_model, errors):
-    """The model files and the savings of a task's models by name; what stands in the way is added to `errors`."""
-    models, savings = {}, {}
+    """The model files and the savings of a task's models by name, and of those that are trained their trainable parts;
+    what stands in the way is added to `errors`."""
+    models, savings, trainable = {}, {}, {}
     if spec.models and compile_model is None:
         missing = "models: no compiler of models was given; call vmhost.compiler.compile_folder, or pass compile_model"
         errors.append(Diagnostic(str(spec.file), spec.lines["models"], missing))
-        return models, savings
+        return models, savings, trainable
     for name, path in spec.models.items():
         try:
-            compiled = compile_model(spec.folder / path)
+            weights = (spec.trainable[name],) if name in spec.trainable else ()
+            compiled = compile_model(spec.folder / path, *weights)
         except CompileError as error:
             errors += error.diagnostics
         else:
             models[name], savings[name] = compiled.data, compiled.savings
-    return models, savings
+            if weights:
+                trainable[name] = compiled.trainable
+    return models, savings, trainable
 
 
 def _check_target(spec, target):

@@ -48,7 +48,8 @@ class TaskSpec:
 
     `limits` has those of memory_bytes, wall_time_s, cpu_time_s, stack_bytes, concurrency that are written;
     `permissions` all of GRANTS, as tuples of str. `files` are paths below `folder`
-    with `/`, patterns resolved, sorted; `models` maps names to such paths, sorted by name; `requirements` are packages
+    with `/`, patterns resolved, sorted; `models` maps names to such paths, sorted by name, and `trainable`
+    some of these names to tuples of patterns of weights; `requirements` are packages
     as pip names them. `trigger` and `table` are None for a task that is no stream task. `lines` maps a key's path
     ("limits.memory") to its line."""
 
@@ -63,6 +64,7 @@ class TaskSpec:
     permissions: Mapping
     files: tuple
     models: Mapping
+    trainable: Mapping
     requirements: tuple
     priority: int
     fresh: bool
@@ -92,6 +94,12 @@ def read_task(folder):
     models = {}
     for name, path in sorted(values.get("models", {}).items()):
         models.update((name, found) for found in _find_resources(folder, [(f"models.{name}", path)], problems))
+    trainable = {name: tuple(patterns) for name, patterns in sorted(values.get("trainable", {}).items())}
+    for name in trainable:
+        if name not in values.get("models", {}):
+            problems.add(f"trainable.{name}", "expected the name of a model under `models`")
+        if f"{name}.trainable" in files:
+            problems.add(f"trainable.{name}", f"the file {name}.trainable is in the task's folder; name it otherwise")
     _check_sizes(folder, {"files": files, "models": tuple(models.values())}, problems)
     module, function = values["entry"].split(":")
     _check_entry(folder, module, function, problems)
@@ -110,6 +118,7 @@ def read_task(folder):
         permissions=MappingProxyType(_granted(values.get("permissions") or {})),
         files=files,
         models=MappingProxyType(models),
+        trainable=MappingProxyType(trainable),
         requirements=tuple(values.get("requirements", ())),
         priority=values.get("priority", 0),
         fresh=values.get("fresh", False),

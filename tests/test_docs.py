@@ -629,6 +629,44 @@ print(state["step"], bool((state["model"]["out.weight"] == model.out.weight).all
     assert run_script(folder, text + check) == "1 True\n"
 
 
+def a_fine_tuned_model(text, folder, capfd):
+    """As the body of a task's entry function."""
+    import numpy
+    from onnx import helper
+
+    from tests import networks
+    from vmhost.compiler import compile_folder
+
+    nodes = [
+        helper.make_node("Conv", ["image", "stem"], ["c"], kernel_shape=[3, 3]),
+        helper.make_node("GlobalAveragePool", ["c"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("Gemm", ["f", "fc.weight", "fc.bias"], ["logits"]),
+    ]
+    weights = {
+        "stem": networks.values((4, 1, 3, 3)),
+        "fc.weight": networks.values((4, 3)),
+        "fc.bias": numpy.zeros(3, "f4"),
+    }
+    onnx = networks.graph(nodes, {"image": (2, 1, 8, 8)}, {"logits": (2, 3)}, weights)
+    (folder / "state").mkdir()
+    task = folder / "task"
+    task.mkdir()
+    (task / "digits.onnx").write_bytes(onnx)
+    body = text.replace("\n", "\n    ").replace('"state"', repr(str(folder / "state")))
+    (task / "main.py").write_text(
+        f"def run(value):\n    images, labels = value\n    image = images\n    {body}\n    return float(loss)\n"
+    )
+    (task / "task.yaml").write_text(
+        'name: tuned\nversion: 1.0.0\nentry: main:run\npython: "3.14"\nmodels: {digits: digits.onnx}\n'
+        f'trainable: {{digits: ["fc.*"]}}\npermissions: {{read: [{folder}/state], write: [{folder}/state]}}\n'
+    )
+    with vmhost.Host(allow_unsigned=True) as host:
+        tuned = host.load(compile_folder(task).to_bytes())
+        asked = networks.values((2, 1, 8, 8), 1), numpy.array([2, 0])
+        assert tuned(asked) > tuned(asked) > 0
+
+
 def a_served_version(text, folder, capfd):
     said = run_script(folder, text).splitlines()
     assert said[0].count("0.") == 4 and said[1].startswith("2 Statistics(version=2, calls=(1, 0), updates=1, ")
@@ -682,6 +720,7 @@ BLOCKS = {
     ("docs/conformance.md", "make conformance"): make_targets,
     ("docs/gradients.md", "import vmhost.engine.numpy as np"): a_gradient,
     ("docs/training.md", "import vmhost.engine.numpy as np"): a_small_training,
+    ("docs/training.md", "from vmhost import engine"): a_fine_tuned_model,
     ("docs/embedding.md", "import vmhost.engine.numpy as np"): a_small_embedding,
     ("docs/embedding.md", "import vmhost\n"): tables_of_a_host,
     ("docs/features.md", "import vmhost.engine.numpy as np"): a_small_click_model,

@@ -19,12 +19,18 @@ def compile_folder(folder, *, target=None, optimize=0, strict=False, script=None
     )
 
 
-def compile_onnx(path):
-    """The Compiled of the ONNX file at `path`: model file, savings, files of weights. CompileError with all that stands
-    in the way."""
+def compile_onnx(path, trainable=()):
+    """The Compiled of the ONNX file at `path`: model file, savings, files of weights; where patterns of `trainable`
+    weights are given, of the part that they leave frozen, and the other part. CompileError with all that stands in the
+    way."""
     from vmhost.engine.onnx import OnnxError, compiled  # late: NumPy and onnx are for tasks with models only
 
     try:
-        return compiled(path.read_bytes(), str(path), path.parent)
+        if not trainable:
+            return compiled(path.read_bytes(), str(path), path.parent)
+        from vmhost.engine.onnx.trainable import split
+
+        frozen, part, files = split(path.read_bytes(), str(path), path.parent, trainable)
+        return compiled(frozen, str(path))._replace(trainable=part, weight_files=files)
     except OnnxError as error:
         raise CompileError([Diagnostic(error.file, 0, message) for message in error.messages]) from error

@@ -18,7 +18,6 @@ def checked_tables(tables):
             raise ConfigurationError(f"tables: {name}: expected an EmbeddingVariable, got {type(table).__name__}")
         if not table.quota:
             raise ConfigurationError(
-                f"tables: {name}: has no quota, so tasks that train it could fill all memory; make it with quota="
-                "bytes"
+                f"tables: {name}: has no quota, so tasks that train it could fill all memory; make it with quota=bytes"
             )
     return dict(tables)

@@ -15,31 +15,33 @@ def model_file(path, name):
     LookupError names the models that there are; TaskSpecError, CompileError and BundleError say what is wrong with the
     folder or bundle."""
     path = Path(path)
-    models = read_task(path).models if path.is_dir() else read_bundle(path, allow_unsigned=True).models
+    task = read_task(path) if path.is_dir() else read_bundle(path, allow_unsigned=True)
+    models = task.models
     if name not in models:
         raise LookupError(
             f"{path}: this task has no model {name!r}; it has {', '.join(models) or 'none'} (task.yaml, models)"
         )
     if not path.is_dir():
         return models[name]
-    return _compiled(path / models[name])
+    return _compiled(path / models[name], task.trainable.get(name, ()))
 
 
-# path to (the stamps of what it was compiled from, the model file): a test opens the same model again and again
+# path and trainable weights to (the stamps of what it was compiled from, the model file): a test opens the same model
+# again and again
 _kept = {}
 _MAX_KEPT = 4
 
 
-def _compiled(path):
-    kept = _kept.get(path)
+def _compiled(path, trainable):
+    kept = _kept.get((path, trainable))
     if kept is not None and all(_stamp(file) == stamp for file, stamp in kept[0].items()):
         return kept[1]
     stamps = {path: _stamp(path)}
-    compiled = compile_onnx(path)
+    compiled = compile_onnx(path, trainable)
     stamps.update((Path(file), _stamp(file)) for file in compiled.weight_files)
     while len(_kept) >= _MAX_KEPT:
         _kept.pop(next(iter(_kept)), None)
-    _kept[path] = stamps, compiled.data
+    _kept[path, trainable] = stamps, compiled.data
     return compiled.data
 
 

@@ -15,6 +15,7 @@ from vmhost.engine.nn.activations import (
     tanh,
 )
 from vmhost.engine.nn.export import ExportError, export
+from vmhost.engine.nn.fine_tuning import FineTuned
 from vmhost.engine.nn.images import AvgPool2d, Conv2d, MaxPool2d
 from vmhost.engine.nn.layers import (
     BatchNorm,
@@ -42,6 +43,7 @@ __all__ = [
     "Dropout",
     "Embedding",
     "ExportError",
+    "FineTuned",
     "LayerNorm",
     "Linear",
     "MaxPool2d",

@@ -25,6 +25,22 @@ def _shifted(x, kernel, stride, dilation=(1, 1)):
     return views, rows, columns
 
 
+def convolution(x, weight, bias=None, stride=(1, 1), dilation=(1, 1), groups=1):
+    """Of images without padding; `weight` as of Conv2d, `bias` (output,) or None."""
+    out, inner, *kernel = weight.shape
+    views, rows, columns = _shifted(x, kernel, stride, dilation)
+    patches = np.stack(views, 2)  # examples, channels, places, rows, columns
+    patches = patches.reshape(x.shape[0], groups, inner * len(views), rows * columns)
+    y = weight.reshape(groups, out // groups, inner * len(views)) @ patches
+    y = y.reshape(x.shape[0], out, rows, columns)
+    return y if bias is None else y + bias.reshape(1, -1, 1, 1)
+
+
+def pooled(x, kernel, stride, reduced):
+    """`reduced` (np.max, np.mean) of each window."""
+    return reduced(np.stack(_shifted(x, kernel, stride)[0]), axis=0)
+
+
 class Conv2d(Module):
     """`weight` is (output, input / groups, rows, columns); groups == input channels: depthwise."""
 
@@ -47,16 +63,11 @@ class Conv2d(Module):
     def __call__(self, x):
         if (graph := graph_of(x)) is not None:
             return self._write(graph, x)
-        (top, left), weight, groups = self._padding, self.weight, self._groups
-        out, inner, *kernel = weight.shape
+        top, left = self._padding
         if top or left:
             x = np.pad(x, ((0, 0), (0, 0), (top, top), (left, left)))
-        views, rows, columns = _shifted(x, kernel, self._stride, self._dilation)
-        patches = np.stack(views, 2)  # examples, channels, places, rows, columns
-        patches = patches.reshape(x.shape[0], groups, inner * len(views), rows * columns)
-        y = weight.reshape(groups, out // groups, inner * len(views)) @ patches
-        y = y.reshape(x.shape[0], out, rows, columns)
-        return y + self.bias.reshape(1, -1, 1, 1) if hasattr(self, "bias") else y
+        bias = self.bias if hasattr(self, "bias") else None
+        return convolution(x, self.weight, bias, self._stride, self._dilation, self._groups)
 
     def _write(self, graph, x):
         inputs = [x, self.weight, self.bias] if hasattr(self, "bias") else [x, self.weight]
@@ -89,7 +100,7 @@ class MaxPool2d(Module):
                 kernel_shape=self._kernel,
                 strides=self._stride,
             )
-        return self._reduced(np.stack(_shifted(x, self._kernel, self._stride)[0]), axis=0)
+        return pooled(x, self._kernel, self._stride, self._reduced)
 
 
 class AvgPool2d(MaxPool2d):

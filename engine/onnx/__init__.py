@@ -45,11 +45,12 @@ __all__ = ["READERS", "Compiled", "OnnxError", "compile_model", "compiled"]
 
 class Compiled(NamedTuple):
     """The model file's bytes, the Savings (what compiling saved), and the paths of the files beside the model that hold
-    its weights."""
+    its weights; `trainable`: the part that is trained, of engine/onnx/trainable.py."""
 
     data: bytes
     savings: object
     weight_files: tuple = ()
+    trainable: bytes | None = None
 
 
 def compile_model(data, where, folder=None):

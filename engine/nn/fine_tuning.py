@@ -1,0 +1,223 @@
+"""FineTuned: a compiled model of which the last part is trained (task.yaml, `trainable`)."""
+
+import hashlib
+import json
+import os
+
+import vmhost.engine.numpy as np
+from vmhost.engine.nn import activations
+from vmhost.engine.nn.images import convolution, pooled
+from vmhost.engine.nn.module import Module
+from vmhost.engine.nn.weights import load_arrays, save_arrays
+
+_FORMAT = 1
+
+
+class FineTuned(Module):
+    """`network(inputs)` gives the ONNX model's outputs by name, of arrays by name: all but the last blocks run in the
+    engine, without a gradient; the last ones are traced.
+
+    model: what `engine.load` gives of a model that task.yaml names under `trainable`. data: the bytes of the bundle's
+    file NAME.trainable. `weights` maps the names that weights have in the ONNX file to arrays: the parameters."""
+
+    def __init__(self, model, data):
+        super().__init__()
+        told, arrays = _read(data)
+        self._model, self._told = model, told
+        self._constants = {name: arrays[name] for name in told["constants"]}
+        self.weights = {name: arrays[name].copy() for name in told["trained"]}
+        self._digest = hashlib.sha256(data).hexdigest()
+        given = {port.name for port in model.outputs}
+        if missing := set(told["boundary"]) - given:
+            raise ValueError(
+                f"{model.name}: has no outputs {', '.join(sorted(missing))}: the trainable part is that of another"
+                " model"
+            )
+
+    def frozen(self, inputs):
+        """What the engine's part gives, by name: the same for the same inputs, so it may be kept for more epochs."""
+        found = self._model({port.name: inputs[port.name] for port in self._model.inputs})
+        return {name: inputs[name] for name in self._told["inputs"]} | found
+
+    def trained(self, found):
+        """The outputs, of what `frozen` gave."""
+        values = {**found, **self._constants, **self.weights}
+        for node in self._told["nodes"]:
+            inputs = [values[name] if name else None for name in node["inputs"]]
+            values[node["outputs"][0]] = OPERATORS[node["kind"]](node["attributes"], *inputs)
+        given = {port.name for port in self._model.outputs} - set(self._told["boundary"])
+        return {name: values[name] for name in (*self._told["outputs"], *sorted(given))}
+
+    def __call__(self, inputs):
+        return self.trained(self.frozen(inputs))
+
+    # ---- in a folder
+    def _path(self, folder):
+        return os.path.join(os.fspath(folder), f"{self._model.name}-{self._digest[:16]}.safetensors")
+
+    def save(self, folder):
+        """Writes the weights into the folder, whole or not at all, under a name that is tied to the bundle's model and
+        its trainable part; the path."""
+        path = self._path(folder)
+        save_arrays(path, self.weights)
+        return path
+
+    def load(self, folder):
+        """Whether there were weights in the folder for this bundle's model, which are taken then; those of another
+        model stay untouched. ValueError: they are damaged, and change nothing."""
+        try:
+            arrays = load_arrays(self._path(folder))
+        except FileNotFoundError:
+            return False
+        wanted = {name: (one.dtype, one.shape) for name, one in self.weights.items()}
+        if {name: (one.dtype, one.shape) for name, one in arrays.items()} != wanted:
+            raise ValueError(f"{self._path(folder)}: other weights than {', '.join(wanted)}")
+        self.weights = {name: arrays[name] for name in wanted}
+        return True
+
+
+def _read(data):
+    size = int.from_bytes(data[:8], "little")
+    try:
+        told = json.loads(bytes(data[8 : 8 + size]))
+        if told["format"] != _FORMAT:
+            raise ValueError(f"format {told['format']}, expected {_FORMAT}")
+        arrays = {
+            name: np.frombuffer(bytes(data[8 + size + begin : 8 + size + end]), dtype).reshape(tuple(shape))
+            for kind in ("trained", "constants")
+            for name, (dtype, shape, begin, end) in told[kind].items()
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"no trainable part of a model: {error}; compile the task again") from error
+    return told, arrays
+
+
+# ---- operators, as onnx.ai/onnx/operators has them: (attributes, *inputs)
+def _gemm(told, a, b, c=None):
+    a, b = (np.swapaxes(one, 0, 1) if told.get(key) else one for one, key in ((a, "transA"), (b, "transB")))
+    y = a @ b
+    y = y * told["alpha"] if told.get("alpha", 1.0) != 1.0 else y
+    return y if c is None else y + (c * told["beta"] if told.get("beta", 1.0) != 1.0 else c)
+
+
+def _conv(told, x, weight, bias=None):
+    top, left, bottom, right = told.get("pads", (0, 0, 0, 0))
+    if top or left or bottom or right:
+        x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    strides, dilations = told.get("strides", (1, 1)), told.get("dilations", (1, 1))
+    return convolution(x, weight, bias, tuple(strides), tuple(dilations), told.get("group", 1))
+
+
+def _pool(reduced):
+    def pool(told, x):
+        kernel = tuple(told["kernel_shape"])
+        return pooled(x, kernel, tuple(told.get("strides", (1, 1))), reduced)
+
+    return pool
+
+
+def _batch_norm(told, x, scale, bias, mean, variance):
+    shape = (1, -1) + (1,) * (x.ndim - 2)
+    factor = scale / np.sqrt(variance + told.get("epsilon", 1e-5))
+    return x * factor.reshape(shape) + (bias - mean * factor).reshape(shape)
+
+
+def _layer_norm(told, x, scale, bias=None):
+    axes = tuple(range(told.get("axis", -1) % x.ndim, x.ndim))
+    centred = x - np.mean(x, axis=axes, keepdims=True)
+    variance = np.mean(np.square(centred), axis=axes, keepdims=True)
+    y = centred / np.sqrt(variance + told.get("epsilon", 1e-5)) * scale
+    return y if bias is None else y + bias
+
+
+def _clip(told, x, low=None, high=None):
+    low, high = told.get("min", low), told.get("max", high)
+    x = x if low is None else np.maximum(x, low)
+    return x if high is None else np.minimum(x, high)
+
+
+def _reshape(told, x, shape):
+    sizes = [int(one) for one in shape]
+    if not told.get("allowzero"):
+        sizes = [x.shape[i] if one == 0 else one for i, one in enumerate(sizes)]
+    return x.reshape(tuple(sizes))
+
+
+def _flatten(told, x):
+    rows = 1
+    for size in x.shape[: told.get("axis", 1) % (x.ndim + 1)]:
+        rows *= size
+    return x.reshape(rows, -1)
+
+
+def _axes(told, axes):
+    given = told.get("axes") if axes is None else [int(one) for one in axes]
+    return None if given is None else tuple(given)
+
+
+def _mean(told, x, axes=None):
+    return np.mean(x, axis=_axes(told, axes), keepdims=bool(told.get("keepdims", 1)))
+
+
+def _squeeze(told, x, axes=None):
+    return np.squeeze(x, _axes(told, axes))
+
+
+def _unsqueeze(told, x, axes=None):
+    axes = _axes(told, axes)
+    rank = x.ndim + len(axes)
+    gone, sizes = {one % rank for one in axes}, iter(x.shape)
+    return x.reshape(tuple(1 if i in gone else next(sizes) for i in range(rank)))
+
+
+def _hard_sigmoid(told, x, alpha=0.2):
+    return np.minimum(np.maximum(x * told.get("alpha", alpha) + told.get("beta", 0.5), 0.0), 1.0)
+
+
+def _gelu(told, x):
+    if told.get("approximate", "none") == "tanh":
+        return x * 0.5 * (np.tanh((x + x * x * x * 0.044715) * 0.7978845608028654) + 1.0)
+    return activations.gelu(x)
+
+
+OPERATORS = {
+    "Add": lambda _, a, b: a + b,
+    "AveragePool": _pool(np.mean),
+    "BatchNormalization": _batch_norm,
+    "Clip": _clip,
+    "Concat": lambda told, *parts: np.concatenate(parts, axis=told["axis"]),
+    "Conv": _conv,
+    "Div": lambda _, a, b: a / b,
+    "Dropout": lambda _, x, *more: x,
+    "Elu": lambda told, x: activations.elu(x, told.get("alpha", 1.0)),
+    "Erf": lambda _, x: np.erf(x),
+    "Exp": lambda _, x: np.exp(x),
+    "Flatten": _flatten,
+    "Gelu": _gelu,
+    "Gemm": _gemm,
+    "GlobalAveragePool": lambda _, x: np.mean(x, axis=tuple(range(2, x.ndim)), keepdims=True),
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": lambda told, x: x * _hard_sigmoid(told, x, 1 / 6),
+    "Identity": lambda _, x: x,
+    "LayerNormalization": _layer_norm,
+    "LeakyRelu": lambda told, x: activations.leaky_relu(x, told.get("alpha", 0.01)),
+    "Log": lambda _, x: np.log(x),
+    "LogSoftmax": lambda told, x: activations.log_softmax(x, told.get("axis", -1)),
+    "MatMul": lambda _, a, b: a @ b,
+    "MaxPool": _pool(np.max),
+    "Mul": lambda _, a, b: a * b,
+    "Neg": lambda _, x: -x,
+    "Pow": lambda _, a, b: a**b,
+    "ReduceMean": _mean,
+    "Relu": lambda _, x: activations.relu(x),
+    "Reshape": _reshape,
+    "Sigmoid": lambda _, x: activations.sigmoid(x),
+    "Softmax": lambda told, x: activations.softmax(x, told.get("axis", -1)),
+    "Softplus": lambda _, x: activations.softplus(x),
+    "Sqrt": lambda _, x: np.sqrt(x),
+    "Squeeze": _squeeze,
+    "Sub": lambda _, a, b: a - b,
+    "Tanh": lambda _, x: activations.tanh(x),
+    "Transpose": lambda told, x: np.transpose(x, told.get("perm")),
+    "Unsqueeze": _unsqueeze,
+}

@@ -1,0 +1,163 @@
+"""Models of which the last part is trained: a network in two parts. What does not depend on the weights that are named
+is compiled as any model, and is run by the engine; the rest stays as nodes and weights with the names that they have in
+the ONNX file, which `vmhost.engine.nn.FineTuned` runs and trains.
+
+The second part is a file of its own: 8 bytes length, a header in JSON, the arrays' bytes."""
+
+import fnmatch
+import hashlib
+import json
+
+import numpy
+import onnx
+from onnx import helper, numpy_helper
+
+from .parsing import parse
+from .problems import OnnxError
+
+FORMAT = 1
+OPERATORS = (
+    "Add", "AveragePool", "BatchNormalization", "Clip", "Concat", "Conv", "Div", "Dropout", "Elu", "Erf", "Exp",
+    "Flatten", "Gelu", "Gemm", "GlobalAveragePool", "HardSigmoid", "HardSwish", "Identity", "LayerNormalization",
+    "LeakyRelu", "Log", "LogSoftmax", "MatMul", "MaxPool", "Mul", "Neg", "Pow", "ReduceMean", "Relu", "Reshape",
+    "Sigmoid", "Softmax", "Softplus", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze",
+)  # fmt: skip
+_PADDED = ("Conv", "MaxPool", "AveragePool")
+
+
+def split(data, where, folder, patterns):
+    """(ONNX of the frozen part, the file of the trained part, files of weights) of the ONNX model `data`. `patterns`
+    name float weights, `*` stands for any part of a name. OnnxError says what cannot be trained."""
+    model, weight_files = parse(data, where, folder)
+    if (opset := max(one.version for one in model.opset_import if one.domain in ("", "ai.onnx"))) < 13:
+        raise OnnxError(where, f"has opset {opset}; training takes opset 13 and later: export the model again")
+    graph = model.graph
+    weights = {one.name: one for one in graph.initializer}
+    trained = _named(weights, patterns, where)
+    held, known, nodes, problems = dict(weights), set(trained), [], []
+    for node in graph.node:  # in an order in which each reads what is known
+        if known.intersection(node.input):
+            nodes.append(node)
+            known.update(node.output)
+            problems += _problems(node)
+        elif node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value":
+            held[node.output[0]] = node.attribute[0].t
+    outputs = [one.name for one in graph.output]
+    wanted = {*outputs, *(name for node in nodes for name in node.input)}
+    for node in nodes:
+        if wanted.intersection(node.output[1:]) - {""}:
+            problems.append(f"{_label(node)}: only its first output can be trained through")
+    if problems:
+        raise OnnxError(where, *problems)
+    if not known.intersection(outputs):
+        raise OnnxError(where, f"no output depends on the trainable weights {', '.join(sorted(trained))}")
+    inputs = {one.name for one in graph.input} - weights.keys()
+    read = {name for node in nodes for name in node.input if name} - known
+    boundary = sorted(name for name in read if name not in held and name not in inputs)
+    frozen_outputs = [name for name in outputs if name not in known]
+    if not boundary:
+        raise OnnxError(
+            where, "nothing is left to run as it is, with these trainable weights; name those of the last blocks only"
+        )
+    constants = {name: _array(held[name], where) for name in sorted(read) if name in held}
+    header = {
+        "format": FORMAT,
+        "model": hashlib.sha256(data).hexdigest(),
+        "boundary": boundary,
+        "inputs": sorted(read & inputs),
+        "outputs": [name for name in outputs if name in known],
+        "nodes": [_told(node) for node in nodes],
+    }
+    part = _written(header, {name: _array(weights[name], where) for name in trained}, constants)
+    return _frozen(model, nodes, [*boundary, *frozen_outputs], where), part, weight_files
+
+
+def _named(weights, patterns, where):
+    """Names of the float weights that the patterns name."""
+    found = []
+    for pattern in patterns:
+        names = [name for name in weights if fnmatch.fnmatchcase(name, pattern)]
+        if not names:
+            raise OnnxError(where, f"has no weight {pattern!r} to train; it has {', '.join(sorted(weights)[:20])}")
+        for name in names:
+            if weights[name].data_type != onnx.TensorProto.FLOAT:
+                kind = helper.tensor_dtype_to_string(weights[name].data_type)
+                raise OnnxError(where, f"{name}: only float32 weights can be trained, this is {kind}")
+        found += names
+    return list(dict.fromkeys(found))
+
+
+def _label(node):
+    return f"{node.op_type} {node.name!r}" if node.name else node.op_type
+
+
+def _problems(node):
+    where = _label(node)
+    if node.domain not in ("", "ai.onnx") or node.op_type not in OPERATORS:
+        return [f"{where}: depends on trainable weights; it is none of those that are trained: {', '.join(OPERATORS)}"]
+    told = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    if node.op_type in _PADDED:
+        if told.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
+            return [f"{where}: auto_pad cannot be trained; export the model with explicit pads"]
+        if told.get("ceil_mode") or (node.op_type != "Conv" and any(told.get("pads", ()))):
+            return [f"{where}: pools with ceil_mode or pads cannot be trained"]
+        if node.op_type != "Conv" and set(told.get("dilations", ())) - {1}:
+            return [f"{where}: pools with dilations cannot be trained"]
+        if len(told.get("kernel_shape", (1, 1))) != 2:
+            return [f"{where}: only windows of two dimensions can be trained"]
+    if node.op_type == "BatchNormalization" and told.get("training_mode"):
+        return [f"{where}: export the model for use (eval), not for training"]
+    return []
+
+
+def _told(node):
+    attributes = {}
+    for one in node.attribute:
+        value = helper.get_attribute_value(one)
+        attributes[one.name] = value.decode() if isinstance(value, bytes) else value
+        if not isinstance(attributes[one.name], (int, float, str)):
+            attributes[one.name] = list(value)
+    return {"kind": node.op_type, "inputs": list(node.input), "outputs": list(node.output), "attributes": attributes}
+
+
+def _array(tensor, where):
+    array = numpy_helper.to_array(tensor)
+    if array.dtype.name not in ("float32", "int64", "int32", "bool"):
+        raise OnnxError(where, f"{tensor.name}: {array.dtype} beside trainable weights; export it as float32")
+    return array
+
+
+def _written(header, trained, constants):
+    pieces, at = [], 0
+    for kind, arrays in (("trained", trained), ("constants", constants)):
+        header[kind] = {}
+        for name, array in arrays.items():
+            data = numpy.ascontiguousarray(array).tobytes()
+            header[kind][name] = [array.dtype.name, list(array.shape), at, at + len(data)]
+            pieces.append(data)
+            at += len(data)
+    text = json.dumps(header, sort_keys=True).encode()
+    return b"".join([len(text).to_bytes(8, "little"), text, *pieces])
+
+
+def _frozen(model, nodes, outputs, where):
+    """The bytes of the model without these nodes, whose outputs are those named."""
+    try:
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception as error:
+        raise OnnxError(where, f"shapes cannot be inferred: {error}") from error
+    graph = model.graph
+    known = {one.name: one for one in (*graph.value_info, *graph.output)}
+    if unknown := [name for name in outputs if name not in known]:
+        raise OnnxError(where, f"the type of {', '.join(unknown)} is not known, where the trained part begins")
+    gone = {name for node in nodes for name in node.output}
+    needed, kept = set(outputs), []
+    for node in reversed(graph.node):
+        if not gone.intersection(node.output) and needed.intersection(node.output):
+            kept.append(node)
+            needed.update(node.input)
+    ports = [known[name] for name in outputs]
+    initializers = [one for one in graph.initializer if one.name in needed]
+    inputs = [one for one in graph.input if one.name in needed]
+    made = helper.make_graph(kept[::-1], graph.name, inputs, ports, initializers)
+    return helper.make_model(made, opset_imports=model.opset_import, ir_version=model.ir_version).SerializeToString()

@@ -221,7 +221,8 @@ static void pool_pixels(const pooling *job, const double corner[4], int64_t numb
                  down = rounded(job, height / (double)job->made_height);
     const int64_t from = (job->images[number] * job->channels + c) * job->height * job->width;
     for (int64_t i = 0; i < job->made_height * job->made_width && !vme_stopping(job->context); i++) {
-        const double row = (double)(i / job->made_width), column = (double)(i % job->made_width);
+        const int64_t pixel_row = i / job->made_width, pixel_column = i % job->made_width;
+        const double row = (double)pixel_row, column = (double)pixel_column;
         const int64_t y = (int64_t)fmin(fmax(floor(rounded(job, row * down)) + top, 0), (double)job->height),
                       y_end = (int64_t)fmin(fmax(ceil(rounded(job, (row + 1) * down)) + top, 0), (double)job->height),
                       x = (int64_t)fmin(fmax(floor(rounded(job, column * across)) + left, 0), (double)job->width),

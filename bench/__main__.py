@@ -34,6 +34,7 @@ SUBJECTS = (
     "deployment",
     "tunnel",
     "training",
+    "operations",
 )
 
 

@@ -53,6 +53,8 @@ class VMTotals:
 
     def with_vms(self, vms: Sequence[VMStatistics]) -> VMTotals:
         """These totals and those of `vms`, each a VMStatistics."""
+        if not vms:
+            return self
         return VMTotals(
             self.vms + len(vms),
             self.calls + sum(vm.calls for vm in vms),

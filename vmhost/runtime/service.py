@@ -32,6 +32,7 @@ _log = logging.getLogger("vmhost")
 _NO_DEAL = frozenset(("done", "log", "host_call", "failed_call"))
 # How calls end that had no turn, or that their caller took back.
 _NOT_CALLED = frozenset((Kind.CLOSED, Kind.CANCELLED, Kind.QUEUE_FULL))
+_KIND_NAMES = tuple(kind.name for kind in Kind)
 _AFTER_A_FAULT_S = 1.0
 # Quarantined VMs keep their memory until the process exits: from so many of one task on, its waiting calls get no more
 # of them.
@@ -628,7 +629,7 @@ class Service:
         ends = counters.pop("ends")
         walls, waits = version.lane.durations()
         metrics, counters["metrics_left_out"] = statistics.of_metrics(version.lane.metrics())
-        calls = sum(count for kind, count in zip(Kind, ends) if kind not in _NOT_CALLED)
+        calls = sum(ends) - sum([ends[kind] for kind in _NOT_CALLED])
         breaker = version.breaker
         return statistics.TaskStatistics(
             name=version.name,
@@ -640,7 +641,7 @@ class Service:
             calls=calls,
             failures=calls - ends[Kind.OK],
             totals=version.totals.with_vms(own),
-            ended={kind.name: ends[kind] for kind in Kind if ends[kind]},
+            ended={name: count for name, count in zip(_KIND_NAMES, ends) if count},
             breaker=statistics.BreakerStatistics(breaker.state, breaker.reason, breaker.trips),
             walls=statistics.Histogram(walls, counters["wall_s"]),
             waits=statistics.Histogram(waits, counters["wait_s"]),

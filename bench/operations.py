@@ -1,0 +1,250 @@
+"""What it costs to see what tasks do. Functions take `quick` and yield Results."""
+
+import contextlib
+import itertools
+import os
+import statistics
+import tempfile
+import threading
+import time
+import tracemalloc
+import urllib.request
+from pathlib import Path
+
+import vmhost
+from bench.measure import Figure, Result
+from vmhost.baseline import FOREIGN, Baseline
+from vmhost.bytecode.compiler import compile_sources
+from vmhost.cli import demonstration
+from vmhost.operations import Dashboard, exposition, replay
+
+TASKS = 300
+CALLS_PER_S = 10_000
+ECHO = "def run(value):\n    return value\n"
+COUNTING = (
+    "from vmhost.guest import metrics\ncalls = metrics.counter('calls')\n\ndef run(value):\n    calls.add()\n"
+    "    return value\n"
+)
+
+
+def _bundle(name="echo", source=ECHO):
+    return compile_sources(
+        {"main": (source, f"{name}@1.0.0/main.py", False)}, entry="main:run", name=name, version="1.0.0"
+    )
+
+
+def _mean_us(call, count):
+    began = time.perf_counter_ns()
+    for _ in itertools.repeat(None, count):
+        call(1)
+    return (time.perf_counter_ns() - began) / count / 1000
+
+
+def cost(quick):
+    """What `task(x)` takes longer, in rounds that take turns; each is held against the plain call of its round."""
+    rounds, count = (3, 500) if quick else (41, 4000)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+
+        def task(source=ECHO, **policy):
+            host = stack.enter_context(vmhost.Host(allow_unsigned=True, policy=vmhost.Policy(**policy)))
+            return host, host.load(_bundle(source=source))
+
+        _, plain = task()
+        _, again = task()
+        _, counting = task(COUNTING)
+        _, recording = task(task=vmhost.TaskPolicy(record=vmhost.RecordPolicy(folder, share=0.01)))
+        scraped_host, scraped = task()
+        dashboard = stack.enter_context(Dashboard(scraped_host, "127.0.0.1:0", token=False))
+
+        def with_scrapes():
+            with urllib.request.urlopen(f"{dashboard.url}metrics") as answer:  # once in some 20 ms; scrapers take 15 s
+                answer.read()
+            return _mean_us(scraped, count)
+
+        ways = {
+            "nothing on": lambda: _mean_us(plain, count),
+            "nothing on, again": lambda: _mean_us(again, count),
+            "metrics scraped": with_scrapes,
+            "task counts itself": lambda: _mean_us(counting, count),
+            "recording 1 %": lambda: _mean_us(recording, count),
+        }
+        values = {name: [] for name in ways}
+        for number in range(rounds + 1):
+            names = list(ways)
+            for name in names[number % len(names) :] + names[: number % len(names)]:
+                value = ways[name]()
+                if number:
+                    values[name].append(value)
+    base = values["nothing on"]
+    more = {name: statistics.median(b - a for a, b in zip(base, found)) for name, found in values.items()}
+    plain_figure = Figure(tuple(base), "us", "less")
+    spread = plain_figure.high - plain_figure.low
+    off, scrapes, records = (more[name] for name in ("nothing on, again", "metrics scraped", "recording 1 %"))
+    yield Result(
+        "operations: cost on task(x)",
+        {name: Figure(tuple(found), "us", "less") for name, found in values.items()},
+        promises=(
+            (f"off: within the spread, {spread * 1000:.0f} ns: {off * 1000:+.0f} ns", abs(off) <= spread),
+            (f"metrics on: under 100 ns: {scrapes * 1000:+.0f} ns", scrapes < 0.1),
+            (f"recording 1 %: under 1 us: {records:+.2f} us", records < 1),
+        ),
+        note=f"medians of differences in {rounds} rounds of {count:,} calls; an addition of a task's own counter: "
+        f"{more['task counts itself'] * 1000:+.0f} ns",
+    )
+
+
+def profiles(quick):
+    """Calls while a profiler looks 100 times a second, and without, in rounds that take turns."""
+    rounds, count = (2, 2000) if quick else (15, 200_000)
+    with vmhost.Host(allow_unsigned=True) as host:
+        task = host.load(_bundle())
+        figures = {"without": [], "with": []}
+        for _ in range(rounds):
+            figures["without"].append(_mean_us(task, count))
+            with host.profile(hz=100):
+                figures["with"].append(_mean_us(task, count))
+    more = statistics.median(b / a - 1 for a, b in zip(figures["without"], figures["with"]))
+    yield Result(
+        "operations: task(x) while a profile is taken at 100 Hz",
+        {name: Figure(tuple(found), "us", "less") for name, found in figures.items()},
+        promises=((f"under 1 %: {100 * more:+.2f} %", more < 0.01),),
+        note=f"median of {rounds} rounds of {count:,} calls",
+    )
+
+
+def scrape(quick):
+    """300 tasks with calls: how long a scrape takes, and what metrics hold."""
+    with vmhost.Host(allow_unsigned=True, policy=vmhost.Policy(max_vms=8)) as host:
+        for number in range(TASKS):
+            host.load(_bundle(f"task{number}"))(1)
+        times = []
+        for _ in range(5 if quick else 50):
+            statistics_s = time.perf_counter()
+            text = exposition(host.statistics())
+            times.append((time.perf_counter() - statistics_s) * 1000)
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        exposition(host.statistics())
+        kept = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+    figure = Figure(tuple(times), "ms", "less")
+    native = TASKS * 2 * 264 * 8  # two histograms of each version: isolation/lanes/histogram.h
+    yield Result(
+        "operations: a scrape of 300 tasks",
+        {"vmhost": figure},
+        promises=((f"under 5 ms: {figure.median:.2f} ms", figure.median < 5),),
+        note=f"{len(text) / 1000:,.0f} kB of text",
+    )
+    memory = Figure(((native + max(kept, 0)) / 1e6,), "MB", "less")
+    yield Result(
+        "operations: memory of the metrics of 300 tasks",
+        {"vmhost": memory},
+        promises=((f"under 2 MB: {memory.median:.2f} MB", memory.median < 2),),
+        note=f"{native / 1e6:.2f} MB of histograms, {kept / 1000:,.0f} kB kept between scrapes",
+    )
+
+
+def dashboard(quick):
+    """CPU of the dashboard's threads while a page is open, beside 300 tasks and 10,000 calls a second."""
+    seconds = 3 if quick else 15
+    with contextlib.ExitStack() as stack:
+        host = stack.enter_context(vmhost.Host(allow_unsigned=True, policy=vmhost.Policy(max_vms=8)))
+        tasks = [host.load(_bundle(f"task{number}")) for number in range(TASKS)]
+        for task in tasks:
+            task(1)
+        others = set(threading.enumerate())
+        pages = stack.enter_context(Dashboard(host, "127.0.0.1:0", token=False))
+        over, made = threading.Event(), [0]
+
+        def load():
+            values = list(range(CALLS_PER_S // 20))
+            while not over.wait(0.05):
+                for _ in tasks[0].map(values):
+                    made[0] += 1
+
+        thread = threading.Thread(target=load, name="bench-load")
+        thread.start()
+        try:
+            before, calls, began = _cpu_s(others | {thread}), made[0], time.perf_counter()
+            for _ in range(max(1, seconds // 2)):
+                for part in ("part/overview", "series"):
+                    with urllib.request.urlopen(f"{pages.url}{part}") as answer:
+                        answer.read()
+                time.sleep(2)
+            elapsed = time.perf_counter() - began
+            used, calls = _cpu_s(others | {thread}) - before, made[0] - calls
+        finally:
+            over.set()
+            thread.join()
+    figure = Figure((100 * used / elapsed,), "% of a core", "less")
+    yield Result(
+        "operations: dashboard with a page open, 300 tasks",
+        {"vmhost": figure},
+        promises=((f"under 2 %: {figure.median:.2f} %", figure.median < 2),),
+        note=f"{calls / elapsed:,.0f} calls/s beside it; CPU of the threads that serve and sample, for {elapsed:.0f} s",
+    )
+
+
+def _cpu_s(without):
+    """Seconds of CPU of the process's Python threads but these, so far."""
+    total = 0
+    for thread in threading.enumerate():
+        if thread in without or thread.native_id is None:
+            continue
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()
+            total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def replays(quick):
+    """Recorded calls of the shipped tasks, replayed, and the same calls made plainly."""
+    number, most_s = (50, 5) if quick else (10_000, 25)
+    left_out = {name for name, *_ in demonstration.MISBEHAVING}
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        trust, names, asked = demonstration.compiled(Path("tasks"), folder)
+        names = [name for name in names if name not in left_out]
+        record = vmhost.TaskPolicy(record=vmhost.RecordPolicy(folder / "baselines", share=1.0, max_bytes=1 << 30))
+        with vmhost.Host(trust=trust, policy=vmhost.Policy(task=record)) as host:
+            tasks = {name: host.load(folder / f"{name}.vmb") for name in names}
+            values = {name: itertools.cycle([value for value, _ in asked[name]]) for name in names}
+            end = time.monotonic() + most_s
+            for _ in range(0, number, len(names)):  # as many as there is time for, of each task
+                for name, task in tasks.items():
+                    task(next(values[name]))
+                if time.monotonic() > end:
+                    break
+        baselines = [Baseline.read(path) for path in sorted((folder / "baselines").glob("*.baseline"))]
+        plain_s = replayed_s = 0.0
+        counts = {}
+        for baseline in baselines:
+            name = baseline.header.task
+            calls = [call.value for call in baseline]
+            with vmhost.Host(trust=trust, types=FOREIGN) as host:
+                task = host.load(folder / f"{name}.vmb")
+                task(calls[0])
+                began = time.perf_counter()
+                with contextlib.suppress(vmhost.VMHostError):
+                    for _ in task.map(calls, window=8):
+                        pass
+                plain_s += time.perf_counter() - began
+            report = replay.replay(baseline, folder / f"{name}.vmb", trust=trust)
+            replayed_s += report.elapsed_s
+            for status, count in report.counts.items():
+                counts[status] = counts.get(status, 0) + count
+    total = sum(counts.values())
+    ratio = replayed_s / plain_s
+    yield Result(
+        "operations: replaying recorded calls of the shipped tasks",
+        {
+            "replay": Figure((total / replayed_s,), "calls/s", "more"),
+            "the tasks themselves": Figure((total / plain_s,), "calls/s", "more"),
+        },
+        promises=((f"at the tasks' own speed, 1.05x: {ratio:.2f}x", ratio <= 1.05),),
+        note=f"{len(names)} tasks, {total:,} calls: " + ", ".join(f"{n} {s}" for s, n in counts.items() if n),
+    )
+
+
+ROWS = (cost, profiles, scrape, dashboard, replays)

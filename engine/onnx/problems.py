@@ -4,6 +4,15 @@ cause; and the error that tells them."""
 import re
 from typing import NamedTuple
 
+_TASK = "end the model before it and compute it in the task with vmhost.engine.numpy"
+# What to do about a problem, by its kind.
+OTHERS_OPERATOR = f"export without operators of your own (a function of the model's is read), or {_TASK}"
+OPERATOR = f"export with operators of docs/onnx-operators.md, another opset perhaps, or {_TASK}"
+SHAPE = "export with fixed sizes, or with named ones (dynamic_shapes) from which all other sizes follow"
+TEXTS = "take texts apart in the task, as with vmhost.engine.tokenizers, and give the model numbers"
+ELEMENTS = "export it with tensors of floats, integers or bool, cast at the model's edges"
+SETTING = f"export the layer with what the message expects, or {_TASK}"
+
 _SHOWN = 3  # nodes, or tensors, that a line names
 
 
@@ -16,12 +25,19 @@ class OnnxError(Exception):
 
 
 class Problem(NamedTuple):
-    """`name` is a node's label or a tensor's name; `operator` that of the node, None where a tensor is what is
-    wrong."""
+    """`name` is a node's label or a tensor's name; `operator` that of the node, None where a tensor is what is wrong;
+    `remedy` says what to do."""
 
     operator: str | None
     name: str
     cause: str
+    remedy: str | None = None
+
+
+class Told(str):
+    """A sentence about problems, and what to do about them, or None."""
+
+    remedy = None
 
 
 def told(problems):
@@ -30,7 +46,11 @@ def told(problems):
     groups = {}
     for problem in dict.fromkeys(problems):
         groups.setdefault((problem.operator, re.sub(r"'[^']*'", "''", problem.cause)), []).append(problem)
-    return [_sentence(group) for group in groups.values()]
+    sentences = []
+    for group in groups.values():
+        sentences.append(Told(_sentence(group)))
+        sentences[-1].remedy = group[0].remedy
+    return sentences
 
 
 def _sentence(group):

@@ -1,5 +1,7 @@
 """The table of ONNX operators that there are readers for, and what a reader may say."""
 
+from .problems import SETTING
+
 READERS = {}  # operator of ONNX's own domain to its reader
 
 
@@ -28,4 +30,9 @@ def reads_early(*operators):
 
 
 class Unsupported(Exception):
-    """Why a node cannot be read, as the end of a sentence that begins with the node: "has group 2, expected 1"."""
+    """Why a node cannot be read, as the end of a sentence that begins with the node: "has group 2, expected 1"; and
+    what to do about it, one of problems.py."""
+
+    def __init__(self, cause, remedy=SETTING):
+        super().__init__(cause)
+        self.remedy = remedy

@@ -7,7 +7,7 @@ import numpy
 from . import sizes
 from .lowering import Lowering
 from .network import DTYPES, Network
-from .problems import OnnxError, Problem, told
+from .problems import ELEMENTS, OPERATOR, OTHERS_OPERATOR, SHAPE, TEXTS, OnnxError, Problem, told
 from .readers import EARLY, READERS, Unsupported
 from .savings import Savings
 from .shape_values import NUMBERS, parts_of, value_of
@@ -16,6 +16,7 @@ from .texts import KEEPERS, READERS_OF_TEXTS, is_text, numbers_of_texts, vocabul
 _LARGEST_CONSTANT = 1 << 24  # bytes that a node may be computed to ahead of time
 _MAX_RANK = 8
 _MAX_ELEMENTS = 1 << 48  # of a tensor: more than any machine holds
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # whose operators everybody knows
 _MAX_PARAMETER = (1 << 31) - 1  # of a layer, which model files hold as 32 bits
 
 
@@ -121,7 +122,7 @@ class Reader:
         if name not in self.inferred:
             self._infer_here()
         if name not in self.inferred:
-            raise Unsupported("makes a tensor whose shape does not follow from the shapes of its operands")
+            raise Unsupported("makes a tensor whose shape does not follow from the shapes of its operands", SHAPE)
         shape = self.inferred[name][0]
         if not _is_possible(shape):
             raise Unsupported(f"makes a tensor of the shape {shape}, which is impossible")
@@ -334,14 +335,14 @@ class Reader:
         lost = [name for name in node.inputs if name and name not in known]
         try:
             if reader is None:
-                raise Unsupported("is not supported")
+                raise Unsupported("is not supported", OPERATOR if proto.domain in _DOMAINS else OTHERS_OPERATOR)
             if lost and self.problems:
                 return  # what made it is reported
             if lost:
-                raise Unsupported(f"works on {lost[0]!r}, of a shape that is not fixed")
+                raise Unsupported(f"works on {lost[0]!r}, of a shape that is not fixed", SHAPE)
             self._check_texts(proto)
             foreign = [name for name in known if self.dtype(name).name not in DTYPES]
-            self.problems += [Problem(None, name, _no_element_type(self.dtype(name))) for name in foreign]
+            self.problems += [Problem(None, name, _no_element_type(self.dtype(name)), ELEMENTS) for name in foreign]
             if not foreign:
                 numbers = NUMBERS.get(operator, ()) or (range(1, 9) if operator.startswith("Reduce") else ())
                 node.inputs = [
@@ -350,17 +351,17 @@ class Reader:
                 reader(self, node)
                 self._mark_texts(proto)
         except Unsupported as error:
-            self.problems.append(Problem(operator, node.label, str(error)))
+            self.problems.append(Problem(operator, node.label, str(error), error.remedy))
         except ValueError as error:  # NumPy's, of operands that ONNX's shape inference let pass
             self.problems.append(Problem(operator, node.label, f"has operands that do not go together: {error}"))
 
     def _check_texts(self, proto):
         texts, operator = self._texts_of(proto), _operator(proto)
         if texts and operator not in READERS_OF_TEXTS:
-            raise Unsupported(f"works on the texts {texts[0]!r}")
+            raise Unsupported(f"works on the texts {texts[0]!r}", TEXTS)
         if texts and operator == "Equal" and not any(name in self.network.constants for name in texts):
             raise Unsupported(
-                "compares texts that are both computed: they are known only as far as the model says them"
+                "compares texts that are both computed: they are known only as far as the model says them", TEXTS
             )
 
     def _name_outputs(self):
@@ -422,7 +423,7 @@ class Reader:
         ):
             shape, dtype = network.shape(name), network.dtype(name)
             if dtype.name not in DTYPES:
-                self.problems.append(Problem(None, name, _no_element_type(dtype)))
+                self.problems.append(Problem(None, name, _no_element_type(dtype), ELEMENTS))
             elif any(size < 1 for size in shape) or len(shape) > _MAX_RANK:
                 self.problems.append(
                     Problem(

@@ -106,7 +106,8 @@ def command(output, folders, path, target, optimize, sign, script, packages, str
 
 
 def _check_models(output, paths):
-    """Tells of each ONNX file whether it compiles, and all that stands in its way: a line for an operator and cause."""
+    """Tells of each ONNX file whether it compiles, and all that stands in its way: a line for an operator and cause,
+    and for those that have one remedy, what to do."""
     from vmhost.engine.models import opened
     from vmhost.engine.onnx import OnnxError, compiled
 
@@ -119,7 +120,12 @@ def _check_models(output, paths):
                 made = compiled(path.read_bytes(), str(path), path.parent)
                 model = opened(str(path), made.data)
             except OnnxError as error:
-                found.append({"model": str(path), "compiles": False, "lacks": list(error.messages)})
+                remedies = {}
+                for message in error.messages:
+                    remedies.setdefault(getattr(message, "remedy", None), []).append(str(message))
+                groups = [{"remedy": remedy, "lacks": lacks} for remedy, lacks in remedies.items()]
+                lacks = [message for group in groups for message in group["lacks"]]
+                found.append({"model": str(path), "compiles": False, "lacks": lacks, "groups": groups})
                 continue
             ports = {
                 key: [{"name": port.name, "dtype": str(port.dtype), "shape": list(port.shape)} for port in of_model]
@@ -129,8 +135,11 @@ def _check_models(output, paths):
     output.document({"models": found})
     for each in found:
         output.line(f"{each['model']}: {'compiles' if each['compiles'] else 'does not compile'}")
-        for message in each["lacks"]:
-            output.line(f"  {message}")
+        for group in each.get("groups", ()):
+            for message in group["lacks"]:
+                output.line(f"  {message}")
+            if group["remedy"]:
+                output.line(f"    what to do: {group['remedy']}")
         for key in ("inputs", "outputs"):
             for port in each.get(key, ()):
                 output.line(f"  {key[:-1]} {port['name']}: {port['dtype']} ({', '.join(map(str, port['shape']))})")

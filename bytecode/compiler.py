@@ -62,8 +62,8 @@ def compile_task(
     `script` runs (recording.py); without one, while packages are imported. `compile_model(path)` compiles a model that
     task.yaml names: it returns an object with the bytes of the model file, `data`, and what compiling saved, `savings`,
     or raises CompileError; `compile_model(path, weights)` one of which these weights are trained, whose object has
-    that part as `trainable`. `packages` is a folder called site-packages that stands for what the task's lock file names.
-    `with_packages` are required beside those of task.yaml. TaskSpecError or CompileError with all findings.
+    that part as `trainable`. `packages` is a folder called site-packages that stands for what the task's lock file
+    names. `with_packages` are required beside those of task.yaml. TaskSpecError or CompileError with all findings.
     """
     spec = task if isinstance(task, TaskSpec) else read_task(task)
     _check_target(spec, target)

@@ -157,6 +157,19 @@ def test_an_update_reads_the_rows_that_changed_and_keeps_what_was_prepared(train
     assert [one for one in sorted(os.listdir(served)) if one != "tables"] == ["version-000003", "version-000004"]
 
 
+def test_an_increment_beyond_the_quota_leaves_the_version_before(trainer):
+    keys = np.arange(100, 60_100)
+    with SessionGroup(trainer.folder / "served", quota=2 << 20) as group:
+        before = answer(group)
+        trainer.train()  # rows that the group has, too
+        trainer.tables["user"].step(keys, np.ones((len(keys), 4), "float32"), trainer.optimizer)
+        trainer.publish()
+        with pytest.raises(MemoryError, match="quota"):
+            group.update()
+        assert (answer(group) == before).all() and group.version == 1
+        assert {name: len(table) for name, table in group._tables.items()}["user"] == 4
+
+
 def test_updates_lose_no_call_and_no_answer_mixes_versions(trainer):
     """Each of many callers sees answers of whole versions only, in their order."""
     truths, wrong, done = [trainer.says()], [], threading.Event()

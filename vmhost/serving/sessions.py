@@ -108,7 +108,8 @@ class SessionGroup:
         """Goes over to the folder's last version, if it is another one, while calls go on; whether it did.
 
         Where its tables went on from those that are served, only the rows that changed are read. A network whose bytes
-        are the same stays as it is. ExportError: the version is not whole, or not signed; the one before stays."""
+        are the same stays as it is. ExportError: the version is not whole, or not signed; MemoryError: a
+        table's quota. The version before stays then."""
         with self._updating:
             was = self._export
             if self._closed or exports.latest(self._folder) in (None, was.number):
@@ -118,7 +119,12 @@ class SessionGroup:
             networks = None if same else self._networks(export, len(self._sessions), was)
             if export.saves[: len(was.saves)] == was.saves and _same_rows(export.first, was.first):
                 with self._calls_wait():
-                    export.fill(self._tables, begin=len(was.saves))
+                    try:
+                        export.fill(self._tables, begin=len(was.saves))
+                    except BaseException:  # some rows are there: those of the version before anew
+                        self._tables = was.tables(self._quota)
+                        self._give(was, self._tables, None)
+                        raise
                     self._give(export, self._tables, networks)
             else:
                 tables = export.tables(self._quota)

@@ -7,6 +7,7 @@ import warnings
 import onnx
 from onnx import external_data_helper
 
+from .bfloat16 import widen
 from .problems import OnnxError
 
 _MAX_BYTES = (1 << 31) - 1  # of a protobuf message, which ONNX's checks and shape inference pass around
@@ -35,6 +36,7 @@ def parse(data, where, folder):
         onnx.checker.check_model(model)
     except Exception as error:  # the checker's own class, and ValueError
         raise OnnxError(where, f"is no valid ONNX model: {reason(error)}") from error
+    widen(model)
     return model, files
 
 

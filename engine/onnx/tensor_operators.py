@@ -6,6 +6,7 @@ import math
 import numpy
 
 from . import sizes
+from .bfloat16 import as_halves
 from .image_operators import averaged, channels_sliced, concatenated, shuffled
 from .lowering import Lowering
 from .narrow_products import multiplied_by_blocks, multiplied_by_halves
@@ -296,6 +297,9 @@ def matmul(reader, node):
             made = multiplied_by_blocks(Lowering(reader, node), rows, blocks)
             network.reshaped(node.output, made, final)
             return
+        if (halves := as_halves(reader, weights)) is not None:
+            network.reshaped(node.output, multiplied_by_halves(Lowering(reader, node), rows, halves.T), final)
+            return
         product(reader, node, rows, weights.T, None, final)
         return
     if weights is not None and weights.ndim == 2 and reader.dtype(a) == numpy.float16 == weights.dtype:
@@ -353,6 +357,10 @@ def gemm(reader, node):
         if blocks is not None and blocks.numbers.shape == weights.shape and alpha == 1.0:
             add = Lowering(reader, node)
             add.done(multiplied_by_blocks(add, a, blocks, bias))
+            return
+        if alpha == 1.0 and (halves := as_halves(reader, weights)) is not None:
+            add = Lowering(reader, node)
+            add.done(multiplied_by_halves(add, a, halves, bias))
             return
         product(reader, node, a, weights * dtype.type(alpha), bias, (reader.shape(a)[0], columns))
         return

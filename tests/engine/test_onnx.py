@@ -225,7 +225,6 @@ def test_sparse_weights_are_refused():
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        (TensorProto.BFLOAT16, "bfloat16"),
         (TensorProto.FLOAT8E4M3FN, "float8_e4m3fn"),
         (TensorProto.INT4, "int4"),
         (TensorProto.STRING, "string"),

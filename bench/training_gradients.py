@@ -5,17 +5,70 @@ import time
 
 import numpy
 
-from bench.measure import Result, interleaved, per_call_us
+from bench.measure import Figure, Result, interleaved, per_call_us
 from bench.training_peers import threads_of, torch_or_none
 
-MIN_OVERHEAD, MIN_STEP = 10, 1.2
+MIN_OVERHEAD, MIN_STEP, LOSSES, MAX_DIFFERENCE = 10, 1.2, 100, 1e-4
 BATCH, SIDE, CLASSES, CHANNELS = 64, 28, 10, (16, 32)
 
 
 def run(quick):
     torch = torch_or_none()
     with threads_of(1, torch):
-        return [_overhead(torch, 5 if quick else 15), _convolutions(torch, 5 if quick else 15)]
+        rounds = 5 if quick else 15
+        results = [_overhead(torch, rounds), _convolutions(torch, rounds)]
+        return results + ([_same_losses(torch, kind) for kind in ("MLP", "CNN")] if torch else [])
+
+
+def _same_losses(torch, kind):
+    """The first losses of the same weights and batches, by Adam."""
+    import vmhost.engine.numpy as np
+    from vmhost.engine import nn, optim
+    from vmhost.engine.grad.trees import leaves
+
+    nn.seed(0)
+    pixels, sizes, torch_nn, one = SIDE * SIDE, (128, 64, CLASSES), torch.nn, CHANNELS[0]
+    flat = one * (SIDE // 2) ** 2
+    if kind == "MLP":
+        ours = nn.Sequential(
+            nn.Linear(pixels, sizes[0]), nn.ReLU(), nn.Linear(*sizes[:2]), nn.Tanh(), nn.Linear(*sizes[1:])
+        )
+        theirs = torch_nn.Sequential(
+            torch_nn.Flatten(), torch_nn.Linear(pixels, sizes[0]), torch_nn.ReLU(), torch_nn.Linear(*sizes[:2]),
+            torch_nn.Tanh(), torch_nn.Linear(*sizes[1:]),
+        )  # fmt: skip
+        forward = lambda x: ours(x.reshape(len(x), pixels))  # noqa: E731
+    else:
+        ours = nn.Sequential(nn.Conv2d(1, one, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Linear(flat, CLASSES))
+        theirs = torch_nn.Sequential(
+            torch_nn.Conv2d(1, one, 3, padding=1), torch_nn.ReLU(), torch_nn.MaxPool2d(2), torch_nn.Flatten(),
+            torch_nn.Linear(flat, CLASSES),
+        )  # fmt: skip
+
+        def forward(x):
+            for layer in ours.layers[:-1]:
+                x = layer(x)
+            return ours.layers[-1](x.reshape(len(x), flat))
+
+    with torch.no_grad():
+        for (_, own), parameter in zip(leaves(ours.parameters()), theirs.parameters()):
+            parameter.copy_(torch.from_numpy(numpy.asarray(own).copy()))
+    optimizer, other = optim.Adam(1e-3), torch.optim.Adam(theirs.parameters(), 1e-3)
+    step = nn.value_and_grad(ours, lambda x, y: nn.cross_entropy(forward(x), y))
+    generator, found = numpy.random.default_rng(0), []
+    for _ in range(LOSSES):
+        images = generator.normal(size=(32, 1, SIDE, SIDE)).astype("float32")
+        labels = (images.mean(axis=(1, 2, 3)) * 40).round().astype("int64") % CLASSES
+        loss, gradients = step(np.asarray(images), np.asarray(labels))
+        optimizer.update(ours, gradients)
+        other.zero_grad()
+        expected = torch_nn.functional.cross_entropy(theirs(torch.from_numpy(images)), torch.from_numpy(labels))
+        expected.backward()
+        other.step()
+        found.append(abs(float(loss) - float(expected.detach())) / abs(float(expected.detach())))
+    text = f"first {LOSSES} losses within {max(found):.1e} of torch's (at most {MAX_DIFFERENCE:.0e})"
+    figures = {"difference": Figure(tuple(found), "relative", "less")}
+    return Result(f"{kind}, same weights and batches", figures, ((text, max(found) <= MAX_DIFFERENCE),))
 
 
 def _overhead(torch, rounds):

@@ -339,7 +339,7 @@ def _recorded(path, number, at, body):
             wall_s=_of(float, fields["wall_s"], "wall_s"),
             wait_s=_of(float, fields["wait_s"], "wait_s"),
             result_bytes=_of(int, fields["result_bytes"], "result_bytes"),
-            observed=None if observed is None else _observed(unpack_value(_of(bytes, observed, "observed"))),
+            observed=None if observed is None else check_observed(unpack_value(_of(bytes, observed, "observed"))),
             hidden=_of(int, fields["hidden"], "hidden"),
         )
     except (ValueError, TypeError, KeyError, BaselineError, msgpack.UnpackException) as error:
@@ -348,8 +348,9 @@ def _recorded(path, number, at, body):
         ) from error
 
 
-def _observed(value):
-    """What a VM told of a call, where it has the shape of vmhost/guest/recording.py. ValueError: it has not."""
+def check_observed(value: "Any") -> dict[str, "Any"]:
+    """What a VM told of a call, where it has the shape of vmhost/guest/recording.py. ValueError, KeyError: it has
+    not."""
     _of(dict, value, "observed")
     for name, answers in _of(dict, value["answers"], "answers").items():
         _of(str, name, "answers")

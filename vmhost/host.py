@@ -169,10 +169,8 @@ class Host:
         for name in manifest.permissions.get("tables", ()):
             table, _, right = name.rpartition(":")
             store.add_table(table, self._tables[table].handle, right == "write")
-        if self._state is not None:
-            from vmhost.runtime import crash_notes
-
-            crash_notes.loaded(manifest.name, manifest.version, manifest, limits)
+        if self._state is not None and (notes := _crash_notes()) is not None:
+            notes.loaded(manifest.name, manifest.version, manifest, limits)
         return self._service.load(manifest, bundle.digest, store, limits, policy, self._make_handle, permissions)
 
     def check(self, bundle: str | os.PathLike[str] | bytes | Bundle) -> Bundle:
@@ -431,6 +429,15 @@ def _state_folder(path):
     return StateFolder(path)
 
 
+def _crash_notes():
+    """vmhost.runtime.crash_notes; None in a device image, which has none."""
+    try:
+        from vmhost.runtime import crash_notes
+    except ImportError:
+        return None
+    return crash_notes
+
+
 def _crashes_before(native, folder, policy):
     """What the last process with this state folder left in its breadcrumbs; from now on they are this process's."""
     found, error = native.crash_open(folder.crash_map)
@@ -442,9 +449,9 @@ def _crashes_before(native, folder, policy):
     elif error:
         _log.warning("%s: crashes will not be traced: %s", folder.crash_map, os.strerror(error))
     else:
-        from vmhost.runtime import crash_notes
-
-        crash_notes.begin(native, folder, policy.masking())
+        notes = _crash_notes()
+        if notes is not None:
+            notes.begin(native, folder, policy.masking())
     crashes = []
     for entry in found:
         try:

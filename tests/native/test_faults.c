@@ -40,6 +40,35 @@ static int everything(void)
     CHECK(atomic_load(&storage->refs) == 11);
     vmh_blob_move(&call->reply, &call->request);
     CHECK(call->reply.storage_count == 10 && call->request.storage_count == 0);
+    call->record = malloc(sizeof *call->record); /* what a recorded call carries goes with it */
+    if (call->record == NULL)
+        goto done;
+    vmh_blob_init(call->record);
+    if (!vmh_blob_reserve(call->record, 5000))
+        goto done;
+    vmh_task_metrics *metrics = vmh_lane_metrics(lane);
+    if (metrics == NULL)
+        goto done;
+    CHECK(vmh_lane_metrics(lane) == metrics);
+    const double bounds[] = {1, 10};
+    for (int i = 0; i < VMH_TASK_METRICS_MAX; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "metric%d", i);
+        int found = vmh_task_metrics_find(metrics, VMH_METRIC_HISTOGRAM, key, bounds, 2);
+        if (found == -3)
+            goto done;
+        CHECK(found == i && vmh_task_metrics_find(metrics, VMH_METRIC_HISTOGRAM, key, bounds, 2) == i);
+    }
+    CHECK(vmh_task_metrics_find(metrics, VMH_METRIC_GAUGE, "metric0", NULL, 0) == -2);
+    CHECK(vmh_task_metrics_find(metrics, VMH_METRIC_GAUGE, "more", NULL, 0) == -1
+          && atomic_load(&metrics->left_out) == 1);
+    CHECK(vmh_task_metrics_at(metrics, -1) == NULL && vmh_task_metrics_at(metrics, VMH_TASK_METRICS_MAX) == NULL);
+    vmh_task_metric *metric = vmh_task_metrics_at(metrics, 7);
+    vmh_task_metric_observe(metric, 1);
+    vmh_task_metric_observe(metric, 5);
+    vmh_task_metric_observe(metric, 50);
+    CHECK(atomic_load(&metric->value) == 56 && atomic_load(&metric->counts[0]) == 1
+          && atomic_load(&metric->counts[1]) == 1 && atomic_load(&metric->counts[2]) == 1);
     rc = 0;
 done:
     if (call != NULL)

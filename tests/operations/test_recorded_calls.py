@@ -171,6 +171,24 @@ def test_stopped_calls_are_recorded_with_their_error(tmp_path):
     assert call.outcome == Kind.TIME_LIMIT.name and call.error["type_name"] == "TimeLimitError"
 
 
+@pytest.mark.parametrize(
+    "made_up",
+    ["None", "5", "{}", "{'answers': 5}", "{'answers': {}, 'functions': [5], 'random': None, 'used': []}", "1 / 0"],
+)
+def test_what_a_task_makes_up_about_itself_is_left_out(tmp_path, made_up):
+    source = f"""
+        import sys
+        from vmhost.guest import recording
+        def run(value):
+            recording._Recorder.record = lambda self: {made_up}
+            return value
+    """
+    baseline = recorded(tmp_path, [1, 2], source, permissions={})
+    calls = list(baseline)
+    assert [call.result for call in calls] == [1, 2]
+    assert all(call.unfit == "its VM could not tell what it did" for call in calls)
+
+
 def test_host_yaml_switches_it_on(tmp_path):
     (tmp_path / "host.yaml").write_text(
         "allow_unsigned: true\n"

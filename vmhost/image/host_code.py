@@ -50,6 +50,7 @@ _LEFT_OUT = (
     "vmhost.bytecode.texts",
     "vmhost.baseline",
     "vmhost.masking",
+    "vmhost.runtime.crash_notes",
     "vmhost.runtime.recorder",
     "vmhost.deployment.cloud",
     "vmhost.deployment.demonstration",

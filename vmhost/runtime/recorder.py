@@ -13,7 +13,7 @@ import random
 import time
 from pathlib import Path
 
-from vmhost.baseline import BaselineWriter, Header, pack_value
+from vmhost.baseline import BaselineWriter, Header, check_observed, pack_value
 from vmhost.errors import ConfigurationError, Kind, VMHostError
 
 _log = logging.getLogger("vmhost")
@@ -151,7 +151,7 @@ class Recorder:
                 kind = Kind.VALUE
             error = _told(raised)
             error["message"] = self._masking.text(error["message"], secrets)
-        observed = call.record
+        observed = _observed(call)
         if observed is not None:
             observed = self._packed(observed, secrets)
         submitted, started, ended = call.timings
@@ -235,6 +235,15 @@ def _in_parts(values, share, draw, plain_many, submit_one, timeout_s, priority, 
     return calls
 
 
+def _observed(call):
+    """What the VM of the native `call` told of it; None where it told nothing, or made something up."""
+    observed = call.record
+    try:
+        return None if observed is None else check_observed(observed)
+    except ValueError, KeyError:
+        return None
+
+
 def _told(error):
     """An error of a call as a baseline has it."""
     text = getattr(error, "guest_message", None)
@@ -268,6 +277,6 @@ def replayed(call, recorded, pack_other):
         wall_s=(ended - started) / 1e9 if started else 0.0,
         wait_s=((started or ended) - submitted) / 1e9,
         result_bytes=size,
-        observed=call.record,
+        observed=_observed(call),
         hidden=0,
     )

@@ -385,6 +385,14 @@ def ask():
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=\S+\nTrue\n", said)
 
 
+def traces_in_python(text, folder, capfd):
+    """No collector is there: calls go on, and it is told once."""
+    (folder / "host.yaml").write_text("trust: keys\nload: [build/digits.vmb]\n")
+    text = text.replace("127.0.0.1:4318", "127.0.0.1:1")
+    said = run_script(folder, f"pixels = [0] * 64\n{text}    print(future.traceparent)\n")
+    assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01\n", said)
+
+
 def task_that_counts(text, folder, capfd):
     sources = {"main": (text, "shop@1.0.0/main.py", False)}
     compiled = compile_sources(sources, entry="main:run", name="shop", version="1")
@@ -755,7 +763,8 @@ BLOCKS = {
     ("docs/operations.md", "vmhost dashboard"): dashboards,
     ("docs/operations.md", "vmhost run build/digits.vmb"): profile_of_a_call,
     ("docs/operations.md", "with host.profile"): profile_in_python,
-    ("docs/operations.md", "import vmhost\nfrom"): dashboard_in_python,
+    ("docs/operations.md", "import vmhost\nfrom vmhost.operations import Dashboard"): dashboard_in_python,
+    ("docs/operations.md", "import vmhost\nfrom vmhost.operations import OtlpExporter"): traces_in_python,
     ("docs/operations.md", "record:"): recording_in_yaml,
     ("docs/operations.md", "from vmhost.guest import metrics"): task_that_counts,
     ("docs/operations.md", "import vmhost\n\n"): recording_in_python,

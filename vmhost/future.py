@@ -86,6 +86,16 @@ class TaskFuture(_Future):
         while it waited."""
         return self._call.timings[1] != 0
 
+    def timings(self) -> tuple[int, int, int]:
+        """When the call was submitted, began to run and ended, in nanoseconds of `time.monotonic_ns`; 0: it has not, or
+        not yet."""
+        return self._call.timings
+
+    def outcome(self) -> str | None:
+        """How the call ended, as a name of vmhost.errors.Kind; None before."""
+        kind = self._call.kind
+        return None if kind is None else Kind(kind).name
+
     def cancel(self) -> bool:
         """Take the call out of the queue. False when it already runs or ended; `stop()` stops a running one too.
 

@@ -1,0 +1,168 @@
+"""Metrics and traces by OTLP, received and decoded by the rules of the protocol: against what callers counted, and with
+contexts that come in and go out."""
+
+import http.server
+import json
+import re
+import threading
+
+import pytest
+
+import vmhost
+from tests.hosts import bundle
+from vmhost.operations import OtlpExporter
+
+SOURCE = """
+from vmhost.guest import metrics
+orders = metrics.counter("orders", "Orders.", labels=("kind",))
+sizes = metrics.histogram("sizes", bounds=(1, 10))
+
+def run(value):
+    orders.add(kind="new")
+    sizes.observe(5)
+    if value == "fail":
+        raise RuntimeError("asked to")
+    return value
+"""
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+# -- a decoder of OTLP's JSON (opentelemetry-proto 1.5): names in lowerCamelCase, 64-bit numbers as texts, ids in hex
+
+
+def only(value, *names):
+    assert isinstance(value, dict) and value.keys() <= set(names), value
+    return value
+
+
+def whole(text):
+    assert isinstance(text, str) and re.fullmatch(r"\d+", text), text
+    return int(text)
+
+
+def attributes(found):
+    for pair in found:
+        only(pair, "key", "value")
+        assert isinstance(only(pair["value"], "stringValue")["stringValue"], str)
+    pairs = {pair["key"]: pair["value"]["stringValue"] for pair in found}
+    assert len(pairs) == len(found)
+    return pairs
+
+
+def decoded(request, kind, scope_kind, items):
+    """(resource's attributes, items) of an export request."""
+    (resource,) = only(request, kind)[kind]
+    only(resource, "resource", scope_kind)
+    (scope,) = resource[scope_kind]
+    only(scope, "scope", items)
+    only(scope["scope"], "name", "version")
+    return attributes(only(resource["resource"], "attributes")["attributes"]), scope[items]
+
+
+def decoded_metrics(request):
+    """(name, sorted attributes) -> value, or (count, sum, counts by bound)."""
+    resource, metrics = decoded(request, "resourceMetrics", "scopeMetrics", "metrics")
+    assert resource["service.name"] == "vmhost"
+    found = {}
+    for metric in metrics:
+        only(metric, "name", "unit", "description", "sum", "gauge", "histogram")
+        (kind,) = metric.keys() & {"sum", "gauge", "histogram"}
+        data = metric[kind]
+        if kind != "gauge":
+            assert data["aggregationTemporality"] == 2
+        for point in data["dataPoints"]:
+            assert whole(point["startTimeUnixNano"]) <= whole(point["timeUnixNano"])
+            key = metric["name"], tuple(sorted(attributes(point["attributes"]).items()))
+            assert key not in found
+            if kind == "histogram":
+                counts = [whole(count) for count in point["bucketCounts"]]
+                bounds = point["explicitBounds"]
+                assert len(counts) == len(bounds) + 1 and bounds == sorted(bounds)
+                assert sum(counts) == whole(point["count"])
+                found[key] = whole(point["count"]), point["sum"], counts
+            else:
+                assert isinstance(point["asDouble"], float)
+                found[key] = point["asDouble"]
+    return found
+
+
+def decoded_spans(requests):
+    spans = []
+    for request in requests:
+        for span in decoded(request, "resourceSpans", "scopeSpans", "spans")[1]:
+            assert re.fullmatch("[0-9a-f]{32}", span["traceId"]) and re.fullmatch("[0-9a-f]{16}", span["spanId"])
+            assert whole(span["startTimeUnixNano"]) <= whole(span["endTimeUnixNano"])
+            assert span["kind"] in (1, 2) and span["status"]["code"] in (1, 2)
+            spans.append(span | {"attributes": attributes(span["attributes"])})
+    return spans
+
+
+@pytest.fixture
+def collector():
+    """(address, requests by path) of a collector."""
+    got = {"/v1/metrics": [], "/v1/traces": []}
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            assert self.headers["Content-Type"] == "application/json" and self.headers["X-Key"] == "k"
+            got[self.path].append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", got
+        server.shutdown()
+        thread.join()
+
+
+def test_a_collector_gets_what_ran(collector):
+    address, got = collector
+    with vmhost.Host(allow_unsigned=True) as host:
+        task = host.load(bundle(SOURCE))
+        with OtlpExporter(host, address, interval_s=60, headers={"X-Key": "k"}) as exporter:
+            traced = exporter.traced(task)
+            future = traced.submit(1, traceparent=f"00-{TRACE}-{SPAN}-01")
+            assert future.result() == 1
+            with pytest.raises(vmhost.TaskError):
+                traced("fail")
+            assert traced(3, traceparent=f"00-{TRACE}-{SPAN}-00") == 3, "not sampled"
+            assert traced(4, traceparent="made up") == 4
+        assert exporter.dropped == 0
+    metrics = decoded_metrics(got["/v1/metrics"][-1])
+    named = (("vmhost.task", "task"), ("vmhost.version", "1.0.0"))
+    assert metrics["vmhost.calls", (("vmhost.outcome", "ok"), *named)] == 3
+    assert metrics["vmhost.calls", (("vmhost.outcome", "task_error"), *named)] == 1
+    assert metrics["vmhost.call.duration", named][0] == 4
+    assert metrics["orders", (("kind", "new"), *named)] == 4
+    assert metrics["sizes", named] == (4, 20.0, [0, 4, 0])
+    spans = decoded_spans(got["/v1/traces"])
+    mine = [span for span in spans if span["traceId"] == TRACE]
+    whole_call = next(span for span in mine if span["name"] == "task task")
+    assert whole_call["parentSpanId"] == SPAN and whole_call["attributes"]["vmhost.outcome"] == "ok"
+    assert future.traceparent == f"00-{TRACE}-{whole_call['spanId']}-01"
+    below = {span["name"] for span in mine if span.get("parentSpanId") == whole_call["spanId"]}
+    assert below == {"queue", "run"} and len(mine) == 3
+    failed = [span for span in spans if span["attributes"].get("vmhost.outcome") == "task_error"]
+    assert [span["status"]["code"] for span in failed] == [2] and "parentSpanId" not in failed[0]
+    assert len({span["traceId"] for span in spans}) == 3
+
+
+def test_a_collector_that_is_not_there_is_told_once_and_harms_nobody(caplog):
+    with (
+        vmhost.Host(allow_unsigned=True) as host,
+        OtlpExporter(host, "http://127.0.0.1:1", interval_s=60) as exporter,
+    ):
+        assert exporter.traced(host.load(bundle(SOURCE)))(1) == 1
+    assert exporter.dropped == 2 and caplog.text.count("cannot be sent") == 1
+
+
+@pytest.mark.parametrize("wrong", [{"endpoint": "ftp://x"}, {"endpoint": 5}, {"interval_s": 0}])
+def test_wrong_arguments_are_told(wrong):
+    with vmhost.Host(allow_unsigned=True) as host, pytest.raises(vmhost.ConfigurationError, match="expected"):
+        OtlpExporter(host, **wrong)

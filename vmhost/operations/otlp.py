@@ -1,0 +1,244 @@
+"""A host's metrics and traces by OTLP, OpenTelemetry's protocol: HTTP with JSON bodies, which every collector takes.
+
+    with OtlpExporter(host, "http://127.0.0.1:4318") as exporter:
+        priced = exporter.traced(host.task("prices"))
+        priced(order, traceparent=request.headers.get("traceparent"))
+
+Metrics go out every `interval_s` seconds. A traced call is a span with two below it, its wait in the queue and its run
+in a VM; the caller's context comes in as a W3C `traceparent`, and the span's own is on the future. Sources: OTLP 1.5
+(opentelemetry-proto), W3C Trace Context. Nothing is kept when nobody listens: a batch that cannot be sent is dropped,
+and counted.
+"""
+
+import array
+import collections
+import json
+import logging
+import re
+import secrets
+import threading
+import time
+import urllib.request
+from collections.abc import Mapping
+
+from vmhost import ConfigurationError, Host, Task, __version__
+from vmhost.statistics import bucket_end_s
+
+_log = logging.getLogger("vmhost")
+_SPANS_MOST = 10_000  # that wait to be sent
+_BATCH = 500
+_TIMEOUT_S = 10.0
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+_CUMULATIVE = 2
+_INTERNAL, _SERVER = 1, 2  # kinds of spans
+_OK, _ERROR = 1, 2  # their status
+# Bounds of histograms: each power of two from 16 us to 275 s, as /metrics has every second of.
+_ENDS = range(39, 264, 8)
+_SCOPE = {"name": "vmhost", "version": __version__}
+
+
+class OtlpExporter:
+    """Sends what `host` does to the collector at `endpoint`, whose paths are /v1/metrics and /v1/traces. `headers`:
+    sent with each request. `service`: the resource's service.name. A context manager; leaving it sends what is there.
+    ConfigurationError."""
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: str = "http://127.0.0.1:4318",
+        *,
+        interval_s: float = 15.0,
+        headers: Mapping[str, str] | None = None,
+        service: str = "vmhost",
+    ) -> None:
+        if not isinstance(endpoint, str) or not endpoint.startswith(("http://", "https://")):
+            raise ConfigurationError(f"endpoint: expected an address that begins with http, got {endpoint!r:.100}")
+        if not interval_s > 0:
+            raise ConfigurationError(f"interval_s: expected seconds above 0, got {interval_s!r:.100}")
+        self._host, self._endpoint, self._interval_s = host, endpoint.rstrip("/"), interval_s
+        self._headers = {"Content-Type": "application/json", **(headers or {})}
+        self._resource = {"attributes": _attributes({"service.name": service, "service.version": __version__})}
+        self._started_ns = time.time_ns()
+        self._spans: collections.deque[dict[str, object]] = collections.deque(maxlen=_SPANS_MOST)
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._told = False
+        self.dropped = 0  # requests that could not be sent
+
+    def __enter__(self) -> "OtlpExporter":
+        self._thread = threading.Thread(target=self._run, name="vmhost-otlp", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def traced(self, task: Task) -> "TracedTask":
+        """`task` with a span for each call."""
+        return TracedTask(task, self._spans)
+
+    def metrics(self) -> dict[str, object]:
+        """An ExportMetricsServiceRequest of now, as JSON has it."""
+        found = list(_metrics(self._host.statistics(), str(self._started_ns), str(time.time_ns())))
+        scope = {"scope": _SCOPE, "metrics": found}
+        return {"resourceMetrics": [{"resource": self._resource, "scopeMetrics": [scope]}]}
+
+    def _run(self):
+        while True:
+            over = self._over.wait(self._interval_s)
+            try:
+                self._send("metrics", self.metrics())
+                while self._spans:
+                    spans = [self._spans.popleft() for _ in range(min(_BATCH, len(self._spans)))]
+                    scope = {"scope": _SCOPE, "spans": spans}
+                    self._send("traces", {"resourceSpans": [{"resource": self._resource, "scopeSpans": [scope]}]})
+            except Exception:
+                _log.exception("vmhost: what the host does could not be sent; it is tried again")
+            if over:
+                return
+
+    def _send(self, path, body):
+        request = urllib.request.Request(
+            f"{self._endpoint}/v1/{path}", json.dumps(body).encode(), self._headers, method="POST"
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+                answer.read(65536)
+            self._told = False
+        except (OSError, ValueError) as error:
+            self.dropped += 1
+            if not self._told:  # once, until it works again
+                self._told = True
+                _log.warning("%s: %s cannot be sent: %s", self._endpoint, path, error)
+
+
+class TracedTask:
+    """A Task whose calls are spans. `submit` gives its future with `traceparent`, the context of the call's span."""
+
+    def __init__(self, task, spans):
+        self._task, self._spans = task, spans
+
+    def __call__(self, value=None, *, traceparent=None, **options):
+        return self.submit(value, traceparent=traceparent, **options).result()
+
+    def submit(self, value=None, *, traceparent=None, **options):
+        """As Task.submit. A `traceparent` that is none begins a new trace, as the specification says; where it says
+        that the trace is not sampled, no span is made."""
+        found = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
+        trace, parent, flags = found.groups() if found else (secrets.token_hex(16), None, "01")
+        span = secrets.token_hex(8)
+        version = self._task.version
+        future = self._task.submit(value, **options)
+        future.traceparent = f"00-{trace}-{span}-{flags}"
+        if int(flags, 16) & 1:
+            named = {"vmhost.task": self._task.name, "vmhost.version": version}
+            future.when_ended(lambda: self._spans.extend(_spans(future, trace, parent, span, named)))
+        return future
+
+
+def _spans(future, trace, parent, span, named):
+    """The spans of a call that has ended."""
+    submitted, started, ended = future.timings()
+    offset = time.time_ns() - time.monotonic_ns()
+    outcome = future.outcome()
+    began = started or ended
+
+    def made(name, identity, above, begin, end, kind, status, attributes):
+        return {
+            "traceId": trace,
+            "spanId": identity,
+            **({"parentSpanId": above} if above else {}),
+            "name": name,
+            "kind": kind,
+            "startTimeUnixNano": str(begin + offset),
+            "endTimeUnixNano": str(end + offset),
+            "attributes": _attributes(attributes),
+            "status": {"code": status},
+        }
+
+    ok = _OK if outcome == "OK" else _ERROR
+    whole = {**named, "vmhost.outcome": outcome.lower()}
+    spans = [made(f"task {named['vmhost.task']}", span, parent, submitted, ended, _SERVER, ok, whole)]
+    spans.append(made("queue", secrets.token_hex(8), span, submitted, began, _INTERNAL, _OK, named))
+    if started:
+        spans.append(made("run", secrets.token_hex(8), span, started, ended, _INTERNAL, ok, named))
+    return spans
+
+
+def _metrics(statistics, started, now):
+    times = {"startTimeUnixNano": started, "timeUnixNano": now}
+
+    def points(rows):
+        return [{**times, "attributes": _attributes(labels), "asDouble": float(value)} for labels, value in rows]
+
+    def counter(name, unit, text, rows):
+        data = {"dataPoints": points(rows), "aggregationTemporality": _CUMULATIVE, "isMonotonic": True}
+        return {"name": name, "unit": unit, "description": text, "sum": data}
+
+    def gauge(name, unit, text, rows):
+        return {"name": name, "unit": unit, "description": text, "gauge": {"dataPoints": points(rows)}}
+
+    def histogram(name, unit, text, rows):
+        found = [
+            {
+                **times,
+                "attributes": _attributes(labels),
+                "count": str(sum(counts)),
+                "sum": float(total),
+                "bucketCounts": [str(count) for count in counts],
+                "explicitBounds": list(bounds),
+            }
+            for labels, bounds, counts, total in rows
+        ]
+        data = {"dataPoints": found, "aggregationTemporality": _CUMULATIVE}
+        return {"name": name, "unit": unit, "description": text, "histogram": data}
+
+    versions = [*statistics.tasks.values(), *statistics.draining][:1000]
+    of = [({"vmhost.task": version.name, "vmhost.version": version.version}, version) for version in versions]
+    yield counter(
+        "vmhost.calls",
+        "{call}",
+        "Calls that ended, by how.",
+        [
+            ({**labels, "vmhost.outcome": outcome.lower()}, count)
+            for labels, version in of
+            for outcome, count in version.ended.items()
+        ],
+    )
+    yield histogram(
+        "vmhost.call.duration", "s", "How long calls ran in their VMs.", [_row(labels, v.walls) for labels, v in of]
+    )
+    yield histogram("vmhost.call.wait", "s", "How long calls waited.", [_row(labels, v.waits) for labels, v in of])
+    yield gauge("vmhost.calls.queued", "{call}", "Calls that wait.", [(labels, v.queued) for labels, v in of])
+    yield gauge("vmhost.calls.running", "{call}", "Calls that run.", [(labels, v.running) for labels, v in of])
+    yield counter("vmhost.task.cpu", "s", "Processor time of VMs.", [(labels, v.totals.cpu_s) for labels, v in of])
+    denied = [(labels, v.counters.get("denied", 0)) for labels, v in of]
+    yield counter("vmhost.task.denials", "{denial}", "What was asked for and not granted.", denied)
+    yield gauge("vmhost.vms", "{vm}", "VMs that there are.", [({}, len(statistics.vms))])
+    yield gauge("vmhost.memory", "By", "Memory that all VMs hold.", [({}, statistics.memory_bytes)])
+    own = collections.defaultdict(list)
+    for labels, version in of:
+        for metric in version.metrics:
+            own[metric.name, metric.kind, metric.help].append(({**labels, **dict(metric.labels)}, metric))
+    for (name, kind, text), rows in own.items():
+        if kind == "histogram":
+            told = [(labels, metric.bounds, metric.counts, metric.value) for labels, metric in rows]
+            yield histogram(name, "", text, told)
+        else:
+            make = counter if kind == "counter" else gauge
+            yield make(name, "", text, [(labels, metric.value) for labels, metric in rows])
+
+
+def _row(labels, durations):
+    """(labels, bounds, counts, sum) of a Histogram of durations: bounds that buckets end at, so counts are exact."""
+    counts, found, begin = array.array("Q", durations.counts), [], 0
+    for end in _ENDS:
+        found.append(sum(counts[begin : end + 1]))
+        begin = end + 1
+    return labels, [bucket_end_s(end) for end in _ENDS], [*found, sum(counts[begin:])], durations.total_s
+
+
+def _attributes(values):
+    return [{"key": key, "value": {"stringValue": str(value)}} for key, value in values.items()]

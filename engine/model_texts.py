@@ -13,8 +13,8 @@ class Texts:
 
     __slots__ = ("_vocabulary", "_numbers")
 
-    def __init__(self, notes, inputs, outputs):
-        found = _checked(notes)
+    def __init__(self, found, inputs, outputs):
+        """`found`: what `read` gives."""
         self._vocabulary = found.get("vocabulary", [])
         self._numbers = {text: number for number, text in enumerate(self._vocabulary)}
         for ports, key in ((inputs, "text_inputs"), (outputs, "text_outputs")):
@@ -66,8 +66,8 @@ class Texts:
         return self._vocabulary[item]
 
 
-def _checked(notes):
-    """The notes, if they have the form that they should have."""
+def read(notes):
+    """The notes of a file, a dict, if those on texts have the form that they should have."""
 
     def is_list(value, *kinds):
         return isinstance(value, list) and all(isinstance(item, kinds) for item in value)

@@ -55,25 +55,40 @@ class Model:
     Its arena is allocated when it is opened, and paid for by who opened it. Where sizes are open, the arrays of a call
     choose them: the first call with new ones plans its steps and arena anew, and the last eight plans are kept."""
 
-    __slots__ = ("name", "inputs", "outputs", "_session", "_texts")
+    __slots__ = ("name", "inputs", "outputs", "_parts", "_session", "_texts")
 
-    def __init__(self, name, session):
+    def __init__(self, name, session, part=None):
+        """`part`, of a model in several (engine/model_parts.py): the session of that number, given one."""
         self.name = name
         self._session = session
         *ports, notes = _array._model_ports(session)
-        self.inputs, self.outputs = (tuple(Port(*port) for port in some) for some in ports)
-        self._texts = None
+        self._texts = self._parts = None
         if notes:
-            from vmhost.engine.model_texts import Texts
+            from vmhost.engine import model_texts
 
-            self._texts = Texts(notes, self.inputs, self.outputs)
+            found = model_texts.read(notes)
+            if "parts" in found:
+                from vmhost.engine.model_parts import Parts
+
+                count = found["parts"].get("parts") if isinstance(found["parts"], dict) else 0
+                more = [] if part is None or not isinstance(count, int) else map(part, range(1, min(count, 64)))
+                self._parts = Parts(found["parts"], [session, *more])
+                ports = self._parts.inputs, self._parts.outputs
+        self.inputs, self.outputs = (tuple(Port(*port) for port in some) for some in ports)
+        if notes and found.keys() - {"parts"}:
+            self._texts = model_texts.Texts(found, self.inputs, self.outputs)
 
     def __call__(self, inputs):
         """The outputs by name. `inputs` maps each input's name to an array of its dtype and shape.
 
         TypeError and ValueError name the input that is missing, unknown, or of another dtype or shape, or the open
         sizes at which the model does not work."""
-        return self._named(_array._model_run(self._session, self._arrays(inputs)))
+        return self._named(self._run(self._arrays(inputs)))
+
+    def _run(self, arrays):
+        if self._parts is not None:
+            return self._parts.run(self.name, arrays)
+        return _array._model_run(self._session, arrays)
 
     def run(self, inputs, feed=None, run_options=None, *, profile=False):
         """As calling it; with `profile` a pair of that and a tuple of Steps, in the order in which they were done, with
@@ -86,6 +101,9 @@ class Model:
         if not profile:
             return self(inputs)
         arrays = self._arrays(inputs)
+        if self._parts is not None:
+            results, steps = self._parts.run(self.name, arrays, profile=True)
+            return self._named(results), tuple(Step(*step, time / 1e6) for step, time in steps)
         results, times = _array._model_run(self._session, arrays, True)
         return self._named(results), tuple(
             Step(*step, time / 1e6) for step, time in zip(_array._model_steps(self._session, arrays), times)
@@ -122,7 +140,7 @@ class Model:
         zeros = (
             _array.zeros(shapes[port.name], "int64" if port.dtype == "str" else port.dtype) for port in self.inputs
         )
-        _array._model_run(self._session, tuple(zeros))
+        self._run(tuple(zeros))
 
     def shapes_at(self, sizes=None):
         """The inputs' shapes by name where the open sizes are those of the mapping `sizes`, and 1 where it says
@@ -142,16 +160,30 @@ class Model:
             for port in self.inputs
         }
 
+    def session(self, number):
+        """The session of that part; ValueError where there is none."""
+        sessions = (self._session,) if self._parts is None else self._parts.sessions
+        if number >= len(sessions):
+            raise ValueError(f"{self.name} has {len(sessions)} parts, no number {number}")
+        return sessions[number]
+
+    @property
+    def parts(self):
+        """How many parts it has, which are run in turn: more than one where sizes follow from values."""
+        return 1 if self._parts is None else self._parts.count
+
     @property
     def steps(self):
         """What a run does, as a tuple of Steps without times; where sizes are open, with shapes at small ones."""
-        return tuple(Step(*step) for step in _array._model_steps(self._session))
+        found = _array._model_steps(self._session) if self._parts is None else self._parts.steps()
+        return tuple(Step(*step) for step in found)
 
     @property
     def backends(self):
         """The backends that there were to choose from, as a dict of the milliseconds that a run is expected to take on
         one core with each; that of the least is the first, and the model's."""
-        told = sorted(_array._model_backends(self._session), key=lambda backend: not backend[2])
+        found = _array._model_backends(self._session) if self._parts is None else self._parts.backends()
+        told = sorted(found, key=lambda backend: not backend[2])
         return {name: ns / 1e6 for name, ns, _ in told}
 
     def _arrays(self, inputs):
@@ -223,8 +255,22 @@ def opened(name, data, *, threads=0, ftz=False, search=None, spend=False, like=N
     nobody reads it afterwards: its memory is given back while weights are packed, so that hardly more than the largest
     constant is in memory twice; zeros are left there. `like`: a Model of the same network with other weights, whose
     algorithms are taken without a search."""
-    like = None if like is None else like._session
-    return Model(name, _array._model_open(data, threads, ftz, search == "fixed", spend, like))
+    from vmhost.engine.model_parts import DAMAGED, sizes_of_files  # on hosts only
+
+    whole = memoryview(data)
+    files = sizes_of_files(whole)
+
+    def part(number):
+        if number >= len(files):
+            raise ValueError(DAMAGED)
+        begin, end = files[number]
+        other = None if like is None else like.session(number)
+        return _array._model_open(whole[begin:end], threads, ftz, search == "fixed", spend, other)
+
+    found = Model(name, part(0), part)
+    if found.parts != len(files):
+        raise ValueError(DAMAGED)
+    return found
 
 
 def load(name, *, threads=0, ftz=False, search=None, precision="float32"):
@@ -257,4 +303,8 @@ def load(name, *, threads=0, ftz=False, search=None, precision="float32"):
         raise LookupError(
             f"this task's bundle has no model {name!r}; it has {', '.join(names) or 'none'} (task.yaml, models)"
         )
-    return Model(name, _array._model_open(name, threads, ftz))
+
+    def part(number):
+        return _array._model_open(name, threads, ftz, True, False, None, number)
+
+    return Model(name, part(0), part)

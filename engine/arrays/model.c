@@ -40,19 +40,19 @@ PyObject *array_function__model_names(PyObject *module, ARRAY_VECTORCALL)
 
 static void session_free(PyObject *capsule) { vme_session_free(PyCapsule_GetPointer(capsule, session_name)); }
 
-/* _model_open(source, threads, ftz, fixed, spend, like): a session of the model of that name, or of the model in these
- * bytes; `fixed`, `spend` and `like` (a session of that model, or None) as in vme_search.h */
+/* _model_open(source, threads, ftz, fixed, spend, like, part): a session of that part of the model of that name, or of
+ * the model in these bytes; `fixed`, `spend` and `like` (a session of that model, or None) as in vme_search.h */
 PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"source", "threads", "ftz", "fixed", "spend", "like", NULL};
+    static const char *const names[] = {"source", "threads", "ftz", "fixed", "spend", "like", "part", NULL};
     array_state *state = array_state_of(module);
-    PyObject *values[6], *source;
-    int64_t threads;
+    PyObject *values[7], *source;
+    int64_t threads, part;
     bool flush;
     vme_model_options options = {0};
-    if (array_arguments("_model_open", args, count, keywords, names, 6, 1, values) < 0
-        || array_argument_int(values[1], 0, &threads) < 0 || array_argument_bool(values[2], false, &flush) < 0
-        || array_argument_bool(values[3], true, &options.fixed) < 0
+    if (array_arguments("_model_open", args, count, keywords, names, 7, 1, values) < 0
+        || array_argument_int(values[6], 0, &part) < 0 || array_argument_int(values[1], 0, &threads) < 0
+        || array_argument_bool(values[2], false, &flush) < 0 || array_argument_bool(values[3], true, &options.fixed) < 0
         || array_argument_bool(values[4], false, &options.spend) < 0)
         return NULL;
     source = values[0];
@@ -76,6 +76,9 @@ PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
         model = here->find(name);
         if (model == NULL)
             return PyErr_Format(PyExc_LookupError, "this task's bundle has no model %R", source);
+        model = part < 0 || part > INT32_MAX ? NULL : vme_model_part(model, (int)part);
+        if (model == NULL)
+            return PyErr_Format(PyExc_ValueError, "model %R has no part %lld", source, (long long)part);
         vme_model_ref(model);
     } else {
         Py_buffer bytes;

@@ -92,7 +92,7 @@
 #define SIGNATURE__words            "(key, counter, first, count)"
 #define SIGNATURE__shortest         "(a)"
 #define SIGNATURE__model_names      "()"
-#define SIGNATURE__model_open       "(source, threads=0, ftz=False, fixed=True, spend=False, like=None)"
+#define SIGNATURE__model_open       "(source, threads=0, ftz=False, fixed=True, spend=False, like=None, part=0)"
 #define SIGNATURE__model_backends   "(session)"
 #define SIGNATURE__model_ports      "(session)"
 #define SIGNATURE__model_run        "(session, inputs, profile=False)"

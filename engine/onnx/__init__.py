@@ -18,6 +18,7 @@ from . import (  # noqa: F401 - readers register themselves
     chance,
     classic_operators,
     convolutions,
+    counting,
     einsum,
     image_operators,
     index_operators,
@@ -34,10 +35,12 @@ from . import (  # noqa: F401 - readers register themselves
     texts,
     trees,
 )
+from .parts import parted
 from .passes import improve
 from .problems import OnnxError
 from .readers import READERS
 from .reading import read
+from .sizes import Unequal
 from .writing import write
 
 __all__ = ["READERS", "Compiled", "OnnxError", "compile_model", "compiled"]
@@ -89,12 +92,17 @@ def compiled(data, where, folder=None):
             inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
         built = read(inferred, where, opens, contradiction)
         built.savings.nodes = nodes
-        improve(built)
-        return built
+        parts = parted(built, where)
+        for part in parts:
+            improve(part)
+        return parts
 
     found = open_sizes.find(model)
-    if not found[0]:
-        built = network()
-        return Compiled(write(built), built.savings, weight_files)
-    sizes = open_sizes.compile_open(found, network, where)
-    return Compiled(write(sizes.network, sizes), sizes.network.savings, weight_files)
+    try:
+        networks = network() if not found[0] else ()
+    except Unequal:  # of sizes that follow from values: told below
+        networks = ()
+    if len(networks) == 1:
+        return Compiled(write(*networks), networks[0].savings, weight_files)
+    parts = open_sizes.compile_open(found, network, where)
+    return Compiled(b"".join(write(*part) for part in parts), parts[0][0].savings, weight_files)

@@ -52,6 +52,7 @@ _ALIKE = frozenset(
         "Regions",
         "Fourier",
         "Bits",
+        "Suppress",
     }
 )
 

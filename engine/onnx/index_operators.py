@@ -134,8 +134,6 @@ def one_hot(reader, node):
 def compress(reader, node):
     add, (x, kept) = Lowering(reader, node), node.inputs
     kept = reader.constant(kept)
-    if kept is None:
-        raise Unsupported("has a condition that is not constant")
     axis = node.get("axis")
     if axis is None:
         x, axis = add.reshape(x, (math.prod(add.shape(x)),)), 0

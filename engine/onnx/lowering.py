@@ -66,6 +66,8 @@ class Lowering:
         return total
 
     def _variable(self, variable):
+        if variable in self.network.counted:
+            return self.network.counted[variable][0]
         if not isinstance(variable, str):
             return self.do("floor_divide", *(self._polynomial(dict(terms)) for terms in variable[1:]))
         return self.reshape(

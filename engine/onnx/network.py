@@ -99,7 +99,9 @@ class Network:
     `sources` tells what it was made of. `savings` tells what became of its nodes; `values` are
     the numbers of those constants that follow from open sizes: arrays of Sizes, where `constants` has their values at
     the sizes that the model is read at. `texts` are tensors whose numbers stand for texts of the `vocabulary`
-    (texts.py), `labels` those that callers get as a dict of each row, with the labels of its columns."""
+    (texts.py), `labels` those that callers get as a dict of each row, with the labels of its columns. `counted` are
+    open sizes that follow from values, each with the tensor that tells it and its ruler, and `notes` what the runner
+    of several parts has to know (parts.py)."""
 
     inputs: list
     outputs: list = field(default_factory=list)
@@ -114,6 +116,8 @@ class Network:
     texts: set = field(default_factory=set)
     labels: dict = field(default_factory=dict)
     vocabulary: list = field(default_factory=list)
+    counted: dict = field(default_factory=dict)
+    notes: dict | None = None
 
     def shape(self, name):
         return self.constants[name].shape if name in self.constants else self.shapes[name]

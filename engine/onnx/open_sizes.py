@@ -20,7 +20,7 @@ from .writing import numbered
 # Sizes at which a model is read: large enough and odd enough to be no other number of a model.
 _SAMPLES = ((11, 17, 19, 23, 29, 31, 37, 41), (13, 26, 34, 22, 38, 46, 58, 62))
 _PICTURE_SAMPLES = ((197, 211, 227, 239, 251, 263, 269, 281), (262, 230, 278, 246, 294, 310, 326, 342))  # divided often
-_PICTURE = 224  # that algorithms are chosen for
+_PICTURE, _COUNT = 224, 32  # that algorithms are chosen for: sides of images, things found
 MAX_OPEN_SIZES = 8
 _MAX_DEGREE = 8  # of a term
 _MAX_QUOTIENTS = 240
@@ -102,9 +102,11 @@ def _within(text):
 
 
 class Opens:
-    """The open sizes at which a model is read: `variables` of them, and the Size of each dimension of an input."""
+    """The open sizes at which a model is read: `variables` of them, and the Size of each dimension of an input.
+    `number` counts readings."""
 
-    def __init__(self, places, numbers):
+    def __init__(self, places, numbers, number=0):
+        self.number = number
         self.variables = {name: number for name, number in numbers.items() if terms_of(number) == {(name,): 1}}
         self._sizes = {place: numbers[name] for place, name in places.items()}
 
@@ -113,8 +115,9 @@ class Opens:
 
 
 def compile_open(found, network_at, where):
-    """The network at small sizes, and its OpenSizes. `found` is find()'s; `network_at(opens)` compiles the model with
-    the sizes that its dimensions have just been given."""
+    """The networks of all parts (parts.py) at small sizes, each with its OpenSizes; None: nothing is open there.
+    `found` is find()'s; `network_at(opens)` compiles the model with the sizes that its dimensions have just been
+    given."""
     dimensions, places, pictures = found
     bound = {}  # names of open sizes to the terms that they have to be, of others
 
@@ -127,19 +130,21 @@ def compile_open(found, network_at, where):
             for name, terms in bound.items()
         }
 
-    def read_at(samples):
+    def read_at(number):
+        samples = _samples(number, names, pictures)
         numbers = numbers_at(samples)
         for name, size in numbers.items():
             for dimension in dimensions[name]:
                 dimension.dim_value = int(size)
         try:
-            return network_at(Opens(places, numbers))
+            return network_at(Opens(places, numbers, number))
         except OnnxError as error:
-            names = list(dimensions)
+            if not dimensions:
+                raise
             tried = ", ".join(f"{name} = {size}" for name, size in numbers.items())
             note = (
-                f"that is at {tried}, tried since the model leaves {', '.join(names)} open; export it with fixed sizes"
-                " if it cannot take all"
+                f"that is at {tried}, tried since the model leaves {', '.join(dimensions)} open; export it with fixed"
+                " sizes if it cannot take all"
             )
             raise OnnxError(where, *error.messages, note) from error
 
@@ -148,22 +153,45 @@ def compile_open(found, network_at, where):
         try:
             if len(names) > MAX_OPEN_SIZES + 8:
                 break
-            first, second = (read_at(_samples(number, names, pictures)) for number in range(2))
+            first, second = read_at(0), read_at(1)
             break
         except Unequal as unequal:
-            _bind(bound, unequal, where, names)
+            _bind(bound, unequal, where, names, set(dimensions))
     else:
         raise OnnxError(where, f"leaves more sizes open than can be followed: {', '.join(names)}")
-    if len(names) > MAX_OPEN_SIZES:
+    if len(first) != len(second):
+        raise OnnxError(where, _sentence("the list of parts", names))
+    return [_both(*pair, names, pictures, where) for pair in zip(first, second)]
+
+
+def _both(first, second, names, pictures, where):
+    """One part's network, and its OpenSizes."""
+    samples = [
+        dict(zip(names, _samples(0, names, pictures))) | _counted(first),
+        dict(zip(names, _samples(1, names, pictures))) | _counted(second),
+    ]
+    known = [name for name in samples[0] if any(_tells(first, name, own) for own in first.inputs)]
+    if len(known) > MAX_OPEN_SIZES:
         raise OnnxError(
             where,
-            f"leaves {len(names)} sizes open ({', '.join(names)}), at most {MAX_OPEN_SIZES} can be; fix others when"
+            f"leaves {len(known)} sizes open ({', '.join(known)}), at most {MAX_OPEN_SIZES} can be; fix others when"
             " exporting",
         )
     problem = _difference(first, second)
     if problem:
-        raise OnnxError(where, _sentence(problem, names))
-    return _followed(first, second, names, [_samples(number, names, pictures) for number in range(2)], pictures, where)
+        raise OnnxError(where, _sentence(problem, names or known))
+    if not known:
+        return first, None
+    return first, _followed(first, second, known, [[some[name] for name in known] for some in samples], pictures, where)
+
+
+def _counted(network):
+    return {name: int(network.shapes[ruler][0]) for name, (_, ruler) in network.counted.items()}
+
+
+def _tells(network, name, tensor):
+    """Whether a size of that input is the open size itself."""
+    return any(terms_of(size) == {(name,): 1} for size in network.shapes[tensor])
 
 
 def _samples(number, names, pictures):
@@ -175,12 +203,18 @@ def _samples(number, names, pictures):
     return made
 
 
-def _bind(bound, unequal, where, names):
+def _bind(bound, unequal, where, names, free):
     """Makes one of the two sizes, an open size itself, the other one from now on."""
     for own, other in ((unequal.one, unequal.other), (unequal.other, unequal.one)):
         terms = terms_of(own)
         [some, factor] = next(iter(terms.items())) if len(terms) == 1 else [(), 0]
-        if factor == 1 and len(some) == 1 and isinstance(some[0], str) and some[0] not in variables(terms_of(other)):
+        if (
+            factor == 1
+            and len(some) == 1
+            and isinstance(some[0], str)
+            and some[0] not in variables(terms_of(other))
+            and some[0] in free
+        ):
             name = some[0]
             one = {name: other}
             for key, old in bound.items():
@@ -270,8 +304,10 @@ def _followed(network, other, names, both, pictures, where):
         )
         for own in names
     ]
-    if not _move_to(sizes, [_PICTURE if name in pictures else 1 for name in names]):
-        _move_to(sizes, [1] * len(names))
+    for picture, counted in ((_PICTURE, _COUNT), (_PICTURE, 1), (1, 1)):
+        likely = {**dict.fromkeys(pictures, picture), **dict.fromkeys(network.counted, counted)}
+        if _move_to(sizes, [likely.get(name, 1) for name in names]):
+            break
     return sizes
 
 

@@ -42,10 +42,11 @@ BYTES = (
     "Fourier",
     "Chance",
     "Bits",
+    "Suppress",
 )
 # those whose elements lie side by side; Attention takes any order
 READS_ROWS = ("Softmax", "Normalize", "Recurrence", "Trees", "Couple")
-READS_DENSE = ("Sample", "Regions", "Fourier")  # tensors whose elements all lie so
+READS_DENSE = ("Sample", "Regions", "Fourier", "Suppress", "Blend")  # tensors whose elements all lie so
 
 
 def improve(network):

@@ -29,6 +29,19 @@ def reads_early(*operators):
     return enter
 
 
+BY_VALUE = {}  # operator to the reader of nodes whose numbers (shape_values.NUMBERS) are computed
+
+
+def reads_by_value(*operators):
+    """Enters a reader for these operators, for nodes that say by values how large their results are."""
+
+    def enter(function):
+        BY_VALUE.update(dict.fromkeys(operators, function))
+        return function
+
+    return enter
+
+
 class Unsupported(Exception):
     """Why a node cannot be read, as the end of a sentence that begins with the node: "has group 2, expected 1"; and
     what to do about it, one of problems.py."""

@@ -8,7 +8,7 @@ from . import sizes
 from .lowering import Lowering
 from .network import DTYPES, Network
 from .problems import ELEMENTS, OPERATOR, OTHERS_OPERATOR, SHAPE, TEXTS, OnnxError, Problem, told
-from .readers import EARLY, READERS, Unsupported
+from .readers import BY_VALUE, EARLY, READERS, Unsupported
 from .savings import Savings
 from .shape_values import NUMBERS, parts_of, value_of
 from .texts import KEEPERS, READERS_OF_TEXTS, is_text, numbers_of_texts, vocabulary
@@ -58,6 +58,7 @@ class Reader:
         from onnx import numpy_helper
 
         self.contradiction = contradiction
+        self.reading = opens.number if opens else 0  # which of several, at other sizes
         self.model, self.graph, self.where, self.opens = model, model.graph, where, opens and opens.variables
         self.opset = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 1)
         self.problems = []
@@ -93,6 +94,7 @@ class Reader:
                     self._given.add(name)
                     dtype = numpy.dtype("int64")
                 network.declare(name, self.open_inputs.shape(name, shape) if self.open_inputs else shape, dtype)
+        self.network.counted = {}
         for proto in self.graph.node:
             self._read(proto)
         computed = sum(all(name in network.constants for name in proto.output if name) for proto in self.graph.node)
@@ -345,6 +347,10 @@ class Reader:
             self.problems += [Problem(None, name, _no_element_type(self.dtype(name)), ELEMENTS) for name in foreign]
             if not foreign:
                 numbers = NUMBERS.get(operator, ()) or (range(1, 9) if operator.startswith("Reduce") else ())
+                if operator in BY_VALUE and any(
+                    name and place in numbers and self.constant(name) is None for place, name in enumerate(node.inputs)
+                ):
+                    reader = BY_VALUE[operator]
                 node.inputs = [
                     name if place in numbers else self._as_tensor(name, node) for place, name in enumerate(node.inputs)
                 ]
@@ -378,7 +384,14 @@ class Reader:
                 self.problems.append(Problem(None, f"output {value.name}", cause))
                 continue
             if name in network.values:
-                name = self._as_tensor(name, Node(self.graph.node[-1], [], self.opset))
+                made = self._as_tensor(name, Node(self.graph.node[-1], [], self.opset))
+                network.constants.pop(value.name, None)
+                network.values.pop(value.name, None)
+                self.renamed.pop(value.name, None)
+                network.copied(value.name, made)
+                taken.add(value.name)
+                network.outputs.append(value.name)
+                continue
             if network.as_view(name).base in network.constants or name in taken:
                 if name == value.name:
                     if name in taken:

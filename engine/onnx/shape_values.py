@@ -22,6 +22,7 @@ NUMBERS = {
     "Pad": (1, 3),
     "CenterCropPad": (1,),
     "TopK": (1,),
+    "Compress": (1,),
     "OneHot": (1,),
     "AffineGrid": (1,),
     "Col2Im": (1, 2),

@@ -53,6 +53,7 @@ OPS = {
     "Fourier": 59,
     "Chance": 60,
     "Bits": 61,
+    "Suppress": 62,
 }
 _COMPUTED, _CONSTANT, _VIEW = range(3)
 _ABSENT = 0xFFFFFFFF
@@ -143,6 +144,8 @@ def _notes(network):
     notes = {f"text_{key}": names for key, names in texts.items() if names}
     if notes:
         notes["vocabulary"] = network.vocabulary
+    if network.notes is not None:
+        notes["parts"] = network.notes
     labels = {name: network.labels[name] for name in network.outputs if name in network.labels}
     if labels:
         notes["labels"] = labels

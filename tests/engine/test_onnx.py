@@ -250,17 +250,17 @@ def test_what_is_wrong_with_many_nodes_is_one_line():
     names = ["x", *(f"a{number}" for number in range(49)), "y"]
     nodes = [
         helper.make_node(
-            "QLinearGlue" if number % 10 else "NonZero",
+            "QLinearGlue" if number % 10 else "Unglue",
             [source],
             [made_of],
             f"node{number}",
-            domain="com.microsoft" if number % 10 else "",
+            domain="com.microsoft",
         )
         for number, (source, made_of) in enumerate(zip(names, names[1:]))
     ]
     refused(
         model_of(nodes).SerializeToString(),
-        "operator NonZero (5 nodes, 'node0', 'node10', 'node20' and 2 more) is not supported",
+        "operator com.microsoft.Unglue (5 nodes, 'node0', 'node10', 'node20' and 2 more) is not supported",
         "operator com.microsoft.QLinearGlue (45 nodes, 'node1', 'node2', 'node3' and 42 more) is not supported",
     )
 

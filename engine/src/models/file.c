@@ -183,6 +183,15 @@ static vme_status check_open(const model_file *file, const header *head)
     return VME_OK;
 }
 
+size_t model_file_size(const void *bytes, size_t size)
+{
+    header head;
+    if (size < 2 * sizeof head)
+        return size;
+    memcpy(&head, bytes, sizeof head);
+    return head.file_size >= sizeof head && head.file_size < size ? (size_t)head.file_size : size;
+}
+
 vme_status model_file_read(const void *bytes, size_t size, model_file *file)
 {
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__

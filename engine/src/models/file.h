@@ -24,6 +24,7 @@ enum {
     MODEL_VARYING_MAX = 1 << 17,
     MODEL_TERMS_MAX = 1 << 18,
     MODEL_QUOTIENTS_MAX = 240,
+    MODEL_PARTS_MAX = 32,
     MODEL_DEGREE_MAX = 8,
 };
 #define MODEL_FLAG_OPEN    1u         /* of the header: there are open sizes */
@@ -86,6 +87,7 @@ typedef enum model_op {
     MODEL_FOURIER,            /* x: of rows (fourier.c) */
     MODEL_CHANCE,             /* a tensor of the result's shape: random numbers (chance.c) */
     MODEL_BITS,               /* x: the same bits as another dtype of that size */
+    MODEL_SUPPRESS,           /* boxes, scores, count, bound of overlap, of scores: suppression.c */
     MODEL_OPS,
 } model_op;
 typedef struct model_tensor_record {
@@ -167,6 +169,7 @@ enum { FOURIER_KIND }; /* of MODEL_FOURIER: vme_fft_kind */
 /* Of MODEL_CHANCE: low and high, or mean and deviation, as float32's bits; whether there is a seed, and it, and which
  * of the model's streams of that seed this is. */
 enum { CHANCE_KIND, CHANCE_FIRST, CHANCE_SECOND, CHANCE_SEEDED, CHANCE_SEED, CHANCE_PLACE };
+enum { SUPPRESS_CENTERS }; /* of MODEL_SUPPRESS: boxes are x and y of the middle, width and height */
 enum { CHANCE_UNIFORM, CHANCE_NORMAL, CHANCE_KINDS };
 /* Parameters of MODEL_RECURRENCE; FUNCTIONS: for each direction the functions of gates, of the candidate and of the
  * cell, each with two numbers as float32's bits. */
@@ -240,6 +243,8 @@ typedef struct model_file {
     uint32_t notes_at, notes_size; /* of the names */
 } model_file;
 /* Of `bytes` only what is before the weights is looked at; `size` is the whole file's. */
+/* Bytes of the first of the files that lie one behind the other; all of them where that cannot be. */
+size_t model_file_size(const void *bytes, size_t size);
 vme_status model_file_read(const void *bytes, size_t size, model_file *file);
 model_tensor_record model_file_tensor(const model_file *file, uint32_t number);
 model_node_record model_file_node(const model_file *file, uint32_t number);

@@ -48,6 +48,8 @@ model_make model_make_narrow_product;
 model_make model_make_blending;
 /* sampling.c, regions.c: images read at computed places */
 model_make model_make_sampling, model_make_regions;
+/* suppression.c */
+model_make model_make_suppression;
 /* fourier.c, chance.c */
 model_make model_make_fourier, model_make_chance;
 

@@ -294,6 +294,7 @@ static const struct {
     [MODEL_FOURIER] = {model_make_fourier, "Fourier"},
     [MODEL_CHANCE] = {model_make_chance, "Chance"},
     [MODEL_BITS] = {model_make_bits, "Bits"},
+    [MODEL_SUPPRESS] = {model_make_suppression, "Suppress"},
 };
 
 model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].make : NULL; }
@@ -600,8 +601,8 @@ vme_status model_new(vme_context *context, const model_file *file, size_t size, 
     return status;
 }
 
-vme_status vme_model_prepare(vme_context *context, const void *bytes, size_t size, const vme_model_options *options,
-                             vme_model **result)
+static vme_status part_prepare(vme_context *context, const void *bytes, size_t size, const vme_model_options *options,
+                               vme_model **result)
 {
     model_file file;
     vme_model *model = NULL;
@@ -615,6 +616,39 @@ vme_status vme_model_prepare(vme_context *context, const void *bytes, size_t siz
     else if (model != NULL)
         vme_model_unref(model);
     return status;
+}
+
+vme_status vme_model_prepare(vme_context *context, const void *bytes, size_t size, const vme_model_options *options,
+                             vme_model **result)
+{
+    vme_model *first = NULL, **part = &first;
+    vme_model_options own = *options;
+    vme_status status = VME_OK;
+    size_t left = size;
+    for (int number = 0; status == VME_OK && (number == 0 || left > 0); number++) {
+        const size_t taken = model_file_size(bytes, left);
+        if (taken < left)
+            own.kept = NULL; /* a kept file has one part */
+        status = number < MODEL_PARTS_MAX
+                     ? part_prepare(context, bytes, taken, &own, part)
+                     : vme_fail(VME_BAD_VALUE, MODEL_REFUSED "it has more than %d parts", MODEL_PARTS_MAX);
+        if (status == VME_OK)
+            part = &(*part)->next;
+        bytes = (const char *)bytes + taken;
+        left -= taken;
+    }
+    if (status == VME_OK)
+        *result = first;
+    else if (first != NULL)
+        vme_model_unref(first);
+    return status;
+}
+
+vme_model *vme_model_part(vme_model *model, int number)
+{
+    while (model != NULL && number-- > 0)
+        model = model->next;
+    return model;
 }
 
 vme_model *vme_model_ref(vme_model *model)
@@ -631,6 +665,8 @@ void vme_model_unref(vme_model *model)
         free(model->value[v].name);
     for (int s = 0; model->base == NULL && model->step != NULL && s < model->steps; s++)
         free(model->step[s].name);
+    if (model->next != NULL)
+        vme_model_unref(model->next);
     if (model->map != NULL)
         munmap(model->map, model->map_bytes);
     else if (model->base == NULL)

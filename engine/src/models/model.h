@@ -41,7 +41,8 @@ struct vme_model {
     size_t front_bytes, file_bytes;
     /* MODEL_RANK of each input and then of each output; NULL: that size is fixed */
     char **label;
-    char *notes; /* NULL of plans */
+    char *notes;     /* NULL of plans */
+    vme_model *next; /* the next part of a model in parts, or NULL */
     /* of a plan */
     vme_model *base; /* whose packed block and names it uses; NULL: it is none */
     int64_t size[MODEL_OPEN_MAX];

@@ -430,6 +430,27 @@ static void signal_node(uint32_t x)
     add(MODEL_FOURIER, 1, list, result)->parameters[FOURIER_KIND] = kind;
 }
 
+/* Boxes that are chosen by scores. */
+static void suppression_node(uint32_t x)
+{
+    const shape in = shape_of(x);
+    if (tensors[x].dtype != VME_FLOAT32 || in.rank != 3 || tensors[x].kind == MODEL_VIEW || in.open[0] != 0
+        || in.open[1] != 0 || in.open[2] != 0)
+        return;
+    const shape boxes = {.rank = 3, .size = {in.size[0], in.size[2], 4}}, one = {.rank = 1, .size = {1}};
+    const shape out = {.rank = 2, .size = {1 + in.size[0] * in.size[1] * (1 + below(4)), 3}};
+    if (elements(boxes.size, 3) > LARGEST || elements(out.size, 2) > LARGEST)
+        return;
+    uint32_t list[5] = {constant_like(VME_FLOAT32, &boxes, 9), x, constant_like(VME_INT64, &one, 9),
+                        constant_like(VME_FLOAT32, &one, 9), MODEL_ABSENT};
+    if (one_in(2))
+        list[4] = constant_like(VME_FLOAT32, &one, 9);
+    is_viewed[x] = true;
+    const uint32_t result = computed(VME_INT64, &out);
+    is_viewed[result] = true;
+    add(MODEL_SUPPRESS, 5, list, result)->parameters[SUPPRESS_CENTERS] = below(2);
+}
+
 static void tensor_node(void)
 {
     uint32_t x = pick(one_in(2) ? VME_FLOAT32 : -1, -1, false), y, list[6] = {x};
@@ -440,7 +461,7 @@ static void tensor_node(void)
     const bool flat = is_fixed(&in);
     vme_dtype loop, result;
     model_node_record *created;
-    switch (below(21)) {
+    switch (below(22)) {
     case 0:
         for (int d = 0; d < in.rank; d++)
             if (in.size[d] == 1 && in.open[d] == 0)
@@ -613,6 +634,7 @@ static void tensor_node(void)
     case 17: blend_node(x, axis); return;
     case 18: sampling_node(x); return;
     case 19: signal_node(x); return;
+    case 20: suppression_node(x); return;
     default: copy_to_halves(x);
     }
 }

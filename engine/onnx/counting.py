@@ -1,0 +1,245 @@
+"""Readers of ONNX's operators that make as many as values say: what is found, chosen or told apart. Each makes a tensor
+with room for all that there can be, and how many there are; what is behind that is cut off in a later part
+(parts.py)."""
+
+import math
+
+import numpy
+
+from .lowering import Lowering
+from .network import contiguous, dtype_number
+from .parts import counted_size
+from .readers import Unsupported, reads, reads_by_value
+from .sizes import is_open
+from .tensor_operators import axis_of, numbers_of
+
+
+def _counted_up(add, flags):
+    """The running sum of a row of truths, as int64."""
+    parameters = (0, dtype_number(numpy.int64), 0)
+    numbers = add.cast(flags, numpy.int64)
+    return add.reader.add_layer(
+        "Scan", add.node, [numbers], add.shape(flags), numpy.int64, add.fresh("sums"), parameters=parameters
+    )
+
+
+def places_of(add, flags):
+    """(int64 places of the truths of a row, in order, behind which are zeros; int64 [1], how many)."""
+    [size] = add.shape(flags)
+    sums = _counted_up(add, flags)
+    slots = add.where(flags, add.do("subtract", sums, 1), add.constant(size, numpy.int64))  # others go behind the end
+    nothing = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (size + 1,))
+    places = add.scattered(nothing, add.counted(size), [slots])
+    return add.part(places, 0, 0, size), add.part(sums, 0, size - 1, size)
+
+
+def _cut(add, name, size, axis=0):
+    return add.part(name, axis, 0, size)
+
+
+def found(add, flags):
+    """The places of the truths of a row: as many as there are."""
+    places, count = places_of(add, flags)
+    return _cut(add, places, counted_size(add.reader, add.node, count))
+
+
+@reads("NonZero")
+def nonzero(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    shape = add.shape(x)
+    if not shape:
+        raise Unsupported("works on a tensor of no dimensions")
+    flags = x if add.dtype(x).kind == "b" else add.do("not_equal", x, 0)
+    places = found(add, add.reshape(flags, (math.prod(shape),)))
+    rows = []
+    for size, stride in zip(shape, contiguous(shape)):
+        numbers = [add.constant(number, numpy.int64) for number in (stride, size)]
+        rows.append(add.do("remainder", add.do("floor_divide", places, numbers[0]), numbers[1]))
+    add.done(add.joined([add.reshape(row, (1, add.shape(row)[0])) for row in rows], 0))
+
+
+@reads_by_value("Compress")
+def compressed(reader, node):
+    add, (x, kept) = Lowering(reader, node), node.inputs
+    axis = node.get("axis")
+    if axis is None:
+        x, axis = add.reshape(x, (math.prod(add.shape(x)),)), 0
+    axis %= len(add.shape(x))
+    size = min(add.shape(kept)[0], add.shape(x)[axis])
+    add.done(add.take(x, [found(add, add.part(kept, 0, 0, size))], axis))
+
+
+@reads_by_value("TopK")
+def top_by_value(reader, node):
+    add, (x, count) = Lowering(reader, node), node.inputs
+    axis = axis_of(reader, node, x, default=-1)
+    size = add.shape(x)[axis]
+    parameters = (axis, int(node.get("largest", 1)))
+    order = reader.add_layer("Argsort", node, [x], add.shape(x), numpy.int64, add.fresh("order"), parameters=parameters)
+    room = add.constant(size, numpy.int64)
+    bounded = add.do("minimum", add.do("maximum", add.cast(count, numpy.int64), 0), room)
+    order = _cut(add, order, counted_size(reader, node, add.reshape(bounded, (1,))), axis)
+    if node.outputs[0]:
+        add.done(add.take(x, add.others(add.shape(order), axis, order)))
+    if len(node.outputs) > 1 and node.outputs[1]:
+        add.done(order, node.outputs[1])
+
+
+def _numbers(add, name, dtype=numpy.int64):
+    """Numbers that an operator takes, as a tensor: computed, or a constant, which may follow from open sizes."""
+    values = add.network.values.get(name, add.reader.constant(name))
+    return add.cast(name, dtype) if values is None else add.constant(values, dtype)
+
+
+def _sizes_said(reader, node, name):
+    """Sizes that the tensor `name` says when it is known."""
+    add = Lowering(reader, node)
+    [count], flat = add.shape(name), _numbers(add, name)
+    return [counted_size(reader, node, add.part(flat, 0, place, place + 1)) for place in range(count)]
+
+
+@reads_by_value("Expand")
+def expand_by_value(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    own, said = add.shape(x), _sizes_said(reader, node, node.inputs[1])
+    rank = max(len(own), len(said))
+    own, said = (1,) * (rank - len(own)) + own, [1] * (rank - len(said)) + said
+    shape = [size if is_open(size) or size != 1 else other for size, other in zip(own, said)]
+    add.done(add.copy(add.expand(x, shape)))
+
+
+@reads_by_value("ConstantOfShape")
+def filled_by_value(reader, node):
+    from onnx import numpy_helper
+
+    add = Lowering(reader, node)
+    value = numpy.float32(0) if node.get("value") is None else numpy_helper.to_array(node.get("value"))
+    number = add.constant(value.reshape(()), value.dtype)
+    add.done(add.copy(add.expand(number, _sizes_said(reader, node, node.inputs[0]))))
+
+
+@reads_by_value("Range")
+def range_by_value(reader, node):
+    add, dtype = Lowering(reader, node), reader.dtype(node.inputs[0])
+    start, limit, step = (add.reshape(_numbers(add, name, dtype), (1,)) for name in node.inputs)
+    span = add.do("subtract", limit, start)
+    if dtype.kind == "f":
+        wide = add.do("ceil", add.do("divide", add.cast(span, numpy.float64), add.cast(step, numpy.float64)))
+        wide = add.do("minimum", add.do("maximum", wide, 0.0), 2.0**40)  # more than any model has
+        count = add.cast(wide, numpy.int64)
+    else:
+        span, by = add.cast(span, numpy.int64), add.cast(step, numpy.int64)
+        count = add.do("negative", add.do("floor_divide", add.do("negative", span), by))
+        count = add.do("maximum", count, 0)
+    at = add.cast(add.counted(counted_size(reader, node, count)), dtype)
+    add.done(add.do("add", add.do("multiply", at, step), start))
+
+
+@reads_by_value("Slice")
+def sliced_by_value(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    rank, [count] = len(add.shape(x)), add.shape(node.inputs[1])
+    axes = numbers_of(reader, node, 3, "axes") or range(count)
+    steps = numbers_of(reader, node, 4, "steps") or [1] * count
+    starts, ends = (_numbers(add, name) for name in node.inputs[1:3])
+    for place, (axis, step) in enumerate(zip(axes, steps)):
+        if step < 1:
+            raise Unsupported("has starts or ends that are computed at run time, and a step backwards")
+        axis %= rank
+        size = add.constant(add.shape(x)[axis], numpy.int64)
+        first, last = (_bounded(add, add.part(name, 0, place, place + 1), size) for name in (starts, ends))
+        span = add.do("maximum", add.do("subtract", last, first), 0)
+        length = add.do("floor_divide", add.do("add", span, step - 1), step)
+        length = counted_size(reader, node, length)
+        at = add.do("add", add.do("multiply", add.counted(length), step), first)
+        at = add.do("minimum", at, add.do("subtract", size, 1))  # where nothing is left
+        x = add.take(x, [at], axis)
+    add.done(x)
+
+
+def _bounded(add, place, size):
+    """From 0 to the size; from the end where it is negative."""
+    place = add.where(add.do("less", place, 0), add.do("add", place, size), place)
+    return add.do("minimum", add.do("maximum", place, 0), size)
+
+
+@reads("NonMaxSuppression")
+def suppression(reader, node):
+    add = Lowering(reader, node)
+    boxes, scores, most, overlap, least = (*node.inputs, None, None, None)[:5]
+    dtype = numpy.float32
+    images, classes, count = add.shape(scores)
+    room = count
+    if most is None:
+        room, most = 1, add.constant([0], numpy.int64)
+    elif reader.constant(most) is not None:
+        given = max(0, int(reader.constant(most).reshape(-1)[0]))
+        room, most = max(1, given if int(count) > given else count), add.constant([given], numpy.int64)
+    else:
+        most = add.reshape(add.cast(most, numpy.int64), (1,))
+    bounds = [add.reshape(add.cast(name, dtype), (1,)) if name else None for name in (overlap, least)]
+    operands = [add.cast(boxes, dtype), add.cast(scores, dtype), most, bounds[0] or add.constant([0], dtype), bounds[1]]
+    rows = images * classes * room
+    whole = reader.add_layer(
+        "Suppress",
+        node,
+        operands,
+        (rows + 1, 3),
+        numpy.int64,
+        add.fresh("chosen"),
+        parameters=(int(node.get("center_point_box", 0)),),
+    )
+    total = add.reshape(add.part(add.part(whole, 0, 0, 1), 1, 0, 1), (1,))
+    size = counted_size(reader, node, total)
+    add.done(add.copy(add.part(whole, 0, 1, size + 1)))
+
+
+_MAX_COLUMNS = 64  # of rows that are told apart: each is sorted by
+
+
+@reads("Unique")
+def unique(reader, node):
+    """Elements, or what lies along an axis: sorted, or in the order in which they are first there."""
+    add, x = Lowering(reader, node), node.inputs[0]
+    shape, axis = add.shape(x), node.get("axis")
+    if axis is None:
+        x, shape, axis = add.reshape(x, (math.prod(shape),)), (math.prod(shape),), 0
+    axis %= len(shape)
+    total, columns = shape[axis], math.prod(shape) // shape[axis]
+    if is_open(columns) or columns > _MAX_COLUMNS:
+        raise Unsupported(f"tells rows of {columns} numbers apart, expected {_MAX_COLUMNS} at most")
+    rows = add.transpose(x, [axis, *(d for d in range(len(shape)) if d != axis)])
+    rows = add.reshape(rows, (total, columns))
+    order = None
+    for column in reversed(range(columns)):  # sorting keeps equal ones in order
+        keys = add.reshape(add.part(rows, 1, column, column + 1), (total,))
+        turned = _sorted(add, keys if order is None else add.take(keys, [order]))
+        order = turned if order is None else add.take(order, [turned])
+    values, differ = add.take(rows, [order]), add.whole((total,), numpy.bool_)
+    add.put(add.part(differ, 0, 0, 1), True)
+    if total > 1:
+        pair = add.part(values, 0, 1, total), add.part(values, 0, 0, total - 1)
+        others = add.reduce("max", add.do("not_equal", *pair), [1])
+        add.put(add.part(differ, 0, 1, total), add.reshape(others, (total - 1,)))
+    group = add.do("subtract", _counted_up(add, differ), 1)  # of each in order
+    nothing = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (total,))
+    places, count = places_of(add, differ)
+    size = counted_size(reader, node, count)
+    firsts = add.take(order, [_cut(add, places, size)])
+    inverse = add.scattered(nothing, group, [order])
+    ones = add.network.expanded(add.fresh("ones"), add.constant(1, numpy.int64), (total,))
+    counts = _cut(add, add.scattered(nothing, ones, [group], reduction="add"), size)
+    if not node.get("sorted", 1):
+        turned = _sorted(add, firsts)
+        firsts, counts = add.take(firsts, [turned]), add.take(counts, [turned])
+        nothing = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (size,))
+        inverse = add.take(add.scattered(nothing, add.counted(size), [turned]), [inverse])
+    for name, made in zip(node.outputs, (add.take(x, [firsts], axis), firsts, inverse, counts)):
+        if name:
+            add.done(made, name)
+
+
+def _sorted(add, row):
+    return add.reader.add_layer(
+        "Argsort", add.node, [row], add.shape(row), numpy.int64, add.fresh("order"), parameters=(0, 0)
+    )

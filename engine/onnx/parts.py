@@ -1,0 +1,171 @@
+"""Sizes that follow from values: a model is parted where they are known.
+
+What NonZero or NonMaxSuppression find lies in a tensor that has room for all that there can be, and how many there are
+is a tensor of its own. The reader takes that number for an open size (sizes.py) and goes on. A layer that a size like
+this has a part in is of the part behind the one that counts; each part is a model of its own, with these sizes among
+its open ones, and is run when the parts before it are done (engine/model_parts.py). A part is given what earlier ones
+have made, and for each counted size a ruler: zeros, as many as were counted."""
+
+import copy
+import itertools
+
+from .network import Network
+from .savings import Savings
+from .sizes import Size, terms_of, variables
+
+_SAMPLES = ((43, 47, 53, 59, 61, 67, 71, 73), (50, 54, 58, 62, 66, 70, 74, 78))
+MAX_PARTS = 32
+
+
+def counted_size(reader, node, count):
+    """The Size that the tensor `count`, of int64 and one element, has when it is known."""
+    network = reader.network
+    count = network.copied(network.fresh(f"{node.output}/count"), count, layer=node.name)
+    name = next(f"count of {node.output}{suffix}" for suffix in _suffixes() if not _is_known(network, node, suffix))
+    some = _SAMPLES[reader.reading]
+    size = Size.open(name, some[len(network.counted) % len(some)])  # may be more than there is room for
+    ruler = network.declare(network.fresh(f"{node.output}/ruler"), (size,), "bool")
+    network.counted[name] = (network.reshaped(network.fresh(f"{count}/number"), count, ()), ruler)
+    return size
+
+
+def _suffixes():
+    return itertools.chain([""], (f" {number}" for number in itertools.count(2)))
+
+
+def _is_known(network, node, suffix):
+    return f"count of {node.output}{suffix}" in network.counted
+
+
+def _used(network, name):
+    """The open sizes that the tensor's numbers have."""
+    if name in network.constants:
+        return set()
+    view = network.views.get(name)
+    numbers = (*network.shapes[name], *((view.offset, *view.strides) if view else ()))
+    return set().union(*(variables(terms_of(number)) for number in numbers if isinstance(number, Size)))
+
+
+def parted(network, where):
+    """[network] where nothing is counted, else the networks of all parts, in order."""
+    if not network.counted:
+        return [network]
+    from .problems import OnnxError
+
+    part_of, counts = _parts(network)
+    for name in network.outputs:  # as much of what lies there as there is
+        known = [counts.get(size, 0) for size in _used(network, name)]
+        part_of[name] = max(part_of.get(name, 0), part_of.get(_base(network, name), 0), *known, 0)
+    last = max((part_of[name] for name in (*(layer.output for layer in network.layers), *network.outputs)), default=0)
+    if last >= MAX_PARTS:
+        cause = f"has sizes that follow from values {last} times in turn, at most {MAX_PARTS - 1} can be"
+        raise OnnxError(where, cause)
+    return [_part(network, number, last, part_of) for number in range(last + 1)]
+
+
+def _base(network, name):
+    return network.as_view(name).base
+
+
+def _parts(network):
+    """(tensors, bases and views, to the number of the part that makes them, counted sizes to the first part that knows
+    them); constants are of all parts."""
+    counts = {}  # a counted size to the first part that knows it
+    part_of = dict.fromkeys(network.inputs, 0)
+
+    def needed(layer):
+        operands = [name for name in layer.inputs if name]
+        parts = [part_of.get(_base(network, name), 0) for name in operands]
+        for variable in set().union(*(_used(network, name) for name in (*operands, layer.output))):
+            parts.append(counts.get(variable, 0))
+        return max((*parts, part_of.get(_base(network, layer.output), 0)), default=0)
+
+    changed = True
+    while changed:  # parts of a whole that several layers write are all of the last one's
+        changed = False
+        for layer in network.layers:
+            part, base = needed(layer), _base(network, layer.output)
+            if part_of.get(base, -1) != part:
+                part_of[base], changed = part, True
+            part_of[layer.output] = part
+        for variable, (count, ruler) in network.counted.items():
+            part = part_of.get(_base(network, count), 0) + 1
+            if counts.get(variable) != part:
+                counts[variable], part_of[ruler], changed = part, part, True
+    return part_of, counts
+
+
+def _part(network, number, last, part_of):
+    """The network of one part. Its inputs are what it reads, and whatever else tells the open sizes that it has."""
+    layers = [layer for layer in network.layers if part_of[layer.output] == number]
+    names = {name for layer in layers for name in (*layer.inputs, layer.output) if name}
+    made = {_base(network, layer.output) for layer in layers}
+    later = [layer for layer in network.layers if part_of[layer.output] > number]
+    counts = [count for count, _ in network.counted.values() if part_of.get(_base(network, count), 0) == number]
+    wanted = [_base(network, name) for layer in later for name in layer.inputs if name]
+    outputs = [name for name in network.outputs if part_of[name] == number]
+    seen = [_base(network, name) for name in network.outputs if part_of[name] > number]
+    names |= set(outputs)
+    outputs += [name for name in (*wanted, *seen, *(_base(network, name) for name in counts)) if name in made]
+    read = [_base(network, name) for name in names]
+    inputs = [name for name in read if name not in made and name not in network.constants]
+    sizes = set().union(*(_used(network, name) for name in (*names, *inputs, *outputs)))
+    given = set().union(*(_used(network, name) for name in inputs if name in network.inputs))
+    for size in sorted(sizes):
+        if size in network.counted:
+            inputs.append(network.counted[size][1])
+        elif size not in given:
+            inputs += [name for name in network.inputs if size in _used(network, name)][:1]
+    if number == 0:  # inputs that nothing reads
+        somewhere = {_base(network, name) for layer in network.layers for name in layer.inputs if name}
+        inputs += [name for name in network.inputs if name not in somewhere]
+    order = {name: place for place, name in enumerate(network.inputs)}
+    inputs = sorted(dict.fromkeys(inputs), key=lambda name: order.get(name, len(order)))
+    part = Network(inputs or network.inputs[:1], list(dict.fromkeys(outputs)))
+    for key in ("shapes", "dtypes", "constants", "views", "sources", "values"):
+        setattr(part, key, dict(getattr(network, key)))
+    part.texts, part.labels, part.vocabulary = set(network.texts), dict(network.labels), network.vocabulary
+    part.layers = [copy.copy(layer) for layer in layers]
+    for layer in part.layers:
+        layer.inputs = list(layer.inputs)
+    part.savings = network.savings if number == 0 else Savings(0, 0, 0)
+    part.counted = network.counted
+    if number == 0:
+        part.notes = _notes(network, last, part_of)
+    return part
+
+
+def _notes(network, last, part_of):
+    """What the runner has to know: names of the model's inputs and outputs, for each part its counts with their rulers,
+    and for each output what becomes of it where nothing is counted: dimensions that are then 0, or that it is lost."""
+    counted = []
+    for size, (count, ruler) in network.counted.items():
+        base = _base(network, count)
+        counted.append({"part": part_of.get(base, 0) + 1, "count": base, "ruler": ruler, "size": size})
+    depends = _depends(network)
+    empty = {}
+    for name in network.outputs:
+        for size in network.counted:
+            axes = [axis for axis, own in enumerate(network.shapes[name]) if _vanishes(own, size)]
+            if axes:
+                empty.setdefault(name, {})[size] = axes
+            elif size in depends.get(_base(network, name), ()):
+                empty.setdefault(name, {})[size] = None
+    return {"inputs": network.inputs, "outputs": network.outputs, "parts": last + 1, "counted": counted, "empty": empty}
+
+
+def _vanishes(number, size):
+    """Whether the number is 0 where that size is."""
+    return isinstance(number, Size) and all(size in some for some in number.terms)
+
+
+def _depends(network):
+    """Bases to the counted sizes that tensors on the way to them were as long as."""
+    found = {}
+    for layer in network.layers:
+        own = set()
+        for name in filter(None, layer.inputs):
+            own |= found.get(_base(network, name), set()) | (_used(network, name) & set(network.counted))
+        base = _base(network, layer.output)
+        found[base] = found.get(base, set()) | own
+    return found

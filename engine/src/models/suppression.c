@@ -1,0 +1,198 @@
+/* Non-maximum suppression: of boxes that overlap more than a bound, the one with the highest score is chosen, for each
+ * class of each image.
+ *
+ * Operands: 0 boxes [images, count, 4], float32; 1 scores [images, classes, count], float32; 2 int64 [1], at most so
+ * many boxes of a class; 3 float32 [1], the bound of what two share over what they cover; 4 float32 [1] or absent:
+ * only boxes with higher scores are looked at. All dense. The result is int64 [1 + rows, 3]: how many there are, and
+ * image, class and box of each, images, classes and scores in order; zeros are behind them. Each
+ * class of each image has room for as many boxes. Of equal scores the first box is chosen
+ * first. A box with a coordinate that is no number overlaps none; one with such a score is not looked at where there is
+ * a bound. */
+#include "models/file.h"
+#include "models/makers.h"
+#include "models/model.h"
+#include "models/preparation.h"
+#include "models/step.h"
+#include "models/tensors.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { COORDINATES = 4, COLUMNS = 3, LOOK = 1 << 12 /* boxes between two looks at the stop flag */ };
+
+typedef struct suppression {
+    vme_context *context;
+    const float *boxes, *scores;
+    int64_t *rows, *found; /* found: of each class of each image */
+    int64_t classes, count, room, most;
+    float overlap, least;
+    bool bounded, centers;
+} suppression;
+
+typedef struct candidate {
+    float score;
+    int32_t box;
+} candidate;
+
+typedef struct corners {
+    float left, top, right, bottom, area;
+} corners;
+
+static bool comes_before(candidate a, candidate b)
+{
+    return a.score > b.score || (a.score == b.score && a.box < b.box);
+}
+
+/* The first of `count` that are a heap goes down to its place. */
+static void sift(candidate *heap, int64_t count, int64_t place)
+{
+    const candidate own = heap[place];
+    for (int64_t child = 2 * place + 1; child < count; child = 2 * place + 1) {
+        if (child + 1 < count && comes_before(heap[child + 1], heap[child]))
+            child++;
+        if (!comes_before(heap[child], own))
+            break;
+        heap[place] = heap[child];
+        place = child;
+    }
+    heap[place] = own;
+}
+
+static corners corners_of(const suppression *job, const float *box)
+{
+    corners found;
+    if (job->centers) {
+        found = (corners){box[0] - box[2] / 2, box[1] - box[3] / 2, box[0] + box[2] / 2, box[1] + box[3] / 2, 0};
+    } else {
+        found =
+            (corners){fminf(box[1], box[3]), fminf(box[0], box[2]), fmaxf(box[1], box[3]), fmaxf(box[0], box[2]), 0};
+    }
+    found.area = (found.right - found.left) * (found.bottom - found.top);
+    return found;
+}
+
+static bool overlaps(const corners *a, const corners *b, float bound)
+{
+    const float width = fminf(a->right, b->right) - fmaxf(a->left, b->left),
+                height = fminf(a->bottom, b->bottom) - fmaxf(a->top, b->top);
+    if (!(width > 0 && height > 0 && a->area > 0 && b->area > 0))
+        return false;
+    const float both = width * height;
+    return both / (a->area + b->area - both) > bound;
+}
+
+static int64_t choose(const suppression *job, int64_t task, candidate *heap, corners *chosen)
+{
+    const float *scores = job->scores + task * job->count, *boxes = job->boxes + task / job->classes * job->count * 4;
+    int64_t candidates = 0, found = 0, looked = 0;
+    for (int64_t i = 0; i < job->count; i++)
+        if (!isnan(scores[i]) && (!job->bounded || scores[i] > job->least))
+            heap[candidates++] = (candidate){scores[i], (int32_t)i};
+    for (int64_t i = candidates / 2 - 1; i >= 0; i--)
+        sift(heap, candidates, i);
+    int64_t *row = job->rows + task * job->room * COLUMNS;
+    while (candidates > 0 && found < job->most) {
+        const int32_t box = heap[0].box;
+        const corners own = corners_of(job, boxes + (int64_t)box * COORDINATES);
+        heap[0] = heap[--candidates];
+        sift(heap, candidates, 0);
+        bool free = true;
+        for (int64_t i = 0; i < found && free; i++)
+            free = !overlaps(&own, &chosen[i], job->overlap);
+        if (free) {
+            chosen[found] = own;
+            memcpy(row + found * COLUMNS, (int64_t[]){task / job->classes, task % job->classes, box},
+                   COLUMNS * sizeof *row);
+            found++;
+        }
+        looked += found + 1;
+        if (looked > LOOK && vme_stopping(job->context))
+            break;
+        looked = looked > LOOK ? 0 : looked;
+    }
+    return found;
+}
+
+static vme_status choose_classes(void *argument, int64_t begin, int64_t end)
+{
+    const suppression *job = argument;
+    const size_t heap_bytes = (size_t)job->count * sizeof(candidate),
+                 bytes = heap_bytes + (size_t)job->room * sizeof(corners);
+    char *scratch = vme_scratch_new(job->context, bytes);
+    if (scratch == NULL)
+        return VME_NO_MEMORY;
+    for (int64_t task = begin; task < end && !vme_stopping(job->context); task++)
+        job->found[task] = choose(job, task, (candidate *)(void *)scratch, (corners *)(void *)(scratch + heap_bytes));
+    vme_scratch_free(job->context, scratch, bytes);
+    return VME_OK;
+}
+
+static vme_status suppression_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    const model_value *scores = &model->value[step->operand[1]], *out = &model->value[step->out];
+    int64_t *rows = (int64_t *)(void *)model_tensor(model, step->out, arena).data;
+    suppression job = {
+        .context = context,
+        .boxes = (const float *)(const void *)model_tensor(model, step->operand[0], arena).data,
+        .scores = (const float *)(const void *)model_tensor(model, step->operand[1], arena).data,
+        .rows = rows + COLUMNS,
+        .classes = scores->shape[1],
+        .count = scores->shape[2],
+        .centers = step->p[SUPPRESS_CENTERS] != 0,
+        .overlap = *(const float *)(const void *)model_tensor(model, step->operand[3], arena).data,
+        .bounded = step->operand[4] >= 0,
+    };
+    const int64_t tasks = scores->shape[0] * job.classes;
+    job.room = (out->shape[0] - 1) / tasks;
+    job.most = *(const int64_t *)(const void *)model_tensor(model, step->operand[2], arena).data;
+    job.most = max(0, min(job.most, job.room));
+    if (job.bounded)
+        job.least = *(const float *)(const void *)model_tensor(model, step->operand[4], arena).data;
+    job.found = vme_scratch_new(context, (size_t)tasks * sizeof *job.found);
+    if (job.found == NULL)
+        return VME_NO_MEMORY;
+    vme_status status = vme_parallel(context, tasks, 1, choose_classes, &job);
+    int64_t total = 0;
+    for (int64_t task = 0; status == VME_OK && !vme_stopping(context) && task < tasks; task++) {
+        memmove(job.rows + total * COLUMNS, job.rows + task * job.room * COLUMNS,
+                (size_t)job.found[task] * COLUMNS * sizeof *rows);
+        total += job.found[task];
+    }
+    memcpy(rows, (int64_t[]){total, 0, 0}, COLUMNS * sizeof *rows);
+    memset(job.rows + total * COLUMNS, 0, (size_t)(out->shape[0] - 1 - total) * COLUMNS * sizeof *rows);
+    vme_scratch_free(context, job.found, (size_t)tasks * sizeof *job.found);
+    return status;
+}
+
+static bool is_number(model_preparation *preparation, int tensor, int dtype)
+{
+    const model_value *value = &preparation->model->value[tensor];
+    return value->rank == 1 && value->shape[0] == 1 && model_lies_dense(preparation, tensor, dtype);
+}
+
+vme_status model_make_suppression(model_preparation *preparation, uint32_t number, const model_node_record *node,
+                                  const uint32_t *operands, model_step *step, int step_number)
+{
+    (void)operands, (void)step_number;
+    const vme_model *model = preparation->model;
+    step->run = suppression_run;
+    if (node->inputs < 4 || node->inputs > 5 || step->operand[1] < 0 || step->operand[2] < 0 || step->operand[3] < 0)
+        return MODEL_WRONG(number, "has %u operands, expected boxes, scores, a count and bounds", node->inputs);
+    const model_value *boxes = &model->value[step->operand[0]], *scores = &model->value[step->operand[1]],
+                      *out = &model->value[step->out];
+    const bool fits =
+        boxes->rank == 3 && scores->rank == 3 && out->rank == 2 && boxes->shape[2] == COORDINATES
+        && boxes->shape[0] == scores->shape[0] && boxes->shape[1] == scores->shape[2] && boxes->shape[1] <= INT32_MAX
+        && out->shape[1] == COLUMNS && (out->shape[0] - 1) % (scores->shape[0] * scores->shape[1]) == 0
+        && out->shape[0] > 1 && model_lies_dense(preparation, step->operand[0], VME_FLOAT32)
+        && model_lies_dense(preparation, step->operand[1], VME_FLOAT32)
+        && is_number(preparation, step->operand[2], VME_INT64) && is_number(preparation, step->operand[3], VME_FLOAT32)
+        && (step->operand[4] < 0 || is_number(preparation, step->operand[4], VME_FLOAT32))
+        && model_lies_dense(preparation, step->out, VME_INT64);
+    if (!fits)
+        return MODEL_WRONG(number, "has operands that do not go together");
+    return model_writes_apart(preparation, number, step);
+}

@@ -101,7 +101,14 @@ ROOMS = {
     "engine": {"vmhost.engine"},
     "tools": {"vmhost.cli"},
     "tasks": {"tasks", "vmhost"},
-    "bench": {"bench", "tasks", "vmhost", "tests.engine.op_cases", "tests.pipeline.flink.__main__"},
+    "bench": {
+        "bench",
+        "tasks",
+        "vmhost",
+        "tests.engine.op_cases",
+        "tests.pipeline.features_reference",
+        "tests.pipeline.flink.__main__",
+    },
 }
 # Within vmhost a module imports none that stands after it here.
 STACK = [

@@ -685,6 +685,13 @@ def tables_of_a_host(text, folder, capfd):
     assert (folder / "saves" / "000001-full" / "items.safetensors").exists()
 
 
+def features_in_yaml(text, folder, capfd):
+    from vmhost.pipeline.features import Features, read_feature_file
+
+    (folder / "features.yaml").write_text(text)
+    assert list(Features(read_feature_file(folder / "features.yaml")).read("buyer", "ann", 0)) == [0, 0, 0]
+
+
 def rule_of_patterns(text, folder, capfd):
     from vmhost.pipeline.complex_events import read_rule_file
     from vmhost.pipeline.patterns import PatternEngine
@@ -751,6 +758,12 @@ BLOCKS = {
     ("docs/host.md", "import asyncio, vmhost"): the_host,
     ("docs/host.md", "Task ------"): shown_only,
     ("docs/host.md", "types ="): own_classes,
+    ("docs/features-of-events.md", "features:"): features_in_yaml,
+    (
+        "docs/features-of-events.md",
+        "from vmhost.guest import host",
+    ): shown_only,  # tests/pipeline/test_features_of_events.py
+    ("docs/features-of-events.md", "vmhost pipeline features"): shown_only,  # there, too
     ("docs/patterns.md", "name: leaves_the_cart"): rule_of_patterns,
     ("docs/patterns.md", "from vmhost.pipeline.patterns.builder import Pattern"): rule_in_python,
     ("docs/pipeline-events.md", "from vmhost.pipeline.events"): events_on_the_disk,

@@ -142,6 +142,7 @@ INSTALLED = {
     ),
     "vmhost.engine._array": Part(("engine/arrays/**/*.c",), ("engine/arrays", "engine/include"), needs_engine=True),
     BINDING: Part((), ("engine/include",), needs_engine=True, warnings=False),
+    "vmhost.pipeline.features._features": Part(("vmhost/pipeline/features/**/*.c",), ("vmhost/pipeline/features",)),
     "vmhost.pipeline.passes._passes": Part(("vmhost/pipeline/passes/*.c",), ("vmhost/pipeline/passes",)),
     "vmhost.pipeline.patterns._patterns": Part(
         (
@@ -176,6 +177,9 @@ ENGINE_TESTS = Part(
 )
 TRIGGER_TESTS = Part(
     ("tests/native/triggers/*.c",), ("vmhost/pipeline/triggers", "tests/native"), optimize=("-O1",), python=False
+)
+FEATURE_TESTS = Part(
+    ("tests/native/features/*.c",), ("vmhost/pipeline/features", "tests/native"), optimize=("-O1",), python=False
 )
 PATTERN_TESTS = Part(("tests/native/patterns/*.c",), (*EVENT_FOLDERS, "tests/native"), optimize=("-O1",), python=False)
 
@@ -271,7 +275,7 @@ def write_commands():
     """Writes COMMANDS: how each of our C files is compiled, for clangd and clang-tidy. A file of several parts has one
     entry."""
     entries = {}
-    for part in (*INSTALLED.values(), IMAGE, CORE_TESTS, ENGINE_TESTS, TRIGGER_TESTS, PATTERN_TESTS):
+    for part in (*INSTALLED.values(), IMAGE, CORE_TESTS, ENGINE_TESTS, TRIGGER_TESTS, PATTERN_TESTS, FEATURE_TESTS):
         for source in part.files():
             command = [*part.command(source), *(POLLS if part is ENGINE_TESTS else [])]
             entry = {"directory": str(ROOT), "file": source, "arguments": command}

@@ -1,8 +1,8 @@
 """The data pipeline. Each part's rows are in a file of its own: functions that take `quick` and yield Results."""
 
-from bench import event_store, patterns, triggers, whole_pipeline
+from bench import event_store, features, patterns, triggers, whole_pipeline
 
-ROWS = (*whole_pipeline.ROWS, *triggers.ROWS, *patterns.ROWS, *event_store.ROWS)
+ROWS = (*whole_pipeline.ROWS, *triggers.ROWS, *patterns.ROWS, *event_store.ROWS, *features.ROWS)
 
 
 def run(quick):

@@ -1,9 +1,10 @@
 """Builds the test programs in C, and runs them: those beside this file, of the core's parts without CPython, and those
-in engine/, of the engine, and in triggers/ and patterns/, of the pipeline's trigger engine and its matcher of patterns.
+in engine/, of the engine, and in triggers/, patterns/ and features/, of the pipeline's parts in C.
 
     python tests/native/run.py core [none|address|undefined|thread|address,undefined] ...
     python tests/native/run.py engine [none|address|undefined|thread|address,undefined] ...
     python tests/native/run.py triggers [none|address|undefined|thread|address,undefined] ...
+    python tests/native/run.py features [none|address|undefined|thread|address,undefined] ...
     python tests/native/run.py patterns [none|address|undefined|thread|address,undefined] ...
 
 Without a sanitizer's name: each of them, and `none` for all but the engine. The engine without a sanitizer is
@@ -20,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import native_build
-from native_build import CORE_TESTS, ENGINE_TESTS, INSTALLED, PATTERN_TESTS, TRIGGER_TESTS
+from native_build import CORE_TESTS, ENGINE_TESTS, FEATURE_TESTS, INSTALLED, PATTERN_TESTS, TRIGGER_TESTS
 
 HERE = "tests/native"
 BUILD = "build/native_tests"
@@ -69,6 +70,11 @@ def engine_programs():
 def trigger_programs():
     core = native_build.Part(("vmhost/pipeline/triggers/core/*.c",)).files()
     return [Program(source.removesuffix(".c"), tuple(core)) for source in TRIGGER_TESTS.files()]
+
+
+def feature_programs():
+    core = native_build.Part(("vmhost/pipeline/features/core/*.c",)).files()
+    return [Program(source.removesuffix(".c"), (*core, FAILING_MALLOC)) for source in FEATURE_TESTS.files()]
 
 
 def pattern_programs():
@@ -154,6 +160,9 @@ def main(which, *chosen):
     elif which == "triggers":
         part, programs, libraries = TRIGGER_TESTS, trigger_programs(), ()
         chosen = chosen or ("none", *native_build.SANITIZERS)
+    elif which == "features":
+        part, programs, libraries = FEATURE_TESTS, feature_programs(), ("m",)
+        chosen = chosen or ("none", *native_build.SANITIZERS)
     elif which == "patterns":
         part, programs, libraries = PATTERN_TESTS, pattern_programs(), ()
         chosen = chosen or ("none", *native_build.SANITIZERS)
@@ -171,7 +180,7 @@ def main(which, *chosen):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in ("core", "engine", "triggers", "patterns"):
+    if len(sys.argv) < 2 or sys.argv[1] not in ("core", "engine", "features", "triggers", "patterns"):
         raise SystemExit(__doc__)
     os.chdir(native_build.ROOT)
     Path(BUILD).mkdir(parents=True, exist_ok=True)

@@ -117,6 +117,9 @@ def read_pipeline_yaml(path):
     if "rules" in values:
         paths = enumerate(values["rules"])
         options["rules"] = [_existing(here, path, ("rules", number), problems) for number, path in paths]
+    if "features" in values:
+        paths = enumerate(values["features"])
+        options["features"] = [_existing(here, path, ("features", number), problems) for number, path in paths]
     if "channels" in values:
         options["channels"] = values["channels"]
     tunnel = _tunnel(values["tunnel"], here, problems) if "tunnel" in values else None

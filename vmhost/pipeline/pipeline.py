@@ -20,6 +20,7 @@ from vmhost.pipeline.catching_up import CatchingUp
 from vmhost.pipeline.complex_events import PREFIX, ComplexEvents, check_rules, read_rules
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.execution import EXPIRED, FORGOTTEN, STALE, Call, Failed, StreamTask
+from vmhost.pipeline.features.serving import features_of
 from vmhost.pipeline.intake import Intake
 from vmhost.pipeline.matching import Matching
 from vmhost.pipeline.reach.sending import Sending
@@ -71,10 +72,12 @@ class Pipeline:
         intake=None,
         host=None,
         rules=(),
+        features=(),
         channels=None,
         clock=time.time,
     ):
         self.folder = Path(folder)
+        self._clock = clock
         self._interruptible = interrupts.open()
         self._lock = threading.RLock()  # of tasks, matches, visits, intake
         self._storing = threading.Lock()  # of results on their way into tables; taken after `_lock`, never before
@@ -99,6 +102,7 @@ class Pipeline:
             # the host first: what tasks allocate in SQLite is counted only where it was not in use before
             host = dict(host or {})
             functions = {**(host.pop("functions", None) or {}), "table_rows": self._table_rows}
+            functions["features"] = self._read_features
             self._host = Host(trust=trust, allow_unsigned=allow_unsigned, functions=functions, **host)
             undo.callback(self._host.close, drain=False)
             self._database = Database(self.folder / STORE_NAME)
@@ -123,6 +127,7 @@ class Pipeline:
             forgetting.finish(self._database)
             self._visits = Visits(self._store)
             self._fed = self._store.position
+            self.features = features_of(features, self._store)
             self._complex = ComplexEvents.of(rules, self._database, self._store, lateness_ms=self._intake.lateness_ms)
             self._matchings.append(Matching(self._fed))
             for bundle in bundles:
@@ -137,6 +142,8 @@ class Pipeline:
             ]
             with self._lock:
                 self._begin()
+                if self.features is not None:
+                    self.features.fill(self._store)
                 if self._complex is not None:
                     self._store_complex(self._complex.begin())
             self._sending = Sending.of(self._database, self._store, self._complex, channels, functions)
@@ -445,6 +452,8 @@ class Pipeline:
             visits = self._intake.visits_of(key)
             if self._complex is not None:
                 self._complex.forget(key, visits)
+            if self.features is not None:
+                self.features.forget(key, visits)
             gone = forgetting.forget(self._database, key)
             self._visits.forget(key, visits)
             for matching in (*self._matchings, *(behind.matching for behind in self._behind.values())):
@@ -533,6 +542,8 @@ class Pipeline:
                     begin = index + 1
             self._visits.hold(taken[begin:])
         self._fed = taken[-1].position
+        if self.features is not None:
+            self.features.feed(taken)
         if self._complex is not None:
             self._store_complex(self._complex.feed(taken))
 
@@ -718,6 +729,15 @@ class Pipeline:
             raise KeyError(f"there is no table {name!r}; there are {', '.join(self._tasks)}")
         return task.table.read(key=key, order="_id DESC", limit=limit)
 
+    def _read_features(self, request):
+        """For tasks, as the host function `features`: the vector of a view ("*": all) for a key, as of now, or of
+        `at_ms`."""
+        if self.features is None:
+            raise KeyError("this pipeline has no features")
+        at_ms = request.get("at_ms")
+        at_ms = round(self._clock() * 1000) if at_ms is None else at_ms
+        return self.features.read(request.get("view", "*"), request["key"], at_ms)
+
     def flush(self):
         """All that was taken so far is durable on return. StoreError."""
         self._database.flush()
@@ -730,6 +750,7 @@ class Pipeline:
                 "intake": self._intake.statistics(),
                 "triggers": self._matchings[0].engine.statistics(),
                 **({} if self._complex is None else {"rules": self._complex.statistics()}),
+                **({} if self.features is None else {"features": self.features.statistics()}),
                 **({} if not self._sending.sent else {"channels": self._sending.statistics()}),
                 "tasks": {
                     name: {

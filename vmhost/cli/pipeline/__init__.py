@@ -16,6 +16,7 @@ COMMANDS = {
     "tables": ("tables", "List the tables in FOLDER, show one, or export it to Parquet."),
     "table": ("tables", "Show the rows that a stream task has stored, the latest first."),
     "events": ("events", "Show stored events, late ones, or those that were put aside."),
+    "features": ("features", "List features, their operators, and their values for a key."),
     "explain-trigger": ("explain_trigger", "Show what triggers a stream task, and how far events have come."),
     "explain-rule": ("explain_rule", "Show a rule's automaton, and what each event does to it."),
     "compile-rule": ("explain_rule", "Compile the conditions of rules, for devices."),

@@ -1,0 +1,123 @@
+"""Features of keys: what an event and a vector cost, and what it spares that many ask for the same ones.
+
+The peer computes each operator anew, in plain Python, over the events of the stored window, as a task would that keeps
+its own list (tests/pipeline/features_reference.py)."""
+
+import random
+
+from bench.measure import Figure, Result, interleaved, per_call_us, per_second
+from tests.pipeline.features_reference import computed
+from vmhost.pipeline.events import Event, StoredEvent
+from vmhost.pipeline.features import OPERATORS, Features, FeatureSet
+
+NOW_MS = 1_800_000_000_000
+KEPT = 100  # events in the window of a key
+CONSUMERS = 20
+WINDOW_S = 86400
+
+
+def _said(number):
+    names = list(OPERATORS)[:number]
+    one = {"source": "order", "field": "price", "window": f"{WINDOW_S} s"}
+    return {name: one | {"operator": name} | ({"parameter": 1} if OPERATORS[name][0] else {}) for name in names}
+
+
+def _events(number, keys=1):
+    random_ = random.Random(7)
+    times = sorted(random_.randrange(WINDOW_S * 1000) for _ in range(number))
+    begin_ms = NOW_MS - WINDOW_S * 1000
+    return [
+        StoredEvent(place, Event("order", begin_ms + time_ms, contents={"price": price}, key=f"user-{place % keys}"))
+        for place, time_ms in enumerate(times, 1)
+        for price in [random_.choice((1, 2.5, 9, 40))]
+    ]
+
+
+def all_operators(quick):
+    """An event, and then the vector of all operators over 100 events."""
+    said = _said(len(OPERATORS))
+    features = Features(FeatureSet.of({"features": said}), max_events=KEPT)
+    features.feed(_events(KEPT))
+    late = [StoredEvent(10**6 + n, Event("order", NOW_MS, contents={"price": 3}, key="user-0")) for n in range(10**5)]
+    feed = iter(late)
+    plain = [(e.event.time_ms / 1000, e.event.contents["price"], e.event.contents["price"]) for e in _events(KEPT)]
+    moments = iter(range(NOW_MS, NOW_MS + 10**7))
+
+    def updated():
+        features.feed([next(feed)])
+        features.read("*", "user-0", NOW_MS)
+
+    count, rounds = (200, 2) if quick else (1000, 7)
+    small = Features(FeatureSet.of({"features": _said(100)}))
+    small.feed(_events(KEPT))
+    read = interleaved(
+        {"vmhost": lambda: per_call_us(lambda: small.read("*", "user-0", next(moments)), count)}, rounds, "us", "less"
+    )
+    yield Result(
+        f"a vector of 100 features read, {KEPT} events in its window",
+        read,
+        promises=(("under 20 us", read["vmhost"].median < 20),),
+    )
+    fresh = interleaved(
+        {
+            "vmhost": lambda: per_call_us(updated, min(count, 100)),
+            "plain Python": lambda: per_call_us(lambda: computed(plain, NOW_MS / 1000, WINDOW_S, 1), 5),
+        },
+        rounds,
+        "us",
+        "less",
+    )
+    yield Result(
+        f"all {len(OPERATORS)} operators brought up to date for one event, {KEPT} events in the window",
+        fresh,
+        promises=(("under 50 us", fresh["vmhost"].median < 50),),
+    )
+
+
+def sharing(quick):
+    """20 consumers that each ask for 100 features after each event: together, and each for itself."""
+    declared = FeatureSet.of({"features": _said(100)})
+    events = _events(500 if quick else 2000, keys=20)
+
+    def run(engines):
+        for stored in events:
+            for engine in engines:
+                engine.feed([stored])
+            vectors = [
+                engines[number % len(engines)].read("*", stored.event.key, stored.event.time_ms)
+                for number in range(CONSUMERS)
+            ]
+        return vectors
+
+    shared, own = run([Features(declared)]), run([Features(declared) for _ in range(CONSUMERS)])
+    figures = interleaved(
+        {
+            "shared": lambda: per_second(lambda: run([Features(declared)]), len(events)),
+            "each for itself": lambda: per_second(
+                lambda: run([Features(declared) for _ in range(CONSUMERS)]), len(events)
+            ),
+        },
+        1 if quick else 3,
+        "events/s",
+        "more",
+    )
+    ratio = figures["shared"].advantage_over(figures["each for itself"])
+    yield Result(
+        f"100 features for {CONSUMERS} consumers, each after every event",
+        figures,
+        promises=(("8x less", ratio >= 8), ("equal values", list(map(str, shared)) == list(map(str, own)))),
+    )
+
+
+def memory(quick):
+    """What a key's history takes: 24 bytes an event of each stream, whatever operators are over it."""
+    features = Features(FeatureSet.of({"features": _said(100)}))
+    features.feed(_events(KEPT))
+    size = features.statistics()["bytes"]
+    yield Result(
+        f"state of a key with 100 features over one stream, {KEPT} events in the window",
+        {"vmhost": Figure((float(size),), "bytes", "less")},
+    )
+
+
+ROWS = (all_operators, sharing, memory)

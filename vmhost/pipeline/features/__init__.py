@@ -1,0 +1,16 @@
+"""Features of keys (people, devices): numbers from what they did in a window of time, declared once for all who ask.
+
+definitions.py  what a feature is, as data and in Python
+serving.py      keeps histories of keys up to date, and reads vectors of them
+core/, python/  the operators, in C
+shop.yaml       thirty features of a shop's customers
+"""
+
+from pathlib import Path
+
+from vmhost.pipeline.features.definitions import DERIVED, OPERATORS, Feature, FeatureSet, read_feature_file
+from vmhost.pipeline.features.serving import Features
+
+SHOP = Path(__file__).parent / "shop.yaml"  # features of a shop's customers, to begin with
+
+__all__ = ["SHOP", "DERIVED", "OPERATORS", "Feature", "FeatureSet", "Features", "read_feature_file"]

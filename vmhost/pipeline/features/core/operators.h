@@ -1,0 +1,53 @@
+/* Operators of features: a number from the events of a window. No Python in here.
+ *
+ * An item is one event: when, its value (NaN: it has none), and what it is equal by. A window's items lie in order of
+ * time. All operators of a window share the passes over it. NaN is the answer where there is none, such as the mean of
+ * nothing.
+ */
+#ifndef VMF_OPERATORS_H
+#define VMF_OPERATORS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct vmf_item {
+    int64_t time_ms;
+    double value;
+    uint64_t identity;
+} vmf_item;
+
+typedef struct vmf_group {
+    uint64_t identity;
+    size_t count, last; /* the place of the last item */
+    double value;
+} vmf_group;
+
+typedef struct vmf_window {
+    const vmf_item *items;
+    size_t count;
+    int64_t at_ms, span_ms, offset_ms;    /* when it is read; its length; the local time's difference from UTC */
+    bool summed, sorted, grouped, failed; /* failed: a pass had no memory */
+    size_t valued;                        /* items with a value */
+    double sum, mean, m2, m3, m4, least, most, absolute, squares, logs, inverses;
+    size_t positive, negative, zero;
+    double *order;     /* owned: the values, sorted */
+    vmf_group *groups; /* owned: by identity */
+    size_t group_count;
+} vmf_window;
+
+typedef double vmf_operator(vmf_window *window, double parameter);
+
+typedef struct vmf_entry {
+    const char *name;
+    vmf_operator *compute;
+    bool wants; /* a parameter */
+    const char *says;
+} vmf_entry;
+
+extern const vmf_entry vmf_entries[];
+extern const size_t vmf_entry_count;
+
+void vmf_window_end(vmf_window *window);
+
+#endif

@@ -1,0 +1,234 @@
+"""What features are: data that says of which events, of which of their fields, over which window, by which operator.
+
+carts:      {source: cart, operator: count, window: 7 d}
+spent:      {source: order, field: price, operator: sum, window: 30 d, default: 0}
+conversion: {ratio: [orders, carts], default: 0}
+
+Equal ones are computed once, whoever asked: those of one source, field, key and window share the events that are kept
+and the passes over them.
+"""
+
+import functools
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from vmhost import ConfigurationError
+from vmhost.pipeline.features import _features
+
+OPERATORS = {name: (wants, says) for name, wants, says in _features.operators()}
+DERIVED = {
+    "ratio": "the first over the second",
+    "difference": "the first less the second",
+    "total": "their sum",
+    "product": "their product",
+    "larger": "the larger one",
+    "smaller": "the smaller one",
+    "both": "1 where both are above 0, else 0",
+}
+BY = ("key", "visit", "page")
+ANY = "*"
+MAX_WINDOW_MS = 400 * 86_400_000
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_KEYS = ("source", "where", "field", "by", "operator", "parameter", "window", "default", "fresh", "about")
+_DERIVED_KEYS = ("default", "about")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One feature.
+
+    `source`: names of events, or "*". `where`: a condition of theirs, as of a pattern's step. `field`: where in an
+    event its value is: keys in the contents with dots between, or `page`, `visit`, `name`; None: it has no value, and
+    operators over events alone make sense. `by`: whose feature it is, the "key" of events, a "visit" or a "page".
+    `window_ms`: events less than so long ago count. `default`: the number where there is none. `fresh_ms`: where the
+    last event is older than this, there is none. `of`: the names of two others, for the operators of DERIVED.
+    """
+
+    name: str
+    operator: str
+    source: tuple = (ANY,)
+    where: object = None
+    field: str | None = None
+    by: str = "key"
+    window_ms: int = 86_400_000
+    parameter: float = 0.0
+    default: float = math.nan
+    fresh_ms: int | None = None
+    of: tuple = ()
+    about: str = ""
+
+    @functools.cached_property
+    def stream(self):
+        """What of events it is computed from; equal ones share their histories."""
+        return (self.source, repr(self.where), self.field)
+
+
+def feature(source=ANY, *, name=None, **said):
+    """Declares a feature in Python, in the place of data: `carts = feature("cart", name="carts", operator="count",
+    window="7 d")`. ConfigurationError."""
+    return _feature(name or "feature", {"source": source, **said})
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """Features by name, and views: lists of them that are read as one vector. `offset_ms`: the difference of local time
+    from UTC, for operators that speak of hours and days."""
+
+    features: Mapping = field(default_factory=dict)
+    views: Mapping = field(default_factory=dict)
+    offset_ms: int = 0
+
+    @classmethod
+    def of(cls, said, where="features"):
+        """Of plain data: {"features": {name: {...}}, "views": {name: [names]}, "utc_offset": "1 h"}."""
+        if not isinstance(said, Mapping) or not isinstance(said.get("features"), Mapping) or not said["features"]:
+            raise ConfigurationError(f"{where}: expected a mapping with `features`, a mapping of names to features")
+        for key in said:
+            if key not in ("features", "views", "utc_offset"):
+                raise ConfigurationError(f"{where}: {key}: expected features, views or utc_offset")
+        found = {name: _feature(name, each, f"{where}: {name}") for name, each in said["features"].items()}
+        for each in found.values():
+            for other in each.of:
+                if other not in found:
+                    raise ConfigurationError(f"{where}: {each.name}: {other}: there is no such feature")
+        _refuse_circles(found, where)
+        views = said.get("views") or {}
+        if not isinstance(views, Mapping):
+            raise ConfigurationError(f"{where}: views: expected a mapping of names to lists of features")
+        for name, names in views.items():
+            if not isinstance(names, list) or not names:
+                raise ConfigurationError(f"{where}: views: {name}: expected a list of names of features")
+            for other in names:
+                if other not in found:
+                    raise ConfigurationError(f"{where}: views: {name}: {other}: there is no such feature")
+        offset = _milliseconds(said.get("utc_offset", 0), f"{where}: utc_offset", signed=True)
+        return cls(found, {name: tuple(names) for name, names in views.items()}, offset)
+
+    def names(self, view):
+        """The features of a view; KeyError. "*": all, in the order in which they are declared."""
+        return tuple(self.features) if view == ANY else self.views[view]
+
+    def merged(self, other):
+        """This one and the other's; ConfigurationError where a name means two things."""
+        for mine, theirs in ((self.features, other.features), (self.views, other.views)):
+            for name in mine.keys() & theirs.keys():
+                if mine[name] != theirs[name] and mine[name] is not theirs[name]:
+                    raise ConfigurationError(f"features: {name} means two things; give one of them another name")
+        if self.offset_ms != other.offset_ms:
+            raise ConfigurationError("features: two different utc_offset")
+        return replace(self, features={**self.features, **other.features}, views={**self.views, **other.views})
+
+
+def read_feature_file(path):
+    """The FeatureSet in a YAML or JSON file. ConfigurationError."""
+    import yaml
+
+    path = Path(path)
+    try:
+        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    return FeatureSet.of(said, f"{path}")
+
+
+def _feature(name, said, where=None):
+    where = where or name
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigurationError(f"{where}: expected a name of letters, digits and _, got {name!r:.100}")
+    if not isinstance(said, Mapping):
+        raise ConfigurationError(f"{where}: expected a mapping, got {said!r:.100}")
+    kinds = [kind for kind in DERIVED if kind in said]
+    known = (*kinds, *_DERIVED_KEYS) if kinds else _KEYS
+    for key in said:
+        if key not in known or len(kinds) > 1:
+            raise ConfigurationError(f"{where}: {key}: expected one of {', '.join((*_KEYS, *DERIVED))}")
+    default = _number(said.get("default", math.nan), f"{where}: default", nan=True)
+    about = str(said.get("about", ""))
+    if kinds:
+        of = said[kinds[0]]
+        if not isinstance(of, (list, tuple)) or len(of) != 2 or not all(isinstance(each, str) for each in of):
+            raise ConfigurationError(f"{where}: {kinds[0]}: expected the names of two features")
+        return Feature(name, kinds[0], default=default, of=tuple(of), about=about)
+    operator = said.get("operator")
+    if operator not in OPERATORS:
+        import difflib
+
+        near = difflib.get_close_matches(str(operator), OPERATORS, 1)
+        hint = f"; did you mean {near[0]}?" if near else "; `vmhost pipeline features --operators` lists them"
+        raise ConfigurationError(f"{where}: operator: there is no {operator!r:.60}{hint}")
+    wants = OPERATORS[operator][0]
+    if wants != ("parameter" in said):
+        raise ConfigurationError(f"{where}: parameter: {operator} {'needs one' if wants else 'has none'}")
+    source = said.get("source", ANY)
+    source = tuple(source) if isinstance(source, (list, tuple)) else (source,)
+    if not source or not all(isinstance(each, str) and each for each in source):
+        raise ConfigurationError(f"{where}: source: expected the name of an event, a list of them, or {ANY!r}")
+    if said.get("by", "key") not in BY:
+        raise ConfigurationError(f"{where}: by: expected one of {', '.join(BY)}, got {said['by']!r:.60}")
+    if not isinstance(said.get("field", ""), str):
+        raise ConfigurationError(f"{where}: field: expected a text, got {said['field']!r:.60}")
+    window_ms = _milliseconds(said.get("window", "1 d"), f"{where}: window")
+    if not 0 < window_ms <= MAX_WINDOW_MS:
+        raise ConfigurationError(f"{where}: window: expected a time above 0, up to 400 days")
+    fresh = said.get("fresh")
+    return Feature(
+        name,
+        operator,
+        tuple(sorted(set(source))),
+        said.get("where"),
+        said.get("field"),
+        said.get("by", "key"),
+        window_ms,
+        _number(said.get("parameter", 0.0), f"{where}: parameter"),
+        default,
+        None if fresh is None else _milliseconds(fresh, f"{where}: fresh"),
+        about=about,
+    )
+
+
+def _refuse_circles(features, where):
+    done, under_way = set(), []
+
+    def visit(name):
+        if name in under_way:
+            raise ConfigurationError(f"{where}: {' -> '.join((*under_way[under_way.index(name) :], name))}: a circle")
+        if name not in done:
+            under_way.append(name)
+            for other in features[name].of:
+                visit(other)
+            under_way.pop()
+            done.add(name)
+
+    try:
+        for name in features:
+            visit(name)
+    except RecursionError:
+        raise ConfigurationError(f"{where}: features of features lie too deep") from None
+
+
+def _number(value, where, nan=False):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigurationError(f"{where}: expected a number, got {value!r:.60}")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ConfigurationError(f"{where}: expected a number that a float can hold") from None
+    if math.isnan(number) and not nan:
+        raise ConfigurationError(f"{where}: expected a number, got nan")
+    return number
+
+
+_UNITS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _milliseconds(value, where, signed=False):
+    """Of a text such as "7 d", or a whole number of milliseconds."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    found = re.fullmatch(r"(-?[0-9]+(?:\.[0-9]+)?) ?(ms|s|min|h|d)", value) if isinstance(value, str) else None
+    if found is None or (value.startswith("-") and not signed):
+        raise ConfigurationError(f"{where}: expected a time such as 30 min or 7 d, got {value!r:.60}")
+    return round(float(found[1]) * _UNITS[found[2]])

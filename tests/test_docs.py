@@ -771,6 +771,8 @@ BLOCKS = {
     ("docs/streams.md", "# visits/main.py"): stream_with_state,
     ("docs/streams.md", "from vmhost.guest.stream import Stream, TimeWindow"): two_streams,
     ("docs/streams.md", "import vmhost.engine.numpy as np"): columns_of_events,
+    ("docs/tokenizers.md", "# task.yaml"): shown_only,  # tests/engine/test_tokenizers.py, both
+    ("docs/tokenizers.md", "import vmhost.engine.numpy as np"): shown_only,
     ("docs/tunnel.md", "vmhost tunnel"): tunnel_commands,
     ("docs/tunnel.md", "import threading"): tunnel_in_python,
     ("docs/operations.md", "vmhost dashboard"): dashboards,

@@ -9,6 +9,7 @@ from vmhost.engine.onnx import OnnxError, compile_model
 from vmhost.engine.quantize.errors import QuantizeError
 
 _BINS = 2048
+_ROW = "/as_a_row"
 _LEVELS = 128  # of one sign, that entropy counts with
 
 
@@ -86,8 +87,15 @@ def _showing(graph, names):
     model.CopyFrom(graph.model)
     del model.graph.output[:]
     for name in names:
-        if name not in graph.inputs:
-            model.graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+        if name in graph.inputs:
+            continue
+        shape = None
+        if name not in graph.ranks:  # after operators that ONNX knows nothing about: in a row, which has a rank
+            if not any(each.name == _ROW for each in model.graph.initializer):
+                model.graph.initializer.append(onnx.numpy_helper.from_array(numpy.array([-1]), _ROW))
+            model.graph.node.append(helper.make_node("Reshape", [name, _ROW], [name + _ROW]))
+            name, shape = name + _ROW, [f"count of {name}"]
+        model.graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape))
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     try:
         return opened("model", compile_model(inferred.SerializeToString(), "model")) if model.graph.output else None
@@ -97,5 +105,9 @@ def _showing(graph, names):
 
 def _runs(model, names, feeds):
     for feed in feeds:
-        found = {} if model is None else {name: numpy.asarray(made) for name, made in model(feed).items()}
+        found = (
+            {}
+            if model is None
+            else {name.removesuffix(_ROW): numpy.asarray(made) for name, made in model(feed).items()}
+        )
         yield {**{name: feed[name] for name in names if name in feed}, **found}

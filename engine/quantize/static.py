@@ -23,7 +23,7 @@ def quantized_tensors(graph):
     for node in graph.graph.node:
         if node.domain not in ("", "ai.onnx"):
             continue
-        if node.op_type in _PRODUCTS and _weights(graph, node) is not None and graph.is_float(node.input[0]):
+        if node.op_type in _PRODUCTS and _weights(graph, node) is not None and node.input[0] not in graph.constants:
             tensors[node.input[0]] = None
             products.append(node)
             on_bytes.add(node.output[0])

@@ -45,11 +45,8 @@ def with_narrow_weights(graph, bits, block=BLOCK):
 
 def _weights(graph, node):
     """(the weights' name, they as [columns, k], the bias' name or None), or None where they cannot be narrow."""
-    if (
-        node.domain not in ("", "ai.onnx")
-        or node.op_type not in ("MatMul", "Gemm")
-        or not graph.is_float(node.input[0])
-    ):
+    known = node.domain in ("", "ai.onnx") and node.op_type in ("MatMul", "Gemm")
+    if not known or node.input[0] in graph.constants:
         return None
     values = graph.weights(node.input[1])
     if values is None or values.ndim != 2 or min(values.shape) < 2:

@@ -169,3 +169,23 @@ def test_bad_models_are_told_in_one_sentence(tmp_path, capsys):
     assert main(["quantize", str(tmp_path / "model.onnx"), *data, "-o", str(tmp_path / "small.onnx")]) == 0
     capsys.readouterr()
     assert "quantized already" in said((tmp_path / "small.onnx").read_bytes(), *data)
+
+
+@pytest.mark.parametrize("options", [(), ("--to", "int4")])
+def test_products_after_operators_that_onnx_does_not_know_become_small(tmp_path, capsys, options):
+    r = numpy.random.default_rng(5)
+    gain, weights = numpy.ones(64, "float32"), r.standard_normal((64, 32)).astype("float32")
+    nodes = [
+        helper.make_node("SimplifiedLayerNormalization", ["x", "g"], ["h"], domain="com.microsoft"),
+        helper.make_node("MatMul", ["h", "w"], ["y"]),
+    ]
+    model = onnx.load_model_from_string(
+        networks.graph(nodes, {"x": (2, 64)}, {"y": (2, 32)}, {"g": gain, "w": weights})
+    )
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    told, small = quantize(
+        tmp_path, model.SerializeToString(), {"x": networks.values((4, 64))}, *options, capsys=capsys
+    )
+    assert told["outputs"]["y"]["relative"] < 0.15 and told["bytes_after"] < told["bytes_before"]
+    made = {node.op_type for node in onnx.load_model_from_string(small).graph.node}
+    assert made & {"QuantizeLinear", "MatMulNBits"}

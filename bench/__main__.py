@@ -27,6 +27,7 @@ SUBJECTS = (
     "sessions",
     "search",
     "others",
+    "decoders",
     "scripts",
     "guest",
     "device",

@@ -536,4 +536,5 @@ def _limit(query):
 def _failure(status, message, headers=None):
     if status == 404 and message == "no such file":
         return Response(message, 404, media_type="text/plain")
-    return JSONResponse({"error": message}, status, headers)
+    shown = message.encode(errors="backslashreplace").decode()  # it may hold what was sent
+    return JSONResponse({"error": shown}, status, headers)

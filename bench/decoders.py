@@ -121,9 +121,10 @@ def write(folder, bits):
     return count
 
 
-def ours(folder, tokens):
-    """Seconds for so many tokens after a prompt, and the tokens. The prompt's first token fills a cache of one place,
-    which the mask hides: sizes are one at least."""
+def ours(folder, tokens, ready):
+    """When so many tokens after a prompt were begun and done, and the tokens; `ready` is called before the first.
+
+    The cache has one place of zeros at first: sizes are one at least."""
     from vmhost import engine
 
     model = engine.load(folder / "decoder.vmm", threads=1)
@@ -137,15 +138,17 @@ def ours(folder, tokens):
 
     total = 1 + PROMPT
     token, cache = step(numpy.arange(1, PROMPT + 1)[None], cache, total)
-    made, began = [token], time.perf_counter()
+    made = [token]
+    ready()
+    began = time.perf_counter()
     for _ in range(tokens):
         total += 1
         token, cache = step(numpy.array([[token]]), cache, total)
         made.append(token)
-    return time.perf_counter() - began, made
+    return began, time.perf_counter(), made
 
 
-def genai(folder, tokens):
+def genai(folder, tokens, ready):
     import onnxruntime_genai
 
     model = onnxruntime_genai.Model(str(folder))
@@ -154,24 +157,28 @@ def genai(folder, tokens):
     generator = onnxruntime_genai.Generator(model, parameters)
     generator.append_tokens(numpy.arange(1, PROMPT + 1, dtype="int32"))
     generator.generate_next_token()
-    made, began = [int(generator.get_next_tokens()[0])], time.perf_counter()
+    made = [int(generator.get_next_tokens()[0])]
+    ready()
+    began = time.perf_counter()
     for _ in range(tokens):
         generator.generate_next_token()
         made.append(int(generator.get_next_tokens()[0]))
-    return time.perf_counter() - began, made
+    return began, time.perf_counter(), made
 
 
 def main(peer, folder, tokens, callers):
-    function, results = {"ours": ours, "genai": genai}[peer], []
+    function, results, tokens, callers = {"ours": ours, "genai": genai}[peer], [], int(tokens), int(callers)
+    all_there = threading.Barrier(callers)
     threads = [
-        threading.Thread(target=lambda: results.append(function(Path(folder), int(tokens))))
-        for _ in range(int(callers))
+        threading.Thread(target=lambda: results.append(function(Path(folder), tokens, all_there.wait)))
+        for _ in range(callers)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    print(json.dumps({"tokens_per_s": sum(int(tokens) / seconds for seconds, _ in results), "made": results[0][1]}))
+    seconds = max(done for _, done, _ in results) - min(began for began, _, _ in results)
+    print(json.dumps({"tokens_per_s": callers * tokens / seconds, "made": results[0][2]}))
 
 
 if __name__ == "__main__":

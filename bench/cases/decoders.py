@@ -29,7 +29,7 @@ def run(quick):
                 values = {name: [] for name in peers}
                 for _ in range(rounds):
                     for name, (program, function) in peers.items():
-                        rate = _tokens_per_s(program, function, folder, tokens if callers == 1 else 4, callers)
+                        rate = _tokens_per_s(program, function, folder, tokens, callers)
                         values[name] += [] if rate is None else [rate]
                 figures = {name: Figure(tuple(some), "tokens/s", "more") for name, some in values.items() if some}
                 note = "" if values["ONNX Runtime GenAI"] else "ONNX Runtime GenAI is not installed"

@@ -15,7 +15,7 @@ from tests.pipeline.stream_tasks import open_pipeline, stream_task
 from vmhost.cli import main
 from vmhost.pipeline import Event, Pipeline
 from vmhost.pipeline.events import StoredEvent
-from vmhost.pipeline.features import DERIVED, OPERATORS, SHOP, Features, FeatureSet, read_feature_file
+from vmhost.pipeline.features import DERIVED, OPERATORS, SHOP, Features, FeatureSet, _features, read_feature_file
 from vmhost.pipeline.features.definitions import feature
 
 NOW = 1_800_000_000_000  # a Friday, 08:00 UTC
@@ -213,6 +213,30 @@ def test_local_time(tmp_path):
         features = Features(FeatureSet.of({"features": said, "utc_offset": offset}))
         features.feed(some)
         assert list(features.read("*", "k", NOW)) == expected
+
+
+@pytest.mark.parametrize("time_ms", [2**53 + 1, -(2**63), 2**70])
+def test_times_beyond_all_bounds_are_refused(time_ms):
+    features = Features(FeatureSet.of({"features": {"all": {"operator": "age"}}}))
+    with pytest.raises(ValueError, match="a time: expected milliseconds"):
+        features.read("*", "k", time_ms)
+    history = _features.History(((1, 1),))
+    with pytest.raises(ValueError, match="a time: expected milliseconds"):
+        history.append(0, time_ms, 1.0, 1)
+    with pytest.raises(IndexError):
+        history.append(1, 1, 1.0, 1)
+    for steps in (
+        [(0, 0, 999, 1, -1, 0, 0)],
+        [(1, 0, 0, 0, -1, 0, 0)],
+        [(0, -1, 0, 1, -1, 0, 0)],
+        [(0, 0, 0, 0, -1, 0, 0)],
+    ):
+        with pytest.raises(ValueError, match="names what is not there"):
+            _features.Plan(steps)
+    with pytest.raises(ValueError, match="a history with more columns"):
+        history.read(_features.Plan([(0, 1, 0, 1, -1, 0, 0)]), 1)
+    with pytest.raises(TypeError):
+        _features.Plan([1])
 
 
 def test_bounds_are_kept_and_told():

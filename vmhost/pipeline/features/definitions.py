@@ -105,6 +105,8 @@ class FeatureSet:
                 if other not in found:
                     raise ConfigurationError(f"{where}: views: {name}: {other}: there is no such feature")
         offset = _milliseconds(said.get("utc_offset", 0), f"{where}: utc_offset", signed=True)
+        if abs(offset) > 86_400_000:
+            raise ConfigurationError(f"{where}: utc_offset: expected a day at most")
         return cls(found, {name: tuple(names) for name, names in views.items()}, offset)
 
     def names(self, view):

@@ -39,6 +39,21 @@ typedef struct {
 
 static PyTypeObject history_type, plan_type;
 
+/* Milliseconds of either sign that a float has exactly: sums of two of them are far from the bounds of 64 bits. */
+static int to_time(PyObject *object, int64_t *time_ms)
+{
+    const long long most = 1LL << 53;
+    const long long found = PyLong_AsLongLong(object);
+    if (found == -1 && PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_OverflowError))
+        return -1;
+    if (PyErr_Occurred() || found > most || found < -most) {
+        PyErr_Format(PyExc_ValueError, "a time: expected milliseconds of up to 53 bits, got %.100R", object);
+        return -1;
+    }
+    *time_ms = found;
+    return 0;
+}
+
 /* ---- Plan */
 
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -51,6 +66,10 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     plan_object *self = (plan_object *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
+    if (offset_ms > 86400000 || offset_ms < -86400000) {
+        Py_DECREF(self);
+        return PyErr_Format(PyExc_ValueError, "offset_ms: expected a day at most");
+    }
     self->offset_ms = offset_ms;
     self->steps = PyMem_Calloc((size_t)PyList_GET_SIZE(steps) + 1, sizeof *self->steps);
     if (self->steps == NULL) {
@@ -74,7 +93,7 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         }
         const bool basic = each->kind == BASIC;
         if (each->kind < 0 || each->kind >= KINDS || each->left < 0 || each->right < 0
-            || (basic ? (size_t)each->right >= vmf_entry_count || window_ms <= 0
+            || (basic ? (size_t)each->right >= vmf_entry_count || window_ms <= 0 || window_ms > 1LL << 53
                       : each->left >= i || each->right >= i)) {
             PyErr_Format(PyExc_ValueError, "a step of a Plan: number %zd names what is not there", i);
             Py_DECREF(self);
@@ -130,7 +149,7 @@ static PyObject *history_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
             Py_DECREF(self);
             return NULL;
         }
-        if (horizon_ms <= 0 || most <= 0) {
+        if (horizon_ms <= 0 || horizon_ms > 1LL << 53 || most <= 0) {
             Py_DECREF(self);
             return PyErr_Format(PyExc_ValueError, "a column of a History: expected numbers above 0");
         }
@@ -177,7 +196,9 @@ static PyObject *history_append(PyObject *object, PyObject *const *args, Py_ssiz
         return NULL;
     }
     const Py_ssize_t number = PyLong_AsSsize_t(args[0]);
-    const long long time_ms = PyLong_AsLongLong(args[1]);
+    int64_t time_ms;
+    if (to_time(args[1], &time_ms) < 0)
+        return NULL;
     const double value = PyFloat_AsDouble(args[2]);
     const unsigned long long identity = PyLong_AsUnsignedLongLongMask(args[3]);
     if (PyErr_Occurred())
@@ -244,8 +265,8 @@ static PyObject *history_read(PyObject *object, PyObject *const *args, Py_ssize_
         return NULL;
     }
     const plan_object *plan = (plan_object *)args[0];
-    const long long at_ms = PyLong_AsLongLong(args[1]);
-    if (at_ms == -1 && PyErr_Occurred())
+    int64_t at_ms;
+    if (to_time(args[1], &at_ms) < 0)
         return NULL;
     if (plan->columns > self->column_count) {
         PyErr_SetString(PyExc_ValueError, "the plan is of a history with more columns");

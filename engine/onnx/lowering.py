@@ -12,6 +12,7 @@ from .operations import BINARY, UNARY
 from .readers import READERS, Unsupported
 
 _OPSET = 21  # of operators that readers of others call
+_MAX_COUNTED = 1 << 26  # places that a constant numbers
 _OPERATIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2)}
 
 
@@ -81,6 +82,8 @@ class Lowering:
     def counted(self, size):
         """0, 1, 2 … as int64, as many as `size` says."""
         if not sizes.is_open(size):
+            if not 0 <= size <= _MAX_COUNTED:
+                raise Unsupported(f"counts {size:,} places, expected 0 to {_MAX_COUNTED:,}")
             return self.constant(numpy.arange(size), numpy.int64)
         ones = self.expand(self.constant(1, numpy.int64), (size,))
         parameters = (0, dtype_number(numpy.int64), 0)

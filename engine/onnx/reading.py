@@ -14,6 +14,7 @@ from .shape_values import NUMBERS, parts_of, value_of
 from .texts import KEEPERS, READERS_OF_TEXTS, is_text, numbers_of_texts, vocabulary
 
 _LARGEST_CONSTANT = 1 << 24  # bytes that a node may be computed to ahead of time
+_SIZED = ("MelWeightMatrix", "HannWindow", "HammingWindow", "BlackmanWindow")
 _MAX_RANK = 8
 _MAX_ELEMENTS = 1 << 48  # of a tensor: more than any machine holds
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # whose operators everybody knows
@@ -287,6 +288,7 @@ class Reader:
         if (
             not all(not name or self.name_of(name) in constants for name in proto.input)
             or proto.op_type.startswith(("Random", "Bernoulli", "Multinomial"))
+            or (proto.op_type in _SIZED and not self._is_small(proto))
             or any(self.name_of(name) in self.network.values for name in proto.input if name)
             or (self._texts_of(proto) and _operator(proto) not in KEEPERS)
         ):
@@ -314,6 +316,11 @@ class Reader:
             self._keep_constant(name, made)
         self._mark_texts(proto)
         return True
+
+    def _is_small(self, proto):
+        """Whether numbers that say how much is made say little."""
+        operands = [self.network.constants[self.name_of(name)] for name in proto.input if name]
+        return all(abs(values.astype("float64")).max(initial=0) <= _LARGEST_CONSTANT >> 4 for values in operands)
 
     def _texts_of(self, proto):
         """The node's operands that are texts."""

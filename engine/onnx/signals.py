@@ -142,5 +142,5 @@ def window(reader, node):
 
 @reads("MelWeightMatrix")
 def mel_weights(reader, node):
-    """Of numbers that are given the reader makes a constant."""
-    raise Unsupported("has numbers of filters or frequencies that are computed at run time")
+    """Of numbers that are given, and not too large, the reader makes a constant."""
+    raise Unsupported("has numbers of filters or frequencies that are computed at run time, or beyond a million")

@@ -36,4 +36,5 @@ def no_engine_bytes_are_left():
         gc.collect()
         after = _array._statistics()
     left = {name: after[name] - before[name] for name in ("live_bytes", "buffers")}
-    assert not any(left.values()), f"engine memory left behind: {left}"
+    # fewer than before: a cycle of an earlier test, of another folder, was collected meanwhile
+    assert max(left.values()) <= 0, f"engine memory left behind: {left}"

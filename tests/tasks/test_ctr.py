@@ -1,5 +1,6 @@
 """The task ctr: its command from Parquet to served answers, resuming after kill -9, and what the task refuses."""
 
+import gc
 import re
 import subprocess
 import sys
@@ -22,6 +23,12 @@ from vmhost.training.samples import ParquetSamples
 pyarrow.array(range(1000))  # here, since its allocator keeps the thread that it starts now
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--examples", "16000", "--epochs", "6", "--every", "10"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_waits_to_be_collected():
+    yield
+    gc.collect()
 
 
 def test_from_parquet_to_served_answers_on_tables(tmp_path, capsys):

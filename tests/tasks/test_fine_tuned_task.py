@@ -1,5 +1,6 @@
 """A task that trains the last layer of its bundle's model, with weights in a granted folder."""
 
+import gc
 import shutil
 
 import numpy
@@ -65,6 +66,7 @@ def test_a_vm_trains_the_last_layer_and_its_weights_belong_to_the_bundles_model(
         (folder / "net.onnx").write_bytes(model_of(CLASSIFIER, HEAD, stem=1))
     with vmhost.Host(allow_unsigned=True) as host:
         assert not host.load(compile_folder(folder).to_bytes())(ask)["there"]
+    gc.collect()
 
 
 @pytest.mark.parametrize(

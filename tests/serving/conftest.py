@@ -1,0 +1,11 @@
+"""Groups, networks and tables of a test are gone when it ends."""
+
+import gc
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def nothing_waits_to_be_collected():
+    yield
+    gc.collect()

@@ -4,11 +4,12 @@ extra `models` brings.
 parsing.py checks the file and reads weights that lie beside it; cleaning.py takes out of the graph what no output
 needs; reading.py goes through the graph once, front to back: what has constant operands only is computed, dropped or
 renamed nodes vanish, the rest becomes layers of the engine (network.py). A function for each ONNX operator does that;
-readers.py is their table, and activations.py, tensor_operators.py, image_operators.py and others hold them. passes.py
-then makes equal layers one (equal.py), fuses layers (patterns.py), takes out what parts of a concatenation have in
-common (factoring.py), lets producers write where their readers want it (placement.py), and leaves out what nothing
-reads; savings.py counts what that saves, and writing.py makes the file's bytes. open_sizes.py does all that at several
-sizes where a model leaves some open. What stands in the way of a model is an OnnxError (problems.py)."""
+readers.py is their table, control_flow.py reads graphs within nodes, structures.py sequences, and activations.py,
+tensor_operators.py, image_operators.py and others hold them. passes.py then makes equal layers one (equal.py), fuses
+layers (patterns.py), takes out what parts of a concatenation have in common (factoring.py), lets producers write where
+their readers want it (placement.py), and leaves out what nothing reads; savings.py counts what that saves, and
+writing.py makes the file's bytes. open_sizes.py does all that at several sizes where a model leaves some open. What
+stands in the way of a model is an OnnxError (problems.py)."""
 
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from . import (  # noqa: F401 - readers register themselves
     attention,
     chance,
     classic_operators,
+    control_flow,
     convolutions,
     counting,
     einsum,
@@ -31,6 +33,7 @@ from . import (  # noqa: F401 - readers register themselves
     resizing,
     sampling,
     signals,
+    structures,
     tensor_operators,
     texts,
     trees,

@@ -118,6 +118,8 @@ class Network:
     vocabulary: list = field(default_factory=list)
     counted: dict = field(default_factory=dict)
     notes: dict | None = None
+    repeats: bool = False  # while the body of a loop is read
+    _made: dict = field(default_factory=dict)
 
     def shape(self, name):
         return self.constants[name].shape if name in self.constants else self.shapes[name]
@@ -138,8 +140,18 @@ class Network:
         return found
 
     def constant(self, name, values, dtype=None):
+        """A new constant; in bodies of loops, which are read over and over, the one that was made of the same part of
+        an array."""
+        key = None
+        if self.repeats and isinstance(values, numpy.ndarray) and values.base is not None:
+            there = values.__array_interface__["data"][0], values.strides, values.shape, values.dtype.str
+            key = there, values.dtype if dtype is None else numpy.dtype(dtype)
+            if key in self._made:
+                return self._made[key][0]
         name = self.fresh(name)
         self.constants[name] = numpy.array(values, dtype)
+        if key is not None:
+            self._made[key] = name, values  # as long as these are there, no other array lies at that address
         return name
 
     def as_view(self, name):

@@ -16,6 +16,19 @@ def reads(*operators):
     return enter
 
 
+WHOLE = set()  # operators whose nodes are read as they stand, before anything is computed or followed
+
+
+def reads_whole(*operators):
+    """The same, for operators with graphs, sequences or optionals among what they read or make."""
+
+    def enter(function):
+        WHOLE.update(operators)
+        return reads(*operators)(function)
+
+    return enter
+
+
 EARLY = {}  # operator to what is tried before its constants are computed
 
 

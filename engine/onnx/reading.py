@@ -8,7 +8,7 @@ from . import sizes
 from .lowering import Lowering
 from .network import DTYPES, Network
 from .problems import ELEMENTS, OPERATOR, OTHERS_OPERATOR, SHAPE, TEXTS, OnnxError, Problem, told
-from .readers import BY_VALUE, EARLY, READERS, Unsupported
+from .readers import BY_VALUE, EARLY, READERS, WHOLE, Unsupported
 from .savings import Savings
 from .shape_values import NUMBERS, parts_of, value_of
 from .texts import KEEPERS, READERS_OF_TEXTS, is_text, numbers_of_texts, vocabulary
@@ -16,6 +16,7 @@ from .texts import KEEPERS, READERS_OF_TEXTS, is_text, numbers_of_texts, vocabul
 _LARGEST_CONSTANT = 1 << 24  # bytes that a node may be computed to ahead of time
 _SIZED = ("MelWeightMatrix", "HannWindow", "HammingWindow", "BlackmanWindow")
 _MAX_RANK = 8
+_STRUCTURES = ("sequence_type", "optional_type")
 _MAX_ELEMENTS = 1 << 48  # of a tensor: more than any machine holds
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # whose operators everybody knows
 _MAX_PARAMETER = (1 << 31) - 1  # of a layer, which model files hold as 32 bits
@@ -69,13 +70,16 @@ class Reader:
         self.quantized = {}  # and to what quantization.py knows of them
         self.blocks = {}  # and to the narrow_products.Blocks that constants are
         self.inferred = {}  # names to shapes and dtypes
+        self.structures = {}  # and to what structures.py knows of sequences and optionals
+        self.depth = self.read_in_bodies = 0  # bodies that are being read, and nodes read in bodies so far
+        self.guard = None  # names a bool tensor: where it is false nobody wants what is computed (bodies.py)
         self.network = Network([])
         self.vocabulary = vocabulary(model)
         self.network.vocabulary = list(self.vocabulary)
         self._given = set()  # texts that callers give, whatever they are
         for item in self.graph.initializer:
             try:
-                self._keep_constant(item.name, numpy_helper.to_array(item))
+                self.keep_constant(item.name, numpy_helper.to_array(item))
             except ValueError as error:
                 self.problems.append(Problem(None, item.name, f"its data do not fit its shape and type: {error}"))
         self._take_inferred((*self.graph.input, *self.graph.value_info, *self.graph.output))
@@ -83,8 +87,12 @@ class Reader:
     def read(self):
         network = self.network
         network.inputs = [value.name for value in self.graph.input if value.name not in network.constants]
+        kinds = {value.name for value in self.graph.input if value.type.WhichOneof("value") in _STRUCTURES}
         for name in network.inputs:
-            if name not in self.inferred:
+            if name in kinds:
+                cause = "is a sequence or an optional, of no length that is known; take its tensors as inputs"
+                self.problems.append(Problem(None, f"input {name}", cause))
+            elif name not in self.inferred:
                 self.problems.append(Problem(None, name, "expected a tensor with a number of dimensions"))
             elif not _is_possible(self.inferred[name][0]):
                 self.problems.append(Problem(None, name, f"no tensor has the shape {self.inferred[name][0]}"))
@@ -97,7 +105,7 @@ class Reader:
                 network.declare(name, self.open_inputs.shape(name, shape) if self.open_inputs else shape, dtype)
         self.network.counted = {}
         for proto in self.graph.node:
-            self._read(proto)
+            self.read_inner(proto)
         computed = sum(all(name in network.constants for name in proto.output if name) for proto in self.graph.node)
         network.savings = Savings(len(self.graph.node), len(self.graph.node), computed)
         if not self.problems:
@@ -145,22 +153,58 @@ class Reader:
                 if isinstance(number, int) and abs(number) > _MAX_PARAMETER:
                     raise Unsupported(f"has the number {number:,}, expected at most {_MAX_PARAMETER:,}")
         output = output or node.output
+        if self.guard is not None and op in ("Gather", "Scatter"):
+            inputs = self._guarded(node, list(inputs), 1 if op == "Gather" else 2)
         self.network.declare(output, shape, dtype or self.dtype(inputs[0]))
         self.network.layers.append(Layer(op, node.name, list(inputs), output, **fields))
         return output
+
+    def _guarded(self, node, inputs, first):
+        """The operands with 0 for computed indices where nobody wants what is there."""
+        add, guard = Lowering(self, node), self.guard
+        for place in range(first, len(inputs)):
+            if self.network.as_view(inputs[place]).base not in self.network.constants:
+                inputs[place] = add.where(guard, inputs[place], 0)
+        return inputs
 
     def same(self, name, other):
         """The tensor `name` is `other` from now on."""
         self.renamed[name] = other
 
-    # ----
-    def _keep_constant(self, name, values):
+    def knows(self, name):
+        """Whether there is a tensor, sequence or optional of that name."""
+        return name in self.network.shapes or name in self.network.constants or name in self.structures
+
+    def told(self, shape):
+        """The shape, with open sizes as they follow from the inputs'."""
+        return f"({', '.join(map(self.told_size, shape))}{',' if len(shape) == 1 else ''})"
+
+    def told_size(self, size):
+        from .open_sizes import OpenSizes
+
+        return OpenSizes(list(self.opens or ()), None).told(size) if sizes.is_open(size) else str(size)
+
+    def emit(self, op, inputs, outputs, **attributes):
+        """Reads a node that is not in the model, with these names, as it would be if it were. `axes` and `split` become
+        operands where the model's opset has them so."""
+        from onnx import helper
+
+        inputs = list(inputs)
+        for key in ("axes", "split"):
+            if key in attributes and self.opset >= 13:
+                inputs.append(self.network.constant(f"{outputs[0]}/{key}", attributes.pop(key), numpy.int64))
+        self.read_inner(helper.make_node(op, inputs, outputs, **attributes))
+
+    def keep_constant(self, name, values):
+        """Makes the tensor that constant; returns its name."""
         values = numpy.asarray(values)
         if is_text(values):
             values = numbers_of_texts(self, values)
             self.network.texts.add(name)
         self.network.constants[name] = values
+        return name
 
+    # ----
     def _take_inferred(self, values):
         """Remembers the tensors whose sizes are all given."""
         from onnx import helper
@@ -208,35 +252,36 @@ class Reader:
         model = helper.make_model(graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version)
         self._take_inferred(onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output)
 
-    def _read(self, proto):
+    def read_inner(self, proto):
         node = Node(proto, [self.name_of(name) for name in proto.input], self.opset)
-        if proto.op_type == "If" and proto.domain in ("", "ai.onnx") and self._branch(node, proto):
+        if _operator(proto) in WHOLE or any(name in self.structures for name in node.inputs):
+            self._read_whole(node, proto)
             return
         if not (self._follows(node, proto) or self._early(node, proto) or self._compute(proto)):
             self._read_node(node, proto)
         self.made.update(dict.fromkeys(filter(None, proto.output), node))
 
+    def _read_whole(self, node, proto):
+        """Of nodes that work on graphs, sequences and optionals, and of the identity of these."""
+        operator, self.proto = _operator(proto), proto
+        lost = [name for name in node.inputs if name and not self.knows(name)]
+        if lost and self.problems:
+            return  # what made it is reported
+        try:
+            if operator == "Identity":
+                self.structures[node.output] = self.structures[node.inputs[0]]
+            elif operator not in WHOLE:
+                raise Unsupported(f"works on {next(filter(self.structures.get, node.inputs))!r}, which is no tensor")
+            else:
+                READERS[operator](self, node)
+        except Unsupported as error:
+            self.problems.append(Problem(operator, node.label, str(error), error.remedy))
+        except ValueError as error:
+            self.problems.append(Problem(operator, node.label, f"has operands that do not go together: {error}"))
+
     def _early(self, node, proto):
         self.proto = proto
         return _operator(proto) in EARLY and EARLY[_operator(proto)](self, node)
-
-    def _branch(self, node, proto):
-        """Whether the condition is a constant: then the branch is read as if it stood there."""
-        from onnx import numpy_helper
-
-        condition = self.constant(node.inputs[0])
-        if condition is None or node.inputs[0] in self.network.values:
-            return False
-        graph = node.get("then_branch" if condition.reshape(-1)[0] else "else_branch")
-        for item in graph.initializer:
-            self._keep_constant(item.name, numpy_helper.to_array(item))
-        self._take_inferred(graph.value_info)
-        for inner in graph.node:
-            self._read(inner)
-        for name, inner in zip(proto.output, graph.output):
-            if name:
-                self.same(name, inner.name)
-        return True
 
     def _follows(self, node, proto):
         """Whether the node makes a constant that follows from sizes."""
@@ -277,7 +322,7 @@ class Reader:
         if sizes.is_open(values):
             self.network.values[name] = values
 
-    def _as_tensor(self, name, node):
+    def as_tensor(self, name, node):
         """The tensor's name, or that of what layers compute, where it is a constant that follows from open sizes."""
         values = self.network.values.get(name)
         return name if values is None else Lowering(self, node).of_sizes(values, self.dtype(name))
@@ -313,7 +358,7 @@ class Reader:
         if not all(isinstance(value, (numpy.ndarray, numpy.generic, int, float, bool)) for value in values):
             return False
         for name, made in zip((name for name in proto.output if name), values):
-            self._keep_constant(name, made)
+            self.keep_constant(name, made)
         self._mark_texts(proto)
         return True
 
@@ -359,7 +404,7 @@ class Reader:
                 ):
                     reader = BY_VALUE[operator]
                 node.inputs = [
-                    name if place in numbers else self._as_tensor(name, node) for place, name in enumerate(node.inputs)
+                    name if place in numbers else self.as_tensor(name, node) for place, name in enumerate(node.inputs)
                 ]
                 reader(self, node)
                 self._mark_texts(proto)
@@ -383,6 +428,10 @@ class Reader:
         network, taken = self.network, set(self.network.inputs)
         for value in self.graph.output:
             name = self.name_of(value.name)
+            if name in self.structures:
+                cause = "is a sequence or an optional; give its tensors as outputs (SequenceAt, ConcatFromSequence)"
+                self.problems.append(Problem(None, f"output {value.name}", cause))
+                continue
             if name not in network.shapes and name not in network.constants:
                 self.problems.append(Problem(None, f"output {value.name}", "no operator computes it"))
                 continue
@@ -391,7 +440,7 @@ class Reader:
                 self.problems.append(Problem(None, f"output {value.name}", cause))
                 continue
             if name in network.values:
-                made = self._as_tensor(name, Node(self.graph.node[-1], [], self.opset))
+                made = self.as_tensor(name, Node(self.graph.node[-1], [], self.opset))
                 network.constants.pop(value.name, None)
                 network.values.pop(value.name, None)
                 self.renamed.pop(value.name, None)

@@ -1,0 +1,177 @@
+"""Graphs within nodes: the branches of If, the bodies of Loop, Scan and SequenceMap. A body is read as if its nodes
+stood where the node stands, once for each time that it is run, under names of its own; what it captures keeps the name
+that it has outside. Weights and constants of a body are kept once, however often it is read."""
+
+import math
+
+from . import sizes
+from .lowering import Lowering
+from .readers import Unsupported
+from .structures import structure_of
+
+_MAX_DEPTH = 16  # of bodies within each other
+_MAX_READ = 1 << 15  # nodes that bodies of a model are read to, all together
+
+
+class Body:
+    """A graph of `node`, as `reader` reads it; its tensors get names that begin with the node's output and `label`."""
+
+    def __init__(self, reader, node, attribute, label):
+        from onnx import numpy_helper
+
+        self.reader, self.graph, self.attribute = reader, node.attributes.get(attribute), attribute
+        if self.graph is None:
+            raise Unsupported(f"has no {attribute}")
+        self.prefix = f"{next(filter(None, node.outputs), node.label)}/{label}"
+        self._shared = {}  # names of what is the same each time
+        for item in self.graph.initializer:
+            reader.keep_constant(self._share(item.name), numpy_helper.to_array(item))
+        self._nodes = []
+        for proto in self.graph.node:
+            if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
+                self._share(proto.output[0])
+                reader.read_inner(_renamed(proto, self._shared))
+            else:
+                self._nodes.append(proto)
+
+    def _share(self, name):
+        self._shared[name] = f"{self.prefix}/{name}"
+        return self._shared[name]
+
+    @property
+    def inputs(self):
+        return [value.name for value in self.graph.input]
+
+    @property
+    def outputs(self):
+        return [value.name for value in self.graph.output]
+
+    def read(self, given=(), number=None, guard=None):
+        """Reads the body with the tensors `given` (names) as its inputs, and returns the names of its outputs; None
+        where something within stands in the way, which is among the reader's problems then. `guard` names a bool
+        tensor: where it is false nobody looks at what the body computes, and it must do no harm."""
+        reader = self.reader
+        if len(given) != len(self.graph.input):
+            raise Unsupported(f"has a {self.attribute} of {len(self.graph.input)} inputs, expected {len(given)}")
+        names = self._shared | dict(zip(self.inputs, given))
+        before = f"{self.prefix}/" if number is None else f"{self.prefix}{number}/"
+        for proto in self._nodes:
+            names.update((name, before + name) for name in proto.output if name)
+        if reader.depth >= _MAX_DEPTH:
+            raise Unsupported(f"has more than {_MAX_DEPTH} graphs within each other")
+        reader.read_in_bodies += len(self._nodes) + 1
+        if reader.read_in_bodies > _MAX_READ:
+            raise Unsupported(
+                f"comes to more than {_MAX_READ:,} nodes: loops are written out; export it with fewer passes, or with"
+                " the operators LSTM, GRU or RNN"
+            )
+        problems, outer = len(reader.problems), reader.guard
+        reader.depth += 1
+        reader.network.repeats = True
+        if guard is not None:
+            reader.guard = guard
+        try:
+            for proto in self._nodes:
+                reader.read_inner(_renamed(proto, names))
+                if len(reader.problems) > problems:
+                    return None
+        finally:
+            reader.depth, reader.guard = reader.depth - 1, outer
+            reader.network.repeats = reader.depth > 0
+        found = [reader.name_of(names.get(name, name)) for name in self.outputs]
+        for name, own in zip(found, self.outputs):
+            if not reader.knows(name):
+                raise Unsupported(f"has a {self.attribute} whose output {own!r} nothing computes")
+        return found
+
+
+def _renamed(proto, names):
+    """The node with other names of tensors, in graphs within it as well, but for what these define themselves."""
+    made = type(proto)()
+    made.CopyFrom(proto)
+    for values in (made.input, made.output):
+        values[:] = [names.get(name, name) for name in values]
+    for item in made.attribute:
+        for graph in (*([item.g] if item.HasField("g") else ()), *item.graphs):
+            _rename_within(graph, names)
+    return made
+
+
+def _rename_within(graph, names):
+    own = {value.name for value in (*graph.input, *graph.initializer)}
+    own.update(name for proto in graph.node for name in proto.output)
+    names = {old: new for old, new in names.items() if old not in own}
+    nodes = [_renamed(proto, names) for proto in graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    for value in graph.output:
+        value.name = names.get(value.name, value.name)
+
+
+def chosen(reader, node, condition, one, other, output):
+    """Makes `output` the tensor, sequence or optional `one` where the run-time `condition` is true, `other` where it is
+    not."""
+    if one == other:
+        reader.same(output, one)
+        return
+    first, second = structure_of(reader, one), structure_of(reader, other)
+    if first is not None or second is not None:
+        _choose_structures(reader, node, condition, (one, first), (other, second), output)
+        return
+    a, b = reader.shape(one), reader.shape(other)
+    if len(a) != len(b) or any(sizes.terms_of(x) != sizes.terms_of(y) for x, y in zip(a, b)):
+        raise Unsupported(
+            f"gives a tensor of shape {reader.told(a)} in one case and {reader.told(b)} in the other, and which case is"
+            " known at run time only; export it with one shape"
+        )
+    if reader.dtype(one) != reader.dtype(other):
+        raise Unsupported(f"gives {reader.dtype(one).name} in one case and {reader.dtype(other).name} in the other")
+    if not reader.network.texts.isdisjoint((one, other)):
+        raise Unsupported("chooses between texts at run time")
+    add = Lowering(reader, node)
+    one, other = (reader.as_tensor(name, node) for name in (one, other))
+    add.done(add.where(scalar(add, condition), one, other), output)
+
+
+def _choose_structures(reader, node, condition, one, other, output):
+    from .structures import Optional, Sequence
+
+    (_, first), (_, second) = one, other
+    if isinstance(first, Sequence) and isinstance(second, Sequence) and len(first.items) == len(second.items):
+        names = [f"{output}/item {number}" for number in range(len(first.items))]
+        for name, a, b in zip(names, first.items, second.items):
+            chosen(reader, node, condition, a, b, name)
+        reader.structures[output] = Sequence([reader.name_of(name) for name in names], first.dtype)
+        return
+    if isinstance(first, Optional) and isinstance(second, Optional):
+        if first.item is not None and second.item is not None:
+            name = f"{output}/element"
+            chosen(reader, node, condition, first.item, second.item, name)
+            reader.structures[output] = Optional(reader.name_of(name))
+            return
+        if first.item is second.item is None:
+            reader.structures[output] = first
+            return
+    raise Unsupported(
+        "gives sequences of other lengths, or an optional that is there in one case only, and which case is known at"
+        " run time only"
+    )
+
+
+def scalar(add, name):
+    """The tensor of one element, as one without dimensions."""
+    if math.prod(add.shape(name)) != 1:
+        raise Unsupported(f"has a condition of shape {add.reader.told(add.shape(name))}, expected one element")
+    if add.dtype(name).kind != "b":
+        raise Unsupported(f"has a condition of {add.dtype(name).name}, expected bool")
+    return name if add.shape(name) == () else add.reshape(name, ())
+
+
+def truth(reader, name):
+    """Whether the condition, a constant, is true; None: that is known at run time only."""
+    value = reader.constant(name)
+    if value is None or name in reader.network.values:
+        return None
+    if value.size != 1 or value.dtype != bool:
+        raise Unsupported(f"has a condition of {value.dtype.name}{value.shape}, expected one bool")
+    return bool(value.reshape(())[()])

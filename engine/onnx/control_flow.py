@@ -1,0 +1,245 @@
+"""If, Loop, Scan and SequenceMap. Bodies are read as if they stood there (bodies.py).
+
+If: where the condition is a constant its branch stands there. Else both branches are computed and the result is chosen
+by the condition; what a branch looks up by computed indices does no harm where it is not the one.
+
+Loop, Scan and SequenceMap are written out, a pass after the other, so that the compiler fuses and plans across passes
+and the arena holds what is in use. The number of passes is bounded when compiling. Where a condition is known at run
+time only, all passes are computed and those behind the end keep what was there."""
+
+import numpy
+
+from .bodies import Body, chosen, scalar, truth
+from .lowering import Lowering
+from .readers import Unsupported, reads_whole
+from .structures import Sequence, stacked, structure_of, unstacked
+
+_MAX_PASSES = 1 << 12  # of a loop
+
+
+@reads_whole("If")
+def branch(reader, node):
+    if len(node.inputs) != 1 or not reader.knows(node.inputs[0]) or structure_of(reader, node.inputs[0]) is not None:
+        raise Unsupported("has a condition that nothing computes")
+    condition = node.inputs[0]
+    known = truth(reader, condition)
+    if known is not None:
+        name = "then_branch" if known else "else_branch"
+        results = Body(reader, node, name, name).read()
+        if results is not None:
+            _same_count(node, len(results))
+            for output, name in zip(node.outputs, results):
+                if output:
+                    reader.same(output, name)
+        return
+    add = Lowering(reader, node)
+    condition = scalar(add, reader.as_tensor(condition, node))
+    other = add.do("logical_not", condition)
+    one = Body(reader, node, "then_branch", "then_branch").read(guard=_both(add, reader.guard, condition))
+    two = Body(reader, node, "else_branch", "else_branch").read(guard=_both(add, reader.guard, other))
+    if one is None or two is None:
+        return
+    _same_count(node, len(one))
+    _same_count(node, len(two))
+    for output, a, b in zip(node.outputs, one, two):
+        if output:
+            chosen(reader, node, condition, a, b, output)
+
+
+def _same_count(node, count):
+    if len(node.outputs) != count:
+        raise Unsupported(f"has {len(node.outputs)} outputs, and a graph within that gives {count}")
+
+
+def _both(add, outer, condition):
+    return condition if outer is None else add.do("logical_and", outer, condition)
+
+
+@reads_whole("Loop")
+def loop(reader, node):
+    body = Body(reader, node, "body", "body")
+    trips, condition = _trips(reader, node.input(0)), _condition(reader, node.input(1))
+    carried = list(node.inputs[2:])
+    for name in carried:
+        if name is None or not reader.knows(name):
+            raise Unsupported("has a loop-carried value that nothing computes")
+    scans = len(body.outputs) - 1 - len(carried)
+    if scans < 0:
+        raise Unsupported(f"has a body of {len(body.outputs)} outputs, expected at least {1 + len(carried)}")
+    _same_count(node, len(carried) + scans)
+    rows, add, number = [[] for _ in range(scans)], Lowering(reader, node), 0
+    active = None  # a name: a pass counts where that is true
+    if condition is not None and not isinstance(condition, bool):
+        active, condition = scalar(add, reader.as_tensor(condition, node)), True
+    while condition is not False and (trips is None or number < trips):
+        if number >= _MAX_PASSES or (trips is None and active is not None):
+            raise Unsupported(
+                f"goes round {'without an end that is known' if trips is None else f'{trips:,} times'}; loops are"
+                f" written out, up to {_MAX_PASSES:,} passes: give it a constant number of passes"
+            )
+        count = f"{body.prefix}/pass {number}"
+        reader.keep_constant(count, numpy.int64(number))
+        here = active if active is not None else reader.keep_constant(f"{count}/condition", numpy.bool_(True))
+        results = body.read([count, here, *carried], number, active and _both(add, reader.guard, active))
+        if results is None:
+            return
+        goes_on, new = results[0], results[1 : 1 + len(carried)]
+        if active is not None:
+            if scans:
+                raise Unsupported("ends at a pass that is known at run time only, and has scan outputs")
+            new = [
+                _kept(reader, node, active, pair, f"{count}/carried {place}")
+                for place, pair in enumerate(zip(new, carried))
+            ]
+        for row, name in zip(rows, results[1 + len(carried) :]):
+            row.append(name)
+        carried, number = new, number + 1
+        known = truth(reader, goes_on)
+        if known is None:
+            goes_on = scalar(add, reader.as_tensor(goes_on, node))
+            active = goes_on if active is None or goes_on == active else add.do("logical_and", active, goes_on)
+        elif known is False:
+            break
+    for output, name in zip(node.outputs, carried):
+        if output:
+            reader.same(output, name)
+    _stack(reader, node, node.outputs[len(carried) :], rows, [0] * scans)
+
+
+def _kept(reader, node, active, pair, output):
+    new, old = pair
+    chosen(reader, node, active, new, old, output)
+    return reader.name_of(output) if structure_of(reader, output) is None else output
+
+
+def _trips(reader, name):
+    """How often a loop goes round at most; None: there is no such number."""
+    if name is None:
+        return None
+    value = reader.constant(name)
+    if value is None or name in reader.network.values:
+        raise Unsupported(
+            "goes round as often as a value says that is known at run time only; loops are written out: export it with"
+            " a constant number of passes"
+        )
+    if value.size != 1 or value.dtype.kind not in "iu":
+        raise Unsupported(f"has a number of passes of {value.dtype.name}{value.shape}, expected one int64")
+    return max(0, int(value.reshape(())[()]))
+
+
+def _condition(reader, name):
+    """True, False, or the name of what is known at run time."""
+    if name is None:
+        return True
+    if not reader.knows(name) or structure_of(reader, name) is not None:
+        raise Unsupported("has a condition that nothing computes")
+    known = truth(reader, name)
+    return name if known is None else known
+
+
+def _stack(reader, node, outputs, rows, axes, backwards=()):
+    for place, (output, row, axis) in enumerate(zip(outputs, rows, axes)):
+        if not output:
+            continue
+        if not row:
+            raise Unsupported("has scan outputs of no pass: a tensor of no elements")
+        if any(structure_of(reader, name) is not None for name in row):
+            raise Unsupported("has a scan output that is a sequence")
+        rank = len(reader.shape(row[0])) + 1
+        row = row[::-1] if place < len(backwards) and backwards[place] else row
+        if any(reader.shape(name) != reader.shape(row[0]) for name in row):
+            raise Unsupported("has scan outputs whose shapes change from pass to pass")
+        stacked(reader, node, row, axis + rank if axis < 0 else axis, output)
+
+
+@reads_whole("Scan")
+def scan(reader, node):
+    body, inputs, batched = Body(reader, node, "body", "body"), list(node.inputs), node.opset < 9
+    if batched:  # version 8: a batch in front of everything, and its lengths
+        if inputs.pop(0) is not None:
+            raise Unsupported("has lengths of its sequences (version 8); export it with opset 9 or later")
+    count = node.get("num_scan_inputs")
+    if not isinstance(count, int) or not 1 <= count <= len(inputs):
+        raise Unsupported(f"has num_scan_inputs {count} of {len(inputs)} inputs")
+    for name in inputs:
+        if name is None or not reader.knows(name) or structure_of(reader, name) is not None:
+            raise Unsupported("has an input that nothing computes")
+    states, scanned = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
+    if len(body.outputs) < len(states):
+        raise Unsupported(f"has a body of {len(body.outputs)} outputs, expected at least {len(states)}")
+    outs = len(body.outputs) - len(states)
+    _same_count(node, len(body.outputs))
+    if not batched:
+        results = _scanned(reader, node, body, states, scanned, outs, "")
+        for output, name in zip(node.outputs, results or ()):
+            if output:
+                reader.same(output, name)
+        return
+    parts = [unstacked(reader, name, 0, f"{body.prefix}/{place}") for place, name in enumerate((*states, *scanned))]
+    if len({len(part) for part in parts}) != 1:
+        raise Unsupported("has inputs of different batches")
+    found = []
+    for number, some in enumerate(zip(*parts)):
+        results = _scanned(reader, node, body, some[: len(states)], some[len(states) :], outs, f"example {number}/")
+        if results is None:
+            return
+        found.append(results)
+    _stack(reader, node, node.outputs, [list(row) for row in zip(*found)], [0] * len(node.outputs))
+
+
+def _scanned(reader, node, body, states, scanned, outs, label):
+    """Names of the last states and of the scan outputs."""
+
+    def option(name, count, default=0):
+        values = node.get(name) or [default] * count
+        if len(values) != count:
+            raise Unsupported(f"has {len(values)} {name}, expected {count}")
+        return values
+
+    batched = node.opset < 9
+    axes = option("scan_input_axes", len(scanned))
+    backwards = option("directions" if batched else "scan_input_directions", len(scanned))
+    parts = []
+    for place, (name, axis, back) in enumerate(zip(scanned, axes, backwards)):
+        rank = len(reader.shape(name))
+        if not -rank <= axis < rank:
+            raise Unsupported(f"has the scan axis {axis} of a tensor of {rank} dimensions")
+        part = unstacked(reader, name, axis % rank, f"{body.prefix}/{label}scanned {place}")
+        parts.append(part[::-1] if back else part)
+    if len({len(part) for part in parts}) != 1:
+        raise Unsupported(f"scans tensors of {' and '.join(str(len(part)) for part in parts)} parts")
+    rows, states = [[] for _ in range(outs)], list(states)
+    for number, some in enumerate(zip(*parts)):
+        results = body.read([*states, *some], f"{label}{number}")
+        if results is None:
+            return None
+        states = results[: len(states)]
+        for row, name in zip(rows, results[len(states) :]):
+            row.append(name)
+    names = [f"{body.prefix}/{label}stacked {place}" for place in range(outs)]
+    _stack(reader, node, names, rows, option("scan_output_axes", outs), option("scan_output_directions", outs))
+    return [*states, *(reader.name_of(name) for name in names)]
+
+
+@reads_whole("SequenceMap")
+def mapped(reader, node):
+    body, first = Body(reader, node, "body", "body"), structure_of(reader, node.input(0))
+    if not isinstance(first, Sequence):
+        raise Unsupported(f"works on {node.input(0)!r}, which is no sequence")
+    _same_count(node, len(body.outputs))
+    rows = [[] for _ in body.outputs]
+    for number in range(len(first.items)):
+        given = []
+        for name in node.inputs:
+            found = structure_of(reader, name)
+            if isinstance(found, Sequence) and len(found.items) != len(first.items):
+                raise Unsupported(f"goes through sequences of {len(first.items)} and {len(found.items)} tensors")
+            given.append(found.items[number] if isinstance(found, Sequence) else name)
+        results = body.read(given, number)
+        if results is None:
+            return
+        for row, name in zip(rows, results):
+            row.append(name)
+    for output, row in zip(node.outputs, rows):
+        if output:
+            reader.structures[output] = Sequence(row, reader.dtype(row[0]) if row else None)

@@ -1,0 +1,277 @@
+"""Graphs within models (If, Loop, Scan), sequences and optionals: what ONNX Runtime answers, and models that stand in
+their own way. ONNX's own cases are in test_onnx_nodes.py, larger models in test_other_models.py."""
+
+import numpy
+import pytest
+from onnx import numpy_helper, parser
+
+from tests import networks
+from tests.engine.library import backends, on_backend
+from vmhost.engine.models import opened
+from vmhost.engine.onnx import OnnxError, compile_model
+
+HEADER = '<ir_version: 9, opset_import: ["" : 17]>\n'
+
+
+def model(text, **weights):
+    made = parser.parse_model(HEADER + text)
+    made.graph.initializer.extend(
+        numpy_helper.from_array(numpy.asarray(values), name) for name, values in weights.items()
+    )
+    return made.SerializeToString()
+
+
+def values(*shape, seed=0):
+    return networks.values(shape, seed)
+
+
+def yes_no(condition):
+    return numpy.array(condition)
+
+
+BRANCH = model(
+    """branch (float[n, 3] x, bool c, int64 i) => (float[n, 3] y, float z) {
+        h = Mul(x, x)
+        y, z = If (c) <
+            then_branch = a () => (float[n, 3] t, float s) {
+                two = Constant <value = float {2.0}> ()
+                u = Mul(h, two)
+                t = Sub(u, x)
+                s = Gather(table, i)
+            },
+            else_branch = b () => (float[n, 3] t, float s) {
+                t = Neg(x)
+                s = Constant <value = float {7.0}> ()
+            }>
+    }""",
+    table=values(4),
+)
+NESTED = model(
+    """nested (float[4] x, bool a, bool b) => (float[4] y) {
+        y = If (a) <
+            then_branch = p () => (float[4] t) {
+                t = If (b) <
+                    then_branch = q () => (float[4] v) { v = Add(x, x) },
+                    else_branch = r () => (float[4] v) { h = Abs(x) v = Sqrt(h) }>
+            },
+            else_branch = s () => (float[4] t) { t = Identity(x) }>
+    }""".replace("Abs(x) v", "Abs(x)\n v")
+)
+ON_A_SIZE = model(
+    """sized (float[n, 3] x) => (float[n, 3] y) {
+        shape = Shape(x)
+        n = Gather(shape, zero)
+        many = Greater(n, four)
+        y = If (many) <
+            then_branch = a () => (float[n, 3] t) { t = Exp(x) },
+            else_branch = b () => (float[n, 3] t) { m = ReduceMean <axes = [0]> (x)
+                t = Sub(x, m) }>
+    }""",
+    zero=numpy.int64(0),
+    four=numpy.int64(4),
+)
+EARLY_END = model(
+    """ends (float[2, 3] x, bool start, int64 i) => (float[2, 3] y, int64 n) {
+        y, n = Loop (passes, start, x, none) <body = step (int64 k, bool on, float[2, 3] h, int64 m)
+            => (bool goes, float[2, 3] h_new, int64 m_new) {
+            half = Constant <value = float {0.5}> ()
+            limit = Constant <value = float {0.2}> ()
+            one = Constant <value = int64 {1}> ()
+            h_new = Mul(h, half)
+            size = Abs(h_new)
+            most = ReduceMax <keepdims = 0> (size)
+            goes = Greater(most, limit)
+            place = Add(m, i)
+            picked = Gather(counts, place)
+            m_new = Add(m, picked)
+        }>
+    }""",
+    passes=numpy.int64(7),
+    none=numpy.int64(0),
+    counts=numpy.ones(8, "int64"),
+)
+GROWING = model(
+    """grows (float[1, 3] x) => (float[4, 3] y, int64[3] rows, float[3, 3] all) {
+        t, rows, all = Loop (passes, , x) <body = step (int64 k, bool on, float[m, 3] h)
+            => (bool goes, float[o, 3] h_new, int64 count, float[3] row) {
+            goes = Identity(on)
+            kf = Cast <to = 1> (k)
+            add = Add(x, kf)
+            h_new = Concat <axis = 0> (h, add)
+            shape = Shape(h_new)
+            count = Gather(shape, zero)
+            row = Gather(h_new, k)
+        }>
+        y = Identity(t)
+    }""",
+    passes=numpy.int64(3),
+    zero=numpy.int64(0),
+)
+PICKED = model(
+    """picked (float[2, 6] x, int64 i) => (float[2, 2] y, float[3, 2, 2] z, int64 n) {
+        parts = SplitToSequence <axis = 1> (x, two)
+        y = SequenceAt(parts, i)
+        out = SequenceErase(parts, zero)
+        again = SequenceInsert(out, y, zero)
+        z = ConcatFromSequence <axis = 0, new_axis = 1> (again)
+        n = SequenceLength(out)
+    }""",
+    two=numpy.int64(2),
+    zero=numpy.int64(0),
+)
+SCANNED = model(
+    """scanned (float[2, 5, 3] x, float[2, 3] h) => (float[2, 3] y, float[2, 3, 5] z) {
+        y, z = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [-1], scan_input_directions = [1],
+            body = step (float[2, 3] s, float[2, 3] r) => (float[2, 3] t, float[2, 3] u) {
+                m = MatMul(s, w)
+                a = Add(m, r)
+                t = Tanh(a)
+                u = Identity(t)
+            }> (h, x)
+    }""",
+    w=values(3, 3, seed=1),
+)
+X3 = {n: values(n, 3, seed=n) for n in (1, 4, 6)}
+CASES = [
+    *((BRANCH, {"x": x, "c": yes_no(True), "i": numpy.array(-1)}) for x in X3.values()),
+    (BRANCH, {"x": X3[4], "c": yes_no(False), "i": numpy.array(900)}),
+    *((NESTED, {"x": values(4), "a": yes_no(a), "b": yes_no(b)}) for a in (True, False) for b in (True, False)),
+    *((ON_A_SIZE, {"x": x}) for x in X3.values()),
+    *(
+        (EARLY_END, {"x": values(2, 3) * scale, "start": yes_no(start), "i": numpy.array(0)})
+        for scale in (0.1, 1, 9, 500)
+        for start in (True, False)
+    ),
+    (GROWING, {"x": values(1, 3)}),
+    *((PICKED, {"x": values(2, 6), "i": numpy.array(i)}) for i in (0, 2, -1)),
+    (SCANNED, {"x": values(2, 5, 3), "h": values(2, 3, seed=2)}),
+]
+
+
+def test_graphs_within_give_what_onnx_runtime_computes():
+    files = {data: compile_model(data, "model") for data, _ in CASES}
+    for number, ((data, inputs), theirs) in enumerate(zip(CASES, networks.each_by_onnx_runtime(CASES), strict=True)):
+        for backend in backends():
+            with on_backend(backend):
+                ours = opened("model", files[data])(inputs)
+            for (name, made), expected in zip(ours.items(), theirs, strict=True):
+                made = numpy.asarray(made)
+                assert made.dtype == expected.dtype, (number, name)
+                numpy.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6, err_msg=f"{number} {name}")
+
+
+def test_a_pass_behind_the_end_looks_nothing_up():
+    """Places that a loop would come to after its end are out of range."""
+    run = opened("model", compile_model(EARLY_END, "model"))
+    answer = run({"x": values(2, 3), "start": yes_no(False), "i": numpy.int64(10**6)})
+    assert answer["n"].tolist() == 0
+    with pytest.raises((IndexError, ValueError)):
+        run({"x": values(2, 3), "start": yes_no(True), "i": numpy.int64(10**6)})
+
+
+def loop(count="", condition="", goes="on", body="h_new = Neg(h)", scan=False):
+    more = (", float[2] row", "row = Identity(h)", ", rows") if scan else ("", "", "")
+    return f"""loop (float[2] x, bool c, int64 m) => (float[2] y) {{
+        y{more[2]} = Loop ({count}, {condition}, x) <body = step (int64 k, bool on, float[2] h)
+            => (bool goes, float[2] h_new{more[0]}) {{
+            goes = Identity({goes})
+            {body}
+            {more[1]}
+        }}>
+    }}"""
+
+
+def deep(levels):
+    text = "v = Neg(x)"
+    for level in range(levels):
+        text = f"""v = If (c) <
+            then_branch = t{level} () => (float[2] v{level}) {{ {text.replace("v =", f"v{level} =")} }},
+            else_branch = e{level} () => (float[2] w{level}) {{ w{level} = Abs(x) }}>"""
+    return f"deep (float[2] x, bool c) => (float[2] v) {{ {text} }}"
+
+
+MANY, TRUE = numpy.int64(10**12), yes_no(True)
+REFUSED = [
+    (loop(), {}, "Loop", "without an end that is known"),
+    (loop(condition="t"), {"t": TRUE}, "Loop", "without an end that is known"),
+    (loop(condition="c"), {}, "Loop", "without an end that is known"),
+    (loop(condition="c", goes="c", count="n"), {"n": MANY}, "Loop", "goes round 1,000,000,000,000 times"),
+    (loop(count="m"), {}, "Loop", "as often as a value says that is known at run time only"),
+    (loop(count="n", goes="c", scan=True), {"n": numpy.int64(3)}, "Loop", "and has scan outputs"),
+    (loop(count="n", body="h_new = Concat <axis = 0> (h, h)", goes="c"), {"n": numpy.int64(3)}, "Loop", "(8,) in one"),
+    (loop(count="n", body="h_new = Det(h)"), {"n": numpy.int64(3)}, "Det", ""),
+    (loop(count="n"), {"n": numpy.float32(3)}, "Loop", ""),
+    (loop(count="n", body="h_new = Neg(missing)"), {"n": numpy.int64(3)}, "", "missing"),
+    (loop(count="n", body="g = Neg(h_new)\nh_new = Neg(g)"), {"n": numpy.int64(3)}, "", "h_new"),
+    (deep(20), {}, "If", "more than 16 graphs within each other"),
+    (
+        """other (float[n, 3] x, bool c) => (float[m, 3] y) {
+            y = If (c) < then_branch = a () => (float[o, 3] t) { t = Concat <axis = 0> (x, x) },
+                else_branch = b () => (float[n, 3] u) { u = Neg(x) }>
+        }""",
+        {},
+        "If",
+        "gives a tensor of shape (2*n, 3) in one case and (n, 3) in the other",
+    ),
+    (
+        """kinds (float[3] x, bool c) => (float[3] y) {
+            y = If (c) < then_branch = a () => (float[3] t) { t = Neg(x) },
+                else_branch = b () => (double[3] u) { u = Cast <to = 11> (x) }>
+        }""",
+        {},
+        "",
+        "",
+    ),
+    (
+        """open (float[n, 3] x) => (float[3] y) {
+            y, z = Scan <num_scan_inputs = 1, body = step (float[3] s, float[3] r) => (float[3] t, float[3] u) {
+                t = Add(s, r)
+                u = Neg(t)
+            }> (h, x)
+        }""",
+        {"h": numpy.zeros(3, "float32")},
+        "Scan",
+        "goes through a dimension of the open size n",
+    ),
+    (
+        "far (float[2, 4] x) => (float[2, 2] y) { s = SplitToSequence <axis = 1> (x, two)\ny = SequenceAt(s, two) }",
+        {"two": numpy.int64(2)},
+        "SequenceAt",
+        "has position 2 of a sequence of 2",
+    ),
+    ("alone (float[2] x) => (float[2] y) { y = SequenceAt(x, i) }", {"i": numpy.int64(0)}, "", ""),
+]
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_stands_in_its_own_way_is_told(number):
+    text, weights, operator, message = REFUSED[number]
+    with pytest.raises(OnnxError) as caught:
+        compile_model(model(text, **weights), "model.onnx")
+    told = str(caught.value)
+    assert told.startswith("model.onnx: ") and message in told and operator in told, told
+    assert len(caught.value.messages) <= 2, told
+
+
+def test_loops_within_loops_are_bounded():
+    """A thousand passes of a thousand passes are refused long before they are all written out."""
+    text = """loops (float[2] x) => (float[2] y) {
+        y = Loop (n, , x) <body = outer (int64 k, bool on, float[2] h) => (bool goes, float[2] h_new) {
+            goes = Identity(on)
+            h_new = Loop (n, , h) <body = inner (int64 l, bool o, float[2] g) => (bool goes2, float[2] g_new) {
+                goes2 = Identity(o)
+                g_new = Sin(g)
+            }>
+        }>
+    }"""
+    with pytest.raises(OnnxError, match="loops are written out"):
+        compile_model(model(text, n=numpy.int64(1000)), "model.onnx")
+
+
+def test_models_that_take_or_give_sequences_say_so():
+    with pytest.raises(OnnxError, match="input s: is a sequence or an optional"):
+        compile_model(
+            model("s (seq(float[2]) s, float[2] x) => (float[2] y) { y = SequenceAt(s, i) }", i=numpy.int64(0)), "m"
+        )
+    with pytest.raises(OnnxError, match="output y: is a sequence or an optional"):
+        compile_model(model("s (float[2] x) => (seq(float[2]) y) { y = SequenceConstruct(x, x) }"), "m")

@@ -463,14 +463,19 @@ def test_scalars():
 
 
 def test_what_is_not_there_is_all_named_at_once():
+    words = {"ngram_counts": [0], "ngram_indexes": [0], "pool_int64s": [1]}
+    grams = {"max_gram_length": 1, "min_gram_length": 1, "max_skip_count": 0, "mode": "TF"}
     data = networks.graph_of(
-        [node("Det", "x", "d"), node("NonZero", "x", "z")], {"x": networks.values((4, 4))}, ("d", "z")
+        [node("ImageDecoder", "x", "d"), node("TfIdfVectorizer", "i", "z", **words, **grams)],
+        {"x": numpy.zeros(4, "uint8"), "i": numpy.zeros(4, "int64")},
+        ("d", "z"),
+        opset=20,
     )
     with pytest.raises(OnnxError) as caught:
         compile_model(data, "model.onnx")
     assert caught.value.messages == (
-        "operator Det (node 'd') is not supported",
-        "operator NonZero (node 'z') is not supported",
+        "operator ImageDecoder (node 'd') is not supported",
+        "operator TfIdfVectorizer (node 'z') is not supported",
     )
 
 

@@ -184,9 +184,9 @@ def test_the_features_of_a_shop():
         for name, value in zip(names, features.read(view, "ann", NOW), strict=True)
     }
     assert (found["click_rate_1d"], found["conversion_7d"], found["spent_90d"], found["basket_price"]) == (2, 0, 99, 99)
-    assert (found["hesitation"], found["abandonment"], found["returned_today"]) == (1, 0, 1)
+    assert (found["hesitation"], found["follow_through"], found["customer_here"]) == (1, 0, 1)
     assert (found["comparing"], found["undecided"], found["session_depth"]) == (3, 1, 4)
-    assert found["bargain_hunt"] < 0 and found["days_since_order"] == 10 * 86_400 and found["category_loyalty"] == 1
+    assert found["bargain_hunt"] < 0 and found["seconds_since_order"] == 10 * 86_400 and found["category_loyalty"] == 1
     assert not any(map(math.isnan, found.values()))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PIPELINE = ("vmhost/pipeline/passes", "vmhost/pipeline/patterns", "vmhost/pipeline/triggers")
+PIPELINE = tuple(f"vmhost/pipeline/{room}" for room in ("features", "passes", "patterns", "triggers"))
 WITH_A_WARNING = "int vmh_answer(void);\nint vmh_answer(void) { int unused; return 42; }\n"
 
 
@@ -36,7 +36,7 @@ def built(tmp_path_factory):
         (checkout / folder / "__init__.py").touch()
     status, said, compiled = build(checkout, VMHOST_WERROR="")
     assert status == 0, said
-    assert len(compiled) == 7
+    assert len(compiled) == 8
     return checkout
 
 
@@ -73,7 +73,7 @@ def test_a_warning_is_an_error_only_where_that_is_asked_for_and_object_files_are
     assert status != 0 and "Werror" in said, "what had compiled with a warning is not taken"
     source.write_text(WITH_A_WARNING.replace("int unused; ", ""))
     status, said, compiled = build(built, VMHOST_WERROR="1")
-    assert (status, len(compiled)) == (0, 7), said
+    assert (status, len(compiled)) == (0, 8), said
     assert build(built, VMHOST_WERROR="1") == (0, "", set())
     assert build(built, VMHOST_WERROR="") == (0, "", set()), "what compiles without a warning serves any build"
 

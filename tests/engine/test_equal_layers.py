@@ -1,14 +1,13 @@
 """Equal layers run once: what they are, what they are not, and that the answers are the same bytes with and without."""
 
 import numpy
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
 from tests import networks
 from vmhost.engine.models import opened
-from vmhost.engine.onnx import OnnxError, compile_model, compiled, equal, passes
+from vmhost.engine.onnx import compile_model, compiled, equal, passes
 from vmhost.engine.onnx.network import Layer, Network
 
 
@@ -151,11 +150,10 @@ def test_random_nodes_are_not_taken_for_one():
     nodes = [
         helper.make_node("RandomNormalLike", ["x"], ["a"]),
         helper.make_node("RandomNormalLike", ["x"], ["b"]),
-        helper.make_node("Add", ["a", "b"], ["y"]),
+        helper.make_node("Sub", ["a", "b"], ["y"]),
     ]
-    with pytest.raises(OnnxError) as caught:
-        compile_model(networks.graph_of(nodes, {"x": X}, ["y"]), "net")
-    assert str(caught.value) == "net: operator RandomNormalLike (2 nodes, 'a', 'b') is not supported"
+    data = compile_model(networks.graph_of(nodes, {"x": X}, ["y"]), "net")
+    assert answers(data, {"x": X})["y"].any()
 
 
 def test_a_whole_that_is_read_before_it_is_done_stays():

@@ -93,7 +93,10 @@ def assert_same(compiled, assembled):
 
 names = st.text(string.ascii_lowercase + "_", min_size=1, max_size=6).filter(
     lambda name: (
-        name.isidentifier() and not name.startswith("__") and name not in ("super", "_") and not keyword.iskeyword(name)
+        name.isidentifier()
+        and not name.startswith("__")
+        and name not in ("super", "_", "_cls")
+        and not keyword.iskeyword(name)
     )
 )
 options = st.fixed_dictionaries(

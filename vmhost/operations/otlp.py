@@ -60,6 +60,7 @@ class OtlpExporter:
         self._resource = {"attributes": _attributes({"service.name": service, "service.version": __version__})}
         self._started_ns = time.time_ns()
         self._spans: collections.deque[dict[str, object]] = collections.deque(maxlen=_SPANS_MOST)
+        self._calls: set[object] = set()  # futures whose spans are still to come
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._told = False
@@ -77,7 +78,7 @@ class OtlpExporter:
 
     def traced(self, task: Task) -> "TracedTask":
         """`task` with a span for each call."""
-        return TracedTask(task, self._spans)
+        return TracedTask(task, self._spans, self._calls)
 
     def metrics(self) -> dict[str, object]:
         """An ExportMetricsServiceRequest of now, as JSON has it."""
@@ -88,6 +89,8 @@ class OtlpExporter:
     def _run(self):
         while True:
             over = self._over.wait(self._interval_s)
+            if over:
+                self._wait_for_spans()
             try:
                 self._send("metrics", self.metrics())
                 while self._spans:
@@ -98,6 +101,12 @@ class OtlpExporter:
                 _log.exception("vmhost: what the host does could not be sent; it is tried again")
             if over:
                 return
+
+    def _wait_for_spans(self):
+        """Callers may hear that a call has ended a moment before its span is there."""
+        end = time.monotonic() + _TIMEOUT_S
+        while any(future.done() for future in tuple(self._calls)) and time.monotonic() < end:
+            time.sleep(0.001)
 
     def _send(self, path, body):
         request = urllib.request.Request(
@@ -117,8 +126,8 @@ class OtlpExporter:
 class TracedTask:
     """A Task whose calls are spans. `submit` gives its future with `traceparent`, the context of the call's span."""
 
-    def __init__(self, task, spans):
-        self._task, self._spans = task, spans
+    def __init__(self, task, spans, calls):
+        self._task, self._spans, self._calls = task, spans, calls
 
     def __call__(self, value=None, *, traceparent=None, **options):
         return self.submit(value, traceparent=traceparent, **options).result()
@@ -134,7 +143,15 @@ class TracedTask:
         future.traceparent = f"00-{trace}-{span}-{flags}"
         if int(flags, 16) & 1:
             named = {"vmhost.task": self._task.name, "vmhost.version": version}
-            future.when_ended(lambda: self._spans.extend(_spans(future, trace, parent, span, named)))
+            self._calls.add(future)
+
+            def ended():
+                try:
+                    self._spans.extend(_spans(future, trace, parent, span, named))
+                finally:
+                    self._calls.discard(future)
+
+            future.when_ended(ended)
         return future
 
 

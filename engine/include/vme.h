@@ -297,7 +297,8 @@ typedef struct vme_port { /* an input or output; valid as long as the model */
 /* Reads and checks the file's bytes, which are not needed afterwards; `context` pays for the packed weights.
  * VME_BAD_VALUE: damaged, or not for this engine. */
 /* A model may have parts, files one behind the other, which are run in turn: what an earlier one makes says how large
- * tensors of a later one are. This is the first one; NULL: there is none of that number. The first one owns the others. */
+ * tensors of a later one are. This is the first one; NULL: there is none of that number. The first one owns the others.
+ */
 VME_API vme_model *vme_model_part(vme_model *model, int number);
 VME_API vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, vme_model **model);
 VME_API vme_model *vme_model_ref(vme_model *model);

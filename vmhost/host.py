@@ -441,17 +441,14 @@ def _crash_notes():
 def _crashes_before(native, folder, policy):
     """What the last process with this state folder left in its breadcrumbs; from now on they are this process's."""
     found, error = native.crash_open(folder.crash_map)
-    if error in (
-        errno.EBUSY,
-        errno.EEXIST,
-    ):  # one process keeps one set of breadcrumbs, in the folder of its first host
+    notes = _crash_notes()
+    moved = notes is not None and error != errno.EBUSY and notes.put_aside(folder)
+    if error in (errno.EBUSY, errno.EEXIST):  # one process keeps one set of breadcrumbs, in the folder of its first host
         _log.info("%s: crashes will not be traced there: %s", folder.crash_map, os.strerror(error))
     elif error:
         _log.warning("%s: crashes will not be traced: %s", folder.crash_map, os.strerror(error))
-    else:
-        notes = _crash_notes()
-        if notes is not None:
-            notes.begin(native, folder, policy.masking())
+    elif moved:
+        notes.begin(native, folder, policy.masking())
     crashes = []
     for entry in found:
         try:

@@ -23,14 +23,9 @@ _notes = []  # of this process, once it keeps any
 
 
 def begin(native, folder, masking):
-    """Put aside what the process before wrote into the StateFolder `folder`, and keep this one's notes there. The
-    process has the folder's breadcrumbs. Never raises for what a full disk or a damaged file is the reason of."""
+    """Keep this process's notes in the StateFolder `folder`, which has its breadcrumbs."""
     dump = folder.path / "crash.dump"
-    try:
-        _put_aside(folder.path, dump)
-        error = native.crash_dump_to(dump)
-    except OSError as failure:
-        error = failure.errno
+    error = native.crash_dump_to(dump)
     if error == errno.EEXIST:
         return  # this process crashes once
     if error:
@@ -47,20 +42,26 @@ def loaded(name, version, manifest, limits):
         _notes[0].loaded(name, version, manifest, limits)
 
 
-def _put_aside(folder, dump):
-    crashes = folder / "crashes"
+def put_aside(folder):
+    """Move what the process before wrote into the StateFolder `folder` as it crashed to the folder `crashes`. False:
+    that failed, and the log says why; it must not be written over."""
+    crashes, dump = folder.path / "crashes", folder.path / "crash.dump"
     try:
         status = dump.lstat()
+        if status.st_size == 0:
+            return True
+        crashes.mkdir(mode=0o700, exist_ok=True)
+        kept = sorted(crashes.glob("*.dump"))
+        for old in kept[: max(0, len(kept) - _DUMPS_MOST + 1)]:
+            with contextlib.suppress(OSError):
+                old.unlink()
+        dump.rename(crashes / f"{int(status.st_mtime)}-{time.time_ns() % 10**9:09}.dump")
     except FileNotFoundError:
-        return
-    if status.st_size == 0:
-        return
-    crashes.mkdir(mode=0o700, exist_ok=True)
-    kept = sorted(crashes.glob("*.dump"))
-    for old in kept[: max(0, len(kept) - _DUMPS_MOST + 1)]:
-        with contextlib.suppress(OSError):
-            old.unlink()
-    dump.rename(crashes / f"{int(status.st_mtime)}-{time.time_ns() % 10**9:09}.dump")
+        pass
+    except OSError as error:
+        _log.warning("%s: a crash will leave no stacks there: those of the one before cannot be moved: %s", dump, error)
+        return False
+    return True
 
 
 class Notes(logging.Handler):

@@ -79,10 +79,8 @@ int vmh_crash_open(const char *path, vmh_crash_map *before)
     int rc = 0, fd = -1;
     memset(before, 0, sizeof *before);
     pthread_mutex_lock(&lock);
-    if (open_path != NULL) {
-        rc = strcmp(open_path, path) == 0 ? 0 : EEXIST;
+    if (open_path != NULL && strcmp(open_path, path) == 0)
         goto done;
-    }
     struct stat found;
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
     if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &found) < 0) {
@@ -96,12 +94,16 @@ int vmh_crash_open(const char *path, vmh_crash_map *before)
     ssize_t got = pread(fd, before, sizeof *before, 0);
     if (got != (ssize_t)sizeof *before || memcmp(before->magic, magic, sizeof magic) != 0)
         memset(before, 0, sizeof *before);
-    memcpy(map.magic, magic, sizeof magic);
-    map.pid = (int32_t)getpid();
     if (ftruncate(fd, 0) < 0) { /* whatever comes: a crash is told once */
         rc = errno;
         goto done;
     }
+    if (open_path != NULL) {
+        rc = EEXIST;
+        goto done;
+    }
+    memcpy(map.magic, magic, sizeof magic);
+    map.pid = (int32_t)getpid();
     if ((rc = posix_fallocate(fd, 0, sizeof map)) != 0) {
         (void)!ftruncate(fd, 0);
         goto done;

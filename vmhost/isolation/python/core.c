@@ -201,7 +201,7 @@ static PyMethodDef core_methods[] = {
      PyDoc_STR("crash_open(path) -> (list of dicts, errno): keeps this process's breadcrumbs in the file, and tells "
                "which VMs were running on "
                "the crashing thread of the process that had it before. errno 0: it does keep them; EBUSY: another "
-               "process has the file.")},
+               "process has the file; EEXIST: this process keeps them in the file that it opened first.")},
     {"coverage", vmh_core_coverage, METH_NOARGS,
      PyDoc_STR("coverage() -> functions: (file, name, first line); points: (function, kind, from, to), kind 0: a line, "
                "1: a branch between byte offsets, 2: a return; full.")},

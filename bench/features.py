@@ -1,7 +1,7 @@
 """Features of keys: what an event and a vector cost, and what it spares that many ask for the same ones.
 
 The peer computes each operator anew, in plain Python, over the events of the stored window, as a task would that keeps
-its own list (tests/pipeline/features_reference.py)."""
+its own list (tests/pipeline/features_reference.py); and polars, where it has the operators."""
 
 import random
 
@@ -19,7 +19,11 @@ WINDOW_S = 86400
 def _said(number):
     names = list(OPERATORS)[:number]
     one = {"source": "order", "field": "price", "window": f"{WINDOW_S} s"}
-    return {name: one | {"operator": name} | ({"parameter": 1} if OPERATORS[name][0] else {}) for name in names}
+    wants = {"parameter": 1, "other": "price"}
+    return {
+        name: one | {"operator": name} | {key: wants[key] for key in wants if getattr(OPERATORS[name], key)}
+        for name in names
+    }
 
 
 def _events(number, keys=1):
@@ -40,7 +44,7 @@ def all_operators(quick):
     features.feed(_events(KEPT))
     late = [StoredEvent(10**6 + n, Event("order", NOW_MS, contents={"price": 3}, key="user-0")) for n in range(10**5)]
     feed = iter(late)
-    plain = [(e.event.time_ms / 1000, e.event.contents["price"], e.event.contents["price"]) for e in _events(KEPT)]
+    plain = [(e.event.time_ms / 1000, *[e.event.contents["price"]] * 3) for e in _events(KEPT)]
     moments = iter(range(NOW_MS, NOW_MS + 10**7))
 
     def updated():
@@ -109,6 +113,82 @@ def sharing(quick):
     )
 
 
+def _in_polars(polars):
+    """{name of an operator: the same as an expression over the column `price`}."""
+    price = polars.col("price")
+    return {
+        "count": polars.len(),
+        "valued": price.count(),
+        "missing": price.null_count(),
+        "positive": (price > 0).sum(),
+        "negative": (price < 0).sum(),
+        "sum": price.sum(),
+        "mean": price.mean(),
+        "least": price.min(),
+        "most": price.max(),
+        "range": price.max() - price.min(),
+        "variance": price.var(ddof=0),
+        "deviation": price.std(ddof=0),
+        "sample_deviation": price.std(),
+        "sum_of_squares": (price * price).sum(),
+        "absolute_sum": price.abs().sum(),
+        "median": price.median(),
+        "percentile_90": price.quantile(0.9, "linear"),
+        "percentile_95": price.quantile(0.95, "linear"),
+        "first": price.first(),
+        "last": price.last(),
+        "change": price.last() - price.first(),
+        "largest_rise": price.diff().max(),
+        "distinct": price.n_unique(),
+        "recency": (NOW_MS - polars.col("time_ms").max()) / 1000,
+        "span": (polars.col("time_ms").max() - polars.col("time_ms").min()) / 1000,
+    }
+
+
+def frames(quick):
+    """A vector that polars can compute, too, over the stored window of the key. Its frame is there already."""
+    try:
+        import polars
+    except ImportError:
+        return  # `make bench-peers` installs it
+    for kept in (KEPT, 10_000):
+        events = _events(kept)
+        frame = polars.DataFrame(
+            {
+                "time_ms": [stored.event.time_ms for stored in events],
+                "price": [float(stored.event.contents["price"]) for stored in events],
+            }
+        )
+        expressions = _in_polars(polars)
+        said = {name: {"operator": name, "field": "price", "window": f"{WINDOW_S} s"} for name in expressions}
+        features = Features(FeatureSet.of({"features": said}))
+        features.feed(events)
+        moments = iter(range(NOW_MS, NOW_MS + 10**7))
+
+        def in_polars(frame=frame, expressions=expressions):
+            window = frame.filter(polars.col("time_ms") > NOW_MS - WINDOW_S * 1000)
+            return window.select(**expressions).row(0)
+
+        ours, theirs = features.read("*", "user-0", NOW_MS), in_polars()
+        figures = interleaved(
+            {
+                "vmhost": lambda features=features, moments=moments: per_call_us(
+                    lambda: features.read("*", "user-0", next(moments)), 20
+                ),
+                "polars": lambda in_polars=in_polars: per_call_us(in_polars, 20),
+            },
+            2 if quick else 7,
+            "us",
+            "less",
+        )
+        equal = all(abs(a - b) <= 1e-9 * max(1, abs(b)) for a, b in zip(ours, theirs, strict=True))
+        yield Result(
+            f"a vector of {len(said)} features read, {kept} events in its window",
+            figures,
+            promises=(("equal values", equal),),
+        )
+
+
 def memory(quick):
     """What a key's history takes: 24 bytes an event of each stream, whatever operators are over it."""
     features = Features(FeatureSet.of({"features": _said(100)}))
@@ -120,4 +200,4 @@ def memory(quick):
     )
 
 
-ROWS = (all_operators, sharing, memory)
+ROWS = (all_operators, sharing, frames, memory)

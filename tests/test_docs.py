@@ -692,6 +692,21 @@ def features_in_yaml(text, folder, capfd):
     assert list(Features(read_feature_file(folder / "features.yaml")).read("buyer", "ann", 0)) == [0, 0, 0]
 
 
+def own_feature(text, folder, capfd):
+    from vmhost.pipeline.features import read_feature_file
+
+    (folder / "features.yaml").write_text(text)
+    assert read_feature_file(folder / "features.yaml").features["spread"].task == "spread"
+
+
+def features_in_python(text, folder, capfd):
+    from vmhost.pipeline.features import Features
+
+    names = {}
+    exec(text, names)
+    assert list(Features(names["declared"]).read("buyer", "ann", 0)) == [0, 0]
+
+
 def rule_of_patterns(text, folder, capfd):
     from vmhost.pipeline.complex_events import read_rule_file
     from vmhost.pipeline.patterns import PatternEngine
@@ -758,12 +773,15 @@ BLOCKS = {
     ("docs/host.md", "import asyncio, vmhost"): the_host,
     ("docs/host.md", "Task ------"): shown_only,
     ("docs/host.md", "types ="): own_classes,
-    ("docs/features-of-events.md", "features:"): features_in_yaml,
+    ("docs/features-of-events.md", "features:\n  carts"): features_in_yaml,
     (
         "docs/features-of-events.md",
         "from vmhost.guest import host",
     ): shown_only,  # tests/pipeline/test_features_of_events.py
     ("docs/features-of-events.md", "vmhost pipeline features"): shown_only,  # there, too
+    ("docs/features-of-events.md", "features:\n  spread"): own_feature,
+    ("docs/features-of-events.md", "import vmhost.engine.numpy"): shown_only,  # tests/pipeline/test_feature_windows.py
+    ("docs/features-of-events.md", "from vmhost.pipeline.features import FeatureSet, feature"): features_in_python,
     ("docs/patterns.md", "name: leaves_the_cart"): rule_of_patterns,
     ("docs/patterns.md", "from vmhost.pipeline.patterns.builder import Pattern"): rule_in_python,
     ("docs/pipeline-events.md", "from vmhost.pipeline.events"): events_on_the_disk,

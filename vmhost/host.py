@@ -443,7 +443,7 @@ def _crashes_before(native, folder, policy):
     found, error = native.crash_open(folder.crash_map)
     notes = _crash_notes()
     moved = notes is not None and error != errno.EBUSY and notes.put_aside(folder)
-    if error in (errno.EBUSY, errno.EEXIST):  # one process keeps one set of breadcrumbs, in the folder of its first host
+    if error in (errno.EBUSY, errno.EEXIST):  # a process has one set of breadcrumbs, in the folder of its first host
         _log.info("%s: crashes will not be traced there: %s", folder.crash_map, os.strerror(error))
     elif error:
         _log.warning("%s: crashes will not be traced: %s", folder.crash_map, os.strerror(error))

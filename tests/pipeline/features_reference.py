@@ -1,7 +1,7 @@
 """Each operator of features, in plain Python: what docs/features-of-events.md says of it, written as it reads.
 
-An event is (seconds since 1970, value or None, identity). `at` is when it is read, `span` the window's length in
-seconds.
+An event is (seconds since 1970, value or None, identity, the other value or None). `at` is when it is read, `span` the
+window's length in seconds.
 """
 
 import math
@@ -93,14 +93,51 @@ def line(points):
 
 
 def since(events, at, wanted):
-    return next((at - time for time, value, _ in reversed(events) if value == wanted), NAN)
+    return next((at - time for time, value, *_ in reversed(events) if value == wanted), NAN)
+
+
+def near_pairs(events, seconds):
+    """(pairs of events with values within `seconds`, those of them whose values differ)."""
+    valued = [(time, mark) for time, value, mark, _ in events if value is not None]
+    near = [
+        (one, two)
+        for place, (time, one) in enumerate(valued)
+        for before, two in valued[:place]
+        if time - before <= seconds
+    ]
+    return len(near), sum(one != two for one, two in near)
+
+
+def entropy(things):
+    return sum(-c / len(things) * math.log2(c / len(things)) for c in Counter(things).values())
+
+
+def of_pairs(pairs):
+    """Operators over (value, other)."""
+    values, others = [value for value, _ in pairs], [other for _, other in pairs]
+    x, y, counts = mean(values), mean(others), Counter(pairs)
+    xy = sum((value - x) * (other - y) for value, other in pairs)
+    xx, yy = moment(values, 2), moment(others, 2)
+    product = sum(value * other for value, other in pairs)
+    return {
+        "weighted_sum": product,
+        "weighted_mean": ratio(product, sum(others)),
+        "covariance": ratio(xy, len(pairs)),
+        "correlation": ratio(xy, math.sqrt(xx) * math.sqrt(yy)),
+        "slope_over": ratio(xy, yy),
+        "sum_ratio": ratio(sum(values), sum(others)),
+        "pairs": len(counts),
+        "pair_mode_count": max(counts.values(), default=0),
+        "pair_mode_share": ratio(max(counts.values(), default=0), len(pairs)),
+        "mutual_information": entropy(values) + entropy(others) - entropy(pairs) if pairs else NAN,
+    }
 
 
 def computed(events, at, span, p):
     """{name of an operator: its value} for the events of the window, by time."""
-    times = [time for time, _, _ in events]
-    values = [value for _, value, _ in events if value is not None]
-    marks = [mark for _, value, mark in events if value is not None]
+    times = [time for time, *_ in events]
+    values = [value for _, value, *_ in events if value is not None]
+    marks = [mark for _, value, mark, _ in events if value is not None]
     n, many = len(events), len(values)
     positive = [value for value in values if value > 0]
     counts = Counter(marks)
@@ -116,17 +153,18 @@ def computed(events, at, span, p):
     gap_deviation = math.sqrt(sum((gap - mean_gap) ** 2 for gap in pauses) / len(pauses)) if pauses else NAN
     visits = sessions(times, p)
     decay = [0.5 ** ((at - time) / p) for time in times] if p else []
-    valued = [(weight, value) for weight, (_, value, _) in zip(decay, events, strict=False) if value is not None]
-    slope, fit = line([((time - at) / HOUR, value) for time, value, _ in events if value is not None])
-    newer = [value for time, value, _ in events if value is not None and 2 * (at - time) < span]
-    older = [value for time, value, _ in events if value is not None and not 2 * (at - time) < span]
+    valued = [(weight, value) for weight, (_, value, *_) in zip(decay, events, strict=False) if value is not None]
+    slope, fit = line([((time - at) / HOUR, value) for time, value, *_ in events if value is not None])
+    newer = [value for time, value, *_ in events if value is not None and 2 * (at - time) < span]
+    older = [value for time, value, *_ in events if value is not None and not 2 * (at - time) < span]
     recent = sum(2 * (at - time) < span for time in times)
     hours = Counter(map(hour, times))
     ordered = sorted(values)
     spread = deviation(values)
     cut = int(p * many)
-    lasting = [(time, value) for time, value, _ in events if value is not None]
+    lasting = [(time, value) for time, value, *_ in events if value is not None]
     weights = [then - time for (time, _), then in zip(lasting, [*(time for time, _ in lasting[1:]), at], strict=False)]
+    near, differing = near_pairs(events, p)
     runs = 0
     for mark in reversed(marks):
         if mark != marks[-1]:
@@ -256,4 +294,7 @@ def computed(events, at, span, p):
         "trend": mean(newer) - mean(older),
         "acceleration": recent - (n - recent),
         "time_weighted_mean": ratio(sum(w * v for w, (_, v) in zip(weights, lasting, strict=False)), sum(weights)),
+        "co_occurrence": differing,
+        "co_occurrence_share": ratio(differing, near),
+        **of_pairs([(value, other) for _, value, _, other in events if value is not None and other is not None]),
     }

@@ -37,6 +37,9 @@ PARAMETERS = {  # two of each
     "decayed_sum": (3600, 60),
     "decayed_mean": (3600, 7200),
     "recent_share": (0.5, 0.1),
+    "co_occurrence": (3600, 0),
+    "co_occurrence_share": (60, 86400),
+    "approximate_quantile": (0.5, 1.0),
 }
 WINDOW_S = 2 * 86400
 
@@ -44,10 +47,11 @@ WINDOW_S = 2 * 86400
 def all_operators(source="*", field="price"):
     """A definition for each operator, and for each of its two parameters."""
     said = {}
-    for name, (wants, _) in OPERATORS.items():
-        for place, parameter in enumerate(PARAMETERS.get(name, (2, 0)) if wants else (None,)):
+    for name, operator in OPERATORS.items():
+        for place, parameter in enumerate(PARAMETERS.get(name, (2, 0)) if operator.parameter else (None,)):
             one = {"source": source, "field": field, "operator": name, "window": f"{WINDOW_S} s"}
-            said[f"{name}_{place}"] = one | ({"parameter": parameter} if wants else {})
+            one |= {"parameter": parameter} if operator.parameter else {}
+            said[f"{name}_{place}"] = one | ({"other": "items"} if operator.other else {})
     return said
 
 
@@ -58,6 +62,7 @@ def events(random_, number, span_s=3 * 86400):
     for ago in reversed(times):
         price = random_.choice((None, 0, 1, 2, 2.5, -3, random_.uniform(-10, 100), 1e6))
         contents = {} if price is None else {"price": price}
+        contents |= random_.choice(({}, {"items": random_.randrange(3)}, {"items": random_.uniform(0, 9)}))
         found.append(Event(random_.choice(("cart", "order")), NOW - 1000 * ago, contents=contents, key="ann"))
     return found
 
@@ -68,7 +73,7 @@ def stored(some, start=1):
 
 def in_window(some, at_ms):
     return [
-        (event.time_ms / 1000, event.contents.get("price"), event.contents.get("price"))
+        (event.time_ms / 1000, event.contents.get("price"), event.contents.get("price"), event.contents.get("items"))
         for event in some
         if at_ms - 1000 * WINDOW_S < event.time_ms <= at_ms
     ]
@@ -83,19 +88,23 @@ def test_each_operator_is_what_plain_python_says(number):
     features.feed(stored(some))
     found = dict(zip(said, features.read("*", "ann", NOW), strict=True))
     for name, one in said.items():
+        if OPERATORS[one["operator"]].of_sketch:
+            continue
         expected = computed(in_window(some, NOW), NOW / 1000, WINDOW_S, one.get("parameter", 0))[one["operator"]]
         assert found[name] == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True), name
 
 
 def test_the_page_lists_every_operator():
     page = (Path(__file__).resolve().parents[2] / "docs" / "features-of-events.md").read_text()
-    for name, (wants, says) in OPERATORS.items():
-        assert f"| `{name}` | {'yes' if wants else ''} | {says} |" in page
+    for name, operator in OPERATORS.items():
+        wants = ", ".join(key for key in ("parameter", "other") if getattr(operator, key))
+        assert f"| `{name}` | {wants} | {operator.cost} | {operator.says} |" in page
     assert f"{len(OPERATORS)} operators" in (Path(__file__).resolve().parents[2] / "README.md").read_text()
 
 
 def test_the_reference_knows_every_operator_and_no_other():
-    assert computed([], 0, 1, 0).keys() == OPERATORS.keys()
+    exact = {name for name, operator in OPERATORS.items() if not operator.of_sketch}
+    assert computed([], 0, 1, 0).keys() == exact
 
 
 @settings(deadline=None, max_examples=60)
@@ -220,23 +229,23 @@ def test_times_beyond_all_bounds_are_refused(time_ms):
     features = Features(FeatureSet.of({"features": {"all": {"operator": "age"}}}))
     with pytest.raises(ValueError, match="a time: expected milliseconds"):
         features.read("*", "k", time_ms)
-    history = _features.History(((1, 1),))
+    history = _features.History(((1, 1, 0, 0, 0, 0),))
     with pytest.raises(ValueError, match="a time: expected milliseconds"):
         history.append(0, time_ms, 1.0, 1)
     with pytest.raises(IndexError):
         history.append(1, 1, 1.0, 1)
     for steps in (
-        [(0, 0, 999, 1, -1, 0, 0)],
-        [(1, 0, 0, 0, -1, 0, 0)],
-        [(0, -1, 0, 1, -1, 0, 0)],
-        [(0, 0, 0, 0, -1, 0, 0)],
+        ((0, 0, 999, 0, 1, 1, -1, -1, 0, 0),),
+        ((1, 0, 0, 0, 0, 1, -1, -1, 0, 0),),
+        ((0, -1, 0, 0, 1, 1, -1, -1, 0, 0),),
+        ((0, 0, 0, 0, 0, 1, -1, -1, 0, 0),),
     ):
         with pytest.raises(ValueError, match="names what is not there"):
             _features.Plan(steps)
     with pytest.raises(ValueError, match="a history with more columns"):
-        history.read(_features.Plan([(0, 1, 0, 1, -1, 0, 0)]), 1)
+        history.read(_features.Plan(((0, 1, 0, 0, 1, 1, -1, -1, 0, 0),)), 1)
     with pytest.raises(TypeError):
-        _features.Plan([1])
+        _features.Plan((1,))
 
 
 def test_bounds_are_kept_and_told():

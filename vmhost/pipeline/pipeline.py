@@ -34,6 +34,7 @@ STORE_NAME = "pipeline.sqlite"
 TICK_S = 0.5
 LOOK_S = 0.1  # how often a wait looks whether Ctrl-C was pressed
 MAX_MISSED = 10_000  # events; a task that has missed more looks at them while others go on
+_OPERATOR_S = 10.0  # of a task that computes a feature; there is no answer then
 _SENDING_S = 30.0  # how long the end waits for channels; what they have not taken goes after the next start
 _RESULTS = 256  # results that are kept at once
 _WITH_EVENTS = 1000  # calls of a task that wait with their events; those of later ones are read from the store again
@@ -127,15 +128,23 @@ class Pipeline:
             forgetting.finish(self._database)
             self._visits = Visits(self._store)
             self._fed = self._store.position
-            self.features = features_of(features, self._store)
+            self._operators = {}  # tasks that compute features
+            self.features = features_of(features, self._store, self._call_operator)
             self._complex = ComplexEvents.of(rules, self._database, self._store, lateness_ms=self._intake.lateness_ms)
             self._matchings.append(Matching(self._fed))
+            operators = frozenset() if self.features is None else self.features.tasks
             for bundle in bundles:
                 loaded = self._host.load(bundle)
+                if loaded.name in operators:
+                    self._operators[loaded.name] = loaded
+                    if loaded.trigger is None:
+                        continue
                 try:
                     self._take_up(loaded, starting=True)
                 except (TableError, TriggerError) as error:
                     raise self._refused(loaded.name, error) from error
+            if missing := operators - self._operators.keys():
+                raise PipelineError(f"features: there is no bundle of a task {min(missing)}, which computes one")
             self._workers = [
                 threading.Thread(target=work, name=f"vmhost-pipeline-{work.__name__.strip('_')}", daemon=True)
                 for work in (self._keep_results, self._tick)
@@ -728,6 +737,10 @@ class Pipeline:
         if task is None:
             raise KeyError(f"there is no table {name!r}; there are {', '.join(self._tasks)}")
         return task.table.read(key=key, order="_id DESC", limit=limit)
+
+    def _call_operator(self, name, entry, window):
+        """The number that a task gives for the fields of a features.Window."""
+        return self._operators[name](window, entry=entry, timeout_s=_OPERATOR_S)
 
     def _read_features(self, request):
         """For tasks, as the host function `features`: the vector of a view ("*": all) for a key, as of now, or of

@@ -23,10 +23,13 @@ def features(output, path, operators, folder, key, view, at_ms):
     from vmhost.pipeline.features import DERIVED, OPERATORS, Features, read_feature_file
 
     if operators:
-        rows = [(name, "n" if wants else "", says) for name, (wants, says) in OPERATORS.items()]
-        rows += [(name, "[a, b]", says) for name, says in DERIVED.items()]
-        output.document([dict(zip(("operator", "parameter", "says"), row, strict=True)) for row in rows])
-        output.table("", ("operator", "parameter", "of the window's events"), rows)
+        rows = [
+            (name, ", ".join(key for key in ("parameter", "other") if getattr(each, key)), each.cost, each.says)
+            for name, each in OPERATORS.items()
+        ]
+        rows += [(name, "[a, b]", "", says) for name, says in DERIVED.items()]
+        output.document([dict(zip(("operator", "wants", "cost", "says"), row, strict=True)) for row in rows])
+        output.table("", ("operator", "wants", "cost", "of the window's events"), rows)
         return failures.DONE
     if path is None:
         raise failures.Failure("expected a file of features, or --operators")

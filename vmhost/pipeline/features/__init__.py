@@ -8,9 +8,27 @@ shop.yaml       thirty features of a shop's customers
 
 from pathlib import Path
 
-from vmhost.pipeline.features.definitions import DERIVED, OPERATORS, Feature, FeatureSet, read_feature_file
+from vmhost.pipeline.features.definitions import (
+    DERIVED,
+    OPERATORS,
+    Feature,
+    FeatureSet,
+    Window,
+    feature,
+    read_feature_file,
+)
 from vmhost.pipeline.features.serving import Features
 
 SHOP = Path(__file__).parent / "shop.yaml"  # features of a shop's customers, to begin with
 
-__all__ = ["SHOP", "DERIVED", "OPERATORS", "Feature", "FeatureSet", "Features", "read_feature_file"]
+__all__ = [
+    "SHOP",
+    "DERIVED",
+    "OPERATORS",
+    "Feature",
+    "FeatureSet",
+    "Features",
+    "Window",
+    "feature",
+    "read_feature_file",
+]

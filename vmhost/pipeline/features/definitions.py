@@ -11,14 +11,30 @@ and the passes over them.
 import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from vmhost import ConfigurationError
 from vmhost.pipeline.features import _features
 
-OPERATORS = {name: (wants, says) for name, wants, says in _features.operators()}
+
+class Operator(NamedTuple):
+    """What `vmhost pipeline features --operators` tells of one. `parameter`, `other`: it wants a parameter, a second
+    field. `cost`: the passes over its window that it shares with others, or the sketch that it reads."""
+
+    parameter: bool
+    other: bool
+    cost: str
+    says: str
+
+    @property
+    def of_sketch(self):
+        return self.cost.endswith("sketch") or self.cost == "panes"
+
+
+OPERATORS = {name: Operator(*told) for name, *told in _features.operators()}
 DERIVED = {
     "ratio": "the first over the second",
     "difference": "the first less the second",
@@ -29,10 +45,28 @@ DERIVED = {
     "both": "1 where both are above 0, else 0",
 }
 BY = ("key", "visit", "page")
+SHAPES = ("sliding", "tumbling", "previous", "session")  # of windows; as features.h numbers them
+WHEN = ("read", "write")
 ANY = "*"
 MAX_WINDOW_MS = 400 * 86_400_000
+DAY_MS = 86_400_000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_KEYS = ("source", "where", "field", "by", "operator", "parameter", "window", "default", "fresh", "about")
+_KEYS = (
+    "source",
+    "where",
+    "field",
+    "other",
+    "by",
+    "operator",
+    "task",
+    "entry",
+    "parameter",
+    "window",
+    "when",
+    "default",
+    "fresh",
+    "about",
+)
 _DERIVED_KEYS = ("default", "about")
 
 
@@ -42,9 +76,17 @@ class Feature:
 
     `source`: names of events, or "*". `where`: a condition of theirs, as of a pattern's step. `field`: where in an
     event its value is: keys in the contents with dots between, or `page`, `visit`, `name`; None: it has no value, and
-    operators over events alone make sense. `by`: whose feature it is, the "key" of events, a "visit" or a "page".
-    `window_ms`: events less than so long ago count. `default`: the number where there is none. `fresh_ms`: where the
-    last event is older than this, there is none. `of`: the names of two others, for the operators of DERIVED.
+    operators over events alone make sense. `other`: a second field, for operators over two. `by`: whose feature it is,
+    the "key" of events, a "visit" or a "page".
+
+    `shape`, `window_ms`, `most_ms`: which events count. "sliding": those less than `window_ms` ago. "tumbling": those
+    since the last whole multiple of `window_ms`, local time; "previous": those of the multiple before. "session": those
+    of the session that goes on, which ends `window_ms` after its last event; at most `most_ms` of it. `when`: "read",
+    the window ends when it is read; "write", it ends with the last event, so that the value stays until the next.
+    `default`: the number where there is none. `fresh_ms`: where the last event is older than this, there is none.
+
+    `of`: the names of two others, for the operators of DERIVED. `compute`: for the operator "function", what gives the
+    number of a Window. `task`, `entry`: for the operator "task", who gives it, in a VM.
     """
 
     name: str
@@ -52,24 +94,69 @@ class Feature:
     source: tuple = (ANY,)
     where: object = None
     field: str | None = None
+    other: str | None = None
     by: str = "key"
-    window_ms: int = 86_400_000
+    shape: str = "sliding"
+    window_ms: int = DAY_MS
+    most_ms: int = DAY_MS
+    when: str = "read"
     parameter: float = 0.0
     default: float = math.nan
     fresh_ms: int | None = None
     of: tuple = ()
     about: str = ""
+    compute: Callable[["Window"], float] | None = None
+    task: str | None = None
+    entry: str | None = None
 
     @functools.cached_property
     def stream(self):
         """What of events it is computed from; equal ones share their histories."""
-        return (self.source, repr(self.where), self.field)
+        return (self.source, repr(self.where), self.field, self.other)
+
+    @property
+    def own(self):
+        """Whether a function or a task computes it."""
+        return self.compute is not None or self.task is not None
+
+    @property
+    def reach_ms(self):
+        """How far back from the latest event, or from the time of reading, its window may begin."""
+        return {"previous": 2 * self.window_ms, "session": self.most_ms}.get(self.shape, self.window_ms)
 
 
-def feature(source=ANY, *, name=None, **said):
+class Window(NamedTuple):
+    """What an own operator computes its number from. `times_ms`: array of int64, in order; `values`, `others`: arrays
+    of float64, NaN where an event has none; `others` is None without a second field."""
+
+    at_ms: int
+    times_ms: object
+    values: object
+    others: object
+    parameter: float
+
+
+def feature(source=None, *, name=None, **said):
     """Declares a feature in Python, in the place of data: `carts = feature("cart", name="carts", operator="count",
-    window="7 d")`. ConfigurationError."""
-    return _feature(name or "feature", {"source": source, **said})
+    window="7 d")`. Without an operator it decorates a function that gives the number of a Window, and is called as the
+    function is:
+
+        @feature("order", field="price", window="30 d", when="write")
+        def spread(window):
+            return max(window.values, default=0) - min(window.values, default=0)
+
+    ConfigurationError."""
+    said |= {} if source is None else {"source": source}
+    if said.keys() & {"operator", "task", *DERIVED}:
+        return _feature(name or "feature", said)
+
+    def declare(function):
+        if not callable(function):
+            raise ConfigurationError(f"feature: expected a function or an operator, got {function!r:.100}")
+        own = name or getattr(function, "__name__", "feature")
+        return _feature(own, said, compute=function)
+
+    return declare
 
 
 @dataclass(frozen=True)
@@ -82,6 +169,17 @@ class FeatureSet:
     offset_ms: int = 0
 
     @classmethod
+    def of_features(cls, features: Iterable[Feature], views=None, utc_offset=0):
+        """Of what `feature` made, with views and offset as in `of`. ConfigurationError."""
+        found = {}
+        for each in features:
+            if not isinstance(each, Feature):
+                raise ConfigurationError(f"features: expected what `feature` made, got {each!r:.100}")
+            if found.setdefault(each.name, each) is not each:
+                raise ConfigurationError(f"features: {each.name} means two things; give one of them another name")
+        return cls._checked(found, views, utc_offset, "features")
+
+    @classmethod
     def of(cls, said, where="features"):
         """Of plain data: {"features": {name: {...}}, "views": {name: [names]}, "utc_offset": "1 h"}."""
         if not isinstance(said, Mapping) or not isinstance(said.get("features"), Mapping) or not said["features"]:
@@ -90,12 +188,16 @@ class FeatureSet:
             if key not in ("features", "views", "utc_offset"):
                 raise ConfigurationError(f"{where}: {key}: expected features, views or utc_offset")
         found = {name: _feature(name, each, f"{where}: {name}") for name, each in said["features"].items()}
+        return cls._checked(found, said.get("views"), said.get("utc_offset", 0), where)
+
+    @classmethod
+    def _checked(cls, found, views, utc_offset, where):
         for each in found.values():
             for other in each.of:
                 if other not in found:
                     raise ConfigurationError(f"{where}: {each.name}: {other}: there is no such feature")
         _refuse_circles(found, where)
-        views = said.get("views") or {}
+        views = views or {}
         if not isinstance(views, Mapping):
             raise ConfigurationError(f"{where}: views: expected a mapping of names to lists of features")
         for name, names in views.items():
@@ -104,7 +206,7 @@ class FeatureSet:
             for other in names:
                 if other not in found:
                     raise ConfigurationError(f"{where}: views: {name}: {other}: there is no such feature")
-        offset = _milliseconds(said.get("utc_offset", 0), f"{where}: utc_offset", signed=True)
+        offset = _milliseconds(utc_offset, f"{where}: utc_offset", signed=True)
         if abs(offset) > 86_400_000:
             raise ConfigurationError(f"{where}: utc_offset: expected a day at most")
         return cls(found, {name: tuple(names) for name, names in views.items()}, offset)
@@ -136,7 +238,7 @@ def read_feature_file(path):
     return FeatureSet.of(said, f"{path}")
 
 
-def _feature(name, said, where=None):
+def _feature(name, said, where=None, compute=None):
     where = where or name
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigurationError(f"{where}: expected a name of letters, digits and _, got {name!r:.100}")
@@ -154,27 +256,20 @@ def _feature(name, said, where=None):
         if not isinstance(of, (list, tuple)) or len(of) != 2 or not all(isinstance(each, str) for each in of):
             raise ConfigurationError(f"{where}: {kinds[0]}: expected the names of two features")
         return Feature(name, kinds[0], default=default, of=tuple(of), about=about)
-    operator = said.get("operator")
-    if operator not in OPERATORS:
-        import difflib
-
-        near = difflib.get_close_matches(str(operator), OPERATORS, 1)
-        hint = f"; did you mean {near[0]}?" if near else "; `vmhost pipeline features --operators` lists them"
-        raise ConfigurationError(f"{where}: operator: there is no {operator!r:.60}{hint}")
-    wants = OPERATORS[operator][0]
-    if wants != ("parameter" in said):
-        raise ConfigurationError(f"{where}: parameter: {operator} {'needs one' if wants else 'has none'}")
+    operator = _operator(said, where, compute)
     source = said.get("source", ANY)
     source = tuple(source) if isinstance(source, (list, tuple)) else (source,)
     if not source or not all(isinstance(each, str) and each for each in source):
         raise ConfigurationError(f"{where}: source: expected the name of an event, a list of them, or {ANY!r}")
-    if said.get("by", "key") not in BY:
-        raise ConfigurationError(f"{where}: by: expected one of {', '.join(BY)}, got {said['by']!r:.60}")
-    if not isinstance(said.get("field", ""), str):
-        raise ConfigurationError(f"{where}: field: expected a text, got {said['field']!r:.60}")
-    window_ms = _milliseconds(said.get("window", "1 d"), f"{where}: window")
-    if not 0 < window_ms <= MAX_WINDOW_MS:
-        raise ConfigurationError(f"{where}: window: expected a time above 0, up to 400 days")
+    for key, choices in (("by", BY), ("when", WHEN)):
+        if said.get(key, choices[0]) not in choices:
+            raise ConfigurationError(f"{where}: {key}: expected one of {', '.join(choices)}, got {said[key]!r:.60}")
+    for key in ("field", "other", "task", "entry"):
+        if not isinstance(said.get(key, ""), str):
+            raise ConfigurationError(f"{where}: {key}: expected a text, got {said[key]!r:.60}")
+    shape, window_ms, most_ms = _window(said.get("window", "1 d"), f"{where}: window")
+    if shape != "sliding" and operator in OPERATORS and OPERATORS[operator].of_sketch:
+        raise ConfigurationError(f"{where}: window: {operator} has a sliding one only")
     fresh = said.get("fresh")
     return Feature(
         name,
@@ -182,13 +277,62 @@ def _feature(name, said, where=None):
         tuple(sorted(set(source))),
         said.get("where"),
         said.get("field"),
+        said.get("other"),
         said.get("by", "key"),
+        shape,
         window_ms,
+        most_ms,
+        said.get("when", "read"),
         _number(said.get("parameter", 0.0), f"{where}: parameter"),
         default,
         None if fresh is None else _milliseconds(fresh, f"{where}: fresh"),
         about=about,
+        compute=compute,
+        task=said.get("task"),
+        entry=said.get("entry"),
     )
+
+
+def _operator(said, where, compute):
+    """Its name: "function" or "task" for an own one."""
+    if compute is not None:
+        return "function"
+    if "task" in said:
+        if "operator" in said:
+            raise ConfigurationError(f"{where}: operator: a task computes it; leave one of the two out")
+        return "task"
+    operator = said.get("operator")
+    if not isinstance(operator, str) or operator not in OPERATORS:
+        import difflib
+
+        near = difflib.get_close_matches(str(operator), OPERATORS, 1)
+        hint = f"; did you mean {near[0]}?" if near else "; `vmhost pipeline features --operators` lists them"
+        raise ConfigurationError(f"{where}: operator: there is no {operator!r:.60}{hint}")
+    for key, wants in (("parameter", OPERATORS[operator].parameter), ("other", OPERATORS[operator].other)):
+        if wants != (key in said):
+            raise ConfigurationError(f"{where}: {key}: {operator} {'needs one' if wants else 'has none'}")
+    if "entry" in said:
+        raise ConfigurationError(f"{where}: entry: it goes with a task")
+    return operator
+
+
+def _window(said, where):
+    """(shape, window_ms, most_ms)."""
+    shape, most = "sliding", None
+    if isinstance(said, Mapping):
+        shapes = [key for key in said if key in SHAPES]
+        if len(shapes) != 1 or not said.keys() <= {shapes[0], *(("most",) if shapes == ["session"] else ())}:
+            raise ConfigurationError(
+                f"{where}: expected a time such as 7 d, or one of {{tumbling: 1 d}}, {{previous: 1 d}} and "
+                f"{{session: 30 min, most: 1 d}}, got {dict(said)!r:.100}"
+            )
+        (shape,) = shapes
+        said, most = said[shape], said.get("most")
+    times = [_milliseconds(said, where)]
+    times.append(max(DAY_MS, times[0]) if most is None else _milliseconds(most, f"{where}: most"))
+    if not all(0 < each <= MAX_WINDOW_MS for each in times):
+        raise ConfigurationError(f"{where}: expected a time above 0, up to 400 days")
+    return shape, *times
 
 
 def _refuse_circles(features, where):

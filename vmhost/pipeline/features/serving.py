@@ -7,20 +7,60 @@ or a key that was put aside) is computed from the store, by the same code, so th
 
 import array
 import hashlib
+import logging
 import math
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from vmhost import ConfigurationError
 from vmhost.pipeline.features import _features
-from vmhost.pipeline.features.definitions import ANY, DERIVED, OPERATORS, FeatureSet, read_feature_file
+from vmhost.pipeline.features.definitions import (
+    ANY,
+    BY,
+    DERIVED,
+    OPERATORS,
+    SHAPES,
+    Feature,
+    FeatureSet,
+    Window,
+    read_feature_file,
+)
+
+_log = logging.getLogger("vmhost")
 
 MAX_KEYS = 100_000
 MAX_EVENTS = 10_000  # of one history
 _OPERATOR = {name: number for number, name in enumerate(OPERATORS)}
+_FIRST_SKETCH = next(number for number, each in enumerate(OPERATORS.values()) if each.of_sketch)
+_BASIC, _SKETCHED = 0, len(DERIVED) + 1  # as features.h numbers the kinds of steps
 _DERIVED = {name: number for number, name in enumerate(DERIVED, 1)}
 _AT_ONCE = 1000
+
+
+class _Stream(NamedTuple):
+    """Events that belong together, and the columns of their keys' histories where they go."""
+
+    source: tuple
+    where: object
+    field: str | None
+    other: str | None
+    by: str
+    columns: list
+
+
+class _Plan(NamedTuple):
+    """How the vector of a view comes about: `steps` gives numbers for `basics`, then come own operators, then what is
+    derived of those."""
+
+    names: tuple
+    steps: object
+    basics: tuple
+    own: tuple
+    later: tuple
+    by: str
+    order: list | None  # the places of `names` in `basics`; None: not all are there
 
 
 class Features:
@@ -28,39 +68,65 @@ class Features:
 
     `max_keys`: keys whose histories are kept; the one without an event for longest goes first. `max_events`: of one
     history; beyond it the oldest goes before its time, and is counted (`statistics`). `store`: where events can be read
-    again (`read(position)`), for keys that went and for times in the past; None: there is none. ConfigurationError
-    where a condition cannot be used.
+    again (`read(position)`), for keys that went and for times in the past; None: there is none. `call_task(name, entry,
+    window)`: the number that a task gives for the fields of a Window; None: features of tasks have no answer.
+    ConfigurationError where a condition cannot be used. `tasks`: the names of those that compute features.
     """
 
-    def __init__(self, declared, *, max_keys=MAX_KEYS, max_events=MAX_EVENTS, store=None):
+    def __init__(self, declared, *, max_keys=MAX_KEYS, max_events=MAX_EVENTS, store=None, call_task=None):
         self.declared = declared
         self._max_keys, self._max_events, self._store = max_keys, max_events, store
+        self._call_task = call_task
         self._lock = threading.Lock()
-        self._histories = {by: {} for by in ("key", "visit", "page")}  # by -> {key: History}, least recent first
-        self._put_aside = 0
-        self._streams, self._columns = [], {by: [] for by in self._histories}
+        self._histories = {by: {} for by in BY}  # by -> {key: History}, least recent first
+        self._put_aside = self._failed = 0
+        self.tasks = frozenset(each.task for each in declared.features.values() if each.task is not None)
         self._layout()
         self._conditions = _Conditions(self._streams)
         self._plans = {}
         self._generation = 0  # grows with each event that is taken
         self._known = {}  # view -> (at_ms, key, generation, vector): what is asked for again is not computed again
+        self._own_known = {}  # (name, key) -> (version of its column, number): own features as of the last event
 
     def _layout(self):
-        """Each stream and key is a column of that key's histories, as long as the longest window over it."""
-        places = {}
+        """Each stream and key is a column of that key's histories, as long as the longest window over it; sketches have
+        a column for each window. `_places`: name -> column, `_written`: name -> where a history keeps its number."""
+        columns, streams, places = {by: {} for by in BY}, {}, {}
+        written = {by: {} for by in BY}
         for each in self.declared.features.values():
             if each.of:
                 continue
-            place = (each.stream, each.by)
-            if place not in places:
-                columns = self._columns[each.by]
-                places[place] = len(columns)
-                columns.append([0, self._max_events])
-                self._streams.append((each.source, each.where, each.field, each.by, len(columns) - 1))
-            column = self._columns[each.by][places[place]]
-            column[0] = max(column[0], each.window_ms)
-        self._places = places
-        self._columns = {by: tuple(map(tuple, columns)) for by, columns in self._columns.items()}
+            stream = streams.setdefault(
+                (each.stream, each.by), _Stream(each.source, each.where, each.field, each.other, each.by, [])
+            )
+            operator = OPERATORS.get(each.operator)
+            sketched = operator is not None and operator.of_sketch
+            known = columns[each.by]
+            column = known.setdefault(
+                (each.stream, each.window_ms if sketched else None),
+                {"number": len(known), "reach": 0, "paired": each.other is not None, "distinct": 0, "quantiles": 0},
+            )
+            if column["number"] not in stream.columns:
+                stream.columns.append(column["number"])
+            column["reach"] = max(column["reach"], each.reach_ms)
+            column["pane"] = -(-each.window_ms // _features.PANES) if sketched else 0
+            if sketched:
+                column["distinct"] |= operator.cost == "distinct sketch"
+                column["quantiles"] |= operator.cost == "quantile sketch"
+            places[each.name] = column["number"]
+            if each.when == "write" and not each.own:
+                written[each.by][each.name] = len(written[each.by])
+        self._streams, self._places, self._written = list(streams.values()), places, written
+        self._columns = {
+            by: tuple(
+                (each["reach"], self._max_events, each["paired"], each["pane"], each["distinct"], each["quantiles"])
+                for each in known.values()
+            )
+            for by, known in columns.items()
+        }
+
+    def _new_history(self, by):
+        return _features.History(self._columns[by], len(self._written[by]))
 
     # ---- events
 
@@ -70,22 +136,25 @@ class Features:
             self._generation += 1
             for stored, streams in self._conditions.belonging(events):
                 for number in streams:
-                    _, _, path, by, column = self._streams[number]
-                    self._append(stored.event, path, by, column)
+                    self._append(stored.event, self._streams[number])
 
-    def _append(self, event, path, by, column):
-        key = getattr(event, by)
+    def _append(self, event, stream):
+        key = getattr(event, stream.by)
         if not key:
             return
-        histories = self._histories[by]
+        histories = self._histories[stream.by]
         history = histories.pop(key, None)
         if history is None:
-            history = _features.History(self._columns[by])
+            history = self._new_history(stream.by)
             if len(histories) >= self._max_keys:
                 del histories[next(iter(histories))]
                 self._put_aside += 1
         histories[key] = history  # the most recent is the last
-        history.append(column, event.time_ms, *value_of(event, path))
+        values = value_of(event, stream.field)
+        if stream.other is not None:
+            values += value_of(event, stream.other)
+        for column in stream.columns:
+            history.append(column, event.time_ms, *values)
 
     def fill(self, store):
         """Takes all events of a store, as after a restart or a change of definitions."""
@@ -97,6 +166,7 @@ class Features:
         with self._lock:
             self._generation += 1
             self._histories["key"].pop(key, None)
+            self._own_known.clear()
             for visit in visits:
                 self._histories["visit"].pop(visit, None)
 
@@ -109,31 +179,84 @@ class Features:
         known = self._known.get(view) if isinstance(view, str) else None
         if known is not None and known[0] == at_ms and known[1] == key and known[2] == self._generation:
             return known[3][:]
-        names, plan, by, order = self._plan(view)
+        plan = self._plan(view)
         with self._lock:
-            history = self._histories[by].get(key)
+            history = self._histories[plan.by].get(key)
             if history is None and self._put_aside == 0:
-                history = _features.History(self._columns[by])
-            if history is not None and not self._is_past(history, by, at_ms):
-                found = array.array("d", history.read(plan, at_ms))
-                vector = array.array("d", [found[place] for place in order])
-                if isinstance(view, str):
-                    self._known[view] = (at_ms, key, self._generation, vector[:])
-                return vector
-        return self._from_store(names, key, by, at_ms)
+                history = self._new_history(plan.by)
+            here = history is not None and not self._is_past(history, at_ms)
+            if here:
+                found = array.array("d", history.read(plan.steps, at_ms))
+                if plan.order is not None:
+                    vector = array.array("d", [found[place] for place in plan.order])
+                    if isinstance(view, str):
+                        self._known[view] = (at_ms, key, self._generation, vector[:])
+                    return vector
+                numbers = dict(zip(plan.basics, found, strict=True))
+                windows = [(each, *self._window(history, each, at_ms)) for each in plan.own]
+        if not here:
+            return self._from_store(plan.names, key, plan.by, at_ms)
+        for each, version, window, fresh in windows:  # without the lock: a task may read features
+            numbers[each.name] = self._own_number(each, key, version, window) if fresh else math.nan
+            if math.isnan(numbers[each.name]):
+                numbers[each.name] = each.default
+        for each in plan.later:
+            number = _features.derived(_DERIVED[each.operator], *(numbers[other] for other in each.of))
+            numbers[each.name] = each.default if math.isnan(number) else number
+        return array.array("d", [numbers[name] for name in plan.names])
+
+    def _window(self, history, each, at_ms):
+        """(the version of its column, its Window, whether it is fresh) of an own feature."""
+        column, written = self._places[each.name], each.when == "write"
+        shape = SHAPES.index(each.shape)
+        ends_ms, times, values, others = history.window(
+            column, shape, each.window_ms, each.most_ms, written, at_ms, self.declared.offset_ms
+        )
+        window = Window(
+            ends_ms,
+            array.array("q", times),
+            array.array("d", values),
+            None if others is None else array.array("d", others),
+            each.parameter,
+        )
+        fresh = each.fresh_ms is None or not window.times_ms or at_ms - window.times_ms[-1] <= each.fresh_ms
+        return history.version(column), window, fresh
+
+    def _own_number(self, each, key, version, window):
+        """What the function or task of an own feature says; NaN where it fails. As of the last event: it is asked
+        once."""
+        known = self._own_known.get((each.name, key)) if each.when == "write" else None
+        if known is not None and known[:2] == (version, window.at_ms):
+            return known[2]
+        try:
+            if each.compute is not None:
+                number = float(each.compute(window))
+            elif self._call_task is None:
+                return math.nan
+            else:
+                number = float(self._call_task(each.task, each.entry, window._asdict()))
+        except Exception as error:  # whatever a function or a task raises: the others are there all the same
+            self._failed += 1
+            _log.warning("features: %s: %s: %s", each.name, type(error).__name__, error)
+            return math.nan
+        if each.when == "write":
+            while len(self._own_known) >= self._max_keys:
+                self._own_known.pop(next(iter(self._own_known)), None)
+            self._own_known[each.name, key] = (version, window.at_ms, number)
+        return number
 
     def computed(self, view, key, at_ms):
         """The same, from the events of the store alone, whatever `feed` was given."""
-        names, _, by, _ = self._plan(view)
-        return self._from_store(names, key, by, at_ms)
+        plan = self._plan(view)
+        return self._from_store(plan.names, key, plan.by, at_ms)
 
-    def _is_past(self, history, by, at_ms):
+    def _is_past(self, history, at_ms):
         """Whether events may be gone that a read at that time wants."""
         return self._store is not None and at_ms < history.latest()
 
     def _from_store(self, names, key, by, at_ms):
         """Computed anew from the events of the key, up to that time."""
-        alone = Features(self.declared, max_events=self._max_events)
+        alone = Features(self.declared, max_events=self._max_events, call_task=self._call_task)
         if self._store is not None:
             for batch in _batches(self._store.read(0)):
                 alone.feed([one for one in batch if getattr(one.event, by) == key and one.event.time_ms <= at_ms])
@@ -147,42 +270,66 @@ class Features:
         return known
 
     def _compile(self, names):
-        """(names, the C plan, by what, places of the names in it): features of one window follow each other, and those
-        of others come after them."""
         features = self.declared.features
-        basics, derived = [], []
+        basics, derived, own, later = [], [], [], []
 
         def collect(name):
             each = features[name]
-            if name in basics or name in derived:
+            if any(name in found for found in (basics, derived, own, later)):
                 return
             for other in each.of:
                 collect(other)
-            (derived if each.of else basics).append(name)
+            if each.own:
+                own.append(name)
+            elif not each.of:
+                basics.append(name)
+            else:
+                (later if any(other in own or other in later for other in each.of) else derived).append(name)
 
         for name in names:
             collect(name)
-        by = {features[name].by for name in basics}
+        by = {features[name].by for name in (*basics, *own)}
         if len(by) > 1:
             raise ConfigurationError(f"a view has features by {' and '.join(sorted(by))}; make one for each")
-        basics.sort(key=lambda name: (self._places[features[name].stream, features[name].by], features[name].window_ms))
+        by = (by or {"key"}).pop()
+        basics.sort(key=self._by_window)  # steps of one window follow each other
         places = {name: place for place, name in enumerate((*basics, *derived))}
-        steps = []
-        for name in places:
-            each = features[name]
-            if each.of:
-                left, right = (places[other] for other in each.of)
-                steps.append((_DERIVED[each.operator], left, right, 0, -1, 0.0, each.default))
-            else:
-                column = self._places[each.stream, each.by]
-                fresh = -1 if each.fresh_ms is None else each.fresh_ms
-                operator = _OPERATOR[each.operator]
-                steps.append((0, column, operator, each.window_ms, fresh, each.parameter, each.default))
-        plan = _features.Plan(steps, self.declared.offset_ms)
-        return names, plan, (by or {"key"}).pop(), [places[name] for name in names]
+        steps = tuple(self._step(features[name], places, by) for name in places)
+        return _Plan(
+            names,
+            _features.Plan(steps, self.declared.offset_ms),
+            tuple(places),
+            tuple(features[name] for name in own),
+            tuple(features[name] for name in later),
+            by,
+            None if own else [places[name] for name in names],
+        )
+
+    def _by_window(self, name):
+        each = self.declared.features[name]
+        return (self._places[name], each.shape, each.window_ms, each.most_ms, each.when)
+
+    def _step(self, each, places, by):
+        if each.of:
+            left, right = (places[other] for other in each.of)
+            return (_DERIVED[each.operator], left, right, 0, 1, 1, -1, -1, 0.0, each.default)
+        number = _OPERATOR[each.operator]
+        sketched = number >= _FIRST_SKETCH
+        return (
+            _SKETCHED if sketched else _BASIC,
+            self._places[each.name],
+            number - _FIRST_SKETCH if sketched else number,
+            SHAPES.index(each.shape),
+            each.window_ms,
+            each.most_ms,
+            -1 if each.fresh_ms is None else each.fresh_ms,
+            self._written[by].get(each.name, -1),
+            each.parameter,
+            each.default,
+        )
 
     def statistics(self):
-        """{"keys", "bytes", "events", "dropped" before their time, "put_aside": keys}."""
+        """{"keys", "bytes", "events", "dropped" before their time, "put_aside": keys, "failed": own operators}."""
         with self._lock:
             sizes = [history.size() for histories in self._histories.values() for history in histories.values()]
             return {
@@ -191,19 +338,25 @@ class Features:
                 "events": sum(events for _, events, _ in sizes),
                 "dropped": sum(dropped for _, _, dropped in sizes),
                 "put_aside": self._put_aside,
+                "failed": self._failed,
             }
 
 
-def features_of(declared, store):
-    """The Features of FeatureSets, mappings, and paths of files; None where there are none. ConfigurationError."""
+def features_of(declared, store, call_task=None):
+    """The Features of FeatureSets, lists of Features, mappings, and paths of files; None where there are none.
+    ConfigurationError."""
     merged = None
     for one in declared:
         if isinstance(one, Mapping):
             one = FeatureSet.of(one)
+        elif isinstance(one, Feature):
+            one = FeatureSet.of_features([one])
+        elif isinstance(one, Iterable) and not isinstance(one, str):
+            one = FeatureSet.of_features(one)
         elif not isinstance(one, FeatureSet):
             one = read_feature_file(one)
         merged = one if merged is None else merged.merged(one)
-    return None if merged is None else Features(merged, store=store)
+    return None if merged is None else Features(merged, store=store, call_task=call_task)
 
 
 class _Conditions:
@@ -211,7 +364,7 @@ class _Conditions:
 
     def __init__(self, streams):
         self._by_name, self._engine = {}, None
-        for number, (source, where, _, _, _) in enumerate(streams):
+        for number, (source, where, *_) in enumerate(streams):
             if where is None:
                 for name in source:
                     self._by_name.setdefault(name, []).append(number)

@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/pairs.h"
+#include "core/sort.h"
+
 static const double SECOND = 1e3, HOUR = 36e5, DAY = 864e5; /* milliseconds */
 
 void vmf_window_end(vmf_window *window)
@@ -53,10 +56,22 @@ static void pass_sums(vmf_window *w)
         }
 }
 
-static int by_value(const void *a, const void *b)
+/* Keys for so many items, and room to sort them; owned by the caller. NULL: no memory. */
+static vmf_key *keys_for(size_t count) { return malloc((2 * count + 1) * sizeof(vmf_key)); }
+
+/* Smallest first. false: no memory. */
+static bool sort_values(double *values, size_t count)
 {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    vmf_key *keys = keys_for(count);
+    if (keys == NULL)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        keys[i] = (vmf_key){vmf_key_of(values[i]), i};
+    vmf_sort(keys, keys + count, count);
+    for (size_t i = 0; i < count; i++)
+        values[i] = vmf_value_of(keys[i].key);
+    free(keys);
+    return true;
 }
 
 static void pass_order(vmf_window *w)
@@ -66,24 +81,14 @@ static void pass_order(vmf_window *w)
         return;
     w->sorted = true;
     w->order = malloc((w->valued + 1) * sizeof *w->order);
-    if (w->order == NULL) {
-        w->failed = true;
-        w->valued = 0;
-        return;
-    }
     size_t n = 0;
-    for (size_t i = 0; i < w->count; i++)
+    for (size_t i = 0; i < w->count && w->order != NULL; i++)
         if (has_value(&w->items[i]))
             w->order[n++] = w->items[i].value;
-    qsort(w->order, n, sizeof *w->order, by_value);
-}
-
-static int by_identity(const void *a, const void *b)
-{
-    const vmf_group *x = a, *y = b;
-    if (x->identity != y->identity)
-        return x->identity < y->identity ? -1 : 1;
-    return (x->last > y->last) - (x->last < y->last);
+    if (w->order == NULL || !sort_values(w->order, n)) {
+        w->failed = true;
+        w->valued = 0;
+    }
 }
 
 /* Items without a value are in no group. */
@@ -93,23 +98,24 @@ static void pass_groups(vmf_window *w)
         return;
     w->grouped = true;
     w->groups = malloc((w->count + 1) * sizeof *w->groups);
-    if (w->groups == NULL) {
+    vmf_key *keys = keys_for(w->count);
+    if (w->groups == NULL || keys == NULL) {
         w->failed = true;
+        free(keys);
         return;
     }
     size_t n = 0, made = 0;
     for (size_t i = 0; i < w->count; i++)
         if (has_value(&w->items[i]))
-            w->groups[n++] = (vmf_group){w->items[i].identity, 1, i, w->items[i].value};
-    qsort(w->groups, n, sizeof *w->groups, by_identity);
+            keys[n++] = (vmf_key){w->items[i].identity, i};
+    vmf_sort(keys, keys + n, n);
     for (size_t i = 0; i < n; i++) {
-        if (made > 0 && w->groups[made - 1].identity == w->groups[i].identity) {
-            w->groups[made - 1].count++;
-            w->groups[made - 1].last = w->groups[i].last;
-        } else {
-            w->groups[made++] = w->groups[i];
-        }
+        if (i == 0 || keys[i].key != keys[i - 1].key)
+            w->groups[made++] = (vmf_group){keys[i].key, 0, 0, w->items[keys[i].place].value};
+        w->groups[made - 1].count++;
+        w->groups[made - 1].last = keys[i].place;
     }
+    free(keys);
     w->group_count = made;
 }
 
@@ -413,7 +419,11 @@ OPERATOR(median_deviation)
     }
     for (size_t i = 0; i < w->valued; i++)
         away[i] = fabs(w->order[i] - middle);
-    qsort(away, w->valued, sizeof *away, by_value);
+    if (!sort_values(away, w->valued)) {
+        w->failed = true;
+        free(away);
+        return NAN;
+    }
     const double at = 0.5 * (double)(w->valued - 1);
     const size_t below = (size_t)at, above = below + 1 < w->valued ? below + 1 : below;
     const double found = away[below] + (away[above] - away[below]) * (at - (double)below);
@@ -949,8 +959,9 @@ OPERATOR(time_weighted_mean)
     return share(sum, whole);
 }
 
-#define PLAIN(name, says) {#name, op_##name, false, says}
-#define WANTS(name, says) {#name, op_##name, true, says}
+#define PLAIN(name, says) {#name, op_##name, false, false, says, NULL}
+#define WANTS(name, says) {#name, op_##name, true, false, says, NULL}
+#define PAIRS(name, says) {#name, vmf_##name, false, true, says, NULL}
 const vmf_entry vmf_entries[] = {
     PLAIN(count, "events"),
     PLAIN(valued, "events with a value"),
@@ -1064,5 +1075,19 @@ const vmf_entry vmf_entries[] = {
     PLAIN(trend, "the mean of the newer half of the window less that of the older"),
     PLAIN(acceleration, "events in the newer half less those in the older"),
     PLAIN(time_weighted_mean, "the mean, each value weighted by how long it was the latest"),
+    {"co_occurrence", vmf_co_occurrence, true, false,
+     "pairs of events with different values that came within so many seconds", "sort"},
+    {"co_occurrence_share", vmf_co_occurrence_share, true, false, "their share of the pairs of events that came so",
+     "sort"},
+    PAIRS(weighted_sum, "the sum of value times other"),
+    PAIRS(weighted_mean, "the mean of values weighted by the others"),
+    PAIRS(covariance, "the covariance of value and other, by n"),
+    PAIRS(correlation, "their correlation, -1 to 1"),
+    PAIRS(slope_over, "how much the line through the pairs rises for 1 of the other"),
+    PAIRS(sum_ratio, "the sum of values over the sum of others"),
+    PAIRS(pairs, "different pairs of value and other"),
+    PAIRS(pair_mode_count, "how often the most frequent pair came"),
+    PAIRS(pair_mode_share, "its share of the pairs"),
+    PAIRS(mutual_information, "what one of the two tells of the other, in bits"),
 };
 const size_t vmf_entry_count = sizeof vmf_entries / sizeof *vmf_entries;

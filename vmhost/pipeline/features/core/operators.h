@@ -23,8 +23,21 @@ typedef struct vmf_group {
     double value;
 } vmf_group;
 
+/* Of the events that have a value in both fields. */
+typedef struct vmf_moments {
+    size_t count;
+    double x, y, product; /* sums; x: value, y: other */
+    double xx, yy, xy;    /* sums of products of differences from the means */
+} vmf_moments;
+
+typedef struct vmf_pair_groups {
+    size_t count, groups, most;           /* pairs; different ones; those of the most frequent */
+    double entropy, of_values, of_others; /* bits */
+} vmf_pair_groups;
+
 typedef struct vmf_window {
     const vmf_item *items;
+    const vmf_item *others; /* as many, of the same events by another field; NULL where no operator asks for them */
     size_t count;
     int64_t at_ms, span_ms, offset_ms;    /* when it is read; its length; the local time's difference from UTC */
     bool summed, sorted, grouped, failed; /* failed: a pass had no memory */
@@ -34,6 +47,9 @@ typedef struct vmf_window {
     double *order;     /* owned: the values, sorted */
     vmf_group *groups; /* owned: by identity */
     size_t group_count;
+    bool crossed, paired; /* whether these are known */
+    vmf_moments moments;
+    vmf_pair_groups pairs;
 } vmf_window;
 
 typedef double vmf_operator(vmf_window *window, double parameter);
@@ -41,8 +57,9 @@ typedef double vmf_operator(vmf_window *window, double parameter);
 typedef struct vmf_entry {
     const char *name;
     vmf_operator *compute;
-    bool wants; /* a parameter */
+    bool wants, other; /* a parameter; a second field */
     const char *says;
+    const char *cost; /* NULL: that of the passes which it asks for */
 } vmf_entry;
 
 extern const vmf_entry vmf_entries[];

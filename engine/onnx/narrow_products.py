@@ -10,7 +10,7 @@ from .lowering import Lowering
 from .readers import Unsupported, reads
 
 COLUMNS = 32  # NARROW_COLUMNS of engine/src/models/narrow_kernels.h
-_HALF, _BYTES, _NIBBLES = range(3)
+_HALF, _BYTES, _NIBBLES = 0, 3, 4  # narrow_kind there
 
 
 class Blocks(NamedTuple):
@@ -28,7 +28,7 @@ def blocks_of(values, scales, zeros, axis, block):
     """The Blocks of what DequantizeLinear reads, constants of rank 2, for each column along the other axis; None: such
     blocks the engine has no products for."""
     bits = 4 if values.dtype.name in ("int4", "uint4") else 8 if values.dtype.name in ("int8", "uint8") else 0
-    if values.ndim != 2 or not bits or block % 2 or values.shape[axis] % block:
+    if values.ndim != 2 or not bits or block % _at_once(bits) or values.shape[axis] % block:
         return None
     lowest = -(1 << bits - 1) if values.dtype.name.startswith("int") else 0
     whole = values.astype("int32") - lowest
@@ -46,12 +46,23 @@ def multiplied_by_halves(add, x, weights, bias=None):
 
 def multiplied_by_blocks(add, x, blocks, bias=None):
     """x @ weights.T, of float32 or float16."""
-    packed = _slivers(blocks.numbers).transpose(0, 2, 1)
+    packed = _slivers(blocks.numbers)  # [slivers, 32, k]
+    count, columns, k = packed.shape
     if blocks.bits == 4:
-        packed = packed[:, 0::2] | packed[:, 1::2] << 4
-    sides = [(_slivers(side).transpose(0, 2, 1), "float32") for side in (blocks.scales, blocks.zeros)]
-    kind = _NIBBLES if blocks.bits == 4 else _BYTES
-    return _product(add, x, len(blocks.numbers), (kind, blocks.block), [(packed, "uint8"), *sides], bias)
+        packed = packed.reshape(count, columns, k // 8, 2, 4)
+        packed = packed[:, :, :, 0] | packed[:, :, :, 1] << 4
+    packed = packed.reshape(count, columns, -1, 4).transpose(0, 2, 1, 3).reshape(count, -1, columns * 4)
+    kind, zero = _NIBBLES if blocks.bits == 4 else _BYTES, blocks.zeros.flat[0] if blocks.zeros.size else 0
+    alike = float(zero).is_integer() and (blocks.zeros == zero).all()
+    sides = [None if side is None else (_slivers(side).transpose(0, 2, 1), "float32")
+             for side in (blocks.scales, None if alike else blocks.zeros)]  # fmt: skip
+    parameters = kind, blocks.block, int(zero) if alike else 0
+    return _product(add, x, len(blocks.numbers), parameters, [(packed, "uint8"), *sides], bias)
+
+
+def _at_once(bits):
+    """Numbers of a sum that lie together, of which blocks have whole ones."""
+    return 8 if bits == 4 else 4
 
 
 def _slivers(rows):
@@ -88,8 +99,8 @@ def product_of_few_bits(reader, node):
         name is not None and value is None for name, value in zip((weights, scales, zeros, bias), constants)
     ):
         raise Unsupported("has weights, scales, zero points or a bias that are computed, or a g_idx")
-    if bits not in (4, 8) or not block or block % 2:
-        raise Unsupported(f"has {bits} bits in blocks of {block}, expected 4 or 8 in blocks of an even size")
+    if bits not in (4, 8) or not block or block % _at_once(bits):
+        raise Unsupported(f"has {bits} bits in blocks of {block}, expected 4 or 8 in blocks of a multiple of 8")
     if add.dtype(x) not in (numpy.float32, numpy.float16):
         raise Unsupported(f"works on {add.dtype(x)}, expected float32 or float16")
     packed, scales, zeros, bias = constants

@@ -118,6 +118,29 @@ def test_blocks_before_a_product_stay_narrow(dtype, op):
         assert len(compile_model(data, "narrow")) < whole.size * 4
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_of_any_size_and_blocks_longer_than_a_part(bits):
+    draw, k = numpy.random.default_rng(4), 2 * 264
+    w, scale = draw.integers(-8, 8, (40, k)), draw.random((40, 2)).astype("float32")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["whole"], axis=1, block_size=264),
+        helper.make_node("Gemm", ["x", "whole"], ["y"], transB=1),
+    ]
+    whole = w * numpy.repeat(scale, 264, 1).astype("float64")
+    import ml_dtypes
+
+    kind = ml_dtypes.int4 if bits == 4 else numpy.dtype("int8")
+    x = numpy.stack([draw.standard_normal(k), numpy.zeros(k), draw.standard_normal(k) * 1e30]).astype("float32")
+    data = networks.graph_of(nodes, {"x": x}, ["y"], {"w": w.astype(kind), "s": scale}, opset=21)
+    for row in x:
+        assert close(data, {"x": row[None].repeat(3, 0)}, row[None].repeat(3, 0) @ whole.T, x.dtype) == []
+    x[1, 300], x[2, 7] = numpy.inf, numpy.nan
+    for backend in backends():
+        with on_backend(backend):
+            made = opened("narrow", compile_model(data, "narrow"))({"x": x})["y"]
+        assert numpy.isfinite(numpy.asarray(made)).all(1).tolist() == [True, False, False], backend
+
+
 def test_weights_of_other_bits_are_refused():
     constants = {"w": numpy.zeros((4, 1, 8), "uint8"), "s": numpy.ones(4, "float32")}
     attributes = {"K": 32, "N": 4, "bits": 2, "block_size": 32}

@@ -29,169 +29,438 @@ ALWAYS vec halves(const uint8_t *from)
 #endif
 }
 
-ALWAYS integers bytes(const uint8_t *from)
-{
-#if defined(__AVX512F__)
-    return (integers)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)from));
-#elif defined(__AVX2__)
-    return (integers)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)from));
-#else
-    integers v;
-    for (int i = 0; i < LANES; i++)
-        v[i] = from[i];
-    return v;
-#endif
-}
-
 ALWAYS vec floats(integers v) { return __builtin_convertvector(v, vec); }
 
-/* Numbers k and k + 1 of a sliver's vector v, as they lie. */
-ALWAYS void weights_of(const narrow_kind kind, const uint8_t *weights, int64_t k, int v, vec out[2])
+ALWAYS integers words(const uint8_t *from)
 {
-    if (kind == NARROW_HALF) {
-        out[0] = halves(weights + 2 * (k * NARROW_COLUMNS + v * LANES));
-        out[1] = halves(weights + 2 * ((k + 1) * NARROW_COLUMNS + v * LANES));
-    } else if (kind == NARROW_BYTES) {
-        out[0] = floats(bytes(weights + k * NARROW_COLUMNS + v * LANES));
-        out[1] = floats(bytes(weights + (k + 1) * NARROW_COLUMNS + v * LANES));
-    } else {
-        const integers both = bytes(weights + k / 2 * NARROW_COLUMNS + v * LANES);
-        out[0] = floats(both & 15);
-        out[1] = floats(both >> 4);
-    }
+    integers v;
+    memcpy(&v, from, sizeof v);
+    return v;
 }
 
-/* Adds the products of numbers from `begin` to `end`, an even count, to sums of some chains. */
-ALWAYS void add_products(const narrow_kind kind, const int rows, const uint8_t *weights, const float *a, int64_t a_row,
-                         int64_t begin, int64_t end, vec sums[CHAINS][VECTORS])
+/* ---- weights of float16 */
+ALWAYS void half_rows_of(const int rows, const narrow_sliver *sliver, const float *a, int64_t a_row, float *out)
 {
     const int chains = CHAINS / rows;
-    int64_t k = begin;
-    for (; k + 2 * chains <= end; k += 2 * chains)
+    vec sum[CHAINS][VECTORS];
+#pragma GCC unroll 4
+    for (int chain = 0; chain < CHAINS; chain++)
+#pragma GCC unroll 8
+        for (int v = 0; v < VECTORS; v++)
+            sum[chain][v] = all(0);
+    int64_t k = 0;
+    for (; k + chains <= sliver->k; k += chains)
 #pragma GCC unroll 4
         for (int chain = 0; chain < chains; chain++)
 #pragma GCC unroll 8
             for (int v = 0; v < VECTORS; v++) {
-                vec two[2];
-                weights_of(kind, weights, k + 2 * chain, v, two);
+                const vec weights = halves(sliver->weights + 2 * ((k + chain) * NARROW_COLUMNS + v * LANES));
 #pragma GCC unroll 4
                 for (int r = 0; r < rows; r++) {
-                    vec *sum = &sums[r * chains + chain][v];
-                    *sum = add_product(*sum, two[0], all(a[r * a_row + k + 2 * chain]));
-                    *sum = add_product(*sum, two[1], all(a[r * a_row + k + 2 * chain + 1]));
+                    vec *of = &sum[r * chains + chain][v];
+                    *of = add_product(*of, weights, all(a[r * a_row + k + chain]));
                 }
             }
-    for (; k < end; k += 2)
-#pragma GCC unroll 8
+    for (; k < sliver->k; k++)
         for (int v = 0; v < VECTORS; v++) {
-            vec two[2];
-            weights_of(kind, weights, k, v, two);
-            for (int r = 0; r < rows; r++) {
-                vec *sum = &sums[r * chains][v];
-                *sum = add_product(*sum, two[0], all(a[r * a_row + k]));
-                *sum = add_product(*sum, two[1], all(a[r * a_row + k + 1]));
-            }
-        }
-}
-
-ALWAYS vec of_chains(const int rows, vec sums[CHAINS][VECTORS], int r, int v)
-{
-    const int chains = CHAINS / rows;
-    vec sum = sums[r * chains][v];
-#pragma GCC unroll 4
-    for (int chain = 1; chain < chains; chain++)
-        sum += sums[r * chains + chain][v];
-    return sum;
-}
-
-ALWAYS void rows_of(const narrow_kind kind, const int rows, const narrow_sliver *sliver, const float *a, int64_t a_row,
-                    const float *a_sums, int64_t sums_row, float *out)
-{
-    const int64_t block = kind == NARROW_HALF ? sliver->k & ~(int64_t)1 : sliver->block;
-    vec total[CHAINS][VECTORS];
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < VECTORS; v++)
-            total[r][v] = all(0);
-    for (int64_t k = 0, b = 0; k < (sliver->k & ~(int64_t)1); k += block, b++) {
-        vec sums[CHAINS][VECTORS];
-#pragma GCC unroll 4
-        for (int chain = 0; chain < CHAINS; chain++)
-#pragma GCC unroll 8
-            for (int v = 0; v < VECTORS; v++)
-                sums[chain][v] = all(0);
-        add_products(kind, rows, sliver->weights, a, a_row, k, k + block, sums);
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++)
-#pragma GCC unroll 8
-            for (int v = 0; v < VECTORS; v++) {
-                const vec sum = of_chains(rows, sums, r, v);
-                if (kind == NARROW_HALF) {
-                    total[r][v] += sum;
-                    continue;
-                }
-                const int64_t at = b * NARROW_COLUMNS + v * LANES;
-                const vec above = sum - load(sliver->zeros + at) * all(a_sums[r * sums_row + b]);
-                total[r][v] = add_product(total[r][v], above, load(sliver->scales + at));
-            }
-    }
-    if (kind == NARROW_HALF && sliver->k % 2 != 0)
-        for (int v = 0; v < VECTORS; v++) {
-            const int64_t k = sliver->k - 1;
-            const vec one = halves(sliver->weights + 2 * (k * NARROW_COLUMNS + v * LANES));
+            const vec weights = halves(sliver->weights + 2 * (k * NARROW_COLUMNS + v * LANES));
             for (int r = 0; r < rows; r++)
-                total[r][v] = add_product(total[r][v], one, all(a[r * a_row + k]));
+                sum[r * chains][v] = add_product(sum[r * chains][v], weights, all(a[r * a_row + k]));
         }
     for (int r = 0; r < rows; r++)
-        for (int v = 0; v < VECTORS; v++)
-            store(out + r * NARROW_COLUMNS + v * LANES, total[r][v]);
+        for (int v = 0; v < VECTORS; v++) {
+            vec total = sum[r * chains][v];
+            for (int chain = 1; chain < chains; chain++)
+                total += sum[r * chains + chain][v];
+            store(out + r * NARROW_COLUMNS + v * LANES, total);
+        }
 }
 
-/* clang-format off */
-#define KINDS(rows) \
-    switch (sliver->kind) { \
-    case NARROW_HALF: rows_of(NARROW_HALF, rows, sliver, a, a_row, a_sums, sums_row, out); break; \
-    case NARROW_BYTES: rows_of(NARROW_BYTES, rows, sliver, a, a_row, a_sums, sums_row, out); break; \
-    default: rows_of(NARROW_NIBBLES, rows, sliver, a, a_row, a_sums, sums_row, out); break; \
-    }
-/* clang-format on */
-static void few_rows(int rows, const narrow_sliver *sliver, const float *a, int64_t a_row, const float *a_sums,
-                     int64_t sums_row, float *out)
+static void half_rows(int rows, const narrow_sliver *sliver, const float *a, int64_t a_row, float *out)
 {
-    for (; rows > 0; rows -= 2, a += 2 * a_row, a_sums += 2 * sums_row, out += 2 * NARROW_COLUMNS) {
+    for (; rows > 0; rows -= 2, a += 2 * a_row, out += 2 * NARROW_COLUMNS) {
         if (rows == 1) {
-            KINDS(1)
+            half_rows_of(1, sliver, a, a_row, out);
         } else if (rows < 4) {
-            KINDS(2)
+            half_rows_of(2, sliver, a, a_row, out);
         } else {
-            KINDS(4)
+            half_rows_of(4, sliver, a, a_row, out);
             return;
         }
     }
 }
 
+/* ---- integers: rows made ready
+ *
+ * A part's numbers become integers of at most LARGEST, which is as near as float32 is to the largest of them, and sums
+ * of their products with weights are exact. Without instructions for these they stay floats. */
+enum { LARGEST = 127 << 16, QUAD_BYTES = 4 * NARROW_COLUMNS, SPLIT_QUAD = 16 };
+
+#ifdef __AVX2__
+/* The factor for a part's numbers, and by `scale` what each then stands for. What is not finite makes it NaN. */
+ALWAYS float factor_of(int64_t count, const float *from, float *scale)
+{
+    vec largest = all(0), total = all(0);
+    float high = 0, sum = 0;
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        const vec v = load(from + i), size = larger_of(v, -v);
+        largest = larger_of(largest, size);
+        total += v * all(0);
+    }
+    for (int lane = 0; lane < LANES; lane++) {
+        high = largest[lane] > high ? largest[lane] : high;
+        sum += total[lane];
+    }
+    for (; i < count; i++) {
+        const float size = from[i] < 0 ? -from[i] : from[i];
+        high = size > high ? size : high;
+        sum += from[i] * 0;
+    }
+    *scale = high < 0x1p-100f ? sum : high / LARGEST + sum;
+    return high < 0x1p-100f || sum != 0 ? 0 : LARGEST / high;
+}
+
+ALWAYS integers nearest(vec v)
+{
+#ifdef __AVX512F__
+    return (integers)_mm512_cvtps_epi32((__m512)v);
+#else
+    return (integers)_mm256_cvtps_epi32((__m256)v);
+#endif
+}
+
+ALWAYS integers split_vector(const float *from, float factor)
+{
+    const vec v = load(from);
+    return factor == 0 ? (integers){0} : nearest(v * all(factor));
+}
+
+/* Numbers as 256 * high + low, of 16 bits; of each four the high ones, then the low ones, in the order 0, 2, 1, 3. */
+ALWAYS void store_pairs(integers v, uint8_t *to)
+{
+    const __m128i order = _mm_set_epi8(15, 14, 11, 10, 13, 12, 9, 8, 7, 6, 3, 2, 5, 4, 1, 0);
+    const integers high = v >> 8, low = v & 255;
+    for (int i = 0; i < (int)(sizeof v / 16); i += 2) {
+        __m128i four[4], both;
+        memcpy(four, (const char *)&high + 16 * i, 32);
+        memcpy(four + 2, (const char *)&low + 16 * i, 32);
+        const __m128i left = _mm_shuffle_epi8(_mm_packs_epi32(four[0], four[1]), order),
+                      right = _mm_shuffle_epi8(_mm_packs_epi32(four[2], four[3]), order);
+        both = _mm_unpacklo_epi64(left, right);
+        memcpy(to + 16 * i, &both, sizeof both);
+        both = _mm_unpackhi_epi64(left, right);
+        memcpy(to + 16 * i + 16, &both, sizeof both);
+    }
+}
+
+#define SPLIT(name, store_, attributes) \
+    attributes static void name(int64_t count, const float *from, uint8_t *numbers, float *scale, float *sum) \
+    { \
+        const float factor = factor_of(count, from, scale); \
+        integers total = {0}; \
+        int64_t i = 0, all_of = 0; \
+        for (; i + LANES <= count; i += LANES) { \
+            const integers v = split_vector(from + i, factor); \
+            total += v; \
+            store_(v, numbers + 4 * i); \
+        } \
+        if (i < count) { \
+            float rest[LANES] = {0}; \
+            uint8_t packed[4 * LANES]; \
+            memcpy(rest, from + i, (size_t)(count - i) * sizeof *rest); \
+            const integers v = split_vector(rest, factor); \
+            total += v; \
+            store_(v, packed); \
+            memcpy(numbers + 4 * i, packed, (size_t)(count - i) * 4); \
+        } \
+        for (int lane = 0; lane < LANES; lane++) \
+            all_of += total[lane]; \
+        *sum = (float)all_of; \
+    }
+SPLIT(split_pairs, store_pairs, )
+
+enum { EIGHTS = NARROW_COLUMNS / 8 }; /* vectors of sums of 8 columns */
+
+/* Adds four numbers of each row times weights of 8 columns to sums of their high and of their low bits. */
+ALWAYS void add_pairs(const int rows, __m256i numbers, const uint8_t *a, int64_t a_row, __m256i sum[][2])
+{
+    const __m256i even = _mm256_and_si256(numbers, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(numbers, 8);
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        int32_t two[4];
+        memcpy(two, a + r * a_row, sizeof two);
+#pragma GCC unroll 2
+        for (int low = 0; low < 2; low++) {
+            const __m256i left = _mm256_madd_epi16(even, _mm256_set1_epi32(two[2 * low])),
+                          right = _mm256_madd_epi16(odd, _mm256_set1_epi32(two[2 * low + 1]));
+            sum[r][low] = _mm256_add_epi32(sum[r][low], _mm256_add_epi32(left, right));
+        }
+    }
+}
+
+/* Of a part at most 128 * 255 * 32,512 and as much again: within 31 bits. */
+ALWAYS void pairs_part(const narrow_kind kind, const int rows, int64_t count, const uint8_t *weights, const uint8_t *a,
+                       int64_t a_row, float *sums)
+{
+    const __m256i nibble = _mm256_set1_epi8(15);
+#pragma GCC unroll 4
+    for (int v = 0; v < EIGHTS; v++) {
+        __m256i sum[NARROW_ROWS][2];
+        const uint8_t *from = a, *packed = weights + 32 * v;
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
+            sum[r][0] = sum[r][1] = _mm256_setzero_si256();
+        for (int64_t k = 0; k < count; packed += QUAD_BYTES) {
+            const __m256i both = _mm256_loadu_si256((const __m256i *)packed);
+            if (kind == NARROW_BYTES) {
+                add_pairs(rows, both, from, a_row, sum);
+                k += 4, from += SPLIT_QUAD;
+                continue;
+            }
+            add_pairs(rows, _mm256_and_si256(both, nibble), from, a_row, sum);
+            add_pairs(rows, _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble), from + SPLIT_QUAD, a_row, sum);
+            k += 8, from += 2 * SPLIT_QUAD;
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
+            _mm256_storeu_ps(
+                sums + r * NARROW_COLUMNS + 8 * v,
+                _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r][0]), _mm256_set1_ps(256), _mm256_cvtepi32_ps(sum[r][1])));
+    }
+}
+#else
+static void split_floats(int64_t count, const float *from, uint8_t *numbers, float *scale, float *sum)
+{
+    float total = 0;
+    memcpy(numbers, from, (size_t)count * sizeof *from);
+    for (int64_t i = 0; i < count; i++)
+        total += from[i];
+    *scale = 1;
+    *sum = total;
+}
+
+ALWAYS void floats_part(const narrow_kind kind, const int rows, int64_t count, const uint8_t *weights, const uint8_t *a,
+                        int64_t a_row, float *sums)
+{
+    memset(sums, 0, (size_t)rows * NARROW_COLUMNS * sizeof *sums);
+    for (int64_t k = 0; k < count; k += kind == NARROW_NIBBLES ? 8 : 4, weights += QUAD_BYTES)
+        for (int v = 0; v < VECTORS; v++) {
+            const integers both = words(weights + 4 * v * LANES);
+            for (int i = 0; i < (kind == NARROW_NIBBLES ? 8 : 4); i++) {
+                const vec weight =
+                    floats(kind == NARROW_BYTES ? both >> 8 * i & 255 : both >> (8 * (i % 4) + 4 * (i / 4)) & 15);
+                for (int r = 0; r < rows; r++) {
+                    float number, *to = sums + r * NARROW_COLUMNS + v * LANES;
+                    memcpy(&number, a + r * a_row + (k + i) * 4, sizeof number);
+                    store(to, add_product(load(to), weight, all(number)));
+                }
+            }
+        }
+}
+#endif
+
+#ifdef __AVX512F__
+#define VNNI __attribute__((target("avx512vnni,avx512bw,avx512vl,avx512dq")))
+enum { BYTES = 3 };
+
+/* Numbers as 65,536 * high + 256 * middle + low, bytes with signs; of each four the high ones, the middle ones, the low
+ * ones, and four of nothing. */
+VNNI ALWAYS void store_bytes(integers v, uint8_t *to)
+{
+    const integers upper = (v + 128) >> 8, high = (upper + 128) >> 8;
+    const __m128i a = _mm512_cvtepi32_epi8((__m512i)high), b = _mm512_cvtepi32_epi8((__m512i)(upper - high * 256)),
+                  c = _mm512_cvtepi32_epi8((__m512i)(v - upper * 256)), none = _mm_setzero_si128();
+    const __m128i left = _mm_unpacklo_epi32(a, b), right = _mm_unpacklo_epi32(c, none),
+                  left_behind = _mm_unpackhi_epi32(a, b), right_behind = _mm_unpackhi_epi32(c, none);
+    _mm_storeu_si128((__m128i *)to, _mm_unpacklo_epi64(left, right));
+    _mm_storeu_si128((__m128i *)(to + 16), _mm_unpackhi_epi64(left, right));
+    _mm_storeu_si128((__m128i *)(to + 32), _mm_unpacklo_epi64(left_behind, right_behind));
+    _mm_storeu_si128((__m128i *)(to + 48), _mm_unpackhi_epi64(left_behind, right_behind));
+}
+SPLIT(split_bytes, store_bytes, VNNI)
+
+/* _mm512_dpbusd_epi32 in place: compilers that are left to choose registers move sums about between products. */
+VNNI ALWAYS void add_dots(__m512i *sum, __m512i weights, __m512i a)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(weights), "v"(a));
+}
+
+/* The bytes of four numbers of each row, times weights of 32 columns; `place` tells sums apart that do not wait for
+ * each other. */
+VNNI ALWAYS void add_quads(const int rows, const int places, int place, const __m512i weights[2], const uint8_t *a,
+                           int64_t a_row, __m512i sum[][BYTES][2])
+{
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 3
+        for (int byte = 0; byte < BYTES; byte++) {
+            int32_t four;
+            memcpy(&four, a + r * a_row + 4 * byte, sizeof four);
+            const __m512i factors = _mm512_set1_epi32(four);
+            add_dots(&sum[r * places + place][byte][0], weights[0], factors);
+            add_dots(&sum[r * places + place][byte][1], weights[1], factors);
+        }
+}
+
+VNNI ALWAYS void bytes_part(const narrow_kind kind, const int rows, int64_t count, const uint8_t *weights,
+                            const uint8_t *a, int64_t a_row, float *sums)
+{
+    const int places = rows == 1 ? 2 : 1;
+    const __m512i nibble = _mm512_set1_epi8(15);
+    __m512i sum[NARROW_ROWS][BYTES][2];
+#pragma GCC unroll 4
+    for (int i = 0; i < rows * places; i++)
+#pragma GCC unroll 3
+        for (int byte = 0; byte < BYTES; byte++)
+            sum[i][byte][0] = sum[i][byte][1] = _mm512_setzero_si512();
+    int64_t k = 0;
+    for (; k + 8 <= count;
+         k += 8, weights += kind == NARROW_NIBBLES ? QUAD_BYTES : 2 * QUAD_BYTES, a += 2 * SPLIT_QUAD) {
+        const __m512i first = _mm512_loadu_si512(weights), second = _mm512_loadu_si512(weights + 64);
+        if (kind == NARROW_NIBBLES) {
+            const __m512i low[2] = {_mm512_and_si512(first, nibble), _mm512_and_si512(second, nibble)};
+            const __m512i high[2] = {_mm512_and_si512(_mm512_srli_epi16(first, 4), nibble),
+                                     _mm512_and_si512(_mm512_srli_epi16(second, 4), nibble)};
+            add_quads(rows, places, 0, low, a, a_row, sum);
+            add_quads(rows, places, places - 1, high, a + SPLIT_QUAD, a_row, sum);
+        } else {
+            const __m512i here[2] = {first, second};
+            const __m512i behind[2] = {_mm512_loadu_si512(weights + QUAD_BYTES),
+                                       _mm512_loadu_si512(weights + QUAD_BYTES + 64)};
+            add_quads(rows, places, 0, here, a, a_row, sum);
+            add_quads(rows, places, places - 1, behind, a + SPLIT_QUAD, a_row, sum);
+        }
+    }
+    if (kind == NARROW_BYTES && k < count) {
+        const __m512i last[2] = {_mm512_loadu_si512(weights), _mm512_loadu_si512(weights + 64)};
+        add_quads(rows, places, 0, last, a, a_row, sum);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; v++) {
+            __m512 total = _mm512_setzero_ps();
+#pragma GCC unroll 3
+            for (int byte = 0; byte < BYTES; byte++) {
+                __m512i one = sum[r * places][byte][v];
+                if (places == 2)
+                    one = _mm512_add_epi32(one, sum[1][byte][v]);
+                total = _mm512_fmadd_ps(total, _mm512_set1_ps(256), _mm512_cvtepi32_ps(one));
+            }
+            _mm512_storeu_ps(sums + r * NARROW_COLUMNS + 16 * v, total);
+        }
+}
+#endif
+
+/* ---- integers: products */
+/* Adds a part's sums to totals: (sum - zero * sum of the row's numbers) * both scales. */
+ALWAYS void add_part(const int rows, const narrow_sliver *sliver, int64_t block, const narrow_rows *a, int64_t part,
+                     const float *sums, vec total[NARROW_ROWS][VECTORS])
+{
+#pragma GCC unroll 8
+    for (int v = 0; v < VECTORS; v++) {
+        const int64_t at = block * NARROW_COLUMNS + v * LANES;
+        const vec scale = load(sliver->scales + at),
+                  zero = sliver->zeros == NULL ? all(sliver->zero) : load(sliver->zeros + at);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            const vec above = load(sums + r * NARROW_COLUMNS + v * LANES) - zero * all(a->sums[r * a->parts + part]);
+            total[r][v] = add_product(total[r][v], above, scale * all(a->scales[r * a->parts + part]));
+        }
+    }
+}
+
+/* clang-format off */
+#define ROWS_OF(name, sums_of, attributes) \
+    attributes ALWAYS void name##_of(const narrow_kind kind, const int rows, const narrow_sliver *sliver, \
+                                     const narrow_rows *a, float *out) \
+    { \
+        vec total[NARROW_ROWS][VECTORS]; \
+        const uint8_t *weights = sliver->weights, *numbers = a->numbers; \
+        for (int r = 0; r < rows; r++) \
+            for (int v = 0; v < VECTORS; v++) \
+                total[r][v] = all(0); \
+        for (int64_t k = 0, block = 0, part = 0; k < sliver->k; k += sliver->block, block++) \
+            for (int64_t at = 0, count; at < sliver->block; at += count, part++) { \
+                float sums[NARROW_ROWS * NARROW_COLUMNS]; \
+                count = sliver->block - at < NARROW_PART ? sliver->block - at : NARROW_PART; \
+                sums_of(kind, rows, count, weights, numbers, a->row, sums); \
+                add_part(rows, sliver, block, a, part, sums, total); \
+                weights += count / (kind == NARROW_NIBBLES ? 8 : 4) * QUAD_BYTES; \
+                numbers += count / 4 * SPLIT_QUAD; \
+            } \
+        for (int r = 0; r < rows; r++) \
+            for (int v = 0; v < VECTORS; v++) \
+                store(out + r * NARROW_COLUMNS + v * LANES, total[r][v]); \
+    } \
+    attributes static void name(int rows, const narrow_sliver *sliver, const narrow_rows *a, float *out) \
+    { \
+        const bool bytes = sliver->kind == NARROW_BYTES; \
+        switch (rows) { \
+        case 1: bytes ? name##_of(NARROW_BYTES, 1, sliver, a, out) : name##_of(NARROW_NIBBLES, 1, sliver, a, out); break; \
+        case 2: bytes ? name##_of(NARROW_BYTES, 2, sliver, a, out) : name##_of(NARROW_NIBBLES, 2, sliver, a, out); break; \
+        case 3: bytes ? name##_of(NARROW_BYTES, 3, sliver, a, out) : name##_of(NARROW_NIBBLES, 3, sliver, a, out); break; \
+        default: bytes ? name##_of(NARROW_BYTES, 4, sliver, a, out) : name##_of(NARROW_NIBBLES, 4, sliver, a, out); \
+        } \
+    }
+/* clang-format on */
+#ifdef __AVX2__
+ROWS_OF(rows_of_pairs, pairs_part, )
+#else
+ROWS_OF(rows_of_floats, floats_part, )
+#endif
+#ifdef __AVX512F__
+ROWS_OF(rows_of_bytes, bytes_part, VNNI)
+
+static void split_part(int64_t count, const float *from, uint8_t *numbers, float *scale, float *sum)
+{
+    if (__builtin_cpu_supports("avx512vnni"))
+        split_bytes(count, from, numbers, scale, sum);
+    else
+        split_pairs(count, from, numbers, scale, sum);
+}
+
+static void rows_of(int rows, const narrow_sliver *sliver, const narrow_rows *a, float *out)
+{
+    if (__builtin_cpu_supports("avx512vnni"))
+        rows_of_bytes(rows, sliver, a, out);
+    else
+        rows_of_pairs(rows, sliver, a, out);
+}
+#elif defined(__AVX2__)
+#define split_part split_pairs
+#define rows_of    rows_of_pairs
+#else
+#define split_part split_floats
+#define rows_of    rows_of_floats
+#endif
+
+/* ---- weights as floats */
+ALWAYS vec weight_of(const narrow_sliver *sliver, const narrow_kind kind, int64_t k, int64_t column)
+{
+    if (kind == NARROW_HALF)
+        return halves(sliver->weights + 2 * (k * NARROW_COLUMNS + column));
+    const int64_t each = kind == NARROW_NIBBLES ? 8 : 4, at = k / sliver->block * NARROW_COLUMNS + column;
+    const integers quads = words(sliver->weights + k / each * QUAD_BYTES + 4 * column);
+    const vec zero = sliver->zeros == NULL ? all(sliver->zero) : load(sliver->zeros + at);
+    const integers numbers =
+        kind == NARROW_NIBBLES ? quads >> (int)(k % 4 * 8 + k % 8 / 4 * 4) & 15 : quads >> (int)(k % 4 * 8) & 255;
+    return (floats(numbers) - zero) * load(sliver->scales + at);
+}
+
 ALWAYS void unpack_of(const narrow_kind kind, const narrow_sliver *sliver, int64_t first, int64_t count,
                       int64_t columns, float *out)
 {
-    for (int64_t k = 0; k < count; k += 2)
+    for (int64_t k = 0; k < count; k++)
         for (int v = 0; v < VECTORS; v++) {
             const int64_t column = v * LANES;
-            vec two[2];
-            if (kind == NARROW_HALF && first + k + 1 == sliver->k)
-                two[0] = two[1] = halves(sliver->weights + 2 * ((first + k) * NARROW_COLUMNS + column));
+            const vec weight = weight_of(sliver, kind, first + k, column);
+            if (columns >= LANES)
+                store(out + (column / columns * count + k) * columns + column % columns, weight);
             else
-                weights_of(kind, sliver->weights, first + k, v, two);
-            for (int i = 0; i < 2 && k + i < count; i++) {
-                if (kind != NARROW_HALF) {
-                    const int64_t at = (first + k) / sliver->block * NARROW_COLUMNS + column;
-                    two[i] = (two[i] - load(sliver->zeros + at)) * load(sliver->scales + at);
-                }
-                if (columns >= LANES)
-                    store(out + (column / columns * count + k + i) * columns + column % columns, two[i]);
-                else
-                    for (int lane = 0; lane < LANES; lane++)
-                        out[((column + lane) / columns * count + k + i) * columns + (column + lane) % columns] =
-                            two[i][lane];
-            }
+                for (int lane = 0; lane < LANES; lane++)
+                    out[((column + lane) / columns * count + k) * columns + (column + lane) % columns] = weight[lane];
         }
 }
 
@@ -204,4 +473,5 @@ static void unpack(const narrow_sliver *sliver, int64_t first, int64_t count, in
     }
 }
 
-const model_narrow_kernels JOIN(model_narrow_, VME_TARGET) = {.rows = few_rows, .unpack = unpack};
+const model_narrow_kernels JOIN(model_narrow_, VME_TARGET) = {
+    .half_rows = half_rows, .split = split_part, .rows = rows_of, .unpack = unpack};

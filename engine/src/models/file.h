@@ -152,8 +152,9 @@ enum {
     QUANTIZED_SCALE_B,
     QUANTIZED_ZERO_B,
 };
-/* Parameters of MODEL_NARROW_PRODUCT: narrow_kind; numbers of a block of integers. */
-enum { NARROW_KIND, NARROW_BLOCK };
+/* Parameters of MODEL_NARROW_PRODUCT: narrow_kind; numbers of a block of integers; their zero point, where there is but
+ * one. */
+enum { NARROW_KIND, NARROW_BLOCK, NARROW_ZERO };
 enum { BLEND_AXIS }; /* of MODEL_BLEND */
 /* Parameters of MODEL_SAMPLE: how is read between pixels, what lies beyond the border, and what coordinates -1 and 1
  * are: the border, or the middle of the outermost pixels; or coordinates are pixels. */

@@ -2,11 +2,12 @@
  * scales and zero points. Sums are in float32.
  *
  * Operands: 0 rows [rows, k], float32 or float16, of which the result [rows, columns] is too; 1 weights, [slivers, k,
- * 32] of float16 or uint8, or uint8 [slivers, k / 2, 32] (narrow_kernels.h), whatever for columns that are not there; 2
- * scales and 3 zero points of integers, float32 [slivers, k / block, 32], else absent; 4 a bias of the columns,
- * float32, or absent.
+ * 32] of float16, uint8 [slivers, k / 4, 128] or, of 4 bits, uint8 [slivers, k / 8, 128] (narrow_kernels.h), whatever
+ * for columns that are not there; 2 scales of integers, float32 [slivers, k / block, 32]; 3 zero points likewise, or
+ * absent where all are NARROW_ZERO; 4 a bias of the columns, float32, or absent.
  *
- * Few rows read weights as they lie, once. Of more, weights become float32 for a part of the sum at a time, which a
+ * Few rows read weights as they lie, once: rows become integers of 24 bits in parts of a block, so that products
+ * with integers are sums of integers. Of more rows, weights become float32 for a part of the sum at a time, which a
  * matrix product's tiles then read from the nearest cache. */
 #include "models/narrow_products.h"
 #include "models/file.h"
@@ -35,11 +36,11 @@ typedef struct narrow_product {
     narrow_sliver sliver; /* but for what lies in each */
     const uint8_t *weights;
     const float *scales, *zeros, *bias; /* NULL: none */
-    int64_t rows, columns, slivers, blocks, sliver_bytes;
+    int64_t rows, columns, slivers, blocks, sliver_bytes, block_parts;
     bool half; /* rows and result */
     char *out;
-    const float *a; /* as float32 */
-    float *a_sums;  /* of each row and block */
+    const float *a;    /* as float32 */
+    narrow_rows ready; /* of few rows and integers */
     float *slots;
     int64_t slot_floats;
 } narrow_product;
@@ -53,7 +54,11 @@ static void lay_out(narrow_product *job, const vme_model *model, const model_ste
     job->sliver.block = step->p[NARROW_BLOCK];
     job->half = in->dtype == VME_FLOAT16;
     job->slivers = ceil_div(job->columns, NARROW_COLUMNS);
+    job->sliver.zero = (float)step->p[NARROW_ZERO];
     job->blocks = job->sliver.kind == NARROW_HALF ? 0 : job->sliver.k / job->sliver.block;
+    job->block_parts = ceil_div(job->sliver.block, NARROW_PART);
+    job->ready.row = 4 * job->sliver.k;
+    job->ready.parts = job->blocks * job->block_parts;
     job->sliver_bytes = job->sliver.kind == NARROW_HALF    ? 2 * job->sliver.k * NARROW_COLUMNS
                         : job->sliver.kind == NARROW_BYTES ? job->sliver.k * NARROW_COLUMNS
                                                            : job->sliver.k / 2 * NARROW_COLUMNS;
@@ -95,15 +100,25 @@ static void do_sliver(const narrow_product *job, int64_t number, float *slot)
                   at = number * job->blocks * NARROW_COLUMNS;
     float *sums = slot, *weights = slot + job->rows * NARROW_COLUMNS;
     sliver.weights = job->weights + number * job->sliver_bytes;
-    if (sliver.kind != NARROW_HALF)
-        sliver.scales = job->scales + at, sliver.zeros = job->zeros + at;
+    if (sliver.kind != NARROW_HALF) {
+        sliver.scales = job->scales + at;
+        sliver.zeros = job->zeros == NULL ? NULL : job->zeros + at;
+    }
     if (job->rows > FEW)
         by_tiles(job, &sliver, weights, sums);
-    else
-        for (int64_t row = 0; row < job->rows && !vme_stopping(job->context); row += NARROW_ROWS)
-            job->kernels->narrow->rows((int)min(NARROW_ROWS, job->rows - row), &sliver, job->a + row * sliver.k,
-                                       sliver.k, job->a_sums + row * job->blocks, job->blocks,
-                                       sums + row * NARROW_COLUMNS);
+    for (int64_t row = 0; row < job->rows && job->rows <= FEW && !vme_stopping(job->context); row += NARROW_ROWS) {
+        const int count = (int)min(NARROW_ROWS, job->rows - row);
+        if (sliver.kind == NARROW_HALF) {
+            job->kernels->narrow->half_rows(count, &sliver, job->a + row * sliver.k, sliver.k,
+                                            sums + row * NARROW_COLUMNS);
+            continue;
+        }
+        narrow_rows ready = job->ready;
+        ready.numbers += row * ready.row;
+        ready.scales += row * ready.parts;
+        ready.sums += row * ready.parts;
+        job->kernels->narrow->rows(count, &sliver, &ready, sums + row * NARROW_COLUMNS);
+    }
     vme_loop1 *to_half = job->kernels->elementwise.cast[VME_FLOAT32][VME_FLOAT16];
     for (int64_t row = 0; row < job->rows && !vme_stopping(job->context); row++) {
         float *from = sums + row * NARROW_COLUMNS;
@@ -125,9 +140,34 @@ static void do_slivers(void *argument, int64_t slot, vme_items *items)
 }
 
 /* ---- the step */
+/* Rows that are made ready, as what they are made of: none of many rows, nor of float16's weights. */
+static int64_t ready_rows(const narrow_product *job)
+{
+    return job->rows <= FEW && job->sliver.kind != NARROW_HALF ? job->rows : 0;
+}
+
 static int64_t scratch_floats(const narrow_product *job)
 {
-    return (job->half ? job->rows * job->sliver.k : 0) + job->rows * job->blocks;
+    return (job->half ? job->rows * job->sliver.k : 0) + ready_rows(job) * (job->sliver.k + 2 * job->ready.parts);
+}
+
+/* Writes job->ready into `scratch`. */
+static void make_ready(narrow_product *job, float *scratch)
+{
+    const int64_t rows = ready_rows(job), block = job->sliver.block;
+    uint8_t *numbers = (uint8_t *)(void *)scratch;
+    float *scales = scratch + rows * job->sliver.k, *sums = scales + rows * job->ready.parts;
+    job->ready.numbers = numbers, job->ready.scales = scales, job->ready.sums = sums;
+    for (int64_t row = 0, part = 0; row < rows; row++) {
+        const float *from = job->a + row * job->sliver.k;
+        uint8_t *to = numbers + row * job->ready.row;
+        for (int64_t k = 0; k < job->sliver.k && !vme_stopping(job->context); k += block)
+            for (int64_t at = 0, count; at < block; at += count, part++) {
+                count = min(NARROW_PART, block - at);
+                job->kernels->narrow->split(count, from + k + at, to, scales + part, sums + part);
+                to += 4 * count;
+            }
+    }
 }
 
 static vme_status narrow_product_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
@@ -154,13 +194,7 @@ static vme_status narrow_product_run(vme_context *context, const vme_model *mode
             widen(min(PIECE, all - at), (const char *)in.data + 2 * at, 2, (char *)(scratch + at), 4);
         scratch += all;
     }
-    job.a_sums = scratch;
-    for (int64_t i = 0; i < job.rows * job.blocks && !vme_stopping(context); i++) {
-        float sum = 0;
-        for (int64_t k = 0; k < job.sliver.block; k++)
-            sum += job.a[i * job.sliver.block + k];
-        job.a_sums[i] = sum;
-    }
+    make_ready(&job, scratch);
     job.slots = (float *)(void *)(arena + model->value[step->scratch].offset)
                 + ceil_div(scratch_floats(&job), VME_ALIGNMENT) * VME_ALIGNMENT;
     return vme_parallel_slots(context, step->slots, job.slivers, do_slivers, &job);
@@ -206,15 +240,18 @@ vme_status model_make_narrow_product(model_preparation *preparation, uint32_t nu
     const int32_t kind = step->p[NARROW_KIND], block = step->p[NARROW_BLOCK];
     step->run = narrow_product_run;
     const bool integers = kind != NARROW_HALF;
-    if (node->inputs > 5 || step->operand[1] < 0 || kind < 0 || kind >= NARROW_KINDS
-        || integers != (step->operand[2] >= 0) || integers != (step->operand[3] >= 0))
+    const int64_t each = kind == NARROW_NIBBLES ? 8 : 4;
+    if (kind == 1 || kind == 2)
+        return MODEL_WRONG(number, "has narrow weights as an older compiler laid them out: compile the model again");
+    if (node->inputs > 5 || step->operand[1] < 0 || (integers && kind != NARROW_BYTES && kind != NARROW_NIBBLES)
+        || integers != (step->operand[2] >= 0) || (!integers && step->operand[3] >= 0))
         return MODEL_WRONG(number, "has no narrow weights with what they need");
     if (in->rank != 2 || out->rank != 2 || in->shape[0] != out->shape[0] || in->dtype != out->dtype
         || (in->dtype != VME_FLOAT32 && in->dtype != VME_FLOAT16)
-        || (integers && (block < 2 || block % 2 != 0 || in->shape[1] % block != 0)))
+        || (integers && (block < each || block % each != 0 || in->shape[1] % block != 0)))
         return MODEL_WRONG(number, "does not multiply rows by blocks of weights");
     const int64_t k = in->shape[1], slivers = ceil_div(out->shape[1], NARROW_COLUMNS);
-    const int64_t weights[] = {slivers, kind == NARROW_NIBBLES ? k / 2 : k, NARROW_COLUMNS},
+    const int64_t weights[] = {slivers, integers ? k / each : k, (integers ? 4 : 1) * NARROW_COLUMNS},
                   scales[] = {slivers, integers ? k / block : 0, NARROW_COLUMNS};
     if (!is_dense(preparation, step->operand[0], in->dtype, 2, in->shape)
         || !is_dense(preparation, step->operand[1], integers ? VME_UINT8 : VME_FLOAT16, 3, weights)

@@ -46,7 +46,7 @@ def _settings(values, folder, problems):
     problems.stop()
     policy = _policy(values, folder, problems)
     functions = {name: _function(name, target, problems) for name, target in values.get("functions", {}).items()}
-    tables = {name: _table(name, options, problems) for name, options in values.get("tables", {}).items()}
+    tables = {name: _table(name, options, folder, problems) for name, options in values.get("tables", {}).items()}
     problems.stop()
     if "tables_from" in values:
         _restore(tables, folder / values["tables_from"], problems)
@@ -61,8 +61,15 @@ def _settings(values, folder, problems):
     )
 
 
-def _table(name, options, problems):
-    from vmhost.engine.embedding import CBFFilter, CounterFilter, EmbeddingVariable, GlobalStepEvict, L2WeightEvict
+def _table(name, options, folder, problems):
+    from vmhost.engine.embedding import (
+        CBFFilter,
+        CounterFilter,
+        EmbeddingVariable,
+        GlobalStepEvict,
+        L2WeightEvict,
+        SSDStorage,
+    )
 
     options = dict(options)
     kind = options.pop("optimizer", "adagrad")
@@ -84,8 +91,11 @@ def _table(name, options, problems):
     options["evict"] = tuple(kinds[key](number) for key, number in options.pop("evict", {}).items())
     try:
         options["quota"] = byte_count(options.get("quota", _TABLE_QUOTA))
+        if storage := options.pop("storage", None):
+            sizes = {key: byte_count(storage[key]) for key in ("memory", "quota")}
+            options["storage"] = SSDStorage(**storage | sizes | {"folder": folder / storage["folder"]})
         return EmbeddingVariable(options.pop("dim"), optimizer=kind, name=name, **options)
-    except (ConfigurationError, MemoryError, ValueError) as error:
+    except (ConfigurationError, MemoryError, OSError, ValueError) as error:
         problems.add(("tables", name), str(error))
         return None
 

@@ -64,33 +64,60 @@ static int double_of(PyObject *value, double absent, double *result)
     return *result == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
+/* NULL: an error is set, or no host grants tables to this interpreter. */
+static const struct vme_python_tables *tables_here(void)
+{
+    PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get()); /* borrowed */
+    PyObject *capsule = owned == NULL ? NULL : PyDict_GetItemString(owned, VME_TABLES_CAPSULE);
+    return capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, VME_TABLES_CAPSULE);
+}
+
 /* _embedding_new(dim, optimizer, defaults, ...): a table of this program's own; options as in vme_embedding.h, defaults
  * a float32 array of rows */
 PyObject *array_function__embedding_new(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {
-        "dim",           "optimizer",    "defaults",      "filter_freq",         "bloom_elements", "bloom_error",
-        "no_permission", "slot_initial", "steps_to_live", "l2_weight_threshold", "quota",          NULL};
+        "dim",         "optimizer",     "defaults",     "filter_freq",   "bloom_elements",
+        "bloom_error", "no_permission", "slot_initial", "steps_to_live", "l2_weight_threshold",
+        "quota",       "folder",        "memory",       "disk_quota",    "cache",
+        NULL};
     array_state *state = array_state_of(module);
-    PyObject *values[11];
-    int64_t optimizer;
+    PyObject *values[15], *folder = NULL;
+    int64_t optimizer, cache;
     double no_permission, slot_initial, threshold;
     vme_embedding_options options = {0};
-    if (array_arguments("_embedding_new", args, count, keywords, names, 11, 3, values) < 0
+    if (array_arguments("_embedding_new", args, count, keywords, names, 15, 3, values) < 0
         || array_argument_int(values[0], 0, &options.dim) < 0 || array_argument_int(values[1], 0, &optimizer) < 0
         || array_argument_int(values[3], 0, &options.filter_freq) < 0
         || array_argument_int(values[4], 0, &options.bloom_elements) < 0
         || double_of(values[5], 0.01, &options.bloom_error) < 0 || double_of(values[6], 0, &no_permission) < 0
         || double_of(values[7], 0, &slot_initial) < 0 || array_argument_int(values[8], 0, &options.steps_to_live) < 0
-        || double_of(values[9], 0, &threshold) < 0 || array_argument_int(values[10], 0, &options.quota_bytes) < 0)
+        || double_of(values[9], 0, &threshold) < 0 || array_argument_int(values[10], 0, &options.quota_bytes) < 0
+        || array_argument_int(values[12], 0, &options.disk_memory_bytes) < 0
+        || array_argument_int(values[13], 0, &options.disk_quota_bytes) < 0
+        || array_argument_int(values[14], 0, &cache) < 0)
         return NULL;
+    if (values[11] != NULL && values[11] != Py_None) {
+        if (tables_here() != NULL) /* the engine opens files beneath the gates of a VM */
+            PyErr_SetString(PyExc_PermissionError, "a task's own embedding table has all its rows in memory: rows on "
+                                                   "disk are for tables of the host");
+        if (PyErr_Occurred())
+            return NULL;
+    }
+    const bool on_disk = values[11] != NULL && values[11] != Py_None;
     array *given = is_array(values[2]) ? (array *)values[2] : NULL;
     if (given == NULL || given->t.rank != 2 || given->t.shape[1] != options.dim)
         return PyErr_Format(PyExc_ValueError, "defaults: expected an array of rows of %lld numbers",
                             (long long)options.dim);
-    array *defaults = array_contiguous(given, VME_FLOAT32);
-    if (defaults == NULL)
+    if (on_disk && !PyUnicode_FSConverter(values[11], &folder))
         return NULL;
+    array *defaults = array_contiguous(given, VME_FLOAT32);
+    if (defaults == NULL) {
+        Py_XDECREF(folder);
+        return NULL;
+    }
+    options.disk_folder = folder == NULL ? NULL : PyBytes_AS_STRING(folder);
+    options.disk_cache = cache < 0 || cache > VME_EMBEDDING_CACHES ? VME_EMBEDDING_CACHES : (int32_t)cache;
     options.optimizer =
         optimizer < 0 || optimizer > VME_EMBEDDING_OPTIMIZERS ? VME_EMBEDDING_OPTIMIZERS : (int32_t)optimizer;
     options.no_permission = (float)no_permission;
@@ -101,15 +128,8 @@ PyObject *array_function__embedding_new(PyObject *module, ARRAY_VECTORCALL)
     vme_embedding *table = NULL;
     vme_status status = vme_embedding_new(state->context, &options, &table);
     Py_DECREF(defaults);
+    Py_XDECREF(folder);
     return status == VME_OK ? handle_new(table, true, true) : array_fail(state, status);
-}
-
-/* NULL: an error is set, or no host grants tables to this interpreter. */
-static const struct vme_python_tables *tables_here(void)
-{
-    PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get()); /* borrowed */
-    PyObject *capsule = owned == NULL ? NULL : PyDict_GetItemString(owned, VME_TABLES_CAPSULE);
-    return capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, VME_TABLES_CAPSULE);
 }
 
 static int add_granted(const char *name, void *list)
@@ -163,7 +183,9 @@ PyObject *array_function__embedding_statistics(PyObject *module, ARRAY_VECTORCAL
     PyThreadState *thread = PyEval_SaveThread(); /* it waits for locks */
     vme_embedding_statistics_of(handle->table, &counts);
     PyEval_RestoreThread(thread);
-    return Py_BuildValue("{sLsLsLsLsLsLsLsisisOsO}", "rows", (long long)counts.rows, "waiting",
+    return Py_BuildValue("{sLsLsLsLsLsLsLsLsLsLsLsisisOsO}", "disk_rows", (long long)counts.disk_rows, "disk_bytes",
+                         (long long)counts.disk_bytes, "memory_hits", (long long)counts.memory_hits, "disk_hits",
+                         (long long)counts.disk_hits, "rows", (long long)counts.rows, "waiting",
                          (long long)counts.waiting, "changed", (long long)counts.changed, "bytes",
                          (long long)counts.bytes, "step", (long long)counts.step, "bloom_counters",
                          (long long)counts.bloom_counters, "dim", (long long)vme_embedding_dim(handle->table), "slots",

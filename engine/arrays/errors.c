@@ -28,6 +28,7 @@ PyObject *array_fail(array_state *state, vme_status status)
     case VME_BAD_INDEX: exception = PyExc_IndexError; break;
     case VME_BAD_AXIS: exception = state->axis_error; break;
     case VME_UNSUPPORTED: exception = PyExc_NotImplementedError; break;
+    case VME_IO_ERROR: exception = PyExc_OSError; break;
     case VME_STOPPED: raise_stop(); return NULL;
     }
     PyErr_SetString(exception, vme_message());

@@ -14,6 +14,7 @@ from vmhost.engine.embedding.tables import (
     EmbeddingVariable,
     GlobalStepEvict,
     L2WeightEvict,
+    SSDStorage,
     table,
 )
 
@@ -25,6 +26,7 @@ __all__ = [
     "GlobalStepEvict",
     "L2WeightEvict",
     "Ragged",
+    "SSDStorage",
     "TableGradient",
     "group_embedding_lookup_sparse",
     "put_rows",

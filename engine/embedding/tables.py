@@ -1,5 +1,6 @@
 """EmbeddingVariable: a table of rows by keys, its options, and how a task gets one of the host's."""
 
+import os
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,15 +41,37 @@ class L2WeightEvict:
     l2_weight_threshold: float
 
 
+@dataclass(frozen=True, slots=True)
+class SSDStorage:
+    """Rows that do not fit into `memory` bytes lie in a file of at most `quota` bytes.
+
+    folder: where that file is made; the folder too, if need be. The file has no name and ends with its process: what
+        survives is what was saved.
+    cache: which rows stay in memory: "lru" those that were used last, "lfu" those that are used most."""
+
+    folder: str
+    memory: int
+    quota: int
+    cache: str = "lfu"
+
+
+CACHES = ("lru", "lfu")  # in the order of vme_embedding.h
+
+
 class Statistics(NamedTuple):
-    """Of a table: keys that have rows, keys that are counted and wait, rows for the next incremental save, bytes, the
-    highest global step so far."""
+    """Of a table: keys that have rows, keys that are counted and wait, rows for the next incremental save, bytes of
+    memory, the highest global step so far; with SSDStorage also how many of the rows are on disk, bytes of its file,
+    and keys that lookups found in memory and on disk."""
 
     rows: int
     waiting: int
     changed: int
     bytes: int
     step: int
+    disk_rows: int = 0
+    disk_bytes: int = 0
+    memory_hits: int = 0
+    disk_hits: int = 0
 
 
 class EmbeddingVariable:
@@ -63,6 +86,8 @@ class EmbeddingVariable:
     evict: GlobalStepEvict, L2WeightEvict, a tuple of both, or None.
     quota: the most bytes that the table may take; a gradient step that needs more is a MemoryError. None: no bound,
         which a host refuses.
+    storage: SSDStorage, or None: all rows are in memory. It does not go with CBFFilter. OSError: its folder, or the
+        disk, also of calls that read or train rows.
 
     Lookups change nothing; gradient steps count keys, admit them, and make their rows. Any number of threads may do
     both at once. Who makes a table pays for it.
@@ -79,6 +104,7 @@ class EmbeddingVariable:
         filter=None,
         evict=None,
         quota=None,
+        storage=None,
         seed=0,
         name="table",
     ):
@@ -89,7 +115,7 @@ class EmbeddingVariable:
         if kind not in KINDS:
             raise ValueError(f"{name}: optimizer: expected one of {', '.join(KINDS)}, got {optimizer!r}")
         options = {"slot_initial": getattr(optimizer, "initial", 0.0)} if kind == "adagrad" else {}
-        options |= _filter_options(name, filter) | _evict_options(name, evict)
+        options |= _filter_options(name, filter) | _evict_options(name, evict) | _storage_options(name, storage)
         for what, number in (("dim", dim), ("default_value_dim", default_value_dim), ("quota", quota or 0)):
             if type(number) is not int or not (what == "quota" or number > 0) or not 0 <= number <= _INT64_MAX:
                 raise ValueError(f"{name}: {what}: expected a whole number above 0, got {number!r}")
@@ -211,6 +237,28 @@ def _evict_options(name, given):
         else:
             raise ValueError(f"{name}: evict: expected GlobalStepEvict, L2WeightEvict or both, got {one!r}")
     return options
+
+
+def _storage_options(name, given):
+    if given is None:
+        return {}
+    if not isinstance(given, SSDStorage):
+        raise ValueError(f"{name}: storage: expected SSDStorage or None, got {given!r}")
+    if given.cache not in CACHES:
+        raise ValueError(f"{name}: storage: cache: expected one of {', '.join(CACHES)}, got {given.cache!r}")
+    for what in ("memory", "quota"):
+        number = getattr(given, what)
+        if type(number) is not int or not 0 < number <= _INT64_MAX:
+            raise ValueError(f"{name}: storage: {what}: expected a whole number above 0, got {number!r}")
+    folder = os.path.abspath(os.fspath(given.folder))
+    if not os.path.isdir(folder):
+        os.makedirs(folder)
+    return {
+        "folder": folder,
+        "memory": given.memory,
+        "disk_quota": given.quota,
+        "cache": CACHES.index(given.cache),
+    }
 
 
 def _first_rows(name, given, rows, dim, seed):

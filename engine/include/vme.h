@@ -42,6 +42,7 @@ typedef enum vme_status {
     VME_READ_ONLY,   /* the output is frozen or lent: ValueError */
     VME_STOPPED,     /* the context was stopped: the pending exception of the VM follows */
     VME_UNSUPPORTED, /* this build or machine cannot: NotImplementedError */
+    VME_IO_ERROR,    /* a file cannot be read or written: OSError */
 } vme_status;
 
 VME_API const char *vme_status_name(vme_status status);

@@ -29,6 +29,13 @@ typedef enum vme_embedding_optimizer {
     VME_EMBEDDING_OPTIMIZERS,
 } vme_embedding_optimizer;
 
+/* Which rows stay in memory. */
+typedef enum vme_embedding_cache {
+    VME_EMBEDDING_LRU, /* those that were used last */
+    VME_EMBEDDING_LFU, /* those that are used most */
+    VME_EMBEDDING_CACHES,
+} vme_embedding_cache;
+
 typedef struct vme_embedding_options {
     int64_t dim;               /* numbers in a row, 1 .. 65536 */
     int32_t optimizer;         /* vme_embedding_optimizer */
@@ -44,6 +51,11 @@ typedef struct vme_embedding_options {
     const float *defaults;     /* copied: a key begins as row (key mod default_rows) */
     int64_t quota_bytes;       /* the most memory that it may take; 0: no bound of its own */
     uint64_t seed; /* of the keys' hash; 0: drawn. It decides in what order rows are saved, and nothing else */
+    /* Rows on disk; NULL: all are in memory. Not with a Bloom filter. */
+    const char *disk_folder;   /* where the file is made that has them. It has no name, and ends with the table */
+    int64_t disk_memory_bytes; /* what rows in memory may take, of the quota */
+    int64_t disk_quota_bytes;  /* the most that the file may take */
+    int32_t disk_cache;        /* vme_embedding_cache */
 } vme_embedding_options;
 
 /* VME_BAD_VALUE says which option is wrong. */
@@ -61,6 +73,8 @@ typedef struct vme_embedding_statistics {
     int64_t bytes;         /* of memory */
     int64_t step;          /* the highest global step so far */
     int64_t bloom_counters;
+    int64_t disk_rows, disk_bytes;  /* of `rows`; of the file */
+    int64_t memory_hits, disk_hits; /* keys of lookups whose rows were there, in tables with rows on disk */
 } vme_embedding_statistics;
 VME_API void vme_embedding_statistics_of(vme_embedding *table, vme_embedding_statistics *statistics);
 

@@ -30,6 +30,8 @@ COMPILER = os.environ.get("CC", "gcc")
 ALLOCATORS = ("malloc", "calloc", "realloc", "strdup", "strndup", "aligned_alloc")
 WRAP_ALLOCATORS = [f"-Wl,--wrap={name}" for name in ALLOCATORS]
 FAILING_MALLOC = f"{HERE}/failing_malloc.c"
+WRAP_FILES = ["-Wl,--wrap=pread", "-Wl,--wrap=pwrite"]
+FAILING_FILES = f"{HERE}/failing_files.c"  # answers for these
 GREEDY_LIBRARY = f"{HERE}/greedy_library.c"  # a library of somebody else that allocates
 PROFILE = native_build.Part(("vmhost/isolation/profile/*.c",)).files()
 LANES = native_build.Part(("vmhost/isolation/lanes/*.c",)).files()
@@ -64,7 +66,7 @@ def core_programs():
 def engine_programs():
     engine = INSTALLED[native_build.ENGINE].files()
     tests = [source for source in ENGINE_TESTS.files() if Path(source).name.startswith("test_")]
-    return [Program(source.removesuffix(".c"), (*engine, FAILING_MALLOC)) for source in tests]
+    return [Program(source.removesuffix(".c"), (*engine, FAILING_MALLOC, FAILING_FILES)) for source in tests]
 
 
 def trigger_programs():
@@ -130,6 +132,7 @@ class Build:
         made = self.folder / Path(program.name).name
         objects = [str(self.object(source)) for source in (*program.sources, f"{program.name}.c")]
         wraps = WRAP_ALLOCATORS if FAILING_MALLOC in program.sources else []
+        wraps = [*wraps, *(WRAP_FILES if FAILING_FILES in program.sources else [])]
         beside = []
         if program.library:
             library = made.with_name(f"lib{Path(program.library).stem}.so")

@@ -39,6 +39,10 @@ def saves(_):
     from vmhost.engine import _array
     return _array._embedding_snapshot((embedding.table("items").handle,), False)
 
+def on_disk(folder):
+    storage = embedding.SSDStorage(folder, memory=1 << 20, quota=32 << 20)
+    embedding.EmbeddingVariable(4, optimizer="sgd", storage=storage)
+
 def own(keys):
     mine = embedding.EmbeddingVariable(64, optimizer="sgd", name="mine")
     mine.step(keys, np.ones((len(keys), 64), "float32"), optim.SGD(1.0))
@@ -178,9 +182,41 @@ tables_from: saves
         assert (numpy.asarray(host.load(task)(numpy.arange(3))) == before).all()
 
 
+def test_many_vms_train_a_table_with_rows_on_disk(tmp_path):
+    (tmp_path / "host.yaml").write_text(
+        """
+allow_unsigned: true
+tables:
+  items: {dim: 4, optimizer: adagrad, initializer: 0,
+          storage: {folder: cache, memory: 64 KiB, quota: 8 MiB, cache: lru}}
+"""
+    )
+    with vmhost.Host.from_file(tmp_path / "host.yaml") as host:
+        task = host.load(bundle(TASK, permissions={"tables": ["items:write"]}, limits={"memory": "64 MiB"}))
+        calls = [task.submit((numpy.arange(i * 2000, i * 2000 + 2000), 1), entry="main:train") for i in range(8)]
+        assert all((numpy.asarray(call.result()) == -1).all() for call in calls)
+        assert (numpy.asarray(task(numpy.arange(16_000))) == -1).all()
+        counts = host.tables["items"].statistics()
+        assert counts.rows == 16_000 and counts.disk_rows > 14_000 and counts.disk_hits
+        save(host.tables, tmp_path / "saves")
+
+
+def test_a_task_makes_no_table_with_rows_on_disk(host, tmp_path):
+    task = loaded(host, ["items:write"], also={"read": [str(tmp_path)], "write": [str(tmp_path)]})
+    with pytest.raises(
+        vmhost.TaskError, match="PermissionError: a task's own embedding table has all its rows in memory"
+    ):
+        task(str(tmp_path), entry="main:on_disk")
+
+
 @pytest.mark.parametrize(
     ("yaml", "said"),
     [
+        (
+            "{dim: 4, storage: {folder: host.yaml, memory: 1 MiB, quota: 32 MiB}}",
+            "tables.items: .*File exists",
+        ),
+        ("{dim: 4, storage: {folder: ., memory: 1, quota: 32 MiB}}", "tables.items: items: memory: expected at least"),
         ("{dim: 0}", "tables.items.dim: expected a whole number from 1 to 65536"),
         ("{optimizer: adam}", "tables.items: .*dim"),
         ("{dim: 4, optimizer: adam, initial: 1}", "tables.items.initial: is for the optimizer adagrad"),

@@ -1,5 +1,5 @@
 /* Eviction: keys whose rows were not trained for long, or that have hardly any weight. */
-#include "embedding/table.h"
+#include "embedding/log.h"
 
 vme_status embedding_saving_begin(vme_embedding *table)
 {
@@ -19,37 +19,63 @@ static bool is_light(const vme_embedding *table, const float *row)
     return squares / 2 < (double)table->options.l2_weight_threshold;
 }
 
-static bool goes(const vme_embedding *table, const embedding_shard *shard, const key_entry *entry, int64_t step)
+static bool row_goes(const vme_embedding *table, int64_t version, const float *row, int64_t step)
+{
+    const vme_embedding_options *o = &table->options;
+    if (o->steps_to_live > 0 && step > version && (uint64_t)step - (uint64_t)version > (uint64_t)o->steps_to_live)
+        return true;
+    return o->l2_weight_threshold > 0 && is_light(table, row);
+}
+
+/* `read`: what the log has of the entry's row, where that is on disk. */
+static bool goes(const vme_embedding *table, const embedding_shard *shard, const key_entry *entry, int64_t step,
+                 const log_record *read)
 {
     const vme_embedding_options *o = &table->options;
     if (entry->where >= ENTRY_WAITING)
         return o->steps_to_live > 0 && step - (int64_t)(entry->where & ~ENTRY_WAITING) > o->steps_to_live;
-    const row_note *note = embedding_note(table, shard, entry->where);
-    if (o->steps_to_live > 0 && step > note->version
-        && (uint64_t)step - (uint64_t)note->version > (uint64_t)o->steps_to_live)
-        return true;
-    return o->l2_weight_threshold > 0 && is_light(table, embedding_row(table, shard, entry->where));
+    if (read != NULL)
+        return row_goes(table, read->version, read->numbers, step);
+    return row_goes(table, embedding_note(table, shard, entry->where)->version,
+                    embedding_row(table, shard, entry->where), step);
 }
 
-/* Keys of one segment; how many went. */
-static int64_t evict_some(vme_embedding *table, embedding_shard *shard, key_segment *segment, int64_t step)
+static void free_on_disk(vme_embedding *table, embedding_shard *shard, uint32_t record, uint32_t changed)
 {
-    int64_t gone = 0;
+    embedding_log_drop(table, shard, record);
+    shard->on_disk--;
+    shard->live--;
+    shard->changed -= changed > table->committed;
+    shard->changed_now -= changed == table->sequence;
+}
+
+/* Keys of one segment; `gone` counts those that went. */
+static vme_status evict_some(vme_embedding *table, embedding_shard *shard, key_segment *segment, int64_t step,
+                             int64_t *gone)
+{
     for (int i = 0; i < SEGMENT;) {
         key_entry *entry = &segment->entries[i];
-        if (entry->where == ENTRY_EMPTY || !goes(table, shard, entry, step)) {
+        const bool on_disk = table->log != NULL && entry->where < ENTRY_WAITING && entry->count & ON_DISK;
+        if (on_disk) {
+            const vme_status status = embedding_log_read(table, shard, entry->where, table->log->saved);
+            if (status != VME_OK)
+                return status;
+        }
+        if (entry->where == ENTRY_EMPTY || !goes(table, shard, entry, step, on_disk ? table->log->saved : NULL)) {
             i++;
             continue;
         }
-        if (entry->where < ENTRY_WAITING)
+        if (on_disk)
+            free_on_disk(table, shard, entry->where, table->log->saved->changed);
+        else if (entry->where < ENTRY_WAITING)
             embedding_row_free(table, shard, entry->where);
         else
             shard->waiting--;
         shard->keys--;
-        gone++;
+        ++*gone;
         i += !embedding_remove(table, segment, entry);
     }
-    return gone;
+    return VME_OK;
 }
 
 vme_status vme_embedding_evict(vme_context *context, vme_embedding *table, int64_t step, int64_t *evicted)
@@ -65,11 +91,11 @@ vme_status vme_embedding_evict(vme_context *context, vme_embedding *table, int64
         for (uint64_t hash = 0; status == VME_OK;) {
             pthread_rwlock_wrlock(&shard->lock);
             key_segment *segment = embedding_segment(shard, hash);
-            *evicted += evict_some(table, shard, segment, step);
+            status = evict_some(table, shard, segment, step, evicted);
             const uint64_t next =
                 segment->depth == 0 ? 0 : ((hash >> (64 - segment->depth)) + 1) << (64 - segment->depth);
             pthread_rwlock_unlock(&shard->lock);
-            if (vme_stopping(context))
+            if (status == VME_OK && vme_stopping(context))
                 status = vme_stopped_here(context);
             if (next == 0) /* that was the last one */
                 break;

@@ -27,8 +27,10 @@ static inline uint64_t fetch_entry(const vme_embedding *table, int64_t key)
     return hash;
 }
 
-void embedding_read(const vme_embedding *table, int64_t n, const int64_t *keys, const float **rows)
+vme_status embedding_read(vme_embedding *table, int64_t n, const int64_t *keys, const float **rows, cold_rows *cold)
 {
+    if (table->log != NULL)
+        return embedding_read_tiers(table, n, keys, rows, cold);
     uint64_t hashes[PIECE];
     for (int64_t i = 0; i < n && i < AHEAD; i++)
         hashes[i] = fetch_entry(table, keys[i]);
@@ -40,6 +42,7 @@ void embedding_read(const vme_embedding *table, int64_t n, const int64_t *keys, 
         rows[i] = entry == NULL || entry->where >= ENTRY_WAITING ? embedding_stand_in(table, keys[i])
                                                                  : embedding_row(table, shard, entry->where);
     }
+    return VME_OK;
 }
 
 /* The first rows; those behind them while these are used. */
@@ -62,10 +65,14 @@ static vme_status plain_some(void *argument, int64_t begin, int64_t end)
     const int64_t dim = job->table->options.dim;
     const float *rows[PIECE];
     const embedding_row_kernels *kernels = vme_kernels_current()->embedding;
+    const int64_t piece = embedding_piece(job->table);
+    vme_status status = VME_OK;
+    cold_rows cold = {0};
     embedding_share(job->table);
     for (int64_t i = begin, n; i < end; i += n) {
-        n = end - i < PIECE ? end - i : PIECE;
-        embedding_read(job->table, n, job->ids + i, rows);
+        n = end - i < piece ? end - i : piece;
+        if ((status = embedding_read(job->table, n, job->ids + i, rows, &cold)) != VME_OK)
+            break;
         fetch_first(n, rows, dim);
         for (int64_t k = 0; k < n; k++) {
             if (k + ROWS_AHEAD < n)
@@ -74,7 +81,8 @@ static vme_status plain_some(void *argument, int64_t begin, int64_t end)
         }
     }
     embedding_unshare(job->table);
-    return VME_OK;
+    embedding_cold_end(job->table, &cold);
+    return status;
 }
 
 /* Ids for one thread between two looks at the stop flag. */
@@ -165,9 +173,12 @@ static vme_status read_long_bag(vme_context *context, const bag_reader *job, int
     const float *rows[AHEAD];
     float weights[AHEAD];
     double sum = 0, squares = 0;
-    for (int64_t i = job->offsets[bag]; i < job->offsets[bag + 1];) {
+    const int64_t piece = embedding_piece(job->table), each = piece < AHEAD ? piece : AHEAD;
+    vme_status status = VME_OK;
+    cold_rows cold = {0};
+    for (int64_t i = job->offsets[bag]; i < job->offsets[bag + 1] && status == VME_OK;) {
         int n = 0;
-        for (; n < AHEAD && i < job->offsets[bag + 1]; i++) {
+        for (; n < each && i < job->offsets[bag + 1]; i++) {
             const float weight = job->weights == NULL ? 1 : job->weights[i];
             if (job->ids[i] < 0 || !(weight > 0))
                 continue;
@@ -176,32 +187,35 @@ static vme_status read_long_bag(vme_context *context, const bag_reader *job, int
             sum += (double)weight;
             squares += (double)weight * (double)weight;
         }
-        if (vme_stopping(context))
-            return vme_stopped_here(context);
+        if (vme_stopping(context)) {
+            status = vme_stopped_here(context);
+            break;
+        }
         embedding_share(job->table);
-        embedding_read(job->table, n, keys, rows);
-        if (n > 0)
+        status = embedding_read(job->table, n, keys, rows, &cold);
+        if (n > 0 && status == VME_OK)
             job->kernels->sum(n, dim, rows, job->weights == NULL ? NULL : weights, kept > 0, out);
         embedding_unshare(job->table);
         kept += n;
     }
-    if (kept == 0 && job->default_id >= 0) {
+    if (kept == 0 && job->default_id >= 0 && status == VME_OK) {
         embedding_share(job->table);
-        embedding_read(job->table, 1, &job->default_id, rows);
-        memcpy(out, rows[0], (size_t)dim * sizeof *out);
+        if ((status = embedding_read(job->table, 1, &job->default_id, rows, &cold)) == VME_OK)
+            memcpy(out, rows[0], (size_t)dim * sizeof *out);
         embedding_unshare(job->table);
     } else if (kept == 0)
         memset(out, 0, (size_t)dim * sizeof *out);
+    embedding_cold_end(job->table, &cold);
     const float factor = embedding_bag_factor(job->combiner, kept, sum, squares);
-    if (factor != 1)
+    if (factor != 1 && status == VME_OK)
         job->kernels->scale(dim, factor, out);
-    return VME_OK;
+    return status;
 }
 
 /* Bags from `begin` on whose ids, with a default for each empty one, are few enough for one piece: how many. */
 static int64_t short_bags(const bag_reader *job, int64_t begin, int64_t end)
 {
-    int64_t room = PIECE, bag = begin;
+    int64_t room = embedding_piece(job->table), bag = begin;
     for (; bag < end; bag++) {
         const int64_t n = job->offsets[bag + 1] - job->offsets[bag];
         if ((room -= n > 0 ? n : 1) < 0)
@@ -211,7 +225,7 @@ static int64_t short_bags(const bag_reader *job, int64_t begin, int64_t end)
 }
 
 /* At most PIECE ids. Another thread of the program may write ids and weights meanwhile: each is read once. */
-static void read_short_bags(const bag_reader *job, int64_t begin, int64_t end)
+static vme_status read_short_bags(const bag_reader *job, int64_t begin, int64_t end, cold_rows *cold)
 {
     const int64_t dim = job->table->options.dim;
     int64_t keys[PIECE + 1]; /* one more: what is left out is written there first */
@@ -247,7 +261,9 @@ static void read_short_bags(const bag_reader *job, int64_t begin, int64_t end)
         }
         ends[bag - begin] = (int16_t)n;
     }
-    embedding_read(job->table, n, keys, rows);
+    const vme_status status = embedding_read(job->table, n, keys, rows, cold);
+    if (status != VME_OK)
+        return status;
     fetch_first(n, rows, dim);
     for (int64_t bag = begin, from = 0, to; bag < end; bag++, from = to) {
         float *out = (float *)(void *)(job->out + bag * job->out_step);
@@ -262,6 +278,7 @@ static void read_short_bags(const bag_reader *job, int64_t begin, int64_t end)
         if (factors[bag - begin] != 1)
             job->kernels->scale(dim, factors[bag - begin], out);
     }
+    return VME_OK;
 }
 
 typedef struct bags_job {
@@ -297,10 +314,16 @@ static vme_status bags_some(void *argument, int64_t begin, int64_t end)
                     return status;
                 continue;
             }
+            cold_rows cold = {0};
+            vme_status status = VME_OK;
             embedding_share(of->table);
-            for (int64_t ids = 0; ids < GRAIN_IDS && (n = short_bags(&reader, bag, to)) > 0; ids += PIECE, bag += n)
-                read_short_bags(&reader, bag, bag + n);
+            for (int64_t ids = 0; ids < GRAIN_IDS && (n = short_bags(&reader, bag, to)) > 0 && status == VME_OK;
+                 ids += PIECE, bag += n)
+                status = read_short_bags(&reader, bag, bag + n, &cold);
             embedding_unshare(of->table);
+            embedding_cold_end(of->table, &cold);
+            if (status != VME_OK)
+                return status;
         }
     }
     return VME_OK;

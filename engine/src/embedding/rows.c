@@ -1,16 +1,23 @@
 /* The rows of a shard: chunks that grow in size and never move, and a list of free rows. */
-#include "embedding/table.h"
+#include "embedding/log.h"
 
 #include <string.h>
 
 static int64_t chunk_rows(const vme_embedding *table, int chunk)
 {
-    return INT64_C(1) << (FIRST_ROWS_BITS + (chunk < table->chunk_steps ? chunk : table->chunk_steps));
+    const int steps = table->chunk_steps, doubled = chunk < steps ? chunk : steps;
+    const int64_t rows = INT64_C(1) << (FIRST_ROWS_BITS + doubled);
+    if (table->log == NULL)
+        return rows;
+    const int64_t before = (((INT64_C(1) << doubled) - 1) << FIRST_ROWS_BITS) + (chunk - doubled) * rows,
+                  left = table->rows_max - before;
+    return left < rows ? left : rows;
 }
 
 static size_t chunk_bytes(const vme_embedding *table, int chunk)
 {
-    return (size_t)chunk_rows(table, chunk) * ((size_t)table->stride * sizeof(float) + sizeof(row_note));
+    return (size_t)chunk_rows(table, chunk)
+           * ((size_t)table->stride * sizeof(float) + sizeof(row_note) + (table->log != NULL ? sizeof(row_tier) : 0));
 }
 
 static vme_status add_chunk(vme_embedding *table, embedding_shard *shard)
@@ -31,8 +38,10 @@ static vme_status add_chunk(vme_embedding *table, embedding_shard *shard)
     const bool in_slab = rows != NULL;
     if (rows == NULL && (rows = embedding_memory(table, bytes)) == NULL)
         return VME_NO_MEMORY;
-    row_note *notes = (row_note *)(void *)(rows + chunk_rows(table, shard->chunk_count) * table->stride);
-    shard->chunks[shard->chunk_count++] = (row_chunk){rows, notes, in_slab};
+    const int64_t count = chunk_rows(table, shard->chunk_count);
+    row_note *notes = (row_note *)(void *)(rows + count * table->stride);
+    row_tier *tiers = table->log == NULL ? NULL : (row_tier *)(void *)(notes + count);
+    shard->chunks[shard->chunk_count++] = (row_chunk){rows, notes, tiers, in_slab};
     return VME_OK;
 }
 
@@ -44,17 +53,48 @@ void embedding_rows_end(vme_embedding *table, embedding_shard *shard)
     embedding_memory_free(table, shard->chunks, (size_t)shard->chunk_room * sizeof *shard->chunks);
 }
 
+vme_status embedding_row_take(vme_embedding *table, embedding_shard *shard, uint32_t *row)
+{
+    vme_status status = VME_OK;
+    if (shard->free_row < 0) {
+        const bool bounded = table->log != NULL, full = shard->row_count == (bounded ? table->rows_max : ROWS_MAX);
+        if (full && !bounded)
+            return vme_fail(VME_NO_MEMORY, "the embedding table is full: 2^31 rows in one of its %d shards", SHARDS);
+        if (!full && embedding_place(table, shard->row_count).chunk == shard->chunk_count)
+            status = add_chunk(table, shard);
+        if (!full && status == VME_OK) {
+            *row = shard->row_count++;
+            return VME_OK;
+        }
+        if (!bounded || (!full && shard->row_count == 0))
+            return status;
+        /* the quota may end before the rows that it was to have */
+        if ((status = embedding_make_room(table, shard)) != VME_OK)
+            return status;
+    }
+    *row = (uint32_t)shard->free_row;
+    shard->free_row = embedding_note(table, shard, *row)->key;
+    return VME_OK;
+}
+
+void embedding_row_release(vme_embedding *table, embedding_shard *shard, uint32_t row)
+{
+    *embedding_note(table, shard, row) = (row_note){.key = shard->free_row};
+    shard->free_row = row;
+}
+
 vme_status embedding_row_new(vme_embedding *table, embedding_shard *shard, int64_t key, uint32_t *row)
 {
-    if (shard->free_row >= 0) {
-        *row = (uint32_t)shard->free_row;
-        shard->free_row = embedding_note(table, shard, *row)->key;
-    } else {
-        if (shard->row_count == ROWS_MAX)
-            return vme_fail(VME_NO_MEMORY, "the embedding table is full: 2^31 rows in one of its %d shards", SHARDS);
-        if (embedding_place(table, shard->row_count).chunk == shard->chunk_count && add_chunk(table, shard) != VME_OK)
-            return VME_NO_MEMORY;
-        *row = shard->row_count++;
+    vme_status status = VME_OK;
+    if (table->log != NULL && shard->free_row < 0 && shard->row_count == table->rows_max)
+        status = embedding_log_admits(table, shard);
+    if (status == VME_OK)
+        status = embedding_row_take(table, shard, row);
+    if (status != VME_OK)
+        return status;
+    if (table->log != NULL) {
+        *embedding_tier(table, shard, *row) = (row_tier){.record = NO_RECORD};
+        embedding_row_used(table, shard, *row);
     }
     *embedding_note(table, shard, *row) =
         (row_note){.key = key, .epoch = table->epoch, .changed = table->sequence, .live = 1};
@@ -70,14 +110,18 @@ void embedding_row_free(vme_embedding *table, embedding_shard *shard, uint32_t r
     shard->live--;
     shard->changed -= note->changed > table->committed;
     shard->changed_now -= note->changed == table->sequence;
-    *note = (row_note){.key = shard->free_row};
-    shard->free_row = row;
+    if (table->log != NULL)
+        embedding_row_dirty(table, shard, row);
+    embedding_row_release(table, shard, row);
 }
 
 void embedding_row_touch(vme_embedding *table, embedding_shard *shard, uint32_t row, row_note *note)
 {
+    if (table->log != NULL)
+        embedding_row_dirty(table, shard, row);
     if (table->snapshot != NULL && note->epoch != table->epoch) {
-        if (note->changed > table->committed || !table->snapshot->incremental)
+        if ((note->changed > table->committed || !table->snapshot->incremental)
+            && embedding_snapshot_reads(table, shard, note->key))
             embedding_keep(table, shard, note->key, note->version, note->freq, embedding_row(table, shard, row));
         note->epoch = table->epoch;
     }

@@ -2,8 +2,12 @@
  *
  * A snapshot raises the table's epoch. Reading a row marks it with the epoch; training that meets a row without the
  * mark keeps a copy of it for the snapshot first (embedding_row_touch). New rows bear the mark from the start. So each
- * row is read once, as it was when the snapshot began, weights and slots of one moment. */
-#include "embedding/table.h"
+ * row is read once, as it was when the snapshot began, weights and slots of one moment.
+ *
+ * In a table with a log rows move, so that it is keys that are read one after the other, in order of their hashes: what
+ * lies before the next one was read. Marks tell there which rows are new or were kept. Which rows on disk changed since
+ * the last save is a bit of their keys' entries (CHANGED): else an increment would read all of the log. */
+#include "embedding/log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -126,6 +130,74 @@ static void save_row(const vme_embedding *table, saved_rows *to, int64_t key, ui
     to->at++;
 }
 
+bool embedding_snapshot_reads(const vme_embedding *table, const embedding_shard *shard, int64_t key)
+{
+    const vme_embedding_snapshot *snapshot = table->snapshot;
+    const int64_t s = shard - table->shards;
+    return table->log == NULL || (!snapshot->done[s] && embedding_hash(table, key) >= snapshot->next[s]);
+}
+
+typedef struct hashed_key {
+    uint64_t hash;
+    int32_t at; /* in the segment */
+} hashed_key;
+
+static int by_hash(const void *a, const void *b)
+{
+    const uint64_t x = ((const hashed_key *)a)->hash, y = ((const hashed_key *)b)->hash;
+    return (x > y) - (x < y);
+}
+
+/* Of a table with a log: saves the entry's row, unless it was kept, is new, or did not change. */
+static vme_status read_entry(const vme_embedding_snapshot *snapshot, embedding_shard *shard, const key_entry *entry,
+                             saved_rows *to)
+{
+    vme_embedding *table = snapshot->table;
+    if (!(entry->count & ON_DISK)) {
+        const row_note *note = embedding_note(table, shard, entry->where);
+        if (note->epoch != table->epoch && (!snapshot->incremental || note->changed > table->committed))
+            save_row(table, to, note->key, note->freq, note->version, embedding_row(table, shard, entry->where));
+        return VME_OK;
+    }
+    if (snapshot->incremental && !(entry->count & CHANGED(snapshot->sequence)))
+        return VME_OK;
+    const log_record *record = table->log->saved;
+    vme_status status = embedding_log_read(table, shard, entry->where, table->log->saved);
+    if (status == VME_OK && record->epoch != table->epoch
+        && (!snapshot->incremental || record->changed > table->committed))
+        save_row(table, to, record->key, record->freq, record->version, record->numbers);
+    return status;
+}
+
+/* The next rows of a segment, at most PIECE. */
+static vme_status read_entries(vme_embedding_snapshot *snapshot, embedding_shard *shard, saved_rows *to)
+{
+    const int64_t s = shard - snapshot->table->shards, before = to->at;
+    hashed_key keys[SEGMENT];
+    size_t count = 0, read = 0;
+    vme_status status = VME_OK;
+    pthread_rwlock_rdlock(&shard->lock);
+    const key_segment *segment = embedding_segment(shard, snapshot->next[s]);
+    for (int i = 0; i < SEGMENT; i++)
+        if (segment->entries[i].where < ENTRY_WAITING) {
+            const uint64_t hash = embedding_hash(snapshot->table, segment->entries[i].key);
+            if (hash >= snapshot->next[s])
+                keys[count++] = (hashed_key){hash, i};
+        }
+    qsort(keys, count, sizeof *keys, by_hash);
+    for (; read < count && to->at < to->n && to->at - before < PIECE && status == VME_OK; read++)
+        status = read_entry(snapshot, shard, &segment->entries[keys[read].at], to);
+    const int depth = segment->depth;
+    if (read < count)
+        snapshot->next[s] = keys[read].hash;
+    else {
+        snapshot->next[s] = depth == 0 ? 0 : ((snapshot->next[s] >> (64 - depth)) + 1) << (64 - depth);
+        snapshot->done[s] = snapshot->next[s] == 0;
+    }
+    pthread_rwlock_unlock(&shard->lock);
+    return status;
+}
+
 static void read_rows(vme_embedding_snapshot *snapshot, embedding_shard *shard, saved_rows *to)
 {
     vme_embedding *table = snapshot->table;
@@ -220,12 +292,16 @@ vme_status vme_embedding_snapshot_read(vme_context *context, vme_embedding_snaps
     while (status == VME_OK && to.at < n && snapshot->shard < SHARDS) {
         if (vme_stopping(context))
             return vme_stopped_here(context);
-        if (snapshot->row == snapshot->last[snapshot->shard]) {
+        embedding_shard *shard = &table->shards[snapshot->shard];
+        if (table->log == NULL ? snapshot->row == snapshot->last[snapshot->shard] : snapshot->done[snapshot->shard]) {
             snapshot->shard++;
             snapshot->row = 0;
-        } else
-            read_rows(snapshot, &table->shards[snapshot->shard], &to);
-        status = check_failed(snapshot);
+        } else if (table->log == NULL)
+            read_rows(snapshot, shard, &to);
+        else
+            status = read_entries(snapshot, shard, &to);
+        if (status == VME_OK)
+            status = check_failed(snapshot);
     }
     while (status == VME_OK && to.at < n && snapshot->kept_shard < SHARDS) {
         if (vme_stopping(context))
@@ -289,6 +365,27 @@ vme_status vme_embedding_snapshot_bloom(vme_context *context, vme_embedding_snap
     return status;
 }
 
+/* What rows on disk changed since the last save, as of the save that ended. */
+static void mark_changes(embedding_shard *shard, uint32_t sequence, bool saved)
+{
+    for (uint64_t hash = 0;;) {
+        pthread_rwlock_wrlock(&shard->lock);
+        key_segment *segment = embedding_segment(shard, hash);
+        for (int i = 0; i < SEGMENT; i++) {
+            key_entry *entry = &segment->entries[i];
+            if (entry->where >= ENTRY_WAITING || !(entry->count & CHANGED(sequence)))
+                continue;
+            entry->count &= ~CHANGED(sequence);
+            if (!saved)
+                entry->count |= CHANGED(sequence + 1);
+        }
+        hash = segment->depth == 0 ? 0 : ((hash >> (64 - segment->depth)) + 1) << (64 - segment->depth);
+        pthread_rwlock_unlock(&shard->lock);
+        if (hash == 0)
+            return;
+    }
+}
+
 void vme_embedding_snapshot_end(vme_embedding_snapshot *snapshot, bool saved)
 {
     if (snapshot == NULL)
@@ -304,6 +401,8 @@ void vme_embedding_snapshot_end(vme_embedding_snapshot *snapshot, bool saved)
         free_kept(table, &table->shards[s]);
     }
     embedding_unlock_all(table);
+    for (int s = 0; table->log != NULL && s < SHARDS; s++)
+        mark_changes(&table->shards[s], snapshot->sequence, saved);
     embedding_saving_end(table);
     vme_embedding_unref(table);
     free(snapshot);
@@ -317,14 +416,23 @@ static vme_status put_row(vme_embedding *table, embedding_shard *shard, uint64_t
     uint32_t row;
     if (entry == NULL && embedding_insert(table, shard, from->keys[i], hash, &entry) != VME_OK)
         return VME_NO_MEMORY;
-    if (entry->where >= ENTRY_WAITING) {
-        if (embedding_row_new(table, shard, from->keys[i], &row) != VME_OK)
-            return VME_NO_MEMORY;
+    vme_status status = VME_OK;
+    if (table->log != NULL)
+        embedding_pins_new(table, shard);
+    if (entry->where < ENTRY_WAITING && entry->count & ON_DISK)
+        status = embedding_bring_in(table, shard, entry, &row);
+    else if (entry->where >= ENTRY_WAITING) {
+        if ((status = embedding_row_new(table, shard, from->keys[i], &row)) != VME_OK)
+            return status;
         entry->where = row;
         entry->count = 0;
         shard->waiting--;
     }
+    if (status != VME_OK)
+        return status;
     row = entry->where;
+    if (table->log != NULL)
+        embedding_row_dirty(table, shard, row);
     row_note *note = embedding_note(table, shard, row);
     shard->changed -= note->changed > table->committed; /* it is as it was saved */
     shard->changed_now -= note->changed == table->sequence;

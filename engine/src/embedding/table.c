@@ -1,5 +1,5 @@
 /* Embedding tables: options, memory, locks, the end. */
-#include "embedding/table.h"
+#include "embedding/log.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -161,6 +161,10 @@ static vme_status check_options(const vme_embedding_options *o)
                         (long long)o->default_rows);
     if (o->quota_bytes < 0)
         return vme_fail(VME_BAD_VALUE, "quota: expected 0 or more bytes, got %lld", (long long)o->quota_bytes);
+    if (o->disk_folder != NULL && o->bloom_elements > 0) /* as DeepRec */
+        return vme_fail(VME_BAD_VALUE, "a counting Bloom filter does not go with rows on disk: count keys exactly");
+    if (o->disk_folder != NULL && (o->disk_cache < 0 || o->disk_cache >= VME_EMBEDDING_CACHES))
+        return vme_fail(VME_BAD_VALUE, "cache: there is no number %d", o->disk_cache);
     return VME_OK;
 }
 
@@ -184,6 +188,7 @@ static void table_free(vme_embedding *table)
         embedding_rows_end(table, shard);
         pthread_rwlock_destroy(&shard->lock);
     }
+    embedding_log_end(table);
     embedding_memory_free(table, (void *)(uintptr_t)o->defaults,
                           (size_t)o->default_rows * (size_t)o->dim * sizeof(float));
     embedding_memory_free(table, table->bloom, (size_t)table->bloom_counters * sizeof *table->bloom);
@@ -212,6 +217,7 @@ vme_status vme_embedding_new(vme_context *context, const vme_embedding_options *
     table->context = vme_context_ref(context);
     table->options = *options;
     table->options.defaults = NULL;
+    table->options.disk_folder = NULL;
     table->slots = slots_of(options->optimizer);
     table->stride = options->dim * (1 + table->slots);
     if (table->stride > 8) /* rows begin where cache lines do, where that costs little */
@@ -237,6 +243,8 @@ vme_status vme_embedding_new(vme_context *context, const vme_embedding_options *
     table->options.defaults = defaults;
     table->no_permission = defaults == NULL ? NULL : embedding_memory(table, (size_t)options->dim * sizeof(float));
     status = table->no_permission == NULL ? VME_NO_MEMORY : embedding_bloom_start(table);
+    if (status == VME_OK)
+        status = embedding_log_start(table, options);
     for (int i = 0; i < SHARDS && status == VME_OK; i++)
         status = embedding_keys_start(table, &table->shards[i]);
     if (status != VME_OK) {
@@ -270,13 +278,19 @@ void vme_embedding_statistics_of(vme_embedding *table, vme_embedding_statistics 
 {
     *statistics = (vme_embedding_statistics){.bytes = atomic_load(&table->bytes),
                                              .step = atomic_load(&table->step),
-                                             .bloom_counters = table->bloom_counters};
+                                             .bloom_counters = table->bloom_counters,
+                                             .disk_bytes = embedding_log_bytes(table)};
+    if (table->log != NULL) {
+        statistics->memory_hits = atomic_load(&table->log->memory_hits);
+        statistics->disk_hits = atomic_load(&table->log->disk_hits);
+    }
     for (int i = 0; i < SHARDS; i++) {
         embedding_shard *shard = &table->shards[i];
         pthread_rwlock_rdlock(&shard->lock);
         statistics->rows += shard->live;
         statistics->waiting += shard->waiting;
         statistics->changed += shard->changed;
+        statistics->disk_rows += shard->on_disk;
         pthread_rwlock_unlock(&shard->lock);
     }
 }

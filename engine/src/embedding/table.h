@@ -38,9 +38,13 @@ enum {
 #define ENTRY_WAITING UINT32_C(0x80000000) /* counted, not admitted: with its version in the lower 31 bits */
 #define VERSION_MAX   UINT32_C(0x7ffffffe)
 #define ROWS_MAX      UINT32_C(0x7fffffff) /* in a shard; else `where` is the row */
+/* `count` of a key with a row: 0, or, where the row is on disk and `where` its record in the log: */
+#define ON_DISK           UINT32_C(0x80000000)
+#define CHANGED(sequence) (UINT32_C(0x20000000) << ((sequence) & 1)) /* since the save of that number, or before it */
+#define USES_MAX          UINT32_C(0x1fffffff)                       /* below these: how often it was used (LFU) */
 typedef struct key_entry {
     int64_t key;
-    uint32_t where, count; /* `count`: of a waiting key */
+    uint32_t where, count; /* `count`: of a waiting key; or as above */
 } key_entry;
 typedef struct key_segment {
     int32_t depth, used;
@@ -57,9 +61,16 @@ typedef struct row_note {
     uint32_t epoch;   /* the last snapshot that need not read it any more */
     uint32_t live;
 } row_note;
+#define NO_RECORD UINT32_MAX
+typedef struct row_tier { /* of a table with a log */
+    uint32_t used;        /* when last, or how often; under the shared lock atomic */
+    uint32_t record;      /* in the log, equal to the row; NO_RECORD: none */
+    uint32_t pinned;      /* the shard's number of the piece of work that needs it in memory */
+} row_tier;
 typedef struct row_chunk {
     float *rows;
     row_note *notes;
+    row_tier *tiers; /* NULL without a log */
     bool in_slab;
 } row_chunk;
 
@@ -74,6 +85,8 @@ typedef struct embedding_shard {
     int64_t free_row;                            /* -1: none */
     int64_t live, waiting, changed, changed_now; /* rows; waiting keys; rows changed since the last save; since the
                                                     current snapshot began */
+    int64_t on_disk;                             /* of the live ones */
+    uint32_t hand, pins;                         /* where the next row to go to disk is looked for; pieces of work */
     struct kept_row *kept; /* what the snapshot under way has not read and training changed meanwhile */
 } embedding_shard;
 
@@ -96,13 +109,32 @@ struct vme_embedding {
         size_t left;               /* ... so many */
         key_segment *free_segment; /* its first pointer leads to the next one */
     } slabs;
-    atomic_llong bytes, step; /* of memory; the highest version that a row was given */
+    atomic_llong bytes, step;  /* of memory; the highest version that a row was given */
+    struct embedding_log *log; /* NULL: all rows are in memory */
+    uint32_t rows_max;         /* in memory, of a shard, with a log */
     /* Under all locks; readable under any of them. */
     uint32_t epoch, sequence, committed;
     vme_embedding_snapshot *snapshot;
     atomic_bool saving; /* a snapshot or an eviction is under way */
     embedding_shard shards[SHARDS];
 };
+
+/* What the log's shards have in common (log.h). */
+typedef struct shard_log shard_log;
+struct log_record;
+typedef struct embedding_log {
+    int file;
+    char *folder;
+    bool used_most; /* what is used most stays in memory; else what was used last */
+    int64_t record_bytes, segment_bytes;
+    uint32_t segment_records, buffer_records;
+    int32_t segments;         /* of a shard, at most */
+    atomic_int segments_used; /* of all shards */
+    shard_log *shards;
+    struct log_record *saved;            /* room for a record, for the save or eviction under way */
+    atomic_uint clock;                   /* counts pieces of work */
+    atomic_llong memory_hits, disk_hits; /* keys of lookups */
+} embedding_log;
 
 struct vme_embedding_snapshot {
     vme_embedding *table;
@@ -114,6 +146,10 @@ struct vme_embedding_snapshot {
     int shard, kept_shard, waiting_shard;
     uint32_t row, last[SHARDS]; /* the next row, and how many each shard had */
     uint64_t segment;           /* the lowest hash of the next segment of waiting keys */
+    /* Of a table with a log, whose rows move, instead of `row`: each shard's keys in order of their hashes, the next
+     * one of them, and whether all were read. Under the shard's lock. */
+    uint64_t next[SHARDS];
+    bool done[SHARDS];
 };
 
 /* A row that changed before the snapshot read it, as it was. Its numbers follow: weights, then slots. */
@@ -222,6 +258,9 @@ static inline row_note *embedding_note(const vme_embedding *table, const embeddi
     return shard->chunks[place.chunk].notes + place.row;
 }
 void embedding_rows_end(vme_embedding *table, embedding_shard *shard);
+/* A place for a row, without a key: with a log another row may go to disk for it, and records of others move. */
+vme_status embedding_row_take(vme_embedding *table, embedding_shard *shard, uint32_t *row);
+void embedding_row_release(vme_embedding *table, embedding_shard *shard, uint32_t row);
 /* A row for the key, live, its numbers undefined; no snapshot under way reads it. */
 vme_status embedding_row_new(vme_embedding *table, embedding_shard *shard, int64_t key, uint32_t *row);
 void embedding_row_free(vme_embedding *table, embedding_shard *shard, uint32_t row);
@@ -241,14 +280,37 @@ static inline const float *embedding_stand_in(const vme_embedding *table, int64_
     return embedding_filters(table) ? table->no_permission : embedding_default(table, key);
 }
 
+/* ---- tiers.c: of tables with a log */
+/* Keys of one piece of work, whose rows are in memory together. */
+int64_t embedding_piece(const vme_embedding *table);
+row_tier *embedding_tier(const vme_embedding *table, const embedding_shard *shard, uint32_t row);
+/* A piece of work begins, under the shard's lock: rows that it uses stay in memory until the next one begins. */
+void embedding_pins_new(vme_embedding *table, embedding_shard *shard);
+void embedding_row_used(vme_embedding *table, embedding_shard *shard, uint32_t row);
+/* The row is about to be another one than its record. */
+void embedding_row_dirty(vme_embedding *table, embedding_shard *shard, uint32_t row);
+/* A row goes to disk, which frees its place. */
+vme_status embedding_make_room(vme_embedding *table, embedding_shard *shard);
+/* The entry's row comes into memory. Changes nothing when it fails. */
+vme_status embedding_bring_in(vme_embedding *table, embedding_shard *shard, key_entry *entry, uint32_t *row);
+/* Rows that a lookup read from disk. Zeros at first; ended by who had it. */
+typedef struct cold_rows {
+    void *memory;
+    size_t bytes;
+} cold_rows;
+vme_status embedding_read_tiers(vme_embedding *table, int64_t n, const int64_t *keys, const float **rows,
+                                cold_rows *cold);
+void embedding_cold_end(vme_embedding *table, cold_rows *cold);
+
 /* ---- bloom.c */
 vme_status embedding_bloom_start(vme_embedding *table);
 /* Counts the key `count` times more; the filter's count of it. */
 uint32_t embedding_bloom_count(vme_embedding *table, int64_t key, uint32_t count);
 
 /* ---- lookup.c */
-/* Where the weights lie that each key reads, in `rows`; under shared locks. At most PIECE keys. */
-void embedding_read(const vme_embedding *table, int64_t n, const int64_t *keys, const float **rows);
+/* Where the weights lie that each key reads, in `rows`; under shared locks, which with a log are let go in between. At
+ * most `embedding_piece` keys. Rows are valid while the locks are held and until `cold` is used again. */
+vme_status embedding_read(vme_embedding *table, int64_t n, const int64_t *keys, const float **rows, cold_rows *cold);
 /* What a bag's sum is divided by, as a factor: of `count` ids with these sums of weights and of their squares. */
 float embedding_bag_factor(int combiner, int64_t count, double weights, double squares);
 /* Checks bags, and counts them and their ids. */
@@ -260,6 +322,8 @@ vme_status embedding_saving_begin(vme_embedding *table);
 void embedding_saving_end(vme_embedding *table);
 
 /* ---- snapshot.c */
+/* Whether the snapshot under way has yet to come to the key, in a table with a log; without one marks of rows tell. */
+bool embedding_snapshot_reads(const vme_embedding *table, const embedding_shard *shard, int64_t key);
 /* Keeps a row for the snapshot under way, or (`numbers` NULL) a waiting key. */
 void embedding_keep(vme_embedding *table, embedding_shard *shard, int64_t key, int64_t version, uint32_t freq,
                     const float *numbers);

@@ -148,6 +148,8 @@ static vme_status admit(const step_job *job, embedding_shard *shard, int64_t key
     key_entry *entry = embedding_find(shard, key, hash);
     *row = ROWS_MAX;
     if (entry != NULL && entry->where < ENTRY_WAITING) {
+        if (table->log != NULL && entry->count & ON_DISK)
+            return embedding_bring_in(table, shard, entry, row);
         *row = entry->where;
         return VME_OK;
     }
@@ -166,8 +168,11 @@ static vme_status admit(const step_job *job, embedding_shard *shard, int64_t key
     entry->where = ENTRY_WAITING | waiting_version(job->version);
     if (!admitted)
         return VME_OK;
-    if (embedding_row_new(table, shard, key, row) != VME_OK)
-        return VME_NO_MEMORY; /* counted, and admitted by the next step that finds room */
+    const vme_status status = embedding_row_new(table, shard, key, row);
+    if (status != VME_OK) {
+        *row = ROWS_MAX;
+        return status; /* counted, and admitted by the next step that finds room */
+    }
     entry->where = *row;
     entry->count = 0;
     shard->waiting--;
@@ -187,6 +192,8 @@ static vme_status step_some(const step_job *job, embedding_shard *shard, const u
     uint32_t rows[PIECE];
     vme_status status = VME_OK;
     pthread_rwlock_wrlock(&shard->lock);
+    if (table->log != NULL)
+        embedding_pins_new(table, shard);
     for (int64_t i = 0; i < n; i++) {
         const uint64_t hash = unique->hashes[order[i]];
         __builtin_prefetch(&embedding_segment(shard, hash)->entries[embedding_slot(hash)]);
@@ -197,6 +204,8 @@ static vme_status step_some(const step_job *job, embedding_shard *shard, const u
         if (status != VME_OK)
             n = i;
         else if (rows[i] != ROWS_MAX) {
+            if (table->log != NULL)
+                embedding_row_used(table, shard, rows[i]);
             const char *line = (const char *)embedding_row(table, shard, rows[i]);
             for (int64_t at = 0; at < table->stride * (int64_t)sizeof(float) && at < 1024; at += 64)
                 __builtin_prefetch(line + at, 1);
@@ -213,6 +222,8 @@ static vme_status step_some(const step_job *job, embedding_shard *shard, const u
         note->version = job->version;
         job->step(dim, &job->factors, unique->sums + order[i] * dim, row, row + dim, row + 2 * dim);
     }
+    if (table->log != NULL)
+        embedding_pins_new(table, shard);
     pthread_rwlock_unlock(&shard->lock);
     return status;
 }
@@ -222,7 +233,9 @@ static vme_status step_all(vme_context *context, const step_job *job, unique_key
     int64_t first[SHARDS + 1];
     unique_sort(unique, first);
     embedding_note_step(job->table, job->version);
-    const int64_t each = unique->dim <= 64 ? PIECE : 1 + PIECE * 64 / unique->dim;
+    int64_t each = unique->dim <= 64 ? PIECE : 1 + PIECE * 64 / unique->dim;
+    if (job->table->log != NULL && each > job->table->rows_max)
+        each = job->table->rows_max;
     for (int s = 0; s < SHARDS; s++)
         for (int64_t i = first[s], n; i < first[s + 1]; i += n) {
             if (vme_stopping(context))

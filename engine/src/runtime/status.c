@@ -30,6 +30,7 @@ const char *vme_status_name(vme_status status)
     case VME_READ_ONLY: return "read-only";
     case VME_STOPPED: return "stopped";
     case VME_UNSUPPORTED: return "unsupported";
+    case VME_IO_ERROR: return "I/O error";
     }
     return "unknown status";
 }

@@ -1,5 +1,6 @@
 /* Embedding tables: keys that grow through many splits and go again; every allocation made to fail once; lookups,
- * training, saving, eviction and stops at once, where each row that anybody sees must be whole.
+ * training, saving, eviction and stops at once, where each row that anybody sees must be whole. All of it with rows in
+ * memory, and then with most of them on disk, where each read and write is made to fail once, too.
  *
  * All gradients are 1, so that a row tells of itself: after k steps Adagrad's squares are k, and every weight of the
  * row is the same number that only k decides. */
@@ -15,6 +16,7 @@
 enum { DIM = 20, STEPS = 4096 };
 static const vme_embedding_rates rates = {.learning_rate = 0.5, .eps = 1e-8};
 static float weights_after[STEPS], zeros[DIM];
+static bool on_disk; /* whether tables have rows there; some 300 are in memory then */
 
 static void fill_weights_after(void)
 {
@@ -51,7 +53,11 @@ static vme_embedding_options options_for(int64_t filter, int64_t steps_to_live)
                                    .steps_to_live = steps_to_live,
                                    .default_rows = 1,
                                    .defaults = zeros,
-                                   .seed = 7};
+                                   .seed = 7,
+                                   .disk_folder = on_disk ? "." : NULL,
+                                   .disk_memory_bytes = 80000,
+                                   .disk_quota_bytes = 16 << 20,
+                                   .disk_cache = VME_EMBEDDING_LFU};
 }
 
 static vme_status train(vme_context *context, vme_embedding *table, int64_t step, int64_t n, const int64_t *keys)
@@ -77,7 +83,8 @@ static void check_row(int64_t k, const float *weights, const float *squares)
     }
 }
 
-/* Reads a whole snapshot; every row is whole: it made as many steps as it was counted, but for `before` of them. How
+/* Reads a whole snapshot; every row is whole: it made as many steps as it was counted, but for `before` of them (below
+ * 0: steps that failed counted it, too). How
  * many rows, and how many keys wait. VME_NO_MEMORY: it failed. */
 static vme_status read_all(vme_context *context, vme_embedding_snapshot *snapshot, int64_t before, int64_t *rows,
                            int64_t *waiting)
@@ -98,7 +105,8 @@ static vme_status read_all(vme_context *context, vme_embedding_snapshot *snapsho
                == VME_OK
            && read > 0) {
         for (int64_t i = 0; i < read; i++)
-            check_row(notes[1][i] - before, weights + i * DIM, squares + i * DIM);
+            check_row(before < 0 ? (int64_t)squares[i * DIM] : notes[1][i] - before, weights + i * DIM,
+                      squares + i * DIM);
         *rows += read;
     }
     while (status == VME_OK
@@ -137,7 +145,7 @@ static void test_keys(vme_context *context)
         CHECK(vme_embedding_evict(context, table, 10 * round + 5, &evicted) == VME_OK && evicted == 0);
         CHECK(vme_embedding_evict(context, table, 10 * round + 6, &evicted) == VME_OK && evicted == MANY);
         vme_embedding_statistics_of(table, &counts);
-        CHECK(counts.rows == 0 && counts.changed == 0 && counts.bytes == bytes);
+        CHECK(counts.rows == 0 && counts.changed == 0 && counts.bytes == bytes && counts.disk_rows == 0);
     }
     vme_embedding_unref(table);
     free(keys);
@@ -170,6 +178,7 @@ static vme_status use_bags(vme_context *context, vme_embedding *tables[3])
         vme_embedding_options options = options_for(t == 1 ? 2 : 0, 0);
         options.bloom_elements = t == 1 ? 100 : 0;
         options.bloom_error = 0.1;
+        options.disk_folder = t == 1 ? NULL : options.disk_folder;
         if (tables[t] == NULL)
             status = vme_embedding_new(context, &options, &tables[t]);
     }
@@ -272,6 +281,59 @@ static void test_failing(vme_context *context)
             vme_embedding_snapshot_end(snapshot, true);
         }
         vme_embedding_unref(table);
+    }
+}
+
+/* Every read and write of rows on disk fails once: steps, lookups, saves and evictions say so, no row is lost, and the
+ * table works on. */
+static vme_status use_disk(vme_context *context, vme_embedding *table, int *phase)
+{
+    static int64_t keys[N];
+    static float found[N * DIM];
+    static const int64_t shape[2] = {N, DIM}, each = 8, row[2] = {4 * DIM, 4};
+    const vme_tensor ids = {NULL, (char *)keys, shape, &each, 1, VME_INT64},
+                     out = {NULL, (char *)found, shape, row, 2, VME_FLOAT32};
+    int64_t rows, waiting, evicted;
+    for (int i = 0; i < N; i++)
+        keys[i] = i;
+    vme_status status = VME_OK;
+    for (; *phase < 6 && status == VME_OK; *phase += status == VME_OK)
+        status = train(context, table, *phase, N / 3, keys + *phase % 3 * (N / 3));
+    if (*phase == 7) /* it failed behind here */
+        return vme_embedding_evict(context, table, 10, &evicted);
+    if (status == VME_OK && (status = vme_embedding_lookup(context, table, &ids, &out)) == VME_OK)
+        for (int i = 0; i < N; i++) /* a phase that failed and was made again has steps of some rows twice */
+            CHECK(found[i * DIM] == found[i * DIM + DIM - 1] && found[i * DIM] <= weights_after[2]);
+    vme_embedding_snapshot *snapshot = NULL;
+    if (status == VME_OK && (status = vme_embedding_snapshot_new(context, 1, &table, true, &snapshot)) == VME_OK) {
+        status = train(context, table, 7, 300, keys);
+        if (status == VME_OK)
+            status = read_all(context, snapshot, -1, &rows, &waiting);
+        CHECK(status != VME_OK || rows == N);
+        vme_embedding_snapshot_end(snapshot, status == VME_OK);
+    }
+    if (status != VME_OK)
+        return status;
+    *phase = 7;
+    return vme_embedding_evict(context, table, 10, &evicted);
+}
+
+static void test_failing_files(vme_context *context)
+{
+    for (long after = 0;; after = after < 40 ? after + 1 : after + after / 8) {
+        vme_embedding *table;
+        vme_embedding_options options = options_for(0, 3);
+        int phase = 0;
+        CHECK(vme_embedding_new(context, &options, &table) == VME_OK);
+        failing_files(after);
+        vme_status status = use_disk(context, table, &phase);
+        const bool failed = failing_files(-1);
+        CHECK(status == VME_OK /* a lookup can do without a place in memory */
+              || (failed && status == VME_IO_ERROR && vme_message()[0] != 0));
+        CHECK(status == VME_OK || use_disk(context, table, &phase) == VME_OK);
+        vme_embedding_unref(table);
+        if (!failed)
+            break;
     }
 }
 
@@ -436,12 +498,18 @@ int main(void)
     vme_statistics statistics;
     fill_weights_after();
     CHECK(vme_context_new(NULL, 0, &context) == VME_OK);
-    test_keys(context);
-    test_at_once(context);
+    for (int disk = 0; disk < 2; disk++) {
+        on_disk = disk == 1;
+        test_keys(context);
+        test_at_once(context);
 #ifndef __SANITIZE_THREAD__
-    test_failing(context);
-    test_failing_slabs(context);
+        test_failing(context);
+        if (on_disk)
+            test_failing_files(context);
+        else
+            test_failing_slabs(context);
 #endif
+    }
     vme_context_statistics(context, &statistics);
     CHECK(statistics.live_bytes == 0);
     vme_context_unref(context);

@@ -44,6 +44,7 @@ ROOMS = {
     "vmhost/stores": {"vmhost.stores"},
     "vmhost/pipeline": {
         *PUBLIC,
+        "vmhost.cohorts",
         "vmhost.pipeline",
         "vmhost.stores",
         "vmhost.guest.stream",
@@ -73,6 +74,7 @@ ROOMS = {
         *PUBLIC,
         "vmhost.access",
         "vmhost.bytecode",
+        "vmhost.cohorts",
         "vmhost.compiler",
         "vmhost.deployment",
         "vmhost.lines",

@@ -707,6 +707,20 @@ def features_in_python(text, folder, capfd):
     assert list(Features(names["declared"]).read("buyer", "ann", 0)) == [0, 0]
 
 
+def reaching_people(text, folder, capfd):
+    import yaml
+
+    from vmhost.pipeline.reach.audience import audiences
+    from vmhost.pipeline.reach.settings import channel_settings, task_settings
+
+    said = yaml.safe_load(text)
+    channels = {name: channel_settings(name, one) for name, one in said["channels"].items()}
+    assert channels["phone"].caps[0].count == 3 and channels["offer"].then == ("layer", "phone")
+    found = audiences(said["audiences"], {"os": "android", "app": 21})
+    assert sum(found["spring"].why_not(f"u{n}") is None for n in range(1000)) in range(60, 140)
+    assert task_settings("recommend", said["reach"]["recommend"])["priority"] == 7
+
+
 def rule_of_patterns(text, folder, capfd):
     from vmhost.pipeline.complex_events import read_rule_file
     from vmhost.pipeline.patterns import PatternEngine
@@ -782,6 +796,8 @@ BLOCKS = {
     ("docs/features-of-events.md", "features:\n  spread"): own_feature,
     ("docs/features-of-events.md", "import vmhost.engine.numpy"): shown_only,  # tests/pipeline/test_feature_windows.py
     ("docs/features-of-events.md", "from vmhost.pipeline.features import FeatureSet, feature"): features_in_python,
+    ("docs/reach.md", "rules: [shop-rules.yaml]"): reaching_people,
+    ("docs/reach.md", "vmhost reach test"): shown_only,  # tests/pipeline/test_reach.py
     ("docs/patterns.md", "name: leaves_the_cart"): rule_of_patterns,
     ("docs/patterns.md", "from vmhost.pipeline.patterns.builder import Pattern"): rule_in_python,
     ("docs/pipeline-events.md", "from vmhost.pipeline.events"): events_on_the_disk,

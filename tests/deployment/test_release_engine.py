@@ -3,9 +3,9 @@
 import pytest
 
 from tests.deployment.platforms import Clock, add_version, platform_in
+from vmhost.cohorts import cohort_of
 from vmhost.deployment.cloud import release_states
 from vmhost.deployment.cloud.plan import Plan
-from vmhost.deployment.cohorts import cohort_of
 from vmhost.deployment.errors import MissingError, RefusedError
 
 TASK = "shop/rank"

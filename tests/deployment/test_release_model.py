@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.deployment.platforms import Clock, add_version, platform_in
+from vmhost.cohorts import cohort_of
 from vmhost.deployment.cloud import release_states as states
 from vmhost.deployment.cloud.plan import Plan
-from vmhost.deployment.cohorts import cohort_of
 from vmhost.deployment.errors import DeploymentError
 
 TASK = "shop/rank"

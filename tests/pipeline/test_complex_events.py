@@ -193,7 +193,7 @@ def test_rules_change_while_events_flow(tmp_path):
         assert pipeline.change_rules([changed, same, new]) == ["hesitates", "new"]
         pipeline.append(visit(10)[2])
         pipeline.append_many(visit(20))
-        assert pipeline._sending.wait(WAIT_S)
+        assert pipeline.reach.wait(WAIT_S)
         for wrong, said in (
             ([RULE | {"then": ["nowhere"]}], "there is no channel 'nowhere'"),
             ([RULE, RULE], "there are two rules hesitates"),
@@ -203,13 +203,13 @@ def test_rules_change_while_events_flow(tmp_path):
             with pytest.raises(ConfigurationError, match=said):
                 pipeline.change_rules(wrong)
         pipeline.append_many(visit(30))
-        assert pipeline._sending.wait(WAIT_S)
+        assert pipeline.reach.wait(WAIT_S)
         told = {name: sorted(rules) for name, rules in sent.items()}
         assert told == {"shop": ["hesitates", "hesitates", "new", "new"], "log": ["same", "same", "same"]}
         pipeline.append_many(visit(40)[:2])
     with open_pipeline(tmp_path, rules=[changed, same, new], channels=channels) as pipeline:  # as they were left
         pipeline.append(visit(40)[2])
-        assert pipeline._sending.wait(WAIT_S)
+        assert pipeline.reach.wait(WAIT_S)
         assert sorted(sent["shop"][4:]) == ["hesitates", "new"] and sent["log"][3:] == ["same"]
 
 
@@ -253,17 +253,17 @@ def server(answers):
 
 def test_a_webhook_that_fails_is_called_again_with_the_same_id(tmp_path):
     with server([500]) as (address, came):
-        options = {"rules": [RULE], "channels": {"shop": {"webhook": address}}}
+        options = {"rules": [RULE], "channels": {"shop": {"push": address}}}
         with open_pipeline(tmp_path, **options) as pipeline:
             pipeline.append_many([*visit(0), *visit(10, "bob")])
-        assert pipeline.final["channels"]["shop"] == {"sent": 2, "given_up": 0, "waits": None}
+        assert pipeline.final["channels"]["shop"] == {"sent": 2, "retry": 1, "given_up": 0, "waits": None}
     assert [body["key"] for _, body in came] == ["ann", "ann", "bob"]
     assert came[0][0] == came[1][0] != came[2][0]
 
 
 def test_a_message_that_is_refused_does_not_hold_up_the_next(tmp_path):
     with server([400]) as (address, came):
-        options = {"rules": [RULE], "channels": {"shop": {"webhook": address}}}
+        options = {"rules": [RULE], "channels": {"shop": {"push": address}}}
         with open_pipeline(tmp_path, **options) as pipeline:
             pipeline.append_many([*visit(0), *visit(10, "bob")])
         counts = pipeline.final["channels"]["shop"]
@@ -277,9 +277,9 @@ def test_a_message_that_is_refused_does_not_hold_up_the_next(tmp_path):
         ({"name": "r"}, {}, "rule r: pattern: expected a list of steps"),
         (RULE | {"within_ms": None}, {"shop": print}, "without it matches under way never end"),
         (RULE, {}, "rule hesitates: there is no channel 'shop'"),
-        (RULE, {"shop": {"webhook": "ftp://x"}}, "channel shop: webhook: expected an address"),
-        (RULE, {"shop": {"function": "f"}}, "channel shop: there is no host function 'f'"),
-        (RULE, {"shop": {"smoke": 1}}, "channel shop: expected one of log, function, webhook"),
+        (RULE, {"shop": {"push": "ftp://x"}}, "channel shop: push: expected an address"),
+        (RULE, {"shop": {"native_callback": "f"}}, "channel shop: there is no host function 'f'"),
+        (RULE, {"shop": {"smoke": 1}}, "channel shop: expected one of push, poplayer"),
         (RULE | {"of": 1}, {"shop": print}, "there is no key 'of'"),
         (RULE | {"name": "a:b"}, {"shop": print}, "expected a text without a colon"),
         (RULE | {"by": "shop"}, {"shop": print}, "by: expected one of all, key, visit, page"),

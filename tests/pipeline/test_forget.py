@@ -42,6 +42,7 @@ def test_a_person_is_gone_from_the_files(tmp_path, buffered):
             "rows": 2,
             "outbox": 2,
             "dead_letters": 1,
+            "messages": 0,
         }
         assert MARK.encode() not in files(path)
         assert list(store.read()) == before and store.statistics()["stored"] == 257

@@ -27,6 +27,7 @@ COMMANDS = {
     "top": "Show what the tasks of a running host do, live.",
     "coverage": "Show which lines and branches of tasks ran.",
     "pipeline": "Store events, trigger stream tasks, and show what they made.",
+    "reach": "Try a pipeline's channels; show what was sent to whom, what was not, and why.",
     "tunnel": "Serve devices, send messages, push to devices, and look at what goes on.",
     "cloud": "Serve the deployment platform; release tasks, watch them, take them back.",
     "agent": "Keep this device's tasks as the platform says.",

@@ -20,13 +20,17 @@ import msgspec
 from vmhost import ConfigurationError
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.patterns import PatternEngine, PatternError, RuleError
+from vmhost.pipeline.reach.settings import USUAL_PRIORITY, sending_of
 
 PREFIX = "rule:"
 TIMED_OUT = ":timeout"
 SAVE_S = 5.0
 _EVENTS_TOLD = 100  # of one step, in the contents of a match's event
 _AT_ONCE = 1000
-_KEYS = ("name", "about", "by", "pattern", "within_ms", "within", "skip", "then", "timeout", "version")
+_KEYS = (
+    "name", "about", "by", "pattern", "within_ms", "within", "skip", "fields", "then", "timeout", "version", "priority",
+    "audience", "expires_ms", "message",
+)  # fmt: skip
 STEPS = (
     "CREATE TABLE pattern_state (id INTEGER PRIMARY KEY CHECK (id = 1), position INTEGER NOT NULL, data BLOB NOT NULL)",
 )
@@ -36,13 +40,17 @@ _log = logging.getLogger("vmhost.pipeline")
 @dataclass(frozen=True)
 class RuleSettings:
     """A rule of a pipeline: `said` is the rule as data, `then` and `timeout` the names of channels that its matches and
-    time-outs go to; `timeout` None: time-outs are not told."""
+    time-outs go to; `timeout` None: time-outs are not told. The rest is for messages (reach/settings.py)."""
 
     name: str
     by: str
     said: dict
     then: tuple = ()
     timeout: tuple | None = None
+    priority: int = USUAL_PRIORITY
+    audience: str | None = None
+    expires_ms: int | None = None
+    message: dict | None = None
 
 
 def read_rule_file(path):
@@ -109,13 +117,10 @@ def rule_settings(said, place="rule"):
     for key in said:
         if key not in _KEYS:
             raise ConfigurationError(f"{place}: {name}: there is no key {key!r}; there are {', '.join(_KEYS)}")
-    lists = {}
-    for key in ("then", "timeout"):
-        listed = said.get(key)
-        if listed is not None and not (isinstance(listed, list) and all(isinstance(one, str) for one in listed)):
-            raise ConfigurationError(f"{place}: {name}: {key}: expected a list of names of channels, got {listed!r}")
-        lists[key] = None if listed is None else tuple(listed)
-    return RuleSettings(name, said.get("by", "key"), said, lists["then"] or (), lists["timeout"])
+    here = f"{place}: {name}"
+    sending = sending_of(here, said)
+    timeout = None if said.get("timeout") is None else sending_of(here, {"then": said["timeout"]}, "timeout")["then"]
+    return RuleSettings(name, said.get("by", "key"), said, timeout=timeout, **sending)
 
 
 class ComplexEvents:
@@ -160,7 +165,7 @@ class ComplexEvents:
             else:
                 self.add(rule)
         self._waiting = [event for event in self._waiting if rule_of(event.name) in self.rules]
-        self._saved = None
+        self._saved, self._saved_s = None, -SAVE_S  # at the next occasion
         return begun
 
     # ---- events
@@ -218,15 +223,19 @@ class ComplexEvents:
     # ---- restarts
 
     def begin(self):
-        """Takes up what was under way when the pipeline ended; returns Events to be stored, as `feed`."""
+        """Takes up what was under way when the pipeline ended; returns Events to be stored, as `feed`. StoreError.
+
+        Where nothing was saved yet it is saved now, so that a start after a crash looks at all events from here on."""
         with self._database.reader() as connection:
             row = connection.execute("SELECT position, data FROM pattern_state").fetchone()
         if row is None or row[0] > self._store.position:
+            self.save(now=True)
             return []
         try:
             self.engine.load(row[1])
         except PatternError as error:
             _log.error("matches under way are lost: %s", error)
+            self.save(now=True)
             return []
         ended = self.engine.statistics()["ended"]
         if ended:

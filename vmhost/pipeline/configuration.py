@@ -9,23 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vmhost.host_yaml import host_settings, read_host_yaml
+from vmhost.pipeline.quantities import UNITS_BYTES, UNITS_MS, whole
 from vmhost.settings_file import SettingsFile
 
 _SCHEMA = Path(__file__).with_name("pipeline.schema.json")
 STDIN = "-"
-_UNITS_MS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_UNITS_BYTES = {
-    "B": 1,
-    "kB": 10**3,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "KiB": 1 << 10,
-    "MiB": 1 << 20,
-    "GiB": 1 << 30,
-}
-_QUANTITY = re.compile(r"([0-9.]+) ?([A-Za-z]+)")
-_MAX_MS = 1 << 52
 # key -> argument of Pipeline, or of Intake
 _RETENTION = {"age": "max_age_ms", "count": "max_count", "size": "max_bytes"}
 _INTAKE = {
@@ -121,7 +109,14 @@ def read_pipeline_yaml(path):
         paths = enumerate(values["features"])
         options["features"] = [_existing(here, path, ("features", number), problems) for number, path in paths]
     if "channels" in values:
-        options["channels"] = values["channels"]
+        options["channels"] = {
+            name: _channel(one, here, ("channels", name), problems) for name, one in values["channels"].items()
+        }
+    for name in ("audiences", "reach"):
+        if name in values:
+            options[name] = values[name]
+    if "profile" in values:
+        options["profile"] = _profile(values["profile"], here, problems)
     tunnel = _tunnel(values["tunnel"], here, problems) if "tunnel" in values else None
     problems.stop()
     return Configuration(
@@ -161,6 +156,35 @@ def _host_options(values, here, problems):
     return options
 
 
+def _channel(values, here, where, problems):
+    """A channel with its paths made relative to the file's folder."""
+    found = dict(values)
+    for key in ("walle_task", "token_file"):
+        if isinstance(found.get(key), str):
+            found[key] = os.fspath(_existing(here, found[key], (*where, key), problems))
+    return found
+
+
+def _profile(value, here, problems):
+    """What the device says of itself: a mapping, or the path of a YAML or JSON file with one."""
+    if not isinstance(value, str):
+        return value
+    import yaml
+
+    path = _existing(here, value, ("profile",), problems)
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}  # it was told
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        problems.add(("profile",), f"{path}: {getattr(error, 'strerror', None) or error}")
+        return {}
+    if not isinstance(found, dict):
+        problems.add(("profile",), f"{path}: expected a mapping, got {type(found).__name__}")
+        return {}
+    return found
+
+
 def _tunnel(values, here, problems):
     paths = {
         name: Path(_existing(here, values[name], ("tunnel", name), problems))
@@ -189,21 +213,17 @@ def _lowered(name, value, where, problems):
     if name in ("enter_closes", "count", "open_visits", "known_ids", "late_events"):
         return value
     if name in ("size", "max_body"):
-        return _whole(value, _UNITS_BYTES, 1, where, problems, 1, "a size such as 64 MiB")
+        return _whole(value, UNITS_BYTES, 1, where, problems, 1, "a size such as 64 MiB")
     least, expected = (0, "a time") if name in _MAY_BE_ZERO else (1, "a time above zero")
-    return _whole(value, _UNITS_MS, 1000, where, problems, least, f"{expected} such as 30 min")
+    return _whole(value, UNITS_MS, 1000, where, problems, least, f"{expected} such as 30 min")
 
 
 def _whole(value, units, unit, where, problems, least, expected):
-    if isinstance(value, str):
-        number, name = _QUANTITY.fullmatch(value).groups()
-        found = float(number) * units[name]
-    else:
-        found = value * unit
-    if not least <= found <= _MAX_MS:
+    try:
+        return whole(value, units, unit, least)
+    except ValueError:
         problems.add(where, f"expected {expected}, got {value!r}")
         return least
-    return round(found)
 
 
 def _source(name, values, here, problems):

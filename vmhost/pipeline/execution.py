@@ -4,6 +4,7 @@ A call ends in exactly one way, and each way has a counter: `triggered` is the s
 open. The task's table knows which calls are open; what a crash or a shutdown cut off is called again.
 """
 
+import contextlib
 import time
 from concurrent.futures import CancelledError
 
@@ -24,6 +25,10 @@ ENDS = (STORED, DEAD_LETTERS, DROPPED, FORGOTTEN, EXPIRED)
 RETRIES, PUT_OFF = "retries", "put_off"
 COUNTED = (TRIGGERED, *ENDS, RETRIES, PUT_OFF)
 STALE = "stale"  # the call was given what is forgotten by now, and is made again without it
+
+
+def _reaching_nobody(position, key, rows):
+    return contextlib.nullcontext()
 
 
 class Call:
@@ -75,6 +80,9 @@ class StreamTask:
         self.running = {}  # position: (call, future), of calls that the host has, or whose results are not kept yet
         self.paused = False  # no call goes to the host
         self.old_tables = []  # of versions before, whose calls may run still
+        self.admits = None  # of a task with an audience: whether a key is in it
+        self.outside = 0  # calls that were not made: their key is not
+        self.reaching = _reaching_nobody  # a context in which rows of a call are stored
         self._progress_s = 0.0  # when a call came to the idle task, or one ended that had begun; monotonic clock
         self._refused_since_s = None  # when the breaker first refused a call since the last one that was stored
         self._size()
@@ -116,7 +124,10 @@ class StreamTask:
 
     def offer(self, call, bounded=True):
         """Takes a call that was triggered; where too many wait, by the overload rule another one goes for it, or it
-        goes itself. Not `bounded`: none is dropped."""
+        goes itself. Not `bounded`: none is dropped. One whose key is outside of the task's audience is not made."""
+        if self.admits is not None and not self.admits(call.key):
+            self.outside += 1
+            return
         if not self.unfinished:
             self._progress_s = time.monotonic()
         call.table = self.table
@@ -211,7 +222,8 @@ class StreamTask:
         if error is None:
             try:
                 rows, state = self._result(future.result())
-                call.table.add(call.position, rows, call.key, state)
+                with self.reaching(call.position, call.key, rows):
+                    call.table.add(call.position, rows, call.key, state)
                 return STORED
             except (TableError, ValueError) as refused:
                 error = refused

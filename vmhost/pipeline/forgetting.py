@@ -2,6 +2,7 @@
 
 from vmhost.pipeline import intake, store, tables
 from vmhost.pipeline.bodies import Bodies, contents_of
+from vmhost.pipeline.reach import channels, queue
 from vmhost.pipeline.store import KEY, Head, delete_block, keep_position, pack_head, write_marks
 from vmhost.pipeline.tables import outbox_id, quoted
 from vmhost.pipeline.values import pack, unpack
@@ -11,18 +12,19 @@ _BEGUN, _ERASED = "forget.begun", "forget.erased"  # counters
 
 
 def forget(database, key):
-    """Deletes the events, late events, state, rows, outbox entries and dead letters of `key`, in one transaction; then
-    rewrites the file, so that their bytes are gone from it and from its -wal.
+    """Deletes the events, late events, state, rows, outbox entries, dead letters and messages of `key`, in one
+    transaction; then rewrites the file, so that their bytes are gone from it and from its -wal, and the tracking log.
 
     A row is of `key` where its event was, or where the column declared as `key` says so. What waits in memory goes too.
-    Returns {"events", "late_events", "states", "rows", "outbox", "dead_letters"}: how many. Raises StoreError: as
-    `Database.erase`. Takes as long as writing the whole store.
+    Returns {"events", "late_events", "states", "rows", "outbox", "dead_letters", "messages"}: how many. Raises
+    StoreError: as `Database.erase`. Takes as long as writing the whole store.
     """
     if not key:
         raise ValueError("forget: expected the key of a person or thing; '' stands for events that are nobody's")
     database.migrate("pipeline.events", store.STEPS)
     database.migrate("pipeline.intake", intake.STEPS)
     database.migrate("pipeline.tables", tables.STEPS)
+    database.migrate("pipeline.reach", queue.STEPS)
     outbox = Outbox(database)
     gone = {}
     with database.lock:
@@ -35,8 +37,10 @@ def forget(database, key):
             gone["rows"], identities = _forget_rows(connection, key)
             gone["outbox"] = outbox.forget(key, identities)
             gone["dead_letters"] = _forget_dead_letters(connection, key)
+            gone["messages"] = queue.forget(connection, key)
         database.forgotten(key)
         _erase(database)
+    channels.forget_lines(database.path.parent / channels.TRACKING, key)
     return gone
 
 

@@ -6,6 +6,7 @@ with Pipeline("data", ["build/ipv.vmb"]) as pipeline:
 """
 
 import contextlib
+import functools
 import logging
 import queue
 import threading
@@ -23,7 +24,7 @@ from vmhost.pipeline.execution import EXPIRED, FORGOTTEN, STALE, Call, Failed, S
 from vmhost.pipeline.features.serving import features_of
 from vmhost.pipeline.intake import Intake
 from vmhost.pipeline.matching import Matching
-from vmhost.pipeline.reach.sending import Sending
+from vmhost.pipeline.reach.sending import Reach
 from vmhost.pipeline.store import EventStore
 from vmhost.pipeline.tables import Column, TableError, Tables
 from vmhost.pipeline.triggers import TriggerError
@@ -53,7 +54,8 @@ class Pipeline:
     does. `lateness_ms`, `visit_timeout_ms` and what `intake` names are Intake's options; `trust`, `allow_unsigned` and
     what `host` names are Host's (`policy`, `state`, `functions`, `types`); a policy's limits hold for all tasks.
     `rules` are mappings, or paths of files of them; their matches become events and go to `channels`, names to
-    settings or to functions (docs/patterns.md). PipelineError, StoreError, BundleError. Threads may share it.
+    settings or to functions (docs/patterns.md). `audiences`, the device's `profile` and `reach`, what becomes of tasks'
+    results, are mappings too (docs/reach.md). PipelineError, StoreError, BundleError. Threads may share it.
     """
 
     def __init__(
@@ -75,6 +77,9 @@ class Pipeline:
         rules=(),
         features=(),
         channels=None,
+        audiences=None,
+        profile=None,
+        reach=None,
         clock=time.time,
     ):
         self.folder = Path(folder)
@@ -131,6 +136,20 @@ class Pipeline:
             self._operators = {}  # tasks that compute features
             self.features = features_of(features, self._store, self._call_operator)
             self._complex = ComplexEvents.of(rules, self._database, self._store, lateness_ms=self._intake.lateness_ms)
+            self._reach = Reach(
+                self._database,
+                self._store,
+                clock,
+                rules={} if self._complex is None else self._complex.rules,
+                channels=channels,
+                audience=audiences,
+                profile=profile,
+                tasks=reach,
+                functions=functions,
+                host=self._host,
+                folder=self.folder,
+            )
+            undo.callback(self._reach.close)
             self._matchings.append(Matching(self._fed))
             operators = frozenset() if self.features is None else self.features.tasks
             for bundle in bundles:
@@ -155,8 +174,7 @@ class Pipeline:
                     self.features.fill(self._store)
                 if self._complex is not None:
                     self._store_complex(self._complex.begin())
-            self._sending = Sending.of(self._database, self._store, self._complex, channels, functions)
-            undo.callback(self._sending.close)
+            self._reach.start()
             for worker in (*self._workers, *self._behind.values()):
                 worker.start()
             undo.pop_all()
@@ -189,6 +207,11 @@ class Pipeline:
         return self._database
 
     @property
+    def reach(self):
+        """The `reach.sending.Reach`: where pages get messages, and what waits."""
+        return self._reach
+
+    @property
     def durability(self):
         """`batch` or `each`."""
         return self._store.durability
@@ -196,6 +219,8 @@ class Pipeline:
     def _take_up(self, loaded, from_stored=False, starting=False):
         """Makes a StreamTask of a Task that the host has loaded."""
         self._must_be_stream_task(loaded)
+        if loaded.name in self._reach.called:
+            raise PipelineError(f"{loaded.name}: a channel calls a task of this name; give one of them another name")
         if loaded.name in self._tasks:
             raise PipelineError(f"there are two stream tasks {loaded.name}; give one of them another name")
         known = [each for each in self._tables.generations() if each["task"] == loaded.name]
@@ -207,6 +232,10 @@ class Pipeline:
                 table.complete_until(max(each["position"] for each in known))  # it goes on where the old table ends
             self._tables.gather_calls(table)
             task = StreamTask(loaded, table, self._call_ended)
+            if self._reach.targets(loaded.name):
+                task.admits = functools.partial(self._reach.admits, loaded.name)
+            if self._reach.reaches(loaded.name):
+                task.reaching = functools.partial(self._reach.result, loaded.name)
             for position, start in table.open_calls.items():
                 self._resume(task, position, start)
             missed = self._fed - table.seen_position
@@ -366,14 +395,14 @@ class Pipeline:
         check_rules(read)
         with self._changing:
             self._must_be_open()
-            self._sending.must_have(read)
+            self._reach.must_have(read)
             with self._lock:
                 if self._complex is None and not read:
                     return []
                 if self._complex is None:
                     self._complex = ComplexEvents([], self._database, self._store, lateness_ms=self._intake.lateness_ms)
                 begun = self._complex.change(read)
-                self._sending.change_rules(self._complex.rules)
+                self._reach.change_rules(self._complex.rules)
                 return begun
 
     def withdraw(self, name, *, drain=True):
@@ -464,6 +493,7 @@ class Pipeline:
             if self.features is not None:
                 self.features.forget(key, visits)
             gone = forgetting.forget(self._database, key)
+            self._reach.forget(key)
             self._visits.forget(key, visits)
             for matching in (*self._matchings, *(behind.matching for behind in self._behind.values())):
                 self._forget_matches(matching, visits)
@@ -567,7 +597,7 @@ class Pipeline:
             return
         self._complex.taken()
         self._feed(taken)
-        self._sending.wake()
+        self._reach.wake()
 
     # ---- calls
 
@@ -764,13 +794,14 @@ class Pipeline:
                 "triggers": self._matchings[0].engine.statistics(),
                 **({} if self._complex is None else {"rules": self._complex.statistics()}),
                 **({} if self.features is None else {"features": self.features.statistics()}),
-                **({} if not self._sending.sent else {"channels": self._sending.statistics()}),
+                **({} if self._reach.queue is None else {"channels": self._reach.statistics()}),
                 "tasks": {
                     name: {
                         **task.counts,
                         "unfinished": task.unfinished,
                         "position": task.table.position,
                         "behind": self._missed(name),
+                        **({"outside": task.outside} if task.outside else {}),
                     }
                     for name, task in self._tasks.items()
                 },
@@ -810,6 +841,13 @@ class Pipeline:
                     interrupted = error
                 drain = self.store_error is None and interrupted is None
                 self._tell_what_is_stuck()
+        if drain:
+            try:
+                self._reach.wait(_SENDING_S)
+            except StoreError:
+                pass  # it is raised below
+            except KeyboardInterrupt as error:
+                interrupted = error
         self._closing.set()
         for behind in list(self._behind.values()):
             behind.stop()
@@ -817,10 +855,7 @@ class Pipeline:
         self._results.put(None)
         for worker in (*self._workers, *self._behind.values()):
             worker.join()
-        if drain:
-            with contextlib.suppress(StoreError):  # it is raised below
-                self._sending.wait(_SENDING_S)
-        self._sending.close()
+        self._reach.close()
         try:
             with self._lock:
                 self._move_on()

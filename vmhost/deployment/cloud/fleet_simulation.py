@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy
 
+from vmhost.cohorts import COHORTS
 from vmhost.deployment.cloud import release_states as states
 from vmhost.deployment.cloud.audience import Facts
 from vmhost.deployment.cloud.release_states import Counts
-from vmhost.deployment.cohorts import COHORTS
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,9 @@ from dataclasses import dataclass, field
 
 import yaml
 
+from vmhost.cohorts import COHORTS
 from vmhost.deployment import identifiers
 from vmhost.deployment.cloud.audience import Audience, percent, size
-from vmhost.deployment.cohorts import COHORTS
 from vmhost.deployment.errors import RefusedError
 
 FILE_NAME = "release.yaml"

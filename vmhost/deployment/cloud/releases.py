@@ -14,12 +14,12 @@ import json
 import time
 from dataclasses import dataclass, field
 
+from vmhost.cohorts import cohort_of
 from vmhost.deployment.bounds import Counted, case_outside, memory_outside, why_outside
 from vmhost.deployment.cloud import release_states as states
 from vmhost.deployment.cloud.audience import Facts
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.release_states import CallCounts, Counts
-from vmhost.deployment.cohorts import cohort_of
 from vmhost.deployment.errors import MissingError, RefusedError
 
 PLATFORM = "platform"  # who acts where no person does

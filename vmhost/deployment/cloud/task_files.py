@@ -12,10 +12,10 @@ import os
 import re
 import secrets
 
+from vmhost.cohorts import cohort_of
 from vmhost.deployment import identifiers
 from vmhost.deployment.artifacts import ArtifactFolder
 from vmhost.deployment.cloud.audience import Audience, Facts
-from vmhost.deployment.cohorts import cohort_of
 from vmhost.deployment.errors import MissingError, RefusedError
 
 KINDS = ("shared", "exclusive")

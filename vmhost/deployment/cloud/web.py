@@ -18,12 +18,12 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 
 from vmhost.access import ROLES, AccessDeniedError, AccessError, RateLimit
+from vmhost.cohorts import cohort_of
 from vmhost.deployment.artifacts import is_digest
 from vmhost.deployment.cloud import openapi
 from vmhost.deployment.cloud.audience import Audience, Facts
 from vmhost.deployment.cloud.git_http import GitServer
 from vmhost.deployment.cloud.plan import WHOLE_FLEET, Plan
-from vmhost.deployment.cohorts import cohort_of
 from vmhost.deployment.errors import DeploymentError, MissingError, RefusedError
 from vmhost.stores import StoreError
 

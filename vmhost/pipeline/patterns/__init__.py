@@ -74,12 +74,12 @@ class PatternEngine(Engine):
         engine._lowered = {}
         return engine
 
-    def add(self, key, rule, by="key", path=event_path, timeouts=True):
+    def add(self, key, rule, by="key", path=event_path, timeouts=True, root="event"):
         """Adds a rule, a mapping as docs/patterns.md has it; events from the next one on count.
 
         `by`: matches are of events of one "key", one "visit", one "page", or of "all". Not `timeouts`:
-        those are counted only. RuleError says what is wrong
-        with it, PatternError that it does not fit or the key is known.
+        those are counted only. `root`: what conditions in CEL call the event. RuleError says what is wrong with it,
+        PatternError that it does not fit or the key is known.
         """
         if by not in BY:
             raise RuleError(f"by: expected one of {', '.join(BY)}, got {by!r}")
@@ -89,7 +89,7 @@ class PatternEngine(Engine):
             and all(isinstance(name, str) and kind in FIELD_TYPES for name, kind in fields.items())
         ):
             raise RuleError(f"fields: expected a mapping of fields to {', '.join(FIELD_TYPES)}, got {fields!r:.200}")
-        read = read_rule(rule, Conditions(path, reader(path, fields)))
+        read = read_rule(rule, Conditions(path, reader(path, fields, root)))
         lowered = lower(read, build(read), by, self.field, timeouts)
         self.put(key, _Known(key, lowered.steps), lowered.description)
         self._lowered[key] = lowered

@@ -58,9 +58,10 @@ class Program:
     operations: tuple
 
 
-def reader(path, fields=None):
+def reader(path, fields=None, root="event"):
     """What reads conditions of a rule whose `fields` (names to FIELD_TYPES) are all that events have; without them
-    fields are of any type. `path(text)`: where a field lies. RuleError."""
+    fields are of any type. `path(text)`: where a field lies. `root`: another name than `event` stands for a mapping
+    that is no event. RuleError."""
     environment = None
 
     def read(text, place):
@@ -68,10 +69,10 @@ def reader(path, fields=None):
         if len(text) > MAX_CHARS:
             raise RuleError(f"{place}: an expression of more than {MAX_CHARS} characters")
         if environment is None:
-            environment = _environment(fields, place)
+            environment = _environment(fields, place, root)
         checked = compile_checked(environment, text, place)
         try:
-            kind, operations = _Lowering(checked, path, fields).program()
+            kind, operations = _Lowering(checked, path, fields, root=root).program()
         except Unsupported as error:
             raise RuleError(f"{place}: {error} (docs/patterns.md has what conditions may use)") from None
         if kind not in ("bool", "dyn"):
@@ -92,12 +93,12 @@ def _cel():
     return cel
 
 
-def _environment(fields, place):
+def _environment(fields, place, root):
     cel = _cel()
     kinds = {name: getattr(cel.Type, name.upper()) for name in FIELD_TYPES}
-    variables = {f"event.{name}": kinds[kind] for name, kind in _EVENT.items()}
+    variables = {f"event.{name}": kinds[kind] for name, kind in _EVENT.items()} if root == "event" else {}
     if fields is None:
-        variables["event"] = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
+        variables[root] = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
     else:
         variables |= {f"event.{name}": kinds[kind] for name, kind in fields.items()}
     text = cel.Type.STRING
@@ -203,8 +204,9 @@ def _type(said):
 
 
 class _Lowering:
-    def __init__(self, checked, path, fields, variables=()):
+    def __init__(self, checked, path, fields, variables=(), root="event"):
         self.checked, self.path, self.fields, self.variables = checked, path, fields or {}, variables
+        self.root = root
         self.operations = []
 
     def program(self):
@@ -298,8 +300,8 @@ class _Lowering:
     def place(self, names):
         if self.variables:
             return (0, *names)
-        if names[0] != "event":
-            raise Unsupported(f"there is only `event`, not {names[0]!r}")
+        if names[0] != self.root:
+            raise Unsupported(f"there is only `{self.root}`, not {names[0]!r}")
         return self.path(".".join(names[1:])) if all("." not in name for name in names) else (0, *names[1:])
 
     def call(self, node, said):

@@ -91,7 +91,9 @@ def read_rule(rule, conditions):
 
 
 # Keys of a rule that say nothing about its pattern: the pipeline's, and a name for people.
-_FREE = ("name", "about", "by", "then", "timeout", "version", "fields")
+_FREE = (
+    "name", "about", "by", "then", "timeout", "version", "fields", "priority", "audience", "expires_ms", "message",
+)  # fmt: skip
 
 
 def _names(steps):

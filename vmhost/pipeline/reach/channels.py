@@ -1,80 +1,301 @@
-"""Channels: where matches of rules go. A channel is a function that gets a message, a dict with `id`, `rule`, `key`,
-`at_ms`, `timed_out` and `steps`; what it raises is tried again.
+"""Adapters: how a channel hands a message over. `send(message)` returns a remark for the audit, or None; what it
+raises is tried again, ChannelError says how.
 
-| settings | |
+| kind | |
 | --- | --- |
-| `log: true` | a line of the log `vmhost.pipeline.reach` |
-| `function: NAME` | a host function of the pipeline gets the message |
-| `webhook: URL` | a POST of JSON; the header `Idempotency-Key` has the message's id |
+| `push` | a POST of JSON to an address; the header `Idempotency-Key` has the message's id |
+| `poplayer`, `broadcast` | server-sent events to the open pages of a person, or to all (page.py) |
+| `walle_task` | a task of the host is called with the message |
+| `ut` | a line of JSON in a file of the pipeline's folder; an id that is in it is not written again |
+| `native_callback` | a host function gets the message |
+| `log` | a line of the log `vmhost.pipeline.reach` |
 """
 
+import contextlib
+import email.utils
+import http.client
 import json
 import logging
-import urllib.error
+import os
+import queue
+import socket
+import threading
+import time
 import urllib.parse
-import urllib.request
+from pathlib import Path
 
-from vmhost import ConfigurationError
+from vmhost import BreakerOpenError, ClosedError, ConfigurationError, QueueFullError
 
-_TIMEOUT_S = 10.0
+TRACKING = "tracking"  # the folder of files of `ut`, in the pipeline's
+_LINES_BYTES = 16 << 20  # of a file of `ut`; then it is renamed to NAME.old, in the place of the one before
+_KNOWN_IDS = 100_000
+_ENDED = 1000
+_MAX_WAIT_S = 3600.0  # of what a receiver asks for by Retry-After
 _log = logging.getLogger("vmhost.pipeline.reach")
 
 
 class ChannelError(Exception):
-    """A message could not be handed over; `final`: it never will be."""
+    """A message could not be handed over. `final`: it never will be. Not `counts`: it was not tried, the channel is
+    busy or nobody is there. `wait_s`: when to try again."""
 
-    def __init__(self, message, final=False):
+    def __init__(self, message, final=False, counts=True, wait_s=None):
         super().__init__(message)
-        self.final = final
+        self.final, self.counts, self.wait_s = final, counts, wait_s
 
 
-def channel(name, settings, functions):
-    """The channel that settings describe. ConfigurationError."""
-    kinds = ("log", "function", "webhook")
-    if not isinstance(settings, dict) or len(settings) != 1 or next(iter(settings)) not in kinds:
-        raise ConfigurationError(f"channel {name}: expected one of {', '.join(kinds)}, got {settings!r:.100}")
-    ((kind, said),) = settings.items()
-    if kind == "log":
-        return _logged(name)
-    if kind == "function":
-        if said not in functions:
-            there = ", ".join(functions) or "none"
-            raise ConfigurationError(f"channel {name}: there is no host function {said!r}; there are {there}")
-        return functions[said]
-    address = urllib.parse.urlsplit(said) if isinstance(said, str) else None
-    if address is None or address.scheme not in ("http", "https") or not address.hostname:
-        raise ConfigurationError(
-            f"channel {name}: webhook: expected an address such as https://host/path, got {said!r}"
-        )
-    return _webhook(said)
+class NobodyThereError(ChannelError):
+    """No page of the person is open; the message waits until one is."""
+
+    def __init__(self, message):
+        super().__init__(message, counts=False)
 
 
-def _logged(name):
-    def send(message):
-        _log.info("%s: %s", name, json.dumps(message, ensure_ascii=False, default=repr))
-
-    return send
+def text_of(message):
+    """A message as JSON."""
+    return json.dumps(message, ensure_ascii=False, default=repr)
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *arguments):
-        return None
+class Log:
+    def __init__(self, name):
+        self._name = name
+
+    def send(self, message):
+        _log.info("%s: %s", self._name, text_of(message))
 
 
-def _webhook(url):
-    opener = urllib.request.build_opener(_NoRedirects)
+class Function:
+    """A host function, called on a thread of its own: one that does not return in time holds up nothing but its
+    channel, and is not called again before it has returned. What it gave then counts."""
 
-    def send(message):
-        body = json.dumps(message, ensure_ascii=False, default=repr).encode(errors="replace")
-        headers = {"Content-Type": "application/json", "Idempotency-Key": message["id"]}
+    def __init__(self, function, timeout_s):
+        self._function, self._timeout_s = function, timeout_s
+        self._calls = self._thread = None
+        self._late = None  # a call that has not returned in time
+        self._ended = {}  # by id, what became of late calls
+
+    def send(self, message):
+        identity = message["id"]
+        if self._late is not None:
+            if not self._late.ended.wait(self._timeout_s):
+                raise ChannelError("a call before this one has not returned yet", counts=False)
+            self._ended[self._late.identity], self._late = self._late, None
+            if len(self._ended) > _ENDED:  # their messages have expired
+                del self._ended[next(iter(self._ended))]
+        call = self._ended.pop(identity, None)
+        if call is None:
+            call = self._begin(identity, message)
+            if not call.ended.wait(self._timeout_s):
+                self._late = call
+                raise ChannelError(f"the function has not returned within {self._timeout_s:g} s", counts=False)
+        if call.error is not None:
+            raise call.error
+
+    def _begin(self, identity, message):
+        if self._thread is None:
+            self._calls = queue.SimpleQueue()
+            self._thread = threading.Thread(target=self._run, name="vmhost-reach-function", daemon=True)
+            self._thread.start()
+        call = _Call(identity, message)
+        self._calls.put(call)
+        return call
+
+    def _run(self):
+        while (call := self._calls.get()) is not None:
+            try:
+                self._function(call.message)
+            except Exception as error:
+                call.error = error
+            call.ended.set()
+
+    def close(self):
+        if self._thread is not None:
+            self._calls.put(None)
+            if self._late is None:
+                self._thread.join()
+
+
+class _Call:
+    def __init__(self, identity, message):
+        self.identity, self.message, self.error = identity, message, None
+        self.ended = threading.Event()
+
+
+class Webhook:
+    """`headers`, and a token from a file that is read each time, go with each request. No redirect is followed."""
+
+    def __init__(self, settings):
+        self._url, self._timeout_s = settings.target, settings.timeout_ms / 1000
+        self._headers, self._token_file = settings.headers, settings.token_file
+        parts = urllib.parse.urlsplit(self._url)
+        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        made = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._connection = lambda: made(parts.hostname, parts.port, timeout=self._timeout_s)
+
+    def send(self, message):
+        headers = {"Content-Type": "application/json", **self._headers, "Idempotency-Key": message["id"]}
+        body = text_of(message).encode(errors="replace")
         try:
-            with opener.open(urllib.request.Request(url, body, headers, method="POST"), timeout=_TIMEOUT_S) as answer:
-                answer.read(1 << 16)
-        except urllib.error.HTTPError as error:
-            with error:
-                final = 400 <= error.code < 500 and error.code not in (408, 425, 429)
-                raise ChannelError(f"{url}: status {error.code}", final) from None
-        except (OSError, ValueError) as error:
-            raise ChannelError(f"{url}: {getattr(error, 'reason', None) or error}") from error
+            if self._token_file is not None:
+                headers["Authorization"] = f"Bearer {Path(self._token_file).read_text(encoding='utf-8').strip()}"
+            status, asked = self._post(body, headers)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise ChannelError(f"{self._url}: {said}") from error
+        if 200 <= status < 300:
+            return f"status {status}"
+        final = 300 <= status < 500 and status not in (408, 425, 429)
+        raise ChannelError(f"{self._url}: status {status}", final, wait_s=_wait_s(asked))
 
-    return send
+    def _post(self, body, headers):
+        """(status, Retry-After). Whatever the receiver does, it ends within the time."""
+        connection, over, answer = self._connection(), threading.Event(), None
+        with contextlib.closing(connection):
+            connection.connect()
+            timer = threading.Timer(self._timeout_s, _cut, (connection.sock, over))
+            timer.daemon = True
+            timer.start()
+            try:
+                connection.request("POST", self._path, body, headers)
+                answer = connection.getresponse()
+            except OSError, http.client.HTTPException:
+                if not over.is_set():
+                    raise
+            finally:
+                timer.cancel()
+                timer.join()
+            if over.is_set():  # what came until then may look like an answer with few headers
+                raise TimeoutError(f"no answer within {self._timeout_s:g} s")
+            return answer.status, answer.headers.get("Retry-After")
+
+
+def _cut(connected, over):
+    over.set()
+    with contextlib.suppress(OSError):  # it has ended
+        connected.shutdown(socket.SHUT_RDWR)
+
+
+def _wait_s(asked):
+    """The seconds that a header Retry-After asks for, of seconds or of a date; None for neither."""
+    if asked is None:
+        return None
+    try:
+        wait_s = float(asked)
+    except ValueError:
+        try:
+            wait_s = email.utils.parsedate_to_datetime(asked).timestamp() - time.time()
+        except ValueError, TypeError, OverflowError:
+            return None
+    return min(max(wait_s, 0.0), _MAX_WAIT_S) if wait_s == wait_s else None
+
+
+class TaskCall:
+    """Calls a task of the host; its result, where it is not None, goes on to other channels."""
+
+    def __init__(self, task, timeout_s):
+        self._task, self._timeout_s = task, timeout_s
+
+    def send(self, message):
+        future = None
+        try:
+            future = self._task.submit(message)
+            return future.result(self._timeout_s)
+        except (BreakerOpenError, QueueFullError, ClosedError) as error:
+            raise ChannelError(f"{type(error).__name__}: {error}", counts=False) from error
+        except TimeoutError as error:
+            if future is not None:
+                future.stop()
+            raise ChannelError(
+                f"{type(error).__name__}: {error or f'not ended within {self._timeout_s:g} s'}"
+            ) from error
+
+
+class TrackingLog:
+    """Lines of JSON in `folder`/tracking/`name`, on the disk when `send` returns. It remembers the ids of the last
+    100,000 lines, also those of before a restart. A file of 16 MiB becomes NAME.old."""
+
+    def __init__(self, folder, name):
+        self._path = Path(folder) / TRACKING / name
+        self._lock = threading.Lock()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._ids = dict.fromkeys(self._read_ids())
+        except OSError as error:
+            raise ConfigurationError(f"{error.filename or self._path}: {error.strerror}") from error
+
+    def _read_ids(self):
+        listed = []
+        for path in (self._old, self._path):
+            try:
+                lines = path.read_bytes().split(b"\n")
+            except FileNotFoundError:
+                continue
+            listed += [identity for line in lines if (identity := _id_of(line)) is not None]
+        return listed[-_KNOWN_IDS:]
+
+    @property
+    def _old(self):
+        return self._path.with_name(f"{self._path.name}.old")
+
+    def send(self, message):
+        identity = message["id"]
+        with self._lock:
+            if identity in self._ids:
+                return "there already"
+            line = text_of(message).encode(errors="replace") + b"\n"
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                size = os.fstat(descriptor).st_size
+                if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                    line = b"\n" + line  # the process died while it wrote the last one
+                if os.write(descriptor, line) != len(line):
+                    raise ChannelError(f"{self._path}: the disk is full")
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            self._ids[identity] = None
+            if len(self._ids) > _KNOWN_IDS:
+                del self._ids[next(iter(self._ids))]
+            if size + len(line) >= _LINES_BYTES:
+                os.replace(self._path, self._old)
+            return None
+
+    def forget(self, key):
+        with self._lock:
+            forget_lines(self._path.parent, key)
+
+
+def _id_of(line):
+    try:
+        said = json.loads(line)
+    except ValueError, RecursionError:
+        return None
+    return said.get("id") if isinstance(said, dict) and isinstance(said.get("id"), str) else None
+
+
+def forget_lines(folder, key):
+    """Takes the lines of a person out of the files of a folder `tracking`. Returns how many there were."""
+    gone = 0
+    for path in sorted(Path(folder).glob("*")) if Path(folder).is_dir() else ():
+        lines = path.read_bytes().split(b"\n")
+        kept = [line for line in lines if not _is_of(line, key)]
+        if len(kept) == len(lines):
+            continue
+        gone += len(lines) - len(kept)
+        new = path.with_name(f"{path.name}.new")
+        with open(new, "wb") as file:
+            file.write(b"\n".join(kept))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    return gone
+
+
+def _is_of(line, key):
+    """Whether a line is a person's; also one that was cut short, where the key stands in it."""
+    if not line:
+        return False
+    try:
+        said = json.loads(line)
+    except ValueError, RecursionError:
+        return key.encode(errors="surrogatepass") in line
+    return isinstance(said, dict) and said.get("key") == key

@@ -1,0 +1,76 @@
+"""Audiences: whom rules, tasks and channels are for.
+
+    where: 'profile.os == "android" && profile.app >= 20'     a condition over the device's profile
+    percent: 10                                               so many of all, by a hash (vmhost/cohorts.py)
+    of: key                                                   whose hash: of persons (`key`), or of the `device`
+    salt: spring                                              audiences with the same salt have the same people
+
+All that is said must hold. `where` is a condition of rules (docs/patterns.md): a text in CEL, compiled, or as data.
+"""
+
+from vmhost import ConfigurationError
+from vmhost.cohorts import COHORTS, cohort_of
+from vmhost.pipeline.events import Event
+from vmhost.pipeline.patterns import PatternEngine, PatternError, RuleError
+
+_KEYS = ("where", "percent", "of", "salt")
+_OF = ("key", "device")
+
+
+class Audience:
+    """The audience that a mapping describes, on the device that `profile` (a mapping) is of. ConfigurationError."""
+
+    def __init__(self, name, said, profile):
+        here = f"audience {name}"
+        if not isinstance(said, dict) or not said or not said.keys() <= set(_KEYS):
+            raise ConfigurationError(f"{here}: expected a mapping with any of {', '.join(_KEYS)}, got {said!r:.100}")
+        self.name, self._of, self._salt = name, said.get("of", "key"), said.get("salt", name)
+        percent = said.get("percent")
+        if percent is None and ("of" in said or "salt" in said):
+            raise ConfigurationError(f"{here}: `of` and `salt` go with `percent`")
+        if percent is not None and (
+            isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100
+        ):
+            raise ConfigurationError(f"{here}: percent: expected a number from 0 to 100, got {percent!r:.100}")
+        if self._of not in _OF or not isinstance(self._salt, str):
+            raise ConfigurationError(f"{here}: expected `of` key or device, and `salt` a text")
+        self._limit = None if percent is None else round(percent * COHORTS / 100)
+        self._device = profile.get("device")
+        if self._of == "device" and not isinstance(self._device, str):
+            raise ConfigurationError(f"{here}: of: device: the profile has no `device`, a text; name it there")
+        self._outside = None
+        if "where" in said and not _holds(here, said["where"], profile):
+            self._outside = f"audience {name}: the device's profile is not one that `where` holds for"
+
+    def why_not(self, key):
+        """None where the person `key` belongs to it, else the reason in words."""
+        if self._outside is not None or self._limit is None:
+            return self._outside
+        cohort = cohort_of(self._salt, self._device if self._of == "device" else key)
+        if cohort <= self._limit:
+            return None
+        return f"audience {self.name}: cohort {cohort} of {COHORTS}, it takes the first {self._limit}"
+
+
+def _holds(here, where, profile):
+    engine = PatternEngine(max_bytes=1 << 20)
+    try:
+        rule = {"pattern": [{"name": "profile", "where": where}]}
+        engine.add("audience", rule, "all", _path, timeouts=False, root="profile")
+    except (RuleError, PatternError) as error:
+        raise ConfigurationError(f"{here}: {str(error).replace('pattern[0] (profile).', '')}") from error
+    return bool(engine.feed(Event("profile", 1, contents=dict(profile)), 1))
+
+
+def _path(text):
+    return (0, *text.split("."))
+
+
+def audiences(said, profile):
+    """{name: Audience} of a mapping. ConfigurationError."""
+    profile = {} if profile is None else profile
+    if not isinstance(profile, dict) or not all(isinstance(key, str) for key in profile):
+        raise ConfigurationError(f"profile: expected a mapping of names to values, got {profile!r:.100}")
+    if not isinstance(said or {}, dict):
+        raise ConfigurationError(f"audiences: expected a mapping of names to audiences, got {said!r:.100}")
+    return {name: Audience(name, one, profile) for name, one in (said or {}).items()}

@@ -1,0 +1,238 @@
+"""Messages to open pages: server-sent events on loopback, as a Starlette app that one server can mount.
+
+    GET  /                     a page that shows what comes, for trying and as a pattern for others
+    GET  /messages?key=ann     the stream: `event: poplayer` or `broadcast`, `id` and `data` of each message
+    POST /seen                 {"id": …, "page": …}: this page has shown it; `page` came with the stream's `event: page`
+
+A message is sent when a page has said that it was shown. Pages pass over ids that they know.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import json
+import secrets
+import socket
+import threading
+import time
+import urllib.parse
+from pathlib import Path
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
+    from starlette.routing import Route
+except ImportError as error:
+    raise ImportError("channels to pages need Starlette and uvicorn: pip install 'vmhost[web]'") from error
+
+from vmhost import ConfigurationError
+from vmhost.pipeline.reach.channels import ChannelError, NobodyThereError
+
+MAX_PAGES = 256
+_ALIVE_S = 15.0  # a comment keeps the stream open for those between
+_MAX_SEEN = 16 << 10  # bytes of a request to /seen
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_PAGE = Path(__file__).with_name("page.html")
+
+
+class _Page:
+    def __init__(self, key):
+        self.key, self.name, self.lines = key, secrets.token_hex(8), asyncio.Queue()
+
+
+class Pages:
+    """The open pages of one address. `app` serves them; `show` is for other threads. `opened(key)` is called on the
+    loop's thread when a page is there."""
+
+    def __init__(self, hosts, token=None, origins=()):
+        self._hosts, self._token, self._origins = hosts, token, frozenset(origins)
+        self._loop, self._pages = None, {}
+        self._changed = threading.Condition()  # of `_pages`, `_seen`
+        self._seen = {}  # id of a message that is shown now: names of pages
+        self.opened = lambda key: None
+        self.app = Starlette(
+            routes=[
+                Route("/", self._root),
+                Route("/messages", self._messages),
+                Route("/seen", self._saw, methods=["POST"]),
+            ]
+        )
+
+    # ---- for channels
+
+    def show(self, kind, message, key, timeout_s):
+        """Sends a message to the pages of a person (`key` None: to all), and waits until one has shown it; returns how
+        many have. NobodyThereError, ChannelError."""
+        identity = message["id"]
+        lines = f"event: {kind}\nid: {urllib.parse.quote(identity)}\ndata: {json.dumps(message, default=repr)}\n\n"
+        with self._changed:
+            pages = [page for page in self._pages.values() if key is None or page.key == key]
+            if not pages:
+                raise NobodyThereError("no page is open" if key is None else "no page of this person is open")
+            seen = self._seen[identity] = set()
+            names = {page.name for page in pages}
+            try:
+                for page in pages:
+                    self._loop.call_soon_threadsafe(page.lines.put_nowait, lines)
+            except RuntimeError as error:  # its loop has ended
+                del self._seen[identity]
+                raise NobodyThereError("pages are served no more") from error
+            self._changed.wait_for(lambda: seen if key is not None else names & self._pages.keys() <= seen, timeout_s)
+            del self._seen[identity]
+            if not seen:
+                raise ChannelError(f"{len(pages)} open pages have not shown it within {timeout_s:g} s")
+            return len(seen)
+
+    def wait_for_page(self, timeout_s, key=None):
+        """Whether a page is open, of a person or any; False after `timeout_s`. It hears Ctrl-C."""
+        end_s = time.monotonic() + timeout_s
+        while True:
+            with self._changed:
+                there = lambda: any(key is None or page.key == key for page in self._pages.values())  # noqa: E731
+                if self._changed.wait_for(there, 0.1):
+                    return True
+            if time.monotonic() >= end_s:
+                return False
+
+    def end(self):
+        """Ends all streams; on the loop's thread."""
+        for page in list(self._pages.values()):
+            page.lines.put_nowait(None)
+
+    # ---- requests
+
+    def _refusal(self, request, token=True):
+        host = request.headers.get("host", "")
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].lower()
+        if name not in self._hosts:
+            return JSONResponse({"error": f"host {host!r:.80}: this is for pages of this machine"}, 403)
+        origin = request.headers.get("origin")
+        if origin is not None and origin not in self._origins and urllib.parse.urlsplit(origin).netloc != host:
+            return JSONResponse({"error": f"pages of {origin!r:.80} may not; name it in `origins`"}, 403)
+        given = request.query_params.get("token", "")
+        if token and self._token is not None and not hmac.compare_digest(given.encode(), self._token.encode()):
+            return JSONResponse({"error": "expected ?token=TOKEN"}, 401)
+        return None
+
+    def _headers(self, request):
+        origin = request.headers.get("origin")
+        allowed = {"Access-Control-Allow-Origin": origin, "Vary": "Origin"} if origin in self._origins else {}
+        return {"Cache-Control": "no-store", **allowed}
+
+    async def _root(self, request):
+        if (refused := self._refusal(request, token=False)) is not None:
+            return refused
+        return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers={"Cache-Control": "no-store"})
+
+    async def _messages(self, request):
+        if (refused := self._refusal(request)) is not None:
+            return refused
+        if len(self._pages) >= MAX_PAGES:
+            return JSONResponse({"error": f"{MAX_PAGES} pages are open already"}, 503, headers={"Retry-After": "10"})
+        self._loop = asyncio.get_running_loop()
+        page = _Page(request.query_params.get("key", ""))
+        return StreamingResponse(self._stream(page), media_type="text/event-stream", headers=self._headers(request))
+
+    async def _stream(self, page):
+        with self._changed:
+            self._pages[page.name] = page
+            self._changed.notify_all()
+        try:
+            yield f"event: page\ndata: {json.dumps({'page': page.name})}\n\n"
+            self.opened(page.key)
+            while True:
+                try:
+                    async with asyncio.timeout(_ALIVE_S):
+                        lines = await page.lines.get()
+                except TimeoutError:
+                    lines = ": alive\n\n"
+                if lines is None:
+                    return
+                yield lines
+        finally:
+            with self._changed:
+                self._pages.pop(page.name, None)
+                self._changed.notify_all()
+
+    async def _saw(self, request):
+        if (refused := self._refusal(request)) is not None:
+            return refused
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > _MAX_SEEN:
+                return JSONResponse({"error": "too long"}, 413)
+        try:
+            said = json.loads(body)
+            identity, name = said["id"], said["page"]
+        except ValueError, TypeError, KeyError, RecursionError:
+            return JSONResponse({"error": 'expected {"id": …, "page": …}'}, 400)
+        with self._changed:
+            known = isinstance(name, str) and name in self._pages
+            seen = self._seen.get(identity) if isinstance(identity, str) else None
+            if known and seen is not None:
+                seen.add(name)
+                self._changed.notify_all()
+        return JSONResponse({"seen": known}, 200, headers=self._headers(request))
+
+
+class PageServer:
+    """Serves Pages on an address of loopback ("127.0.0.1:8500"; port 0: any that is free), on a thread of its own, from
+    `start` to `close`. `url`: where. ConfigurationError where the port cannot be had."""
+
+    def __init__(self, address, token=None, origins=()):
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        self.pages = Pages(_LOOPBACK | {host}, token, origins)
+        self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind((host, int(port)))
+            self._socket.listen(128)
+        except OSError as error:
+            self._socket.close()
+            raise ConfigurationError(
+                f"{address}: pages cannot be served: {error.strerror}; end what has the port, or choose another (0: any"
+                " that is free)"
+            ) from error
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self._socket.getsockname()[1]}/"
+        config = uvicorn.Config(
+            self.pages.app,
+            lifespan="off",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            ws="none",
+            limit_concurrency=MAX_PAGES + 64,
+            timeout_graceful_shutdown=2,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, name="vmhost-reach-pages", daemon=True)
+        self._loop = None
+        self._ready = threading.Event()
+
+    def start(self):
+        self._thread.start()
+        self._ready.wait()
+
+    def _run(self):
+        asyncio.run(self._serve())
+
+    async def _serve(self):
+        self._loop = asyncio.get_running_loop()
+        self._ready.set()
+        await self._server.serve(sockets=[self._socket])
+
+    def _end(self):
+        self._server.should_exit = True
+        self.pages.end()
+
+    def close(self):
+        if self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # its loop has ended
+                self._loop.call_soon_threadsafe(self._end)
+            self._thread.join()
+        self._socket.close()

@@ -70,6 +70,24 @@ def test_bags_of_many_tables(dim, combiner):
                 assert np.allclose(result, wanted, 1e-4, 1e-4)
 
 
+@pytest.mark.parametrize("dim", [1, 16, 64, 1024])
+def test_rows_of_a_table_that_has_grown(dim):
+    """Many chunks of rows, keys that lie outside of their own buckets, and keys that are not there."""
+    count, optimizer = 9000, optim.SGD(1.0)
+    table = EmbeddingVariable(dim, optimizer="sgd", initializer=np.zeros((1, dim), "float32"))
+    generator = np.random.default_rng(dim)
+    keys = np.arange(count, dtype="int64") * 7919
+    rows = np.concatenate([generator.integers(-99, 99, (count, dim)).astype("float32"), np.zeros((1, dim), "float32")])
+    optimizer.state["step"] = 1
+    table.step(keys, -rows[:count], optimizer)
+    for each in (1, 3, 20, 256, 300, 5000):
+        places = generator.integers(0, count + 1, (max(2, 2000 // each), each))
+        asked = np.where(places == count, 5, keys[np.minimum(places, count - 1)])
+        read = safe_embedding_lookup_sparse(table, asked, combiner="sum")
+        assert np.array_equal(read, np.sum(rows[places], axis=1)), each
+    assert np.array_equal(table.lookup(keys[::-1]), rows[:count][::-1])
+
+
 def test_ids_may_be_arrays_of_one_and_two_dimensions():
     table, first = made(4)
     ids = np.asarray([[1, 2, -1], [3, 3, 3]])

@@ -6,18 +6,11 @@
 #include <string.h>
 
 enum {
-    AHEAD = 64,      /* keys whose entries are fetched ahead of the one that is looked at */
-    ROWS_AHEAD = 32, /* rows, likewise */
-    AHEAD_LINES = 8, /* of a row; the processor sees the pattern then */
-    GRAIN_IDS = 1024 /* of a piece of work for one thread */
+    AHEAD = 64,           /* keys whose entries are fetched ahead of the one that is looked at */
+    MIXED_PIECE = 1024,   /* keys that are moved together */
+    GRAIN_IDS_MIN = 1024, /* of a piece of work for one thread */
+    GRAIN_IDS_MAX = 4096
 };
-
-static inline void fetch_row(const float *row, int64_t dim)
-{
-    const char *line = (const char *)row, *end = (const char *)(row + dim);
-    for (int i = 0; i < AHEAD_LINES && line < end; i++, line += 64)
-        __builtin_prefetch(line);
-}
 
 static inline uint64_t fetch_entry(const vme_embedding *table, int64_t key)
 {
@@ -38,18 +31,9 @@ vme_status embedding_read(vme_embedding *table, int64_t n, const int64_t *keys, 
         if (i + AHEAD < n)
             hashes[i + AHEAD] = fetch_entry(table, keys[i + AHEAD]);
         const embedding_shard *shard = &table->shards[embedding_shard_of(hashes[i])];
-        const key_entry *entry = embedding_find(shard, keys[i], hashes[i]);
-        rows[i] = entry == NULL || entry->where >= ENTRY_WAITING ? embedding_stand_in(table, keys[i])
-                                                                 : embedding_row(table, shard, entry->where);
+        rows[i] = embedding_weights(table, shard, keys[i], embedding_find(shard, keys[i], hashes[i]));
     }
     return VME_OK;
-}
-
-/* The first rows; those behind them while these are used. */
-static inline void fetch_first(int64_t n, const float *const *rows, int64_t dim)
-{
-    for (int64_t i = 0; i < n && i < ROWS_AHEAD; i++)
-        fetch_row(rows[i], dim);
 }
 
 /* ---- plain rows */
@@ -62,31 +46,42 @@ typedef struct plain_job {
 static vme_status plain_some(void *argument, int64_t begin, int64_t end)
 {
     const plain_job *job = argument;
-    const int64_t dim = job->table->options.dim;
-    const float *rows[PIECE];
+    const int64_t step = job->table->options.dim * (int64_t)sizeof(float);
     const embedding_row_kernels *kernels = vme_kernels_current()->embedding;
-    const int64_t piece = embedding_piece(job->table);
+    const int64_t piece = job->table->log != NULL ? embedding_piece(job->table) : EMBEDDING_PIECE;
+    const float *rows[PIECE];
     vme_status status = VME_OK;
     cold_rows cold = {0};
     embedding_share(job->table);
     for (int64_t i = begin, n; i < end; i += n) {
         n = end - i < piece ? end - i : piece;
+        if (job->table->log == NULL) {
+            kernels->sum_bags(&(embedding_bags_piece){.table = job->table,
+                                                      .n = n,
+                                                      .bags = n,
+                                                      .keys = job->ids + i,
+                                                      .out = (char *)job->out + i * step,
+                                                      .out_step = step});
+            continue;
+        }
         if ((status = embedding_read(job->table, n, job->ids + i, rows, &cold)) != VME_OK)
             break;
-        fetch_first(n, rows, dim);
-        for (int64_t k = 0; k < n; k++) {
-            if (k + ROWS_AHEAD < n)
-                fetch_row(rows[k + ROWS_AHEAD], dim);
-            kernels->sum(1, dim, &rows[k], NULL, false, job->out + (i + k) * dim);
-        }
+        for (int64_t k = 0; k < n; k++)
+            memcpy(job->out + (i + k) * job->table->options.dim, rows[k], (size_t)step);
     }
     embedding_unshare(job->table);
     embedding_cold_end(job->table, &cold);
     return status;
 }
 
-/* Ids for one thread between two looks at the stop flag. */
-static int64_t grain_of(int64_t dim) { return dim <= 128 ? GRAIN_IDS : 1 + GRAIN_IDS * 128 / dim; }
+/* Ids for one thread between two looks at the stop flag, of `ids` of about 128 numbers. */
+static int64_t grain_of(int64_t ids)
+{
+    const int64_t each = ids / (4 * (int64_t)vme_parallel_threads());
+    return vme_parallel_threads() == 1 || each > GRAIN_IDS_MAX ? GRAIN_IDS_MAX
+           : each < GRAIN_IDS_MIN                              ? GRAIN_IDS_MIN
+                                                               : each;
+}
 
 vme_status vme_embedding_lookup(vme_context *context, vme_embedding *table, const vme_tensor *ids,
                                 const vme_tensor *out)
@@ -103,7 +98,8 @@ vme_status vme_embedding_lookup(vme_context *context, vme_embedding *table, cons
         return vme_fail(VME_BAD_VALUE, "out: it lies over the ids");
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     plain_job job = {table, (const int64_t *)ids->data, (float *)out->data};
-    return vme_parallel(context, n, grain_of(table->options.dim), plain_some, &job);
+    const int64_t size = (table->options.dim + 127) / 128; /* of a row, in 128 numbers */
+    return vme_parallel(context, n, 1 + grain_of(n * size) / size, plain_some, &job);
 }
 
 /* ---- bags */
@@ -212,41 +208,71 @@ static vme_status read_long_bag(vme_context *context, const bag_reader *job, int
     return status;
 }
 
-/* Bags from `begin` on whose ids, with a default for each empty one, are few enough for one piece: how many. */
-static int64_t short_bags(const bag_reader *job, int64_t begin, int64_t end)
+/* Bags from `begin` on whose ids, with a default for each empty one, are at most `most`: how many, and where each ends
+ * among these ids. */
+static int64_t short_bags(const bag_reader *job, int64_t begin, int64_t end, int64_t most, int16_t *ends, bool *empty)
 {
-    int64_t room = embedding_piece(job->table), bag = begin;
+    const int64_t first = job->offsets[begin];
+    int64_t bag = begin, before = 0, defaults = 0;
     for (; bag < end; bag++) {
-        const int64_t n = job->offsets[bag + 1] - job->offsets[bag];
-        if ((room -= n > 0 ? n : 1) < 0)
+        const int64_t to = job->offsets[bag + 1] - first;
+        defaults += to == before;
+        if (to < before || to + defaults > most)
             break;
+        ends[bag - begin] = (int16_t)to;
+        before = to;
     }
+    *empty = defaults > 0;
     return bag - begin;
 }
 
-/* At most PIECE ids. Another thread of the program may write ids and weights meanwhile: each is read once. */
-static vme_status read_short_bags(const bag_reader *job, int64_t begin, int64_t end, cold_rows *cold)
+static bool all_keys(int64_t n, const int64_t *ids)
 {
-    const int64_t dim = job->table->options.dim;
-    int64_t keys[PIECE + 1]; /* one more: what is left out is written there first */
-    float weights[PIECE], factors[PIECE];
-    int16_t ends[PIECE];
+    int64_t signs = 0;
+    for (int64_t i = 0; i < n; i++)
+        signs |= ids[i];
+    return signs >= 0;
+}
+
+/* Of a table with a log, at most PIECE keys. */
+static vme_status read_from_tiers(const bag_reader *job, int64_t begin, int64_t count, const int16_t *ends, int64_t n,
+                                  const int64_t *keys, const float *weights, const float *factors, cold_rows *cold)
+{
     const float *rows[PIECE];
+    const int64_t dim = job->table->options.dim;
+    const vme_status status = embedding_read(job->table, n, keys, rows, cold);
+    for (int64_t bag = 0, from = 0; bag < count && status == VME_OK; from = ends[bag++]) {
+        float *out = (float *)(void *)(job->out + (begin + bag) * job->out_step);
+        job->kernels->sum(ends[bag] - from, dim, rows + from, weights == NULL ? NULL : weights + from, false, out);
+        if (factors[bag] != 1)
+            job->kernels->scale(dim, factors[bag], out);
+    }
+    return status;
+}
+
+/* Bags with weights, ids that are left out, or defaults: moves what they read together. Another thread of the program
+ * may write ids and weights meanwhile: each is read once. */
+static vme_status read_mixed_bags(const bag_reader *job, int64_t begin, int64_t count, int16_t *ends, cold_rows *cold)
+{
+    int64_t keys[MIXED_PIECE + 1]; /* one more: what is left out is written there first */
+    float weights[MIXED_PIECE], factors[MIXED_PIECE];
+    const int64_t *ids = job->ids + job->offsets[begin];
+    const float *given = job->weights == NULL ? NULL : job->weights + job->offsets[begin];
     int n = 0;
-    keys[0] = 0;                                  /* for the compiler, which does not see that n of them are written */
-    for (int64_t bag = begin; bag < end; bag++) { /* what the bags read, one behind the other */
+    keys[0] = 0; /* for the compiler, which does not see that n of them are written */
+    for (int64_t bag = 0, i = 0; bag < count; bag++) {
         const int first = n;
         double sum = 0, squares = 0;
-        if (job->weights == NULL) {
-            for (int64_t i = job->offsets[bag]; i < job->offsets[bag + 1]; i++) {
-                keys[n] = job->ids[i];
+        if (given == NULL) {
+            for (; i < ends[bag]; i++) {
+                keys[n] = ids[i];
                 n += keys[n] >= 0;
             }
             sum = squares = n - first;
         } else
-            for (int64_t i = job->offsets[bag]; i < job->offsets[bag + 1]; i++) {
-                const int64_t key = job->ids[i];
-                const float weight = job->weights[i];
+            for (; i < ends[bag]; i++) {
+                const int64_t key = ids[i];
+                const float weight = given[i];
                 if (key < 0 || !(weight > 0))
                     continue;
                 keys[n] = key;
@@ -254,30 +280,55 @@ static vme_status read_short_bags(const bag_reader *job, int64_t begin, int64_t 
                 sum += (double)weight;
                 squares += (double)weight * (double)weight;
             }
-        factors[bag - begin] = embedding_bag_factor(job->combiner, n - first, sum, squares);
+        factors[bag] = embedding_bag_factor(job->combiner, n - first, sum, squares);
         if (n == first && job->default_id >= 0) {
             keys[n] = job->default_id;
             weights[n++] = 1;
         }
-        ends[bag - begin] = (int16_t)n;
+        ends[bag] = (int16_t)n;
     }
-    const vme_status status = embedding_read(job->table, n, keys, rows, cold);
-    if (status != VME_OK)
-        return status;
-    fetch_first(n, rows, dim);
-    for (int64_t bag = begin, from = 0, to; bag < end; bag++, from = to) {
-        float *out = (float *)(void *)(job->out + bag * job->out_step);
-        to = ends[bag - begin];
-        for (int64_t i = from + ROWS_AHEAD; i < to + ROWS_AHEAD && i < n; i++)
-            fetch_row(rows[i], dim);
-        if (to == from) {
-            memset(out, 0, (size_t)dim * sizeof *out);
-            continue;
-        }
-        job->kernels->sum(to - from, dim, rows + from, job->weights == NULL ? NULL : weights + from, false, out);
-        if (factors[bag - begin] != 1)
-            job->kernels->scale(dim, factors[bag - begin], out);
+    if (job->table->log != NULL)
+        return read_from_tiers(job, begin, count, ends, n, keys, given == NULL ? NULL : weights, factors, cold);
+    job->kernels->sum_bags(&(embedding_bags_piece){.table = job->table,
+                                                   .n = n,
+                                                   .bags = count,
+                                                   .keys = keys,
+                                                   .ends = ends,
+                                                   .weights = given == NULL ? NULL : weights,
+                                                   .factors = factors,
+                                                   .out = job->out + begin * job->out_step,
+                                                   .out_step = job->out_step});
+    return VME_OK;
+}
+
+/* Bags from `begin` on, of few ids: how many, in `*count`. */
+static vme_status read_short_bags(const bag_reader *job, int64_t begin, int64_t end, int64_t *count, cold_rows *cold)
+{
+    int16_t ends[EMBEDDING_PIECE];
+    bool empty;
+    int64_t most = job->table->log != NULL ? embedding_piece(job->table) : EMBEDDING_PIECE;
+    *count = short_bags(job, begin, end, most, ends, &empty);
+    if (*count == 0)
+        return VME_OK;
+    const int64_t *ids = job->ids + job->offsets[begin];
+    const int64_t n = ends[*count - 1];
+    if (job->weights != NULL || job->table->log != NULL || (empty && job->default_id >= 0) || !all_keys(n, ids)) {
+        if (most > MIXED_PIECE)
+            *count = short_bags(job, begin, end, MIXED_PIECE, ends, &empty);
+        return *count == 0 ? VME_OK : read_mixed_bags(job, begin, *count, ends, cold);
     }
+    float factors[EMBEDDING_PIECE];
+    if (job->combiner != VME_EMBEDDING_SUM)
+        for (int64_t bag = 0, from = 0; bag < *count; from = ends[bag++])
+            factors[bag] = embedding_bag_factor(job->combiner, ends[bag] - from, ends[bag] - from, ends[bag] - from);
+    job->kernels->sum_bags(&(embedding_bags_piece){.table = job->table,
+                                                   .n = n,
+                                                   .bags = *count,
+                                                   .keys = ids,
+                                                   .ends = n == *count && !empty ? NULL : ends,
+                                                   .factors = job->combiner == VME_EMBEDDING_SUM ? NULL : factors,
+                                                   .out = job->out + begin * job->out_step,
+                                                   .out_step = job->out_step});
     return VME_OK;
 }
 
@@ -306,22 +357,16 @@ static vme_status bags_some(void *argument, int64_t begin, int64_t end)
                                    of->default_id,
                                    of->combiner};
         const int64_t to = (last < end ? last : end) - first;
-        int64_t n = 0, bag = (begin > first ? begin : first) - first;
+        int64_t n = 1, bag = (begin > first ? begin : first) - first;
         while (bag < to) {
-            if (short_bags(&reader, bag, to) == 0) {
-                const vme_status status = read_long_bag(job->context, &reader, bag++);
-                if (status != VME_OK)
-                    return status;
-                continue;
-            }
             cold_rows cold = {0};
-            vme_status status = VME_OK;
             embedding_share(of->table);
-            for (int64_t ids = 0; ids < GRAIN_IDS && (n = short_bags(&reader, bag, to)) > 0 && status == VME_OK;
-                 ids += PIECE, bag += n)
-                status = read_short_bags(&reader, bag, bag + n, &cold);
+            vme_status status = read_short_bags(&reader, bag, to, &n, &cold);
             embedding_unshare(of->table);
             embedding_cold_end(of->table, &cold);
+            bag += n;
+            if (status == VME_OK && n == 0)
+                status = read_long_bag(job->context, &reader, bag++);
             if (status != VME_OK)
                 return status;
         }
@@ -348,7 +393,7 @@ vme_status vme_embedding_lookup_bags(vme_context *context, int count, const vme_
         const int64_t bags_in_all = first[count];
         const int64_t each = bags_in_all == 0 ? 1 : 1 + ids_in_all / bags_in_all; /* ids of a bag */
         bags_job job = {context, count, bags, first};
-        status = vme_parallel(context, bags_in_all, each >= GRAIN_IDS ? 1 : GRAIN_IDS / each, bags_some, &job);
+        status = vme_parallel(context, bags_in_all, 1 + grain_of(ids_in_all) / each, bags_some, &job);
     }
     vme_scratch_free(context, first, bytes);
     return status;

@@ -15,7 +15,21 @@ typedef struct embedding_factors {
 typedef void embedding_step(int64_t n, const embedding_factors *factors, const float *gradient, float *weights,
                             float *first, float *second);
 
+/* Bags of keys of one table, one bag behind the other; under shared locks. */
+enum { EMBEDDING_PIECE = 4096 }; /* keys at most */
+typedef struct embedding_bags_piece {
+    const struct vme_embedding *table;
+    int64_t n, bags;
+    const int64_t *keys;  /* n */
+    const int16_t *ends;  /* where each bag ends among the keys; NULL: each has one, of weight and factor 1 */
+    const float *weights; /* of each key; NULL: 1 */
+    const float *factors; /* of each bag; NULL: 1 */
+    char *out;            /* the first bag's numbers; the others' are this many bytes behind each other: */
+    int64_t out_step;
+} embedding_bags_piece;
+
 typedef struct embedding_row_kernels {
+    void (*sum_bags)(const embedding_bags_piece *piece);
     /* out = the sum of `count` rows, each times its weight (NULL: 1); `more`: added to what out holds */
     void (*sum)(int64_t count, int64_t n, const float *const *rows, const float *weights, bool more, float *out);
     void (*scale)(int64_t n, float by, float *out);

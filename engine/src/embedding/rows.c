@@ -41,7 +41,9 @@ static vme_status add_chunk(vme_embedding *table, embedding_shard *shard)
     const int64_t count = chunk_rows(table, shard->chunk_count);
     row_note *notes = (row_note *)(void *)(rows + count * table->stride);
     row_tier *tiers = table->log == NULL ? NULL : (row_tier *)(void *)(notes + count);
-    shard->chunks[shard->chunk_count++] = (row_chunk){rows, notes, tiers, in_slab};
+    const uintptr_t before =
+        (uintptr_t)embedding_first_row(table, (uint32_t)shard->chunk_count) * (uintptr_t)table->stride * sizeof(float);
+    shard->chunks[shard->chunk_count++] = (row_chunk){(uintptr_t)rows - before, notes, tiers, in_slab};
     return VME_OK;
 }
 
@@ -49,7 +51,8 @@ void embedding_rows_end(vme_embedding *table, embedding_shard *shard)
 {
     for (int32_t i = 0; i < shard->chunk_count; i++)
         if (!shard->chunks[i].in_slab)
-            embedding_memory_free(table, shard->chunks[i].rows, chunk_bytes(table, i));
+            embedding_memory_free(table, embedding_row(table, shard, embedding_first_row(table, (uint32_t)i)),
+                                  chunk_bytes(table, i));
     embedding_memory_free(table, shard->chunks, (size_t)shard->chunk_room * sizeof *shard->chunks);
 }
 
@@ -60,7 +63,7 @@ vme_status embedding_row_take(vme_embedding *table, embedding_shard *shard, uint
         const bool bounded = table->log != NULL, full = shard->row_count == (bounded ? table->rows_max : ROWS_MAX);
         if (full && !bounded)
             return vme_fail(VME_NO_MEMORY, "the embedding table is full: 2^31 rows in one of its %d shards", SHARDS);
-        if (!full && embedding_place(table, shard->row_count).chunk == shard->chunk_count)
+        if (!full && embedding_chunk(shard->row_count, table->chunk_steps) == (uint32_t)shard->chunk_count)
             status = add_chunk(table, shard);
         if (!full && status == VME_OK) {
             *row = shard->row_count++;

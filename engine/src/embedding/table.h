@@ -22,11 +22,11 @@ enum {
     SHARDS = 1 << SHARD_BITS,
     SEGMENT_BITS = 10,
     SEGMENT = 1 << SEGMENT_BITS,
-    SEGMENT_FULL = SEGMENT / 4 * 3, /* keys: splits then */
-    BUCKET = 4,                     /* entries of a cache line */
-    DEPTH_MAX = 26,                 /* bits of a directory */
-    FIRST_ROWS_BITS = 5,            /* rows of a shard's first chunk; each next one has twice as many ... */
-    CHUNK_BYTES_MAX = 4 << 20,      /* ... up to about this size */
+    SEGMENT_FULL = SEGMENT / 2, /* keys: splits then */
+    BUCKET = 4,                 /* entries of a cache line */
+    DEPTH_MAX = 26,             /* bits of a directory */
+    FIRST_ROWS_BITS = 5,        /* rows of a shard's first chunk; each next one has twice as many ... */
+    CHUNK_BYTES_MAX = 4 << 20,  /* ... up to about this size */
     CHUNK_STEPS_MAX = 24,
     PIECE = 256,          /* keys or rows under one lock */
     SLAB = 2 << 20,       /* bytes: a huge page, of which segments and chunks are made ... */
@@ -68,7 +68,7 @@ typedef struct row_tier { /* of a table with a log */
     uint32_t pinned;      /* the shard's number of the piece of work that needs it in memory */
 } row_tier;
 typedef struct row_chunk {
-    float *rows;
+    uintptr_t origin; /* where the shard's row 0 would lie: a row's number times its bytes behind it lies the row */
     row_note *notes;
     row_tier *tiers; /* NULL without a log */
     bool in_slab;
@@ -231,31 +231,28 @@ vme_status embedding_insert(vme_embedding *table, embedding_shard *shard, int64_
 bool embedding_remove(vme_embedding *table, key_segment *segment, key_entry *entry);
 
 /* ---- rows.c */
-typedef struct row_place {
-    int32_t chunk;
-    uint32_t row; /* within it */
-} row_place;
-static inline row_place embedding_place(const vme_embedding *table, uint32_t row)
+/* The chunk of a row. Without a branch, which lookups could not foresee. */
+static inline uint32_t embedding_chunk(uint32_t row, int steps)
 {
-    const uint32_t group = (row >> FIRST_ROWS_BITS) + 1;
-    const int steps = table->chunk_steps;
-    if (group >> steps == 0) {
-        const int chunk = 31 - __builtin_clz(group);
-        return (row_place){chunk, row - (((UINT32_C(1) << chunk) - 1) << FIRST_ROWS_BITS)};
-    }
-    row -= ((UINT32_C(1) << steps) - 1) << FIRST_ROWS_BITS;
-    return (row_place){steps + (int32_t)(row >> (FIRST_ROWS_BITS + steps)),
-                       row & ((UINT32_C(1) << (FIRST_ROWS_BITS + steps)) - 1)};
+    const uint32_t group = (row >> FIRST_ROWS_BITS) + 1, behind = group >> steps; /* the growing ones */
+    const uint32_t growing = 31 - (uint32_t)__builtin_clz(group);
+    return (growing < (uint32_t)steps ? growing : (uint32_t)steps) + behind - (behind != 0);
+}
+static inline uint32_t embedding_first_row(const vme_embedding *table, uint32_t chunk)
+{
+    const uint32_t steps = (uint32_t)table->chunk_steps;
+    return chunk <= steps ? ((UINT32_C(1) << chunk) - 1) << FIRST_ROWS_BITS
+                          : ((UINT32_C(1) << steps) * (chunk - steps + 1) - 1) << FIRST_ROWS_BITS;
 }
 static inline float *embedding_row(const vme_embedding *table, const embedding_shard *shard, uint32_t row)
 {
-    const row_place place = embedding_place(table, row);
-    return shard->chunks[place.chunk].rows + (int64_t)place.row * table->stride;
+    const row_chunk *chunk = &shard->chunks[embedding_chunk(row, table->chunk_steps)];
+    return (float *)(chunk->origin + (uintptr_t)row * (uintptr_t)table->stride * sizeof(float));
 }
 static inline row_note *embedding_note(const vme_embedding *table, const embedding_shard *shard, uint32_t row)
 {
-    const row_place place = embedding_place(table, row);
-    return shard->chunks[place.chunk].notes + place.row;
+    const uint32_t chunk = embedding_chunk(row, table->chunk_steps);
+    return shard->chunks[chunk].notes + (row - embedding_first_row(table, chunk));
 }
 void embedding_rows_end(vme_embedding *table, embedding_shard *shard);
 /* A place for a row, without a key: with a log another row may go to disk for it, and records of others move. */
@@ -278,6 +275,13 @@ static inline bool embedding_filters(const vme_embedding *table) { return table-
 static inline const float *embedding_stand_in(const vme_embedding *table, int64_t key)
 {
     return embedding_filters(table) ? table->no_permission : embedding_default(table, key);
+}
+/* The weights that a lookup of the key reads, whose entry this is (NULL: none). */
+static inline const float *embedding_weights(const vme_embedding *table, const embedding_shard *shard, int64_t key,
+                                             const key_entry *entry)
+{
+    return entry == NULL || entry->where >= ENTRY_WAITING ? embedding_stand_in(table, key)
+                                                          : embedding_row(table, shard, entry->where);
 }
 
 /* ---- tiers.c: of tables with a log */

@@ -20,8 +20,8 @@ int64_t embedding_piece(const vme_embedding *table)
 
 row_tier *embedding_tier(const vme_embedding *table, const embedding_shard *shard, uint32_t row)
 {
-    const row_place place = embedding_place(table, row);
-    return shard->chunks[place.chunk].tiers + place.row;
+    const uint32_t chunk = embedding_chunk(row, table->chunk_steps);
+    return shard->chunks[chunk].tiers + (row - embedding_first_row(table, chunk));
 }
 
 /* Lookups share the shard's lock. */

@@ -77,6 +77,8 @@ static void add(int64_t n, const float *restrict in, float by, float *restrict o
             out[i] += in[i] * by;
 }
 
+#include "../kernels/embedding_bags.h"
+
 static void sgd(int64_t n, const embedding_factors *f, const float *restrict g, float *restrict w,
                 float *restrict first, float *restrict second)
 {
@@ -120,5 +122,5 @@ static void ftrl(int64_t n, const embedding_factors *f, const float *restrict g,
 
 #define EMBEDDING_ROW_KERNELS \
     { \
-        sum, scale, add, { sgd, adagrad, adam, ftrl } \
+        sum_bags, sum, scale, add, { sgd, adagrad, adam, ftrl } \
     }

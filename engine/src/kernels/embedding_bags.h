@@ -1,0 +1,279 @@
+/* Bags of rows of an embedding table, as one pipeline of eight keys at a time: while a bag is summed up, the rows of
+ * keys behind it are on their way to the cache, and the entries of keys behind those. Two things would stop it all:
+ *   - a chain of operations from key to row that is longer than what the processor looks ahead: each stage is a short
+ *     part of the chain, and hands its results to the next one through memory some turns later;
+ *   - a branch that cannot be foreseen: keys that do not lie in their own bucket are set aside, and looked for when the
+ *     next bucket has come. */
+#include "embedding/table.h"
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+enum {
+    EIGHT = 8,
+    /* Stages of eight keys, in turns from the first: hashed, bucket asked for, entry read, chunk found, row asked for.
+     * A stage that reads many small results as one vector comes two turns later, when they have left the store queue.
+     */
+    ASKS = 1,
+    READS = 9,
+    PLACES = 11,
+    ENDS = 12,
+    RING = 16,           /* eights under way; a power of two */
+    ROWS_AHEAD = 48,     /* keys whose rows are asked for before they are read */
+    ROWS_RING = 256,     /* rows that were found and not read; a power of two */
+    ROWS_TOGETHER = 128, /* are summed up at most */
+    LATE_AHEAD = 16,     /* of those that were set aside */
+    LINES_AHEAD = 8,     /* of a row; the processor sees the pattern then */
+    SINGLES = 16,        /* bags of single keys that are copied at a time */
+};
+
+/* What lookups need of the table's shards, close together. */
+typedef struct bags_table {
+    _Alignas(64) uint64_t directory[SHARDS]; /* where it begins */
+    uint64_t shift[SHARDS];                  /* of a hash shifted right by one, down to the directory's number */
+    uint64_t chunks[SHARDS];                 /* where they begin */
+    uint64_t seed, row_bytes;
+    int steps;
+} bags_table;
+
+static void view_table(const vme_embedding *table, bags_table *view)
+{
+    view->seed = table->seed;
+    view->row_bytes = (uint64_t)table->stride * sizeof(float);
+    view->steps = table->chunk_steps;
+    for (int i = 0; i < SHARDS; i++) {
+        const embedding_shard *shard = &table->shards[i];
+        view->directory[i] = (uintptr_t)shard->directory;
+        view->shift[i] = 63 - (uint64_t)shard->depth;
+        view->chunks[i] = (uintptr_t)shard->chunks;
+    }
+}
+
+/* Eight keys under way. Fewer are there at the end only: the others have places of keys 0, and no entry. */
+typedef struct eight_keys {
+    _Alignas(64) uint64_t hash[EIGHT];
+    uint64_t place[EIGHT];              /* of the segment in the directory; then of the row's chunk */
+    uint64_t bucket[EIGHT];             /* where it begins; then the row's bytes from its shard's origin */
+    _Alignas(32) uint32_t where[EIGHT]; /* at least ENTRY_WAITING: set aside */
+} eight_keys;
+
+#ifdef __AVX512F__
+static inline void hash_keys(const bags_table *view, const int64_t *keys, int64_t count, eight_keys *of)
+{
+    const __m512i factor = _mm512_set1_epi64((long long)UINT64_C(0xd6e8feb86659fd93));
+    __m512i h = _mm512_maskz_loadu_epi64((__mmask8)(0xff >> (EIGHT - count)), keys);
+    h = _mm512_xor_si512(h, _mm512_set1_epi64((long long)view->seed)); /* embedding_hash */
+    h = _mm512_mullo_epi64(_mm512_xor_si512(h, _mm512_srli_epi64(h, 32)), factor);
+    h = _mm512_mullo_epi64(_mm512_xor_si512(h, _mm512_srli_epi64(h, 32)), factor);
+    h = _mm512_xor_si512(h, _mm512_srli_epi64(h, 32));
+    /* permutations read the lowest three bits, which are the shard's number */
+    const __m512i directory = _mm512_permutexvar_epi64(h, _mm512_load_si512(view->directory));
+    const __m512i shift = _mm512_permutexvar_epi64(h, _mm512_load_si512(view->shift));
+    const __m512i number = _mm512_srlv_epi64(_mm512_srli_epi64(h, 1), shift);
+    _mm512_store_si512(of->hash, h);
+    _mm512_store_si512(of->place, _mm512_add_epi64(directory, _mm512_slli_epi64(number, 3)));
+}
+
+static inline uint32_t entry_with(const key_entry *bucket, int64_t key)
+{
+    const __m512i entries = _mm512_load_si512((const void *)bucket);
+    return _mm512_mask_cmpeq_epi64_mask(0x55, entries, _mm512_set1_epi64(key));
+}
+enum { ENTRY_BITS = 2 }; /* of what it gives, for each entry */
+
+/* embedding_row, up to the chunk's origin. */
+static inline void find_chunks(const bags_table *view, eight_keys *of)
+{
+    const __m256i where = _mm256_load_si256((const void *)of->where);
+    const __m512i row = _mm512_cvtepu32_epi64(_mm256_andnot_si256(_mm256_srai_epi32(where, 31), where));
+    const __m512i group = _mm512_add_epi64(_mm512_srli_epi64(row, FIRST_ROWS_BITS), _mm512_set1_epi64(1));
+    const __m512i behind = _mm512_srli_epi64(group, (unsigned)view->steps);
+    const __m512i growing = _mm512_cvttpd_epi64(_mm512_getexp_pd(_mm512_cvtepi64_pd(group)));
+    const __m512i all = _mm512_add_epi64(_mm512_min_epi64(growing, _mm512_set1_epi64(view->steps)), behind);
+    const __m512i chunk = _mm512_mask_sub_epi64(all, _mm512_test_epi64_mask(behind, behind), all, _mm512_set1_epi64(1));
+    const __m512i chunks = _mm512_permutexvar_epi64(_mm512_load_si512(of->hash), _mm512_load_si512(view->chunks));
+    _mm512_store_si512(of->place, _mm512_add_epi64(chunks, _mm512_slli_epi64(chunk, 5)));
+    _mm512_store_si512(of->bucket, _mm512_mul_epu32(row, _mm512_set1_epi64((long long)view->row_bytes)));
+}
+_Static_assert(SHARDS == 8 && sizeof(row_chunk) == 32 && sizeof(key_segment *) == 8, "as find_chunks has it");
+#else
+static inline void hash_keys(const bags_table *view, const int64_t *keys, int64_t count, eight_keys *of)
+{
+    for (int64_t i = 0; i < EIGHT; i++) {
+        const uint64_t hash = embedding_mixed((i < count ? (uint64_t)keys[i] : 0) ^ view->seed);
+        const int shard = embedding_shard_of(hash);
+        of->hash[i] = hash;
+        of->place[i] = view->directory[shard] + ((hash >> 1) >> view->shift[shard]) * sizeof(key_segment *);
+    }
+}
+
+static inline uint32_t entry_with(const key_entry *bucket, int64_t key)
+{
+    uint32_t same = 0;
+    for (int i = 0; i < BUCKET; i++)
+        same |= (uint32_t)(bucket[i].key == key) << i;
+    return same;
+}
+enum { ENTRY_BITS = 1 };
+
+static inline void find_chunks(const bags_table *view, eight_keys *of)
+{
+    for (int i = 0; i < EIGHT; i++) {
+        const uint32_t row = of->where[i] < ENTRY_WAITING ? of->where[i] : 0;
+        of->place[i] =
+            view->chunks[embedding_shard_of(of->hash[i])] + embedding_chunk(row, view->steps) * sizeof(row_chunk);
+        of->bucket[i] = row * view->row_bytes;
+    }
+}
+#endif
+
+static inline void ask_for_buckets(eight_keys *of)
+{
+    for (int i = 0; i < EIGHT; i++) {
+        const key_segment *segment = *(key_segment *const *)(uintptr_t)of->place[i];
+        const key_entry *bucket = &segment->entries[embedding_slot(of->hash[i])];
+        __builtin_prefetch(bucket);
+        of->bucket[i] = (uintptr_t)bucket;
+    }
+}
+
+static inline void read_entries(const int64_t *keys, int64_t count, eight_keys *of)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const key_entry *bucket = (const key_entry *)(uintptr_t)of->bucket[i];
+        const uint32_t same = entry_with(bucket, keys[i]);
+        if (__builtin_expect(same != 0, 1))
+            of->where[i] = bucket[__builtin_ctz(same) / ENTRY_BITS].where;
+        else { /* behind a segment's last bucket, in vain */
+            __builtin_prefetch(bucket + BUCKET);
+            of->where[i] = ENTRY_EMPTY;
+        }
+    }
+    for (int64_t i = count; i < EIGHT; i++)
+        of->where[i] = ENTRY_EMPTY;
+}
+
+typedef struct bags_pipeline {
+    bags_table view;
+    eight_keys eights[RING];
+    const float *rows[ROWS_RING]; /* by the keys' numbers */
+    uint32_t late[ROWS_RING];     /* keys that were set aside */
+    uint32_t late_begin, late_end;
+} bags_pipeline;
+
+static inline void ask_for_row(const float *row, int lines)
+{
+    for (int line = 0; line < lines; line++)
+        __builtin_prefetch(row + (ptrdiff_t)line * 16);
+}
+
+/* Asks for the rows of keys from `begin` on, or sets keys aside. */
+static inline void ask_for_rows(bags_pipeline *all, const eight_keys *of, int64_t begin, int64_t count, int lines)
+{
+    const float **rows = &all->rows[begin % ROWS_RING];
+    uint32_t aside = 0;
+    for (int i = 0; i < EIGHT; i++)
+        aside |= of->where[i];
+    if (__builtin_expect(aside < ENTRY_WAITING, 1)) {
+        for (int i = 0; i < EIGHT; i++) {
+            rows[i] = (const float *)(((const row_chunk *)(uintptr_t)of->place[i])->origin + of->bucket[i]);
+            ask_for_row(rows[i], lines);
+        }
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        if (of->where[i] < ENTRY_WAITING) {
+            rows[i] = (const float *)(((const row_chunk *)(uintptr_t)of->place[i])->origin + of->bucket[i]);
+            ask_for_row(rows[i], lines);
+        } else
+            all->late[all->late_end++ % ROWS_RING] = (uint32_t)(begin + i);
+    }
+}
+
+static inline void copy_row(int64_t dim, const float *row, float *out)
+{
+    int64_t d = 0;
+    for (; d + EMBEDDING_LANES <= dim; d += EMBEDDING_LANES)
+        EMBEDDING_AT(out + d) = EMBEDDING_AT(row + d);
+    for (; d < dim; d++)
+        out[d] = row[d];
+}
+
+static inline int64_t count_of(int64_t n, int64_t eight)
+{
+    return n - eight * EIGHT < EIGHT ? n - eight * EIGHT : EIGHT;
+}
+
+/* `lines`: of a row, to be asked for. */
+static inline __attribute__((always_inline)) void sum_bags_of(const embedding_bags_piece *piece, const int lines)
+{
+    const vme_embedding *table = piece->table;
+    const int64_t n = piece->n, dim = table->options.dim, *keys = piece->keys;
+    const int64_t eights = (n + EIGHT - 1) / EIGHT, bags = piece->bags;
+    bags_pipeline all;
+    all.late_begin = all.late_end = 0;
+    view_table(table, &all.view);
+    int64_t turn = 0, found = 0; /* turns that began; keys of those that ended */
+    for (int64_t bag = 0, from = 0, begun = 0; bag < bags;) {
+        /* the rows from..to are read next: all of some bags of single keys, or part of a bag that began at `begun` */
+        const int64_t end = piece->ends != NULL ? piece->ends[bag] : n;
+        const int64_t together = piece->ends != NULL ? ROWS_TOGETHER : SINGLES;
+        int64_t to = from + together < end ? from + together : end;
+        if (to > (from / ROWS_RING + 1) * ROWS_RING)
+            to = (from / ROWS_RING + 1) * ROWS_RING;
+        const int64_t wanted = to + ROWS_AHEAD < n ? to + ROWS_AHEAD : n;
+        for (; found < wanted; turn++) {
+            const int64_t asks = turn - ASKS, reads = turn - READS, places = turn - PLACES, ends = turn - ENDS;
+            if (turn < eights)
+                hash_keys(&all.view, keys + turn * EIGHT, count_of(n, turn), &all.eights[turn % RING]);
+            if (asks >= 0 && asks < eights)
+                ask_for_buckets(&all.eights[asks % RING]);
+            if (reads >= 0 && reads < eights)
+                read_entries(keys + reads * EIGHT, count_of(n, reads), &all.eights[reads % RING]);
+            if (places >= 0 && places < eights)
+                find_chunks(&all.view, &all.eights[places % RING]);
+            if (ends >= 0) {
+                ask_for_rows(&all, &all.eights[ends % RING], ends * EIGHT, count_of(n, ends), lines);
+                found = ends * EIGHT + EIGHT;
+            }
+        }
+        for (; all.late_begin != all.late_end; all.late_begin++) {
+            const int64_t number = all.late[all.late_begin % ROWS_RING];
+            if (number >= to + LATE_AHEAD)
+                break;
+            const uint64_t hash = embedding_hash(table, keys[number]);
+            const embedding_shard *shard = &table->shards[embedding_shard_of(hash)];
+            const key_entry *entry = embedding_find(shard, keys[number], hash);
+            const float *row = embedding_weights(table, shard, keys[number], entry);
+            all.rows[number % ROWS_RING] = row;
+            ask_for_row(row, lines);
+        }
+        const float *const *rows = &all.rows[from % ROWS_RING];
+        if (piece->ends == NULL) {
+            for (; from < to; from++, bag++)
+                copy_row(dim, *rows++, (float *)(void *)(piece->out + bag * piece->out_step));
+            continue;
+        }
+        float *out = (float *)(void *)(piece->out + bag * piece->out_step);
+        sum(to - from, dim, rows, piece->weights == NULL ? NULL : piece->weights + from, from > begun, out);
+        from = to;
+        if (to < end)
+            continue;
+        if (piece->factors != NULL && piece->factors[bag] != 1)
+            scale(dim, piece->factors[bag], out);
+        begun = to;
+        bag++;
+    }
+}
+
+static void sum_bags(const embedding_bags_piece *piece)
+{
+    const int64_t lines = (piece->table->options.dim + 15) / 16;
+    if (lines == 1)
+        sum_bags_of(piece, 1);
+    else if (lines == 4)
+        sum_bags_of(piece, 4);
+    else
+        sum_bags_of(piece, lines < LINES_AHEAD ? (int)lines : LINES_AHEAD);
+}

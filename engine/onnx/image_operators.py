@@ -77,7 +77,8 @@ def batch_normalization(reader, node):
     network, image = reader.network, node.inputs[0]
     parameters = [reader.constant(name) for name in node.inputs[1:]]
     if any(values is None for values in parameters) or node.get("training_mode", 0):
-        raise Unsupported("is not made for inference")
+        _normalized_by_tensors(Lowering(reader, node))
+        return
     scale, bias, mean, variance = (values.astype("float64") for values in parameters)
     factor = scale / numpy.sqrt(variance + node.get("epsilon", 1e-5))
     shape = (-1, *(1,) * (len(reader.shape(image)) - 2))
@@ -88,6 +89,28 @@ def batch_normalization(reader, node):
     }
     scaled = network.binary("multiply", node.name, image, names["factor"], network.fresh(f"{node.output}/scaled"))
     network.binary("add", node.name, scaled, names["offset"], node.output)
+
+
+def _normalized_by_tensors(add):
+    """With parameters that are computed; in training mode, by what the channels of these examples are: also some
+    networks' weights are normalized so."""
+    node, (x, scale, bias, mean, variance) = add.node, add.node.inputs
+    channels, running = (-1, *(1,) * (len(add.shape(x)) - 2)), (mean, variance)
+    if node.get("training_mode", 0):
+        axes = [d for d in range(len(add.shape(x))) if d != 1]
+        mean = add.mean(x, axes)
+        apart = add.do("subtract", x, mean)
+        variance = add.mean(add.do("multiply", apart, apart), axes)
+        kept = node.get("momentum", 0.9)
+        for output, old, new in zip(node.outputs[1:], running, (mean, variance)):
+            if output:
+                new = add.do("multiply", add.reshape(new, add.shape(old)), 1 - kept)
+                add.done(add.do("add", add.do("multiply", old, kept), new), output)
+    else:
+        apart, variance = add.do("subtract", x, add.reshape(mean, channels)), add.reshape(variance, channels)
+    deviation = add.do("sqrt", add.do("add", variance, node.get("epsilon", 1e-5)))
+    factor = add.do("divide", add.reshape(scale, channels), deviation)
+    add.done(add.do("add", add.do("multiply", apart, factor), add.reshape(bias, channels)))
 
 
 # ---- operators on tensors, where their operands are images

@@ -17,9 +17,13 @@ from .problems import OnnxError
 from .sizes import Size, Unequal, terms_of, variables, worked_out
 from .writing import numbered
 
-# Sizes at which a model is read: large enough and odd enough to be no other number of a model.
+# Sizes at which a model is read: large enough and odd enough to be no other number of a model. Where that does not
+# work, for all but counts of examples, multiples: of a model that halves and doubles its image, or that makes one of
+# many samples of a sound. What fits only then is looked at again at each call, as all that a file says is.
 _SAMPLES = ((11, 17, 19, 23, 29, 31, 37, 41), (13, 26, 34, 22, 38, 46, 58, 62))
 _PICTURE_SAMPLES = ((197, 211, 227, 239, 251, 263, 269, 281), (262, 230, 278, 246, 294, 310, 326, 342))  # divided often
+_FACTORS = ((3, 5, 7, 11, 13, 17, 19, 23), (4, 6, 9, 8, 10, 14, 15, 21))
+_MULTIPLES_OF = (None, 64, 1920)
 _PICTURE, _COUNT = 224, 32  # that algorithms are chosen for: sides of images, things found
 MAX_OPEN_SIZES = 8
 _MAX_DEGREE = 8  # of a term
@@ -103,12 +107,20 @@ def _within(text):
 
 class Opens:
     """The open sizes at which a model is read: `variables` of them, and the Size of each dimension of an input.
-    `number` counts readings."""
+    `number` counts readings; `counts` are counted sizes (parts.py) that have to be
+    another one, by its name, or the number of some terms."""
 
-    def __init__(self, places, numbers, number=0):
-        self.number = number
+    def __init__(self, places, numbers, number=0, counts=None):
+        self.number, self.counts, self._counted = number, counts or {}, {}
         self.variables = {name: number for name, number in numbers.items() if terms_of(number) == {(name,): 1}}
         self._sizes = {place: numbers[name] for place, name in places.items()}
+
+    def counted(self, name, sample):
+        """The number that a counted size is read at: `sample`, unless another one that it has to be came before."""
+        same = self.counts.get(name, name)
+        if not isinstance(same, str):
+            return worked_out(same, {own: int(size) for own, size in self.variables.items()})
+        return self._counted.setdefault(same, sample)
 
     def shape(self, name, sizes):
         return tuple(self._sizes.get((name, axis), size) for axis, size in enumerate(sizes))
@@ -118,12 +130,50 @@ def compile_open(found, network_at, where):
     """The networks of all parts (parts.py) at small sizes, each with its OpenSizes; None: nothing is open there.
     `found` is find()'s; `network_at(opens)` compiles the model with the sizes that its dimensions have just been
     given."""
+    refused = None
+    try:
+        for multiple in _MULTIPLES_OF:
+            try:
+                return _compile_at(_Samples(found, multiple), found, network_at, where)
+            except OnnxError as error:
+                refused = refused or error
+                if not any(axis > 0 for _, axis in found[1]):
+                    break
+        raise refused
+    finally:
+        refused = None  # which holds this frame
+
+
+class _Samples:
+    """Sizes to read a model at: `names` are those that are free, `of(number)` gives one for each in that reading."""
+
+    def __init__(self, found, multiple):
+        dimensions, places, self.pictures = found
+        self.names, self._multiple = list(dimensions), multiple
+        self._counts = {
+            name for name in dimensions if {axis for (_, axis), own in places.items() if own == name} == {0}
+        }
+
+    def of(self, number):
+        made = []
+        for index, name in enumerate(self.names):
+            some = (_PICTURE_SAMPLES if name in self.pictures else _SAMPLES)[number]
+            size = some[index % len(some)] + 60 * (index // len(some))
+            if self._multiple and name not in self._counts:
+                some = _FACTORS[number]
+                size = self._multiple * (some[index % len(some)] + 24 * (index // len(some)))
+            made.append(size)
+        return made
+
+
+def _compile_at(samples, found, network_at, where):
     dimensions, places, pictures = found
     bound = {}  # names of open sizes to the terms that they have to be, of others
+    counts = {}  # names of counted sizes to others, or numbers, that they have to be
 
-    def numbers_at(samples):
+    def numbers_at(number):
         """Each name's Size."""
-        free = {name: Size.open(name, size) for name, size in zip((n for n in dimensions if n not in bound), samples)}
+        free = {name: Size.open(name, size) for name, size in zip(samples.names, samples.of(number))}
         values = {name: int(size) for name, size in free.items()}
         return free | {
             name: Size(worked_out(terms, values), terms) if any(terms) else terms.get((), 0)
@@ -131,13 +181,12 @@ def compile_open(found, network_at, where):
         }
 
     def read_at(number):
-        samples = _samples(number, names, pictures)
-        numbers = numbers_at(samples)
+        numbers = numbers_at(number)
         for name, size in numbers.items():
             for dimension in dimensions[name]:
                 dimension.dim_value = int(size)
         try:
-            return network_at(Opens(places, numbers, number))
+            return network_at(Opens(places, numbers, number, counts))
         except OnnxError as error:
             if not dimensions:
                 raise
@@ -149,27 +198,50 @@ def compile_open(found, network_at, where):
             raise OnnxError(where, *error.messages, note) from error
 
     for _ in range(_MAX_READINGS):
-        names = [name for name in dimensions if name not in bound]
+        samples.names = [name for name in dimensions if name not in bound]
         try:
-            if len(names) > MAX_OPEN_SIZES + 8:
+            if len(samples.names) > MAX_OPEN_SIZES + 8:
                 break
             first, second = read_at(0), read_at(1)
             break
         except Unequal as unequal:
-            _bind(bound, unequal, where, names, set(dimensions))
+            if not _count_as(counts, unequal, set(dimensions)):
+                _bind(bound, unequal, where, samples.names, set(dimensions))
     else:
-        raise OnnxError(where, f"leaves more sizes open than can be followed: {', '.join(names)}")
+        raise OnnxError(where, f"leaves more sizes open than can be followed: {', '.join(samples.names)}")
     if len(first) != len(second):
-        raise OnnxError(where, _sentence("the list of parts", names))
-    return [_both(*pair, names, pictures, where) for pair in zip(first, second)]
+        raise OnnxError(where, _sentence("the list of parts", samples.names))
+    return [_both(*pair, samples, where) for pair in zip(first, second)]
 
 
-def _both(first, second, names, pictures, where):
+def _count_as(counts, unequal, free):
+    """Whether one of the two sizes is counted: it is read as the other one from now on, and calls find out."""
+    for own, other in ((unequal.one, unequal.other), (unequal.other, unequal.one)):
+        name, known = _counted_name(own, free), _counted_name(other, free)
+        if not name or name in counts:
+            continue
+        while isinstance(known, str) and known in counts:
+            known = counts[known]
+        if known is None and variables(terms_of(other)) <= free:
+            known = terms_of(other)
+        if known is not None and known != name:
+            counts[name] = known
+            return True
+    return False
+
+
+def _counted_name(size, free):
+    terms = terms_of(size)
+    [some, factor] = next(iter(terms.items())) if len(terms) == 1 else [(), 0]
+    if factor == 1 and len(some) == 1 and isinstance(some[0], str) and some[0] not in free:
+        return some[0]
+    return None
+
+
+def _both(first, second, tried, where):
     """One part's network, and its OpenSizes."""
-    samples = [
-        dict(zip(names, _samples(0, names, pictures))) | _counted(first),
-        dict(zip(names, _samples(1, names, pictures))) | _counted(second),
-    ]
+    names, pictures = tried.names, tried.pictures
+    samples = [dict(zip(names, tried.of(number))) | _counted(own) for number, own in enumerate((first, second))]
     known = [name for name in samples[0] if any(_tells(first, name, own) for own in first.inputs)]
     if len(known) > MAX_OPEN_SIZES:
         raise OnnxError(
@@ -194,15 +266,6 @@ def _tells(network, name, tensor):
     return any(terms_of(size) == {(name,): 1} for size in network.shapes[tensor])
 
 
-def _samples(number, names, pictures):
-    """A size for each name, of reading `number`."""
-    made = []
-    for index, name in enumerate(names):
-        some = (_PICTURE_SAMPLES if name in pictures else _SAMPLES)[number]
-        made.append(some[index % len(some)] + 60 * (index // len(some)))
-    return made
-
-
 def _bind(bound, unequal, where, names, free):
     """Makes one of the two sizes, an open size itself, the other one from now on."""
     for own, other in ((unequal.one, unequal.other), (unequal.other, unequal.one)):
@@ -214,6 +277,7 @@ def _bind(bound, unequal, where, names, free):
             and isinstance(some[0], str)
             and some[0] not in variables(terms_of(other))
             and some[0] in free
+            and variables(terms_of(other)) <= free
         ):
             name = some[0]
             one = {name: other}

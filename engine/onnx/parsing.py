@@ -32,12 +32,21 @@ def parse(data, where, folder):
         raise OnnxError(
             where, f"has {model.ByteSize():,} bytes with its weights; ONNX's checks take at most {_MAX_BYTES:,}"
         )
+    shapeless = [value.type.tensor_type for value in model.graph.output if _has_no_shape(value.type)]
+    for kind in shapeless:  # the checker wants one, whoever runs models does not
+        kind.shape.SetInParent()
     try:
         onnx.checker.check_model(model)
     except Exception as error:  # the checker's own class, and ValueError
         raise OnnxError(where, f"is no valid ONNX model: {reason(error)}") from error
+    for kind in shapeless:
+        kind.ClearField("shape")
     widen(model)
     return model, files
+
+
+def _has_no_shape(kind):
+    return kind.HasField("tensor_type") and not kind.tensor_type.HasField("shape")
 
 
 def reason(error):

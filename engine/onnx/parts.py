@@ -23,7 +23,10 @@ def counted_size(reader, node, count):
     count = network.copied(network.fresh(f"{node.output}/count"), count, layer=node.name)
     name = next(f"count of {node.output}{suffix}" for suffix in _suffixes() if not _is_known(network, node, suffix))
     some = _SAMPLES[reader.reading]
-    size = Size.open(name, some[len(network.counted) % len(some)])  # may be more than there is room for
+    sample = some[len(network.counted) % len(some)]  # may be more than there is room for
+    if reader.open_inputs:
+        sample = reader.open_inputs.counted(name, sample)
+    size = Size.open(name, sample)
     ruler = network.declare(network.fresh(f"{node.output}/ruler"), (size,), "bool")
     network.counted[name] = (network.reshaped(network.fresh(f"{count}/number"), count, ()), ruler)
     return size

@@ -318,6 +318,8 @@ def part_layouts(network):
     network.layers = []
 
     def fits(name):
+        if network.as_view(name).base in network.constants:  # a part of a constant, at a place that sizes choose
+            return False
         return (
             network.is_dense(name) if len(network.shape(name)) == 2 else name not in network.views and name not in bases
         )

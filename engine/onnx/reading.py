@@ -13,7 +13,7 @@ from .savings import Savings
 from .shape_values import NUMBERS, parts_of, value_of
 from .texts import KEEPERS, READERS_OF_TEXTS, is_text, numbers_of_texts, vocabulary
 
-_LARGEST_CONSTANT = 1 << 24  # bytes that a node may be computed to ahead of time
+_LARGEST_CONSTANT = 1 << 24  # bytes that a node may be computed to ahead of time, if it is given no more
 _SIZED = ("MelWeightMatrix", "HannWindow", "HammingWindow", "BlackmanWindow")
 _MAX_RANK = 8
 _STRUCTURES = ("sequence_type", "optional_type")
@@ -338,11 +338,15 @@ class Reader:
             or (self._texts_of(proto) and _operator(proto) not in KEEPERS)
         ):
             return False
-        from onnx import helper
+        from onnx import helper, numpy_helper
         from onnx.reference import ReferenceEvaluator
 
         operands = {name: constants[self.name_of(name)] for name in proto.input if name}
-        if any(math.prod(self.inferred.get(name, ((),))[0]) * 8 > _LARGEST_CONSTANT for name in proto.output):
+        if proto.op_type == "Constant" and len(proto.attribute) == 1 and proto.attribute[0].name == "value":
+            self.keep_constant(proto.output[0], numpy_helper.to_array(proto.attribute[0].t))
+            return True
+        bound = max(_LARGEST_CONSTANT, *(8 * values.size for values in operands.values()), 0)
+        if any(math.prod(self.inferred.get(name, ((),))[0]) * 8 > bound for name in proto.output):
             return False
         try:
             graph = helper.make_graph(

@@ -91,6 +91,11 @@ def is_open(number):
     return isinstance(number, Size)
 
 
+def is_nothing(number):
+    """Whether it is 0 at all sizes."""
+    return not is_open(number) and number == 0
+
+
 def worked_out(terms, values):
     """The polynomial at these `values` of the open sizes."""
     return sum(factor * math.prod(_value(variable, values) for variable in some) for some, factor in terms.items())

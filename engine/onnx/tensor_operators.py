@@ -491,6 +491,15 @@ def concatenate(reader, node):
     for d in range(len(whole)):
         for shape in shapes[1:]:
             whole[d] = whole[d] + shape[d] if d == axis else sizes.same(whole[d], shape[d])
+    if any(sizes.is_nothing(shape[axis]) for shape in shapes):  # what exporters cut off where all is kept
+        node.inputs = [name for name, shape in zip(node.inputs, shapes) if not sizes.is_nothing(shape[axis])]
+        if len(node.inputs) == 1:
+            reader.same(node.output, node.inputs[0])
+        elif node.inputs:
+            concatenate(reader, node)
+        else:
+            raise Unsupported(f"makes a tensor without elements, of the shape {reader.told(whole)}")
+        return
     if concatenated(reader, node, axis, whole):
         return
     network.declare(node.output, whole, reader.dtype(node.inputs[0]))

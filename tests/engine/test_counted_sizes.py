@@ -10,7 +10,7 @@ from tests.engine.library import backends, on_backend
 from tests.engine.test_other_models import assert_same, by_onnx_runtime
 from vmhost.compiler import compile_folder
 from vmhost.engine.models import opened
-from vmhost.engine.onnx import OnnxError, compile_model
+from vmhost.engine.onnx import compile_model
 
 RANDOM = numpy.random.default_rng(11)
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
@@ -251,7 +251,11 @@ def test_parts_that_are_damaged_are_refused():
             opened("damaged", damaged)(given[0])
 
 
-def test_sizes_that_decide_what_is_computed_are_refused():
+def test_counts_that_have_to_be_a_number_are_looked_at_by_each_call():
     nodes = [node("NonZero", "x", "places"), node("Add", "places five")]
-    with pytest.raises(OnnxError, match="works on tensors of the sizes"):
-        compile_model(model(nodes, {"x": floats(4)}, {"y": (INT, 2)}, {"five": numpy.arange(5)}), "refused")
+    data = compile_model(model(nodes, {"x": floats(8)}, {"y": (INT, 2)}, {"five": numpy.arange(5)}), "five")
+    five = opened("five", data)
+    x = numpy.float32([0, 1, 1, 0, 1, 1, 1, 0])
+    assert five({"x": x})["y"].tolist() == [[1, 3, 6, 8, 10]]
+    with pytest.raises(ValueError, match="^this model does not work at count of places = 8: "):
+        five({"x": x * 0 + 1})

@@ -1,0 +1,143 @@
+"""Forms that exporters write: what they cut off to nothing, constants in nodes, outputs without shapes, images halved
+and doubled, sounds that are long before anything of them is left. ONNX Runtime's answers, or its refusals."""
+
+import numpy
+import pytest
+from onnx import helper, numpy_helper, parser
+
+from tests.engine.test_other_models import assert_same, by_onnx_runtime
+from vmhost.engine.models import opened
+from vmhost.engine.onnx import OnnxError, compile_model
+
+random = numpy.random.default_rng(31)
+
+
+def parsed(text, **weights):
+    model = parser.parse_model('<ir_version: 9, opset_import: ["" : 17]>\n' + text)
+    for name, values in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(numpy.asarray(values), name))
+    return model
+
+
+def floats(*shape):
+    return random.standard_normal(shape).astype("float32")
+
+
+def halved_and_doubled():
+    """A U-Net's step: its two branches have one size where height and width are even."""
+    text = """m (float[n, 4, h, w] x) => (float[n, 4, H, W] y) {
+        small = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, w)
+        large = Resize <mode = "nearest", nearest_mode = "floor", coordinate_transformation_mode = "asymmetric">
+            (small, , scales)
+        y = Add(x, large)
+    }"""
+    return parsed(text, w=floats(4, 4, 3, 3), scales=numpy.float32([1, 1, 2, 2]))
+
+
+def sound():
+    """Nothing is left of fewer than 400 samples."""
+    text = """m (float[n, samples] x) => (float[n, t, 6] y) {
+        one = Unsqueeze(x, axis)
+        a = Conv <strides = [20]> (one, w)
+        b = Conv <strides = [16]> (a, v)
+        flat = Transpose <perm = [0, 2, 1]> (b)
+        y = Softmax(flat)
+    }"""
+    return parsed(text, axis=numpy.int64([1]), w=floats(6, 1, 40), v=floats(6, 6, 19))
+
+
+def cut_to_nothing():
+    """Rotary embeddings of all of a head, of which nothing passes by."""
+    text = """m (float[n, t, 8] x) => (float[n, t, 8] y) {
+        turned = Slice(x, zero, eight, two)
+        rest = Slice(x, eight, far, two)
+        y = Concat <axis = 2> (turned, rest)
+    }"""
+    return parsed(text, zero=numpy.int64([0]), eight=numpy.int64([8]), two=numpy.int64([2]), far=numpy.int64([1 << 60]))
+
+
+def positions():
+    """A linear layer on as many rows of a table as there are words, as DeBERTa has it."""
+    text = """m (float[n, t, 8] x) => (float[n, t, 8] y) {
+        shape = Shape(x)
+        words = Gather(shape, one)
+        words1 = Unsqueeze(words, axis)
+        first = Sub(all, words1)
+        rows = Slice(table, first, all, axis)
+        z = MatMul(rows, w)
+        y = Add(x, z)
+    }"""
+    numbers = {"one": 1, "axis": [0], "all": [40]}
+    return parsed(text, table=floats(40, 8), w=floats(8, 8), **{k: numpy.int64(v) for k, v in numbers.items()})
+
+
+def mask_in_a_node():
+    """A buffer of the module, written as a node: GPT-Neo's mask."""
+    model = parsed(
+        """m (float[n, t, t] x) => (float[n, t, t] y) {
+        shape = Shape(x)
+        size = Gather(shape, one)
+        sizes = Unsqueeze(size, axis)
+        some = Slice(big, zeros, sizes, axis)
+        cut = Slice(some, zeros, sizes, second)
+        y = Where(cut, x, least)
+    }""",
+        one=numpy.int64(1),
+        axis=numpy.int64([0]),
+        zeros=numpy.int64([0]),
+        second=numpy.int64([1]),
+        least=numpy.float32(-9),
+    )
+    big = numpy_helper.from_array(numpy.tril(numpy.ones((2048, 2048), bool)))
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["big"], value=big))
+    return model
+
+
+def output_of_no_shape():
+    model = parsed("m (float[n, 3] x) => (float[n, 3] y) { y = Exp(x) }")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    return model
+
+
+CASES = {
+    "a picture halved and doubled": (halved_and_doubled(), [(1, 4, 16, 40), (2, 4, 6, 10)]),
+    "a sound": (sound(), [(2, 1600), (1, 900)]),
+    "cut to nothing": (cut_to_nothing(), [(2, 5, 8)]),
+    "positions of as many words": (positions(), [(2, 5, 8), (1, 40, 8)]),
+    "a mask in a node": (mask_in_a_node(), [(1, 7, 7)]),
+    "an output of no shape": (output_of_no_shape(), [(2, 3)]),
+}
+
+
+@pytest.fixture(scope="module")
+def expected():
+    given = {(name, shape): floats(*shape) for name, (_, shapes) in CASES.items() for shape in shapes}
+    answers = by_onnx_runtime(
+        {case: (CASES[case[0]][0].SerializeToString(), {"x": value}) for case, value in given.items()}
+    )
+    return {case: (given[case], dict(answer)["y"]) for case, answer in answers.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_answers_as_onnx_runtime_does(expected, name):
+    model, shapes = CASES[name]
+    ours = opened(name, compile_model(model.SerializeToString(), name))
+    for shape in shapes:
+        x, y = expected[name, shape]
+        assert_same(ours({"x": x})["y"], y)
+
+
+def test_a_picture_that_does_not_come_back_to_its_size_is_the_callers_error():
+    model = opened("halved", compile_model(halved_and_doubled().SerializeToString(), "halved"))
+    with pytest.raises(ValueError, match="^this model does not work at n = 1, h = 7, w = 8: "):
+        model({"x": floats(1, 4, 7, 8)})
+    assert model({"x": floats(1, 4, 8, 8)})["y"].shape == (1, 4, 8, 8)
+
+
+def test_what_no_size_makes_fit_is_refused():
+    text = """m (float[n, 4] x) => (float[n, 4] y) {
+        a = Concat <axis = 0> (x, x)
+        y = Add(a, x)
+    }"""
+    with pytest.raises(OnnxError, match=r"works on tensors of the sizes (n and 2\*n|2\*n and n) as if they were equal"):
+        compile_model(parsed(text).SerializeToString(), "odd")

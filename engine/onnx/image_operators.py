@@ -5,7 +5,7 @@ import numpy
 
 from .lowering import Lowering
 from .network import same_strides
-from .readers import Unsupported, reads
+from .readers import reads
 from .windows import Window, averages, indices_of_largest, largest, sums, two_dimensional
 
 # Of images, and those that keep them.

@@ -172,6 +172,32 @@ def test_a_changed_rule_begins_anew_and_others_go_on(tmp_path, caplog):
     assert "1 matches under way have ended" in caplog.text
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_changed_rule_says_that_matches_under_way_go_on(tmp_path, restarts):
+    """By the conditions and times of the new one, whether it comes while events flow or at a start."""
+    sent, channels = (
+        [],
+        {"shop": lambda message: sent.append((message["rule"], message["steps"]["gone"][0]["contents"]))},
+    )
+    gone, far = {"name": "gone", "event": "gone"}, {"field": "n", "op": ">", "value": 7}
+    steps = RULE["pattern"][:-1]
+    known, other = RULE | {"pattern": [*steps, gone]}, RULE | {"name": "other"}
+    changed = RULE | {"when_changed": "go_on", "pattern": [*steps, gone | {"where": far}]}
+    more = other | {"when_changed": "go_on", "pattern": [*steps, gone, {"name": "more", "event": "more"}]}
+    with contextlib.ExitStack() as stack:
+        pipeline = stack.enter_context(open_pipeline(tmp_path, rules=[known, other], channels=channels))
+        pipeline.append_many(visit(0)[:2])
+        if restarts:
+            pipeline.close(keep_visits=True)
+            pipeline = stack.enter_context(open_pipeline(tmp_path, rules=[changed, more], channels=channels))
+        else:
+            assert pipeline.change_rules([changed, more]) == ["other"]
+        assert pipeline.statistics()["rules"]["ended"] == 1  # `more` has other steps
+        pipeline.append_many([Event("gone", BEGIN_MS + n * 1000, contents={"n": n}, key="ann") for n in (3, 8)])
+        assert pipeline.reach.wait(WAIT_S)
+        assert sent == [("hesitates", {"n": 8})] and pipeline.statistics()["rules"]["matched"] == 1
+
+
 def test_rules_change_while_events_flow(tmp_path):
     sent, told = {"shop": [], "log": []}, []
     channels = {name: (lambda message, name=name: sent[name].append(message["rule"])) for name in sent}

@@ -186,6 +186,21 @@ def test_values_that_are_none_of_a_conditions_kinds_do_not_hold():
     assert [len(engine.feed(Event("a", 1, contents=value), 1)) for value in others] == [1] * 5
 
 
+def test_a_snapshot_is_right_where_other_rules_number_fields_otherwise():
+    other = {"pattern": [{"name": "x", "event": "x", "where": {"field": "n", "op": ">", "value": 1}}]}
+    rule = {"pattern": [{"name": "v", "event": "v", "times": 2}, {"name": "c", "event": "c"}]}
+    rule["pattern"][1]["where"] = {"field": "price", "op": ">", "sum_of": ["v", "price"]}
+    before, after = PatternEngine(), PatternEngine()
+    before.add("other", other)
+    before.add("rule", rule)
+    for number in (1, 2):
+        before.feed(Event("v", number, key="k", contents={"price": 5, "n": 3}), number)
+    after.add("rule", rule)
+    after.load(before.save())
+    assert after.feed(Event("c", 3, key="k", contents={"price": 7}), 3) == []
+    assert len(after.feed(Event("c", 4, key="k", contents={"price": 11}), 4)) == 1
+
+
 def test_a_damaged_snapshot_is_refused():
     engine = engine_of([STEP, {"name": "b", "event": "b"}])
     engine.feed(Event("a", 1), 1)

@@ -25,11 +25,12 @@ from vmhost.pipeline.reach.settings import USUAL_PRIORITY, sending_of
 PREFIX = "rule:"
 TIMED_OUT = ":timeout"
 SAVE_S = 5.0
+COUNTS = ("events", "looked_at", "matched", "timed_out", "dropped", "ended", "missed")  # of an engine, that only grow
 _EVENTS_TOLD = 100  # of one step, in the contents of a match's event
 _AT_ONCE = 1000
 _KEYS = (
-    "name", "about", "by", "pattern", "within_ms", "within", "skip", "fields", "then", "timeout", "version", "priority",
-    "audience", "expires_ms", "message",
+    "name", "about", "by", "pattern", "within_ms", "within", "skip", "when_changed", "fields", "then", "timeout",
+    "version", "priority", "audience", "expires_ms", "message",
 )  # fmt: skip
 STEPS = (
     "CREATE TABLE pattern_state (id INTEGER PRIMARY KEY CHECK (id = 1), position INTEGER NOT NULL, data BLOB NOT NULL)",
@@ -97,9 +98,13 @@ def _add(engine, rule):
 
 
 def _matching(rule):
-    """What of a rule says how it matches: all but the names of channels."""
-    said = {key: value for key, value in rule.said.items() if key not in ("then", "timeout", "about", "version")}
+    """What of a rule says how it matches."""
+    said = {key: rule.said.get(key) for key in ("pattern", "within_ms", "within", "skip", "fields")}
     return said, rule.by, rule.timeout is not None
+
+
+def _goes_on(rule):
+    return rule.said.get("when_changed") == "go_on"
 
 
 def rule_of(event_name):
@@ -128,7 +133,9 @@ class ComplexEvents:
 
     def __init__(self, rules, database, store, *, lateness_ms, max_bytes=64 << 20):
         self.rules = {}
+        self._max_bytes = max_bytes
         self.engine = PatternEngine(max_bytes=max_bytes)
+        self._counted = {}  # by the engines before this one
         self._database, self._store, self._lateness_ms = database, store, lateness_ms
         self._waiting = []  # events of matches that the store has not taken yet
         self.position = store.position
@@ -152,21 +159,43 @@ class ComplexEvents:
 
     def change(self, rules):
         """Puts these RuleSettings, which `check_rules` has seen, in the place of the present ones. What is under way of
-        a rule that matches as before goes on; others begin anew. The names of these."""
+        a rule that matches as before goes on, and where a changed rule says so and its steps are the same; others begin
+        anew. The names of these."""
         wanted = {rule.name: rule for rule in rules}
+        if any(map(_goes_on, rules)):
+            return self._change_and_go_on(wanted)
         for name, rule in list(self.rules.items()):
             if name not in wanted or _matching(wanted[name]) != _matching(rule):
                 self.engine.remove(name)
                 del self.rules[name]
-        begun = [name for name in wanted if name not in self.rules]
+        begun = [name for name in wanted if name not in self.rules]  # in the order of `rules`
         for name, rule in wanted.items():
             if name in self.rules:
                 self.rules[name] = rule  # its channels may be others
             else:
                 self.add(rule)
+        self._changed()
+        return begun
+
+    def _change_and_go_on(self, wanted):
+        """As `change`, by an engine with these rules that takes up what the present one has under way."""
+        before = self.engine
+        after = PatternEngine(max_bytes=self._max_bytes)
+        begun = []
+        for name, rule in wanted.items():
+            _add(after, rule)
+            if name not in self.rules or not after.lowered(name).takes(before.lowered(name)):
+                begun.append(name)
+        after.load(before.save())
+        counts = before.statistics()
+        self._counted = {name: self._counted.get(name, 0) + counts[name] for name in COUNTS}
+        self.rules, self.engine = dict(wanted), after
+        self._changed()
+        return begun
+
+    def _changed(self):
         self._waiting = [event for event in self._waiting if rule_of(event.name) in self.rules]
         self._saved, self._saved_s = None, -SAVE_S  # at the next occasion
-        return begun
 
     # ---- events
 
@@ -284,7 +313,8 @@ class ComplexEvents:
     # ---- looking
 
     def statistics(self):
-        return self.engine.statistics()
+        counts = self.engine.statistics()
+        return counts | {name: counts[name] + before for name, before in self._counted.items()}
 
 
 def identity(match):

@@ -387,9 +387,9 @@ class Pipeline:
     def change_rules(self, rules):
         """Puts these rules (mappings, or paths of files of them) in the place of all present ones, while events flow.
 
-        What is under way of a rule that matches as before goes on; new and changed ones see the events to come. The
-        names of these. A later start wants the same rules, else what is under way of them ends. ConfigurationError: the
-        old ones stay then.
+        What is under way of a rule that matches as before goes on, and of a changed one that says `when_changed: go_on`
+        and has the same steps; others see the events to come. The names of these. A later start wants the same rules,
+        else what is under way of them ends. ConfigurationError: the old ones stay then.
         """
         read = read_rules(rules)
         check_rules(read)

@@ -32,12 +32,22 @@ class Lowered:
     automaton: object
     begins: frozenset | None  # names; None: any event
     listens: frozenset | None
+    shape: int  # of states and edges alone
+    goes_on: bool
+
+    def takes(self, before):
+        """Whether matches under way of `before`, of the same name, go on in this one."""
+        return self.description[0] == before.description[0] or (self.goes_on and self.shape == before.shape)
 
 
 def lower(rule, automaton, by, number_of, timeouts=True):
     """The Lowered of a Rule's Automaton. `number_of(path)` gives a field's number. Not `timeouts`: these are
     not told. RuleError."""
     return _Lowering(rule, automaton, number_of).lowered(by, timeouts)
+
+
+def _digest(said):
+    return int.from_bytes(hashlib.sha256(repr(said).encode(errors="surrogatepass")).digest()[:8])
 
 
 class _Lowering:
@@ -75,9 +85,13 @@ class _Lowering:
         keeps = tuple(self.number_of(path) for path in self.keeps)
         leaf_texts = tuple(repr(leaf) for leaf in self.predicates)
         said = (states, edges, codes, leaf_texts, automaton.within_ms, skip, by, sorted(self.steps.items()))
-        fingerprint = int.from_bytes(hashlib.sha256(repr(said).encode(errors="surrogatepass")).digest()[:8])
+        shape = _digest(
+            ([state[:3] for state in states], [edge[:2] for edge in edges], place[automaton.start], by, said[-1])
+        )
         description = (
-            fingerprint,
+            _digest(said),
+            shape,
+            self.rule.goes_on,
             SPACES.index(by),
             SKIPS.index(skip.kind),
             skip.loud,
@@ -103,6 +117,8 @@ class _Lowering:
             automaton,
             begins,
             listens,
+            shape,
+            self.rule.goes_on,
         )
 
     # ---- conditions

@@ -21,7 +21,8 @@ STEP_KEYS = (
     "name", "event", "where", "or", "group", "contiguity", "times", "times_within_ms", "optional", "greedy",
     "consecutive", "combinations", "until", "within_ms", "within",
 )  # fmt: skip
-RULE_KEYS = ("pattern", "within_ms", "within", "skip")
+RULE_KEYS = ("pattern", "within_ms", "within", "skip", "when_changed")
+WHEN_CHANGED = ("end", "go_on")  # what becomes of matches under way
 _GROUP_HAS_NOT = ("name", "event", "where", "or")
 
 
@@ -73,8 +74,11 @@ class Skip:
 
 @dataclass(frozen=True)
 class Rule:
+    """`goes_on`: it takes matches under way of a rule that it comes in the place of."""
+
     steps: tuple
     skip: Skip
+    goes_on: bool = False
 
 
 def read_rule(rule, conditions):
@@ -87,7 +91,10 @@ def read_rule(rule, conditions):
         if names.count(name) > 1:
             raise RuleError(f"pattern: there are two steps {name!r}; give one of them another name")
     skip = _skip(rule.get("skip"), [step.name for step in steps if step.group is None])
-    return Rule(steps, skip)
+    when_changed = rule.get("when_changed", WHEN_CHANGED[0])
+    if when_changed not in WHEN_CHANGED:
+        raise RuleError(f"when_changed: expected one of {', '.join(WHEN_CHANGED)}, got {when_changed!r:.60}")
+    return Rule(steps, skip, when_changed == "go_on")
 
 
 # Keys of a rule that say nothing about its pattern: the pipeline's, and a name for people.

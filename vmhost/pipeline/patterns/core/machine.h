@@ -36,11 +36,11 @@ typedef struct {
 typedef struct {
     vmt_linked linked;
     vmt_text key;
-    uint64_t fingerprint, mask, stamp, block_size;
+    uint64_t fingerprint, shape, mask, stamp, block_size;
     void *token;
     char *block;
     uint8_t space, skip;
-    bool loud, quiet, begins_any, listens_any;
+    bool loud, quiet, goes_on, begins_any, listens_any;
     uint16_t skip_step, start;
     uint32_t state_count, test_count, name_count, keep_count;
     uint32_t instances;

@@ -132,6 +132,8 @@ enum { VMP_SPACES = 4 }; /* all events together, by key, by visit, by page */
 typedef struct {
     vmt_text key;
     uint64_t fingerprint; /* of all that the rule says: matches in a snapshot belong to it */
+    uint64_t shape;       /* of its states and edges alone */
+    bool goes_on;         /* it takes matches of a rule of the same key and shape that said something else */
     void *token;          /* the caller's: given back with matches, and when the rule goes */
     uint8_t space;
     uint8_t skip;

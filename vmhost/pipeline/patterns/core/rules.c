@@ -495,6 +495,8 @@ vmp_status vmp_add(vmp_engine *engine, const vmp_rule_description *given)
     rule->key.data = key;
     fill(rule, said);
     rule->fingerprint = said->fingerprint;
+    rule->shape = said->shape;
+    rule->goes_on = said->goes_on;
     rule->token = said->token;
     rule->space = said->space;
     rule->skip = said->skip;

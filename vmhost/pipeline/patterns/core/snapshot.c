@@ -4,17 +4,18 @@
 
 #include <string.h>
 
-#define MAGIC UINT64_C(0x31706e53706d56) /* "VmpSnp1" */
+#define MAGIC UINT64_C(0x32706e53706d56) /* "VmpSnp2" */
 
 /* A snapshot is the magic, the number of keys, and for each its space, text and number of instances; an instance is
- * its rule's key and fingerprint, its events, its nodes (previous ones first), its two heaps. References are places in
- * its lists, from 1. */
+ * its rule's key, fingerprint and shape, its events, its nodes (previous ones first), its two heaps. References are
+ * places in its lists, from 1. A field of an event is its place among those that the rule keeps: numbers of fields are
+ * an engine's own. */
 typedef struct {
     uint32_t space, size, instances;
 } key_head;
 
 typedef struct {
-    uint64_t fingerprint;
+    uint64_t fingerprint, shape;
     uint32_t rule_size, events, nodes, under_way, complete, spare;
 } instance_head;
 
@@ -80,6 +81,15 @@ static bool save_heap(const saving *all, const vmp_heap *heap)
     return true;
 }
 
+/* The place of a field among those that the rule keeps; their number: it is kept for another rule. */
+static uint32_t place_of(const vmp_rule *rule, uint32_t field)
+{
+    uint32_t place = 0;
+    while (place < rule->keep_count && rule->keeps[place] != field)
+        place++;
+    return place;
+}
+
 static bool save_instance(saving *all, const vmp_instance *instance)
 {
     const vmp_engine *engine = all->engine;
@@ -89,27 +99,28 @@ static bool save_instance(saving *all, const vmp_instance *instance)
         collect(all, instance->under_way.matches[i].node);
     for (uint32_t i = 0; i < instance->complete.count; i++)
         collect(all, instance->complete.matches[i].node);
-    instance_head head = {rule->fingerprint,
-                          (uint32_t)rule->key.size,
-                          all->event_count,
-                          all->node_count,
-                          instance->under_way.count,
-                          instance->complete.count,
-                          0};
+    instance_head head = {rule->fingerprint,        rule->shape,
+                          (uint32_t)rule->key.size, all->event_count,
+                          all->node_count,          instance->under_way.count,
+                          instance->complete.count, 0};
     bool good =
         all->write(all->context, &head, sizeof head) && all->write(all->context, rule->key.data, rule->key.size);
     for (uint32_t i = 0; good && i < all->event_count; i++) {
         const vmp_taken *event = vmp_taken_at(engine, all->events[i]);
         uint32_t texts = event->kept_size - (uint32_t)(event->kept_count * sizeof(vmp_kept));
-        event_head said = {event->id, event->time_ms, event->order, event->kept_count, texts};
+        event_head said = {event->id, event->time_ms, event->order, 0, texts};
+        for (uint32_t k = 0; k < event->kept_count; k++)
+            said.kept += place_of(rule, event->kept[k].field) < rule->keep_count;
         good = all->write(all->context, &said, sizeof said);
         for (uint32_t k = 0; good && k < event->kept_count; k++) {
-            uint64_t field = event->kept[k].field;
+            const uint32_t place = place_of(rule, event->kept[k].field);
+            if (place == rule->keep_count)
+                continue;
             vmp_value value = event->kept[k].value;
             if (value.kind == VMP_TEXT || value.kind == VMP_BYTES) /* where it lies among the texts */
                 value.natural =
                     value.size == 0 ? 0 : (uint64_t)(value.text - (const char *)(event->kept + event->kept_count));
-            uint64_t form[3] = {field, (uint64_t)value.kind << 32 | value.size, 0};
+            uint64_t form[3] = {place, (uint64_t)value.kind << 32 | value.size, 0};
             memcpy(&form[2], &value.natural, sizeof form[2]);
             if (value.kind == VMP_BOOL)
                 form[2] = value.truth;
@@ -191,7 +202,8 @@ static const char *bytes(reading *from, size_t size)
     return here;
 }
 
-static vmp_status load_event(vmp_engine *engine, reading *from, uint32_t *number)
+/* `rule`: whose it is; NULL: of one that is not there any more. */
+static vmp_status load_event(vmp_engine *engine, reading *from, const vmp_rule *rule, uint32_t *number)
 {
     event_head said;
     if (!take(from, &said, sizeof said) || said.kept > from->left / 24 || said.texts > from->left)
@@ -206,7 +218,8 @@ static vmp_status load_event(vmp_engine *engine, reading *from, uint32_t *number
     bool good = true;
     for (uint32_t k = 0; k < said.kept; k++) {
         uint64_t form[3] = {0};
-        good = good && take(from, form, sizeof form) && form[0] < VMP_NO_FIELD && form[1] >> 32 <= VMP_OTHER;
+        good = good && take(from, form, sizeof form) && form[1] >> 32 <= VMP_OTHER;
+        good = good && (rule == NULL || form[0] < rule->keep_count);
         vmp_value value = {.kind = (uint8_t)(form[1] >> 32), .size = (uint32_t)form[1]};
         if (value.kind == VMP_TEXT || value.kind == VMP_BYTES) {
             good = good && form[2] <= said.texts && value.size <= said.texts - form[2];
@@ -216,7 +229,7 @@ static vmp_status load_event(vmp_engine *engine, reading *from, uint32_t *number
         } else {
             value.natural = form[2];
         }
-        kept[k] = (vmp_kept){(uint32_t)form[0], value};
+        kept[k] = (vmp_kept){good && rule != NULL ? rule->keeps[form[0]] : VMP_NO_FIELD, value};
     }
     good = good && take(from, texts, said.texts);
     *number = good ? vmp_match_record(engine, &engine->events) : 0;
@@ -263,8 +276,8 @@ static vmp_status load_instance(vmp_engine *engine, reading *from, uint32_t key)
     vmp_text_rehash(engine, &text);
     uint32_t rule_number = vmp_rule_find(engine, &text);
     const vmp_rule *rule = rule_number == 0 ? NULL : vmp_rule_at(engine, rule_number);
-    bool wanted =
-        rule != NULL && rule->fingerprint == said.fingerprint && rule->space == vmp_key_at(engine, key)->space;
+    bool same = rule != NULL && (rule->fingerprint == said.fingerprint || (rule->goes_on && rule->shape == said.shape));
+    bool wanted = same && rule->space == vmp_key_at(engine, key)->space;
     size_t room = ((size_t)said.events + said.nodes + 1) * sizeof(uint32_t);
     uint32_t *events = vmt_resize(&engine->memory, VMT_OF_ENGINE, NULL, 0, room);
     if (events == NULL)
@@ -273,7 +286,7 @@ static vmp_status load_instance(vmp_engine *engine, reading *from, uint32_t key)
     uint32_t *nodes = events + said.events;
     vmp_status status = VMP_OK;
     for (uint32_t i = 0; status == VMP_OK && i < said.events; i++)
-        status = load_event(engine, from, &events[i]);
+        status = load_event(engine, from, wanted ? rule : NULL, &events[i]);
     for (uint32_t i = 0; status == VMP_OK && i < said.nodes; i++) {
         node_head node;
         if (!take(from, &node, sizeof node) || node.previous > i || node.event == 0 || node.event > said.events

@@ -232,17 +232,20 @@ static int to_description(description_memory *memory, PyObject *tuple, vmp_rule_
     unsigned short skip_step, start, steps;
     int loud, quiet;
     long long within_ms;
-    unsigned long long fingerprint;
-    if (!PyArg_ParseTuple(tuple, "KbbppHHHLO!O!O!O!O!O!OOO!", &fingerprint, &space, &skip, &loud, &quiet, &skip_step,
-                          &start, &steps, &within_ms, &PyTuple_Type, &states, &PyTuple_Type, &edges, &PyTuple_Type,
-                          &codes, &PyTuple_Type, &predicates, &PyTuple_Type, &operations, &PyTuple_Type, &constants,
-                          &begins, &listens, &PyTuple_Type, &keeps))
+    unsigned long long fingerprint, shape;
+    int goes_on;
+    if (!PyArg_ParseTuple(tuple, "KKpbbppHHHLO!O!O!O!O!O!OOO!", &fingerprint, &shape, &goes_on, &space, &skip, &loud,
+                          &quiet, &skip_step, &start, &steps, &within_ms, &PyTuple_Type, &states, &PyTuple_Type, &edges,
+                          &PyTuple_Type, &codes, &PyTuple_Type, &predicates, &PyTuple_Type, &operations, &PyTuple_Type,
+                          &constants, &begins, &listens, &PyTuple_Type, &keeps))
         return -1;
     if ((begins != Py_None && !PyTuple_Check(begins)) || (listens != Py_None && !PyTuple_Check(listens))) {
         PyErr_SetString(PyExc_TypeError, "expected names as a tuple or None");
         return -1;
     }
     said->fingerprint = fingerprint;
+    said->shape = shape;
+    said->goes_on = goes_on;
     said->space = space;
     said->skip = skip;
     said->loud = loud;

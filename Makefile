@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test lint format docs browser-tests stress mutations fuzz conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
+.PHONY: help build device-libraries demo test lint format docs browser-tests stress mutations fuzz differential conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -56,6 +56,9 @@ mutations: build  ## 100,000 mutated code objects through the verifier, the acce
 
 fuzz: build       ## junk into all that a VM offers, for an hour (ARGS="--seconds 600 --seed 5")
 	@$(PYTHON) -m tests.fuzz $(ARGS)
+
+differential: build  ## random graphs of ONNX by our engine and by ONNX Runtime, for an hour (ARGS="--seconds 600 --seed 5")
+	@$(PYTHON) -m tests.differential $(ARGS)
 
 conformance: build  ## CPython's own tests in sealed VMs, beside plain CPython (30 minutes)
 	@suite=$$(sh tools/cpython_tests.sh) && $(PYTHON) -m tests.conformance --suite "$$suite" $(ARGS)

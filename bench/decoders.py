@@ -5,6 +5,7 @@ Run as a program it is one process that makes tokens and prints a JSON object: p
 TOKENS CALLERS."""
 
 import json
+import shutil
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ import numpy
 
 LAYERS, WIDTH, HEADS, GROUPS, HIDDEN, VOCABULARY, LONGEST = 12, 768, 12, 4, 2048, 16000, 512
 PROMPT = 32
+TASK = Path(__file__).parent / "tasks" / "decoder"
 
 
 def network(seed=0):
@@ -84,12 +86,13 @@ def network(seed=0):
 
 
 def write(folder, bits):
-    """model.onnx with weights of so many bits, decoder.vmm and genai_config.json in `folder`; the number of
+    """model.onnx with weights of so many bits, decoder.vmb and genai_config.json in `folder`; the number of
     parameters."""
     import onnx
 
+    from vmhost.compiler import compile_folder
     from vmhost.engine import quantize
-    from vmhost.engine.onnx import compile_model
+    from vmhost.engine.onnx import caches
 
     model = network()
     count = sum(int(numpy.prod(each.dims)) for each in model.graph.initializer)
@@ -102,7 +105,10 @@ def write(folder, bits):
     data = narrow.SerializeToString()
     (folder / "float32.onnx").unlink()
     (folder / "model.onnx").write_bytes(data)
-    (folder / "decoder.vmm").write_bytes(compile_model(data, "decoder"))
+    task = folder / "task"
+    shutil.copytree(TASK, task, dirs_exist_ok=True)
+    (task / "decoder.onnx").write_bytes(caches.with_capacity(data, ("past", "total")))
+    (folder / "decoder.vmb").write_bytes(compile_folder(task).to_bytes())
     names = {"past_key_names": "past_key_values.%d.key", "past_value_names": "past_key_values.%d.value"}
     made = {"present_key_names": "present.%d.key", "present_value_names": "present.%d.value"}
     decoder = {
@@ -115,40 +121,43 @@ def write(folder, bits):
     config = {
         "model": {"bos_token_id": 1, "context_length": LONGEST, "decoder": decoder, "eos_token_id": VOCABULARY - 1,
                   "pad_token_id": 0, "type": "llama", "vocab_size": VOCABULARY},
-        "search": {"do_sample": False, "max_length": LONGEST, "past_present_share_buffer": False},
+        "search": {"do_sample": False, "max_length": LONGEST, "past_present_share_buffer": True},
     }  # fmt: skip
     (folder / "genai_config.json").write_text(json.dumps(config))
     return count
 
 
-def ours(folder, tokens, ready):
-    """When so many tokens after a prompt were begun and done, and the tokens; `ready` is called before the first.
+def ours(folder, tokens, callers):
+    """Of as many VMs as callers, one call each: when the first began behind its prompt and the last was done, and the
+    tokens."""
+    import vmhost
 
-    The cache has one place of zeros at first: sizes are one at least."""
-    from vmhost import engine
-
-    model = engine.load(folder / "decoder.vmm", threads=1)
-    names = [port.name for port in model.inputs if port.name.startswith("past")]
-    cache = {name: numpy.zeros((1, GROUPS, 1, WIDTH // HEADS), "float32") for name in names}
-
-    def step(ids, cache, total):
-        made = model({"input_ids": ids, "attention_mask": numpy.ones((1, total), "int64"), **cache})
-        cache = {name: made[name.replace("past_key_values", "present")] for name in names}
-        return int(numpy.asarray(made["logits"])[0, -1].argmax()), cache
-
-    total = 1 + PROMPT
-    token, cache = step(numpy.arange(1, PROMPT + 1)[None], cache, total)
-    made = [token]
-    ready()
-    began = time.perf_counter()
-    for _ in range(tokens):
-        total += 1
-        token, cache = step(numpy.array([[token]]), cache, total)
-        made.append(token)
-    return began, time.perf_counter(), made
+    policy = vmhost.Policy(max_vms=callers, cores=callers)
+    with vmhost.Host(allow_unsigned=True, policy=policy) as host:
+        task = host.load(folder / "decoder.vmb")
+        warm = {"prompt": [1], "tokens": 1}
+        for future in [task.submit(warm) for _ in range(callers)]:
+            future.result()
+        request = {"prompt": list(range(1, PROMPT + 1)), "tokens": tokens}
+        results = [future.result() for future in [task.submit(request) for _ in range(callers)]]
+    return min(one["began"] for one in results), max(one["done"] for one in results), results[0]["made"]
 
 
-def genai(folder, tokens, ready):
+def genai(folder, tokens, callers):
+    """The same of as many threads."""
+    results, all_there = [], threading.Barrier(callers)
+    threads = [
+        threading.Thread(target=lambda: results.append(_by_genai(folder, tokens, all_there.wait)))
+        for _ in range(callers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return min(began for began, _, _ in results), max(done for _, done, _ in results), results[0][2]
+
+
+def _by_genai(folder, tokens, ready):
     import onnxruntime_genai
 
     model = onnxruntime_genai.Model(str(folder))
@@ -167,18 +176,9 @@ def genai(folder, tokens, ready):
 
 
 def main(peer, folder, tokens, callers):
-    function, results, tokens, callers = {"ours": ours, "genai": genai}[peer], [], int(tokens), int(callers)
-    all_there = threading.Barrier(callers)
-    threads = [
-        threading.Thread(target=lambda: results.append(function(Path(folder), tokens, all_there.wait)))
-        for _ in range(callers)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    seconds = max(done for _, done, _ in results) - min(began for began, _, _ in results)
-    print(json.dumps({"tokens_per_s": callers * tokens / seconds, "made": results[0][2]}))
+    tokens, callers = int(tokens), int(callers)
+    began, done, made = {"ours": ours, "genai": genai}[peer](Path(folder), tokens, callers)
+    print(json.dumps({"tokens_per_s": callers * tokens / (done - began), "made": made}))
 
 
 if __name__ == "__main__":

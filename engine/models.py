@@ -55,13 +55,13 @@ class Model:
     Its arena is allocated when it is opened, and paid for by who opened it. Where sizes are open, the arrays of a call
     choose them: the first call with new ones plans its steps and arena anew, and the last eight plans are kept."""
 
-    __slots__ = ("name", "inputs", "outputs", "_parts", "_session", "_texts")
+    __slots__ = ("name", "inputs", "outputs", "_continued", "_parts", "_session", "_texts")
 
     def __init__(self, name, session, part=None):
         """`part`, of a model in several (engine/model_parts.py): the session of that number, given one."""
         self.name = name
         self._session = session
-        *ports, notes = _array._model_ports(session)
+        *ports, continued, notes = _array._model_ports(session)
         self._texts = self._parts = None
         if notes:
             from vmhost.engine import model_texts
@@ -75,20 +75,42 @@ class Model:
                 self._parts = Parts(found["parts"], [session, *more])
                 ports = self._parts.inputs, self._parts.outputs
         self.inputs, self.outputs = (tuple(Port(*port) for port in some) for some in ports)
+        self._continued = () if self._parts is not None else continued
         if notes and found.keys() - {"parts"}:
             self._texts = model_texts.Texts(found, self.inputs, self.outputs)
 
-    def __call__(self, inputs):
-        """The outputs by name. `inputs` maps each input's name to an array of its dtype and shape.
+    def __call__(self, inputs, out=None):
+        """The outputs by name. `inputs` maps each input's name to an array of its dtype and shape; `out` maps names of
+        outputs to arrays that they are written to.
+
+        An array may be both an input and the output that goes on from it (`continued`): then it is written in place.
 
         TypeError and ValueError name the input that is missing, unknown, or of another dtype or shape, or the open
         sizes at which the model does not work."""
-        return self._named(self._run(self._arrays(inputs)))
+        return self._named(self._run(self._arrays(inputs), self._targets(out)))
 
-    def _run(self, arrays):
+    @property
+    def continued(self):
+        """{output: input} of the outputs that go on from an input of their shape, as a decoder's caches do."""
+        pairs = zip(self.outputs, self._continued)
+        return {port.name: self.inputs[number].name for port, number in pairs if number is not None}
+
+    def _run(self, arrays, out=None):
         if self._parts is not None:
             return self._parts.run(self.name, arrays)
-        return _array._model_run(self._session, arrays)
+        return _array._model_run(self._session, arrays, False, out)
+
+    def _targets(self, out):
+        """The arrays for _model_run, or None."""
+        if not out:
+            return None
+        if self._parts is not None or self._texts is not None:
+            raise ValueError(f"{self.name}: out: a model with texts, or in parts, writes to arrays of its own only")
+        known = {port.name for port in self.outputs}
+        for name in out:
+            if name not in known:
+                raise ValueError(f"{self.name}: out: there is no output {name!r}")
+        return tuple(_array.asarray(out[port.name]) if port.name in out else None for port in self.outputs)
 
     def run(self, inputs, feed=None, run_options=None, *, profile=False):
         """As calling it; with `profile` a pair of that and a tuple of Steps, in the order in which they were done, with

@@ -779,6 +779,7 @@ BLOCKS = {
     ("docs/deployment.md", "from vmhost.deployment.device"): profile_header,
     ("docs/device-image.md", "vmhost image"): device_image,
     ("docs/engine.md", "# tasks/mean/main.py"): arrays_in_tasks,
+    ("docs/engine.md", 'model = engine.load("decoder")'): shown_only,  # tests/engine/test_decoder_caches.py
     ("docs/engine.md", "from vmhost.engine import library"): engine_settings,
     ("docs/executor.md", "import vmhost"): executor,
     ("docs/executor.md", "# /// script"): script_with_packages,

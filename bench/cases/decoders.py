@@ -2,8 +2,8 @@
 a caller, 1 and 8 callers, beside ONNX Runtime GenAI where it is installed (pip install onnxruntime-genai, in the Python
 that VMHOST_GENAI_PYTHON names or in this one).
 
-Callers are threads of one process. GenAI may round activations to bytes (accuracy_level 4), ours computes in float32.
-Ours has a cache of one place at first, of zeros, which GenAI has not: tokens are not the same, the work is."""
+Callers are VMs of one process, threads with GenAI. Both write to caches of a fixed capacity in place. GenAI may round
+activations to bytes (accuracy_level 4), ours computes as float32 does."""
 
 import json
 import os

@@ -154,8 +154,25 @@ static PyObject *ports_of(array_state *state, const vme_model *model, bool outpu
     return result;
 }
 
-/* _model_ports(session): (inputs, outputs, notes): of each a tuple of (name, dtype, shape), where a size that calls
- * choose is a str; and what the model's file notes for its callers, a str */
+/* For each output the number of the input that it goes on from, or None. */
+static PyObject *continued_of(const vme_model *model)
+{
+    const int outputs = vme_model_count(model, true);
+    PyObject *result = PyTuple_New(outputs);
+    for (int i = 0; result != NULL && i < outputs; i++) {
+        const int input = vme_model_continues(model, i);
+        PyObject *item = input < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(input);
+        if (item == NULL)
+            Py_CLEAR(result);
+        else
+            PyTuple_SET_ITEM(result, i, item);
+    }
+    return result;
+}
+
+/* _model_ports(session): (inputs, outputs, continued, notes): of the first two a tuple of (name, dtype, shape), where a
+ * size that calls choose is a str; for each output the number of the input that it goes on from, or None; and what the
+ * model's file notes for its callers, a str */
 PyObject *array_function__model_ports(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"session", NULL};
@@ -167,7 +184,9 @@ PyObject *array_function__model_ports(PyObject *module, ARRAY_VECTORCALL)
     PyObject *outputs = inputs == NULL ? NULL : ports_of(array_state_of(module), vme_session_model(session), true);
     const char *told = vme_model_notes(vme_session_model(session));
     PyObject *notes = outputs == NULL ? NULL : PyUnicode_DecodeUTF8(told, (Py_ssize_t)strlen(told), "replace");
-    PyObject *all = notes == NULL ? NULL : PyTuple_Pack(3, inputs, outputs, notes);
+    PyObject *continued = notes == NULL ? NULL : continued_of(vme_session_model(session));
+    PyObject *all = continued == NULL ? NULL : PyTuple_Pack(4, inputs, outputs, continued, notes);
+    Py_XDECREF(continued);
     Py_XDECREF(inputs);
     Py_XDECREF(outputs);
     Py_XDECREF(notes);
@@ -309,20 +328,65 @@ static PyObject *with_times(PyObject *result, int steps, const uint64_t *ns)
     return both;
 }
 
-/* _model_run(session, inputs, profile): a tuple of new arrays; `inputs` is a tuple of arrays in the model's order. With
- * `profile` a pair of these and the nanoseconds of each step. */
+/* Of a contiguous tensor. */
+static uintptr_t bytes_of(const vme_tensor *tensor)
+{
+    int64_t bytes = vme_dtype_size((vme_dtype)tensor->dtype);
+    for (int d = 0; d < tensor->rank; d++)
+        bytes *= tensor->shape[d];
+    return (uintptr_t)bytes;
+}
+
+static bool meet(const vme_tensor *a, const vme_tensor *b)
+{
+    const uintptr_t first = (uintptr_t)a->data, second = (uintptr_t)b->data;
+    return first < second + bytes_of(b) && second < first + bytes_of(a);
+}
+
+/* The array that output `number` goes to: one of `out`, a tuple, or a new one. A new reference, or NULL with an error
+ * set. `tensors` are those of the inputs, then of the outputs before this one. */
+static array *output_of(array_state *state, const vme_model *plan, int number, PyObject *out,
+                        const vme_tensor *const *tensors)
+{
+    vme_port port;
+    vme_model_port(plan, true, number, &port);
+    if (out == Py_None || PyTuple_GET_ITEM(out, number) == Py_None)
+        return array_new(state, port.dtype, port.rank, port.shape, false);
+    PyObject *given = PyTuple_GET_ITEM(out, number);
+    if (!is_array(given)) {
+        PyErr_Format(PyExc_TypeError, "out: expected arrays, got %s", Py_TYPE(given)->tp_name);
+        return NULL;
+    }
+    const vme_tensor *target = &((array *)given)->t;
+    const int inputs = vme_model_count(plan, false), from = vme_model_continues(plan, number);
+    for (int i = 0; i < inputs + number; i++)
+        if ((i != from || tensors[i]->data != target->data) && meet(target, tensors[i])) {
+            vme_port other;
+            vme_model_port(plan, i >= inputs, i < inputs ? i : i - inputs, &other);
+            PyErr_Format(PyExc_ValueError, "out: the array of '%s' overlaps that of '%s'", port.name, other.name);
+            return NULL;
+        }
+    return (array *)Py_NewRef(given);
+}
+
+/* _model_run(session, inputs, profile, out): a tuple of arrays; `inputs` is a tuple of arrays in the model's order,
+ * `out` likewise of arrays that outputs are written to and of None for new ones, or None. With `profile` a pair of the
+ * arrays and the nanoseconds of each step. */
 PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"session", "inputs", "profile", NULL};
+    static const char *const names[] = {"session", "inputs", "profile", "out", NULL};
     array_state *state = array_state_of(module);
-    PyObject *values[3], *result = NULL;
+    PyObject *values[4], *result = NULL;
     uint64_t *ns = NULL;
     bool profile;
-    vme_session *session = session_argument("_model_run", args, count, keywords, names, 3, 2, values);
+    vme_session *session = session_argument("_model_run", args, count, keywords, names, 4, 2, values);
     if (session == NULL || array_argument_bool(values[2], false, &profile) < 0)
         return NULL;
     const int inputs = vme_model_count(vme_session_model(session), false),
               outputs = vme_model_count(vme_session_model(session), true);
+    PyObject *out = values[3] == NULL ? Py_None : values[3];
+    if (out != Py_None && (!PyTuple_Check(out) || PyTuple_GET_SIZE(out) != outputs))
+        return PyErr_Format(PyExc_TypeError, "out: expected a tuple of %d arrays, or None", outputs);
     const vme_tensor **tensors;
     PyObject *held = inputs_of(session, values[1], outputs, &tensors);
     if (held == NULL)
@@ -339,9 +403,7 @@ PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
     }
     result = PyTuple_New(outputs);
     for (int i = 0; result != NULL && i < outputs; i++) {
-        vme_port port;
-        vme_model_port(plan, true, i, &port);
-        array *output = array_new(state, port.dtype, port.rank, port.shape, false);
+        array *output = output_of(state, plan, i, out, tensors);
         if (output == NULL)
             Py_CLEAR(result);
         else {

@@ -95,7 +95,7 @@
 #define SIGNATURE__model_open       "(source, threads=0, ftz=False, fixed=True, spend=False, like=None, part=0)"
 #define SIGNATURE__model_backends   "(session)"
 #define SIGNATURE__model_ports      "(session)"
-#define SIGNATURE__model_run        "(session, inputs, profile=False)"
+#define SIGNATURE__model_run        "(session, inputs, profile=False, out=None)"
 #define SIGNATURE__model_steps      "(session, inputs=None)"
 #define SIGNATURE__embedding_bags   "(sets)"
 #define SIGNATURE__embedding_evict  "(table, step)"

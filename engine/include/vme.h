@@ -306,6 +306,9 @@ VME_API vme_model *vme_model_ref(vme_model *model);
 VME_API void vme_model_unref(vme_model *model);
 VME_API int vme_model_count(const vme_model *model, bool outputs);
 VME_API void vme_model_port(const vme_model *model, bool outputs, int number, vme_port *port);
+/* The input that an output goes on from, as a cache of keys goes on with those of a new token: a run may be given one
+ * array as both, which is then written in place. -1: it is no such output. */
+VME_API int vme_model_continues(const vme_model *model, int output);
 /* What the file notes for those who call the model, JSON (docs/model-format.md); "": nothing. Valid as long as it. */
 VME_API const char *vme_model_notes(const vme_model *model);
 
@@ -324,7 +327,7 @@ VME_API vme_status vme_session_options(vme_session *session, int threads, unsign
  * dimensions; VME_BAD_VALUE: it does not work at these sizes. */
 VME_API vme_status vme_session_plan(vme_session *session, const vme_tensor *const *inputs, vme_model **plan);
 /* One tensor for each input and output, contiguous, of its dtype and shape. Outputs are half written when it was
- * stopped. */
+ * stopped. Outputs do not overlap inputs or each other, but one that goes on from an input may be the same memory. */
 VME_API vme_status vme_session_run(vme_session *session, const vme_tensor *const *inputs,
                                    const vme_tensor *const *outputs);
 /* The same, and how long each step took: a number for each of vme_model_steps(). */

@@ -73,6 +73,7 @@ def compiled(data, where, folder=None):
     try:
         import onnx
 
+        from . import caches
         from .cleaning import cleaned
         from .parsing import parse, reason
     except ImportError as error:
@@ -85,6 +86,8 @@ def compiled(data, where, folder=None):
         model = cleaned(model)
     except Exception as error:  # onnx-ir's own, and numpy's, of no common class
         raise OnnxError(where, f"is no valid ONNX model: {reason(error)}") from error
+
+    caches.mark(model)
 
     def network(opens=None):
         contradiction = None

@@ -129,11 +129,14 @@ def triangle(reader, node):
     shift = reader.constant(node.input(1)) if node.input(1) else numpy.array(0)
     if shift is None:
         raise Unsupported("has a diagonal that is not constant")
-    ones = numpy.ones(add.shape(x)[-2:], bool)
-    kept = (
-        numpy.triu(ones, int(shift.reshape(()))) if node.get("upper", 1) else numpy.tril(ones, int(shift.reshape(())))
-    )
-    add.done(add.where(add.constant(kept, bool), x, 0))
+    shift, (rows, columns) = int(shift.reshape(())), add.shape(x)[-2:]
+    if sizes.is_open(rows) or sizes.is_open(columns):
+        places = add.do("subtract", add.along(columns, 1, 2), add.along(rows, 0, 2))
+        kept = add.do("greater_equal" if node.get("upper", 1) else "less_equal", places, shift)
+    else:
+        kept = (numpy.triu if node.get("upper", 1) else numpy.tril)(numpy.ones((rows, columns), bool), shift)
+        kept = add.constant(kept, bool)
+    add.done(add.where(kept, x, 0))
 
 
 @reads("EyeLike")

@@ -7,6 +7,7 @@ import math
 import numpy
 
 from . import sizes
+from .caches import SHARED
 from .lowering import Lowering
 from .readers import Unsupported, reads
 
@@ -385,7 +386,8 @@ def attention_of_groups(reader, node):
         turned = {"interleaved": bool(node.get("rotary_interleaved", 0)), "size": 2 * add.shape(caches[0])[1]}
         q, k = rotated(add, q, *angles, **turned), rotated(add, k, *angles, **turned)
     if past_k is not None:
-        k, v = (_at_places(add, past, name, before) for past, name in ((past_k, k), (past_v, v)))
+        write = _written if node.get(SHARED, 0) else _at_places
+        k, v = (write(add, past, name, before) for past, name in ((past_k, k), (past_v, v)))
         before = add.reshape(before, (batch, 1, 1, 1))
     window = node.get("local_window_size", -1)
     allowed = _window(add, rows, add.shape(k)[2], before, window - 1 if window > 0 else -1)
@@ -397,6 +399,15 @@ def attention_of_groups(reader, node):
     for name, output in zip((k, v), presents):
         if output:
             add.done(name, output)
+
+
+def _written(add, past, x, before):
+    """The cache with `x` behind what each example has in it: there is room, or what goes beyond is the caller's
+    error."""
+    batch, heads, rows, _ = add.shape(x)
+    places = add.do("add", before, add.counted(rows))
+    indices = [add.along(batch, 0, 3), add.along(heads, 1, 3), add.reshape(places, (batch, 1, rows))]
+    return add.scattered(past, x, indices)
 
 
 def _at_places(add, past, x, before):

@@ -9,7 +9,7 @@ import numpy
 from .lowering import Lowering
 from .readers import Unsupported, reads
 from .tensor_operators import numbers_of
-from .windows import Full, Window, convolved, seeing, spread_out, transposed
+from .windows import Full, Window, convolved, pads_within, seeing, spread_out, transposed
 
 _MAX_TAPS = 1 << 10  # of a window: each is a copy
 
@@ -35,7 +35,7 @@ def convolution(reader, node):
     seen = seeing(window, weights)
     if seen.shape != weights.shape:
         reader.same(node.output, convolved(Lowering(reader, node), node.inputs[0], seen, bias, window, groups))
-    elif weights.ndim == 4:
+    elif weights.ndim == 4 and pads_within(window):
         reader.add_layer(
             "Conv",
             node,

@@ -4,6 +4,7 @@ import math
 
 import numpy
 
+from . import sizes
 from .lowering import Lowering
 from .network import dtype_number
 from .readers import Unsupported, reads
@@ -30,14 +31,14 @@ def running(reader, node):
         parameters=(_SCANS.index(node.op.lower()), dtype_number(loop), axis),
     )
     if node.get("exclusive", 0):
-        first = add.constant(
-            numpy.full([1 if d == axis else size for d, size in enumerate(shape)], int(node.op == "CumProd")), dtype
+        first = add.expand(
+            add.constant(int(node.op == "CumProd"), dtype), [1 if d == axis else size for d, size in enumerate(shape)]
         )
-        totals = (
-            add.joined([first, add.part(totals, axis, 0, shape[axis] - 1)], axis)
-            if shape[axis] > 1
-            else add.copy(first)
-        )
+        if sizes.is_open(shape[axis]) or shape[axis] > 1:
+            totals = add.joined([first, totals], axis)
+            totals = add.part(totals, axis, 0, shape[axis])
+        else:
+            totals = add.copy(first)
     add.done(add.reverse(totals, axis) if node.get("reverse", 0) else totals)
 
 

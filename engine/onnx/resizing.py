@@ -34,11 +34,31 @@ def pad(reader, node):
     if mode not in modes:
         raise Unsupported(f"pads by {mode!r}")
     for d, (front, back) in enumerate(zip(before, after)):
-        if front or back:
+        if (front or back) and is_open(own[d]):
+            x = _bordered_by_itself(add, x, d, front, back, mode)
+        elif front or back:
             indices = numpy.arange(max(0, -front), own[d] - max(0, -back))
             indices = numpy.pad(indices, (max(0, front), max(0, back)), modes[mode])
             x = add.take(x, [indices], d)
     add.done(x)
+
+
+def _bordered_by_itself(add, x, d, front, back, mode):
+    """With borders along dimension `d`, whose size is open, of what lies at its ends; negative widths cut."""
+    size = add.shape(x)[d]
+    if min(front, back) < 0:
+        x = add.part(x, d, max(0, -front), size - max(0, -back))
+        size, front, back = add.shape(x)[d], max(0, front), max(0, back)
+
+    def border(width, edge, first, last):
+        if mode == "edge":
+            return [add.part(x, d, edge, edge + 1)] * width
+        return [add.part(x, d, first, last, 1 if mode == "wrap" else -1)] if width else []
+
+    if mode == "wrap":
+        return add.joined([*border(front, 0, size - front, size), x, *border(back, 0, 0, back)], d)
+    before, after = border(front, 0, front, 0), border(back, size - 1, size - 2, size - 2 - back)
+    return add.joined([*before, x, *after], d)
 
 
 @reads("Tile")

@@ -201,8 +201,7 @@ def convolved(add, x, weights, bias, window, groups):
     rank, outputs = weights.ndim - 2, len(weights)
     before, after = list(window.before), list(window.after)
     for d in range(rank):
-        reach = window.dilations[d] * (weights.shape[d + 2] - 1)
-        if not (0 <= before[d] <= reach and 0 <= after[d] <= reach):  # the engine pads by less than a window
+        if not _pads_within(window, d, weights.shape[d + 2]):
             x = add.padded(
                 x,
                 [before[d] if e == d + 2 else 0 for e in range(rank + 2)],
@@ -234,6 +233,16 @@ def convolved(add, x, weights, bias, window, groups):
         "Conv", add.node, [x, *names, None], shape, output=add.fresh("convolution"), window=parameters
     )
     return result if rank == 2 else add.reshape(result, (own[0], outputs, *window.result_sizes))
+
+
+def _pads_within(window, d, taps):
+    """Whether the engine's convolutions have this padding: less than a window."""
+    reach = window.dilations[d] * (taps - 1)
+    return 0 <= window.before[d] <= reach and 0 <= window.after[d] <= reach
+
+
+def pads_within(window):
+    return all(_pads_within(window, d, taps) for d, taps in enumerate(window.kernel))
 
 
 def _of_depth(add, x, weights, bias, window, groups, before, after):

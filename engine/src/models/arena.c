@@ -1,5 +1,6 @@
 /* Where values lie in the arena: by when they live. */
 #include "models/arena.h"
+#include "models/caches.h"
 #include "models/file.h"
 #include "models/model.h"
 #include "models/step.h"
@@ -50,7 +51,8 @@ void arena_lives(vme_model *model)
 vme_status arena_plan(vme_model *model)
 {
     int placed = 0;
-    int64_t total = 0;
+    const int64_t begin = caches_front(model);
+    int64_t total = begin;
     value_size *order = calloc((size_t)model->values, sizeof *order);
     const model_value **beside = calloc((size_t)model->values, sizeof *beside);
     vme_status status = VME_OK;
@@ -59,7 +61,8 @@ vme_status arena_plan(vme_model *model)
         goto done;
     }
     for (int v = 0; v < model->values; v++)
-        if (model->value[v].kind == MODEL_COMPUTED && model->value[v].within < 0 && model->value[v].first >= 0)
+        if (model->value[v].kind == MODEL_COMPUTED && model->value[v].within < 0 && model->value[v].first >= 0
+            && model->value[v].outside == 0)
             order[placed++] = (value_size){v, model->value[v].bytes};
     qsort(order, (size_t)placed, sizeof *order, by_size);
     for (int i = 0; i < placed; i++) {
@@ -75,7 +78,7 @@ vme_status arena_plan(vme_model *model)
                 beside[count++] = other;
         }
         qsort(beside, (size_t)count, sizeof *beside, by_offset);
-        int64_t at = 0;
+        int64_t at = begin;
         for (int j = 0; j < count && beside[j]->offset < at + value->bytes; j++)
             at = max(at, beside[j]->offset + beside[j]->bytes);
         value->offset = at;

@@ -79,6 +79,7 @@ static int64_t slot(model_value *value, int64_t at, bool image)
 {
     value->kind = MODEL_COMPUTED;
     value->within = -1;
+    value->outside = 0;
     value->offset = at;
     if (image)
         return at + aligned(value->n * value->image * (int64_t)sizeof(float));

@@ -3,6 +3,7 @@
  * their own. Of a model with open sizes it keeps plans, and one arena, as large as the largest of them so far wants it.
  */
 #include "models/bands.h"
+#include "models/caches.h"
 #include "models/model.h"
 #include "models/plans.h"
 #include "models/step.h"
@@ -143,6 +144,8 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
     const vme_wishes before = vme_wish(wishes);
     VME_FLUSHING_IF(session->wishes.flags);
     const char *const outer = vme_context_doing(context);
+    if (model->caches > 0)
+        status = caches_begin(context, model, inputs, outputs, arena);
     for (int s = 0, count; status == VME_OK && s < model->steps; s += count) {
         const model_step *step = &model->step[s];
         uint64_t began = ns == NULL ? 0 : model_now_ns();

@@ -21,9 +21,11 @@
 vme_tensor model_tensor(const vme_model *model, int value, char *arena)
 {
     const model_value *v = &model->value[value];
+    const int cache = model->caches == 0 ? 0 : model->value[model_root(model, value)].outside;
     char *block = v->kind == MODEL_CONSTANT || (v->within >= 0 && model->value[v->within].kind == MODEL_CONSTANT)
                       ? model->packed
-                      : arena;
+                  : cache > 0 && arena != NULL ? ((char **)(void *)arena)[cache - 1]
+                                               : arena;
     return (vme_tensor){
         .data = block == NULL ? NULL : block + v->offset + v->start,
         .shape = v->shape,
@@ -369,14 +371,15 @@ vme_status model_make_gather(model_preparation *preparation, uint32_t number, co
                             : status;
 }
 
-/* The operand is copied, then the values are written there, or what the operation makes of both. */
+/* The operand is copied, then the values are written there, or what the operation makes of both. Of a cache both are
+ * one. */
 static vme_status run_scatter(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     vme_tensor in = model_tensor(model, step->operand[0], arena), values = model_tensor(model, step->operand[1], arena);
     vme_tensor out = model_tensor(model, step->out, arena), index[MODEL_STEP_OPERANDS];
     const vme_tensor *indices[MODEL_STEP_OPERANDS];
     int count = indices_of(model, step, 2, arena, index, indices);
-    vme_status status = vme_copy(context, &in, &out);
+    vme_status status = in.data == out.data ? VME_OK : vme_copy(context, &in, &out);
     return status == VME_OK ? vme_scatter_by(context, &values, step->p[0], count, indices, step->p[1], &out) : status;
 }
 

@@ -34,6 +34,7 @@ typedef struct model_value {
      * spread_w-th column from place_w on; 0: it has all of them. Others are not within such a one. */
     int spread_h, spread_w, place_h, place_w;
     bool holds;  /* other values are within it */
+    int outside; /* 1 ..: it lies in the caller's memory, that of a cache (caches.c) of this number; 0: in the arena */
     int readers; /* nodes and outputs, 2 at most */
     /* bands.c: only so many rows of it are there, so far into a slot; 0: all of it is */
     int64_t strip, strip_at;

@@ -1,0 +1,141 @@
+/* Outputs that go on from an input: the keys and values that a decoder has seen, and those of the new token behind
+ * them.
+ *
+ * Such an output is what a scatter makes of an input that nothing else reads, of the same shape: a tensor of a
+ * capacity, into which rows are written. Both are the caller's memory, the output's. A caller who gives one array as
+ * both has it written in place: nothing is copied, and the next token is another call of the same sizes. Of two arrays
+ * the input's is copied to the output's first. */
+#include "models/caches.h"
+#include "models/file.h"
+#include "models/makers.h"
+#include "models/step.h"
+#include "models/tensors.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
+
+static int64_t cache_bytes(const vme_tensor *tensor)
+{
+    int64_t bytes = vme_dtype_size((vme_dtype)tensor->dtype);
+    for (int d = 0; d < tensor->rank; d++)
+        bytes *= tensor->shape[d];
+    return bytes;
+}
+
+/* Whether the value is a whole tensor as its port has it, which is no part of others. */
+static bool is_whole(const vme_model *model, int number)
+{
+    const model_value *value = &model->value[number];
+    int64_t step = vme_dtype_size((vme_dtype)value->dtype);
+    if (value->kind != MODEL_COMPUTED || value->within >= 0 || value->channels_last || value->outside > 0)
+        return false;
+    for (int d = value->rank - 1; d >= 0; d--) {
+        if (value->shape[d] != 1 && value->strides[d] != step)
+            return false;
+        step *= value->shape[d];
+    }
+    return true;
+}
+
+static int port_of(const int *ports, int count, int value)
+{
+    int found = -1;
+    for (int i = 0; i < count; i++)
+        if (ports[i] == value) {
+            if (found >= 0)
+                return -1;
+            found = i;
+        }
+    return found;
+}
+
+/* How many operands of steps lie in the value. */
+static int readings(const vme_model *model, int value)
+{
+    int count = 0;
+    for (int s = 0; s < model->steps; s++) {
+        const model_step *step = &model->step[s];
+        int read[2 + MODEL_STEP_OPERANDS] = {step->in, step->addend};
+        for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
+            read[2 + i] = step->operand[i];
+        for (int i = 0; i < 2 + MODEL_STEP_OPERANDS; i++)
+            count += read[i] >= 0 && model_root(model, read[i]) == value;
+    }
+    return count;
+}
+
+/* How many steps write to the value or to a part of it, and not by `but`. */
+static bool written_besides(const vme_model *model, int value, int but)
+{
+    for (int s = 0; s < model->steps; s++)
+        if (s != but && model->step[s].out >= 0 && model_root(model, model->step[s].out) == value)
+            return true;
+    return false;
+}
+
+void caches_find(vme_model *model)
+{
+    for (int s = 0; s < model->steps; s++) {
+        const model_step *step = &model->step[s];
+        if (step->kind != STEP_TENSOR || step->op != MODEL_SCATTER)
+            continue;
+        const int from = step->operand[0], to = step->out, input = port_of(model->input, model->inputs, from);
+        if (input < 0 || port_of(model->output, model->outputs, to) < 0 || !is_whole(model, from)
+            || !is_whole(model, to) || readings(model, from) != 1 || written_besides(model, from, input)
+            || written_besides(model, to, s))
+            continue;
+        model->value[from].outside = model->value[to].outside = ++model->caches;
+        model->value[from].offset = model->value[to].offset = 0;
+    }
+}
+
+int64_t caches_front(const vme_model *model)
+{
+    return ceil_div(model->caches * (int64_t)sizeof(char *), VME_ALIGNMENT) * VME_ALIGNMENT;
+}
+
+int caches_input(const vme_model *model, int number)
+{
+    const int cache = model->value[model->output[number]].outside;
+    for (int i = 0; cache > 0 && i < model->inputs; i++)
+        if (model->value[model->input[i]].outside == cache)
+            return i;
+    return -1;
+}
+
+int vme_model_continues(const vme_model *model, int output) { return caches_input(model, output); }
+
+static bool overlap(const vme_tensor *a, const vme_tensor *b)
+{
+    const uintptr_t first = (uintptr_t)a->data, second = (uintptr_t)b->data;
+    return first < second + (uintptr_t)cache_bytes(b) && second < first + (uintptr_t)cache_bytes(a);
+}
+
+static vme_status taken(const vme_model *model, int output, bool by_output, int other)
+{
+    const int theirs = by_output ? model->output[other] : model->input[other];
+    return vme_fail(VME_BAD_VALUE, "output '%s': its array overlaps that of %s '%s'",
+                    model->value[model->output[output]].name, by_output ? "output" : "input",
+                    model->value[theirs].name);
+}
+
+vme_status caches_begin(vme_context *context, const vme_model *model, const vme_tensor *const *inputs,
+                        const vme_tensor *const *outputs, char *arena)
+{
+    vme_status status = VME_OK;
+    for (int i = 0; status == VME_OK && i < model->outputs; i++) {
+        const int input = caches_input(model, i);
+        if (input < 0)
+            continue;
+        for (int j = 0; j < model->inputs; j++)
+            if ((j != input || inputs[j]->data != outputs[i]->data) && overlap(outputs[i], inputs[j]))
+                return taken(model, i, false, j);
+        for (int j = 0; j < model->outputs; j++)
+            if (j != i && overlap(outputs[i], outputs[j]))
+                return taken(model, i, true, j);
+        if (inputs[input]->data != outputs[i]->data)
+            status = vme_copy(context, inputs[input], outputs[i]);
+        ((char **)(void *)arena)[model->value[model->output[i]].outside - 1] = outputs[i]->data;
+    }
+    return status;
+}

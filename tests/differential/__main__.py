@@ -1,0 +1,52 @@
+"""`python -m tests.differential [--seconds N] [--seed S] [--count N]`: random graphs (graphs.py) by our engine and by
+ONNX Runtime, on one backend each, at two sizes where sizes are open. Exit status 1: they differ, or ours failed.
+
+What our compiler refuses is counted by its reason. A difference prints the seed and the nodes."""
+
+import argparse
+import collections
+import sys
+import time
+
+import numpy
+
+from tests.differential.comparison import NotTheirsError, difference
+from tests.differential.graphs import Graph
+from vmhost.engine.onnx import OnnxError
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m tests.differential")
+    parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--seed", type=int, default=None, help="of the first graph; each next one has the next number")
+    parser.add_argument("--count", type=int, default=None)
+    parser.add_argument("--length", type=int, default=7, help="operators of a graph")
+    options = parser.parse_args()
+    seed = int(time.time()) if options.seed is None else options.seed
+    print(f"seeds from {seed} on", flush=True)
+    ends, done, reasons, wrong = time.monotonic() + options.seconds, 0, collections.Counter(), 0
+    while time.monotonic() < ends and (options.count is None or done < options.count):
+        try:
+            told = difference(Graph(seed + done, options.length), seed + done)
+        except (OnnxError, NotTheirsError) as error:
+            reasons[f"{'ours' if isinstance(error, OnnxError) else 'theirs'}: {reason(str(error))}"] += 1
+            told = None
+        if told is not None:
+            wrong += 1
+            print(f"seed {seed + done}: {told}\n", flush=True)
+        done += 1
+    print(f"{done} graphs, {wrong} differ, {sum(reasons.values())} refused")
+    for text, count in reasons.most_common(20):
+        print(f"  {count} {text}")
+    return 1 if wrong else 0
+
+
+def reason(text):
+    """Without the names and numbers that are this graph's."""
+    words = [word for word in text.split() if not any(c.isdigit() for c in word)]
+    return " ".join(words)[:150]
+
+
+if __name__ == "__main__":
+    numpy.seterr(all="ignore")
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""One graph by both engines."""
+
+import numpy
+import onnxruntime
+
+from tests.engine.library import backends, on_backend
+from vmhost.engine.models import opened
+from vmhost.engine.onnx import OnnxError, compile_model
+
+TOLERANCE = 2e-4  # of the largest number of a result; what two orders of sums may differ by behind ten operators
+_UNSTABLE = 1e-6  # inputs so far from theirs show what is not settled by them
+
+
+class NotTheirsError(Exception):
+    """ONNX Runtime does not run this graph."""
+
+
+def theirs(data, optimized=False):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    if not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+def difference(graph, seed):
+    """None, or a text that says how the engines' answers differ. OnnxError: our compiler refuses the graph."""
+    data = graph.data()
+    try:
+        session = theirs(data)
+        expected = [session.run(None, graph.inputs(call)) for call in (0, 1)]
+    except Exception as error:  # what they do not run either
+        raise NotTheirsError(f"{type(error).__name__} {error}") from error
+    names = backends()
+    with on_backend(names[seed % len(names)] if seed % 2 else names[-1]):
+        try:
+            model = opened("random", compile_model(data, "random"))
+            made = [model.run(None, graph.inputs(call)) for call in (0, 1)]
+        except OnnxError:
+            raise
+        except Exception as error:
+            return f"{type(error).__name__}: {error}\n{text(graph)}"
+    for call in (0, 1):
+        for value, ours, right in zip(graph.outputs(), made[call], expected[call], strict=True):
+            told = compared(numpy.asarray(ours), right, value.exact)
+            if told and not unsettled(graph, data, call, value.name, right):
+                return f"{value.name} of call {call}: {told}\n{text(graph)}"
+    return None
+
+
+def compared(ours, right, exact):
+    if ours.shape != right.shape or ours.dtype != right.dtype:
+        return f"{ours.dtype} {ours.shape}, expected {right.dtype} {right.shape}"
+    if right.dtype.kind != "f":
+        if exact and not numpy.array_equal(ours, right):
+            return f"{ours.reshape(-1)[:8]}, expected {right.reshape(-1)[:8]}"
+        return None
+    if not right.size:
+        return None
+    finite = numpy.isfinite(right)
+    if not numpy.array_equal(ours[~finite], right[~finite], equal_nan=True) or not numpy.isfinite(ours[finite]).all():
+        return "other numbers are not finite"
+    apart = numpy.abs(ours[finite].astype("float64") - right[finite])
+    if apart.size and apart.max() > TOLERANCE * max(numpy.abs(right[finite]).max(), 1e-3):
+        return f"{apart.max():.3g} apart, of numbers up to {numpy.abs(right[finite]).max():.3g}"
+    return None
+
+
+def unsettled(graph, data, call, name, right):
+    """Whether theirs differs from itself as much: optimized, or of inputs that are a little further on."""
+    inputs = graph.inputs(call)
+    moved = {
+        key: (array * (1 + array.dtype.type(_UNSTABLE)) if array.dtype.kind == "f" else array)
+        for key, array in inputs.items()
+    }
+    for optimized, given in ((True, inputs), (False, moved)):
+        try:
+            [again] = theirs(data, optimized).run([name], given)
+        except Exception:
+            return True
+        if again.shape != right.shape or compared(again, right, False):
+            return True
+    return False
+
+
+def text(graph):
+    lines = [f"  {value.name}: {value.dtype} {value.shape}" for value in graph.ports]
+    for node in graph.nodes:
+        attributes = [a.name if a.HasField("g") else str(a).replace("\n", " ") for a in node.attribute]
+        lines.append(f"  {', '.join(node.output)} = {node.op_type}({', '.join(node.input)}) {attributes}")
+    for name, array in graph.constants.items():
+        lines.append(f"  {name}: {array.dtype} {array.shape} {array.reshape(-1)[:4].tolist()}")
+    return "\n".join(lines)

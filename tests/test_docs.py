@@ -582,6 +582,12 @@ print(float(loss), float(abs(numpy.asarray(net(ids)) - served).max()))
     assert float(trained) < 0.5 and float(differs) < 1e-5 and (folder / "net.safetensors").exists()
 
 
+def training_in_two_processes(text, folder, capfd):
+    (one, keys), (other, rest) = ast.literal_eval(run_script(folder, text))
+    assert max(one, other) < 0.6 and keys == rest == 64
+    assert (folder / "saves/sharded-000001.json").exists()
+
+
 def a_small_embedding(text, folder, capfd):
     check = "print(float(loss), (again.lookup(np.asarray([7])) == items.lookup(np.asarray([7]))).all(), len(again))"
     loss, same, rows = run_script(folder, f"{text}\n{check}").split()
@@ -765,6 +771,7 @@ BLOCKS = {
     ("docs/gradients.md", "import vmhost.engine.numpy as np"): a_gradient,
     ("docs/training.md", "import vmhost.engine.numpy as np"): a_small_training,
     ("docs/training.md", "from vmhost import engine"): a_fine_tuned_model,
+    ("docs/training.md", '"""Two processes'): training_in_two_processes,
     ("docs/embedding.md", "import vmhost.engine.numpy as np"): a_small_embedding,
     ("docs/embedding.md", "import vmhost\n"): tables_of_a_host,
     ("docs/features.md", "import vmhost.engine.numpy as np"): a_small_click_model,

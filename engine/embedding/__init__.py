@@ -8,6 +8,7 @@ from vmhost.engine.embedding.lookups import (
     group_embedding_lookup_sparse,
     safe_embedding_lookup_sparse,
 )
+from vmhost.engine.embedding.shards import ShardedTable, Shards
 from vmhost.engine.embedding.tables import (
     CBFFilter,
     CounterFilter,
@@ -27,6 +28,8 @@ __all__ = [
     "L2WeightEvict",
     "Ragged",
     "SSDStorage",
+    "ShardedTable",
+    "Shards",
     "TableGradient",
     "group_embedding_lookup_sparse",
     "put_rows",

@@ -199,6 +199,20 @@ def restore(tables, folder, *, upto=None):
     return chain[-1][1]["step"]
 
 
+def restore_some(tables, folder, upto, wanted):
+    """The same for the keys of which `wanted(keys)` is true, into tables that may have others; the next increment is no
+    continuation."""
+    chain = _chain(os.path.abspath(os.fspath(folder)), upto)
+    files = [
+        (one, *_header(os.path.join(folder, name, f"{one.name}.safetensors"), one))
+        for name, _ in chain
+        for one in tables
+    ]
+    for one, path, header in files:
+        _read_table(path, header, one, wanted=wanted)
+    return chain[-1][1]["step"]
+
+
 def save_chain(folder, upto=None):
     """Names of the saves that `restore` reads: the last full one before `upto`, and the increments behind it."""
     return [name for name, _ in _chain(os.path.abspath(os.fspath(folder)), upto)]
@@ -274,7 +288,7 @@ def _header(path, table, trained=True):
     return path, columns
 
 
-def _read_table(path, columns, table, trained=True):
+def _read_table(path, columns, table, trained=True, wanted=None):
     with open(path, "rb") as file:
 
         def pieces(names, room):
@@ -300,11 +314,23 @@ def _read_table(path, columns, table, trained=True):
             for keys, freqs, versions, values in pieces(("keys", "freqs", "versions", "values"), room):
                 _a._embedding_put(table._table, keys, freqs, versions, values, _a.zeros((len(keys), 0), "float32"))
             return
-        for keys, freqs, versions, values, slots in pieces(("keys", "freqs", "versions", "values", "slots"), room):
-            _a._embedding_put(table._table, keys, freqs, versions, values, slots)
+        for parts in pieces(("keys", "freqs", "versions", "values", "slots"), room):
+            _a._embedding_put(table._table, *_chosen(parts, wanted))
         if "keys_filtered" in columns:
-            for keys, freqs, versions in pieces(("keys_filtered", "freqs_filtered", "versions_filtered"), room):
-                _a._embedding_put(table._table, keys, freqs, versions, None, None)
+            for parts in pieces(("keys_filtered", "freqs_filtered", "versions_filtered"), room):
+                _a._embedding_put(table._table, *_chosen(parts, wanted), None, None)
+        if "bloom" in columns and wanted is not None:
+            raise CheckpointError(
+                f"{path}: the counts of a Bloom filter belong to its shard: restore them with as many shards"
+            )
         if "bloom" in columns:
             for (counters,) in pieces(("bloom",), max(columns["bloom"]["shape"][0], 1)):
                 _a._embedding_put(table._table, None, counters, None, None, None)
+
+
+def _chosen(parts, wanted):
+    """The rows whose keys, the first part, are wanted."""
+    if wanted is None:
+        return parts
+    kept = wanted(parts[0])
+    return [part[kept] for part in parts]

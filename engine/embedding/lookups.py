@@ -76,7 +76,7 @@ class TableGradient:
         """The same as a RowGradient: each key once, with the sum of its gradients."""
         ids, rows = [], []
         for bags, dense in self.parts:
-            keys, factors, places = _spread(bags)
+            keys, factors, places = spread(bags)
             ids.append(keys)
             rows.append(dense[places] * _a.reshape(factors, (-1, 1)))
         return RowGradient(_a.concatenate(ids), _a.concatenate(rows), self.shape).combined()
@@ -85,7 +85,7 @@ class TableGradient:
         return f"TableGradient({self.table.name!r}, {len(self.parts)} lookups)"
 
 
-def _spread(bags):
+def spread(bags):
     """(keys, factor of each, its bag) of what the bags read."""
     import vmhost.engine.numpy as np
 
@@ -150,6 +150,14 @@ def embedding_bags(anchors, sets):
     tape = highest([*anchors, *(bags.ids for bags in sets)])
     if tape is not None:
         return tape.apply("embedding_bags", (anchors, sets), {})
+    return _read(sets)
+
+
+def _read(sets):
+    for bags in sets:
+        if bags.table.sharded:
+            tables = bags.table.read(sets)
+            return _a._embedding_bags([(one.handle, *bags[1:]) for one, bags in zip(tables, sets)])
     return _a._embedding_bags([bags.native() for bags in sets])
 
 
@@ -162,7 +170,7 @@ def _embedding_bags_rule(anchors, sets):
 
         pulls.append(pull)
         column += bags.table.dim
-    return _a._embedding_bags([bags.native() for bags in sets]), pulls
+    return _read(sets), pulls
 
 
 PRIMITIVES["embedding_bags"] = embedding_bags
@@ -213,7 +221,10 @@ def safe_embedding_lookup_sparse(table, ids, weights=None, combiner="mean", defa
 def apply_gradients(gradients, optimizer, global_step=None):
     """A gradient step of all tables of these TableGradients, in one call of the engine. `optimizer.state` counts this
     update already."""
-    sets = [(*bags.native(), dense) for one in gradients for bags, dense in one.parts]
     rates = [table_rates(one.table, optimizer, global_step) for one in gradients]
+    sharded = [one for one in gradients if one.table.sharded]
+    sets = [(*bags.native(), dense) for one in gradients if not one.table.sharded for bags, dense in one.parts]
     if sets:
         _a._embedding_update_bags(sets, rates[0])
+    if sharded:
+        sharded[0].table.update(sharded, rates[0])

@@ -93,6 +93,8 @@ class EmbeddingVariable:
     both at once. Who makes a table pays for it.
     """
 
+    sharded = False  # see ShardedTable
+
     def __init__(
         self,
         dim,

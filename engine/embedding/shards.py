@@ -1,0 +1,200 @@
+"""Tables in shards: key k is in shard k mod count. Each shard is a process (or the VM of one) with a part of each
+batch; all of them make the same calls in the same order, and exchange keys, rows and gradients in each."""
+
+from vmhost.engine import _array as _a
+from vmhost.engine.embedding.lookups import COMBINERS, TableGradient, spread
+from vmhost.engine.embedding.tables import EmbeddingVariable, table_rates
+from vmhost.engine.grad.rows import RowGradient
+from vmhost.engine.grad.trees import leaves, mapped
+
+
+class Shards:
+    """What one shard knows of all: its number `rank`, their `count`, and how they exchange arrays.
+
+    exchange: a function `(what, parts)`: parts[d] is a list of arrays for shard d. It gives, when all shards have
+        called it with the same text `what`, a list of what each of them sent to this one, in their order."""
+
+    def __init__(self, rank, count, exchange):
+        self.rank, self.count, self.exchange = rank, count, exchange
+
+    @classmethod
+    def of(cls, host):
+        """Those of the process that this task's VM is in, by its granted functions `shard` and `exchange`
+        (vmhost.training.shards)."""
+        told = host.shard()
+        return cls(told["rank"], told["count"], lambda what, parts: host.exchange([what, parts]))
+
+    def table(self, own):
+        """The table of all shards of which the EmbeddingVariable `own` has this shard's keys."""
+        return ShardedTable(own, self)
+
+    def averaged(self, gradients):
+        """The gradients of a loss that is the mean over all shards' parts of a batch (of equal size), where each
+        shard's are those of its part: arrays are added up in the order of shards, and divided by their count, so that
+        all shards get the same numbers. Gradients of sharded tables stay as they are: `optimizer.update` does that."""
+        dense = [one for _, one in leaves(gradients) if not isinstance(one, (RowGradient, TableGradient))]
+        rows = [one.combined() for _, one in leaves(gradients) if isinstance(one, RowGradient)]
+        sent = [*dense, *(array for one in rows for array in (one.ids, one.rows))]
+        got = self.exchange("averages gradients", [sent] * self.count)
+        by = 1 / self.count
+        sums = []
+        for i in range(len(dense)):
+            total = _a.asarray(got[0][i])
+            for of in got[1:]:
+                total = total + _a.asarray(of[i])
+            sums.append(total * by)
+        for i, one in enumerate(rows):
+            at = len(dense) + 2 * i
+            ids, of = ([_a.asarray(each[at + k]) for each in got] for k in (0, 1))
+            sums.append(RowGradient(_a.concatenate(ids), _a.concatenate(of) * by, one.shape))
+        arrays, of_rows = iter(sums[: len(dense)]), iter(sums[len(dense) :])
+
+        def placed(one):
+            return one if isinstance(one, TableGradient) else next(of_rows if isinstance(one, RowGradient) else arrays)
+
+        return mapped(placed, gradients)
+
+    def of_first(self, tree):
+        """Shard 0's tree of arrays (initial parameters, say), in every shard."""
+        found = [one for _, one in leaves(tree)]
+        got = self.exchange("takes shard 0's arrays", [found if self.rank == 0 else []] * self.count)[0]
+        places = iter(got)
+        return mapped(lambda _: _a.asarray(next(places)).copy(), tree)
+
+    def wait(self, what="waits"):
+        """Until all shards are here."""
+        self.exchange(what, [[]] * self.count)
+
+    def by_owner(self, keys):
+        """(for each shard the places of its keys, all places in that order)"""
+        import vmhost.engine.numpy as np
+
+        owners = keys % self.count
+        places = [np.nonzero(owners == one)[0] for one in range(self.count)]
+        return places, np.concatenate(places)
+
+
+class ShardedTable:
+    """A table whose rows lie in all shards. Layers, lookups and optimizers take it as an EmbeddingVariable; each of
+    their calls is made by all shards, with their parts of a batch.
+
+    Rows and steps are those of one process that has the whole batch, the shards' parts one behind the other: number
+    for number where the gradients are equal and the count of shards is a power of two, by which each gradient is
+    divided."""
+
+    sharded = writable = True
+
+    def __init__(self, own, shards):
+        self.own, self.shards = own, shards
+        self.name, self.dim, self.optimizer, self.slots = own.name, own.dim, own.optimizer, own.slots
+        self.anchor, self.quota = own.anchor, own.quota
+
+    def lookup(self, ids):
+        """The rows of `ids`: see EmbeddingVariable."""
+        import vmhost.engine.numpy as np
+
+        ids = _a.asarray(ids)
+        return _fetch(self.shards, [self], [np.unique(_a.reshape(ids, (-1,)))])[0].lookup(ids)
+
+    def step(self, ids, gradients, optimizer, global_step=None):
+        """A gradient step of this shard's part of the ids: see EmbeddingVariable. Gradients are divided by the count of
+        shards, as those of layers."""
+        ids = _a.asarray(ids)
+        rows = _a.asarray(gradients, "float32").reshape(len(ids), self.dim)
+        weights = _a.zeros(len(ids), "float32") + 1
+        _step(self.shards, [self], [(ids, weights, rows)], table_rates(self, optimizer, global_step))
+
+    def rows_without_keys(self):
+        return self.own.rows_without_keys()
+
+    def statistics(self):
+        """Of this shard's part."""
+        return self.own.statistics()
+
+    def __len__(self):
+        """Keys of all shards that have rows."""
+        counts = self.shards.exchange("counts rows", [[_a.asarray([len(self.own)])]] * self.shards.count)
+        return sum(int(one[0][0]) for one in counts)
+
+    def __repr__(self):
+        return f"ShardedTable({self.name!r}, shard {self.shards.rank} of {self.shards.count})"
+
+    @staticmethod
+    def read(sets):
+        """The tables by which the engine reads what the sets of bags ask for: of sharded ones small tables of the rows
+        that are read."""
+        import vmhost.engine.numpy as np
+
+        tables, wanted = [], []
+        for bags in sets:
+            if not isinstance(bags.table, ShardedTable):
+                continue
+            keys = bags.ids if bags.weights is None else bags.ids[bags.weights > 0]
+            keys = keys[keys >= 0]
+            if bags.default_id >= 0:
+                keys = np.concatenate([keys, np.asarray([bags.default_id])])
+            tables.append(bags.table)
+            wanted.append(np.unique(keys))
+        found = iter(_fetch(tables[0].shards, tables, wanted))
+        return [next(found) if isinstance(bags.table, ShardedTable) else bags.table for bags in sets]
+
+    @staticmethod
+    def update(gradients, rates):
+        """A gradient step of sharded tables: TableGradients of each."""
+        tables, parts = [], []
+        for one in gradients:
+            for bags, dense in one.parts:
+                keys, factors, places = spread(bags)
+                order = _a.argsort(places, -1, "stable")  # a bag's default stands where the bag does
+                tables.append(one.table)
+                parts.append((keys[order], factors[order], dense[places[order]]))
+        if tables:
+            _step(tables[0].shards, tables, parts, rates)
+
+
+def _fetch(shards, tables, wanted):
+    """For each table one of its own process with the rows of the wanted keys, each once."""
+    import vmhost.engine.numpy as np
+
+    names = ", ".join(one.name for one in tables)
+    places = [shards.by_owner(keys) for keys in wanted]
+    asked = shards.exchange(
+        f"looks up {names}",
+        [[keys[of[shard]] for keys, (of, _) in zip(wanted, places)] for shard in range(shards.count)],
+    )
+    answers = [[] for _ in range(shards.count)]
+    for i, one in enumerate(tables):
+        keys = [_a.asarray(of[i]) for of in asked]
+        rows, begin = one.own.lookup(np.concatenate(keys)), 0
+        for answer, of in zip(answers, keys):
+            answer.append(rows[begin : begin + len(of)])
+            begin += len(of)
+    got = shards.exchange(f"reads rows of {names}", answers)
+    found = []
+    for i, (one, keys, (_, order)) in enumerate(zip(tables, wanted, places)):
+        here = EmbeddingVariable(one.dim, optimizer="sgd", initializer=_a.zeros((1, one.dim), "float32"), name=one.name)
+        keys, none = keys[order], _a.zeros(len(keys), "int64")
+        rows = np.concatenate([_a.asarray(of[i]) for of in got])
+        _a._embedding_put(here.handle, keys, none, none, rows, _a.zeros((len(keys), 0), "float32"))
+        found.append(here)
+    return found
+
+
+def _step(shards, tables, parts, rates):
+    """parts: for each table ids, what each gradient is multiplied with, and gradients, one for each id."""
+    by = 1 / shards.count
+    sent = [[] for _ in range(shards.count)]
+    for ids, factors, rows in parts:
+        rows = rows * by
+        for of, at in zip(sent, shards.by_owner(ids)[0]):
+            of += [ids[at], factors[at], rows[at]]
+    got = shards.exchange(f"makes a step of {', '.join(one.name for one in tables)}", sent)
+    sets = []
+    for i, one in enumerate(tables):
+        for of in got:
+            ids, factors, rows = (_a.asarray(array) for array in of[3 * i : 3 * i + 3])
+            if len(ids):
+                ends = _a.arange(len(ids) + 1)
+                sets.append((one.own.handle, ids, ends, factors, -1, COMBINERS.index("sum"), rows))
+    if sets:
+        _a._embedding_update_bags(sets, rates)

@@ -807,6 +807,7 @@ BLOCKS = {
     ("docs/reach.md", "rules: [shop-rules.yaml]"): reaching_people,
     ("docs/reach.md", "vmhost reach test"): shown_only,  # tests/pipeline/test_reach.py
     ("docs/patterns.md", "name: leaves_the_cart"): rule_of_patterns,
+    ("docs/patterns.md", "vmhost pipeline explain-rule"): shown_only,  # tests/pipeline/test_shop_rules.py
     ("docs/patterns.md", "from vmhost.pipeline.patterns.builder import Pattern"): rule_in_python,
     ("docs/pipeline-events.md", "from vmhost.pipeline.events"): events_on_the_disk,
     ("docs/streams.md", "from vmhost.guest.stream import Reduce, Stream"): stream_of_events,

@@ -127,7 +127,7 @@ def audit(output, folder, key, channel, what, identity, limit):
     shown = [{name: stores.shown(value, 60) for name, value in row.items()} for row in rows]
     for row, line in zip(rows, shown):
         line |= {"at": stores.moment(row["at_ms"]), "tries": str(row["tries"])}
-    output.table("", [(name.rstrip(">"), name) for name in columns], shown)
+    output.table("", columns, [[line[name.removesuffix(">")] for name in columns] for line in shown])
     if not rows:
         output.line("nothing was decided of a message yet")
     return failures.DONE
@@ -149,7 +149,7 @@ def queue(output, folder, channel, limit):
     shown = [{name: stores.shown(value, 60) for name, value in row.items()} for row in rows]
     for row, line in zip(rows, shown):
         line |= {"due": stores.moment(row["due_ms"]), "priority": str(row["priority"]), "tries": str(row["tries"])}
-    output.table("", [(name.rstrip(">"), name) for name in columns], shown)
+    output.table("", columns, [[line[name.removesuffix(">")] for name in columns] for line in shown])
     if not rows:
         output.line("no message waits")
     return failures.DONE

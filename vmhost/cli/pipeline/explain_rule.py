@@ -7,6 +7,9 @@ from pathlib import Path
 import click
 
 from vmhost.cli import failures
+from vmhost.cli.pipeline import stores
+
+_COLUMNS = ("event", "time_ms", "name", "key", "under_way")
 
 
 @click.command(short_help="Show a rule's automaton, and what each event does to it.")
@@ -36,15 +39,14 @@ def explain_rule(output, rule, events, name, dot):
     output.document(
         {"rule": settings.name, "states": _states(lowered), "within_ms": lowered.automaton.within_ms, "events": rows}
     )
-    columns = [("state", "state"), ("step", "step"), ("kind", "kind"), ("edges", "edges")]
     output.table(
-        f"{settings.name}, within {lowered.automaton.within_ms:,} ms, by {settings.by}", columns, _states(lowered)
+        f"{settings.name}, within {lowered.automaton.within_ms:,} ms, by {settings.by}",
+        ("state", "step", "kind", "edges"),
+        [list(state.values()) for state in _states(lowered)],
     )
     if events is not None:
-        columns = [
-            (key, key.replace("_", " ")) for key in ("event", "time_ms", "name", "key", "under_way", "came_of_it")
-        ]
-        shown = [row | {"came_of_it": "; ".join(map(_said, row["results"]))} for row in rows]
+        columns = ("event>", "time_ms>", "name", "key", "under way", "came of it")
+        shown = [[*(stores.shown(row[key]) for key in _COLUMNS), "; ".join(map(_said, row["results"]))] for row in rows]
         output.table("", columns, shown)
     return failures.DONE
 
@@ -150,7 +152,7 @@ def _rows(engine, lowered, events):
                 event = decoded(line)
             except ValueError as error:
                 raise failures.Failure(f"{events}:{number}: not an event: {error}") from error
-            results = engine.feed(event, number)
+            results = [*engine.advance(event.time_ms - 1), *engine.feed(event, number)]  # time passes for all keys
             waiting = {}
             for state, *_ in engine.matches("rule"):
                 name = lowered.states[state][0].partition(":")[0]

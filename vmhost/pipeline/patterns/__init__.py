@@ -9,6 +9,7 @@ for match in engine.feed(event, position):
 
 import secrets
 from dataclasses import dataclass
+from pathlib import Path
 
 from vmhost.pipeline.patterns._patterns import Engine, PatternError
 from vmhost.pipeline.patterns.automaton import build
@@ -17,9 +18,10 @@ from vmhost.pipeline.patterns.conditions import Conditions
 from vmhost.pipeline.patterns.lowering import SPACES, lower
 from vmhost.pipeline.patterns.rules import RuleError, read_rule
 
-__all__ = ["BY", "Match", "PatternEngine", "PatternError", "RuleError", "event_path"]
+__all__ = ["BY", "Match", "PatternEngine", "PatternError", "RuleError", "SHOP", "event_path"]
 
 BY = SPACES
+SHOP = Path(__file__).with_name("shop")  # rules of a shop's customers, to begin with, and events to try them on
 MISSED = 6  # a status of `Engine`
 _ROOTS = {"name": 1, "key": 2, "page": 3, "visit": 4, "time_ms": 5}
 

@@ -3,7 +3,7 @@
  * row of channels begins earlier, and makes some channels twice. */
 #include "vectors_f32.h"
 
-enum { DEPTHWISE_OUTPUTS = LANES == 16 ? 7 : 4 };
+enum { DEPTHWISE_OUTPUTS = LANES == 16 ? 7 : 4, FEW_OUTPUTS = 6 };
 
 /* `stride` and `kernel_w` 0: as the row says; constants otherwise, and then the windows' columns are pixels side by
  * side. */
@@ -101,20 +101,39 @@ DEPTHWISE_ROW(depthwise_5, 1, 5)
 DEPTHWISE_ROW(depthwise_any, 0, 0)
 #undef DEPTHWISE_ROW
 
+/* Fewer channels than a vector has. */
+VME_INLINE void few_channels(const vme_depthwise *row, int64_t x, const int outputs)
+{
+    const int64_t channels = row->channels;
+    const float *in = row->in + x * row->in_stride, *weights = row->weights;
+    const vec low = all(row->bounds.low), high = all(row->bounds.high), bias = load_some(row->bias, channels);
+    vec sum[FEW_OUTPUTS];
+#pragma GCC unroll 8
+    for (int i = 0; i < outputs; i++)
+        sum[i] = bias;
+    for (int64_t h = 0; h < row->kernel_h; h++)
+        for (int64_t w = 0; w < row->kernel_w; w++, weights += channels) {
+            const vec factor = load_some(weights, channels);
+            const float *pixel = in + h * row->in_row + w * row->in_column;
+#pragma GCC unroll 8
+            for (int i = 0; i < outputs; i++)
+                sum[i] = add_product(sum[i], load_some(pixel + i * row->in_stride, channels), factor);
+        }
+#pragma GCC unroll 8
+    for (int i = 0; i < outputs; i++) {
+        if (row->addend != NULL)
+            sum[i] += load_some(row->addend + (x + i) * row->addend_pixel, channels);
+        store_some(row->out + (x + i) * row->out_pixel, bounded(sum[i], low, high), channels);
+    }
+}
+
 static void depthwise_few_channels(const vme_depthwise *row)
 {
-    for (int64_t x = 0; x < row->outputs; x++)
-        for (int64_t channel = 0; channel < row->channels; channel++) {
-            const float *in = row->in + x * row->in_stride + channel, *weights = row->weights + channel;
-            float sum = row->bias[channel];
-            for (int64_t h = 0; h < row->kernel_h; h++)
-                for (int64_t w = 0; w < row->kernel_w; w++, weights += row->channels)
-                    sum += in[h * row->in_row + w * row->in_column] * *weights;
-            if (row->addend != NULL)
-                sum += row->addend[x * row->addend_pixel + channel];
-            sum = sum < row->bounds.low ? row->bounds.low : sum;
-            row->out[x * row->out_pixel + channel] = sum > row->bounds.high ? row->bounds.high : sum;
-        }
+    int64_t x = 0;
+    for (; x + FEW_OUTPUTS <= row->outputs; x += FEW_OUTPUTS)
+        few_channels(row, x, FEW_OUTPUTS);
+    for (; x < row->outputs; x++)
+        few_channels(row, x, 1);
 }
 
 static void depthwise(const vme_depthwise *row)

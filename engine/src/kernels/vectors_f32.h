@@ -23,6 +23,34 @@ enum { LANES = VEC_BYTES / 4 };
 
 VME_INLINE vec load(const float *from) { return *(const vec_anywhere *)from; }
 VME_INLINE void store(float *to, vec v) { *(vec_anywhere *)to = v; }
+/* The first `count` numbers, 1 or more and fewer than LANES, with zeros behind them. */
+VME_INLINE vec load_some(const float *from, int64_t count)
+{
+#if defined(__AVX512F__)
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
+#elif defined(__AVX2__)
+    const __m256i places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_maskload_ps(from, _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count), places));
+#else
+    vec v = {0};
+    for (int i = 0; i < LANES; i++)
+        v[i] = i < count ? from[i] : 0;
+    return v;
+#endif
+}
+VME_INLINE void store_some(float *to, vec v, int64_t count)
+{
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), v);
+#elif defined(__AVX2__)
+    const __m256i places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    _mm256_maskstore_ps(to, _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count), places), v);
+#else
+    for (int i = 0; i < LANES; i++)
+        if (i < count)
+            to[i] = v[i];
+#endif
+}
 VME_INLINE vec all(float value) { return value - (vec){0}; }
 VME_INLINE vec add_product(vec sum, vec a, vec b)
 {

@@ -2,7 +2,8 @@
 
 A private key is a PKCS#8 PEM file with mode 0600. A public key is one line, `ed25519 <base64> <name>`; a trust store is
 a file of such lines, or a folder of `*.pub` files. A bundle's signature is the signer's 32-byte public key followed by
-the 64 bytes of Ed25519 over the manifest; the key in it only says which trusted key to look for.
+the 64 bytes of Ed25519 over the manifest; the key in it only says which trusted key to look for. That of another file,
+such as one of rules, lies beside it as FILE.sig, and is over the file's bytes behind `_FILE`.
 """
 
 import base64
@@ -17,6 +18,7 @@ from .errors import BundleError, SigningError
 
 PUBLIC_BYTES = 32
 SIGNATURE_BYTES = PUBLIC_BYTES + 64
+_FILE = b"vmhost file 1\0"  # so that no file's signature is one of a manifest
 
 
 def fingerprint(public):
@@ -37,6 +39,10 @@ class SigningKey:
     def sign(self, manifest):
         """The content of a bundle's `signature` for the bytes `manifest`."""
         return self.public + self._private.sign(manifest)
+
+    def sign_file(self, content):
+        """The content of FILE.sig for a file with the bytes `content`."""
+        return self.sign(_FILE + content)
 
     def save(self, path, name=None):
         """Writes the private key to `path` (0600, never over an existing file) and the public one to `path` + `.pub`.
@@ -135,7 +141,13 @@ class TrustStore:
 
     def verify(self, manifest, signature, where):
         """The name of the trusted key that signed the bytes `manifest`; BundleError, naming `where`, if none did."""
-        public = check_signature(manifest, signature, where)
+        return self._name_of(check_signature(manifest, signature, where), where)
+
+    def verify_file(self, content, signature, where):
+        """The same for the bytes of a file, and those of FILE.sig."""
+        return self._name_of(check_signature(_FILE + content, signature, where, "file"), where)
+
+    def _name_of(self, public, where):
         if public not in self.keys:
             known = ", ".join(sorted(self.keys.values())) or "none"
             raise BundleError(
@@ -150,17 +162,16 @@ def _text_of(path):
         return file.read()
 
 
-def check_signature(manifest, signature, where):
-    """The public key (32 bytes) whose signature over `manifest` this is; BundleError if the signature doesn't match."""
+def check_signature(manifest, signature, where, what="manifest"):
+    """The public key (32 bytes) whose signature over `manifest` this is; BundleError if the signature doesn't match.
+    `what` it is, for the message."""
     if len(signature) != SIGNATURE_BYTES:
-        raise BundleError(
-            f"{where}: signature: expected {SIGNATURE_BYTES} bytes, got {len(signature)}; sign and compile it again"
-        )
+        raise BundleError(f"{where}: signature: expected {SIGNATURE_BYTES} bytes, got {len(signature)}; sign it again")
     public = signature[:PUBLIC_BYTES]
     if not ed25519.matches(public, signature[PUBLIC_BYTES:], manifest):
         raise BundleError(
-            f"{where}: the signature does not belong to this manifest: altered after signing, or the signature is of "
-            "another bundle; get the bundle again from who signed it"
+            f"{where}: the signature does not belong to this {what}: altered after signing, or the signature is of "
+            f"another one; get it again from who signed it"
         )
     return public
 

@@ -47,6 +47,9 @@ _system_code_stores = {}  # native core -> its code store of the system; one for
 _system_lock = threading.RLock()  # reading the bundle may run finalizers
 
 
+_SIGNED_MOST = 64 << 20  # bytes of a file whose signature is checked
+
+
 class Host:
     """Runs tasks in VMs.
 
@@ -182,6 +185,26 @@ class Host:
         if bundle.manifest.kind != "task":
             raise BundleError(f"{bundle.where}: expected the bundle of a task, got a {bundle.manifest.kind} bundle")
         return bundle
+
+    def signed_content(self, path: "str | os.PathLike[str]") -> bytes:
+        """The content of a file that a key which this host trusts has signed (`vmhost keys sign FILE` makes FILE.sig).
+        BundleError."""
+        path = os.fspath(path)
+        found = []
+        for name in (path, f"{path}.sig"):
+            try:
+                with open(name, "rb") as file:
+                    found.append(file.read(_SIGNED_MOST + 1))
+            except OSError as error:
+                advice = "; sign the file with `vmhost keys sign`" if name != path else ""
+                raise BundleError(f"{name}: {error.strerror}{advice}") from error
+        if max(map(len, found)) > _SIGNED_MOST:
+            raise BundleError(f"{path}: expected at most {_SIGNED_MOST >> 20} MiB")
+        try:
+            (TrustStore({}) if self._trust is None else self._trust).verify_file(*found, path)
+        except vmhost.bytecode.errors.BundleError as error:
+            raise BundleError(str(error)) from error
+        return found[0]
 
     def _kept_model(self, digest):
         """Where the prepared model is kept whose file has this SHA-256; None where none is."""

@@ -10,7 +10,8 @@ import threading
 import pytest
 
 from tests.pipeline.stream_tasks import WAIT_S, open_pipeline, stream_task
-from vmhost import ConfigurationError
+from vmhost import BundleError, ConfigurationError
+from vmhost.cli import main
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.feed import Feed
 from vmhost.pipeline.pipeline import Pipeline
@@ -370,3 +371,32 @@ def test_a_replay_makes_its_own_matches(tmp_path):
         replay.run()
         assert pipeline.wait(WAIT_S)
     assert len(sent) == 1 and (replay.events, replay.done) == (3, recording.total) == (3, 4)
+
+
+def test_files_of_rules_and_features_must_be_signed_where_that_is_said(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("VMHOST_KEYS", str(tmp_path / "keys"))
+    for name in ("ann", "eve"):
+        assert main(["keys", "new", name]) == 0
+    rules, features = tmp_path / "rules.json", tmp_path / "features.json"
+    rules.write_text(json.dumps(RULE))
+    features.write_text(json.dumps({"features": {"carts": {"source": "cart", "operator": "count"}}}))
+    options = {"trust": tmp_path / "keys" / "keys" / "ann.pub", "channels": {"shop": print}, "signed_files": True}
+
+    def refused(match, **files):
+        with pytest.raises(BundleError, match=match):
+            Pipeline(tmp_path / "data", [], **options, **files)
+
+    refused("rules.json.sig: No such file or directory; sign the file with `vmhost keys sign`", rules=[rules])
+    assert main(["keys", "sign", str(rules), str(features), "--key", "eve"]) == 0
+    refused("features.json: signed with the key .*, which this host does not trust", features=[features])
+    assert main(["keys", "sign", str(rules), str(features), "--key", "ann"]) == 0
+    with Pipeline(tmp_path / "data", [], rules=[rules], features=[features], **options) as pipeline:
+        changed = tmp_path / "changed.json"
+        changed.write_text(json.dumps(RULE | {"within_ms": 5}))
+        changed.with_name("changed.json.sig").write_bytes(rules.with_name("rules.json.sig").read_bytes())
+        with pytest.raises(BundleError, match="does not belong to this file"):
+            pipeline.change_rules([changed])
+        assert pipeline.change_rules([rules]) == []
+    rules.with_name("rules.json.sig").write_bytes(b"short")
+    refused("expected 96 bytes, got 5", rules=[rules])
+    assert main(["keys", "sign", str(tmp_path / "gone"), "--key", "ann"]) == 2

@@ -95,6 +95,26 @@ def trust(output, path):
     output.document({"trusted": trusted})
 
 
+@command.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--key", required=True, help="Your signing key: its name, or its file.")
+@failures.command
+def sign(output, files, key):
+    """Sign each FILE, such as one of rules: writes FILE.sig beside it."""
+    chosen = signing_key(key)
+    written = []
+    for path in files:
+        beside = path.with_name(f"{path.name}.sig")
+        try:
+            content = path.read_bytes()
+            beside.write_bytes(chosen.sign_file(content))
+        except OSError as error:
+            raise failures.Failure(f"{error.filename or path}: {error.strerror}") from error
+        written.append(str(beside))
+        output.line(f"{beside}: signed")
+    output.document({"signed": written})
+
+
 @command.command("list")
 @failures.command
 def list_keys(output):

@@ -54,13 +54,14 @@ class RuleSettings:
     message: dict | None = None
 
 
-def read_rule_file(path):
-    """The RuleSettings of the rules in a YAML or JSON file: one rule, or a list of them. ConfigurationError."""
+def read_rule_file(path, content_of=Path.read_bytes):
+    """The RuleSettings of the rules in a YAML or JSON file: one rule, or a list of them. `content_of(path)`: its bytes.
+    ConfigurationError."""
     import yaml
 
     path = Path(path)
     try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+        said = yaml.safe_load(content_of(path).decode())
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise ConfigurationError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     listed = said if isinstance(said, list) else [said]
@@ -69,11 +70,11 @@ def read_rule_file(path):
     ]
 
 
-def read_rules(rules):
+def read_rules(rules, content_of=Path.read_bytes):
     """The RuleSettings of mappings, and of paths of files of them. ConfigurationError."""
     read = []
     for one in rules:
-        read += [rule_settings(one)] if isinstance(one, dict) else read_rule_file(one)
+        read += [rule_settings(one)] if isinstance(one, dict) else read_rule_file(one, content_of)
     return read
 
 
@@ -146,9 +147,8 @@ class ComplexEvents:
 
     @classmethod
     def of(cls, rules, database, store, **options):
-        """Of mappings, and of paths of files; None where there are no rules. ConfigurationError."""
-        read = read_rules(rules)
-        return cls(read, database, store, **options) if read else None
+        """Of RuleSettings; None where there are none. ConfigurationError."""
+        return cls(rules, database, store, **options) if rules else None
 
     def add(self, rule):
         """ConfigurationError."""

@@ -108,6 +108,8 @@ def read_pipeline_yaml(path):
     if "features" in values:
         paths = enumerate(values["features"])
         options["features"] = [_existing(here, path, ("features", number), problems) for number, path in paths]
+    if "signed_files" in values:
+        options["signed_files"] = values["signed_files"]
     if "channels" in values:
         options["channels"] = {
             name: _channel(one, here, ("channels", name), problems) for name, one in values["channels"].items()

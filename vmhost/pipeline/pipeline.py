@@ -53,7 +53,8 @@ class Pipeline:
     `append` returns. `max_age_ms`, `max_count` and `max_bytes` bound the stored events (EventStore), with None nothing
     does. `lateness_ms`, `visit_timeout_ms` and what `intake` names are Intake's options; `trust`, `allow_unsigned` and
     what `host` names are Host's (`policy`, `state`, `functions`, `types`); a policy's limits hold for all tasks.
-    `rules` are mappings, or paths of files of them; their matches become events and go to `channels`, names to
+    `rules` are mappings, or paths of files of them (`signed_files`: those of rules and features must be signed by whom
+    `trust` says); their matches become events and go to `channels`, names to
     settings or to functions (docs/patterns.md). `audiences`, the device's `profile` and `reach`, what becomes of tasks'
     results, are mappings too (docs/reach.md). PipelineError, StoreError, BundleError. Threads may share it.
     """
@@ -76,6 +77,7 @@ class Pipeline:
         host=None,
         rules=(),
         features=(),
+        signed_files=False,
         channels=None,
         audiences=None,
         profile=None,
@@ -134,7 +136,9 @@ class Pipeline:
             self._visits = Visits(self._store)
             self._fed = self._store.position
             self._operators = {}  # tasks that compute features
-            self.features = features_of(features, self._store, self._call_operator)
+            self._content_of = self._host.signed_content if signed_files else Path.read_bytes
+            self.features = features_of(features, self._store, self._call_operator, self._content_of)
+            rules = read_rules(rules, self._content_of)
             self._complex = ComplexEvents.of(rules, self._database, self._store, lateness_ms=self._intake.lateness_ms)
             self._reach = Reach(
                 self._database,
@@ -391,7 +395,7 @@ class Pipeline:
         and has the same steps; others see the events to come. The names of these. A later start wants the same rules,
         else what is under way of them ends. ConfigurationError: the old ones stay then.
         """
-        read = read_rules(rules)
+        read = read_rules(rules, self._content_of)
         check_rules(read)
         with self._changing:
             self._must_be_open()

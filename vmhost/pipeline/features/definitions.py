@@ -226,13 +226,13 @@ class FeatureSet:
         return replace(self, features={**self.features, **other.features}, views={**self.views, **other.views})
 
 
-def read_feature_file(path):
-    """The FeatureSet in a YAML or JSON file. ConfigurationError."""
+def read_feature_file(path, content_of=Path.read_bytes):
+    """The FeatureSet in a YAML or JSON file; `content_of(path)`: its bytes. ConfigurationError."""
     import yaml
 
     path = Path(path)
     try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+        said = yaml.safe_load(content_of(path).decode())
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise ConfigurationError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     return FeatureSet.of(said, f"{path}")

@@ -12,6 +12,7 @@ import math
 import struct
 import threading
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from vmhost import ConfigurationError
@@ -342,9 +343,9 @@ class Features:
             }
 
 
-def features_of(declared, store, call_task=None):
-    """The Features of FeatureSets, lists of Features, mappings, and paths of files; None where there are none.
-    ConfigurationError."""
+def features_of(declared, store, call_task=None, content_of=Path.read_bytes):
+    """The Features of FeatureSets, lists of Features, mappings, and paths of files, whose bytes `content_of(path)`
+    gives; None where there are none. ConfigurationError."""
     merged = None
     for one in declared:
         if isinstance(one, Mapping):
@@ -354,7 +355,7 @@ def features_of(declared, store, call_task=None):
         elif isinstance(one, Iterable) and not isinstance(one, str):
             one = FeatureSet.of_features(one)
         elif not isinstance(one, FeatureSet):
-            one = read_feature_file(one)
+            one = read_feature_file(one, content_of)
         merged = one if merged is None else merged.merged(one)
     return None if merged is None else Features(merged, store=store, call_task=call_task)
 

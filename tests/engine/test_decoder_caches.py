@@ -168,6 +168,22 @@ def test_a_cache_of_onnx_is_written_in_place_where_nothing_else_reads_it():
         numpy.testing.assert_array_equal(made, right if outputs[0] == "next" else -right)
 
 
+def test_what_products_of_rows_read_is_no_cache():
+    """They look for their rows in the arena."""
+    node = helper.make_node
+    x, rows = networks.values((6, 4)), networks.values((1, 4), 1)
+    nodes = [
+        node("ScatterElements", ["x", "at", "rows"], ["next"], axis=0),
+        node("MatMul", ["next", "w"], ["y"]),
+    ]
+    inputs = {"x": x, "rows": rows, "at": numpy.full((1, 4), 2)}
+    data = networks.graph_of(nodes, inputs, ["next", "y"], {"w": networks.values((4, 3), 2)})
+    model = opened("m", compile_model(data, "m"))
+    assert model.continued == {}
+    for ours, right in zip(model(inputs).values(), networks.expected(data, inputs), strict=True):
+        networks.assert_close(ours, right)
+
+
 def test_sizes_that_are_not_there_are_told():
     with pytest.raises(ValueError, match="no tensor of the model has the open size 'other'"):
         caches.with_capacity(decoder(), ("other",))

@@ -64,6 +64,24 @@ static int readings(const vme_model *model, int value)
     return count;
 }
 
+/* Whether all steps that work on the value or on a part of it find it as a tensor: those of images look in the arena.
+ */
+static bool seen_as_tensor(const vme_model *model, int value)
+{
+    for (int s = 0; s < model->steps; s++) {
+        const model_step *step = &model->step[s];
+        const int used[] = {step->in, step->addend, step->out};
+        for (int i = 0; i < 3; i++)
+            if (used[i] >= 0 && model_root(model, used[i]) == value && step->kind != STEP_TENSOR
+                && step->kind != STEP_IMPORT && step->kind != STEP_EXPORT)
+                return false;
+        const int shown = step->kind == STEP_EXPORT ? step->in : -1;
+        if (shown >= 0 && model_root(model, shown) == value && model->value[shown].channels_last)
+            return false;
+    }
+    return true;
+}
+
 /* How many steps write to the value or to a part of it, and not by `but`. */
 static bool written_besides(const vme_model *model, int value, int but)
 {
@@ -82,7 +100,7 @@ void caches_find(vme_model *model)
         const int from = step->operand[0], to = step->out, input = port_of(model->input, model->inputs, from);
         if (input < 0 || port_of(model->output, model->outputs, to) < 0 || !is_whole(model, from)
             || !is_whole(model, to) || readings(model, from) != 1 || written_besides(model, from, input)
-            || written_besides(model, to, s))
+            || written_besides(model, to, s) || !seen_as_tensor(model, to))
             continue;
         model->value[from].outside = model->value[to].outside = ++model->caches;
         model->value[from].offset = model->value[to].offset = 0;

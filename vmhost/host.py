@@ -14,6 +14,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import vmhost.bytecode.errors
 from vmhost.bytecode.fields import shown
@@ -307,7 +308,8 @@ class Host:
 
     def statistics(self) -> "HostStatistics":
         """A HostStatistics: a frozen snapshot of everything that is counted."""
-        return self._service.statistics()
+        tables = {name: table.statistics() for name, table in self.tables.items()}
+        return replace(self._service.statistics(), tables=tables)
 
     def profile(self, hz: float = 100) -> Profiling:
         """Begins a sampling profile of all VMs of this process, `hz` times a second on average (fewer where looking

@@ -4,7 +4,8 @@ import array
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 HISTOGRAM_UNIT_S = 128e-9  # the buckets are those of isolation/lanes/histogram.h
 
@@ -189,7 +190,7 @@ class HostStatistics:
     `sqlite_counted`: the memory of SQLite is in what VMs are charged with. False where the process had connections of
     its own before its first host: then tasks may use SQLite beyond their limit. `totals` are of all VMs that there
     were, those of versions that are gone and of no task as well; what a VM does after it was quarantined is not in
-    them. `functions` names the host functions that run now."""
+    them. `functions` names the host functions that run now. `tables`: the statistics of embedding tables by name."""
 
     tasks: dict[str, TaskStatistics]
     draining: tuple[TaskStatistics, ...]
@@ -205,6 +206,7 @@ class HostStatistics:
     sqlite_counted: bool
     totals: VMTotals
     functions: tuple[str, ...]
+    tables: dict[str, Any] = field(default_factory=dict)
 
 
 _KNOWN = ("live_bytes", "peak_bytes", "arenas", "cpu_s", "calls", "errors", "stops", "threads", "idle_s")

@@ -9,6 +9,7 @@ import vmhost
 import vmhost.engine.numpy as np
 from tests.hosts import bundle
 from vmhost.engine.embedding import EmbeddingVariable, restore, save
+from vmhost.operations import exposition
 
 TASK = """
 import vmhost.engine.numpy as np
@@ -198,6 +199,9 @@ tables:
         assert (numpy.asarray(task(numpy.arange(16_000))) == -1).all()
         counts = host.tables["items"].statistics()
         assert counts.rows == 16_000 and counts.disk_rows > 14_000 and counts.disk_hits
+        told = exposition(host.statistics())
+        assert f'vmhost_table_rows{{table="items",tier="disk"}} {counts.disk_rows}' in told
+        assert f'vmhost_table_hits_total{{table="items",tier="memory"}} {counts.memory_hits}' in told
         save(host.tables, tmp_path / "saves")
 
 

@@ -61,6 +61,28 @@ def _host(text, statistics):
     ):
         text.family(name, "counter", help_text, [("", value)])
     text.family("vmhost_memory_bytes", "gauge", "Memory that all VMs hold.", [("", statistics.memory_bytes)])
+    _tables(text, statistics.tables)
+
+
+def _tables(text, tables):
+    if not tables:
+        return
+    for name, kind, help_text, values in (
+        ("vmhost_table_rows", "gauge", "Rows of embedding tables.", lambda t: (t.rows - t.disk_rows, t.disk_rows)),
+        ("vmhost_table_bytes", "gauge", "What embedding tables take.", lambda t: (t.bytes, t.disk_bytes)),
+        (
+            "vmhost_table_hits",
+            "counter",
+            "Keys that lookups found, of tables with rows on disk.",
+            lambda t: (t.memory_hits, t.disk_hits),
+        ),
+    ):
+        samples = [
+            (_labels({"table": table, "tier": tier}), value)
+            for table, of in tables.items()
+            for tier, value in zip(("memory", "disk"), values(of))
+        ]
+        text.family(name, kind, help_text, samples)
 
 
 def _tasks(text, statistics):

@@ -235,6 +235,19 @@ def _metrics(statistics, started, now):
     yield counter("vmhost.task.denials", "{denial}", "What was asked for and not granted.", denied)
     yield gauge("vmhost.vms", "{vm}", "VMs that there are.", [({}, len(statistics.vms))])
     yield gauge("vmhost.memory", "By", "Memory that all VMs hold.", [({}, statistics.memory_bytes)])
+    tables = [
+        ({"table": name, "tier": tier}, counts)
+        for name, one in statistics.tables.items()
+        for tier, counts in (
+            ("memory", (one.rows - one.disk_rows, one.bytes, one.memory_hits)),
+            ("disk", (one.disk_rows, one.disk_bytes, one.disk_hits)),
+        )
+    ]
+    if tables:
+        rows, held, hits = ([(labels, counts[i]) for labels, counts in tables] for i in range(3))
+        yield gauge("vmhost.table.rows", "{row}", "Rows of embedding tables.", rows)
+        yield gauge("vmhost.table.memory", "By", "What embedding tables take.", held)
+        yield counter("vmhost.table.hits", "{key}", "Keys that lookups found, of tables with rows on disk.", hits)
     own = collections.defaultdict(list)
     for labels, version in of:
         for metric in version.metrics:

@@ -176,6 +176,14 @@ static log_record *record_at(const vme_embedding *table, const cold_rows *cold, 
     return (log_record *)(void *)((char *)cold->memory + at * table->log->record_bytes);
 }
 
+static inline void fetch_row(const float *row, int64_t dim)
+{
+    enum { LINES = 8 }; /* the processor sees the pattern then */
+    const char *line = (const char *)row, *end = (const char *)(row + dim);
+    for (int i = 0; i < LINES && line < end; i++, line += 64)
+        __builtin_prefetch(line);
+}
+
 /* One pass under shared locks: where rows lie that are in memory. Those on disk are listed, or (`cold`) taken from what
  * was read of the list, or read here where they went to disk in between. */
 static vme_status find_all(vme_embedding *table, int64_t n, const int64_t *keys, const float **rows, cold_key *list,
@@ -186,16 +194,24 @@ static vme_status find_all(vme_embedding *table, int64_t n, const int64_t *keys,
     int64_t hot = 0;
     int on_disk = 0;
     vme_status status = VME_OK;
+    uint64_t hashes[PIECE];
+    row_tier *tiers[PIECE]; /* of rows in memory */
+    for (int64_t i = 0; i < n; i++) {
+        hashes[i] = embedding_hash(table, keys[i]);
+        __builtin_prefetch(&embedding_segment(&table->shards[embedding_shard_of(hashes[i])], hashes[i])
+                                ->entries[embedding_slot(hashes[i])]);
+    }
     for (int64_t i = 0; i < n && status == VME_OK; i++) {
-        const uint64_t hash = embedding_hash(table, keys[i]);
+        const uint64_t hash = hashes[i];
         embedding_shard *shard = &table->shards[embedding_shard_of(hash)];
         const key_entry *entry = embedding_find(shard, keys[i], hash);
         if (entry == NULL || entry->where >= ENTRY_WAITING)
             rows[i] = embedding_stand_in(table, keys[i]);
         else if (!(entry->count & ON_DISK)) {
             rows[i] = embedding_row(table, shard, entry->where);
-            use(table, embedding_tier(table, shard, entry->where), now);
-            hot++;
+            tiers[hot++] = embedding_tier(table, shard, entry->where);
+            __builtin_prefetch(tiers[hot - 1], 1);
+            fetch_row(rows[i], table->options.dim);
         } else if (cold == NULL)
             list[on_disk++] = (cold_key){.hash = hash, .record = entry->where, .at = (int16_t)i};
         else {
@@ -207,6 +223,8 @@ static vme_status find_all(vme_embedding *table, int64_t n, const int64_t *keys,
             rows[i] = to->numbers;
         }
     }
+    for (int64_t i = 0; i < hot; i++)
+        use(table, tiers[i], now);
     if (cold == NULL) {
         *listed = on_disk;
         atomic_fetch_add_explicit(&table->log->memory_hits, hot, memory_order_relaxed);

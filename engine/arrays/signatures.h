@@ -61,6 +61,10 @@
 #define SIGNATURE__pad              "(a, before, shape, mode, value=None)"
 #define SIGNATURE__tile             "(a, shape)"
 #define SIGNATURE__roll             "(a, shifts)"
+#define SIGNATURE__patches          "(images, windows)"
+#define SIGNATURE__patches_sum      "(patches, windows, shape)"
+#define SIGNATURE__max_pool         "(images, windows)"
+#define SIGNATURE__pool_gradient    "(images, pooled, gradient, windows)"
 #define SIGNATURE_take              "(a, indices, axis=None, out=None, mode='raise')"
 #define SIGNATURE_nonzero           "(a)"
 #define SIGNATURE_sort              SIGNATURE_ORDER

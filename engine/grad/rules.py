@@ -529,6 +529,36 @@ _scattered("scatter")
 _scattered("scatter_add")
 
 
+# ---- windows over images
+@rule
+def _patches(x, windows):
+    shape = x.shape
+    return _a._patches(x, windows), (lambda g: _a._patches_sum(g, windows, shape),)
+
+
+@rule
+def _patches_sum(patches, windows, shape):
+    return _a._patches_sum(patches, windows, shape), (lambda g: _a._patches(g, windows),)
+
+
+@rule
+def _max_pool(x, windows):
+    y = _a._max_pool(x, windows)
+    return y, (lambda g: _a._pool_gradient(x, y, g, windows),)
+
+
+@rule
+def _pool_gradient(x, y, g, windows):
+    def back(h):  # the mean of what each window's largest elements have
+        apart = (*x.shape[:2], -1, y.shape[2] * y.shape[3])
+        top = _a.reshape(y, (*x.shape[:2], 1, -1))
+        chosen = _a.astype(_a.equal(_a.reshape(_a._patches(x, windows), apart), top), x.dtype)
+        seen = _a.reshape(_a._patches(h, windows), apart)
+        return _a.reshape(_a.sum(chosen * seen, 2) / _a.sum(chosen, 2), y.shape)
+
+    return _a._pool_gradient(x, y, g, windows), (None, None, back)
+
+
 # ---- products
 @rule
 def matmul(x, y, out=None):

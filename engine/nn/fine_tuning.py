@@ -6,7 +6,7 @@ import os
 
 import vmhost.engine.numpy as np
 from vmhost.engine.nn import activations
-from vmhost.engine.nn.images import convolution, pooled
+from vmhost.engine.nn.images import average, convolution, largest, pooled
 from vmhost.engine.nn.module import Module
 from vmhost.engine.nn.weights import load_arrays, save_arrays
 
@@ -102,10 +102,11 @@ def _gemm(told, a, b, c=None):
 
 def _conv(told, x, weight, bias=None):
     top, left, bottom, right = told.get("pads", (0, 0, 0, 0))
-    if top or left or bottom or right:
+    if (top, left) != (bottom, right):
         x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+        top = left = 0
     strides, dilations = told.get("strides", (1, 1)), told.get("dilations", (1, 1))
-    return convolution(x, weight, bias, tuple(strides), tuple(dilations), told.get("group", 1))
+    return convolution(x, weight, bias, tuple(strides), tuple(dilations), told.get("group", 1), (top, left))
 
 
 def _pool(reduced):
@@ -182,7 +183,7 @@ def _gelu(told, x):
 
 OPERATORS = {
     "Add": lambda _, a, b: a + b,
-    "AveragePool": _pool(np.mean),
+    "AveragePool": _pool(average),
     "BatchNormalization": _batch_norm,
     "Clip": _clip,
     "Concat": lambda told, *parts: np.concatenate(parts, axis=told["axis"]),
@@ -204,7 +205,7 @@ OPERATORS = {
     "Log": lambda _, x: np.log(x),
     "LogSoftmax": lambda told, x: activations.log_softmax(x, told.get("axis", -1)),
     "MatMul": lambda _, a, b: a @ b,
-    "MaxPool": _pool(np.max),
+    "MaxPool": _pool(largest),
     "Mul": lambda _, a, b: a * b,
     "Neg": lambda _, x: -x,
     "Pow": lambda _, a, b: a**b,

@@ -1,44 +1,72 @@
-"""Convolutions and pools over images (examples, channels, rows, columns), as products and maxima of shifted views."""
+"""Convolutions and pools over images (examples, channels, rows, columns)."""
 
 import vmhost.engine.numpy as np
+from vmhost.engine import _array as _a
 from vmhost.engine.nn.export import graph_of
 from vmhost.engine.nn.layers import uniform
 from vmhost.engine.nn.module import Module
+
+_COMPUTED = (np.float32, np.float64)  # dtypes of windows
 
 
 def _pair(value):
     return (value, value) if isinstance(value, int) else tuple(value)
 
 
-def _shifted(x, kernel, stride, dilation=(1, 1)):
-    """For each place of the kernel the view of `x` that it meets, rows first."""
-    rows = (x.shape[2] - dilation[0] * (kernel[0] - 1) - 1) // stride[0] + 1
-    columns = (x.shape[3] - dilation[1] * (kernel[1] - 1) - 1) // stride[1] + 1
+def _counts(x, windows):
+    """Rows of windows, and windows of a row."""
+    height, width, *rest = windows
+    kernel, (down, across, high, wide, top, left) = (height, width), rest
+    rows = (x.shape[2] + 2 * top - high * (height - 1) - 1) // down + 1
+    columns = (x.shape[3] + 2 * left - wide * (width - 1) - 1) // across + 1
     if rows < 1 or columns < 1:
         raise ValueError(f"images of {x.shape[2]} x {x.shape[3]} are smaller than the kernel {kernel[0]} x {kernel[1]}")
-    views = []
-    for i in range(kernel[0]):
-        for j in range(kernel[1]):
-            top, left = i * dilation[0], j * dilation[1]
-            bottom, right = top + (rows - 1) * stride[0] + 1, left + (columns - 1) * stride[1] + 1
-            views.append(x[:, :, top : bottom : stride[0], left : right : stride[1]])
-    return views, rows, columns
+    return rows, columns
 
 
-def convolution(x, weight, bias=None, stride=(1, 1), dilation=(1, 1), groups=1):
-    """Of images without padding; `weight` as of Conv2d, `bias` (output,) or None."""
+def convolution(x, weight, bias=None, stride=(1, 1), dilation=(1, 1), groups=1, padding=(0, 0)):
+    """Of images with zeros around them; `weight` as of Conv2d, `bias` (output,) or None."""
+    kind = np.result_type(x.dtype, weight.dtype)
+    if kind not in _COMPUTED:
+        y = convolution(x.astype("float32"), weight.astype("float32"), None, stride, dilation, groups, padding)
+        y = y.astype(kind)
+        return y if bias is None else y + bias.reshape(1, -1, 1, 1)
     out, inner, *kernel = weight.shape
-    views, rows, columns = _shifted(x, kernel, stride, dilation)
-    patches = np.stack(views, 2)  # examples, channels, places, rows, columns
-    patches = patches.reshape(x.shape[0], groups, inner * len(views), rows * columns)
-    y = weight.reshape(groups, out // groups, inner * len(views)) @ patches
-    y = y.reshape(x.shape[0], out, rows, columns)
-    return y if bias is None else y + bias.reshape(1, -1, 1, 1)
+    windows = (*kernel, *stride, *dilation, *padding)
+    rows, columns = _counts(x, windows)
+    if kernel == [1, 1] and (*stride, *padding) == (1, 1, 0, 0):
+        patches = x.reshape(*x.shape[:2], rows * columns)
+    else:
+        patches = _a._patches(x if x.dtype == kind else x.astype(kind), windows)
+    places = inner * kernel[0] * kernel[1]
+    if groups == 1:
+        y = weight.reshape(out, places) @ patches
+    else:
+        y = weight.reshape(groups, out // groups, places) @ patches.reshape(len(x), groups, places, rows * columns)
+        y = y.reshape(len(x), out, rows * columns)
+    if bias is not None:
+        y = y + bias.reshape(-1, 1)
+    return y.reshape(len(x), out, rows, columns)
+
+
+def largest(x, windows):
+    _counts(x, windows)
+    return _a._max_pool(x, windows)
+
+
+def average(x, windows):
+    rows, columns = _counts(x, windows)
+    patches = _a._patches(x, windows).reshape(*x.shape[:2], windows[0] * windows[1], rows, columns)
+    return np.mean(patches, axis=2)
 
 
 def pooled(x, kernel, stride, reduced):
-    """`reduced` (np.max, np.mean) of each window."""
-    return reduced(np.stack(_shifted(x, kernel, stride)[0]), axis=0)
+    """`reduced` (largest, average) of each window."""
+    windows = (*kernel, *stride, 1, 1, 0, 0)
+    if x.dtype in _COMPUTED:
+        return reduced(x, windows)
+    y = reduced(x.astype("float64"), windows)  # which has every number of the others
+    return y.astype(x.dtype) if reduced is largest or x.dtype.kind == "f" else y
 
 
 class Conv2d(Module):
@@ -63,11 +91,8 @@ class Conv2d(Module):
     def __call__(self, x):
         if (graph := graph_of(x)) is not None:
             return self._write(graph, x)
-        top, left = self._padding
-        if top or left:
-            x = np.pad(x, ((0, 0), (0, 0), (top, top), (left, left)))
         bias = self.bias if hasattr(self, "bias") else None
-        return convolution(x, self.weight, bias, self._stride, self._dilation, self._groups)
+        return convolution(x, self.weight, bias, self._stride, self._dilation, self._groups, self._padding)
 
     def _write(self, graph, x):
         inputs = [x, self.weight, self.bias] if hasattr(self, "bias") else [x, self.weight]
@@ -84,7 +109,7 @@ class Conv2d(Module):
 
 
 class MaxPool2d(Module):
-    _operator, _reduced = "MaxPool", staticmethod(np.max)
+    _operator, _reduced = "MaxPool", staticmethod(largest)
 
     def __init__(self, kernel_size, stride=None):
         super().__init__()
@@ -104,4 +129,4 @@ class MaxPool2d(Module):
 
 
 class AvgPool2d(MaxPool2d):
-    _operator, _reduced = "AveragePool", staticmethod(np.mean)
+    _operator, _reduced = "AveragePool", staticmethod(average)

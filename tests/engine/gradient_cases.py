@@ -5,6 +5,7 @@ A case is (name of the rule, function, arrays). The arrays are float64 and away 
 
 import vmhost.engine.numpy as np
 from vmhost.engine import nn
+from vmhost.engine._array import _max_pool, _patches, _patches_sum, _pool_gradient
 from vmhost.engine.grad.traced import call
 
 _random = np.random.default_rng(7)
@@ -17,6 +18,7 @@ def _some(*shape, low=-2.0, high=2.0):
 X, Y, ROW, COLUMN, SCALAR = _some(3, 4), _some(3, 4), _some(4), _some(3, 1), _some()
 POSITIVE, SMALL = _some(3, 4, low=0.5, high=2.5), _some(3, 4, low=-0.8, high=0.8)
 CUBE = _some(2, 3, 4)
+IMAGES = _some(1, 2, 5, 9)
 IDS = np.array([2, 0, 2, -1])
 PLACES = np.array([[0, 2], [2, 1]])
 
@@ -119,6 +121,20 @@ CASES = [
             (ROW, _some(2, 4, 3)),
             (CUBE, ROW),
         )
+    ),
+    ("_patches", lambda x: _patches(x, (2, 3, 2, 1, 1, 2, 1, 0)), (IMAGES,)),
+    ("_patches_sum", lambda x: _patches_sum(x, (2, 2, 1, 1, 1, 1, 0, 0), (2, 3, 3, 4)), (_some(2, 12, 6),)),
+    ("_max_pool", lambda x: _max_pool(x, (2, 2, 2, 2, 1, 1, 0, 0)), (IMAGES,)),
+    ("_max_pool", lambda x: _max_pool(x, (3, 2, 1, 2, 1, 1, 0, 0)), (IMAGES,)),
+    *(
+        (
+            "_pool_gradient",
+            lambda g, k=kernel: _pool_gradient(
+                IMAGES, _max_pool(IMAGES, (k, k, 2, 2, 1, 1, 0, 0)), g, (k, k, 2, 2, 1, 1, 0, 0)
+            ),
+            (_some(1, 2, (5 - kernel) // 2 + 1, (9 - kernel) // 2 + 1),),
+        )
+        for kernel in (2, 3)
     ),
     ("dot", np.dot, (X, ROW)),
     ("dot", np.dot, (SCALAR, ROW)),

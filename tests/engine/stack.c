@@ -12,6 +12,7 @@
 #include "vme.h"
 #include "vme_bits.h"
 #include "vme_fft.h"
+#include "vme_images.h"
 #include "vme_order.h"
 #include "vme_random.h"
 #include "vme_tables.h"
@@ -56,6 +57,7 @@ typedef struct tested_call {
         RANDOM,
         COUNT,
         LINES,
+        WINDOWS,
         SESSION,
         PLAN,
         RUN
@@ -141,6 +143,14 @@ static void operate(tested_call *call)
     }
     case COUNT: call->status = vme_count(context, &call->a, call->op ? &call->b : NULL, &call->out); break;
     case LINES: call->status = vme_interpolate(context, &call->a, &call->b, &call->b, 0, 1, &call->out); break;
+    case WINDOWS: {
+        const vme_windows w = {{3, 3}, {2, 2}, {1, 1}, {call->op < 2, call->op < 2}};
+        call->status = call->op == 0   ? vme_patches(context, &w, &call->a, &call->b)
+                       : call->op == 1 ? vme_patches_sum(context, &w, &call->b, &call->a)
+                       : call->op == 2 ? vme_max_pool(context, &w, &call->a, &call->b)
+                                       : vme_max_pool_gradient(context, &w, &call->a, &call->b, &call->b, &call->out);
+        break;
+    }
     case SESSION: call->status = vme_session_new(context, call->model, &call->session); break;
     case PLAN: call->status = vme_session_plan(call->session, pair, &call->plan); break;
     case RUN: call->status = vme_session_run(call->session, pair, (const vme_tensor *[]){&call->out}); break;
@@ -412,6 +422,15 @@ static void bits_draws_and_tables(void)
                     call.out = tensor(2, call.op ? VME_INT64 : (vme_dtype)dtype, layout % 3, 2, rows);
                     measure(&call, "partition");
                 }
+        }
+    const int64_t images[] = {2, 3, 9, 9}, patches[] = {2, 27, 25}, pooled[] = {2, 3, 4, 4};
+    for (int wide = 0; wide < 2; wide++)
+        for (call.kind = WINDOWS, call.op = 0; call.op < 4; call.op++) {
+            const vme_dtype of = wide ? VME_FLOAT64 : VME_FLOAT32;
+            call.a = tensor(0, of, 0, 4, images);
+            call.b = call.op < 2 ? tensor(1, of, 0, 3, patches) : tensor(1, of, 0, 4, pooled);
+            call.out = tensor(2, of, 0, 4, images);
+            measure(&call, "windows over images");
         }
     for (call.op = 0; call.op < 2; call.op++) {
         call.a = tensor(0, VME_BOOL, 0, 2, rows);

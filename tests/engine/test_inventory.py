@@ -31,6 +31,10 @@ KERNELS_OF = {
     "bits_pack": r"kernels->pack\(",
     "bits_unpack": r"kernels->unpack\(",
     "split": r"kernels->split\[",
+    "patches": r"images->patches\[",
+    "patches_sum": r"images->patches_sum\[",
+    "max_pool": r"images->max_pool\[",
+    "max_pool_gradient": r"images->max_pool_gradient\[",
 }
 LOOPS = r"\bvme_parallel\(|\bvme_stopping\("
 

@@ -22,7 +22,8 @@ static const struct {
     {"scatter", VME_BY_LOOPS},       {"nonzero", VME_BY_LOOPS},    {"arange", VME_BY_LOOPS},
     {"count", VME_BY_LOOPS},         {"random", VME_BY_LOOPS},     {"fft", VME_BY_LOOPS},
     {"linear", VME_BY_LOOPS},        {"concatenate", VME_LOWERED}, {"pad", VME_LOWERED},
-    {"tile", VME_LOWERED},           {"roll", VME_LOWERED},
+    {"tile", VME_LOWERED},           {"roll", VME_LOWERED},        {"patches", VME_BY_KERNELS},
+    {"patches_sum", VME_BY_KERNELS}, {"max_pool", VME_BY_KERNELS}, {"max_pool_gradient", VME_BY_KERNELS},
 };
 
 const char *vme_unary_name(vme_unary_op op) { return unary_names[op]; }

@@ -30,14 +30,14 @@ static const vme_random_kernels no_random;
 static const vme_backend backends[] = {
     {"portable", always, vme_elementwise_portable, &vme_reduce_portable, &vme_gemm_portable, &vme_move_portable,
      &no_order, &vme_bits_portable, &no_random, &vme_model_portable, &vme_winograd_portable, &model_rows_portable,
-     &embedding_rows_portable, &model_quantized_portable, &model_narrow_portable},
+     &embedding_rows_portable, &model_quantized_portable, &model_narrow_portable, &images_portable},
 #ifdef __x86_64__
     {"avx2", has_avx2, vme_elementwise_avx2, &vme_reduce_avx2, &vme_gemm_avx2, &vme_move_avx2, &vme_order_avx2,
      &vme_bits_avx2, &no_random, &vme_model_avx2, &vme_winograd_avx2, &model_rows_avx2, &embedding_rows_avx2,
-     &model_quantized_avx2, &model_narrow_avx2},
+     &model_quantized_avx2, &model_narrow_avx2, &images_avx2},
     {"avx512", has_avx512, vme_elementwise_avx512, &vme_reduce_avx512, &vme_gemm_avx512, &vme_move_avx512,
      &vme_order_avx512, &vme_bits_avx512, &vme_random_avx512, &vme_model_avx512, &vme_winograd_avx512,
-     &model_rows_avx512, &embedding_rows_avx512, &model_quantized_avx512, &model_narrow_avx512},
+     &model_rows_avx512, &embedding_rows_avx512, &model_quantized_avx512, &model_narrow_avx512, &images_avx512},
 #endif
 };
 enum { BACKENDS = sizeof backends / sizeof *backends };
@@ -89,6 +89,7 @@ static void start(void)
         kernels->embedding = backends[i].embedding;
         kernels->quantized = backends[i].quantized;
         kernels->narrow = backends[i].narrow;
+        kernels->images = backends[i].images;
         if (below != NULL)
             fill(&kernels->elementwise, &below->elementwise, sizeof kernels->elementwise);
         fill(&kernels->reduce, below ? &below->reduce : portable->reduce, sizeof kernels->reduce);

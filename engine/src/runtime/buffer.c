@@ -1,5 +1,5 @@
 /* Buffers: reference-counted bytes. A small one is one block, header and data; a larger one's data is a block of its
- * own, the largest ones' on pages of their own (pages.h).
+ * own, large ones' on pages of their own (pages.h).
  *
  * What crossed a wall is also known by who holds it: each receiver has a share, a header of its own on the same bytes.
  * When the context that pays ends, it is from these that an heir is chosen. Lists of shares and of what crossed are
@@ -14,8 +14,8 @@
 #include "vme_window.h"
 
 enum {
-    SMALL_MAX = 4096,    /* bytes of one block with the header */
-    PAGES_MIN = 4 << 20, /* from here on on pages of its own */
+    SMALL_MAX = 4096,      /* bytes of one block with the header */
+    PAGES_MIN = 128 << 10, /* from here on on pages of its own: malloc would give them back to the system each time */
 };
 
 struct vme_buffer {

@@ -330,6 +330,7 @@ typedef struct vme_backend {
     const struct embedding_row_kernels *embedding;   /* embedding/row_kernels.h */
     const struct model_quantized_kernels *quantized; /* models/quantized_kernels.h */
     const struct model_narrow_kernels *narrow;       /* models/narrow_kernels.h */
+    const struct image_kernels *images;              /* operators/image_kernels.h */
 } vme_backend;
 
 /* The kernels in use: those of the current backend, holes filled. Read once an operator. */
@@ -347,6 +348,7 @@ typedef struct vme_kernels {
     const struct embedding_row_kernels *embedding;
     const struct model_quantized_kernels *quantized;
     const struct model_narrow_kernels *narrow;
+    const struct image_kernels *images;
 } vme_kernels;
 const vme_kernels *vme_kernels_current(void); /* or those that the calling thread wishes for */
 enum { VME_BACKENDS_MAX = 4 };
@@ -370,5 +372,6 @@ extern const struct model_row_kernels model_rows_portable, model_rows_avx2, mode
 extern const struct embedding_row_kernels embedding_rows_portable, embedding_rows_avx2, embedding_rows_avx512;
 extern const struct model_quantized_kernels model_quantized_portable, model_quantized_avx2, model_quantized_avx512;
 extern const struct model_narrow_kernels model_narrow_portable, model_narrow_avx2, model_narrow_avx512;
+extern const struct image_kernels images_portable, images_avx2, images_avx512;
 
 #endif

@@ -1,4 +1,4 @@
-/* Pages of large buffers, and those kept for the next one. */
+/* Pages of buffers that are not small, and those kept for the next one. */
 #include "runtime/pages.h"
 
 #include <pthread.h>
@@ -6,8 +6,10 @@
 #include <sys/mman.h>
 
 enum {
-    PAGE = 2 << 20, /* a huge page: fewer page faults and TLB misses */
-    SPARES = 8,
+    PAGE = 2 << 20,  /* a huge page: fewer page faults and TLB misses */
+    LARGE = 4 << 20, /* blocks from here on have whole ones, ... */
+    STEP = 64 << 10, /* ... smaller ones a multiple of this */
+    SPARES = 64,
     SPARES_MAX = 160 << 20, /* kept in the whole process: blocks, and their bytes */
 };
 
@@ -35,7 +37,8 @@ static struct spare spare_remove(int number)
 
 void *vme_pages_new(const vme_context *context, size_t bytes, bool zeroed, size_t *pages)
 {
-    size_t size = (bytes + PAGE - 1) & ~(size_t)(PAGE - 1);
+    const size_t step = bytes >= LARGE ? PAGE : STEP;
+    size_t size = (bytes + step - 1) & ~(step - 1);
     struct spare kept = {NULL, 0, NULL};
     pthread_mutex_lock(&spare_lock);
     for (int i = spare_count - 1; i >= 0 && kept.data == NULL; i--)
@@ -47,6 +50,11 @@ void *vme_pages_new(const vme_context *context, size_t bytes, bool zeroed, size_
         if (zeroed)
             memset(kept.data, 0, bytes);
         return kept.data;
+    }
+    if (size < LARGE) {
+        void *small = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        *pages = size;
+        return small == MAP_FAILED ? NULL : small;
     }
     char *mapped = mmap(NULL, size + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED)

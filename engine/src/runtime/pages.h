@@ -1,6 +1,7 @@
-/* Memory of large buffers: huge pages straight from the system, which a buffer's end does not give back at once.
- * Clearing fresh pages takes the system longer than most operators take, so some are kept for the next large buffer of
- * the same context; another one never gets them, for it would see what was in there. Any thread. */
+/* Memory of buffers that are not small: pages straight from the system, huge ones for large buffers, which a buffer's
+ * end does not give back at once. Clearing fresh pages takes the system longer than most operators take, so some are
+ * kept for the next buffer of that size of the same context; another one never gets them, for it would see what was in
+ * there. Any thread. */
 #ifndef VME_PAGES_H
 #define VME_PAGES_H
 

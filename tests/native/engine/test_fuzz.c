@@ -14,6 +14,7 @@
 #include "runtime/internal.h"
 #include "vme_bits.h"
 #include "vme_fft.h"
+#include "vme_images.h"
 #include "vme_order.h"
 #include "vme_random.h"
 #include "vme_tables.h"
@@ -528,6 +529,33 @@ static vme_status try_tables(vme_context *context, operand *m, int *used)
     return vme_interpolate(context, &m[0].t, &m[1].t, &m[2].t, -1, 1, &m[3].t);
 }
 
+static vme_status try_images(vme_context *context, operand *m, int *used)
+{
+    const int which = below(4), dtype = one_in(40) ? any_dtype() : one_in(2) ? VME_FLOAT32 : VME_FLOAT64;
+    vme_windows w;
+    int64_t images[4] = {below(3), 1 + below(3), 1 + below(20), 1 + below(20)}, count[2];
+    for (int i = 0; i < 2; i++) {
+        w.kernel[i] = which < 2 ? below(4) : 1 + below(3);
+        w.stride[i] = one_in(60) ? 0 : which >= 2 && one_in(2) ? w.kernel[i] : 1 + below(3);
+        w.dilation[i] = which < 2 ? 1 + below(2) : 1;
+        w.padding[i] = which < 2 ? below(3) : 0;
+        const int64_t covered = images[2 + i] + 2 * w.padding[i] - w.dilation[i] * (w.kernel[i] - 1) - 1;
+        count[i] = covered < 0 || w.stride[i] == 0 ? 1 : covered / w.stride[i] + 1 + one_in(60);
+    }
+    const int64_t patches[3] = {images[0], images[1] * w.kernel[0] * w.kernel[1], count[0] * count[1]},
+                  pooled[4] = {images[0], images[1], count[0], count[1]};
+    make_dense(&m[0], dtype, 4, images);
+    make_dense(&m[1], dtype, which < 2 ? 3 : 4, which < 2 ? patches : pooled);
+    make_dense(&m[2], dtype, 4, one_in(60) ? pooled : images);
+    *used = 3;
+    switch (which) {
+    case 0: return vme_patches(context, &w, &m[0].t, &m[1].t);
+    case 1: return vme_patches_sum(context, &w, &m[1].t, &m[0].t);
+    case 2: return vme_max_pool(context, &w, &m[0].t, &m[1].t);
+    default: return vme_max_pool_gradient(context, &w, &m[0].t, &m[1].t, &m[1].t, &m[2].t);
+    }
+}
+
 /* Parameters that a distribution allows, its bounds among them: the arrays refuse others. */
 static double parameter_of(int kind, int which, double before)
 {
@@ -683,7 +711,7 @@ static int try_one(vme_context *context, uint64_t seed)
     static vme_status (*const tries[])(vme_context *, operand *, int *) = {
         try_elementwise, try_elementwise, try_elementwise, try_copy, try_reduce,       try_scan,   try_matmul,
         try_transform,   try_index,       try_nonzero,     try_sort, try_random,       try_raster, try_check,
-        try_partition,   try_fft,         try_linear,      try_bits, try_distribution, try_tables,
+        try_partition,   try_fft,         try_linear,      try_bits, try_distribution, try_tables, try_images,
     };
     static operand m[2 + RANK];
     state = seed;

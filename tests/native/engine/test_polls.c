@@ -9,6 +9,7 @@
 
 #include "../check.h"
 #include "vme_fft.h"
+#include "vme_images.h"
 #include "vme_order.h"
 #include "vme_random.h"
 #include "vme_tables.h"
@@ -290,6 +291,20 @@ int main(void)
                points = tensor(VME_FLOAT64, memory[2], line, steps, 1);
     LOOK("counting", vme_count(context, &indices, &points, &y));
     LOOK("interpolating", vme_interpolate(context, &x, &points, &points, 0, 1, &y));
+    const int64_t many = ELEMENTS / 9 / 1024, item = sizeof(double); /* planes of 32 x 32, windows of 3 x 3 and 2 x 2 */
+    const vme_windows three = {{3, 3}, {1, 1}, {1, 1}, {1, 1}}, two = {{2, 2}, {2, 2}, {1, 1}, {0, 0}};
+    vme_tensor images = tensor(VME_FLOAT64, memory[0], (int64_t[]){many, 1, 32, 32},
+                               (int64_t[]){1024 * item, 1024 * item, 32 * item, item}, 4),
+               patches = tensor(VME_FLOAT64, memory[1], (int64_t[]){many, 9, 1024},
+                                (int64_t[]){9 * 1024 * item, 1024 * item, item}, 3),
+               pooled = tensor(VME_FLOAT64, memory[1], (int64_t[]){many, 1, 16, 16},
+                               (int64_t[]){256 * item, 256 * item, 16 * item, item}, 4),
+               back = images;
+    back.data = memory[2];
+    LOOK("patches", vme_patches(context, &three, &images, &patches));
+    LOOK("sums of patches", vme_patches_sum(context, &three, &patches, &back));
+    LOOK("maxima of windows", vme_max_pool(context, &two, &images, &pooled));
+    LOOK("their gradient", vme_max_pool_gradient(context, &two, &images, &pooled, &pooled, &back));
     look_at_models(memory[0], memory[1]);
     const int64_t quarter[] = {ELEMENTS / 4}; /* giving much memory back takes long, too */
     numbers.shape = others.shape = quarter;

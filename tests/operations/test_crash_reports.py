@@ -21,6 +21,7 @@ from vmhost.cli import main
 from vmhost.masking import Masking
 from vmhost.operations import Dashboard
 from vmhost.operations.crash_reports import CrashFolder, read_dump
+from vmhost.operations.sentry import Sentry
 from vmhost.operations.supervisor import Supervisor
 
 # The host function `here` sends a signal to the VM's thread that asks for it.
@@ -157,9 +158,57 @@ def test_reports_are_sent_to_a_webhook(tmp_path):
         folder.collect()
         server.handle_request()
     for thread in threading.enumerate():
-        if thread.name == "vmhost-crash-webhook":
+        if thread.name == "vmhost-crash-sender":
             thread.join()
     assert got[0]["title"] == "SIGSEGV in shop 1.2.0: f (shop@1.2.0/main.py:3)" and got[0]["task"] == "shop"
+
+
+def test_reports_are_sent_to_sentry(tmp_path, caplog):
+    """The envelope as Sentry's documentation has it; a report that is read again is the same event."""
+    got = []
+
+    class Receiver(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.append((self.path, self.headers["X-Sentry-Auth"], self.headers["Content-Type"], body))
+            self.send_response(200 if len(got) == 1 else 500)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    (tmp_path / "crashes").mkdir()
+    with http.server.HTTPServer(("127.0.0.1", 0), Receiver) as server:
+        sentry = Sentry.of(f"http://public@127.0.0.1:{server.server_port}/under/42")
+        for number in range(2):
+            (tmp_path / "crashes" / f"{number}.dump").write_text(DUMP)
+            CrashFolder(tmp_path, senders={"sentry": sentry.send}).collect()
+            server.handle_request()
+            for thread in threading.enumerate():
+                if thread.name == "vmhost-crash-sender":
+                    thread.join()
+    (path, auth, kind, body), (*_, again) = got
+    assert path == "/under/api/42/envelope/" and kind == "application/x-sentry-envelope"
+    assert "sentry_version=7" in auth and "sentry_key=public" in auth
+    header, item, payload, rest = body.split(b"\n")
+    event = json.loads(payload)
+    assert json.loads(header)["event_id"] == event["event_id"] and len(event["event_id"]) == 32 and rest == b""
+    assert json.loads(item) == {"type": "event", "content_type": "application/json", "length": len(payload)}
+    assert (event["level"], event["release"], event["tags"]["task"]) == ("fatal", "shop@1.2.0", "shop")
+    (exception,) = event["exception"]["values"]
+    frame = {"filename": "shop@1.2.0/main.py", "lineno": 3, "function": "f", "in_app": True}
+    assert exception["type"] == "SIGSEGV" and exception["stacktrace"]["frames"] == [frame]
+    assert [thread["name"] for thread in event["threads"]["values"]] == ["shop", "shop 1.2.0"]
+    assert json.loads(again.split(b"\n")[2])["event_id"] == event["event_id"]
+    assert "could not be sent: HTTP Error 500" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "dsn", ["", "https://sentry.example.org/1", "https://key@/1", "ftp://k@h/1", "https://k@h/", "https://k@h:x/1"]
+)
+def test_a_dsn_that_is_none_is_told(dsn):
+    with pytest.raises(vmhost.ConfigurationError, match="expected a DSN"):
+        Sentry.of(dsn)
 
 
 DUMP = """VMHCRASH 1

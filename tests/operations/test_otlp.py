@@ -1,8 +1,9 @@
-"""Metrics and traces by OTLP, received and decoded by the rules of the protocol: against what callers counted, and with
-contexts that come in and go out."""
+"""Metrics, traces and logs by OTLP, received and decoded by the rules of the protocol: against what callers counted,
+and with contexts that come in and go out."""
 
 import http.server
 import json
+import logging
 import re
 import threading
 
@@ -10,6 +11,7 @@ import pytest
 
 import vmhost
 from tests.hosts import bundle
+from vmhost.limits import Policy, TaskPolicy
 from vmhost.operations import OtlpExporter
 
 SOURCE = """
@@ -100,7 +102,7 @@ def decoded_spans(requests):
 @pytest.fixture
 def collector():
     """(address, requests by path) of a collector."""
-    got = {"/v1/metrics": [], "/v1/traces": []}
+    got = {"/v1/metrics": [], "/v1/traces": [], "/v1/logs": []}
 
     class Collector(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
@@ -153,10 +155,56 @@ def test_a_collector_gets_what_ran(collector):
     assert len({span["traceId"] for span in spans}) == 3
 
 
+def decoded_lines(requests):
+    """(severity number and text, body, attributes) of each line."""
+    lines = []
+    for request in requests:
+        for line in decoded(request, "resourceLogs", "scopeLogs", "logRecords")[1]:
+            times = ("timeUnixNano", "observedTimeUnixNano")
+            only(line, *times, "severityNumber", "severityText", "body", "attributes")
+            assert all(whole(line[name]) > 1.7e18 for name in times)
+            body = only(line["body"], "stringValue")["stringValue"]
+            lines.append((line["severityNumber"], line["severityText"], body, attributes(line["attributes"])))
+    return lines
+
+
+def test_a_collector_gets_the_log_of_host_and_tasks_masked(collector):
+    address, got = collector
+    source = """
+        from vmhost.guest import log
+
+        def run(value):
+            log.warning("for %s", "ann@example.org")
+            log.debug("not sent")
+    """
+    record = vmhost.RecordPolicy("unused", share=1e-9, mask_patterns=("email",))
+    policy = Policy(task=TaskPolicy(record=record))
+    with vmhost.Host(allow_unsigned=True, policy=policy) as host:
+        task = host.load(bundle(source, name="says"))
+        with OtlpExporter(host, address, interval_s=60, headers={"X-Key": "k"}):
+            task(1)
+            logging.getLogger("vmhost.pipeline").error("token=Bearer abcdefghijkl %s")
+            try:
+                raise KeyError("lost")
+            except KeyError:
+                logging.getLogger("vmhost").exception("no answer")
+    lines = decoded_lines(got["/v1/logs"])
+    (task_line,) = [line for line in lines if "vmhost.task" in line[3]]
+    assert task_line[:2] == (13, "WARNING") and "ann@" not in task_line[2] and task_line[2].startswith("for ")
+    assert task_line[3]["vmhost.task"] == "says"
+    (error,) = [line for line in lines if line[3]["log.logger"] == "vmhost.pipeline"]
+    assert error[:2] == (17, "ERROR") and "abcdefghijkl" not in error[2]
+    assert any(line[2].startswith("no answer\nTraceback") and "KeyError: 'lost'" in line[2] for line in lines)
+    with vmhost.Host(allow_unsigned=True) as host:
+        with OtlpExporter(host, address, interval_s=60, headers={"X-Key": "k"}, logs=None):
+            logging.getLogger("vmhost").error("nobody hears it")
+        assert not any("nobody" in line[2] for line in decoded_lines(got["/v1/logs"]))
+
+
 def test_a_collector_that_is_not_there_is_told_once_and_harms_nobody(caplog):
     with (
         vmhost.Host(allow_unsigned=True) as host,
-        OtlpExporter(host, "http://127.0.0.1:1", interval_s=60) as exporter,
+        OtlpExporter(host, "http://127.0.0.1:1", interval_s=60, logs=None) as exporter,
     ):
         assert exporter.traced(host.load(bundle(SOURCE)))(1) == 1
     assert exporter.dropped == 2 and caplog.text.count("cannot be sent") == 1

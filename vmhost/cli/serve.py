@@ -22,8 +22,9 @@ from vmhost.cli.run import guest_log, open_host
 @click.option("--state", type=click.Path(path_type=Path), help="A folder for what survives a restart, without --host.")
 @click.option("--supervise", is_flag=True, help="After a crash, make a report and go on with a new process.")
 @click.option("--crash-webhook", metavar="URL", help="Send reports of crashes there, as JSON by POST.")
+@click.option("--crash-sentry", metavar="DSN", help="Send them to Sentry, or what speaks like it.")
 @failures.command
-def command(output, folder, trust, allow_unsigned, host_file, dashboard, state, supervise, crash_webhook):
+def command(output, folder, trust, allow_unsigned, host_file, dashboard, state, supervise, crash_webhook, crash_sentry):
     """Serve the bundles in FOLDER until stdin ends. A line {"id": 1, "task": "digits", "input": VALUE} gets the line
     {"id": 1, "result": VALUE}, or {"id": 1, "error": {...}}. Bundles that come, are replaced or go are noticed."""
     from vmhost.lines.folder_server import FolderServer
@@ -32,17 +33,18 @@ def command(output, folder, trust, allow_unsigned, host_file, dashboard, state, 
         raise failures.Failure("--state: with --host, name the folder in that file: `state: FOLDER`")
     if crash_webhook is not None and not crash_webhook.startswith(("http://", "https://")):
         raise failures.Failure(f"--crash-webhook: expected an address that begins with http, got {crash_webhook!r}")
+    receivers = {"webhook": crash_webhook, "senders": _senders(crash_sentry)}
     if supervise:
         options = (("--host", host_file), ("--state", state), ("--dashboard", dashboard))
         arguments = [str(part) for name, value in options if value is not None for part in (name, value)]
         arguments += [part for path in trust for part in ("--trust", str(path))]
         arguments += ["--allow-unsigned"] * allow_unsigned
-        return _supervise(output, [str(folder), *arguments], state or _state_of(host_file), crash_webhook)
+        return _supervise(output, [str(folder), *arguments], state or _state_of(host_file), receivers)
     with guest_log(output), open_host(host_file, trust, allow_unsigned, state) as host, contextlib.ExitStack() as stack:
         if host.state is not None:
             from vmhost.operations.crash_reports import CrashFolder
 
-            CrashFolder(host.state, masking=host.policy.masking(), webhook=crash_webhook).collect()
+            CrashFolder(host.state, masking=host.policy.masking(), **receivers).collect()
         server = FolderServer(host, folder, sys.stdout)
         if dashboard is not None:
             stack.enter_context(served(output, host, dashboard))
@@ -65,7 +67,16 @@ def _state_of(host_file):
         raise failures.Failure(f"{host_file}: {error}") from error
 
 
-def _supervise(output, arguments, state, webhook):
+def _senders(dsn):
+    if dsn is None:
+        return {}
+    from vmhost.operations.sentry import Sentry
+
+    sentry = Sentry.of(dsn)
+    return {sentry.address: sentry.send}
+
+
+def _supervise(output, arguments, state, receivers):
     """Run this command with `arguments`, again after each crash."""
     import signal
     import threading
@@ -75,7 +86,7 @@ def _supervise(output, arguments, state, webhook):
 
     if state is None:
         raise failures.Failure("--supervise needs a state folder: give --state FOLDER, or `state` in host.yaml")
-    reports = CrashFolder(state, webhook=webhook)
+    reports = CrashFolder(state, **receivers)
 
     def crashed(pid, number):
         reports.take_dump()

@@ -6,6 +6,7 @@ signal, the task, and the functions on top of the Python and the native stack, w
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -15,8 +16,9 @@ import re
 import signal
 import threading
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -94,14 +96,22 @@ class CrashGroup:
 
 class CrashFolder:
     """The reports in the folder `crashes` of the state folder `state`. `masking`: hides more than the host did as it
-    wrote its log. `webhook`: an http(s) address that gets each new report, as JSON by POST."""
+    wrote its log. `webhook`: an http(s) address that gets each new report, as JSON by POST. `senders`: what else gets
+    it, on a thread, by name; they may raise OSError or ValueError (`sentry.Sentry.send`)."""
 
     def __init__(
-        self, state: str | os.PathLike[str], *, masking: Masking | None = None, webhook: str | None = None
+        self,
+        state: str | os.PathLike[str],
+        *,
+        masking: Masking | None = None,
+        webhook: str | None = None,
+        senders: dict[str, Callable[[CrashReport], None]] | None = None,
     ) -> None:
         self.folder = Path(state, "crashes")
         self._masking = masking or Masking((), ("token",))
-        self._webhook = webhook
+        self._senders = dict(senders or {})
+        if webhook is not None:
+            self._senders[webhook] = functools.partial(_post, webhook)
 
     def collect(self) -> tuple[CrashReport, ...]:
         """Make reports of the dumps that are there; they go. What cannot be read is told in the log, and kept."""
@@ -120,8 +130,8 @@ class CrashFolder:
                 continue
             _log.error("%s: %s", dump.parent, report.title)
             made.append(report)
-        if made and self._webhook is not None:
-            threading.Thread(target=self._send, args=(made,), name="vmhost-crash-webhook").start()
+        if made and self._senders:
+            threading.Thread(target=self._send, args=(made,), name="vmhost-crash-sender").start()
         return tuple(made)
 
     def take_dump(self) -> None:
@@ -171,13 +181,20 @@ class CrashFolder:
 
     def _send(self, reports):
         for report in reports:
-            body = json.dumps({"title": report.title, **asdict(report)}).encode()
-            request = urllib.request.Request(self._webhook, body, {"Content-Type": "application/json"}, method="POST")
-            try:
-                with urllib.request.urlopen(request, timeout=_WEBHOOK_S) as answer:
-                    answer.read(1024)
-            except (OSError, ValueError) as error:
-                _log.error("%s: the report %s could not be sent: %s", self._webhook, report.id, error)
+            for name, send in self._senders.items():
+                try:
+                    send(report)
+                except (OSError, ValueError) as error:
+                    _log.error("%s: the report %s could not be sent: %s", name, report.id, error)
+                    if isinstance(error, urllib.error.HTTPError):
+                        error.close()
+
+
+def _post(address, report):
+    body = json.dumps({"title": report.title, **asdict(report)}).encode()
+    request = urllib.request.Request(address, body, {"Content-Type": "application/json"}, method="POST")
+    with urllib.request.urlopen(request, timeout=_WEBHOOK_S) as answer:
+        answer.read(1024)
 
 
 def grouped(reports: Iterable[CrashReport]) -> tuple[CrashGroup, ...]:
@@ -297,6 +314,12 @@ def _vm(text):
         entry=told.get("entry"),
         threads=tuple(map(_frames, threads)),
     )
+
+
+def python_frame(line: str) -> tuple[str, int, str] | None:
+    """(file, line, function) of a line of a report's Python stack; None: it is no frame."""
+    found = _FRAME.fullmatch(line)
+    return (found["file"], int(found["line"]), found["name"]) if found else None
 
 
 def _loaded(text):

@@ -1,4 +1,4 @@
-"""A host's metrics and traces by OTLP, OpenTelemetry's protocol: HTTP with JSON bodies, which every collector takes.
+"""A host's metrics, traces and log by OTLP, OpenTelemetry's protocol: HTTP with JSON bodies, as collectors take it.
 
     with OtlpExporter(host, "http://127.0.0.1:4318") as exporter:
         priced = exporter.traced(host.task("prices"))
@@ -18,6 +18,7 @@ import re
 import secrets
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 
@@ -28,6 +29,8 @@ _log = logging.getLogger("vmhost")
 _SPANS_MOST = 10_000  # that wait to be sent
 _BATCH = 500
 _TIMEOUT_S = 10.0
+_LINES_MOST, _LINE_MOST = 10_000, 16_384  # lines that wait to be sent; characters of one
+_SEVERITIES = ((logging.CRITICAL, 21), (logging.ERROR, 17), (logging.WARNING, 13), (logging.INFO, 9), (0, 5))
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _CUMULATIVE = 2
 _INTERNAL, _SERVER = 1, 2  # kinds of spans
@@ -38,9 +41,10 @@ _SCOPE = {"name": "vmhost", "version": __version__}
 
 
 class OtlpExporter:
-    """Sends what `host` does to the collector at `endpoint`, whose paths are /v1/metrics and /v1/traces. `headers`:
-    sent with each request. `service`: the resource's service.name. A context manager; leaving it sends what is there.
-    ConfigurationError."""
+    """Sends what `host` does to the collector at `endpoint`, whose paths are /v1/metrics, /v1/traces and /v1/logs.
+    `headers`: sent with each request. `service`: the resource's service.name. `logs`: the level from which lines of the
+    log `vmhost` are sent, the host's and its tasks', masked by the rules of its records; None: none are. A context
+    manager; leaving it sends what is there. ConfigurationError."""
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class OtlpExporter:
         interval_s: float = 15.0,
         headers: Mapping[str, str] | None = None,
         service: str = "vmhost",
+        logs: int | None = logging.INFO,
     ) -> None:
         if not isinstance(endpoint, str) or not endpoint.startswith(("http://", "https://")):
             raise ConfigurationError(f"endpoint: expected an address that begins with http, got {endpoint!r:.100}")
@@ -61,12 +66,19 @@ class OtlpExporter:
         self._started_ns = time.time_ns()
         self._spans: collections.deque[dict[str, object]] = collections.deque(maxlen=_SPANS_MOST)
         self._calls: set[object] = set()  # futures whose spans are still to come
+        self._level_before = logging.NOTSET
+        self._log = None if logs is None else _LogLines(logs, host.policy.masking())
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._told = False
         self.dropped = 0  # requests that could not be sent
 
     def __enter__(self) -> "OtlpExporter":
+        if self._log is not None:
+            self._level_before = _log.level
+            if not _log.isEnabledFor(self._log.level):
+                _log.setLevel(self._log.level)
+            _log.addHandler(self._log)
         self._thread = threading.Thread(target=self._run, name="vmhost-otlp", daemon=True)
         self._thread.start()
         return self
@@ -75,6 +87,9 @@ class OtlpExporter:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
+        if self._log is not None:
+            _log.removeHandler(self._log)
+            _log.setLevel(self._level_before)
 
     def traced(self, task: Task) -> "TracedTask":
         """`task` with a span for each call."""
@@ -93,10 +108,12 @@ class OtlpExporter:
                 self._wait_for_spans()
             try:
                 self._send("metrics", self.metrics())
-                while self._spans:
-                    spans = [self._spans.popleft() for _ in range(min(_BATCH, len(self._spans)))]
+                for spans in _batches(self._spans):
                     scope = {"scope": _SCOPE, "spans": spans}
                     self._send("traces", {"resourceSpans": [{"resource": self._resource, "scopeSpans": [scope]}]})
+                for lines in _batches(() if self._log is None else self._log.records):
+                    scope = {"scope": _SCOPE, "logRecords": lines}
+                    self._send("logs", {"resourceLogs": [{"resource": self._resource, "scopeLogs": [scope]}]})
             except Exception:
                 _log.exception("vmhost: what the host does could not be sent; it is tried again")
             if over:
@@ -117,10 +134,57 @@ class OtlpExporter:
                 answer.read(65536)
             self._told = False
         except (OSError, ValueError) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
             self.dropped += 1
             if not self._told:  # once, until it works again
                 self._told = True
                 _log.warning("%s: %s cannot be sent: %s", self._endpoint, path, error)
+
+
+class _LogLines(logging.Handler):
+    """Lines of the log as OTLP has them, until they are sent; the oldest go first."""
+
+    def __init__(self, level, masking):
+        super().__init__(level)
+        self._masking = masking
+        self.records: collections.deque[dict[str, object]] = collections.deque(maxlen=_LINES_MOST)
+
+    def emit(self, record):
+        try:
+            text = record.getMessage()
+            if record.exc_info:
+                text += "\n" + logging.Formatter().formatException(record.exc_info)
+        except Exception:  # arguments that do not fit: the line is sent as it was written
+            text = str(record.msg)
+        text = text[:_LINE_MOST].encode("utf-8", "replace").decode()
+        named = {"log.logger": record.name}
+        if record.name.startswith("vmhost.task."):
+            named["vmhost.task"] = record.name.removeprefix("vmhost.task.")
+        if (version := getattr(record, "version", None)) is not None:
+            named["vmhost.version"] = version
+        at = str(round(record.created * 1e9))
+        self.records.append(
+            {
+                "timeUnixNano": at,
+                "observedTimeUnixNano": at,
+                "severityNumber": next(number for level, number in _SEVERITIES if record.levelno >= level),
+                "severityText": record.levelname,
+                "body": {"stringValue": self._masking.text(text)},
+                "attributes": _attributes(named),
+            }
+        )
+
+
+def _batches(waiting):
+    """What waits in a deque now, in lists of up to _BATCH."""
+    left = len(waiting)
+    while left > 0:
+        batch = [waiting.popleft() for _ in range(min(_BATCH, left, len(waiting)))]
+        if not batch:
+            return
+        left -= len(batch)
+        yield batch
 
 
 class TracedTask:

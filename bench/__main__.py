@@ -67,6 +67,9 @@ def main():
         metavar="NETWORK",
         help=f"of models and sessions, only: {', '.join(NETWORKS)}",
     )
+    parser.add_argument(
+        "--families", nargs="+", metavar="FAMILY", help="of others, only: modules of bench/other_models"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument(
         "--out", type=Path, default=Path("bench/results"), help="folder for results.json and results.svg"
@@ -89,6 +92,8 @@ def main():
                 if subject == "engine"
                 else {"networks_asked": options.networks}
                 if subject in ("models", "sessions")
+                else {"families": options.families}
+                if subject == "others"
                 else {}
             )
             results += importlib.import_module(f"bench.cases.{subject}").run(

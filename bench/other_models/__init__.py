@@ -4,6 +4,8 @@ generator (NumPy's) that give a ModelProto and the inputs of a typical call, arr
 Where a family has them, SMALL maps names to arguments that make a small model of the same form, for tests, and
 TOLERANCE says how far answers may be from ONNX Runtime's, of the largest.
 
+QUICK, where a family has it, names the models that tests run on every backend, instead of all.
+
 Names are FAMILY/MODEL. `vmhost bench others` (bench/cases/others.py) runs them beside ONNX Runtime, and
 tests/engine/test_other_models.py compares their answers."""
 
@@ -32,6 +34,12 @@ def make(name, small=False):
     made = _family(family)
     arguments = getattr(made, "SMALL", {}).get(model, {}) if small else {}
     return made.MODELS[model](numpy.random.default_rng(zlib.crc32(name.encode())), **arguments)
+
+
+def quick(name):
+    """Whether tests may run it on every backend."""
+    family, model = name.split("/")
+    return model in getattr(_family(family), "QUICK", (model,))
 
 
 def tolerance(name):

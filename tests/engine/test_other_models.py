@@ -14,6 +14,8 @@ from tests.engine.library import backends, on_backend
 from vmhost.engine.models import opened
 from vmhost.engine.onnx import compile_model
 
+NAMES = [name for name in other_models.names() if other_models.quick(name)]
+
 RUNTIME = """
 import onnxruntime, pickle, sys
 answers = {}
@@ -61,11 +63,11 @@ def assert_same(ours, theirs, tolerance=1e-5):
 
 @pytest.fixture(scope="module")
 def expected():
-    made = {name: other_models.make(name, small=True) for name in other_models.names()}
+    made = {name: other_models.make(name, small=True) for name in NAMES}
     return by_onnx_runtime({name: (model.SerializeToString(), given) for name, (model, given) in made.items()})
 
 
-@pytest.mark.parametrize("name", other_models.names())
+@pytest.mark.parametrize("name", NAMES)
 def test_a_model_answers_as_onnx_runtime_does(expected, name):
     model, given = other_models.make(name, small=True)
     tolerance = other_models.tolerance(name) if other_models.tolerance(name) > other_models.TOLERANCE else 1e-5
@@ -75,3 +77,14 @@ def test_a_model_answers_as_onnx_runtime_does(expected, name):
             answers = opened(name, compiled)(plain(given))
             for output, theirs in expected[name]:
                 assert_same(answers[output], theirs, tolerance)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("name", [name for name in other_models.names() if not other_models.quick(name)])
+def test_a_large_model_answers_as_onnx_runtime_does(name):
+    model, given = other_models.make(name)
+    data = model.SerializeToString()
+    expected = by_onnx_runtime({name: (data, given)})[name]
+    answers = opened(name, compile_model(data, name))(plain(given))
+    for output, theirs in expected:
+        assert_same(answers[output], theirs, other_models.TOLERANCE)

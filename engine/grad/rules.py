@@ -109,19 +109,38 @@ def _unchanged(x, *_, **__):
 RULES["positive"] = RULES["real"] = RULES["conjugate"] = RULES["copy"] = RULES["ascontiguousarray"] = _unchanged
 
 
+def _alike(x, y, z):
+    """Whether the result of two has the shape and dtype of both, so that gradients fit as they are."""
+    kind = z.dtype
+    return x.dtype is kind and y.dtype is kind and x.shape == y.shape if type(y) is type(z) is type(x) else False
+
+
 @rule
 def add(x, y):
-    return x + y, (lambda g: _fit(g, x), lambda g: _fit(g, y))
+    z = x + y
+    if _alike(x, y, z):
+        return z, (_same, _same)
+    return z, (lambda g: _fit(g, x), lambda g: _fit(g, y))
 
 
 @rule
 def subtract(x, y):
-    return x - y, (lambda g: _fit(g, x), lambda g: _fit(-g, y))
+    z = x - y
+    if _alike(x, y, z):
+        return z, (_same, _negated)
+    return z, (lambda g: _fit(g, x), lambda g: _fit(-g, y))
+
+
+def _negated(g):
+    return -g
 
 
 @rule
 def multiply(x, y):
-    return x * y, (lambda g: _fit(g * y, x), lambda g: _fit(g * x, y))
+    z = x * y
+    if _alike(x, y, z):
+        return z, (lambda g: g * y, lambda g: g * x)
+    return z, (lambda g: _fit(g * y, x), lambda g: _fit(g * x, y))
 
 
 @rule
@@ -268,7 +287,10 @@ def _whole(name, out, initial=None, where=True):
 @rule
 def sum_(x, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=True):
     _whole("sum", out, initial, where)
-    kept, kind, shape = _kept(x.shape, axis), x.dtype, x.shape
+    shape, kind = x.shape, x.dtype
+    if axis is None and dtype is None and not keepdims:
+        return _a.sum(x), (lambda g: _a.broadcast_to(g, shape),)
+    kept = _kept(shape, axis)
 
     def back(g):
         g = g if g.dtype is kind else _a.astype(g, kind)

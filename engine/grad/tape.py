@@ -6,6 +6,7 @@ from vmhost.engine.grad.rules import CONSTANT, OF_LISTS, RULES
 from vmhost.engine.grad.traced import PRIMITIVES, Traced, function, levels
 from vmhost.engine.grad.trees import is_array, mapped
 
+_PLAIN = (float, int)  # with which a result has the dtype of the array
 # What ufuncs take besides arrays, where it changes nothing for a gradient.
 _IGNORED = {"casting", "order", "subok", "device", "like"}
 
@@ -58,6 +59,19 @@ class Tape:
             raise NoGradientError(f"engine.grad: {name}() gives complex numbers, of which there are no gradients here")
         result = Traced(value, self)
         self.entries.append((result, notes))
+        return result
+
+    def apply_to_two(self, name, x, y):
+        """The same for an operator of two, where `x` is on this tape, and `y` is, or is not traced at all."""
+        both = type(y) is Traced
+        if self.entries is None or self.paused or not (both or type(y) in _PLAIN):
+            return self.apply(name, (x, y), {})
+        rule = RULES.get(name)
+        if rule is None:
+            return self.apply(name, (x, y), {})
+        value, (pull, other) = rule(x.value, y.value if both else y)
+        result = Traced(value, self)
+        self.entries.append((result, ((x, pull), (y, other)) if both and other is not None else ((x, pull),)))
         return result
 
     def plain(self, args):
@@ -197,10 +211,11 @@ def value_and_grad(f, argnums=0):
     def with_gradient(*args, **kwargs):
         tape = Tape()
         given = list(args)
+        count = len(args)
         for number in numbers:
-            if not -len(args) <= number < len(args):
+            if not -count <= number < count:
                 raise ValueError(
-                    f"argnums: {number}, but the function was called with {len(args)} arguments by position"
+                    f"argnums: {number}, but the function was called with {count} arguments by position"
                 )
             given[number] = _watched(tape, args[number], number)
         _open.append(tape)
@@ -238,6 +253,9 @@ def grad(f, argnums=0):
 
 
 def _watched(tape, tree, number):
+    if type(tree) is _a.ndarray and tree.dtype.kind == "f":
+        return Traced(tree, tape)
+
     def watch(leaf):
         if type(leaf) is float:
             leaf = _a.asarray(leaf)
@@ -270,6 +288,9 @@ def _gradients(watched):
 
 
 def _without(tape, result):
+    if type(result) is Traced and result.tape is tape:
+        return result.value
+
     def plain(leaf):
         return leaf.value if type(leaf) is Traced and leaf.tape is tape else leaf
 

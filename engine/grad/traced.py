@@ -174,11 +174,12 @@ class Traced:
 
 def _forward(operator, name):
     def method(self, other):
-        if type(other) is Traced:
-            tape = self.tape if self.tape.level >= other.tape.level else other.tape
-        else:
-            tape = self.tape
-        return tape.apply(name, (self, other), _NOTHING)
+        tape = self.tape
+        if type(other) is Traced and other.tape is not tape:
+            if tape.level < other.tape.level:
+                tape = other.tape
+            return tape.apply(name, (self, other), _NOTHING)
+        return tape.apply_to_two(name, self, other)
 
     method.__name__ = operator
     setattr(Traced, operator, method)
@@ -225,7 +226,9 @@ for _operator, _name in {"neg": "negative", "pos": "positive", "abs": "absolute"
 
 def _method(name, module=_a):
     def method(self, *args, **kwargs):
-        return dispatch(name, self, *args, **kwargs)
+        if args or kwargs:
+            return dispatch(name, self, *args, **kwargs)
+        return self.tape.apply(name, (self,), _NOTHING)
 
     method.__name__ = name
     setattr(Traced, name, method)

@@ -216,6 +216,9 @@ class _Graph:
     def sizes(self, numbers):
         return self.name_of(_a.asarray([int(one) for one in numbers], "int64"))
 
+    def apply_to_two(self, name, x, y):
+        return self.apply(name, (x, y), {})
+
     def apply(self, name, args, kwargs):
         if name == "embedding_bags":
             parts = [self.lookup(bags) for bags in args[1]]

@@ -1,6 +1,7 @@
 """What training is measured against, from where `make training-peers` puts it."""
 
 import contextlib
+import importlib
 import sys
 from pathlib import Path
 
@@ -9,13 +10,21 @@ _PEERS = Path(__file__).parents[1] / ".python" / "training-peers"
 
 def torch_or_none():
     """torch, from there or from wherever else it is."""
+    return _imported("torch")
+
+
+def mlx_or_none():
+    """mlx.core, likewise."""
+    return _imported("mlx.core")
+
+
+def _imported(name):
     if str(_PEERS) not in sys.path:
         sys.path.append(str(_PEERS))
     try:
-        import torch
+        return importlib.import_module(name)
     except ImportError:
         return None
-    return torch
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ there=$(sed -n 's/^\([A-Za-z0-9_.-]*\)==.*/--no-emit-package \1/p' requirements.
 { echo "# What models and the trigger engine are measured against. Made with: make lock"; pin pyproject.toml --extra bench -c requirements.lock $there; } > lock.partial
 mv lock.partial tools/bench.lock
 # beside the environment (tools/training_peers.sh)
-{ echo "# What training is measured against (5 GB). Made with: make lock"; echo torch | pin -c requirements.lock $there -; } > lock.partial
+{ echo "# What training is measured against (5 GB). Made with: make lock"; printf '%s\n' torch 'mlx[cpu]' | pin -c requirements.lock $there -; } > lock.partial
 mv lock.partial tools/training_peers.lock
 { echo "# What reads the sources. Made with: make lock"; pin --group lint -c requirements.lock $there; } > lock.partial
 mv lock.partial tools/lint.lock

@@ -1,6 +1,7 @@
 """Training and sparse models, beside torch and pyarrow: networks, gradients, lookups, samples, saves, sessions."""
 
 from bench import (
+    training_accuracy,
     training_gradients,
     training_lookups,
     training_networks,
@@ -14,6 +15,7 @@ def run(quick):
     results = []
     parts = (
         training_networks,
+        training_accuracy,
         training_gradients,
         training_lookups,
         training_tiers,

@@ -231,9 +231,11 @@ def clip(x, a_min=None, a_max=None, out=None, *, min=None, max=None):
         raise TypeError("engine.grad: clip() takes the gradient of the array alone, not of its bounds, and no out=")
 
     def inside(g):
-        if low is not None:
-            g = _a.where(x >= low, g, 0.0)
-        return g if high is None else _a.where(x <= high, g, 0.0)
+        if low is None and high is None:
+            return g
+        held = [_a.greater_equal(x, low)] if low is not None else []
+        held += [_a.less_equal(x, high)] if high is not None else []
+        return _a.where(held[0] if len(held) == 1 else _a.logical_and(*held), g, 0.0)
 
     return _a.clip(x, low, high), (inside,)
 
@@ -595,8 +597,15 @@ def matmul(x, y, out=None):
             g = _a.reshape(g, (*g.shape[: g.ndim - (y.ndim > 1)], 1, *g.shape[g.ndim - (y.ndim > 1) :]))
         return _a.reshape(g, (*g.shape, 1)) if y.ndim == 1 else g
 
+    def of_left(g):
+        if x.ndim == 2 and y.ndim == 3 and x.size > (g.shape[1] + y.shape[1]) * y.shape[2]:
+            # many products of few columns: one of all columns is less than the products and their sum
+            joined = [_a.reshape(_a.transpose(one, (1, 0, 2)), (one.shape[1], -1)) for one in (g, y)]
+            return _fit(_a.matmul(joined[0], _a.transpose(joined[1])), x)
+        return _a.reshape(_fit(_a.matmul(full(g), _a.swapaxes(right, -1, -2)), left), x.shape)
+
     return _a.matmul(x, y), (
-        lambda g: _a.reshape(_fit(_a.matmul(full(g), _a.swapaxes(right, -1, -2)), left), x.shape),
+        of_left,
         lambda g: _a.reshape(_fit(_a.matmul(_a.swapaxes(left, -1, -2), full(g)), right), y.shape),
     )
 

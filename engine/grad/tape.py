@@ -214,9 +214,7 @@ def value_and_grad(f, argnums=0):
         count = len(args)
         for number in numbers:
             if not -count <= number < count:
-                raise ValueError(
-                    f"argnums: {number}, but the function was called with {count} arguments by position"
-                )
+                raise ValueError(f"argnums: {number}, but the function was called with {count} arguments by position")
             given[number] = _watched(tape, args[number], number)
         _open.append(tape)
         try:

@@ -2,6 +2,8 @@
 
 import vmhost.engine.numpy as np
 from vmhost.engine.grad import stop_gradient
+from vmhost.engine.grad.rules import RULES
+from vmhost.engine.grad.traced import call, primitive
 from vmhost.engine.nn.activations import relu, sigmoid
 from vmhost.engine.nn.export import graph_of
 from vmhost.engine.nn.module import Module
@@ -116,6 +118,43 @@ class RMSNorm(Module):
         return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self._eps) * self.weight
 
 
+def _moments(x, axes):
+    mean = np.mean(x, axis=axes, keepdims=True)
+    centred = x - mean
+    return mean, np.mean(centred * centred, axis=axes, keepdims=True)
+
+
+@primitive
+def batch_normalized(x, weight, bias, eps, moments):
+    """x with mean 0 and variance 1 over the dimensions in which `weight` and `bias` have size 1, times weight, plus
+    bias. The mean and the variance come into the list `moments`."""
+    moments[:] = mean, var = _moments(x, tuple(i for i, size in enumerate(weight.shape) if size == 1))
+    factor = weight / np.sqrt(var + eps)
+    return x * factor + (bias - mean * factor)
+
+
+def _batch_normalized_rule(x, weight, bias, eps, moments):
+    y = call("batch_normalized", x, weight, bias, eps, moments)
+    (mean, var), axes = moments, tuple(i for i, size in enumerate(weight.shape) if size == 1)
+    root, count, kept = 1 / np.sqrt(var + eps), x.size // weight.size, {}
+
+    def sums(g):  # of g, and of g times x with mean 0 and variance 1
+        if kept.get("of") is not g:
+            whole = np.sum(g, axis=axes, keepdims=True)
+            kept.update(of=g, sums=(whole, (np.sum(g * x, axis=axes, keepdims=True) - mean * whole) * root))
+        return kept["sums"]
+
+    def of_x(g):
+        whole, along = sums(g)
+        turned = along * root / count
+        return (g - x * turned - (whole / count - turned * mean)) * (weight * root)
+
+    return y, (of_x, lambda g: sums(g)[1], lambda g: sums(g)[0], None, None)
+
+
+RULES["batch_normalized"] = _batch_normalized_rule
+
+
 class BatchNorm(Module):
     """Over all dimensions but the second, the channels. In training by the batch's mean and variance, which the running
     ones follow; else by the running ones."""
@@ -132,21 +171,18 @@ class BatchNorm(Module):
         return self.freeze(recurse=False, keys=("running_mean", "running_var"))
 
     def __call__(self, x):
-        axes = (0, *range(2, x.ndim))
         shape = (1, -1, *[1] * (x.ndim - 2))
         if self._training:
-            mean = np.mean(x, axis=axes, keepdims=True)
-            centred = x - mean
-            var = np.mean(centred * centred, axis=axes, keepdims=True)
-            count = x.size // x.shape[1]
-            self._follow("running_mean", mean, 1)
-            self._follow("running_var", var, count / max(count - 1, 1))
-        else:
-            if (graph := graph_of(x)) is not None:
-                arrays = (x, self.weight, self.bias, self.running_mean, self.running_var)
-                names = [graph.name_of(one) for one in arrays]
-                return graph.node("BatchNormalization", names, self(x.value), epsilon=self._eps)
-            centred, var = x - self.running_mean.reshape(shape), self.running_var.reshape(shape)
+            moments, count = [], x.size // x.shape[1]
+            y = batch_normalized(x, self.weight.reshape(shape), self.bias.reshape(shape), self._eps, moments)
+            self._follow("running_mean", moments[0], 1)
+            self._follow("running_var", moments[1], count / max(count - 1, 1))
+            return y
+        if (graph := graph_of(x)) is not None:
+            arrays = (x, self.weight, self.bias, self.running_mean, self.running_var)
+            names = [graph.name_of(one) for one in arrays]
+            return graph.node("BatchNormalization", names, self(x.value), epsilon=self._eps)
+        centred, var = x - self.running_mean.reshape(shape), self.running_var.reshape(shape)
         return centred / np.sqrt(var + self._eps) * self.weight.reshape(shape) + self.bias.reshape(shape)
 
     def _follow(self, name, value, factor):

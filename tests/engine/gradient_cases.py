@@ -136,6 +136,12 @@ CASES = [
         )
         for kernel in (2, 3)
     ),
+    ("matmul", np.matmul, (_some(5, 6), _some(2, 6, 2))),
+    (
+        "batch_normalized",
+        lambda x, w, b: call("batch_normalized", x, w, b, 1e-5, []),
+        (_some(3, 2, 4), _some(1, 2, 1), _some(1, 2, 1)),
+    ),
     ("dot", np.dot, (X, ROW)),
     ("dot", np.dot, (SCALAR, ROW)),
 ]

@@ -56,6 +56,8 @@ _ALIKE = frozenset(
     }
 )
 
+_LOOKED_AT = 16  # numbers of a constant that tell most from each other
+
 
 def merge_equal(network):
     """Leaves out layers that make what is there already, and constants that others equal."""
@@ -106,11 +108,15 @@ def merge_equal(network):
 
 
 def _constants(network):
-    found, one_for = {}, {}
+    alike, one_for = {}, {}
     for name, values in network.constants.items():
-        first = found.setdefault((values.dtype, values.shape, hashlib.sha256(values.tobytes()).digest()), name)
-        if first != name:
-            one_for[name] = first
+        alike.setdefault((values.dtype, values.shape, values.ravel()[:_LOOKED_AT].tobytes()), []).append(name)
+    for names in alike.values():
+        found = {}
+        for name in names if len(names) > 1 else ():  # no other one is read to its end
+            first = found.setdefault(hashlib.sha256(network.constants[name].tobytes()).digest(), name)
+            if first != name:
+                one_for[name] = first
     return one_for
 
 

@@ -1,7 +1,8 @@
 """A model on its way from ONNX to the engine: layers over named tensors, which are computed, constant, or views of
 others."""
 
-import math
+import itertools
+import operator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -90,7 +91,8 @@ def _integers(numbers):
 
 def contiguous(shape):
     """The strides, in elements, of a contiguous tensor."""
-    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
+    strides = list(itertools.accumulate(shape[:0:-1], operator.mul, initial=1)) if shape else []
+    return tuple(reversed(strides))
 
 
 @dataclass

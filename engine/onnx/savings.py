@@ -88,7 +88,7 @@ class Savings:
 
 
 def _bytes(network, name):
-    return math.prod(network.shape(name)) * network.dtype(name).itemsize
+    return math.prod(map(int, network.shape(name))) * network.dtype(name).itemsize
 
 
 def _moved(network):

@@ -42,7 +42,12 @@ class Size(int):
     def __mul__(self, other):
         if not isinstance(other, int | numpy.integer):
             return NotImplemented
-        return _number(int(self) * int(other), _product(self.terms, terms_of(other)))
+        if not isinstance(other, Size):
+            other = int(other)
+            if other in (0, 1):
+                return self if other else 0
+            return Size(int(self) * other, {some: factor * other for some, factor in self.terms.items()})
+        return _number(int(self) * int(other), _product(self.terms, other.terms))
 
     __rmul__ = __mul__
 

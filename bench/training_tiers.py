@@ -8,7 +8,7 @@ import numpy
 
 from bench.measure import Result, interleaved
 
-DIM, BATCH, SKEW, CALLS, POOL = 64, 4096, 1.05, 16, 128
+DIM, BATCH, SKEW, CALLS, WARM = 64, 4096, 1.05, 16, 64
 SHARES = (0.1, 0.5, 0.9)
 
 
@@ -31,8 +31,8 @@ def _lookups(rows, rounds):
 
     optimizer = optim.Adagrad(0.1, initial=0.1)
     row_bytes = 2 * DIM * 4 + 44
-    asked = zipf(numpy.random.default_rng(1), rows, BATCH * POOL).reshape(POOL, BATCH)
-    asked = [np.asarray(one) for one in asked]
+    drawn = zipf(numpy.random.default_rng(1), rows, BATCH * (WARM + (rounds + 1) * CALLS)).reshape(-1, BATCH)
+    first, asked = drawn[:WARM], drawn[WARM:]
     with tempfile.TemporaryDirectory() as folder:
 
         def made(share):
@@ -41,12 +41,12 @@ def _lookups(rows, rounds):
             for begin in range(0, rows, 50_000):
                 keys = np.arange(begin, min(begin + 50_000, rows))
                 table.step(keys, np.ones((len(keys), DIM), "float32"), optimizer, 1)
-            for one in asked:  # the rows that are wanted come into memory
-                _array._embedding_lookup(table.handle, one)
+            for one in first:  # the rows that are wanted come into memory
+                _array._embedding_lookup(table.handle, np.asarray(one))
             return table
 
         def rate(table):
-            turns = itertools.cycle(asked)
+            turns = iter([np.asarray(one) for one in asked])  # none of them twice
 
             def once():
                 calls = list(itertools.islice(turns, CALLS))

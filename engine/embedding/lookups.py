@@ -150,10 +150,11 @@ def embedding_bags(anchors, sets):
     tape = highest([*anchors, *(bags.ids for bags in sets)])
     if tape is not None:
         return tape.apply("embedding_bags", (anchors, sets), {})
-    return _read(sets)
+    return read_bags(sets)
 
 
-def _read(sets):
+def read_bags(sets):
+    """What the sets of bags read, side by side, without a tape."""
     for bags in sets:
         if bags.table.sharded:
             tables = bags.table.read(sets)
@@ -170,7 +171,7 @@ def _embedding_bags_rule(anchors, sets):
 
         pulls.append(pull)
         column += bags.table.dim
-    return _read(sets), pulls
+    return read_bags(sets), pulls
 
 
 PRIMITIVES["embedding_bags"] = embedding_bags

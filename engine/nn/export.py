@@ -4,7 +4,7 @@ import struct
 from typing import NamedTuple
 
 from vmhost.engine import _array as _a
-from vmhost.engine.embedding.lookups import COMBINERS, Ragged
+from vmhost.engine.embedding.lookups import COMBINERS, Ragged, read_bags
 from vmhost.engine.grad.traced import Traced, function, levels
 from vmhost.engine.grad.trees import is_array, leaves
 
@@ -168,7 +168,7 @@ class _Graph:
         name = f"{ids}@{table.name}"
         found = Lookup(name, table.name, table.dim, ids, weights, COMBINERS[bags.combiner], default_id)
         plain = bags._replace(ids=bags.ids.value, weights=None if weights is None else bags.weights.value)
-        value = _a._embedding_bags([plain.native()])
+        value = read_bags([plain])
         if found not in self.lookups:
             if name in self.ports:
                 raise ExportError(f"{name}: the same ids are looked up there in two ways")

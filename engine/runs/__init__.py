@@ -2,7 +2,17 @@
 docs/training.md tells how they go together."""
 
 from vmhost.engine.runs.importance import permutation_importance
-from vmhost.engine.runs.states import RunError, load, put_state, save, state_of
+from vmhost.engine.runs.states import RunError, forget_after, load, numbers, put_state, save, state_of
 from vmhost.engine.runs.stopping import EarlyStopping
 
-__all__ = ["EarlyStopping", "RunError", "load", "permutation_importance", "put_state", "save", "state_of"]
+__all__ = [
+    "EarlyStopping",
+    "RunError",
+    "forget_after",
+    "load",
+    "numbers",
+    "permutation_importance",
+    "put_state",
+    "save",
+    "state_of",
+]

@@ -109,6 +109,21 @@ def save(folder, state, *, tables=(), keep=2, full=None):
     return place
 
 
+def numbers(folder):
+    """Those of the states of a folder, in order: each save has the next one."""
+    try:
+        return [number for number, _ in _states(os.fspath(folder))]
+    except FileNotFoundError:
+        return []
+
+
+def forget_after(folder, number):
+    """Removes the states behind that of this number, so that the next save follows it."""
+    for later, name in _states(os.fspath(folder)) if os.path.isdir(folder) else ():
+        if later > number:
+            save_folders.remove(os.path.join(folder, name))
+
+
 def load(folder, *, tables=()):
     """The last state of a folder, with the tables (which have no keys yet) restored as they were then; None where there
     is none. RunError says what is damaged."""

@@ -18,10 +18,11 @@ import vmhost
 from tasks.deepfm import clicks
 from vmhost.compiler import compile_folder
 from vmhost.engine import nn
-from vmhost.engine.embedding import EmbeddingVariable
+from vmhost.engine.embedding import EmbeddingVariable, save
 from vmhost.engine.features import FeatureSpec
 from vmhost.serving.exports import publish
 from vmhost.serving.sessions import SessionGroup
+from vmhost.training import shards
 from vmhost.training.runs import Run
 from vmhost.training.samples import ParquetSamples
 
@@ -37,9 +38,12 @@ def main(arguments=None):
     parser.add_argument("--examples", type=int, default=200_000, help="examples to train on (%(default)s)")
     parser.add_argument("--epochs", type=int, default=4, help="times that each is seen (%(default)s)")
     parser.add_argument("--every", type=int, default=200, help="steps between two checkpoints (%(default)s)")
+    parser.add_argument("--shards", type=int, default=1, help="processes that train together (%(default)s)")
     given = parser.parse_args(arguments)
     if given.examples < BATCH or given.epochs < 1 or given.every < 1:
         parser.error(f"--examples: at least {BATCH}, --epochs and --every: at least 1")
+    if not 1 <= given.shards <= 8 or given.examples < given.shards * clicks.GROUP * (given.shards > 1):
+        parser.error(f"--shards: 1 to 8, with --examples of at least {clicks.GROUP} for each")
     given.folder.mkdir(parents=True, exist_ok=True)
     train, test = given.folder / f"train-{given.examples}.parquet", given.folder / "test.parquet"
     for path, count, seed in ((train, given.examples, 1), (test, TESTED, 2)):
@@ -47,7 +51,14 @@ def main(arguments=None):
             write(path, count, seed)
     spec = FeatureSpec.read((HERE / "features.json").read_bytes())
     tables = new_tables(spec)
-    answer = trained(given, train, spec, tables)
+    if given.shards == 1:
+        answer = trained(given, train, spec, tables)
+    else:
+        from tasks.ctr.__main__ import trained_shard  # by the name that other processes know it by
+
+        answer = shards.run(trained_shard, given.shards, given, train)[0]
+        shards.restore(tables, given.folder / f"rows-{given.shards}")
+        save(tables, given.folder / "rows")
     version = publish(given.folder / "served", answer["onnx"], answer["lookups"], spec, tables, name="ctr")
     labels, scores, best = served(given.folder / "served", test)
     print(f"served: version {version} of {given.folder / 'served'}")
@@ -76,17 +87,28 @@ def new_tables(spec):
     }
 
 
-def trained(given, path, spec, tables):
+def trained_shard(shard, given, path):
+    """The same in one of several processes. All rows are saved at the end."""
+    logging.basicConfig(level=logging.INFO if shard.rank == 0 else logging.WARNING, format="%(message)s")
+    spec = FeatureSpec.read((HERE / "features.json").read_bytes())
+    tables = new_tables(spec)
+    answer = trained(given, path, spec, tables, shard)
+    shard.save(tables, given.folder / f"rows-{shard.count}")
+    return answer
+
+
+def trained(given, path, spec, tables, shard=None):
     """What the task answers, after all epochs."""
+    number, count = (0, 1) if shard is None else (shard.rank, shard.count)
 
     def samples(position):
         return ParquetSamples(
-            path, BATCH, spec=spec, labels=["click"], drop_remainder=True, shuffle_window=WINDOW, seed=3,
-            epochs=given.epochs, start=position,
+            path, BATCH // count, spec=spec, labels=["click"], drop_remainder=True, shuffle_window=WINDOW, seed=3,
+            epochs=given.epochs, start=position, partition=(number, count),
         )  # fmt: skip
 
-    folder = given.folder / f"run-{given.examples}-{given.epochs}"
-    with Run(folder, samples, tables) as run:
+    folder = given.folder / f"run-{given.examples}-{given.epochs}{f'-by-{count}' if count > 1 else ''}"
+    with Run(folder, samples, tables, shard=shard) as run:
         with vmhost.Host(allow_unsigned=True, functions=run.functions, tables=run.tables) as host:
             task = host.load(compile_folder(HERE).to_bytes())
             started = time.perf_counter()
@@ -95,7 +117,10 @@ def trained(given, path, spec, tables):
         where = f", from step {answer['resumed']} on" if answer["resumed"] else ""
         rate = (answer["steps"] - answer["resumed"]) * BATCH / seconds
         waited = run.samples.waited_s / seconds
-    print(f"trained: {answer['steps']} steps of {BATCH}{where}, {rate:,.0f} examples/s, {waited:.1%} waiting for data")
+    if number == 0:
+        by = "" if shard is None else f" by {count} processes"
+        steps = f"{answer['steps']} steps of {BATCH}{by}{where}"
+        print(f"trained: {steps}, {rate:,.0f} examples/s, {waited:.1%} waiting for data")
     return answer
 
 

@@ -3,7 +3,8 @@ gives the network as ONNX.
 
 The host's functions (vmhost.training.runs): `batch()` gives columns by name (those of features.json, and `click`), or
 None after the last batch; `checkpoint(state)` saves what the task needs with the tables and the reader's position;
-`resume()` gives the last such state, or None.
+`resume()` gives the last such state, or None. `shard()` and `exchange()` are those of several processes that train
+together.
 
 Takes `{"steps": about how many batches there are}`, over which the learning rate falls to 0, and, where wanted, "rate",
 "seed" of the first weights, and "every": steps between two checkpoints. Returns `{"onnx": bytes, "lookups": [[input,
@@ -27,7 +28,11 @@ def run(value):
         raise ValueError(f"every: expected a whole number above 0, got {every!r}")
     spec = FeatureSpec.read(resources.read_bytes("features.json"))
     nn.seed(value.get("seed", 0))
-    model = network.DeepFM(spec, {name: embedding.table(name) for name in spec.tables})
+    shards = embedding.Shards.of(host)
+    tables = {name: embedding.table(name) for name in spec.tables}
+    if shards.count > 1:
+        tables = {name: shards.table(one) for name, one in tables.items()}
+    model = network.DeepFM(spec, tables)
     optimizer = optim.Adam(optim.cosine_decay(rate, value["steps"]))
     step = nn.value_and_grad(model, lambda inputs, y: nn.binary_cross_entropy(model.logits(*inputs), y))
     losses, last, resumed = [], [], 0
@@ -38,7 +43,7 @@ def run(value):
     saved = steps = resumed
     while (batch := host.batch()) is not None:
         loss, gradients = step(spec.transform(batch), np.asarray(batch["click"], "float32"))
-        optimizer.update(model, gradients)
+        optimizer.update(model, shards.averaged(gradients) if shards.count > 1 else gradients)
         steps = optimizer.state["step"]
         last.append(float(loss))
         if len(last) == TOLD:

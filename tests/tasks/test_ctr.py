@@ -14,10 +14,13 @@ import pytest
 import vmhost
 from tasks.ctr import __main__ as command
 from vmhost.compiler import compile_folder
+from vmhost.engine import runs
 from vmhost.engine.embedding import safe_embedding_lookup_sparse, save
 from vmhost.engine.features import FeatureSpec
 from vmhost.serving.exports import publish
 from vmhost.serving.sessions import SessionGroup
+from vmhost.training import shards
+from vmhost.training.runs import Run
 from vmhost.training.samples import ParquetSamples
 
 pyarrow.array(range(1000))  # here, since its allocator keeps the thread that it starts now
@@ -62,9 +65,36 @@ def test_a_run_that_was_killed_ends_with_the_same_bytes(tmp_path):
     assert ends[0] == ends[1]
 
 
+def test_shards_that_were_killed_go_on_at_the_same_checkpoint(tmp_path):
+    ends = []
+    for name, kill in (("whole", False), ("killed", True)):
+        arguments = [str(tmp_path / name), "--examples", "32000", "--epochs", "4", "--every", "10", "--shards", "2"]
+        asked = [sys.executable, "-m", "tasks.ctr", *arguments]
+        if kill:
+            with subprocess.Popen(asked, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as run:
+                assert any("step 100:" in line for line in run.stderr)  # some ten checkpoints lie behind it
+                run.kill()
+        done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        if kill:
+            assert int(re.search(r"goes on at step (\d+)", done.stderr)[1]) >= 80
+        assert "steps of 512 by 2 processes, " in done.stdout
+        model = tmp_path / name / "served/version-000001/network.vmm"
+        ends.append((model.read_bytes(), done.stdout.splitlines()[-3:]))
+    assert ends[0] == ends[1]
+    folder = tmp_path / "killed/run-32000-4-by-2"
+    assert sorted(path.name for path in folder.iterdir()) == ["shard-0-of-2", "shard-1-of-2"]
+    with pytest.raises(runs.RunError, match="has states of shard-0-of-2: go on with as many shards"):
+        Run(folder, None, {}, shard=shards.Shard(0, 3, None))
+
+
 def asked(batches, value, state=None):
     left, saved = iter(batches), []
-    functions = {"batch": lambda _: next(left, None), "checkpoint": saved.append, "resume": lambda _: state}
+    functions = shards.alone().functions | {
+        "batch": lambda _: next(left, None),
+        "checkpoint": saved.append,
+        "resume": lambda _: state,
+    }
     tables = command.new_tables(FeatureSpec.read((command.HERE / "features.json").read_bytes()))
     with vmhost.Host(allow_unsigned=True, functions=functions, tables=tables) as host:
         return host.load(compile_folder(command.HERE).to_bytes())(value), tables, saved
@@ -98,9 +128,18 @@ def test_the_task_names_what_it_cannot_use(batches, value, says):
         asked(batches, value)
 
 
-@pytest.mark.parametrize("arguments", [["--examples", "5"], ["--epochs", "0"], ["--every", "0"]])
-def test_the_command_of_ctr_says_what_it_takes(tmp_path, capsys, arguments):
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--examples", "5"], "--examples: at least 512, --epochs and --every: at least 1"),
+        (["--epochs", "0"], "--examples: at least 512, --epochs and --every: at least 1"),
+        (["--every", "0"], "--examples: at least 512, --epochs and --every: at least 1"),
+        (["--shards", "9"], "--shards: 1 to 8, with --examples of at least 16000 for each"),
+        (["--shards", "2", "--examples", "16000"], "--shards: 1 to 8, with --examples of at least 16000 for each"),
+    ],
+)
+def test_the_command_of_ctr_says_what_it_takes(tmp_path, capsys, arguments, says):
     with pytest.raises(SystemExit):
         command.main([str(tmp_path / "new"), *arguments])
-    assert "--examples: at least 512, --epochs and --every: at least 1" in capsys.readouterr().err
+    assert says in capsys.readouterr().err
     assert not (tmp_path / "new").exists()

@@ -19,7 +19,7 @@ import numpy
 from vmhost.engine import embedding
 from vmhost.engine.embedding import checkpoints, save_folders
 from vmhost.training.errors import ShardError
-from vmhost.training.exchange import BOX, Exchange, OtherCallError, PeerLostError
+from vmhost.training.exchange import BOX, Exchange, OtherCallError, PeerLostError, own_part
 
 SHARDS_MAX = 64
 _SAVE = re.compile(r"sharded-(\d{6,})\.json")
@@ -42,7 +42,7 @@ class Shard(embedding.Shards):
         of its own beneath `folder`; all shards call it. The save counts once all of them have theirs. Its path."""
         tables = _own(tables)
         folder = os.path.abspath(os.fspath(folder))
-        path = embedding.save(tables, _part(folder, self.rank, self.count), incremental=incremental, step=step)
+        path = embedding.save(tables, part(folder, self.rank, self.count), incremental=incremental, step=step)
         self.wait("saves")
         number = max((number for number, _ in _saves(folder)), default=0) + 1
         self.wait("names its save")
@@ -63,6 +63,11 @@ class Shard(embedding.Shards):
         return restore(tables, folder, self.rank, self.count)
 
 
+def alone():
+    """The shard of a process that trains by itself."""
+    return Shard(0, 1, lambda what, parts: [own_part(parts[0])])
+
+
 def restore(tables, folder, rank=0, count=1):
     """Reads the last save of shards into tables without keys: the keys of shard `rank` of `count`, or all of them."""
     tables = _own(tables)
@@ -80,9 +85,9 @@ def restore(tables, folder, rank=0, count=1):
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise embedding.CheckpointError(f"{path}: cannot be read: {error}") from error
     if len(names) == count:
-        return embedding.restore(tables, _part(folder, rank, count), upto=names[rank])
+        return embedding.restore(tables, part(folder, rank, count), upto=names[rank])
     steps = [
-        checkpoints.restore_some(tables, _part(folder, number, len(names)), name, lambda keys: keys % count == rank)
+        checkpoints.restore_some(tables, part(folder, number, len(names)), name, lambda keys: keys % count == rank)
         for number, name in enumerate(names)
     ]
     return max(steps)
@@ -93,8 +98,17 @@ def _own(tables):
     return [getattr(one, "own", one) for one in tables]
 
 
-def _part(folder, rank, count):
+def part(folder, rank, count):
+    """Where a shard has its own files."""
     return os.path.join(folder, f"shard-{rank}-of-{count}")
+
+
+def parts(folder):
+    """Names of the folders of shards that there are."""
+    try:
+        return sorted(name for name in os.listdir(folder) if re.fullmatch(r"shard-\d+-of-\d+", name))
+    except FileNotFoundError:
+        return []
 
 
 def _saves(folder):

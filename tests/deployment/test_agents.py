@@ -506,7 +506,7 @@ def test_a_pipeline_takes_up_rule_packs_as_they_come(cloud, agent, tmp_path, cap
 
     def click(key):
         pipeline.append(Event("click", 1_790_000_000_000 + len(key), "page", f"{key}-1", key=key))
-        assert pipeline.wait(60) and pipeline._sending.wait(60)
+        assert pipeline.wait(60) and pipeline.reach.wait(60)
 
     agent.step()
     with (

@@ -36,6 +36,10 @@ LOOPS = {
     "pad": "np.pad(a.square, 3, 'reflect')",
     "tile": "np.tile(a.x, 4)",
     "roll": "np.roll(a.square, (5, 7), (0, 1))",
+    "patches": "_array._patches(a.image, WINDOWS)",
+    "sums_of_patches": "_array._patches_sum(_array._patches(a.image, WINDOWS), WINDOWS, a.image.shape)",
+    "largest_of_windows": "_array._max_pool(a.image, POOLS)",
+    "gradients_of_these": "_array._pool_gradient(a.image, a.pooled, a.pooled, POOLS)",
     "gather": "a.x[a.places]",
     "scatter": "put(out, a.places, a.x)",
     "nonzero": "np.nonzero(a.mask)",
@@ -95,11 +99,18 @@ LOOP_OF = {
     "pad": "pad",
     "tile": "tile",
     "roll": "roll",
+    "patches": "patches",
+    "patches_sum": "sums_of_patches",
+    "max_pool": "largest_of_windows",
+    "max_pool_gradient": "gradients_of_these",
 }
 TASK = """
 import vmhost.engine.numpy as np
 from vmhost.engine import _array
 from vmhost import guest
+
+WINDOWS = (3, 3, 1, 1, 1, 1, 1, 1)  # of images: rows and columns of kernel, stride, dilation, padding
+POOLS = (2, 2, 2, 2, 1, 1, 0, 0)
 
 class Arrays:
     def __init__(self, named):
@@ -172,6 +183,8 @@ def arrays():
     table = {
         "x": x,
         "square": x.reshape(500, 500),
+        "image": x.reshape(1, 1, 500, 500),
+        "pooled": x[: 250 * 250].reshape(1, 1, 250, 250),
         "narrow": x.astype("float32"),
         "mask": x > 0.5,
         "places": numpy.argsort(x),

@@ -141,7 +141,7 @@ POLICY = {
         _embedding_snapshot_read _embedding_snapshot_rows _embedding_snapshot_waiting _embedding_statistics
         _embedding_update _embedding_update_bags
         _cummax _cummin _fft _fmax _fmin _interp
-        _linear _pad _partition _parts _random
+        _linear _max_pool _pad _partition _parts _patches _patches_sum _pool_gradient _random
         _reduceat _roll _scatter_add _model_backends _model_names _model_open _model_ports _model_run _model_steps
         _shortest _split _tile _trace _windows _words absolute add all any arange arccos
         arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort array asarray ascontiguousarray

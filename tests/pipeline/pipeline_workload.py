@@ -105,17 +105,16 @@ def verify(folder, loaded, promised):
     return last
 
 
-def kill(folder, seed, rounds):
-    """Lets children work on one folder and kills each at a random moment; prints how many events there are."""
+def kill(seed, rounds, work):
+    """Lets children `work(seed, promise)` and kills each at a random moment; returns the most that was promised."""
     dice, promised, killed = random.Random(seed), 0, 0
-    loaded = bundles(folder)
     for number in range(rounds):
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reading)
             try:
-                work(folder, loaded, f"{seed} {number}", lambda position: os.write(writing, b"%d\n" % position))
+                work(f"{seed} {number}", lambda position: os.write(writing, b"%d\n" % position))
             finally:
                 os._exit(1)  # not reached, unless something raised
         os.close(writing)
@@ -127,8 +126,14 @@ def kill(folder, seed, rounds):
         with open(reading, "rb") as pipe:
             promised = max([promised, *map(int, pipe.read().split())])
     assert killed == rounds, f"{rounds - killed} children ended by themselves"
+    return promised
+
+
+def main(folder, seed, rounds):
+    loaded = bundles(folder)
+    promised = kill(seed, rounds, lambda seed, promise: work(folder, loaded, seed, promise))
     print(json.dumps({"promised": promised, "events": verify(folder, loaded, promised)}))
 
 
 if __name__ == "__main__":
-    kill(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -13,12 +13,13 @@ from tests.pipeline.stream_tasks import ROWS, WAIT_S, clicks, open_pipeline, str
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def kill(folder, seed, rounds):
-    command = [sys.executable, "-m", "tests.pipeline.pipeline_workload", str(folder), str(seed), str(rounds)]
+def kill(folder, seed, rounds, workload="pipeline_workload"):
+    command = [sys.executable, "-m", f"tests.pipeline.{workload}", str(folder), str(seed), str(rounds)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, f"seed {seed}: {done.stderr}"
     told = json.loads(done.stdout)
     assert told["events"] >= told["promised"] > 0
+    return told
 
 
 def test_killed_at_random_moments(tmp_path):
@@ -29,6 +30,16 @@ def test_killed_at_random_moments(tmp_path):
 @pytest.mark.parametrize("seed", range(2, 12))
 def test_killed_hundreds_of_times(tmp_path, seed):
     kill(tmp_path, seed, 60)
+
+
+def test_killed_with_matches_under_way(tmp_path):
+    assert kill(tmp_path, 1, 8, "rules_workload")["matches"] > 0
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(2, 8))
+def test_killed_hundreds_of_times_with_matches_under_way(tmp_path, seed):
+    assert kill(tmp_path, seed, 60, "rules_workload")["matches"] > 0
 
 
 class Meanwhile:

@@ -2,11 +2,13 @@
 
 26 single keys by tables of D16, 13 numbers. DeepFM: the linear term and pairwise products of all fields, a network
 1024-256-32 over rows and numbers, and 128-64-1 over all three. DLRM: numbers through 512-256-64-16, products of all
-pairs of the 27 vectors, 512-256-1 over these. Keys follow Zipf's law over ROWS of each table."""
+pairs of the 27 vectors, 512-256-1 over these. DIN: attention (64-36-1) of a candidate over ten visits, 200-80-1 over
+their sum, the candidate and the numbers. Keys follow Zipf's law over ROWS of each table."""
 
 import numpy
 
 TABLES, DIM, NUMBERS, ROWS = 26, 16, 13, 100_000
+VISITS = 10  # of DIN
 DEEP, LAST = (1024, 256, 32), (128, 64)
 BOTTOM, TOP = (512, 256, 64, DIM), (512, 256)
 
@@ -74,7 +76,27 @@ def ours(kind):
             pairs = np.matmul(vectors, np.swapaxes(vectors, 1, 2)).reshape(len(numbers), (TABLES + 1) ** 2)
             return self.top(np.concatenate([pairs, dense], axis=1))[:, 0]
 
-    model = {"deepfm": DeepFM, "dlrm": DLRM}[kind]()
+    class DIN(nn.Module):
+        """k0 is a candidate, k1 to k10 what was visited before, all of one table."""
+
+        def __init__(self):
+            super().__init__()
+            optimizer = optim.Adagrad(1.0, initial=0.1)
+            table = EmbeddingVariable(DIM, optimizer=optimizer, initializer=0.05, name="items")
+            self.tables = [nn.SparseEmbedding(table, "sum")]
+            self.attention = nn.Sequential(nn.Linear(4 * DIM, 36), nn.Sigmoid(), nn.Linear(36, 1))
+            self.last = layers(2 * DIM + NUMBERS, 200, 80, 1, last=False)
+
+        def __call__(self, numbers, ids):
+            keys = [ids[f"k{i}"] for i in range(VISITS + 1)]
+            rows = group_embedding_lookup_sparse(self.tables * len(keys), keys, combiners="sum", together=True)
+            asked, shape = rows[:, :DIM], (len(numbers), VISITS, DIM)
+            seen, each = rows[:, DIM:].reshape(shape), np.concatenate([asked] * VISITS, axis=1).reshape(shape)
+            weights = self.attention(np.concatenate([each, seen, each - seen, each * seen], axis=2))
+            interest = np.sum(weights * seen, axis=1)
+            return self.last(np.concatenate([interest, asked, numbers], axis=1))[:, 0]
+
+    model = {"deepfm": DeepFM, "dlrm": DLRM, "din": DIN}[kind]()
     return model, [one._variable for one in model.tables]
 
 

@@ -9,34 +9,39 @@ from pathlib import Path
 from bench import click_networks
 from bench.measure import Figure, Result
 
-CALLERS, SECONDS, SIZES = 4, 1.0, (64, 512)
+CALLERS, SECONDS, SIZES = 4, 1.0, (16, 64, 512)
+NAMES = {"deepfm": "DeepFM", "din": "DIN"}
 MIN_GAIN = 1.8
 
 
 def run(quick):
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        publisher = _Publisher(folder)
-        return [_group(publisher, size, 3 if quick else 7) for size in SIZES] + [_swap(publisher, 3 if quick else 10)]
+        publishers = {kind: _Publisher(folder / kind, kind) for kind in ("deepfm", "din")}
+        results = [_group(kind, publishers[kind], size, 3 if quick else 7) for kind in publishers for size in SIZES]
+        return [*results, _swap(publishers["deepfm"], 3 if quick else 10)]
 
 
 class _Publisher:
-    """DeepFM of bench/click_networks.py on tables that have all rows, which publishes what it has."""
+    """A network of bench/click_networks.py on tables that have all rows, which publishes what it has."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, kind):
         import vmhost.engine.numpy as np
         from vmhost.engine import nn, optim
         from vmhost.engine.features import FeatureSpec
 
         nn.seed(0)
         self.folder, self.number = folder, 0
-        self.model, self.tables = click_networks.ours("deepfm")
+        self.model, self.tables = click_networks.ours(kind)
+        self.keys = click_networks.TABLES if kind == "deepfm" else click_networks.VISITS + 1
+        folder.mkdir()
         self.optimizer = optim.Adagrad(0.01, initial=0.1)
         keys = np.arange(click_networks.ROWS)
         for one in self.tables:
             one.step(keys, np.ones((len(keys), click_networks.DIM), "float32"), self.optimizer, 1)
         features = {f"n{i}": {"kind": "number"} for i in range(click_networks.NUMBERS)}
-        features |= {f"k{i}": {"kind": "key", "table": one.name} for i, one in enumerate(self.tables)}
+        names = [one.name for one in self.tables] * (self.keys // len(self.tables))
+        features |= {f"k{i}": {"kind": "key", "table": name} for i, name in enumerate(names)}
         self.spec = FeatureSpec({"tables": {one.name: {"dim": one.dim} for one in self.tables}, "features": features})
         self.publish()
 
@@ -45,7 +50,7 @@ class _Publisher:
         from vmhost.engine.features import Inputs
 
         [(keys, numbers, _)] = click_networks.batches(1, size, seed)
-        ids = {f"k{i}": np.asarray(keys[:, i].copy()) for i in range(click_networks.TABLES)}
+        ids = {f"k{i}": np.asarray(keys[:, i].copy()) for i in range(self.keys)}
         return Inputs(np.asarray(numbers), ids, {})
 
     def publish(self):
@@ -59,7 +64,8 @@ class _Publisher:
             keys = np.arange(click_networks.ROWS // 100)
             for one in self.tables:
                 one.step(keys, np.ones((len(keys), click_networks.DIM), "float32"), self.optimizer, 2)
-            self.model.linear.bias = self.model.linear.bias + 0.1
+            first = self.model.last.layers[0]
+            first.bias = first.bias + 0.1
         save(self.tables, self.folder / "saves", incremental=self.number > 0)
         example = self.inputs(4, 0)
         example = {"numbers": example.numbers, "ids": example.ids}
@@ -90,7 +96,7 @@ def _asked(group, inputs, seconds):
     return every, len(every) / (time.perf_counter() - begun), errors
 
 
-def _group(publisher, size, rounds):
+def _group(kind, publisher, size, rounds):
     from vmhost.serving.sessions import SessionGroup
 
     inputs = [publisher.inputs(size, seed) for seed in range(1, 9)]
@@ -112,7 +118,7 @@ def _group(publisher, size, rounds):
     gain = ours.advantage_over(other)
     late = [Figure(tuple(values), "ms", "less").percentile(99) for values in times.values()]
     return Result(
-        f"session group, DeepFM, {size} samples a call",
+        f"session group, {NAMES[kind]}, {size} samples a call",
         figures,
         promises=((f"{gain:.2f}x the calls (at least {MIN_GAIN}x)", gain >= MIN_GAIN),),
         note=f"{CALLERS} callers; p99 {late[0]:.1f} and {late[1]:.1f} ms",

@@ -80,8 +80,9 @@ def _parquet(folder, rounds):
         figures,
         promises=((promise, ratio >= MIN_SHARE_OF_PYARROW),),
         ratios={"pyarrow": ratio},
-        note=f"{BATCH} rows a batch; bytes a row: {INTEGERS * 8 + FLOATS * 4} in memory, {size:.0f} stored, {least:.0f} with"
-        f" zstd; tf.Example records {plain:.0f}, with gzip {packed:.0f} ({least / packed - 1:+.0%}; vivo: -38 %)",
+        note=f"{BATCH} rows a batch; bytes a row: {INTEGERS * 8 + FLOATS * 4} in memory, {size:.0f} stored,"
+        f" {least:.0f} with zstd; tf.Example records {plain:.0f}, with gzip {packed:.0f}"
+        f" ({least / packed - 1:+.0%}; vivo: -38 %)",
     )
 
 

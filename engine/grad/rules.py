@@ -19,7 +19,8 @@ CONSTANT = frozenset(
     "nextafter bitwise_and bitwise_or bitwise_xor left_shift right_shift equal not_equal less less_equal greater "
     "greater_equal logical_and logical_or logical_xor heaviside gcd lcm all any argmax argmin count_nonzero nonzero "
     "argsort searchsorted zeros_like ones_like empty_like zeros ones empty arange _address _bincount "
-    "_bits_packed _bits_unpacked _random _words _shortest promote_types result_type can_cast _statistics".split()
+    "_bits_packed _bits_unpacked _bpe_pieces _bpe_table _unigram_pieces _unigram_table _random _words _shortest "
+    "promote_types result_type can_cast _statistics".split()
 )
 # No rule yet: a gradient through them is refused with their name.
 REFUSED = frozenset(

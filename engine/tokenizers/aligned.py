@@ -3,31 +3,39 @@
 
 class Aligned:
     """`text`, whose character i stands for the original's characters `starts[i]` to `ends[i]`. Where both are None it
-    stands for the one at `base + i`. `origin` is where the piece began in the original when it was cut out."""
+    stands for the one at `base + i`; with a `head` the first so many stand for the one at `base`, and i for the one at
+    `base + i - head`. `origin` is where the piece began in the original when it was cut out."""
 
-    __slots__ = ("text", "starts", "ends", "base", "origin")
+    __slots__ = ("text", "starts", "ends", "base", "head", "origin")
 
-    def __init__(self, text, base=0, starts=None, ends=None, origin=0):
-        self.text, self.base, self.starts, self.ends, self.origin = text, base, starts, ends, origin
+    def __init__(self, text, base=0, starts=None, ends=None, origin=0, head=0):
+        self.text, self.base, self.starts, self.ends, self.origin, self.head = text, base, starts, ends, origin, head
 
     def part(self, start, end):
         """The characters from `start` to `end`, as a piece of their own."""
         if self.starts is None:
-            return Aligned(self.text[start:end], self.base + start, None, None, self.base + start)
+            base = self.base + max(start - self.head, 0)
+            text = self.text[start:end]
+            return Aligned(text, base, None, None, base, min(max(self.head - start, 0), len(text)))
         starts = self.starts[start:end]
         return Aligned(self.text[start:end], 0, starts, self.ends[start:end], starts[0] if starts else 0)
 
     def span(self, start, end):
         """What the characters from `start` to `end` stand for; (start, end) as they are where there are none."""
         if self.starts is None:
-            return self.base + start, self.base + end
+            if not self.head:
+                return self.base + start, self.base + end
+            return (
+                self.base + max(start - self.head, 0),
+                self.base + (max(end - self.head, 1) if start < end else max(start - self.head, 0)),
+            )
         if start >= end or not self.starts:
             return start, end
         return self.starts[start], self.ends[min(end, len(self.ends)) - 1]
 
     def alignments(self):
         if self.starts is None:
-            starts = list(range(self.base, self.base + len(self.text)))
+            starts = [self.base] * self.head + list(range(self.base, self.base + len(self.text) - self.head))
             return starts, [start + 1 for start in starts]
         return self.starts, self.ends
 
@@ -71,7 +79,10 @@ class Aligned:
 
     def prepend(self, prefix):
         """`prefix` comes before the text, unless there is none, and stands for its first character."""
-        if self.text:
+        if self.text and self.starts is None and len(prefix) and self.head < len(self.text):
+            self.text = prefix + self.text
+            self.head += len(prefix)
+        elif self.text:
             self.become([prefix, self.text], [0] * len(prefix) + list(range(len(self.text))))
 
     def replace(self, matches, content):

@@ -128,8 +128,8 @@ def clusters(text):
         flags = flags + 1 if _is_flag(before) else 0
         if not (
             (before == "\r" and c == "\n")
-            or (_extends(c) and before not in "\r\n" and unicodedata.category(before) not in ("Cc", "Zl", "Zp"))
-            or (before == "\u200d" and c >= "\u2190" and unicodedata.category(c) == "So")
+            or (_extends(c) and not _separates(before))
+            or (before == "\u200d" and _is_picture(c) and _joins_picture(text, i - 1))
             or (_is_flag(c) and flags % 2)
             or _joins_hangul(before, c)
         ):
@@ -144,7 +144,29 @@ def _extends(c):
         unicodedata.category(c) in ("Mn", "Me", "Mc")
         or c in "\u200c\u200d"
         or "\U0001f3fb" <= c <= "\U0001f3ff"
+        or "\U000e0020" <= c <= "\U000e007f"
         or c in "\uff9e\uff9f"
+    )
+
+
+def _is_picture(c):
+    return c >= "\u2190" and unicodedata.category(c) == "So"
+
+
+def _joins_picture(text, place):
+    """Whether the joiner at `place`, and what extends before it, follow a picture."""
+    while place > 0 and _extends(text[place]):
+        place -= 1
+    return _is_picture(text[place])
+
+
+def _separates(c):
+    """Whether a character ends behind it: Control there."""
+    return unicodedata.category(c) in ("Cc", "Zl", "Zp") or (
+        unicodedata.category(c) == "Cf"
+        and not _extends(c)
+        and not "\u0600" <= c <= "\u08e2"
+        and c not in "\U000110bd\U000110cd"
     )
 
 

@@ -1,9 +1,9 @@
 """Models: what turns a piece of text into tokens, made of tokenizer.json's `model`.
 
-`pieces(text)` gives tokens (id, text, first byte, byte after the last), counted in the UTF-8 of the piece."""
+`pieces(text)` gives the tokens as three lists: ids, texts, and spans of characters. What is done for each character of
+a text is in engine/arrays/tokens.c."""
 
-import heapq
-
+from vmhost.engine import _array
 from vmhost.engine.tokenizers.document import NUMBER, TokenizerError, checked, shown, texts, vocabulary
 
 
@@ -41,10 +41,10 @@ class WordLevel(_OfVocabulary):
         self.unk = section.take("unk_token", str, "<unk>")
 
     def pieces(self, text):
-        number, size = self.ids.get(text), _size(text)
+        number = self.ids.get(text)
         if number is None:
-            return [(self.unknown(self.unk), self.unk, 0, size)]
-        return [(number, text, 0, size)]
+            return [self.unknown(self.unk)], [self.unk], [(0, len(text))]
+        return [number], [text], [(0, len(text))]
 
 
 class WordPiece(_OfVocabulary):
@@ -59,20 +59,24 @@ class WordPiece(_OfVocabulary):
 
     def pieces(self, text):
         size = len(text)
-        if size > self.longest_word:
-            return [(self.unknown(self.unk), self.unk, 0, _size(text))]
-        ids, prefix, start, at, found = self.ids, "", 0, 0, []
-        while start < size:
+        ids, prefix, start, numbers, texts, spans = self.ids, "", 0, [], [], []
+        while start < size <= self.longest_word:
             for end in range(min(size, start + self.longest), start, -1):
                 token = prefix + text[start:end]
                 if token in ids:
                     break
             else:
-                return [(self.unknown(self.unk), self.unk, 0, _size(text))]
-            after = at + _size(text[start:end])
-            found.append((ids[token], token, at, after))
-            prefix, start, at = self.prefix, end, after
-        return found
+                break
+            numbers.append(ids[token])
+            texts.append(token)
+            spans.append((start, end))
+            prefix, start = self.prefix, end
+        if start < size:
+            return [self.unknown(self.unk)], [self.unk], [(0, size)]
+        return numbers, texts, spans
+
+
+_NOT_THERE = (1 << 31) - 2  # the number of an unknown token that the vocabulary lacks
 
 
 class Bpe(_OfVocabulary):
@@ -88,7 +92,13 @@ class Bpe(_OfVocabulary):
         self.whole_first = section.take("ignore_merges", bool, False)
         if section.take("dropout", NUMBER, 0):
             raise TokenizerError(f"{self.where}.dropout: is for training; set it to null")
-        self.merges = self._merges(section)
+        names = (f"<0x{byte:02X}>" for byte in range(256))
+        self._of_bytes = tuple(map(self.ids.get, names)) if self.byte_fallback else None
+        self._unknown = None if self.unk is None else self.ids.get(self.unk, _NOT_THERE)
+        try:
+            self._table = _array._bpe_table(self._merges(section))
+        except OverflowError as error:
+            raise TokenizerError(f"{self.where}.vocab: {error}") from None
 
     def _merges(self, section):
         merges, ids, cut = {}, self.ids, len(self.prefix)
@@ -110,82 +120,43 @@ class Bpe(_OfVocabulary):
 
     def pieces(self, text):
         if self.whole_first and text in self.ids:
-            return [(self.ids[text], text, 0, _size(text))]
-        numbers, sizes = self._characters(text)
-        if len(numbers) > 1:
-            self._merge(numbers, sizes)
-        found, at = [], 0
-        for number, size in zip(numbers, sizes):
-            if size:
-                found.append((number, self.token(number), at, at + size))
-                at += size
-        return found
+            return [self.ids[text]], [text], [(0, len(text))]
+        given = self._symbols(text) if self.prefix or self.suffix else text
+        numbers, spans = _array._bpe_pieces(
+            self.ids, self._table, given, self._unknown, self.fuse, self._of_bytes
+        )  # fmt: skip
+        if self._texts is None:
+            self.token(0)
+        try:
+            return numbers, [self._texts[number] for number in numbers], spans
+        except KeyError:
+            return self.unknown(self.unk)
 
-    def _characters(self, text):
-        ids, numbers, sizes = self.ids, [], []
-        unknown, last = None, len(text) - 1  # an id and a size that wait for what comes next
+    def _symbols(self, text):
+        """(id, start, end) of each character, with the prefix and the suffix that it has where it stands."""
+        ids, found, last, unknown = self.ids, [], len(text) - 1, False  # whether the last one is the unknown token
         for i, c in enumerate(text):
-            size = 1 if c < "\x80" else _size(c)
             if i and self.prefix:
                 c = self.prefix + c
             if i == last and self.suffix:
                 c += self.suffix
             number = ids.get(c)
             if number is not None:
-                if unknown is not None:
-                    numbers.append(unknown[0])
-                    sizes.append(unknown[1])
-                    unknown = None
-                numbers.append(number)
-                sizes.append(size)
+                found.append((number, i, i + 1))
+                unknown = False
                 continue
             if self.byte_fallback:
-                of_bytes = [ids.get(f"<0x{byte:02X}>") for byte in c.encode("utf-8", "surrogatepass")]
-                if None not in of_bytes:
-                    numbers += of_bytes
-                    sizes += [1] * len(of_bytes)
+                numbers = [self._of_bytes[byte] for byte in c.encode("utf-8", "surrogatepass")]
+                if None not in numbers:
+                    found += [(number, i, i + 1) for number in numbers]
                     continue
             if self.unk is not None:
-                if unknown is not None and self.fuse:
-                    unknown = unknown[0], unknown[1] + size
+                if unknown and self.fuse:
+                    found[-1] = *found[-1][:2], i + 1
                 else:
-                    if unknown is not None:
-                        numbers.append(unknown[0])
-                        sizes.append(unknown[1])
-                    unknown = self.unknown(self.unk), size
-        if unknown is not None:
-            numbers.append(unknown[0])
-            sizes.append(unknown[1])
-        return numbers, sizes
-
-    def _merge(self, numbers, sizes):
-        """Merge in place: what went into its left neighbour has size 0."""
-        merges, count = self.merges, len(numbers)
-        waiting = []
-        for i in range(count - 1):
-            if (merge := merges.get((numbers[i], numbers[i + 1]))) is not None:
-                waiting.append((merge[0], i, merge[1]))
-        if not waiting:
-            return
-        heapq.heapify(waiting)
-        after, before = list(range(1, count + 1)), list(range(-1, count - 1))
-        while waiting:
-            _, i, made = heapq.heappop(waiting)
-            j = after[i]
-            if not sizes[i] or j >= count:
-                continue
-            if (merge := merges.get((numbers[i], numbers[j]))) is None or merge[1] != made:
-                continue
-            numbers[i] = made
-            sizes[i] += sizes[j]
-            sizes[j] = 0
-            after[i] = k = after[j]
-            if k < count:
-                before[k] = i
-                if (merge := merges.get((made, numbers[k]))) is not None:
-                    heapq.heappush(waiting, (merge[0], i, merge[1]))
-            if (h := before[i]) >= 0 and (merge := merges.get((numbers[h], made))) is not None:
-                heapq.heappush(waiting, (merge[0], h, merge[1]))
+                    found.append((self._unknown, i, i + 1))
+                unknown = True
+        return found
 
 
 class Unigram:
@@ -206,76 +177,37 @@ class Unigram:
             raise TokenizerError(f"{where}.unk_id: {self.unk} is not in the vocabulary of {len(entries)}")
         self.byte_fallback = section.take("byte_fallback", bool, False)
         self.unk_score = min(self.scores, default=0.0) - 10.0
-        # beginnings of tokens, so that a search ends early: None where one is no token itself
-        self.known = {text: (self.scores[number], number) for text, number in self.ids.items()}
-        for text in self.ids:
-            for end in range(len(text) - 1, 0, -1):
-                if text[:end] in self.known:
-                    break
-                self.known[text[:end]] = None
+        self._table = _array._unigram_table(self.ids, self.scores)
 
     def token(self, number):
         return self._texts[number] if 0 <= number < len(self._texts) else None
 
     def pieces(self, text):
-        found, at, ids = [], 0, self.ids
-        for part in self._best(text):
-            size = _size(part)
-            number = ids.get(part)
-            if number is None:
-                if self.byte_fallback:
-                    names = [f"<0x{byte:02X}>" for byte in part.encode("utf-8", "surrogatepass")]
-                    if all(name in ids for name in names):
-                        found += [(ids[name], name, at, at + size) for name in names]
-                        at += size
-                        continue
-                number = self._unknown()
-            found.append((number, part, at, at + size))
-            at += size
-        return found
-
-    def _unknown(self):
-        if self.unk is None:
+        found = _array._unigram_pieces(self._table, text, self.unk, self.unk_score)
+        if found is None:
             raise TokenizerError(
                 f"{self.where}: a text has characters that are not in the vocabulary, and unk_id is null"
             )
-        return self.unk
+        numbers, texts, spans = [], [], []
+        for number, start, end in found:
+            part = text[start:end]
+            if number < 0:
+                number = self.ids.get(part)
+                if number is None and self.byte_fallback and self._bytes(part, (start, end), numbers, texts, spans):
+                    continue
+                if number is None:
+                    number = self.unk
+            numbers.append(number)
+            texts.append(part)
+            spans.append((start, end))
+        return numbers, texts, spans
 
-    def _best(self, text):
-        known, size = self.known, len(text)
-        scores, starts, numbers = [0.0] * (size + 1), [-1] * (size + 1), [-1] * (size + 1)
-        for start in range(size):
-            before, single = scores[start], False
-            for end in range(start + 1, size + 1):
-                entry = known.get(text[start:end], False)
-                if not entry:
-                    if entry is None:
-                        continue
-                    break
-                score = entry[0] + before
-                if starts[end] < 0 or score > scores[end]:
-                    scores[end], starts[end], numbers[end] = score, start, entry[1]
-                if end == start + 1:
-                    single = True
-            if not single:
-                score, end = self.unk_score + before, start + 1
-                if starts[end] < 0 or score > scores[end]:
-                    scores[end], starts[end], numbers[end] = score, start, self._unknown()
-        parts, unknown, end = [], "", size
-        while end > 0:
-            start = starts[end]
-            if numbers[end] == self.unk and self.unk is not None:
-                unknown = text[start:end] + unknown
-            else:
-                if unknown:
-                    parts.append(unknown)
-                    unknown = ""
-                parts.append(text[start:end])
-            end = start
-        if unknown:
-            parts.append(unknown)
-        return parts[::-1]
-
-
-def _size(text):
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    def _bytes(self, part, span, numbers, texts, spans):
+        """Whether all bytes of a part are tokens, which then are added."""
+        names = [f"<0x{byte:02X}>" for byte in part.encode("utf-8", "surrogatepass")]
+        if not all(name in self.ids for name in names):
+            return False
+        numbers += [self.ids[name] for name in names]
+        texts += names
+        spans += [span] * len(names)
+        return True

@@ -41,10 +41,10 @@ def _bert(section):
             if lower and text.text:
                 text.text = text.text.lower()
             return
-        if clean:
+        if clean and not (text.text.isprintable() and "\ufffd" not in text.text):  # the others are not printable
             text.keep(lambda c: not characters.is_control(c))
             text.translate(lambda c: " " if c in _SPACES else c)
-        if chinese:
+        if chinese and max(text.text, default="") >= _FIRST_CHINESE:
             text.translate(lambda c: f" {c} " if characters.is_chinese(c) else c)
         if accents:
             _decompose(text, "NFD")
@@ -55,6 +55,7 @@ def _bert(section):
     return normalize
 
 
+_FIRST_CHINESE = "\u3400"  # of characters.is_chinese
 _SPACES = frozenset(
     "\t\n\r \xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 )
@@ -134,6 +135,8 @@ def _pair(first, second):
 
 def _nmt(section):
     def normalize(text):
+        if text.text.isprintable() and "\u2581" not in text.text and "\ufffd" not in text.text:
+            return  # the others are no printable characters
         text.keep(lambda c: not (c < "\t" or c == "\v" or "\x0e" <= c <= "\x1f" or c in "\x7f\x8f\x9f") or c == "\0")
         text.translate(lambda c: " " if c in _NMT_SPACES else c)
 

@@ -246,7 +246,9 @@ class Tokenizer:
                 place += 1
                 if part.starts is None:
                     base = part.base
-                    if count == 1:
+                    if part.head:
+                        offsets += [part.span(start, end) for start, end in found[2]]
+                    elif count == 1:
                         start, end = found[2][0]
                         offsets.append((base + start, base + end))
                     else:
@@ -259,23 +261,17 @@ class Tokenizer:
 
     def _word(self, text):
         """(ids, texts, spans of characters) of a word's tokens, remembered."""
-        given, places = text, None
+        places = None  # of the characters that the model sees, where they are others
         if self._bytes_at_end:
             piece = Aligned(text)
             normalizers.bytes_as_characters(piece)
-            given = piece.text
-            if piece.starts is not None:  # where each character of bytes lies
-                places = [(piece.starts[i]) for i, c in enumerate(given) for _ in range(1 if c < "\x80" else 2)]
-            elif not given.isascii():
-                places = [i for i, c in enumerate(given) for _ in range(1 if c < "\x80" else 2)]
-        elif not text.isascii():
-            places = [i for i, c in enumerate(text) for _ in range(len(c.encode("utf-8", "surrogatepass")))]
-        found = self.model.pieces(given)
-        if places is None:
-            spans = tuple((start, end) for _, _, start, end in found)
+            ids, tokens, spans = self.model.pieces(piece.text)
+            places = piece.starts
         else:
-            spans = tuple((places[start], places[end - 1] + 1) for _, _, start, end in found)
-        made = tuple(each[0] for each in found), tuple(each[1] for each in found), spans
+            ids, tokens, spans = self.model.pieces(text)
+        if places is not None:
+            spans = [(places[start], places[end - 1] + 1) for start, end in spans]
+        made = tuple(ids), tuple(tokens), tuple(spans)
         if len(text) <= _LONGEST_KEPT:
             if len(self._words) >= _WORDS_KEPT:
                 self._words.clear()

@@ -62,7 +62,7 @@ def compared(ours, right, exact):
     if not numpy.array_equal(ours[~finite], right[~finite], equal_nan=True) or not numpy.isfinite(ours[finite]).all():
         return "other numbers are not finite"
     apart = numpy.abs(ours[finite].astype("float64") - right[finite])
-    if apart.size and apart.max() > TOLERANCE * max(numpy.abs(right[finite]).max(), 1e-3):
+    if apart.size and apart.max() > TOLERANCE * max(numpy.abs(right[finite]).max(), 1e-2):
         return f"{apart.max():.3g} apart, of numbers up to {numpy.abs(right[finite]).max():.3g}"
     return None
 

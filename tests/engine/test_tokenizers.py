@@ -172,3 +172,45 @@ def test_damaged_files_work_or_are_refused(name):
         except TokenizerError:
             refused += 1
     assert refused
+
+
+def test_clusters_end_behind_control_characters_and_joiners_want_a_picture():
+    """As Hugging Face's library cuts them (Unicode Standard Annex 29)."""
+    from vmhost.engine.tokenizers.characters import clusters
+
+    for text, expected in (
+        ("`\u200b\u0301b", ["`", "\u200b", "\u0301", "b"]),
+        ("a\xad\u0308", ["a", "\xad", "\u0308"]),
+        ("D\xe0\u200d\u2764", ["D", "\xe0\u200d", "\u2764"]),
+        ("\U0001f469\U0001f3fd\u200d\u2764", ["\U0001f469\U0001f3fd\u200d\u2764"]),
+        ("\U0001f3f4\U000e0067\U000e007f!", ["\U0001f3f4\U000e0067\U000e007f", "!"]),
+    ):
+        assert list(clusters(text)) == expected, ascii(text)
+
+
+def test_tables_in_c_hold_what_they_are_given():
+    from vmhost.engine import _array
+
+    merges = _array._bpe_table({(0, 1): (0, 2), (2, 0): (1, 3)})
+    ids = {"a": 0, "b": 1, "ab": 2, "aba": 3}
+    assert _array._bpe_pieces(ids, merges, "ababa", None, False, None) == ([2, 3], [(0, 2), (2, 5)])
+    assert _array._bpe_pieces(ids, merges, "x\u00fcya", 1, True, None) == ([1, 0], [(0, 3), (3, 4)])
+    assert _array._bpe_pieces(ids, merges, "", None, False, None) == ([], [])
+    tree = _array._unigram_table({"a": 1, "b": 2, "ab": 3}, [0.0, -1.0, -2.0, -1.5])
+    assert _array._unigram_pieces(tree, "abxyb", 0, -12.0) == [(3, 0, 2), (-1, 2, 4), (2, 4, 5)]
+    assert _array._unigram_pieces(tree, "x", None, -12.0) is None
+    for wrong in (
+        lambda: _array._bpe_table({(0, 1): 2}),
+        lambda: _array._bpe_table([]),
+        lambda: _array._bpe_pieces(ids, b"", "a", None, False, None),
+        lambda: _array._bpe_pieces(ids, merges, [("a", 0, 1)], None, False, None),
+        lambda: _array._bpe_pieces(ids, merges, "a", None, False, (1, 2)),
+        lambda: _array._unigram_table({"a": 4}, [0.0]),
+        lambda: _array._unigram_table({1: 0}, [0.0]),
+        lambda: _array._unigram_pieces(b"x" * 64, "a", 0, -1.0),
+        lambda: _array._unigram_pieces(tree[:-1], "a", 0, -1.0),
+    ):
+        with pytest.raises(TypeError):
+            wrong()
+    with pytest.raises(OverflowError, match="expected numbers of tokens from 0 to 2147483646"):
+        _array._bpe_table({(0, 1 << 31): (0, 2)})

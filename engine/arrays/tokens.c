@@ -1,0 +1,540 @@
+/* What tokenizers do for each character of a text (engine/tokenizers/models.py): merges of byte pairs, and
+ * segmentations of the largest probability. Tables are bytes objects, made once from a vocabulary: they are paid for as
+ * any other object, and read by nobody else. */
+#include "arrays.h"
+#include "methods.h"
+
+#include <string.h>
+
+enum { WORDS_MIN = 8 };
+
+static size_t place_of(uint64_t key, int bits) { return (size_t)(key * UINT64_C(0x9E3779B97F4A7C15) >> (64 - bits)); }
+
+static int bits_for(size_t count) /* of a table that is half full at most */
+{
+    int bits = 3;
+    while (((size_t)1 << bits) < 2 * count)
+        bits++;
+    return bits;
+}
+
+static int number_of(PyObject *value, uint32_t *number)
+{
+    const long long found = PyLong_AsLongLong(value);
+    if (found == -1 && PyErr_Occurred())
+        return -1;
+    if (found < 0 || found >= INT32_MAX) {
+        PyErr_Format(PyExc_OverflowError, "expected numbers of tokens from 0 to %d, got %lld", INT32_MAX - 1, found);
+        return -1;
+    }
+    *number = (uint32_t)found;
+    return 0;
+}
+
+/* ---- merges */
+typedef struct merge {
+    uint64_t pair; /* both numbers, and 1 more; 0: a free place */
+    uint32_t rank, made;
+} merge;
+
+static const merge *merge_of(const merge *table, int bits, uint32_t first, uint32_t second)
+{
+    const uint64_t pair = ((uint64_t)first << 32 | second) + 1;
+    const size_t last = ((size_t)1 << bits) - 1;
+    for (size_t at = place_of(pair, bits); table[at].pair != 0; at = (at + 1) & last)
+        if (table[at].pair == pair)
+            return &table[at];
+    return NULL;
+}
+
+/* _bpe_table(merges): the table of {(first, second): (rank, made)}, numbers of tokens */
+PyObject *array_function__bpe_table(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"merges", NULL};
+    array_state *state = array_state_of(module);
+    PyObject *values[1], *key, *value;
+    if (array_arguments("_bpe_table", args, count, keywords, names, 1, 1, values) < 0)
+        return NULL;
+    if (!PyDict_Check(values[0]))
+        return PyErr_Format(PyExc_TypeError, "_bpe_table: expected a dict");
+    const int bits = bits_for((size_t)PyDict_GET_SIZE(values[0]));
+    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof(merge) << bits));
+    if (result == NULL)
+        return NULL;
+    merge *table = (merge *)(void *)PyBytes_AS_STRING(result);
+    memset(table, 0, sizeof(merge) << bits);
+    int64_t walked = 0;
+    for (Py_ssize_t place = 0; PyDict_Next(values[0], &place, &key, &value);) {
+        uint32_t first, second;
+        merge one;
+        if (!PyTuple_Check(key) || PyTuple_GET_SIZE(key) != 2 || !PyTuple_Check(value)
+            || PyTuple_GET_SIZE(value) != 2) {
+            PyErr_Format(PyExc_TypeError, "_bpe_table: expected pairs");
+            goto failed;
+        }
+        if (number_of(PyTuple_GET_ITEM(key, 0), &first) < 0 || number_of(PyTuple_GET_ITEM(key, 1), &second) < 0
+            || number_of(PyTuple_GET_ITEM(value, 0), &one.rank) < 0
+            || number_of(PyTuple_GET_ITEM(value, 1), &one.made) < 0 || array_walk(state, &walked) < 0)
+            goto failed;
+        one.pair = ((uint64_t)first << 32 | second) + 1;
+        size_t at = place_of(one.pair, bits);
+        while (table[at].pair != 0)
+            at = (at + 1) & (((size_t)1 << bits) - 1);
+        table[at] = one;
+    }
+    return result;
+failed:
+    Py_DECREF(result);
+    return NULL;
+}
+
+typedef struct symbol {
+    uint32_t number;
+    int32_t before, after; /* symbols beside it, -1: none */
+    Py_ssize_t start, end; /* characters of the text */
+    bool gone;             /* it went into its left neighbour */
+} symbol;
+typedef struct waiting { /* two neighbours that may merge */
+    uint32_t rank, made;
+    int32_t left;
+} waiting;
+typedef struct word {
+    array_state *state;
+    symbol *symbols;
+    waiting *heap;
+    Py_ssize_t count, room, waits, heap_room;
+    int64_t walked;
+} word;
+
+static bool sooner(const waiting *a, const waiting *b)
+{
+    return a->rank != b->rank ? a->rank < b->rank : a->left < b->left;
+}
+
+/* `*items`, of so many bytes each, has room for one more. */
+static int room_for(void **items, Py_ssize_t count, Py_ssize_t *room, size_t bytes)
+{
+    if (count < *room)
+        return 0;
+    const Py_ssize_t more = *room < WORDS_MIN ? WORDS_MIN : 2 * *room;
+    void *grown = more > INT32_MAX ? NULL : PyMem_Realloc(*items, (size_t)more * bytes);
+    if (grown == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    *items = grown;
+    *room = more;
+    return 0;
+}
+
+static int wait_for(word *job, waiting one)
+{
+    if (room_for((void **)&job->heap, job->waits, &job->heap_room, sizeof one) < 0)
+        return -1;
+    Py_ssize_t at = job->waits++;
+    for (Py_ssize_t up; at > 0 && sooner(&one, &job->heap[up = (at - 1) / 2]); at = up)
+        job->heap[at] = job->heap[up];
+    job->heap[at] = one;
+    return 0;
+}
+
+static waiting next_waiting(word *job)
+{
+    const waiting first = job->heap[0], last = job->heap[--job->waits];
+    Py_ssize_t at = 0;
+    for (Py_ssize_t down; (down = 2 * at + 1) < job->waits; at = down) {
+        if (down + 1 < job->waits && sooner(&job->heap[down + 1], &job->heap[down]))
+            down++;
+        if (!sooner(&job->heap[down], &last))
+            break;
+        job->heap[at] = job->heap[down];
+    }
+    job->heap[at] = last;
+    return first;
+}
+
+static int wait_for_pair(word *job, const merge *table, int bits, int32_t left, int32_t right)
+{
+    const merge *found = merge_of(table, bits, job->symbols[left].number, job->symbols[right].number);
+    return found == NULL ? 0 : wait_for(job, (waiting){found->rank, found->made, left});
+}
+
+/* Neighbours merge, those of the lowest rank first, of one rank the leftmost. */
+static int merge_all(word *job, const merge *table, int bits)
+{
+    for (int32_t i = 0; i + 1 < job->count; i++)
+        if (wait_for_pair(job, table, bits, i, i + 1) < 0 || array_walk(job->state, &job->walked) < 0)
+            return -1;
+    while (job->waits > 0) {
+        const waiting one = next_waiting(job);
+        symbol *left = &job->symbols[one.left];
+        if (array_walk(job->state, &job->walked) < 0)
+            return -1;
+        if (left->gone || left->after < 0)
+            continue;
+        symbol *right = &job->symbols[left->after];
+        const merge *found = merge_of(table, bits, left->number, right->number);
+        if (found == NULL || found->made != one.made)
+            continue;
+        left->number = one.made;
+        left->end = right->end;
+        right->gone = true;
+        left->after = right->after;
+        if (left->after >= 0) {
+            job->symbols[left->after].before = one.left;
+            if (wait_for_pair(job, table, bits, one.left, left->after) < 0)
+                return -1;
+        }
+        if (left->before >= 0 && wait_for_pair(job, table, bits, left->before, one.left) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int symbol_add(word *job, uint32_t number, Py_ssize_t start, Py_ssize_t end)
+{
+    if (room_for((void **)&job->symbols, job->count, &job->room, sizeof *job->symbols) < 0)
+        return -1;
+    job->symbols[job->count] = (symbol){.number = number, .start = start, .end = end};
+    job->count++;
+    return 0;
+}
+
+/* The bytes of the character as UTF-8, half of a surrogate pair too; how many. */
+static int utf8_of(Py_UCS4 c, uint8_t bytes[4])
+{
+    const int size = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    static const uint8_t first[] = {0, 0, 0xC0, 0xE0, 0xF0};
+    for (int i = size - 1; i > 0; i--, c >>= 6)
+        bytes[i] = (uint8_t)(0x80 | (c & 0x3F));
+    bytes[0] = (uint8_t)(first[size] | c);
+    return size;
+}
+
+/* A token for each character, for each of its bytes where it has none, or the unknown one. */
+static int symbols_of(word *job, PyObject *ids, PyObject *text, PyObject *unknown, bool fuse, PyObject *of_bytes)
+{
+    const Py_ssize_t length = PyUnicode_GET_LENGTH(text);
+    uint32_t number, unknown_number = 0;
+    bool after_unknown = false; /* the last symbol is the unknown one, which the next may go with */
+    if (unknown != Py_None && number_of(unknown, &unknown_number) < 0)
+        return -1;
+    for (Py_ssize_t i = 0; i < length; i++) {
+        PyObject *character = PyUnicode_Substring(text, i, i + 1), *found = NULL;
+        if (character == NULL || array_walk(job->state, &job->walked) < 0) {
+            Py_XDECREF(character);
+            return -1;
+        }
+        found = PyDict_GetItemWithError(ids, character);
+        Py_DECREF(character);
+        if (found == NULL && PyErr_Occurred())
+            return -1;
+        if (found != NULL) {
+            if (number_of(found, &number) < 0 || symbol_add(job, number, i, i + 1) < 0)
+                return -1;
+            after_unknown = false;
+            continue;
+        }
+        uint8_t bytes[4];
+        const int size = of_bytes == Py_None ? 0 : utf8_of(PyUnicode_READ_CHAR(text, i), bytes);
+        bool all = size > 0;
+        for (int b = 0; b < size; b++)
+            all = all && PyTuple_GET_ITEM(of_bytes, bytes[b]) != Py_None;
+        for (int b = 0; all && b < size; b++)
+            if (number_of(PyTuple_GET_ITEM(of_bytes, bytes[b]), &number) < 0 || symbol_add(job, number, i, i + 1) < 0)
+                return -1;
+        if (all || unknown == Py_None)
+            continue;
+        if (after_unknown && fuse)
+            job->symbols[job->count - 1].end = i + 1;
+        else if (symbol_add(job, unknown_number, i, i + 1) < 0)
+            return -1;
+        after_unknown = true;
+    }
+    return 0;
+}
+
+/* The symbols that are left: (numbers, spans of characters), lists. */
+static PyObject *told(const word *job)
+{
+    Py_ssize_t left = 0, at = 0;
+    for (Py_ssize_t i = 0; i < job->count; i++)
+        left += !job->symbols[i].gone;
+    PyObject *numbers = PyList_New(left), *spans = numbers == NULL ? NULL : PyList_New(left), *both = NULL;
+    for (Py_ssize_t i = 0; spans != NULL && i < job->count; i++) {
+        const symbol *one = &job->symbols[i];
+        if (one->gone)
+            continue;
+        PyObject *number = PyLong_FromUnsignedLong(one->number), *span = Py_BuildValue("nn", one->start, one->end);
+        if (number != NULL)
+            PyList_SET_ITEM(numbers, at, number);
+        if (span != NULL)
+            PyList_SET_ITEM(spans, at, span);
+        if (number == NULL || span == NULL)
+            Py_CLEAR(spans);
+        at++;
+    }
+    if (spans != NULL)
+        both = PyTuple_Pack(2, numbers, spans);
+    Py_XDECREF(numbers);
+    Py_XDECREF(spans);
+    return both;
+}
+
+/* _bpe_pieces(ids, table, text, unknown, fuse, of_bytes): the tokens of a text as (numbers, spans of characters).
+ * `unknown` is a number or None, `of_bytes` a tuple of 256 numbers or Nones, or None. Where `text` is a list it has the
+ * symbols themselves: (number, start, end). */
+PyObject *array_function__bpe_pieces(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"ids", "table", "text", "unknown", "fuse", "of_bytes", NULL};
+    PyObject *values[6], *result = NULL;
+    bool fuse;
+    if (array_arguments("_bpe_pieces", args, count, keywords, names, 6, 6, values) < 0
+        || array_argument_bool(values[4], false, &fuse) < 0)
+        return NULL;
+    const Py_ssize_t size = PyBytes_Check(values[1]) ? PyBytes_GET_SIZE(values[1]) / (Py_ssize_t)sizeof(merge) : 0;
+    if (!PyDict_Check(values[0]) || size < 1 || (size & (size - 1)) != 0
+        || (!PyUnicode_Check(values[2]) && !PyList_Check(values[2]))
+        || (values[5] != Py_None && (!PyTuple_Check(values[5]) || PyTuple_GET_SIZE(values[5]) != 256)))
+        return PyErr_Format(PyExc_TypeError, "_bpe_pieces: expected a dict, a table, a text and a tuple of 256");
+    const int bits = __builtin_ctzll((unsigned long long)size);
+    word job = {.state = array_state_of(module)};
+    int status = 0;
+    if (PyUnicode_Check(values[2]))
+        status = symbols_of(&job, values[0], values[2], values[3], fuse, values[5]);
+    for (Py_ssize_t i = 0; status == 0 && PyList_Check(values[2]) && i < PyList_GET_SIZE(values[2]); i++) {
+        unsigned int number;
+        Py_ssize_t start, end;
+        PyObject *one = PyList_GET_ITEM(values[2], i);
+        status = PyTuple_Check(one) && PyArg_ParseTuple(one, "Inn", &number, &start, &end)
+                     ? symbol_add(&job, number, start, end)
+                     : -1;
+    }
+    for (Py_ssize_t i = 0; i < job.count; i++) {
+        job.symbols[i].before = (int32_t)i - 1;
+        job.symbols[i].after = i + 1 < job.count ? (int32_t)i + 1 : -1;
+    }
+    if (status == 0 && merge_all(&job, (const merge *)(const void *)PyBytes_AS_STRING(values[1]), bits) == 0)
+        result = told(&job);
+    else if (!PyErr_Occurred())
+        PyErr_Format(PyExc_TypeError, "_bpe_pieces: expected triples of numbers");
+    PyMem_Free(job.symbols);
+    PyMem_Free(job.heap);
+    return result;
+}
+
+/* ---- probabilities
+ * A table is a header, the nodes of the tree of all beginnings of tokens, and its edges by (node, character). */
+typedef struct tree_header {
+    uint64_t nodes;
+    int64_t bits; /* of the edges' places */
+} tree_header;
+typedef struct tree_node {
+    double score;
+    int64_t number; /* -1: it is no token */
+} tree_node;
+typedef struct tree_edge {
+    uint64_t key; /* node and character, and 1 more; 0: a free place */
+    uint64_t node;
+} tree_edge;
+typedef struct tree {
+    tree_node *node;
+    tree_edge *edge;
+    Py_ssize_t nodes, room;
+    int bits;
+} tree;
+
+static uint64_t edge_key(uint64_t node, Py_UCS4 c) { return (node << 21 | c) + 1; }
+
+static tree_edge *edge_of(tree_edge *edges, int bits, uint64_t key)
+{
+    size_t at = place_of(key, bits);
+    while (edges[at].key != 0 && edges[at].key != key)
+        at = (at + 1) & (((size_t)1 << bits) - 1);
+    return &edges[at];
+}
+
+static int edges_grow(tree *made)
+{
+    const int bits = made->bits + 1;
+    tree_edge *edges = PyMem_Calloc((size_t)1 << bits, sizeof *edges);
+    if (edges == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (size_t at = 0; made->edge != NULL && at < (size_t)1 << made->bits; at++)
+        if (made->edge[at].key != 0)
+            *edge_of(edges, bits, made->edge[at].key) = made->edge[at];
+    PyMem_Free(made->edge);
+    made->edge = edges;
+    made->bits = bits;
+    return 0;
+}
+
+static Py_ssize_t node_new(tree *made)
+{
+    if (room_for((void **)&made->node, made->nodes, &made->room, sizeof *made->node) < 0)
+        return -1;
+    made->node[made->nodes] = (tree_node){0, -1};
+    return made->nodes++;
+}
+
+static int token_add(tree *made, PyObject *text, int64_t number, double score)
+{
+    Py_ssize_t node = 0;
+    for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(text); i++) {
+        if (made->nodes >= (Py_ssize_t)1 << made->bits >> 1 && edges_grow(made) < 0)
+            return -1;
+        const uint64_t key = edge_key((uint64_t)node, PyUnicode_READ_CHAR(text, i));
+        tree_edge *edge = edge_of(made->edge, made->bits, key);
+        if (edge->key == 0) {
+            const Py_ssize_t next = node_new(made);
+            if (next < 0)
+                return -1;
+            *edge = (tree_edge){key, (uint64_t)next};
+        }
+        node = (Py_ssize_t)edge->node;
+    }
+    made->node[node] = (tree_node){score, number};
+    return 0;
+}
+
+/* _unigram_table(ids, scores): the table of {text: number} and the list of their scores by number */
+PyObject *array_function__unigram_table(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"ids", "scores", NULL};
+    array_state *state = array_state_of(module);
+    PyObject *values[2], *text, *value, *result = NULL;
+    if (array_arguments("_unigram_table", args, count, keywords, names, 2, 2, values) < 0)
+        return NULL;
+    if (!PyDict_Check(values[0]) || !PyList_Check(values[1]))
+        return PyErr_Format(PyExc_TypeError, "_unigram_table: expected a dict and a list");
+    tree made = {.bits = 5};
+    int64_t walked = 0;
+    bool fine = edges_grow(&made) == 0 && node_new(&made) == 0;
+    for (Py_ssize_t place = 0; fine && PyDict_Next(values[0], &place, &text, &value);) {
+        uint32_t number;
+        fine = PyUnicode_Check(text) && number_of(value, &number) == 0
+               && (Py_ssize_t)number < PyList_GET_SIZE(values[1]) && array_walk(state, &walked) == 0;
+        if (!fine)
+            break;
+        const double score = PyFloat_AsDouble(PyList_GET_ITEM(values[1], number));
+        fine = (score != -1 || !PyErr_Occurred()) && token_add(&made, text, number, score) == 0;
+    }
+    if (fine) {
+        const size_t nodes = (size_t)made.nodes * sizeof *made.node, edges = sizeof *made.edge << made.bits;
+        result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof(tree_header) + nodes + edges));
+        if (result != NULL) {
+            char *to = PyBytes_AS_STRING(result);
+            memcpy(to, &(tree_header){(uint64_t)made.nodes, made.bits}, sizeof(tree_header));
+            memcpy(to + sizeof(tree_header), made.node, nodes);
+            memcpy(to + sizeof(tree_header) + nodes, made.edge, edges);
+        }
+    } else if (!PyErr_Occurred())
+        PyErr_Format(PyExc_TypeError, "_unigram_table: expected texts and their numbers");
+    PyMem_Free(made.node);
+    PyMem_Free(made.edge);
+    return result;
+}
+
+typedef struct best { /* the segmentation up to a place */
+    double score;
+    Py_ssize_t start; /* of its last token; -1: none is known */
+    int64_t number;
+} best;
+
+static void better(best *at, double score, Py_ssize_t start, int64_t number)
+{
+    if (at->start < 0 || score > at->score)
+        *at = (best){score, start, number};
+}
+
+/* [(number, start, end)] of the best segmentation of all; what is unknown side by side is one of the number -1. */
+static PyObject *segments(const best *ends, Py_ssize_t size, int64_t unknown)
+{
+    PyObject *result = PyList_New(0);
+    Py_ssize_t last = -1; /* the end of what is unknown so far, behind `end` */
+    for (Py_ssize_t end = size; result != NULL && (end > 0 || last >= 0);) {
+        const bool known = end > 0 && !(unknown >= 0 && ends[end].number == unknown);
+        PyObject *item = NULL;
+        if (last >= 0 && (known || end == 0)) {
+            item = Py_BuildValue("inn", -1, end, last);
+            last = -1;
+        } else if (known) {
+            item = Py_BuildValue("Lnn", (long long)ends[end].number, ends[end].start, end);
+            end = ends[end].start;
+        } else {
+            last = last < 0 ? end : last;
+            end = ends[end].start;
+            continue;
+        }
+        if (item == NULL || PyList_Append(result, item) < 0)
+            Py_CLEAR(result);
+        Py_XDECREF(item);
+    }
+    if (result != NULL && PyList_Reverse(result) < 0)
+        Py_CLEAR(result);
+    return result;
+}
+
+/* _unigram_pieces(table, text, unknown, score): [(number, start, end)] of the segmentation of the largest probability,
+ * of characters; -1: unknown. None where the text has what is unknown and `unknown`, its number, is None; `score` is
+ * that of an unknown character. */
+PyObject *array_function__unigram_pieces(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"table", "text", "unknown", "score", NULL};
+    array_state *state = array_state_of(module);
+    PyObject *values[4], *result = NULL;
+    if (array_arguments("_unigram_pieces", args, count, keywords, names, 4, 4, values) < 0)
+        return NULL;
+    const double unknown_score = PyFloat_AsDouble(values[3]);
+    uint32_t number = 0;
+    if ((unknown_score == -1 && PyErr_Occurred()) || (values[2] != Py_None && number_of(values[2], &number) < 0))
+        return NULL;
+    tree_header head = {0, 0};
+    const char *table = PyBytes_Check(values[0]) ? PyBytes_AS_STRING(values[0]) : NULL;
+    const size_t bytes = table == NULL ? 0 : (size_t)PyBytes_GET_SIZE(values[0]);
+    if (bytes >= sizeof head)
+        memcpy(&head, table, sizeof head);
+    if (!PyUnicode_Check(values[1]) || head.nodes < 1 || head.nodes > bytes / sizeof(tree_node) || head.bits < 1
+        || head.bits > 40 || bytes != sizeof head + head.nodes * sizeof(tree_node) + (sizeof(tree_edge) << head.bits))
+        return PyErr_Format(PyExc_TypeError, "_unigram_pieces: expected a table and a text");
+    const tree_node *nodes = (const tree_node *)(const void *)(table + sizeof head);
+    tree_edge *edges = (tree_edge *)(void *)(uintptr_t)(nodes + head.nodes);
+    const int64_t unknown = values[2] == Py_None ? -1 : (int64_t)number;
+    const Py_ssize_t size = PyUnicode_GET_LENGTH(values[1]);
+    best *ends = PyMem_Calloc((size_t)size + 1, sizeof *ends);
+    if (ends == NULL)
+        return PyErr_NoMemory();
+    for (Py_ssize_t end = 1; end <= size; end++)
+        ends[end].start = -1;
+    int64_t walked = 0;
+    for (Py_ssize_t start = 0; start < size; start++) {
+        const double before = ends[start].score;
+        uint64_t node = 0;
+        bool single = false;
+        for (Py_ssize_t at = start; at < size; at++) {
+            const tree_edge *edge = edge_of(edges, (int)head.bits, edge_key(node, PyUnicode_READ_CHAR(values[1], at)));
+            if (array_walk(state, &walked) < 0)
+                goto done;
+            if (edge->key == 0 || edge->node >= head.nodes)
+                break;
+            node = edge->node;
+            if (nodes[node].number < 0)
+                continue;
+            better(&ends[at + 1], nodes[node].score + before, start, nodes[node].number);
+            single = single || at == start;
+        }
+        if (!single && (ends[start + 1].start < 0 || unknown_score + before > ends[start + 1].score)) {
+            if (unknown < 0) {
+                result = Py_NewRef(Py_None);
+                goto done;
+            }
+            better(&ends[start + 1], unknown_score + before, start, unknown);
+        }
+    }
+    result = segments(ends, size, unknown);
+done:
+    PyMem_Free(ends);
+    return result;
+}

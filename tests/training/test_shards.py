@@ -28,7 +28,7 @@ def batches(rank=0, count=1):
     random = numpy.random.default_rng(2)
     for _ in range(STEPS):
         single = random.integers(0, KEYS, BATCH) - 3  # some are left out
-        bags = [list(random.integers(-1, KEYS, random.integers(0, 5))) for _ in range(BATCH)]
+        bags = [list(random.integers(-1, 12, random.integers(0, 5))) for _ in range(BATCH)]
         weights = random.random(sum(map(len, bags))).astype("float32")
         labels = random.integers(0, 2, BATCH).astype("float32")
         ends = numpy.cumsum([0, *map(len, bags)])

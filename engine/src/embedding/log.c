@@ -107,7 +107,7 @@ static int nameless_file(const char *folder)
         errno = ENOMEM;
         return -1;
     }
-    memcpy(path, folder, size);
+    memcpy(path, folder, size + 1);
     memcpy(path + size, name, sizeof name);
     file = mkostemp(path, O_CLOEXEC);
     if (file >= 0)

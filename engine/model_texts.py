@@ -1,5 +1,6 @@
 """Texts that go into models and come out: within a model they are numbers of its vocabulary (docs/model-format.md)."""
 
+import itertools
 import json
 
 from vmhost.engine import _array
@@ -35,10 +36,18 @@ class Texts:
         if column and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
             value = [[item] for item in value]
 
+        if isinstance(value, list | tuple) and value and set(map(type, value)) <= {list, tuple}:
+            flat = list(itertools.chain.from_iterable(value))
+            if len(set(map(len, value))) == 1 and set(map(type, flat)) == {str}:  # rows, the usual form
+                numbers = [self._numbers.get(text, _UNKNOWN) for text in flat]
+                return _array.asarray(numbers, dtype="int64").reshape((len(value), len(value[0])))
+
         def numbered(item):
             if isinstance(item, str):
                 return self._numbers.get(item, _UNKNOWN)
             if isinstance(item, list | tuple):
+                if set(map(type, item)) == {str}:
+                    return [self._numbers.get(text, _UNKNOWN) for text in item]
                 return [numbered(inner) for inner in item]
             raise TypeError(
                 f"{model}: input {port.name!r}: expected str in lists of lists as the shape {port.shape} has them, got"
@@ -60,6 +69,8 @@ class Texts:
 
     def _named(self, item):
         if isinstance(item, list):
+            if set(map(type, item)) == {int} and min(item) >= 0 and max(item) < len(self._vocabulary):
+                return [self._vocabulary[number] for number in item]
             return [self._named(inner) for inner in item]
         if not 0 <= item < len(self._vocabulary):
             raise ValueError(_DAMAGED)

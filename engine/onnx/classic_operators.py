@@ -130,7 +130,10 @@ def _kernels(add, node, x, vectors):
         return add.do("exp", add.do("multiply", add.do("maximum", apart, 0.0), -gamma))
     inner = add.do("add", add.do("multiply", products, gamma), coef0)
     if kind == "POLY":
-        return add.do("power", inner, degree)
+        if degree not in (2, 3, 4):
+            return add.do("power", inner, degree)
+        square = add.do("multiply", inner, inner)
+        return square if degree == 2 else add.do("multiply", square, inner if degree == 3 else square)
     if kind == "SIGMOID":
         return add.do("tanh", inner)
     raise Unsupported(f"has the unknown kernel {kind!r}")

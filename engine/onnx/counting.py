@@ -40,7 +40,7 @@ def _cut(add, name, size, axis=0):
 def found(add, flags):
     """The places of the truths of a row: as many as there are."""
     places, count = places_of(add, flags)
-    return _cut(add, places, counted_size(add.reader, add.node, count))
+    return _cut(add, places, counted_size(add.reader, add.node, count, math.prod(add.shape(flags))))
 
 
 @reads("NonZero")
@@ -78,7 +78,7 @@ def top_by_value(reader, node):
     order = reader.add_layer("Argsort", node, [x], add.shape(x), numpy.int64, add.fresh("order"), parameters=parameters)
     room = add.constant(size, numpy.int64)
     bounded = add.do("minimum", add.do("maximum", add.cast(count, numpy.int64), 0), room)
-    order = _cut(add, order, counted_size(reader, node, add.reshape(bounded, (1,))), axis)
+    order = _cut(add, order, counted_size(reader, node, add.reshape(bounded, (1,)), size), axis)
     if node.outputs[0]:
         add.done(add.take(x, add.others(add.shape(order), axis, order)))
     if len(node.outputs) > 1 and node.outputs[1]:
@@ -150,7 +150,7 @@ def sliced_by_value(reader, node):
         first, last = (_bounded(add, add.part(name, 0, place, place + 1), size) for name in (starts, ends))
         span = add.do("maximum", add.do("subtract", last, first), 0)
         length = add.do("floor_divide", add.do("add", span, step - 1), step)
-        length = counted_size(reader, node, length)
+        length = counted_size(reader, node, length, add.shape(x)[axis])
         at = add.do("add", add.do("multiply", add.counted(length), step), first)
         at = add.do("minimum", at, add.do("subtract", size, 1))  # where nothing is left
         x = add.take(x, [at], axis)
@@ -190,7 +190,7 @@ def suppression(reader, node):
         parameters=(int(node.get("center_point_box", 0)),),
     )
     total = add.reshape(add.part(add.part(whole, 0, 0, 1), 1, 0, 1), (1,))
-    size = counted_size(reader, node, total)
+    size = counted_size(reader, node, total, rows)
     add.done(add.copy(add.part(whole, 0, 1, size + 1)))
 
 
@@ -224,7 +224,7 @@ def unique(reader, node):
     group = add.do("subtract", _counted_up(add, differ), 1)  # of each in order
     nothing = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (total,))
     places, count = places_of(add, differ)
-    size = counted_size(reader, node, count)
+    size = counted_size(reader, node, count, total)
     firsts = add.take(order, [_cut(add, places, size)])
     inverse = add.scattered(nothing, group, [order])
     ones = add.network.expanded(add.fresh("ones"), add.constant(1, numpy.int64), (total,))

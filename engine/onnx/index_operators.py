@@ -98,7 +98,27 @@ def _scattered(add, x, values, indices):
     ]
     if op not in (None, "add") and add.dtype(x) == numpy.float16:
         raise Unsupported(f"reduces float16 by {add.node.get('reduction')!r}")
-    add.done(add.scattered(x, values, indices, reduction=op))
+    counted = _counted(add, values)
+    if not counted:
+        add.done(add.scattered(x, values, indices, reduction=op))
+        return
+    rank, size = len(add.shape(x)), add.shape(x)[0]
+    roomy = add.padded(x, [0] * rank, [1] + [0] * (rank - 1), 0)
+    wanted = None  # parts are run as if at least one were counted: where there is none, it goes behind the end
+    for name in counted:
+        some = add.do("greater", add.network.counted[name][0], 0)
+        wanted = some if wanted is None else add.do("logical_and", wanted, some)
+    first = add.where(wanted, indices[0], add.constant(size, numpy.int64))
+    made = add.scattered(roomy, values, [first, *indices[1:]], reduction=op)
+    add.network.guarded[made] = counted
+    add.done(add.copy(add.part(made, 0, 0, size)))
+
+
+def _counted(add, values):
+    """The counted sizes that the tensor's are made of."""
+    known = add.network.counted
+    found = set().union(*(sizes.variables(sizes.terms_of(size)) for size in add.shape(values) if sizes.is_open(size)))
+    return [name for name in known if name in found]
 
 
 @reads("ScatterElements", "Scatter")

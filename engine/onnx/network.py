@@ -119,6 +119,8 @@ class Network:
     labels: dict = field(default_factory=dict)
     vocabulary: list = field(default_factory=list)
     counted: dict = field(default_factory=dict)
+    bounds: dict = field(default_factory=dict)  # counted sizes to numbers that they are no more than
+    guarded: dict = field(default_factory=dict)  # what is scattered to the counted sizes that may be 0 there
     notes: dict | None = None
     repeats: bool = False  # while the body of a loop is read
     _made: dict = field(default_factory=dict)

@@ -17,8 +17,9 @@ _SAMPLES = ((43, 47, 53, 59, 61, 67, 71, 73), (50, 54, 58, 62, 66, 70, 74, 78))
 MAX_PARTS = 32
 
 
-def counted_size(reader, node, count):
-    """The Size that the tensor `count`, of int64 and one element, has when it is known."""
+def counted_size(reader, node, count, bound=None):
+    """The Size that the tensor `count`, of int64 and one element, has when it is known. `bound`: of how many it counts
+    some, if of any: where there are none, none is counted."""
     network = reader.network
     count = network.copied(network.fresh(f"{node.output}/count"), count, layer=node.name)
     name = next(f"count of {node.output}{suffix}" for suffix in _suffixes() if not _is_known(network, node, suffix))
@@ -28,6 +29,8 @@ def counted_size(reader, node, count):
         sample = reader.open_inputs.counted(name, sample)
     size = Size.open(name, sample)
     ruler = network.declare(network.fresh(f"{node.output}/ruler"), (size,), "bool")
+    if bound is not None:
+        network.bounds[name] = bound
     network.counted[name] = (network.reshaped(network.fresh(f"{count}/number"), count, ()), ruler)
     return size
 
@@ -149,7 +152,7 @@ def _notes(network, last, part_of):
     empty = {}
     for name in network.outputs:
         for size in network.counted:
-            axes = [axis for axis, own in enumerate(network.shapes[name]) if _vanishes(own, size)]
+            axes = [axis for axis, own in enumerate(network.shapes[name]) if _vanishes(network, own, size)]
             if axes:
                 empty.setdefault(name, {})[size] = axes
             elif size in depends.get(_base(network, name), ()):
@@ -157,9 +160,13 @@ def _notes(network, last, part_of):
     return {"inputs": network.inputs, "outputs": network.outputs, "parts": last + 1, "counted": counted, "empty": empty}
 
 
-def _vanishes(number, size):
-    """Whether the number is 0 where that size is."""
-    return isinstance(number, Size) and all(size in some for some in number.terms)
+def _vanishes(network, number, size):
+    """Whether the number is 0 where that size is: a product with it, or with what is counted of so many."""
+    if not isinstance(number, Size):
+        return False
+    return all(
+        any(own == size or _vanishes(network, network.bounds.get(own), size) for own in some) for some in number.terms
+    )
 
 
 def _depends(network):
@@ -167,8 +174,10 @@ def _depends(network):
     found = {}
     for layer in network.layers:
         own = set()
-        for name in filter(None, layer.inputs):
-            own |= found.get(_base(network, name), set()) | (_used(network, name) & set(network.counted))
+        for place, name in enumerate(layer.inputs):
+            if name:
+                some = found.get(_base(network, name), set()) | (_used(network, name) & set(network.counted))
+                own |= some.difference(network.guarded.get(layer.output, ()) if place else ())
         base = _base(network, layer.output)
         found[base] = found.get(base, set()) | own
     return found

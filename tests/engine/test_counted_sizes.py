@@ -259,3 +259,21 @@ def test_counts_that_have_to_be_a_number_are_looked_at_by_each_call():
     assert five({"x": x})["y"].tolist() == [[1, 3, 6, 8, 10]]
     with pytest.raises(ValueError, match="^this model does not work at count of places = 8: "):
         five({"x": x * 0 + 1})
+
+
+def test_what_is_found_is_written_back_also_where_nothing_is():
+    """As detectors do, of each level of a pyramid: which regions are its own, and their features among all."""
+    nodes = [
+        node("Greater", "x least", "own"),
+        node("NonZero", "own", "found"),
+        node("Squeeze", "found first", "places"),
+        node("Gather", "x places", "values"),
+        node("Neg", "values", "made"),
+        node("Transpose", "found", "rows", perm=[1, 0]),
+        node("ScatterND", "start rows made"),
+    ]
+    constants = {"least": numpy.float32(0.5), "first": [0], "start": numpy.arange(6, dtype="float32")}
+    back = opened("back", compile_model(model(nodes, {"x": floats(6)}, {"y": (FLOAT, 1)}, constants), "back"))
+    x = numpy.float32([0, 1, 0, 0, 2, 0])
+    assert back({"x": x})["y"].tolist() == [0, -1, 2, 3, -2, 5]
+    assert back({"x": x * 0})["y"].tolist() == [0, 1, 2, 3, 4, 5]

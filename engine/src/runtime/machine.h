@@ -1,7 +1,7 @@
 /* Numbers that were fitted to one machine: how much stays near, what is worth dividing, and what work takes.
  *
  * Source: an Intel Xeon with AVX-512, 2 MiB of second cache a core, its cores shared with other virtual machines;
- * docs/decisions/engine.md and docs/decisions/models.md have the measurements. Rates are of a core at 2.5 GHz.
+ * docs/decisions/engine.md and docs/decisions/models-kernels.md have the measurements. Rates are of a core at 2.5 GHz.
  *
  * They are constants and not asked of the machine that runs, for three reasons. The lengths of sums (*_SUM) decide in
  * which order numbers are added, so results would differ from machine to machine. Choices by fixed rates

@@ -20,11 +20,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("seed", [20261126, 20261326])
 def test_random_graphs_give_what_onnx_runtime_computes(seed, tmp_path):
     """In a process of its own: ONNX Runtime opens files and starts threads that it keeps."""
-    command = [sys.executable, "-m", "tests.differential", "--seed", str(seed), "--count", "120", "--seconds", "100"]
+    command = [sys.executable, "-m", "tests.differential", "--seed", str(seed), "--count", "60", "--seconds", "40"]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | {"HOME": str(tmp_path)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     *_, last = (line for line in done.stdout.splitlines() if "graphs," in line)
-    assert int(last.split()[-2]) < 20, done.stdout  # refused
+    assert int(last.split()[-2]) < 12, done.stdout  # refused
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import time
 import numpy
 
 from bench.measure import Result, interleaved
+from bench.training_peers import threads_of
 
 DIM, BATCH, SKEW, CALLS, WARM = 64, 4096, 1.05, 16, 64
 SHARES = (0.1, 0.5, 0.9)
@@ -58,7 +59,8 @@ def _lookups(rows, rounds):
             return once
 
         tables = {"all in memory": made(None)} | {f"{share:.0%} in memory": made(share) for share in SHARES}
-        figures = interleaved({name: rate(table) for name, table in tables.items()}, rounds, "M rows/s", "more")
+        with threads_of(1, None):
+            figures = interleaved({name: rate(table) for name, table in tables.items()}, rounds, "M rows/s", "more")
         hits = []
         for name, table in tables.items():
             counts = table.statistics()

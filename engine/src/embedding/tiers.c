@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { SAMPLE = 8 };
+enum { SAMPLE = 8, WAITS = 16 };
 
 int64_t embedding_piece(const vme_embedding *table)
 {
@@ -278,7 +278,12 @@ vme_status embedding_read_tiers(vme_embedding *table, int64_t n, const int64_t *
         const cold_key *one = &list[i];
         embedding_shard *shard = &table->shards[embedding_shard_of(one->hash)];
         uint32_t row;
-        pthread_rwlock_wrlock(&shard->lock);
+        /* a shard that others use is waited for by one row of WAITS: the others come in by their next lookup */
+        if (pthread_rwlock_trywrlock(&shard->lock) != 0) {
+            if (one->record % WAITS != 0)
+                continue;
+            pthread_rwlock_wrlock(&shard->lock);
+        }
         key_entry *entry = embedding_find(shard, keys[one->at], one->hash);
         if (entry != NULL && entry->where == one->record && entry->count & ON_DISK)
             /* without room it stays where it is: a lookup needs no place in memory */

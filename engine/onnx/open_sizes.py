@@ -368,9 +368,10 @@ def _followed(network, other, names, both, pictures, where):
         )
         for own in names
     ]
-    for picture, counted in ((_PICTURE, _COUNT), (_PICTURE, 1), (1, 1)):
+    # where parts of a tensor begin behind its first elements, there are none of one
+    for picture, counted, other in ((_PICTURE, _COUNT, 1), (_PICTURE, 1, 1), (1, 1, 1), (_PICTURE, 1, _COUNT)):
         likely = {**dict.fromkeys(pictures, picture), **dict.fromkeys(network.counted, counted)}
-        if _move_to(sizes, [likely.get(name, 1) for name in names]):
+        if _move_to(sizes, [likely.get(name, other) for name in names]):
             break
     return sizes
 

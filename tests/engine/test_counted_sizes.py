@@ -213,6 +213,16 @@ def test_a_vm_runs_all_parts(tmp_path):
             assert places.tolist() == [row.tolist() for row in numpy.nonzero(some["x"])]
 
 
+def test_what_is_found_behind_the_first_elements():
+    """A part of an open size, of which there is nothing at 1."""
+    constants = {"first": numpy.array([5]), "end": numpy.array([1 << 31])}
+    nodes = [node("Slice", "x first end", "part"), node("NonZero", "part", "y")]
+    data = model(nodes, {"x": floats(9)}, {"y": (INT, 2)}, constants, {"x": ["n"]})
+    found = opened("m", compile_model(data, "m"))
+    for x in (floats(9), floats(7), numpy.ones(6, "float32")):
+        assert numpy.asarray(found({"x": x})["y"]).tolist() == [list(numpy.flatnonzero(x[5:]))]
+
+
 def test_what_is_made_of_nothing_is_the_callers_error():
     nodes = [
         node("NonZero", "x", "places"),

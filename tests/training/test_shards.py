@@ -15,6 +15,7 @@ from vmhost.engine import nn, optim
 from vmhost.engine.embedding import CheckpointError, CounterFilter, EmbeddingVariable, Ragged
 from vmhost.training import shards
 from vmhost.training.errors import ShardError
+from vmhost.training.exchange import BOX
 
 DIM, BATCH, STEPS, KEYS = 4, 32, 6, 200
 
@@ -187,6 +188,19 @@ if __name__ == "__main__":
         process.kill()
         process.wait()
         assert process.stdout.read() == "", "its end comes when all that could write there are gone"
+
+
+def exchanges(shard, sizes):
+    for size in sizes:
+        sent = [[numpy.arange(size) * (to + 1) + shard.rank, numpy.zeros((2, 0)), numpy.float32(3)] for to in range(3)]
+        for by, (numbers, empty, one) in enumerate(shard.exchange("sends", sent)):
+            assert (numbers == numpy.arange(size) * (shard.rank + 1) + by).all()
+            assert empty.shape == (2, 0) and one.shape == () and one == 3
+    return True
+
+
+def test_arrays_of_any_size_and_shape_are_exchanged():
+    assert shards.run(exchanges, 3, [0, 1, BOX // 8 - 20, BOX // 8, 3 * BOX // 8 + 1]) == [True] * 3
 
 
 @pytest.mark.parametrize("count", [0, 65, "2"])

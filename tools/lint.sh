@@ -37,7 +37,7 @@ if [ -n "$c" ]; then
     "$bin/python" tools/native_build.py commands
     compiled=$(sed -n 's/^ *"file": "\(.*\)",*$/\1/p' build/compile_commands.json)
     sources=$(printf '%s\n' "$c" "$compiled" | sort | uniq -d \
-        | grep -v -E '/(portable|avx2|avx512)/(order|complexes|mathematics)\.c$|^vmhost/image/native/' || true)
+        | grep -v -E '/(portable|avx2|avx512)/(order|complexes|images|mathematics)\.c$|^vmhost/image/native/' || true)
     # shellcheck disable=SC2016
     [ -z "$sources" ] || lines "$sources" | xargs -0 -n 10 -P 2 "$bin/clang-tidy" -p build --quiet 2>build/clang-tidy.log || failed=yes
 fi

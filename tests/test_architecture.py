@@ -77,7 +77,9 @@ ROOMS = {
         "vmhost.cohorts",
         "vmhost.compiler",
         "vmhost.deployment",
+        "vmhost.errors",
         "vmhost.lines",
+        "vmhost.statistics",
         "vmhost.stores",
     },
     "vmhost/deployment/device": {
@@ -86,6 +88,7 @@ ROOMS = {
         "vmhost.bytecode.ed25519",
         "vmhost.bytecode.signing",
         "vmhost.deployment",
+        "vmhost.operations.crash_reports",
         "vmhost.stores",
     },
     "vmhost/deployment": {

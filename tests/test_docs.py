@@ -262,6 +262,13 @@ def cloud_commands(text, folder, capfd):
         assert platform.repositories.names() == ["shop"]
 
 
+def alert_rules(text, folder, capfd):
+    from vmhost.deployment.cloud.alerts import read_rules
+
+    webhook, rules = read_rules(text)
+    assert webhook.endswith("/alerts") and [rule.kind for rule in rules] == ["errors", "crashes", "adoption"]
+
+
 def release_plan(text, folder, capfd):
     from vmhost.deployment.cloud.plan import Plan
 
@@ -783,6 +790,7 @@ BLOCKS = {
     ("docs/deployment.md", "vmhost cloud repository"): shown_only,  # the same trial runs it
     ("docs/deployment.md", "audience:"): release_plan,
     ("docs/deployment.md", "device:"): agent_yaml,
+    ("docs/deployment.md", "webhook: https"): alert_rules,
     ("docs/deployment.md", "from vmhost.deployment.device"): profile_header,
     ("docs/device-image.md", "vmhost image"): device_image,
     ("docs/engine.md", "# tasks/mean/main.py"): arrays_in_tasks,

@@ -870,3 +870,67 @@ def _show_devices(output, title, devices):
 
 def _time(ms):
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ms / 1000))
+
+
+@command.command()
+@click.option(
+    "--hours", type=click.FloatRange(0, 336, min_open=True), default=24, show_default=True, help="How far back."
+)
+@_remote
+def fleet(output, ask, hours):
+    """Show what devices reported: versions that run, errors by cohort, crashes by cause, alerts that go on."""
+    found = ask("GET", "/fleet", hours=hours, limit=1000)
+    alerts = ask("GET", "/fleet/alerts", limit=1000)["alerts"]
+    output.document(found | {"alerts": alerts})
+    rows = [
+        (each["task"], of["version"], f"{of['devices']:,}", f"{of['share']:.1%}", str(of["breakers"] or ""))
+        for each in found["adoption"]
+        for of in each["versions"]
+    ]
+    output.table("Adoption", ("task", "version", "devices>", "share>", "breakers>"), rows)
+    rows = [
+        (f"{each['task']} {each['version']}", each["cohort"] or "all", f"{each['calls']:,}", f"{each['share']:.2%}")
+        + (f"{each['denied']:,}", f"{each['crashes']:,}", _duration(each["p50_s"]), _duration(each["p99_s"]))
+        for each in found["sums"]
+    ]
+    names = ("version", "cohort", "calls>", "failed>", "denied>", "crashes>", "p50>", "p99>")
+    output.table("Calls", names, rows)
+    rows = [
+        (
+            f"{each['task'] or 'the host'} {each['version']}",
+            str(each["count"]),
+            str(each["devices"]),
+            each["title"][:100],
+        )
+        for each in found["crashes"]
+    ]
+    output.table("Crashes", ("version", "crashes>", "devices>", "what"), rows)
+    _show_alerts(output, [each for each in alerts if each["until_ms"] is None])
+
+
+@command.command()
+@click.option(
+    "--rules", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Set the rules: a YAML file."
+)
+@_remote
+def alerts(output, ask, rules):
+    """List alerts, those that go on first; or set their rules."""
+    if rules is not None:
+        output.document(found := ask("PUT", "/fleet/rules", {"text": rules.read_text(encoding="utf-8")}))
+        output.line(f"rules: {', '.join(found['rules']) or 'none'}")
+        return
+    output.document(found := ask("GET", "/fleet/alerts"))
+    _show_alerts(output, found["alerts"])
+
+
+def _show_alerts(output, alerts):
+    rows = [
+        (each["rule"], f"{each['task'] or 'the host'} {each['version']}", each["cohort"] or "all")
+        + (_time(each["since_ms"]), _time(each["until_ms"]) if each["until_ms"] else "goes on", each["why"])
+        for each in alerts
+    ]
+    output.table("Alerts", ("rule", "version", "cohort", "since", "until", "why"), rows)
+
+
+def _duration(seconds):
+    return "" if seconds is None else f"{seconds * 1000:.3g} ms"

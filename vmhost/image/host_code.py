@@ -54,6 +54,7 @@ _LEFT_OUT = (
     "vmhost.runtime.recorder",
     "vmhost.deployment.cloud",
     "vmhost.deployment.demonstration",
+    "vmhost.operations",
     "msgpack._cmsgpack",
     "yaml.cyaml",
 )

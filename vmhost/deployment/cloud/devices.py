@@ -58,7 +58,8 @@ class Devices:
         with self._database.transaction() as connection:
             if not connection.execute("DELETE FROM deploy_devices WHERE id = ?", (device,)).rowcount:
                 raise MissingError(f"{device}: no such device")
-            connection.execute("DELETE FROM deploy_health WHERE device = ?", (device,))
+            for table in ("deploy_health", "fleet_devices", "fleet_versions"):
+                connection.execute(f"DELETE FROM {table} WHERE device = ?", (device,))
         self._seen.pop(device, None)
 
     def state(self, connection, device, facts, profile, epoch, reported):

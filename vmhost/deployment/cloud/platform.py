@@ -23,8 +23,10 @@ from vmhost.bytecode import signing
 from vmhost.deployment import delta, identifiers, pieces
 from vmhost.deployment.artifacts import ArtifactFolder
 from vmhost.deployment.cloud import schema
+from vmhost.deployment.cloud.alerts import Alerts
 from vmhost.deployment.cloud.builds import Builder
 from vmhost.deployment.cloud.devices import Devices
+from vmhost.deployment.cloud.fleet import Fleet
 from vmhost.deployment.cloud.git_http import Repositories
 from vmhost.deployment.cloud.metadata import SignedMetadata, targets_of
 from vmhost.deployment.cloud.middleware import Profiles
@@ -65,6 +67,8 @@ class Platform:
             self.repositories = Repositories(self.folder / "repositories")
             self.devices = Devices(self.database, clock)
             self.releases = Releases(self.database, clock)
+            self.fleet = Fleet(self.database, self.devices, self.releases, clock)
+            self.alerts = Alerts(self.database, self.fleet, self.releases)
             self.releases.when_reloaded = self.task_files.load
             self.profiles = Profiles(lambda: self.releases.generation)  # for TaskProfiles (middleware.py)
             key = signing.load_key(self.folder / "keys" / "bundles")
@@ -107,6 +111,7 @@ class Platform:
         self._stopped.set()
         if self._ticker is not None:
             self._ticker.join()
+        self.alerts.close()
         try:
             self.devices.flush()
         except StoreError as error:  # when devices were seen last is not worth a failure
@@ -130,6 +135,7 @@ class Platform:
             try:
                 self.releases.tick()
                 self.devices.flush()
+                self.alerts.look()
                 if self._unpublished:
                     self._bring_together()
                     self._unpublished = False
@@ -429,6 +435,18 @@ class Platform:
             "mirrors": files[1:],
             "poll_s": self.poll_s,
         }
+
+    def take_report(self, device, secret, body):
+        """What a device counted, or how it crashed, for the fleet's views. AccessDeniedError, RefusedError."""
+        self.devices.identify(device, secret)
+        self.releases.refresh()
+        self.fleet.take_report(device, body)
+
+    def take_crash(self, device, secret, body):
+        """As `take_report`, of a crash."""
+        self.devices.identify(device, secret)
+        self.releases.refresh()
+        self.fleet.take_crash(device, body)
 
     def _whole_statement(self, device, request, facts, tasks):
         """(facts, tasks) of which the request tells what changed; None where that cannot be told from it."""

@@ -62,4 +62,29 @@ STEPS = (
     CREATE TABLE deploy_changes (one INTEGER PRIMARY KEY, number INTEGER NOT NULL);
     INSERT INTO deploy_changes VALUES (1, 0)
     """,
+    """
+    CREATE TABLE fleet_devices (device TEXT PRIMARY KEY, epoch TEXT NOT NULL, number INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE fleet_counts (
+        time_ms INTEGER NOT NULL, task TEXT NOT NULL, version TEXT NOT NULL, cohort TEXT NOT NULL, what TEXT NOT NULL,
+        number INTEGER NOT NULL, PRIMARY KEY (time_ms, task, version, cohort, what)
+    ) WITHOUT ROWID;
+    CREATE TABLE fleet_versions (
+        device TEXT NOT NULL, task TEXT NOT NULL, version TEXT NOT NULL, seen_ms INTEGER NOT NULL,
+        breaker TEXT NOT NULL, PRIMARY KEY (device, task)
+    ) WITHOUT ROWID;
+    CREATE TABLE fleet_crashes (
+        device TEXT NOT NULL, id TEXT NOT NULL, time_ms INTEGER NOT NULL, task TEXT NOT NULL, version TEXT NOT NULL,
+        fingerprint TEXT NOT NULL, title TEXT NOT NULL, report TEXT NOT NULL, PRIMARY KEY (device, id)
+    ) WITHOUT ROWID;
+    CREATE INDEX fleet_crashes_times ON fleet_crashes (time_ms);
+    CREATE TABLE fleet_rules (one INTEGER PRIMARY KEY, text TEXT NOT NULL, who TEXT NOT NULL, time_ms INTEGER NOT NULL);
+    CREATE TABLE fleet_alerts (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, rule TEXT NOT NULL, task TEXT NOT NULL, version TEXT NOT NULL,
+        cohort TEXT NOT NULL, since_ms INTEGER NOT NULL, until_ms INTEGER, why TEXT NOT NULL
+    );
+    CREATE TABLE fleet_notices (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, alert INTEGER NOT NULL, body TEXT NOT NULL, tries INTEGER NOT NULL,
+        next_ms INTEGER NOT NULL, state TEXT NOT NULL
+    )
+    """,
 )

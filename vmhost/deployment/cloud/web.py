@@ -33,6 +33,9 @@ _METADATA = re.compile(r"timestamp\.json|[0-9]{1,9}\.[A-Za-z0-9_-]{1,80}\.json")
 _PAGE = (
     ("/", "page.html", "text/html"),
     ("/page.js", "page.js", "text/javascript"),
+    ("/page_shared.js", "page_shared.js", "text/javascript"),
+    ("/fleet", "page_fleet.html", "text/html"),
+    ("/page_fleet.js", "page_fleet.js", "text/javascript"),
     ("/page.css", "page.css", "text/css"),
 )
 ACTIONS = ("pause", "resume", "halt", "roll_back", "next", "cancel")
@@ -53,7 +56,9 @@ def application(platform, *, requests_per_s=50.0, burst=200):
             Route("/metadata/{name}", api.metadata, methods=["GET", "HEAD"]),
             Route("/api/v1/openapi.json", _openapi, methods=["GET"]),
             Route("/api/v1/device/enrol", api.enrol, methods=["POST"]),
-            Route("/api/v1/device/check", api.check, methods=["POST"]),
+            Route("/api/v1/device/check", api.of_device("check"), methods=["POST"]),
+            Route("/api/v1/device/report", api.of_device("take_report"), methods=["POST"]),
+            Route("/api/v1/device/crash", api.of_device("take_crash"), methods=["POST"]),
             *api.routes(),
         ]
     )
@@ -141,14 +146,19 @@ class _Api:
 
         return await self._answer(request, work)
 
-    async def check(self, request):
-        async def work(body):
-            device = request.headers.get("x-vmhost-device", "")
-            # Who is not that device must not use up its requests.
-            self._count(f"device {device} from {_address(request)}")
-            return await run_in_threadpool(self._platform.check, device, _bearer(request), body)
+    def of_device(self, name):
+        """The endpoint of the platform's method `name(device, secret, body)`."""
 
-        return await self._answer(request, work)
+        async def endpoint(request):
+            async def work(body):
+                device = request.headers.get("x-vmhost-device", "")
+                # Who is not that device must not use up its requests.
+                self._count(f"device {device} from {_address(request)}")
+                return await run_in_threadpool(getattr(self._platform, name), device, _bearer(request), body) or {}
+
+            return await self._answer(request, work)
+
+        return endpoint
 
     # ---- people
 
@@ -177,6 +187,10 @@ class _Api:
             ("GET", "/devices", "read", self._devices),
             ("GET", "/devices/{device}", "read", self._device),
             ("DELETE", "/devices/{device}", "admin", self._forget),
+            ("GET", "/fleet", "read", self._fleet),
+            ("GET", "/fleet/crashes/{device}/{crash}", "read", self._fleet_crash),
+            ("GET", "/fleet/alerts", "read", self._alerts),
+            ("PUT", "/fleet/rules", "admin", self._set_rules),
             ("GET", "/cohorts", "read", self._cohorts),
             ("PUT", "/cohorts/{cohort}", "release", self._set_cohort),
             ("GET", "/accounts", "admin", self._accounts),
@@ -430,6 +444,30 @@ class _Api:
         self._platform.access.note(identity.name, "device forgotten", parts["device"])
         return {"device": parts["device"]}
 
+    def _fleet(self, identity, parts, query, body):
+        """What devices reported in the last `hours`."""
+        fleet, may, hours = self._platform.fleet, _sees(identity), _hours(query)
+        return {
+            "hours": hours,
+            "adoption": fleet.adoption(may),
+            "sums": fleet.sums(hours, may=may)[: _limit(query)],
+            "crashes": fleet.crashes(hours, may, _limit(query)),
+        }
+
+    def _fleet_crash(self, identity, parts, query, body):
+        return self._platform.fleet.crash(parts["device"], parts["crash"], _sees(identity))
+
+    def _alerts(self, identity, parts, query, body):
+        found = {"alerts": self._platform.alerts.list(_sees(identity), _limit(query))}
+        if identity.may("admin"):  # the webhook's address may have a secret
+            found["rules"] = self._platform.alerts.rules()
+        return found
+
+    def _set_rules(self, identity, parts, query, body):
+        names = self._platform.alerts.set_rules(body.get("text"), identity.name)
+        self._platform.access.note(identity.name, "alert rules set", "fleet", rules=len(names))
+        return {"rules": names}
+
     def _cohorts(self, identity, parts, query, body):
         return {"cohorts": self._platform.devices.cohorts()}
 
@@ -524,6 +562,21 @@ def _why(body):
     if not isinstance(why, str) or len(why) > 1000:
         raise RefusedError("why: expected a text of at most 1000 characters")
     return why
+
+
+def _sees(identity):
+    """A function that says whether who asks sees reports of a task; "" are crashes of no task, for who may read all."""
+    return lambda task: identity.may("read", task.partition("/")[0] or None)
+
+
+def _hours(query):
+    try:
+        hours = float(query.get("hours", 24))
+        if 0 < hours <= 14 * 24:
+            return hours
+    except ValueError:
+        pass
+    raise RefusedError(f"hours: expected a number above 0, at most {14 * 24}, got {query['hours']!r:.40}")
 
 
 def _limit(query):

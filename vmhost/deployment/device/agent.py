@@ -23,9 +23,10 @@ from vmhost.bytecode.signing import TrustStore
 from vmhost.deployment import delta, pieces
 from vmhost.deployment.artifacts import digest_of, is_digest, replace_durably
 from vmhost.deployment.bounds import Counted, why_outside
-from vmhost.deployment.device import health, heap
+from vmhost.deployment.device import crash_upload, health, heap
 from vmhost.deployment.device.bundle_store import BundleStore
 from vmhost.deployment.device.facts import facts
+from vmhost.deployment.device.fleet_report import FleetReport
 from vmhost.deployment.device.memory import Memory
 from vmhost.deployment.device.proof import ProofError, prove
 from vmhost.deployment.device.statements import Statements
@@ -140,6 +141,8 @@ class Agent:
             if slots["current"] is not None:
                 self._load_or_go_back(task)
         self._write_list()
+        self._fleet = FleetReport(self.memory, self.settings.folder)
+        crash_upload.keep(self.memory, self.settings.folder / "host", self.host.crashes)
 
     def _count_crash(self, crash):
         for task, slots in self.memory.tasks().items():
@@ -214,6 +217,7 @@ class Agent:
         """One round: asks and does what is to be done. The seconds until the next one."""
         try:
             if self._settled is not None and (poll_s := self._still_settled()) is not None:
+                self._tell_fleet()
                 return poll_s * random.uniform(0.8, 1.2)
             answer = self._ask()
             settled = self._stated
@@ -224,6 +228,7 @@ class Agent:
             self._settled = self._stated if self._stated == settled else None
             self._failures, self._problem = 0, None
             self._keep_reserve()
+            self._tell_fleet()
             return answer.get("poll_s", self.settings.poll_s) * random.uniform(0.8, 1.2)
         except (TransferError, TrustError, AnswerError, StoreError, OSError) as error:
             self._failures += 1
@@ -232,6 +237,30 @@ class Agent:
             wait_s = max(wait_s, getattr(error, "retry_after_s", None) or 0.0)
             _log.warning("%s; again in %.0f s", error, wait_s)
             return wait_s
+
+    def _tell_fleet(self):
+        """Sends what is new for the platform's fleet views. Releases do not depend on it: where it cannot be sent, it
+        is kept, and tried again later."""
+        if not self._fleet.due():
+            return
+        try:
+            crash_upload.send(self.memory, lambda body: self._post_fleet("crash", body))
+            report = self._fleet.next(self.host, self.store.current())
+            if report is not None:
+                self._post_fleet("report", report)
+                self._fleet.confirm()
+        except (TransferError, AnswerError) as error:
+            _log.info("fleet report: %s", error)
+            self._fleet.put_off()
+
+    def _post_fleet(self, what, body):
+        """What the platform refuses counts as sent: it would refuse it again."""
+        try:
+            self._transfers.post(f"/api/v1/device/{what}", body, self._headers())
+        except AnswerError as error:
+            if error.status not in (400, 404, 409, 413):
+                raise
+            _log.warning("fleet %s: the platform refused it: %s", what, error)
 
     def _ask(self):
         """States and reports; what should run. Enrols where the platform does not know this device."""

@@ -4,6 +4,7 @@
     artifacts/       by SHA-256
     profile          what requests of this device say in their header VMHost-Tasks
     health/          how calls went, by process (health.py)
+    fleet/           the same for the fleet views of the platform (fleet_report.py)
     ask              there where an answer told the device to ask; the agent removes it
 
 The agent writes it. Any process may read it; `follow` keeps a Host's tasks, or a Pipeline's, as the list says.
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from vmhost import VMHostError
 from vmhost.deployment.artifacts import ArtifactFolder, replace_durably
-from vmhost.deployment.device import health
+from vmhost.deployment.device import fleet_report, health
 from vmhost.deployment.errors import DeploymentError
 from vmhost.deployment.profile import ANSWER_HEADER, ASK_NOW, REQUEST_HEADER
 from vmhost.stores import StoreError
@@ -34,6 +35,7 @@ class BundleStore:
         self.artifacts = ArtifactFolder(self.folder / "artifacts")
         self.list_path = self.folder / "current.json"
         self._health = health.HealthFile(self.folder)
+        self._fleet = fleet_report.FleetFile(self.folder)
 
     def current(self):
         """{task: its name, version, digest, path, release, and files (name to path)}; {} where nothing was current. A
@@ -99,7 +101,9 @@ class BundleStore:
 
     def report_health(self, host):
         """Tells the agent, and so the platform, how calls of the Host's tasks went, by version. `follow` does it."""
-        self._health.write(health.counted(host, self.current()))
+        current = self.current()
+        self._health.write(health.counted(host, current))
+        self._fleet.write(fleet_report.counted(host, current))
 
     def health(self):
         """{name of a task: Counted} of what is current, as all processes but the agent told."""

@@ -1,0 +1,72 @@
+"""Crashes of the agent's process, told to the platform over the agent's own way to it (HTTP or the tunnel).
+
+The reports are those that `vmhost crashes` shows (vmhost/operations/crash_reports.py). An image for devices has no code
+that makes them: there the platform is told what the host knows, which is task, version, phase and signal.
+"""
+
+import hashlib
+import json
+import time
+from dataclasses import asdict
+
+MAX_KEPT = 20  # reports that wait to be sent; the oldest go
+_MAX_BYTES = 48 << 10
+_MAX_LINES = 40
+
+
+def keep(memory, state, crashes):
+    """Keeps reports of the crashes that a state folder tells of, until they were sent. `crashes`: those of the Host."""
+    found = _reports(state) or [_brief(crash) for crash in crashes]
+    if not found:
+        return
+    names = {}
+    for task, slots in memory.tasks().items():
+        for slot in ("current", "previous"):
+            if slots[slot]:
+                names.setdefault(slots[slot]["name"], task)
+    for report in found:
+        report["task"] = names.get(report["task"]) if report["task"] else None
+    memory.set_value("crashes", [*memory.value("crashes", []), *found][-MAX_KEPT:])
+
+
+def send(memory, post):
+    """Sends what is kept; what was sent goes."""
+    while waiting := memory.value("crashes", []):
+        post(waiting[0])
+        memory.set_value("crashes", waiting[1:])
+
+
+def _reports(state):
+    """Reports as plain data of the dumps that are there."""
+    if next((state / "crashes").glob("*.dump"), None) is None:
+        return []  # what makes reports takes memory to import
+    try:
+        from vmhost.operations.crash_reports import CrashFolder
+    except ImportError:
+        return []
+    return [_bounded({"title": report.title, **asdict(report)}) for report in CrashFolder(state).collect()]
+
+
+def _brief(crash):
+    cause = f"{crash.signal} {crash.task} {crash.phase}"
+    return {
+        "id": f"{int(time.time())}-{crash.pid}",
+        "fingerprint": hashlib.sha256(cause.encode()).hexdigest()[:32],
+        "title": str(crash),
+        "time": time.time(),
+        "signal": crash.signal,
+        "task": crash.task or None,
+        "version": crash.version or None,
+        "phase": crash.phase,
+    }
+
+
+def _bounded(report):
+    """Without the stacks of VMs that did not crash and old lines, where the report is too large to send."""
+    report |= {name: list(report[name])[:_MAX_LINES] for name in ("python", "native")}
+    report["log"] = list(report["log"])[-_MAX_LINES:]
+    for name in ("vms", "log", "native", "limits", "python"):
+        if len(json.dumps(report)) <= _MAX_BYTES:
+            break
+        report[name] = [] if name != "limits" else None
+    return report

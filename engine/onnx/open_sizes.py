@@ -25,9 +25,9 @@ _PICTURE_SAMPLES = ((197, 211, 227, 239, 251, 263, 269, 281), (262, 230, 278, 24
 _FACTORS = ((3, 5, 7, 11, 13, 17, 19, 23), (4, 6, 9, 8, 10, 14, 15, 21))
 _MULTIPLES_OF = (None, 64, 1920)
 _PICTURE, _COUNT = 224, 32  # that algorithms are chosen for: sides of images, things found
-MAX_OPEN_SIZES = 8
+MAX_OPEN_SIZES = 16
 _MAX_DEGREE = 8  # of a term
-_MAX_QUOTIENTS = 240
+_MAX_QUOTIENTS = 239
 _MAX_READINGS = 64  # of which each but the last two finds that two sizes are one
 
 

@@ -120,10 +120,12 @@ def _cast(node, values, dtypes):
 
 
 def _divided(a, b):
-    """Towards zero, of numbers whose signs are known."""
-    signs = [sizes.at_least(number) for number in (a, b)]
+    """Towards zero. Where a difference of sizes is divided, such as (length - 10) / 5, it is taken to be none below
+    zero: exporters write whole quotients of sizes so, and a window that is larger than what it moves over does not
+    work."""
     if sizes.is_open(a) or sizes.is_open(b):
-        if any(sign is None or sign < 0 for sign in signs):
+        under = sizes.at_least(b)
+        if a < 0 or under is None or under < 0:
             raise NotFollowed
         return a // b
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)

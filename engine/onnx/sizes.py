@@ -106,6 +106,11 @@ def worked_out(terms, values):
     return sum(factor * math.prod(_value(variable, values) for variable in some) for some, factor in terms.items())
 
 
+def exactly(shape):
+    """What two shapes have in common only if they are equal at all open sizes."""
+    return tuple(frozenset(terms_of(size).items()) for size in shape)
+
+
 def at_least(number):
     """A bound below, with every open size at least 1; None: there is no simple one."""
     terms = terms_of(number)
@@ -286,6 +291,18 @@ def reshaped_strides(shape, strides, wanted):
     return (*made, *(0,) * (len(new) - len(made)))
 
 
+_ENDLESS = 1 << 30  # that no size is above
+
+
+def at_most(size, bound):
+    """The size, but no more than the plain number `bound`, which it is not above where the model is read: with a
+    quotient that is 1 where it is above, and 0 where not."""
+    if not is_open(size) or is_open(bound) or bound >= _ENDLESS or bound < 1:
+        return size
+    above = 1 // (1 + bound // size)
+    return size - (size - bound) * above
+
+
 def sliced(size, start, stop, step=1):
     """(first place, number of elements) of `range(size)[start:stop:step]`."""
     low, high = (0, size) if step > 0 else (-1, size - 1)
@@ -293,7 +310,9 @@ def sliced(size, start, stop, step=1):
     def end(place):
         if place < 0:
             place = place + size
-        return low if place < low else high if place >= high else place
+        if place >= high:
+            return at_most(high, place)
+        return low if place < low else place
 
     first = end(start) if start is not None else low if step > 0 else high
     last = end(stop) if stop is not None else high if step > 0 else low

@@ -99,12 +99,37 @@ def output_of_no_shape():
     return model
 
 
+def cut_at_a_number():
+    """No more than so many words, or things found, are kept: as many as there are, where these are fewer."""
+    text = "m (float[n, t] x) => (float[n, T] y) { a = Slice(x, zero, end, axis) y = Exp(a) }"
+    return parsed(text, zero=numpy.int64([0]), end=numpy.int64([32]), axis=numpy.int64([1]))
+
+
+def whole_quotients():
+    """Lengths behind convolutions, as sums and divisions."""
+    text = """m (float[n, t, 6] x) => (float[n, h, 6] y) {
+        shape = Shape(x)
+        length = Gather(shape, one)
+        less = Sub(length, three)
+        half = Div(less, two)
+        more = Add(half, one)
+        sizes = Unsqueeze(more, axis)
+        part = Slice(x, axis, sizes, one1)
+        whole = Concat <axis = 0> (all, sizes, six)
+        y = Reshape(part, whole)
+    }"""
+    numbers = {"one": 1, "three": 3, "two": 2, "axis": [0], "one1": [1], "all": [-1], "six": [6]}
+    return parsed(text, **{name: numpy.int64(value) for name, value in numbers.items()})
+
+
 CASES = {
     "a picture halved and doubled": (halved_and_doubled(), [(1, 4, 16, 40), (2, 4, 6, 10)]),
     "a sound": (sound(), [(2, 1600), (1, 900)]),
     "cut to nothing": (cut_to_nothing(), [(2, 5, 8)]),
     "positions of as many words": (positions(), [(2, 5, 8), (1, 40, 8)]),
     "a mask in a node": (mask_in_a_node(), [(1, 7, 7)]),
+    "cut at a number": (cut_at_a_number(), [(2, 31), (1, 32), (3, 33), (1, 100), (1, 1)]),
+    "whole quotients": (whole_quotients(), [(2, 9, 6), (1, 8, 6), (3, 3, 6)]),
     "an output of no shape": (output_of_no_shape(), [(2, 3)]),
 }
 

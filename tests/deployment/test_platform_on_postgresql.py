@@ -87,10 +87,11 @@ def test_from_a_push_to_a_device_and_back(cluster, tmp_path):
         platform.check("kitchen-1", SECRET, {"facts": {"python": "3.14", "problem": "a \0 in it"}, "epoch": "1"})
         assert {each["state"] for each in platform.stuck()} >= {"problem"}
         platform.add_file(TASK, "words.txt", "shared", b"words", {}, "ann")
+        platform.take_crash("kitchen-1", SECRET, {"id": "1", "fingerprint": "ab" * 16, "title": "SIGABRT in the host"})
         admin = platform.access.add_token("admin", "test")
         for path, methods in openapi.document()["paths"].items():
             if "get" in methods:
-                path = path.format(release=1, device="kitchen-1", name="shop")
+                path = path.format(release=1, device="kitchen-1", name="shop", crash="1")
                 status, answer = get(address, f"{path}?task={TASK}&subject=ann&state=failed", admin)
                 assert status == 200, (path, answer)
         with pytest.raises(RefusedError, match="there is a platform already"):

@@ -9,7 +9,7 @@ from bench import click_networks
 from bench.measure import Figure, Result
 from bench.training_peers import threads_of, torch_or_none
 
-SEEDS, BATCH, TESTED, RATE = 5, 128, 4000, 0.05
+SEEDS, BATCH, TESTED, RATE = 5, 128, 4000, 0.02
 STEPS, COMPARED, STEPS_OF_DEEPFM, BATCH_OF_DEEPFM = 500, 100, 150, 512  # the first losses are compared
 MAX_LOSS_DIFFERENCE, MAX_AUC_DIFFERENCE = 1e-4, 0.002
 KEYS, WIDTH, LENGTH, HIDDEN = 500, 16, 12, 24  # of DIN and LSTM

@@ -2,11 +2,11 @@
  *
  * file.c reads the file and answers for its form; model.c makes a model of it (shapes and layouts; arena.c places
  * values in the arena, weights.c packs the weights), of nodes that images.c, tensors.c, rows.c, attention.c,
- * recurrence.c, trees.c and coupling.c make steps of; caches.c finds outputs that continue inputs; description.c says what it does; session.c runs one; plans.c
- * makes it anew for other sizes; bands.c has steps that follow each other done by bands of rows, bands_choice.c says
- * which; convolution.c has the step that takes the time, winograd.c, strassen.c and im2col.c other ways to do it,
- * steps.c those that move numbers; tuning.c chooses among these, by what rates.c says of them. Each has a header of its
- * name where others use it. */
+ * recurrence.c, trees.c and coupling.c make steps of; caches.c finds outputs that continue inputs; description.c says
+ * what it does; session.c runs one; plans.c makes it anew for other sizes; bands.c has steps that follow each other
+ * done by bands of rows, bands_choice.c says which; convolution.c has the step that takes the time, winograd.c,
+ * strassen.c and im2col.c other ways to do it, steps.c those that move numbers; tuning.c chooses among these, by what
+ * rates.c says of them. Each has a header of its name where others use it. */
 #ifndef VME_MODEL_H
 #define VME_MODEL_H
 

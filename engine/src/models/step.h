@@ -6,8 +6,8 @@
 #include "models/value.h"
 #include "runtime/internal.h"
 
-/* Ways to compute a convolution, and attention; docs/decisions/models-algorithms.md has what each is for. The first of each
- * can always be used. */
+/* Ways to compute a convolution, and attention; docs/decisions/models-algorithms.md has what each is for. The first of
+ * each can always be used. */
 typedef enum model_algorithm {
     CONVOLUTION_DIRECT,
     CONVOLUTION_WINOGRAD_2,

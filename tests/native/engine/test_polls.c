@@ -299,12 +299,12 @@ int main(void)
                                 (int64_t[]){9 * 1024 * item, 1024 * item, item}, 3),
                pooled = tensor(VME_FLOAT64, memory[1], (int64_t[]){many, 1, 16, 16},
                                (int64_t[]){256 * item, 256 * item, 16 * item, item}, 4),
-               back = images;
-    back.data = memory[2];
+               sums = images;
+    sums.data = memory[2];
     LOOK("patches", vme_patches(context, &three, &images, &patches));
-    LOOK("sums of patches", vme_patches_sum(context, &three, &patches, &back));
+    LOOK("sums of patches", vme_patches_sum(context, &three, &patches, &sums));
     LOOK("maxima of windows", vme_max_pool(context, &two, &images, &pooled));
-    LOOK("their gradient", vme_max_pool_gradient(context, &two, &images, &pooled, &pooled, &back));
+    LOOK("their gradient", vme_max_pool_gradient(context, &two, &images, &pooled, &pooled, &sums));
     look_at_models(memory[0], memory[1]);
     const int64_t quarter[] = {ELEMENTS / 4}; /* giving much memory back takes long, too */
     numbers.shape = others.shape = quarter;

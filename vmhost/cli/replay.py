@@ -28,7 +28,7 @@ _FAIL_ON = ("different", "error", "slower", "larger", "skipped")
     "faults",
     multiple=True,
     metavar="RULE",
-    help="Something that goes wrong: price=fails, price=fails:TEXT, price=slow:200ms, all of them *=..., memory=32MiB; "
+    help="Something that goes wrong: price=fails, price=fails:TEXT, price=slow:200ms, memory=32MiB; a star means all; "
     "price/3=fails is each third call. May be repeated.",
 )
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML there.")

@@ -15,7 +15,7 @@ from vmhost.cli.pipeline import stores
 @click.option("--operators", is_flag=True, help="List the operators.")
 @click.option("--folder", type=click.Path(path_type=Path, exists=True, file_okay=False), help="A pipeline's folder.")
 @click.option("--key", help="Whose features to read from the events in --folder.")
-@click.option("--view", default="*", show_default=True, help="Which; * is all of them.")
+@click.option("--view", default="*", show_default=True, help="Which one; a star means all.")
 @click.option("--at", "at_ms", type=int, help="As of that time, in milliseconds since 1970. [default: now]")
 @failures.command
 def features(output, path, operators, folder, key, view, at_ms):

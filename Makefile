@@ -37,7 +37,7 @@ stress: build     ## the long runs: many hosts and VMs in several processes
 sanitize: sanitize-memory sanitize-thread  ## the native core under all three sanitizers
 
 sanitize-memory: build     ## the native core under the address and undefined-behaviour sanitizers, both in one build
-	@$(PYTHON) tests/native/run.py core address,undefined && $(PYTHON) tests/native/run.py engine address,undefined && $(PYTHON) tests/native/run.py triggers address,undefined && $(PYTHON) tests/native/run.py patterns address && $(PYTHON) tests/native/run.py features address,undefined && $(PYTHON) tests/native/run.py features address,undefined && sh tests/native/sanitize_core.sh address,undefined
+	@$(PYTHON) tests/native/run.py core address,undefined && $(PYTHON) tests/native/run.py engine address,undefined && $(PYTHON) tests/native/run.py triggers address,undefined && $(PYTHON) tests/native/run.py patterns address && $(PYTHON) tests/native/run.py features address,undefined && sh tests/native/sanitize_core.sh address,undefined
 
 sanitize-address: build    ## the native core under the address sanitizer
 	@$(PYTHON) tests/native/run.py core address && $(PYTHON) tests/native/run.py engine address && $(PYTHON) tests/native/run.py triggers address && $(PYTHON) tests/native/run.py patterns address && $(PYTHON) tests/native/run.py features address && sh tests/native/sanitize_core.sh address

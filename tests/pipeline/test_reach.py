@@ -14,6 +14,7 @@ import textwrap
 import threading
 import urllib.parse
 
+import msgspec
 import pytest
 
 from tests.hosts import PROLOGUE, until
@@ -27,6 +28,7 @@ from vmhost.pipeline.reach.audience import Audience
 from vmhost.pipeline.reach.channels import ChannelError
 from vmhost.pipeline.reach.queue import audit
 from vmhost.pipeline.reach.settings import channel_settings
+from vmhost.stores import StoreFullError
 
 BEGIN_MS = 1_790_000_000_000  # 2026-09-21 13:33:20 UTC
 RULE = {
@@ -143,13 +145,16 @@ def test_the_end_does_not_wait_for_a_channel_that_never_returns(tmp_path, monkey
 
 
 @contextlib.contextmanager
-def gateway(answer):
-    """A push gateway: `answer(handler)` sends what it likes. Yields its address and the ids that came."""
+def gateway(answer, bodies=None):
+    """A push gateway: `answer(handler)` sends what it likes. Yields its address and the ids that came; `bodies` gets
+    what came with them."""
     came, stopped = [], threading.Event()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
-            self.rfile.read(int(self.headers["Content-Length"]))
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if bodies is not None:
+                bodies.append(body)
             came.append((self.headers["Idempotency-Key"], self.headers.get("Authorization")))
             answer(self, len(came), stopped)
 
@@ -279,7 +284,70 @@ def test_messages_of_two_devices_have_ids_of_their_own(tmp_path):
     assert len({message["id"] for message in receiver.got}) == 2
 
 
+def test_a_gateway_gets_any_rules_name_and_contents_that_json_cannot_say(tmp_path):
+    bodies = []
+
+    def answer(handler, number, stopped):
+        simple(200)(handler)
+
+    def read(text):
+        return json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+
+    with gateway(answer, bodies) as (address, came):
+        channels = {"phone": {"push": address, **QUICK}, "lines": {"ut": "lines.jsonl"}}
+        rule = RULE | {"name": "离开", "then": ["phone", "lines"]}
+        with open_pipeline(tmp_path, rules=[rule], channels=channels) as pipeline:
+            view, leave = leaves("ann")
+            contents = {"price": float("nan"), ("a", 1): {"far": [float("inf"), b"x"]}}
+            view = msgspec.structs.replace(view, contents=contents)
+            pipeline.append_many([view, leave])
+            sent(pipeline)
+            assert told(pipeline, channel="phone") == [("ann", "sent", "status 200")]
+    (identity, _), (body,) = came[0], map(read, bodies)
+    assert body == read((tmp_path / "data" / "tracking" / "lines.jsonl").read_text())
+    assert urllib.parse.unquote(identity) == body["id"] and ":rule:离开:" in body["id"]
+    assert body["steps"]["view"][0]["contents"] == {"price": None, "('a', 1)": {"far": [None, "b'x'"]}}
+
+
+def test_what_was_handed_over_is_not_again_where_the_disk_is_full(tmp_path, monkeypatch):
+    monkeypatch.setattr("vmhost.pipeline.reach.sending._LOOK_S", 0.001)
+    receiver, full = Receiver(), [3]
+    with reaching(tmp_path, receiver) as pipeline:
+        end = pipeline.reach.queue.end
+
+        def ends(*arguments):
+            full[0] -= 1
+            if full[0] >= 0:
+                raise StoreFullError("no space left on the device")
+            return end(*arguments)
+
+        pipeline.reach.queue.end = ends
+        pipeline.append_many(leaves("ann"))
+        sent(pipeline)
+        assert told(pipeline) == [("ann", "sent", "taken")]
+    assert receiver.keys == ["ann"] and full[0] == -1
+
+
 # ---- when, how often, to whom
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_clock_that_was_ahead_holds_nothing_up(tmp_path, restarts):
+    """A device that starts with a wrong clock, set right later: caps and times to wait are not of that year."""
+    clock, receiver = Clock(BEGIN_MS / 1000 + 4 * 365 * 86_400), Receiver(None, OSError("no network"))
+    options = {"clock": clock, "channel": {"cap": {"count": 1, "per": "1 h"}, "first_wait": "1 h", "max_wait": "1 h"}}
+    with contextlib.ExitStack() as stack:
+        pipeline = stack.enter_context(reaching(tmp_path, receiver, **options))
+        pipeline.append_many(leaves("ann", "bob"))
+        until(lambda: told(pipeline) == [("ann", "sent", "taken"), ("bob", "retry", "OSError: no network")])
+        clock.time_s = BEGIN_MS / 1000
+        if restarts:
+            pipeline.close()
+            pipeline = stack.enter_context(reaching(tmp_path, receiver, **options))
+        until(lambda: receiver.keys == ["ann", "bob", "bob"])
+        clock.time_s += 3601
+        pipeline.append_many(leaves("ann", at_s=1))
+        until(lambda: receiver.keys[3:] == ["ann"])
 
 
 def test_caps_quiet_hours_priorities_and_expiry(tmp_path):
@@ -509,6 +577,21 @@ def test_a_poplayer_waits_for_its_person_and_a_broadcast_goes_to_all(tmp_path):
         settled(pipeline)
         assert told(pipeline, channel="all")[-1] == ("eve", "sent", "shown by 2 pages")
         bob.close(), ann.close()
+
+
+def test_two_channels_show_one_message_to_a_page_at_a_time(tmp_path):
+    address = "127.0.0.1:0"
+    channels = {"layer": {"poplayer": address, **QUICK}, "all": {"broadcast": address, **QUICK}}
+    with open_pipeline(tmp_path, rules=[RULE | {"then": ["layer", "all"]}], channels=channels) as pipeline:
+        page = PageReader(pipeline.reach.urls[address], "ann")
+        pipeline.append_many(leaves("ann"))
+        pipeline.flush()
+        messages = [page.next() for _ in range(2)]  # both wait until it is shown
+        page.shows(json.loads(messages[0]["data"])["id"])
+        sent(pipeline)
+        assert {one["event"] for one in messages} == {"poplayer", "broadcast"}
+        assert told(pipeline) == [("ann", "sent", "shown by 1 page")] * 2
+        page.close()
 
 
 def test_pages_are_for_this_machine_only(tmp_path):

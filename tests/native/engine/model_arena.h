@@ -47,7 +47,7 @@ static bool arena_is_sound(const vme_model *model)
         for (int b = 0; b <= a && first[a] >= 0; b++) {
             const model_value *one = &model->value[a], *other = &model->value[b];
             if (one->kind != MODEL_COMPUTED || other->kind != MODEL_COMPUTED || first[b] < 0 || one->bytes == 0
-                || other->bytes == 0)
+                || other->bytes == 0 || one->outside > 0 || other->outside > 0) /* outside: the caller's memory */
                 continue;
             if (a == b ? one->offset < 0 || one->offset + one->bytes > (int64_t)model->arena_bytes
                        : first[a] <= last[b] && first[b] <= last[a] && one->offset < other->offset + other->bytes

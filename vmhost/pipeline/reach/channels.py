@@ -16,6 +16,7 @@ import email.utils
 import http.client
 import json
 import logging
+import math
 import os
 import queue
 import socket
@@ -31,6 +32,7 @@ _LINES_BYTES = 16 << 20  # of a file of `ut`; then it is renamed to NAME.old, in
 _KNOWN_IDS = 100_000
 _ENDED = 1000
 _MAX_WAIT_S = 3600.0  # of what a receiver asks for by Retry-After
+_HEADER_SAFE = "".join(map(chr, range(33, 127))).replace("%", "")
 _log = logging.getLogger("vmhost.pipeline.reach")
 
 
@@ -51,8 +53,20 @@ class NobodyThereError(ChannelError):
 
 
 def text_of(message):
-    """A message as JSON."""
-    return json.dumps(message, ensure_ascii=False, default=repr)
+    """A message as JSON: numbers that are not finite are null, keys that are no texts and other values are their
+    repr."""
+    try:
+        return json.dumps(message, ensure_ascii=False, default=repr, allow_nan=False)
+    except TypeError, ValueError:
+        return json.dumps(_in_json(message), ensure_ascii=False, default=repr)
+
+
+def _in_json(value):
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else repr(key): _in_json(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_in_json(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Log:
@@ -132,7 +146,8 @@ class Webhook:
         self._connection = lambda: made(parts.hostname, parts.port, timeout=self._timeout_s)
 
     def send(self, message):
-        headers = {"Content-Type": "application/json", **self._headers, "Idempotency-Key": message["id"]}
+        key = urllib.parse.quote(message["id"], safe=_HEADER_SAFE, errors="surrogatepass")  # rules have any names
+        headers = {"Content-Type": "application/json", **self._headers, "Idempotency-Key": key}
         body = text_of(message).encode(errors="replace")
         try:
             if self._token_file is not None:

@@ -27,7 +27,7 @@ except ImportError as error:
     raise ImportError("channels to pages need Starlette and uvicorn: pip install 'vmhost[web]'") from error
 
 from vmhost import ConfigurationError
-from vmhost.pipeline.reach.channels import ChannelError, NobodyThereError
+from vmhost.pipeline.reach.channels import ChannelError, NobodyThereError, text_of
 
 MAX_PAGES = 256
 _ALIVE_S = 15.0  # a comment keeps the stream open for those between
@@ -41,6 +41,11 @@ class _Page:
         self.key, self.name, self.lines = key, secrets.token_hex(8), asyncio.Queue()
 
 
+class _Shown:
+    def __init__(self):
+        self.pages, self.waiting = set(), 0  # names of pages; channels that wait for them
+
+
 class Pages:
     """The open pages of one address. `app` serves them; `show` is for other threads. `opened(key)` is called on the
     loop's thread when a page is there."""
@@ -49,7 +54,7 @@ class Pages:
         self._hosts, self._token, self._origins = hosts, token, frozenset(origins)
         self._loop, self._pages = None, {}
         self._changed = threading.Condition()  # of `_pages`, `_seen`
-        self._seen = {}  # id of a message that is shown now: names of pages
+        self._seen = {}  # id of a message that is shown now: _Shown
         self.opened = lambda key: None
         self.app = Starlette(
             routes=[
@@ -65,24 +70,36 @@ class Pages:
         """Sends a message to the pages of a person (`key` None: to all), and waits until one has shown it; returns how
         many have. NobodyThereError, ChannelError."""
         identity = message["id"]
-        lines = f"event: {kind}\nid: {urllib.parse.quote(identity)}\ndata: {json.dumps(message, default=repr)}\n\n"
+        text = text_of(message).encode(errors="replace").decode()
+        lines = f"event: {kind}\nid: {urllib.parse.quote(identity, errors='surrogatepass')}\ndata: {text}\n\n"
         with self._changed:
             pages = [page for page in self._pages.values() if key is None or page.key == key]
             if not pages:
                 raise NobodyThereError("no page is open" if key is None else "no page of this person is open")
-            seen = self._seen[identity] = set()
             names = {page.name for page in pages}
-            try:
-                for page in pages:
-                    self._loop.call_soon_threadsafe(page.lines.put_nowait, lines)
-            except RuntimeError as error:  # its loop has ended
+            with self._shown(identity) as seen:
+                try:
+                    for page in pages:
+                        self._loop.call_soon_threadsafe(page.lines.put_nowait, lines)
+                except RuntimeError as error:  # its loop has ended
+                    raise NobodyThereError("pages are served no more") from error
+                enough = lambda: names & seen if key is not None else names & self._pages.keys() <= seen  # noqa: E731
+                self._changed.wait_for(enough, timeout_s)
+                if not names & seen:
+                    raise ChannelError(f"{len(pages)} open pages have not shown it within {timeout_s:g} s")
+                return len(names & seen)
+
+    @contextlib.contextmanager
+    def _shown(self, identity):
+        """The names of pages that have shown a message, which several channels may send at a time."""
+        shown = self._seen.setdefault(identity, _Shown())
+        shown.waiting += 1
+        try:
+            yield shown.pages
+        finally:
+            shown.waiting -= 1
+            if not shown.waiting:
                 del self._seen[identity]
-                raise NobodyThereError("pages are served no more") from error
-            self._changed.wait_for(lambda: seen if key is not None else names & self._pages.keys() <= seen, timeout_s)
-            del self._seen[identity]
-            if not seen:
-                raise ChannelError(f"{len(pages)} open pages have not shown it within {timeout_s:g} s")
-            return len(seen)
 
     def wait_for_page(self, timeout_s, key=None):
         """Whether a page is open, of a person or any; False after `timeout_s`. It hears Ctrl-C."""
@@ -172,7 +189,7 @@ class Pages:
             known = isinstance(name, str) and name in self._pages
             seen = self._seen.get(identity) if isinstance(identity, str) else None
             if known and seen is not None:
-                seen.add(name)
+                seen.pages.add(name)
                 self._changed.notify_all()
         return JSONResponse({"seen": known}, 200, headers=self._headers(request))
 

@@ -232,6 +232,18 @@ class MessageQueue:
             (now_ms, channel, one.id, one.person, one.source, what, why, tries),
         )
 
+    def clock_went_back(self):
+        """What was noted at times that are still to come is noted at the present one: it neither waits nor counts for
+        a cap until then."""
+        now_ms = self.now_ms()
+        with self.database.transaction() as connection:
+            connection.execute(
+                "UPDATE reach_messages SET made_ms = ?1, due_ms = min(due_ms, ?1),"
+                " expires_ms = expires_ms - made_ms + ?1 WHERE state = 0 AND made_ms > ?1",
+                (now_ms,),
+            )
+            connection.execute("UPDATE reach_messages SET ended_ms = ?1 WHERE state != 0 AND ended_ms > ?1", (now_ms,))
+
     def sweep(self):
         """Deletes what is older than anybody asks for."""
         with self.database.transaction() as connection:

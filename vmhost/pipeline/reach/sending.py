@@ -26,6 +26,7 @@ _LOOK_S = 0.5
 _AT_ONCE = 100  # matches whose messages are stored at once
 _AHEAD = 10_000  # messages of a channel in the queue, beyond which matches wait in the store
 _SWEEP_MS = 3_600_000
+_BACK_MS = 60_000  # by which the clock goes back before it is noticed
 _NOBODY_MS = 600_000  # until a message that no page was there for is looked at again; a page that opens has it at once
 _log = logging.getLogger("vmhost.pipeline.reach")
 
@@ -61,9 +62,11 @@ class Reach:
             return
         longest = max((cap.per_ms for one in self._settings.values() for cap in one.caps), default=0)
         self.queue = MessageQueue(database, clock, longest)
+        self._latest_ms = self.queue.now_ms()
         self.queue.offered = self.wake
         self._swept_ms = 0
         try:
+            self.queue.clock_went_back()
             for name, settings in self._settings.items():
                 self._adapters[name] = self._adapter(settings, host, folder)
             self._take_up()
@@ -317,6 +320,7 @@ class Reach:
             try:
                 with self._wake:
                     self._woken[name] = False
+                self._look_at_the_clock()
                 more = self._take_matches(name)
                 if self._send_next(name) or more:
                     continue
@@ -329,10 +333,21 @@ class Reach:
                 _log.exception("%s: the channel failed", name)
                 self._closing.wait(_LOOK_S)
 
+    def _look_at_the_clock(self):
+        with self._wake:
+            now_ms, latest_ms = self.queue.now_ms(), self._latest_ms
+            back = now_ms < latest_ms - _BACK_MS
+            self._latest_ms = now_ms if back else max(latest_ms, now_ms)
+        if back:
+            _log.warning("the clock went back by %d s", (latest_ms - now_ms) // 1000)
+            self._paused_ms = dict.fromkeys(self._settings, 0)
+            self._keep(next(iter(self._settings)), self.queue.clock_went_back)
+            self.wake()
+
     def _rest(self, name):
         """Until something new may be there, or a message is due."""
         due_ms = self.queue.next_due_ms(name)
-        while not self._closing.is_set():
+        while not self._closing.is_set() and self.queue.now_ms() >= self._latest_ms - _BACK_MS:
             if due_ms is not None and max(due_ms, self._paused_ms[name]) <= self.queue.now_ms():
                 return
             if self._positions[name] < self._store.durable_position and not self._full[name]:
@@ -437,18 +452,29 @@ class Reach:
                 wait_ms = max(wait_ms, round(asked_s * 1000))
             due_ms = now_ms + wait_ms
             self.waits[name] = why
-            self.queue.put_off(name, message, due_ms, queue.RETRY, why, tried=counts)
+            self._keep(name, lambda: self.queue.put_off(name, message, due_ms, queue.RETRY, why, tried=counts))
             self._count(name, queue.RETRY)
         if self._failures[name]:  # a receiver that fails is not asked for each message that waits
             asked_ms = round((getattr(error, "wait_s", None) or 0) * 1000)
             self._paused_ms[name] = self.queue.now_ms() + max(asked_ms, settings.wait_ms(self._failures[name]))
 
     def _hold(self, name, message, until_ms, why):
-        self.queue.put_off(name, message, until_ms, queue.HELD, why)
+        self._keep(name, lambda: self.queue.put_off(name, message, until_ms, queue.HELD, why))
         self._count(name, queue.HELD)
 
+    def _keep(self, name, store):
+        """`store()`, again until the store can be written: a message that was handed over is not handed over again
+        for a disk that is full."""
+        while True:
+            try:
+                return store()
+            except StoreError as error:
+                self.waits[name] = str(error)
+                if self._closing.wait(_LOOK_S):
+                    raise
+
     def _end(self, name, message, what, why, then=()):
-        if self.queue.end(name, message, what, why, then):
+        if self._keep(name, lambda: self.queue.end(name, message, what, why, then)):
             self._count(name, what)
         if then:
             self.wake()

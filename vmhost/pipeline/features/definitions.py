@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from vmhost import ConfigurationError
 from vmhost.pipeline.features import _features
+from vmhost.pipeline.quantities import UNITS_MS
 
 
 class Operator(NamedTuple):
@@ -367,9 +368,6 @@ def _number(value, where, nan=False):
     return number
 
 
-_UNITS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
 def _milliseconds(value, where, signed=False):
     """Of a text such as "7 d", or a whole number of milliseconds."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -377,4 +375,4 @@ def _milliseconds(value, where, signed=False):
     found = re.fullmatch(r"(-?[0-9]+(?:\.[0-9]+)?) ?(ms|s|min|h|d)", value) if isinstance(value, str) else None
     if found is None or (value.startswith("-") and not signed):
         raise ConfigurationError(f"{where}: expected a time such as 30 min or 7 d, got {value!r:.60}")
-    return round(float(found[1]) * _UNITS[found[2]])
+    return round(float(found[1]) * UNITS_MS[found[2]])

@@ -6,7 +6,7 @@
  * part in VMF_PANES longer than it says. A pane holds the same whatever the order in which its events came.
  *
  * Different values: HyperLogLog (Flajolet and others, 2007) with 1024 registers, standard error 3.25 %; few values are
- * counted without registers and almost exactly. Quantiles: counts of values in bins whose bounds grow by VMF_GAMMA
+ * counted without registers and almost exactly. Quantiles: counts of values in bins, each 2 % wider than the one before
  * (DDSketch; Masson, Rim and Lee, 2019): the answer is within 1 % of the value. A pane has at most VMF_BINS bins;
  * beyond that its lowest are put together.
  */

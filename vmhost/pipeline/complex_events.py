@@ -178,7 +178,7 @@ class ComplexEvents:
         return begun
 
     def _change_and_go_on(self, wanted):
-        """As `change`, by an engine with these rules that takes up what the present one has under way."""
+        """As `change`: a new engine with these rules loads the matches under way of the present one."""
         before = self.engine
         after = PatternEngine(max_bytes=self._max_bytes)
         begun = []
@@ -195,7 +195,7 @@ class ComplexEvents:
 
     def _changed(self):
         self._waiting = [event for event in self._waiting if rule_of(event.name) in self.rules]
-        self._saved, self._saved_s = None, -SAVE_S  # at the next occasion
+        self._saved, self._saved_s = None, -SAVE_S  # the next tick saves
 
     # ---- events
 

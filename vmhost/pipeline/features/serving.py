@@ -224,8 +224,8 @@ class Features:
         return history.version(column), window, fresh
 
     def _own_number(self, each, key, version, window):
-        """What the function or task of an own feature says; NaN where it fails. As of the last event: it is asked
-        once."""
+        """The number that a feature's own function or task gives; NaN where it fails. With `when: write` it is asked
+        once for each event."""
         known = self._own_known.get((each.name, key)) if each.when == "write" else None
         if known is not None and known[:2] == (version, window.at_ms):
             return known[2]
@@ -236,7 +236,7 @@ class Features:
                 return math.nan
             else:
                 number = float(self._call_task(each.task, each.entry, window._asdict()))
-        except Exception as error:  # whatever a function or a task raises: the others are there all the same
+        except Exception as error:  # one feature that fails does not cost the others
             self._failed += 1
             _log.warning("features: %s: %s: %s", each.name, type(error).__name__, error)
             return math.nan

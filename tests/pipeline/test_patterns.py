@@ -26,7 +26,7 @@ def kept():
 def test_every_match_and_time_out_is_flinks():
     verdicts = {}
     for asked, flink in kept():
-        verdicts.setdefault(verdict(flink, answer(asked)), []).append(asked["case"])
+        verdicts.setdefault(verdict(asked, flink, answer(asked)), []).append(asked["case"])
     assert verdicts.get("DIFFERS", []) == []
     assert len(verdicts["same"]) > 900
     assert sum(bool(flink.get("matches")) for _, flink in kept()) > 250
@@ -98,6 +98,17 @@ STEP = {"name": "a", "event": "a"}
         (
             {
                 "pattern": [
+                    STEP,
+                    {"name": "n", "event": "n", "contiguity": "not_followed_by"},
+                    {"name": "b", "event": "b", "times": [0, None]},
+                    {"group": [{"name": "c", "optional": True}], "contiguity": "followed_by", "times": [2, None]},
+                ]
+            },
+            "may match nothing",
+        ),
+        (
+            {
+                "pattern": [
                     STEP | {"times": [1, None]},
                     {"name": "b", "optional": True, "within_ms": 9, "within": "previous_and_current"},
                 ],
@@ -132,6 +143,41 @@ def test_matches_beyond_the_bound_are_given_up_oldest_first():
         engine.feed(Event("a", position + 1), position)
     assert engine.statistics()["dropped"] == 7
     assert [match.first for match in engine.feed(Event("b", 100), 10)] == [7, 8, 9]
+
+
+def answers(pattern, events, **options):
+    said = answer(
+        {
+            "rule": {"pattern": pattern} | options,
+            "events": [{"id": number, "at": at, "name": name} for number, (name, at) in enumerate(events)],
+            "watermark": "direct",
+        }
+    )
+    return [{step: ids for taken in match for step, ids in taken.items()} for match in said["matches"]]
+
+
+def test_a_greedy_loop_with_an_end_may_stand_behind_not_followed_by():
+    """Flink builds an edge to nowhere here and fails with a NullPointerException when an event takes it."""
+    pattern = [
+        {"name": "a", "event": "a"},
+        {"name": "n", "event": "n", "contiguity": "not_followed_by"},
+        {"name": "b", "event": "b", "times": [0, None], "greedy": True, "until": {"event": "u"}},
+        {"name": "c", "event": "c"},
+    ]
+    assert answers(pattern, [("a", 1), ("b", 2), ("b", 3), ("c", 4)]) == [
+        {"a": [0], "b": [1, 2], "c": [3]},
+        {"a": [0], "c": [3]},  # greed ends at the stop: Flink has both matches
+    ]
+    assert answers(pattern, [("a", 1), ("u", 2), ("c", 3)]) == [{"a": [0], "c": [2]}]
+    assert answers(pattern, [("a", 1), ("n", 2), ("c", 3)]) == []
+
+
+def test_past_last_skips_past_the_latest_event_by_time():
+    """The match of 0 and 1 ends at time 5, although 1 came last: what began by then is given up."""
+    pattern = [{"name": "p", "event": "a"}, {"name": "q", "contiguity": "followed_by_any"}]
+    events = [("a", 5), ("x", 3), ("x", 6)]
+    assert answers(pattern, events, skip="past_last") == [{"p": [0], "q": [1]}]
+    assert answers(pattern, events, skip="no_skip") == [{"p": [0], "q": [1]}, {"p": [0], "q": [2]}]
 
 
 def test_the_key_without_an_event_for_longest_gives_up_its_matches():

@@ -24,6 +24,7 @@ NORMAL, FINAL, STOP, PENDING = "normal", "final", "stop", "pending"
 TRUE = ("true",)
 MAX_STATES = 10_000
 END = "$end"
+CIRCLE = "pattern: a group repeats without end and may match nothing; make one of its steps required"
 
 
 def negation(condition):
@@ -51,8 +52,6 @@ class State:
         return self.name.partition(":")[0]
 
     def add(self, action, target, condition):
-        if target is None:
-            raise RuleError(f"{self.step}: `until` of a greedy step cannot stand here")
         self.edges.append(Edge(action, self, target, condition))
 
 
@@ -168,11 +167,13 @@ class _Builder:
                 found.append((self._take_condition(chained.step), chained.step.name))
         return found
 
-    def _without_nots(self, sink):
+    def _without_nots(self, sink, under_way=()):
         """The state, without the stops of what stands before an optional step: taking an event there ends them."""
         nots = self._nots()
         if not nots or not self.current.step.optional:
             return sink
+        if sink in under_way:
+            raise RuleError(CIRCLE)
         copy = self._state(sink.name, sink.kind)
         for edge in sink.edges:
             if edge.action == PROCEED:
@@ -181,7 +182,7 @@ class _Builder:
                     if any(target.name == name for _, name in nots):
                         continue
                 else:
-                    target = self._without_nots(target)
+                    target = self._without_nots(target, (*under_way, sink))
                 copy.add(PROCEED, target, edge.condition)
             else:
                 copy.add(edge.action, copy if edge.target is sink else edge.target, edge.condition)
@@ -270,7 +271,9 @@ class _Builder:
             going_on = self._true()
             if step.greedy:
                 if step.until is not None:
-                    state.add(PROCEED, self.originals.get(proceed.name), ("and", going_on, step.until))
+                    # no original: the loop became greedy on a copy without stops, and this one is as it was
+                    original = self.originals.get(proceed.name, proceed)
+                    state.add(PROCEED, original, ("and", going_on, step.until))
                     going_on = ("and", going_on, negation(step.until))
                 state.add(PROCEED, proceed, going_on)
             else:
@@ -410,8 +413,6 @@ def _refuse_circles(states):
                 stack.pop()
             elif edge.action == PROCEED and edge.target not in done:
                 if edge.target in under_way:
-                    raise RuleError(
-                        "pattern: a group repeats without end and may match nothing; make one of its steps required"
-                    )
+                    raise RuleError(CIRCLE)
                 under_way.add(edge.target)
                 stack.append((edge.target, iter(edge.target.edges)))

@@ -286,9 +286,12 @@ static vmp_status skip_to(vmp_engine *engine, const vmp_rule *rule, const vmp_ma
         moment now = {event->time_ms, event->order, true};
         if (!first.there || moment_order(now.time_ms, now.order, &first) < 0)
             first = now;
-        bool counts = rule->skip == VMP_PAST_LAST || here->step == rule->skip_step;
-        if (rule->skip == VMP_TO_FIRST ? counts : counts && !wanted.there)
+        if (rule->skip == VMP_PAST_LAST) { /* the latest by time, which need not be the last that came */
+            if (!wanted.there || moment_order(now.time_ms, now.order, &wanted) > 0)
+                wanted = now;
+        } else if (here->step == rule->skip_step && (rule->skip == VMP_TO_FIRST || !wanted.there)) {
             wanted = now;
+        }
     }
     if (rule->skip == VMP_TO_NEXT)
         wanted = first;

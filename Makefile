@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test lint format docs browser-tests stress mutations fuzz differential conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
+.PHONY: help build device-libraries demo test lint format docs browser-tests stress mutations mutants fuzz differential conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -53,6 +53,9 @@ polls: build               ## how long the engine's operators go without a look 
 
 mutations: build  ## 100,000 mutated code objects through the verifier, the accepted ones run (15 minutes)
 	@$(PYTHON) -m tests.properties.verifier_mutations --count 100000 $(ARGS)
+
+mutants: build    ## mutated lines of bytecode and engine against their rooms' tests (hours; ARGS="--count 50 --seed 5")
+	@$(PYTHON) tools/mutants.py map && $(PYTHON) tools/mutants.py run -o build/mutants/results.jsonl $(ARGS)
 
 fuzz: build       ## junk into all that a VM offers, for an hour (ARGS="--seconds 600 --seed 5")
 	@$(PYTHON) -m tests.fuzz $(ARGS)

@@ -126,3 +126,10 @@ def test_two_runs_are_compared(tmp_path):
     )
     assert done.returncode == 1
     assert "engine: 2 mutants, 1 and 0 caught" in done.stdout and "engine/a.py:1: caught and survived" in done.stdout
+
+
+def test_a_mutant_that_a_killed_run_left_is_taken_back(mutants, checkout, tmp_path):
+    first = mutants.Copy(checkout, tmp_path / "copy")
+    first.change({"file": "engine/first.py", "row": 6, "old": PYTHON.splitlines()[5], "new": "    if rest:"})
+    again = mutants.Copy(checkout, tmp_path / "copy")
+    assert (again.folder / "engine/first.py").read_text() == PYTHON

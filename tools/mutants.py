@@ -180,6 +180,11 @@ class Copy:
             shutil.copytree(source, part, symlinks=True, ignore=NOT_COPIED)
             os.symlink(source / ".venv", part / ".venv")
             os.replace(part, folder)
+        for pattern in {pattern for patterns, _ in KINDS.values() for pattern in patterns}:
+            for path in source.glob(pattern):  # a run that was killed left its mutant
+                there = folder / path.relative_to(source)
+                if there.exists() and there.read_bytes() != path.read_bytes():
+                    there.write_bytes(path.read_bytes())
         self.python = str(source / ".venv/bin/python")
         self.environment = {
             **os.environ,

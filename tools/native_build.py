@@ -239,8 +239,13 @@ def included(made, root=ROOT):
     listed = Path(made).with_suffix(".d")
     if not listed.is_file():
         return None
-    names = re.split(r"(?<!\\)\s+", listed.read_text().partition(":")[2].replace("\\\n", " ").strip())
-    return [root / name.replace("\\ ", " ") for name in names if not os.path.isabs(name)]
+    return [root / name for name in named_by_compiler(listed.read_text()) if not os.path.isabs(name)]
+
+
+def named_by_compiler(text):
+    """The names of files in what the compiler lists with -MD or -MMD."""
+    names = re.split(r"(?<!\\)\s+", text.partition(":")[2].replace("\\\n", " ").strip())
+    return [name.replace("\\ ", " ") for name in names]
 
 
 def newer_than(made, source, root=ROOT):

@@ -7,10 +7,13 @@ Three modules are not linked in, as the archive lacks them: `_sqlite3`, `_ssl`, 
 lies beside the executable (`shared_module`), which has SQLite, OpenSSL or zstd in it and offers the module what it asks
 for, the library's functions and CPython's."""
 
+import functools
 import hashlib
+import json
 import os
 import re
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -243,19 +246,59 @@ def _table(modules, beside):
 
 
 def _compile(toolchain, source, options, includes):
-    """The object file of one source; compiled only when what it is made of has changed."""
+    """The object file of one source; compiled only when what it is made of has changed.
+
+    It is named by what the preprocessor makes of the source. Which files that read stands in a note, so that the
+    preprocessor is asked again only where one of them has changed. A source that reads the table of modules, in the
+    first of `includes`, has no note: each image has its own table."""
     command = [toolchain.compiler, *options, *(f"-I{folder}" for folder in includes), "-c", str(source)]
-    text = _run([*command[:-2], "-E", "-P", str(source)])
-    digest = hashlib.sha256("\0".join((_version(toolchain.compiler), *options, text)).encode()).hexdigest()[:32]
+    version = _version(toolchain.compiler)
+    asked = "\0".join((version, *options, *map(str, includes[1:]), str(source)))
+    note = OBJECTS / "notes" / hashlib.sha256(asked.encode()).hexdigest()[:32]
+    object_file = _noted(note)
+    if object_file is not None:
+        return object_file
+    began = time.time_ns()
+    note.parent.mkdir(parents=True, exist_ok=True)
+    listed = note.with_suffix(f".{os.getpid()}")
+    text = _run([*command[:-2], "-E", "-P", "-MD", "-MF", str(listed), str(source)])
+    digest = hashlib.sha256("\0".join((version, *options, text)).encode()).hexdigest()[:32]
     object_file = OBJECTS / "objects" / f"{source.stem}-{digest}.o"
     if not object_file.exists():
         object_file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = object_file.with_suffix(f".{os.getpid()}")
         _run([*command, "-o", str(unfinished)])
         os.replace(unfinished, object_file)
+    files = native_build().named_by_compiler(listed.read_text())
+    states = {path: _state(path) for path in files}
+    # a file that changed meanwhile may have been read before
+    if not any(Path(path).is_relative_to(includes[0]) or state[1] >= began for path, state in states.items()):
+        listed.write_text(json.dumps([object_file.name, states]))
+        os.replace(listed, note)
+    listed.unlink(missing_ok=True)
     return object_file
 
 
+def _noted(note):
+    """The object file that a note names, where it is there and all that it was made of is as it was."""
+    if not note.exists():
+        return None
+    name, states = json.loads(note.read_text())
+    object_file = OBJECTS / "objects" / name
+    if not object_file.exists() or any(_state(path) != state for path, state in states.items()):
+        return None
+    return object_file
+
+
+def _state(path):
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns]
+
+
+@functools.cache
 def _version(compiler):
     return _run([compiler, "--version"]).partition("\n")[0]
 

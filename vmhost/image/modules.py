@@ -87,10 +87,9 @@ class Library:
             if name.startswith("vmhost.parts."):
                 self._parts[name.removeprefix("vmhost.parts.").partition("__")[0]].append(name)
 
-    @functools.cache  # noqa: B019 - one object lives as long as the build
     def _imports_of(self, name):
         module = self.modules[name]
-        return imports_of(marshal.loads(module.code), name, module.is_package)
+        return _imports_of_code(module.code, name, module.is_package)
 
     def everything(self, linked):
         """The names of all modules but the engine's, and of the native ones among `linked` that VMs can have."""
@@ -146,6 +145,11 @@ def imported_by(bundle):
         for name, module in bundle.modules.items()
         for imported, _ in imports_of(marshal.loads(module.code), name, module.is_package)
     }
+
+
+@functools.cache  # a process that makes several images reads the library's code once
+def _imports_of_code(code, name, is_package):
+    return imports_of(marshal.loads(code), name, is_package)
 
 
 def imports_of(code, name, is_package):

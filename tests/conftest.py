@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import none
 
+from tests import batches
+
 # On a busy machine time tells nothing about the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
@@ -22,6 +24,14 @@ settings.load_profile("untimed")
 # A process that was started in the background ignores Ctrl-C, and so would the programs that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--case", default="", metavar="TEXT", help="of batches (tests/batches.py), the cases named so")
+
+
+def pytest_configure(config):
+    batches.chosen = config.getoption("--case")
 
 
 def pytest_sessionstart(session):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import vmhost
+from tests.batches import each
 from vmhost.stdlib.policy import POLICY
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -195,7 +196,7 @@ def foreign(path, text):
     )
 
 
-@pytest.mark.parametrize("path", sources(), ids=str)
+@each("path", sources(), ids=str)
 def test_imports_follow_the_arrows(path):
     assert list(wrong_arrows(path, (ROOT / path).read_text())) == []
 
@@ -225,7 +226,7 @@ def test_what_the_packages_import_is_declared():
     assert declared - imported - FOR_CALLERS == set(), "declared, but imported nowhere"
 
 
-@pytest.mark.parametrize(
+@each(
     ("path", "text"),
     [
         ("bytecode/format.py", "import vmhost.host"),

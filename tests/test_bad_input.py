@@ -13,6 +13,7 @@ import numpy
 import pytest
 
 import vmhost
+from tests.batches import each
 from tests.hosts import bundle, in_a_process, until
 from vmhost.bytecode.format import write_bundle
 from vmhost.bytecode.signing import TrustStore, generate_key
@@ -197,8 +198,8 @@ ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("what", ARGUMENTS)
-@pytest.mark.parametrize("method", ["call", "submit", "map"])
+@each("what", ARGUMENTS)
+@each("method", ["call", "submit", "map"])
 def test_an_argument_that_cannot_cross_is_named_and_nothing_is_submitted(task, what, method):
     value, named = ARGUMENTS[what]
     calls = {

@@ -4,6 +4,7 @@ import textwrap
 
 import pytest
 
+from tests.batches import each
 from vmhost.bytecode.closure import close_over_folder, closure_of_module
 from vmhost.bytecode.errors import CompileError
 
@@ -117,7 +118,7 @@ def test_standard_library_of_a_vm(close):
     assert (names, errors, warnings) == ({"main"}, [], [])
 
 
-@pytest.mark.parametrize(
+@each(
     ("statement", "expected"),
     [
         (
@@ -267,7 +268,7 @@ def test_names_of_the_standard_library_are_not_taken(close, name):
     assert errors[0].startswith(f"{name}.py: has the name of ")
 
 
-@pytest.mark.parametrize(
+@each(
     ("source", "expected"),
     [
         ("def run(value):\n    return eval(value)", "main.py:2: eval: a VM has no compiler; use json.loads for data"),

@@ -9,6 +9,7 @@ import msgpack
 import pytest
 
 import vmhost
+from tests.batches import each
 from vmhost import bytecode
 from vmhost.bytecode import fields
 from vmhost.bytecode.archive import read_archive, write_archive
@@ -137,7 +138,7 @@ EDGES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "says"), EDGES)
+@each(("name", "value", "says"), EDGES)
 def test_a_reader_and_a_writer_take_the_same_values(name, value, says):
     manifest = replace(MANIFEST, **{name: value})
     code = {"main": Module(False, b"")}

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.batches import each
 from vmhost.bytecode.archive import read_archive, write_archive
 from vmhost.bytecode.errors import BundleError
 from vmhost.bytecode.format import (
@@ -225,7 +226,7 @@ def test_wrong_python_format_architecture_say_what_to_do():
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "message"),
     [
         (lambda fields: b"", "manifest.msgpack: not MessagePack"),

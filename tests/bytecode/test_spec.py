@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.batches import each
 from vmhost.bytecode.errors import TaskSpecError
 from vmhost.bytecode.spec import read_task
 
@@ -91,7 +92,7 @@ def test_units(write_task, written, memory, time):
     assert dict(spec.limits) == ({"memory_bytes": memory} if written else {"wall_time_s": time[1]})
 
 
-@pytest.mark.parametrize(
+@each(
     ("old", "new", "expected"),
     [
         ("memory: 64 MiB", "memory: lots", 'task.yaml:5: limits.memory: expected a size such as "64 MiB", got "lots"'),

@@ -8,6 +8,7 @@ import types
 
 import pytest
 
+from tests.batches import each
 from vmhost.bytecode.texts import collect_texts, text_digest
 
 HEAD = """
@@ -42,7 +43,7 @@ def compiled_by_cpython(monkeypatch):
     return run
 
 
-@pytest.mark.parametrize(
+@each(
     "source",
     [
         "A = nt('A', 'x y z')",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.batches import each
 from vmhost.bytecode import opcodes
 from vmhost.bytecode.corrections import compile_corrected
 from vmhost.bytecode.errors import BundleError
@@ -65,8 +66,8 @@ def refusal(code, where=""):
 # -- what the compiler makes
 
 
-@pytest.mark.parametrize("level", [0, 1, 2])
-@pytest.mark.parametrize("path", SPECIMENS, ids=lambda path: path.stem)
+@each("level", [0, 1, 2])
+@each("path", SPECIMENS, ids=lambda path: path.stem)
 def test_accepts_every_specimen(path, level):
     verify(compile_corrected(path.read_bytes(), path.name, level))
 
@@ -120,7 +121,7 @@ def test_operand_domains():
     assert "operand 0 is outside 1..11" in refusal(patched(code, "CALL_INTRINSIC_1", 0))
 
 
-@pytest.mark.parametrize(
+@each(
     "source, name, operand, said",
     [
         ("def f(a): return a < 1", "COMPARE_OP", 255, "is none of"),

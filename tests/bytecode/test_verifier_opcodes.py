@@ -11,6 +11,7 @@ import struct
 
 import pytest
 
+from tests.batches import each
 from vmhost.bytecode import opcodes_3_14 as facts
 from vmhost.bytecode.verifier import VerifyError, load, verify
 
@@ -138,7 +139,7 @@ TAKES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("instruction", TAKES)
+@each("instruction", TAKES)
 def test_refuses_a_stack_that_is_too_short(instruction):
     name = instruction.partition(" ")[0]
     options = CELL if name.endswith("_DEREF") else GENERATES if name == "YIELD_VALUE" else {}
@@ -176,7 +177,7 @@ NULLS = [
 ]
 
 
-@pytest.mark.parametrize("instruction, null", NULLS, ids=lambda value: str(value).replace(" ", "_"))
+@each("instruction, null", NULLS, ids=lambda value: str(value).replace(" ", "_"))
 def test_refuses_a_null_marker(instruction, null):
     name = instruction.partition(" ")[0]
     options = CELL if name.endswith("_DEREF") else GENERATES if name == "YIELD_VALUE" else {}
@@ -284,7 +285,7 @@ OPERANDS = [
 ]
 
 
-@pytest.mark.parametrize("body, said", OPERANDS, ids=lambda value: value.replace(" ", "_"))
+@each("body, said", OPERANDS, ids=lambda value: value.replace(" ", "_"))
 def test_refuses_operands_outside_their_domain(body, said):
     assert said in refusal(assembled(f"{body}; {RETURN}"))
 
@@ -721,7 +722,7 @@ BUILT = {  # rows of TRUSTED that take more than one code object
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("assertion", TRUSTED)
+@each("assertion", TRUSTED)
 def test_refuses_what_the_interpreter_takes_on_trust(assertion):
     body, options, said = TRUSTED[assertion]
     code = BUILT[assertion] if body is None else assembled(body, **options)

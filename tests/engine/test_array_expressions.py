@@ -8,6 +8,7 @@ import numpy
 import pytest
 
 import vmhost.engine.numpy
+from tests.batches import each
 from tests.engine import op_cases
 from tests.engine.test_arrays_against_numpy import described, outcome
 
@@ -449,7 +450,7 @@ def assert_near(got, wanted):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(("subject", "expression"), CASES, ids=[expression for _, expression in CASES])
+@each(("subject", "expression"), CASES, ids=[expression for _, expression in CASES])
 def test_expression(subject, expression):
     wanted, got = (
         outcome(np, lambda np, *arrays: evaluated(np, expression, arrays), VALUES.values())
@@ -481,7 +482,7 @@ METHODS = [
 ]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_every_method_of_quantile(method):
     fractions = numpy.array([0.0, 0.05, 0.1, 0.25, 0.3333, 0.5, 0.6, 0.75, 0.9, 1.0])
     for size in (1, 2, 5, 10, 17):
@@ -504,7 +505,7 @@ MEASURED = op_cases.surface_cases(1000)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("case", MEASURED, ids=[expression for expression, *_ in MEASURED])
+@each("case", MEASURED, ids=[expression for expression, *_ in MEASURED])
 def test_what_is_measured_gives_what_numpy_gives(case):
     _, _, function, operands = case
     wanted, got = (outcome(np, function, operands) for np in (numpy, vmhost.engine.numpy))

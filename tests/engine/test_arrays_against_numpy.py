@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vmhost.engine.numpy
+from tests.batches import each
 
 pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
 
@@ -87,14 +88,14 @@ def numbers(dtype, first=0):
     return (numpy.arange(6).reshape(2, 3) + first).astype(dtype)
 
 
-@pytest.mark.parametrize("function", OPERATORS, ids=lambda function: function.__name__)
-@pytest.mark.parametrize("left", DTYPES)
+@each("function", OPERATORS, ids=lambda function: function.__name__)
+@each("left", DTYPES)
 def test_operators_of_two_arrays(function, left):
     for right in DTYPES:
         check(lambda np, a, b: function(a, b), numbers(left), numbers(right, 1), strides=True)
 
 
-@pytest.mark.parametrize("function", OPERATORS, ids=lambda function: function.__name__)
+@each("function", OPERATORS, ids=lambda function: function.__name__)
 def test_python_numbers_are_weak(function):
     for dtype, number in itertools.product(DTYPES, (2, 2.5, True, -1, 300, 1j)):
         check(lambda np, a: function(a, number), numbers(dtype, 1))
@@ -114,7 +115,7 @@ def test_a_scalar_is_bound_anew_by_in_place_operators():
     assert (float(kept), float(first), a.tolist()) == (1.0, 2.0, [1.0, 2.0])
 
 
-@pytest.mark.parametrize(
+@each(
     "expression",
     [
         "x.T * x.T",
@@ -193,7 +194,7 @@ def test_reductions(name):
         check(lambda np, x: getattr(x, name)(axis=axis, keepdims=keep), CUBE.astype(dtype))
 
 
-@pytest.mark.parametrize(
+@each(
     "expression",
     [
         "x.sum(where=x > 3)",
@@ -286,14 +287,14 @@ class Key:
         return key
 
 
-@pytest.mark.parametrize("text", KEYS)
+@each("text", KEYS)
 def test_getting(text):
     key = eval(f"key[{text}]", {"key": Key()}) if text != "()" else ()
     check(lambda np, x: x[key], CUBE)
 
 
-@pytest.mark.parametrize("text", KEYS)
-@pytest.mark.parametrize("value", [7, [1.0, 2.0], numpy.arange(4.0), numpy.arange(100.0), 1j], ids=str)
+@each("text", KEYS)
+@each("value", [7, [1.0, 2.0], numpy.arange(4.0), numpy.arange(100.0), 1j], ids=str)
 def test_setting(text, value):
     key = eval(f"key[{text}]", {"key": Key()}) if text != "()" else ()
 
@@ -304,7 +305,7 @@ def test_setting(text, value):
     check(put, CUBE, value)
 
 
-@pytest.mark.parametrize(
+@each(
     "expression",
     [
         "x[x > 10]",
@@ -394,7 +395,7 @@ def test_any_broadcast(left, right):
 # ---- making and reshaping
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         [1, 2.5],
@@ -426,7 +427,7 @@ def test_array(value):
         check(lambda np: np.array(value, dtype, ndmin=ndmin))
 
 
-@pytest.mark.parametrize(
+@each(
     "expression",
     [
         "np.arange(5)",
@@ -468,7 +469,7 @@ def test_creation(expression):
     check(lambda np, x: eval(expression, {"np": np, "x": x}), CUBE, strides=True)
 
 
-@pytest.mark.parametrize(
+@each(
     "expression",
     [
         "x.reshape(24)",
@@ -580,7 +581,7 @@ def test_a_list_that_its_items_change_meanwhile():
         assert sizes == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "operands"),
     [
         ("negative", ()),
@@ -590,7 +591,7 @@ def test_a_list_that_its_items_change_meanwhile():
         ("add", (1.0,)),
     ],
 )
-@pytest.mark.parametrize("key", [[0, 2, 0, 0], slice(1, 4), 3, [], [[1, 1], [1, 2]]], ids=str)
+@each("key", [[0, 2, 0, 0], slice(1, 4), 3, [], [[1, 1], [1, 2]]], ids=str)
 def test_at_counts_every_time_that_a_place_is_named(name, operands, key):
     results = []
     for np in (numpy, vmhost.engine.numpy):

@@ -8,6 +8,7 @@ import numpy
 import pytest
 
 import vmhost.engine.numpy
+from tests.batches import each
 from tests.engine.interchange_structures import Deleter, DLManagedTensor, DLTensor, PyBuffer
 from tests.engine.test_arrays_against_numpy import CUBE, outcome
 from vmhost.engine import _array
@@ -92,22 +93,22 @@ def refused(expression, sentences=True):
         assert not sentences or str(got) == str(wanted), (wanted, got)
 
 
-@pytest.mark.parametrize("expression", expressions(SHAPES))
+@each("expression", expressions(SHAPES))
 def test_shapes_that_overflow_sizes_that_are_negative_and_other_wrong_shapes(expression):
     refused(expression)
 
 
-@pytest.mark.parametrize("expression", expressions(READ_ONLY))
+@each("expression", expressions(READ_ONLY))
 def test_writes_to_what_is_read_only(expression):
     refused(expression)
 
 
-@pytest.mark.parametrize("expression", expressions(OTHERS))
+@each("expression", expressions(OTHERS))
 def test_wrong_dtypes_indices_axes_and_values(expression):
     refused(expression)
 
 
-@pytest.mark.parametrize("expression", expressions(OTHER_WORDS))
+@each("expression", expressions(OTHER_WORDS))
 def test_what_both_refuse_in_words_of_their_own(expression):
     refused(expression, sentences=False)
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.batches import each
 from tests.engine.arrays import arrays, shapes, stretched
 from tests.engine.library import DTYPES, Context, EngineError, Status, check, library, tensor
 
@@ -41,8 +42,8 @@ def test_broadcasts(backend, context, data):
     assert same(target, np.broadcast_to(source, shape))
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64", "complex128"])
-@pytest.mark.parametrize("shape", [(300, 517), (1, 1000), (17, 16), (65, 3), (3, 65), (5, 70, 90)])
+@each("dtype", ["uint8", "float16", "float32", "float64", "complex128"])
+@each("shape", [(300, 517), (1, 1000), (17, 16), (65, 3), (3, 65), (5, 70, 90)])
 def test_transposes(backend, context, dtype, shape):
     source = (np.arange(np.prod(shape)) % 251).reshape(shape).astype(dtype)
     for axes in [(0, 1), (1, 0)] if len(shape) == 2 else [(2, 1, 0), (0, 2, 1), (1, 0, 2), (2, 0, 1)]:

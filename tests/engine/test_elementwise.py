@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.batches import each
 from tests.engine.arrays import arrays, shapes, stretched
 from tests.engine.library import DTYPES, NUMBER, Context, EngineError, Status, check, library, names, tensor
 from tests.engine.op_cases import ALL, BINARY, COMPLEX, FLOATS, INTEGERS, UNARY
@@ -185,7 +186,7 @@ def wide(array):
     return array.astype({"e": "f4", "f": "f8", "d": "g"}[array.dtype.char]) if array.dtype.kind == "f" else array
 
 
-@pytest.mark.parametrize("name", UNARY)
+@each("name", UNARY)
 def test_unary_values(backend, context, name):
     ufunc = getattr(np, name)
     for dtype in ALL:
@@ -209,7 +210,7 @@ def test_unary_values(backend, context, name):
             )
 
 
-@pytest.mark.parametrize("name", BINARY)
+@each("name", BINARY)
 def test_binary_values(backend, context, name):
     ufunc = getattr(np, name)
     for dtype in ALL:
@@ -243,8 +244,8 @@ def test_binary_values(backend, context, name):
             assert not wrong, (name, dtype, wrong[:6])
 
 
-@pytest.mark.parametrize("name", sorted(TRANSCENDENTAL & set(UNARY)))
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@each("name", sorted(TRANSCENDENTAL & set(UNARY)))
+@each("dtype", ["float32", "float64"])
 def test_accuracy(backend, context, name, dtype):
     """Within 4 units of the last place of the true value, over all magnitudes, also at the end of a run and with
     steps."""
@@ -411,7 +412,7 @@ def arange(context, start, step, count, dtype):
     return out
 
 
-@pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS, *COMPLEX])
+@each("dtype", [*INTEGERS, *FLOATS, *COMPLEX])
 def test_arange(backend, context, dtype):
     whole = np.dtype(dtype).kind in "iu"
     for start, step, count in (

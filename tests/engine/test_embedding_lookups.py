@@ -6,6 +6,7 @@ import threading
 import pytest
 
 import vmhost.engine.numpy as np
+from tests.batches import each
 from vmhost.engine import library, nn, optim
 from vmhost.engine.embedding import (
     CounterFilter,
@@ -50,8 +51,8 @@ def expected(first, ids, weights, combiner, default_id):
     return np.asarray(result, "float32").reshape(len(ids), first.shape[1])
 
 
-@pytest.mark.parametrize("dim", [1, 3, 16, 64, 100])
-@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@each("dim", [1, 3, 16, 64, 100])
+@each("combiner", ["sum", "mean", "sqrtn"])
 def test_bags_of_many_tables(dim, combiner):
     generator = np.random.default_rng(dim)
     pairs = [made(dim, seed) for seed in range(3)] + [made(7, 9)]

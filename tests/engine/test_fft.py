@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import vmhost
 import vmhost.engine.numpy as np
+from tests.batches import each
 from tests.hosts import bundle
 
 pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
@@ -50,11 +51,11 @@ def test_one_axis(shape, seed, norm, n, name, dtype, data):
     same(getattr(np.fft, name)(np.asarray(a), n, axis, norm), getattr(numpy.fft, name)(a, n, axis, norm))
 
 
-@pytest.mark.parametrize(
+@each(
     "length",
     [1, 2, 3, 4, 5, 7, 11, 13, 16, 49, 53, 64, 97, 120, 127, 211, 1000, 1024, 1009, 2187, 4099, 16384, 20000, 32771],
 )
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@each("dtype", ["float32", "float64"])
 def test_every_kind_of_length(length, dtype):
     a = numbers(length, length, dtype)
     c = numbers(length + 1, length, "complex64" if dtype == "float32" else "complex128")

@@ -10,6 +10,7 @@ import pytest
 
 import vmhost
 import vmhost.engine.numpy as np
+from tests.batches import each
 from tests.hosts import bundle
 
 DTYPES = [
@@ -37,8 +38,8 @@ def same(got, wanted):
     numpy.testing.assert_array_equal(got, wanted)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", SHAPES)
+@each("dtype", DTYPES)
+@each("shape", SHAPES)
 def test_both_ways(dtype, shape):
     a = (numpy.arange(numpy.prod(shape, dtype=int)).reshape(shape) % 7).astype(dtype)
     for array in (a, numpy.asfortranarray(a)):
@@ -102,7 +103,7 @@ def header(shape, descr="<f8"):
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "why"),
     [
         (saved(numpy.array([{}], dtype=object), allow_pickle=True), "never"),

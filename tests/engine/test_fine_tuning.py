@@ -8,6 +8,7 @@ from onnx import helper
 
 import vmhost.engine.numpy as np
 from tests import networks
+from tests.batches import each
 from vmhost.engine import nn, optim
 from vmhost.engine.models import opened
 from vmhost.engine.nn.fine_tuning import OPERATORS, FineTuned
@@ -114,7 +115,7 @@ CASES = {
 BENT = ("Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "MaxPool", "Relu")  # no slope at some places
 
 
-@pytest.mark.parametrize("name", CASES)
+@each("name", CASES)
 def test_the_trained_part_computes_what_onnx_runtime_does(name):
     nodes, weights = CASES[name]
     data = model_of(nodes, weights, 20 if name == "Gelu" else 18)

@@ -9,6 +9,7 @@ import pytest
 
 import vmhost
 import vmhost.engine.numpy as np
+from tests.batches import each
 from tests.engine.gradient_cases import CASES, COMPOSITES
 from tests.hosts import bundle
 from vmhost.engine import _array
@@ -53,7 +54,7 @@ def agree(function, arrays):
         assert np.allclose(own, wanted, 1e-5, 1e-6), (own, wanted)
 
 
-@pytest.mark.parametrize(("name", "function", "arrays"), CASES, ids=[f"{i}-{case[0]}" for i, case in enumerate(CASES)])
+@each(("name", "function", "arrays"), CASES, ids=[f"{i}-{case[0]}" for i, case in enumerate(CASES)])
 def test_operator_against_finite_differences(name, function, arrays):
     agree(function, arrays)
 

@@ -8,6 +8,7 @@ import numpy
 import pytest
 
 import vmhost.engine.numpy as np
+from tests.batches import each
 from tests.engine.interchange_structures import (
     Deleter,
     DLManagedTensor,
@@ -111,8 +112,8 @@ REFUSED = {  # what is wrong: the error and its words
 }
 
 
-@pytest.mark.parametrize("wrong", REFUSED)
-@pytest.mark.parametrize("versioned", [True, False])
+@each("wrong", REFUSED)
+@each("versioned", [True, False])
 def test_dlpack_refuses(wrong, versioned):
     options, error, words = REFUSED[wrong]
     if "major" in options and not versioned:

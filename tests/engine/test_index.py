@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.batches import each
 from tests.engine.arrays import arrays, shapes, stretched, values
 from tests.engine.library import DTYPES, Context, EngineError, Status, check, library, tensor, tensors
 
@@ -160,7 +161,7 @@ def test_stop():
     context.close()
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each("dtype", DTYPES, ids=str)
 def test_single_elements_of_a_vector(backend, context, dtype):
     array, random = values(dtype, 3000, 1), np.random.default_rng(2)
     for source in (array, array[::-2]):
@@ -174,7 +175,7 @@ def test_single_elements_of_a_vector(backend, context, dtype):
                 gather(context, source, 0, [indices], np.zeros(indices.shape, dtype))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each("dtype", DTYPES, ids=str)
 def test_single_elements_of_a_matrix(backend, context, dtype):
     array, random = values(dtype, 3000, 1).reshape(60, 50), np.random.default_rng(2)
     for source in (array, array[::-2, 1::3], array.T):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import vmhost
 import vmhost.engine.numpy as np
+from tests.batches import each
 from tests.hosts import bundle
 
 DTYPES = ["float32", "float64", "complex64", "complex128", "int64"]
@@ -92,8 +93,8 @@ def test_equations(shape, seed, dtype, columns):
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4), (1, 1), (80, 10)])
-@pytest.mark.parametrize("dtype", DTYPES[:4])
+@each("shape", [(5, 3), (3, 5), (4, 4), (1, 1), (80, 10)])
+@each("dtype", DTYPES[:4])
 def test_least_squares(shape, dtype):
     a, b = matrix(1, shape, dtype), matrix(2, (shape[0], 2), dtype)
     compare(tuple(np.linalg.lstsq(np.asarray(a), np.asarray(b))), numpy.linalg.lstsq(a, b), dtype)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.batches import each
 from tests.engine.arrays import stretched
 from tests.engine.library import DTYPES, Context, EngineError, Status, check, library, tensor
 
@@ -68,8 +69,8 @@ def test_any_shapes_and_strides(backend, context, data):
     np.testing.assert_array_equal(matmul(context, a, b, out), expected(a, b))
 
 
-@pytest.mark.parametrize("dtype", [str(dtype) for dtype in DTYPES])
-@pytest.mark.parametrize(
+@each("dtype", [str(dtype) for dtype in DTYPES])
+@each(
     ("m", "n", "k"),
     [
         (1, 1, 1),
@@ -121,8 +122,8 @@ def test_few_rows_of_a_large_matrix(backend, context, dtype, m):
         poor.close()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "complex64", "int32"])
-@pytest.mark.parametrize(("m", "n", "k"), [(2030, 40, 390), (40, 2060, 390), (2020, 2050, 4)])
+@each("dtype", ["float32", "float64", "float16", "complex64", "int32"])
+@each(("m", "n", "k"), [(2030, 40, 390), (40, 2060, 390), (2020, 2050, 4)])
 def test_operands_larger_than_what_is_packed_at_once(backend, context, dtype, m, n, k):
     a, b = values(dtype, (m, k), 3), values(dtype, (k, n), 4)
     right = expected(a, b)
@@ -131,8 +132,8 @@ def test_operands_larger_than_what_is_packed_at_once(backend, context, dtype, m,
     np.testing.assert_array_equal(matmul(context, a, b, out), right)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("m", "k"), [(1, 200_001), (3, 140_000), (4099, 37), (5000, 129), (300, 1000)])
+@each("dtype", ["float32", "float64"])
+@each(("m", "k"), [(1, 200_001), (3, 140_000), (4099, 37), (5000, 129), (300, 1000)])
 def test_vectors(backend, context, dtype, m, k):
     a, x = values(dtype, (m, k), 5), values(dtype, (k, 1), 6)
     for matrix in (a, np.asfortranarray(a), a[:, ::-1]):
@@ -143,8 +144,8 @@ def test_vectors(backend, context, dtype, m, k):
             np.testing.assert_array_equal(matmul(context, matrix, vector, np.zeros((m, 2), dtype)[:, :1]), right)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128", "float16"])
-@pytest.mark.parametrize("shape", [(50, 60, 70), (60, 30, 1200), (1, 100, 500), (100, 1, 900)])
+@each("dtype", ["float32", "float64", "complex64", "complex128", "float16"])
+@each("shape", [(50, 60, 70), (60, 30, 1200), (1, 100, 500), (100, 1, 900)])
 def test_rounding(backend, context, dtype, shape):
     random = np.random.default_rng(7)
     m, n, k = shape
@@ -198,8 +199,8 @@ def test_threads_do_not_change_results(backend, context):
         check(library.vme_threads_set(max_threads))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "complex64", "int8"])
-@pytest.mark.parametrize("shape", [(70, 80, 90), (1, 1, 300_000), (1, 80, 90)])
+@each("dtype", ["float32", "float16", "complex64", "int8"])
+@each("shape", [(70, 80, 90), (1, 1, 300_000), (1, 80, 90)])
 def test_every_refused_request(dtype, shape):
     m, n, k = shape
     a, b = values(dtype, (m, k), 11), np.asfortranarray(values(dtype, (k, n), 12))

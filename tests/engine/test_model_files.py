@@ -20,6 +20,7 @@ import bench.networks
 import vmhost.engine.numpy
 from bench.other_models import classic
 from tests import networks
+from tests.batches import each
 from vmhost.engine import _array
 from vmhost.engine.models import Model
 from vmhost.engine.onnx import compile_model
@@ -311,7 +312,7 @@ def altered(name, operator, parameter, value):
     return file
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "operator", "parameter", "value", "message"),
     [
         ("images", 1, 10, 4, "has 4 groups"),

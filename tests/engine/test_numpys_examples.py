@@ -20,6 +20,7 @@ import pytest
 
 import vmhost
 import vmhost.engine.numpy
+from tests.batches import each
 from tests.hosts import bundle
 from vmhost.engine import surface
 from vmhost.engine.numpy._absent import ABSENT_METHODS
@@ -188,7 +189,7 @@ def printing_as_it_was():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", DOCUMENTED)
+@each("name", DOCUMENTED)
 def test_an_example_prints_what_numpy_prints(name):
     left = list(differences(name, DOCUMENTED[name]))
     assert not left, "\n".join(f">>> {source}\nNumPy: {wanted}\nours:  {got}" for source, wanted, got in left)

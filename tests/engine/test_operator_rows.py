@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.batches import each
 from tests.engine.library import DTYPES, EngineError, Status, names
 from tests.engine.op_cases import BINARY, UNARY
 from tests.engine.test_elementwise import binary, unary
@@ -30,12 +31,12 @@ def test_numbers_in_files_of_models_stay(family):
     assert list(operator_names(family)[: len(numbered)]) == numbered
 
 
-@pytest.mark.parametrize("name", names("unary"))
+@each("name", names("unary"))
 def test_every_unary_row_has_kernels(name, backend, context):
     assert any([has_loop(unary, context, name, np.ones(1, dtype)) for dtype in DTYPES]), "no dtype computes"
 
 
-@pytest.mark.parametrize("name", names("binary"))
+@each("name", names("binary"))
 def test_every_binary_row_has_kernels(name, backend, context):
     one = {dtype: np.ones(1, dtype) for dtype in DTYPES}
     assert any([has_loop(binary, context, name, one[dtype], one[dtype]) for dtype in DTYPES]), "no dtype computes"

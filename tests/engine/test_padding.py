@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vmhost.engine.numpy
+from tests.batches import each
 from tests.engine.test_arrays_against_numpy import check
 
 pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
@@ -72,7 +73,7 @@ def test_a_function_fills_the_edges():
     check(lambda np, a: np.pad(a, ((1, 2), (0, 1)), fill, value=7), numpy.arange(6).reshape(2, 3))
 
 
-@pytest.mark.parametrize(
+@each(
     "expression",
     [
         "np.pad(x, 1, 'x')",

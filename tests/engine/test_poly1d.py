@@ -3,6 +3,7 @@
 import pytest
 
 import vmhost.engine.numpy as np
+from tests.batches import each
 from tests.engine.cases import again_in_a_vm, check, host_of_cases  # noqa: F401 - two are fixtures
 
 pytestmark = pytest.mark.usefixtures("again_in_a_vm")
@@ -24,7 +25,7 @@ VALUES = """
 """
 
 
-@pytest.mark.parametrize("expression", [expression.strip() for expression in POLYNOMIALS.split(";")])
+@each("expression", [expression.strip() for expression in POLYNOMIALS.split(";")])
 def test_polynomials(expression):
     check(
         f"(lambda p, q: [(made := {expression}).coeffs, str(made), repr(made), made.variable])(np.poly1d([1., -3, 2]),"
@@ -32,7 +33,7 @@ def test_polynomials(expression):
     )
 
 
-@pytest.mark.parametrize("expression", [expression.strip() for expression in VALUES.split(";")])
+@each("expression", [expression.strip() for expression in VALUES.split(";")])
 def test_their_values(expression):
     check(f"(lambda p, q: {expression})(np.poly1d([1., -3, 2]), np.poly1d([1, 4]))")
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from numpy import inf, nan
 
 import vmhost.engine.numpy as np
+from tests.batches import each
 
 RANDOM = numpy.random.default_rng(0)
 ARRAYS = [
@@ -52,7 +53,7 @@ ARRAYS = [
 ]
 
 
-@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array.dtype}{array.shape}")
+@each("array", ARRAYS, ids=lambda array: f"{array.dtype}{array.shape}")
 def test_arrays(array):
     ours = np.asarray(array)
     assert repr(ours) == repr(array)

@@ -4,11 +4,11 @@ NumPy: see programs.py."""
 import warnings
 
 import numpy
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vmhost
+from tests.batches import each
 from tests.engine.programs import Program, difference, exact_part
 from tests.hosts import bundle
 
@@ -20,7 +20,7 @@ def test_any_program(seed):
 
 
 # found by programs, each once: statements and the array that differed
-@pytest.mark.parametrize(
+@each(
     "statements",
     [
         ["a = np.asarray(3.0)", "b = np.repeat(a, 2, axis=0)", "b[0] = 1", "c = np.repeat(a, 1)", "c += 1"],

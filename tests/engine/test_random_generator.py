@@ -6,6 +6,7 @@ import pytest
 
 import vmhost
 import vmhost.engine.numpy as np
+from tests.batches import each
 from tests.hosts import bundle
 
 pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
@@ -120,7 +121,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@each("case", CASES)
 def test_the_stream_is_numpys(case):
     name, (args, kwargs) = case.split()[0], CASES[case]
     ours, theirs = both()
@@ -219,7 +220,7 @@ def test_vectors():
     same(ours.multinomial([5, 50], [0.2, 0.8], (3, 2)), theirs.multinomial([5, 50], [0.2, 0.8], (3, 2)))
 
 
-@pytest.mark.parametrize(
+@each(
     "wrong",
     [
         lambda r: r.normal(0, -1),

@@ -6,6 +6,7 @@ import pytest
 
 import vmhost
 import vmhost.engine.numpy as np
+from tests.batches import each
 from tests.engine.cases import again_in_a_vm, check, host_of_cases, outcomes  # noqa: F401 - two are fixtures
 from tests.engine.test_array_expressions import assert_near
 from tests.hosts import bundle
@@ -38,7 +39,7 @@ DRAWS = """
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("draw", [draw.strip() for draw in DRAWS.split(";")])
+@each("draw", [draw.strip() for draw in DRAWS.split(";")])
 def test_a_draw_and_the_next(draw):
     """The number after a draw tells whether it took as many words as NumPy's, and whether it kept a normal number."""
     wanted, got = outcomes(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.batches import each
 from tests.engine.arrays import arrays, stretched, values
 from tests.engine.library import DTYPES, NUMBER, Context, EngineError, Status, check, library, names, tensor
 
@@ -135,8 +136,8 @@ def test_large(backend, context, op, shape, axes):
             expect(reduce(context, op, view, axes), wanted(op, view, axis), array, op)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "float64"])
-@pytest.mark.parametrize("op", ["max", "min", "sum", "argmax", "argmin", "count_nonzero"])
+@each("dtype", ["uint8", "int32", "float32", "float64"])
+@each("op", ["max", "min", "sum", "argmax", "argmin", "count_nonzero"])
 def test_long_runs_from_any_place(backend, context, dtype, op):
     """The first elements are folded apart, up to where a line begins: an extreme is found among them, at their end, and
     behind."""
@@ -168,8 +169,8 @@ def test_nan_wins_at_any_place(backend, context):
             assert reduce(context, "argmin", array, (0,)) == position
 
 
-@pytest.mark.parametrize("op", ["argmax", "argmin"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8", "bool"])
+@each("op", ["argmax", "argmin"])
+@each("dtype", ["float32", "float64", "int32", "int64", "uint8", "bool"])
 def test_first_place_among_ties(backend, context, op, dtype):
     """Rows of every length around those of vectors and of blocks, with few distinct values, zeros of both signs and a
     NaN or two."""
@@ -187,7 +188,7 @@ def test_first_place_among_ties(backend, context, op, dtype):
         np.testing.assert_array_equal(reduce(context, op, values, (1,)), NUMPY[op](values, axis=1, keepdims=True))
 
 
-@pytest.mark.parametrize("op", list(OPS))
+@each("op", list(OPS))
 def test_bytes_above_one_are_true(backend, context, op):
     """As memory from outside may hold them: what they count for is the truth that they are."""
     for shape, axes in [((40,), (0,)), ((5, 7), (1,)), ((9, 130), (0,)), ((3, 50_000), (1,)), ((50, 3000), (0,))]:

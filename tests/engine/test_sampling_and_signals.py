@@ -5,6 +5,7 @@ import numpy
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.batches import each
 from tests.engine.library import backends, on_backend
 from tests.engine.test_other_models import assert_same, by_onnx_runtime
 from vmhost.engine.models import opened
@@ -116,7 +117,7 @@ def expected():
     return asked, by_onnx_runtime(asked)
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{CASES[n][0]}-{n}")
+@each("number", range(len(CASES)), ids=lambda n: f"{CASES[n][0]}-{n}")
 def test_operators_answer_as_onnx_runtime_does(expected, number):
     data, arrays = expected[0][str(number)]
     compiled = compile_model(data, "one")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.batches import each
 from tests.engine.arrays import arrays, shapes, stretched, values
 from tests.engine.library import DTYPES, NUMBER, Context, EngineError, Status, check, library, names, tensor
 
@@ -45,10 +46,8 @@ def test_scans(backend, context, data, op):
         np.testing.assert_array_equal(out, expected)
 
 
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize(
-    ("shape", "axis"), [((200_001,), 0), ((300, 701), 0), ((300, 701), 1), ((20, 50, 300), 1), ((50_000, 3), 0)]
-)
+@each("op", OPS)
+@each(("shape", "axis"), [((200_001,), 0), ((300, 701), 0), ((300, 701), 1), ((20, 50, 300), 1), ((50_000, 3), 0)])
 def test_large(backend, context, op, shape, axis):
     array = values("int64", int(np.prod(shape)), 3).reshape(shape)
     np.testing.assert_array_equal(scan(context, op, array, axis), NUMPY[op](array, axis=axis))

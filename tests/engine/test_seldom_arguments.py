@@ -5,6 +5,7 @@ import numpy
 import pytest
 
 import vmhost.engine.numpy
+from tests.batches import each
 from tests.engine.cases import again_in_a_vm, check, host_of_cases, outcomes  # noqa: F401 - two are fixtures
 
 pytestmark = pytest.mark.usefixtures("again_in_a_vm")
@@ -14,7 +15,7 @@ TURNED = numpy.asfortranarray(numpy.arange(24.0).reshape(2, 3, 4))
 CUBE = numpy.arange(24).reshape(2, 3, 4)
 
 
-@pytest.mark.parametrize(
+@each(
     "expression",
     [
         "np.subtract.reduce(x, initial=10)",
@@ -58,7 +59,7 @@ def test_a_reduction_of_many_rows_takes_them_in_halves():
         check("np.bitwise_xor.reduce(x)", x=numpy.arange(count * 3).reshape(count, 3))
 
 
-@pytest.mark.parametrize(
+@each(
     "expression",
     [
         "np.less(x, 2, dtype=bool)",
@@ -107,7 +108,7 @@ def test_where_may_be_wider_than_the_operands(expression):
     check(expression, x=MATRIX, mask=numpy.array([[False], [True]]))
 
 
-@pytest.mark.parametrize(
+@each(
     "expression",
     [
         "np.zeros_like(x)",

@@ -6,6 +6,7 @@ import random
 import numpy
 import pytest
 
+from tests.batches import each
 from vmhost.engine.onnx import sizes
 from vmhost.engine.onnx.sizes import Size, Unequal, is_open, terms_of, worked_out
 
@@ -24,7 +25,7 @@ def computed(names, choices):
     return numbers[-1]
 
 
-@pytest.mark.parametrize("choices", range(200))
+@each("choices", range(200))
 def test_a_polynomial_is_right_at_sizes_that_it_was_not_made_at(choices):
     made = computed([Size.open("n", 11), Size.open("m", 17)], choices)
     for n, m in ((1, 1), (2, 5), (30, 7)):
@@ -48,7 +49,7 @@ def test_shapes_broadcast_and_sizes_that_differ_are_named():
         sizes.broadcast((2,), (3,))
 
 
-@pytest.mark.parametrize("choices", range(100))
+@each("choices", range(100))
 def test_strides_of_a_reshaped_view_are_numpys(choices):
     seed = random.Random(choices)
     shape = [seed.choice((1, 2, 3, 4, 6)) for _ in range(seed.randrange(1, 5))]
@@ -70,7 +71,7 @@ def test_strides_of_a_reshaped_view_are_numpys(choices):
         assert numpy.array_equal(seen, theirs)
 
 
-@pytest.mark.parametrize("choices", range(100))
+@each("choices", range(100))
 def test_slices_are_pythons(choices):
     seed = random.Random(choices)
     size, step = seed.randrange(1, 9), seed.choice((1, 2, -1, -3))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.batches import each
 from tests.engine.arrays import arrays, shapes, stretched, values
 from tests.engine.library import DTYPES, Context, EngineError, Status, check, library, tensor
 
@@ -66,7 +67,7 @@ def test_descending(backend, context, data):
     )
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each("dtype", DTYPES, ids=str)
 def test_large(backend, context, dtype):
     array = values(dtype, 100_000, 5)
     np.testing.assert_array_equal(
@@ -88,8 +89,8 @@ PATTERNS = {
 }
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("n", [9, 33, 130, 257, 1000, 5000])
+@each("pattern", PATTERNS)
+@each("n", [9, 33, 130, 257, 1000, 5000])
 def test_patterns(backend, context, pattern, n):
     numbers = PATTERNS[pattern](np.random.default_rng(n), n)
     for dtype in ("float64", "float32", "float16", "int64", "uint64", "int32", "uint32", "int16", "int8"):
@@ -113,8 +114,8 @@ def test_patterns(backend, context, pattern, n):
                 np.testing.assert_array_equal(np.sort(parted[:k]), array[order][:k])
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("n", [65_536, 150_001])
+@each("pattern", PATTERNS)
+@each("n", [65_536, 150_001])
 def test_what_threads_divide(backend, context, pattern, n):
     numbers = PATTERNS[pattern](np.random.default_rng(n), n)
     for dtype in ("float64", "float32", "int16"):
@@ -125,8 +126,8 @@ def test_what_threads_divide(backend, context, pattern, n):
         np.testing.assert_array_equal(call(context, "sort", array, 0, False, array.copy()), array[order])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint64"])
-@pytest.mark.parametrize("length", [2, 10, 100, 256, 257])
+@each("dtype", ["float32", "float64", "int32", "uint64"])
+@each("length", [2, 10, 100, 256, 257])
 def test_many_short_lines(backend, context, dtype, length):
     a = np.random.default_rng(1).integers(0, 50, (600, length)).astype(dtype)
     if np.dtype(dtype).kind == "f":

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vmhost.engine.numpy
+from tests.batches import each
 from tests.engine.arrays import arrays
 from tests.engine.cases import again_in_a_vm, check, host_of_cases, outcomes  # noqa: F401 - two are fixtures
 from tests.engine.test_array_expressions import assert_near
@@ -54,7 +55,7 @@ METHODS = """
     __imatmul__ __rmatmul__ __ipow__ __rpow__ to_device dtype device mT ndim shape size T""".split()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_the_standards_names(name):
     assert hasattr(vmhost.engine.numpy, name)
 
@@ -176,8 +177,8 @@ def signs(array):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", REAL_UNARY + REAL_BINARY)
+@each("dtype", ["float32", "float64"])
+@each("name", REAL_UNARY + REAL_BINARY)
 def test_special_values(name, dtype):
     values = numpy.array(SPECIAL).astype(dtype)
     if name in REAL_UNARY:

@@ -5,6 +5,7 @@ import numpy
 import pytest
 
 import vmhost.engine.numpy as np
+from tests.batches import each
 from vmhost.engine import _array
 
 pytestmark = pytest.mark.usefixtures("backend")  # every test on each backend
@@ -68,8 +69,8 @@ def test_counts_refuse_places_outside_of_the_table():
         _array._bincount(np.arange(3), np.ones(2), 0)
 
 
-@pytest.mark.parametrize("points", [1, 2, 5, 16, 17, 200])
-@pytest.mark.parametrize("n", LENGTHS)
+@each("points", [1, 2, 5, 16, 17, 200])
+@each("n", LENGTHS)
 def test_interpolates(n, points):
     random = numpy.random.default_rng(n + points)
     xp, fp, x = numpy.sort(random.integers(-9, 9, points) / 2.0), odd_floats(points), odd_floats(n)
@@ -88,8 +89,8 @@ def test_interpolates_numbers_and_grids():
     )
 
 
-@pytest.mark.parametrize("mode", ["full", "same", "valid", "none"])
-@pytest.mark.parametrize("dtypes", ["dd", "lf", "FD", "bB"])
+@each("mode", ["full", "same", "valid", "none"])
+@each("dtypes", ["dd", "lf", "FD", "bB"])
 def test_windows(dtypes, mode):
     random = numpy.random.default_rng(3)
     for n, m in ((1, 1), (7, 3), (3, 7), (40, 40), (50, 13)):
@@ -135,8 +136,8 @@ def test_takes_floats_apart(backend, dtype):
     agree(lambda module, x: module.modf(x[:, ::2]), odd_floats(60, dtype).reshape(6, 10))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "int16", "bool", "uint64"])
-@pytest.mark.parametrize("name", ["fmax", "fmin"])
+@each("dtype", ["float16", "float32", "float64", "complex64", "int16", "bool", "uint64"])
+@each("name", ["fmax", "fmin"])
 def test_extremes_pass_nans_over(backend, name, dtype):
     random = numpy.random.default_rng(6)
     for n in LENGTHS[1:]:
@@ -150,8 +151,8 @@ def test_extremes_pass_nans_over(backend, name, dtype):
     agree(lambda module, values: getattr(module, name).reduce(values[:0], 0), values)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64"])
-@pytest.mark.parametrize("name", ["gcd", "lcm"])
+@each("dtype", ["int8", "uint16", "int32", "int64", "uint64"])
+@each("name", ["gcd", "lcm"])
 def test_divisors(backend, name, dtype):
     """Numbers of one size together, around each size from which on they are taken in another way; with zeros, of both
     signs."""

@@ -9,6 +9,7 @@ from onnx import helper
 import bench.networks
 import vmhost.engine.library
 from tests import networks
+from tests.batches import each
 from tests.engine.library import backends, names, on_backend
 from vmhost.engine import _array
 from vmhost.engine.models import Model, opened
@@ -274,12 +275,12 @@ def ways_of_attention(data, search="fixed"):
     return [step.algorithm for step in model.steps if step.kind == "Attention"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("rows", "keys", "depth", "width"),
     [(20, 33, 8, 8), (29, 64, 64, 64), (9, 1, 3, 70), (130, 45, 5, 31), (8, 9000, 16, 4), (3, 40, 8, 5), (1, 7, 4, 4)],
 )
-@pytest.mark.parametrize("mask", ["row", "all", "heads", "none"])
-@pytest.mark.parametrize("algorithm", ["fused", "apart"])
+@each("mask", ["row", "all", "heads", "none"])
+@each("algorithm", ["fused", "apart"])
 def test_attention(algorithm, rows, keys, depth, width, mask):
     """As one step, which is done in one of two ways."""
     shape = {"row": (keys,), "all": (2, 3, rows, keys), "heads": (2, 1, 1, keys)}.get(mask)

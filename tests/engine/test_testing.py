@@ -4,6 +4,7 @@ import numpy
 import pytest
 
 import vmhost.engine.numpy as np
+from tests.batches import each
 
 NAN, INF = float("nan"), float("inf")
 PAIRS = [
@@ -46,7 +47,7 @@ def fails(module, name, actual, desired):
     return False
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "pair"),
     [(name, pair) for name in NAMES for pair in PAIRS if name != "assert_array_less" or "j" not in str(pair)],
     ids=str,

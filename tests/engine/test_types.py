@@ -3,8 +3,8 @@
 import ctypes
 
 import numpy as np
-import pytest
 
+from tests.batches import each
 from tests.engine.library import DTYPES, NUMBER, EngineError, Status, check, library, names
 
 UNARY, BINARY = names("unary"), names("binary")
@@ -34,13 +34,13 @@ def outcome(function, number, *inputs):
         return str(error)
 
 
-@pytest.mark.parametrize("name", [name for name in UNARY if name not in ("erf", "real", "imag")])
+@each("name", [name for name in UNARY if name not in ("erf", "real", "imag")])
 def test_unary(name):
     for dtype in DTYPES:
         assert outcome(library.vme_unary_types, UNARY[name], dtype) == expected(getattr(np, name), dtype), dtype
 
 
-@pytest.mark.parametrize("name", BINARY)
+@each("name", BINARY)
 def test_binary(name):
     for a in DTYPES:
         for b in DTYPES:

@@ -3,12 +3,13 @@
 import pytest
 
 import vmhost.engine.numpy as np
+from tests.batches import each
 from tests.engine.cases import again_in_a_vm, check, host_of_cases  # noqa: F401 - two are fixtures
 
 pytestmark = pytest.mark.usefixtures("again_in_a_vm")
 
 
-@pytest.mark.parametrize(
+@each(
     "expression",
     [
         "np.vectorize(lambda a, b: a + b if a > b else a - b)([1, 2, 3], 2)",

@@ -9,6 +9,7 @@ from onnx import helper
 
 from bench.networks import mobilenet_v2, resnet50, shufflenet_v2, squeezenet1_1
 from tests import networks
+from tests.batches import each
 from tests.engine.test_models import agrees, opened, window
 from vmhost.engine.onnx import compile_model
 
@@ -58,8 +59,8 @@ def test_a_grouped_convolution_agrees(channels, outputs, group, case):
     agrees(window(shape=(2, channels, 10, 13), outputs=outputs, group=group, **case), (2, channels, 10, 13))
 
 
-@pytest.mark.parametrize("channels", [3, 16, 70])
-@pytest.mark.parametrize(
+@each("channels", [3, 16, 70])
+@each(
     "case",
     [
         {},

@@ -6,6 +6,7 @@ import numpy
 import pytest
 
 import vmhost.engine.numpy as np
+from tests.batches import each
 from vmhost.engine import nn
 from vmhost.engine.grad import grad
 
@@ -23,8 +24,8 @@ def drawn(shape, dtype):
     return numpy.random.default_rng(math.prod(shape)).integers(-9, 9, shape).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
-@pytest.mark.parametrize(("kernel", "stride"), WINDOWS)
+@each("dtype", ["float32", "float64", "float16", "int32"])
+@each(("kernel", "stride"), WINDOWS)
 def test_pools_by_their_definition(dtype, kernel, stride):
     for width in (3, 4, 5, 7, 8, 9, 14, 15, 16, 17, 18, 33):
         x = drawn((2, 3, 5, width), dtype)
@@ -36,8 +37,8 @@ def test_pools_by_their_definition(dtype, kernel, stride):
         assert numpy.allclose(mean, seen.mean((4, 5), dtype="float64"), 1e-3 if dtype == "float16" else 1e-5), width
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("kernel", "stride"), WINDOWS)
+@each("dtype", ["float32", "float64"])
+@each(("kernel", "stride"), WINDOWS)
 def test_equals_of_a_window_share_its_gradient(dtype, kernel, stride):
     for width in (3, 4, 5, 8, 9, 16, 19):
         x = drawn((1, 2, 5, width), dtype)

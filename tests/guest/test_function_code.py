@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.batches import each
 from tests.hosts import bundle
 from vmhost import Host
 from vmhost.bytecode.corrections import compile_corrected
@@ -274,7 +275,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each("name", REFUSED)
 def test_a_recipe_that_makes_no_sense_is_refused(name):
     with pytest.raises((TypeError, ValueError)):
         REFUSED[name]()
@@ -398,7 +399,7 @@ def test_no_two_variables_get_one_name(renames):
         native.renamed_code(function().__code__, renames)
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "error"),
     [
         ((), TypeError),

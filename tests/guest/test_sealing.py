@@ -14,6 +14,7 @@ import time
 import pytest
 
 import vmhost
+from tests.batches import each
 from vmhost.bytecode.compiler import compile_sources
 
 # name -> the body of a function that tries something; what it does in the end is told by the tests below
@@ -384,14 +385,14 @@ def task(host):
     )
 
 
-@pytest.mark.parametrize("name", DENIED)
+@each("name", DENIED)
 def test_it_is_denied_in_words(task, name):
     kind, text, is_permission_error = task(name)
     assert kind == "PermissionDenied", text
     assert is_permission_error and ": " in text and text.startswith("[Errno 13] ")
 
 
-@pytest.mark.parametrize("name", GONE)
+@each("name", GONE)
 def test_it_is_not_there(task, name):
     assert task(name)[0] == "AttributeError"
 

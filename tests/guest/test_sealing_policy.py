@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import vmhost
+from tests.batches import each
 from vmhost.bytecode.compiler import compile_sources
 from vmhost.stdlib.policy import ABSENT, POLICY
 
@@ -94,13 +95,13 @@ def test_no_module_is_both_there_and_absent():
     assert not POLICY.keys() & ABSENT.keys()
 
 
-@pytest.mark.parametrize("module", POLICY)
+@each("module", POLICY)
 def test_every_callable_is_filed(plain, module):
     unfiled = [name for name in plain.get(module, ()) if POLICY[module].verdict(name) is None]
     assert not unfiled, f"{module}: new in this Python; file them in vmhost/stdlib/policy.py: {' '.join(unfiled)}"
 
 
-@pytest.mark.parametrize("module", POLICY)
+@each("module", POLICY)
 def test_a_vm_has_what_is_filed_and_nothing_else(task, plain, module):
     if module not in plain:
         return  # this Python was built without it
@@ -115,7 +116,7 @@ def test_a_vm_has_what_is_filed_and_nothing_else(task, plain, module):
     assert set(names) == wanted
 
 
-@pytest.mark.parametrize(
+@each(
     "module, name",
     [
         (module, name)

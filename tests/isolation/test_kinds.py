@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 import vmhost
+from tests.batches import each
 from tests.hosts import bundle
 
 ECHO = "def run(value):\n    return value\n"
@@ -260,9 +261,7 @@ FORGED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("packed", "said"), FORGED, ids=[f"{packed[0]}-{number}" for number, (packed, _) in enumerate(FORGED)]
-)
+@each(("packed", "said"), FORGED, ids=[f"{packed[0]}-{number}" for number, (packed, _) in enumerate(FORGED)])
 def test_what_a_task_makes_up_is_one_error_with_its_place(forger, packed, said):
     with pytest.raises(vmhost.CrossingError) as caught:
         forger(packed)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 import vmhost
+from tests.batches import each
 from tests.hosts import bundle
 
 PLAIN = (
@@ -117,7 +118,7 @@ NOT_NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         *NOT_NUMBERS,

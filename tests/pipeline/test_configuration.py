@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from tests.batches import each
 from tests.pipeline.stream_tasks import ROWS, WAIT_S, clicks, stream_task
 from vmhost import ConfigurationError, Policy
 from vmhost.pipeline import Pipeline
@@ -111,7 +112,7 @@ def test_the_host_may_have_a_file_of_its_own(folder):
 BEGIN = "folder: data\nbundles: []\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("a: [", "pipeline.yaml:1: not YAML"),

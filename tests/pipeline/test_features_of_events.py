@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vmhost
+from tests.batches import each
 from tests.pipeline.features_reference import computed
 from tests.pipeline.stream_tasks import open_pipeline, stream_task
 from vmhost.cli import main
@@ -339,7 +340,7 @@ def test_the_command_lists_and_reads(tmp_path, capfd):
     assert "time_weighted_mean" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize(
+@each(
     ("said", "told"),
     [
         (None, "expected a mapping with `features`"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.batches import each
 from tests.pipeline.flink.__main__ import verdict
 from tests.pipeline.pattern_questions import question
 from vmhost.pipeline.events import Event, StoredEvent
@@ -59,7 +60,7 @@ def test_a_snapshot_at_any_place_changes_no_answer():
 STEP = {"name": "a", "event": "a"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("rule", "said"),
     [
         ([], "rule: expected a mapping"),

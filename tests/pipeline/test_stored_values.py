@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.batches import each
 from vmhost.pipeline.values import joined, pack, unpack, unpack_some
 
 KEYS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
@@ -49,8 +50,8 @@ def test_parts_of_a_list_are_read_alone(values, data):
     assert shape(unpack_some(packed, indexes)) == shape([values[index] for index in indexes])
 
 
-@pytest.mark.parametrize("dtype", ["?", "i1", "u8", "f2", "f4", "f8", "c16", ">i4"])
-@pytest.mark.parametrize("dimensions", [(), (0,), (5,), (2, 3)])
+@each("dtype", ["?", "i1", "u8", "f2", "f4", "f8", "c16", ">i4"])
+@each("dimensions", [(), (0,), (5,), (2, 3)])
 def test_arrays_come_back(dtype, dimensions):
     array = numpy.ones(dimensions, dtype)
     back = unpack(pack({"a": array}))["a"]

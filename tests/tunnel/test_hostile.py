@@ -6,6 +6,7 @@ import tracemalloc
 import msgpack
 import pytest
 
+from tests.batches import each
 from vmhost.tunnel import connection as protocol
 from vmhost.tunnel import frames
 from vmhost.tunnel.compression import Compression
@@ -104,7 +105,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
+@each("what", WRONG)
 def test_what_is_not_allowed_closes_the_connection(what):
     cloud, _ = greeted()
     tracemalloc.start()

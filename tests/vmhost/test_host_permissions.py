@@ -6,6 +6,7 @@ import os
 import pytest
 
 import vmhost
+from tests.batches import each
 from tests.hosts import bundle
 from vmhost.bytecode.format import write_bundle
 
@@ -49,7 +50,7 @@ def covers(most, asked, kind="read"):
     return True
 
 
-@pytest.mark.parametrize(
+@each(
     ("most", "asked", "is_covered"),
     [
         ("data", "data", True),
@@ -84,7 +85,7 @@ def test_the_root_is_covered_by_itself_alone(tree, asked):
     assert covers("/", asked) and not covers(f"{tree}/data", asked)
 
 
-@pytest.mark.parametrize(
+@each(
     ("most", "asked", "is_covered"),
     [
         ("127.0.0.1:8080", "127.0.0.1:8080", True),

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 import vmhost
+from tests.batches import each
 from tests.hosts import bundle
 from tests.vmhost import carried
 from tests.vmhost.carried import Colour, Key, Missing, Money, Order, Outer, Point, Refused, Rights
@@ -213,7 +214,7 @@ def test_what_is_right_is_made_without_a_call_of_the_class(liar):
     assert liar((FIELDS, "main:Key", {"a": 1, "b": 2}), entry="main:keyed") == {Key(1, 2): 1}
 
 
-@pytest.mark.parametrize(
+@each(
     ("packed", "said"),
     [
         ((FIELDS, "main:Trapped", {"number": 1}), "missing fields: text; unknown fields: none"),

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import vmhost
+from tests.batches import each
 from tests.hosts import bundle
 from vmhost import BreakerPolicy, ConfigurationError, Host, Limits, Policy, TaskPolicy, VMExecutor, limits
 from vmhost.host_yaml import read_host_yaml
@@ -100,7 +101,7 @@ MADE = [
 ]
 
 
-@pytest.mark.parametrize(("make", "given", "says"), MADE, ids=range(len(MADE)))
+@each(("make", "given", "says"), MADE, ids=range(len(MADE)))
 def test_what_cannot_be_made_is_one_configuration_error(make, given, says):
     with pytest.raises(ConfigurationError, match=says) as caught:
         make(**given)
@@ -173,8 +174,8 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize("method", ["call", "submit", "run", "map"])
-@pytest.mark.parametrize(("given", "error", "says"), CALLS, ids=range(len(CALLS)))
+@each("method", ["call", "submit", "run", "map"])
+@each(("given", "error", "says"), CALLS, ids=range(len(CALLS)))
 def test_wrong_options_of_a_call(task, method, given, error, says):
     methods = {
         "call": lambda: task(1, **given),

@@ -72,7 +72,7 @@ def _joined(add, a, left, b, right, kept):
         letter: size
         for term, name in ((right, b), (left, a))
         for letter, size in zip(term, add.shape(name))
-        if size > 1
+        if size != 1
     }
     rows, columns = (
         [letter for letter in left if letter not in shared],

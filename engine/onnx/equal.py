@@ -5,7 +5,6 @@ model ask for)."""
 import hashlib
 
 from .network import Layer, float_bits
-from .sizes import exactly
 
 # Operators that make the same of the same operands: all that there are so far. One that draws numbers or keeps a state
 # is none of them.
@@ -137,6 +136,6 @@ def _operand(network, name, one_for):
     return (
         one_for.get(view.base, view.base),
         view.offset,
-        exactly(shape),
-        tuple(stride if size > 1 else 0 for size, stride in zip(shape, view.strides)),
+        shape,
+        tuple(0 if size == 1 else stride for size, stride in zip(shape, view.strides)),
     )

@@ -179,14 +179,14 @@ class Lowering:
             if min(front, back) < 0:
                 source = self.part(source, d, max(0, -front), self.shape(source)[d] - max(0, -back))
         before, after, own = [max(0, n) for n in before], [max(0, n) for n in after], self.shape(source)
-        if not any((*before, *after)):
+        if all(map(sizes.is_nothing, (*before, *after))):
             return source
-        whole = self.whole([sum(sizes) for sizes in zip(before, own, after)], self.dtype(source))
+        whole = self.whole([sum(widths) for widths in zip(before, own, after)], self.dtype(source))
         inside = whole
         for d, (front, size, back) in enumerate(zip(before, own, after)):  # slabs: no two of them overlap
-            if front:
+            if not sizes.is_nothing(front):
                 self.put(self.part(inside, d, 0, front), value)
-            if back:
+            if not sizes.is_nothing(back):
                 self.put(self.part(inside, d, front + size, front + size + back), value)
             inside = self.part(inside, d, front, front + size)
         self.put(inside, source)

@@ -10,7 +10,6 @@ from .network import Layer, contiguous, dtype_number, has_rows, is_binary
 from .operations import BINARY
 from .patterns import find_attention, find_patterns
 from .placement import activate_products, add_in_products, make_in_place
-from .sizes import exactly
 
 # Operators on images, each with the numbers of those inputs that are images or rows (and the output is one).
 IMAGES = {
@@ -286,7 +285,7 @@ def read_bases(network):
                 view
                 and view.base not in network.constants
                 and view == network.as_view(view.base)
-                and exactly(network.shape(view.base)) == exactly(network.shape(name))
+                and network.shape(view.base) == network.shape(name)
             ):
                 layer.inputs[index] = view.base
 

@@ -341,7 +341,7 @@ def _attention(graph, layer):
         or any(network.dtype(name) != numpy.float32 for name in (*scores.inputs, layer.inputs[1]))
     ):
         return None
-    if addend is not None and shape[-1] > 1 and network.as_view(addend).strides[-1] != 1:
+    if addend is not None and shape[-1] != 1 and network.as_view(addend).strides[-1] != 1:
         return None
     return Layer(
         "Attention",

@@ -129,13 +129,13 @@ def _wanted(network, copy):
     seen = {
         stride: (size, to)
         for size, stride, to in zip(network.shape(copy.inputs[0]), view.strides, target.strides)
-        if size > 1
+        if size != 1
     }
-    large = [(size, stride) for size, stride in zip(shape, own) if size > 1]
+    large = [(size, stride) for size, stride in zip(shape, own) if size != 1]
     if view.offset or len(seen) != len(large) or any(seen.get(stride, (0,))[0] != size for size, stride in large):
         return None
     return View(
-        target.base, target.offset, tuple(seen[stride][1] if size > 1 else 1 for size, stride in zip(shape, own))
+        target.base, target.offset, tuple(1 if size == 1 else seen[stride][1] for size, stride in zip(shape, own))
     )
 
 

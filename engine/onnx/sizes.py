@@ -1,6 +1,9 @@
 """Whole numbers that follow from a model's open sizes. A Size is an int, its value at the sizes that the model is being
 read at, and knows which polynomial of the open sizes it is; sums, differences, products and quotients of it are such
-numbers again. What loses that (a float, an array of NumPy) is an ordinary number, and open_sizes.py finds out."""
+numbers again. What loses that (a float, an array of NumPy) is an ordinary number, and open_sizes.py finds out.
+
+Two numbers are equal (==) only if they are at all open sizes: 128 is no length that is 128 where the model is read, and
+a length that is cut off at 128 is not that length. Less and more are told at the sizes that the model is read at."""
 
 import itertools
 import math
@@ -26,6 +29,18 @@ class Size(int):
         self = super().__new__(cls, value)
         self.terms = terms
         return self
+
+    def __eq__(self, other):
+        if isinstance(other, Size):
+            return self is other or self.terms == other.terms
+        return False if isinstance(other, int | numpy.integer) else NotImplemented
+
+    def __ne__(self, other):
+        same = self.__eq__(other)
+        return same if same is NotImplemented else not same
+
+    def __hash__(self):
+        return hash(frozenset(self.terms.items()))
 
     @classmethod
     def open(cls, name, value):
@@ -104,11 +119,6 @@ def is_nothing(number):
 def worked_out(terms, values):
     """The polynomial at these `values` of the open sizes."""
     return sum(factor * math.prod(_value(variable, values) for variable in some) for some, factor in terms.items())
-
-
-def exactly(shape):
-    """What two shapes have in common only if they are equal at all open sizes."""
-    return tuple(frozenset(terms_of(size).items()) for size in shape)
 
 
 def at_least(number):
@@ -218,17 +228,18 @@ def broadcast(*shapes):
     for place in range(-rank, 0):
         size = 1
         for own in (shape[place] for shape in shapes if -place <= len(shape)):
-            if isinstance(size, int) and size == 1 and not is_open(size):
+            if size == 1:
                 size = own
-            elif own != 1 or is_open(own):
+            elif own != 1:
                 size = same(size, own)
         result.append(size)
     return tuple(result)
 
 
 def same(one, other):
-    """The size that both are: the plain number where there is one."""
-    if one != other:
+    """The size that both are where the model is read, and have to be in each call: the plain number where there is
+    one."""
+    if int(one) != int(other):
         if is_open(one) or is_open(other):
             raise Unequal(one, other)
         raise ValueError(f"sizes {one} and {other} do not fit")
@@ -243,17 +254,17 @@ def reshaped(shape, wanted):
     if -1 in wanted:
         place = wanted.index(-1)
         rest = math.prod(size for d, size in enumerate(wanted) if d != place)
-        if rest == 0 or whole % rest:
+        if int(rest) == 0 or int(whole) % int(rest):
             _differ(shape, wanted)
         wanted[place] = whole // rest
-    if math.prod(wanted) != whole:
+    if int(math.prod(wanted)) != int(whole):
         _differ(shape, wanted)
     return tuple(wanted)
 
 
 def _differ(shape, wanted):
     for own, other in zip(shape, wanted):
-        if own != other and is_open(own) and is_open(other):
+        if int(own) != int(other) and is_open(own) and is_open(other):
             raise Unequal(own, other)
     raise ValueError("the numbers of elements differ")
 
@@ -292,11 +303,12 @@ def reshaped_strides(shape, strides, wanted):
 
 
 _ENDLESS = 1 << 30  # that no size is above
+_SMALL = 10  # that sizes are thought to be above
 
 
 def at_most(size, bound):
-    """The size, but no more than the plain number `bound`, which it is not above where the model is read: with a
-    quotient that is 1 where it is above, and 0 where not."""
+    """The size, but no more than the plain number `bound`: with a quotient that is 1 where it is above, and 0 where
+    not."""
     if not is_open(size) or is_open(bound) or bound >= _ENDLESS or bound < 1:
         return size
     above = 1 // (1 + bound // size)
@@ -310,7 +322,7 @@ def sliced(size, start, stop, step=1):
     def end(place):
         if place < 0:
             place = place + size
-        if place >= high:
+        if place >= high or (is_open(high) and not is_open(place) and place > _SMALL):
             return at_most(high, place)
         return low if place < low else place
 

@@ -505,9 +505,10 @@ def concatenate(reader, node):
     network.declare(node.output, whole, reader.dtype(node.inputs[0]))
     strides, at = network.as_view(node.output).strides, 0
     for name, shape in zip(node.inputs, shapes):
+        size, shape = shape[axis], (*whole[:axis], shape[axis], *whole[axis + 1 :])
         part = network.view(network.fresh(f"{node.output}/part"), node.output, shape, strides, at * strides[axis])
         reader.add_layer("Copy", node, [name], shape, output=part)
-        at += shape[axis]
+        at += size
 
 
 @reads("Shape", "Size")

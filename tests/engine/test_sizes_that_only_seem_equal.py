@@ -1,0 +1,191 @@
+"""Open sizes that are equal where a model is read and differ elsewhere: a length that is cut off at 128, images that
+are cropped, windows of 7 and 8 at the same stride. Each model is called below, at and above where they part."""
+
+import numpy
+import pytest
+from onnx import helper
+
+from tests import networks
+from vmhost.engine.models import opened
+from vmhost.engine.onnx import compile_model
+from vmhost.engine.onnx.sizes import Size
+
+node = helper.make_node
+LENGTHS = [{"b": 3, "n": n} for n in (5, 100, 128, 130, 300)]
+SIDES = [{"b": 1, "h": h, "w": w} for h, w in ((16, 16), (7, 9), (263, 266), (300, 131))]
+WINDOWS = [{"b": 2, "n": n} for n in (8, 13, 16, 40, 90)]
+ROWS, TEXTS, SOUND, IMAGES = ("b", "n"), ("b", "n", 6), ("b", 3, "n"), ("b", 3, "h", "w")
+CONSTANTS = {
+    "zero": numpy.array([0]),
+    "all": numpy.array([-1]),
+    "last": numpy.array([0, -1]),
+    "128": numpy.array([128]),
+    "16": numpy.array([16]),
+    **{f"axis{axis}": numpy.array([axis]) for axis in range(4)},
+    "weights": networks.values((6, 6), 1),
+    "bias": networks.values((6,), 2),
+    "kernel": networks.values((4, 3, 3, 3), 3),
+    "long kernel": networks.values((4, 3, 8), 4),
+    "channels": networks.values((1, 4, 1, 1), 5),
+}
+
+
+def cut(x, y, axis=1):
+    return node("Slice", [x, "zero", "128", f"axis{axis}"], [y])
+
+
+def product(x="x", y="m"):
+    return node("MatMul", [x, "weights"], [y])
+
+
+def convolution(x="x", y="c"):
+    return node("Conv", [x, "kernel"], [y], pads=[1] * 4)
+
+
+def pooled(x="x", y="p", op="MaxPool", window=8):
+    return node(op, [x], [y], kernel_shape=[window], strides=[8])
+
+
+MODELS = {  # nodes, inputs, sizes to call it at
+    "a cut is reshaped": ([cut("x", "y"), node("Reshape", ["y", "all"], ["z"])], {"x": ROWS}, LENGTHS),
+    "a result is cut and reshaped": (
+        [node("Relu", ["x"], ["r"]), cut("r", "y"), node("Reshape", ["y", "all"], ["q"]), node("Exp", ["q"], ["z"])],
+        {"x": ROWS},
+        LENGTHS,
+    ),
+    "a cut is copied in another order": (
+        [
+            node("Exp", ["x"], ["r"]),
+            cut("r", "y"),
+            node("Transpose", ["y"], ["t"], perm=[1, 0]),
+            node("Concat", ["t", "other"], ["z"], axis=0),
+        ],
+        {"x": ROWS, "other": (2, "b")},
+        LENGTHS,
+    ),
+    "a cut is put to others": (
+        [node("Exp", ["x"], ["r"]), cut("r", "y"), node("Concat", ["y", "other"], ["z"], axis=1)],
+        {"x": ROWS, "other": ("b", 2)},
+        LENGTHS,
+    ),
+    "a row is added to a product's cut": (
+        [product(), cut("m", "y"), node("Add", ["y", "bias"], ["a"]), node("Relu", ["a"], ["z"])],
+        {"x": TEXTS},
+        LENGTHS,
+    ),
+    "a cut is added to a product's cut": (
+        [product(), cut("m", "y"), cut("o", "p"), node("Add", ["y", "p"], ["a"]), node("Relu", ["a"], ["z"])],
+        {"x": TEXTS, "o": TEXTS},
+        LENGTHS,
+    ),
+    "a product's cut is activated": ([product(), cut("m", "y"), node("Relu", ["y"], ["z"])], {"x": TEXTS}, LENGTHS),
+    "a cut is multiplied": ([cut("x", "y"), product("y"), node("Relu", ["m"], ["z"])], {"x": TEXTS}, LENGTHS),
+    "a cut's mean by the whole length": (
+        [
+            cut("x", "y"),
+            node("ReduceSum", ["y", "axis1"], ["s"]),
+            node("Shape", ["x"], ["shape"]),
+            node("Gather", ["shape", "axis1"], ["length"]),
+            node("Cast", ["length"], ["f"], to=1),
+            node("Div", ["s", "f"], ["z"]),
+        ],
+        {"x": ROWS},
+        LENGTHS,
+    ),
+    "a convolution's cut is scaled": (
+        [convolution(), cut("c", "y", 2), node("Mul", ["y", "channels"], ["m"]), node("Relu", ["m"], ["z"])],
+        {"x": IMAGES},
+        SIDES,
+    ),
+    "two convolutions' cuts are added": (
+        [
+            convolution(),
+            cut("c", "y", 2),
+            convolution(y="d"),
+            cut("d", "e", 2),
+            node("Add", ["y", "e"], ["a"]),
+            node("Relu", ["a"], ["z"]),
+        ],
+        {"x": IMAGES},
+        SIDES,
+    ),
+    "a cropped image": (
+        [cut("x", "y", 3), convolution("y"), node("GlobalAveragePool", ["c"], ["z"])],
+        {"x": IMAGES},
+        SIDES,
+    ),
+    "a cropped image is flattened": (
+        [convolution(), cut("c", "y", 2), node("Flatten", ["y"], ["f"]), node("Exp", ["f"], ["z"])],
+        {"x": IMAGES},
+        SIDES,
+    ),
+    "one pixel that is many elsewhere": (  # 11 // 8 and 17 // 8 are 1 and 2
+        [
+            node("Conv", ["x", "long kernel"], ["p"], strides=[8]),
+            node("Transpose", ["p"], ["t"], perm=[1, 0, 2]),
+            node("Reshape", ["t", "last"], ["r"]),
+            node("Exp", ["r"], ["z"]),
+        ],
+        {"x": SOUND},
+        WINDOWS,
+    ),
+    "one pixel that is stretched to many": (
+        [pooled(), node("Shape", ["p"], ["shape"]), pooled("o", "q"), node("Expand", ["q", "shape"], ["z"])],
+        {"x": ("n", 3, "n"), "o": ("n", 3, "n")},
+        WINDOWS,
+    ),
+    "every sixteenth": (
+        [
+            node("Slice", ["x", "zero", "128", "axis1", "16"], ["y"]),
+            node("Reshape", ["y", "all"], ["z"]),
+        ],
+        {"x": ROWS},
+        LENGTHS,
+    ),
+}
+
+
+def compiled(nodes, inputs, name):
+    used = {operand for some in nodes for operand in some.input}
+    constants = {key: values for key, values in CONSTANTS.items() if key in used}
+    shapes = {"z": ("d",) * len(_made(nodes, inputs, constants))}
+    model = networks.graph(nodes, inputs, shapes, constants)
+    return model, opened(name, compile_model(model, name))
+
+
+def _made(nodes, inputs, constants):
+    model = networks.graph(nodes, inputs, {"z": ()}, constants)
+    some = {
+        key: networks.values([size if isinstance(size, int) else 8 for size in shape]) for key, shape in inputs.items()
+    }
+    return networks.expected(model, some)[0].shape
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_size_gives_what_the_reference_computes(name):
+    nodes, inputs, calls = MODELS[name]
+    model, run = compiled(nodes, inputs, name)
+    for sizes in calls:
+        given = {
+            key: networks.values([sizes.get(size, size) for size in shape], seed)
+            for seed, (key, shape) in enumerate(inputs.items())
+        }
+        [expected] = networks.expected(model, given)
+        numpy.testing.assert_allclose(numpy.asarray(run(given)["z"]), expected, 1e-3, 1e-4, err_msg=str(sizes))
+
+
+def test_what_is_joined_where_sizes_differ_says_so():
+    windows = [pooled(), pooled(y="q", op="AveragePool", window=7), node("Concat", ["p", "q"], ["z"], axis=1)]
+    model, run = compiled(windows, {"x": SOUND}, "joined")
+    x = networks.values((2, 3, 16))
+    [expected] = networks.expected(model, {"x": x})
+    numpy.testing.assert_allclose(numpy.asarray(run({"x": x})["z"]), expected, 1e-5, 1e-6)
+    with pytest.raises(ValueError, match="does not work at b = 2, n = 23"):
+        run({"x": networks.values((2, 3, 23))})
+
+
+def test_a_size_equals_what_it_is_at_all_sizes_only():
+    n = Size.open("n", 11)
+    assert n != 11 and 11 != n and n // 8 != 1 and numpy.int64(11) != n
+    assert n == Size.open("n", 11) and (n, 2) == (n * 2 // 2, 2) and n + 1 - 1 == n
+    assert (n + 1) // 4 != n // 4 and len({n, n * 1, 11, n // 8, 1}) == 4

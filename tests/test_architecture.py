@@ -61,6 +61,18 @@ ROOMS = {
         "vmhost.serving",
     },
     "vmhost/tunnel": {*PUBLIC, "vmhost.tunnel", "vmhost.stores"},
+    "vmhost/operations/debugging": {
+        *PUBLIC,
+        "vmhost.__version__",
+        "vmhost.access",
+        "vmhost.bytecode.errors",
+        "vmhost.bytecode.signing",
+        "vmhost.debug_links",
+        "vmhost.lines",
+        "vmhost.operations",
+        "vmhost.profile",
+        "vmhost.stores",
+    },
     "vmhost/operations": {
         *PUBLIC,
         "vmhost.__version__",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # the same names again, for tools that read the source; `as`:
     )
     from vmhost.limits import (
         BreakerPolicy as BreakerPolicy,
+        DebugPolicy as DebugPolicy,
         Limits as Limits,
         Policy as Policy,
         RecordPolicy as RecordPolicy,
@@ -65,7 +66,7 @@ _HOMES = {
     ),
     "executor": ("BrokenVMExecutor", "VMExecutor"),
     "host": ("Host",),
-    "limits": ("BreakerPolicy", "Limits", "Policy", "RecordPolicy", "TaskPolicy"),
+    "limits": ("BreakerPolicy", "DebugPolicy", "Limits", "Policy", "RecordPolicy", "TaskPolicy"),
     "packed": ("Packed",),
     "runtime.codec": ("Conversion",),
     "task": ("Task",),

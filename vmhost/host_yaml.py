@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vmhost.errors import ConfigurationError
-from vmhost.limits import BreakerPolicy, Limits, Policy, RecordPolicy, TaskPolicy, byte_count, field_problem, seconds
+from vmhost.limits import (
+    BreakerPolicy,
+    DebugPolicy,
+    Limits,
+    Policy,
+    RecordPolicy,
+    TaskPolicy,
+    byte_count,
+    field_problem,
+    seconds,
+)
 from vmhost.settings_file import SettingsFile
 
 _SCHEMA = Path(__file__).with_name("host.schema.json")
@@ -164,6 +174,12 @@ _RECORD = {
     "mask_fields": ("mask_fields", tuple),
     "mask_patterns": ("mask_patterns", tuple),
 }
+_DEBUGGING = {
+    "consent": ("consent", str),
+    "scopes": ("scopes", tuple),
+    "keys": ("keys", str),
+    "longest": ("longest_s", seconds),
+}
 _TASK = {
     "weight": ("weight", float),
     "priority": ("priority", int),
@@ -230,6 +246,16 @@ def _right_limits(limits, where, problems):
     return right
 
 
+def _debugging(values, folder, problems):
+    given = values["debugging"]
+    given = {"consent": given} if isinstance(given, str) else dict(given)
+    if "keys" in given:
+        given["keys"] = str(folder / given["keys"])
+    if given.get("consent", "never") == "ask" and "state" not in values:
+        problems.add(["debugging"], "needs a state folder, where the audit is kept; add `state: FOLDER`")
+    return DebugPolicy(**_fields(DebugPolicy, given, _DEBUGGING, ["debugging"], problems))
+
+
 def _policy(values, folder, problems):
     fields = _fields(Policy, values.get("vms", {}), _VMS, ["vms"], problems)
     if "grace_time" in values:
@@ -240,6 +266,8 @@ def _policy(values, folder, problems):
         fields["permissions"] = values["permissions"]
     if "search" in values:
         fields["search"] = values["search"]
+    if "debugging" in values:
+        fields["debugging"] = _debugging(values, folder, problems)
     limits = _right_limits(values.get("limits", {}), ["limits"], problems)
     default = {key: values[key] for key in ("queue", "breaker", "record") if key in values}
     task = _task_policy(TaskPolicy(breaker=BreakerPolicy()), default, [], folder, problems)

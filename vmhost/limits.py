@@ -229,6 +229,28 @@ class RecordPolicy:
         return Masking(self.mask_fields, self.mask_patterns)
 
 
+CONSENTS = ("never", "ask")
+DEBUG_SCOPES = ("config", "logs", "run", "reports")  # what a debugging session may do
+
+
+@dataclass(frozen=True, slots=True)
+class DebugPolicy:
+    """Whether a host may be debugged from afar (docs/remote-debugging.md), by a signed link.
+
+    `consent`: "never", or "ask": whoever is at the device must say yes to each session. `scopes`: the most that any
+    session may do, of config, logs, run and reports. `keys`: the path of public keys whose links count besides the
+    host's own. `longest_s`: of a session and of the links that the host makes. ConfigurationError.
+    """
+
+    consent: str = "never"
+    scopes: tuple[str, ...] = DEBUG_SCOPES
+    keys: str | os.PathLike[str] | None = None
+    longest_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
 @dataclass(frozen=True, slots=True)
 class TaskPolicy:
     """What a host decides about one task.
@@ -299,6 +321,7 @@ class Policy:
     limits: Mapping[str, "Any"] | Limits = field(default_factory=dict)
     task: TaskPolicy = field(default_factory=TaskPolicy)
     tasks: dict[str, TaskPolicy] = field(default_factory=dict)
+    debugging: DebugPolicy = field(default_factory=DebugPolicy)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -408,6 +431,18 @@ def _search(value, what):
     raise ConfigurationError(f"{what}: expected one of {', '.join(SEARCHES)}, got {shown(value)}")
 
 
+def _consent(value, what):
+    if isinstance(value, str) and value in CONSENTS:
+        return value
+    raise ConfigurationError(f"{what}: expected {' or '.join(CONSENTS)}, got {shown(value)}")
+
+
+def _scopes(value, what):
+    if isinstance(value, (list, tuple)) and value and all(scope in DEBUG_SCOPES for scope in value):
+        return tuple(scope for scope in DEBUG_SCOPES if scope in value)
+    raise ConfigurationError(f"{what}: expected a list with any of {', '.join(DEBUG_SCOPES)}, got {shown(value)}")
+
+
 def _by_task(value, what):
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"{what}: expected a mapping of names of tasks to TaskPolicy, got {shown(value)}")
@@ -460,6 +495,12 @@ _CHECKS = {
         "mask_fields": _texts,
         "mask_patterns": _texts,
     },
+    DebugPolicy: {
+        "consent": _consent,
+        "scopes": _scopes,
+        "keys": _optional(_folder),
+        "longest_s": _above_zero(7 * 86400),
+    },
     Policy: {
         "max_vms": _whole(1, 4096),
         "warm": _whole(0, 1024),
@@ -480,6 +521,7 @@ _CHECKS = {
         "limits": _caps,
         "task": _of(TaskPolicy),
         "tasks": _by_task,
+        "debugging": _of(DebugPolicy),
     },
 }
 

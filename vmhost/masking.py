@@ -27,6 +27,7 @@ PATTERNS = {
     "ip": r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])",
     "token": r"(?i:bearer|basic) [\w.~+/-]{8,}=*|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",
 }
+_PSEUDONYM = re.compile(r"masked-[0-9a-f]{12}")
 _PLAIN = frozenset((bool, int, float, complex, bytes))
 _SECRET_LEAST = 3  # characters: a shorter text is hidden in its own place only
 
@@ -52,6 +53,8 @@ class Masking:
 
     def pseudonym(self, text: str) -> str:
         """What stands for `text`: the same for the same text, of this object."""
+        if _PSEUDONYM.fullmatch(text):
+            return text  # it was hidden already
         given = text.encode("utf-8", "surrogatepass")
         return f"masked-{hmac.new(self._key, given, hashlib.sha256).hexdigest()[:12]}"
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "serve": "Serve the bundles in FOLDER: calls and answers are lines of JSON.",
     "dashboard": "Show the dashboard of a host under load.",
     "top": "Show what the tasks of a running host do, live.",
+    "debug": "Debug a host from afar, by a link, with consent at the device.",
     "coverage": "Show which lines and branches of tasks ran.",
     "pipeline": "Store events, trigger stream tasks, and show what they made.",
     "reach": "Try a pipeline's channels; show what was sent to whom, what was not, and why.",

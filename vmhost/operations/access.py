@@ -25,7 +25,10 @@ _HEADERS = (
 
 
 class Guard:
-    """ASGI middleware around `app`. `token`: None asks for none. `names`: what `Host` may be, without the port."""
+    """ASGI middleware around `app`. `token`: None asks for none. `names`: what `Host` may be, without the port.
+
+    Two pages are not only read (`debugging/pages.py`): /debug asks for no token, since the link that leads there is
+    one; /debugging may change something, so it wants the token, from this site's own pages."""
 
     def __init__(self, app, token, names, port):
         self._app, self._token, self._names = app, token, {name.lower() for name in names}
@@ -52,10 +55,18 @@ class Guard:
         headers = Headers(scope=scope)
         if _name(headers.get("host", "")) not in self._names:
             return PlainTextResponse("this host does not go by that name; see `names` of Dashboard\n", 421)
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and scope["path"] != "/":
+        path, site = scope["path"], headers.get("sec-fetch-site", "none")
+        if site not in ("none", "same-origin") and path not in ("/", "/debug"):
             return PlainTextResponse("pages of other sites may not ask\n", 403)
-        if scope["method"] not in ("GET", "HEAD"):
+        changes = scope["method"] == "POST" and path.startswith("/debugging/")
+        if scope["method"] not in ("GET", "HEAD") and not changes and (scope["method"], path) != ("POST", "/debug/api"):
             return PlainTextResponse("only GET and HEAD are answered\n", 405)
+        if path == "/debug" or path.startswith("/debug/"):
+            return None
+        if changes and self._token is None:
+            return PlainTextResponse("without a token anybody could consent here; use `vmhost debug consent`\n", 403)
+        if changes and site != "same-origin" and "authorization" not in headers:
+            return PlainTextResponse("only this site's own pages may change something\n", 403)
         if self._token is None:
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)

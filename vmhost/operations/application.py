@@ -5,6 +5,7 @@
 /log                  the last lines            /settings   policies, and which were set
 /profile              takes a profile and shows it (profile_pages.py)
 /crashes[/ID]         crashes by cause, or the report of one (crash_pages.py)
+/debugging, /debug    who debugs this host; the page that a link opens (debugging/pages.py)
 /tasks.json           what `vmhost top` shows
 /part/...             the parts of these pages that htmx asks for again
 /series[?task=NAME]   numbers for the charts, as JSON
@@ -22,12 +23,14 @@ from starlette.staticfiles import StaticFiles
 from vmhost.operations import metrics
 from vmhost.operations.access import Guard
 from vmhost.operations.crash_pages import Crashes
+from vmhost.operations.debugging import pages as debugging_pages
 from vmhost.operations.pages import Pages
 from vmhost.operations.profile_pages import Profiles
 
 
-def application(host, history, logs, token, names, port):
-    """The application for a Host, the History that samples it, and a LogTail; the others are those of Guard."""
+def application(host, history, logs, token, names, port, debugging=None):
+    """The application for a Host, the History that samples it, a LogTail, and its Debugging where it allows that; the
+    others are those of Guard."""
     pages = Pages(host, history, logs)
     probes = _Probes(host)
     app = Starlette(
@@ -39,6 +42,7 @@ def application(host, history, logs, token, names, port):
             Route("/tasks/{name}", _html(pages.task)),
             *Profiles(host, pages.render).routes(),
             *Crashes(host, pages.render).routes(),
+            *debugging_pages.routes(debugging, pages.render, token is not None),
             Route("/part/overview", _html(pages.overview_part)),
             Route("/part/vms", _html(pages.vms_part)),
             Route("/part/log", _html(pages.log_part)),

@@ -52,6 +52,12 @@ class LogTail(logging.Handler):
         line = Line(next(self._numbers), record.created, record.levelno, task, version, text[:MAX_CHARACTERS])
         self._lines.append(line)
 
+    @property
+    def oldest(self):
+        """The number of the oldest line that is kept; 0 where there is none."""
+        with self.lock:
+            return self._lines[0].number if self._lines else 0
+
     def lines(self, *, task=None, level=0, text="", most=200):
         """The newest `most` lines, newest first: of `task`, from `level` on, with `text` in them, in any case."""
         wanted = text.casefold()

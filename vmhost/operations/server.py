@@ -19,10 +19,11 @@ class Dashboard:
     `listen`: "ADDRESS:PORT", port 0 for a free one. `token`: what requests must have, as `Authorization: Bearer`, or
     once in the address; None: a new one. False: none is asked for, which only loopback addresses may do. `names`:
     further names that browsers may call this machine by. Only `/healthz` and `/readyz` answer without a token. The host
-    is neither opened nor closed. ConfigurationError; ImportError without the extra `operations`.
+    is neither opened nor closed. `consent`: as for `debugging.Debugging`, which the host's policy may have begun here.
+    ConfigurationError; ImportError without the extra `operations`.
     """
 
-    def __init__(self, host, listen=DEFAULT_LISTEN, *, token=None, names=()):
+    def __init__(self, host, listen=DEFAULT_LISTEN, *, token=None, names=(), consent=None):
         try:
             from vmhost.operations.application import application
         except ModuleNotFoundError as error:
@@ -41,7 +42,19 @@ class Dashboard:
         self._listening = _listen(address, port)
         self.address, self.port = address, self._listening.getsockname()[1]
         allowed = {*names, address, *(_LOOPBACK if address in _LOOPBACK else ())}
-        self._application = application(host, self._history, self._logs, self.token, allowed, self.port)
+        self.debugging = None
+        try:
+            if host.policy.debugging.consent == "ask":
+                from vmhost.operations.debugging import Debugging
+
+                self.debugging = Debugging(host, consent=consent, logs=self._logs)
+                self.debugging.ledger.set_address(self.url.partition("?")[0].rstrip("/"))
+            self._application = application(
+                host, self._history, self._logs, self.token, allowed, self.port, self.debugging
+            )
+        except BaseException:
+            self._listening.close()
+            raise
         self._server = self._thread = None
 
     @property
@@ -60,6 +73,8 @@ class Dashboard:
         self._server.install_signal_handlers = lambda: None
         self._logs.__enter__()
         self._history.start()
+        if self.debugging is not None:
+            self.debugging.__enter__()
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._listening]}, name="vmhost-dashboard", daemon=True
         )
@@ -68,6 +83,8 @@ class Dashboard:
 
     def __exit__(self, *_):
         self._server.should_exit = True
+        if self.debugging is not None:
+            self.debugging.__exit__(*_)
         self._thread.join()
         self._listening.close()
         self._history.stop()

@@ -410,6 +410,16 @@ def task_that_counts(text, folder, capfd):
     assert found == {"orders": 1, "price_euros": 5, "waiting_orders": 2}
 
 
+def debugging_in_yaml(text, folder, capfd):
+    (folder / "host.yaml").write_text(text)
+    with vmhost.Host.from_file(folder / "host.yaml") as host:
+        assert host.policy.debugging.consent == "ask" and host.state == folder / "state"
+
+
+def debugging_in_python(text, folder, capfd):
+    assert run_script(folder, text) == "('config',)\ndigits\n"
+
+
 def recording_in_yaml(text, folder, capfd):
     (folder / "host.yaml").write_text(text)
     with vmhost.Host.from_file("host.yaml") as host:
@@ -839,6 +849,13 @@ BLOCKS = {
     ("docs/operations.md", "host.coverage()"): coverage_in_python,
     ("docs/operations.md", "vmhost coverage ran.json"): coverage_report,
     ("docs/operations.md", "scrape_configs:"): scrape_configuration,
+    ("docs/remote-debugging.md", "state: state   "): debugging_in_yaml,
+    ("docs/remote-debugging.md", "state: state\n"): debugging_in_yaml,
+    ("docs/remote-debugging.md", "import vmhost\n"): debugging_in_python,
+    # tests/operations/test_debugging_over_http.py runs these
+    ("docs/remote-debugging.md", "vmhost serve build --host"): shown_only,
+    ("docs/remote-debugging.md", "vmhost debug open LINK"): shown_only,
+    ("docs/remote-debugging.md", "vmhost debug consent state"): shown_only,
     ("docs/pipeline.md", "trigger:"): stream_task_yaml,
     ("docs/pipeline.md", "vmhost compile tasks/ipv"): pipeline_run,
     ("docs/pipeline.md", "vmhost pipeline status"): pipeline_looks,

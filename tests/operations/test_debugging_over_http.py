@@ -259,6 +259,16 @@ def test_the_commands_of_both_sides(tmp_path, monkeypatch):
         other = re.search(r"^http://\S+", run("offer", "state", "--no-qr"), re.MULTILINE)[0]
         run("revoke", "state", other)
         assert "revoked" in run("open", other, status=2)
+        monkeypatch.setitem(environment, "VMHOST_KEYS", str(tmp_path / "own"))
+        assert (
+            subprocess.run([*vmhost_command, "keys", "new", "ann"], env=environment, capture_output=True).returncode
+            == 0
+        )
+        name = json.loads(run("host", "state", "--json"))["host"]
+        signed = json.loads(run("sign", name, "--key", "ann", "--address", link.partition("/debug")[0], "--json"))[
+            "link"
+        ]
+        assert "does not trust" in run("open", signed, status=2)
         served.send_signal(signal.SIGKILL)
         served.wait()
         dead = re.search(r"^http://\S+", run("offer", "state", "--no-qr"), re.MULTILINE)[0]

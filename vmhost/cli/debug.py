@@ -1,7 +1,7 @@
 """`vmhost debug`: both sides of debugging a host from afar (docs/remote-debugging.md).
 
-At the device: offer, consent, sessions, end, revoke, audit, clock; STATE is the host's state folder. At the other end,
-with a link: open, config, logs, run, reports, fetch, end-session.
+At the device: offer, host, consent, sessions, end, revoke, audit, clock; STATE is the host's state folder. At the other
+end, with a link: open, config, logs, run, reports, fetch, end-session; `sign` makes one with a key of one's own.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _ALL = ("config", "logs", "run", "reports")
 
 @click.group()
 def command():
-    """Debug a host from afar: by a signed link, and with consent at the device."""
+    """Debug a host from afar, by a link, with consent at the device."""
 
 
 @contextlib.contextmanager
@@ -110,6 +110,40 @@ def _show_link(output, link, no_qr=False):
     output.line(
         f"link {link.id} opens one session for {', '.join(link.scopes)}, until {until}; keep it to whom it is for"
     )
+
+
+@command.command()
+@_STATE
+@failures.command
+def host(output, state):
+    """Show what links call the host with the state folder STATE."""
+    with _ledger(state) as ledger:
+        name = ledger.host()
+    output.document({"host": name})
+    output.line(name)
+
+
+@command.command()
+@click.argument("host", metavar="HOST")
+@click.option("--key", required=True, help="Your signing key: its name, or its file; the host names it in `keys`.")
+@click.option("--address", required=True, help="Where you reach the host's dashboard.")
+@_SCOPES
+@click.option("--for", "valid", default="15 min", show_default=True, metavar="TIME", help="How long it is valid.")
+@click.option("--note", default="", help="What it is for.")
+@click.option("--no-qr", is_flag=True, help="Show no QR code.")
+@failures.command
+def sign(output, host, key, address, scopes, valid, note, no_qr):
+    """Make a link to HOST with a key of your own, from anywhere."""
+    from vmhost import debug_links
+    from vmhost.cli import keys
+
+    valid_s = _seconds(valid, "--for")
+    with _errors():
+        try:
+            link = debug_links.signed(keys.signing_key(key), address, host, scopes or _ALL, valid_s, time.time(), note)
+        except ValueError as error:
+            raise failures.Failure(str(error)) from error
+    _show_link(output, link, no_qr)
 
 
 @command.command()

@@ -21,7 +21,18 @@ OURS = {"vmhost", "tools", "tasks", "bench", "tests"}
 # What all of the host stands on.
 BENEATH = {
     f"vmhost.{name}"
-    for name in ("baseline", "bytecode", "engine", "errors", "future", "isolation", "limits", "statistics", "stdlib")
+    for name in (
+        "baseline",
+        "bytecode",
+        "engine",
+        "errors",
+        "future",
+        "isolation",
+        "limits",
+        "memory_lines",
+        "statistics",
+        "stdlib",
+    )
 }
 # What everybody may import: the names of `vmhost` itself.
 PUBLIC = {f"vmhost.{name}" for name in vmhost.__all__}
@@ -275,9 +286,9 @@ ISOLATION = ROOT / "vmhost" / "isolation"
 C_ROOMS = {
     "lanes": set(),
     "cpython": set(),
-    "memory": {"lanes", "cpython"},
+    "memory": {"lanes", "cpython", "profile"},
     "crash": {"memory", "cpython"},
-    "profile": set(),
+    "profile": {"lanes"},
     "wire": {"lanes", "cpython", "memory"},
     "seal": {"lanes", "cpython", "memory", "wire"},
     "sqlite": {"lanes", "cpython", "memory", "seal"},

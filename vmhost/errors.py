@@ -8,9 +8,13 @@ result.
 import concurrent.futures
 from enum import IntEnum
 
+from vmhost import memory_lines
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from vmhost.memory_lines import MemoryLines
 
 
 class Kind(IntEnum):
@@ -77,9 +81,11 @@ class TimeLimitError(VMHostError, TimeoutError):
 
 
 class MemoryLimitError(VMHostError):
-    """The task needed more memory than its limit. `guest_traceback` says where it was, if that is known."""
+    """The task needed more memory than its limit. `guest_traceback` says where it was, if that is known; `memory_lines`
+    which of its lines held the memory then, where TaskPolicy.memory_lines asks for that."""
 
     guest_traceback: str | None = None
+    memory_lines: "MemoryLines | None" = None
 
 
 class PermissionDenied(VMHostError):
@@ -268,6 +274,9 @@ def from_core(kind, payload, name, version):
         what = read_report(payload)["message"]
         return CrossingError(f"{where}: {what or 'a value cannot cross'}", task=name, version=version)
     error_type, what, advice = _ADVICE[kind]
+    held = payload.pop("held", None) if kind is Kind.MEMORY_LIMIT and isinstance(payload, dict) else None
+    if held is not None and "said" in payload:
+        payload = payload["said"]
     if isinstance(payload, str) and payload:
         what = payload
     elif kind is Kind.QUEUE_FULL and isinstance(payload, int):
@@ -275,6 +284,9 @@ def from_core(kind, payload, name, version):
     error = error_type(f"{where}: {what}; {advice}", task=name, version=version)
     if isinstance(payload, dict):
         _add_traceback(error, read_report(payload), "was stopped here")
+    if held is not None:
+        error.memory_lines = memory_lines.read(held, name, version)
+        error.add_note(f"{name} {version}, what held the memory:\n{error.memory_lines.text()}")
     if kind is Kind.CPU_LIMIT:
         error.resource = "cpu"
     return error

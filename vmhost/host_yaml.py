@@ -187,6 +187,7 @@ _TASK = {
     "fresh": ("fresh", bool),
     "ready": ("ready", int),
     "coverage": ("coverage", float),
+    "memory_lines": ("memory_lines", bool),
 }
 
 

@@ -260,7 +260,8 @@ class TaskPolicy:
     bundle says). `ready`: VMs attached before the first call comes. `limits`: caps on the bundle's own, a mapping as in
     host.yaml or Limits. `permissions`: the most that the bundle may ask for, a mapping of kinds to lists of names as in
     host.yaml; None: no less than `Policy` says. `coverage`: the share of calls of which it is noted which lines and
-    branches ran (Host.coverage), 0 to 1. `record`: which of its calls are recorded (None: none is). ConfigurationError.
+    branches ran (Host.coverage), 0 to 1. `memory_lines`: note which lines hold the memory of its VMs, for its
+    MemoryLimitErrors to name them. `record`: which of its calls are recorded (None: none is). ConfigurationError.
     """
 
     weight: float = 1.0
@@ -271,6 +272,7 @@ class TaskPolicy:
     limits: Mapping[str, "Any"] | Limits = field(default_factory=dict)
     permissions: Mapping[str, "Any"] | None = None
     coverage: float = 0.0
+    memory_lines: bool = False
     breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
     record: RecordPolicy | None = None
 
@@ -483,6 +485,7 @@ _CHECKS = {
         "limits": _caps,
         "permissions": read_caps,
         "coverage": _share_or_none,
+        "memory_lines": _flag,
         "breaker": _of(BreakerPolicy),
         "record": _optional(_of(RecordPolicy)),
     },

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vmhost.memory_lines import MemoryLines
+
 HISTOGRAM_UNIT_S = 128e-9  # the buckets are those of isolation/lanes/histogram.h
 
 
@@ -164,7 +166,8 @@ class TaskStatistics:
 
     `draining` is true for a version that a newer one replaced and that still ends its calls. `totals` are of all VMs
     that served it, also those that are gone. `walls`: how long calls ran; `waits`: how long they waited before.
-    `metrics`: what it counts itself."""
+    `metrics`: what it counts itself. `memory_lines`: what held the memory when it last met its limit, where
+    TaskPolicy.memory_lines asks for that."""
 
     name: str
     version: str
@@ -181,6 +184,7 @@ class TaskStatistics:
     waits: Histogram
     counters: dict[str, int]
     metrics: tuple[TaskMetric, ...] = ()
+    memory_lines: MemoryLines | None = None
 
 
 @dataclass(frozen=True, slots=True)

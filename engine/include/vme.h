@@ -88,6 +88,9 @@ typedef struct vme_account { /* all may be NULL; called from any thread, also af
     void (*worked)(void *owner, uint64_t cpu_ns); /* CPU that helper threads spent for this context */
     void (*retain)(void *owner);                  /* once per context */
     void (*forget)(void *owner);                  /* when the context and all buffers it paid for are gone */
+    /* An array's memory, charged, was made; and will be freed. For who wants to know what holds it. */
+    void (*made)(void *owner, const void *buffer, size_t bytes);
+    void (*gone)(void *owner, const void *buffer);
 } vme_account;
 #define VME_FLUSH_SUBNORMALS 1u /* FTZ and DAZ while this context computes; off means NumPy's results */
 

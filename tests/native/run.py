@@ -33,7 +33,7 @@ FAILING_MALLOC = f"{HERE}/failing_malloc.c"
 WRAP_FILES = ["-Wl,--wrap=pread", "-Wl,--wrap=pwrite"]
 FAILING_FILES = f"{HERE}/failing_files.c"  # answers for these
 GREEDY_LIBRARY = f"{HERE}/greedy_library.c"  # a library of somebody else that allocates
-PROFILE = native_build.Part(("vmhost/isolation/profile/*.c",)).files()
+PROFILE = native_build.Part(("vmhost/isolation/profile/*.c", "vmhost/isolation/lanes/critical.c")).files()
 LANES = native_build.Part(("vmhost/isolation/lanes/*.c",)).files()
 
 
@@ -54,6 +54,7 @@ def core_programs():
         Program(f"{HERE}/test_lane", (*LANES, fake_vm)),
         Program(f"{HERE}/test_faults", (*LANES, fake_vm, FAILING_MALLOC)),
         Program(f"{HERE}/test_profile", (*PROFILE, FAILING_MALLOC)),
+        Program(f"{HERE}/test_holdings", (*PROFILE, FAILING_MALLOC)),
         Program(
             f"{HERE}/test_library_memory",
             (*(f"vmhost/isolation/{name}" for name in memory), FAILING_MALLOC),

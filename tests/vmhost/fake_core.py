@@ -225,6 +225,7 @@ class Lane:
         pack=None,
         unpack=None,
         coverage=0.0,
+        memory_lines=False,
     ):
         self.core, self.name, self.version, self.store, self.entry = core, name, version, store, entry
         self.events, self.wall_s, self.cpu_s, self.capacity = events, wall_s, cpu_s, capacity
@@ -271,6 +272,9 @@ class Lane:
             "wait_s": 0.0,
             "submitted": sum(self.ends) + self.queued + self.running,
         }
+
+    def held(self):
+        return None
 
     def metrics(self):
         return [], 0

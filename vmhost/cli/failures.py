@@ -90,6 +90,7 @@ def report(output, error, code):
     """Prints the error: on stderr for people, with the task's traceback if it has one; on stdout as JSON."""
     kind = error.kind if isinstance(error, Failure) else type(error).__name__
     frames = getattr(error, "guest_traceback", None)
+    held = getattr(error, "memory_lines", None)
     item = getattr(error, "item", None)  # of the list that `run --each` was given, from 0
     if output.as_json:
         document = {"type": kind, "message": str(error), "exit_code": code}
@@ -97,10 +98,14 @@ def report(output, error, code):
             document["item"] = item
         if frames:
             document["traceback"] = frames
+        if held is not None:
+            document["memory_lines"] = held.plain()
         output.document({"error": document})
         return
     if frames:
         output.remark(frames.rstrip())
+    if held is not None:
+        output.remark(f"What held the memory:\n{held.text()}")
     first, *rest = str(error).splitlines() or [kind]
     output.error(first if item is None else f"item {item}: {first}")
     for line in rest:

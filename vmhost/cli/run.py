@@ -69,7 +69,7 @@ def command(output, path, given, each, timeout, trust, allow_unsigned, host_file
             raise failures.Failure(f"--profile: {error}") from error
     with contextlib.ExitStack() as stack:
         stack.enter_context(guest_log(output))
-        host = stack.enter_context(open_host(host_file, trust, allow_unsigned))
+        host = stack.enter_context(open_host(host_file, trust, allow_unsigned, memory_lines=True))
         task = host.load(path)
         if profile_path is not None:
             stack.enter_context(_profiled(host, profile_path))
@@ -90,15 +90,18 @@ def command(output, path, given, each, timeout, trust, allow_unsigned, host_file
         output.json_text(plain)
 
 
-def open_host(host_file, trust, allow_unsigned, state=None):
-    """A Host for the command's options. `state`: a state folder, where no file of a host says."""
+def open_host(host_file, trust, allow_unsigned, state=None, memory_lines=False):
+    """A Host for the command's options. `state`: a state folder, `memory_lines`: that of TaskPolicy; both where no file
+    of a host says."""
     import vmhost
     from vmhost.runtime.codec import PARTS
 
     try:
         if host_file is not None:
             return vmhost.Host.from_file(host_file, types=PARTS)
-        return vmhost.Host(trust=keys.trust_store(trust), allow_unsigned=allow_unsigned, state=state, types=PARTS)
+        policy = vmhost.Policy(task=vmhost.TaskPolicy(memory_lines=memory_lines))
+        trusted = keys.trust_store(trust)
+        return vmhost.Host(trust=trusted, allow_unsigned=allow_unsigned, state=state, policy=policy, types=PARTS)
     except ImportError as error:
         raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
 

@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 
-from vmhost import statistics
+from vmhost import memory_lines, statistics
 from vmhost.errors import ClosedError, Kind, from_core
 from vmhost.runtime import guest_log
 from vmhost.runtime.codec import Codec
@@ -145,6 +145,7 @@ class Service:
             pack=self._codec.pack,
             unpack=self._codec.unpack,
             coverage=policy.coverage,
+            memory_lines=policy.memory_lines,
         )
         if policy.record is not None:
             self._begin_recording(version, policy.record)
@@ -449,6 +450,9 @@ class Service:
             version = self._by_lane.get(event[1])
             if version is not None:
                 version.observe()
+                if event[2] == Kind.MEMORY_LIMIT and (held := version.lane.held()) is not None:
+                    told = memory_lines.read(held, version.name, version.version)
+                    _log.warning("%s %s: met its memory limit; %s", version.name, version.version, told.sentence())
         elif kind == "log":
             owned = pool.owned(event[1])
             self._log_lines(event[1], owned and owned.owner, after)
@@ -631,6 +635,7 @@ class Service:
         metrics, counters["metrics_left_out"] = statistics.of_metrics(version.lane.metrics())
         calls = sum(ends) - sum([ends[kind] for kind in _NOT_CALLED])
         breaker = version.breaker
+        held = version.lane.held() if ends[Kind.MEMORY_LIMIT] else None
         return statistics.TaskStatistics(
             name=version.name,
             version=version.version,
@@ -647,6 +652,7 @@ class Service:
             waits=statistics.Histogram(waits, counters["wait_s"]),
             counters=counters,
             metrics=metrics,
+            memory_lines=None if held is None else memory_lines.read(held, version.name, version.version),
         )
 
 

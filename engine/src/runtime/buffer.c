@@ -117,6 +117,8 @@ vme_status vme_buffer_new(vme_context *context, size_t bytes, bool zeroed, vme_b
     buffer->payer = vme_context_ref(context);
     atomic_fetch_add_explicit(&context->buffers, 1, memory_order_relaxed);
     vme_context_note_peak(context);
+    if (context->account.made != NULL)
+        context->account.made(context->account.owner, buffer, bytes);
     *result = buffer;
     return VME_OK;
 }
@@ -161,6 +163,8 @@ void vme_buffer_unref(vme_buffer *buffer)
         return;
     }
     vme_context *payer = buffer->payer;
+    if (payer != NULL && payer->account.gone != NULL)
+        payer->account.gone(payer->account.owner, buffer);
     if (buffer->pages != 0)
         vme_pages_free(buffer->inherited ? NULL : payer, buffer->data, buffer->pages);
     else if (buffer->separate)

@@ -13,8 +13,15 @@
 
 enum { HOPS_MAX = 4096 }; /* from frame to frame: a stack that changes may be a ring for a moment */
 
+/* This thread reads its own stack: what it needs is there. */
+static _Thread_local bool own __attribute__((tls_model("initial-exec")));
+
 static bool take(void *to, uintptr_t from, size_t size)
 {
+    if (own) {
+        memcpy(to, (const void *)from, size); /* NOLINT(performance-no-int-to-ptr) */
+        return true;
+    }
     struct iovec here = {to, size}, there = {(void *)from, size}; /* NOLINT(performance-no-int-to-ptr) */
     return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)size;
 }
@@ -64,27 +71,22 @@ static void copy_stack(stack_copy *copy, const PyThreadState *ts, uintptr_t top)
 static bool take_frame(struct _PyInterpreterFrame *frame, uintptr_t from, const stack_copy *copy)
 {
     size_t head = offsetof(struct _PyInterpreterFrame, localsplus);
-    if (from >= copy->begin && from + head <= copy->begin + copy->size) {
+    if (copy != NULL && from >= copy->begin && from + head <= copy->begin + copy->size) {
         memcpy(frame, copy->bytes + (from - copy->begin), head);
         return true;
     }
     return take(frame, from, head);
 }
 
-int vmh_stack_read(PyThreadState *of, vmh_stack_frame *frames, int max, bool *cut)
+/* From `at` on, the innermost. */
+static int read_frames(uintptr_t at, const stack_copy *copy, vmh_stack_frame *frames, int max, bool *cut)
 {
-    PyThreadState ts;
-    stack_copy copy;
     int count = 0;
     *cut = false;
-    if (!take(&ts, (uintptr_t)of, sizeof ts))
-        return -1;
-    uintptr_t at = (uintptr_t)ts.current_frame;
-    copy_stack(&copy, &ts, at);
     for (int hop = 0; at != 0; hop++) {
         struct _PyInterpreterFrame frame;
         code_head head;
-        if (hop == HOPS_MAX || !take_frame(&frame, at, &copy))
+        if (hop == HOPS_MAX || !take_frame(&frame, at, copy))
             return -1;
         at = (uintptr_t)frame.previous;
         uintptr_t code = (uintptr_t)BITS_TO_PTR_MASKED(frame.f_executable);
@@ -105,6 +107,27 @@ int vmh_stack_read(PyThreadState *of, vmh_stack_frame *frames, int max, bool *cu
             .first_line = FIELD(&head, int, co_firstlineno),
         };
     }
+    return count;
+}
+
+int vmh_stack_read(PyThreadState *of, vmh_stack_frame *frames, int max, bool *cut)
+{
+    PyThreadState ts;
+    stack_copy copy;
+    *cut = false;
+    if (!take(&ts, (uintptr_t)of, sizeof ts))
+        return -1;
+    uintptr_t at = (uintptr_t)ts.current_frame;
+    copy_stack(&copy, &ts, at);
+    return read_frames(at, &copy, frames, max, cut);
+}
+
+int vmh_stack_read_own(PyThreadState *ts, vmh_stack_frame *frames, int max)
+{
+    bool cut;
+    own = true;
+    int count = read_frames((uintptr_t)ts->current_frame, NULL, frames, max, &cut);
+    own = false;
     return count;
 }
 
@@ -199,6 +222,14 @@ bool vmh_stack_name(const vmh_stack_frame *frame, vmh_stack_code *code)
     if ((fitting = realloc(room, code->lines_size + 1)) != NULL)
         code->lines = fitting;
     return true;
+}
+
+bool vmh_stack_name_own(const vmh_stack_frame *frame, vmh_stack_code *code)
+{
+    own = true;
+    bool named = vmh_stack_name(frame, code);
+    own = false;
+    return named;
 }
 
 /* A number of the table: six bits a byte, the seventh says that another byte follows. */

@@ -31,9 +31,14 @@ int vmh_stack_readable(void);
 /* The frames of `ts`, the innermost first; frames of CPython's own that have no code are left out. -1: it could not be
  * read. More than `max`: the outermost are left out, and *cut is set. */
 int vmh_stack_read(PyThreadState *ts, vmh_stack_frame *frames, int max, bool *cut);
+/* The same of the calling thread's own `ts`, whose frames do not change meanwhile: plain reads, little stack. */
+int vmh_stack_read_own(PyThreadState *ts, vmh_stack_frame *frames, int max);
 /* What a code object is called. False: it is gone, or there is no memory. */
 bool vmh_stack_name(const vmh_stack_frame *frame, vmh_stack_code *code);
-/* The same, with the table of lines in `room`, of VMH_STACK_LINES_BYTES: allocates nothing, for handlers of signals. */
+/* The same of a frame of vmh_stack_read_own, by plain reads. */
+bool vmh_stack_name_own(const vmh_stack_frame *frame, vmh_stack_code *code);
+/* The same as vmh_stack_name, with the table of lines in `room`, of VMH_STACK_LINES_BYTES: allocates nothing, for
+ * handlers of signals. */
 bool vmh_stack_name_into(const vmh_stack_frame *frame, vmh_stack_code *code, unsigned char *room);
 /* The line of an instruction by a table of lines; 0: it has none. */
 int vmh_stack_line(const unsigned char *lines, size_t size, int first_line, int offset);

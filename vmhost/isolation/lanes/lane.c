@@ -72,6 +72,7 @@ vmh_call *vmh_call_new(vmh_lane *lane)
     vmh_blob_init(&call->request);
     vmh_blob_init(&call->reply);
     call->kind = VMH_OK;
+    call->held = NULL;
     call->prev = call->next = NULL;
     call->done_event = (vmh_event){.type = VMH_EVENT_DONE, .object = call};
     call->failed_event = (vmh_event){.type = VMH_EVENT_FAILED_CALL, .object = call};
@@ -98,6 +99,7 @@ void vmh_call_unref(vmh_call *call)
     if (call->record != NULL)
         vmh_blob_clear(call->record);
     free(call->record);
+    free(call->held);
     free(call->entry);
     vmh_lane_unref(call->lane);
     free(call);
@@ -114,6 +116,19 @@ static void post_done(vmh_call *call)
     vmh_call_ref(call);
     if (!vmh_events_post(call->lane->events, &call->done_event))
         vmh_call_unref(call);
+}
+
+void vmh_call_hold(vmh_call *call, char *held)
+{
+    char *copy = held == NULL ? NULL : strdup(held);
+    call->held = held;
+    if (copy == NULL)
+        return;
+    vmh_mutex_lock(&call->lane->lock);
+    char *before = call->lane->held;
+    call->lane->held = copy;
+    vmh_mutex_unlock(&call->lane->lock);
+    free(before);
 }
 
 void vmh_call_finish(vmh_call *call, enum vmh_kind kind)
@@ -222,6 +237,7 @@ void vmh_lane_unref(vmh_lane *lane)
     vmh_code_store_unref(lane->store);
     vmh_events_unref(lane->events);
     pthread_mutex_destroy(&lane->lock);
+    free(lane->held);
     free(lane->name);
     free(lane->version);
     free(lane->entry);
@@ -262,6 +278,7 @@ static void dequeue(vmh_lane *lane, vmh_call *call)
     int level = call->level;
     *(call->prev != NULL ? &call->prev->next : &lane->first[level]) = call->next;
     *(call->next != NULL ? &call->next->prev : &lane->last[level]) = call->prev;
+    call->held = NULL;
     call->prev = call->next = NULL;
     if (lane->first[level] == NULL)
         lane->levels &= ~(1u << level);

@@ -53,6 +53,7 @@ typedef struct vmh_call {
     vmh_blob request;             /* written by the submitter before push, read by the worker */
     vmh_blob reply;               /* written by the claimer, read after DONE */
     enum vmh_kind kind;           /* likewise */
+    char *held;                   /* likewise; what held the memory at its limit (holdings.h); owned; NULL: not known */
     struct vmh_call *prev, *next; /* in the lane's queue; guarded by the lane's lock */
     vmh_event done_event, failed_event;
     void *wrapper; /* Python object of the main interpreter, borrowed; NULL when it is gone */
@@ -91,12 +92,14 @@ struct vmh_lane {
     vmh_code_store *store;
     int64_t wall_ns, cpu_ns, grace_ns; /* limits of a call; VMH_FOREVER: none */
     double coverage;                   /* the share of calls whose lines and branches are noted, 0 to 1 */
+    bool memory_lines;                 /* its VMs note which lines hold their memory */
     int calls_per_vm;                  /* a worker retires after so many; 0: never */
     atomic_uint spins;                 /* of callers, who share it as a hint */
     int64_t slow_ns;                   /* a call that took longer counts as slow; VMH_FOREVER: none does */
     atomic_llong slow_total;
     atomic_llong denied_total;           /* what its VMs asked for and were denied */
     _Atomic(vmh_task_metrics *) metrics; /* what the task counts itself; NULL until it does */
+    char *held;                          /* `held` of the last call that met its memory limit; owned; guarded by lock */
     atomic_bool muted;                   /* no STARVED events: the lane has all the VMs that it may have */
     vmh_events *events;
     vmh_event starved_event;
@@ -110,6 +113,8 @@ void vmh_call_unref(vmh_call *call);
 
 /* True: the caller must fill kind and reply, then vmh_call_finish. */
 bool vmh_call_claim(vmh_call *call, enum vmh_call_state from);
+/* Before that: what held the memory, at a memory limit, which is taken over; its lane keeps a copy. NULL: not known. */
+void vmh_call_hold(vmh_call *call, char *held);
 void vmh_call_finish(vmh_call *call, enum vmh_kind kind);
 bool vmh_call_done(const vmh_call *call);
 /* 0: done; else an errno (ETIMEDOUT, EINTR). */

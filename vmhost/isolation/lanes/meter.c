@@ -27,8 +27,12 @@ vmh_meter *vmh_meter_ref(vmh_meter *meter)
 
 void vmh_meter_unref(vmh_meter *meter)
 {
-    if (atomic_fetch_sub(&meter->refs, 1) == 1)
-        free(meter);
+    if (atomic_fetch_sub(&meter->refs, 1) != 1)
+        return;
+    struct vmh_holdings *holdings = atomic_load(&meter->holdings);
+    if (holdings != NULL)
+        meter->watch->drop(holdings);
+    free(meter);
 }
 
 static void note_peak(vmh_meter *meter, long long live)
@@ -39,32 +43,49 @@ static void note_peak(vmh_meter *meter, long long live)
                                                      memory_order_relaxed)) {}
 }
 
-static void note_soft(vmh_meter *meter, long long live)
+static void tell_limit(vmh_meter *meter, size_t bytes, bool passed)
 {
-    if (live > atomic_load_explicit(&meter->soft, memory_order_relaxed)
-        && !atomic_load_explicit(&meter->over, memory_order_relaxed) && !atomic_exchange(&meter->over, true)
-        && meter->on_soft != NULL)
+    if (atomic_load_explicit(&meter->holdings, memory_order_acquire) != NULL)
+        meter->watch->limit(meter, bytes, passed);
+}
+
+/* It is over its soft limit; whoever finds that first asks for the stop. */
+static void pass(vmh_meter *meter, size_t bytes)
+{
+    if (atomic_load_explicit(&meter->over, memory_order_relaxed) || atomic_exchange(&meter->over, true))
+        return;
+    tell_limit(meter, bytes, true);
+    if (meter->on_soft != NULL)
         meter->on_soft(meter->context);
+}
+
+static void note_soft(vmh_meter *meter, long long live, size_t bytes)
+{
+    if (live > atomic_load_explicit(&meter->soft, memory_order_relaxed))
+        pass(meter, bytes);
+}
+
+static bool refuse(vmh_meter *meter, size_t bytes)
+{
+    atomic_fetch_add_explicit(&meter->refused, 1, memory_order_relaxed);
+    tell_limit(meter, bytes, false);
+    return false;
 }
 
 bool vmh_meter_charge(vmh_meter *meter, size_t bytes)
 {
     long long hard = atomic_load_explicit(&meter->hard, memory_order_relaxed);
-    if (bytes > (size_t)hard) {
-        atomic_fetch_add_explicit(&meter->refused, 1, memory_order_relaxed);
-        return false;
-    }
+    if (bytes > (size_t)hard)
+        return refuse(meter, bytes);
     long long live = atomic_fetch_add_explicit(&meter->live, (long long)bytes, memory_order_relaxed) + (long long)bytes;
     if (live > hard) {
-        if (!atomic_exchange(&meter->over, true) && meter->on_soft != NULL)
-            meter->on_soft(meter->context);
+        pass(meter, bytes);
         if (bytes > SMALL_BYTES || live - hard > RESERVE_BYTES) {
             atomic_fetch_sub_explicit(&meter->live, (long long)bytes, memory_order_relaxed);
-            atomic_fetch_add_explicit(&meter->refused, 1, memory_order_relaxed);
-            return false;
+            return refuse(meter, bytes);
         }
     }
-    note_soft(meter, live);
+    note_soft(meter, live, bytes);
     note_peak(meter, live);
     return true;
 }
@@ -72,7 +93,7 @@ bool vmh_meter_charge(vmh_meter *meter, size_t bytes)
 void vmh_meter_force(vmh_meter *meter, size_t bytes)
 {
     long long live = atomic_fetch_add_explicit(&meter->live, (long long)bytes, memory_order_relaxed) + (long long)bytes;
-    note_soft(meter, live);
+    note_soft(meter, live, bytes);
     note_peak(meter, live);
 }
 

@@ -27,7 +27,21 @@ typedef struct vmh_meter {
     atomic_bool ended;          /* its VM: what libraries still hold is for the whole process, nobody's */
     void (*on_soft)(void *context); /* called once when `over` turns true; must only wake someone */
     void *context;                  /* valid while on_soft is set; cleared by the VM before it goes */
+    /* What holds this memory, where somebody wants to know: memory/holders.h. Set once, by the VM's thread, `watch`
+     * first; owned. NULL: nobody does. */
+    _Atomic(struct vmh_holdings *) holdings;
+    const struct vmh_meter_watch *watch;
 } vmh_meter;
+
+/* What is told to whom keeps the holdings. Any thread. */
+typedef struct vmh_meter_watch {
+    void (*drop)(struct vmh_holdings *holdings); /* the meter goes */
+    /* The soft limit was passed by a request of `bytes`; or, not `passed`, the request was refused. */
+    void (*limit)(vmh_meter *meter, size_t bytes, bool passed);
+    /* Storage that the meter paid for was made, and will be freed. */
+    void (*made)(vmh_meter *meter, const void *address, size_t bytes);
+    void (*gone)(vmh_meter *meter, const void *address);
+} vmh_meter_watch;
 
 vmh_meter *vmh_meter_new(void);
 vmh_meter *vmh_meter_ref(vmh_meter *meter);

@@ -31,6 +31,8 @@ vmh_storage *vmh_storage_new(size_t size, vmh_meter *meter)
     if (meter != NULL) {
         storage->meter = vmh_meter_ref(meter);
         atomic_fetch_add(&meter->buffers, (long long)size);
+        if (atomic_load_explicit(&meter->holdings, memory_order_acquire) != NULL)
+            meter->watch->made(meter, storage, size);
     }
     return storage;
 }
@@ -85,6 +87,8 @@ void vmh_storage_unref(vmh_storage *storage)
         return;
     }
     if (storage->meter != NULL) {
+        if (atomic_load_explicit(&storage->meter->holdings, memory_order_acquire) != NULL)
+            storage->meter->watch->gone(storage->meter, storage);
         vmh_meter_release(storage->meter, storage->size);
         atomic_fetch_sub(&storage->meter->buffers, (long long)storage->size);
         vmh_meter_unref(storage->meter);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "cpython/compat.h"
+#include "memory/holders.h"
 #include "memory/overflow.h"
 
 static _Thread_local vmh_meter *paying __attribute__((tls_model("initial-exec")));
@@ -23,7 +24,13 @@ static PyMemAllocatorEx raw, object;
 static PyObjectArenaAllocator arena;
 static bool plain; /* CPython's default allocators were there before our hooks */
 
-void vmh_memory_bind(vmh_meter *meter) { paying = meter; }
+_Thread_local struct vmh_holdings *vmh_memory_watched __attribute__((tls_model("initial-exec")));
+
+void vmh_memory_bind(vmh_meter *meter)
+{
+    paying = meter;
+    vmh_memory_watched = meter == NULL ? NULL : atomic_load(&meter->holdings);
+}
 vmh_meter *vmh_memory_payer(void) { return paying; }
 
 /* ---- arenas ---- */
@@ -162,6 +169,7 @@ static void *charged(vmh_meter *meter, void *memory, size_t asked)
     size_t usable = malloc_usable_size(memory);
     if (usable > asked) /* the rest is rounding; refusing it would help nobody */
         atomic_fetch_add_explicit(&meter->live, (long long)(usable - asked), memory_order_relaxed);
+    vmh_holders_made(meter, memory, asked);
     return memory;
 }
 
@@ -200,6 +208,7 @@ static void *raw_realloc(void *context, void *memory, size_t size)
     size_t before = memory == NULL ? 0 : malloc_usable_size(memory);
     if (size > before && !vmh_meter_charge(meter, size - before))
         return NULL;
+    vmh_holders_gone(meter, memory);
     void *moved = raw.realloc(raw.ctx, memory, size);
     vmh_overflow_check();
     if (moved == NULL) {
@@ -210,6 +219,7 @@ static void *raw_realloc(void *context, void *memory, size_t size)
     long long after = (long long)malloc_usable_size(moved);
     long long paid = (long long)(size > before ? size : before);
     atomic_fetch_add_explicit(&meter->live, after - paid, memory_order_relaxed);
+    vmh_holders_made(meter, moved, size);
     return moved;
 }
 
@@ -217,8 +227,10 @@ static void raw_free(void *context, void *memory)
 {
     (void)context;
     vmh_meter *meter = paying;
-    if (meter != NULL && memory != NULL)
+    if (meter != NULL && memory != NULL) {
         vmh_meter_release(meter, malloc_usable_size(memory));
+        vmh_holders_gone(meter, memory);
+    }
     if (memory != NULL && memory == keep)
         keep = NULL;
     else
@@ -257,7 +269,7 @@ bool vmh_memory_is_default(void)
     if (!plain || now.malloc != raw_malloc || now.free != raw_free)
         return false;
     PyMem_GetAllocator(PYMEM_DOMAIN_OBJ, &now);
-    return now.malloc == object.malloc && now.free == object.free;
+    return (now.malloc == object.malloc && now.free == object.free) || vmh_holders_are(&now, &object);
 }
 
 int vmh_memory_install(void)

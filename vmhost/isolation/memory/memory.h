@@ -19,6 +19,8 @@ typedef struct vmh_allowance {
 int vmh_memory_install(void);
 void vmh_memory_bind(vmh_meter *meter); /* allocations of this thread are charged to it; NULL: nobody */
 vmh_meter *vmh_memory_payer(void);      /* of this thread; borrowed */
+/* What keeps the holdings of its memory (holders.h), NULL nearly always. Borrowed. */
+extern _Thread_local struct vmh_holdings *vmh_memory_watched __attribute__((tls_model("initial-exec")));
 
 /* Objects' large blocks come from malloc, through our hooks and nobody else's. */
 bool vmh_memory_is_default(void);

@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "lanes/critical.h"
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static vmh_coverage all; /* guarded by lock */
 
@@ -25,27 +27,27 @@ static bool add(int32_t function, enum vmh_covered kind, int from, int to)
 void vmh_coverage_add(const char *file, const char *name, int first_line, enum vmh_covered kind, int from, int to)
 {
     unsigned char *lines = NULL;
-    pthread_mutex_lock(&lock);
+    vmh_mutex_lock(&lock);
     int32_t function = vmh_function_of(&all.functions, file, name, first_line, &lines, 0);
     if (function < 0 || !add(function, kind, from, to))
         all.full = true;
-    pthread_mutex_unlock(&lock);
+    vmh_mutex_unlock(&lock);
 }
 
 const vmh_coverage *vmh_coverage_lock(void)
 {
-    pthread_mutex_lock(&lock);
+    vmh_mutex_lock(&lock);
     return &all;
 }
 
-void vmh_coverage_unlock(void) { pthread_mutex_unlock(&lock); }
+void vmh_coverage_unlock(void) { vmh_mutex_unlock(&lock); }
 
 void vmh_coverage_clear(void)
 {
-    pthread_mutex_lock(&lock);
+    vmh_mutex_lock(&lock);
     vmh_functions_clear(&all.functions);
     free(all.points);
     free(all.known.slots);
     all = (vmh_coverage){0};
-    pthread_mutex_unlock(&lock);
+    vmh_mutex_unlock(&lock);
 }

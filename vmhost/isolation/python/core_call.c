@@ -1,5 +1,6 @@
 /* `_core.Call`: one submitted call, and how callers wait for its end. */
 #include <errno.h>
+#include <string.h>
 #include "wire/buffer.h"
 #include "lanes/clock.h"
 #include "python/core.h"
@@ -55,6 +56,18 @@ static PyObject *text_of_error(void)
     return text;
 }
 
+/* The report of a call that met its memory limit, with what held the memory. Takes over `payload`. */
+static PyObject *with_held(PyObject *payload, const char *held)
+{
+    PyObject *text = PyUnicode_DecodeUTF8(held, (Py_ssize_t)strlen(held), "replace");
+    if (text != NULL && !PyDict_CheckExact(payload))
+        Py_SETREF(payload, Py_BuildValue("{s:O}", "said", payload));
+    if (text == NULL || payload == NULL || PyDict_SetItemString(payload, "held", text) < 0)
+        Py_CLEAR(payload);
+    Py_XDECREF(text);
+    return payload;
+}
+
 /* The call is done: its value, or its error raised. */
 static PyObject *outcome(vmh_call *call, PyObject *unpack)
 {
@@ -79,6 +92,8 @@ static PyObject *outcome(vmh_call *call, PyObject *unpack)
         if (payload == NULL && PyErr_ExceptionMatches(PyExc_ValueError))
             payload = text_of_error(); /* a report that the task has made up */
     }
+    if (payload != NULL && kind == VMH_MEMORY_LIMIT && call->held != NULL)
+        payload = with_held(payload, call->held);
     if (payload == NULL)
         return NULL;
     vmh_core_raise(call->lane, kind, payload);

@@ -1,24 +1,28 @@
 /* `_core.Lane`: the queue of one task version: arguments in, calls pushed, results out. */
 #include <stdlib.h>
+#include <string.h>
+
 #include "wire/buffer.h"
 #include "lanes/clock.h"
+#include "lanes/critical.h"
 #include "python/core.h"
 #include "vm/fork.h"
 #include "wire/wire.h"
 
 static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"name",          "version", "store",    "entry",        "events",
-                            "wall_s",        "cpu_s",   "capacity", "calls_per_vm", "slow_s",
-                            "caller_errors", "pack",    "unpack",   "coverage",     NULL};
+    static char *names[] = {"name",   "version",  "store",        "entry",  "events",        "wall_s",
+                            "cpu_s",  "capacity", "calls_per_vm", "slow_s", "caller_errors", "pack",
+                            "unpack", "coverage", "memory_lines", NULL};
     const char *name, *version, *entry, *caller_errors = NULL;
     PyObject *store, *events, *pack = NULL, *unpack = NULL;
     double wall_s = -1, cpu_s = -1, slow_s = -1, coverage = 0;
     Py_ssize_t capacity = PY_SSIZE_T_MAX;
-    int calls_per_vm = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ssO!sO!|ddnidzOOd:Lane", names, &name, &version,
+    int calls_per_vm = 0, memory_lines = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ssO!sO!|ddnidzOOdp:Lane", names, &name, &version,
                                      vmh_code_store_type, &store, &entry, vmh_events_type, &events, &wall_s, &cpu_s,
-                                     &capacity, &calls_per_vm, &slow_s, &caller_errors, &pack, &unpack, &coverage))
+                                     &capacity, &calls_per_vm, &slow_s, &caller_errors, &pack, &unpack, &coverage,
+                                     &memory_lines))
         return NULL;
     if (capacity < 0)
         return PyErr_Format(PyExc_ValueError, "capacity: expected a count from 0 on, got %zd", capacity);
@@ -36,6 +40,7 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->lane->capacity = capacity == PY_SSIZE_T_MAX ? SIZE_MAX : (size_t)capacity;
     self->lane->calls_per_vm = calls_per_vm;
     self->lane->coverage = coverage;
+    self->lane->memory_lines = memory_lines;
     self->lane->slow_ns = vmh_core_span_ns(slow_s);
     if (caller_errors != NULL && (self->lane->caller_errors = strdup(caller_errors)) == NULL) {
         Py_DECREF(self);
@@ -505,6 +510,18 @@ static PyObject *lane_text(PyObject *object, void *which)
     return PyUnicode_FromString(which == NULL ? lane->name : lane->version);
 }
 
+static PyObject *lane_held(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    vmh_lane *lane = ((lane_object *)object)->lane;
+    vmh_mutex_lock(&lane->lock);
+    char *held = lane->held == NULL ? NULL : strdup(lane->held);
+    vmh_mutex_unlock(&lane->lock);
+    PyObject *text =
+        held == NULL ? Py_NewRef(Py_None) : PyUnicode_DecodeUTF8(held, (Py_ssize_t)strlen(held), "replace");
+    free(held);
+    return text;
+}
+
 static PyMethodDef lane_methods[] = {
     {"call", (PyCFunction)(void (*)(void))lane_call, METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("call(value, timeout_s=None, priority=0, entry=None, spread=False): submit, wait, result.")},
@@ -522,6 +539,8 @@ static PyMethodDef lane_methods[] = {
     {"mute", lane_mute, METH_O, PyDoc_STR("mute(bool): no 'starved' events while true.")},
     {"durations", lane_durations, METH_NOARGS,
      PyDoc_STR("Two histograms (lanes/histogram.h) as bytes: how long calls ran, how long they waited before.")},
+    {"held", lane_held, METH_NOARGS,
+     PyDoc_STR("What held the memory when a call last met its limit, as profile/holdings.h tells it; None.")},
     {"metrics", lane_metrics, METH_NOARGS,
      PyDoc_STR("([(kind, key, value or sum, bounds, counts), ...], series that were too many): what the task counts.")},
     {"statistics", lane_statistics, METH_NOARGS, PyDoc_STR("Counters, as a dict; ends: by kind.")},

@@ -413,6 +413,8 @@ void vmh_guest_load(vmh_vm *vm, vmh_lane *lane)
 {
     enum vmh_kind kind;
     vmh_phase_begin(vm, VMH_PHASE_LOAD, NULL, vmh_after_ns(vmh_now_ns(), vm->limits.load_ns), VMH_FOREVER);
+    if (lane->memory_lines)
+        vmh_holders_start(vm->memory.meter, lane->name, lane->version);
     PyObject *permissions = vmh_wire_decode(&vm->values.permissions, "permissions", &vm->values.codec);
     vmh_seal_task(vm, lane->store);
     if (permissions == NULL || vmh_seal_grant(vm, permissions) < 0) {
@@ -435,6 +437,8 @@ void vmh_guest_load(vmh_vm *vm, vmh_lane *lane)
         if (call != NULL) {
             if (vmh_call_claim(call, VMH_RUNNING)) {
                 vmh_blob_move(&call->reply, &vm->values.scratch);
+                if (vm->work.load_kind == VMH_MEMORY_LIMIT)
+                    vmh_call_hold(call, vmh_holders_tell(vm->memory.meter));
                 vmh_call_finish(call, vm->work.load_kind);
             }
             vmh_call_unref(call);
@@ -528,6 +532,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
     vmh_hot_enter();
     if (atomic_load(&vm->memory.meter->over) || atomic_load(&vm->memory.meter->denied))
         vmh_meter_rearm(vm->memory.meter);
+    vmh_holders_rearm(vm->memory.meter);
     vmh_phase_begin(vm, VMH_PHASE_CALL, call, call->deadline_ns, lane->cpu_ns);
     vmh_crash_call(vm->threads.crash_slot, call->entry == NULL ? lane->entry : call->entry, call->request.size,
                    call->started_ns);
@@ -609,6 +614,8 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
             vmh_blob_move(call->record, &state.told);
             call->recorded = true;
         }
+        if (kind == VMH_MEMORY_LIMIT)
+            vmh_call_hold(call, vmh_holders_tell(vm->memory.meter));
         call->excused = excused && (kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR || kind == VMH_VALUE);
         vmh_call_finish(call, kind);
     } else {

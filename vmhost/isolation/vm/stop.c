@@ -343,6 +343,8 @@ done:
         atomic_fetch_add(&vm->counters.errors, 1);
         if (why != NULL && !vmh_wire_text(&stolen->reply, why))
             vmh_blob_clear(&stolen->reply); /* without memory for it, the error goes without its message */
+        if (stolen_kind == VMH_MEMORY_LIMIT)
+            vmh_call_hold(stolen, vmh_holders_tell(vm->memory.meter));
         vmh_call_finish(stolen, stolen_kind);
         vmh_call_unref(stolen);
     }

@@ -7,6 +7,7 @@
 #include "cpython/compat.h"
 #include "lanes/lane.h"
 #include "lanes/warden_vm.h"
+#include "memory/holders.h"
 #include "memory/memory.h"
 #include "vm/cover.h"
 #include "vm/guest.h"

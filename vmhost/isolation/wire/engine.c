@@ -7,6 +7,7 @@
 
 #include "lanes/code_store.h"
 #include "lanes/meter.h"
+#include "memory/holders.h"
 #include "vme_python.h"
 
 static const char *const module_name = "vmhost.engine._array";
@@ -183,6 +184,9 @@ static void account_worked(void *meter, uint64_t cpu_ns)
     atomic_fetch_add_explicit(&((vmh_meter *)meter)->helper_cpu_ns, (long long)cpu_ns, memory_order_relaxed);
 }
 
+static void account_made(void *meter, const void *buffer, size_t bytes) { vmh_holders_made(meter, buffer, bytes); }
+static void account_gone(void *meter, const void *buffer) { vmh_holders_gone(meter, buffer); }
+
 static void account_retain(void *meter) { vmh_meter_ref(meter); }
 static void account_forget(void *meter) { vmh_meter_unref(meter); }
 
@@ -203,6 +207,10 @@ int vmh_engine_enter(vmh_vm *vm)
             .retain = account_retain,
             .forget = account_forget,
         };
+        if (atomic_load(&vmh_vm_meter(vm)->holdings) != NULL) { /* before any array of it */
+            account.made = account_made;
+            account.gone = account_gone;
+        }
         vme_context *context;
         if (api->context_new(&account, 0, &context) != VME_OK) {
             PyErr_NoMemory();

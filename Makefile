@@ -3,6 +3,9 @@
 .DEFAULT_GOAL := help
 .PHONY: help build device-libraries demo test lint format docs browser-tests stress mutations mutants fuzz differential conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
 PYTHON := .venv/bin/python
+# Where an environment forbids .pyc files, each of the many processes of tests and benchmarks would compile all that it
+# imports. They lie in .venv and in folders that git ignores.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:             ## this list
 	@sed -n 's/^\([a-z-]*\): .*## /\1|/p; s/^\([a-z-]*\):  *## /\1|/p' Makefile | awk -F '|' '{printf "make %-20s %s\n", $$1, $$2}'

@@ -6,6 +6,8 @@ from onnx import TensorProto, helper
 
 from bench import other_models
 from bench.other_models import classic
+from tests.batches import each
+from tests.engine.test_other_models import assert_same, by_onnx_runtime
 from vmhost.engine.models import opened
 from vmhost.engine.onnx import OnnxError, compile_model
 
@@ -121,32 +123,48 @@ def test_texts_are_compared_with_what_the_model_says():
 
 
 # ---- classifiers: labels and what becomes of scores, as ONNX Runtime has them
-@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT"])
-@pytest.mark.parametrize(
-    ("labels", "ids", "positive"),
-    [
-        ([0, 1], [0], False),
-        ([3, 7], [0], True),
-        ([0, 1], [1], True),
-        ([0, 1, 2], [0, 1, 2], False),
-        ([5, 6, 7], [0, 2], 0),
-    ],
+TRANSFORMS = ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT")
+LABELS = (  # labels, those that have scores, are all scores positive
+    ([0, 1], [0], False),
+    ([3, 7], [0], True),
+    ([0, 1], [1], True),
+    ([0, 1, 2], [0, 1, 2], False),
+    ([5, 6, 7], [0, 2], 0),
 )
-def test_scores_become_labels_and_probabilities(labels, ids, positive, transform):
-    from tests.engine.test_other_models import assert_same, by_onnx_runtime
 
+
+def classified(labels, ids, positive, transform):
+    """(a model that classifies, its inputs)."""
     random = numpy.random.default_rng(3)
     model, given = classic.classifier(random, labels, 3, 3, lambda tree: ids, transform, mapped=False, features=4)
     weights = next(item for item in model.graph.node[0].attribute if item.name == "class_weights")
     if positive:
         weights.floats[:] = [abs(weight) for weight in weights.floats]
-    if transform == "PROBIT":  # of probabilities
-        if ids == [0]:
-            with pytest.raises(OnnxError, match="has one score and the post_transform PROBIT"):
-                compile_model(model.SerializeToString(), "model")
-            return
+    if transform == "PROBIT" and ids != [0]:  # of probabilities
         weights.floats[:] = [0.05 + abs(weight) % 0.2 for weight in weights.floats]
-    data = model.SerializeToString()
+    return model.SerializeToString(), given
+
+
+@pytest.fixture(scope="module")
+def by_runtime():
+    """{(transform, number of the row of LABELS): what ONNX Runtime answers}, of those that it can be asked about."""
+    asked = {
+        (transform, number): classified(*row, transform)
+        for transform in TRANSFORMS
+        for number, row in enumerate(LABELS)
+        if transform != "PROBIT" or row[1] != [0]
+    }
+    return by_onnx_runtime(asked)
+
+
+@each("transform", TRANSFORMS)
+@each("number", range(len(LABELS)))
+def test_scores_become_labels_and_probabilities(by_runtime, number, transform):
+    data, given = classified(*LABELS[number], transform)
+    if transform == "PROBIT" and LABELS[number][1] == [0]:
+        with pytest.raises(OnnxError, match="has one score and the post_transform PROBIT"):
+            compile_model(data, "model")
+        return
     answers = opened("model", compile_model(data, "model"))(given)
-    for name, theirs in by_onnx_runtime({"model": (data, given)})["model"]:
+    for name, theirs in by_runtime[transform, number]:
         assert_same(answers[name], theirs, 1e-3 if transform == "PROBIT" else 1e-5)  # theirs lose digits

@@ -10,6 +10,7 @@ import numpy
 import pytest
 
 from bench import other_models
+from tests.batches import each
 from tests.engine.library import backends, on_backend
 from vmhost.engine.models import opened
 from vmhost.engine.onnx import compile_model
@@ -62,16 +63,22 @@ def assert_same(ours, theirs, tolerance=1e-5):
 
 
 @pytest.fixture(scope="module")
-def expected():
-    made = {name: other_models.make(name, small=True) for name in NAMES}
-    return by_onnx_runtime({name: (model.SerializeToString(), given) for name, (model, given) in made.items()})
+def made():
+    """{name: (model, inputs)}."""
+    models = {name: other_models.make(name, small=True) for name in NAMES}
+    return {name: (model.SerializeToString(), given) for name, (model, given) in models.items()}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_model_answers_as_onnx_runtime_does(expected, name):
-    model, given = other_models.make(name, small=True)
+@pytest.fixture(scope="module")
+def expected(made):
+    return by_onnx_runtime(made)
+
+
+@each("name", NAMES)
+def test_a_model_answers_as_onnx_runtime_does(made, expected, name):
+    data, given = made[name]
     tolerance = other_models.tolerance(name) if other_models.tolerance(name) > other_models.TOLERANCE else 1e-5
-    compiled = compile_model(model.SerializeToString(), name)
+    compiled = compile_model(data, name)
     for backend in backends():
         with on_backend(backend):
             answers = opened(name, compiled)(plain(given))

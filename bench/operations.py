@@ -9,6 +9,7 @@ import threading
 import time
 import tracemalloc
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import vmhost
@@ -16,6 +17,9 @@ from bench.measure import Figure, Result
 from vmhost.baseline import FOREIGN, Baseline
 from vmhost.bytecode.compiler import compile_sources
 from vmhost.cli import demonstration
+from vmhost.deployment.cloud.plan import Plan
+from vmhost.deployment.cloud.platform import Platform
+from vmhost.deployment.cloud.releases import Version
 from vmhost.operations import Dashboard, exposition, replay
 
 TASKS = 300
@@ -25,6 +29,22 @@ COUNTING = (
     "from vmhost.guest import metrics\ncalls = metrics.counter('calls')\n\ndef run(value):\n    calls.add()\n"
     "    return value\n"
 )
+
+ALLOCATING = """
+import json
+import vmhost.engine.numpy as np
+
+TEXT = json.dumps([{"n": i, "of": [i] * 5} for i in range(200)])
+
+def run(what):
+    if what == "arrays":
+        a = np.ones(8)
+        for _ in range(20000):
+            a + a
+    else:
+        for _ in range(20):
+            json.loads(TEXT)
+"""
 
 
 def _bundle(name="echo", source=ECHO):
@@ -247,4 +267,90 @@ def replays(quick):
     )
 
 
-ROWS = (cost, profiles, scrape, dashboard, replays)
+def fleet_reports(quick):
+    """Reports of devices into the deployment platform's SQLite: one after the other, and of many at a time."""
+    alone, count, threads = (20, 100, 8) if quick else (200, 5000, 40)  # 40: those of the web server
+    names = ("call:OK", "call:TASK_ERROR", "wall_us", "denied", *(f"wall:{n}" for n in range(8, 16)))
+    with tempfile.TemporaryDirectory() as folder:
+        Platform.make(Path(folder) / "cloud")
+        with Platform(Path(folder) / "cloud") as platform:
+            task = {"task": "shop/rank", "version": "1", "breaker": "closed", "counts": dict.fromkeys(names, 3)}
+            _release(platform, task["task"], task["version"])
+            devices = [f"device-{number}" for number in range(count)]
+            with platform.database.transaction() as connection:
+                for device in devices:
+                    platform.devices.enrol(device, "s" * 40)
+                connection.executemany(
+                    "INSERT INTO deploy_assignments VALUES (?, 1, 0, 'succeeded', 0, '')", [(each,) for each in devices]
+                )
+
+            def send(device, number):
+                platform.take_report(device, "s" * 40, {"epoch": "e", "number": number, "tasks": [task]})
+
+            began = time.perf_counter()
+            for device in devices[:alone]:
+                send(device, 1)
+            alone_s = time.perf_counter() - began
+            with ThreadPoolExecutor(threads) as pool:
+                began = time.perf_counter()
+                list(pool.map(lambda device: send(device, 2), devices))
+                together_s = time.perf_counter() - began
+            [sums] = platform.fleet.sums(1)
+            assert sums["errors"]["TASK_ERROR"] == 3 * (alone + count)
+    figures = {
+        f"{threads} at a time": Figure((count / together_s,), "reports/s", "more"),
+        "one at a time": Figure((alone / alone_s,), "reports/s", "more"),
+    }
+    yield Result(
+        "operations: fleet reports taken, on SQLite, each on the disk before its answer",
+        figures,
+        note=f"{count:,} reports of {len(names)} counts: {together_s:.1f} s",
+    )
+
+
+def _release(platform, name, version):
+    """The version is there, without a build, and released to everybody."""
+    with platform.releases.change() as connection:
+        connection.execute(
+            'INSERT INTO deploy_versions (task, version, "commit", tag, state, who, time_ms, report) '
+            "VALUES (?, ?, 'c0ffee', ?, 'ready', 'bench', 0, '{}')",
+            (name, version, version),
+        )
+        made = Version(1, name, version, "c0ffee", "bench", 0, None, None, {"3.14": ("0" * 64, 1)})
+        platform.releases.versions[1] = made
+    platform.releases.start(name, version, Plan.of({"steps": [{"percent": 100, "min_reports": 99}]}), "bench", "")
+
+
+def memory_lines(quick):
+    """Tasks that do nothing but make objects, and arrays, while it is noted what holds their memory, and without."""
+    rounds = 3 if quick else 21
+    ways = ("objects", "arrays")
+    figures = {f"{way}, {when}": [] for way in ways for when in ("off", "on", "off, beside one that is on")}
+    for _ in range(3):
+        with vmhost.Host(allow_unsigned=True) as host:
+            _timed(host.load(_bundle(source=ALLOCATING)), ways, figures, "off", rounds)
+            noting = vmhost.Policy(task=vmhost.TaskPolicy(memory_lines=True))
+            with vmhost.Host(allow_unsigned=True, policy=noting) as other:
+                noted = other.load(_bundle(source=ALLOCATING))
+                _timed(noted, ways, figures, "on", rounds)
+                _timed(host.task("echo"), ways, figures, "off, beside one that is on", rounds)
+    found = {name: Figure(tuple(values), "ms", "less") for name, values in figures.items()}
+    more = {
+        f"{way} {when}": found[f"{way}, {when}"].median / found[f"{way}, off"].median - 1
+        for way in ways
+        for when in ("on", "off, beside one that is on")
+    }
+    note = "; ".join(f"{name}: {100 * value:+.0f} %" for name, value in more.items())
+    yield Result("operations: what noting the lines that hold memory costs", found, note=note)
+
+
+def _timed(task, ways, figures, when, rounds):
+    for way in ways:
+        task(way)
+        for _ in range(rounds):
+            began = time.perf_counter()
+            task(way)
+            figures[f"{way}, {when}"].append(1000 * (time.perf_counter() - began))
+
+
+ROWS = (cost, profiles, scrape, dashboard, replays, memory_lines, fleet_reports)

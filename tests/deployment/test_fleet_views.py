@@ -73,6 +73,36 @@ def test_reports_are_summed_once_by_version_and_cohort(platform):
     assert platform.fleet.sums(1)[0]["calls"] == 201
 
 
+def test_reports_of_many_devices_at_once_are_each_counted_once(platform):
+    """Each is sent twice; one in ten tells of what the device was not assigned."""
+    devices = [f"device-{number}" for number in range(8)]
+    for device in devices:
+        platform.devices.enrol(device, SECRET)
+        platform.check(device, SECRET, {"facts": {"python": "3.14"}, "epoch": "1"})
+    refused = []
+
+    def send(device):
+        for number in range(1, 21):
+            for _ in range(2):
+                try:
+                    platform.take_report(device, SECRET, report(number, ok=1, version="1" if number % 10 else "7"))
+                except RefusedError as error:
+                    refused.append(str(error))
+            platform.take_crash(device, SECRET, crash(f"{number % 3}-1"))
+
+    threads = [threading.Thread(target=send, args=(device,)) for device in devices]
+    for thread in threads:
+        thread.start()
+    for number in range(1, 51):
+        platform.take_report("b", SECRET, report(number, ok=1))
+        assert calls(platform)[""][0] >= number  # it is there once the call returns
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 8 * 2 * 2 and all("was never assigned" in each for each in refused)
+    assert calls(platform) == {"": (8 * 18 + 50, 0)}
+    assert platform.fleet.sums(1)[0]["crashes"] == 8 * 3
+
+
 def test_adoption_counts_devices_and_open_breakers(platform):
     platform.check("a", SECRET, {"facts": {"python": "3.14"}, "tasks": {TASK: {"version": "1"}}, "epoch": "1"})
     tasks = {TASK: {"version": "0"}, f"{TASK} before": {"version": "1"}}

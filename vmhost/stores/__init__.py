@@ -11,12 +11,14 @@ from vmhost.stores.errors import (
     StoreInUseError,
     StoreVersionError,
 )
+from vmhost.stores.group_commit import GroupCommit
 from vmhost.stores.outbox import Entry, Outbox
 from vmhost.stores.rows import write_rows
 
 __all__ = [
     "Database",
     "Entry",
+    "GroupCommit",
     "Outbox",
     "StoreAccessError",
     "StoreClosedError",

@@ -2,7 +2,8 @@
 
 A device may report of the versions that it was assigned, and of nothing else. Sums are by task, version and named
 cohort; "" is all devices. They are kept for `KEPT_MS`, crash reports at most `MAX_CRASHES` of all and
-`MAX_CRASHES_OF_DEVICE` of one device.
+`MAX_CRASHES_OF_DEVICE` of one device. Reports that arrive together are one transaction; a device hears that its own was
+taken once that has been committed.
 """
 
 import json
@@ -11,6 +12,7 @@ import re
 from vmhost.deployment.errors import MissingError, RefusedError
 from vmhost.errors import Kind
 from vmhost.statistics import bucket_end_s
+from vmhost.stores.group_commit import GroupCommit
 
 BUCKET_MS = 300_000
 KEPT_MS = 14 * 86_400_000
@@ -40,6 +42,7 @@ class Fleet:
 
     def __init__(self, database, devices, releases, clock):
         self._database, self._devices, self._releases, self._clock = database, devices, releases, clock
+        self._writing = GroupCommit(database, self._write, releases.refresh)
 
     def now_ms(self):
         return int(self._clock() * 1000)
@@ -51,34 +54,43 @@ class Fleet:
         epoch, number, tasks = body.get("epoch"), body.get("number"), body.get("tasks")
         if not _is_name(epoch) or not _is_count(number) or not isinstance(tasks, list) or len(tasks) > _MAX_TASKS:
             raise RefusedError(f"report: expected epoch, number and a list of at most {_MAX_TASKS} tasks")
-        tasks = [_checked_counts(each) for each in tasks]
+        self._writing.run((self._add_report, device, epoch, number, [_checked_counts(each) for each in tasks]))
+
+    def _write(self, connection, items):
+        """Writes reports and crashes in one transaction. None for each, or the RefusedError that it raises."""
+        results, sums = [], {}
+        for add, *told in items:
+            try:
+                add(connection, sums, *told)
+                results.append(None)
+            except RefusedError as error:
+                results.append(error)
+        connection.executemany(_ADD, [(*key, min(count, _MAX_SUM)) for key, count in sorted(sums.items())])
+        return results
+
+    def _add_report(self, connection, sums, device, epoch, number, tasks):
         now_ms = self.now_ms()
-        with self._database.transaction() as connection:
-            self._must_have(connection, device, {(task, version) for task, version, *_ in tasks})
-            row = connection.execute("SELECT epoch, number FROM fleet_devices WHERE device = ?", (device,)).fetchone()
-            if row is not None and row[0] == epoch and number <= row[1]:
-                return
-            connection.execute(
-                "INSERT INTO fleet_devices VALUES (?, ?, ?) ON CONFLICT (device) DO UPDATE SET "
-                "epoch = excluded.epoch, number = excluded.number",
-                (device, epoch, number),
-            )
-            cohorts = ("", *sorted(self._devices.named(connection, device)))
-            at_ms = now_ms - now_ms % BUCKET_MS
-            connection.executemany(
-                _ADD,
-                [
-                    (at_ms, task, version, cohort, what, count)
-                    for task, version, counts, _ in tasks
-                    for what, count in counts.items()
-                    for cohort in cohorts
-                ],
-            )
-            connection.executemany(
-                "INSERT INTO fleet_versions VALUES (?, ?, ?, ?, ?) ON CONFLICT (device, task) DO UPDATE SET "
-                "version = excluded.version, seen_ms = excluded.seen_ms, breaker = excluded.breaker",
-                [(device, task, version, now_ms, breaker) for task, version, _, breaker in tasks],
-            )
+        self._must_have(connection, device, {(task, version) for task, version, *_ in tasks})
+        row = connection.execute("SELECT epoch, number FROM fleet_devices WHERE device = ?", (device,)).fetchone()
+        if row is not None and row[0] == epoch and number <= row[1]:
+            return
+        connection.execute(
+            "INSERT INTO fleet_devices VALUES (?, ?, ?) ON CONFLICT (device) DO UPDATE SET "
+            "epoch = excluded.epoch, number = excluded.number",
+            (device, epoch, number),
+        )
+        cohorts = ("", *self._devices.named(connection, device))
+        at_ms = now_ms - now_ms % BUCKET_MS
+        for task, version, counts, _ in tasks:
+            for what, count in counts.items():
+                for cohort in cohorts:
+                    key = (at_ms, task, version, cohort, what)
+                    sums[key] = sums.get(key, 0) + count
+        connection.executemany(
+            "INSERT INTO fleet_versions VALUES (?, ?, ?, ?, ?) ON CONFLICT (device, task) DO UPDATE SET "
+            "version = excluded.version, seen_ms = excluded.seen_ms, breaker = excluded.breaker",
+            [(device, task, version, now_ms, breaker) for task, version, _, breaker in tasks],
+        )
 
     def take_crash(self, device, body):
         """Keeps a device's report of a crash, once. RefusedError."""
@@ -97,27 +109,29 @@ class Fleet:
             raise RefusedError(f"crash: {type(error).__name__}: expected finite numbers, and text in Unicode") from None
         if size > MAX_CRASH_BYTES:
             raise RefusedError(f"crash: has more than {MAX_CRASH_BYTES:,} bytes")
+        self._writing.run((self._add_crash, device, identity, task, version, fingerprint, title[:300], report))
+
+    def _add_crash(self, connection, sums, device, identity, task, version, fingerprint, title, report):
         now_ms = self.now_ms()  # a device's own clock may say anything
-        with self._database.transaction() as connection:
-            if task:
-                self._must_have(connection, device, {(task, version)})
-            known = connection.execute(
-                "SELECT 1 FROM fleet_crashes WHERE device = ? AND id = ?", (device, identity)
-            ).fetchone()
-            if known:
-                return
-            connection.execute(
-                "DELETE FROM fleet_crashes WHERE device = ? AND id IN (SELECT id FROM fleet_crashes WHERE device = ? "
-                "ORDER BY time_ms DESC, id DESC LIMIT 1000 OFFSET ?)",
-                (device, device, MAX_CRASHES_OF_DEVICE - 1),
-            )
-            connection.execute(
-                "INSERT INTO fleet_crashes VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (device, identity, now_ms, task, version, fingerprint, title[:300], report),
-            )
-            at_ms = now_ms - now_ms % BUCKET_MS
-            for cohort in ("", *sorted(self._devices.named(connection, device))):
-                connection.execute(_ADD, (at_ms, task, version, cohort, "crash", 1))
+        if task:
+            self._must_have(connection, device, {(task, version)})
+        known = connection.execute(
+            "SELECT 1 FROM fleet_crashes WHERE device = ? AND id = ?", (device, identity)
+        ).fetchone()
+        if known:
+            return
+        connection.execute(
+            "DELETE FROM fleet_crashes WHERE device = ? AND id IN (SELECT id FROM fleet_crashes WHERE device = ? "
+            "ORDER BY time_ms DESC, id DESC LIMIT 1000 OFFSET ?)",
+            (device, device, MAX_CRASHES_OF_DEVICE - 1),
+        )
+        connection.execute(
+            "INSERT INTO fleet_crashes VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (device, identity, now_ms, task, version, fingerprint, title, report),
+        )
+        for cohort in ("", *self._devices.named(connection, device)):
+            key = (now_ms - now_ms % BUCKET_MS, task, version, cohort, "crash")
+            sums[key] = sums.get(key, 0) + 1
 
     def _must_have(self, connection, device, told):
         rows = connection.execute("SELECT release FROM deploy_assignments WHERE device = ?", (device,)).fetchall()

@@ -439,13 +439,11 @@ class Platform:
     def take_report(self, device, secret, body):
         """What a device counted, or how it crashed, for the fleet's views. AccessDeniedError, RefusedError."""
         self.devices.identify(device, secret)
-        self.releases.refresh()
         self.fleet.take_report(device, body)
 
     def take_crash(self, device, secret, body):
         """As `take_report`, of a crash."""
         self.devices.identify(device, secret)
-        self.releases.refresh()
         self.fleet.take_crash(device, body)
 
     def _whole_statement(self, device, request, facts, tasks):

@@ -285,7 +285,15 @@ def test_no_route_breaks_on_values_of_any_kind(cloud, junk):
                 for key in (None, *content.get("schema", {}).get("properties", ())):
                     body = {} if key is None else {"task": "shop/rank", "version": "1", key: junk}
                     where = path.format(
-                        release=10**6, file=10**6, device="x", cohort="c", name="x", token="x", event="halt", crash="1"
+                        release=10**6,
+                        file=10**6,
+                        device="x",
+                        cohort="c",
+                        name="x",
+                        token="x",
+                        event="halt",
+                        crash="1",
+                        link="0",
                     )
                     found.append((method, where, key, await request(method.upper(), where, body)))
         return found

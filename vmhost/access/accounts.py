@@ -17,7 +17,8 @@ ROLES = {
     "viewer": ("read",),
     "developer": ("read", "push"),
     "releaser": ("read", "push", "release"),
-    "admin": ("read", "push", "release", "admin", "enrol"),
+    "debugger": ("read", "debug"),  # makes links that open sessions on devices
+    "admin": ("read", "push", "release", "admin", "enrol", "debug"),
     "fleet": ("enrol",),  # what devices are given, to join with
 }
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.@-]{0,63}")

@@ -35,6 +35,8 @@ def command(output, path, once):
             if transfers is not None:
                 transfers.device = _tunnel(read)
                 transfers.device.on(CHANNEL, lambda message: agent.hint())
+                if read.debugging.consent == "ask" and not once:
+                    _answer_debugging(stack, agent, transfers.device)
                 stack.enter_context(transfers.device)
         except (StoreError, SigningError) as error:
             raise failures.Failure(str(error), failures.HOST_FAILED, type(error).__name__) from error
@@ -52,6 +54,25 @@ def command(output, path, once):
         except KeyboardInterrupt:
             output.remark("ended; the tasks' state is kept")
     return failures.DONE
+
+
+def _answer_debugging(stack, agent, device):
+    """Has the device answer what the platform passes on from who opened a link; with consent, given here."""
+    import json
+
+    from vmhost.deployment.tunnel_channel import DEBUG_CHANNEL
+    from vmhost.operations.debugging import Debugging
+
+    debugging = stack.enter_context(Debugging(agent.host, names=(agent.settings.device,)))
+
+    def answer(text):
+        try:
+            request = json.loads(text)
+        except ValueError, TypeError, RecursionError:
+            request = None
+        return json.dumps(debugging.answer(request, f"the platform {agent.settings.platform}"))
+
+    device.answer(DEBUG_CHANNEL, answer)
 
 
 def _tunnel(settings):

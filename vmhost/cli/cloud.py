@@ -158,8 +158,24 @@ def _tunnel(platform, address, keys):
     )
     calls = TunnelCalls(application(platform), lambda: platform.releases.generation, server.push)
     server.answer(CHANNEL, calls.answer)
+    platform.debugging.ask = device_asker(server)
     with server.running(address, drain_s=1.0) as where:
         yield where
+
+
+def device_asker(server):
+    """How the platform asks a device of this tunnel Server about debugging: (device, text, timeout_s) -> text."""
+    from vmhost.deployment.tunnel_channel import DEBUG_CHANNEL
+    from vmhost.operations.debugging import DebugError
+    from vmhost.tunnel import TunnelError
+
+    def ask(device, text, timeout_s):
+        try:
+            return server.call(server.ask(device, DEBUG_CHANNEL, text, timeout_s))
+        except TunnelError as error:
+            raise DebugError("host", f"{device} does not answer: {error}") from error
+
+    return ask
 
 
 def _by_region(texts):
@@ -186,7 +202,8 @@ class _Client:
             raise failures.Failure(
                 "say which platform and who you are: --platform URL --token TOKEN, or VMHOST_PLATFORM, VMHOST_TOKEN"
             )
-        self._transfers, self._token = Transfers(platform.rstrip("/")), token
+        self.address = platform.rstrip("/")
+        self._transfers, self._token = Transfers(self.address), token
 
     def __call__(self, method, path, body=None, **query):
         from urllib.parse import urlencode
@@ -707,6 +724,48 @@ def retry(output, ask, number, device):
     output.line(f"{device} is offered release {number} again")
 
 
+@command.command("debug")
+@click.argument("device")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(["config", "logs", "run", "reports"]),
+    help="What the session may do; may be repeated. [default: all of it]",
+)
+@click.option("--for", "valid", default="15 min", show_default=True, metavar="TIME", help="How long it is valid.")
+@click.option("--note", default="", help="What it is for; the person at the device sees it.")
+@click.option("--no-qr", is_flag=True, help="Show no QR code.")
+@_remote
+def debug_link(output, ask, device, scopes, valid, note, no_qr):
+    """Make a link that opens one debugging session on DEVICE, once its person says yes."""
+    from vmhost import debug_links, limits
+    from vmhost.cli.debug import show_link
+
+    scopes = list(scopes or ("config", "logs", "run", "reports"))
+    body = {"device": device, "scopes": scopes, "valid_s": limits.seconds(valid, "--for"), "note": note}
+    made = ask("POST", "/debug/links", body | {"address": ask.address})
+    show_link(output, debug_links.read(made["link"]), no_qr)
+
+
+@command.command("debug-links")
+@click.option("--revoke", metavar="LINK", help="Revoke this one: its session gets no answers any more.")
+@_remote
+def debug_link_list(output, ask, revoke):
+    """List links to devices, the latest first; or revoke one."""
+    if revoke is not None:
+        output.document(ask("DELETE", f"/debug/links/{revoke}"))
+        output.line(f"link {revoke} is revoked")
+        return
+    output.document(found := ask("GET", "/debug/links"))
+    rows = [
+        (each["id"], each["device"], each["who"], ", ".join(each["scopes"]), _time(each["time_ms"]))
+        + ("revoked" if each["revoked"] else "used" if each["session"] else "open", each["note"])
+        for each in found["links"]
+    ]
+    output.table("", ("link", "device", "by", "scopes", "made", "state", "note"), rows)
+
+
 @command.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--device", required=True, help="The device's name, its own in the fleet.")
@@ -744,6 +803,9 @@ def join(output, folder, device, platform, token, certificates):
         if certificates is not None:
             (folder / "certificates.pem").write_bytes(certificates.read_bytes())
             plain["certificates"] = "certificates.pem"
+        debug_key = transfers.fetch("/keys/debug.pub", 1 << 12)
+        if debug_key is not None:  # for `debugging` in agent.yaml, which nobody but the device's owner writes
+            (folder / "debug.pub").write_bytes(debug_key)
         (folder / "agent.yaml").touch(mode=0o600)
         (folder / "agent.yaml").write_text("".join(f"{name}: {json.dumps(value)}\n" for name, value in plain.items()))
     output.document({"agent": str(folder / "agent.yaml")})

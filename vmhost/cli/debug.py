@@ -83,7 +83,7 @@ def offer(output, state, scopes, valid, address, note, no_qr, wait):
     valid_s = _seconds(valid, "--for")
     with _ledger(state) as ledger:
         link = ledger.offer(_person(), scopes or _ALL, valid_s, address, note)
-        _show_link(output, link, no_qr)
+        show_link(output, link, no_qr)
         while wait:
             waiting = [each for each in ledger.sessions(state="waiting") if each["link"] == link.id]
             if waiting:
@@ -95,7 +95,8 @@ def offer(output, state, scopes, valid, address, note, no_qr, wait):
     return failures.DONE
 
 
-def _show_link(output, link, no_qr=False):
+def show_link(output, link, no_qr=False):
+    """Prints a link, and its QR code."""
     from vmhost.operations.debugging import qr
 
     until = time.strftime("%H:%M:%S", time.localtime(link.expires_s))
@@ -143,7 +144,7 @@ def sign(output, host, key, address, scopes, valid, note, no_qr):
             link = debug_links.signed(keys.signing_key(key), address, host, scopes or _ALL, valid_s, time.time(), note)
         except ValueError as error:
             raise failures.Failure(str(error)) from error
-    _show_link(output, link, no_qr)
+    show_link(output, link, no_qr)
 
 
 @command.command()

@@ -25,6 +25,7 @@ from vmhost.deployment.artifacts import ArtifactFolder
 from vmhost.deployment.cloud import schema
 from vmhost.deployment.cloud.alerts import Alerts
 from vmhost.deployment.cloud.builds import Builder
+from vmhost.deployment.cloud.debugging import DebugRelay
 from vmhost.deployment.cloud.devices import Devices
 from vmhost.deployment.cloud.fleet import Fleet
 from vmhost.deployment.cloud.git_http import Repositories
@@ -69,6 +70,7 @@ class Platform:
             self.releases = Releases(self.database, clock)
             self.fleet = Fleet(self.database, self.devices, self.releases, clock)
             self.alerts = Alerts(self.database, self.fleet, self.releases)
+            self.debugging = DebugRelay(self.database, self.access, self.folder / "keys", clock)
             self.releases.when_reloaded = self.task_files.load
             self.profiles = Profiles(lambda: self.releases.generation)  # for TaskProfiles (middleware.py)
             key = signing.load_key(self.folder / "keys" / "bundles")

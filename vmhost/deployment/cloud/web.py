@@ -3,6 +3,7 @@
 /git/NAME                smart HTTP (git_http.py)
 /files/ab/abcdef...      what devices pull; ranges work; a static server may stand here
 /api/v1/device/...       devices: enrol, check
+/debug, /debug/api       who debugs a device, by a link (debugging.py)
 /api/v1/openapi.json     what the API is (openapi.py)
 /api/v1/...              people and programs, by tokens (`Authorization: Bearer`)
 """
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
 from vmhost.access import ROLES, AccessDeniedError, AccessError, RateLimit
@@ -25,6 +26,7 @@ from vmhost.deployment.cloud.audience import Audience, Facts
 from vmhost.deployment.cloud.git_http import GitServer
 from vmhost.deployment.cloud.plan import WHOLE_FLEET, Plan
 from vmhost.deployment.errors import DeploymentError, MissingError, RefusedError
+from vmhost.operations.debugging.pages import other_end
 from vmhost.stores import StoreError
 
 MAX_BODY_BYTES = 1 << 20
@@ -59,6 +61,8 @@ def application(platform, *, requests_per_s=50.0, burst=200):
             Route("/api/v1/device/check", api.of_device("check"), methods=["POST"]),
             Route("/api/v1/device/report", api.of_device("take_report"), methods=["POST"]),
             Route("/api/v1/device/crash", api.of_device("take_crash"), methods=["POST"]),
+            Route("/keys/debug.pub", api.debug_key, methods=["GET"]),
+            *other_end(api.debug),
             *api.routes(),
         ]
     )
@@ -127,6 +131,14 @@ class _Api:
     async def bundle_key(self, request):
         return FileResponse(self._platform.folder / "keys" / "bundles.pub", media_type="text/plain")
 
+    async def debug_key(self, request):
+        return PlainTextResponse(self._platform.debugging.public)
+
+    async def debug(self, request, body):
+        """A request of who opened a link for debugging; it goes to the device."""
+        peer = request.client.host if request.client else ""
+        return await run_in_threadpool(self._platform.debugging.answer, body, peer)
+
     async def metadata(self, request):
         name = request.path_params["name"]
         path = self._platform.metadata.folder / name
@@ -191,6 +203,9 @@ class _Api:
             ("GET", "/fleet/crashes/{device}/{crash}", "read", self._fleet_crash),
             ("GET", "/fleet/alerts", "read", self._alerts),
             ("PUT", "/fleet/rules", "admin", self._set_rules),
+            ("GET", "/debug/links", "debug", self._debug_links),
+            ("POST", "/debug/links", "debug", self._make_debug_link),
+            ("DELETE", "/debug/links/{link}", "debug", self._revoke_debug_link),
             ("GET", "/cohorts", "read", self._cohorts),
             ("PUT", "/cohorts/{cohort}", "release", self._set_cohort),
             ("GET", "/accounts", "admin", self._accounts),
@@ -394,6 +409,19 @@ class _Api:
                         reasons[name] = why_not or "it is in the audience"
                 after = page[-1]["device"]
         return {"known": number, "matching": count, "devices": matching, "reasons": reasons}
+
+    def _debug_links(self, identity, parts, query, body):
+        return {"links": self._platform.debugging.links(_limit(query))}
+
+    def _make_debug_link(self, identity, parts, query, body):
+        device = body["device"]
+        self._platform.devices.get(device)
+        given = (body["scopes"], body["valid_s"], body["address"], body.get("note", ""))
+        link = self._platform.debugging.make(identity.name, device, *given)
+        return {"link": link.text, "id": link.id, "scopes": list(link.scopes), "expires_s": link.expires_s}
+
+    def _revoke_debug_link(self, identity, parts, query, body):
+        return self._platform.debugging.revoke(parts["link"], identity.name)
 
     def _files(self, identity, parts, query, body):
         return {"files": self._platform.task_files.list(query.get("task"))}

@@ -57,7 +57,9 @@ class Agent:
         self.settings, self._clock = settings, clock
         settings.folder.mkdir(parents=True, exist_ok=True)
         self._trust = TrustStore.load(settings.keys)
-        self._policy = Policy(warm=0, limits=settings.limits, permissions=settings.permissions)
+        self._policy = Policy(
+            warm=0, limits=settings.limits, permissions=settings.permissions, debugging=settings.debugging
+        )
         self.store = BundleStore(settings.folder)
         self._partial = settings.folder / "partial"
         self._partial.mkdir(exist_ok=True)

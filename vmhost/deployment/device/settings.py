@@ -13,6 +13,8 @@ permissions: {env: [MODEL]}    the most that any task may ask for; nothing narro
 limits: {memory: 64 MiB}       the same for limits
 tunnel: {address: "cloud.example:7443", keys: keys}    the platform is reached by it (`vmhost agent` only); keys: a
                                folder with ca.pem, DEVICE.pem and DEVICE.key, as `vmhost tunnel certificates` makes it
+debugging: {consent: ask, keys: debug.pub}    whether it may be debugged by the tunnel, with a yes of the person at the
+                               device each time; keys: whose links count; scopes, longest: as in host.yaml
 """
 
 import json
@@ -20,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from vmhost import ConfigurationError
+from vmhost import ConfigurationError, DebugPolicy
 from vmhost.deployment import identifiers
 from vmhost.deployment.errors import RefusedError
 
@@ -39,6 +41,7 @@ _KEYS = (
     "permissions",
     "limits",
     "tunnel",
+    "debugging",
 )
 _REQUIRED = ("device", "platform", "folder", "keys")
 
@@ -58,6 +61,7 @@ class Settings:
     permissions: dict | None = None
     limits: dict = field(default_factory=dict)
     tunnel: dict | None = None  # address, keys (a Path)
+    debugging: DebugPolicy = field(default_factory=DebugPolicy)
 
 
 def read(path):
@@ -108,7 +112,32 @@ def read(path):
         permissions=_mapping(plain, "permissions", path),
         limits=_mapping(plain, "limits", path) or {},
         tunnel=_tunnel(plain, path),
+        debugging=_debugging(plain, path),
     )
+
+
+def _debugging(plain, path):
+    given = plain.get("debugging", "never")
+    given = {"consent": given} if isinstance(given, str) else given
+    names = ("consent", "scopes", "keys", "longest")
+    if not isinstance(given, dict) or not given.keys() <= set(names):
+        raise ConfigurationError(f"{path}: debugging: expected never, or any of {', '.join(names)}, got {given!r:.200}")
+    fields = {name: given[name] for name in ("consent", "scopes") if name in given}
+    if "keys" in given:
+        if not isinstance(given["keys"], str) or not given["keys"]:
+            raise ConfigurationError(
+                f"{path}: debugging: keys: expected the path of public keys, got {given['keys']!r}"
+            )
+        fields["keys"] = str(path.parent / given["keys"])
+    if "longest" in given:
+        fields["longest_s"] = _quantity(given["longest"], _TIMES, f"{path}: debugging: longest")
+    try:
+        policy = DebugPolicy(**fields)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: debugging: {str(error).removeprefix('DebugPolicy: ')}") from error
+    if policy.consent == "ask" and not plain.get("tunnel"):
+        raise ConfigurationError(f"{path}: debugging: comes by the tunnel; name one (`tunnel`), or say never")
+    return policy
 
 
 def _tunnel(plain, path):

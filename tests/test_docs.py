@@ -416,6 +416,16 @@ def debugging_in_yaml(text, folder, capfd):
         assert host.policy.debugging.consent == "ask" and host.state == folder / "state"
 
 
+def debugging_in_agent_yaml(text, folder, capfd):
+    from vmhost.deployment.device.settings import read
+
+    (folder / "agent.yaml").write_text(
+        "device: kitchen-1\nplatform: http://127.0.0.1:8470\nfolder: state\nkeys: bundles.pub\n" + text
+    )
+    policy = read(folder / "agent.yaml").debugging
+    assert policy == vmhost.DebugPolicy("ask", keys=str(folder / "debug.pub"))
+
+
 def debugging_in_python(text, folder, capfd):
     assert run_script(folder, text) == "('config',)\ndigits\n"
 
@@ -850,6 +860,8 @@ BLOCKS = {
     ("docs/operations.md", "vmhost coverage ran.json"): coverage_report,
     ("docs/operations.md", "scrape_configs:"): scrape_configuration,
     ("docs/remote-debugging.md", "state: state   "): debugging_in_yaml,
+    ("docs/remote-debugging.md", "tunnel: {address"): debugging_in_agent_yaml,
+    ("docs/remote-debugging.md", "vmhost cloud debug"): shown_only,  # tests/deployment/test_debugging_by_agents.py
     ("docs/remote-debugging.md", "state: state\n"): debugging_in_yaml,
     ("docs/remote-debugging.md", "import vmhost\n"): debugging_in_python,
     # tests/operations/test_debugging_over_http.py runs these

@@ -70,7 +70,7 @@ def _answer_debugging(stack, agent, device):
             request = json.loads(text)
         except ValueError, TypeError, RecursionError:
             request = None
-        return json.dumps(debugging.answer(request, f"the platform {agent.settings.platform}"))
+        return json.dumps(debugging.answer(request, f"the tunnel from {agent.settings.platform}"))
 
     device.answer(DEBUG_CHANNEL, answer)
 

@@ -262,5 +262,6 @@
   by("call").addEventListener("submit", (event) => { event.preventDefault(); tried(run); });
   by("stop").addEventListener("click", () => tried(() => ask({ do: "stop", run: running })));
   by("end").addEventListener("click", () => tried(async () => { await ask({ do: "end" }); ended("The session is over: you ended it."); }));
+  addEventListener("hashchange", () => { if (location.hash.length > 1) location.reload(); });  // another link
   begin();
 })();

@@ -10,6 +10,7 @@ async function ask(method, path, body) {
     method,
     headers: { authorization: "Bearer " + token, "content-type": "application/json" },
     body: body && JSON.stringify(body),
+    signal: AbortSignal.timeout(15000), // a platform that went without a word must not keep the next look waiting
   });
   const answer = await response.json().catch(() => ({ error: `the platform answered with HTTP ${response.status}` }));
   if (!response.ok) throw Object.assign(new Error(answer.error), { status: response.status });

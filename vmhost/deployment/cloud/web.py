@@ -11,6 +11,7 @@
 import contextlib
 import json
 import re
+import string
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -29,16 +30,19 @@ from vmhost.deployment.errors import DeploymentError, MissingError, RefusedError
 from vmhost.operations.debugging.pages import other_end
 from vmhost.stores import StoreError
 
+_HERE = Path(__file__).parent
 MAX_BODY_BYTES = 1 << 20
 MAX_FILE_BYTES = 256 << 20
 _METADATA = re.compile(r"timestamp\.json|[0-9]{1,9}\.[A-Za-z0-9_-]{1,80}\.json")
 _PAGE = (
-    ("/", "page.html", "text/html"),
     ("/page.js", "page.js", "text/javascript"),
     ("/page_shared.js", "page_shared.js", "text/javascript"),
-    ("/fleet", "page_fleet.html", "text/html"),
     ("/page_fleet.js", "page_fleet.js", "text/javascript"),
     ("/page.css", "page.css", "text/css"),
+)
+_LINKS = (
+    ("/", "page", "Releases", '<a href="fleet">Fleet</a>'),
+    ("/fleet", "page_fleet", "Fleet", '<a href="./">Releases</a>'),
 )
 ACTIONS = ("pause", "resume", "halt", "roll_back", "next", "cancel")
 
@@ -50,7 +54,8 @@ def application(platform, *, requests_per_s=50.0, burst=200):
     return Starlette(
         routes=[
             Mount("/git", app=GitServer(platform, limit)),
-            *(Route(path, _page(name, kind)) for path, name, kind in _PAGE),
+            *(Route(path, _page((_HERE / name).read_bytes(), kind)) for path, name, kind in _PAGE),
+            *(Route(path, _page(_framed(*of), "text/html")) for path, *of in _LINKS),
             Route("/files/{start}/{digest}", api.file, methods=["GET", "HEAD"]),
             Route("/exclusive/{digest}", api.exclusive, methods=["GET", "HEAD"]),
             Route("/api/v1/files", api.add_file, methods=["POST"]),
@@ -72,8 +77,15 @@ async def _openapi(request):
     return JSONResponse(openapi.document())
 
 
-def _page(name, kind):
-    data = (Path(__file__).parent / name).read_bytes()
+def _framed(name, heading, link):
+    """A page within what the pages share."""
+    page, script = (_HERE / f"{name}.html").read_text(), f'<script src="{name}.js"></script>'
+    frame = string.Template((_HERE / "page_frame.html").read_text())
+    parts = {"title": heading.lower(), "heading": heading, "link": link, "page": page, "script": script}
+    return frame.substitute(parts).encode()
+
+
+def _page(data, kind):
     policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'"
     headers = {"content-security-policy": policy, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 

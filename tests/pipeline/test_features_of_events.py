@@ -247,6 +247,13 @@ def test_times_beyond_all_bounds_are_refused(time_ms):
         history.read(_features.Plan(((0, 1, 0, 0, 1, 1, -1, -1, 0, 0),)), 1)
     with pytest.raises(TypeError):
         _features.Plan((1,))
+    step = (0, 0, 0, 0, 1, 1, -1, -1, 0, 0)
+    for order in (1,), (-1,), (0, 5):
+        with pytest.raises(ValueError, match="order: there is no step"):
+            _features.Plan((step,), 0, order)
+    for order in [0], ("x",):
+        with pytest.raises(TypeError):
+            _features.Plan((step,), 0, order)
 
 
 def test_bounds_are_kept_and_told():

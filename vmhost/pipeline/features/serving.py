@@ -53,7 +53,7 @@ class _Stream(NamedTuple):
 
 class _Plan(NamedTuple):
     """How the vector of a view comes about: `steps` gives numbers for `basics`, then come own operators, then what is
-    derived of those."""
+    derived of those. Where all of `names` are in `basics`, `complete`, `steps` gives the vector itself."""
 
     names: tuple
     steps: object
@@ -61,7 +61,7 @@ class _Plan(NamedTuple):
     own: tuple
     later: tuple
     by: str
-    order: list | None  # the places of `names` in `basics`; None: not all are there
+    complete: bool
 
 
 class Features:
@@ -188,11 +188,10 @@ class Features:
             here = history is not None and not self._is_past(history, at_ms)
             if here:
                 found = array.array("d", history.read(plan.steps, at_ms))
-                if plan.order is not None:
-                    vector = array.array("d", [found[place] for place in plan.order])
+                if plan.complete:
                     if isinstance(view, str):
-                        self._known[view] = (at_ms, key, self._generation, vector[:])
-                    return vector
+                        self._known[view] = (at_ms, key, self._generation, found[:])
+                    return found
                 numbers = dict(zip(plan.basics, found, strict=True))
                 windows = [(each, *self._window(history, each, at_ms)) for each in plan.own]
         if not here:
@@ -264,10 +263,15 @@ class Features:
         return alone.read(names, key, at_ms)
 
     def _plan(self, view):
-        names = self.declared.names(view) if isinstance(view, str) else tuple(view)
-        known = self._plans.get(names)
+        named = isinstance(view, str)
+        known = self._plans.get(view) if named else None
         if known is None:
-            known = self._plans[names] = self._compile(names)
+            names = self.declared.names(view) if named else tuple(view)
+            known = self._plans.get(names)
+            if known is None:
+                known = self._plans[names] = self._compile(names)
+            if named:
+                self._plans[view] = known
         return known
 
     def _compile(self, names):
@@ -298,12 +302,12 @@ class Features:
         steps = tuple(self._step(features[name], places, by) for name in places)
         return _Plan(
             names,
-            _features.Plan(steps, self.declared.offset_ms),
+            _features.Plan(steps, self.declared.offset_ms, None if own else tuple(places[name] for name in names)),
             tuple(places),
             tuple(features[name] for name in own),
             tuple(features[name] for name in later),
             by,
-            None if own else [places[name] for name in names],
+            not own,
         )
 
     def _by_window(self, name):

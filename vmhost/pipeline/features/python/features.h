@@ -34,6 +34,8 @@ typedef struct {
     PyObject_HEAD
     Py_ssize_t count, columns, written; /* a history has at least so many */
     vmf_step *steps;
+    Py_ssize_t asked; /* numbers that are read: all steps', or those of `order`, places of steps */
+    Py_ssize_t *order;
     int64_t offset_ms;
 } vmf_plan;
 

@@ -336,10 +336,15 @@ static PyObject *history_read(PyObject *object, PyObject *const *args, Py_ssize_
         PyErr_SetString(PyExc_ValueError, "the plan is of a history with more columns");
         return NULL;
     }
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, plan->count * (Py_ssize_t)sizeof(double));
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, plan->asked * (Py_ssize_t)sizeof(double));
     if (bytes == NULL)
         return NULL;
-    double *out = (double *)(void *)PyBytes_AS_STRING(bytes);
+    double *const asked = (double *)(void *)PyBytes_AS_STRING(bytes);
+    double *const out = plan->order == NULL ? asked : PyMem_Malloc(((size_t)plan->count + 1) * sizeof *out);
+    if (out == NULL) {
+        Py_DECREF(bytes);
+        return PyErr_NoMemory();
+    }
     shared known = {0};
     bool failed = false;
     for (Py_ssize_t i = 0; i < plan->count; i++) {
@@ -353,6 +358,11 @@ static PyObject *history_read(PyObject *object, PyObject *const *args, Py_ssize_
             out[i] = each->fallback;
     }
     vmf_window_end(&known.window);
+    if (plan->order != NULL) {
+        for (Py_ssize_t i = 0; i < plan->asked; i++)
+            asked[i] = out[plan->order[i]];
+        PyMem_Free(out);
+    }
     if (failed) {
         Py_DECREF(bytes);
         return PyErr_NoMemory();
@@ -443,7 +453,8 @@ static PyMethodDef history_methods[] = {
      PyDoc_STR("append(column, time_ms, value, identity, [other value, other identity]): an event; a value NaN: it has "
                "none.")},
     {"read", _PyCFunction_CAST(history_read), METH_FASTCALL,
-     PyDoc_STR("read(plan, at_ms): the bytes of a float64 for each step, as of that time.")},
+     PyDoc_STR("read(plan, at_ms): the bytes of a float64 for each step, or for those of the plan's order, as of that "
+               "time.")},
     {"window", history_window, METH_VARARGS,
      PyDoc_STR("window(column, shape, window_ms, most_ms, written, at_ms, offset_ms): (its time, bytes of int64 times, "
                "of float64 values, of the others' values or None)")},

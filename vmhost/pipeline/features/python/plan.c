@@ -43,15 +43,38 @@ static int step_of(vmf_plan *plan, Py_ssize_t place, PyObject *item)
     return 0;
 }
 
+static int order_of(vmf_plan *plan, PyObject *order)
+{
+    plan->asked = PyTuple_GET_SIZE(order);
+    plan->order = PyMem_Calloc((size_t)plan->asked + 1, sizeof *plan->order);
+    if (plan->order == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < plan->asked; i++) {
+        const Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(order, i));
+        if (place == -1 && PyErr_Occurred())
+            return -1;
+        if (place < 0 || place >= plan->count) {
+            PyErr_Format(PyExc_ValueError, "order: there is no step %zd", place);
+            return -1;
+        }
+        plan->order[i] = place;
+    }
+    return 0;
+}
+
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"steps", "offset_ms", NULL};
-    PyObject *steps;
+    static char *names[] = {"steps", "offset_ms", "order", NULL};
+    PyObject *steps, *order = Py_None;
     long long offset_ms = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|L:Plan", names, &PyTuple_Type, &steps, &offset_ms))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|LO:Plan", names, &PyTuple_Type, &steps, &offset_ms, &order))
         return NULL;
     if (offset_ms > 86400000 || offset_ms < -86400000)
         return PyErr_Format(PyExc_ValueError, "offset_ms: expected a day at most");
+    if (order != Py_None && !PyTuple_Check(order))
+        return PyErr_Format(PyExc_TypeError, "order: expected a tuple or None");
     vmf_plan *self = (vmf_plan *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
@@ -66,19 +89,27 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
             Py_DECREF(self);
             return NULL;
         }
+    self->asked = self->count;
+    if (order != Py_None && order_of(self, order) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
     return (PyObject *)self;
 }
 
 static void plan_dealloc(PyObject *object)
 {
     PyMem_Free(((vmf_plan *)object)->steps);
+    PyMem_Free(((vmf_plan *)object)->order);
     Py_TYPE(object)->tp_free(object);
 }
 
 PyTypeObject vmf_plan_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "vmhost.pipeline.features._features.Plan",
-    .tp_doc = PyDoc_STR("Plan(steps, offset_ms=0): a tuple of (kind, left, right, shape, window_ms, most_ms, fresh_ms, "
-                        "written, parameter, default); see features.h."),
+    .tp_doc =
+        PyDoc_STR("Plan(steps, offset_ms=0, order=None): a tuple of (kind, left, right, shape, window_ms, most_ms, "
+                  "fresh_ms, written, parameter, default), and the places of the steps that are read; see "
+                  "features.h."),
     .tp_basicsize = sizeof(vmf_plan),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .tp_new = plan_new,

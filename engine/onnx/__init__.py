@@ -11,6 +11,7 @@ their readers want it (placement.py), and leaves out what nothing reads; savings
 writing.py makes the file's bytes. open_sizes.py does all that at several sizes where a model leaves some open. What
 stands in the way of a model is an OnnxError (problems.py)."""
 
+import itertools
 from typing import NamedTuple
 
 from . import (  # noqa: F401 - readers register themselves
@@ -80,7 +81,8 @@ def compiled(data, where, folder=None):
         raise OnnxError(
             where, "models need the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'"
         ) from error
-    model, weight_files = parse(data, where, folder)
+    weights = {}
+    model, weight_files = parse(data, where, folder, weights)
     nodes = len(model.graph.node)
     try:
         model = cleaned(model)
@@ -96,7 +98,7 @@ def compiled(data, where, folder=None):
         except Exception as error:  # it knows less than the reader, who computes constants first, and may be wrong
             contradiction = f"contradicts itself, says ONNX's shape inference: {reason(error)}"
             inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        built = read(inferred, where, opens, contradiction)
+        built = read(inferred, where, opens, contradiction, weights)
         built.savings.nodes = nodes
         parts = parted(built, where)
         for part in parts:
@@ -109,6 +111,7 @@ def compiled(data, where, folder=None):
     except Unequal:  # of sizes that follow from values: told below
         networks = ()
     if len(networks) == 1:
-        return Compiled(write(*networks), networks[0].savings, weight_files)
+        return Compiled(b"".join(write(*networks)), networks[0].savings, weight_files)
     parts = open_sizes.compile_open(found, network, where)
-    return Compiled(b"".join(write(*part) for part in parts), parts[0][0].savings, weight_files)
+    pieces = itertools.chain.from_iterable(write(*part) for part in parts)
+    return Compiled(b"".join(pieces), parts[0][0].savings, weight_files)

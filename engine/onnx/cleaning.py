@@ -13,6 +13,8 @@ def cleaned(model):
         # where it was left out it is there from now on, and empty: onnx-ir makes names up, and errors tell nodes by
         # outputs
         node.name = node.name
+    if _is_clean(model):
+        return model
     maps = {value.name: value.type for value in model.graph.output if _has_map(value.type)}
     for value in (*model.graph.output, *model.graph.value_info):
         if _has_map(value.type):  # onnx-ir knows no maps; none of its passes asks for types
@@ -24,6 +26,28 @@ def cleaned(model):
         if value.name in maps:
             value.type.CopyFrom(maps[value.name])
     return result
+
+
+def _is_clean(model):
+    """Whether the passes would change nothing: no functions, and everything that is made is used."""
+    if model.functions or any(_has_map(value.type) for value in (*model.graph.output, *model.graph.value_info)):
+        return False
+    made, used = [], set()
+
+    def walk(graph):
+        used.update(value.name for value in graph.output)
+        made.extend(tensor.name for tensor in graph.initializer)
+        for node in graph.node:
+            if len(node.input) and not node.input[-1]:
+                made.append("")
+            made.extend(node.output)
+            used.update(filter(None, node.input))
+            for attribute in node.attribute:
+                for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
+                    walk(inner)
+
+    walk(model.graph)
+    return used.issuperset(made)
 
 
 def _has_map(kind):

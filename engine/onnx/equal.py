@@ -110,7 +110,7 @@ def merge_equal(network):
 def _constants(network):
     alike, one_for = {}, {}
     for name, values in network.constants.items():
-        alike.setdefault((values.dtype, values.shape, values.ravel()[:_LOOKED_AT].tobytes()), []).append(name)
+        alike.setdefault((values.dtype, values.shape, values.flat[:_LOOKED_AT].tobytes()), []).append(name)
     for names in alike.values():
         found = {}
         for name in names if len(names) > 1 else ():  # no other one is read to its end

@@ -124,6 +124,7 @@ class Network:
     notes: dict | None = None
     repeats: bool = False  # while the body of a loop is read
     _made: dict = field(default_factory=dict)
+    _whole: dict = field(default_factory=dict)  # tensors to their shapes, and what they are as views of themselves
 
     def shape(self, name):
         return self.constants[name].shape if name in self.constants else self.shapes[name]
@@ -160,7 +161,14 @@ class Network:
 
     def as_view(self, name):
         """The tensor as a view: of its base, or of itself."""
-        return self.views.get(name) or View(name, 0, contiguous(self.shape(name)))
+        view = self.views.get(name)
+        if view is None:
+            shape = self.shape(name)
+            known, view = self._whole.get(name, (None, None))
+            if known is not shape and (view is None or known != shape):
+                view = View(name, 0, contiguous(shape))
+                self._whole[name] = shape, view
+        return view
 
     def is_dense(self, name):
         """Whether the tensor's elements lie side by side, in order: as a contiguous one's do."""

@@ -1,21 +1,26 @@
 """An ONNX file's bytes to a checked model that holds all its weights, or an OnnxError that says what is wrong with
 the file."""
 
+import collections
 import os
 import warnings
 
 import onnx
-from onnx import external_data_helper
+from onnx import TensorProto, external_data_helper, numpy_helper
 
 from .bfloat16 import widen
 from .problems import OnnxError
 
-_MAX_BYTES = (1 << 31) - 1  # of a protobuf message, which ONNX's checks and shape inference pass around
+_MAX_BYTES = (1 << 31) - 1  # of a protobuf message
+_APART = 4096  # bytes of weights from which on they are kept apart
+_KINDS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.UINT8)
+_PLACEHOLDER = b"these weights are kept apart"  # data of a tensor that are in `weights`
 
 
-def parse(data, where, folder):
+def parse(data, where, folder, weights=None):
     """The ModelProto of `data`. Weights that lie in files beside the model are read from `folder`, the model's own;
-    None: there is no folder.
+    None: there is no folder. Large weights go into `weights`, a dict of arrays by name, where it is given: ONNX's
+    checks and shape inference would copy them each time (`array_of` finds them again).
 
     Also returns the paths of these files."""
     try:
@@ -28,10 +33,10 @@ def parse(data, where, folder):
     _name_domains(model)
     files = _load_weights(model, where, folder)
     _check_form(model, where)
-    if model.ByteSize() > _MAX_BYTES:
-        raise OnnxError(
-            where, f"has {model.ByteSize():,} bytes with its weights; ONNX's checks take at most {_MAX_BYTES:,}"
-        )
+    apart = [] if weights is None else _keep_apart(model.graph, weights)
+    size = model.ByteSize() + sum(values.nbytes for values in (weights or {}).values())
+    if size > _MAX_BYTES:
+        raise OnnxError(where, f"has {size:,} bytes with its weights; ONNX's checks take at most {_MAX_BYTES:,}")
     shapeless = [value.type.tensor_type for value in model.graph.output if _has_no_shape(value.type)]
     for kind in shapeless:  # the checker wants one, whoever runs models does not
         kind.shape.SetInParent()
@@ -41,8 +46,31 @@ def parse(data, where, folder):
         raise OnnxError(where, f"is no valid ONNX model: {reason(error)}") from error
     for kind in shapeless:
         kind.ClearField("shape")
+    for tensor in apart:
+        tensor.dims[:], tensor.raw_data = weights[tensor.name].shape, _PLACEHOLDER
     widen(model)
     return model, files
+
+
+def array_of(tensor, weights):
+    """The array that the TensorProto is; ValueError: its data do not fit its shape and type."""
+    if tensor.name in weights and tensor.raw_data == _PLACEHOLDER:
+        return weights[tensor.name]
+    return numpy_helper.to_array(tensor)
+
+
+def _keep_apart(graph, weights):
+    """Fills `weights`, and leaves their tensors without elements, as the checker takes them; returns these."""
+    apart, names = [], collections.Counter(tensor.name for tensor in graph.initializer)
+    for tensor in graph.initializer:
+        if tensor.data_type in _KINDS and len(tensor.raw_data) >= _APART and names[tensor.name] == 1:
+            try:
+                weights[tensor.name] = numpy_helper.to_array(tensor)
+            except ValueError:  # told by the checker
+                continue
+            tensor.dims[:], tensor.raw_data = [0], b""
+            apart.append(tensor)
+    return apart
 
 
 def _has_no_shape(kind):

@@ -104,14 +104,14 @@ def _parts(network):
 def _part(network, number, last, part_of):
     """The network of one part. Its inputs are what it reads, and whatever else tells the open sizes that it has."""
     layers = [layer for layer in network.layers if part_of[layer.output] == number]
-    names = {name for layer in layers for name in (*layer.inputs, layer.output) if name}
+    names = [name for layer in layers for name in (*layer.inputs, layer.output) if name]
     made = {_base(network, layer.output) for layer in layers}
     later = [layer for layer in network.layers if part_of[layer.output] > number]
     counts = [count for count, _ in network.counted.values() if part_of.get(_base(network, count), 0) == number]
     wanted = [_base(network, name) for layer in later for name in layer.inputs if name]
     outputs = [name for name in network.outputs if part_of[name] == number]
     seen = [_base(network, name) for name in network.outputs if part_of[name] > number]
-    names |= set(outputs)
+    names = list(dict.fromkeys((*names, *outputs)))  # in an order: the same model gives the same bytes
     outputs += [name for name in (*wanted, *seen, *(_base(network, name) for name in counts)) if name in made]
     read = [_base(network, name) for name in names]
     inputs = [name for name in read if name not in made and name not in network.constants]

@@ -141,17 +141,23 @@ def _wanted(network, copy):
 
 def make_in_place(network):
     """A value that is only copied, in another order or to a part of a whole, is made there by whoever makes it."""
+    made, read, views, gone = {}, {}, {}, set()  # bases to the layers that write and read them, and to their views
+    for layer in network.layers:
+        made.setdefault(network.as_view(layer.output).base, []).append(layer)
+        for base in dict.fromkeys(network.as_view(name).base for name in layer.inputs if name):
+            read.setdefault(base, []).append(layer)
+    for name, view in network.views.items():
+        views.setdefault(view.base, set()).add(name)
     for copy in [layer for layer in network.layers if layer.op == "Copy"]:
         source = network.as_view(copy.inputs[0]).base
-        makers = [layer for layer in network.layers if network.as_view(layer.output).base == source]
-        seen = {name for name, view in network.views.items() if view.base == source}
-        readers = [layer for layer in network.layers if any(name == source or name in seen for name in layer.inputs)]
+        makers, seen, readers = made.get(source, []), views.get(source, set()), read.get(source, [])
         target = network.as_view(copy.output).base
         if (
             source in network.constants
             or source in network.inputs
             or any(name == source or name in seen for name in network.outputs)
-            or readers != [copy]
+            or len(readers) != 1
+            or readers[0] is not copy
             or len(makers) != 1
             or makers[0].output != source
             or makers[0].op not in _WRITES_ANYWHERE
@@ -165,4 +171,9 @@ def make_in_place(network):
             for name in seen:
                 del network.views[name]
             network.views[source] = wanted
-            network.layers = [layer for layer in network.layers if layer is not copy]
+            made[target] = [layer for layer in made[target] if layer is not copy] + made.pop(source)
+            views.setdefault(target, set()).add(source)
+            views.pop(source, None)
+            read.pop(source)
+            gone.add(id(copy))
+    network.layers = [layer for layer in network.layers if id(layer) not in gone]

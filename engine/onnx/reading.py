@@ -14,6 +14,7 @@ from .shape_values import NUMBERS, parts_of, value_of
 from .texts import KEEPERS, READERS_OF_TEXTS, is_text, numbers_of_texts, vocabulary
 
 _LARGEST_CONSTANT = 1 << 24  # bytes that a node may be computed to ahead of time, if it is given no more
+_LARGEST_SAID = 64  # numbers of a constant of floats that ONNX is told when it is asked for a shape
 _SIZED = ("MelWeightMatrix", "HannWindow", "HammingWindow", "BlackmanWindow")
 _MAX_RANK = 8
 _STRUCTURES = ("sequence_type", "optional_type")
@@ -56,8 +57,8 @@ class Node:
 class Reader:
     """What readers of operators work with: the `network` so far, and what ONNX's shape inference says."""
 
-    def __init__(self, model, where, opens=None, contradiction=None):
-        from onnx import numpy_helper
+    def __init__(self, model, where, opens=None, contradiction=None, weights=None):
+        from .parsing import array_of
 
         self.contradiction = contradiction
         self.reading = opens.number if opens else 0  # which of several, at other sizes
@@ -79,7 +80,7 @@ class Reader:
         self._given = set()  # texts that callers give, whatever they are
         for item in self.graph.initializer:
             try:
-                self.keep_constant(item.name, numpy_helper.to_array(item))
+                self.keep_constant(item.name, array_of(item, weights or {}))
             except ValueError as error:
                 self.problems.append(Problem(None, item.name, f"its data do not fit its shape and type: {error}"))
         self._take_inferred((*self.graph.input, *self.graph.value_info, *self.graph.output))
@@ -234,6 +235,8 @@ class Reader:
         proto, known = self.proto, []
         constants = {name: self.constant(self.name_of(name)) for name in dict.fromkeys(filter(None, proto.input))}
         for name, values in constants.items():
+            if values is not None and values.dtype.kind == "f" and values.size > _LARGEST_SAID:
+                constants[name] = values = None  # whose numbers no shape follows from
             if values is None:
                 known.append(
                     helper.make_tensor_value_info(
@@ -523,8 +526,9 @@ def _no_element_type(dtype):
     )
 
 
-def read(model, where, opens=None, contradiction=None):
+def read(model, where, opens=None, contradiction=None, weights=None):
     """The network of a checked ONNX model with inferred shapes; `opens` has the Sizes of inputs' shapes, where some are
     open (open_sizes.Opens); `contradiction` is what
-    ONNX's shape inference has against the model. OnnxError names all nodes that are in the way."""
-    return Reader(model, where, opens, contradiction).read()
+    ONNX's shape inference has against the model; `weights` are kept apart from it (parsing.py). OnnxError names all
+    nodes that are in the way."""
+    return Reader(model, where, opens, contradiction, weights).read()

@@ -63,9 +63,9 @@ _OPEN, _VARYING, _TERM, _QUOTIENT = 16, 24, 16, 16  # bytes of records
 
 
 def write(network, sizes=None):
-    """`sizes`: the network's OpenSizes, if it has any."""
+    """The file as a list of bytes-like pieces. `sizes`: the network's OpenSizes, if it has any."""
     tensors = numbered(network)
-    names, records, weights = bytearray(), bytearray(), bytearray()
+    names, records, weights, weighed = bytearray(), bytearray(), [], 0
 
     def name_at(text):
         data = text.encode()[:1024]
@@ -75,9 +75,12 @@ def write(network, sizes=None):
     for name in tensors:
         values, view = network.constants.get(name), network.views.get(name)
         shape = network.shape(name)
-        data = b"" if values is None else numpy.ascontiguousarray(values, values.dtype.newbyteorder("<")).tobytes()
-        at = len(weights) if data else 0
-        weights += data + bytes(-len(data) % _ALIGNMENT)
+        size = 0 if values is None else values.nbytes
+        at = weighed if size else 0
+        if size:
+            values = numpy.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+            weights += [values.reshape(-1).view("uint8").data, bytes(-size % _ALIGNMENT)]
+            weighed += size + -size % _ALIGNMENT
         visible = name_at(name) if name in network.inputs or name in network.outputs else (0, 0)
         kind = _CONSTANT if values is not None else _COMPUTED if view is None else _VIEW
         base, offset, strides = (0, 0, ()) if view is None else (tensors[view.base], view.offset, view.strides)
@@ -88,7 +91,7 @@ def write(network, sizes=None):
             len(shape),
             *_padded(shape),
             at,
-            len(data),
+            size,
             kind,
             base,
             offset,
@@ -119,7 +122,7 @@ def write(network, sizes=None):
         b"VMEMODEL",
         VERSION,
         1 if sizes else 0,
-        128 + len(middle) + len(weights),
+        128 + len(middle) + weighed,
         len(tensors),
         len(network.layers),
         len(network.inputs),
@@ -127,14 +130,14 @@ def write(network, sizes=None):
         len(operands),
         len(opens) // _OPEN,
         len(names),
-        len(weights),
+        weighed,
         len(varyings) // _VARYING,
         len(terms) // _TERM,
         notes_at,
         len(notes),
         len(quotients) // _QUOTIENT,
     )
-    return bytes(header + middle + weights)
+    return [header, middle, *weights]
 
 
 def _notes(network):

@@ -2,6 +2,7 @@
 sentence."""
 
 import numpy
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -115,4 +116,57 @@ def test_what_onnx_ir_refuses_is_one_error(monkeypatch):
         return apply
 
     monkeypatch.setattr(cleaning, "Sequential", fails)
-    assert refused(networks.small()) == "net: is no valid ONNX model: two nodes make one tensor"
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Exp", ["x"], ["unused"])]
+    model = networks.graph_of(nodes, {"x": numpy.zeros(2, "float32")}, ["y"])
+    assert refused(model) == "net: is no valid ONNX model: two nodes make one tensor"
+    compiled(networks.small(), "clean")  # which has nothing to clean, and does not go through it
+
+
+def test_large_weights_are_not_copied_through_onnx(monkeypatch):
+    """Its checks and shape inference write a model out and read it again; onnx-ir does too."""
+    given = []
+    for module, name in ((onnx.checker, "check_model"), (onnx.shape_inference, "infer_shapes")):
+        own = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda model, *a, own=own, **named: given.append(model.ByteSize()) or own(model, *a, **named)
+        )
+    weights = networks.values((256, 1024))
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Relu", ["m"], ["y"])]
+    model = networks.graph(nodes, {"x": ("n", 256)}, {"y": ("n", 1024)}, {"w": weights})
+    x = networks.values((3, 256), 1)
+    made = opened("net", compiled(model, "net").data)({"x": x})["y"]
+    numpy.testing.assert_allclose(numpy.asarray(made), numpy.maximum(x @ weights, 0), 1e-4, 1e-3)
+    assert given and max(given) < 2048
+
+
+def test_weights_that_look_like_those_that_are_kept_apart_are_data_as_any():
+    from vmhost.engine.onnx.parsing import _PLACEHOLDER
+
+    tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.INT8, dims=[len(_PLACEHOLDER)])
+    tensor.raw_data = _PLACEHOLDER
+    model = onnx.load_model_from_string(
+        networks.graph_of(
+            [helper.make_node("Add", ["x", "w"], ["y"])],
+            {"x": numpy.zeros(len(_PLACEHOLDER), "int8")},
+            ["y"],
+            {"w": numpy.zeros(len(_PLACEHOLDER), "int8")},
+        )
+    )
+    model.graph.initializer[0].CopyFrom(tensor)
+    made = opened("net", compiled(model.SerializeToString(), "net").data)({"x": numpy.zeros(len(_PLACEHOLDER), "int8")})
+    assert numpy.asarray(made["y"]).tobytes() == _PLACEHOLDER
+
+
+@pytest.mark.parametrize(("size", "told"), [(4095, "too small"), (4100, "")])
+def test_large_weights_of_another_size_than_they_say_are_one_error(size, told):
+    model = onnx.load_model_from_string(
+        networks.graph_of(
+            [helper.make_node("Add", ["x", "w"], ["y"])],
+            {"x": numpy.zeros(1024, "float32")},
+            ["y"],
+            {"w": numpy.zeros(1024, "float32")},
+        )
+    )
+    model.graph.initializer[0].raw_data = bytes(size)
+    said = refused(model.SerializeToString())
+    assert told in said and "w" in said

@@ -1,6 +1,10 @@
 """Results as large as values say: what is found, chosen or told apart. Answers are ONNX Runtime's, also where there is
 nothing."""
 
+import os
+import subprocess
+import sys
+
 import numpy
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -287,3 +291,22 @@ def test_what_is_found_is_written_back_also_where_nothing_is():
     x = numpy.float32([0, 1, 0, 0, 2, 0])
     assert back({"x": x})["y"].tolist() == [0, -1, 2, 3, -2, 5]
     assert back({"x": x * 0})["y"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_same_model_gives_the_same_bytes_whatever_seeds_hashes():
+    program = (
+        "import hashlib; from bench import other_models; from vmhost.engine.onnx import compile_model;"
+        "model = other_models.make('detection/ssd', small=True)[0].SerializeToString();"
+        "print(hashlib.sha256(compile_model(model, 'ssd')).hexdigest())"
+    )
+    made = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=200,
+        ).stdout
+        for seed in ("1", "2", "3", "4")
+    }
+    assert len(made) == 1

@@ -856,6 +856,7 @@ BLOCKS = {
     ("docs/operations.md", "import vmhost\n\n"): recording_in_python,
     ("docs/operations.md", "vmhost serve build --host"): shown_only,  # tests/operations/test_crash_reports.py
     ("docs/operations.md", "vmhost replay"): shown_only,  # tests/operations/test_baseline_replay.py
+    ("docs/operations.md", "What held the memory:"): shown_only,  # tests/operations/test_memory_lines.py
     ("docs/operations.md", "host.coverage()"): coverage_in_python,
     ("docs/operations.md", "vmhost coverage ran.json"): coverage_report,
     ("docs/operations.md", "scrape_configs:"): scrape_configuration,

@@ -91,6 +91,11 @@ class TaskFuture(_Future):
         not yet."""
         return self._call.timings
 
+    def engine_runs(self) -> tuple[int, tuple[tuple[int, int], ...]]:
+        """How many models the call ran on its VM's own thread, and when the first ones of them began and ended, in
+        nanoseconds of `time.monotonic_ns`. After Host.trace_engine(), and once the call has ended."""
+        return self._call.engine_runs
+
     def outcome(self) -> str | None:
         """How the call ended, as a name of vmhost.errors.Kind; None before."""
         kind = self._call.kind

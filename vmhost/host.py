@@ -317,6 +317,10 @@ class Host:
         ValueError for an `hz` beyond 0.1 to 10,000; the rest as for Profiling.stop()."""
         return Profiling(isolation.core().Profile(hz))
 
+    def trace_engine(self) -> None:
+        """From now on it is noted, in all hosts of the process, when calls run models (TaskFuture.engine_runs)."""
+        isolation.core().trace_engine()
+
     def coverage(self) -> Coverage:
         """Which lines and branches of tasks ran so far in this process, in the share of calls that TaskPolicy.coverage
         has noted."""

@@ -412,8 +412,12 @@ struct vme_api {
     vme_embedding *(*embedding_ref)(vme_embedding *);
     void (*embedding_unref)(vme_embedding *);
     const char *(*message)(void);
+    void (*runs_observe)(int64_t (*now_ns)(void), void (*ended)(int64_t began_ns));
 };
 VME_API const struct vme_api *vme_api(void);
+/* From now on `ended` is told of each run of a model of a VM or of the host, on the thread that it ran on, with what
+ * `now_ns` gave as it began. Of a run within another one, nothing. */
+VME_API void vme_runs_observe(int64_t (*now_ns)(void), void (*ended)(int64_t began_ns));
 
 #ifdef __cplusplus
 }

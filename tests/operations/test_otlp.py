@@ -10,7 +10,9 @@ import threading
 import pytest
 
 import vmhost
+from tests import networks
 from tests.hosts import bundle
+from vmhost.compiler import compile_folder
 from vmhost.limits import Policy, TaskPolicy
 from vmhost.operations import OtlpExporter
 
@@ -153,6 +155,48 @@ def test_a_collector_gets_what_ran(collector):
     failed = [span for span in spans if span["attributes"].get("vmhost.outcome") == "task_error"]
     assert [span["status"]["code"] for span in failed] == [2] and "parentSpanId" not in failed[0]
     assert len({span["traceId"] for span in spans}) == 3
+
+
+def test_models_that_a_call_runs_are_spans_below_its_run(collector, tmp_path):
+    address, got = collector
+    main = """
+from vmhost import engine
+
+def run(value):
+    secret, count, inputs = value
+    model = engine.load("net")
+    for _ in range(count):
+        model(inputs)
+    return len(secret)
+"""
+    (tmp_path / "main.py").write_text(main)
+    (tmp_path / "net.onnx").write_bytes(networks.small())
+    (tmp_path / "task.yaml").write_text(
+        'name: vision\nversion: "1"\nentry: main:run\npython: "3.14"\nmodels: {net: net.onnx}\n'
+    )
+    inputs = {"input": networks.values((1, 3, 32, 32))}
+    with vmhost.Host(allow_unsigned=True) as host:
+        task = host.load(compile_folder(tmp_path).to_bytes())
+        future = task.submit(("x", 1, inputs))
+        future.result()
+        with OtlpExporter(host, address, interval_s=60, headers={"X-Key": "k"}) as exporter:
+            traced = exporter.traced(task)
+            for count in (0, 2, 40):
+                assert traced(("ann@example.org", count, inputs)) == 15
+    spans = decoded_spans(got["/v1/traces"])
+    assert "ann@example.org" not in json.dumps(got["/v1/traces"])
+    runs = [span for span in spans if span["name"] == "run"]
+    found = {span["spanId"]: [each for each in spans if each.get("parentSpanId") == span["spanId"]] for span in runs}
+    assert sorted(map(len, found.values())) == [0, 2, 32]
+    for span in runs:
+        steps = found[span["spanId"]]
+        assert {each["name"] for each in steps} <= {"engine"}
+        times = [whole(span["startTimeUnixNano"])]
+        for each in steps:
+            assert each["attributes"]["vmhost.engine.runs"] == ("2" if len(steps) == 2 else "40")
+            times += [whole(each["startTimeUnixNano"]), whole(each["endTimeUnixNano"])]
+        times.append(whole(span["endTimeUnixNano"]))
+        assert times == sorted(times)
 
 
 def decoded_lines(requests):

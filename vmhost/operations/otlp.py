@@ -5,8 +5,9 @@
         priced(order, traceparent=request.headers.get("traceparent"))
 
 Metrics go out every `interval_s` seconds. A traced call is a span with two below it, its wait in the queue and its run
-in a VM; the caller's context comes in as a W3C `traceparent`, and the span's own is on the future. Sources: OTLP 1.5
-(opentelemetry-proto), W3C Trace Context. Nothing is kept when nobody listens: a batch that cannot be sent is dropped,
+in a VM, and below that one a span for each model that the engine ran; the caller's context comes in as a W3C
+`traceparent`, and the span's own is on the future. Sources: OTLP 1.5 (opentelemetry-proto), W3C Trace Context.
+Nothing is kept when nobody listens: a batch that cannot be sent is dropped,
 and counted.
 """
 
@@ -93,6 +94,7 @@ class OtlpExporter:
 
     def traced(self, task: Task) -> "TracedTask":
         """`task` with a span for each call."""
+        self._host.trace_engine()
         return TracedTask(task, self._spans, self._calls)
 
     def metrics(self) -> dict[str, object]:
@@ -244,7 +246,12 @@ def _spans(future, trace, parent, span, named):
     spans = [made(f"task {named['vmhost.task']}", span, parent, submitted, ended, _SERVER, ok, whole)]
     spans.append(made("queue", secrets.token_hex(8), span, submitted, began, _INTERNAL, _OK, named))
     if started:
-        spans.append(made("run", secrets.token_hex(8), span, started, ended, _INTERNAL, ok, named))
+        run = secrets.token_hex(8)
+        spans.append(made("run", run, span, started, ended, _INTERNAL, ok, named))
+        count, runs = future.engine_runs()
+        for number, (begin, end) in enumerate(runs, 1):
+            of = {**named, "vmhost.engine.run": number, "vmhost.engine.runs": count}
+            spans.append(made("engine", secrets.token_hex(8), run, begin, end, _INTERNAL, _OK, of))
     return spans
 
 

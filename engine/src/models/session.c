@@ -22,6 +22,16 @@ struct vme_session {
     model_plans plans;
 };
 
+/* Who is told of runs; NULL: nobody. `run_now_ns` is set before it. */
+static int64_t (*_Atomic run_now_ns)(void);
+static void (*_Atomic run_ended)(int64_t began_ns);
+
+void vme_runs_observe(int64_t (*now_ns)(void), void (*ended)(int64_t began_ns))
+{
+    atomic_store(&run_now_ns, now_ns);
+    atomic_store(&run_ended, ended);
+}
+
 /* ---- sessions */
 /* Zeroed: a file may read parts of values that nothing wrote, which must not show what others left in memory. */
 static vme_status arena_new(vme_context *context, const vme_model *model, char **result)
@@ -144,6 +154,8 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
     const vme_wishes before = vme_wish(wishes);
     VME_FLUSHING_IF(session->wishes.flags);
     const char *const outer = vme_context_doing(context);
+    void (*const ended)(int64_t) = outer == NULL ? atomic_load_explicit(&run_ended, memory_order_acquire) : NULL;
+    int64_t run_began_ns = ended == NULL ? 0 : atomic_load_explicit(&run_now_ns, memory_order_relaxed)();
     if (model->caches > 0)
         status = caches_begin(context, model, inputs, outputs, arena);
     for (int s = 0, count; status == VME_OK && s < model->steps; s += count) {
@@ -165,6 +177,8 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
             ns[s] = model_now_ns() - began;
     }
     atomic_store_explicit(&context->doing, outer, memory_order_relaxed);
+    if (ended != NULL)
+        ended(run_began_ns);
     vme_wish(before);
     if (own)
         atomic_store(&session->busy, false);

@@ -27,6 +27,7 @@ static const struct vme_api table = {
     .embedding_ref = vme_embedding_ref,
     .embedding_unref = vme_embedding_unref,
     .message = vme_message,
+    .runs_observe = vme_runs_observe,
 };
 
 const struct vme_api *vme_api(void) { return &table; }

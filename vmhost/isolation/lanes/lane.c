@@ -72,6 +72,7 @@ vmh_call *vmh_call_new(vmh_lane *lane)
     vmh_blob_init(&call->request);
     vmh_blob_init(&call->reply);
     call->kind = VMH_OK;
+    call->runs = NULL;
     call->held = NULL;
     call->prev = call->next = NULL;
     call->done_event = (vmh_event){.type = VMH_EVENT_DONE, .object = call};
@@ -99,6 +100,7 @@ void vmh_call_unref(vmh_call *call)
     if (call->record != NULL)
         vmh_blob_clear(call->record);
     free(call->record);
+    free(call->runs);
     free(call->held);
     free(call->entry);
     vmh_lane_unref(call->lane);

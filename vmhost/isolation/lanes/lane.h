@@ -32,6 +32,18 @@ enum vmh_call_state { VMH_QUEUED, VMH_RUNNING, VMH_CLAIMED };
 
 typedef struct vmh_lane vmh_lane;
 
+/* When a call ran models: the first VMH_ENGINE_RUNS times. */
+enum { VMH_ENGINE_RUNS = 32 };
+
+typedef struct vmh_engine_run {
+    int64_t began_ns, ended_ns;
+} vmh_engine_run;
+
+typedef struct vmh_engine_runs {
+    int count, told; /* told: of which there are items */
+    vmh_engine_run items[VMH_ENGINE_RUNS];
+} vmh_engine_runs;
+
 typedef struct vmh_call {
     atomic_int refs;
     atomic_int state;  /* enum vmh_call_state */
@@ -53,6 +65,7 @@ typedef struct vmh_call {
     vmh_blob request;             /* written by the submitter before push, read by the worker */
     vmh_blob reply;               /* written by the claimer, read after DONE */
     enum vmh_kind kind;           /* likewise */
+    vmh_engine_runs *runs;        /* likewise; owned; NULL: none are known */
     char *held;                   /* likewise; what held the memory at its limit (holdings.h); owned; NULL: not known */
     struct vmh_call *prev, *next; /* in the lane's queue; guarded by the lane's lock */
     vmh_event done_event, failed_event;

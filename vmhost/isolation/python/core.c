@@ -186,6 +186,12 @@ static PyObject *engine_attach(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *trace_engine(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    vmh_engine_trace();
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef core_methods[] = {
     {"engine_attach", engine_attach, METH_VARARGS,
      PyDoc_STR("engine_attach(table, path): the address of the engine's `struct vme_api`, and the file of "
@@ -202,6 +208,7 @@ static PyMethodDef core_methods[] = {
                "which VMs were running on "
                "the crashing thread of the process that had it before. errno 0: it does keep them; EBUSY: another "
                "process has the file; EEXIST: this process keeps them in the file that it opened first.")},
+    {"trace_engine", trace_engine, METH_NOARGS, PyDoc_STR("From now on calls know when they ran models.")},
     {"coverage", vmh_core_coverage, METH_NOARGS,
      PyDoc_STR("coverage() -> functions: (file, name, first line); points: (function, kind, from, to), kind 0: a line, "
                "1: a branch between byte offsets, 2: a return; full.")},

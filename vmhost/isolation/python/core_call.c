@@ -233,6 +233,21 @@ static PyObject *call_timings(PyObject *object, void *Py_UNUSED(closure))
                          (long long)(done ? call->ended_ns : 0));
 }
 
+static PyObject *call_engine_runs(PyObject *object, void *Py_UNUSED(closure))
+{
+    vmh_call *call = ((call_object *)object)->call;
+    const vmh_engine_runs *runs = vmh_call_done(call) ? call->runs : NULL;
+    PyObject *items = PyTuple_New(runs == NULL ? 0 : runs->told);
+    for (int i = 0; items != NULL && runs != NULL && i < runs->told; i++) {
+        PyObject *item = Py_BuildValue("(LL)", (long long)runs->items[i].began_ns, (long long)runs->items[i].ended_ns);
+        if (item == NULL)
+            Py_CLEAR(items);
+        else
+            PyTuple_SET_ITEM(items, i, item);
+    }
+    return Py_BuildValue("(iN)", runs == NULL ? 0 : runs->count, items);
+}
+
 static PyObject *call_lane(PyObject *object, void *Py_UNUSED(closure))
 {
     vmh_lane *lane = ((call_object *)object)->call->lane;
@@ -267,6 +282,8 @@ static PyGetSetDef call_getset[] = {
     {"state", call_state, NULL, PyDoc_STR("'queued', 'running' or 'done'."), NULL},
     {"record", call_record, NULL, PyDoc_STR("What the VM tells of a recorded call that has ended; None."), NULL},
     {"timings", call_timings, NULL, PyDoc_STR("(submitted, started, ended), monotonic ns; 0: not (known) yet."), NULL},
+    {"engine_runs", call_engine_runs, NULL,
+     PyDoc_STR("(how many models it ran, when the first ones began and ended), after trace_engine()."), NULL},
     {"lane", call_lane, NULL, PyDoc_STR("The lane."), NULL},
     {"owner", call_get_owner, call_set_owner, PyDoc_STR("Anything; kept for the caller."), NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -9,6 +9,7 @@
 #include "lanes/clock.h"
 #include "seal/seal.h"
 #include "vm/vm_private.h"
+#include "wire/engine.h"
 #include "wire/wire.h"
 
 /* ---- logging ---- */
@@ -533,6 +534,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
     if (atomic_load(&vm->memory.meter->over) || atomic_load(&vm->memory.meter->denied))
         vmh_meter_rearm(vm->memory.meter);
     vmh_holders_rearm(vm->memory.meter);
+    vmh_engine_runs_begin();
     vmh_phase_begin(vm, VMH_PHASE_CALL, call, call->deadline_ns, lane->cpu_ns);
     vmh_crash_call(vm->threads.crash_slot, call->entry == NULL ? lane->entry : call->entry, call->request.size,
                    call->started_ns);
@@ -614,6 +616,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
             vmh_blob_move(call->record, &state.told);
             call->recorded = true;
         }
+        call->runs = vmh_engine_runs_end();
         if (kind == VMH_MEMORY_LIMIT)
             vmh_call_hold(call, vmh_holders_tell(vm->memory.meter));
         call->excused = excused && (kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR || kind == VMH_VALUE);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lanes/clock.h"
 #include "lanes/code_store.h"
 #include "lanes/meter.h"
 #include "memory/holders.h"
@@ -15,6 +16,8 @@ static const char *const module_name = "vmhost.engine._array";
 /* Set once, by the host, before any VM can load the engine. */
 static _Atomic(const struct vme_api *) engine;
 static char module_path[PATH_MAX];
+static atomic_bool tracing; /* runs of models are noted, once there is an engine */
+static void run_ended(int64_t began_ns);
 
 int vmh_engine_attach(uintptr_t table, const char *path)
 {
@@ -37,6 +40,8 @@ int vmh_engine_attach(uintptr_t table, const char *path)
     }
     strcpy(module_path, path);
     atomic_store(&engine, offered);
+    if (atomic_load(&tracing))
+        offered->runs_observe(vmh_now_ns, run_ended);
     return 0;
 }
 
@@ -186,6 +191,37 @@ static void account_worked(void *meter, uint64_t cpu_ns)
 
 static void account_made(void *meter, const void *buffer, size_t bytes) { vmh_holders_made(meter, buffer, bytes); }
 static void account_gone(void *meter, const void *buffer) { vmh_holders_gone(meter, buffer); }
+
+/* ---- runs of models, for those who trace calls ---- */
+
+static _Thread_local vmh_engine_runs runs __attribute__((tls_model("initial-exec")));
+
+void vmh_engine_runs_begin(void) { runs.count = runs.told = 0; }
+
+vmh_engine_runs *vmh_engine_runs_end(void)
+{
+    if (runs.count == 0)
+        return NULL;
+    vmh_engine_runs *copy = malloc(sizeof *copy);
+    if (copy != NULL)
+        *copy = runs;
+    return copy;
+}
+
+static void run_ended(int64_t began_ns)
+{
+    if (runs.told < VMH_ENGINE_RUNS)
+        runs.items[runs.told++] = (vmh_engine_run){began_ns, vmh_now_ns()};
+    runs.count++;
+}
+
+void vmh_engine_trace(void)
+{
+    atomic_store(&tracing, true);
+    const struct vme_api *api = atomic_load(&engine);
+    if (api != NULL) /* else once it is attached */
+        api->runs_observe(vmh_now_ns, run_ended);
+}
 
 static void account_retain(void *meter) { vmh_meter_ref(meter); }
 static void account_forget(void *meter) { vmh_meter_unref(meter); }

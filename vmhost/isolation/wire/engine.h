@@ -9,6 +9,7 @@
 #define VMH_ENGINE_H
 
 #include "cpython/compat.h"
+#include "lanes/lane.h"
 #include "lanes/storage.h"
 #include "lanes/vm.h"
 
@@ -35,6 +36,12 @@ int vmh_engine_enter(vmh_vm *vm);
  * Any thread: work in progress ends soon / may go on from now. */
 void vmh_engine_stop(struct vme_context *context, bool stop);
 /* The operator that a model is at now; NULL: none. */
+/* From now on it is noted when calls run models. */
+void vmh_engine_trace(void);
+/* A call begins on this thread, and ends: what models it ran on it, malloc'ed; NULL: none, or no memory. */
+void vmh_engine_runs_begin(void);
+vmh_engine_runs *vmh_engine_runs_end(void);
+
 const char *vmh_engine_doing(const struct vme_context *context);
 /* The interpreter is gone: its buffers that others hold are paid for by one of them from now on. */
 void vmh_engine_end(struct vme_context *context);

@@ -4,6 +4,8 @@ import contextlib
 import itertools
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -267,6 +269,79 @@ def replays(quick):
     )
 
 
+COVERED = """
+def sign(n):
+    if n > 0:
+        return 1
+    elif n < 0:
+        return -1
+    return 0
+
+def collatz(n):
+    steps = 0
+    while n != 1:
+        n = n // 2 if n % 2 == 0 else 3 * n + 1
+        steps += 1
+    return steps
+
+def run(value):
+    words = {}
+    for n in range(1, 400):
+        words.setdefault(collatz(n), []).append(sign(n - 200))
+    return sum(len(each) for each in words.values())
+"""
+PLAIN_COVERAGE = """
+import os, sys, time
+os.environ["COVERAGE_CORE"] = "sysmon"
+import coverage
+measuring = coverage.Coverage(data_file=None, branch=True, config_file=False, include=[sys.argv[1]])
+measuring.start()
+space = {"__name__": "covered"}
+exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"), space)
+times = []
+for _ in range(int(sys.argv[2])):
+    began = time.perf_counter()
+    space["run"](None)
+    times.append(time.perf_counter() - began)
+measuring.stop()
+print(*times)
+"""
+
+
+def covered(quick):
+    """A program whose lines and branches are noted, in a VM and by coverage.py with sys.monitoring in plain Python."""
+    count, rounds = (5, 1) if quick else (100, 5)
+    ours, theirs, off = [], [], []
+    noted = vmhost.Policy(task=vmhost.TaskPolicy(coverage=1.0))
+    with tempfile.TemporaryDirectory() as folder, vmhost.Host(allow_unsigned=True) as plain:
+        program = Path(folder) / "covered.py"
+        program.write_text(COVERED)
+        without = plain.load(_bundle("covered", COVERED))
+        with vmhost.Host(allow_unsigned=True, policy=noted) as host:
+            task = host.load(_bundle("covered", COVERED))
+            for _ in range(rounds):
+                for times, called in ((ours, task), (off, without)):
+                    called(None)
+                    for _ in range(count):
+                        began = time.perf_counter()
+                        called(None)
+                        times.append(1000 * (time.perf_counter() - began))
+                command = [sys.executable, "-c", PLAIN_COVERAGE, str(program), str(count)]
+                told = subprocess.run(command, capture_output=True, text=True, check=True)
+                theirs += [1000 * float(each) for each in told.stdout.split()[1:]]
+    figures = {
+        "vmhost": Figure(tuple(ours), "ms", "less"),
+        "coverage.py, sysmon": Figure(tuple(theirs), "ms", "less"),
+        "vmhost, not noted": Figure(tuple(off), "ms", "less"),
+    }
+    ratio = figures["vmhost"].median / figures["coverage.py, sysmon"].median
+    yield Result(
+        "operations: a program with coverage of lines and branches",
+        figures,
+        promises=((f"level with coverage.py: {ratio:.2f}x its time", ratio <= 1.05),),
+    )
+
+
 def fleet_reports(quick):
     """Reports of devices into the deployment platform's SQLite: one after the other, and of many at a time."""
     alone, count, threads = (20, 100, 8) if quick else (200, 5000, 40)  # 40: those of the web server
@@ -353,4 +428,4 @@ def _timed(task, ways, figures, when, rounds):
             figures[f"{way}, {when}"].append(1000 * (time.perf_counter() - began))
 
 
-ROWS = (cost, profiles, scrape, dashboard, replays, memory_lines, fleet_reports)
+ROWS = (cost, profiles, scrape, dashboard, replays, covered, memory_lines, fleet_reports)

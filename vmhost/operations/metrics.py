@@ -6,6 +6,7 @@ than MAX_VERSIONS those that were called most have samples, and `vmhost_versions
 host that loads new tasks all day does not fill a database.
 """
 
+import functools
 import itertools
 import platform
 
@@ -42,9 +43,7 @@ def accepted(accept):
 
 
 def _host(text, statistics):
-    from vmhost import __version__
-
-    info = {"version": __version__, "python": platform.python_version()}
+    info = {"version": _own_version(), "python": platform.python_version()}
     text.family("vmhost_build", "info", "Versions of vmhost and Python.", [(_labels(info), 1)])
     states = dict.fromkeys(("booting", "ready", "serving", "ending"), 0)
     for vm in statistics.vms:
@@ -62,6 +61,13 @@ def _host(text, statistics):
         text.family(name, "counter", help_text, [("", value)])
     text.family("vmhost_memory_bytes", "gauge", "Memory that all VMs hold.", [("", statistics.memory_bytes)])
     _tables(text, statistics.tables)
+
+
+@functools.cache
+def _own_version():
+    from vmhost import __version__  # reads the package's metadata, which takes a millisecond
+
+    return __version__
 
 
 def _tables(text, tables):
@@ -94,15 +100,20 @@ def _tasks(text, statistics):
     if not versions:
         return
     labels = [f'task="{_escaped(version.name)}",version="{_escaped(version.version)}"' for version in versions]
+    braced = [f"{{{label}}}" for label in labels]
     ends = [{name.lower(): count for name, count in version.ended.items()} for version in versions]
-    text.family(
+    text.table(
         "vmhost_calls",
         "counter",
         "Calls that ended, by how.",
+        labels,
+        "outcome",
+        OUTCOMES,
+        [[counts.pop(outcome, 0) for outcome in OUTCOMES] for counts in ends],
         [
-            (f'{{{label},outcome="{outcome}"}}', counts.get(outcome, 0))
+            (f'{{{label},outcome="{outcome}"}}', n)
             for label, counts in zip(labels, ends)
-            for outcome in dict.fromkeys((*OUTCOMES, *counts))
+            for outcome, n in counts.items()
         ],
     )
     text.histogram(
@@ -128,18 +139,15 @@ def _tasks(text, statistics):
         ),
         ("vmhost_breaker_trips", "counter", "How often its breaker opened.", lambda v: v.breaker.trips),
     ):
-        text.family(
-            name, kind, help_text, [(f"{{{label}}}", value(version)) for label, version in zip(labels, versions)]
-        )
-    text.family(
+        text.family(name, kind, help_text, zip(braced, map(value, versions)))
+    text.table(
         "vmhost_breaker_state",
         "gauge",
         "1 for the state that its breaker is in.",
-        [
-            (f'{{{label},state="{state}"}}', int(version.breaker.state == state))
-            for label, version in zip(labels, versions)
-            for state in BREAKER_STATES
-        ],
+        labels,
+        "state",
+        BREAKER_STATES,
+        [[version.breaker.state == state for state in BREAKER_STATES] for version in versions],
     )
     _own(text, versions)
 
@@ -186,19 +194,29 @@ class _Text:
         sample = name + suffix
         self._parts.extend(f"{sample}{labels} {value}\n" for labels, value in samples)
 
+    def table(self, name, kind, help_text, labels, column, columns, rows, others=()):
+        """A family with whole numbers: for each of `labels`, without braces, a row with a sample for each of `columns`,
+        which the label `column` names. `others`: samples as `family` takes them."""
+        suffix = "_total" if kind == "counter" else ""
+        self._head(name, suffix, kind, help_text)
+        template = "".join([f'{name}{suffix}{{\0,{column}="{each}"}} %d\n' for each in columns])
+        for label, row in zip(labels, rows):
+            self._parts.append(template.replace("\0", label.replace("%", "%%")) % tuple(row))
+        self._parts.extend(f"{name}{suffix}{labels} {value}\n" for labels, value in others)
+
     def histogram(self, name, help_text, labels, histograms):
         """A family of histograms: each has its labels, without braces."""
         self._head(name, "", "histogram", help_text)
         counts = np.frombuffer(b"".join(one.counts for one in histograms), np.uint64).reshape(len(histograms), -1)
         reached = np.cumsum(counts, axis=1)
+        # one template for all, with \0 where labels are: a line at a time takes twice as long
+        lines = [f'{name}_bucket{{\0,le="{bound}"}} %d\n' for bound in (*_BOUNDS, "+Inf")]
+        template = "".join([*lines, f"{name}_sum{{\0}} %r\n{name}_count{{\0}} %d\n"])
         for label, row, total, histogram in zip(
             labels, reached[:, _ENDS].tolist(), reached[:, -1].tolist(), histograms
         ):
-            start = f'{name}_bucket{{{label},le="'
-            self._parts.extend([f'{start}{bound}"}} {count}\n' for bound, count in zip(_BOUNDS, row)])
-            self._parts.append(
-                f'{start}+Inf"}} {total}\n{name}_sum{{{label}}} {histogram.total_s}\n{name}_count{{{label}}} {total}\n'
-            )
+            filled = template.replace("\0", label.replace("%", "%%"))
+            self._parts.append(filled % (*row, total, histogram.total_s, total))
 
     def own_histogram(self, name, help_text, found):
         """A family of histograms with bounds of their own: (labels without braces, TaskMetric)."""

@@ -40,7 +40,7 @@ stress: build     ## the long runs: many hosts and VMs in several processes
 sanitize: sanitize-memory sanitize-thread  ## the native core under all three sanitizers
 
 sanitize-memory: build     ## the native core under the address and undefined-behaviour sanitizers, both in one build
-	@$(PYTHON) tests/native/run.py core address,undefined && $(PYTHON) tests/native/run.py engine address,undefined && $(PYTHON) tests/native/run.py triggers address,undefined && $(PYTHON) tests/native/run.py patterns address && $(PYTHON) tests/native/run.py features address,undefined && sh tests/native/sanitize_core.sh address,undefined
+	@$(PYTHON) tests/native/run.py core address,undefined && $(PYTHON) tests/native/run.py engine address,undefined && $(PYTHON) tests/native/run.py triggers address,undefined && $(PYTHON) tests/native/run.py patterns address,undefined && $(PYTHON) tests/native/run.py features address,undefined && sh tests/native/sanitize_core.sh address,undefined
 
 sanitize-address: build    ## the native core under the address sanitizer
 	@$(PYTHON) tests/native/run.py core address && $(PYTHON) tests/native/run.py engine address && $(PYTHON) tests/native/run.py triggers address && $(PYTHON) tests/native/run.py patterns address && $(PYTHON) tests/native/run.py features address && sh tests/native/sanitize_core.sh address
@@ -48,7 +48,7 @@ sanitize-address: build    ## the native core under the address sanitizer
 sanitize-undefined: build  ## the native core under the undefined-behaviour sanitizer
 	@$(PYTHON) tests/native/run.py core undefined && $(PYTHON) tests/native/run.py engine undefined && $(PYTHON) tests/native/run.py triggers undefined && $(PYTHON) tests/native/run.py patterns undefined && $(PYTHON) tests/native/run.py features undefined && sh tests/native/sanitize_core.sh undefined
 
-sanitize-thread: build     ## the parts that build without CPython under the thread sanitizer
+sanitize-thread: build     ## the parts that build without CPython, or with a stub of it, under the thread sanitizer
 	@$(PYTHON) tests/native/run.py core thread && $(PYTHON) tests/native/run.py engine thread && $(PYTHON) tests/native/run.py triggers thread && $(PYTHON) tests/native/run.py patterns thread && $(PYTHON) tests/native/run.py features thread
 
 polls: build               ## how long the engine's operators go without a look at the stop flag; wants a quiet machine

@@ -171,7 +171,13 @@ IMAGE = Part(
 # What every file of the engine is compiled with where looks at the stop flag are counted: test_polls.c.
 POLLS = ["-DVME_POLLS", "-include", "tests/native/engine/polls.h"]
 # Test programs: which files go into which is tests/native/run.py's.
-CORE_TESTS = Part(("tests/native/*.c",), ("vmhost/isolation", "tests/native"), optimize=("-O1",), python=False)
+# The core's have a stub of Python.h in tests/native/python.
+CORE_TESTS = Part(
+    ("tests/native/*.c", "tests/native/python/*.c"),
+    ("vmhost/isolation", "engine/include", "tests/native", "tests/native/python"),
+    optimize=("-O1",),
+    python=False,
+)
 ENGINE_TESTS = Part(
     ("tests/native/engine/*.c",), ("engine/src", "engine/include"), (*ARITHMETIC,), ("-O1",), python=False
 )

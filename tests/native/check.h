@@ -13,10 +13,10 @@
         } \
     } while (0)
 
-/* From failing_malloc.c: one allocation fails, after `after` more went well; -1: none does. Gives whether one failed
+/* From failing_calls.c: one allocation fails, after `after` more went well; -1: none does. Gives whether one failed
  * since the last time. */
 int failing_malloc(long after);
-/* The same of reads and writes of files, from failing_files.c. */
+/* The same of reads and writes of files. */
 int failing_files(long after);
 
 #endif

@@ -26,15 +26,14 @@ from native_build import CORE_TESTS, ENGINE_TESTS, FEATURE_TESTS, INSTALLED, PAT
 HERE = "tests/native"
 BUILD = "build/native_tests"
 COMPILER = os.environ.get("CC", "gcc")
-# failing_malloc.c answers for these.
-ALLOCATORS = ("malloc", "calloc", "realloc", "strdup", "strndup", "aligned_alloc")
-WRAP_ALLOCATORS = [f"-Wl,--wrap={name}" for name in ALLOCATORS]
-FAILING_MALLOC = f"{HERE}/failing_malloc.c"
-WRAP_FILES = ["-Wl,--wrap=pread", "-Wl,--wrap=pwrite"]
-FAILING_FILES = f"{HERE}/failing_files.c"  # answers for these
+FAILING_CALLS = f"{HERE}/failing_calls.c"  # answers for these
+FAILING = ("malloc", "calloc", "realloc", "strdup", "strndup", "aligned_alloc", "pread", "pwrite")
+WRAPS = [f"-Wl,--wrap={name}" for name in FAILING]
 GREEDY_LIBRARY = f"{HERE}/greedy_library.c"  # a library of somebody else that allocates
 PROFILE = native_build.Part(("vmhost/isolation/profile/*.c", "vmhost/isolation/lanes/critical.c")).files()
 LANES = native_build.Part(("vmhost/isolation/lanes/*.c",)).files()
+# What runs VMs; test_vms.c has it with a stub of CPython.
+VMS = [f"vmhost/isolation/{name}.c" for name in ("vm/vm", "vm/stop", "vm/threads", "seal/waits", "crash/starvation")]
 
 
 @dataclass(frozen=True)
@@ -52,12 +51,13 @@ def core_programs():
     memory = ("memory/library_memory.c", "lanes/meter.c", "lanes/critical.c")
     return [
         Program(f"{HERE}/test_lane", (*LANES, fake_vm)),
-        Program(f"{HERE}/test_faults", (*LANES, fake_vm, FAILING_MALLOC)),
-        Program(f"{HERE}/test_profile", (*PROFILE, FAILING_MALLOC)),
-        Program(f"{HERE}/test_holdings", (*PROFILE, FAILING_MALLOC)),
+        Program(f"{HERE}/test_vms", (*LANES, *VMS, f"{HERE}/fake_guest.c", f"{HERE}/python/python.c")),
+        Program(f"{HERE}/test_faults", (*LANES, fake_vm, FAILING_CALLS)),
+        Program(f"{HERE}/test_profile", (*PROFILE, FAILING_CALLS)),
+        Program(f"{HERE}/test_holdings", (*PROFILE, FAILING_CALLS)),
         Program(
             f"{HERE}/test_library_memory",
-            (*(f"vmhost/isolation/{name}" for name in memory), FAILING_MALLOC),
+            (*(f"vmhost/isolation/{name}" for name in memory), FAILING_CALLS),
             null_for_too_much=True,
             library=GREEDY_LIBRARY,
         ),
@@ -67,7 +67,7 @@ def core_programs():
 def engine_programs():
     engine = INSTALLED[native_build.ENGINE].files()
     tests = [source for source in ENGINE_TESTS.files() if Path(source).name.startswith("test_")]
-    return [Program(source.removesuffix(".c"), (*engine, FAILING_MALLOC, FAILING_FILES)) for source in tests]
+    return [Program(source.removesuffix(".c"), (*engine, FAILING_CALLS)) for source in tests]
 
 
 def trigger_programs():
@@ -77,7 +77,7 @@ def trigger_programs():
 
 def feature_programs():
     core = native_build.Part(("vmhost/pipeline/features/core/*.c",)).files()
-    return [Program(source.removesuffix(".c"), (*core, FAILING_MALLOC)) for source in FEATURE_TESTS.files()]
+    return [Program(source.removesuffix(".c"), (*core, FAILING_CALLS)) for source in FEATURE_TESTS.files()]
 
 
 def pattern_programs():
@@ -132,8 +132,7 @@ class Build:
     def link(self, program):
         made = self.folder / Path(program.name).name
         objects = [str(self.object(source)) for source in (*program.sources, f"{program.name}.c")]
-        wraps = WRAP_ALLOCATORS if FAILING_MALLOC in program.sources else []
-        wraps = [*wraps, *(WRAP_FILES if FAILING_FILES in program.sources else [])]
+        wraps = WRAPS if FAILING_CALLS in program.sources else []
         beside = []
         if program.library:
             library = made.with_name(f"lib{Path(program.library).stem}.so")

@@ -267,7 +267,9 @@ int vmh_guest_boot(vmh_vm *vm)
         PyExc_BaseException, NULL);
     if (stop_error == NULL)
         goto done;
+    vmh_mutex_lock(&vm->life); /* the warden looks at it once the time to boot is over */
     vm->stop.error = stop_error;
+    vmh_mutex_unlock(&vm->life);
     if (vmh_cover_boot(&vm->cover) < 0)
         goto done;
     if (PyModule_AddObjectRef(vm->guest.native, "Stopped", stop_error) < 0)

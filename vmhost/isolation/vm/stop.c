@@ -58,6 +58,8 @@ void vmh_phase_begin(vmh_vm *vm, enum vmh_phase phase, vmh_call *call, int64_t d
 {
     int64_t now = vmh_now_ns();
     int64_t end_starved_ns = phase == VMH_PHASE_END ? vmh_starved_so_far_ns(vm->threads.tid) : 0;
+    if (call != NULL)
+        call->started_ns = now; /* before the warden can find the call here, and end it in this thread's place */
     vmh_mutex_lock(&vm->life);
     vm->phase.generation++;
     vm->phase.which = phase;
@@ -73,11 +75,8 @@ void vmh_phase_begin(vmh_vm *vm, enum vmh_phase phase, vmh_call *call, int64_t d
     if (loads_in_vain(vm))
         deadline_ns = 0;
     vmh_mutex_unlock(&vm->life);
-    if (call != NULL) {
-        call->started_ns = now;
-        if (atomic_load(&call->stop) || atomic_load(&call->lane->stop))
-            deadline_ns = 0; /* asked to stop before it began: look at once */
-    }
+    if (call != NULL && (atomic_load(&call->stop) || atomic_load(&call->lane->stop)))
+        deadline_ns = 0; /* asked to stop before it began: look at once */
     int64_t cpu = vmh_after_ns(now, cpu_limit_ns);
     int64_t when = deadline_ns < cpu ? deadline_ns : cpu;
     if (when != VMH_FOREVER)

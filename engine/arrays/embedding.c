@@ -252,6 +252,18 @@ static int hold(bag_sets *sets, array *part)
     return rc;
 }
 
+static int check_plain(const array *rows)
+{
+    if (rows->t.dtype == VME_FLOAT32 && rows->t.rank == 2 && rows->t.shape[1] > 0
+        && (rows->t.shape[1] == 1 || rows->t.strides[1] == sizeof(float))
+        && rows->t.strides[0] % (int64_t)sizeof(float) == 0)
+        return 0;
+    PyErr_SetString(PyExc_ValueError,
+                    "table: expected an EmbeddingVariable, or an array of float32 of shape [rows, dim], the numbers of "
+                    "a row side by side");
+    return -1;
+}
+
 static int read_set(array_state *state, bag_sets *sets, PyObject *item, int right)
 {
     vme_embedding_bags *set = &sets->sets[sets->count];
@@ -266,8 +278,11 @@ static int read_set(array_state *state, bag_sets *sets, PyObject *item, int righ
             PyErr_SetString(PyExc_TypeError, "expected a tuple for each table");
         return -1;
     }
-    vme_embedding *table = table_of(capsule, right);
-    if (table == NULL)
+    array *plain = right == READS && is_array(capsule) ? (array *)Py_NewRef(capsule) : NULL;
+    if (plain != NULL && (hold(sets, plain) < 0 || check_plain(plain) < 0))
+        return -1;
+    vme_embedding *table = plain != NULL ? NULL : table_of(capsule, right);
+    if (plain == NULL && table == NULL)
         return -1;
     array *ids = dense_of("ids", ids_object, VME_INT64), *offsets = NULL, *weights = NULL, *gradient = NULL;
     if (hold(sets, ids) < 0)
@@ -295,7 +310,7 @@ static int read_set(array_state *state, bag_sets *sets, PyObject *item, int righ
         if (hold(sets, gradient) < 0)
             return -1;
     }
-    const int64_t dim = vme_embedding_dim(table), bags = offsets->t.rank == 1 ? offsets->t.shape[0] - 1 : -1;
+    const int64_t dim = plain != NULL ? plain->t.shape[1] : vme_embedding_dim(table), bags = offsets->t.rank == 1 ? offsets->t.shape[0] - 1 : -1;
     (void)state;
     if (sets->count == 0)
         sets->bags = bags;
@@ -309,7 +324,8 @@ static int read_set(array_state *state, bag_sets *sets, PyObject *item, int righ
                                 weights == NULL ? NULL : &weights->t,
                                 default_id,
                                 combiner,
-                                gradient == NULL ? NULL : &gradient->t};
+                                gradient == NULL ? NULL : &gradient->t,
+                                plain == NULL ? NULL : &plain->t};
     sets->count++;
     return 0;
 }
@@ -339,7 +355,7 @@ static int sets_read(array_state *state, PyObject *list, int right, bag_sets *se
     return rc;
 }
 
-/* _embedding_bags(sets): of each (table, ids, offsets, weights or None, default id, combiner) the sums of its bags,
+/* _embedding_bags(sets): of each (table or plain array, ids, offsets, weights or None, default id, combiner) the sums of its bags,
  * side by side in one array [bags, dims of all] */
 PyObject *array_function__embedding_bags(PyObject *module, ARRAY_VECTORCALL)
 {
@@ -362,7 +378,7 @@ PyObject *array_function__embedding_bags(PyObject *module, ARRAY_VECTORCALL)
     }
     for (int64_t i = 0, column = 0; out != NULL && i < sets.count; i++) {
         shapes[i][0] = sets.bags;
-        shapes[i][1] = vme_embedding_dim(sets.sets[i].table);
+        shapes[i][1] = sets.sets[i].table == NULL ? sets.sets[i].plain->shape[1] : vme_embedding_dim(sets.sets[i].table);
         sets.tensors[i] = out->t;
         sets.tensors[i].data += column * (int64_t)sizeof(float);
         sets.tensors[i].shape = shapes[i];

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from vmhost.engine import _array as _a
-from vmhost.engine.embedding.tables import table_rates
+from vmhost.engine.embedding.tables import EmbeddingVariable, table_rates
 from vmhost.engine.grad.rows import RowGradient
 from vmhost.engine.grad.rules import OF_LISTS, RULES
 from vmhost.engine.grad.traced import PRIMITIVES, Traced, highest
@@ -39,6 +39,33 @@ class _Bags(NamedTuple):
 
     def native(self):
         return (self.table._table, *self[1:])
+
+
+class PlainTable:
+    """An array [rows, dim] that is read as a table whose keys are the rows' numbers."""
+
+    __slots__ = ("anchor", "dim", "name")
+    sharded = False
+
+    def __init__(self, rows):
+        self.anchor = getattr(rows, "weight", rows)  # what gradients are asked of: the array itself
+        if type(self.anchor) is not Traced:
+            self.anchor = _a.asarray(self.anchor)
+        if self.anchor.ndim != 2 or self.anchor.dtype != _a.float32:
+            raise ValueError(
+                f"tables: expected EmbeddingVariables, layers of them, or float32 of shape [rows, dim], "
+                f"got {self.anchor.dtype} of shape {self.anchor.shape}"
+            )
+        self.dim, self.name = self.anchor.shape[1], "table"
+
+
+def _table_of(one):
+    """(what is read, what gradients are asked of)."""
+    variable = getattr(one, "_variable", one)
+    if isinstance(variable, EmbeddingVariable) or getattr(variable, "sharded", False):
+        return variable, one.anchor
+    plain = PlainTable(one)
+    return plain, plain.anchor
 
 
 class TableGradient:
@@ -150,28 +177,36 @@ def embedding_bags(anchors, sets):
     tape = highest([*anchors, *(bags.ids for bags in sets)])
     if tape is not None:
         return tape.apply("embedding_bags", (anchors, sets), {})
-    return read_bags(sets)
+    return read_bags(anchors, sets)
 
 
-def read_bags(sets):
+def read_bags(anchors, sets):
     """What the sets of bags read, side by side, without a tape."""
-    for bags in sets:
-        if bags.table.sharded:
-            tables = bags.table.read(sets)
-            return _a._embedding_bags([(one.handle, *bags[1:]) for one, bags in zip(tables, sets)])
-    return _a._embedding_bags([bags.native() for bags in sets])
+    sharded = next((bags.table for bags in sets if bags.table.sharded), None)
+    tables = [bags.table for bags in sets] if sharded is None else sharded.read(sets)
+    return _a._embedding_bags(
+        [
+            (rows if type(table) is PlainTable else table._table, *bags[1:])
+            for rows, table, bags in zip(anchors, tables, sets)
+        ]
+    )
 
 
 def _embedding_bags_rule(anchors, sets):
     pulls, column = [], 0
-    for bags in sets:
+    for rows, bags in zip(anchors, sets):
 
-        def pull(g, bags=bags, begin=column, end=column + bags.table.dim):
-            return TableGradient(bags.table, [(bags, g[:, begin:end])])
+        def pull(g, rows=rows, bags=bags, begin=column, end=column + bags.table.dim):
+            if type(bags.table) is not PlainTable:
+                return TableGradient(bags.table, [(bags, g[:, begin:end])])
+            keys, factors, places = spread(bags)
+            return RowGradient(keys, g[:, begin:end][places] * _a.reshape(factors, (-1, 1)), rows.shape)
 
         pulls.append(pull)
         column += bags.table.dim
-    return read_bags(sets), pulls
+    if any(type(one) is Traced for one in anchors):  # a gradient of a gradient
+        return embedding_bags(anchors, sets), pulls
+    return read_bags(anchors, sets), pulls
 
 
 PRIMITIVES["embedding_bags"] = embedding_bags
@@ -183,8 +218,9 @@ def group_embedding_lookup_sparse(tables, ids, weights=None, combiners="mean", d
     """For each table the combined rows of its bags: a list of arrays [bags, dim], or with `together` one array of them
     side by side.
 
-    tables: EmbeddingVariables, or layers `nn.SparseEmbedding`, of which gradients are taken; one may be there several
-        times.
+    tables: EmbeddingVariables, or layers `nn.SparseEmbedding`, of which gradients are taken; or plain tables, which are
+        float32 of shape [rows, dim] or layers `nn.Embedding`, whose ids are the rows' numbers, and whose gradients are
+        RowGradients. One may be there several times.
     ids: for each a Ragged, or an array [bags, n], or [bags] of single keys.
     weights, combiners ("sum", "mean", "sqrtn"), default_ids: one for all (combiners, default_ids), or one for each.
 
@@ -200,10 +236,10 @@ def group_embedding_lookup_sparse(tables, ids, weights=None, combiners="mean", d
     for what, given in (("weights", weights), ("combiners", combiners), ("default_ids", default_ids)):
         if len(given) != count:
             raise ValueError(f"{what}: expected one for each of {count} tables, got {len(given)}")
-    variables = [getattr(one, "_variable", one) for one in tables]
+    variables, anchors = zip(*map(_table_of, tables)) if tables else ((), ())
     ends = {}
     sets = tuple(_bags_of(*one, ends) for one in zip(variables, ids, weights, combiners, default_ids))
-    joined = embedding_bags([one.anchor for one in tables], sets)
+    joined = embedding_bags(list(anchors), sets)
     if together:
         return joined
     parts, column = [], 0

@@ -93,7 +93,7 @@ typedef enum vme_embedding_combiner {
 /* Bags of one table: bag b has ids[offsets[b]] .. ids[offsets[b + 1] - 1]. Ids below 0 are left out, and those whose
  * weight is not above 0. A bag without ids reads the row of `default_id`, or zeros where that is below 0. */
 typedef struct vme_embedding_bags {
-    vme_embedding *table;
+    vme_embedding *table;      /* NULL: `plain` */
     const vme_tensor *ids;     /* int64, rank 1 */
     const vme_tensor *offsets; /* int64, rank 1: 0 first, never falling, the number of ids last */
     const vme_tensor *weights; /* float32, as ids; NULL: each is 1 */
@@ -101,6 +101,8 @@ typedef struct vme_embedding_bags {
     int32_t combiner;        /* vme_embedding_combiner */
     const vme_tensor *dense; /* float32 [bags, dim], any step between rows: where a lookup writes its results, or the
                                 gradient of those */
+    const vme_tensor *plain; /* lookups of a plain table: float32 [rows, dim], numbers of a row side by side; an id is a
+                                row's number, one too high VME_BAD_VALUE */
 } vme_embedding_bags;
 /* Many tables at once; the same table may be there several times. */
 VME_API vme_status vme_embedding_lookup_bags(vme_context *context, int count, const vme_embedding_bags *bags);

@@ -4,7 +4,7 @@ import struct
 from typing import NamedTuple
 
 from vmhost.engine import _array as _a
-from vmhost.engine.embedding.lookups import COMBINERS, Ragged, read_bags
+from vmhost.engine.embedding.lookups import COMBINERS, PlainTable, Ragged, read_bags
 from vmhost.engine.grad.traced import Traced, function, levels
 from vmhost.engine.grad.trees import is_array, leaves
 
@@ -162,13 +162,15 @@ class _Graph:
         """What a table gives for bags whose ids are an input: an input of its own."""
         ids, weights = (None if one is None else one.gradient for one in (bags.ids, bags.weights))
         table = bags.table
+        if type(table) is PlainTable:
+            raise ExportError("a lookup of bags of a plain table cannot be written; nn.Embedding, called, can")
         default_id = None if bags.default_id < 0 else bags.default_id
         if self.tables.setdefault(table.name, table) is not table:
             raise ExportError(f"{table.name}: there are two tables of this name")
         name = f"{ids}@{table.name}"
         found = Lookup(name, table.name, table.dim, ids, weights, COMBINERS[bags.combiner], default_id)
         plain = bags._replace(ids=bags.ids.value, weights=None if weights is None else bags.weights.value)
-        value = read_bags([plain])
+        value = read_bags([table.anchor], [plain])
         if found not in self.lookups:
             if name in self.ports:
                 raise ExportError(f"{name}: the same ids are looked up there in two ways")

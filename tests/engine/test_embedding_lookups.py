@@ -16,6 +16,7 @@ from vmhost.engine.embedding import (
     safe_embedding_lookup_sparse,
 )
 from vmhost.engine.grad import value_and_grad
+from vmhost.engine.grad.rows import RowGradient
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -237,3 +238,116 @@ def test_what_does_not_belong_together_is_refused():
         group_embedding_lookup_sparse([table, table], [np.asarray([1]), np.asarray([1, 2])])
     with pytest.raises(ValueError, match="default_id: expected a key from 0 on"):
         safe_embedding_lookup_sparse(table, np.asarray([1]), default_id=-4)
+
+
+@each("dim", [1, 3, 16, 64, 100])
+@each("combiner", ["sum", "mean", "sqrtn"])
+def test_bags_of_plain_tables(dim, combiner):
+    """Arrays as tables, beside one that grows, give what it gives."""
+    generator = np.random.default_rng(dim)
+    table, first = made(dim)
+    wide = np.zeros((50, dim + 5), "float32")
+    wide[:, 2 : dim + 2] = first
+    asked = [drawn(generator, 90, longest) for longest in (1, 40, 700)]
+    for weighted in (False, True):
+        for default_id in (None, 11):
+            for ids, weights in asked:
+                weights = [np.asarray(sum(weights, []), "float32")] * 4 if weighted else None
+                tables = [table, first, wide[:, 2 : dim + 2], first[::-1][::-1]]
+                results = group_embedding_lookup_sparse(
+                    tables, [Ragged.of(ids)] * 4, weights, combiner, default_id
+                )
+                for result in results[1:]:
+                    assert np.array_equal(result, results[0])
+
+
+def test_single_keys_of_plain_tables():
+    rows = np.random.default_rng(0).standard_normal((5000, 16)).astype("float32")
+    ids = np.random.default_rng(1).integers(0, 5000, 20_000)
+    assert np.array_equal(safe_embedding_lookup_sparse(rows, ids, combiner="sum"), rows[ids])
+    assert np.array_equal(safe_embedding_lookup_sparse(nn.Embedding(9, 4), np.asarray([-1])), [[0] * 4])
+
+
+@pytest.mark.parametrize("shape", [(300,), (300, 2), (1, 5000)])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("number", [10, 2**40, 2**63 - 1])
+def test_ids_without_a_row_in_a_plain_table(shape, weighted, number):
+    rows, ids = np.ones((10, 16), "float32"), np.zeros(shape, "int64")
+    weights = np.ones(ids.shape, "float32") if weighted else None
+    ids[-1:] = number
+    with pytest.raises(ValueError, match=f"rows 0 to 9, got {number}"):
+        safe_embedding_lookup_sparse(rows, ids, weights, "sum")
+    with pytest.raises(ValueError, match=f"rows 0 to 9, got {number}"):
+        safe_embedding_lookup_sparse(rows, Ragged.of([[], [-1]]), combiner="sum", default_id=number)
+
+
+@pytest.mark.parametrize("rows", [np.ones(3, "float32"), np.ones((3, 2)), np.ones((3, 2), "int64"), [[1.0], [2.0]], 7])
+def test_what_is_no_plain_table(rows):
+    with pytest.raises(ValueError, match=r"float32 of shape \[rows, dim\]"):
+        safe_embedding_lookup_sparse(rows, np.asarray([0]))
+
+
+@pytest.mark.parametrize("rows", [np.ones((4, 6), "float32")[:, ::2], np.ones((4, 0), "float32")])
+def test_rows_whose_numbers_do_not_lie_side_by_side(rows):
+    with pytest.raises(ValueError, match="side by side"):
+        safe_embedding_lookup_sparse(rows, np.asarray([0]))
+
+
+def test_an_empty_plain_table():
+    rows = np.zeros((0, 3), "float32")
+    assert np.array_equal(safe_embedding_lookup_sparse(rows, np.asarray([[-1], [-2]])), np.zeros((2, 3)))
+    with pytest.raises(ValueError, match="got 0"):
+        safe_embedding_lookup_sparse(rows, np.asarray([0]))
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_gradients_of_plain_tables(combiner):
+    """Those of the same made of other operators; they have the rows that were read only."""
+    generator = np.random.default_rng(3)
+    rows = generator.standard_normal((12, 5)).astype("float32")
+    ids = generator.integers(0, 12, (7, 4))
+    scale = {"sum": 1.0, "mean": 0.25, "sqrtn": 0.5}[combiner]
+    targets = generator.standard_normal((7, 5)).astype("float32")
+
+    def ours(rows):
+        return np.sum((safe_embedding_lookup_sparse(rows, ids, None, combiner) - targets) ** 2)
+
+    def other(rows):
+        return np.sum((np.sum(np.take(rows, ids, 0), 1) * scale - targets) ** 2)
+
+    (value, gradient), (wanted, dense) = value_and_grad(ours)(rows), value_and_grad(other)(rows)
+    assert np.allclose(value, wanted, 1e-5)
+    assert isinstance(gradient, RowGradient)
+    assert np.allclose(gradient.dense(), dense.dense(), 1e-4, 1e-5)
+
+
+def test_a_layer_of_a_plain_table_learns_beside_one_that_grows():
+    """The optimizer steps the rows that were read, and no others, as it does for nn.Embedding."""
+    nn.seed(0)
+    plain, (table, _) = nn.Embedding(20, 4), made(4)
+    net = nn.Sequential(plain, nn.SparseEmbedding(table, "sum"))
+    before = plain.weight.copy()
+    ids = np.asarray([[1, 2], [2, 5]])
+
+    def loss():
+        a, b = group_embedding_lookup_sparse([plain, net.layers[1]], [ids, ids], combiners="sum")
+        return np.sum(a * a) + np.sum(b * b)
+
+    first, gradients = nn.value_and_grad(net, loss)()
+    optim.SGD(0.1).update(net, gradients)
+    assert nn.value_and_grad(net, loss)()[0] < first
+    changed = np.any(plain.weight != before, axis=1)
+    assert np.nonzero(changed)[0].tolist() == [1, 2, 5]
+
+
+def test_an_export_of_bags_of_a_plain_table_says_what_can_be_exported():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rows = nn.Embedding(9, 2)
+
+        def __call__(self, ids):
+            return safe_embedding_lookup_sparse(self.rows, ids)
+
+    with pytest.raises(nn.ExportError, match=r"nn\.Embedding, called, can"):
+        nn.export(Net(), {"ids": np.asarray([1, 2])})

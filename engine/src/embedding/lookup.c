@@ -57,6 +57,7 @@ static vme_status plain_some(void *argument, int64_t begin, int64_t end)
         n = end - i < piece ? end - i : piece;
         if (job->table->log == NULL) {
             kernels->sum_bags(&(embedding_bags_piece){.table = job->table,
+                                                      .dim = job->table->options.dim,
                                                       .n = n,
                                                       .bags = n,
                                                       .keys = job->ids + i,
@@ -110,15 +111,25 @@ float embedding_bag_factor(int combiner, int64_t count, double weights, double s
     return (float)(1 / (combiner == VME_EMBEDDING_MEAN ? weights : sqrt(squares)));
 }
 
+static int64_t dim_of(const vme_embedding_bags *bags)
+{
+    return bags->table == NULL ? bags->plain->shape[1] : bags->table->options.dim;
+}
+
 vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, int64_t *bag_count, int64_t *id_count)
 {
-    const vme_tensor *ids = bags->ids, *offsets = bags->offsets, *dense = bags->dense;
+    const vme_tensor *ids = bags->ids, *offsets = bags->offsets, *dense = bags->dense, *plain = bags->plain;
     vme_status status;
+    if (bags->table == NULL
+        && (!written || plain == NULL || plain->dtype != VME_FLOAT32 || plain->rank != 2 || plain->shape[1] < 1
+            || (plain->shape[1] > 1 && plain->strides[1] != sizeof(float))
+            || plain->strides[0] % (int64_t)sizeof(float)))
+        return vme_fail(VME_BAD_SHAPE, "table: expected float32 of [rows, dim], the numbers of a row side by side");
     if (bags->combiner < 0 || bags->combiner >= VME_EMBEDDING_COMBINERS)
         return vme_fail(VME_BAD_VALUE, "combiner: there is no number %d", bags->combiner);
     if (ids->rank != 1 || offsets->rank != 1)
         return vme_fail(VME_BAD_SHAPE, "ids and offsets: expected one dimension");
-    const int64_t n = ids->shape[0], count = offsets->shape[0] - 1, dim = bags->table->options.dim;
+    const int64_t n = ids->shape[0], count = offsets->shape[0] - 1, dim = dim_of(bags);
     if (count < 0)
         return vme_fail(VME_BAD_VALUE, "offsets: expected one more than there are bags, got none");
     if ((status = embedding_expect("ids", ids, VME_INT64, n, 0)) != VME_OK
@@ -142,8 +153,9 @@ vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, in
         return status;
     if (written
         && (vme_overlap(ids, dense) || vme_overlap(offsets, dense)
-            || (bags->weights != NULL && vme_overlap(bags->weights, dense))))
-        return vme_fail(VME_BAD_VALUE, "out: it lies over the ids, offsets or weights");
+            || (bags->weights != NULL && vme_overlap(bags->weights, dense))
+            || (bags->table == NULL && vme_overlap(plain, dense))))
+        return vme_fail(VME_BAD_VALUE, "out: it lies over the ids, offsets, weights or the table");
     *bag_count = count;
     *id_count = n;
     return VME_OK;
@@ -151,7 +163,9 @@ vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, in
 
 /* What lookups of one set of bags need of it. */
 typedef struct bag_reader {
-    vme_embedding *table;
+    vme_embedding *table; /* NULL: a plain one, as in embedding_bags_piece */
+    const char *rows;
+    int64_t row_step, row_count, dim;
     const int64_t *ids, *offsets;
     const float *weights;
     const embedding_row_kernels *kernels;
@@ -160,25 +174,60 @@ typedef struct bag_reader {
     int combiner;
 } bag_reader;
 
+static vme_status no_such_row(const bag_reader *job, int64_t id)
+{
+    return vme_fail(VME_BAD_VALUE, "ids: the table has rows 0 to %lld, got %lld", (long long)job->row_count - 1,
+                    (long long)id);
+}
+
+/* embedding_read, of plain tables too. */
+static vme_status read_rows(const bag_reader *job, int64_t n, const int64_t *keys, const float **rows, cold_rows *cold)
+{
+    if (job->table != NULL)
+        return embedding_read(job->table, n, keys, rows, cold);
+    for (int64_t i = 0; i < n; i++) {
+        if (keys[i] >= job->row_count)
+            return no_such_row(job, keys[i]);
+        rows[i] = (const float *)(const void *)(job->rows + keys[i] * job->row_step);
+    }
+    return VME_OK;
+}
+
+static void share_table(const bag_reader *job)
+{
+    if (job->table != NULL)
+        embedding_share(job->table);
+}
+
+static void unshare_table(const bag_reader *job)
+{
+    if (job->table != NULL)
+        embedding_unshare(job->table);
+}
+
+static bool has_log(const bag_reader *job) { return job->table != NULL && job->table->log != NULL; }
+
 /* The row of one bag, by sums over pieces of its ids. Takes the locks itself, and lets them go in between. */
 static vme_status read_long_bag(vme_context *context, const bag_reader *job, int64_t bag)
 {
-    const int64_t dim = job->table->options.dim;
+    const int64_t dim = job->dim;
     float *out = (float *)(void *)(job->out + bag * job->out_step);
     int64_t keys[AHEAD], kept = 0;
     const float *rows[AHEAD];
     float weights[AHEAD];
     double sum = 0, squares = 0;
-    const int64_t piece = embedding_piece(job->table), each = piece < AHEAD ? piece : AHEAD;
+    const int64_t piece = job->table == NULL ? AHEAD : embedding_piece(job->table);
+    const int64_t each = piece < AHEAD ? piece : AHEAD;
     vme_status status = VME_OK;
     cold_rows cold = {0};
     for (int64_t i = job->offsets[bag]; i < job->offsets[bag + 1] && status == VME_OK;) {
         int n = 0;
         for (; n < each && i < job->offsets[bag + 1]; i++) {
             const float weight = job->weights == NULL ? 1 : job->weights[i];
-            if (job->ids[i] < 0 || !(weight > 0))
+            const int64_t key = __atomic_load_n(&job->ids[i], __ATOMIC_RELAXED); /* once: others may write it */
+            if (key < 0 || !(weight > 0))
                 continue;
-            keys[n] = job->ids[i];
+            keys[n] = key;
             weights[n++] = weight;
             sum += (double)weight;
             squares += (double)weight * (double)weight;
@@ -187,21 +236,22 @@ static vme_status read_long_bag(vme_context *context, const bag_reader *job, int
             status = vme_stopped_here(context);
             break;
         }
-        embedding_share(job->table);
-        status = embedding_read(job->table, n, keys, rows, &cold);
+        share_table(job);
+        status = read_rows(job, n, keys, rows, &cold);
         if (n > 0 && status == VME_OK)
             job->kernels->sum(n, dim, rows, job->weights == NULL ? NULL : weights, kept > 0, out);
-        embedding_unshare(job->table);
+        unshare_table(job);
         kept += n;
     }
     if (kept == 0 && job->default_id >= 0 && status == VME_OK) {
-        embedding_share(job->table);
-        if ((status = embedding_read(job->table, 1, &job->default_id, rows, &cold)) == VME_OK)
+        share_table(job);
+        if ((status = read_rows(job, 1, &job->default_id, rows, &cold)) == VME_OK)
             memcpy(out, rows[0], (size_t)dim * sizeof *out);
-        embedding_unshare(job->table);
+        unshare_table(job);
     } else if (kept == 0)
         memset(out, 0, (size_t)dim * sizeof *out);
-    embedding_cold_end(job->table, &cold);
+    if (job->table != NULL)
+        embedding_cold_end(job->table, &cold);
     const float factor = embedding_bag_factor(job->combiner, kept, sum, squares);
     if (factor != 1 && status == VME_OK)
         job->kernels->scale(dim, factor, out);
@@ -250,6 +300,26 @@ static vme_status read_from_tiers(const bag_reader *job, int64_t begin, int64_t 
     return status;
 }
 
+/* Of a table without a log, at most EMBEDDING_PIECE keys; see embedding_bags_piece. */
+static vme_status sum_bags(const bag_reader *job, int64_t begin, int64_t count, int64_t n, const int64_t *keys,
+                           const int16_t *ends, const float *weights, const float *factors)
+{
+    const int64_t bad = job->kernels->sum_bags(&(embedding_bags_piece){.table = job->table,
+                                                                       .rows = job->rows,
+                                                                       .row_step = job->row_step,
+                                                                       .row_count = job->row_count,
+                                                                       .dim = job->dim,
+                                                                       .n = n,
+                                                                       .bags = count,
+                                                                       .keys = keys,
+                                                                       .ends = ends,
+                                                                       .weights = weights,
+                                                                       .factors = factors,
+                                                                       .out = job->out + begin * job->out_step,
+                                                                       .out_step = job->out_step});
+    return bad < 0 ? VME_OK : no_such_row(job, keys[bad]);
+}
+
 /* Bags with weights, ids that are left out, or defaults: moves what they read together. Another thread of the program
  * may write ids and weights meanwhile: each is read once. */
 static vme_status read_mixed_bags(const bag_reader *job, int64_t begin, int64_t count, int16_t *ends, cold_rows *cold)
@@ -287,18 +357,9 @@ static vme_status read_mixed_bags(const bag_reader *job, int64_t begin, int64_t 
         }
         ends[bag] = (int16_t)n;
     }
-    if (job->table->log != NULL)
+    if (has_log(job))
         return read_from_tiers(job, begin, count, ends, n, keys, given == NULL ? NULL : weights, factors, cold);
-    job->kernels->sum_bags(&(embedding_bags_piece){.table = job->table,
-                                                   .n = n,
-                                                   .bags = count,
-                                                   .keys = keys,
-                                                   .ends = ends,
-                                                   .weights = given == NULL ? NULL : weights,
-                                                   .factors = factors,
-                                                   .out = job->out + begin * job->out_step,
-                                                   .out_step = job->out_step});
-    return VME_OK;
+    return sum_bags(job, begin, count, n, keys, ends, given == NULL ? NULL : weights, factors);
 }
 
 /* Bags from `begin` on, of few ids: how many, in `*count`. */
@@ -306,13 +367,13 @@ static vme_status read_short_bags(const bag_reader *job, int64_t begin, int64_t 
 {
     int16_t ends[EMBEDDING_PIECE];
     bool empty;
-    int64_t most = job->table->log != NULL ? embedding_piece(job->table) : EMBEDDING_PIECE;
+    int64_t most = has_log(job) ? embedding_piece(job->table) : EMBEDDING_PIECE;
     *count = short_bags(job, begin, end, most, ends, &empty);
     if (*count == 0)
         return VME_OK;
     const int64_t *ids = job->ids + job->offsets[begin];
     const int64_t n = ends[*count - 1];
-    if (job->weights != NULL || job->table->log != NULL || (empty && job->default_id >= 0) || !all_keys(n, ids)) {
+    if (job->weights != NULL || has_log(job) || (empty && job->default_id >= 0) || !all_keys(n, ids)) {
         if (most > MIXED_PIECE)
             *count = short_bags(job, begin, end, MIXED_PIECE, ends, &empty);
         return *count == 0 ? VME_OK : read_mixed_bags(job, begin, *count, ends, cold);
@@ -321,15 +382,8 @@ static vme_status read_short_bags(const bag_reader *job, int64_t begin, int64_t 
     if (job->combiner != VME_EMBEDDING_SUM)
         for (int64_t bag = 0, from = 0; bag < *count; from = ends[bag++])
             factors[bag] = embedding_bag_factor(job->combiner, ends[bag] - from, ends[bag] - from, ends[bag] - from);
-    job->kernels->sum_bags(&(embedding_bags_piece){.table = job->table,
-                                                   .n = n,
-                                                   .bags = *count,
-                                                   .keys = ids,
-                                                   .ends = n == *count && !empty ? NULL : ends,
-                                                   .factors = job->combiner == VME_EMBEDDING_SUM ? NULL : factors,
-                                                   .out = job->out + begin * job->out_step,
-                                                   .out_step = job->out_step});
-    return VME_OK;
+    return sum_bags(job, begin, *count, n, ids, n == *count && !empty ? NULL : ends, NULL,
+                    job->combiner == VME_EMBEDDING_SUM ? NULL : factors);
 }
 
 typedef struct bags_job {
@@ -348,6 +402,10 @@ static vme_status bags_some(void *argument, int64_t begin, int64_t end)
             continue;
         const vme_embedding_bags *of = &job->bags[i];
         const bag_reader reader = {of->table,
+                                   of->table == NULL ? of->plain->data : NULL,
+                                   of->table == NULL ? of->plain->strides[0] : 0,
+                                   of->table == NULL ? of->plain->shape[0] : 0,
+                                   dim_of(of),
                                    (const int64_t *)of->ids->data,
                                    (const int64_t *)of->offsets->data,
                                    of->weights == NULL ? NULL : (const float *)of->weights->data,
@@ -360,10 +418,11 @@ static vme_status bags_some(void *argument, int64_t begin, int64_t end)
         int64_t n = 1, bag = (begin > first ? begin : first) - first;
         while (bag < to) {
             cold_rows cold = {0};
-            embedding_share(of->table);
+            share_table(&reader);
             vme_status status = read_short_bags(&reader, bag, to, &n, &cold);
-            embedding_unshare(of->table);
-            embedding_cold_end(of->table, &cold);
+            unshare_table(&reader);
+            if (of->table != NULL)
+                embedding_cold_end(of->table, &cold);
             bag += n;
             if (status == VME_OK && n == 0)
                 status = read_long_bag(job->context, &reader, bag++);
@@ -386,7 +445,8 @@ vme_status vme_embedding_lookup_bags(vme_context *context, int count, const vme_
         int64_t bag_count = 0, ids = 0;
         status = embedding_bags_check(&bags[i], true, &bag_count, &ids);
         first[i + 1] = first[i] + bag_count;
-        ids_in_all += ids * ((bags[i].table->options.dim + 127) / 128);
+        if (status == VME_OK)
+            ids_in_all += ids * ((dim_of(&bags[i]) + 127) / 128);
     }
     if (status == VME_OK) {
         atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);

@@ -15,10 +15,13 @@ typedef struct embedding_factors {
 typedef void embedding_step(int64_t n, const embedding_factors *factors, const float *gradient, float *weights,
                             float *first, float *second);
 
-/* Bags of keys of one table, one bag behind the other; under shared locks. */
+/* Bags of keys of one table, one bag behind the other; under shared locks. Of a plain table keys are rows' numbers. */
 enum { EMBEDDING_PIECE = 4096 }; /* keys at most */
 typedef struct embedding_bags_piece {
-    const struct vme_embedding *table;
+    const struct vme_embedding *table; /* NULL: the plain table, ... */
+    const char *rows;                  /* ... whose rows are `row_step` bytes behind each other */
+    int64_t row_step, row_count;
+    int64_t dim;
     int64_t n, bags;
     const int64_t *keys;  /* n */
     const int16_t *ends;  /* where each bag ends among the keys; NULL: each has one, of weight and factor 1 */
@@ -29,7 +32,8 @@ typedef struct embedding_bags_piece {
 } embedding_bags_piece;
 
 typedef struct embedding_row_kernels {
-    void (*sum_bags)(const embedding_bags_piece *piece);
+    /* -1, or the number of the first key which the plain table has no row for: nothing was read there */
+    int64_t (*sum_bags)(const embedding_bags_piece *piece);
     /* out = the sum of `count` rows, each times its weight (NULL: 1); `more`: added to what out holds */
     void (*sum)(int64_t count, int64_t n, const float *const *rows, const float *weights, bool more, float *out);
     void (*scale)(int64_t n, float by, float *out);

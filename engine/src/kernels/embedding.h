@@ -6,52 +6,48 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef float embedding_vector __attribute__((vector_size(64), aligned(4), may_alias));
-enum { EMBEDDING_LANES = 16, EMBEDDING_BLOCK = 4 * EMBEDDING_LANES };
+/* Of the backend's registers: compilers keep wider vectors in memory, which costs three times as long. */
+#if defined __AVX512F__
+enum { EMBEDDING_BYTES = 64, EMBEDDING_SUMS = 4 };
+#elif defined __AVX__
+enum { EMBEDDING_BYTES = 32, EMBEDDING_SUMS = 8 };
+#else
+enum { EMBEDDING_BYTES = 16, EMBEDDING_SUMS = 8 };
+#endif
+typedef float embedding_vector __attribute__((vector_size(EMBEDDING_BYTES), aligned(4), may_alias));
+enum { EMBEDDING_LANES = EMBEDDING_BYTES / 4 };
 
 /* A macro: a function would return more than a register of some backends. */
 #define EMBEDDING_AT(from) (*(embedding_vector *)(uintptr_t)(from))
 
+/* Sums of `sums` vectors from `out` on, which stay in registers. */
+static inline __attribute__((always_inline)) void sum_of(const int sums, int64_t count, int64_t d,
+                                                         const float *const *rows, const float *weights, bool more,
+                                                         float *out)
+{
+    embedding_vector all[EMBEDDING_SUMS];
+    const embedding_vector zero = {0};
+    for (int k = 0; k < sums; k++)
+        all[k] = more ? EMBEDDING_AT(out + d + k * EMBEDDING_LANES) : zero;
+    if (weights == NULL)
+        for (int64_t i = 0; i < count; i++)
+            for (int k = 0; k < sums; k++)
+                all[k] += EMBEDDING_AT(rows[i] + d + k * EMBEDDING_LANES);
+    else
+        for (int64_t i = 0; i < count; i++)
+            for (int k = 0; k < sums; k++)
+                all[k] += EMBEDDING_AT(rows[i] + d + k * EMBEDDING_LANES) * weights[i];
+    for (int k = 0; k < sums; k++)
+        EMBEDDING_AT(out + d + k * EMBEDDING_LANES) = all[k];
+}
+
 static void sum(int64_t count, int64_t n, const float *const *rows, const float *weights, bool more, float *out)
 {
-    const embedding_vector zero = {0};
     int64_t d = 0;
-    for (; d + EMBEDDING_BLOCK <= n; d += EMBEDDING_BLOCK) {
-        embedding_vector a = zero, b = zero, c = zero, e = zero;
-        if (more) {
-            a = EMBEDDING_AT(out + d);
-            b = EMBEDDING_AT(out + d + 16);
-            c = EMBEDDING_AT(out + d + 32);
-            e = EMBEDDING_AT(out + d + 48);
-        }
-        for (int64_t i = 0; i < count; i++) {
-            const float *row = rows[i] + d;
-            if (weights == NULL) {
-                a += EMBEDDING_AT(row);
-                b += EMBEDDING_AT(row + 16);
-                c += EMBEDDING_AT(row + 32);
-                e += EMBEDDING_AT(row + 48);
-            } else {
-                a += EMBEDDING_AT(row) * weights[i];
-                b += EMBEDDING_AT(row + 16) * weights[i];
-                c += EMBEDDING_AT(row + 32) * weights[i];
-                e += EMBEDDING_AT(row + 48) * weights[i];
-            }
-        }
-        EMBEDDING_AT(out + d) = a;
-        EMBEDDING_AT(out + d + 16) = b;
-        EMBEDDING_AT(out + d + 32) = c;
-        EMBEDDING_AT(out + d + 48) = e;
-    }
-    for (; d + EMBEDDING_LANES <= n; d += EMBEDDING_LANES) {
-        embedding_vector a = more ? EMBEDDING_AT(out + d) : zero;
-        for (int64_t i = 0; i < count; i++)
-            if (weights == NULL)
-                a += EMBEDDING_AT(rows[i] + d);
-            else
-                a += EMBEDDING_AT(rows[i] + d) * weights[i];
-        EMBEDDING_AT(out + d) = a;
-    }
+    for (; d + EMBEDDING_SUMS * EMBEDDING_LANES <= n; d += EMBEDDING_SUMS * EMBEDDING_LANES)
+        sum_of(EMBEDDING_SUMS, count, d, rows, weights, more, out);
+    for (; d + EMBEDDING_LANES <= n; d += EMBEDDING_LANES)
+        sum_of(1, count, d, rows, weights, more, out);
     if (d == n)
         return;
     if (!more)

@@ -205,15 +205,32 @@ static inline int64_t count_of(int64_t n, int64_t eight)
     return n - eight * EIGHT < EIGHT ? n - eight * EIGHT : EIGHT;
 }
 
+/* Asks for the rows of a plain table's keys from `begin` on. Each key is read once: others may write them meanwhile.
+ * False: one, whose number is left in *begin, is none of a row. */
+static inline bool ask_for_plain_rows(const embedding_bags_piece *piece, const float **rows, int64_t *begin,
+                                      int64_t end, int lines)
+{
+    for (; *begin < end; ++*begin) {
+        const int64_t key = __atomic_load_n(&piece->keys[*begin], __ATOMIC_RELAXED);
+        if (__builtin_expect((uint64_t)key >= (uint64_t)piece->row_count, 0))
+            return false;
+        const float *row = (const float *)(const void *)(piece->rows + key * piece->row_step);
+        rows[*begin % ROWS_RING] = row;
+        ask_for_row(row, lines);
+    }
+    return true;
+}
+
 /* `lines`: of a row, to be asked for. */
-static inline __attribute__((always_inline)) void sum_bags_of(const embedding_bags_piece *piece, const int lines)
+static inline __attribute__((always_inline)) int64_t sum_bags_of(const embedding_bags_piece *piece, const int lines)
 {
     const vme_embedding *table = piece->table;
-    const int64_t n = piece->n, dim = table->options.dim, *keys = piece->keys;
+    const int64_t n = piece->n, dim = piece->dim, *keys = piece->keys;
     const int64_t eights = (n + EIGHT - 1) / EIGHT, bags = piece->bags;
     bags_pipeline all;
     all.late_begin = all.late_end = 0;
-    view_table(table, &all.view);
+    if (table != NULL)
+        view_table(table, &all.view);
     int64_t turn = 0, found = 0; /* turns that began; keys of those that ended */
     for (int64_t bag = 0, from = 0, begun = 0; bag < bags;) {
         /* the rows from..to are read next: all of some bags of single keys, or part of a bag that began at `begun` */
@@ -223,6 +240,8 @@ static inline __attribute__((always_inline)) void sum_bags_of(const embedding_ba
         if (to > (from / ROWS_RING + 1) * ROWS_RING)
             to = (from / ROWS_RING + 1) * ROWS_RING;
         const int64_t wanted = to + ROWS_AHEAD < n ? to + ROWS_AHEAD : n;
+        if (table == NULL && !ask_for_plain_rows(piece, all.rows, &found, wanted, lines))
+            return found;
         for (; found < wanted; turn++) {
             const int64_t asks = turn - ASKS, reads = turn - READS, places = turn - PLACES, ends = turn - ENDS;
             if (turn < eights)
@@ -265,15 +284,15 @@ static inline __attribute__((always_inline)) void sum_bags_of(const embedding_ba
         begun = to;
         bag++;
     }
+    return -1;
 }
 
-static void sum_bags(const embedding_bags_piece *piece)
+static int64_t sum_bags(const embedding_bags_piece *piece)
 {
-    const int64_t lines = (piece->table->options.dim + 15) / 16;
+    const int64_t lines = (piece->dim + 15) / 16;
     if (lines == 1)
-        sum_bags_of(piece, 1);
-    else if (lines == 4)
-        sum_bags_of(piece, 4);
-    else
-        sum_bags_of(piece, lines < LINES_AHEAD ? (int)lines : LINES_AHEAD);
+        return sum_bags_of(piece, 1);
+    if (lines == 4)
+        return sum_bags_of(piece, 4);
+    return sum_bags_of(piece, lines < LINES_AHEAD ? (int)lines : LINES_AHEAD);
 }

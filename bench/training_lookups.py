@@ -1,6 +1,6 @@
 """Lookups of embedding tables, one thread: rows a second of `group_embedding_lookup_sparse`, of tables with hashed keys
-and of plain ones (arrays), beside a probe in C without locks, growth or checks (bench/lookup_probe.c), and torch's `embedding_bag` on plain tables where
-`make training-peers` has installed it."""
+and of plain ones (arrays), beside a probe in C without locks, growth or checks (bench/lookup_probe.c), and torch's
+`embedding_bag` on plain tables where `make training-peers` has installed it."""
 
 import ctypes
 import subprocess

@@ -310,7 +310,8 @@ static int read_set(array_state *state, bag_sets *sets, PyObject *item, int righ
         if (hold(sets, gradient) < 0)
             return -1;
     }
-    const int64_t dim = plain != NULL ? plain->t.shape[1] : vme_embedding_dim(table), bags = offsets->t.rank == 1 ? offsets->t.shape[0] - 1 : -1;
+    const int64_t dim = plain != NULL ? plain->t.shape[1] : vme_embedding_dim(table),
+                  bags = offsets->t.rank == 1 ? offsets->t.shape[0] - 1 : -1;
     (void)state;
     if (sets->count == 0)
         sets->bags = bags;
@@ -355,8 +356,8 @@ static int sets_read(array_state *state, PyObject *list, int right, bag_sets *se
     return rc;
 }
 
-/* _embedding_bags(sets): of each (table or plain array, ids, offsets, weights or None, default id, combiner) the sums of its bags,
- * side by side in one array [bags, dims of all] */
+/* _embedding_bags(sets): of each (table or plain array, ids, offsets, weights or None, default id, combiner) the sums
+ * of its bags, side by side in one array [bags, dims of all] */
 PyObject *array_function__embedding_bags(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
@@ -378,7 +379,8 @@ PyObject *array_function__embedding_bags(PyObject *module, ARRAY_VECTORCALL)
     }
     for (int64_t i = 0, column = 0; out != NULL && i < sets.count; i++) {
         shapes[i][0] = sets.bags;
-        shapes[i][1] = sets.sets[i].table == NULL ? sets.sets[i].plain->shape[1] : vme_embedding_dim(sets.sets[i].table);
+        shapes[i][1] =
+            sets.sets[i].table == NULL ? sets.sets[i].plain->shape[1] : vme_embedding_dim(sets.sets[i].table);
         sets.tensors[i] = out->t;
         sets.tensors[i].data += column * (int64_t)sizeof(float);
         sets.tensors[i].shape = shapes[i];

@@ -254,9 +254,7 @@ def test_bags_of_plain_tables(dim, combiner):
             for ids, weights in asked:
                 weights = [np.asarray(sum(weights, []), "float32")] * 4 if weighted else None
                 tables = [table, first, wide[:, 2 : dim + 2], first[::-1][::-1]]
-                results = group_embedding_lookup_sparse(
-                    tables, [Ragged.of(ids)] * 4, weights, combiner, default_id
-                )
+                results = group_embedding_lookup_sparse(tables, [Ragged.of(ids)] * 4, weights, combiner, default_id)
                 for result in results[1:]:
                     assert np.array_equal(result, results[0])
 
@@ -271,8 +269,9 @@ def test_single_keys_of_plain_tables():
 @pytest.mark.parametrize("shape", [(300,), (300, 2), (1, 5000)])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("number", [10, 2**40, 2**63 - 1])
-def test_ids_without_a_row_in_a_plain_table(shape, weighted, number):
-    rows, ids = np.ones((10, 16), "float32"), np.zeros(shape, "int64")
+@each("dim", [16, 64])
+def test_ids_without_a_row_in_a_plain_table(shape, weighted, number, dim):
+    rows, ids = np.ones((10, dim), "float32"), np.zeros(shape, "int64")
     weights = np.ones(ids.shape, "float32") if weighted else None
     ids[-1:] = number
     with pytest.raises(ValueError, match=f"rows 0 to 9, got {number}"):

@@ -6,7 +6,7 @@
  *     next bucket has come. */
 #include "embedding/table.h"
 
-#ifdef __AVX512F__
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
@@ -20,7 +20,7 @@ enum {
     PLACES = 11,
     ENDS = 12,
     RING = 16,           /* eights under way; a power of two */
-    ROWS_AHEAD = 48,     /* keys whose rows are asked for before they are read */
+    ROWS_AHEAD = 16,     /* keys whose rows are asked for before they are read */
     ROWS_RING = 256,     /* rows that were found and not read; a power of two */
     ROWS_TOGETHER = 128, /* are summed up at most */
     LATE_AHEAD = 16,     /* of those that were set aside */
@@ -108,6 +108,18 @@ static inline void hash_keys(const bags_table *view, const int64_t *keys, int64_
     }
 }
 
+#ifdef __AVX2__
+static inline uint32_t entry_with(const key_entry *bucket, int64_t key)
+{
+    const __m256i wanted = _mm256_set1_epi64x(key), *entries = (const __m256i *)(const void *)bucket;
+    const __m256i low = _mm256_cmpeq_epi64(_mm256_load_si256(entries), wanted);
+    const __m256i high = _mm256_cmpeq_epi64(_mm256_load_si256(entries + 1), wanted);
+    const int bits = _mm256_movemask_pd(_mm256_castsi256_pd(low)) | _mm256_movemask_pd(_mm256_castsi256_pd(high)) << 4;
+    return (uint32_t)bits & 0x55;
+}
+enum { ENTRY_BITS = 2 };
+_Static_assert(BUCKET == 4 && sizeof(key_entry) == 16, "as entry_with has it");
+#else
 static inline uint32_t entry_with(const key_entry *bucket, int64_t key)
 {
     uint32_t same = 0;
@@ -116,6 +128,7 @@ static inline uint32_t entry_with(const key_entry *bucket, int64_t key)
     return same;
 }
 enum { ENTRY_BITS = 1 };
+#endif
 
 static inline void find_chunks(const bags_table *view, eight_keys *of)
 {
@@ -221,6 +234,33 @@ static inline bool ask_for_plain_rows(const embedding_bags_piece *piece, const f
     return true;
 }
 
+/* As sum, of a plain table's bags without weights, whose rows are as wide as the sums that fit registers: asks for a
+ * row behind these with each row that it reads, which spreads requests over the time that the sums take. A key without
+ * a row is not asked for: ask_for_plain_rows finds it when its turn comes. */
+static inline __attribute__((always_inline)) void sum_and_ask(const embedding_bags_piece *piece, const float **ring,
+                                                              int64_t from, int64_t to, int64_t *asked, bool more,
+                                                              float *out)
+{
+    const embedding_vector zero = {0};
+    embedding_vector all[EMBEDDING_SUMS];
+    for (int k = 0; k < EMBEDDING_SUMS; k++)
+        all[k] = more ? EMBEDDING_AT(out + k * EMBEDDING_LANES) : zero;
+    int64_t next = *asked;
+    for (int64_t i = from; i < to; i++) {
+        const int64_t key = __atomic_load_n(&piece->keys[next < piece->n ? next : piece->n - 1], __ATOMIC_RELAXED);
+        const bool known = (uint64_t)key < (uint64_t)piece->row_count && next < piece->n;
+        const float *row = (const float *)(const void *)(piece->rows + (known ? key : 0) * piece->row_step);
+        ring[next % ROWS_RING] = row;
+        next += known;
+        ask_for_row(row, EMBEDDING_SUMS * EMBEDDING_LANES / 16);
+        for (int k = 0; k < EMBEDDING_SUMS; k++)
+            all[k] += EMBEDDING_AT(ring[i % ROWS_RING] + k * EMBEDDING_LANES);
+    }
+    *asked = next;
+    for (int k = 0; k < EMBEDDING_SUMS; k++)
+        EMBEDDING_AT(out + k * EMBEDDING_LANES) = all[k];
+}
+
 /* `lines`: of a row, to be asked for. */
 static inline __attribute__((always_inline)) int64_t sum_bags_of(const embedding_bags_piece *piece, const int lines)
 {
@@ -231,6 +271,8 @@ static inline __attribute__((always_inline)) int64_t sum_bags_of(const embedding
     all.late_begin = all.late_end = 0;
     if (table != NULL)
         view_table(table, &all.view);
+    const bool spread =
+        table == NULL && piece->ends != NULL && piece->weights == NULL && dim == EMBEDDING_SUMS * EMBEDDING_LANES;
     int64_t turn = 0, found = 0; /* turns that began; keys of those that ended */
     for (int64_t bag = 0, from = 0, begun = 0; bag < bags;) {
         /* the rows from..to are read next: all of some bags of single keys, or part of a bag that began at `begun` */
@@ -239,7 +281,8 @@ static inline __attribute__((always_inline)) int64_t sum_bags_of(const embedding
         int64_t to = from + together < end ? from + together : end;
         if (to > (from / ROWS_RING + 1) * ROWS_RING)
             to = (from / ROWS_RING + 1) * ROWS_RING;
-        const int64_t wanted = to + ROWS_AHEAD < n ? to + ROWS_AHEAD : n;
+        const int64_t ahead = spread && from > 0 ? 0 : ROWS_AHEAD;
+        const int64_t wanted = to + ahead < n ? to + ahead : n;
         if (table == NULL && !ask_for_plain_rows(piece, all.rows, &found, wanted, lines))
             return found;
         for (; found < wanted; turn++) {
@@ -275,7 +318,10 @@ static inline __attribute__((always_inline)) int64_t sum_bags_of(const embedding
             continue;
         }
         float *out = (float *)(void *)(piece->out + bag * piece->out_step);
-        sum(to - from, dim, rows, piece->weights == NULL ? NULL : piece->weights + from, from > begun, out);
+        if (spread)
+            sum_and_ask(piece, all.rows, from, to, &found, from > begun, out);
+        else
+            sum(to - from, dim, rows, piece->weights == NULL ? NULL : piece->weights + from, from > begun, out);
         from = to;
         if (to < end)
             continue;

@@ -184,9 +184,9 @@ static vme_status use_bags(vme_context *context, vme_embedding *tables[3])
     }
     if (status != VME_OK)
         return status;
-    const vme_embedding_bags sets[3] = {{tables[0], &ids, &at, NULL, 5, VME_EMBEDDING_SUM, &dense},
-                                        {tables[1], &ids, &at, NULL, -1, VME_EMBEDDING_MEAN, &dense},
-                                        {tables[0], &ids, &at, NULL, -1, VME_EMBEDDING_SQRTN, &dense}};
+    const vme_embedding_bags sets[3] = {{tables[0], &ids, &at, NULL, 5, VME_EMBEDDING_SUM, &dense, NULL},
+                                        {tables[1], &ids, &at, NULL, -1, VME_EMBEDDING_MEAN, &dense, NULL},
+                                        {tables[0], &ids, &at, NULL, -1, VME_EMBEDDING_SQRTN, &dense, NULL}};
     if ((status = vme_embedding_update_bags(context, 3, sets, &now)) != VME_OK)
         return status;
     vme_embedding_statistics counts;
@@ -424,8 +424,8 @@ static void *reader(void *argument)
     ((int64_t *)(void *)offsets.tensor.data)[KEYS] = KEYS;
     while (atomic_load(&on->training) > 0)
         for (int t = 0; t < TABLES; t++) {
-            const vme_embedding_bags bags = {on->tables[t],     &ids.tensor, &offsets.tensor, NULL, -1,
-                                             VME_EMBEDDING_SUM, &sums.tensor};
+            const vme_embedding_bags bags = {on->tables[t], &ids.tensor, &offsets.tensor, NULL, -1, VME_EMBEDDING_SUM,
+                                             &sums.tensor,  NULL};
             CHECK(vme_embedding_lookup(context, on->tables[t], &ids.tensor, &out.tensor) == VME_OK);
             CHECK(vme_embedding_lookup_bags(context, 1, &bags) == VME_OK);
             for (int64_t i = 0; i < 2 * KEYS; i++) {
@@ -492,12 +492,98 @@ static void test_at_once(vme_context *context)
     }
 }
 
+#ifndef __SANITIZE_THREAD__
+typedef struct scribbler {
+    int64_t *ids;
+    atomic_bool done;
+} scribbler;
+
+/* Writes ids while they are looked up, which programs must not do, and which must not read beyond a table. */
+static void *scribble(void *argument)
+{
+    scribbler *on = argument;
+    for (int64_t i = 0; !atomic_load(&on->done); i = (i + 7) % KEYS) {
+        __atomic_store_n(&on->ids[i], INT64_C(1) << 40, __ATOMIC_RELAXED);
+        __atomic_store_n(&on->ids[i], i, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+static void test_plain_rows(vme_context *context)
+{
+    enum { WIDE = 64 }; /* which lookups have a path of their own for */
+    numbers rows, ids, offsets, sums, weights;
+    tensor_of(&rows, context, VME_FLOAT32, KEYS, WIDE);
+    tensor_of(&ids, context, VME_INT64, KEYS, 0);
+    tensor_of(&weights, context, VME_FLOAT32, KEYS, 0);
+    tensor_of(&offsets, context, VME_INT64, KEYS + 1, 0);
+    tensor_of(&sums, context, VME_FLOAT32, KEYS, WIDE);
+    int64_t *const keys = (int64_t *)(void *)ids.tensor.data, *const ends = (int64_t *)(void *)offsets.tensor.data;
+    float *const found = (float *)(void *)sums.tensor.data;
+    scribbler other = {.ids = keys};
+    pthread_t thread;
+    for (int64_t i = 0; i < KEYS; i++) {
+        keys[i] = i;
+        ((float *)(void *)weights.tensor.data)[i] = 1;
+        for (int d = 0; d < WIDE; d++)
+            ((float *)(void *)rows.tensor.data)[i * WIDE + d] = (float)i;
+    }
+    /* bags of one id; of 7; all ids in one */
+    const int64_t sizes[] = {1, 7, KEYS};
+    for (int round = 0; round < 6; round++) {
+        const int64_t each = sizes[round % 3], bags = (KEYS + each - 1) / each;
+        for (int64_t i = 0; i <= bags; i++)
+            ends[i] = i * each < KEYS ? i * each : KEYS;
+        offsets.shape[0] = bags + 1;
+        sums.shape[0] = bags;
+        const vme_embedding_bags asked = {NULL, &ids.tensor,       &offsets.tensor, round < 3 ? NULL : &weights.tensor,
+                                          -1,   VME_EMBEDDING_SUM, &sums.tensor,    &rows.tensor};
+        CHECK(vme_embedding_lookup_bags(context, 1, &asked) == VME_OK);
+        for (int64_t bag = 0; bag < bags; bag++) {
+            float sum = 0;
+            for (int64_t i = ends[bag]; i < ends[bag + 1]; i++)
+                sum += (float)i;
+            for (int d = 0; d < WIDE; d++)
+                CHECK(found[bag * WIDE + d] == sum);
+        }
+        for (int64_t wrong = KEYS; wrong > 0; wrong *= 2) { /* each position of a wrong id, each size of it */
+            const int64_t at = (wrong / KEYS * 37) % KEYS;
+            keys[at] = wrong;
+            CHECK(vme_embedding_lookup_bags(context, 1, &asked) == VME_BAD_VALUE);
+            keys[at] = at;
+            if (wrong > INT64_MAX / 2)
+                break;
+        }
+        atomic_store(&other.done, false);
+        CHECK(pthread_create(&thread, NULL, scribble, &other) == 0);
+        for (int i = 0; i < 300; i++) {
+            const vme_status status = vme_embedding_lookup_bags(context, 1, &asked);
+            CHECK(status == VME_OK || status == VME_BAD_VALUE);
+        }
+        atomic_store(&other.done, true);
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+    offsets.shape[0] = sums.shape[0] = 0;
+    const vme_embedding_bags trained = {NULL, &ids.tensor,       &offsets.tensor, NULL,
+                                        -1,   VME_EMBEDDING_SUM, &sums.tensor,    &rows.tensor};
+    CHECK(vme_embedding_update_bags(context, 1, &trained, &rates) != VME_OK); /* steps are the optimizer's */
+    drop(&rows);
+    drop(&ids);
+    drop(&weights);
+    drop(&offsets);
+    drop(&sums);
+}
+#endif
+
 int main(void)
 {
     vme_context *context;
     vme_statistics statistics;
     fill_weights_after();
     CHECK(vme_context_new(NULL, 0, &context) == VME_OK);
+#ifndef __SANITIZE_THREAD__
+    test_plain_rows(context);
+#endif
     for (int disk = 0; disk < 2; disk++) {
         on_disk = disk == 1;
         test_keys(context);

@@ -92,3 +92,21 @@ def test_an_independent_reader_reads_the_code_of_the_terminal():
     picture = numpy.array(rows, numpy.uint8).repeat(4, 0).repeat(4, 1)
     assert len({len(row) for row in rows}) == 1 and len(rows[0]) <= 80, "it fits a terminal"
     assert read_code(picture) == LINK.text
+
+
+def test_each_link_has_one_text():
+    """Bits of the last letter that say nothing are not free: a text that differs is another link, and is refused."""
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    tried = 0
+    for host in ("k", "ki", "kit"):
+        link = link_of(KEY, host)
+        before, _, signature = link.text.partition(".0.0.1:9464")[2].partition(".")
+        payload = before.partition("#")[2]
+        if len(payload) % 4:
+            other = letters[letters.index(payload[-1]) ^ 1]
+            text = link.text.replace(payload + ".", payload[:-1] + other + ".")
+            assert text != link.text
+            with pytest.raises(LinkError, match="altered"):
+                debug_links.read(text)
+            tried += 1
+    assert tried == 2

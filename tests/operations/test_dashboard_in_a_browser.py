@@ -96,6 +96,7 @@ def test_every_page_and_link(browser, worker):
         page.click("nav a:text-is('Settings')")
         text_of(page, "main", "quantum_s")
         page.click("nav a:text-is('Overview')")
+        text_of(page, "#part tbody", "worker 1.0.0")
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.innerText") == "Skip to content"
         page.keyboard.press("Enter")

@@ -849,7 +849,6 @@ BLOCKS = {
     ("docs/operations.md", "vmhost dashboard"): dashboards,
     ("docs/operations.md", "vmhost run build/digits.vmb"): profile_of_a_call,
     ("docs/operations.md", "with host.profile"): profile_in_python,
-    ("docs/operations.md", "What held the memory"): shown_only,  # tests/operations/test_memory_lines.py
     ("docs/operations.md", "import vmhost\nfrom vmhost.operations import Dashboard"): dashboard_in_python,
     ("docs/operations.md", "import vmhost\nfrom vmhost.operations import OtlpExporter"): traces_in_python,
     ("docs/operations.md", "record:"): recording_in_yaml,

@@ -103,7 +103,7 @@ _CHARGE = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_size_t)
 _RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 
 
-class _Account(ctypes.Structure):
+class Account(ctypes.Structure):
     _fields_ = [
         ("owner", ctypes.c_void_p),
         ("charge", _CHARGE),
@@ -112,6 +112,8 @@ class _Account(ctypes.Structure):
         ("worked", ctypes.c_void_p),
         ("retain", ctypes.c_void_p),
         ("forget", ctypes.c_void_p),
+        ("made", ctypes.c_void_p),
+        ("gone", ctypes.c_void_p),
     ]
 
 
@@ -122,7 +124,7 @@ class Context:
     def __init__(self, refuse=None):
         self.charged = self.requests = 0
         self.refuse = refuse
-        self._account = _Account(None, _CHARGE(self._charge), _RELEASE(self._release), None, None, None, None)
+        self._account = Account(charge=_CHARGE(self._charge), release=_RELEASE(self._release))
         handle = ctypes.c_void_p()
         check(library.vme_context_new(ctypes.byref(self._account), 0, ctypes.byref(handle)))
         self.handle = handle

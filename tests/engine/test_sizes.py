@@ -35,13 +35,13 @@ def test_a_polynomial_is_right_at_sizes_that_it_was_not_made_at(choices):
 def test_numpys_integers_and_builtins_keep_the_polynomial():
     n = Size.open("n", 11)
     for made in (numpy.int64(2) * n, n * numpy.int64(2), math.prod((2, n)), sum((n, n)), 2 * n // 1, 4 * n // 2):
-        assert made == 22 and terms_of(made) == {("n",): 2}
-    assert not is_open(n - n) and not is_open(n // n) and (6 * n * n) // (3 * n) == 22
+        assert int(made) == 22 and terms_of(made) == {("n",): 2}
+    assert not is_open(n - n) and not is_open(n // n) and int((6 * n * n) // (3 * n)) == 22
 
 
 def test_shapes_broadcast_and_sizes_that_differ_are_named():
     n, m = Size.open("n", 11), Size.open("m", 17)
-    assert sizes.broadcast((n, 1), (m,)) == (11, 17)
+    assert sizes.broadcast((n, 1), (m,)) == (n, m)
     assert not any(map(is_open, sizes.broadcast((11,), (n,))))  # where one is fixed both are
     with pytest.raises(Unequal):
         sizes.broadcast((n, 2), (m, 2))

@@ -21,7 +21,7 @@ import threading
 import numpy
 
 from tests.engine import op_cases
-from tests.engine.library import check, library
+from tests.engine.library import Account, check, library
 
 CONTEXT_CAPSULE = b"engine.context"
 NEVER = 10**9
@@ -29,7 +29,7 @@ NEVER = 10**9
 
 def charge_arrays_of_this_interpreter(lib):
     """vmhost.engine._array, which must not be imported yet, gets a context whose account is failing.c's."""
-    account, handle = ctypes.create_string_buffer(7 * ctypes.sizeof(ctypes.c_void_p)), ctypes.c_void_p()
+    account, handle = ctypes.create_string_buffer(ctypes.sizeof(Account)), ctypes.c_void_p()
     pointers = ctypes.cast(account, ctypes.POINTER(ctypes.c_void_p))  # struct vme_account: owner, charge, release, …
     for number, function in ((1, lib.failing_charge), (2, lib.failing_release)):
         pointers[number] = ctypes.cast(function, ctypes.c_void_p).value

@@ -398,7 +398,7 @@ def test_the_numpy_surface_works_in_a_sealed_vm(host):
         "np.arange(12.0).reshape(3, 4).mean(axis=0)",
         "np.linspace(0, 1, 5)",
         "np.eye(3) @ np.arange(3.0)",
-        "np.exp(np.arange(3.0)).sum()",
+        "np.sqrt(np.arange(3.0)).sum()",
         "np.concatenate([np.zeros(2), np.ones(3)])",
         "np.unique(np.asarray([3, 1, 3]))",
         "np.stack([np.arange(3), np.arange(3)], axis=1)",

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from vmhost.runtime.codec import Conversion
-    from vmhost.statistics import HostStatistics, VMStatistics
+    from vmhost.statistics import HostStatistics, LongCall, VMStatistics
 
     type Types = Iterable[type | Conversion] | Mapping[str, type | Conversion]
 
@@ -310,6 +310,15 @@ class Host:
         """A HostStatistics: a frozen snapshot of everything that is counted."""
         tables = {name: table.statistics() for name, table in self.tables.items()}
         return replace(self._service.statistics(), tables=tables)
+
+    def longest_calls(self, task: Task | str) -> "tuple[LongCall, ...]":
+        """The longest calls of the loaded `task` (a Task or a name) in the last five to ten minutes, up to 20 of each
+        version, the longest first, with the sizes of their inputs. KeyError."""
+        name = task if isinstance(task, str) else task.name
+        try:
+            return self._service.longest_calls(name)
+        except KeyError:
+            raise KeyError(f"{name}: no such task is loaded; there are {', '.join(self.tasks) or 'none'}") from None
 
     def profile(self, hz: float = 100) -> Profiling:
         """Begins a sampling profile of all VMs of this process, `hz` times a second on average (fewer where looking

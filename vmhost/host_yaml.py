@@ -276,4 +276,42 @@ def _policy(values, folder, problems):
         name: _task_policy(task, settings or {}, ["tasks", name], folder, problems)
         for name, settings in values.get("tasks", {}).items()
     }
-    return Policy(limits=limits, task=task, tasks=tasks, **fields)
+    policy = Policy(limits=limits, task=task, tasks=tasks, **fields)
+    return replace(policy, origins=_origins(policy, values, problems))
+
+
+# As `_VMS`, for keys whose values are kept as they are, or made in a function of their own.
+_WHOLE = {"grace_time": ("grace_s", None), "allow": ("allow", None), "search": ("search", None)}
+_CAPS = {"permissions": ("permissions", None)}
+_LIMITS = {name: (name, None) for name in ("memory", "wall_time", "cpu_time", "stack", "concurrency")}
+_TASK_WHOLE = {"queue": ("queue", None), "record": ("record", None)}
+
+
+def _origins(policy, values, problems):
+    """Policy.origins of what the file's `values` say."""
+    found = {}
+
+    def note(part, path, keys, given, where=()):
+        """`part`: the policy, or the mapping of limits, that the `keys` of `given` went to."""
+        for key, (name, _) in keys.items():
+            if given and key in given:
+                value = part.get(name) if isinstance(part, dict) else getattr(part, name)
+                found[f"{path}{name}"] = (problems.place([*where, key]), value)
+
+    note(policy, "", _VMS, values.get("vms"), ["vms"])
+    note(policy, "", _WHOLE | _CAPS, values)
+    note(policy.limits, "limits.", _LIMITS, values.get("limits"), ["limits"])
+    note(policy.task, "task.", _TASK_WHOLE, values)
+    note(policy.task.breaker, "task.breaker.", _BREAKER, values.get("breaker"), ["breaker"])
+    debugging = values.get("debugging")
+    if isinstance(debugging, str):
+        found["debugging.consent"] = (problems.place(["debugging"]), policy.debugging.consent)
+    else:
+        note(policy.debugging, "debugging.", _DEBUGGING, debugging, ["debugging"])
+    for name, given in values.get("tasks", {}).items():
+        own, path, where = policy.tasks[name], f"tasks.{name}.", ["tasks", name]
+        note(own, path, _TASK | _TASK_WHOLE | _CAPS | {"limits": ("limits", None)}, given, where)
+        given = given or {}
+        note(own.limits, f"{path}limits.", _LIMITS, given.get("limits"), [*where, "limits"])
+        note(own.breaker, f"{path}breaker.", _BREAKER, given.get("breaker"), [*where, "breaker"])
+    return found

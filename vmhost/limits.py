@@ -302,7 +302,8 @@ class Policy:
     the most that any bundle may ask for, as in TaskPolicy; kinds that it does not name are refused. `search`: how
     models' algorithms are chosen: "measured", by what this machine's cores do, or "fixed", by built-in numbers, so that
     every machine with the same backend gives the same bytes. `limits`: as in TaskPolicy, for all tasks. `tasks`: name
-    of a task -> its TaskPolicy; `task` is that of all others. ConfigurationError."""
+    of a task -> its TaskPolicy; `task` is that of all others. `origins`: where host.yaml says a value, by the path of
+    its field, as in "task.breaker.window_s": (FILE:LINE, the value there). ConfigurationError."""
 
     max_vms: int = 1000
     warm: int = 1
@@ -324,6 +325,7 @@ class Policy:
     task: TaskPolicy = field(default_factory=TaskPolicy)
     tasks: dict[str, TaskPolicy] = field(default_factory=dict)
     debugging: DebugPolicy = field(default_factory=DebugPolicy)
+    origins: Mapping[str, tuple[str, object]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_fields(self)

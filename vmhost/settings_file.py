@@ -45,8 +45,15 @@ class Problems:
     def add(self, where, message):
         """`where`: the key's path, as a sequence."""
         where = (*self._prefix, *map(str, where))
+        self._found.add((self._line(where), f"{'.'.join(where) or 'the file'}: {message}"))
+
+    def place(self, where):
+        """FILE:LINE of the key at this path."""
+        return f"{self._path}:{self._line((*self._prefix, *map(str, where)))}"
+
+    def _line(self, where):
         known = next((where[:n] for n in range(len(where), 0, -1) if where[:n] in self._lines), ())
-        self._found.add((self._lines.get(known, 1), f"{'.'.join(where) or 'the file'}: {message}"))
+        return self._lines.get(known, 1)
 
     def check(self, values, schema):
         """Adds what the JSON schema in the file `schema` says against the values."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vmhost.isolation import vm as isolation
 from vmhost.memory_lines import MemoryLines
 
 HISTOGRAM_UNIT_S = 128e-9  # the buckets are those of isolation/lanes/histogram.h
@@ -18,6 +19,12 @@ def bucket_end_s(bucket: int) -> float:
         return (bucket + 1) * HISTOGRAM_UNIT_S
     power, eighth = divmod(bucket + 1, 8)
     return math.ldexp(8 + eighth, power - 1) * HISTOGRAM_UNIT_S
+
+
+def filled(template: str, texts: list[str], rows: list[Any]) -> str:
+    """`template` once for each of `texts`, which takes the place of each \\0 in it; each \\1 is the next number of its
+    row (a list or tuple of ints and floats, or the only number). ValueError where a row has more or fewer of them."""
+    return isolation.core().fill(template, texts, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,13 @@ class Histogram:
         return next((bucket_end_s(bucket) for bucket, count in enumerate(reached) if count >= wanted), None)
 
 
+def reached(histograms: Sequence[Histogram], first: int, step: int, steps: int) -> list[list[int]]:
+    """Of each: how many of the durations are in the first `first` buckets, in `step` more, ...: `steps` numbers, then
+    how many there are in all."""
+    native = isolation.core().reached
+    return [native(one.counts, first, step, steps) for one in histograms]
+
+
 @dataclass(frozen=True, slots=True)
 class TaskMetric:
     """A series that a task counts itself (vmhost.guest.metrics). `kind`: "counter", "gauge" or "histogram".
@@ -185,6 +199,19 @@ class TaskStatistics:
     counters: dict[str, int]
     metrics: tuple[TaskMetric, ...] = ()
     memory_lines: MemoryLines | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LongCall:
+    """One of the longest calls of the last five to ten minutes. `ended`: when, in seconds since 1970. `input_bytes`:
+    the size of what it was given, arrays included. `outcome`: a name of `vmhost.errors.Kind`."""
+
+    version: str
+    ended: float
+    wall_s: float
+    wait_s: float
+    input_bytes: int
+    outcome: str
 
 
 @dataclass(frozen=True, slots=True)

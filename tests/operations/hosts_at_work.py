@@ -16,12 +16,12 @@ def run(value):
 """
 
 
-def bundle(folder, name="worker", version="1.0.0", source=SOURCE):
-    """The bytes of a bundle of a task that runs `source`, made in `folder`."""
+def bundle(folder, name="worker", version="1.0.0", source=SOURCE, more=""):
+    """The bytes of a bundle of a task that runs `source`, made in `folder`; `more`: further lines of its task.yaml."""
     task = folder / f"{name}-{version}"
     task.mkdir()
     (task / "main.py").write_text(source)
-    (task / "task.yaml").write_text(f'name: {name}\nversion: {version}\nentry: main:run\npython: "3.14"\n')
+    (task / "task.yaml").write_text(f'name: {name}\nversion: {version}\nentry: main:run\npython: "3.14"\n{more}')
     return compile_folder(task).to_bytes(None)
 
 

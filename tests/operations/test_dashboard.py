@@ -1,16 +1,21 @@
 """The dashboard's pages over HTTP: what they show, and whom they are shown to."""
 
+import dataclasses
 import json
 import logging
 import re
+import time
 
+import numpy as np
 import pytest
 
 import vmhost
 from tests.operations.hosts_at_work import ask, bundle, host
+from vmhost.host_yaml import read_host_yaml
 from vmhost.operations import Dashboard
 from vmhost.operations.history import History, Series
 from vmhost.operations.log_tail import MAX_LINES, LogTail
+from vmhost.operations.settings import settings
 
 PAGES = (
     "/",
@@ -63,8 +68,85 @@ def test_pages_show_what_ran(working):
     report = ask(dashboard, "/tasks/worker", dashboard.token)[2]
     assert "ended with TASK_ERROR" in report and "ran, p99.99" in report
     assert "idle_s" in (settings := ask(dashboard, "/settings", dashboard.token)[2])
-    assert '<tr class="set"><th>idle_s</th><td>7.0</td></tr>' in settings
-    assert "<tr><th>quantum_s</th><td>0.25</td></tr>" in settings
+    assert '<tr class="set"><th>idle_s</th><td>7.0</td><td>program</td></tr>' in settings
+    assert "<tr><th>quantum_s</th><td>0.25</td><td>default</td></tr>" in settings
+
+
+def test_long_calls_have_the_size_of_their_input(tmp_path):
+    source = (
+        "import time\n\n\ndef run(value):\n    time.sleep(0.05 if len(value) > 1000 else 0)\n    return len(value)\n"
+    )
+    with host() as running, Dashboard(running, "127.0.0.1:0") as dashboard:
+        work = running.load(bundle(tmp_path, source=source))
+        for number in range(40):
+            work(b"a" * (200_000 if number == 7 else number))
+        longest, *others = running.longest_calls("worker")
+        assert longest.wall_s > 0.05 and 200_000 <= longest.input_bytes < 200_100
+        assert (longest.version, longest.outcome) == ("1.0.0", "OK") and abs(longest.ended - time.time()) < 60
+        assert len(others) == 9 and all(call.input_bytes < 100 and call.wall_s < longest.wall_s for call in others)
+        assert [call.wall_s for call in others] == sorted((call.wall_s for call in others), reverse=True)
+        page = ask(dashboard, "/tasks/worker", dashboard.token)[2]
+        assert '<td class="n">195.3 KiB</td><td>OK</td>' in page
+        with pytest.raises(KeyError, match="no such task"):
+            running.longest_calls("nobody")
+
+
+def test_arrays_count_as_input(tmp_path):
+    with host() as running:
+        work = running.load(bundle(tmp_path, source="def run(value):\n    return len(value)\n"))
+        work(np.zeros(100_000))
+        [call] = running.longest_calls(work)
+        assert call.input_bytes >= 800_000
+        assert running.statistics().tasks["worker"].counters["input_bytes"] == call.input_bytes
+
+
+def test_settings_tell_the_line_of_host_yaml_that_each_comes_from(tmp_path):
+    (tmp_path / "worker.vmb").write_bytes(bundle(tmp_path))
+    path = tmp_path / "host.yaml"
+    path.write_text(
+        "allow_unsigned: true\nload: [worker.vmb]\nvms:\n  max: 7\n  warm: 1\nlimits:\n  memory: 32 MiB\n"
+        "queue: 50\nbreaker:\n  window: 20 s\ntasks:\n  worker:\n    weight: 2\n    breaker:\n      consecutive: 9\n"
+        "    limits:\n      concurrency: 3\n"
+    )
+    with vmhost.Host.from_file(path) as running:
+        found = {(title, row.name): row for title, rows in settings(running) for row in rows}
+        for group, name, value, origin in (
+            ("All tasks", "max_vms", "7", f"{path}:4"),
+            ("All tasks", "idle_s", "60.0", "default"),
+            ("Each task", "queue", "50", f"{path}:8"),
+            ("Its breaker", "window_s", "20.0", f"{path}:10"),
+            ("Task worker", "weight", "2.0", f"{path}:13"),
+            ("Task worker", "consecutive", "9", f"{path}:15"),
+            ("Limits of worker 1.0.0", "memory_bytes", str(32 << 20), f"{path}:7"),
+            ("Limits of worker 1.0.0", "concurrency", "3", f"{path}:17"),
+            ("Limits of worker 1.0.0", "stack_bytes", str(1 << 20), "default"),
+        ):
+            row = found[group, name]
+            assert (row.value, row.origin) == (value, origin), (group, name)
+        changed = dataclasses.replace(running.policy, max_vms=9)
+        assert changed.origins == running.policy.origins and changed != running.policy
+
+
+def test_a_policy_that_a_program_changed_does_not_name_the_file(tmp_path):
+    path = tmp_path / "host.yaml"
+    path.write_text("vms: {max: 7, idle_time: 3 s}\nlimits: {memory: 32 MiB}\n")
+    policy = dataclasses.replace(read_host_yaml(path).policy, max_vms=9)
+    with vmhost.Host(allow_unsigned=True, policy=policy) as running:
+        running.load(bundle(tmp_path))
+        found = {(title, row.name): row.origin for title, rows in settings(running) for row in rows}
+        assert found["All tasks", "max_vms"] == "program"
+        assert found["All tasks", "idle_s"] == f"{path}:1"
+        assert found["Limits of worker 1.0.0", "memory_bytes"] == f"{path}:2"
+        assert found["Limits of worker 1.0.0", "wall_s"] == "default"
+
+
+def test_a_limit_of_the_bundle_is_the_bundles(tmp_path):
+    made = bundle(tmp_path, more="limits: {memory: 16 MiB, wall_time: 5 s}\n")
+    with host(limits={"wall_time": "2 s"}) as running:
+        running.load(made)
+        found = {row.name: (row.value, row.origin) for row in settings(running)[-1][1]}
+        assert found["memory_bytes"] == (str(16 << 20), "task.yaml")
+        assert found["wall_s"] == ("2.0", "program")
 
 
 def test_what_tasks_say_is_text_and_not_html(working):

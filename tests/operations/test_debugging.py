@@ -272,10 +272,20 @@ def test_requests_are_bounded(host):
 
 def test_the_configuration_says_what_was_set(host):
     found = session(host[1]).ask("config")
-    rows = {row["name"]: row for group in found["groups"] for row in group["rows"] if group["title"] == "debugging"}
-    assert rows["consent"] == {"name": "consent", "value": "ask", "from": "set"}
+    rows = {row["name"]: row for group in found["groups"] for row in group["rows"] if group["title"] == "Debugging"}
+    assert rows["consent"] == {"name": "consent", "value": "ask", "from": "program"}
     assert rows["longest_s"]["from"] == "default"
     assert found["tasks"][0]["limits"]["memory_bytes"] == 64 << 20 and found["machine"]["python"]
+
+
+def test_the_configuration_names_the_line_of_host_yaml(tmp_path):
+    path = tmp_path / "host.yaml"
+    path.write_text("allow_unsigned: true\nstate: state\nvms:\n  max: 7\ndebugging: ask\n")
+    with vmhost.Host.from_file(path) as host, Debugging(host) as debugging:
+        rows = {row["name"]: row for group in session(debugging).ask("config")["groups"] for row in group["rows"]}
+        assert rows["max_vms"] == {"name": "max_vms", "value": "7", "from": f"{path}:4"}
+        assert rows["consent"] == {"name": "consent", "value": "ask", "from": f"{path}:5"}
+        assert rows["idle_s"]["from"] == "default"
 
 
 def test_a_run_has_its_result_profile_and_trace(host):

@@ -12,7 +12,16 @@ import vmhost
 from tests.operations.hosts_at_work import bundle, host
 from vmhost.operations import OPENMETRICS, PROMETHEUS, exposition
 from vmhost.operations.metrics import MAX_VERSIONS
-from vmhost.statistics import BreakerStatistics, Histogram, HostStatistics, TaskStatistics, VMTotals, bucket_end_s
+from vmhost.statistics import (
+    BreakerStatistics,
+    Histogram,
+    HostStatistics,
+    TaskStatistics,
+    VMTotals,
+    bucket_end_s,
+    filled,
+    reached,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 BUCKETS = 264
@@ -154,3 +163,21 @@ def test_promtool_finds_nothing_wrong(tmp_path):
         [tool.stdout.strip(), "check", "metrics"], input=text, capture_output=True, text=True, timeout=60
     )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_templates_are_filled_as_they_say():
+    assert filled("a{\0} \1 \1\n\0", ["x", "ü"], [[1, -2], (2.5, 1e300)]) == "a{x} 1 -2\nxa{ü} 2.5 1e+300\nü"
+    assert filled("\1,", ["", "", ""], [0, True, -(1 << 63)]) == "0,1,-9223372036854775808,"
+    assert filled("", [], []) == filled("", ["x"], [()]) == ""
+    for wrong in (([["x"]], [1]), (["x"], [[1, 2]]), (["x"], []), (["x"], ["1"]), (["x"], [1 << 64]), (["x"], [[]])):
+        with pytest.raises((TypeError, ValueError, OverflowError), match="fill"):
+            filled("\0 \1", *wrong)
+
+
+def test_sums_of_buckets_are_of_buckets_that_there_are():
+    one = histogram(b0=1, b39=2, b40=4, b263=8)
+    assert reached([one, one], 40, 16, 3) == [[3, 7, 7, 15]] * 2
+    assert reached([one], 264, 1, 1) == [[15, 15]]
+    for first, step, steps in ((-1, 1, 1), (0, 0, 1), (0, 1, 0), (265, 1, 1), (1, 264, 2), (1, 1 << 30, 1 << 30)):
+        with pytest.raises(ValueError, match="buckets"):
+            reached([one], first, step, steps)

@@ -6,13 +6,12 @@ than MAX_VERSIONS those that were called most have samples, and `vmhost_versions
 host that loads new tasks all day does not fill a database.
 """
 
+import collections
 import functools
 import itertools
 import platform
 
-import numpy as np
-
-from vmhost.statistics import bucket_end_s
+from vmhost.statistics import bucket_end_s, filled, reached
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -21,12 +20,14 @@ _PARTS = ("_bucket", "_sum", "_count")  # of a histogram's samples
 MAX_VERSIONS = 1000
 
 # Every second power of two from 16 us to 275 s. Buckets of isolation/lanes/histogram.h end there: counts are exact.
-_ENDS = np.arange(39, 264, 16)[:13]
-_BOUNDS = [repr(bucket_end_s(int(end))) for end in _ENDS]
+_FIRST, _STEP = 40, 16  # buckets
+_BOUNDS = [repr(bucket_end_s(end)) for end in range(_FIRST - 1, _FIRST + 12 * _STEP, _STEP)]
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 # How calls end (names of vmhost.errors.Kind). Each has a sample from the start, so that the first one makes a rate.
 OUTCOMES = ("ok", "task_error", "time_limit", "cpu_limit", "memory_limit", "vm_lost", "value", "load_error")
 BREAKER_STATES = ("closed", "open", "half-open")
+_OUTCOME_NAMES = tuple(outcome.upper() for outcome in OUTCOMES)
+_BREAKER_ROWS = {state: [int(state == each) for each in BREAKER_STATES] for state in BREAKER_STATES}
 
 
 def exposition(statistics, content_type=PROMETHEUS):
@@ -99,47 +100,53 @@ def _tasks(text, statistics):
     versions = versions[:MAX_VERSIONS]
     if not versions:
         return
-    labels = [f'task="{_escaped(version.name)}",version="{_escaped(version.version)}"' for version in versions]
+    labels = [_version_labels(version.name, version.version) for version in versions]
     braced = [f"{{{label}}}" for label in labels]
-    ends = [{name.lower(): count for name, count in version.ended.items()} for version in versions]
-    text.table(
-        "vmhost_calls",
-        "counter",
-        "Calls that ended, by how.",
-        labels,
-        "outcome",
-        OUTCOMES,
-        [[counts.pop(outcome, 0) for outcome in OUTCOMES] for counts in ends],
-        [
-            (f'{{{label},outcome="{outcome}"}}', n)
-            for label, counts in zip(labels, ends)
-            for outcome, n in counts.items()
-        ],
-    )
+    rows, others = [], []
+    for label, ended in zip(labels, [version.ended for version in versions]):
+        get = ended.get
+        rows.append(row := [get(name, 0) for name in _OUTCOME_NAMES])
+        if len(ended) != len(row) - row.count(0):
+            others += [
+                (f'{{{label},outcome="{name.lower()}"}}', count)
+                for name, count in ended.items()
+                if name not in _OUTCOME_NAMES
+            ]
+    text.table("vmhost_calls", "counter", "Calls that ended, by how.", labels, "outcome", OUTCOMES, rows, others)
     text.histogram(
         "vmhost_call_duration_seconds", "How long calls ran in their VMs.", labels, [v.walls for v in versions]
     )
     text.histogram("vmhost_call_wait_seconds", "How long calls waited for a VM.", labels, [v.waits for v in versions])
-    memory = dict.fromkeys(((version.name, version.version) for version in versions), 0)
+    memory = collections.Counter()
     for vm in statistics.vms:
-        if (vm.task, vm.version) in memory:
-            memory[vm.task, vm.version] += vm.live_bytes
-    for name, kind, help_text, value in (
-        ("vmhost_calls_queued", "gauge", "Calls that wait for a VM.", lambda v: v.queued),
-        ("vmhost_calls_running", "gauge", "Calls that run.", lambda v: v.running),
-        ("vmhost_task_vms", "gauge", "VMs that serve the task.", lambda v: v.vms),
-        ("vmhost_task_memory_bytes", "gauge", "Memory that its VMs hold.", lambda v: memory[v.name, v.version]),
-        ("vmhost_task_cpu_seconds", "counter", "Processor time of its VMs.", lambda v: v.totals.cpu_s),
-        ("vmhost_task_stops", "counter", "Calls that were stopped.", lambda v: v.totals.stops),
+        memory[vm.task, vm.version] += vm.live_bytes
+    for name, kind, help_text, values in (
+        ("vmhost_calls_queued", "gauge", "Calls that wait for a VM.", [v.queued for v in versions]),
+        ("vmhost_calls_running", "gauge", "Calls that run.", [v.running for v in versions]),
+        ("vmhost_task_vms", "gauge", "VMs that serve the task.", [v.vms for v in versions]),
+        (
+            "vmhost_task_memory_bytes",
+            "gauge",
+            "Memory that its VMs hold.",
+            [memory.get((v.name, v.version), 0) for v in versions],
+        ),
+        ("vmhost_task_cpu_seconds", "counter", "Processor time of its VMs.", [v.totals.cpu_s for v in versions]),
+        ("vmhost_task_stops", "counter", "Calls that were stopped.", [v.totals.stops for v in versions]),
         (
             "vmhost_task_denials",
             "counter",
             "What the task asked for and was not granted.",
-            lambda v: v.counters.get("denied", 0),
+            [v.counters.get("denied", 0) for v in versions],
         ),
-        ("vmhost_breaker_trips", "counter", "How often its breaker opened.", lambda v: v.breaker.trips),
+        (
+            "vmhost_task_input_bytes",
+            "counter",
+            "What its calls were given, arrays included.",
+            [v.counters.get("input_bytes", 0) for v in versions],
+        ),
+        ("vmhost_breaker_trips", "counter", "How often its breaker opened.", [v.breaker.trips for v in versions]),
     ):
-        text.family(name, kind, help_text, zip(braced, map(value, versions)))
+        text.numbers(name, kind, help_text, braced, values)
     text.table(
         "vmhost_breaker_state",
         "gauge",
@@ -147,7 +154,7 @@ def _tasks(text, statistics):
         labels,
         "state",
         BREAKER_STATES,
-        [[version.breaker.state == state for state in BREAKER_STATES] for version in versions],
+        [_BREAKER_ROWS[version.breaker.state] for version in versions],
     )
     _own(text, versions)
 
@@ -167,22 +174,22 @@ def _own(text, versions):
             seen.add(key)
             series += 1
             own = "".join(f',{label}="{_escaped(value)}"' for label, value in metric.labels)
-            label = f'task="{_escaped(version.name)}",version="{_escaped(version.version)}"{own}'
+            label = _version_labels(version.name, version.version) + own
             family[3].append((label, metric))
     text.family("vmhost_task_metrics_left_out", "gauge", "Series of tasks that are too many.", [("", left_out)])
     names = {name: kind for name, (kind, *_) in families.items()}
-    for name, (kind, _, help_text, found) in families.items():
+    for name, (kind, bounds, help_text, found) in families.items():
         if kind != "histogram" and any(names.get(name.removesuffix(part)) == "histogram" for part in _PARTS):
             continue  # its samples would be those of the other
         help_text = help_text.replace("\\", r"\\") or "Counted by the task."
         if kind == "histogram":
-            text.own_histogram(name, help_text, found)
+            text.own_histogram(name, help_text, bounds, found)
         else:
             text.family(name, kind, help_text, [(f"{{{label}}}", metric.value) for label, metric in found])
 
 
 class _Text:
-    """The lines of an exposition, as they are made."""
+    """The lines of an exposition, as they are made. Of each family, one template is filled for all of its samples."""
 
     def __init__(self, openmetrics):
         self._openmetrics, self._parts = openmetrics, []
@@ -191,45 +198,48 @@ class _Text:
         """A metric family of kind "counter", "gauge" or "info"; `samples`: (labels in braces or "", value)."""
         suffix = {"counter": "_total", "info": "_info"}.get(kind, "")
         self._head(name, suffix, kind, help_text)
-        sample = name + suffix
-        self._parts.extend(f"{sample}{labels} {value}\n" for labels, value in samples)
+        self._samples(name + suffix, samples)
+
+    def numbers(self, name, kind, help_text, labels, values):
+        """A family with one of `values` for each of `labels`, which have their braces."""
+        suffix = "_total" if kind == "counter" else ""
+        self._head(name, suffix, kind, help_text)
+        self._parts.append(filled(f"{name}{suffix}\0 \1\n", labels, values))
 
     def table(self, name, kind, help_text, labels, column, columns, rows, others=()):
         """A family with whole numbers: for each of `labels`, without braces, a row with a sample for each of `columns`,
         which the label `column` names. `others`: samples as `family` takes them."""
         suffix = "_total" if kind == "counter" else ""
         self._head(name, suffix, kind, help_text)
-        template = "".join([f'{name}{suffix}{{\0,{column}="{each}"}} %d\n' for each in columns])
-        for label, row in zip(labels, rows):
-            self._parts.append(template.replace("\0", label.replace("%", "%%")) % tuple(row))
-        self._parts.extend(f"{name}{suffix}{labels} {value}\n" for labels, value in others)
+        template = "".join([f'{name}{suffix}{{\0,{column}="{each}"}} \1\n' for each in columns])
+        self._parts.append(filled(template, labels, rows))
+        self._samples(name + suffix, others)
 
     def histogram(self, name, help_text, labels, histograms):
         """A family of histograms: each has its labels, without braces."""
-        self._head(name, "", "histogram", help_text)
-        counts = np.frombuffer(b"".join(one.counts for one in histograms), np.uint64).reshape(len(histograms), -1)
-        reached = np.cumsum(counts, axis=1)
-        # one template for all, with \0 where labels are: a line at a time takes twice as long
-        lines = [f'{name}_bucket{{\0,le="{bound}"}} %d\n' for bound in (*_BOUNDS, "+Inf")]
-        template = "".join([*lines, f"{name}_sum{{\0}} %r\n{name}_count{{\0}} %d\n"])
-        for label, row, total, histogram in zip(
-            labels, reached[:, _ENDS].tolist(), reached[:, -1].tolist(), histograms
-        ):
-            filled = template.replace("\0", label.replace("%", "%%"))
-            self._parts.append(filled % (*row, total, histogram.total_s, total))
+        rows = reached(histograms, _FIRST, _STEP, len(_BOUNDS))
+        for row, one in zip(rows, histograms):
+            row += (one.total_s, row[-1])
+        self._histograms(name, help_text, _BOUNDS, labels, rows)
 
-    def own_histogram(self, name, help_text, found):
-        """A family of histograms with bounds of their own: (labels without braces, TaskMetric)."""
+    def own_histogram(self, name, help_text, bounds, found):
+        """A family of histograms with these bounds: (labels without braces, TaskMetric)."""
+        rows = []
+        for _, metric in found:
+            row = list(itertools.accumulate(metric.counts))
+            row += (metric.value, row[-1])
+            rows.append(row)
+        self._histograms(name, help_text, bounds, [labels for labels, _ in found], rows)
+
+    def _histograms(self, name, help_text, bounds, labels, rows):
+        """`rows`: how many were at most each bound, then all, the sum, and all."""
         self._head(name, "", "histogram", help_text)
-        for label, metric in found:
-            reached = list(itertools.accumulate(metric.counts))
-            self._parts.extend(
-                f'{name}_bucket{{{label},le="{bound}"}} {count}\n' for bound, count in zip(metric.bounds, reached)
-            )
-            self._parts.append(
-                f'{name}_bucket{{{label},le="+Inf"}} {reached[-1]}\n{name}_sum{{{label}}} {metric.value}\n'
-                f"{name}_count{{{label}}} {reached[-1]}\n"
-            )
+        lines = [f'{name}_bucket{{\0,le="{bound}"}} \1\n' for bound in (*bounds, "+Inf")]
+        self._parts.append(filled("".join([*lines, f"{name}_sum{{\0}} \1\n{name}_count{{\0}} \1\n"]), labels, rows))
+
+    def _samples(self, sample, found):
+        labels, values = zip(*found) if found else ((), ())
+        self._parts.append(filled(f"{sample}\0 \1\n", list(labels), list(values)))
 
     def ended(self):
         return "".join([*self._parts, "# EOF\n"] if self._openmetrics else self._parts)
@@ -242,6 +252,11 @@ class _Text:
 
 def _labels(labels):
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+@functools.lru_cache(MAX_VERSIONS)
+def _version_labels(name, version):
+    return f'task="{_escaped(name)}",version="{_escaped(version)}"'
 
 
 def _escaped(value):

@@ -2,12 +2,11 @@
 
 import logging
 import time
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from vmhost import BreakerPolicy, Policy, TaskPolicy
+from vmhost.operations.settings import settings
 
 RANKS = {  # what tasks are ranked by: title, and the row's value
     "cpu": ("CPU", lambda row: row["cpu"]),
@@ -59,14 +58,7 @@ class Pages:
         return self.render("log_part.html", self._log(query))
 
     def settings(self, parts, query):
-        policy = self._host.policy
-        groups = [("All tasks", _settings(policy, Policy(), ("task", "tasks")))]
-        groups.append(("Each task", _settings(policy.task, TaskPolicy(), ("breaker",))))
-        groups.append(("Its breaker", _settings(policy.task.breaker, BreakerPolicy())))
-        for name, own in sorted(policy.tasks.items()):
-            rows = _settings(own, policy.task, ("breaker",)) + _settings(own.breaker, policy.task.breaker)
-            groups.append((name, [row for row in rows if row["set"]]))
-        return self.render("settings.html", {"groups": groups})
+        return self.render("settings.html", {"groups": settings(self._host)})
 
     def render(self, name, values):
         """The HTML of a template."""
@@ -138,11 +130,18 @@ class Pages:
             "quantiles": quantiles,
             "outcomes": outcomes,
             "memory": _memory_by_task(statistics).get(name, 0),
+            "longest": self._longest(name),
             "vms": [vm for vm in statistics.vms if vm.task == name],
             "changes": [change for change in list(self._history.breaker_changes) if change.task == name],
             "lines": self._logs.lines(task=name, most=20),
         }
         return self.render(template, values)
+
+    def _longest(self, name):
+        try:
+            return self._host.longest_calls(name)[:20]
+        except KeyError:  # it was unloaded just now
+            return ()
 
     def _log(self, query):
         level = query.get("level") if query.get("level") in LEVELS else "all"
@@ -158,26 +157,6 @@ def _memory_by_task(statistics):
         if vm.task is not None:
             memory[vm.task] = memory.get(vm.task, 0) + vm.live_bytes
     return memory
-
-
-def _settings(policy, default, without=()):
-    """Rows of a policy's fields: name, value, and whether it is another one than that of `default`."""
-    return [
-        {"name": field.name, "value": _text(value), "set": value != getattr(default, field.name)}
-        for field in fields(policy)
-        if field.name not in without
-        and not is_dataclass(value := getattr(policy, field.name))
-        or field.name == "limits"
-        and is_dataclass(value)
-    ]
-
-
-def _text(value):
-    if value is None:
-        return "none"
-    if isinstance(value, (tuple, list)):
-        return ", ".join(map(str, value)) or "none"
-    return str(value) if value not in ({},) else "none"
 
 
 def duration(seconds):

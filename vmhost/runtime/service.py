@@ -627,9 +627,23 @@ class Service:
                 sqlite_counted=self.native.sqlite_counted(),
             )
 
+    def longest_calls(self, name):
+        """LongCalls of all versions of a task, the longest first. KeyError where none is loaded."""
+        with self.lock:
+            self._current[name]
+            versions = [version for version in self._by_lane.values() if version.name == name]
+            told = [(version.version, version.lane.tails()) for version in versions]
+        now = time.time()
+        calls = [
+            statistics.LongCall(version, now - ago_s, wall_s, wait_s, size, _KIND_NAMES[kind])
+            for version, tails in told
+            for ago_s, wall_s, wait_s, size, kind in tails
+        ]
+        return tuple(sorted(calls, key=lambda call: call.wall_s, reverse=True))
+
     def _task_statistics(self, version, vms):
         own = [vms[number] for number in self._pool.ids_of(version) if number in vms]
-        counters = dict(version.lane.statistics())
+        counters = version.lane.statistics()
         ends = counters.pop("ends")
         walls, waits = version.lane.durations()
         metrics, counters["metrics_left_out"] = statistics.of_metrics(version.lane.metrics())

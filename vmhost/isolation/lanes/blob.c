@@ -54,6 +54,14 @@ bool vmh_blob_add_storage(vmh_blob *blob, vmh_storage *storage)
     return true;
 }
 
+size_t vmh_blob_bytes(const vmh_blob *blob)
+{
+    size_t bytes = blob->size;
+    for (unsigned i = 0; i < blob->storage_count; i++)
+        bytes += blob->storages[i]->size;
+    return bytes;
+}
+
 void vmh_blob_move(vmh_blob *to, vmh_blob *from)
 {
     vmh_blob_clear(to);

@@ -23,6 +23,7 @@ void vmh_blob_init(vmh_blob *blob);
 void vmh_blob_clear(vmh_blob *blob);                /* empty again, memory given back */
 bool vmh_blob_reserve(vmh_blob *blob, size_t more); /* room for `more` bytes at data + size; false: no memory */
 bool vmh_blob_add_storage(vmh_blob *blob, vmh_storage *storage); /* takes a reference of its own */
+size_t vmh_blob_bytes(const vmh_blob *blob);                     /* what it has, storages included */
 void vmh_blob_move(vmh_blob *to, vmh_blob *from);                /* `to` is cleared first, `from` is empty after */
 
 #endif

@@ -151,6 +151,13 @@ void vmh_call_finish(vmh_call *call, enum vmh_kind kind)
         atomic_fetch_add_explicit(&lane->wait_ns_total, wait_ns, memory_order_relaxed);
         vmh_histogram_add(&lane->walls, wall_ns);
         vmh_histogram_add(&lane->waits, wait_ns);
+        atomic_fetch_add_explicit(&lane->request_bytes_total, (long long)call->request_bytes, memory_order_relaxed);
+        if (vmh_tails_wants(&lane->tails, wall_ns, call->ended_ns)) {
+            const vmh_tail tail = {call->ended_ns, wall_ns, wait_ns, call->request_bytes, (int)kind};
+            vmh_mutex_lock(&lane->lock);
+            vmh_tails_add(&lane->tails, &tail);
+            vmh_mutex_unlock(&lane->lock);
+        }
         atomic_fetch_sub_explicit(&lane->running, 1, memory_order_relaxed);
     }
     bool slow = call->started_ns != 0 && call->ended_ns - call->started_ns > lane->slow_ns;

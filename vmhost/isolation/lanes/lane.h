@@ -19,6 +19,7 @@
 #include "lanes/events.h"
 #include "lanes/histogram.h"
 #include "lanes/code_store.h"
+#include "lanes/tails.h"
 #include "lanes/task_metrics.h"
 #include "lanes/vm.h"
 
@@ -46,18 +47,19 @@ typedef struct vmh_engine_runs {
 
 typedef struct vmh_call {
     atomic_int refs;
-    atomic_int state;  /* enum vmh_call_state */
-    atomic_uint word;  /* futex: DONE, WAITED */
-    atomic_uint watch; /* WATCHED, ENDED: whoever completes the pair posts done_event */
-    vmh_lane *lane;    /* one reference */
-    char *entry;       /* "module:function"; NULL: the lane's own. Owned */
-    bool spread;       /* the value is (args, kwargs) */
-    bool quiet;        /* no FAILED_CALL event (which slow calls post too) */
-    bool timed;        /* the deadline is its caller's own, sooner than the lane's limit */
-    bool excused;      /* its end says nothing about the task; written by the claimer, read after DONE */
-    atomic_bool stop;  /* its caller wants it stopped */
-    bool recorded;     /* `record` holds what its VM tells; written by the claimer, read after DONE */
-    int level;         /* 0 (first) .. VMH_LEVELS - 1 */
+    atomic_int state;     /* enum vmh_call_state */
+    atomic_uint word;     /* futex: DONE, WAITED */
+    atomic_uint watch;    /* WATCHED, ENDED: whoever completes the pair posts done_event */
+    vmh_lane *lane;       /* one reference */
+    char *entry;          /* "module:function"; NULL: the lane's own. Owned */
+    bool spread;          /* the value is (args, kwargs) */
+    bool quiet;           /* no FAILED_CALL event (which slow calls post too) */
+    bool timed;           /* the deadline is its caller's own, sooner than the lane's limit */
+    bool excused;         /* its end says nothing about the task; written by the claimer, read after DONE */
+    atomic_bool stop;     /* its caller wants it stopped */
+    bool recorded;        /* `record` holds what its VM tells; written by the claimer, read after DONE */
+    int level;            /* 0 (first) .. VMH_LEVELS - 1 */
+    size_t request_bytes; /* what it is given, arrays included; written by the submitter before push */
     int64_t submitted_ns, started_ns, ended_ns, deadline_ns;
     /* NULL: not recorded. What the VM is to answer with, written by the submitter before push; then what the call did
      * beside its reply, if `recorded`. Owned, malloc'ed. */
@@ -98,7 +100,9 @@ struct vmh_lane {
     atomic_llong running, ends[VMH_KINDS]; /* counters; ends by kind */
     atomic_llong excused[VMH_KINDS];       /* of these ends, those that say nothing about the task */
     atomic_llong wall_ns_total, wait_ns_total, submitted_total;
+    atomic_llong request_bytes_total;
     vmh_histogram walls, waits;   /* of calls that began: how long they ran, how long they waited before */
+    vmh_tails tails;              /* likewise; guarded by lock, as tails.h says */
     char *name, *version, *entry; /* owned, never change */
     char *caller_errors; /* likewise: names of exceptions that blame the caller, a line break before and after each;
                             NULL: none */

@@ -212,6 +212,11 @@ static PyMethodDef core_methods[] = {
     {"coverage", vmh_core_coverage, METH_NOARGS,
      PyDoc_STR("coverage() -> functions: (file, name, first line); points: (function, kind, from, to), kind 0: a line, "
                "1: a branch between byte offsets, 2: a return; full.")},
+    {"fill", vmh_core_fill, METH_VARARGS,
+     PyDoc_STR("fill(template, texts, rows) -> str: the template once for each text, which takes the place of each "
+               "\\0 in it; each \\1 is the next int or float of its row.")},
+    {"reached", vmh_core_reached, METH_VARARGS,
+     PyDoc_STR("reached(counts, first, step, steps) -> list: sums of the first counts of a histogram, then of all.")},
     {"crash_dump_to", crash_dump_to, METH_O,
      PyDoc_STR("crash_dump_to(path) -> errno: stacks and notes go to this file when the process crashes.")},
     {"crash_note", crash_note, METH_VARARGS,

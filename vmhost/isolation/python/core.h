@@ -64,6 +64,10 @@ PyObject *vmh_core_raise(vmh_lane *lane, int kind, PyObject *payload);
 /* core_profile.c */
 PyObject *vmh_core_coverage(PyObject *module, PyObject *unused);
 
+/* core_text.c */
+PyObject *vmh_core_fill(PyObject *module, PyObject *args);
+PyObject *vmh_core_reached(PyObject *module, PyObject *args);
+
 /* core_call.c */
 /* A `Call` that takes the caller's reference; NULL with an error set, and the reference stays the caller's. `unpack`:
  * its lane's, borrowed. */

@@ -189,6 +189,7 @@ static vmh_call *prepare(const lane_object *self, PyObject *value, const options
     }
     if (vmh_wire_encode(&call->request, value, "argument", &codec, NULL) < 0)
         goto wire_failed;
+    call->request_bytes = vmh_blob_bytes(&call->request);
     return call;
 wire_failed:
     if (PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError)) {
@@ -413,12 +414,36 @@ static PyObject *lane_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
         Py_XDECREF(ends);
         return NULL;
     }
-    return Py_BuildValue("{s:n,s:I,s:I,s:L,s:O,s:L,s:d,s:d,s:L,s:L,s:N,s:N}", "queued", (Py_ssize_t)queued, "idle",
-                         idle, "vms", workers, "running", atomic_load(&lane->running), "closed",
-                         closed ? Py_True : Py_False, "submitted", atomic_load(&lane->submitted_total), "wall_s",
-                         (double)atomic_load(&lane->wall_ns_total) / 1e9, "wait_s",
-                         (double)atomic_load(&lane->wait_ns_total) / 1e9, "slow", atomic_load(&lane->slow_total),
-                         "denied", atomic_load(&lane->denied_total), "ends", ends, "excused", excused);
+    const struct {
+        const char *name;
+        PyObject *value; /* owned; NULL: an error */
+    } counters[] = {
+        {"queued", PyLong_FromSize_t(queued)},
+        {"idle", PyLong_FromUnsignedLong(idle)},
+        {"vms", PyLong_FromUnsignedLong(workers)},
+        {"running", PyLong_FromLongLong(atomic_load(&lane->running))},
+        {"closed", PyBool_FromLong(closed)},
+        {"submitted", PyLong_FromLongLong(atomic_load(&lane->submitted_total))},
+        {"wall_s", PyFloat_FromDouble((double)atomic_load(&lane->wall_ns_total) / 1e9)},
+        {"wait_s", PyFloat_FromDouble((double)atomic_load(&lane->wait_ns_total) / 1e9)},
+        {"slow", PyLong_FromLongLong(atomic_load(&lane->slow_total))},
+        {"denied", PyLong_FromLongLong(atomic_load(&lane->denied_total))},
+        {"input_bytes", PyLong_FromLongLong(atomic_load(&lane->request_bytes_total))},
+        {"ends", ends},
+        {"excused", excused},
+    };
+    enum { COUNTERS = sizeof counters / sizeof *counters };
+    static PyObject *names[COUNTERS]; /* made once: interned, with their hashes */
+    PyObject *found = PyDict_New();
+    for (int i = 0; i < COUNTERS; i++) {
+        if (names[i] == NULL)
+            names[i] = PyUnicode_InternFromString(counters[i].name);
+        if (names[i] == NULL || counters[i].value == NULL
+            || (found != NULL && PyDict_SetItem(found, names[i], counters[i].value) < 0))
+            Py_CLEAR(found);
+        Py_XDECREF(counters[i].value);
+    }
+    return found;
 }
 
 /* The counts of a histogram as bytes: an unsigned 64-bit number for each bucket, in the machine's order. */
@@ -510,6 +535,27 @@ static PyObject *lane_text(PyObject *object, void *which)
     return PyUnicode_FromString(which == NULL ? lane->name : lane->version);
 }
 
+static PyObject *lane_tails(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    vmh_lane *lane = ((lane_object *)object)->lane;
+    vmh_tail found[2 * VMH_TAILS];
+    int64_t now = vmh_now_ns();
+    vmh_mutex_lock(&lane->lock);
+    int count = vmh_tails_read(&lane->tails, now - 2 * VMH_TAILS_WINDOW_NS, found);
+    vmh_mutex_unlock(&lane->lock);
+    PyObject *list = PyList_New(count);
+    for (int i = 0; list != NULL && i < count; i++) {
+        PyObject *tail =
+            Py_BuildValue("(dddni)", (double)(now - found[i].ended_ns) / 1e9, (double)found[i].wall_ns / 1e9,
+                          (double)found[i].wait_ns / 1e9, (Py_ssize_t)found[i].request_bytes, found[i].kind);
+        if (tail == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, tail);
+    }
+    return list;
+}
+
 static PyObject *lane_held(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     vmh_lane *lane = ((lane_object *)object)->lane;
@@ -543,6 +589,9 @@ static PyMethodDef lane_methods[] = {
      PyDoc_STR("What held the memory when a call last met its limit, as profile/holdings.h tells it; None.")},
     {"metrics", lane_metrics, METH_NOARGS,
      PyDoc_STR("([(kind, key, value or sum, bounds, counts), ...], series that were too many): what the task counts.")},
+    {"tails", lane_tails, METH_NOARGS,
+     PyDoc_STR("[(seconds since it ended, how long it ran, how long it waited, bytes of its value, kind), ...]: the "
+               "longest calls of the last minutes (lanes/tails.h).")},
     {"statistics", lane_statistics, METH_NOARGS, PyDoc_STR("Counters, as a dict; ends: by kind.")},
     {NULL, NULL, 0, NULL},
 };

@@ -27,9 +27,9 @@ import logging
 import platform
 import threading
 import time
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 
-from vmhost import BreakerPolicy, ConfigurationError, DebugPolicy, Policy, TaskPolicy, __version__
+from vmhost import ConfigurationError, __version__
 from vmhost.access import RateLimit
 from vmhost.bytecode.errors import SigningError
 from vmhost.bytecode.signing import TrustStore
@@ -39,6 +39,7 @@ from vmhost.operations.debugging import runs
 from vmhost.operations.debugging.ledger import WAITING_S, DebugError, Ledger
 from vmhost.operations.log_tail import LogTail
 from vmhost.operations.metrics import exposition
+from vmhost.operations.settings import settings
 
 WAIT_S = 10.0  # of one request, at most
 IDLE_S = 900.0  # a session that nobody asks for ends
@@ -259,24 +260,20 @@ class Debugging:
 
     def _config(self, session, request):
         self._act(session, "config", "read the configuration")
-        hidden = lambda rows: [row | {"value": session.masking.text(row["value"])} for row in rows]
-        policy, tasks = self._host.policy, []
-        groups = [("all tasks", _settings(policy, Policy())), ("each task", _settings(policy.task, TaskPolicy()))]
-        groups.append(("debugging", _settings(policy.debugging, DebugPolicy())))
-        groups.append(("each task's breaker", _settings(policy.task.breaker, BreakerPolicy())))
-        for name, own in sorted(policy.tasks.items()):
-            rows = _settings(own, policy.task) + _settings(own.breaker, policy.task.breaker)
-            groups.append((f"task {name}", [row for row in rows if row["from"] != "default"]))
+        hide, tasks = session.masking.text, []
+        groups = [
+            {
+                "title": title,
+                "rows": [{"name": row.name, "value": hide(row.value), "from": hide(row.origin)} for row in rows],
+            }
+            for title, rows in settings(self._host)
+        ]
         for name in self._host.tasks:
             with contextlib.suppress(KeyError):  # it was unloaded just now
                 task = self._host.task(name)
                 tasks.append({"name": name, "version": task.version, "limits": _limits(task.limits)})
         machine = {"vmhost": __version__, "python": platform.python_version(), "system": platform.platform()}
-        return {
-            "machine": machine,
-            "groups": [{"title": title, "rows": hidden(rows)} for title, rows in groups],
-            "tasks": tasks,
-        }
+        return {"machine": machine, "groups": groups, "tasks": tasks}
 
     def _log_lines(self, session, request):
         after, task = request.get("after", 0), request.get("task")
@@ -475,28 +472,6 @@ def person():
         return f"{getpass.getuser()} at the terminal"
     except OSError, KeyError:
         return "somebody at the terminal"
-
-
-def _settings(policy, default):
-    """Rows of a policy's own fields: name, value as text, and where it comes from."""
-    return [
-        {
-            "name": field.name,
-            "value": _text(value),
-            "from": "default" if value == getattr(default, field.name) else "set",
-        }
-        for field in fields(policy)
-        if field.name not in ("task", "tasks", "breaker", "debugging")
-        for value in [getattr(policy, field.name)]
-    ]
-
-
-def _text(value):
-    if value is None or value == {}:
-        return "none"
-    if isinstance(value, (tuple, list)):
-        return ", ".join(map(str, value)) or "none"
-    return str(value)
 
 
 def _limits(limits):

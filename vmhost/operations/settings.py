@@ -1,0 +1,106 @@
+"""The effective configuration of a host, and where each value comes from: a line of host.yaml, a task's own task.yaml,
+the program that made the policy, or nobody: the default."""
+
+from dataclasses import dataclass, fields
+
+from vmhost import BreakerPolicy, DebugPolicy, Limits, Policy, TaskPolicy
+
+DEFAULT, PROGRAM, BUNDLE = "default", "program", "task.yaml"
+_NAMES = {"memory": "memory_bytes", "wall_time": "wall_s", "cpu_time": "cpu_s", "stack": "stack_bytes"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value as text. `origin`: "default", "program", "task.yaml", or FILE:LINE."""
+
+    name: str
+    value: str
+    origin: str
+
+
+def settings(host):
+    """[(title, [Setting, ...]), ...]: what holds for all tasks, for those with settings of their own, and the limits of
+    each version that is loaded."""
+    policy = host.policy
+    groups = [
+        ("All tasks", _rows(policy, Policy(), policy, "", ("task", "tasks", "debugging", "origins"))),
+        ("Each task", _rows(policy.task, TaskPolicy(), policy, "task.", ("breaker",))),
+        ("Its breaker", _rows(policy.task.breaker, BreakerPolicy(), policy, "task.breaker.")),
+        ("Debugging", _rows(policy.debugging, DebugPolicy(), policy, "debugging.")),
+    ]
+    for name, own in sorted(policy.tasks.items()):
+        rows = _rows(own, policy.task, policy, f"tasks.{name}.", ("breaker",))
+        rows += _rows(own.breaker, policy.task.breaker, policy, f"tasks.{name}.breaker.")
+        groups.append((f"Task {name}", [row for row in rows if row.origin != DEFAULT]))
+    for name in sorted(host.tasks):
+        try:
+            task = host.task(name)
+        except KeyError:  # it was unloaded just now
+            continue
+        groups.append((f"Limits of {name} {task.version}", _limits(task.limits, name, policy)))
+    return groups
+
+
+def _rows(policy, default, whole, path, without=()):
+    """A Setting for each field of `policy`, which is found in `whole` at `path`."""
+    rows = []
+    for field in fields(policy):
+        if field.name not in without:
+            value = getattr(policy, field.name)
+            place = _place(whole, f"{path}{field.name}", value)
+            same = value == getattr(default, field.name)
+            rows.append(Setting(field.name, _text(value), place or (DEFAULT if same else PROGRAM)))
+    return rows
+
+
+def _place(policy, path, value):
+    """FILE:LINE of a value; None where no file says it, or another value took its place since."""
+    place, written = policy.origins.get(path, (None, None))
+    return place if place is not None and written == value else None
+
+
+def _limits(limits, name, policy):
+    """Each of the effective limits: the smallest of what the bundle asks for and what the host allows."""
+    caps = (
+        (policy.for_task(name).limits, f"tasks.{name}.limits" if name in policy.tasks else "task.limits"),
+        (policy.limits, "limits"),
+    )
+    rows = []
+    for field in fields(limits):
+        value = getattr(limits, field.name)
+        origin = DEFAULT if value == getattr(Limits(), field.name) else BUNDLE
+        for given, path in caps:
+            if value is not None and value == _given(given).get(field.name):
+                places = (policy.origins.get(f"{path}.{key}", (None,))[0] for key in _keys(field.name))
+                origin = next(filter(None, places), PROGRAM)
+                break
+        rows.append(Setting(field.name, _text(value), origin))
+    return rows
+
+
+def _given(limits):
+    """The numbers that a cap names, by field of Limits."""
+    if isinstance(limits, Limits):
+        return {field.name: getattr(limits, field.name) for field in fields(limits)}
+    return {
+        name: getattr(Limits.read({key: value}, "limits"), name)
+        for key, value in limits.items()
+        for name in [_field(key)]
+    }
+
+
+def _field(key):
+    """The field of Limits that host.yaml or a program calls `key`."""
+    return {"wall_time_s": "wall_s", "cpu_time_s": "cpu_s"}.get(key) or _NAMES.get(key, key)
+
+
+def _keys(name):
+    return [name, *(key for key, field in _NAMES.items() if field == name)]
+
+
+def _text(value):
+    if value is None or value == {}:
+        return "none"
+    if isinstance(value, (tuple, list)):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)

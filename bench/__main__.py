@@ -1,5 +1,5 @@
 """python -m bench [SUBJECT …] [--quick] [--only SUBJECT …] [--classes CLASS …] [--sizes SIZE …] [--networks NETWORK …]
-                [--json] [--out FOLDER]
+                [--rows ROW …] [--calls COUNT] [--json] [--out FOLDER]
 
 Runs every subject of bench/cases, ours and the peers' in turn, and prints medians, quartiles and ratios. It asserts
 nothing."""
@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import contenders, report
-from bench.cases import ENGINE_CLASSES, ENGINE_SIZES, NETWORKS
+from bench.cases import ENGINE_CLASSES, ENGINE_SIZES, NETWORKS, OPERATIONS_ROWS
 
 SUBJECTS = (
     "round_trip",
@@ -70,6 +70,15 @@ def main():
     parser.add_argument(
         "--families", nargs="+", metavar="FAMILY", help="of others, only: modules of bench/other_models"
     )
+    parser.add_argument(
+        "--rows", nargs="+", choices=OPERATIONS_ROWS, metavar="ROW", help=f"of operations: {', '.join(OPERATIONS_ROWS)}"
+    )
+    parser.add_argument(
+        "--calls",
+        type=int,
+        metavar="COUNT",
+        help="of operations' replays: so many calls, however long that takes",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument(
         "--out", type=Path, default=Path("bench/results"), help="folder for results.json and results.svg"
@@ -94,6 +103,8 @@ def main():
                 if subject in ("models", "sessions")
                 else {"families": options.families}
                 if subject == "others"
+                else {"rows": options.rows, "calls": options.calls}
+                if subject == "operations"
                 else {}
             )
             results += importlib.import_module(f"bench.cases.{subject}").run(

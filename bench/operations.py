@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 import os
 import statistics
 import subprocess
@@ -222,22 +223,29 @@ def _cpu_s(without):
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def replays(quick):
-    """Recorded calls of the shipped tasks, replayed, and the same calls made plainly."""
+def replays(quick, calls=None):
+    """Recorded calls of the shipped tasks, replayed, and the same calls made plainly. `calls`: so many, however long
+    recording them takes; else as many as there is time for, at most 10,000. All tasks get the same time."""
     number, most_s = (50, 5) if quick else (10_000, 25)
+    if calls is not None:
+        number, most_s = calls, math.inf
     left_out = {name for name, *_ in demonstration.MISBEHAVING}
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         trust, names, asked = demonstration.compiled(Path("tasks"), folder)
         names = [name for name in names if name not in left_out]
-        record = vmhost.TaskPolicy(record=vmhost.RecordPolicy(folder / "baselines", share=1.0, max_bytes=1 << 30))
+        record = vmhost.TaskPolicy(
+            record=vmhost.RecordPolicy(folder / "baselines", share=1.0, max_bytes=8 << 30, max_calls=1 << 20)
+        )
         with vmhost.Host(trust=trust, policy=vmhost.Policy(task=record)) as host:
             tasks = {name: host.load(folder / f"{name}.vmb") for name in names}
             values = {name: itertools.cycle([value for value, _ in asked[name]]) for name in names}
-            end = time.monotonic() + most_s
-            for _ in range(0, number, len(names)):  # as many as there is time for, of each task
-                for name, task in tasks.items():
-                    task(next(values[name]))
+            end, spent = time.monotonic() + most_s, dict.fromkeys(names, 0.0)
+            for _ in range(number):  # each task gets as much time as the others
+                name = min(spent, key=spent.get)
+                began = time.monotonic()
+                tasks[name](next(values[name]))
+                spent[name] += time.monotonic() - began
                 if time.monotonic() > end:
                     break
         baselines = [Baseline.read(path) for path in sorted((folder / "baselines").glob("*.baseline"))]

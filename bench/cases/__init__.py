@@ -11,3 +11,13 @@ NETWORKS = (
     "bert",
     "din",
 )  # of bench/networks.py, which needs onnx
+OPERATIONS_ROWS = (
+    "cost",
+    "profiles",
+    "scrape",
+    "dashboard",
+    "replays",
+    "covered",
+    "memory_lines",
+    "fleet_reports",
+)  # functions of bench/operations.py

@@ -3,5 +3,9 @@
 from bench import operations
 
 
-def run(quick):
-    return [result for row in operations.ROWS for result in row(quick)]
+def run(quick, rows=None, calls=None):
+    found = []
+    for row in operations.ROWS:
+        if rows is None or row.__name__ in rows:
+            found += row(quick, calls) if row is operations.replays else row(quick)
+    return found

@@ -224,8 +224,9 @@ def _cpu_s(without):
 
 
 def replays(quick, calls=None):
-    """Recorded calls of the shipped tasks, replayed, and the same calls made plainly. `calls`: so many, however long
-    recording them takes; else as many as there is time for, at most 10,000. All tasks get the same time."""
+    """Recorded calls of the shipped tasks, replayed, and the same calls made plainly. Each task is called as
+    often as the others, for as long as there is time. `calls`: so many instead, of which each task gets as much time as
+    the others: the slowest takes seconds a call."""
     number, most_s = (50, 5) if quick else (10_000, 25)
     if calls is not None:
         number, most_s = calls, math.inf
@@ -241,25 +242,25 @@ def replays(quick, calls=None):
             tasks = {name: host.load(folder / f"{name}.vmb") for name in names}
             values = {name: itertools.cycle([value for value, _ in asked[name]]) for name in names}
             end, spent = time.monotonic() + most_s, dict.fromkeys(names, 0.0)
-            for _ in range(number):  # each task gets as much time as the others
-                name = min(spent, key=spent.get)
+            for made in range(number):  # with `calls`, each task gets as much time as the others, else as many calls
+                name = names[made % len(names)] if calls is None else min(spent, key=spent.get)
                 began = time.monotonic()
                 tasks[name](next(values[name]))
                 spent[name] += time.monotonic() - began
-                if time.monotonic() > end:
+                if time.monotonic() > end and made % len(names) == len(names) - 1:
                     break
         baselines = [Baseline.read(path) for path in sorted((folder / "baselines").glob("*.baseline"))]
         plain_s = replayed_s = 0.0
         counts = {}
         for baseline in baselines:
             name = baseline.header.task
-            calls = [call.value for call in baseline]
+            recorded = [call.value for call in baseline]
             with vmhost.Host(trust=trust, types=FOREIGN) as host:
                 task = host.load(folder / f"{name}.vmb")
-                task(calls[0])
+                task(recorded[0])
                 began = time.perf_counter()
                 with contextlib.suppress(vmhost.VMHostError):
-                    for _ in task.map(calls, window=8):
+                    for _ in task.map(recorded, window=8):
                         pass
                 plain_s += time.perf_counter() - began
             report = replay.replay(baseline, folder / f"{name}.vmb", trust=trust)

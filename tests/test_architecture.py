@@ -90,6 +90,7 @@ ROOMS = {
         "vmhost.baseline",
         "vmhost.masking",
         "vmhost.operations",
+        "vmhost.source_coverage",
         "vmhost.statistics",
     },
     "vmhost/access": {"vmhost.access", "vmhost.stores"},

@@ -53,9 +53,17 @@ def report_of(
 
 class TaskSources:
     """The sources in the folder of a task, compiled once more: bytecode is a function of them, so that offsets mean the
-    same. `prefix`: what its files begin with in a Coverage, as in "task@1.0.0/". BytecodeError."""
+    same. `prefix`: what its files begin with in a Coverage, as in "task@1.0.0/". ConfigurationError."""
 
     def __init__(self, folder):
+        from vmhost.bytecode.errors import BytecodeError
+
+        try:
+            self._compile(folder)
+        except BytecodeError as error:
+            raise ConfigurationError(str(error)) from error
+
+    def _compile(self, folder):
         from vmhost.bytecode.closure import close_over_folder, is_installed
         from vmhost.bytecode.compiler import compile_source, module_path
         from vmhost.bytecode.spec import read_task
@@ -72,6 +80,11 @@ class TaskSources:
             code = compile_source(source.text, file, source.path, 0, [])
             for each in _with_nested(marshal.loads(code)):
                 self._codes[file, each.co_qualname, each.co_firstlineno] = each
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The path of each source, by the name that a Coverage has for it."""
+        return dict(self._paths)
 
     def arcs_of(self, coverage):
         """{path of a source: [(line, line), ...]} as coverage.py has them: what ran of a line is an arc to itself. All

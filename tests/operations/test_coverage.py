@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 
@@ -9,11 +10,15 @@ import coverage
 import pytest
 
 import vmhost
-from tests.operations.hosts_at_work import bundle
+from tests.operations.hosts_at_work import ask, bundle
 from vmhost.cli import main
 from vmhost.coverage import Coverage, Ran
+from vmhost.operations import Dashboard
 
 NUMBERS = itertools.count()
+# Of PROGRAMS["choices"], called with [1, 0]: number of a line -> how the page marks it.
+LINES_OF_CHOICES = dict.fromkeys(map(str, range(1, 16)), "ran")
+LINES_OF_CHOICES |= {"1": "", "5": "part", "6": "missing", "8": "", "11": "part", "12": "missing", "13": ""}
 PROGRAMS = {
     "choices": """
 def sign(n):
@@ -294,3 +299,41 @@ def test_tasks_without_sources_are_named_and_a_bound_is_kept(tmp_path, capfd):
 def test_shares_that_are_none(share):
     with pytest.raises(vmhost.ConfigurationError, match="coverage"):
         vmhost.TaskPolicy(coverage=share)
+
+
+def test_the_dashboard_opens_what_ran_in_its_sources(tmp_path):
+    name = f"worker{next(NUMBERS)}"
+    made = bundle(tmp_path, name=name, source=PROGRAMS["choices"])
+    noted = vmhost.Policy(task=vmhost.TaskPolicy(coverage=1.0))
+    folder = tmp_path / f"{name}-1.0.0"
+    with (
+        vmhost.Host(allow_unsigned=True, policy=noted) as host,
+        Dashboard(host, "127.0.0.1:0", sources=[folder]) as board,
+    ):
+        host.load(made)([1, 0])
+        overview = ask(board, "/coverage", board.token)[2]
+        assert f"{name} 100.0%" in overview and '<td class="n">10 of 12</td><td class="n">4 of 6</td>' in overview
+        [link] = re.findall(rf'href="(/coverage/{name}%[^"]*)"', overview)
+        page = ask(board, link, board.token)[2]
+        lines = dict(re.findall(r'<tr id="line-(\d+)"(?: class="(\w+)")?>', page))
+        assert lines == LINES_OF_CHOICES
+        (folder / "main.py").write_text("def run(value):\n    return 1\n")
+    with (
+        vmhost.Host(allow_unsigned=True, policy=noted) as host,
+        Dashboard(host, "127.0.0.1:0", sources=[folder]) as board,
+    ):
+        page = ask(board, "/coverage", board.token)[2]
+        assert f"these are not the sources of {name}@1.0.0" in page and "functions" in page
+
+
+def test_the_dashboard_tells_lines_where_there_are_no_sources(tmp_path):
+    name = f"worker{next(NUMBERS)}"
+    noted = vmhost.Policy(task=vmhost.TaskPolicy(coverage=1.0))
+    with vmhost.Host(allow_unsigned=True, policy=noted) as host, Dashboard(host, "127.0.0.1:0") as board:
+        host.load(bundle(tmp_path, name=name, source=PROGRAMS["choices"]))([1, 0])
+        assert f"/coverage/{name}%401.0.0/main.py" in ask(board, "/coverage", board.token)[2]
+        status, _, page = ask(board, f"/coverage/{name}@1.0.0/main.py", board.token)
+        assert status == 200 and "sign (line 2)" in page and "3, 4, 5, 7" in page
+        assert ask(board, f"/coverage/{name}@1.0.0/other.py", board.token)[0] == 404
+        assert ask(board, "/coverage/../../etc/passwd", board.token)[0] == 404
+        assert ask(board, "/coverage")[0] == 401

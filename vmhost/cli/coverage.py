@@ -26,7 +26,6 @@ from vmhost.cli import failures
 @failures.command
 def command(output, data, folders, data_file, xml, html, fail_under):
     """Show which lines and branches of tasks ran, by DATA that Coverage.save wrote (Host.coverage)."""
-    from vmhost.bytecode.errors import BytecodeError
     from vmhost.coverage import Coverage
     from vmhost.errors import ConfigurationError
     from vmhost.source_coverage import TaskSources, report_of
@@ -52,7 +51,7 @@ def command(output, data, folders, data_file, xml, html, fail_under):
             rows = {str(path): _row(report, path) for path in arcs}
     except ImportError as error:
         raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
-    except (BytecodeError, ConfigurationError) as error:
+    except ConfigurationError as error:
         raise failures.Failure(str(error)) from error
     output.document({"percent": percent, "files": rows})
     output.line(text.getvalue().rstrip())

@@ -14,6 +14,8 @@ import click
 from vmhost.cli import failures
 from vmhost.operations.server import DEFAULT_LISTEN
 
+_COVERAGE = 0.02  # the share of calls whose lines are noted
+
 
 @click.command(short_help="Show the dashboard of a host under load.")
 @click.option("--listen", default=DEFAULT_LISTEN, show_default=True, metavar="ADDRESS:PORT", help="Port 0: a free one.")
@@ -33,21 +35,26 @@ def command(output, listen, no_token, open_browser, folder, duration):
     with tempfile.TemporaryDirectory(prefix="vmhost-dashboard-") as bundles:
         output.remark("Compiling and signing the tasks")
         trust, names, asked = demonstration.compiled(folder, Path(bundles))
-        with vmhost.Host(trust=trust, policy=vmhost.Policy(grace_s=demonstration.GRACE_S)) as host:
+        policy = vmhost.Policy(grace_s=demonstration.GRACE_S, task=vmhost.TaskPolicy(coverage=_COVERAGE))
+        sources = [folder / name for name in names]
+        with vmhost.Host(trust=trust, policy=policy) as host:
             for name in names:
                 host.load(Path(bundles) / f"{name}.vmb")
-            with served(output, host, listen, no_token, open_browser), demonstration.steady_load(host, asked):
+            with (
+                served(output, host, listen, no_token, open_browser, sources),
+                demonstration.steady_load(host, asked),
+            ):
                 threading.Event().wait(seconds)
     return failures.DONE
 
 
 @contextlib.contextmanager
-def served(output, host, listen, no_token=False, open_browser=False):
+def served(output, host, listen, no_token=False, open_browser=False, sources=()):
     """The dashboard of `host` while the block runs; its address is told on stderr."""
     from vmhost.operations import Dashboard
 
     try:
-        dashboard = Dashboard(host, listen, token=False if no_token else None)
+        dashboard = Dashboard(host, listen, token=False if no_token else None, sources=sources)
     except ImportError as error:
         raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
     with dashboard:

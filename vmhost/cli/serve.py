@@ -19,12 +19,31 @@ from vmhost.cli.run import guest_log, open_host
 @click.option("--allow-unsigned", is_flag=True, help="Also serve bundles that nobody signed.")
 @click.option("--host", "host_file", type=click.Path(path_type=Path), help="A host.yaml to set the host up from.")
 @click.option("--dashboard", metavar="ADDRESS:PORT", help="Serve pages and metrics there, as in 127.0.0.1:9464.")
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="A task's folder, for the dashboard's page of coverage.",
+)
 @click.option("--state", type=click.Path(path_type=Path), help="A folder for what survives a restart, without --host.")
 @click.option("--supervise", is_flag=True, help="After a crash, make a report and go on with a new process.")
 @click.option("--crash-webhook", metavar="URL", help="Send reports of crashes there, as JSON by POST.")
 @click.option("--crash-sentry", metavar="DSN", help="Send them to Sentry, or what speaks like it.")
 @failures.command
-def command(output, folder, trust, allow_unsigned, host_file, dashboard, state, supervise, crash_webhook, crash_sentry):
+def command(
+    output,
+    folder,
+    trust,
+    allow_unsigned,
+    host_file,
+    dashboard,
+    sources,
+    state,
+    supervise,
+    crash_webhook,
+    crash_sentry,
+):
     """Serve the bundles in FOLDER until stdin ends. A line {"id": 1, "task": "digits", "input": VALUE} gets the line
     {"id": 1, "result": VALUE}, or {"id": 1, "error": {...}}. Bundles that come, are replaced or go are noticed."""
     from vmhost.lines.folder_server import FolderServer
@@ -38,6 +57,7 @@ def command(output, folder, trust, allow_unsigned, host_file, dashboard, state, 
         options = (("--host", host_file), ("--state", state), ("--dashboard", dashboard))
         arguments = [str(part) for name, value in options if value is not None for part in (name, value)]
         arguments += [part for path in trust for part in ("--trust", str(path))]
+        arguments += [part for path in sources for part in ("--source", str(path))]
         arguments += ["--allow-unsigned"] * allow_unsigned
         return _supervise(output, [str(folder), *arguments], state or _state_of(host_file), receivers)
     with guest_log(output), open_host(host_file, trust, allow_unsigned, state) as host, contextlib.ExitStack() as stack:
@@ -47,7 +67,7 @@ def command(output, folder, trust, allow_unsigned, host_file, dashboard, state, 
             CrashFolder(host.state, masking=host.policy.masking(), **receivers).collect()
         server = FolderServer(host, folder, sys.stdout)
         if dashboard is not None:
-            stack.enter_context(served(output, host, dashboard))
+            stack.enter_context(served(output, host, dashboard, sources=sources))
         server.run(sys.stdin.fileno())
     server.check()  # the last answers came while the host closed
     return failures.DONE

@@ -4,6 +4,7 @@
 /tasks/NAME           a task's report           /vms   every VM and what it does
 /log                  the last lines            /settings   policies, and which were set
 /profile              takes a profile and shows it (profile_pages.py)
+/coverage[/FILE]      which lines and branches ran (coverage_pages.py)
 /crashes[/ID]         crashes by cause, or the report of one (crash_pages.py)
 /debugging, /debug    who debugs this host; the page that a link opens (debugging/pages.py)
 /tasks.json           what `vmhost top` shows
@@ -22,15 +23,16 @@ from starlette.staticfiles import StaticFiles
 
 from vmhost.operations import metrics
 from vmhost.operations.access import Guard
+from vmhost.operations.coverage_pages import CoveragePages
 from vmhost.operations.crash_pages import Crashes
 from vmhost.operations.debugging import pages as debugging_pages
 from vmhost.operations.pages import Pages
 from vmhost.operations.profile_pages import Profiles
 
 
-def application(host, history, logs, token, names, port, debugging=None):
-    """The application for a Host, the History that samples it, a LogTail, and its Debugging where it allows that; the
-    others are those of Guard."""
+def application(host, history, logs, token, names, port, debugging=None, sources=()):
+    """The application for a Host, the History that samples it, a LogTail, and its Debugging where it allows that.
+    `sources`: folders of tasks, for their coverage; the others are those of Guard."""
     pages = Pages(host, history, logs)
     probes = _Probes(host)
     app = Starlette(
@@ -41,6 +43,7 @@ def application(host, history, logs, token, names, port, debugging=None):
             Route("/settings", _html(pages.settings)),
             Route("/tasks/{name}", _html(pages.task)),
             *Profiles(host, pages.render).routes(),
+            *CoveragePages(host, pages.render, sources).routes(),
             *Crashes(host, pages.render).routes(),
             *debugging_pages.routes(debugging, pages.render, token is not None),
             Route("/part/overview", _html(pages.overview_part)),

@@ -20,10 +20,11 @@ class Dashboard:
     once in the address; None: a new one. False: none is asked for, which only loopback addresses may do. `names`:
     further names that browsers may call this machine by. Only `/healthz` and `/readyz` answer without a token. The host
     is neither opened nor closed. `consent`: as for `debugging.Debugging`, which the host's policy may have begun here.
+    `sources`: folders of tasks as they were compiled, for the page that shows which of their lines ran.
     ConfigurationError; ImportError without the extra `operations`.
     """
 
-    def __init__(self, host, listen=DEFAULT_LISTEN, *, token=None, names=(), consent=None):
+    def __init__(self, host, listen=DEFAULT_LISTEN, *, token=None, names=(), consent=None, sources=()):
         try:
             from vmhost.operations.application import application
         except ModuleNotFoundError as error:
@@ -50,7 +51,7 @@ class Dashboard:
                 self.debugging = Debugging(host, consent=consent, logs=self._logs)
                 self.debugging.ledger.set_address(self.url.partition("?")[0].rstrip("/"))
             self._application = application(
-                host, self._history, self._logs, self.token, allowed, self.port, self.debugging
+                host, self._history, self._logs, self.token, allowed, self.port, self.debugging, sources
             )
         except BaseException:
             self._listening.close()

@@ -44,6 +44,14 @@ void vmh_compat_show_interpreter(PyInterpreterState *interp)
 
 uintptr_t vmh_compat_stack_limit(PyThreadState *ts) { return ((_PyThreadStateImpl *)ts)->c_stack_hard_limit; }
 
+/* What tracemalloc sets for a thread while it allocates for itself. */
+void vmh_compat_trace_memory(bool traced)
+{
+    Py_tss_t *key = &_PyRuntime.tracemalloc.reentrant_key;
+    if (PyThread_tss_create(key) == 0) /* it exists already, in all likelihood */
+        PyThread_tss_set(key, traced ? NULL : Py_True);
+}
+
 bool vmh_compat_mutex_locked(PyInterpreterState *interp, int which)
 {
     PyMutex *const all[VMH_COMPAT_MUTEXES] = {

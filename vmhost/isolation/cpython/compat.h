@@ -74,6 +74,10 @@ int vmh_compat_comparison(int operation); /* the operand of COMPARE_OP for Py_LT
  * vmh_fd_field_check. */
 int *vmh_compat_fd(PyObject *object);
 
+/* Whether tracemalloc, where the host has switched it on, traces what this thread allocates; it does at first. Needs no
+ * GIL. */
+void vmh_compat_trace_memory(bool traced);
+
 /* The locks that a thread of `interp` may hold and another interpreter, or the warden, may need: is number `which`
  * held, by anyone? May be called in a signal handler. */
 enum { VMH_COMPAT_MUTEXES = 6 };

@@ -231,7 +231,11 @@ PyStatus vmh_creation_make(PyThreadState **tstate)
     };
     creation own = {0};
     current = &own;
+    /* CPython allocates the interpreter under its lock of thread states. tracemalloc would make a thread state for this
+     * thread then, and wait for that lock for ever. */
+    vmh_compat_trace_memory(false);
     PyStatus status = Py_NewInterpreterFromConfig(tstate, &config);
+    vmh_compat_trace_memory(true);
     int rc = PyStatus_Exception(status) ? 0 : clear_up();
     current = NULL;
     if (rc < 0) {

@@ -113,43 +113,44 @@ bool vmh_phase_end(vmh_vm *vm, enum vmh_kind *kind)
     return delivered;
 }
 
-/* Runs on a thread of the VM, under its GIL. */
+/* Runs on a thread of the VM, under its GIL, as vmh_phase_end does: between the decision, which takes the life lock,
+ * and the exceptions, which take CPython's lock of thread states, no phase ends. */
 static int stop_pending(void *argument)
 {
     vmh_vm *vm = argument;
     atomic_store(&vm->stop.pending_out, 0);
     bool fragile = false, spared[VMH_GUEST_THREADS_MAX] = {false};
-    int count = 0;
+    int count = 0, spared_count = 0;
     PyThreadState *first = PyInterpreterState_ThreadHead(vm->interpreter.interp);
     for (PyThreadState *ts = first; ts != NULL && !fragile; ts = PyThreadState_Next(ts), count++) {
         fragile = vmh_compat_makes_generic(ts);
         if (count < VMH_GUEST_THREADS_MAX)
-            spared[count] = vmh_compat_locks_import(ts);
+            spared_count += (spared[count] = vmh_compat_locks_import(ts));
     }
-    if (count == 1)
-        spared[0] = false; /* nobody else wants what it may leave taken */
+    if (count == 1) { /* nobody else wants what it may leave taken */
+        spared[0] = false;
+        spared_count = 0;
+    }
     vmh_mutex_lock(&vm->life);
     bool now =
         vm->phase.which != VMH_PHASE_IDLE && vm->stop.generation == vm->phase.generation && vm->interpreter.stoppable;
     bool give_up = vm->interpreter.hidden || (now && vm->stop.quarantined_in != NULL && vm->stop.parked_after-- <= 0);
+    bool deliver = now && !give_up && !fragile;
     vm->stop.parked = give_up;
-    if (fragile) {
+    if (fragile)
         vm->stop.inject_gap_ns = 1000000; /* not now, but soon */
-    } else if (now && !give_up) {
-        count = 0;
-        first = PyInterpreterState_ThreadHead(vm->interpreter.interp);
-        for (PyThreadState *ts = first; ts != NULL; ts = PyThreadState_Next(ts), count++) {
-            if (count < VMH_GUEST_THREADS_MAX && spared[count]) {
-                vm->stop.inject_gap_ns = 250000; /* one that hardly leaves there has to be met outside */
-            } else {
-                PyThreadState_SetAsyncExc(ts->thread_id, vm->stop.error);
-                vm->stop.delivered = true;
-            }
-        }
-    }
+    else if (deliver && spared_count > 0)
+        vm->stop.inject_gap_ns = 250000; /* one that hardly leaves there has to be met outside */
+    if (deliver && count > spared_count)
+        vm->stop.delivered = true;
+    PyObject *error = vm->stop.error;
     vmh_mutex_unlock(&vm->life);
     if (give_up)
         vmh_vm_park();
+    count = 0;
+    for (PyThreadState *ts = first; deliver && ts != NULL; ts = PyThreadState_Next(ts), count++)
+        if (count >= VMH_GUEST_THREADS_MAX || !spared[count])
+            PyThreadState_SetAsyncExc(ts->thread_id, error);
     return 0;
 }
 

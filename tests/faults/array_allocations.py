@@ -164,6 +164,7 @@ def operations():
         **linear_algebra(np),
         **transforms(np, a),
         **draws(np),
+        **tokens(np._array),
     }
 
 
@@ -280,6 +281,29 @@ def draws(np):
             "bytes": lambda r: list(r.bytes(9)),
             "spawn": lambda r: [child.random(3) for child in r.spawn(2)],
         }.items()
+    }
+
+
+def tokens(native):
+    """Tables of tokenizers, and texts by them, also what they do not know."""
+    ids = {character: number for number, character in enumerate("abcdefghijklmnopqrstuvwxyz")}
+    merges = {(first, first + 1): (first, 100 + first) for first in range(24)} | {(100, 102): (30, 200)}
+    pieces = {**ids, "ab": 26, "abc": 27, "cd": 28, "東": 29}
+    scores = [-float(10 - len(piece)) for piece in pieces]
+    of_bytes = tuple(range(300, 556))
+    text, strange = "abcdefghijabcdxyz" * 3, "abc東京cd"
+    table, tree = native._bpe_table(merges), native._unigram_table(pieces, scores)
+    symbols = [(number, at, at + 1) for at, number in enumerate((0, 1, 2, 3, 20))]
+    return {
+        "bpe_table": lambda: native._bpe_table(merges),
+        "bpe": lambda: native._bpe_pieces(ids, table, text, None, False, None),
+        "bpe_of_bytes": lambda: native._bpe_pieces(ids, table, strange, None, False, of_bytes),
+        "bpe_unknown": lambda: native._bpe_pieces(ids, table, strange, 99, True, None),
+        "bpe_of_symbols": lambda: native._bpe_pieces(ids, table, symbols, None, False, None),
+        "unigram_table": lambda: native._unigram_table(pieces, scores),
+        "unigram": lambda: native._unigram_pieces(tree, text, None, -20.0),
+        "unigram_unknown": lambda: native._unigram_pieces(tree, strange, 25, -20.0),
+        "unigram_none": lambda: [native._unigram_pieces(tree, "京", None, -20.0) is None],
     }
 
 

@@ -32,6 +32,10 @@ WRAPS = [f"-Wl,--wrap={name}" for name in FAILING]
 GREEDY_LIBRARY = f"{HERE}/greedy_library.c"  # a library of somebody else that allocates
 PROFILE = native_build.Part(("vmhost/isolation/profile/*.c", "vmhost/isolation/lanes/critical.c")).files()
 LANES = native_build.Part(("vmhost/isolation/lanes/*.c",)).files()
+PYTHON = f"{HERE}/python"  # a stub of CPython
+OBJECTS = (f"{PYTHON}/objects.c", f"{PYTHON}/errors.c")
+RECORDING = ("vmhost/isolation/seal/recording.c", "vmhost/isolation/lanes/critical.c")
+SAMPLER = ("vmhost/isolation/vm/sampler.c", "vmhost/isolation/lanes/clock.c")
 # What runs VMs; test_vms.c has it with a stub of CPython.
 VMS = [f"vmhost/isolation/{name}.c" for name in ("vm/vm", "vm/stop", "vm/threads", "seal/waits", "crash/starvation")]
 
@@ -42,6 +46,7 @@ class Program:
 
     name: str
     sources: tuple
+    wraps: tuple = ()  # functions of libc that the program stands for itself
     null_for_too_much: bool = False  # malloc of the sanitizers gives NULL for what is too large, as libc's does
     library: str | None = None  # a C file that becomes a shared library of its own
 
@@ -51,10 +56,14 @@ def core_programs():
     memory = ("memory/library_memory.c", "lanes/meter.c", "lanes/critical.c")
     return [
         Program(f"{HERE}/test_lane", (*LANES, fake_vm)),
-        Program(f"{HERE}/test_vms", (*LANES, *VMS, f"{HERE}/fake_guest.c", f"{HERE}/python/python.c")),
+        Program(f"{HERE}/test_vms", (*LANES, *VMS, f"{HERE}/fake_guest.c", f"{PYTHON}/python.c", f"{PYTHON}/errors.c")),
         Program(f"{HERE}/test_faults", (*LANES, fake_vm, FAILING_CALLS)),
         Program(f"{HERE}/test_profile", (*PROFILE, FAILING_CALLS)),
         Program(f"{HERE}/test_holdings", (*PROFILE, FAILING_CALLS)),
+        Program(f"{HERE}/test_sampler", (*PROFILE, *SAMPLER, FAILING_CALLS)),
+        Program(f"{HERE}/test_dump", ("vmhost/isolation/crash/dump.c",), wraps=("open", "write")),
+        Program(f"{HERE}/test_cover", (*PROFILE, "vmhost/isolation/vm/cover.c", *OBJECTS, FAILING_CALLS)),
+        Program(f"{HERE}/test_recording", (*RECORDING, *OBJECTS), wraps=("getrandom",)),
         Program(
             f"{HERE}/test_library_memory",
             (*(f"vmhost/isolation/{name}" for name in memory), FAILING_CALLS),
@@ -132,7 +141,7 @@ class Build:
     def link(self, program):
         made = self.folder / Path(program.name).name
         objects = [str(self.object(source)) for source in (*program.sources, f"{program.name}.c")]
-        wraps = WRAPS if FAILING_CALLS in program.sources else []
+        wraps = [f"-Wl,--wrap={name}" for name in program.wraps] + (WRAPS if FAILING_CALLS in program.sources else [])
         beside = []
         if program.library:
             library = made.with_name(f"lib{Path(program.library).stem}.so")

@@ -30,7 +30,7 @@ VMHOST_SANITIZE=$sanitizer "$python" setup.py -q build_ext --inplace
     tests/vmhost/test_array_stops.py tests/engine/test_bad_arrays.py tests/engine/test_copy.py tests/engine/test_index.py \
     tests/engine/test_fft.py tests/engine/test_interchange.py tests/engine/test_interpreters.py tests/engine/test_linalg.py tests/engine/test_matmul.py \
     tests/engine/test_random_generator.py tests/engine/test_model_operators.py tests/engine/test_models.py tests/engine/test_sessions.py \
-    tests/engine/test_open_sizes.py tests/vmhost/test_vm_models.py tests/pipeline/test_triggers.py
+    tests/engine/test_open_sizes.py tests/engine/test_decoder_caches.py tests/engine/test_tokenizers.py tests/vmhost/test_vm_models.py tests/pipeline/test_triggers.py
 # Of tests/engine those that go the most ways through C in a minute or so, and the networks that are small; every operator on random tensors is tests/native/engine/test_fuzz.c's.
 # All of it: sanitize_core.sh address tests/engine (some twenty minutes).
 echo "sanitizer: $sanitizer, the whole core"

@@ -1,13 +1,14 @@
-/* Stands for CPython's header where the files of vm/ that run a VM, and waits.c, are built without CPython, for the
- * sanitizers: the types and functions that they and their headers name, and nothing more. python.c has the functions:
- * interpreters with a GIL each, thread states, pending calls and exceptions that are injected, but no objects to speak
- * of. */
+/* Stands for CPython's header where files of the core are built without CPython, for the sanitizers: the types and
+ * functions that they and their headers name, and nothing more. python.c has interpreters with a GIL each, thread
+ * states, pending calls and exceptions that are injected; errors.c what an error is; objects.c counted objects, for
+ * tests that fail each call once. */
 #ifndef VMH_TEST_PYTHON_H
 #define VMH_TEST_PYTHON_H
 
 #include <assert.h>
 #include <limits.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,7 +30,6 @@ typedef struct _object PyObject;
 typedef struct _typeobject PyTypeObject;
 typedef struct PyType_Spec PyType_Spec;
 typedef struct PyGetSetDef PyGetSetDef;
-typedef struct PyCodeObject PyCodeObject;
 typedef struct PyConfig PyConfig;
 typedef struct PyMemAllocatorEx PyMemAllocatorEx;
 typedef struct PyInterpreterState PyInterpreterState;
@@ -45,29 +45,83 @@ typedef struct PyStatus {
 typedef void (*destructor)(PyObject *object);
 typedef void (*PyCapsule_Destructor)(PyObject *capsule);
 typedef PyObject *(*PyCFunction)(PyObject *self, PyObject *argument);
+typedef PyObject *(*PyCFunctionFast)(PyObject *self, PyObject *const *args, Py_ssize_t count);
+typedef int64_t PyTime_t; /* nanoseconds */
 typedef struct PyMethodDef {
     const char *ml_name;
     PyCFunction ml_meth;
     int ml_flags;
     const char *ml_doc;
 } PyMethodDef;
-enum { METH_O = 8 };
+enum { METH_KEYWORDS = 2, METH_O = 8, METH_CLASS = 16, METH_FASTCALL = 128 };
 
-/* The one type of object: a number, a function without arguments, or a capsule. The owner of an object is who declares
- * it: references are not counted. */
+/* The one type of object: a number, a text, a function without arguments, a capsule, or a list. `refs` 0: who declared
+ * it owns it, and references are not counted. */
 struct _object {
     double number;
     PyObject *(*call)(void); /* NULL: it cannot be called */
     void *pointer;
-    PyCapsule_Destructor end;
+    PyCapsule_Destructor end; /* of a counted object: frees it */
+    Py_ssize_t refs;
+    PyTypeObject *type;
 };
 
+/* What objects.c's tests need of these types: a tuple has up to two items. */
+struct _typeobject {
+    PyObject base;
+    PyObject *dict;
+};
+typedef struct PyCodeObject {
+    PyObject base;
+    PyObject *co_filename, *co_qualname;
+    int co_firstlineno;
+} PyCodeObject;
+typedef struct PyMethodDescrObject {
+    PyObject base;
+    PyMethodDef *d_method;
+} PyMethodDescrObject;
+typedef struct PyTupleObject {
+    PyObject base;
+    Py_ssize_t size;
+    PyObject *items[2];
+} PyTupleObject;
+
 extern PyObject none_object;
-extern PyObject *PyExc_OSError, *PyExc_OverflowError, *PyExc_TypeError, *PyExc_ValueError;
+extern PyObject *PyExc_MemoryError, *PyExc_OSError, *PyExc_OverflowError, *PyExc_RuntimeError, *PyExc_SystemError,
+    *PyExc_TypeError, *PyExc_ValueError;
+extern PyTypeObject PyCode_Type, PyType_Type, PyClassMethodDescr_Type;
 #define Py_None        (&none_object)
 #define Py_RETURN_NONE return Py_None
 
-static inline void Py_XDECREF(PyObject *object) { (void)object; }
+static inline PyObject *Py_XNewRef(PyObject *object)
+{
+    if (object != NULL && object->refs > 0)
+        object->refs++;
+    return object;
+}
+
+static inline void Py_XDECREF(PyObject *object)
+{
+    if (object != NULL && object->refs > 0 && --object->refs == 0)
+        object->end(object);
+}
+
+#define Py_NewRef(OBJECT) Py_XNewRef((PyObject *)(OBJECT))
+#define Py_INCREF(OBJECT) ((void)Py_NewRef(OBJECT))
+#define Py_DECREF(OBJECT) Py_XDECREF((PyObject *)(OBJECT))
+#define Py_CLEAR(PLACE)   Py_SETREF(PLACE, NULL)
+#define Py_SETREF(PLACE, OBJECT) \
+    do { \
+        PyObject *setref_before = (PLACE); \
+        (PLACE) = (OBJECT); \
+        Py_XDECREF(setref_before); \
+    } while (0)
+#define Py_IS_TYPE(OBJECT, TYPE)     ((OBJECT)->type == (TYPE))
+#define PyCode_Check(OBJECT)         Py_IS_TYPE(OBJECT, &PyCode_Type)
+#define PyType_Check(OBJECT)         Py_IS_TYPE((PyObject *)(OBJECT), &PyType_Type)
+#define PyTuple_GET_SIZE(OBJECT)     (((PyTupleObject *)(OBJECT))->size)
+#define PyTuple_GET_ITEM(OBJECT, AT) (((PyTupleObject *)(OBJECT))->items[AT])
+
 static inline int PyFloat_Check(PyObject *object) { return object->call == NULL; }
 int PyIndex_Check(PyObject *object);
 double PyFloat_AsDouble(PyObject *object);
@@ -91,14 +145,48 @@ PyObject *PyInterpreterState_GetDict(PyInterpreterState *interpreter);
 PyThreadState *PyEval_SaveThread(void);
 void PyEval_RestoreThread(PyThreadState *ts);
 
+PyObject *PySys_GetObject(const char *name);
+PyObject *PyObject_GetAttrString(PyObject *object, const char *name);
+PyObject *PyObject_CallMethod(PyObject *object, const char *name, const char *format, ...);
+PyObject *PyObject_CallFunction(PyObject *function, const char *format, ...);
+PyObject *PyCFunction_New(PyMethodDef *def, PyObject *self);
+PyObject *PyDescr_NewClassMethod(PyTypeObject *type, PyMethodDef *def);
+PyObject *PyType_GetDict(PyTypeObject *type);
+int PyModule_AddFunctions(PyObject *module, PyMethodDef *functions);
+PyObject *PyFloat_FromDouble(double number);
+PyObject *PyLong_FromUnsignedNativeBytes(const void *bytes, size_t count, int flags);
+long PyLong_AsLong(PyObject *object);
+const char *PyUnicode_AsUTF8(PyObject *text);
+int PyUnicode_EqualToUTF8(PyObject *text, const char *other);
+PyObject *PyList_New(Py_ssize_t size);
+int PyList_Append(PyObject *list, PyObject *item);
+int PyTime_Time(PyTime_t *now);
+double PyTime_AsSecondsDouble(PyTime_t time);
+enum { Py_ASNATIVEBYTES_LITTLE_ENDIAN = 1 };
+PyInterpreterState *PyInterpreterState_Main(void);
+PyThreadState *PyThreadState_GetUnchecked(void);
+
 PyObject *PyErr_Occurred(void);
+PyObject *PyErr_GetRaisedException(void);
+void PyErr_SetRaisedException(PyObject *error);
 void PyErr_SetNone(PyObject *type);
 void PyErr_SetString(PyObject *type, const char *text);
 PyObject *PyErr_SetFromErrno(PyObject *type);
 PyObject *PyErr_Format(PyObject *type, const char *format, ...);
 void PyErr_Clear(void);
 
-/* ---- what tests have beside: python.c */
+/* ---- what tests have beside: objects.c */
+
+/* One call that may fail does, after `after` more went well; -1: none does. Gives whether one failed since the last
+ * time. */
+bool objects_fail(long after);
+long objects_live(void); /* counted ones that were made and are not gone */
+PyObject *objects_new(PyTypeObject *type, double number, const char *text);
+/* For attributes, methods and functions of objects: a new reference, or NULL with an error. The test's own. */
+PyObject *objects_attribute(PyObject *object, const char *name);
+PyObject *objects_called(PyObject *object, const char *name, PyObject *const *args, int count);
+
+/* ---- python.c */
 
 /* A new interpreter, its first thread state the calling thread's, GIL held. */
 PyThreadState *python_interpreter(void);

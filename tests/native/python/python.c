@@ -1,4 +1,4 @@
-/* What Python.h, beside this file, promises. */
+/* Interpreters, threads and stops of Python.h, beside this file, and the objects that they need. */
 #include <Python.h>
 
 #include <errno.h>
@@ -20,13 +20,9 @@ struct PyInterpreterState {
 
 static _Thread_local PyThreadState *current; /* of the calling thread; it holds the GIL unless `away` */
 static _Thread_local bool away;
-static _Thread_local PyObject *error;
 static atomic_int interpreters;
 
-PyObject none_object;
-static PyObject os_error, overflow_error, type_error, value_error, breathe = {.call = python_breathe};
-PyObject *PyExc_OSError = &os_error, *PyExc_OverflowError = &overflow_error, *PyExc_TypeError = &type_error,
-         *PyExc_ValueError = &value_error;
+static PyObject breathe = {.call = python_breathe};
 
 /* ---- interpreters and threads */
 
@@ -62,7 +58,7 @@ void python_thread_end(void)
     unlink_current();
     free(current);
     current = NULL;
-    error = NULL;
+    PyErr_Clear();
     pthread_mutex_unlock(&interpreter->gil);
 }
 
@@ -84,7 +80,7 @@ void Py_EndInterpreter(PyThreadState *ts)
         interpreter->kept->end(interpreter->kept);
     free(ts);
     current = NULL;
-    error = NULL;
+    PyErr_Clear();
     pthread_mutex_unlock(&interpreter->gil);
     pthread_mutex_destroy(&interpreter->gil);
     pthread_mutex_destroy(&interpreter->pending_lock);
@@ -153,7 +149,7 @@ PyObject *python_breathe(void)
         CHECK(function(argument) == 0);
     if (current->async == NULL)
         return Py_None;
-    error = current->async;
+    PyErr_SetNone(current->async);
     current->async = NULL;
     return NULL;
 }
@@ -164,7 +160,7 @@ PyObject *vmh_dict_get(PyObject *dict, const char *name)
     return strcmp(name, "vmhost.breathe") == 0 ? &breathe : NULL;
 }
 
-/* ---- objects and errors */
+/* ---- objects */
 
 PyObject *PyObject_CallNoArgs(PyObject *function) { return function->call(); }
 int PyIndex_Check(PyObject *object) { return object->call == NULL; }
@@ -197,27 +193,4 @@ void *PyCapsule_GetPointer(PyObject *capsule, const char *name)
 {
     CHECK(name == NULL);
     return capsule->pointer;
-}
-
-PyObject *PyErr_Occurred(void) { return error; }
-void PyErr_Clear(void) { error = NULL; }
-void PyErr_SetNone(PyObject *type) { error = type; }
-
-void PyErr_SetString(PyObject *type, const char *text)
-{
-    (void)text;
-    error = type;
-}
-
-PyObject *PyErr_SetFromErrno(PyObject *type)
-{
-    error = type;
-    return NULL;
-}
-
-PyObject *PyErr_Format(PyObject *type, const char *format, ...)
-{
-    (void)format;
-    error = type;
-    return NULL;
 }

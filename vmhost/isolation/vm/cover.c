@@ -84,8 +84,8 @@ static int set_events(const vmh_cover *cover, bool on)
 {
     long wanted = 0;
     PyObject *numbers = on ? PyObject_GetAttrString(cover->monitoring, "events") : NULL;
-    for (int i = 0; on && i < EVENTS; i++) {
-        PyObject *number = numbers == NULL ? NULL : PyObject_GetAttrString(numbers, events[i].event);
+    for (int i = 0; numbers != NULL && i < EVENTS && !PyErr_Occurred(); i++) {
+        PyObject *number = PyObject_GetAttrString(numbers, events[i].event);
         wanted |= number == NULL ? 0 : PyLong_AsLong(number);
         Py_XDECREF(number);
     }
@@ -97,6 +97,21 @@ static int set_events(const vmh_cover *cover, bool on)
     return done == NULL ? -1 : 0;
 }
 
+/* Has the callback of an event called. -1: an error is set. */
+static int set_callback(const vmh_cover *cover, PyObject *numbers, int event)
+{
+    PyObject *number = PyObject_GetAttrString(numbers, events[event].event);
+    PyObject *callback = number == NULL ? NULL : PyCFunction_New(&callbacks[events[event].callback], NULL);
+    PyObject *before = callback == NULL
+                           ? NULL
+                           : PyObject_CallMethod(cover->monitoring, "register_callback", "iOO", TOOL, number, callback);
+    int rc = before == NULL ? -1 : 0;
+    Py_XDECREF(number);
+    Py_XDECREF(callback);
+    Py_XDECREF(before);
+    return rc;
+}
+
 static int set_up(vmh_cover *cover)
 {
     int rc = -1;
@@ -105,23 +120,17 @@ static int set_up(vmh_cover *cover)
         return -1;
     }
     const unsigned pass = vmh_pass_set(VMH_PASS_GATE); /* the audit hook would deny it to the task */
-    PyObject *numbers = PyObject_GetAttrString(cover->monitoring, "events");
     PyObject *disable = PyObject_GetAttrString(cover->monitoring, "DISABLE");
-    PyObject *done = PyObject_CallMethod(cover->monitoring, "use_tool_id", "is", TOOL, "vmhost");
-    for (int i = 0; done != NULL && i < EVENTS; i++) {
-        PyObject *callback = PyCFunction_New(&callbacks[events[i].callback], NULL);
-        PyObject *number = numbers == NULL ? NULL : PyObject_GetAttrString(numbers, events[i].event);
-        Py_SETREF(done, callback == NULL || number == NULL ? NULL
-                                                           : PyObject_CallMethod(cover->monitoring, "register_callback",
-                                                                                 "iOO", TOOL, number, callback));
-        Py_XDECREF(callback);
-        Py_XDECREF(number);
-    }
-    vmh_pass_set(pass);
-    if (done != NULL && disable != NULL) {
-        cover->disable = Py_NewRef(disable);
+    PyObject *numbers = disable == NULL ? NULL : PyObject_GetAttrString(cover->monitoring, "events");
+    PyObject *done =
+        numbers == NULL ? NULL : PyObject_CallMethod(cover->monitoring, "use_tool_id", "is", TOOL, "vmhost");
+    if (done != NULL)
         rc = 0;
-    }
+    for (int i = 0; rc == 0 && i < EVENTS; i++)
+        rc = set_callback(cover, numbers, i);
+    vmh_pass_set(pass);
+    if (rc == 0)
+        cover->disable = Py_NewRef(disable);
     Py_XDECREF(numbers);
     Py_XDECREF(disable);
     Py_XDECREF(done);

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import vmhost
+from tests import warm
 from vmhost.bytecode.compiler import compile_sources
 from vmhost.limits import byte_count, seconds
 
@@ -88,9 +89,12 @@ def stopped_by_its_deadline(task, value, entry, begun):
 
 def in_a_process(script, *arguments, timeout_s=240, **environment):
     """Runs `script`, which finds the names of PROLOGUE, in a Python of its own. Gives the CompletedProcess, text in and
-    out."""
+    out. With an `environment` it is a Python that starts anew, otherwise one that has imported those names already."""
+    script, arguments = PROLOGUE + textwrap.dedent(script), [str(each) for each in arguments]
+    if not environment and (done := warm.run(script, arguments, timeout_s)) is not None:
+        return done
     return subprocess.run(
-        [sys.executable, "-c", PROLOGUE + textwrap.dedent(script), *map(str, arguments)],
+        [sys.executable, "-c", script, *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -3,7 +3,6 @@ own."""
 
 import itertools
 import os
-import subprocess
 import sys
 import textwrap
 import time
@@ -89,15 +88,12 @@ def stopped_by_its_deadline(task, value, entry, begun):
 
 def in_a_process(script, *arguments, timeout_s=240, **environment):
     """Runs `script`, which finds the names of PROLOGUE, in a Python of its own. Gives the CompletedProcess, text in and
-    out. With an `environment` it is a Python that starts anew, otherwise one that has imported those names already."""
-    script, arguments = PROLOGUE + textwrap.dedent(script), [str(each) for each in arguments]
-    if not environment and (done := warm.run(script, arguments, timeout_s)) is not None:
-        return done
-    return subprocess.run(
-        [sys.executable, "-c", script, *arguments],
+    out."""
+    return warm.run(
+        "-c",
+        PROLOGUE + textwrap.dedent(script),
+        *arguments,
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
         env={**os.environ, **environment},
+        timeout=timeout_s,
     )

@@ -24,6 +24,7 @@ import pytest
 import yaml
 
 import vmhost
+from tests import warm
 from tests.images import device_tools
 from tests.wheels import folder_of_wheels, write_wheel
 from vmhost.bytecode.compiler import compile_sources, compile_task
@@ -72,14 +73,7 @@ def folder(tmp_path, monkeypatch):
 def run_script(folder, text):
     """Runs `text` as a script in `folder`; what it printed."""
     (folder / "script.py").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = warm.run("script.py", cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -134,13 +128,9 @@ def compile_cloud(text, folder, capfd):
     command = re.sub(r" \[.*", "", text.strip())
     program, script, *arguments = shlex.split(command)
     assert program == "python"
-    done = subprocess.run(
-        [sys.executable, ROOT / script, *arguments], cwd=folder, capture_output=True, text=True, timeout=60
-    )
+    done = warm.run(ROOT / script, *arguments, cwd=folder, timeout=60)
     assert done.returncode == 0, done.stderr
-    options = subprocess.run(
-        [sys.executable, ROOT / script, "--help"], capture_output=True, text=True, timeout=60
-    ).stdout
+    options = warm.run(ROOT / script, "--help", timeout=60).stdout
     assert [option for option in re.findall(r"--[a-z]+", text) if option not in options] == []
 
 
@@ -912,13 +902,7 @@ def test_a_task_runs_without_a_vm_as_the_docs_say():
     [command] = re.findall(
         r"`cd tasks/digits && python -c \"(.*?)\"`", (ROOT / "docs/writing-tasks.md").read_text(), re.DOTALL
     )
-    done = subprocess.run(
-        [sys.executable, "-c", command.replace("\n", " ")],
-        cwd=ROOT / "tasks" / "digits",
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = warm.run("-c", command.replace("\n", " "), cwd=ROOT / "tasks" / "digits", timeout=60)
     assert done.returncode == 0, done.stderr
     assert isinstance(ast.literal_eval(done.stdout), int)
 

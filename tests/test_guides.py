@@ -7,11 +7,11 @@ network."""
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
@@ -22,14 +22,13 @@ _FILE = re.compile(r"# ([\w/]+\.(?:py|yaml))\n")
 def run(command, folder):
     program, *arguments = shlex.split(command)
     assert program in ("vmhost", "python"), command
-    done = subprocess.run(
-        [sys.executable, *(["-m", "vmhost"] if program == "vmhost" else []), *arguments],
+    done = warm.run(
+        *(["-m", "vmhost"] if program == "vmhost" else []),
+        *arguments,
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT), "VMHOST_KEYS": str(folder / "keys"), "COLUMNS": "200"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
         timeout=120,
+        merged=True,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}"
     return done.stdout

@@ -1,12 +1,13 @@
-"""Runs scripts in processes of their own that need not import anything first: each is forked from a process that has
-imported what such scripts begin with, and has done nothing else. That saves a quarter of a second of processor time
-each. Output, exit status and end of a script are those of `python -c`.
+"""Runs Python in processes of their own that need not import anything first: each is forked from a process that has
+imported what scripts with hosts, and the `vmhost` command, begin with, and has done nothing else. That saves a quarter
+of a second of processor time each. Output, exit status and end are those of a Python that starts anew.
 
 A test process has one such server, from when it is first needed until it ends."""
 
 import atexit
 import json
 import os
+import runpy
 import selectors
 import socket
 import subprocess
@@ -16,17 +17,19 @@ import traceback
 import types
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 JOB_BYTES_MAX = 100_000  # of a message
-PRELOADED = ("vmhost", "vmhost.host", "vmhost.limits", "vmhost.runtime.service", "psutil", "tests.hosts")
+PRELOADED = (
+    "vmhost.cli.compile", "vmhost.cli.terminal", "vmhost.compiler", "vmhost.host", "vmhost.limits",
+    "vmhost.runtime.service", "psutil", "tests.hosts",
+)  # fmt: skip
+# What Python, its libraries or the C library read when a process starts; all other variables are set in a child.
+AT_THE_START = ("PYTHON", "LD_", "MALLOC", "ASAN", "UBSAN", "TSAN", "OPENBLAS", "OMP_", "LANG", "LC_", "TZ")
+SET_ALL_THE_SAME = ("PYTHONPATH", "PYTHONUNBUFFERED")
 
 # ---- in the test process
 
 _server = None  # (socket, environment)
-
-
-def environment():
-    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 
 def files():
@@ -34,40 +37,60 @@ def files():
     return () if _server is None else (str(_server[0].fileno()),)
 
 
-def run(script, arguments, timeout_s):
-    """The CompletedProcess of `python -c SCRIPT ARGUMENTS` in ROOT, text in and out; None: the environment is not the
-    server's, or the script is too long."""
-    global _server
-    if _server is None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.warm", str(theirs.fileno())],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            ).returncode = 0  # ends with this process: nobody waits for it
-        atexit.register(ours.close)
-        _server = ours, environment()
-    server, known = _server
-    job = json.dumps([script, *arguments]).encode()
-    if environment() != known or len(job) > JOB_BYTES_MAX:
-        return None
-    pipes = [os.pipe(), os.pipe()]
-    socket.send_fds(server, [job], [end for _, end in pipes])
+def run(*arguments, cwd=None, env=None, timeout=240, merged=False):
+    """subprocess.run([sys.executable, *arguments], capture_output=True, text=True, ...), without a standard input.
+    `merged`: standard error goes where standard output goes.
+    What the server cannot do is run anew: options but -c and -m, and variables that a process reads at its start."""
+    arguments, env = [str(each) for each in arguments], dict(os.environ if env is None else env)
+    server, started_with = _started()
+    job = json.dumps([arguments, str(cwd or os.getcwd()), env]).encode()
+    differ = {name for name, _ in {*env.items()} ^ {*started_with.items()}}
+    if (
+        len(job) > JOB_BYTES_MAX
+        or (arguments[0] not in ("-c", "-m") and not arguments[0].endswith(".py"))
+        or any(name.startswith(AT_THE_START) for name in differ.difference(SET_ALL_THE_SAME))
+    ):
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=cwd,
+            env=env,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+            text=True,
+        )
+    pipes = [os.pipe()] if merged else [os.pipe(), os.pipe()]
+    socket.send_fds(server, [job], [end for _, end in (pipes * 2)[:2]])
     for _, end in pipes:
         os.close(end)
     pid = int(server.recv(100))
     try:
-        out, err = _read([end for end, _ in pipes], time.monotonic() + timeout_s)
+        out, *err = _read([end for end, _ in pipes], time.monotonic() + timeout)
     except TimeoutError:
         os.kill(pid, 9)  # the server waits for it, so the number is still its own
-        raise subprocess.TimeoutExpired(script, timeout_s) from None
+        raise subprocess.TimeoutExpired(arguments, timeout) from None
     finally:
         status = int(server.recv(100))
-    return subprocess.CompletedProcess(
-        [sys.executable, "-c", script, *arguments], os.waitstatus_to_exitcode(status), out, err
-    )
+    return subprocess.CompletedProcess([sys.executable, *arguments], os.waitstatus_to_exitcode(status), out, *err)
+
+
+def _started():
+    global _server
+    if _server is None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = dict(os.environ)
+        with theirs:
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.warm", str(theirs.fileno())],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            ).returncode = 0  # ends with this process: nobody waits for it
+        atexit.register(ours.close)
+        _server = ours, environment
+    return _server
 
 
 def _read(ends, until):
@@ -96,7 +119,7 @@ def _read(ends, until):
 
 
 def serve(connection):
-    """Comes back in each child, with its script and arguments."""
+    """Comes back in each child, with its job."""
     while True:
         job, files, _, _ = socket.recv_fds(connection, 2 * JOB_BYTES_MAX, 2)
         if not job:
@@ -117,12 +140,29 @@ def serve(connection):
 def main():
     for name in PRELOADED:
         __import__(name)
-    script, *arguments = serve(socket.socket(fileno=int(sys.argv[1])))
-    sys.argv[:] = ["-c", *arguments]
-    sys.path[0] = ""
-    sys.modules["__main__"] = module = types.ModuleType("__main__")
+    (first, *arguments), cwd, environment = serve(socket.socket(fileno=int(sys.argv[1])))
+    # the server's were made for other files
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)
+    sys.stderr = sys.__stderr__ = open(2, "w", 1, sys.stderr.encoding, sys.stderr.errors, closefd=False)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[0:1] = ["" if first == "-c" else cwd, *filter(None, environment.get("PYTHONPATH", "").split(":"))]
+    module = types.ModuleType("__main__")
+    if first == "-m":
+        sys.argv[:] = arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        return
+    if first == "-c":
+        text, name, arguments[:1] = arguments[0], "<string>", [first]
+    else:
+        text, name, arguments[:0] = Path(first).read_bytes(), first, [first]
+        sys.path[0] = os.path.dirname(os.path.abspath(first))
+        module.__file__ = first
+    sys.argv[:] = arguments
+    sys.modules["__main__"] = module
     try:
-        exec(compile(script, "<string>", "exec"), vars(module))
+        exec(compile(text, name, "exec"), vars(module))
     except Exception as error:
         sys.stdout.flush()
         traceback.print_exception(error.with_traceback(error.__traceback__.tb_next))  # from the script on

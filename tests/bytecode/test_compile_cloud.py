@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from vmhost.bytecode.format import TARGET, read_bundle
 from vmhost.bytecode.signing import TrustStore, generate_key
 
@@ -14,13 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments, cwd=ROOT):
-    return subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "compile_cloud.py"), *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return warm.run(ROOT / "tools" / "compile_cloud.py", *arguments, cwd=cwd)
 
 
 def test_compiles_and_signs(write_task, tmp_path):

@@ -9,6 +9,7 @@ import sys
 
 import yaml
 
+from tests import warm
 from tests.operations.debugged_hosts import until
 from vmhost.tunnel.tls import make_certificates
 
@@ -27,9 +28,7 @@ def test_a_device_behind_its_tunnel_is_debugged_by_commands(tmp_path):
         return begun
 
     def run(*arguments, status=0):
-        ended = subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120
-        )
+        ended = warm.run("-m", "vmhost", *arguments, cwd=tmp_path, env=environment, timeout=120)
         assert ended.returncode == status, ended.stderr + ended.stdout
         return ended.stdout + ended.stderr
 

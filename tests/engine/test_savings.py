@@ -1,15 +1,13 @@
 """What compiling a model saved, on networks where the numbers are known by hand; and where it is told."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy
 import pytest
 from onnx import helper
 
-from tests import networks
+from tests import networks, warm
 from vmhost.engine.onnx import compiled
 
 ROOT = Path(__file__).parents[2]
@@ -95,12 +93,10 @@ def task(tmp_path):
 
 
 def test_the_compiler_tells_it(task, tmp_path):
-    command = [sys.executable, ROOT / "tools" / "compile_cloud.py", task, "-o", tmp_path / "out.vmb"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
+    command = [ROOT / "tools" / "compile_cloud.py", task, "-o", tmp_path / "out.vmb"]
+    said = warm.run(*command).stdout
     assert said.splitlines()[1] == f"model net: {compiled(rearranging(), 'net').savings}"
-    document = json.loads(
-        subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=100).stdout
-    )
+    document = json.loads(warm.run(*command, "--json").stdout)
     assert (
         document["bundles"][0]["savings"]["net"]["saved"]["run once"] == {"operators": 1, "bytes": 64}
         and document["bundles"][0]["savings"]["net"]["bytes"] == 896

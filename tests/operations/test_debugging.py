@@ -5,14 +5,13 @@ import json
 import logging
 import os
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
 
 import vmhost
+from tests import warm
 from tests.operations.debugged_hosts import (
     ALL,
     Clock,
@@ -221,13 +220,13 @@ def test_a_program_consents_by_its_own_function(tmp_path):
 def test_consent_is_given_and_withdrawn_by_another_process(host):
     debugging = host[1]
     asking = Session(debugging, offered(debugging))
-    command = [sys.executable, "-m", "vmhost", "debug"]
+    command = ("-m", "vmhost", "debug")
     state = str(debugging.ledger.folder)
-    subprocess.run([*command, "consent", state, asking.id, "--yes"], check=True, capture_output=True)
+    warm.run(*command, "consent", state, asking.id, "--yes").check_returncode()
     assert asking.ask("state", wait_s=5)["state"] == "active"
     run = asking.ask("run", task="worker", value="hang")["run"]
     running = debugging._sessions[asking.id].run
-    subprocess.run([*command, "end", state, asking.id], check=True, capture_output=True)
+    warm.run(*command, "end", state, asking.id).check_returncode()
     assert "consent was withdrawn" in asking.refused("result", run=run)[1]
     assert running.ended.wait(30), "what it ran is stopped"
     lines = debugging.ledger.audit(session=asking.id)
@@ -513,7 +512,7 @@ def test_sessions_of_a_host_that_died_end(tmp_path):
         "    print(asking.id, flush=True)\n"
         "    os._exit(9)\n"
     )
-    died = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
+    died = warm.run("-c", program, tmp_path)
     assert died.returncode == 9, died.stderr
     with debugged(tmp_path) as (_, debugging):
         kept = debugging.ledger.session(died.stdout.strip())

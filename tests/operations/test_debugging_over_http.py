@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import pytest
 
 import vmhost
+from tests import warm
 from tests.operations.debugged_hosts import SOURCE, until
 from tests.operations.hosts_at_work import ask, bundle
 from vmhost.operations import Dashboard
@@ -211,10 +212,7 @@ def test_the_commands_of_both_sides(tmp_path, monkeypatch):
     vmhost_command = [sys.executable, "-m", "vmhost"]
 
     def run(*arguments, status=0):
-        ended = subprocess.run(
-            [*vmhost_command, "debug", *map(str, arguments)],
-            capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        ended = warm.run("-m", "vmhost", "debug", *arguments, cwd=tmp_path, env=environment, timeout=120)
         assert ended.returncode == status, ended.stderr + ended.stdout
         return ended.stdout + ended.stderr
 

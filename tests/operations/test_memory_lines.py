@@ -1,7 +1,6 @@
 """The lines that hold the memory when a task meets its limit, of programs whose holders are known."""
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -10,6 +9,7 @@ import tracemalloc
 import pytest
 
 import vmhost
+from tests import warm
 from tests.operations.hosts_at_work import ask
 from tests.operations.hosts_at_work import bundle as task_bundle
 from vmhost.bytecode.compiler import compile_sources
@@ -202,16 +202,12 @@ def test_host_yaml_log_and_the_page_of_the_task(tmp_path, caplog):
 def test_the_command_line_tells_it(tmp_path):
     path = tmp_path / "hold.vmb"
     path.write_bytes(task_bundle(tmp_path, "hold", source=PROGRAM))
-    ran = subprocess.run(
-        [sys.executable, "-m", "vmhost", "run", path, "--allow-unsigned", "--input", '"arrays"'],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    command = ["-m", "vmhost", "run", path, "--allow-unsigned", "--input", '"arrays"']
+    ran = warm.run(*command)
     assert ran.returncode == 4, ran.stderr
     assert "What held the memory:" in ran.stderr
     assert f"%  hold@1.0.0/main.py:{line_of('np.zeros')} (run)" in ran.stderr
-    ran = subprocess.run([*ran.args, "--json"], capture_output=True, text=True, timeout=100)
+    ran = warm.run(*command, "--json")
     told = json.loads(ran.stdout)["error"]["memory_lines"]
     assert told["held"][0]["at"] == {"file": "hold@1.0.0/main.py", "line": line_of("np.zeros"), "function": "run"}
     assert told["asked"]["bytes"] > 0

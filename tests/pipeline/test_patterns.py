@@ -2,12 +2,11 @@
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.batches import each
 from tests.pipeline.flink.__main__ import verdict
 from tests.pipeline.pattern_questions import question
@@ -317,9 +316,7 @@ def test_the_builder_says_what_data_say():
 
 
 def command(*arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "vmhost", "pipeline", *map(str, arguments)], capture_output=True, text=True
-    )
+    done = warm.run("-m", "vmhost", "pipeline", *arguments)
     return done.returncode, done.stdout, done.stderr
 
 

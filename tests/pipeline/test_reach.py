@@ -17,6 +17,7 @@ import urllib.parse
 import msgspec
 import pytest
 
+from tests import warm
 from tests.hosts import PROLOGUE, until
 from tests.pipeline.stream_tasks import WAIT_S, open_pipeline, stream_task
 from vmhost import ConfigurationError
@@ -650,12 +651,7 @@ def test_the_commands_show_audit_and_queue(tmp_path):
         settled(pipeline)
 
     def answer(*command):
-        done = subprocess.run(
-            [sys.executable, "-m", "vmhost", "reach", *command, "--json"],
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-        )
+        done = warm.run("-m", "vmhost", "reach", *command, "--json", timeout=WAIT_S)
         return done.returncode, json.loads(done.stdout)
 
     assert [row["what"] for row in answer("audit", tmp_path / "data", "--key", "ann")[1]] == ["held"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.tunnel.conftest import WAIT_S, bodies, until
 from vmhost.tunnel.status import of_processes
 
@@ -107,8 +108,7 @@ def test_any_process_pushes_to_a_device_of_any_other(make_device, keys, tmp_path
         for device in devices:
             device.wait_connected(WAIT_S)
         for name in ("ann", "bob", "cyd"):
-            command = [sys.executable, "-m", "vmhost", "tunnel", "push", store, name, "news", f"hello {name}"]
-            subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+            warm.run("-m", "vmhost", "tunnel", "push", store, name, "news", f"hello {name}").check_returncode()
         until(lambda: len(came) == 3)
         for device in devices:
             device.close()

@@ -1,16 +1,14 @@
 """`vmhost compile --check`: what ONNX files lack, before there is a task."""
 
 import json
-import subprocess
-import sys
 
 from onnx import TensorProto, helper
 
+from tests import warm
+
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "vmhost", "compile", "--check", *map(str, arguments)], capture_output=True, text=True
-    )
+    return warm.run("-m", "vmhost", "compile", "--check", *arguments)
 
 
 def check(folder, nodes, *more):

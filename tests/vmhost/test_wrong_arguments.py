@@ -2,12 +2,11 @@
 was expected and what came."""
 
 import asyncio
-import subprocess
-import sys
 
 import pytest
 
 import vmhost
+from tests import warm
 from tests.batches import each
 from tests.hosts import bundle
 from vmhost import BreakerPolicy, ConfigurationError, Host, Limits, Policy, TaskPolicy, VMExecutor, limits
@@ -284,7 +283,7 @@ if __name__ == "__main__":
 def test_a_function_under_the_main_guard_and_advice_without_a_task_yaml(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(GUARDED)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    done = warm.run(script, timeout=120)
     assert done.returncode == 0, done.stderr
     one, guarded, alias, late, large = done.stdout.splitlines()
     said = (

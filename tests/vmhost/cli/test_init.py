@@ -2,9 +2,8 @@
 
 import json
 import shlex
-import subprocess
-import sys
 
+from tests import warm
 from vmhost.cli import failures
 
 
@@ -17,7 +16,7 @@ def test_what_it_makes_compiles_runs_and_passes_its_test(vmhost, tmp_path, monke
     code, out, _ = vmhost(*run_command)
     assert (code, json.loads(out)) == (0, {"mean": 3.0, "min": 1, "max": 6})
     folder = tmp_path / "tasks of mine" / "word_count"
-    done = subprocess.run([sys.executable, "-m", "unittest"], cwd=folder, capture_output=True, text=True, timeout=60)
+    done = warm.run("-m", "unittest", cwd=folder, timeout=60)
     assert done.returncode == 0 and "Ran 2 tests" in done.stderr, done.stderr
     _, out, _ = vmhost("inspect", "word_count.vmb", "--json")
     assert json.loads(out)["task"] == "word_count 0.1.0" and "test_main" not in out

@@ -221,7 +221,8 @@ class HostStatistics:
     `sqlite_counted`: the memory of SQLite is in what VMs are charged with. False where the process had connections of
     its own before its first host: then tasks may use SQLite beyond their limit. `totals` are of all VMs that there
     were, those of versions that are gone and of no task as well; what a VM does after it was quarantined is not in
-    them. `functions` names the host functions that run now. `tables`: the statistics of embedding tables by name."""
+    them. `functions` names the host functions that run now. `tables`: the statistics of embedding tables by name.
+    `replaced`: of each loaded task, the version that was there before, as it ended, where there was one."""
 
     tasks: dict[str, TaskStatistics]
     draining: tuple[TaskStatistics, ...]
@@ -238,6 +239,7 @@ class HostStatistics:
     totals: VMTotals
     functions: tuple[str, ...]
     tables: dict[str, Any] = field(default_factory=dict)
+    replaced: tuple[TaskStatistics, ...] = ()
 
 
 _KNOWN = ("live_bytes", "peak_bytes", "arenas", "cpu_s", "calls", "errors", "stops", "threads", "idle_s")

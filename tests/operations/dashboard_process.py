@@ -9,8 +9,14 @@ from vmhost.operations import Dashboard
 
 
 def main(bundle, port, token):
-    with vmhost.Host(allow_unsigned=True) as host, Dashboard(host, f"127.0.0.1:{port}", token=token) as dashboard:
-        task = host.load(Path(bundle).read_bytes())
+    bundle = Path(bundle)
+    noted = vmhost.Policy(task=vmhost.TaskPolicy(coverage=1.0))
+    sources = [path for path in bundle.parent.iterdir() if (path / "task.yaml").is_file()]
+    with (
+        vmhost.Host(allow_unsigned=True, policy=noted) as host,
+        Dashboard(host, f"127.0.0.1:{port}", token=token, sources=sources) as dashboard,
+    ):
+        task = host.load(bundle.read_bytes())
         print(dashboard.port, flush=True)
         number = 0
         while True:

@@ -278,3 +278,20 @@ def test_an_opened_breaker_is_seen_with_its_reason(tmp_path):
         history.sample()
         [change] = history.breaker_changes
         assert (change.task, change.state) == ("worker", "open") and change.reason
+
+
+def test_the_version_that_was_replaced_stays_beside_the_new_one(tmp_path):
+    with host() as running, Dashboard(running, "127.0.0.1:0") as dashboard:
+        work = running.load(bundle(tmp_path))
+        for number in range(7):
+            work(number)
+        running.load(bundle(tmp_path, version="2.0.0"))
+        work("new")
+        while not running.statistics().replaced:
+            time.sleep(0.01)
+        [old] = running.statistics().replaced
+        assert (old.version, old.calls, old.walls.count, old.totals.calls) == ("1.0.0", 7, 7, 7)
+        page = wait_for("1.0.0 (replaced)", dashboard, "/tasks/worker")
+        assert '<th class="n">2.0.0</th>' in page and '<td class="n">1</td><td class="n">7</td>' in page
+        running.unload("worker")
+        assert running.statistics().replaced == ()

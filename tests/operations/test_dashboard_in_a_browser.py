@@ -75,8 +75,8 @@ def test_every_page_and_link(browser, worker):
         calls = "() => Number(document.querySelector('#part tbody tr td:nth-child(9)').innerText.replace(',', ''))"
         first = page.evaluate(calls)
         page.wait_for_function(f"() => ({calls})() > {first}")
-        page.wait_for_function("() => document.querySelectorAll('.chart canvas').length === 3")
-        for rank in ("memory", "errors", "p99", "calls", "name", "CPU"):
+        page.wait_for_function("() => document.querySelectorAll('.chart canvas').length === 4")
+        for rank in ("memory", "errors", "p99", "calls", "waiting", "name", "CPU"):
             page.click(f".ranks a:text-is('{rank}')")
             text_of(page, ".ranks [aria-current]", rank)
         page.click("#part a:text-is('worker')")
@@ -93,8 +93,21 @@ def test_every_page_and_link(browser, worker):
         assert "level=error" in page.url
         page.click("nav a:text-is('VMs')")
         text_of(page, "#part tbody", "serving")
+        page.click("nav a:text-is('Profile')")
+        page.fill("input[name=seconds]", "0.5")
+        page.click("button")
+        page.wait_for_selector("#part svg")
+        page.click(".ranks a:text-is('time in calls')")
+        text_of(page, "#part .ranks [aria-current]", "time in calls")
+        page.click("nav a:text-is('Coverage')")
+        text_of(page, "main", "100.0%")
+        page.click("main table a")
+        page.wait_for_selector("tr.ran")
+        page.click("nav a:text-is('Crashes')")
+        page.click("nav a:text-is('Debugging')")
         page.click("nav a:text-is('Settings')")
         text_of(page, "main", "quantum_s")
+        text_of(page, "main", "program")
         page.click("nav a:text-is('Overview')")
         text_of(page, "#part tbody", "worker 1.0.0")
         page.keyboard.press("Tab")
@@ -107,10 +120,15 @@ def test_every_page_and_link(browser, worker):
 def test_a_phone_has_no_sideways_scrolling_and_dark_is_dark(browser, worker):
     phone = {"viewport": {"width": 380, "height": 800}, "color_scheme": "dark"}
     with serving(worker) as (_, port), opened(browser, port, **phone) as (page, complaints):
-        for path in ("/", "/tasks/worker", "/vms", "/log", "/settings"):
+        for path in ("/", "/tasks/worker", "/vms", "/log", "/settings", "/coverage", "/crashes", "/debugging"):
             page.goto(f"http://127.0.0.1:{port}{path}")
             wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert wide <= 0, path
+        page.goto(f"http://127.0.0.1:{port}/profile")
+        page.fill("input[name=seconds]", "0.5")
+        page.click("button")
+        page.wait_for_selector("#part svg")
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert max(int(part) for part in ground.removeprefix("rgb(").removesuffix(")").split(",")) < 60
         assert complaints == []

@@ -14,6 +14,7 @@ RANKS = {  # what tasks are ranked by: title, and the row's value
     "errors": ("errors", lambda row: (row["errors"], row["failures"])),
     "p99": ("p99", lambda row: row["p99"] or 0),
     "calls": ("calls", lambda row: (row["rate"], row["calls"])),
+    "waiting": ("waiting", lambda row: (row["queued"], row["running"])),
     "name": ("name", None),
 }
 LEVELS = {"all": 0, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -119,7 +120,8 @@ class Pages:
         current = statistics.tasks.get(name)
         if current is None:
             return None
-        versions = [current, *(task for task in statistics.draining if task.name == name)]
+        others = (*statistics.draining, *statistics.replaced)
+        versions = [current, *(task for task in others if task.name == name)]
         quantiles = [
             (title, [(task.walls.quantile(q), task.waits.quantile(q)) for task in versions]) for title, q in QUANTILES
         ]
@@ -127,6 +129,7 @@ class Pages:
         values = {
             "name": name,
             "versions": versions,
+            "ended": [task for task in statistics.replaced if task.name == name],
             "quantiles": quantiles,
             "outcomes": outcomes,
             "memory": _memory_by_task(statistics).get(name, 0),

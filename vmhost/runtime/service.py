@@ -65,6 +65,7 @@ class Service:
         self._scheduler = Scheduler(policy, self._pool, clock)
         self._current = {}  # name -> Version that its calls go to
         self._by_lane = {}  # native lane -> Version, draining ones too
+        self._replaced = {}  # name of a task -> TaskStatistics of its version before, at its end
         self._handles = weakref.WeakValueDictionary()  # name -> Task
         self._watched = {}  # native call -> functions to run when it ended
         self._watch_lock = threading.RLock()
@@ -209,6 +210,7 @@ class Service:
         """Take the task `name` out; KeyError. Its waiting calls still run when `drain`, else all its calls end now."""
         with self.lock:
             version = self._current.pop(name)
+            self._replaced.pop(name, None)
             version.closed_because = "was unloaded; load it again"
             self._move_handle(version)
             self._close_version(version, drain, "unloaded")
@@ -392,6 +394,8 @@ class Service:
                 if self._pool.is_free_of(version) and not version.lane.unfinished:
                     self._scheduler.remove(version)
                     del self._by_lane[version.lane]
+                    if version.name in self._current:
+                        self._replaced[version.name] = self._task_statistics(version, {})
         if self._closing and not self._by_lane:
             self._pool.close()
             if not len(self._pool):
@@ -613,6 +617,7 @@ class Service:
             return statistics.HostStatistics(
                 tasks=tasks,
                 draining=draining,
+                replaced=tuple(self._replaced.values()),
                 vms=vms,
                 quarantined=tuple(self._pool.quarantined),
                 totals=self._pool.totals.with_vms(vms),

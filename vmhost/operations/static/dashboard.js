@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const EVERY_MS = 2000;
-  const TITLES = { calls: "calls/s", failures: "failed/s", cpu_s: "cores", memory_bytes: "MiB" };
+  const TITLES = { queued: "waiting", running: "running", calls: "calls/s", failures: "failed/s", cpu_s: "cores", memory_bytes: "MiB" };
   const SCALES = { memory_bytes: 1 / (1 << 20) };
   const trouble = (is) => { document.getElementById("trouble").hidden = !is; };
 
@@ -18,7 +18,7 @@
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   function chart(element, fields) {
     const axis = { stroke: color("--faint"), grid: { stroke: color("--line") }, ticks: { stroke: color("--line") } };
-    const strokes = [color("--accent"), color("--bad")];
+    const strokes = [color(fields[0] === "queued" ? "--warn" : "--accent"), color(fields[1] === "running" ? "--accent" : "--bad")];
     const options = {
       width: element.clientWidth, height: 150, cursor: { drag: { setScale: false } }, legend: { show: false },
       axes: [axis, { ...axis, size: 55 }],

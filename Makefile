@@ -63,7 +63,7 @@ mutants: build    ## mutated lines of bytecode and engine against their rooms' t
 fuzz: build       ## junk into all that a VM offers, for an hour (ARGS="--seconds 600 --seed 5")
 	@$(PYTHON) -m tests.fuzz $(ARGS)
 
-differential: build  ## random graphs of ONNX by our engine and by ONNX Runtime, for an hour (ARGS="--seconds 600 --seed 5")
+differential: build  ## random graphs of ONNX by our engine and by ONNX Runtime, for an hour (ARGS="--seconds 600 --seed 5", --rearrangements)
 	@$(PYTHON) -m tests.differential $(ARGS)
 
 conformance: build  ## CPython's own tests in sealed VMs, beside plain CPython (30 minutes)

@@ -46,10 +46,9 @@ class Body:
     def outputs(self):
         return [value.name for value in self.graph.output]
 
-    def read(self, given=(), number=None, guard=None):
+    def read(self, given=(), number=None):
         """Reads the body with the tensors `given` (names) as its inputs, and returns the names of its outputs; None
-        where something within stands in the way, which is among the reader's problems then. `guard` names a bool
-        tensor: where it is false nobody looks at what the body computes, and it must do no harm."""
+        where something within stands in the way, which is among the reader's problems then."""
         reader = self.reader
         if len(given) != len(self.graph.input):
             raise Unsupported(f"has a {self.attribute} of {len(self.graph.input)} inputs, expected {len(given)}")
@@ -65,18 +64,16 @@ class Body:
                 f"comes to more than {_MAX_READ:,} nodes: loops are written out; export it with fewer passes, or with"
                 " the operators LSTM, GRU or RNN"
             )
-        problems, outer = len(reader.problems), reader.guard
+        problems = len(reader.problems)
         reader.depth += 1
         reader.network.repeats = True
-        if guard is not None:
-            reader.guard = guard
         try:
             for proto in self._nodes:
                 reader.read_inner(_renamed(proto, names))
                 if len(reader.problems) > problems:
                     return None
         finally:
-            reader.depth, reader.guard = reader.depth - 1, outer
+            reader.depth -= 1
             reader.network.repeats = reader.depth > 0
         found = [reader.name_of(names.get(name, name)) for name in self.outputs]
         for name, own in zip(found, self.outputs):

@@ -1,11 +1,11 @@
 """If, Loop, Scan and SequenceMap. Bodies are read as if they stood there (bodies.py).
 
-If: where the condition is a constant its branch stands there. Else both branches are computed and the result is chosen
-by the condition; what a branch looks up by computed indices does no harm where it is not the one.
+If: where the condition is a constant its branch stands there. Else both branches are read and the result is chosen by
+the condition; what only one of them needs is run where that is taken (guards.py).
 
 Loop, Scan and SequenceMap are written out, a pass after the other, so that the compiler fuses and plans across passes
 and the arena holds what is in use. The number of passes is bounded when compiling. Where a condition is known at run
-time only, all passes are computed and those behind the end keep what was there."""
+time only, those behind the end are not run and keep what was there."""
 
 import numpy
 
@@ -34,9 +34,8 @@ def branch(reader, node):
         return
     add = Lowering(reader, node)
     condition = scalar(add, reader.as_tensor(condition, node))
-    other = add.do("logical_not", condition)
-    one = Body(reader, node, "then_branch", "then_branch").read(guard=_both(add, reader.guard, condition))
-    two = Body(reader, node, "else_branch", "else_branch").read(guard=_both(add, reader.guard, other))
+    one = Body(reader, node, "then_branch", "then_branch").read()
+    two = Body(reader, node, "else_branch", "else_branch").read()
     if one is None or two is None:
         return
     _same_count(node, len(one))
@@ -49,10 +48,6 @@ def branch(reader, node):
 def _same_count(node, count):
     if len(node.outputs) != count:
         raise Unsupported(f"has {len(node.outputs)} outputs, and a graph within that gives {count}")
-
-
-def _both(add, outer, condition):
-    return condition if outer is None else add.do("logical_and", outer, condition)
 
 
 @reads_whole("Loop")
@@ -80,7 +75,7 @@ def loop(reader, node):
         count = f"{body.prefix}/pass {number}"
         reader.keep_constant(count, numpy.int64(number))
         here = active if active is not None else reader.keep_constant(f"{count}/condition", numpy.bool_(True))
-        results = body.read([count, here, *carried], number, active and _both(add, reader.guard, active))
+        results = body.read([count, here, *carried], number)
         if results is None:
             return
         goes_on, new = results[0], results[1 : 1 + len(carried)]
@@ -97,7 +92,7 @@ def loop(reader, node):
         known = truth(reader, goes_on)
         if known is None:
             goes_on = scalar(add, reader.as_tensor(goes_on, node))
-            active = goes_on if active is None or goes_on == active else add.do("logical_and", active, goes_on)
+            active = goes_on if active is None or goes_on == active else add.where(active, goes_on, False)
         elif known is False:
             break
     for output, name in zip(node.outputs, carried):

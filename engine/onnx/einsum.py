@@ -39,6 +39,7 @@ def _diagonal(add, name, term):
     view, shape = add.network.as_view(name), add.shape(name)
     strides = [sum(stride for stride, other in zip(view.strides, term) if other == letter) for letter in letters]
     sizes = [shape[term.index(letter)] for letter in letters]
+    add.network.need_broadcast(shape, [shape[term.index(letter)] for letter in term])
     return add.network.view(add.fresh("diagonal"), name, sizes, strides, view.offset), letters
 
 

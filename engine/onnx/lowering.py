@@ -148,6 +148,8 @@ class Lowering:
         shape[axis], strides[axis] = -(-span // abs(step)) if span > 0 else 0, strides[axis] * step
         if shape[axis] < 1:
             raise Unsupported("makes a tensor of no elements")
+        last = start + (shape[axis] - 1) * step
+        self.network.need_within(source, axis, *((start, last) if step > 0 else (last, start)))
         return self.network.view(self.fresh("part"), source, shape, strides, offset)
 
     def reverse(self, source, axis):
@@ -164,6 +166,8 @@ class Lowering:
 
     def joined(self, names, axis):
         shapes = [self.shape(name) for name in names]
+        for shape in shapes[1:]:
+            self.network.need_joined(shapes[0], shape, axis)
         whole = self.whole(
             [*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :]], self.dtype(names[0])
         )
@@ -176,9 +180,11 @@ class Lowering:
     def padded(self, source, before, after, value):
         """With borders of `value`, a number or the name of one; negative widths cut."""
         for d, (front, back) in enumerate(zip(before, after)):
+            self.network.need_signs(front, back)
             if min(front, back) < 0:
                 source = self.part(source, d, max(0, -front), self.shape(source)[d] - max(0, -back))
-        before, after, own = [max(0, n) for n in before], [max(0, n) for n in after], self.shape(source)
+        before, after = ([0 if n < 0 else n for n in widths] for widths in (before, after))
+        own = self.shape(source)
         if all(map(sizes.is_nothing, (*before, *after))):
             return source
         whole = self.whole([sum(widths) for widths in zip(before, own, after)], self.dtype(source))

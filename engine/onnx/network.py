@@ -2,6 +2,7 @@
 others."""
 
 import itertools
+import math
 import operator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -54,7 +55,8 @@ def float_bits(number):
 class Layer:
     """One node of the engine: `inputs` are names of tensors or None. Operators on images have the 11 parameters of a
     `window`, an activation (`relu`, or `bounds`: lowest and highest value, or of products `curve`, one of CURVES) and
-    `further` parameters of their own; the others have `parameters`."""
+    `further` parameters of their own; the others have `parameters`. `guard` is the number of one of the network's, see
+    guards.py."""
 
     op: str
     name: str
@@ -66,6 +68,7 @@ class Layer:
     curve: str | None = None
     further: tuple = ()
     parameters: tuple = ()
+    guard: int | None = None
 
     @property
     def activated(self):
@@ -119,8 +122,11 @@ class Network:
     labels: dict = field(default_factory=dict)
     vocabulary: list = field(default_factory=list)
     counted: dict = field(default_factory=dict)
+    needs: dict = field(default_factory=dict)  # what has to hold at sizes of calls: keys to sizes.Need
+    reads: str = ""  # the node that is being read, as errors name it
     bounds: dict = field(default_factory=dict)  # counted sizes to numbers that they are no more than
     guarded: dict = field(default_factory=dict)  # what is scattered to the counted sizes that may be 0 there
+    guards: list = field(default_factory=list)  # (tensor, side, parent or None), see guards.py
     notes: dict | None = None
     repeats: bool = False  # while the body of a loop is read
     _made: dict = field(default_factory=dict)
@@ -188,10 +194,83 @@ class Network:
         self.views[name] = View(base, *_integers((offset,)), _integers(strides))
         return name
 
+    def need(self, one, other, text, equal=True):
+        """Has calls refused at whose sizes `one` is not `other`, or unless `equal` less than it: what is made of the
+        numbers would be wrong there. `text()` says what is wrong and what to do."""
+        difference = one - other
+        terms = sizes.terms_of(difference)
+        known = self.counted.keys().isdisjoint(sizes.variables(terms))  # what is counted may be more than can be here
+        if known and (difference < 0 or (equal and int(difference) != 0)):
+            raise ValueError(text())
+        if not sizes.is_open(difference):
+            return
+        bound = sizes.at_least(difference)
+        if not equal and ((bound is not None and bound >= 0) or terms.get((), 0) > sizes.ENDLESS):
+            return
+        key = frozenset(terms.items()), equal
+        if key not in self.needs:
+            self.needs[key] = sizes.Need(terms, equal, f"{self.reads} {text()}")
+
+    def need_same_count(self, shape, other):
+        """Has calls refused at whose sizes the two shapes are not of as many elements."""
+        shape, other = tuple(shape), tuple(other)
+        left, right = list(shape), list(other)
+        for size in shape:
+            if size in right:
+                left.remove(size)
+                right.remove(size)
+        self.need(
+            math.prod(left),
+            math.prod(right),
+            lambda: (
+                f"makes {sizes.told_shape(other)} of {sizes.told_shape(shape)}, which are of as many elements at some"
+                " sizes only: call it with such sizes"
+            ),
+        )
+
+    def need_within(self, name, axis, first, last):
+        """Has calls refused at whose sizes the axis has no elements `first` to `last`."""
+        shape = self.shape(name)
+
+        def text():
+            return (
+                f"takes elements {sizes.told(first)} to {sizes.told(last)} along axis {axis} of"
+                f" {sizes.told_shape(shape)}: call it with sizes at which they are there"
+            )
+
+        self.need(first, 0, text, equal=False)
+        self.need(shape[axis] - 1, last, text, equal=False)
+
+    def need_joined(self, shape, other, axis):
+        """Has calls refused at whose sizes the shapes differ beside that axis."""
+        for d, (own, size) in enumerate(zip(shape, other)):
+            if d != axis:
+                self.need(
+                    own,
+                    size,
+                    lambda: (
+                        f"joins {sizes.told_shape(shape)} and {sizes.told_shape(other)} along axis {axis}, which fit at"
+                        " some sizes only: call it with such sizes"
+                    ),
+                )
+
+    def need_signs(self, *widths):
+        """Has calls refused at whose sizes a width is below 0 and is not where the model is read, or the other way."""
+        for width in widths:
+            self.need(
+                *((-1, width) if width < 0 else (width, 0)),
+                lambda: (
+                    f"has a border of {sizes.told(width)}: call it with sizes at which that is"
+                    f" {'below' if width < 0 else 'not below'} 0"
+                ),
+                equal=False,
+            )
+
     def reshaped(self, name, source, shape):
         """Makes `name` the same elements in another shape; copies where they do not lie so that a view can see them."""
         view = self.as_view(source)
         shape = sizes.reshaped(self.shape(source), _integers(shape))
+        self.need_same_count(self.shape(source), shape)
         strides = sizes.reshaped_strides(self.shape(source), view.strides, shape)
         if strides is None:
             source = self.copied(self.fresh(f"{name}/plain"), source)
@@ -205,10 +284,24 @@ class Network:
     def expanded(self, name, source, shape):
         """Makes `name` see `source` broadcast to `shape`."""
         view, own = self.as_view(source), self.shape(source)
+        self.need_broadcast(own, shape)
         own, strides = (1,) * (len(shape) - len(own)) + own, (0,) * (len(shape) - len(own)) + view.strides
         return self.view(
             name, source, shape, [0 if size == 1 else stride for size, stride in zip(own, strides)], view.offset
         )
+
+    def need_broadcast(self, shape, other):
+        """Has calls refused at whose sizes a dimension of `shape` that is no 1 is not that of `other`, from behind."""
+        for own, size in zip(shape[::-1], other[::-1]):
+            if own != 1:
+                self.need(
+                    own,
+                    size,
+                    lambda: (
+                        f"broadcasts {sizes.told_shape(shape)} to {sizes.told_shape(other)}, which fit at some sizes"
+                        " only: call it with such sizes"
+                    ),
+                )
 
     def copied(self, name, source, dtype=None, layer=None):
         self.declare(name, self.shape(source), dtype or self.dtype(source))

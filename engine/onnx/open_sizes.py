@@ -14,7 +14,7 @@ import math
 import numpy
 
 from .problems import OnnxError
-from .sizes import Size, Unequal, is_open, terms_of, variables, worked_out
+from .sizes import Size, Unequal, is_open, label, terms_of, variables, worked_out
 from .writing import numbered
 
 # Sizes at which a model is read: large enough and odd enough to be no other number of a model. Where that does not
@@ -53,12 +53,13 @@ def find(model):
 
 class OpenSizes:
     """What the file says of open sizes: their `names`, `inputs` (place of an input and dimension of each), of each
-    tensor with numbers that vary a mapping `numbers[tensor][place]` of terms (sizes.py), and the `quotients` that these
-    have, in an order in which each has earlier ones only. Places: 0 to 7 sizes, 8 the offset, 9 to 16 strides."""
+    tensor with numbers that vary a mapping `numbers[tensor][place]` of terms (sizes.py), the `needs` of calls, and the
+    `quotients` that these have, in an order in which each has earlier ones only. Places: 0 to 7 sizes, 8 the offset, 9
+    to 16 strides."""
 
     def __init__(self, names, network):
         self.names, self.numbers, self.quotients = names, {}, {}
-        self.inputs = []
+        self.inputs, self.needs = [], []
         self.network = network
 
     def follow(self, name, place, terms, where):
@@ -67,6 +68,13 @@ class OpenSizes:
             raise OnnxError(where, _sentence(f"a product of more than {_MAX_DEGREE} sizes", self.names))
         self._divide(terms, where)
         self.numbers.setdefault(name, {})[place] = terms
+
+    def hold(self, need, where):
+        """That has to hold at each call."""
+        if any(len(some) > _MAX_DEGREE for some in need.terms):
+            raise OnnxError(where, _sentence(f"a product of more than {_MAX_DEGREE} sizes", self.names))
+        self._divide(need.terms, where)
+        self.needs.append(need)
 
     def _divide(self, terms, where):
         for variable in itertools.chain.from_iterable(terms):
@@ -81,28 +89,7 @@ class OpenSizes:
         return self.label(terms_of(size))
 
     def label(self, terms):
-        """The polynomial as it is written: "2*batch + 1", "(height + 1) // 2"."""
-        texts = []
-        for some, factor in sorted(terms.items(), key=self._place):
-            powers = [self._power(variable, some.count(variable)) for variable in dict.fromkeys(some)]
-            texts.append("*".join([str(abs(factor))] * (abs(factor) != 1 or not powers) + powers))
-            texts[-1] = f"{'-' if factor < 0 else '+'} {texts[-1]}"
-        text = " ".join(texts).removeprefix("+ ") or "0"
-        return text[1:-1] if list(map(len, terms)) == [1] and text.startswith("((") else text
-
-    def _place(self, item):
-        """Products of the first sizes first, numbers last."""
-        return [-item[0].count(name) for name in self.names], -len(item[0]), repr(item[0])
-
-    def _power(self, variable, exponent):
-        if isinstance(variable, tuple):
-            over, under = (self.label(dict(part)) for part in variable[1:])
-            variable = f"({_within(over)} // {_within(under)})"
-        return variable if exponent == 1 else f"{variable}^{exponent}"
-
-
-def _within(text):
-    return f"({text})" if " " in text else text
+        return label(terms, self.names)
 
 
 class Opens:
@@ -359,6 +346,8 @@ def _followed(network, other, names, both, pictures, where):
             raise OnnxError(where, _sentence(f"number {place} of tensor {name!r}", names))
         if any(terms):
             sizes.follow(name, place, terms, where)
+    for need in network.needs.values():
+        sizes.hold(need, where)
     sizes.inputs = [
         next(
             (number, axis)
@@ -389,7 +378,10 @@ def _move_to(sizes, point):
     network, values_at = sizes.network, dict(zip(sizes.names, point))
     shapes, views = dict(network.shapes), dict(network.views)
     for name, numbers in sizes.numbers.items():
-        values = {slot: worked_out(terms, values_at) for slot, terms in numbers.items()}
+        try:
+            values = {slot: worked_out(terms, values_at) for slot, terms in numbers.items()}
+        except ZeroDivisionError:
+            return False
         shapes[name] = tuple(values.get(slot, size) for slot, size in enumerate(network.shapes[name]))
         if name in views:
             view = views[name]

@@ -73,6 +73,11 @@ def _base(network, name):
     return network.as_view(name).base
 
 
+def _known(network, size, part_of):
+    """The first part that knows the size."""
+    return part_of[network.counted[size][1]] if size in network.counted else 0
+
+
 def _parts(network):
     """(tensors, bases and views, to the number of the part that makes them, counted sizes to the first part that knows
     them); constants are of all parts."""
@@ -116,6 +121,12 @@ def _part(network, number, last, part_of):
     read = [_base(network, name) for name in names]
     inputs = [name for name in read if name not in made and name not in network.constants]
     sizes = set().union(*(_used(network, name) for name in (*names, *inputs, *outputs)))
+    needs = {
+        key: need
+        for key, need in network.needs.items()
+        if max((_known(network, size, part_of) for size in variables(need.terms)), default=0) == number
+    }
+    sizes |= set().union(*(variables(need.terms) for need in needs.values()))
     given = set().union(*(_used(network, name) for name in inputs if name in network.inputs))
     for size in sorted(sizes):
         if size in network.counted:
@@ -136,6 +147,7 @@ def _part(network, number, last, part_of):
         layer.inputs = list(layer.inputs)
     part.savings = network.savings if number == 0 else Savings(0, 0, 0)
     part.counted = network.counted
+    part.needs = needs
     if number == 0:
         part.notes = _notes(network, last, part_of)
     return part

@@ -6,6 +6,7 @@ import numpy
 
 from .equal import merge_equal
 from .factoring import factor_products
+from .guards import find_guards
 from .network import Layer, contiguous, dtype_number, has_rows, is_binary
 from .operations import BINARY
 from .patterns import find_attention, find_patterns
@@ -80,6 +81,7 @@ def improve(network):
         read_bases(network)
         part_layouts(network)
         drop_dead(network)
+    find_guards(network)
 
 
 def drop_dead(network):

@@ -73,7 +73,6 @@ class Reader:
         self.inferred = {}  # names to shapes and dtypes
         self.structures = {}  # and to what structures.py knows of sequences and optionals
         self.depth = self.read_in_bodies = 0  # bodies that are being read, and nodes read in bodies so far
-        self.guard = None  # names a bool tensor: where it is false nobody wants what is computed (bodies.py)
         self.network = Network([])
         self.vocabulary = vocabulary(model)
         self.network.vocabulary = list(self.vocabulary)
@@ -154,19 +153,9 @@ class Reader:
                 if isinstance(number, int) and abs(number) > _MAX_PARAMETER:
                     raise Unsupported(f"has the number {number:,}, expected at most {_MAX_PARAMETER:,}")
         output = output or node.output
-        if self.guard is not None and op in ("Gather", "Scatter"):
-            inputs = self._guarded(node, list(inputs), 1 if op == "Gather" else 2)
         self.network.declare(output, shape, dtype or self.dtype(inputs[0]))
         self.network.layers.append(Layer(op, node.name, list(inputs), output, **fields))
         return output
-
-    def _guarded(self, node, inputs, first):
-        """The operands with 0 for computed indices where nobody wants what is there."""
-        add, guard = Lowering(self, node), self.guard
-        for place in range(first, len(inputs)):
-            if self.network.as_view(inputs[place]).base not in self.network.constants:
-                inputs[place] = add.where(guard, inputs[place], 0)
-        return inputs
 
     def same(self, name, other):
         """The tensor `name` is `other` from now on."""
@@ -257,6 +246,7 @@ class Reader:
 
     def read_inner(self, proto):
         node = Node(proto, [self.name_of(name) for name in proto.input], self.opset)
+        self.network.reads = f"{_operator(proto)} {node.label!r}"
         if _operator(proto) in WHOLE or any(name in self.structures for name in node.inputs):
             self._read_whole(node, proto)
             return
@@ -417,7 +407,7 @@ class Reader:
                 self._mark_texts(proto)
         except Unsupported as error:
             self.problems.append(Problem(operator, node.label, str(error), error.remedy))
-        except ValueError as error:  # NumPy's, of operands that ONNX's shape inference let pass
+        except (ValueError, ZeroDivisionError) as error:  # of operands that ONNX's shape inference let pass
             self.problems.append(Problem(operator, node.label, f"has operands that do not go together: {error}"))
 
     def _check_texts(self, proto):

@@ -46,9 +46,10 @@ def pad(reader, node):
 def _bordered_by_itself(add, x, d, front, back, mode):
     """With borders along dimension `d`, whose size is open, of what lies at its ends; negative widths cut."""
     size = add.shape(x)[d]
+    add.network.need_signs(front, back)
     if min(front, back) < 0:
         x = add.part(x, d, max(0, -front), size - max(0, -back))
-        size, front, back = add.shape(x)[d], max(0, front), max(0, back)
+        size, front, back = add.shape(x)[d], 0 if front < 0 else front, 0 if back < 0 else back
 
     def border(width, edge, first, last):
         if mode == "edge":

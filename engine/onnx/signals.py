@@ -89,6 +89,7 @@ def transform_of_frames(reader, node):
     length = lengths[0] if lengths else add.shape(window)[0] if window else own[1]
     if step < 1 or length < 1 or length > own[1] or (window and add.shape(window) != (length,)):
         raise Unsupported(f"has frames of {length} numbers, {step} apart, of a signal of {own[1]}")
+    add.network.need_within(x, 1, 0, length - 1)
     count, bins, work = (own[1] - length) // step + 1, length // 2 + 1 if onesided else length, floats_for(add, x)
     x = add.cast(x, work)
     if not add.network.is_dense(x):

@@ -7,6 +7,7 @@ a length that is cut off at 128 is not that length. Less and more are told at th
 
 import itertools
 import math
+from typing import NamedTuple
 
 import numpy
 
@@ -124,9 +125,26 @@ def worked_out(terms, values):
 def at_least(number):
     """A bound below, with every open size at least 1; None: there is no simple one."""
     terms = terms_of(number)
-    if any(factor < 0 for some, factor in terms.items() if some):
+    if any(factor < 0 for some, factor in terms.items() if some) or not all(
+        isinstance(variable, str) or _is_above(variable) for some in terms for variable in some
+    ):
         return None
     return sum(factor for some, factor in terms.items() if not any(isinstance(variable, tuple) for variable in some))
+
+
+def _is_above(quotient):
+    """Whether the quotient is known to be 0 or more."""
+    over, under = (at_least(Size(0, dict(terms))) for terms in quotient[1:])
+    return over is not None and over >= 0 and under is not None and under >= 1
+
+
+class Need(NamedTuple):
+    """What has to hold at the sizes of a call: that the number of these `terms` is 0, or unless `equal` that it is not
+    below 0. `text` tells what does not work otherwise, and what to do."""
+
+    terms: dict
+    equal: bool
+    text: str
 
 
 def variables(terms):
@@ -171,6 +189,7 @@ def _quotient(a, b):
     over, under = terms_of(a), terms_of(b)
     if int(b) == 0:
         raise ZeroDivisionError("division of a size by 0")
+    over, under = _without_common(over, under)
     exact, rest = {}, dict(over)
     lead = max(under, key=_order)
     while rest:  # what the divisor goes into without a remainder is no longer under the rounding
@@ -202,6 +221,18 @@ def _quotient(a, b):
     return _number(int(a) // int(b), {some: factor for some, factor in exact.items() if factor})
 
 
+def _without_common(over, under):
+    """Both without the open sizes that all their terms are multiplied by."""
+    some = list(itertools.chain(over, under))
+    common = [
+        variable for variable in set(some[0]) if isinstance(variable, str) and all(variable in one for one in some)
+    ]
+    if not over or not common:
+        return over, under
+    cut = tuple(common)
+    return _without_common(*({_without(one, cut): factor for one, factor in terms.items()} for terms in (over, under)))
+
+
 def _is_divided(some):
     """Whether that is one quotient by a number above 0."""
     return len(some) == 1 and isinstance(some[0], tuple) and set(dict(some[0][2])) == {()} and some[0][2][0][1] > 0
@@ -219,6 +250,41 @@ def _without(some, divisor):
             return None
         left.remove(variable)
     return tuple(left)
+
+
+# ---- words
+def label(terms, names=()):
+    """The polynomial as it is written, of these sizes first: "2*batch + 1", "(height + 1) // 2"."""
+    texts = []
+
+    def place(item):  # products of the first sizes first, numbers last
+        return [-item[0].count(name) for name in names], -len(item[0]), repr(item[0])
+
+    for some, factor in sorted(terms.items(), key=place):
+        powers = [_power(variable, some.count(variable), names) for variable in dict.fromkeys(some)]
+        texts.append("*".join([str(abs(factor))] * (abs(factor) != 1 or not powers) + powers))
+        texts[-1] = f"{'-' if factor < 0 else '+'} {texts[-1]}"
+    text = " ".join(texts).removeprefix("+ ") or "0"
+    return text[1:-1] if list(map(len, terms)) == [1] and text.startswith("((") else text
+
+
+def _power(variable, exponent, names):
+    if isinstance(variable, tuple):
+        over, under = (label(dict(part), names) for part in variable[1:])
+        variable = f"({_within(over)} // {_within(under)})"
+    return variable if exponent == 1 else f"{variable}^{exponent}"
+
+
+def _within(text):
+    return f"({text})" if " " in text else text
+
+
+def told(number):
+    return label(terms_of(number)) if is_open(number) else str(number)
+
+
+def told_shape(shape):
+    return f"[{', '.join(map(told, shape))}]"
 
 
 # ---- shapes
@@ -302,31 +368,47 @@ def reshaped_strides(shape, strides, wanted):
     return (*made, *(0,) * (len(new) - len(made)))
 
 
-_ENDLESS = 1 << 30  # that no size is above
+ENDLESS = 1 << 30  # that no size is above
 _SMALL = 10  # that sizes are thought to be above
 
 
 def at_most(size, bound):
     """The size, but no more than the plain number `bound`: with a quotient that is 1 where it is above, and 0 where
     not."""
-    if not is_open(size) or is_open(bound) or bound >= _ENDLESS or bound < 1:
+    if not is_open(size) or is_open(bound) or bound >= ENDLESS or bound < 1:
         return size
     above = 1 // (1 + bound // size)
     return size - (size - bound) * above
 
 
-def sliced(size, start, stop, step=1):
-    """(first place, number of elements) of `range(size)[start:stop:step]`."""
+def sliced(size, start, stop, step=1, need=None):
+    """(first place, number of elements) of `range(size)[start:stop:step]`. `need(one, other)` is called with numbers of
+    which the first has to be at least the other in each call: ends are cut off, or not, as where the model is read."""
     low, high = (0, size) if step > 0 else (-1, size - 1)
+    need = need or (lambda one, other: None)
 
     def end(place):
         if place < 0:
+            need(-1, place)
             place = place + size
+        else:
+            need(place, 0)
         if place >= high or (is_open(high) and not is_open(place) and place > _SMALL):
-            return at_most(high, place)
-        return low if place < low else place
+            bounded = at_most(high, place)
+            if bounded is high:
+                need(place, high)
+            return bounded
+        need(high, place)
+        if place < low:
+            need(low, place)
+            return low
+        need(place, low)
+        return place
 
     first = end(start) if start is not None else low if step > 0 else high
     last = end(stop) if stop is not None else high if step > 0 else low
     span = last - first if step > 0 else first - last
-    return first, -(-span // abs(step)) if span > 0 else 0
+    if span > 0:
+        return first, -(-span // abs(step))
+    need(0, span)
+    return first, 0

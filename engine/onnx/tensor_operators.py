@@ -393,6 +393,8 @@ def reshape(reader, node):
     source, wanted = node.inputs[0], numbers_of(reader, node, 1, "shape")
     own = reader.shape(source)
     if not node.get("allowzero", 0):
+        if any(size == 0 for size in wanted[len(own) :]):
+            raise Unsupported(f"keeps a dimension that {reader.told(own)} does not have")
         wanted = [own[d] if size == 0 else size for d, size in enumerate(wanted)]
     reshaped(reader, node, source, wanted)
 
@@ -403,6 +405,7 @@ def reshaped(reader, node, source, shape):
         shape = sizes.reshaped(own, shape)
     except ValueError as error:
         raise Unsupported(f"does not make {shape} of {own}") from error
+    reader.network.need_same_count(own, shape)
     if shape == own:
         reader.same(node.output, source)
     elif shuffled(reader, node, shape):
@@ -423,7 +426,21 @@ def flatten(reader, node):
 @reads("Squeeze")
 def squeeze(reader, node):
     own, axes = reader.shape(node.inputs[0]), numbers_of(reader, node, 1, "axes")
-    axes = [d for d, size in enumerate(own) if size == 1] if axes is None else [axis % len(own) for axis in axes]
+    if axes is None:
+        axes = [d for d, size in enumerate(own) if size == 1]
+        for size in own:
+            if sizes.is_open(size):
+                reader.network.need(
+                    size,
+                    2,
+                    lambda: (
+                        f"drops all dimensions of one element of {sizes.told_shape(own)}, also those that are open:"
+                        " export it with axes, or call it with larger sizes"
+                    ),
+                    equal=False,
+                )
+    else:
+        axes = [axis % len(own) for axis in axes]
     reshaped(reader, node, node.inputs[0], [size for d, size in enumerate(own) if d not in axes])
 
 
@@ -443,7 +460,9 @@ def transpose(reader, node):
 
 @reads("Expand")
 def expand(reader, node):
-    shape = sizes.broadcast(reader.shape(node.inputs[0]), numbers_of(reader, node, 1, "shape"))
+    wanted = numbers_of(reader, node, 1, "shape")
+    shape = sizes.broadcast(reader.shape(node.inputs[0]), wanted)
+    reader.network.need_broadcast(wanted, shape)
     reader.network.expanded(node.output, node.inputs[0], shape)
 
 
@@ -456,24 +475,61 @@ def slices(reader, node):
     view, shape, strides = network.as_view(source), list(reader.shape(source)), list(network.as_view(source).strides)
     offset = view.offset
     if [axis % len(shape) for axis in axes] == [1] and steps[0] == 1:
-        first, count = sizes.sliced(shape[1], starts[0], ends[0])
+        first, count = sliced(reader, node, shape, 1, starts[0], ends[0])
         if channels_sliced(reader, node, node.output, first, count):
             return
     for start, end, axis, step in zip(starts, ends, axes, steps):
-        first, count = sizes.sliced(shape[axis], start, None if step < 0 and end < -shape[axis] else end, step)
+        first, count = sliced(reader, node, shape, axis, start, end, step)
         offset += first * strides[axis]
         shape[axis], strides[axis] = count, strides[axis] * step
     network.view(node.output, source, shape, strides, offset)
+
+
+def sliced(reader, node, shape, axis, start, end, step=1):
+    """(first place, number of elements) of that axis."""
+    shape = tuple(shape)
+
+    def need(one, other):
+        reader.network.need(
+            one,
+            other,
+            lambda: (
+                f"slices {sizes.told_shape(shape)} along axis {axis} from {sizes.told(start)} to {sizes.told(end)}, and"
+                f" is compiled for {sizes.told(one)} >= {sizes.told(other)}: call it with such sizes"
+            ),
+            equal=False,
+        )
+
+    if step < 0 and end < -shape[axis]:
+        need(-shape[axis] - 1, end)
+        end_there = None
+    else:
+        if step < 0:
+            need(end, -shape[axis])
+        end_there = end
+    return sizes.sliced(shape[axis], start, end_there, step, need)
 
 
 @reads("Split")
 def split(reader, node):
     network, source = reader.network, node.inputs[0]
     axis, view, shape = axis_of(reader, node, source, default=0), network.as_view(source), list(reader.shape(source))
-    parts = numbers_of(reader, node, 1, "split")
+    parts = given = numbers_of(reader, node, 1, "split")
     if parts is None:
         part = -(-shape[axis] // len(node.outputs))
-        parts = [min(part, shape[axis] - part * number) for number in range(len(node.outputs))]
+        before = part * (len(node.outputs) - 1)
+        parts = [part] * (len(node.outputs) - 1) + [shape[axis] - before]
+    even = node.opset < 18 and given is None  # only what divides evenly is split then
+
+    def text():
+        return (
+            f"splits {sizes.told_shape(reader.shape(source))} along axis {axis} into"
+            f" {', '.join(map(sizes.told, parts))}, which fits at some sizes only: call it with such sizes"
+        )
+
+    network.need(parts[0] * len(parts) if even else sum(parts), shape[axis], text)
+    for size in parts:
+        network.need(size, int(given is None), text, equal=False)
     first = 0
     for name, size in zip(node.outputs, parts):
         shape[axis] = size
@@ -491,6 +547,8 @@ def concatenate(reader, node):
     for d in range(len(whole)):
         for shape in shapes[1:]:
             whole[d] = whole[d] + shape[d] if d == axis else sizes.same(whole[d], shape[d])
+    for shape in shapes[1:]:
+        network.need_joined(shapes[0], shape, axis)
     if any(sizes.is_nothing(shape[axis]) for shape in shapes):  # what exporters cut off where all is kept
         node.inputs = [name for name, shape in zip(node.inputs, shapes) if not sizes.is_nothing(shape[axis])]
         if len(node.inputs) == 1:
@@ -536,7 +594,11 @@ def gather(reader, node):
         indices = network.copied(network.fresh(f"{node.output}/indices"), indices, "int64")
     constant = reader.constant(indices)
     if constant is not None and constant.size == 1 and reader.constant(source) is None:  # one of them: a view
-        view, index = network.as_view(source), int(constant.reshape(())) % own[axis]
+        view, index = network.as_view(source), int(constant.reshape(()))
+        index = index if index >= 0 else own[axis] + index
+        if not 0 <= index < own[axis]:
+            raise Unsupported(f"takes element {index} along axis {axis} of {reader.told(own)}")
+        network.need_within(source, axis, index, index)
         shape, strides = list(own), list(view.strides)
         shape[axis : axis + 1], strides[axis : axis + 1] = constant.shape, (1,) * constant.ndim
         network.view(node.output, source, shape, strides, view.offset + index * view.strides[axis])

@@ -1,5 +1,5 @@
-"""The model file's bytes (docs/model-format.md): header, tensors, nodes, inputs, outputs, operands, open sizes, names,
-weights."""
+"""The model file's bytes (docs/model-format.md): header, tensors, nodes, inputs, outputs, operands, open sizes and what
+they have to be, guards, names, weights."""
 
 import json
 import struct
@@ -8,7 +8,7 @@ import numpy
 
 from .network import CURVES, dtype_number
 
-VERSION = 3
+VERSION = 4
 OPS = {
     "Conv": 1,
     "MaxPool": 2,
@@ -59,7 +59,7 @@ _COMPUTED, _CONSTANT, _VIEW = range(3)
 _ABSENT = 0xFFFFFFFF
 _ALIGNMENT = 64
 _RANK, _PARAMETERS = 8, 24
-_OPEN, _VARYING, _TERM, _QUOTIENT = 16, 24, 16, 16  # bytes of records
+_OPEN, _VARYING, _TERM, _QUOTIENT, _NEED = 16, 24, 16, 16, 24  # bytes of records
 
 
 def write(network, sizes=None):
@@ -101,7 +101,7 @@ def write(network, sizes=None):
     for layer in network.layers:
         parameters = layer.parameters or _image_parameters(layer)
         nodes += struct.pack(
-            f"<6I{_PARAMETERS}i8x",
+            f"<6I{_PARAMETERS}iI4x",
             *name_at(layer.name),
             OPS[layer.op],
             len(operands),
@@ -109,16 +109,22 @@ def write(network, sizes=None):
             1,
             *parameters,
             *(0,) * (_PARAMETERS - len(parameters)),
+            0 if layer.guard is None else layer.guard + 1,
         )
         operands += [_ABSENT if name is None else tensors[name] for name in layer.inputs] + [tensors[layer.output]]
     lists = [tensors[name] for name in (*network.inputs, *network.outputs)] + operands
-    opens, varyings, terms, quotients = _open(network, sizes, tensors, name_at) if sizes else (b"",) * 4
+    opens, varyings, terms, quotients, needs = _open(network, sizes, tensors, name_at) if sizes else (b"",) * 5
+    guards = b"".join(
+        struct.pack("<4I", tensors[name], int(side), 0 if parent is None else parent + 1, 0)
+        for name, side, parent in network.guards
+    )
     notes_at, notes = len(names), _notes(network)
     names += notes
-    middle = records + nodes + struct.pack(f"<{len(lists)}I", *lists) + opens + varyings + terms + quotients + names
+    middle = records + nodes + struct.pack(f"<{len(lists)}I", *lists) + opens + varyings + terms + quotients
+    middle += needs + guards + names
     middle += bytes(-len(middle) % _ALIGNMENT)
     header = struct.pack(
-        "<8s2IQ6I2Q5I44x",
+        "<8s2IQ6I2Q7I36x",
         b"VMEMODEL",
         VERSION,
         1 if sizes else 0,
@@ -136,6 +142,8 @@ def write(network, sizes=None):
         notes_at,
         len(notes),
         len(quotients) // _QUOTIENT,
+        len(needs) // _NEED,
+        len(network.guards),
     )
     return [header, middle, *weights]
 
@@ -156,11 +164,11 @@ def _notes(network):
 
 
 def _open(network, sizes, tensors, name_at):
-    """The records of open sizes, varying numbers, their terms and the quotients in these."""
+    """The records of open sizes, varying numbers, their terms, the quotients in these, and needs."""
     opens = b"".join(
         struct.pack("<4I", *name_at(name), *input_and_axis) for name, input_and_axis in zip(sizes.names, sizes.inputs)
     )
-    varyings, terms, quotients = bytearray(), bytearray(), bytearray()
+    varyings, terms, quotients, needs = bytearray(), bytearray(), bytearray(), bytearray()
     variables = {variable: number for number, variable in enumerate((*sizes.names, *sizes.quotients), 1)}
 
     def terms_at(polynomial):
@@ -181,7 +189,9 @@ def _open(network, sizes, tensors, name_at):
             )
             varyings += struct.pack("<2I", tensors[name], slot)
             varyings += struct.pack("<4I", *terms_at(polynomial), *label)
-    return opens, bytes(varyings), bytes(terms), bytes(quotients)
+    for need in sizes.needs:
+        needs += struct.pack("<6I", *terms_at(need.terms), *name_at(need.text), int(not need.equal), 0)
+    return opens, bytes(varyings), bytes(terms), bytes(quotients), bytes(needs)
 
 
 def _image_parameters(layer):

@@ -1,5 +1,6 @@
 """`python -m tests.differential [--seconds N] [--seed S] [--count N]`: random graphs (graphs.py) by our engine and by
 ONNX Runtime, on one backend each, at two sizes where sizes are open. Exit status 1: they differ, or ours failed.
+`--rearrangements`: chains of those over open sizes instead (rearrangements.py), each called at eight.
 
 What our compiler refuses is counted by its reason. A difference prints the seed and the nodes."""
 
@@ -12,6 +13,8 @@ import numpy
 
 from tests.differential.comparison import NotTheirsError, difference
 from tests.differential.graphs import Graph
+from tests.differential.rearrangements import Chain
+from tests.differential.rearrangements import difference as difference_of_calls
 from vmhost.engine.onnx import OnnxError
 
 
@@ -21,13 +24,15 @@ def main():
     parser.add_argument("--seed", type=int, default=None, help="of the first graph; each next one has the next number")
     parser.add_argument("--count", type=int, default=None)
     parser.add_argument("--length", type=int, default=7, help="operators of a graph")
+    parser.add_argument("--rearrangements", action="store_true")
     options = parser.parse_args()
+    compared = _rearranged if options.rearrangements else _graph
     seed = int(time.time()) if options.seed is None else options.seed
     print(f"seeds from {seed} on", flush=True)
     ends, done, reasons, wrong = time.monotonic() + options.seconds, 0, collections.Counter(), 0
     while time.monotonic() < ends and (options.count is None or done < options.count):
         try:
-            told = difference(Graph(seed + done, options.length), seed + done)
+            told = compared(seed + done, options)
         except (OnnxError, NotTheirsError) as error:
             reasons[f"{'ours' if isinstance(error, OnnxError) else 'theirs'}: {reason(str(error))}"] += 1
             told = None
@@ -39,6 +44,14 @@ def main():
     for text, count in reasons.most_common(20):
         print(f"  {count} {text}")
     return 1 if wrong else 0
+
+
+def _graph(seed, options):
+    return difference(Graph(seed, options.length), seed)
+
+
+def _rearranged(seed, options):
+    return difference_of_calls(Chain(seed))
 
 
 def reason(text):

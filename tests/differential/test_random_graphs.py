@@ -27,6 +27,15 @@ def test_random_graphs_give_what_onnx_runtime_computes(seed, tmp_path):
     assert int(last.split()[-2]) < 12, done.stdout  # refused
 
 
+@pytest.mark.parametrize("seed", [200, 20261127])
+def test_rearrangements_over_open_sizes_give_what_onnx_runtime_computes_or_are_refused(seed, tmp_path):
+    command = [sys.executable, "-m", "tests.differential", "--rearrangements", "--seed", str(seed), "--count", "100"]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"HOME": str(tmp_path)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, last = (line for line in done.stdout.splitlines() if "graphs," in line)
+    assert int(last.split()[-2]) < 70, done.stdout  # refused by either when compiling
+
+
 @pytest.mark.parametrize(
     "weights, pads, group", [((3, 3, 1, 5), [1, 2, 1, 2], 1), ((3, 3, 1, 1), [1] * 4, 1), ((3, 1, 1, 3), [1] * 4, 3)]
 )

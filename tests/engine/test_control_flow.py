@@ -169,6 +169,75 @@ def test_a_pass_behind_the_end_looks_nothing_up():
         run({"x": values(2, 3), "start": yes_no(True), "i": numpy.int64(10**6)})
 
 
+SIDES = model(
+    """sides (float[n, 8] x, bool c, bool d, int64 i) => (float[n, 8] y) {
+        [outside] h = Exp(x)
+        y = If (c) <
+            then_branch = a () => (float[n, 8] t) {
+                [product] u = MatMul(h, w)
+                [row] r = Gather(table, i)
+                m = Add(u, r)
+                t = If (d) <
+                    then_branch = p () => (float[n, 8] v) { [inner_then] v = Tan(m) },
+                    else_branch = q () => (float[n, 8] o) { [inner_else] o = Cos(m) }>
+            },
+            else_branch = b () => (float[n, 8] t2) { [outer_else] t2 = Sqrt(x) }>
+    }""",
+    w=values(8, 8),
+    table=values(4, 8),
+)
+THEN, NAMED = {"outside", "product", "row"}, {"outside", "product", "row", "inner_then", "inner_else", "outer_else"}
+
+
+@pytest.mark.parametrize(
+    "c, d, runs",
+    [
+        (True, True, THEN | {"inner_then"}),
+        (True, False, THEN | {"inner_else"}),
+        (False, True, {"outer_else"}),
+        (False, False, {"outer_else"}),
+    ],
+)
+def test_a_branch_that_is_not_taken_is_not_run(c, d, runs):
+    """A step that was left out has taken no time, and what it would have looked up does not matter."""
+    run = opened("model", compile_model(SIDES, "model"))
+    given = {"x": abs(values(3, 8)), "c": yes_no(c), "d": yes_no(d), "i": numpy.int64(2 if c else 900)}
+    _, steps = run.run(given, profile=True)
+    assert {step.name for step in steps if step.ms > 0 and step.name in NAMED} == runs
+    if c:
+        with pytest.raises((IndexError, ValueError)):
+            run(given | {"i": numpy.int64(900)})
+
+
+def test_passes_behind_the_end_are_not_run():
+    run = opened("model", compile_model(EARLY_END, "model"))
+    given = {"x": values(2, 3), "start": yes_no(False), "i": numpy.int64(0)}
+    _, steps = run.run(given, profile=True)
+    loops = [step for step in steps if step.kind not in ("Input", "Output")]
+    taken = sum(step.ms > 0 for step in loops)
+    _, steps = run.run(given | {"start": yes_no(True), "x": values(2, 3) * 500}, profile=True)
+    assert taken < sum(step.ms > 0 for step in steps if step.kind not in ("Input", "Output")) / 2
+
+
+def test_what_both_sides_need_is_run_whichever_is_taken():
+    data = model(
+        """shared (float[4] x, bool c) => (float[4] y, float[4] z) {
+            [shared] h = Exp(x)
+            y = If (c) < then_branch = a () => (float[4] t) { [one] t = Tan(h) },
+                else_branch = b () => (float[4] u) { [two] u = Cos(h) }>
+            [kept] k = Sqrt(h)
+            z = If (c) < then_branch = e () => (float[4] f) { f = Neg(k) },
+                else_branch = g () => (float[4] i) { i = Identity(k) }>
+        }"""
+    )
+    run, x = opened("model", compile_model(data, "model")), abs(values(4))
+    for c, side in ((True, "one"), (False, "two")):
+        answer, steps = run.run({"x": x, "c": yes_no(c)}, profile=True)
+        names = {step.name for step in steps if step.ms > 0}
+        assert {"shared", "kept", side} <= names and not {"one", "two"} - {side} <= names
+        numpy.testing.assert_allclose(numpy.asarray(answer["z"]), numpy.sqrt(numpy.exp(x)) * (-1 if c else 1), 1e-5)
+
+
 def loop(count="", condition="", goes="on", body="h_new = Neg(h)", scan=False):
     more = (", float[2] row", "row = Identity(h)", ", rows") if scan else ("", "", "")
     return f"""loop (float[2] x, bool c, int64 m) => (float[2] y) {{

@@ -145,6 +145,28 @@ FILES = {
         {"y": None},
         {"w": networks.values((2, 3, 3, 3)), "s": numpy.array([1, 1, 2, 2], "float32")},
     ),
+    "chosen": lambda: networks.graph(  # the inner condition is made where the outer one holds
+        [
+            node("ReduceSum", "x", "s", keepdims=0),
+            node("Greater", "s zero", "c"),
+            node("Exp", "x", "e"),
+            node("ReduceMax", "e", "m", keepdims=0),
+            node("Greater", "m one", "d"),
+            node("Sqrt", "e", "r"),
+            node("Neg", "e", "n"),
+            node("Where", "d r n", "i"),
+            node("Where", "c i x"),
+        ],
+        {"x": ("b", 5)},
+        {"y": ("b", 5)},
+        {"zero": numpy.float32(0), "one": numpy.float32(1)},
+    ),
+    "needy": lambda: networks.graph(
+        [node("Exp", "x", "e"), node("Reshape", "e rows", "r"), node("Slice", "r two three zero")],
+        {"x": ("b", "n")},
+        {"y": ("c", 4)},
+        {"rows": numpy.array([-1, 4]), "two": numpy.array([1]), "three": numpy.array([3]), "zero": numpy.array([0])},
+    ),
     "bert": lambda: bench.networks.bert(4, 1, 8, 2, 8, 10).SerializeToString(),
     "classic": _classic,
     "din": lambda: bench.networks.din(5, 10, 10, 4).SerializeToString(),
@@ -274,7 +296,7 @@ def _records(file):
     [
         (44, b"\1", "its header says"),
         (0, b"X", "does not begin with VMEMODEL"),
-        (8, b"\2", "has format 2, this engine reads format 3"),
+        (8, b"\2", "has format 2, this engine reads format 4"),
         (16, b"\1", "its header says"),
     ],
 )
@@ -372,6 +394,55 @@ def rounded(quotient, field, value):
         assert quotient < quotients
         struct.pack_into("<I", file, first + 16 * terms + 16 * quotient + 4 * field, value)
     return file
+
+
+def behind(name, record, field, value):
+    """The file with another field of the first record of a section behind the quotients."""
+    file = bytearray(file_of(name))
+    tensors, nodes, inputs, outputs, operands, opens = struct.unpack_from("<6I", file, 24)
+    varyings, terms, _, _, quotients, needs = struct.unpack_from("<6I", file, 64)
+    at = _HEADER + _TENSOR * tensors + _NODE * nodes + 4 * (inputs + outputs + operands) + 16 * opens
+    at += 24 * varyings + 16 * terms + 16 * quotients + (24 * needs if record == "guard" else 0)
+    struct.pack_into("<I", file, at + 4 * field, value)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "field", "value", "message"),
+    [
+        ("needy", "need", 0, 1 << 20, "need 0 is of terms that are not there"),
+        ("needy", "need", 1, 1 << 20, "need 0 is of terms that are not there"),
+        ("needy", "need", 2, 1 << 26, "the name of need 0 lies outside the names"),
+        ("needy", "need", 3, 1 << 20, "the name of need 0 lies outside the names"),
+        ("needy", "need", 4, 2, "need 0 is of terms that are not there, or of the unknown kind 2"),
+        ("chosen", "guard", 0, 1 << 20, r"guard 0 is of tensor \d+ of"),
+        ("chosen", "guard", 1, 2, "guard 0 is of tensor .* side 2"),
+        ("chosen", "guard", 2, 1, "guard 0 is of tensor .* parent 1"),
+    ],
+)
+def test_needs_and_guards_that_are_not_there_are_refused(name, record, field, value, message):
+    with pytest.raises(ValueError, match=message):
+        opened(behind(name, record, field, value))
+
+
+def test_a_guard_is_a_computed_bool():
+    file = file_of("chosen")
+    tensors = struct.unpack_from("<I", file, 24)[0]
+    for tensor in range(tensors):
+        dtype = struct.unpack_from("<I", file, _HEADER + _TENSOR * tensor + 8)[0]
+        if dtype != 0:
+            with pytest.raises(ValueError, match=f"stands under tensor {tensor}, which is no computed bool"):
+                opened(behind("chosen", "guard", 0, tensor))
+
+
+def test_a_node_stands_under_a_guard_that_is_there():
+    file = bytearray(file_of("chosen"))
+    tensors, nodes = struct.unpack_from("<2I", file, 24)
+    for number in range(nodes):
+        damaged = bytearray(file)
+        struct.pack_into("<I", damaged, _HEADER + _TENSOR * tensors + _NODE * number + 120, 99)
+        with pytest.raises(ValueError, match=f"node {number} has guard 99 of "):
+            opened(damaged)
 
 
 @pytest.mark.parametrize(("field", "value"), [(0, 1 << 20), (1, 1 << 20), (2, 1 << 31), (3, 1 << 20)])

@@ -30,6 +30,14 @@ static int by_offset(const void *left, const void *right)
     return (a->offset > b->offset) - (a->offset < b->offset);
 }
 
+static void lives_at(vme_model *model, int number, int step)
+{
+    model_value *value = &model->value[model_root(model, number)];
+    if (value->first < 0)
+        value->first = step;
+    value->last = step;
+}
+
 void arena_lives(vme_model *model)
 {
     for (int s = 0; s < model->steps; s++) {
@@ -39,12 +47,10 @@ void arena_lives(vme_model *model)
         int used[4 + MODEL_STEP_OPERANDS] = {step->in, step->addend, step->out, step->scratch};
         memcpy(used + 4, step->operand, sizeof step->operand);
         for (int i = 0; i < 4 + MODEL_STEP_OPERANDS; i++)
-            if (used[i] >= 0) {
-                model_value *value = &model->value[model_root(model, used[i])];
-                if (value->first < 0)
-                    value->first = s;
-                value->last = s;
-            }
+            if (used[i] >= 0)
+                lives_at(model, used[i], s);
+        for (int guard = step->guard; guard >= 0; guard = model->guard[guard].parent)
+            lives_at(model, model->guard[guard].value, s);
     }
 }
 

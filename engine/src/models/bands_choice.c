@@ -75,6 +75,8 @@ static bool are_chain(const vme_model *model, int first, int end)
         const int root = step->kind == STEP_NOTHING ? -1 : model_root(model, step->out);
         if (root < 0)
             continue;
+        if (step->guard != model->step[first].guard)
+            return false;
         if (model->value[step->out].n != model->value[last->out].n)
             return false;
         if (is_inner(model, root, first, end))

@@ -12,7 +12,7 @@ typedef struct header {
     uint64_t file_size;
     uint32_t tensors, nodes, inputs, outputs, operands, opens;
     uint64_t names_size, weights_size;
-    uint32_t varyings, terms, notes_at, notes_size, quotients, rest[11];
+    uint32_t varyings, terms, notes_at, notes_size, quotients, needs, guards, rest[9];
 } header;
 _Static_assert(sizeof(header) == MODEL_HEADER, "the header has no holes");
 
@@ -36,6 +36,20 @@ model_quotient_record model_file_quotient(const model_file *file, uint32_t numbe
 {
     model_quotient_record record;
     memcpy(&record, file->quotient_list + (size_t)number * sizeof record, sizeof record);
+    return record;
+}
+
+model_need_record model_file_need(const model_file *file, uint32_t number)
+{
+    model_need_record record;
+    memcpy(&record, file->need_list + (size_t)number * sizeof record, sizeof record);
+    return record;
+}
+
+model_guard_record model_file_guard(const model_file *file, uint32_t number)
+{
+    model_guard_record record;
+    memcpy(&record, file->guard_list + (size_t)number * sizeof record, sizeof record);
     return record;
 }
 
@@ -117,6 +131,8 @@ static vme_status check_node(const model_file *file, uint32_t number, const head
     if (node.inputs < 1 || node.inputs > MODEL_NODE_INPUTS || node.outputs != 1 || node.first_operand > file->operands
         || node.inputs + node.outputs > file->operands - node.first_operand)
         return DAMAGED("the operands of node %u lie outside the list of operands", number);
+    if (node.guard > file->guards)
+        return DAMAGED("node %u has guard %u of %u", number, node.guard, file->guards);
     for (uint32_t i = 0; i < node.inputs + node.outputs; i++) {
         uint32_t operand = model_file_number(file->operand_list, node.first_operand + i);
         if (operand >= file->tensors && (operand != MODEL_ABSENT || i == 0 || i == node.inputs))
@@ -180,6 +196,25 @@ static vme_status check_open(const model_file *file, const header *head)
             || !reads_earlier(file, quotient.first_under, quotient.unders, i))
             return DAMAGED("quotient %u is of terms that are not there, or of later quotients", i);
     }
+    for (uint32_t i = 0; i < file->needs; i++) {
+        const model_need_record need = model_file_need(file, i);
+        vme_status status = check_name(need.text_at, need.text_size, head->names_size, "need", i);
+        if (status != VME_OK)
+            return status;
+        if (need.first_term > file->terms || need.terms > file->terms - need.first_term || need.least > 1)
+            return DAMAGED("need %u is of terms that are not there, or of the unknown kind %u", i, need.least);
+    }
+    return VME_OK;
+}
+
+static vme_status check_guards(const model_file *file)
+{
+    for (uint32_t i = 0; i < file->guards; i++) {
+        const model_guard_record guard = model_file_guard(file, i);
+        if (guard.tensor >= file->tensors || guard.side > 1 || guard.parent > i)
+            return DAMAGED("guard %u is of tensor %u of %u, side %u and parent %u", i, guard.tensor, file->tensors,
+                           guard.side, guard.parent);
+    }
     return VME_OK;
 }
 
@@ -212,7 +247,8 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
         || head.inputs < 1 || head.outputs < 1 || head.opens > MODEL_OPEN_MAX
         || head.varyings > (head.opens == 0 ? 0 : MODEL_VARYING_MAX)
         || head.terms > (head.opens == 0 ? 0 : MODEL_TERMS_MAX)
-        || head.quotients > (head.opens == 0 ? 0 : MODEL_QUOTIENTS_MAX))
+        || head.quotients > (head.opens == 0 ? 0 : MODEL_QUOTIENTS_MAX)
+        || head.needs > (head.opens == 0 ? 0 : MODEL_NEEDS_MAX) || head.guards > MODEL_GUARDS_MAX)
         return DAMAGED("%u tensors, %u nodes, %u inputs, %u outputs, %u operands and %u open sizes are not possible",
                        head.tensors, head.nodes, head.inputs, head.outputs, head.operands, head.opens);
     if (head.notes_at > head.names_size || head.notes_size > head.names_size - head.notes_at)
@@ -225,7 +261,9 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
     uint64_t varyings = opens + (uint64_t)head.opens * sizeof(model_open_record);
     uint64_t terms = varyings + (uint64_t)head.varyings * sizeof(model_varying_record);
     uint64_t quotients = terms + (uint64_t)head.terms * sizeof(model_term_record);
-    uint64_t names = quotients + (uint64_t)head.quotients * sizeof(model_quotient_record);
+    uint64_t needs = quotients + (uint64_t)head.quotients * sizeof(model_quotient_record);
+    uint64_t guards = needs + (uint64_t)head.needs * sizeof(model_need_record);
+    uint64_t names = guards + (uint64_t)head.guards * sizeof(model_guard_record);
     uint64_t weights = (names + head.names_size + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
     if (weights > size || head.weights_size != size - weights)
         return DAMAGED("its parts make %llu bytes and %llu of weights, it has %zu", (unsigned long long)weights,
@@ -250,10 +288,14 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
         .varyings = head.varyings,
         .terms = head.terms,
         .quotients = head.quotients,
+        .needs = head.needs,
+        .guards = head.guards,
         .open_list = base + opens,
         .varying_list = base + varyings,
         .term_list = base + terms,
         .quotient_list = base + quotients,
+        .need_list = base + needs,
+        .guard_list = base + guards,
     };
     vme_status status = VME_OK;
     for (uint32_t i = 0; status == VME_OK && i < file->tensors; i++)
@@ -264,5 +306,7 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
         if (model_file_number(file->input_list, i) >= file->tensors) /* the outputs' list follows */
             status =
                 DAMAGED("an input or output is tensor %u of %u", model_file_number(file->input_list, i), file->tensors);
+    if (status == VME_OK)
+        status = check_guards(file);
     return status == VME_OK ? check_open(file, &head) : status;
 }

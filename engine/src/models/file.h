@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 enum {
-    MODEL_VERSION = 3,
+    MODEL_VERSION = 4,
     MODEL_HEADER = 128,
     MODEL_RANK = 8,
     MODEL_PARAMETERS = 24,
@@ -24,6 +24,8 @@ enum {
     MODEL_VARYING_MAX = 1 << 17,
     MODEL_TERMS_MAX = 1 << 18,
     MODEL_QUOTIENTS_MAX = 239,
+    MODEL_NEEDS_MAX = 1 << 16,
+    MODEL_GUARDS_MAX = 1 << 14,
     MODEL_PARTS_MAX = 32,
     MODEL_DEGREE_MAX = 8,
 };
@@ -209,7 +211,8 @@ typedef enum recurrence_function {
 typedef struct model_node_record {
     uint32_t name_at, name_size, op, first_operand, inputs, outputs;
     int32_t parameters[MODEL_PARAMETERS];
-    uint32_t reserved[2];
+    uint32_t guard; /* 1 + the number of one: where that does not hold, nobody reads the result; 0: none */
+    uint32_t reserved;
 } model_node_record;
 /* A size that each call chooses: what dimension of an input has it. */
 typedef struct model_open_record {
@@ -230,17 +233,28 @@ typedef struct model_term_record {
 typedef struct model_quotient_record {
     uint32_t first_over, overs, first_under, unders;
 } model_quotient_record;
+/* What has to hold at the sizes of a call: that the sum of some terms is 0, or where `least` is 1 that it is not below
+ * 0. The text, of the names, says what does not work otherwise and what to do. */
+typedef struct model_need_record {
+    uint32_t first_term, terms, text_at, text_size, least, reserved;
+} model_need_record;
+/* Holds where the bool tensor, of one element, is `side` and the parent holds: 1 + the number of an earlier one, or 0.
+ */
+typedef struct model_guard_record {
+    uint32_t tensor, side, parent, reserved;
+} model_guard_record;
 _Static_assert(sizeof(model_tensor_record) == 192 && sizeof(model_node_record) == 128 && sizeof(model_open_record) == 16
                    && sizeof(model_varying_record) == 24 && sizeof(model_term_record) == 16
-                   && sizeof(model_quotient_record) == 16,
+                   && sizeof(model_quotient_record) == 16 && sizeof(model_need_record) == 24
+                   && sizeof(model_guard_record) == 16,
                "records of the file have no holes");
 
 /* A file whose form is right: every number in a record is a place that exists. What operators want of their
  * operands is not looked at. */
 typedef struct model_file {
-    uint32_t tensors, nodes, inputs, outputs, operands, opens, varyings, terms, quotients;
+    uint32_t tensors, nodes, inputs, outputs, operands, opens, varyings, terms, quotients, needs, guards;
     const char *tensor_records, *node_records, *input_list, *output_list, *operand_list, *open_list, *varying_list,
-        *term_list, *quotient_list, *names, *weights;
+        *term_list, *quotient_list, *need_list, *guard_list, *names, *weights;
     uint32_t notes_at, notes_size; /* of the names */
 } model_file;
 /* Of `bytes` only what is before the weights is looked at; `size` is the whole file's. */
@@ -251,5 +265,7 @@ model_tensor_record model_file_tensor(const model_file *file, uint32_t number);
 model_node_record model_file_node(const model_file *file, uint32_t number);
 uint32_t model_file_number(const char *list, uint32_t field);
 model_quotient_record model_file_quotient(const model_file *file, uint32_t number);
+model_need_record model_file_need(const model_file *file, uint32_t number);
+model_guard_record model_file_guard(const model_file *file, uint32_t number);
 
 #endif

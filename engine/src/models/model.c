@@ -241,7 +241,7 @@ bool model_same_shape(const model_value *a, const model_value *b)
 
 model_step model_step_empty(step_kind kind)
 {
-    model_step step = {.kind = kind, .in = -1, .addend = -1, .out = -1, .scratch = -1};
+    model_step step = {.kind = kind, .in = -1, .addend = -1, .out = -1, .scratch = -1, .guard = -1};
     for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
         step.operand[i] = -1;
     return step;
@@ -319,6 +319,33 @@ static vme_status activation_read(uint32_t number, model_step *step)
     }
 }
 
+/* Whether what the guard and its parents look at is there: one bool each, which is computed. */
+static vme_status check_guard(model_preparation *preparation, uint32_t number, int guard)
+{
+    const vme_model *model = preparation->model;
+    for (; guard >= 0; guard = model->guard[guard].parent) {
+        const uint32_t tensor = (uint32_t)model->guard[guard].value;
+        const model_value *value = &model->value[tensor];
+        bool fits =
+            value->dtype == VME_BOOL && has_value(preparation, tensor) && !model_is_constant(preparation, tensor);
+        for (int d = 0; d < value->rank; d++)
+            fits = fits && value->shape[d] == 1;
+        if (!fits)
+            return MODEL_WRONG(number, "stands under tensor %u, which is no computed bool", tensor);
+    }
+    return VME_OK;
+}
+
+bool model_guard_holds(const vme_model *model, int guard, char *arena)
+{
+    bool holds = true;
+    for (; holds && guard >= 0; guard = model->guard[guard].parent) {
+        const vme_tensor seen = model_tensor(model, model->guard[guard].value, arena);
+        holds = (*(const unsigned char *)seen.data != 0) == model->guard[guard].side;
+    }
+    return holds;
+}
+
 static vme_status make_node(model_preparation *preparation, uint32_t number)
 {
     int step_number = preparation->steps++;
@@ -359,7 +386,11 @@ static vme_status make_node(model_preparation *preparation, uint32_t number)
             || (status = model_as_image(preparation, number, step->out)) != VME_OK)
             return status;
     }
-    status = operators[node.op].make(preparation, number, &node, operands, step, step_number);
+    status = check_guard(preparation, number, (int)node.guard - 1);
+    if (status == VME_OK)
+        status = operators[node.op].make(preparation, number, &node, operands, step, step_number);
+    for (int s = step_number; s < preparation->steps; s++)
+        preparation->model->step[s].guard = (int)node.guard - 1;
     return status == VME_OK && step->addend >= 0 ? model_as_image(preparation, number, step->addend) : status;
 }
 
@@ -450,6 +481,10 @@ static vme_status make(model_preparation *preparation)
     }
     preparation->values = (int)file->tensors;
     preparation->steps = s;
+    for (uint32_t i = 0; i < file->guards; i++) {
+        const model_guard_record guard = model_file_guard(file, i);
+        model->guard[i] = (struct model_guard){(int)guard.tensor, (int)guard.parent - 1, guard.side != 0};
+    }
     for (uint32_t i = 0; status == VME_OK && i < file->nodes; i++)
         status = make_node(preparation, i);
     s = preparation->steps;
@@ -543,7 +578,8 @@ static vme_status arrays_new(model_preparation *preparation)
     const size_t values = (size_t)model->values, steps = (size_t)model->steps;
     if (model->base != NULL) {
         size_t bytes = sizeof *model + values * (sizeof *model->value + sizeof *preparation->wanted)
-                       + steps * (sizeof *model->step + sizeof *preparation->packing);
+                       + steps * (sizeof *model->step + sizeof *preparation->packing)
+                       + (size_t)file->guards * sizeof *model->guard;
         if (vme_context_charge(model->context, bytes) != VME_OK)
             return VME_NO_MEMORY;
         vme_context_note_peak(model->context);
@@ -553,11 +589,14 @@ static vme_status arrays_new(model_preparation *preparation)
     model->step = calloc(steps, sizeof *model->step);
     model->input = calloc(file->inputs, sizeof *model->input);
     model->output = calloc(file->outputs, sizeof *model->output);
+    model->guards = (int)file->guards;
+    model->guard = calloc((size_t)file->guards + 1, sizeof *model->guard);
     preparation->defined = calloc(file->tensors, sizeof *preparation->defined);
     preparation->wanted = calloc(values, sizeof *preparation->wanted);
     preparation->packing = calloc(steps, sizeof *preparation->packing);
     return model->value == NULL || model->step == NULL || model->input == NULL || model->output == NULL
-                   || preparation->defined == NULL || preparation->packing == NULL || preparation->wanted == NULL
+                   || model->guard == NULL || preparation->defined == NULL || preparation->packing == NULL
+                   || preparation->wanted == NULL
                ? vme_fail(VME_NO_MEMORY, "no memory for a model")
                : VME_OK;
 }
@@ -679,6 +718,7 @@ void vme_model_unref(vme_model *model)
     free(model->step);
     free(model->input);
     free(model->output);
+    free(model->guard);
     if (model->charged > 0)
         vme_context_release(model->context, model->charged);
     if (model->base != NULL)

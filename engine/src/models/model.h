@@ -26,6 +26,11 @@ struct vme_model {
     model_value *value;
     model_step *step;
     int *input, *output; /* values */
+    struct model_guard { /* as model_guard_record; parent: -1 none */
+        int value, parent;
+        bool side;
+    } *guard;
+    int guards;
     char *packed;
     size_t packed_bytes, arena_bytes;
     int caches; /* outputs that go on from an input: their addresses in a run stand where the arena begins */
@@ -51,6 +56,9 @@ struct vme_model {
     void *map;      /* the kept file that `packed` lies in; NULL: it is the context's memory */
     size_t map_bytes;
 };
+
+/* Whether the guard holds in this arena, after the steps that make what it looks at. */
+bool model_guard_holds(const vme_model *model, int guard, char *arena);
 
 /* The outermost value that `value` lies within: itself where it lies in none. */
 static inline int model_root(const vme_model *model, int value)

@@ -91,6 +91,20 @@ static vme_status variables_at(const model_file *file, const int64_t *sizes, int
     return VME_OK;
 }
 
+/* Holds what a call's sizes have to be: what is made of the numbers would be wrong elements otherwise. */
+static vme_status check_needs(const model_file *file, const int64_t *values)
+{
+    for (uint32_t i = 0; i < file->needs; i++) {
+        const model_need_record need = model_file_need(file, i);
+        int64_t sum;
+        if (!sum_of_terms(file, need.first_term, need.terms, values, &sum))
+            return vme_fail(VME_BAD_VALUE, "a size would be beyond 64 bits");
+        if (need.least != 0 ? sum < 0 : sum != 0)
+            return vme_fail(VME_BAD_VALUE, "%.*s", (int)need.text_size, file->names + need.text_at);
+    }
+    return VME_OK;
+}
+
 /* What is wrong, with the sizes at which it is. */
 static vme_status does_not_work(const vme_model *model, const int64_t *sizes, vme_status status)
 {
@@ -116,6 +130,8 @@ static vme_status plan_new(vme_context *context, vme_model *base, const int64_t 
     vme_status status = model_file_read(front, base->file_bytes, &file);
     if (status == VME_OK)
         status = variables_at(&file, sizes, values);
+    if (status == VME_OK)
+        status = check_needs(&file, values);
     for (uint32_t i = 0; status == VME_OK && i < file.varyings; i++) {
         model_varying_record varying;
         int64_t value;

@@ -162,6 +162,8 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
         const model_step *step = &model->step[s];
         uint64_t began = ns == NULL ? 0 : model_now_ns();
         count = step->chain.steps > 0 ? step->chain.steps : 1;
+        if (step->guard >= 0 && !model_guard_holds(model, step->guard, arena))
+            continue;
         atomic_fetch_add_explicit(&context->operators, (uint64_t)count, memory_order_relaxed);
         atomic_store_explicit(&context->doing, model_step_kind(step), memory_order_relaxed);
         if (step->chain.steps > 0)

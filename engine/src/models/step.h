@@ -61,6 +61,7 @@ struct model_step {
     model_run *run;                   /* of STEP_TENSOR */
     int32_t p[MODEL_PARAMETERS];
     model_algorithm algorithm; /* of STEP_CONV and of attention */
+    int guard;                 /* of the model's: where that does not hold, the step is left out; -1: none */
     int slots;                 /* of these and of recurrence: equal parts of the scratch memory, one a thread */
     /* of STEP_CONV, weights as the algorithm's file says, and of STEP_DEPTHWISE */
     int64_t k; /* numbers that are added up */

@@ -1,0 +1,78 @@
+"""What only one side of a choice needs is run where that side is taken: branches of If, passes of loops that end.
+
+A choice is a Where whose condition has one element. What nothing reads but one operand of it stands under a guard: the
+condition, and which of its values. Guards are found last, from who reads what, so that no other pass has to know of
+them. A guard within another one has it as its parent: it is looked at only where that holds."""
+
+import math
+
+
+def find_guards(network):
+    """Gives layers their `guard`, the number of one in `network.guards`: (tensor, which side, parent or None)."""
+    choices = [layer for layer in network.layers if _is_choice(network, layer)]
+    if not choices:
+        return
+    bases = {name: network.as_view(name).base for name in _names(network)}
+    first, last, read = {}, {}, {}
+    for number, layer in enumerate(network.layers):
+        base = bases[layer.output]
+        first.setdefault(base, number)
+        last[base] = number
+        for name in filter(None, layer.inputs):
+            read.setdefault(bases[name], number)
+    needed = {bases[name]: () for name in network.outputs}  # bases to the chain of guards that all their readers have
+    needed.update((base, ()) for base, number in read.items() if number <= last.get(base, -1))
+    numbers = {}
+    for number in range(len(network.layers) - 1, -1, -1):
+        layer = network.layers[number]
+        chain = _known(needed.get(bases[layer.output], ()), number, bases, last)
+        layer.guard = _number(network, numbers, chain)
+        chosen = _is_choice(network, layer)
+        for place, name in enumerate(layer.inputs):
+            if not name:
+                continue
+            own = (*chain, (layer.inputs[0], place == 1)) if chosen and place > 0 else chain
+            base = bases[name]
+            needed[base] = own if base not in needed else _common(needed[base], own)
+
+
+def _is_choice(network, layer):
+    return layer.op == "Where" and _is_condition(network, layer.inputs[0])
+
+
+def _is_condition(network, name):
+    size = math.prod(network.shape(name))
+    return isinstance(size, int) and size == 1 and network.as_view(name).base not in network.constants
+
+
+def _names(network):
+    for layer in network.layers:
+        yield from filter(None, (*layer.inputs, layer.output))
+    yield from network.outputs
+
+
+def _known(chain, number, bases, last):
+    """The chain as far as its conditions are made before that layer."""
+    known = []
+    for condition, side in chain:
+        if last.get(bases[condition], -1) >= number:
+            break
+        known.append((condition, side))
+    return tuple(known)
+
+
+def _common(one, other):
+    count = next((place for place, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
+    return one[:count]
+
+
+def _number(network, numbers, chain):
+    """The number of the chain's last guard; None where it is empty."""
+    parent = None
+    for end in range(1, len(chain) + 1):
+        key = chain[:end]
+        if key not in numbers:
+            numbers[key] = len(network.guards)
+            network.guards.append((*chain[end - 1], parent))
+        parent = numbers[key]
+    return parent

@@ -18,6 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.deployment import test_profile_model, test_release_model
 from tests.deployment.platforms import Clock, WorkingCopy, add_version, platform_in
+from tests.deployment.test_fleet_views import RULES, Collector, crash, report
 from tests.postgresql_server import PostgreSQLServer
 from vmhost.bytecode.signing import generate_key
 from vmhost.deployment.cloud import openapi
@@ -290,3 +291,69 @@ def test_owners_that_one_process_was_told_of_are_the_others_too(two):
     first.sync_metadata()
     assert first.metadata.signing("shop")["waiting"] is None
     assert first.releases.start(TASK, "1", Plan.of({}), "ann", "").state in ("running", "done")
+
+
+@stress
+def test_a_link_for_debugging_that_one_process_made_is_the_others_too(two):
+    first, second = two
+    asked = []
+
+    def ask(device, text, timeout_s):
+        asked.append((device, json.loads(text)["do"]))
+        return json.dumps(
+            {"session": "s1", "secret": "x", "state": "waiting"} if "link" in text else {"state": "active"}
+        )
+
+    first.debugging.ask = second.debugging.ask = ask
+    assert first.debugging.public == second.debugging.public
+    link = first.debugging.make("ann", "kitchen-1", ("config", "logs"), 600, "http://127.0.0.1:1", "slow \N{SNOWMAN}")
+    [found] = second.debugging.links()
+    assert (found["id"], found["device"], found["scopes"], found["note"]) == (
+        link.id,
+        "kitchen-1",
+        ["config", "logs"],
+        "slow \N{SNOWMAN}",
+    )
+    opened = second.debugging.answer({"do": "open", "link": link.text}, "10.0.0.1")
+    assert opened["device"] == "kitchen-1"
+    who = {"session": "s1", "secret": "x", "device": "kitchen-1"}
+    assert first.debugging.answer({"do": "state"} | who, "10.0.0.1") == {"state": "active"}
+    second.debugging.revoke(link.id, "ann")
+    refused = first.debugging.answer({"do": "config"} | who, "10.0.0.1")
+    assert "revoked" in refused["error"]["message"]
+    assert asked == [("kitchen-1", "open"), ("kitchen-1", "state"), ("kitchen-1", "end")]
+    noted = [line["action"] for line in first.access.audit(limit=20) if line["action"].startswith("debug")]
+    assert sorted(noted) == ["debug link made", "debug link opened", "debug link revoked"]
+
+
+@stress
+def test_the_fleet_is_summed_and_watched_there_too(two):
+    first, second = two
+    add_version(first, TASK, "1")
+    first.releases.announce()
+    first.releases.start(TASK, "1", Plan.of({"steps": [{"percent": 100, "min_reports": 99}]}), "ann", "")
+    first.devices.set_cohort("canary", ["a"])
+    for device in "ab":
+        first.devices.enrol(device, SECRET)
+        first.check(device, SECRET, {"facts": {"python": "3.14"}, "epoch": "1"})
+    with Collector() as collector:
+        first.alerts.set_rules(RULES.format(url=collector.url), "ann")
+        for platform, device, told in (
+            (first, "a", report(1, ok=90, failed=10, denied=3)),
+            (second, "a", report(1, ok=90, failed=10, denied=3)),  # its answer was lost, and it asked the other one
+            (second, "b", report(1, ok=100)),
+        ):
+            platform.take_report(device, SECRET, told)
+        for number in range(2):
+            second.take_crash("ab"[number], SECRET, crash(str(number)))
+        for platform in two:
+            assert {each["cohort"]: (each["calls"], each["failures"]) for each in platform.fleet.sums(1)} == {
+                "": (200, 10),
+                "canary": (100, 10),
+            }
+        [group] = first.fleet.crashes(1)
+        assert (group["task"], group["version"], group["count"]) == (TASK, "1", 2)
+        for platform in (second, first):
+            platform.alerts.evaluate()
+            platform.alerts.send()
+        assert sorted(each["rule"] for each in collector.got) == ["crashes", "errors"]

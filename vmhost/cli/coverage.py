@@ -22,7 +22,7 @@ from vmhost.cli import failures
 @click.option("--data-file", type=click.Path(path_type=Path), help="Write coverage.py's own file, as `.coverage`.")
 @click.option("--xml", type=click.Path(path_type=Path), help="Write Cobertura's XML.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write HTML pages into this folder.")
-@click.option("--fail-under", type=click.FloatRange(0, 100), help="Exit code 1 below so many percent.")
+@click.option("--fail-under", type=click.FloatRange(0, 100), help="Exit code 3 below so many percent.")
 @failures.command
 def command(output, data, folders, data_file, xml, html, fail_under):
     """Show which lines and branches of tasks ran, by DATA that Coverage.save wrote (Host.coverage)."""

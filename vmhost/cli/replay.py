@@ -29,7 +29,7 @@ _FAIL_ON = ("different", "error", "slower", "larger", "skipped")
     multiple=True,
     metavar="RULE",
     help="Something that goes wrong: price=fails, price=fails:TEXT, price=slow:200ms, memory=32MiB; a star means all; "
-    "price/3=fails is each third call. May be repeated.",
+    "price/3=fails is each third time that a call asks it. May be repeated.",
 )
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML there.")
 @click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write an HTML page there.")

@@ -102,6 +102,12 @@ typedef struct {
     vmp_heap under_way, complete;
 } vmp_instance;
 
+/* The deadline of an instance, a copy of its own: who looks for the next one need not look at instances. */
+typedef struct {
+    int64_t deadline;
+    uint32_t instance;
+} vmp_timer;
+
 typedef struct {
     uint64_t mask; /* of names that its rule listens to */
     uint32_t instance, rule;
@@ -126,7 +132,7 @@ struct vmp_engine {
     uint32_t any_count, any_capacity;
     uint32_t any_listens;    /* how many rules listen to events of all names */
     uint32_t oldest, newest; /* keys */
-    uint32_t *timers;        /* a heap of instances by deadline */
+    vmp_timer *timers;       /* a heap by deadline */
     uint32_t timer_count, timer_capacity;
     uint32_t kept_fields[64]; /* that some rule keeps; */
     uint32_t kept_uses[64];

@@ -61,38 +61,36 @@ static void heap_release(vmp_engine *engine, vmp_heap *heap)
     heap->count = 0;
 }
 
-/* ---- timers: a heap of instances by deadline */
+/* ---- timers: a heap by deadline */
 
-static void timer_place(vmp_engine *engine, uint32_t place, uint32_t instance)
+static void timer_place(vmp_engine *engine, uint32_t place, vmp_timer timer)
 {
-    engine->timers[place] = instance;
-    vmp_instance_at(engine, instance)->timer = place + 1;
+    engine->timers[place] = timer;
+    vmp_instance_at(engine, timer.instance)->timer = place + 1;
 }
 
-static void timer_settle(vmp_engine *engine, uint32_t place, uint32_t instance)
+static void timer_settle(vmp_engine *engine, uint32_t place, vmp_timer timer)
 {
-    int64_t deadline = vmp_instance_at(engine, instance)->deadline;
+    const vmp_timer *timers = engine->timers;
     while (place > 0) {
         uint32_t parent = (place - 1) / 2;
-        if (vmp_instance_at(engine, engine->timers[parent])->deadline <= deadline)
+        if (timers[parent].deadline <= timer.deadline)
             break;
-        timer_place(engine, place, engine->timers[parent]);
+        timer_place(engine, place, timers[parent]);
         place = parent;
     }
     for (;;) {
         uint32_t child = 2 * place + 1;
         if (child >= engine->timer_count)
             break;
-        if (child + 1 < engine->timer_count
-            && vmp_instance_at(engine, engine->timers[child + 1])->deadline
-                   < vmp_instance_at(engine, engine->timers[child])->deadline)
+        if (child + 1 < engine->timer_count && timers[child + 1].deadline < timers[child].deadline)
             child++;
-        if (vmp_instance_at(engine, engine->timers[child])->deadline >= deadline)
+        if (timers[child].deadline >= timer.deadline)
             break;
-        timer_place(engine, place, engine->timers[child]);
+        timer_place(engine, place, timers[child]);
         place = child;
     }
-    timer_place(engine, place, instance);
+    timer_place(engine, place, timer);
 }
 
 /* Each instance has its place, made with it, so that this cannot fail. */
@@ -113,16 +111,16 @@ void vmp_instance_schedule(vmp_engine *engine, uint32_t number)
     }
     if (deadline != instance->deadline) {
         instance->deadline = deadline;
-        timer_settle(engine, instance->timer - 1, number);
+        timer_settle(engine, instance->timer - 1, (vmp_timer){deadline, number});
     }
 }
 
 static void timer_remove(vmp_engine *engine, uint32_t number)
 {
     vmp_instance *instance = vmp_instance_at(engine, number);
-    uint32_t place = instance->timer - 1, last = engine->timers[--engine->timer_count];
-    if (last != number)
-        timer_settle(engine, place, last);
+    vmp_timer last = engine->timers[--engine->timer_count];
+    if (last.instance != number)
+        timer_settle(engine, instance->timer - 1, last);
     instance->timer = 0;
 }
 
@@ -216,7 +214,7 @@ uint32_t vmp_instance_new(vmp_engine *engine, uint32_t rule, uint32_t of)
     *instance = (vmp_instance){.rule = rule, .key = of, .slot = key->open_count, .deadline = VMP_NEVER};
     key->open[key->open_count++] = (vmp_open){vmp_rule_at(engine, rule)->mask, number, rule};
     vmp_rule_at(engine, rule)->instances++;
-    timer_place(engine, engine->timer_count++, number);
+    timer_place(engine, engine->timer_count++, (vmp_timer){VMP_NEVER, number});
     return number;
 }
 
@@ -744,11 +742,10 @@ vmp_status vmp_advance(vmp_engine *engine, int64_t time_ms, vmp_results *results
     engine->started = false;
     engine->order++;
     while (engine->timer_count != 0 && status != VMP_NO_MEMORY) {
-        uint32_t number = engine->timers[0];
-        vmp_instance *instance = vmp_instance_at(engine, number);
-        if (instance->deadline > time_ms || instance->deadline == VMP_NEVER)
+        vmp_timer first = engine->timers[0];
+        if (first.deadline > time_ms || first.deadline == VMP_NEVER)
             break;
-        uint32_t key = instance->key;
+        uint32_t number = first.instance, key = vmp_instance_at(engine, number)->key;
         engine->busy = key;
         worse(&status, pass_time(engine, number, time_ms));
         engine->busy = 0;
@@ -786,7 +783,7 @@ void vmp_forget(vmp_engine *engine, unsigned space, vmt_text key)
 
 int64_t vmp_next_ms(const vmp_engine *engine)
 {
-    return engine->timer_count == 0 ? VMP_NEVER : vmp_instance_at(engine, engine->timers[0])->deadline;
+    return engine->timer_count == 0 ? VMP_NEVER : engine->timers[0].deadline;
 }
 
 vmp_status vmp_matches(const vmp_engine *engine, vmt_text rule, vmp_tell_match *told, void *context)

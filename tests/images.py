@@ -1,10 +1,13 @@
-"""What tests that make device images need first."""
+"""Device images for tests, and what making them needs."""
 
+import fcntl
+import os
 import subprocess
 
 import pytest
 
 from tests.hosts import ROOT
+from vmhost.cli import main
 from vmhost.image import ImageError, toolchain
 
 
@@ -17,3 +20,18 @@ def device_tools():
         pytest.skip(str(error))
     subprocess.run(["sh", "tools/device_libraries.sh"], cwd=ROOT, check=True)
     return toolchain.find()
+
+
+def made_once(factory, *options):
+    """The folder of the image that `vmhost image` makes with these options: one for all workers of a run, made by the
+    first that asks, while the others wait. `factory`: tmp_path_factory. Nobody writes there."""
+    base = factory.getbasetemp()
+    images = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "images"
+    images.mkdir(exist_ok=True)
+    image = images / ("image" + "".join(options))
+    with open(images / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not image.exists():
+            assert main(["image", str(images / "made"), *options]) == 0
+            (images / "made").rename(image)
+    return image

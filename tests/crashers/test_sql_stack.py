@@ -28,7 +28,7 @@ def nested(count):
     yield "select json_extract('" + "[" * count + "1" + "]" * count + "', '$" + "[0]" * count + "')"
     yield ("select json_patch('" + '{"a":' * count + "1" + "}" * count + "','" + '{"a":' * count + "2" + "}" * count
            + "')")
-    for levels in (count, 20 * count):
+    for levels in (count, 8 * count):
         yield ("with t0 as (select 1 as x)" + "".join(f", t{n + 1} as (select x from t{n})" for n in range(levels))
                + f" select * from t{levels}")
 
@@ -36,7 +36,7 @@ def chains(count):
     """Lists of statements: a chain of `count` objects, each of which leads to the next."""
     yield [f"create table g (a0 int{''.join(f', a{n + 1} int as (a{n} + 1)' for n in range(count))})",
            "insert into g (a0) values (1)", f"select a{count} from g"]
-    for levels in (count, 5 * count):
+    for levels in (count, 3 * count):
         yield ["create view v0 as select 1 as x",
                *(f"create view v{n + 1} as select x from v{n}" for n in range(levels)), f"select * from v{levels}"]
     yield [*(f"create table t{n} (x)" for n in range(count + 1)),

@@ -5,8 +5,7 @@ import subprocess
 
 import pytest
 
-from tests.images import device_tools
-from vmhost.cli import main
+from tests.images import device_tools, made_once
 
 
 @pytest.fixture(scope="session")
@@ -17,25 +16,19 @@ def tools():
 @pytest.fixture(scope="session")
 def image(tools, tmp_path_factory):
     """The folder of an image with the default modules."""
-    out = tmp_path_factory.mktemp("images") / "device"
-    assert main(["image", str(out)]) == 0
-    return out
+    return made_once(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def engine_image(tools, tmp_path_factory):
     """The same with the tensor engine and LAPACK."""
-    out = tmp_path_factory.mktemp("images") / "engine"
-    assert main(["image", str(out), "--with-lapack"]) == 0
-    return out
+    return made_once(tmp_path_factory, "--with-lapack")
 
 
 @pytest.fixture(scope="session")
 def sqlite_image(tools, tmp_path_factory):
     """The default modules and sqlite3."""
-    out = tmp_path_factory.mktemp("images") / "sqlite"
-    assert main(["image", str(out), "--module", "sqlite3"]) == 0
-    return out
+    return made_once(tmp_path_factory, "--module", "sqlite3")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from tests.deployment.platforms import WorkingCopy, platform_in
+from tests.images import made_once
 from vmhost.bytecode.format import read_bundle
 from vmhost.cli import failures, main
 from vmhost.deployment.cloud.plan import WHOLE_FLEET, Plan
@@ -25,16 +26,12 @@ def nothing_is_left_behind():
 
 @pytest.fixture(scope="module")
 def whole_image(tools, tmp_path_factory):
-    out = tmp_path_factory.mktemp("images") / "agent"
-    assert main(["image", str(out), "--with-agent", "--with-tls", "--with-zstd", "--with-yaml"]) == 0
-    return out
+    return made_once(tmp_path_factory, "--with-agent", "--with-tls", "--with-zstd", "--with-yaml")
 
 
 @pytest.fixture(scope="module")
 def bare_image(tools, tmp_path_factory):
-    out = tmp_path_factory.mktemp("images") / "bare-agent"
-    assert main(["image", str(out), "--with-agent"]) == 0
-    return out
+    return made_once(tmp_path_factory, "--with-agent")
 
 
 @pytest.fixture(scope="module")

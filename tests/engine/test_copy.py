@@ -59,8 +59,9 @@ def test_transposes(backend, context, dtype, shape):
 @pytest.mark.parametrize("channels", [2, 3, 4, 5, 8, 17, 32])
 @pytest.mark.parametrize("sizes", [(1, 1), (19, 37), (300, 301)])
 def test_channels_of_pixels(backend, context, dtype, channels, sizes):
-    if channels > 8:  # as many bytes as of fewer channels
-        sizes = (sizes[0], -(-sizes[1] // 4))
+    pixel = channels * np.dtype(dtype).itemsize
+    if sizes[0] > 19 and pixel >= 16:
+        sizes = (131, max(31, -(-280_000 // (131 * pixel))))  # one image is still divided between threads
     source = (np.arange(2 * np.prod(sizes) * channels) % 251).reshape(2, *sizes, channels).astype(dtype)
     for image in (source, source[0], source[:, :, 1:], source[:, ::2], source[..., ::-1]):
         for view in (np.moveaxis(image, -1, -3), np.moveaxis(np.ascontiguousarray(np.moveaxis(image, -1, -3)), -3, -1)):

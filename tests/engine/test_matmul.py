@@ -41,6 +41,12 @@ def values(dtype, shape, seed):
     return numbers.astype(dtype)
 
 
+def same(got, right):
+    """As NumPy's assert_array_equal, which takes long and tells more, says where they are not."""
+    if not np.array_equal(got, right):
+        np.testing.assert_array_equal(got, right)
+
+
 def expected(a, b):
     """Exact; float16 is summed in float32 and rounded once, as NumPy does."""
     if a.dtype == np.float16:
@@ -66,7 +72,7 @@ def test_any_shapes_and_strides(backend, context, data):
         b = stretched(b, seed + 2)
     if data.draw(st.booleans()):
         out = stretched(out, seed + 3)
-    np.testing.assert_array_equal(matmul(context, a, b, out), expected(a, b))
+    same(matmul(context, a, b, out), expected(a, b))
 
 
 @each("dtype", [str(dtype) for dtype in DTYPES])
@@ -95,8 +101,8 @@ def test_block_edges(backend, context, dtype, m, n, k):
     }  # NumPy takes long; b turned as well makes these turned, as sums are exact
     for left in (a, np.asfortranarray(a), turned):
         for right in (b, np.asfortranarray(b)):
-            np.testing.assert_array_equal(matmul(context, left, right), products[left is turned])
-        np.testing.assert_array_equal(matmul(context, left, b[::-1, ::-1]), products[left is not turned][::-1, ::-1])
+            same(matmul(context, left, right), products[left is turned])
+        same(matmul(context, left, b[::-1, ::-1]), products[left is not turned][::-1, ::-1])
 
 
 @pytest.mark.parametrize(
@@ -106,12 +112,12 @@ def test_few_rows_of_a_large_matrix(backend, context, dtype, m):
     """The second operand goes by in strips; 1031 and 1030 end in parts of them."""
     a, b = values(dtype, (2, m, 1031), 1), values(dtype, (2, 1031, 1030), 2)
     wanted = a @ b
-    np.testing.assert_array_equal(matmul(context, a, b), wanted)
+    same(matmul(context, a, b), wanted)
     turned = np.ascontiguousarray(a.transpose(0, 2, 1)).transpose(0, 2, 1)
     out = np.zeros((2, m, 2000), dtype)[:, :, 5:1035]
     matmul(context, turned, b[:, ::-1][:, ::-1], out)
-    np.testing.assert_array_equal(out, wanted)
-    np.testing.assert_array_equal(matmul(context, a, b[:, ::-1]), a @ b[:, ::-1])
+    same(out, wanted)
+    same(matmul(context, a, b[:, ::-1]), a @ b[:, ::-1])
     poor = Context(refuse=0)
     try:
         with pytest.raises(EngineError) as caught:
@@ -127,9 +133,9 @@ def test_few_rows_of_a_large_matrix(backend, context, dtype, m):
 def test_operands_larger_than_what_is_packed_at_once(backend, context, dtype, m, n, k):
     a, b = values(dtype, (m, k), 3), values(dtype, (k, n), 4)
     right = expected(a, b)
-    np.testing.assert_array_equal(matmul(context, a, np.asfortranarray(b)), right)
+    same(matmul(context, a, np.asfortranarray(b)), right)
     out = np.zeros((2 * m, 2 * n), dtype)[::2, ::2]
-    np.testing.assert_array_equal(matmul(context, a, b, out), right)
+    same(matmul(context, a, b, out), right)
 
 
 @each("dtype", ["float32", "float64"])
@@ -139,9 +145,9 @@ def test_vectors(backend, context, dtype, m, k):
     for matrix in (a, np.asfortranarray(a), a[:, ::-1]):
         for vector in (x, np.repeat(x, 3, 1)[:, 1:2], x[::-1]):
             right = expected(matrix, vector)
-            np.testing.assert_array_equal(matmul(context, matrix, vector), right)
-            np.testing.assert_array_equal(matmul(context, vector.T, matrix.T), right.T)
-            np.testing.assert_array_equal(matmul(context, matrix, vector, np.zeros((m, 2), dtype)[:, :1]), right)
+            same(matmul(context, matrix, vector), right)
+            same(matmul(context, vector.T, matrix.T), right.T)
+            same(matmul(context, matrix, vector, np.zeros((m, 2), dtype)[:, :1]), right)
 
 
 @each("dtype", ["float32", "float64", "complex64", "complex128", "float16"])
@@ -163,7 +169,7 @@ def test_nan_and_infinity_spread_along_their_rows_and_columns_only(backend, cont
     a, b = np.ones((20, 100), dtype), np.ones((100, n), dtype)
     a[3, 50], a[7, 99], b[0, n // 2] = np.nan, np.inf, -np.inf
     with np.errstate(invalid="ignore"):
-        np.testing.assert_array_equal(matmul(context, a, b), expected(a, b))
+        same(matmul(context, a, b), expected(a, b))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int16", "complex128"])
@@ -173,7 +179,7 @@ def test_output_over_an_input(backend, context, dtype):
     for out in (a, a[:, ::-1], a.transpose(0, 2, 1)):
         source = a.copy()
         out = source if out is a else source[:, ::-1] if out.strides[2] == a.strides[2] else source.transpose(0, 2, 1)
-        np.testing.assert_array_equal(matmul(context, source, b, out), right)
+        same(matmul(context, source, b, out), right)
 
 
 def test_threads_do_not_change_results(backend, context):
@@ -212,7 +218,7 @@ def test_every_refused_request(dtype, shape):
         except EngineError as error:
             assert error.status is Status.NO_MEMORY
         else:
-            np.testing.assert_array_equal(out, expected(a[:, ::-1], b[::-1]))
+            same(out, expected(a[:, ::-1], b[::-1]))
             break
         finally:
             assert context.charged == 0
@@ -244,11 +250,11 @@ def test_huge_strides(backend, context, dtype):
                 (a, a.T),
                 (a.T, a),
             ]:
-                np.testing.assert_array_equal(matmul(context, left, right), expected(left.copy(), right.copy()))
+                same(matmul(context, left, right), expected(left.copy(), right.copy()))
             del a, left, right
         out = np.ndarray((70, 1), dtype, memory, offset=64, strides=(step, 0))
         b = values(dtype, (70, 70), 16)
-        np.testing.assert_array_equal(matmul(context, b, spread[:, None], out), expected(b, spread[:, None].copy()))
+        same(matmul(context, b, spread[:, None], out), expected(b, spread[:, None].copy()))
         del spread, out
 
 

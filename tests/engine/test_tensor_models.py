@@ -502,12 +502,12 @@ def test_small_networks_agree(backend, model, limits):
             networks.assert_close(outputs[port.name], theirs)
 
 
-@pytest.mark.parametrize("make", [bench.networks.bert, bench.networks.din])
-def test_networks_agree_with_onnx_runtime(make):
-    """In full, as they are measured."""
-    data = make().SerializeToString()
+@pytest.mark.parametrize("model", [lambda: bench.networks.bert(layers=2), bench.networks.din], ids=["bert", "din"])
+def test_networks_agree_with_onnx_runtime(model):
+    """As large as they are measured, but for BERT's layers: all twelve are of the same sizes."""
+    data = model().SerializeToString()
     ours = Model("model", _array._model_open(compile_model(data, "model.onnx")))
-    inputs = [bench.networks.inputs(ours.inputs, seed) for seed in range(3)]
+    inputs = [bench.networks.inputs(ours.inputs, seed) for seed in range(2)]
     for given, expected in zip(inputs, networks.all_by_onnx_runtime(data, inputs), strict=True):
         outputs = ours(given)
         for port, theirs in zip(ours.outputs, expected, strict=True):

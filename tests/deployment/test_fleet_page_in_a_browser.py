@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.browsers import chromium
 from tests.deployment.platforms import add_version, platform_in
 from tests.hosts import until
 from vmhost.deployment.cloud.plan import Plan
@@ -30,17 +31,8 @@ def nothing_is_left_behind():
 
 @pytest.fixture(scope="module")
 def browser():
-    from playwright.sync_api import sync_playwright
-
-    found = subprocess.run(["sh", ROOT / "tools" / "chromium.sh"], capture_output=True, text=True, check=True)
-    program = Path(found.stdout.strip())
-    root = next(folder for folder in program.parents if folder.name == "root")
-    libraries = [str(path) for at in root.glob("usr/lib/*-linux-gnu") for path in (at, at / "pulseaudio")]
-    environment = os.environ | {"LD_LIBRARY_PATH": ":".join(libraries)}
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, env=environment, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+    with chromium() as launched:
+        yield launched
 
 
 @pytest.fixture

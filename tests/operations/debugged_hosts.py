@@ -7,6 +7,7 @@ import vmhost
 from tests.operations.hosts_at_work import bundle
 from vmhost import debug_links
 from vmhost.bytecode import signing
+from vmhost.operations import Dashboard
 from vmhost.operations.debugging import Debugging
 
 ALL = ("config", "logs", "run", "reports")
@@ -60,6 +61,16 @@ def debugged(folder, *, keys=None, consent=None, clock=time.time, scopes=ALL, lo
         host.load(folder / "worker.vmb")
         with Debugging(host, consent=consent, clock=clock) as debugging:
             yield host, debugging
+
+
+@contextlib.contextmanager
+def debugged_dashboard(folder):
+    """The Dashboard of a host that may be debugged, with the task `worker`."""
+    policy = vmhost.Policy(debugging=vmhost.DebugPolicy("ask"))
+    with vmhost.Host(allow_unsigned=True, policy=policy, state=folder / "state") as host:
+        host.load(bundle(folder, source=SOURCE))
+        with Dashboard(host, "127.0.0.1:0") as dashboard:
+            yield dashboard
 
 
 class Session:

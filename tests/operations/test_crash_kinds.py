@@ -81,9 +81,8 @@ NULL = """
     from vmhost.isolation import vm
     where, state = sys.argv[1:]
     host = vmhost.Host(allow_unsigned=True, state=state, functions={"read": lambda address: ctypes.string_at(8)})
-    task = host.load(bundle(
-        "from vmhost.guest import host\\ndef run(value):\\n    return host.read(8)\\n", "bad", permissions={"host": ["read"]}
-    ))
+    source = "from vmhost.guest import host\\ndef run(value):\\n    return host.read(8)\\n"
+    task = host.load(bundle(source, "bad", permissions={"host": ["read"]}))
     if where == "a host function":
         task(1)
     if where == "a map of a cut file":

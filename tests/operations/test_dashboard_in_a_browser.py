@@ -1,6 +1,5 @@
 """The dashboard in Debian's Chromium, driven by Playwright: every page and link, a host that dies and comes back."""
 
-import os
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.browsers import chromium
 from tests.operations.hosts_at_work import bundle
 
 pytestmark = pytest.mark.browser
@@ -28,17 +28,8 @@ def serving(path, port=0):
 
 @pytest.fixture(scope="module")
 def browser():
-    from playwright.sync_api import sync_playwright
-
-    found = subprocess.run(["sh", ROOT / "tools" / "chromium.sh"], capture_output=True, text=True, check=True)
-    program = Path(found.stdout.strip())
-    root = next(folder for folder in program.parents if folder.name == "root")
-    libraries = [str(path) for at in root.glob("usr/lib/*-linux-gnu") for path in (at, at / "pulseaudio")]
-    environment = os.environ | {"LD_LIBRARY_PATH": ":".join(libraries)}
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, env=environment, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+    with chromium() as launched:
+        yield launched
 
 
 @pytest.fixture

@@ -10,11 +10,8 @@ from pathlib import Path
 import pytest
 import zxingcpp
 
-import vmhost
-from tests.operations.debugged_hosts import SOURCE
-from tests.operations.hosts_at_work import bundle
+from tests.operations.debugged_hosts import debugged_dashboard
 from tests.operations.test_dashboard_in_a_browser import browser  # noqa: F401  (a fixture)
-from vmhost.operations import Dashboard
 
 pytestmark = pytest.mark.browser
 PICTURES = os.environ.get("VMHOST_PICTURES")  # a folder, for whoever wants to look
@@ -28,11 +25,8 @@ def nothing_is_left_behind():
 
 @pytest.fixture
 def dashboard(tmp_path):
-    policy = vmhost.Policy(debugging=vmhost.DebugPolicy("ask"))
-    with vmhost.Host(allow_unsigned=True, policy=policy, state=tmp_path / "state") as host:
-        host.load(bundle(tmp_path, source=SOURCE))
-        with Dashboard(host, "127.0.0.1:0") as dashboard:
-            yield dashboard
+    with debugged_dashboard(tmp_path) as made:
+        yield made
 
 
 @contextmanager

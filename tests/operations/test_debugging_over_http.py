@@ -15,7 +15,7 @@ import pytest
 
 import vmhost
 from tests import warm
-from tests.operations.debugged_hosts import SOURCE, until
+from tests.operations.debugged_hosts import SOURCE, debugged_dashboard, until
 from tests.operations.hosts_at_work import ask, bundle
 from vmhost.operations import Dashboard
 from vmhost.operations.debugging import DebugError
@@ -26,11 +26,8 @@ ALL = ("config", "logs", "run", "reports")
 
 @pytest.fixture
 def dashboard(tmp_path):
-    policy = vmhost.Policy(debugging=vmhost.DebugPolicy("ask"))
-    with vmhost.Host(allow_unsigned=True, policy=policy, state=tmp_path / "state") as host:
-        host.load(bundle(tmp_path, source=SOURCE))
-        with Dashboard(host, "127.0.0.1:0") as dashboard:
-            yield dashboard
+    with debugged_dashboard(tmp_path) as made:
+        yield made
 
 
 def post(dashboard, path, form, **headers):

@@ -43,8 +43,8 @@ static const vme_backend backends[] = {
 enum { BACKENDS = sizeof backends / sizeof *backends };
 _Static_assert((int)BACKENDS <= (int)VME_BACKENDS_MAX, "who lists backends has room for all");
 
-/* The tables with their holes filled, made once; the current one is a pointer, so that a change is one store. NULL:
- * they are not made yet. */
+/* The tables of kernels, with missing kernels taken from the portable one; made once. The current table is a pointer,
+ * so that a change is one store. NULL: not made yet. */
 static vme_kernels filled[BACKENDS];
 static _Atomic(const vme_kernels *) current;
 static atomic_bool is_forced;
@@ -124,7 +124,7 @@ int vme_backend_count(void) { return BACKENDS; }
 const char *vme_backend_name(int backend) { return backend < 0 || backend >= BACKENDS ? "" : backends[backend].name; }
 bool vme_backend_available(int backend) { return backend >= 0 && backend < BACKENDS && backends[backend].available(); }
 
-/* How many of a table's pointers are there. */
+/* The number of kernels in a table that are not NULL. */
 static int count(const void *table, size_t size)
 {
     void (*const *kernel)(void) = table;

@@ -1,9 +1,9 @@
-/* Buffers: reference-counted bytes. A small one is one block, header and data; a larger one's data is a block of its
- * own, large ones' on pages of their own (pages.h).
+/* Buffers: reference-counted bytes. A small buffer is one block that holds header and data. A larger one has its data
+ * in a second block; a large one has it on pages of its own (pages.h).
  *
- * What crossed a wall is also known by who holds it: each receiver has a share, a header of its own on the same bytes.
- * When the context that pays ends, it is from these that an heir is chosen. Lists of shares and of what crossed are
- * under one lock, which buffers that never cross do not touch.
+ * A buffer that was passed to another context has a share for each receiver: a header of its own on the same bytes.
+ * When the context that pays for the bytes ends, one of the receivers is chosen to pay from then on. The lists of
+ * shares and of passed buffers are guarded by one lock, which buffers that are never passed on do not take.
  */
 #include "runtime/pages.h"
 
@@ -45,7 +45,7 @@ static void before_fork(void) { pthread_mutex_lock(&walls); }
 static void after_fork(void) { pthread_mutex_unlock(&walls); }
 __attribute__((constructor)) static void begin(void) { pthread_atfork(before_fork, after_fork, after_fork); }
 
-/* Lock held, these two. */
+/* Both are called with the lock held. */
 static void list_add(vme_buffer **list, vme_buffer *buffer)
 {
     buffer->next = *list;
@@ -68,7 +68,7 @@ static char *align(char *address)
     return (char *)(((uintptr_t)address + VME_ALIGNMENT - 1) & ~(uintptr_t)(VME_ALIGNMENT - 1));
 }
 
-/* A buffer with undefined contents (or zeros), not charged; NULL: no memory. */
+/* A buffer with undefined contents (or zeros), not charged to a context. NULL: no memory. */
 static vme_buffer *block_new(const vme_context *context, size_t bytes, bool zeroed)
 {
     if (bytes <= SMALL_MAX) {
@@ -209,7 +209,7 @@ bool vme_buffer_writable(vme_buffer *buffer)
     return true;
 }
 
-/* A share's whole, without changing either. */
+/* The buffer that a share stands for. Changes neither. */
 static vme_buffer *whole_of(const vme_buffer *buffer)
 {
     return buffer->whole != NULL ? buffer->whole : (vme_buffer *)buffer;
@@ -246,7 +246,7 @@ vme_status vme_buffer_share(vme_context *holder, vme_buffer *buffer, vme_buffer 
     return VME_OK;
 }
 
-/* Lock held. Who pays for it now, charged already; NULL: nobody. */
+/* Called with the lock held. The context that pays from now on, already charged. NULL: none can. */
 static vme_context *heir_of(const vme_buffer *buffer)
 {
     vme_context *host = NULL;

@@ -1,4 +1,5 @@
-/* Contexts: who pays for memory and CPU, and who may stop the work. A context lives until its last buffer is gone. */
+/* Contexts: the account for memory and CPU, and the stop flag of the work. A context lives until its last buffer is
+ * freed. */
 #include "runtime/pages.h"
 
 #include <stdlib.h>

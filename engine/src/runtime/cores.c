@@ -1,5 +1,4 @@
-/* What the system says of cores (cores.h). A set that somebody else has given a thread meanwhile is left as that one
- * wants it. */
+/* CPU affinity (cores.h). If somebody else has changed a thread's affinity mask meanwhile, that mask is kept. */
 #include "runtime/cores.h"
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* The cores that threads of this process may run on, and threads that keep off one of them. */
+/* The cores that threads of this process may run on, and threads that avoid one of them. */
 #ifndef VME_CORES_H
 #define VME_CORES_H
 
@@ -8,7 +8,7 @@
 
 enum { CORE_NONE = -1 };
 
-/* What a thread keeps off. */
+/* The core that a thread avoids. */
 typedef struct core_avoided {
     int core, taken; /* the core; the one that was taken from the thread's set for that, or CORE_NONE */
     cpu_set_t left;  /* the set that this left, to see whether somebody else has changed it */
@@ -17,8 +17,8 @@ typedef struct core_avoided {
 
 /* At least 1. */
 int cores_count(void);
-/* Has a thread keep off `core`, if it may use others, and use the one again that it kept off; CORE_NONE: as it is. One
- * caller at a time. */
+/* Makes a thread avoid `core`, if it may run on others, and allows the core that it avoided before. CORE_NONE: only the
+ * latter. Not thread-safe. */
 void core_avoid(pthread_t thread, core_avoided *avoided, int core);
 
 #endif

@@ -1,14 +1,14 @@
-/* Threads for foreign code: libraries that cannot be asked to stop run on a thread of the engine's own, with a stack of
- * 8 MiB, while their caller waits. A stop of the caller's context abandons the work: the caller goes on at once, the
- * thread ends what it has begun, then frees the memory that it worked on, which stays charged until then.
+/* Threads for foreign code. A library that cannot be stopped runs on a thread of the engine, with a stack of 8 MiB,
+ * while its caller waits. When the caller's context is stopped, the caller returns at once and the work is abandoned:
+ * the thread finishes it, then frees the memory that it worked on, which stays charged until then.
  *
- * A thread serves one caller at a time and is kept for the next one; as many are kept as the engine may use threads.
- * Who works here has a caller that sleeps, so there are no more runnable threads than callers. A forked child starts
- * without any.
+ * A thread serves one caller at a time and is kept for the next one; at most as many are kept as the engine may use
+ * threads. The caller of a working thread sleeps, so there are no more runnable threads than callers. A forked child
+ * starts without any.
  *
- * A process that exits waits for work that goes on, for a second: a foreign library's destructors free what that work
- * stands on (OpenBLAS unmaps its buffers, and the thread dies of it). Work that takes longer, which nobody waits for,
- * ends with the process, which then skips the destructors. */
+ * At exit the process waits up to a second for work that is still running: destructors of a foreign library free memory
+ * that the work uses (OpenBLAS unmaps its buffers, and the thread crashes). If the work takes longer, the process ends
+ * without running the destructors. */
 #include "runtime/foreign.h"
 
 #include <linux/futex.h>
@@ -63,7 +63,7 @@ static void job_drop(job *done)
     free(done);
 }
 
-/* The caller sleeps on its context's count of events, which a stop changes too. */
+/* The caller sleeps on its context's event counter, which a stop increments as well. */
 static void event_wait(vme_context *context, unsigned seen)
 {
     struct timespec timeout = {0, LOOK_NS};
@@ -132,7 +132,7 @@ static void in_child(void)
     crew.ending = false;
 }
 
-/* Handlers run before the libraries' destructors. */
+/* Exit handlers run before the destructors of libraries. */
 static void at_exit(int exit_status, void *unused)
 {
     (void)unused;

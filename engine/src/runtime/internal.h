@@ -1,5 +1,5 @@
-/* What the files of engine/src share and nobody else sees: the structs behind the handles, failing with a sentence,
- * dividing work among threads, and what a backend is. */
+/* Internal to engine/src: the structs behind the handles, error messages, the thread pool, and the tables of kernels.
+ */
 #ifndef VME_INTERNAL_H
 #define VME_INTERNAL_H
 
@@ -25,13 +25,13 @@ struct vme_context {
     bool ended;          /* these two under the lock of buffer.c */
     vme_buffer *crossed; /* buffers that it pays for and that crossed a wall, so may outlive it */
 };
-/* Counts one event and wakes who waits; also from a signal handler. */
+/* Counts one event and wakes the waiting threads. Async-signal-safe. */
 void vme_context_event(vme_context *context);
-/* Who has the memory then says so with vme_context_note_peak; who does not get it releases the charge. */
+/* The caller calls vme_context_note_peak once it has the memory, or releases the charge if it does not get it. */
 vme_status vme_context_charge(vme_context *context, size_t bytes);
 void vme_context_note_peak(vme_context *context);
 void vme_context_release(vme_context *context, size_t bytes);
-/* Charges what another context paid for; see vme_account. */
+/* Charges memory that another context has paid for; see vme_account. */
 bool vme_context_inherit(vme_context *context, size_t bytes, bool forced);
 /* Scratch memory of one operator, charged like a buffer; NULL (with the sentence kept) when refused. 64-byte aligned.
  */
@@ -77,12 +77,12 @@ static inline void vme_flush_end(const unsigned *changed)
  * this. */
 typedef vme_status vme_body(void *argument, int64_t begin, int64_t end);
 vme_status vme_parallel(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument);
-/* The same in any order, each thread in a part of the range of its own, at first: in jobs that follow each other it
- * finds near itself what it has made. Of several pieces that fail the caller hears of one. */
+/* The same in any order. Each thread begins with its own part of the range, so that in jobs that follow each other it
+ * finds its results in its own cache. If several pieces fail, the caller gets one of their errors. */
 vme_status vme_parallel_apart(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument);
-/* Threads that such a job of this thread's may have. */
+/* The number of threads that such a job of the calling thread may have. */
 int vme_parallel_threads(void);
-/* What the calling thread wants of the operators that it calls from now on, beside what their contexts say. */
+/* The calling thread's options for the operators that it calls, beside those of their contexts. */
 typedef struct vme_wishes {
     int threads;                       /* an operator may use, at most; 0: as many as there are */
     unsigned flags;                    /* of contexts: VME_FLUSH_SUBNORMALS */
@@ -93,7 +93,7 @@ vme_wishes vme_wish(vme_wishes wishes); /* returns what was wanted before */
  * aside for libraries that are opened late. */
 extern _Thread_local vme_wishes vme_wished __attribute__((tls_model("initial-exec")));
 
-/* What a spinning thread does between two looks. */
+/* What a spinning thread does between two checks. */
 static inline void vme_relax(void)
 {
 #ifdef __x86_64__
@@ -115,7 +115,7 @@ bool vme_is_contiguous(const vme_tensor *tensor);
 /* First and one past the last byte that the view touches; equal when it has no elements. */
 void vme_extent(const vme_tensor *tensor, const char **begin, const char **end);
 bool vme_overlap(const vme_tensor *a, const vme_tensor *b);
-/* Exactly the same elements in the same places. */
+/* Whether both views have exactly the same elements in the same places. */
 bool vme_same_view(const vme_tensor *a, const vme_tensor *b);
 /* VME_READ_ONLY, with the sentence, unless the tensor may be written. */
 vme_status vme_check_output(const vme_tensor *out);

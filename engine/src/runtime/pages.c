@@ -1,4 +1,4 @@
-/* Pages of buffers that are not small, and those kept for the next one. */
+/* Pages for buffers that are not small, and a cache of freed ones. */
 #include "runtime/pages.h"
 
 #include <pthread.h>

@@ -1,17 +1,17 @@
-/* Memory of buffers that are not small: pages straight from the system, huge ones for large buffers, which a buffer's
- * end does not give back at once. Clearing fresh pages takes the system longer than most operators take, so some are
- * kept for the next buffer of that size of the same context; another one never gets them, for it would see what was in
- * there. Any thread. */
+/* Memory for buffers that are not small: pages from mmap, huge pages for large buffers. The kernel takes longer to
+ * clear fresh pages than most operators take, so freed pages are cached for the next buffer of that size of the same
+ * context. Another context never gets them, since it could read their old contents. Thread-safe. */
 #ifndef VME_PAGES_H
 #define VME_PAGES_H
 
 #include "runtime/internal.h"
 
-/* Undefined or zero; `*pages`: the bytes that vme_pages_free takes. NULL: no memory. */
+/* Pages with undefined contents or zeros. `*pages`: the size in bytes, to be passed to vme_pages_free. NULL: no memory.
+ */
 void *vme_pages_new(const vme_context *context, size_t bytes, bool zeroed, size_t *pages);
-/* `context` NULL: nobody may have them next, they go back to the system. */
+/* `context` NULL: the pages are returned to the system and not cached. */
 void vme_pages_free(const vme_context *context, void *data, size_t pages);
-/* Gives back what is kept for a context: it ends. */
+/* Returns the pages that are cached for a context, which ends. */
 void vme_pages_drop(const vme_context *context);
 
 #endif

@@ -1,15 +1,17 @@
-/* The process's one thread pool: dividing an operator's work among the calling thread and helpers.
+/* The thread pool of the process: it divides an operator's work among the calling thread and helper threads.
  *
- * A job is a range of pieces on its caller's stack, taken in order, or from the parts that threads have to themselves
- * and then from others'. The caller always works itself; helpers take pieces of listed jobs while fewer threads work
- * than the pool may use, and leave between two pieces when more callers have come. So many callers at once have a core
- * each and no helpers, a single one has all cores. What a piece computes never depends on who computes it.
+ * A job is a range of pieces, described on its caller's stack. Pieces are taken in order, or each thread takes those of
+ * its own part first and then steals from other parts. The caller always works itself. Helpers take pieces of listed
+ * jobs while fewer threads work than the pool may use, and leave between two pieces when more callers have come. So
+ * many concurrent callers have a core each and no helpers; a single caller has all cores. The result of a piece never
+ * depends on the thread that computes it.
  *
- * Helpers start when a job first wants one. An idle one spins a little (less and less while that finds nothing), then
- * sleeps. Waking one costs its caller as much as some products take, so a job of several pieces does the first and
- * wakes helpers when the others are worth it; those that spin come at once. A woken helper keeps off its caller's core,
- * which a scheduler that packs threads on few cores would give it. A forked child starts without any. Everything shared
- * is under one lock, taken twice a job and twice a helper's visit; single pieces never touch it. */
+ * Helpers are started when a job first needs one. An idle helper spins for a while (shorter each time it finds
+ * nothing), then sleeps. Waking a helper costs its caller as much as a small product, so a job of several pieces does
+ * the first one and wakes helpers only if the rest is worth it; spinning helpers join at once. A woken helper avoids
+ * its caller's core, where a scheduler that packs threads on few cores would place it. A forked child starts without
+ * helpers. All shared state is guarded by one lock, taken twice per job and twice per helper and job, and never per
+ * piece. */
 #include "runtime/cores.h"
 #include "runtime/pool.h"
 
@@ -47,7 +49,7 @@ struct job {
     struct job *previous, *following;
     int core;                     /* that its caller was on when it was listed */
     int64_t left_first, first_ns; /* pieces that were left when it was first looked at, and when; 0: not yet */
-    /* under the lock: the lowest piece that failed, so that what the caller hears does not depend on who was faster */
+    /* under the lock: the lowest piece that failed, so that the caller's error does not depend on timing */
     int64_t failed_at;
     vme_status status;
     char message[VME_MESSAGE_SIZE];
@@ -131,7 +133,7 @@ static void fail(struct job *job, int64_t piece, vme_status status, const char *
     atomic_store_explicit(&job->ended, true, memory_order_relaxed);
 }
 
-/* Elements that nobody has taken. */
+/* The number of elements that no thread has taken yet. */
 static int64_t left_of(const struct job *job)
 {
     int64_t left = 0;
@@ -142,7 +144,7 @@ static int64_t left_of(const struct job *job)
     return left;
 }
 
-/* Takes a piece, of this thread's own part while there are any; false: there was none. */
+/* Takes a piece, from this thread's own part first. False: none is left. */
 static bool take(struct job *job, int64_t *begin, int64_t *end)
 {
     for (int i = 0; i < job->parts; i++) {
@@ -159,7 +161,7 @@ static bool take(struct job *job, int64_t *begin, int64_t *end)
     return false;
 }
 
-/* Takes and does one piece; false: there was none. */
+/* Takes one piece and does it. False: none is left. */
 static bool do_piece(struct job *job)
 {
     int64_t begin, end;
@@ -177,7 +179,7 @@ static bool do_piece(struct job *job)
     return true;
 }
 
-/* Helpers that may work on it at once. */
+/* The number of helpers that may work on the job at once. */
 static int helpers_max(const struct job *job)
 {
     return (job->wishes.threads == 0 ? vme_threads() : job->wishes.threads) - 1;
@@ -198,7 +200,8 @@ static uint64_t thread_cpu_ns(void)
 }
 
 /* ---- helpers */
-/* A listed job that has pieces left, joined, while the pool may use one more thread; NULL: none. Under the lock. */
+/* Joins a listed job that has pieces left, if the pool may use one more thread. NULL: none. Called with the lock held.
+ */
 static struct job *join(void)
 {
     if (atomic_load(&pool.working) >= vme_threads())
@@ -312,7 +315,7 @@ __attribute__((destructor)) static void end(void)
         pthread_join(pool.helpers[i].thread, NULL);
 }
 
-/* One helper more, where the system gives a thread; without one the work is done all the same. Under the lock. */
+/* Starts one more helper. If the system refuses a thread, the work is done without. Called with the lock held. */
 static void start_helper(int core)
 {
     pthread_attr_t attributes;
@@ -333,7 +336,7 @@ static void start_helper(int core)
     pthread_attr_destroy(&attributes);
 }
 
-/* Lets helpers join. */
+/* Lists the job, so that helpers can join. */
 static void list(struct job *job)
 {
     pthread_mutex_lock(&pool.lock);
@@ -348,8 +351,8 @@ static void list(struct job *job)
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* Wakes `wanted` helpers for a job (NULL: the first one), less those that are awake, and starts new ones where there
- * are too few. They keep off its caller's core. */
+/* Wakes `wanted` helpers for a job (NULL: the first one), minus those that are awake, and starts new ones if there are
+ * too few. They avoid its caller's core. */
 static void wake(int wanted, const struct job *job)
 {
     unsigned char woken[HELPERS_MAX];
@@ -381,7 +384,7 @@ static void wake(int wanted, const struct job *job)
 
 static int64_t pieces_left(const struct job *job) { return (left_of(job) + job->grain - 1) / job->grain; }
 
-/* Wakes as many as the job can use and the machine has cores for. */
+/* Wakes as many helpers as the job can use and the machine has cores for. */
 static void call_helpers(struct job *job)
 {
     int64_t pieces = pieces_left(job) - 1; /* beside the caller's own next one */
@@ -391,7 +394,7 @@ static void call_helpers(struct job *job)
     job->called = true;
 }
 
-/* Nobody joins any more; returns when every helper has left. */
+/* Takes the job off the list; returns when every helper has left it. */
 static void unlist(struct job *job)
 {
     pthread_mutex_lock(&pool.lock);
@@ -413,7 +416,7 @@ static void unlist(struct job *job)
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* A caller has ended: a helper that had to leave another's job may come back. */
+/* A caller has finished: a helper that had to leave another job may rejoin it. */
 static void announce(void)
 {
     atomic_fetch_add(&pool.listings, 1);
@@ -428,7 +431,7 @@ static int64_t now_ns(void)
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* Between two pieces: lets helpers join as soon as the pool has room, and calls them when that is worth it. */
+/* Between two pieces: lists the job as soon as the pool has room, and wakes helpers if that is worth it. */
 static void look_for_help(struct job *job)
 {
     int64_t left = pieces_left(job);

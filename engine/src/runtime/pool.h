@@ -1,4 +1,4 @@
-/* What few operators need to know of the pool beside vme_parallel (internal.h).
+/* The part of the thread pool that few operators need, beside vme_parallel (internal.h).
  *
  * Pieces are taken in order (unless the job is vme_parallel_apart's), and one that was taken is done to its end. So a
  * piece may wait for those before it, with an eye on the stop flag: they are done or somebody is at work on them. */

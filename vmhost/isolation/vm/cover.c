@@ -22,7 +22,7 @@ void vmh_cover_clear(vmh_cover *cover)
     Py_CLEAR(cover->monitoring);
 }
 
-/* Is it code of the task itself, not of the standard library? Its files are called "name@version/...". */
+/* Whether `file` belongs to the task itself and not to the standard library: its files are named "name@version/...". */
 static bool of_task(const vmh_lane *lane, const char *file)
 {
     size_t name = strlen(lane->name), version = strlen(lane->version);
@@ -30,7 +30,7 @@ static bool of_task(const vmh_lane *lane, const char *file)
            && strncmp(file + name + 1, lane->version, version) == 0 && file[name + 1 + version] == '/';
 }
 
-/* `to` NULL: 0. */
+/* Records one covered line, branch or return. A `to` of NULL counts as 0. */
 static PyObject *note(enum vmh_covered kind, PyObject *code_object, PyObject *from, PyObject *to)
 {
     const vmh_cover *cover = &vmh_current()->cover;
@@ -41,7 +41,7 @@ static PyObject *note(enum vmh_covered kind, PyObject *code_object, PyObject *fr
         && (name = PyUnicode_AsUTF8(code->co_qualname)) != NULL)
         vmh_coverage_add(file, name, code->co_firstlineno, kind, (int)PyLong_AsLong(from),
                          to == NULL ? 0 : (int)PyLong_AsLong(to));
-    PyErr_SetRaisedException(before); /* and so forgets one of ours */
+    PyErr_SetRaisedException(before); /* also discards an error raised in here */
     return Py_NewRef(cover->disable);
 }
 
@@ -49,7 +49,7 @@ static bool is_code(PyObject *const *args, Py_ssize_t count, Py_ssize_t least)
 {
     if (count >= least && PyCode_Check(args[0]))
         return true;
-    PyErr_SetString(PyExc_TypeError, "vmhost: a callback of sys.monitoring was called otherwise");
+    PyErr_SetString(PyExc_TypeError, "vmhost: a callback of sys.monitoring was called with unexpected arguments");
     return false;
 }
 
@@ -79,7 +79,7 @@ static const struct {
 } events[] = {{"LINE", 0}, {"BRANCH_LEFT", 1}, {"BRANCH_RIGHT", 1}, {"PY_RETURN", 2}};
 enum { EVENTS = sizeof events / sizeof *events };
 
-/* Has the callbacks called from now on (`on`), or no more. -1: an error is set. */
+/* Turns the callbacks on or off. -1: an error is set. */
 static int set_events(const vmh_cover *cover, bool on)
 {
     long wanted = 0;
@@ -97,7 +97,7 @@ static int set_events(const vmh_cover *cover, bool on)
     return done == NULL ? -1 : 0;
 }
 
-/* Has the callback of an event called. -1: an error is set. */
+/* Registers the callback of one event. -1: an error is set. */
 static int set_callback(const vmh_cover *cover, PyObject *numbers, int event)
 {
     PyObject *number = PyObject_GetAttrString(numbers, events[event].event);
@@ -119,7 +119,7 @@ static int set_up(vmh_cover *cover)
         PyErr_SetString(PyExc_RuntimeError, "sys.monitoring is not there");
         return -1;
     }
-    const unsigned pass = vmh_pass_set(VMH_PASS_GATE); /* the audit hook would deny it to the task */
+    const unsigned pass = vmh_pass_set(VMH_PASS_GATE); /* otherwise the audit hook denies it */
     PyObject *disable = PyObject_GetAttrString(cover->monitoring, "DISABLE");
     PyObject *numbers = disable == NULL ? NULL : PyObject_GetAttrString(cover->monitoring, "events");
     PyObject *done =

@@ -1,12 +1,10 @@
-/* The end of the process: no VM may run while CPython is finalised, and one that cannot be ended must not keep it from
- * exiting.
+/* The end of the process. No VM may run while CPython finalises, and a VM that cannot end must not block the exit.
  *
- * VMs that end in time are waited for. Each that is left (quarantined) is hidden from the runtime, whose Py_Finalize
- * would wait for it for ever; its thread is parked, or in a long C call without anything of the main interpreter, and
- * parked when it comes out of it, by the stop that waits for it there or before it begins to end: an interpreter that
- * is hidden must not be ended any more (CPython aborts when it does not find it). When finalising is done, exit(3)
- * calls our on_exit handler first, which flushes and leaves with the right status, before C destructors run under
- * threads that still live.
+ * The exit waits for VMs that end in time. The others are quarantined: they are hidden from the runtime, because
+ * Py_Finalize would wait for them for ever. The thread of such a VM is parked already, or it is in a long C call that
+ * uses nothing of the main interpreter. When that call returns, the thread is parked by its pending stop, or before it
+ * starts to end the interpreter: CPython aborts when a hidden interpreter is ended. After finalisation exit(3) calls
+ * our on_exit handler first. It flushes and leaves with the right status, before C destructors run beside live threads.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,12 +14,10 @@
 #include "vm/vm_private.h"
 #include "lanes/warden.h"
 
-/* Ends are bounded by their own deadlines (end_s, grace_s); this bounds the sum of what an overloaded machine makes of
- * them. */
+/* Each VM's end has its own deadlines (end_s, grace_s). This bounds the total on an overloaded machine. */
 enum { WAIT_MAX_S = 20, PATIENCE_S = 3 };
 
-/* A forked child has no thread of any VM, and CPython threw their interpreters away: nothing to end there, nobody to
- * wait for. */
+/* A forked child has no VM threads, and CPython has dropped their interpreters: there is nothing to end or wait for. */
 static pid_t owner;
 
 __attribute__((constructor)) static void remember_process(void) { owner = getpid(); }
@@ -33,16 +29,16 @@ static void leave(int status, void *unused)
     _exit(status);
 }
 
-/* Counts in *going the VMs that are left to finish: those whose interpreter is in the last part of its end, where
- * nothing of a guest runs; and those that were given up while they ended, but are not parked. Such a one may have
- * lacked a core only: it still runs Python, which must not go on beside CPython's own end. */
+/* Counts in *going the VMs that still have to finish. These are VMs in the last part of their end, where no guest code
+ * runs, and VMs that were given up while ending but are not parked: such a VM may only have lacked a core. It still
+ * runs Python, which must not continue beside CPython's own finalisation. */
 static void hide(vmh_vm *vm, void *going)
 {
     pthread_mutex_lock(&vm->life);
     bool ends = (vm->interpreter.in_transit && !vm->interpreter.stoppable)
                 || (vm->phase.which == VMH_PHASE_END && vm->interpreter.interp != NULL && !vm->stop.parked);
     if (ends && !vm->interpreter.hidden && going != NULL) {
-        vm->stop.parked_after = 0; /* with the next stop */
+        vm->stop.parked_after = 0; /* park at the next stop */
         ++*(int *)going;
     } else {
         vm->interpreter.hidden = true;

@@ -1,13 +1,14 @@
-/* fork(2) in a process that runs VMs. CPython's child deletes every interpreter but its own, and crashes over those
- * whose threads it does not have. So they are hidden from its list while the fork happens: the child never sees them
- * (their memory is lost there), the parent gets them back. Registered with os.register_at_fork by core.c.
+/* fork(2) in a process that runs VMs. CPython's child deletes every interpreter but its own, and crashes on those whose
+ * threads do not exist there. So the VMs' interpreters are hidden from the runtime's list during the fork: the child
+ * never sees them (it leaks their memory), and the parent gets them back. core.c registers this with
+ * os.register_at_fork.
  *
- * An interpreter that is just being made or ended cannot be hidden; a fork lets none begin to be, and waits for those
- * that are, some milliseconds each. One that hangs in its end is not waited for longer than WAIT_MAX_S, and stays
- * where it is; one that was lost in its end is not waited for at all.
+ * An interpreter that is being made or ended cannot be hidden. A fork blocks new ones and waits for those under way, a
+ * few milliseconds each. It waits at most WAIT_MAX_S for one that hangs in its end, which then stays in the list, and
+ * not at all for one that was lost in its end.
  *
- * Hiding and showing wait for the runtime's lock, on which CPython may let go of the GIL of who waits, to take it back
- * when it has the lock already: so both are done without a GIL, and without any lock of ours but the VM's life lock
+ * Hiding and showing take the runtime's lock. While a thread waits for that lock, CPython may release the thread's GIL,
+ * and takes it again once it has the lock. So both run without a GIL, and hold none of our locks but the VM's life lock
  * (docs/decisions/locks.md).
  */
 #include "vm/fork.h"
@@ -21,8 +22,8 @@ enum { WAIT_MAX_S = 5 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t forked = PTHREAD_COND_INITIALIZER;
-static int in_transit; /* guarded by lock: interpreters that are being made or ended */
-static bool forking;   /* likewise: none may begin to */
+static int in_transit; /* guarded by lock: number of interpreters that are being made or ended */
+static bool forking;   /* guarded by lock: no interpreter may start to be made or ended */
 static _Thread_local bool
     hidden; /* by this thread, between prepare and the end of its fork; others may fork at the same time */
 static atomic_bool child;
@@ -43,7 +44,7 @@ void vmh_fork_transit_end(void)
     vmh_mutex_unlock(&lock);
 }
 
-/* `forking` from now on, unless another thread forks. */
+/* Sets `forking`, unless another thread forks already. */
 static bool stop_transit(void)
 {
     vmh_mutex_lock(&lock);
@@ -89,7 +90,7 @@ static void show(vmh_vm *vm, void *unused)
     (void)unused;
     vmh_mutex_lock(&vm->life);
     vmh_vm_interpreter *own = &vm->interpreter;
-    if (own->hidden_in_fork && own->interp != NULL && !own->hidden) /* not lost meanwhile, nor hidden for good */
+    if (own->hidden_in_fork && own->interp != NULL && !own->hidden) /* neither lost meanwhile nor hidden for good */
         vmh_compat_show_interpreter(own->interp);
     own->hidden_in_fork = false;
     vmh_mutex_unlock(&vm->life);

@@ -6,17 +6,17 @@
 
 #include "cpython/compat.h"
 
-/* Around making and ending an interpreter. */
+/* Called around the making and the ending of an interpreter. */
 void vmh_fork_transit_begin(void);
 void vmh_fork_transit_end(void);
-/* -1 with an error set in a forked child, where no VM can run. */
+/* -1 with an error set: this is a forked child, where no VM can run. */
 int vmh_fork_check(void);
 
-/* Here nothing of the core may be locked any more, not even to let go of it: threads that are not here may have held a
- * lock. */
+/* True in a forked child. No lock of the core may be used there, not even to release something: a thread that the child
+ * does not have may have held it. */
 bool vmh_fork_is_child(void);
 
-/* os.register_at_fork's before, after_in_parent and after_in_child. */
+/* The before, after_in_parent and after_in_child of os.register_at_fork. */
 PyObject *vmh_fork_prepare(PyObject *module, PyObject *unused);
 PyObject *vmh_fork_parent(PyObject *module, PyObject *unused);
 PyObject *vmh_fork_child(PyObject *module, PyObject *unused);

@@ -1,4 +1,4 @@
-/* Inside a VM, under its GIL: the native module that the guest runtime gets, and one call from request to reply. */
+/* Runs inside a VM, under its GIL: the native module of the guest runtime, and one call from request to reply. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,14 +14,14 @@
 
 /* ---- logging ---- */
 
-/* Keeps the first lines when a guest writes faster than the host reads: the beginning of a flood says more than its
+/* Keeps the first lines when a guest writes faster than the host reads: the start of a flood is more useful than its
  * end. */
 void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size)
 {
     if (size > VMH_LOG_LINE_BYTES_MAX) {
         size = VMH_LOG_LINE_BYTES_MAX;
         while (size > 0 && ((unsigned char)text[size] & 0xC0) == 0x80)
-            size--; /* not in the middle of a character */
+            size--; /* do not cut a character in two */
     }
     vmh_log_line *line = malloc(sizeof *line + size + 1);
     vmh_mutex_lock(&vm->log.lock);
@@ -44,8 +44,7 @@ void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size)
 
 /* ---- the native module ---- */
 
-/* The beginning of a text, as much as a line of the log may have, in UTF-8; what UTF-8 has not, lone surrogates, as
- * escapes. */
+/* A text in UTF-8, cut to the longest log line. Lone surrogates, which UTF-8 cannot encode, become escapes. */
 static PyObject *line_of(PyObject *text)
 {
     PyObject *begin = PyUnicode_Substring(text, 0, VMH_LOG_LINE_BYTES_MAX), *line = NULL;
@@ -100,7 +99,7 @@ void vmh_host_call_unref(vmh_host_call *hc)
     free(hc);
 }
 
-/* host_call(name, value) -> (ok, value or message); raises when it was stopped meanwhile. One at a time per VM. */
+/* host_call(name, value) -> (ok, value or message). Raises if the call is stopped meanwhile. One at a time per VM. */
 static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const char *name;
@@ -135,7 +134,7 @@ static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     if (!vmh_events_post(vm->events.queue, &hc->event)) {
-        vmh_host_call_unref(hc); /* the host is closing; the stop that follows ends this call */
+        vmh_host_call_unref(hc); /* the host is closing: the stop that follows ends this call */
         unsigned waiting = 0;
         atomic_compare_exchange_strong(&hc->word, &waiting, 2);
     }
@@ -267,14 +266,14 @@ int vmh_guest_boot(vmh_vm *vm)
         PyExc_BaseException, NULL);
     if (stop_error == NULL)
         goto done;
-    vmh_mutex_lock(&vm->life); /* the warden looks at it once the time to boot is over */
+    vmh_mutex_lock(&vm->life); /* the warden reads it when the boot deadline has passed */
     vm->stop.error = stop_error;
     vmh_mutex_unlock(&vm->life);
     if (vmh_cover_boot(&vm->cover) < 0)
         goto done;
     if (PyModule_AddObjectRef(vm->guest.native, "Stopped", stop_error) < 0)
         goto done;
-    /* boot.py leaves its functions in the module: what this file and the wire call from now on */
+    /* boot.py has put its functions into the module; this file and the wire call them from here on */
     if (vmh_seal_boot(vm, vm->guest.native) < 0
         || (vm->guest.entry_for = PyObject_GetAttrString(vm->guest.native, "entry_for")) == NULL
         || (vm->guest.report = PyObject_GetAttrString(vm->guest.native, "report")) == NULL
@@ -322,8 +321,7 @@ void vmh_error_describe(char *to, size_t size)
 
 /* ---- one call ---- */
 
-/* The traceback of `error` as text, made without running any Python of the guest: it may be stopped, or out of memory.
- */
+/* The traceback of `error` as text. Runs no Python of the guest, which may be stopped or out of memory. */
 static PyObject *plain_traceback(PyObject *error)
 {
     PyObject *lines = PyList_New(0);
@@ -355,7 +353,7 @@ static PyObject *plain_traceback(PyObject *error)
     return text;
 }
 
-/* Fills vm->values.scratch with a report. False: it does not cross, or is larger than one may be; nothing is set. */
+/* Encodes a report into vm->values.scratch. False: it cannot cross, or is too large; no error is set. */
 static bool put_report(vmh_vm *vm, PyObject *report)
 {
     bool fits = report != NULL && vmh_wire_encode(&vm->values.scratch, report, "report", &vm->values.codec, vm) == 0
@@ -366,9 +364,9 @@ static bool put_report(vmh_vm *vm, PyObject *report)
     return fits;
 }
 
-/* Fills vm->values.scratch with the report of the error that is set, and clears it. `full`: by the guest runtime's
- * report(), which the task may have changed: the host takes it for what it turns out to be, and here only its size
- * counts. */
+/* Encodes a report of the error that is set into vm->values.scratch, and clears the error. `full`: the report comes
+ * from the guest runtime's report(), which the task may have replaced. The host trusts nothing in it; here only its
+ * size is checked. */
 static void encode_report(vmh_vm *vm, bool full)
 {
     PyObject *error = PyErr_GetRaisedException();
@@ -421,13 +419,13 @@ void vmh_guest_load(vmh_vm *vm, vmh_lane *lane)
     PyObject *permissions = vmh_wire_decode(&vm->values.permissions, "permissions", &vm->values.codec);
     vmh_seal_task(vm, lane->store);
     if (permissions == NULL || vmh_seal_grant(vm, permissions) < 0) {
-        /* a VM with half its grants serves nobody */
+        /* a VM with half of its grants must not serve */
         vm->work.load_kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_MEMORY_LIMIT : VMH_VM_LOST;
         encode_report(vm, false);
         vm->work.doomed = true;
     }
     Py_XDECREF(permissions);
-    /* what fails here fails again in the first call, which then reports it to its caller */
+    /* a failure here repeats in the first call, which reports it to its caller */
     vmh_cover_begin(&vm->cover, lane, true);
     if (!vm->work.doomed && lane->entry[0] != 0 && entry_named(vm, lane->entry) == NULL)
         PyErr_Clear();
@@ -435,7 +433,7 @@ void vmh_guest_load(vmh_vm *vm, vmh_lane *lane)
     if (vmh_phase_end(vm, &kind) && kind != VMH_CLOSED)
         vm->work.load_kind = kind;
     if (vm->work.load_kind != VMH_OK) {
-        /* its caller is told now: the next VM would fare no better, and the call might wait for ever */
+        /* tell the caller now: the next VM would fail the same way, and the call might wait for ever */
         vmh_call *call = vmh_lane_take(lane, &vm->work.worker);
         if (call != NULL) {
             if (vmh_call_claim(call, VMH_RUNNING)) {
@@ -461,8 +459,8 @@ static PyObject *call_entry(PyObject *entry, PyObject *value, bool spread)
     return PyObject_Call(entry, PyTuple_GET_ITEM(value, 0), PyTuple_GET_ITEM(value, 1));
 }
 
-/* Does the exception that is set, by its class or one that this was made from, blame the caller? No Python of the guest
- * runs. */
+/* Whether the class of the exception that is set, or one of its bases, means that the caller is at fault. Runs no
+ * Python of the guest. */
 static bool blames_caller(const vmh_lane *lane)
 {
     if (lane->caller_errors == NULL)
@@ -484,16 +482,16 @@ static bool blames_caller(const vmh_lane *lane)
     return found;
 }
 
-/* ---- recording: the guest runtime does it (vmhost/guest/recording.py), between these two */
+/* ---- recording: done by the guest runtime (vmhost/guest/recording.py), between these two calls */
 
-/* What the call's peak of memory is counted from; the VM's own peak is kept meanwhile. */
+/* Where the call's memory peak starts from; the VM's own peak is kept meanwhile. */
 typedef struct recording {
     long long live_before, peak_before;
-    vmh_blob told; /* what the call did, once it has ended */
+    vmh_blob told; /* the record of the call, once it has ended */
     bool complete;
 } recording;
 
-/* 0; -1 with an error set, which is then how the call ends. */
+/* 0, or -1 with an error set, with which the call then ends. */
 static int recording_begin(vmh_vm *vm, vmh_call *call, recording *state)
 {
     vmh_meter *meter = vm->memory.meter;
@@ -523,7 +521,7 @@ static void recording_end(vmh_vm *vm, recording *state)
         Py_XDECREF(bytes);
     }
     Py_XDECREF(told);
-    PyErr_Clear(); /* a call that is stopped here is stopped all the same; its record is lost */
+    PyErr_Clear(); /* a stop that arrives here still stops the call; the record is lost */
     PyErr_SetRaisedException(error);
 }
 
@@ -574,7 +572,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         if (vmh_wire_encode_away(&vm->values.scratch, result, "result", &vm->values.codec, vm) < 0)
             kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_TASK_ERROR : VMH_VALUE;
     }
-    /* a library that is refused memory says so in an error of its own, maybe before the stop arrives */
+    /* a library whose allocation failed raises an error of its own, maybe before the stop arrives */
     if ((kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR)
         && (PyErr_ExceptionMatches(PyExc_MemoryError) || atomic_load(&vm->memory.meter->over)
             || atomic_load(&vm->memory.meter->denied)))
@@ -595,13 +593,13 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         else if (!PyErr_Occurred() && kind == VMH_OK)
             vmh_blob_clear(&vm->values.scratch);
     } else if (unwound) {
-        encode_report(vm, false); /* the task raised Stopped itself: an error like any other */
+        encode_report(vm, false); /* the task raised Stopped itself: report it like any other error */
     }
     if (stopped && !unwound && result != NULL)
-        vmh_blob_clear(&vm->values.scratch); /* it returned although it was stopped; the result is not given */
+        vmh_blob_clear(&vm->values.scratch); /* it returned although it was stopped: drop the result */
     PyErr_Clear();
     if (kind == VMH_OK
-        && atomic_load(&lane->stop)) { /* done before the stop came; but closing promised that no call ends so */
+        && atomic_load(&lane->stop)) { /* finished before the stop, but a lane that is closing gives no results */
         kind = VMH_CLOSED;
         vmh_blob_clear(&vm->values.scratch);
     }

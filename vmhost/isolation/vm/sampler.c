@@ -9,15 +9,15 @@
 #include "vm/vm_private.h"
 #include "wire/engine.h"
 
-/* Looking takes this part of a core at most: when it takes longer, it is done less often. */
+/* Sampling uses at most 1/SHARE of a core: when a sample takes longer, samples become rarer. */
 enum { SHARE = 150 };
 
 static atomic_flag under_way = ATOMIC_FLAG_INIT;
-static int64_t runs; /* guarded by it */
+static int64_t runs; /* guarded by `under_way` */
 
 typedef struct sampling {
     vmh_sampler *sampler;
-    int64_t run, wall_ns; /* wall: since the look before */
+    int64_t run, wall_ns; /* wall: since the previous sample */
 } sampling;
 
 static int64_t clock_ns(clockid_t clock)
@@ -26,7 +26,7 @@ static int64_t clock_ns(clockid_t clock)
     return clock_gettime(clock, &ts) == 0 ? (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec : 0;
 }
 
-/* The function that a frame runs; -1: it cannot be told. */
+/* The function that a frame runs; -1: unknown. */
 static int32_t function_of(vmh_profile *profile, uint64_t vm, const vmh_stack_frame *frame)
 {
     const uint64_t a = frame->code, b = frame->name ^ (uint64_t)frame->first_line << 48,
@@ -39,7 +39,7 @@ static int32_t function_of(vmh_profile *profile, uint64_t vm, const vmh_stack_fr
     return function;
 }
 
-/* `engine`: what the thread is known to wait for in the engine; NULL: nothing. */
+/* `engine`: the engine operation that the thread waits for; NULL: none. */
 static void add_stack(sampling *look, vmh_vm *vm, const vmh_lane *lane, PyThreadState *ts, const char *engine,
                       int64_t cpu_ns)
 {
@@ -74,8 +74,8 @@ static void add_stack(sampling *look, vmh_vm *vm, const vmh_lane *lane, PyThread
     vmh_profile_add(profile, node, look->wall_ns, cpu_ns);
 }
 
-/* Threads are looked at while their VM is in a call, or loads its task. CPU time that a thread used since it was last
- * seen in one, in calls too short to be met, counts with the next one that is met. */
+/* Samples threads whose VM is in a call or loads its task. CPU time of calls too short to be sampled is added to the
+ * next sample of the same thread. */
 static void visit(vmh_vm *vm, void *context)
 {
     sampling *look = context;
@@ -105,7 +105,7 @@ static void visit(vmh_vm *vm, void *context)
     vmh_mutex_unlock(&vm->life);
 }
 
-/* A number of a simple generator, from 0 to 1023: what a task does in step with the looks would be seen too often, or
+/* A pseudo-random number from 0 to 1023. With even intervals, periodic work of a task would be sampled too often or
  * never. */
 static unsigned uneven(uint64_t *state)
 {

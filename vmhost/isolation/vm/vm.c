@@ -1,4 +1,4 @@
-/* A VM's structure: how it is made and let go, and what lower rooms may ask of it and tell it (lanes/vm.h). */
+/* A VM's structure: how it is made and freed, and what lower rooms may ask it and tell it (lanes/vm.h). */
 #include "vm/vm_private.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ void vmh_vm_engine_keep(vmh_vm *vm, struct vme_context *context)
 {
     vmh_mutex_lock(&vm->life);
     atomic_store(&vm->engine, context);
-    vmh_engine_stop(context, atomic_load(&vm->stop.under_way)); /* a stop may have come first */
+    vmh_engine_stop(context, atomic_load(&vm->stop.under_way)); /* a stop may have come before the engine was loaded */
     vmh_mutex_unlock(&vm->life);
 }
 
@@ -43,7 +43,7 @@ void vmh_vm_raise_stop(vmh_vm *vm)
 {
     vmh_mutex_lock(&vm->life);
     if (vm->stop.generation == vm->phase.generation)
-        vm->stop.delivered = true; /* the pending call may come too late to say so */
+        vm->stop.delivered = true; /* the pending call may run too late to record it */
     vmh_mutex_unlock(&vm->life);
     PyErr_SetNone(vm->stop.error);
 }
@@ -57,7 +57,7 @@ void vmh_vm_lose(vmh_vm *vm)
 static void on_soft(void *context)
 {
     (void)context;
-    vmh_warden_arm(0); /* allocators call this: waking the warden is all that may happen here */
+    vmh_warden_arm(0); /* allocators call this: it may only wake the warden */
 }
 
 vmh_vm *vmh_vm_new(vmh_code_store *system, vmh_events *events)
@@ -93,7 +93,7 @@ vmh_vm *vmh_vm_new(vmh_code_store *system, vmh_events *events)
     vmh_warden_add_vm(vm);
     return vm;
 failed:;
-    int error = vm->memory.meter == NULL ? ENOMEM : errno; /* of the descriptor: none is left, say */
+    int error = vm->memory.meter == NULL ? ENOMEM : errno; /* errno: of the descriptor, for example none is left */
     if (vm->memory.meter != NULL)
         vmh_meter_unref(vm->memory.meter);
     free(vm);

@@ -1,6 +1,6 @@
 /* The whole of a VM, for the files that run it: vm.c (the structure), threads.c (its threads), stop.c (phases and
- * stops), guest.c (a call inside it), core_vm.c (its Python wrapper). What there is of each subject stands in that
- * subject's header. */
+ * stops), guest.c (a call inside it), core_vm.c (its Python wrapper). The struct of each subject is declared in its
+ * header. */
 #ifndef VMH_VM_PRIVATE_H
 #define VMH_VM_PRIVATE_H
 
@@ -38,27 +38,27 @@ typedef struct vmh_vm_counters {
     atomic_llong idle_since_ns;
 } vmh_vm_counters;
 
-/* What it tells the host. */
+/* The events that it posts to the host. */
 typedef struct vmh_vm_events {
     vmh_events *queue; /* one reference; never changes */
     vmh_event ready, end, quarantined, stopped, log;
 } vmh_vm_events;
 
-/* What it serves. */
+/* The work that it does. */
 typedef struct vmh_vm_work {
     vmh_worker worker;
     _Atomic(vmh_lane *) lane; /* one reference; set once, by attach */
-    _Atomic(vmh_call *) call; /* that its thread has taken and not ended; the worker's reference */
+    _Atomic(vmh_call *) call; /* taken by its thread and not ended; the worker's reference */
     atomic_bool retire;
-    enum vmh_kind load_kind; /* of its own thread: why it could not load its task; OK: it could */
-    bool doomed;             /* of its own thread: a stop was delivered, so it retires */
+    enum vmh_kind load_kind; /* its own thread's: why loading the task failed; VMH_OK: it did not */
+    bool doomed;             /* its own thread's: a stop was delivered, so it retires */
 } vmh_vm_work;
 
-/* Guarded by the life lock, but `tstate`. */
+/* Guarded by the life lock, except `tstate`. */
 typedef struct vmh_vm_interpreter {
     PyInterpreterState *interp; /* NULL: none (yet, or any more) */
-    PyThreadState *tstate;      /* of the VM's own thread, and used on it only */
-    bool hidden;                /* for good, as the process exits: must not be ended any more */
+    PyThreadState *tstate;      /* used on the VM's own thread only */
+    bool hidden;                /* for good, as the process exits: must not be ended */
     bool in_transit;            /* its interpreter is being ended: fork.c */
     bool hidden_in_fork;        /* while the process forks: fork.c */
     bool stoppable;             /* pending calls reach it: from its boot until the last part of its end */
@@ -74,27 +74,27 @@ struct vmh_vm {
     vmh_vm_events events;
     vmh_vm_counters counters;
     vmh_allowance memory;
-    _Atomic(struct vme_context *) engine; /* once it has loaded the engine; one reference, dropped with the VM */
+    _Atomic(struct vme_context *) engine; /* NULL until the VM loads the engine; one reference, dropped with the VM */
     vmh_values values;
     vmh_log log;
     vmh_guest guest;
     vmh_cover cover;
 
-    /* The lifetime lock. Stoppers hold it, so the VM cannot end under them. What it guards is said with each struct. */
+    /* The lifetime lock. Stoppers hold it, so that the VM cannot end meanwhile. Each struct says what it guards. */
     pthread_mutex_t life;
     vmh_vm_interpreter interpreter;
     vmh_phase_state phase;
     vmh_stop stop;
     vmh_asked asked;
     vmh_threads threads;
-    vmh_host_call *host_call; /* that a guest thread waits for; borrowed; guarded by life */
+    vmh_host_call *host_call; /* the one that a guest thread waits for; borrowed; guarded by life */
 
     char failure[512];              /* why it could not boot */
     void *wrapper;                  /* Python object of the main interpreter, borrowed; NULL when it is gone */
     struct vmh_vm *next_vm, **link; /* the warden's list */
 };
 
-/* NULL: errno says why. */
+/* NULL, with errno set, on failure. */
 vmh_vm *vmh_vm_new(vmh_code_store *system, vmh_events *events);
 vmh_vm *vmh_vm_ref(vmh_vm *vm);
 /* Starts the thread, which boots. 0 or an errno. */
@@ -103,7 +103,7 @@ void vmh_vm_attach(vmh_vm *vm, vmh_lane *lane);
 void vmh_vm_retire(vmh_vm *vm);
 int64_t vmh_vm_cpu_ns(vmh_vm *vm);
 void vmh_vm_post(vmh_vm *vm, vmh_event *event);
-/* From now on every call and boot is stopped and every VM ends: the process exits. */
+/* The process exits: stops every call and boot, and ends every VM. */
 void vmh_vm_end_all(void);
 int vmh_vm_threads(bool only_lively); /* VM threads that exist; only_lively: those not quarantined */
 

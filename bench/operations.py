@@ -23,7 +23,7 @@ from vmhost.cli import demonstration
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.platform import Platform
 from vmhost.deployment.cloud.releases import Version
-from vmhost.operations import Dashboard, exposition, replay
+from vmhost.operations import Dashboard, metrics, replay
 
 TASKS = 300
 CALLS_PER_S = 10_000
@@ -145,11 +145,11 @@ def scrape(quick):
             for task in tasks:
                 task(1)
             statistics_s = time.perf_counter()
-            text = exposition(host.statistics())
+            text = metrics.scrape(host)
             times.append((time.perf_counter() - statistics_s) * 1000)
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
-        exposition(host.statistics())
+        metrics.scrape(host)
         kept = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
     figure = Figure(tuple(times), "ms", "less")

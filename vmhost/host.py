@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from vmhost.runtime.codec import Conversion
-    from vmhost.statistics import HostStatistics, LongCall, VMStatistics
+    from vmhost.statistics import HostNumbers, HostStatistics, LongCall, VMStatistics
 
     type Types = Iterable[type | Conversion] | Mapping[str, type | Conversion]
 
@@ -310,6 +310,13 @@ class Host:
         """A HostStatistics: a frozen snapshot of everything that is counted."""
         tables = {name: table.statistics() for name, table in self.tables.items()}
         return replace(self._service.statistics(), tables=tables)
+
+    def numbers(self, first: int, step: int, steps: int) -> "HostNumbers":
+        """What a scrape needs of `statistics()`, in less time; durations by `steps` bounds: the ends of the first
+        `first` buckets, of `step` more, and so on."""
+        numbers = self._service.numbers(first, step, steps)
+        tables = {name: table.statistics() for name, table in self.tables.items()}
+        return replace(numbers, whole=replace(numbers.whole, tables=tables))
 
     def longest_calls(self, task: Task | str) -> "tuple[LongCall, ...]":
         """The longest calls of the loaded `task` (a Task or a name) in the last five to ten minutes, up to 20 of each

@@ -5,11 +5,13 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from vmhost.errors import Kind
 from vmhost.isolation import vm as isolation
 from vmhost.memory_lines import MemoryLines
 
+KINDS = tuple(kind.name for kind in Kind)  # how calls end
 HISTOGRAM_UNIT_S = 128e-9  # the buckets are those of isolation/lanes/histogram.h
 
 
@@ -201,6 +203,29 @@ class TaskStatistics:
     memory_lines: MemoryLines | None = None
 
 
+class VersionNumbers(NamedTuple):
+    """What a scrape tells of one version of a task: as TaskStatistics, and cheaper to make. `ends`: calls by
+    `vmhost.errors.Kind`. `walls`, `waits`: as `reached` has them, with the sum in seconds and their number behind."""
+
+    calls: int
+    name: str
+    version: str
+    ends: Sequence[int]
+    queued: int
+    running: int
+    vms: int
+    cpu_s: float
+    stops: int
+    denied: int
+    input_bytes: int
+    breaker: str
+    trips: int
+    walls: Sequence[float]
+    waits: Sequence[float]
+    metrics: tuple[TaskMetric, ...]
+    left_out: int
+
+
 @dataclass(frozen=True, slots=True)
 class LongCall:
     """One of the longest calls of the last five to ten minutes. `ended`: when, in seconds since 1970. `input_bytes`:
@@ -240,6 +265,15 @@ class HostStatistics:
     functions: tuple[str, ...]
     tables: dict[str, Any] = field(default_factory=dict)
     replaced: tuple[TaskStatistics, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostNumbers:
+    """What a scrape tells of one host. `whole`: its HostStatistics without tasks; `versions`: those that are loaded or
+    drain."""
+
+    whole: HostStatistics
+    versions: list[VersionNumbers]
 
 
 _KNOWN = ("live_bytes", "peak_bytes", "arenas", "cpu_s", "calls", "errors", "stops", "threads", "idle_s")

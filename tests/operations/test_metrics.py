@@ -9,9 +9,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
 import vmhost
+from tests.hosts import until
 from tests.operations.hosts_at_work import bundle, host
 from vmhost.operations import OPENMETRICS, PROMETHEUS, exposition
-from vmhost.operations.metrics import MAX_VERSIONS
+from vmhost.operations.metrics import MAX_VERSIONS, scrape
 from vmhost.statistics import (
     BreakerStatistics,
     Histogram,
@@ -68,16 +69,16 @@ def test_it_counts_what_callers_counted_while_scrapes_and_new_versions_go_on(tmp
         work = running.load(one)
         seen = []
 
-        def scrape():
+        def look():
             last = 0.0
             while not ended.is_set():
-                found = samples(exposition(running.statistics()))
+                found = samples(scrape(running))
                 now = found.get(("vmhost_vms_booted_total", frozenset()))
                 assert now >= last
                 last = now
                 seen.append(now)
 
-        scrapers = [threading.Thread(target=scrape) for _ in range(2)]
+        scrapers = [threading.Thread(target=look) for _ in range(2)]
         for thread in scrapers:
             thread.start()
         for number in range(200):
@@ -103,6 +104,12 @@ def test_it_counts_what_callers_counted_while_scrapes_and_new_versions_go_on(tmp
                 assert value(found, f"{name}_bucket", **labels, le="+Inf") == 100
             assert value(found, "vmhost_breaker_state", **labels, state="closed") == 1
             assert value(found, "vmhost_calls_running", **labels) == 0
+            until(
+                lambda: (
+                    samples(scrape(running, content_type), parse)
+                    == samples(exposition(running.statistics(), content_type), parse)
+                )
+            )
 
 
 def test_both_formats_end_as_they_must_and_name_counters_their_way():
@@ -158,7 +165,7 @@ def test_promtool_finds_nothing_wrong(tmp_path):
     tool = subprocess.run(["sh", ROOT / "tools" / "promtool.sh"], capture_output=True, text=True, check=True)
     with host() as running:
         running.load(bundle(tmp_path))("x")
-        text = exposition(running.statistics())
+        text = scrape(running)
     checked = subprocess.run(
         [tool.stdout.strip(), "check", "metrics"], input=text, capture_output=True, text=True, timeout=60
     )
@@ -181,3 +188,11 @@ def test_sums_of_buckets_are_of_buckets_that_there_are():
     for first, step, steps in ((-1, 1, 1), (0, 0, 1), (0, 1, 0), (265, 1, 1), (1, 264, 2), (1, 1 << 30, 1 << 30)):
         with pytest.raises(ValueError, match="buckets"):
             reached([one], first, step, steps)
+
+
+def test_a_scrape_wants_buckets_that_there_are(tmp_path):
+    with host() as running:
+        running.load(bundle(tmp_path))
+        for first, step, steps in ((-1, 1, 1), (0, 0, 1), (0, 1, 0), (265, 1, 1), (1, 1 << 30, 1 << 30)):
+            with pytest.raises(ValueError, match="buckets"):
+                running.numbers(first, step, steps)

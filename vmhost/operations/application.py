@@ -94,7 +94,7 @@ class _Probes:
 
     async def metrics(self, request):
         content_type = metrics.accepted(request.headers.get("accept", ""))
-        text = await run_in_threadpool(lambda: metrics.exposition(self._host.statistics(), content_type))
+        text = await run_in_threadpool(lambda: metrics.scrape(self._host, content_type))
         return Response(text, headers={"content-type": content_type})
 
     async def healthy(self, request):

@@ -9,9 +9,10 @@ host that loads new tasks all day does not fill a database.
 import collections
 import functools
 import itertools
+import operator
 import platform
 
-from vmhost.statistics import bucket_end_s, filled, reached
+from vmhost.statistics import KINDS, VersionNumbers, bucket_end_s, filled, reached
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -26,16 +27,60 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 # How calls end (names of vmhost.errors.Kind). Each has a sample from the start, so that the first one makes a rate.
 OUTCOMES = ("ok", "task_error", "time_limit", "cpu_limit", "memory_limit", "vm_lost", "value", "load_error")
 BREAKER_STATES = ("closed", "open", "half-open")
-_OUTCOME_NAMES = tuple(outcome.upper() for outcome in OUTCOMES)
+_ends = operator.itemgetter(*(KINDS.index(outcome.upper()) for outcome in OUTCOMES))
+_OTHERS = tuple(kind for kind, name in enumerate(KINDS) if name.lower() not in OUTCOMES)
+_other_ends = operator.itemgetter(*_OTHERS)
+_calls = operator.itemgetter(0)
 _BREAKER_ROWS = {state: [int(state == each) for each in BREAKER_STATES] for state in BREAKER_STATES}
 
 
 def exposition(statistics, content_type=PROMETHEUS):
     """The text for a HostStatistics, in the format that `content_type` (PROMETHEUS or OPENMETRICS) names."""
+    tasks = (*statistics.tasks.values(), *statistics.draining)
+    walls, waits = (_rows([getattr(task, name) for task in tasks]) for name in ("walls", "waits"))
+    versions = [
+        VersionNumbers(
+            task.calls,
+            task.name,
+            task.version,
+            [task.ended.get(name, 0) for name in KINDS],
+            task.queued,
+            task.running,
+            task.vms,
+            task.totals.cpu_s,
+            task.totals.stops,
+            task.counters.get("denied", 0),
+            task.counters.get("input_bytes", 0),
+            task.breaker.state,
+            task.breaker.trips,
+            ran,
+            waited,
+            task.metrics,
+            task.counters.get("metrics_left_out", 0),
+        )
+        for task, ran, waited in zip(tasks, walls, waits)
+    ]
+    return _exposition(statistics, versions, content_type)
+
+
+def scrape(host, content_type=PROMETHEUS):
+    """The same of a Host now, in less time."""
+    numbers = host.numbers(_FIRST, _STEP, len(_BOUNDS))
+    return _exposition(numbers.whole, numbers.versions, content_type)
+
+
+def _exposition(whole, versions, content_type):
     text = _Text(openmetrics=content_type == OPENMETRICS)
-    _host(text, statistics)
-    _tasks(text, statistics)
+    _host(text, whole)
+    _tasks(text, whole.vms, versions)
     return text.ended()
+
+
+def _rows(histograms):
+    rows = reached(histograms, _FIRST, _STEP, len(_BOUNDS))
+    for row, one in zip(rows, histograms):
+        row += (one.total_s, row[-1])
+    return rows
 
 
 def accepted(accept):
@@ -92,61 +137,44 @@ def _tables(text, tables):
         text.family(name, kind, help_text, samples)
 
 
-def _tasks(text, statistics):
-    versions = [*statistics.tasks.values(), *statistics.draining]
-    versions.sort(key=lambda version: version.calls, reverse=True)
+def _tasks(text, vms, versions):
+    versions = sorted(versions, key=_calls, reverse=True)
     left_out = max(0, len(versions) - MAX_VERSIONS)
     text.family("vmhost_versions_left_out", "gauge", "Versions of tasks without samples.", [("", left_out)])
     versions = versions[:MAX_VERSIONS]
     if not versions:
         return
-    labels = [_version_labels(version.name, version.version) for version in versions]
+    of = VersionNumbers(*map(list, zip(*versions)))  # a column of each
+    labels = list(map(_version_labels, of.name, of.version))
     braced = [f"{{{label}}}" for label in labels]
-    rows, others = [], []
-    for label, ended in zip(labels, [version.ended for version in versions]):
-        get = ended.get
-        rows.append(row := [get(name, 0) for name in _OUTCOME_NAMES])
-        if len(ended) != len(row) - row.count(0):
-            others += [
-                (f'{{{label},outcome="{name.lower()}"}}', count)
-                for name, count in ended.items()
-                if name not in _OUTCOME_NAMES
-            ]
+    others = [
+        (f'{{{label},outcome="{KINDS[kind].lower()}"}}', ends[kind])
+        for label, ends in zip(labels, of.ends)
+        if any(_other_ends(ends))
+        for kind in _OTHERS
+        if ends[kind]
+    ]
+    rows = list(map(_ends, of.ends))
     text.table("vmhost_calls", "counter", "Calls that ended, by how.", labels, "outcome", OUTCOMES, rows, others)
-    text.histogram(
-        "vmhost_call_duration_seconds", "How long calls ran in their VMs.", labels, [v.walls for v in versions]
-    )
-    text.histogram("vmhost_call_wait_seconds", "How long calls waited for a VM.", labels, [v.waits for v in versions])
-    memory = collections.Counter()
-    for vm in statistics.vms:
-        memory[vm.task, vm.version] += vm.live_bytes
+    text.histograms("vmhost_call_duration_seconds", "How long calls ran in their VMs.", _BOUNDS, labels, of.walls)
+    text.histograms("vmhost_call_wait_seconds", "How long calls waited for a VM.", _BOUNDS, labels, of.waits)
+    held = collections.Counter()
+    for vm in vms:
+        held[vm.task, vm.version] += vm.live_bytes
+    memory = [held.get(key, 0) for key in zip(of.name, of.version)]
     for name, kind, help_text, values in (
-        ("vmhost_calls_queued", "gauge", "Calls that wait for a VM.", [v.queued for v in versions]),
-        ("vmhost_calls_running", "gauge", "Calls that run.", [v.running for v in versions]),
-        ("vmhost_task_vms", "gauge", "VMs that serve the task.", [v.vms for v in versions]),
-        (
-            "vmhost_task_memory_bytes",
-            "gauge",
-            "Memory that its VMs hold.",
-            [memory.get((v.name, v.version), 0) for v in versions],
-        ),
-        ("vmhost_task_cpu_seconds", "counter", "Processor time of its VMs.", [v.totals.cpu_s for v in versions]),
-        ("vmhost_task_stops", "counter", "Calls that were stopped.", [v.totals.stops for v in versions]),
-        (
-            "vmhost_task_denials",
-            "counter",
-            "What the task asked for and was not granted.",
-            [v.counters.get("denied", 0) for v in versions],
-        ),
-        (
-            "vmhost_task_input_bytes",
-            "counter",
-            "What its calls were given, arrays included.",
-            [v.counters.get("input_bytes", 0) for v in versions],
-        ),
-        ("vmhost_breaker_trips", "counter", "How often its breaker opened.", [v.breaker.trips for v in versions]),
+        ("vmhost_calls_queued", "gauge", "Calls that wait for a VM.", of.queued),
+        ("vmhost_calls_running", "gauge", "Calls that run.", of.running),
+        ("vmhost_task_vms", "gauge", "VMs that serve the task.", of.vms),
+        ("vmhost_task_memory_bytes", "gauge", "Memory that its VMs hold.", memory),
+        ("vmhost_task_cpu_seconds", "counter", "Processor time of its VMs.", of.cpu_s),
+        ("vmhost_task_stops", "counter", "Calls that were stopped.", of.stops),
+        ("vmhost_task_denials", "counter", "What the task asked for and was not granted.", of.denied),
+        ("vmhost_task_input_bytes", "counter", "What its calls were given, arrays included.", of.input_bytes),
+        ("vmhost_breaker_trips", "counter", "How often its breaker opened.", of.trips),
     ):
         text.numbers(name, kind, help_text, braced, values)
+    states = [_BREAKER_ROWS[state] for state in of.breaker]
     text.table(
         "vmhost_breaker_state",
         "gauge",
@@ -154,14 +182,14 @@ def _tasks(text, statistics):
         labels,
         "state",
         BREAKER_STATES,
-        [_BREAKER_ROWS[version.breaker.state] for version in versions],
+        states,
     )
     _own(text, versions)
 
 
 def _own(text, versions):
     """What tasks count themselves. Families have one kind: where tasks differ, that of the one with most calls."""
-    families, left_out, series = {}, sum(version.counters.get("metrics_left_out", 0) for version in versions), 0
+    families, left_out, series = {}, sum(version.left_out for version in versions), 0
     for version in versions:
         seen = set()
         for metric in version.metrics:
@@ -215,13 +243,6 @@ class _Text:
         self._parts.append(filled(template, labels, rows))
         self._samples(name + suffix, others)
 
-    def histogram(self, name, help_text, labels, histograms):
-        """A family of histograms: each has its labels, without braces."""
-        rows = reached(histograms, _FIRST, _STEP, len(_BOUNDS))
-        for row, one in zip(rows, histograms):
-            row += (one.total_s, row[-1])
-        self._histograms(name, help_text, _BOUNDS, labels, rows)
-
     def own_histogram(self, name, help_text, bounds, found):
         """A family of histograms with these bounds: (labels without braces, TaskMetric)."""
         rows = []
@@ -229,10 +250,11 @@ class _Text:
             row = list(itertools.accumulate(metric.counts))
             row += (metric.value, row[-1])
             rows.append(row)
-        self._histograms(name, help_text, bounds, [labels for labels, _ in found], rows)
+        self.histograms(name, help_text, bounds, [labels for labels, _ in found], rows)
 
-    def _histograms(self, name, help_text, bounds, labels, rows):
-        """`rows`: how many were at most each bound, then all, the sum, and all."""
+    def histograms(self, name, help_text, bounds, labels, rows):
+        """A family of histograms, each with its labels, without braces. `rows`: how many were at most each bound, then
+        all, the sum, and all."""
         self._head(name, "", "histogram", help_text)
         lines = [f'{name}_bucket{{\0,le="{bound}"}} \1\n' for bound in (*bounds, "+Inf")]
         self._parts.append(filled("".join([*lines, f"{name}_sum{{\0}} \1\n{name}_count{{\0}} \1\n"]), labels, rows))

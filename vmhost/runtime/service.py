@@ -17,6 +17,7 @@ import queue
 import threading
 import time
 import weakref
+from types import MappingProxyType
 
 from vmhost import memory_lines, statistics
 from vmhost.errors import ClosedError, Kind, from_core
@@ -605,6 +606,43 @@ class Service:
 
     # -- counting -------------------------------------------------------------------------------------------------
 
+    def numbers(self, first, step, steps):
+        """The HostNumbers of now; the buckets are those of `statistics.reached`."""
+        with self.lock:
+            vms, memory_bytes = self._pool.snapshot()
+            by_id = {vm.id: vm for vm in vms}
+            versions = [
+                self._version_numbers(version, by_id, version.lane.numbers(first, step, steps))
+                for version in self._by_lane.values()
+            ]
+            return statistics.HostNumbers(self._whole(vms, memory_bytes), versions)
+
+    def _version_numbers(self, version, vms, native):
+        ends, queued, running, denied, input_bytes, walls, waits = native
+        totals = version.totals
+        if ids := self._pool.ids_of(version):
+            totals = totals.with_vms([vms[number] for number in ids if number in vms])
+        metrics, left_out = statistics.of_metrics(version.lane.metrics())
+        return statistics.VersionNumbers(
+            sum(ends) - sum([ends[kind] for kind in _NOT_CALLED]),
+            version.name,
+            version.version,
+            ends,
+            queued,
+            running,
+            len(self._pool.held_by(version)) if ids else 0,
+            totals.cpu_s,
+            totals.stops,
+            denied,
+            input_bytes,
+            version.breaker.state,
+            version.breaker.trips,
+            walls,
+            waits,
+            metrics,
+            left_out,
+        )
+
     def statistics(self):
         """A HostStatistics of now."""
         with self.lock:
@@ -614,23 +652,26 @@ class Service:
             draining = tuple(
                 self._task_statistics(version, by_id) for version in self._by_lane.values() if version.draining
             )
-            return statistics.HostStatistics(
-                tasks=tasks,
-                draining=draining,
-                replaced=tuple(self._replaced.values()),
-                vms=vms,
-                quarantined=tuple(self._pool.quarantined),
-                totals=self._pool.totals.with_vms(vms),
-                functions=self._function_threads.running,
-                warm=self._pool.warm,
-                booting=self._pool.booting,
-                booted=self._pool.booted,
-                boot_failures=self._pool.boot_failures,
-                ended=self._pool.ended,
-                starved=self._scheduler.starved,
-                memory_bytes=memory_bytes,
-                sqlite_counted=self.native.sqlite_counted(),
-            )
+            return self._whole(vms, memory_bytes, tasks, draining, tuple(self._replaced.values()))
+
+    def _whole(self, vms, memory_bytes, tasks=MappingProxyType({}), draining=(), replaced=()):
+        return statistics.HostStatistics(
+            tasks=tasks,
+            draining=draining,
+            replaced=replaced,
+            vms=vms,
+            quarantined=tuple(self._pool.quarantined),
+            totals=self._pool.totals.with_vms(vms),
+            functions=self._function_threads.running,
+            warm=self._pool.warm,
+            booting=self._pool.booting,
+            booted=self._pool.booted,
+            boot_failures=self._pool.boot_failures,
+            ended=self._pool.ended,
+            starved=self._scheduler.starved,
+            memory_bytes=memory_bytes,
+            sqlite_counted=self.native.sqlite_counted(),
+        )
 
     def longest_calls(self, name):
         """LongCalls of all versions of a task, the longest first. KeyError where none is loaded."""

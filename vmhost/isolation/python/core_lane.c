@@ -471,6 +471,62 @@ static PyObject *lane_durations(PyObject *object, PyObject *Py_UNUSED(unused))
     return Py_BuildValue("(NN)", walls, waits);
 }
 
+/* Counts of the first `first` buckets, of `step` more, and so on, `steps` numbers, then all, the sum of the durations
+ * in seconds, and all. */
+static PyObject *reached_row(const vmh_histogram *histogram, int first, int step, int steps, double sum_s)
+{
+    PyObject *row = PyList_New(steps + 3);
+    long long sum = 0;
+    for (int i = 0, at = 0; row != NULL && i <= steps; i++) {
+        for (int end = i == steps ? VMH_HISTOGRAM_BUCKETS : first + step * i; at < end; at++)
+            sum += atomic_load_explicit(&histogram->counts[at], memory_order_relaxed);
+        PyObject *number = PyLong_FromLongLong(sum);
+        if (number == NULL)
+            Py_CLEAR(row);
+        else
+            PyList_SET_ITEM(row, i, number);
+    }
+    PyObject *seconds = row == NULL ? NULL : PyFloat_FromDouble(sum_s), *all = PyLong_FromLongLong(sum);
+    if (row == NULL || seconds == NULL || all == NULL) {
+        Py_XDECREF(row);
+        Py_XDECREF(seconds);
+        Py_XDECREF(all);
+        return NULL;
+    }
+    PyList_SET_ITEM(row, steps + 1, seconds);
+    PyList_SET_ITEM(row, steps + 2, all);
+    return row;
+}
+
+static PyObject *lane_numbers(PyObject *object, PyObject *args)
+{
+    vmh_lane *lane = ((lane_object *)object)->lane;
+    int first, step, steps;
+    if (!PyArg_ParseTuple(args, "iii:numbers", &first, &step, &steps))
+        return NULL;
+    if (first < 0 || step < 1 || steps < 1 || first + (int64_t)step * (steps - 1) > VMH_HISTOGRAM_BUCKETS) {
+        PyErr_SetString(PyExc_ValueError, "numbers: expected buckets that the histogram has");
+        return NULL;
+    }
+    pthread_mutex_lock(&lane->lock);
+    Py_ssize_t queued = (Py_ssize_t)lane->queued;
+    pthread_mutex_unlock(&lane->lock);
+    PyObject *ends = counts_by_kind(lane->ends);
+    PyObject *walls =
+        ends == NULL ? NULL
+                     : reached_row(&lane->walls, first, step, steps, (double)atomic_load(&lane->wall_ns_total) / 1e9);
+    PyObject *waits =
+        walls == NULL ? NULL
+                      : reached_row(&lane->waits, first, step, steps, (double)atomic_load(&lane->wait_ns_total) / 1e9);
+    if (waits == NULL) {
+        Py_XDECREF(ends);
+        Py_XDECREF(walls);
+        return NULL;
+    }
+    return Py_BuildValue("(NnLLLNN)", ends, queued, atomic_load(&lane->running), atomic_load(&lane->denied_total),
+                         atomic_load(&lane->request_bytes_total), walls, waits);
+}
+
 static PyObject *metric_as_tuple(const vmh_task_metric *metric)
 {
     PyObject *counts = PyTuple_New(metric->kind == VMH_METRIC_HISTOGRAM ? metric->bound_count + 1 : 0);
@@ -592,6 +648,9 @@ static PyMethodDef lane_methods[] = {
     {"tails", lane_tails, METH_NOARGS,
      PyDoc_STR("[(seconds since it ended, how long it ran, how long it waited, bytes of its value, kind), ...]: the "
                "longest calls of the last minutes (lanes/tails.h).")},
+    {"numbers", lane_numbers, METH_VARARGS,
+     PyDoc_STR("numbers(first, step, steps) -> (ends by kind, queued, running, denied, bytes of inputs, walls, waits), "
+               "the last two as sums of the first buckets, of step more, ..., of all, seconds, of all.")},
     {"statistics", lane_statistics, METH_NOARGS, PyDoc_STR("Counters, as a dict; ends: by kind.")},
     {NULL, NULL, 0, NULL},
 };

@@ -1,15 +1,15 @@
-"""Which modules a task needs: the import closure over its folder and its packages, and what in it a VM can't give.
+"""Which modules a task needs: the import closure over its folder and its packages, and what a VM lacks of it.
 
-Every import statement counts, wherever it stands, since a bundle can't be completed later. Left aside are those that
-never run in a VM (under `if TYPE_CHECKING:` and `if __name__ == "__main__":`). What can't be had is
+Every import statement counts, wherever it stands, since a bundle can't be completed later. Imports that never run in a
+VM are ignored (under `if TYPE_CHECKING:` and `if __name__ == "__main__":`). A missing module is
 
 - an error where the task's own code imports it at the top of a module, and nothing guards the import;
 - a warning where an `if`, a loop or a function of the task stands around it: the program may never get there;
-- nothing where the program prepares for it (`try: import x` with `except ImportError`,
-  `contextlib.suppress(ImportError)`), and in packages, which others wrote: they import much that never runs.
+- ignored where the program handles it (`try: import x` with `except ImportError`,
+  `contextlib.suppress(ImportError)`), and in packages written by others, which import much that never runs.
 
-Whatever is missing is listed in `Closure.absent`, so that the import says why when a VM gets there after all. A name
-that is both in the folder and in the standard library is an error rather than a matter of search order.
+`Closure.absent` lists all missing modules, so that an import that a VM does reach tells the reason. A name that is both
+in the folder and in the standard library is an error, not a matter of search order.
 """
 
 import ast
@@ -174,7 +174,7 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
 
 
 def _can_have_gaps(source, node):
-    """Can the import statement `node` be replaced where it stands?"""
+    """Whether the import statement `node` can be replaced where it stands."""
     lines = source.text.splitlines(keepends=True)
     encoding, _ = tokenize.detect_encoding(iter(lines).__next__)
     after = lines[node.end_lineno - 1][node.end_col_offset :].strip()

@@ -1,5 +1,5 @@
-"""What can be told of a program's text about what runs in a VM: tests that always come out the same there, and imports
-that the program expects to fail."""
+"""What a program's source tells about what runs in a VM: conditions whose result is known there, and imports that the
+program expects to fail."""
 
 import ast
 import operator

@@ -1,6 +1,6 @@
-"""Where plain Python source crashes CPython by what its compiler makes of it: the same code with other instructions.
+"""Corrects code that CPython's compiler makes of valid source and that can crash the interpreter.
 
-The verifier refuses the originals.
+The verifier refuses the uncorrected code.
 """
 
 from types import CodeType
@@ -14,12 +14,12 @@ from .verifier.tables import handlers
 
 
 def compile_corrected(source, filename, optimize=0):
-    """The code object of the module `source` (bytes, str or syntax tree): what CPython makes of it, `corrected`."""
+    """The code object of the module `source` (bytes, str or syntax tree), compiled by CPython and then `corrected`."""
     return corrected(compile(source, filename, "exec", dont_inherit=True, optimize=optimize))
 
 
 def corrected(code):
-    """`code`, and what it holds, as it should have been compiled; itself where nothing is to be done."""
+    """`code` and the code objects in its constants, corrected. Returns `code` itself where nothing needs correcting."""
     constants = tuple(corrected(each) if isinstance(each, CodeType) else each for each in code.co_consts)
     if any(new is not old for new, old in zip(constants, code.co_consts)):
         code = code.replace(co_consts=constants)
@@ -27,7 +27,8 @@ def corrected(code):
 
 
 def _reads_its_own_cell(code):
-    """Instructions are exchanged for others of the same size, so that no jump and no table changes.
+    """Reads the type parameters of a generic class from the right place. Instructions are exchanged for others of the
+    same size, so that no jump and no table changes.
 
     Within a class body, 3.14 looks for the type parameters of a generic class in the body's namespace first, under a
     name that no source can spell, and takes what it finds for a tuple. A namespace of `__prepare__` can hold anything.
@@ -51,7 +52,7 @@ def _reads_its_own_cell(code):
 
 
 class _Loads(Flow):
-    """Finds the loads that the verifier would refuse; each counts as checked."""
+    """Finds the loads that the verifier would refuse. After each, the local counts as assigned."""
 
     def __init__(self, instructions, found):
         super().__init__(instructions, found)

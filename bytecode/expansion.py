@@ -1,6 +1,6 @@
-"""Code with some instructions replaced by several: jumps, exception table and source positions follow.
+"""Replaces instructions of a code object by several each, and adapts jumps, exception table and source positions.
 
-The code comes from CPython's compiler. Operands only grow by it, so no instruction gets shorter.
+The code comes from CPython's compiler. Replacing only increases operands, so no instruction gets shorter.
 """
 
 from .verifier.tables import handlers
@@ -9,9 +9,9 @@ _ONE_LINE, _LINE_ONLY, _LONG = 10, 13, 14  # kinds of entries in the table of so
 
 
 def expanded(code, instructions, replaced):
-    """`code`, where `replaced` gives for indices of its `instructions` a list of (opcode, operand) instead.
+    """`code` with some of its `instructions` replaced: `replaced` maps their indices to lists of (opcode, operand).
 
-    None of them jumps, and none has an inline cache.
+    None of the new instructions jumps or has inline caches.
     """
     table = instructions.table
     rows = []  # [opcode, operand, index of the jump's target or -1, code units of its caches]
@@ -68,7 +68,7 @@ def _settled(rows, table):
 
 
 def _entry(*numbers):
-    """One entry of the exception table: numbers of six bits a byte, highest first; its first byte is marked."""
+    """One entry of the exception table: numbers as six bits a byte, highest first. A bit marks its first byte."""
     found = bytearray()
     for number in numbers:
         rest = [number & 0x3F]
@@ -103,7 +103,7 @@ def _positions(packed, instructions, sizes):
 
 
 def _on_the_same_line(kind, payload):
-    """An entry that says the same as this one says, right after it: lines are counted from the entry before."""
+    """An entry for the same line as this one, right behind it: lines are relative to the entry before."""
     if _ONE_LINE <= kind < _LINE_ONLY:
         return _ONE_LINE, payload
     if kind in (_LINE_ONLY, _LONG):

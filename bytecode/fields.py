@@ -63,8 +63,7 @@ EXPECTED_LIMITS = {
 
 
 def limit_is_right(name, value):
-    """May the limit `name`, as manifests call it, be the number `value`? Of another type than the name says it may
-    not."""
+    """Whether `value` is valid for the limit `name`, as manifests call it. A value of the wrong type is not."""
     if name.endswith("_s"):
         return type(value) in (int, float) and 0 < value < END_OF_TIME_S
     minimum, maximum = {
@@ -76,13 +75,13 @@ def limit_is_right(name, value):
 
 
 def matches(pattern, value, max_chars):
-    """Is `value` a str of at most `max_chars` characters that UTF-8 can say and the whole of which matches
-    `pattern`?"""
+    """Whether `value` is a str of at most `max_chars` characters that UTF-8 can encode and that `pattern` matches as a
+    whole."""
     return type(value) is str and len(value) <= max_chars and pattern.fullmatch(value) is not None and is_unicode(value)
 
 
 def is_unicode(text):
-    """Can UTF-8 say `text`? Lone surrogates it cannot."""
+    """Whether UTF-8 can encode `text`. It cannot encode lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -93,10 +92,10 @@ def is_unicode(text):
 def shown(value, max_chars=80):
     """`value` as a message shows it, however large it is."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**max_chars:
-        # str() has a limit, and nobody reads them
+        # str() has a limit on digits, and nobody reads that many
         return f"a number of about {int(value.bit_length() * math.log10(2)) + 1} digits"
     try:
         text = repr(value)
-    except ValueError, RecursionError:  # a number like that inside, or too deep
+    except ValueError, RecursionError:  # a number of that size inside, or nested too deep
         return f"a {type(value).__name__}"
     return text if len(text) <= max_chars else text[: max_chars - 3] + "..."

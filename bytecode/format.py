@@ -2,11 +2,11 @@
 
 A bundle is a canonical zip (`archive.py`) of
 
-    manifest.msgpack        who it is, what it may do, and the SHA-256 and size of every other file
+    manifest.msgpack        name, permissions, limits, and the SHA-256 and size of every other file
     code/<target>/….pyc     16 bytes of header (magic, flags 1: unchecked hash, 8 zero bytes), then marshalled code
     files/…                 the task's resources
     texts/<hex digest>      marshalled code of texts that CPython would compile at run time (`texts.py`)
-    signature               absent, or who signed the manifest (`signing.py`)
+    signature               the signature of the manifest (`signing.py`); absent in an unsigned bundle
 
 Reading checks shape, manifest, signature, target and digests, in that order, and unmarshals nothing. The file is read
 into memory as a whole: a mapped file that someone truncates would kill the process.
@@ -171,7 +171,7 @@ def read_bundle(source, trust=None, allow_unsigned=False):
     """The Bundle in `source`, a path or the bytes themselves.
 
     `trust` is a TrustStore. Unless `allow_unsigned`, only bundles signed with one of its keys are read. BundleError
-    says what is wrong; nothing has been unmarshalled by then, or at all.
+    says what is wrong. Nothing is unmarshalled here.
     """
     data, where = _read_source(source)
     entries = read_archive(data, where)
@@ -239,7 +239,8 @@ def read_bundle(source, trust=None, allow_unsigned=False):
 
 
 def is_module_name(name):
-    """May a module have this dotted name? Within packages, some have names with `-`, which programs import by text."""
+    """Whether this is a valid dotted module name. Some modules of packages have `-` in it; programs import them by
+    text."""
     first, *others = name.split(".")
     return first.isidentifier() and all(f"_{part.replace('-', '_')}".isidentifier() and part for part in others)
 
@@ -271,8 +272,8 @@ def _lay_out(manifest, modules, files, texts, models):
 
 
 def check_manifest(manifest, where):
-    """BundleError, naming `where`, for a Manifest that says what none may; what is read from a bundle has been checked
-    so."""
+    """Raises BundleError, naming `where`, for an invalid Manifest. `read_bundle` has checked every manifest that it
+    returns."""
     _manifest_from(_fields_of(manifest), where)
 
 
@@ -372,7 +373,7 @@ def _check_signature(encoded, signature, where, trust, allow_unsigned):
 
 
 def _manifest_from(found, where):
-    """The Manifest of the decoded fields `found`, each of which may be anything that MessagePack can say."""
+    """The Manifest of the decoded fields `found`. Each of them may be any value that MessagePack can encode."""
     check = _Fields(found, where)
     python = _Fields(check.get("python", dict), where, "python.")
     limits = _Fields(check.get("limits", dict), where, "limits.")

@@ -1,4 +1,4 @@
-"""Files that are put in place in one step, so that nobody ever reads half of one."""
+"""Replaces files in one step, so that no reader sees a partial one."""
 
 import os
 

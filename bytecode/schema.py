@@ -1,7 +1,7 @@
-"""JSON schemas as this project means them: a pattern matches a text as a whole, a text is one that UTF-8 can say, whole
-numbers are ints.
+"""JSON schemas with stricter rules: a pattern must match the whole text, UTF-8 must be able to encode a text, and
+integers are ints.
 
-JSON Schema itself lets `$` match before a last line break, and 1.0 be a whole number.
+JSON Schema itself lets `$` match before a final line break, and accepts 1.0 as an integer.
 """
 
 import json

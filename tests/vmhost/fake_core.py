@@ -276,6 +276,9 @@ class Lane:
     def held(self):
         return None
 
+    def tails(self):
+        return []
+
     def metrics(self):
         return [], 0
 

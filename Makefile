@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test lint format docs browser-tests stress mutations mutants fuzz differential conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
+.PHONY: help build device-libraries demo test lint format docs browser-tests cuda gpu-tests stress mutations mutants fuzz differential conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
 PYTHON := .venv/bin/python
 # Where an environment forbids .pyc files, each of the many processes of tests and benchmarks would compile all that it
 # imports. They lie in .venv and in folders that git ignores.
@@ -33,6 +33,12 @@ docs: build       ## the docs as a site, in build/docs (the first time: 30 MB fr
 
 browser-tests: build  ## the dashboard in Debian's Chromium, unpacked privately (the first time: 130 MB)
 	@sh tools/setup.sh browser && $(PYTHON) -m pytest -q -m browser $(ARGS)
+
+cuda:             ## the engine's library for NVIDIA GPUs, engine/libvme_cuda.so (needs nvcc)
+	@sh tools/cuda.sh
+
+gpu-tests: build cuda ## networks and tables on an NVIDIA GPU against those on the CPU
+	@$(PYTHON) -m pytest -q -m gpu tests/engine tests/serving $(ARGS)
 
 stress: build     ## the long runs: many hosts and VMs in several processes
 	@$(PYTHON) -m pytest -q -m stress -n 2 $(ARGS)

@@ -272,13 +272,27 @@ def _where(sizes, port):
     return f" with {', '.join(told)}" if told else ""
 
 
-def opened(name, data, *, threads=0, ftz=False, search=None, spend=False, like=None):
+def opened(name, data, *, threads=0, ftz=False, search=None, spend=False, like=None, device="cpu", device_memory=0,
+           device_options=None):  # fmt: skip
     """The Model in the bytes of a model file, outside a VM; options as of `load`. `spend`: `data` is writable and
     nobody reads it afterwards: its memory is given back while weights are packed, so that hardly more than the largest
     constant is in memory twice; zeros are left there. `like`: a Model of the same network with other weights, whose
-    algorithms are taken without a search."""
+    algorithms are taken without a search.
+
+    `device`: "cpu", or "cuda" or "cuda:NUMBER" for an NVIDIA GPU (docs/gpu.md): a Model whose weights lie in its
+    memory, of which it takes at most `device_memory` bytes (0: all); `device_options`: vmhost.engine.cuda.Options.
+    DeviceError: no GPU, or no library. UnsupportedError names an operator that the GPU lacks."""
     from vmhost.engine.model_parts import DAMAGED, sizes_of_files  # on hosts only
 
+    if device != "cpu":
+        from vmhost.engine.cuda.library import gpu
+        from vmhost.engine.cuda.network import CudaModel
+
+        found = gpu(device, memory=device_memory)
+        whole = opened(name, data, threads=1, search="fixed")  # which refuses what is damaged
+        return CudaModel(name, data, whole, device=found, options=device_options, like=like)
+    if device_memory or device_options is not None:
+        raise ValueError("device_memory, device_options: they are of device='cuda'")
     whole = memoryview(data)
     files = sizes_of_files(whole)
 

@@ -410,6 +410,7 @@ ENGINE_ROOMS = {
     "operators": {"runtime", "vendor"},
     "models": {"runtime", "operators"},
     "embedding": {"runtime"},
+    "cuda": set(),
     "kernels": {"runtime", "operators", "models", "embedding"},
     "portable": {"runtime", "kernels"},
     "avx2": {"runtime", "kernels"},

@@ -44,11 +44,12 @@ def save(tables, folder, *, incremental=False, step=None):
         step = max((one.statistics().step for one in tables), default=0)
     if not incremental:
         for one in tables:
-            _a._embedding_evict(one._table, step)
+            one.natives._embedding_evict(one._table, step)
     name = f"{max((number for number, _ in saves), default=0) + 1:06}-{'incremental' if incremental else 'full'}"
     beside = save_folders.unfinished(folder, name)
     save_folders.remove_unfinished(folder)
-    snapshots = _a._embedding_snapshot(tuple(one._table for one in tables), incremental)
+    natives = _natives(tables)
+    snapshots = natives._embedding_snapshot(tuple(one._table for one in tables), incremental)
     saved = False
     try:
         os.mkdir(beside)
@@ -61,11 +62,19 @@ def save(tables, folder, *, incremental=False, step=None):
         saved = True
     finally:
         for snapshot in snapshots:
-            _a._embedding_snapshot_end(snapshot, saved)
+            natives._embedding_snapshot_end(snapshot, saved)
     save_folders.flush(folder)
     for one in tables:
         one.saved = (folder, name)
     return os.path.join(folder, name)
+
+
+def _natives(tables):
+    """What has the functions of these tables; they are saved together where they lie together."""
+    kinds = {type(one.natives): one.natives for one in tables}
+    if len(kinds) > 1:
+        raise CheckpointError("tables: those in a GPU's memory and those in the host's are saved apart")
+    return next(iter(kinds.values()), _a)
 
 
 def _is_file_name(name):
@@ -133,7 +142,8 @@ class _Columns:
 
 
 def _write_table(path, table, snapshot, incremental):
-    count, dim, slots = _a._embedding_snapshot_rows(snapshot), table.dim, table.dim * table.slots
+    natives = table.natives
+    count, dim, slots = natives._embedding_snapshot_rows(snapshot), table.dim, table.dim * table.slots
     room = max(min(_PIECE // (4 * (dim + slots)), 65536), 256)
     with open(path, "wb") as file:
         columns = _Columns(file)
@@ -142,14 +152,14 @@ def _write_table(path, table, snapshot, incremental):
         columns.add("values", "F32", 4, [count, dim])
         columns.add("slots", "F32", 4, [count, slots])
         while True:
-            read, *parts = _a._embedding_snapshot_read(snapshot, room)
+            read, *parts = natives._embedding_snapshot_read(snapshot, room)
             if read == 0:
                 break
             for name, part in zip(("keys", "freqs", "versions", "values", "slots"), parts):
                 columns.append(name, part[:read])
         if not incremental:
-            _write_waiting(columns, snapshot)
-            counters = _a._embedding_snapshot_bloom(snapshot)
+            _write_waiting(columns, snapshot, natives)
+            counters = natives._embedding_snapshot_bloom(snapshot)
             if len(counters):
                 columns.add("bloom", "U16", 2, [len(counters)])
                 columns.append("bloom", counters)
@@ -158,10 +168,10 @@ def _write_table(path, table, snapshot, incremental):
         os.fsync(file.fileno())
 
 
-def _write_waiting(columns, snapshot):
+def _write_waiting(columns, snapshot, natives):
     names, found = ("keys_filtered", "freqs_filtered", "versions_filtered"), []
     while True:  # how many there are is known when all were read
-        read, *parts = _a._embedding_snapshot_waiting(snapshot, 16 * _SLACK)
+        read, *parts = natives._embedding_snapshot_waiting(snapshot, 16 * _SLACK)
         if read == 0:
             break
         found.append([part[:read].copy() for part in parts])
@@ -312,20 +322,22 @@ def _read_table(path, columns, table, trained=True, wanted=None):
         room = max(_PIECE // (4 * table.dim * (1 + table.slots)), 256)
         if not trained:
             for keys, freqs, versions, values in pieces(("keys", "freqs", "versions", "values"), room):
-                _a._embedding_put(table._table, keys, freqs, versions, values, _a.zeros((len(keys), 0), "float32"))
+                table.natives._embedding_put(
+                    table._table, keys, freqs, versions, values, _a.zeros((len(keys), 0), "float32")
+                )
             return
         for parts in pieces(("keys", "freqs", "versions", "values", "slots"), room):
-            _a._embedding_put(table._table, *_chosen(parts, wanted))
+            table.natives._embedding_put(table._table, *_chosen(parts, wanted))
         if "keys_filtered" in columns:
             for parts in pieces(("keys_filtered", "freqs_filtered", "versions_filtered"), room):
-                _a._embedding_put(table._table, *_chosen(parts, wanted), None, None)
+                table.natives._embedding_put(table._table, *_chosen(parts, wanted), None, None)
         if "bloom" in columns and wanted is not None:
             raise CheckpointError(
                 f"{path}: the counts of a Bloom filter belong to its shard: restore them with as many shards"
             )
         if "bloom" in columns:
             for (counters,) in pieces(("bloom",), max(columns["bloom"]["shape"][0], 1)):
-                _a._embedding_put(table._table, None, counters, None, None, None)
+                table.natives._embedding_put(table._table, None, counters, None, None, None)
 
 
 def _chosen(parts, wanted):

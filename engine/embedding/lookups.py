@@ -134,7 +134,7 @@ def spread(bags):
     return keys, weights, places
 
 
-def _bags_of(table, ids, weights, combiner, default_id, ends):
+def bags_of(table, ids, weights, combiner, default_id, ends):
     """The arguments as the engine takes them; ids may be Ragged, [bags, n] or [bags]. `ends`: a dict in which offsets
     are kept for other tables' bags of the same shape."""
     if combiner not in COMBINERS:
@@ -180,11 +180,16 @@ def embedding_bags(anchors, sets):
     return read_bags(anchors, sets)
 
 
+def _natives(tables):
+    """What has the functions of these tables: that of a GPU where one of them lies there, which refuses the others."""
+    return next((one.natives for one in tables if getattr(one, "natives", _a) is not _a), _a)
+
+
 def read_bags(anchors, sets):
     """What the sets of bags read, side by side, without a tape."""
     sharded = next((bags.table for bags in sets if bags.table.sharded), None)
     tables = [bags.table for bags in sets] if sharded is None else sharded.read(sets)
-    return _a._embedding_bags(
+    return _natives(tables)._embedding_bags(
         [
             (rows if type(table) is PlainTable else table._table, *bags[1:])
             for rows, table, bags in zip(anchors, tables, sets)
@@ -238,7 +243,7 @@ def group_embedding_lookup_sparse(tables, ids, weights=None, combiners="mean", d
             raise ValueError(f"{what}: expected one for each of {count} tables, got {len(given)}")
     variables, anchors = zip(*map(_table_of, tables)) if tables else ((), ())
     ends = {}
-    sets = tuple(_bags_of(*one, ends) for one in zip(variables, ids, weights, combiners, default_ids))
+    sets = tuple(bags_of(*one, ends) for one in zip(variables, ids, weights, combiners, default_ids))
     joined = embedding_bags(list(anchors), sets)
     if together:
         return joined
@@ -262,6 +267,7 @@ def apply_gradients(gradients, optimizer, global_step=None):
     sharded = [one for one in gradients if one.table.sharded]
     sets = [(*bags.native(), dense) for one in gradients if not one.table.sharded for bags, dense in one.parts]
     if sets:
-        _a._embedding_update_bags(sets, rates[0])
+        natives = _natives([one.table for one in gradients if not one.table.sharded])
+        natives._embedding_update_bags(sets, rates[0])
     if sharded:
         sharded[0].table.update(sharded, rates[0])

@@ -94,6 +94,7 @@ class EmbeddingVariable:
     """
 
     sharded = False  # see ShardedTable
+    natives = _a  # what has the functions of tables; see vmhost.engine.cuda.tables
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class EmbeddingVariable:
             if type(number) is not int or not (what == "quota" or number > 0) or not 0 <= number <= _INT64_MAX:
                 raise ValueError(f"{name}: {what}: expected a whole number above 0, got {number!r}")
         try:
-            self._table = _a._embedding_new(
+            self._table = self.natives._embedding_new(
                 dim,
                 KINDS.index(kind),
                 _first_rows(name, initializer, default_value_dim, dim, seed),
@@ -143,7 +144,7 @@ class EmbeddingVariable:
         return self
 
     def _describe(self):
-        told = _a._embedding_statistics(self._table)
+        told = self.natives._embedding_statistics(self._table)
         self.dim, self.optimizer = told["dim"], KINDS[told["optimizer"]]
         self.slots, self.writable = told["slots"], told["trains"]
         # what gradients are asked of: no numbers of its own
@@ -157,7 +158,7 @@ class EmbeddingVariable:
 
     def lookup(self, ids):
         """The rows of `ids`, an array of whole numbers: an array of its shape and `dim` more."""
-        return _a._embedding_lookup(self._table, _a.asarray(ids))
+        return self.natives._embedding_lookup(self._table, _a.asarray(ids))
 
     def rows_without_keys(self):
         """What keys without a row read, [n, dim]: key k reads row k mod n."""
@@ -173,10 +174,10 @@ class EmbeddingVariable:
         global_step: what a row's version becomes; the optimizer's own count of updates where it is not said.
         PermissionError: the table was granted for reading. MemoryError: its quota is reached."""
         rates = table_rates(self, optimizer, global_step)
-        _a._embedding_update(self._table, rates, _a.asarray(ids), _a.asarray(gradients))
+        self.natives._embedding_update(self._table, rates, _a.asarray(ids), _a.asarray(gradients))
 
     def statistics(self):
-        told = _a._embedding_statistics(self._table)
+        told = self.natives._embedding_statistics(self._table)
         return Statistics(*(told[field] for field in Statistics._fields))
 
     def __len__(self):

@@ -43,12 +43,17 @@ class Export:
     saves: tuple
     signed: str | None
 
-    def tables(self, quota=None):
-        """Tables by name with the rows of this version, for lookups alone: they have no slots."""
-        made = {}
+    def tables(self, quota=None, gpu=None):
+        """Tables by name with the rows of this version, for lookups alone: they have no slots. `gpu`: a Gpu of
+        vmhost.engine.cuda in whose memory they lie."""
+        made, kind = {}, EmbeddingVariable
         for name, rows in self.first.items():
             options = {"optimizer": "sgd", "initializer": rows, "default_value_dim": len(rows), "quota": quota}
-            made[name] = EmbeddingVariable(rows.shape[1], name=name, **options)
+            if gpu is not None:
+                from vmhost.engine.cuda import CudaTable as kind
+
+                options["device"] = gpu
+            made[name] = kind(rows.shape[1], name=name, **options)
         self.fill(made)
         return made
 

@@ -16,11 +16,13 @@ from typing import NamedTuple
 
 from vmhost import ClosedError
 from vmhost.engine.embedding import group_embedding_lookup_sparse
+from vmhost.engine.embedding.lookups import COMBINERS, bags_of
 from vmhost.engine.models import opened
 from vmhost.serving import exports
 from vmhost.serving.errors import ExportError
 
 POLICIES = ("round_robin", "modulo")
+STAGED = 8  # numbers of examples whose pinned memory a session on a GPU keeps at hand
 _END = object()
 
 
@@ -46,27 +48,41 @@ class SessionGroup:
         of one key are answered in order by one session.
     trust: the keys that exports must be signed by: a TrustStore, or its path; None: exports need no signature.
     quota: bytes that each table may take. queue: calls that may wait for a session; more are a queue.Full error.
+    warmup: numbers of examples that sessions are made ready for.
+    device: where the networks run: "cpu", or "cuda" or "cuda:NUMBER" (docs/gpu.md), there with `device_options`, a
+        vmhost.engine.cuda.Options, at most `device_memory` bytes of the GPU's memory (0: all), and with
+        `device_tables` the tables in that memory too. DeviceError: no GPU, or no library.
 
     Every call that was accepted ends in one answer or one error, also where the group is closed or updated meanwhile.
     Close it, or use it in a `with` block. ExportError."""
 
     def __init__(self, folder, *, sessions=2, cores=None, threads=1, policy="round_robin", trust=None, quota=None,
-                 queue=10_000):  # fmt: skip
+                 queue=10_000, warmup=(), device="cpu", device_options=None, device_memory=0,
+                 device_tables=False):  # fmt: skip
         if type(sessions) is not int or sessions < 1:
             raise ValueError(f"sessions: expected 1 or more, got {sessions!r}")
         if policy not in POLICIES:
             raise ValueError(f"policy: expected {' or '.join(POLICIES)}, got {policy!r}")
         self.policy, self._folder, self._trust, self._quota, self._threads = policy, folder, trust, quota, threads
+        self._device = {"device": device, "device_options": device_options, "device_memory": device_memory}
+        self._gpu, self._warmup = None, tuple(warmup)
+        if device_tables:
+            if device == "cpu":
+                raise ValueError("device_tables: expected device='cuda' beside it")
+            from vmhost.engine.cuda import gpu
+
+            self._gpu = gpu(device, memory=device_memory)
         cores = _cores(sessions, cores)
         self._turn = itertools.count()
         self._updating, self._lock = threading.Lock(), threading.Lock()
         self._export = exports.read(folder, trust=trust)
-        self._tables = self._export.tables(quota)
+        self._tables = self._export.tables(quota, self._gpu)
         self._updates, self._longest, self._prepared, self._kept, self._closed = 0, 0.0, 0, 0, False
-        networks = self._networks(self._export, sessions)
+        networks = self._networks(self._export, sessions, self._tables)
         self._sessions = [_Session(number, *one, queue) for number, one in enumerate(zip(cores, networks))]
         self._give(self._export, self._tables, networks)
         for one in self._sessions:
+            one.on_gpu = self._gpu is not None
             one.start()
 
     # ---- calls
@@ -116,27 +132,32 @@ class SessionGroup:
                 return False
             export = exports.read(self._folder, trust=self._trust, checked=was.saves)
             same = export.digest == was.digest
-            networks = None if same else self._networks(export, len(self._sessions), was)
+            networks = None if same else self._networks(export, len(self._sessions), self._tables, was)
             if export.saves[: len(was.saves)] == was.saves and _same_rows(export.first, was.first):
                 with self._calls_wait():
                     try:
                         export.fill(self._tables, begin=len(was.saves))
                     except BaseException:  # some rows are there: those of the version before anew
-                        self._tables = was.tables(self._quota)
+                        self._tables = was.tables(self._quota, self._gpu)
+                        self._bind([one.network for one in self._sessions], was, self._tables)
                         self._give(was, self._tables, None)
                         raise
                     self._give(export, self._tables, networks)
             else:
-                tables = export.tables(self._quota)
+                tables = export.tables(self._quota, self._gpu)
+                if networks is not None:
+                    self._bind(networks, export, tables)
                 with self._calls_wait():
+                    if networks is None:
+                        self._bind([one.network for one in self._sessions], export, tables)
                     self._give(export, tables, networks)
                 self._tables = tables
             self._export = export
             self._updates += 1
             return True
 
-    def _networks(self, export, count, was=None):
-        """Prepared networks, one for each session."""
+    def _networks(self, export, count, tables, was=None):
+        """Prepared networks, one for each session; on a GPU they read the tables that lie there."""
         fed = {"numbers", *(one.input for one in export.lookups)}
         made = []
         for number in range(count):
@@ -144,8 +165,11 @@ class SessionGroup:
             if was is not None and was.graph == export.graph:
                 like = self._sessions[number].network
                 self._kept += 1
-            network = opened(export.name, export.network, threads=self._threads, like=like)
+            network = opened(export.name, export.network, threads=self._threads, like=like, **self._device)
             self._prepared += 1
+            self._bind([network], export, tables)
+            for size in self._warmup:
+                network.warmup({"batch": size})
             if was is not None:
                 network.warmup({"batch": self._sessions[number].examples})
             made.append(network)
@@ -153,12 +177,28 @@ class SessionGroup:
             raise ExportError(f"version {export.number}: nothing feeds the input {', '.join(sorted(unknown))}")
         return made
 
+    def _bind(self, networks, export, tables):
+        """Lets networks read tables in the memory of their GPU."""
+        if self._gpu is None:
+            return
+        lookups = {
+            one.input: (
+                tables[one.table],
+                COMBINERS.index(one.combiner),
+                -1 if one.default_id is None else one.default_id,
+            )
+            for one in export.lookups
+        }
+        for network in networks:
+            network.bind(lookups)
+
     @contextlib.contextmanager
     def _calls_wait(self):
         """Meanwhile no session reads rows or takes its network."""
         begun = time.perf_counter()
         with contextlib.ExitStack() as held:
             for one in self._sessions:
+                held.enter_context(one.gate)  # so that no further call comes first
                 held.enter_context(one.lock)
             yield
         self._longest = max(self._longest, time.perf_counter() - begun)
@@ -195,8 +235,11 @@ class _Session:
 
     def __init__(self, number, cores, network, room):
         self.cores, self.network, self.served = cores, network, None
+        self.on_gpu = False  # whether its network reads tables in the memory of its GPU
+        self._staged = None, {}  # a network on a GPU, and its Stagings by examples
         self.calls, self.examples = 0, 1  # examples: of the last call
-        self.lock = threading.Lock()  # held while rows are read and the network is taken
+        self.lock = threading.Lock()  # while rows are read and the network is taken; on tables of a GPU while it runs
+        self.gate = threading.Lock()  # passed before the lock is taken: held by an update that waits for it
         self._waiting, self._entry, self._ended = queue.Queue(room), threading.Lock(), False
         self._thread = threading.Thread(target=self._run, name=f"vmhost-session-{number}", daemon=True)
 
@@ -236,14 +279,49 @@ class _Session:
             del asked, columns, future
 
     def _answer(self, columns):
+        with self.gate:
+            pass
         with self.lock:
             export, tables = self.served
             network = self.network
             inputs = columns if hasattr(columns, "ids") else export.spec.transform(columns)
             fed = {"numbers": inputs.numbers} if any(port.name == "numbers" for port in network.inputs) else {}
+            if self.on_gpu:  # which reads the rows while it runs
+                self.calls, self.examples = self.calls + 1, max(len(inputs), 1)
+                return network.run_bags(fed, _bags(export.lookups, tables, inputs))
             fed |= zip((one.input for one in export.lookups), _rows(export.lookups, tables, inputs))
+            if hasattr(network, "staging"):
+                fed = self._stage(network, fed, len(inputs))
         self.calls, self.examples = self.calls + 1, max(len(inputs), 1)
         return network(fed)
+
+    def _stage(self, network, fed, examples):
+        """The arrays written to the pinned memory of a network on a GPU; themselves where they are of other shapes,
+        which the network tells."""
+        if self._staged[0] is not network:
+            self._staged = network, {}
+        known = self._staged[1]
+        if examples not in known:
+            if len(known) == STAGED:
+                known.clear()
+            known[examples] = network.staging({"batch": examples})
+        staged = known[examples]
+        if fed.keys() != staged.keys() or any(array.shape != staged[name].shape for name, array in fed.items()):
+            return fed
+        for name, array in fed.items():
+            staged[name][...] = array
+        return staged
+
+
+def _bags(lookups, tables, inputs):
+    """What each lookup asks for: {the network's input: (ids, offsets, weights or None)}."""
+    ends, found = {}, {}
+    for one in lookups:
+        weights = None if one.weights is None else inputs.weights[one.weights.removeprefix("weights.")]
+        ids = inputs.ids[one.ids.removeprefix("ids.")]
+        bags = bags_of(tables[one.table], ids, weights, one.combiner, one.default_id, ends)
+        found[one.input] = bags.ids, bags.offsets, bags.weights
+    return found
 
 
 def _rows(lookups, tables, inputs):

@@ -1,0 +1,9 @@
+"""Networks and embedding tables on an NVIDIA GPU, for the host: `vmhost.engine.models.opened(…, device="cuda")` and
+`CudaTable`. The library libvme_cuda.so (`make cuda`) is opened when a GPU is first asked for; without it, or without a
+GPU, that is a DeviceError which says what to do."""
+
+from vmhost.engine.cuda.library import DeviceError, Gpu, gpu
+from vmhost.engine.cuda.network import CudaModel, Options, UnsupportedError
+from vmhost.engine.cuda.tables import CudaTable
+
+__all__ = ["CudaModel", "CudaTable", "DeviceError", "Gpu", "Options", "UnsupportedError", "gpu"]

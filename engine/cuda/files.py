@@ -1,0 +1,128 @@
+"""Reading a model file (docs/model-format.md) at given open sizes, for those who run it elsewhere than on the CPU. The
+CPU's engine has read the same bytes before, and has refused what is damaged."""
+
+import math
+import struct
+from dataclasses import dataclass
+
+import numpy
+
+from vmhost.engine.onnx.network import DTYPES
+from vmhost.engine.onnx.writing import OPS
+
+_RANK, _PARAMETERS, _ABSENT = 8, 24, 0xFFFFFFFF
+COMPUTED, CONSTANT, VIEW = range(3)
+_NAMES = {number: name for name, number in OPS.items()}
+
+
+@dataclass
+class Tensor:
+    """`base`, `offset`, `strides` (elements) of a view; `place` and `size` of a constant's bytes in the weights."""
+
+    name: str
+    dtype: str
+    shape: tuple
+    kind: int
+    base: int
+    offset: int
+    strides: tuple
+    place: int
+    size: int
+
+
+@dataclass
+class Node:
+    """`inputs` are numbers of tensors, or None."""
+
+    name: str
+    op: str
+    inputs: tuple
+    output: int
+    parameters: tuple
+
+
+class ModelFile:
+    """The records of a file. `at(sizes)`: its tensors with open sizes by name."""
+
+    def __init__(self, data):
+        data = memoryview(data)
+        (_, _, _, _, tensors, nodes, inputs, outputs, operands, opens, names, weights, varyings, terms, notes_at,
+         notes_size, quotients) = struct.unpack_from("<8s2IQ6I2Q5I", data)  # fmt: skip
+        at = 128
+
+        def section(count, size):
+            nonlocal at
+            begin, at = at, at + count * size
+            return [data[begin + i * size : begin + (i + 1) * size] for i in range(count)]
+
+        tensor_records, node_records = section(tensors, 192), section(nodes, 128)
+        numbers = struct.unpack(f"<{inputs + outputs + operands}I", b"".join(section(inputs + outputs + operands, 4)))
+        open_records, varying_records = section(opens, 16), section(varyings, 24)
+        term_records, quotient_records = section(terms, 16), section(quotients, 16)
+        text = bytes(data[at : at + names])
+        self.notes = text[notes_at : notes_at + notes_size]
+        at += names
+        at += -at % 64
+        self.weights = data[at : at + weights]
+        self.inputs, self.outputs = numbers[:inputs], numbers[inputs : inputs + outputs]
+        operand_list = numbers[inputs + outputs :]
+        self.nodes, self._tensors = [], []
+        for record in tensor_records:
+            (name_at, name_size, dtype, rank, *rest) = struct.unpack(f"<4I{_RANK}q2Q2Iq{_RANK}q16x", record)
+            shape, (place, size, kind, base, offset), strides = rest[:_RANK], rest[_RANK : _RANK + 5], rest[_RANK + 5 :]
+            name = text[name_at : name_at + name_size].decode()
+            self._tensors.append(
+                Tensor(name, DTYPES[dtype], tuple(shape[:rank]), kind, base, offset, tuple(strides[:rank]), place, size)
+            )
+        for record in node_records:
+            name_at, name_size, op, first, given, _, *parameters = struct.unpack(f"<6I{_PARAMETERS}i8x", record)
+            operands = operand_list[first : first + given + 1]
+            self.nodes.append(
+                Node(
+                    text[name_at : name_at + name_size].decode(),
+                    _NAMES.get(op, str(op)),
+                    tuple(None if one == _ABSENT else one for one in operands[:-1]),
+                    operands[-1],
+                    tuple(parameters),
+                )
+            )
+        self.opens = []
+        for record in open_records:
+            name_at, name_size, *_ = struct.unpack("<4I", record)
+            self.opens.append(text[name_at : name_at + name_size].decode())
+        self._varyings = [struct.unpack("<6I", record)[:4] for record in varying_records]
+        self._terms = [struct.unpack("<q8B", record) for record in term_records]
+        self._quotients = [struct.unpack("<4I", record) for record in quotient_records]
+
+    def at(self, sizes):
+        """The tensors where the open sizes are these."""
+        variables = [1, *(sizes[name] for name in self.opens)]
+
+        def total(first, count):
+            return sum(
+                factor * math.prod(variables[one] for one in some)
+                for factor, *some in self._terms[first : first + count]
+            )
+
+        for over_at, overs, under_at, unders in self._quotients:
+            variables.append(total(over_at, overs) // total(under_at, unders))
+        made = [Tensor(**vars(one)) for one in self._tensors]
+        for number, field, first, count in self._varyings:
+            tensor, value = made[number], total(first, count)
+            if field < _RANK:
+                tensor.shape = (*tensor.shape[:field], value, *tensor.shape[field + 1 :])
+            elif field == _RANK:
+                tensor.offset = value
+            else:
+                place = field - _RANK - 1
+                tensor.strides = (*tensor.strides[:place], value, *tensor.strides[place + 1 :])
+        return made
+
+    def place_of(self, number):
+        """Where a constant's bytes begin in the weights."""
+        return self._tensors[number].place
+
+    def constant(self, tensor):
+        """A constant's numbers."""
+        data = self.weights[tensor.place : tensor.place + tensor.size]
+        return numpy.frombuffer(data, tensor.dtype).reshape(tensor.shape)

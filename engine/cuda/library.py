@@ -1,0 +1,169 @@
+"""libvme_cuda.so: how it is found and opened, and the GPUs that it sees."""
+
+import ctypes
+import importlib.util
+import os
+import re
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+HEADER = Path(__file__).resolve().parent.parent / "include" / "vme_cuda.h"
+LIBRARY = Path(__file__).resolve().parent.parent / "libvme_cuda.so"
+PATH = "VMHOST_CUDA_LIBRARY"  # the environment variable that says where the library lies
+ABI = 1
+_CUBLAS = "libcublasLt.so.13"
+_lock = threading.Lock()
+_opened = None
+_gpus = {}
+
+
+class DeviceError(RuntimeError):
+    """A GPU that was asked for cannot be used; the text says why and what to do."""
+
+
+class Facts(NamedTuple):
+    """Of a GPU: its name, bytes of its memory and those that are free now, bytes that this process's networks and
+    tables take and the most that they may (0: no limit), its multiprocessors and compute capability."""
+
+    name: str
+    memory_bytes: int
+    free_bytes: int
+    used_bytes: int
+    limit_bytes: int
+    multiprocessors: int
+    capability: tuple
+
+
+def declarations():
+    """What cffi is told of vme_cuda.h."""
+    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
+    constants = dict(re.findall(r"^#define (VME_CUDA_[A-Z]+) +([0-9]+)\s*$", text, flags=re.MULTILINE))
+    text = re.sub(r"^#ifdef __cplusplus\n.*?^#endif\n", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
+    for name, value in constants.items():
+        text = text.replace(f"[{name}]", f"[{value}]")
+    return text.replace("VME_CUDA_API ", "")
+
+
+class _Library(NamedTuple):
+    ffi: object
+    lib: object
+
+
+def library():
+    """(ffi, lib), opened once. DeviceError: it is not built, or does not open."""
+    global _opened
+    with _lock:
+        if _opened is None:
+            _opened = _open(Path(os.environ.get(PATH) or LIBRARY))
+        return _opened
+
+
+def _open(path):
+    if not path.is_file():
+        raise DeviceError(
+            f"device='cuda': there is no {path.name} at {path.parent}: build it with `make cuda` (it needs nvcc, which"
+            f" the CUDA toolkit or the packages nvidia-cuda-nvcc and nvidia-cublas have), or set {PATH} to where it"
+            " lies; device='cpu' needs nothing"
+        )
+    from cffi import FFI
+
+    ffi = FFI()
+    ffi.cdef(declarations())
+    _find_cublas()
+    try:
+        lib = ffi.dlopen(str(path))
+        abi = lib.vme_cuda_abi()
+    except (OSError, AttributeError) as error:
+        raise DeviceError(f"device='cuda': {path} does not open: {error}; build it again with `make cuda`") from error
+    if abi != ABI:
+        raise DeviceError(f"device='cuda': {path} is of another version ({abi}, not {ABI}): build it with `make cuda`")
+    return _Library(ffi, lib)
+
+
+def _find_cublas():
+    """cuBLAS of the package nvidia-cublas, where the loader finds none of its own."""
+    try:
+        ctypes.CDLL(_CUBLAS)
+        return
+    except OSError:
+        found = importlib.util.find_spec("nvidia")
+    for folder in found.submodule_search_locations or () if found is not None else ():
+        for path in sorted(Path(folder).glob(f"cu13/lib/{_CUBLAS}")):
+            ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+            return
+
+
+def check(status):
+    """Raises what a status other than OK stands for."""
+    opened = library()
+    if status == opened.lib.VME_CUDA_OK:
+        return
+    text = opened.ffi.string(opened.lib.vme_cuda_message()).decode(errors="replace")
+    if status == opened.lib.VME_CUDA_NO_MEMORY:
+        raise MemoryError(text)
+    if status == opened.lib.VME_CUDA_BAD_VALUE:
+        raise ValueError(text)
+    raise DeviceError(
+        f"device='cuda': {text}; device='cpu' needs no GPU"
+        if status == opened.lib.VME_CUDA_NO_DEVICE
+        else f"device='cuda': {text}"
+    )
+
+
+class Gpu:
+    """A GPU of this machine; `gpu()` gives it. What is opened on it holds its memory until it is no longer used."""
+
+    def __init__(self, number, memory):
+        self.number = number
+        self._ffi, self._lib = library()
+        made = self._ffi.new("vme_cuda_device **")
+        check(self._lib.vme_cuda_device_new(number, memory, made))
+        self.handle = self._ffi.gc(made[0], self._lib.vme_cuda_device_unref)
+        self._shared, self._sharing = None, threading.Lock()
+
+    def facts(self):
+        told = self._ffi.new("vme_cuda_device_facts *")
+        check(self._lib.vme_cuda_device_facts_of(self.handle, told))
+        return Facts(
+            self._ffi.string(told.name).decode(),
+            told.memory_bytes,
+            told.free_bytes,
+            told.used_bytes,
+            told.limit_bytes,
+            told.multiprocessors,
+            (told.major, told.minor),
+        )
+
+    def stream(self, shared=False):
+        """A stream; `shared`: the one that all who ask so have."""
+        if shared:
+            with self._sharing:
+                if self._shared is None:
+                    self._shared = self._new_stream()
+                return self._shared
+        return self._new_stream()
+
+    def _new_stream(self):
+        made = self._ffi.new("vme_cuda_stream **")
+        check(self._lib.vme_cuda_stream_new(self.handle, made))
+        return self._ffi.gc(made[0], self._lib.vme_cuda_stream_unref)
+
+
+def gpu(device="cuda", *, memory=0):
+    """The Gpu that `device` names: "cuda", the first one, or "cuda:1". `memory`: the most bytes that what is opened on
+    it may take of its memory, 0: all; each limit is a Gpu of its own. DeviceError: there is none, or no library;
+    ValueError: no such device."""
+    found = re.fullmatch(r"cuda(?::([0-9]{1,3}))?", device) if isinstance(device, str) else None
+    if found is None:
+        raise ValueError(f"device: expected 'cpu', 'cuda' or 'cuda:NUMBER', got {device!r}")
+    number = int(found[1] or 0)
+    library()
+    with _lock:
+        known = _gpus.get((number, memory))
+    if known is None:
+        made = Gpu(number, memory)
+        with _lock:
+            known = _gpus.setdefault((number, memory), made)
+    return known

@@ -81,7 +81,7 @@ def compiled(data, where, folder=None):
         raise OnnxError(
             where, "models need the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'"
         ) from error
-    weights = {}
+    weights, kept = {}, {}
     model, weight_files = parse(data, where, folder, weights)
     nodes = len(model.graph.node)
     try:
@@ -98,8 +98,9 @@ def compiled(data, where, folder=None):
         except Exception as error:  # it knows less than the reader, who computes constants first, and may be wrong
             contradiction = f"contradicts itself, says ONNX's shape inference: {reason(error)}"
             inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        built = read(inferred, where, opens, contradiction, weights)
+        built = read(inferred, where, opens, contradiction, weights, kept)
         built.savings.nodes = nodes
+        built.savings.idle = opens is not None and opens.number > 0  # the first reading is told
         parts = parted(built, where)
         for part in parts:
             improve(part)

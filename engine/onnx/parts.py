@@ -145,7 +145,7 @@ def _part(network, number, last, part_of):
     part.layers = [copy.copy(layer) for layer in layers]
     for layer in part.layers:
         layer.inputs = list(layer.inputs)
-    part.savings = network.savings if number == 0 else Savings(0, 0, 0)
+    part.savings = network.savings if number == 0 else Savings(0, 0, 0, idle=True)
     part.counted = network.counted
     part.needs = needs
     if number == 0:

@@ -1,6 +1,7 @@
 """Reads an ONNX graph, front to back, into a network. Unsupported operators are all reported at once."""
 
 import math
+from collections.abc import Mapping
 
 import numpy
 
@@ -23,24 +24,41 @@ _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # whose operators eve
 _MAX_PARAMETER = (1 << 31) - 1  # of a layer, which model files hold as 32 bits
 
 
-class Node:
-    """One node: inputs by their names in the network, None where one is left out; attributes as Python values."""
+class _Attributes(Mapping):
+    """A node's attributes by name, as Python values that are made when they are asked for."""
 
-    def __init__(self, proto, inputs, opset):
-        from onnx import helper
+    def __init__(self, proto):
+        self._items = {item.name: item for item in proto.attribute}
+        self._made = {}
 
-        self.op, self.domain, self.opset = proto.op_type, proto.domain, opset
-        self.name, self.label = proto.name, proto.name or proto.output[0]
-        self.inputs, self.outputs = inputs, list(proto.output)
-        self.names = list(proto.input)  # of inputs in the model
-        self.attributes = {}
-        for item in proto.attribute:
-            value = helper.get_attribute_value(item)
+    def __getitem__(self, name):
+        if name not in self._made:
+            from onnx import helper
+
+            value = helper.get_attribute_value(self._items[name])
             if isinstance(value, bytes):
                 value = value.decode(errors="replace")
             elif isinstance(value, list) and value and isinstance(value[0], bytes):
                 value = [text.decode(errors="replace") for text in value]
-            self.attributes[item.name] = value
+            self._made[name] = value
+        return self._made[name]
+
+    def __iter__(self):
+        return iter(self._items)
+
+    def __len__(self):
+        return len(self._items)
+
+
+class Node:
+    """One node: inputs by their names in the network, None where one is left out; attributes as Python values."""
+
+    def __init__(self, proto, inputs, opset):
+        self.op, self.domain, self.opset = proto.op_type, proto.domain, opset
+        self.name, self.label = proto.name, proto.name or proto.output[0]
+        self.inputs, self.outputs = inputs, list(proto.output)
+        self.names = list(proto.input)  # of inputs in the model
+        self.attributes = _Attributes(proto)
 
     def input(self, number):
         """The name of that input, or None."""
@@ -57,8 +75,10 @@ class Node:
 class Reader:
     """What readers of operators work with: the `network` so far, and what ONNX's shape inference says."""
 
-    def __init__(self, model, where, opens=None, contradiction=None, weights=None):
+    def __init__(self, model, where, opens=None, contradiction=None, weights=None, kept=None):
         from .parsing import array_of
+
+        self._kept = {} if kept is None else kept
 
         self.contradiction = contradiction
         self.reading = opens.number if opens else 0  # which of several, at other sizes
@@ -184,6 +204,13 @@ class Reader:
             if key in attributes and self.opset >= 13:
                 inputs.append(self.network.constant(f"{outputs[0]}/{key}", attributes.pop(key), numpy.int64))
         self.read_inner(helper.make_node(op, inputs, outputs, **attributes))
+
+    def once(self, key, make):
+        """What `make` makes of a node's attributes alone, which is the same in each reading of the model: made in the
+        first one. `key` tells it from all else."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
 
     def keep_constant(self, name, values):
         """Makes the tensor that constant; returns its name."""
@@ -516,9 +543,9 @@ def _no_element_type(dtype):
     )
 
 
-def read(model, where, opens=None, contradiction=None, weights=None):
+def read(model, where, opens=None, contradiction=None, weights=None, kept=None):
     """The network of a checked ONNX model with inferred shapes; `opens` has the Sizes of inputs' shapes, where some are
     open (open_sizes.Opens); `contradiction` is what
-    ONNX's shape inference has against the model; `weights` are kept apart from it (parsing.py). OnnxError names all
-    nodes that are in the way."""
-    return Reader(model, where, opens, contradiction, weights).read()
+    ONNX's shape inference has against the model; `weights` are kept apart from it (parsing.py); `kept` is a dict that
+    all readings of a model are given (Reader.once). OnnxError names all nodes that are in the way."""
+    return Reader(model, where, opens, contradiction, weights, kept).read()

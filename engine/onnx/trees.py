@@ -15,6 +15,7 @@ from .readers import Unsupported, reads
 
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER", "LEAF")
 _LEQ, _LT, _GTE, _GT, _EQ, _NEQ, _MEMBER, _LEAF = range(len(_MODES))
+_COUNTED = 1 << 22  # places that are counted rather than sorted
 _LARGEST_TABLE = 1 << 26  # numbers of a table of leaves
 _MOST_SURE = (1 << 12) - 1  # of engine/src/models/trees.c
 _COMBINES = {"SUM": 0, "AVERAGE": 0, "MIN": 1, "MAX": 2}
@@ -230,7 +231,9 @@ def _levels(walks, roots):
     trees, levels = numpy.full(len(walks.keys), -1), numpy.full(len(walks.keys), -1)
     frontier, of, level = roots, numpy.arange(len(roots)), 0
     while len(frontier):
-        if (levels[frontier] >= 0).any() or len(numpy.unique(frontier)) < len(frontier):
+        trees[frontier] = numpy.arange(len(frontier))
+        twice = (trees[frontier] != numpy.arange(len(frontier))).any()
+        if twice or (levels[frontier] >= 0).any():
             raise Unsupported(_NO_TREES)
         trees[frontier], levels[frontier] = of, level
         inner = walks.branch[frontier]
@@ -257,10 +260,15 @@ def _ensemble_layer(add, x, ensemble, targets, aggregate, base):
         raise Unsupported(f"has a leaf for target {ensemble.targets.max(initial=0)} of {targets}")
     floats = numpy.result_type(ensemble.thresholds, ensemble.weights)
     narrow = add.dtype(x) == floats == numpy.float32 and 2 * features < 1 << 16
-    made = _laid_out(ensemble, features, numpy.dtype("int32"), targets, aggregate) if narrow else None
-    if made is None:  # or a tree's children lie too far apart
-        made = _laid_out(ensemble, features, numpy.dtype("int64"), targets, aggregate)
-    nodes, trees, values, variants = made
+
+    def laid_out():
+        made = _laid_out(ensemble, features, numpy.dtype("int32"), targets, aggregate) if narrow else None
+        if made is None:  # or a tree's children lie too far apart
+            made = _laid_out(ensemble, features, numpy.dtype("int64"), targets, aggregate)
+        return made
+
+    key = "trees", add.node.output, features, narrow, targets, aggregate
+    nodes, trees, values, variants = add.reader.once(key, laid_out)
     names = [
         x,
         add.constant(nodes, nodes.dtype),
@@ -292,7 +300,7 @@ def _laid_out(ensemble, features, dtype, targets, aggregate):
     firsts = numpy.arange(count) + 2 * numpy.searchsorted(trees[inner], numpy.arange(count))
     lying = numpy.empty(count + 2 * len(inner), "int64")  # the node at each place
     lying[firsts], lying[pairs[inner]], lying[pairs[inner] + 1] = ensemble.roots, walks.left[inner], walks.right[inner]
-    variants = sum(1 << nan for nan in numpy.unique(walks.nan[inner]).tolist()) or 1
+    variants = sum(1 << nan for nan in numpy.flatnonzero(numpy.bincount(walks.nan[inner])).tolist()) or 1
     lowest = features * variants.bit_count()
     slots = walks.features[lying] + features * ((walks.nan[lying] == _LOW) & (variants == 3))
     at_branch = walks.branch[lying]
@@ -319,9 +327,10 @@ def _leaf_values(ensemble, trees, targets, aggregate, dtype):
     combine = {"MIN": numpy.minimum, "MAX": numpy.maximum}.get(aggregate, numpy.add)
     reached = trees[ensemble.leaves] >= 0
     leaves, told, weights = (values[reached] for values in (ensemble.leaves, ensemble.targets, ensemble.weights))
-    pairs = numpy.unique(trees[leaves] * targets + told)
-    of_tree = numpy.zeros(len(ensemble.roots), "int64")
-    if len(numpy.unique(pairs // targets)) == len(pairs):
+    pairs, of_tree = trees[leaves] * targets + told, numpy.zeros(len(ensemble.roots), "int64")
+    few = len(of_tree) * targets <= _COUNTED
+    pairs = numpy.flatnonzero(numpy.bincount(pairs)) if few else numpy.unique(pairs)
+    if (numpy.diff(pairs // targets) > 0).all():
         of_tree[pairs // targets] = pairs % targets
         values = numpy.full(len(ensemble.modes), filler, f"f{dtype.itemsize}")
         combine.at(values, leaves, weights)
@@ -337,7 +346,8 @@ def _leaf_values(ensemble, trees, targets, aggregate, dtype):
 
 @reads("ai.onnx.ml.TreeEnsembleRegressor")
 def regressor(reader, node):
-    add, ensemble, targets = Lowering(reader, node), _classic(node, "target"), node.get("n_targets", 1)
+    add, targets = Lowering(reader, node), node.get("n_targets", 1)
+    ensemble = reader.once(("ensemble", node.output), lambda: _classic(node, "target"))
     base = _array(node, "base_values")
     if base is not None and len(base) == 1:
         base = numpy.broadcast_to(base, (targets,))
@@ -347,7 +357,7 @@ def regressor(reader, node):
 
 @reads("ai.onnx.ml.TreeEnsemble")
 def newest(reader, node):
-    add, ensemble = Lowering(reader, node), _newest(node)
+    add, ensemble = Lowering(reader, node), reader.once(("ensemble", node.output), lambda: _newest(node))
     aggregate = ("AVERAGE", "SUM", "MIN", "MAX")[node.get("aggregate_function", 1)]
     transform = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")[node.get("post_transform", 0)]
     dtype = add.dtype(node.inputs[0])
@@ -357,7 +367,8 @@ def newest(reader, node):
 
 @reads("ai.onnx.ml.TreeEnsembleClassifier")
 def classifier(reader, node):
-    add, ensemble, labels = Lowering(reader, node), _classic(node, "class"), labels_of(node)
+    add, labels = Lowering(reader, node), labels_of(node)
+    ensemble = reader.once(("ensemble", node.output), lambda: _classic(node, "class"))
     base, transform = _array(node, "base_values"), node.get("post_transform", "NONE")
     ids, positive = set(ensemble.targets.tolist()), bool((ensemble.weights >= 0).all())
     if len(labels) == 2 and ids == {0} and (base is None or len(base) == 1):  # one score: the second class's

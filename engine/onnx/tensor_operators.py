@@ -455,7 +455,10 @@ def unsqueeze(reader, node):
 @reads("Transpose")
 def transpose(reader, node):
     rank = len(reader.shape(node.inputs[0]))
-    reader.network.transposed(node.output, node.inputs[0], node.get("perm", range(rank)[::-1]))
+    order = node.get("perm", range(rank)[::-1])
+    if sorted(order) != list(range(rank)):
+        raise Unsupported(f"has perm {list(order)} for {rank} dimensions")
+    reader.network.transposed(node.output, node.inputs[0], order)
 
 
 @reads("Expand")

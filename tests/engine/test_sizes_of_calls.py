@@ -7,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests import networks
 from vmhost.engine.models import opened
-from vmhost.engine.onnx import compile_model
+from vmhost.engine.onnx import OnnxError, compile_model
 
 node = helper.make_node
 CONSTANTS = {
@@ -210,3 +210,10 @@ def test_other_sizes_are_refused_and_give_no_other_elements(name, within):
             run(given_at(shape, sizes, within))
     for sizes in works:  # the model goes on
         run(given_at(shape, sizes, within))
+
+
+def test_an_order_of_more_dimensions_than_there_are_is_told():
+    nodes = [node("Squeeze", ["x"], ["s"]), node("Transpose", ["s"], ["z"], perm=[2, 0, 1], name="turn")]
+    data = networks.graph(nodes, {"x": (1, 3, "n")}, {"z": ("a", "b", "c")}, {}, 18)
+    with pytest.raises(OnnxError, match=r"Transpose \(node 'turn'\) has perm \[2, 0, 1\] for 2 dimensions"):
+        compile_model(data, "turned")

@@ -2,7 +2,6 @@
 its report, which names the task."""
 
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,8 @@ from tests.hosts import in_a_process
 from vmhost.operations.crash_reports import CrashFolder
 
 CRASHERS = sorted(Path(__file__).parents[1].joinpath("crashers").glob("verifier-3.14-*.txt"))
+
+FATAL = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
 # The module `mutant` of the task is damaged code, which no verifier looks at here.
 MUTANT = """
@@ -54,11 +55,11 @@ MUTANT = """
 def report_of(script, *arguments, state):
     """(how the process ended, the only report of its crash; None: it did not crash)."""
     done = in_a_process(script, *arguments, state)
-    assert done.returncode <= 0, done.stderr
     folder = CrashFolder(state)
     folder.take_dump()
     reports = folder.collect()
-    assert len(reports) == (done.returncode < 0), done.stderr
+    # Damaged code may do anything, so also end the process in another way.
+    assert len(reports) == (-done.returncode in FATAL), (done.returncode, done.stderr)
     return done.returncode, reports[0] if reports else None
 
 
@@ -66,8 +67,7 @@ def test_damaged_code_that_crashes_cpython_leads_to_a_report_of_its_task(tmp_pat
     def one(path):
         return report_of(MUTANT, path, state=tmp_path / path.stem)
 
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(one, CRASHERS))
+    found = list(map(one, CRASHERS))
     crashed = [(code, report) for code, report in found if report is not None]
     assert len(crashed) > len(CRASHERS) / 4, "what is kept crashes CPython"
     for code, report in crashed:

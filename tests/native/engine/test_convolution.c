@@ -96,7 +96,8 @@ static void prepare(const shape *layer)
     size = lay_out(&values[1], layer->n, layer->o, h, w, layer->margin, size);
     size = lay_out(&values[2], layer->n, layer->o, h, w, layer->margin * 2, size);
     int64_t k = layer->c * layer->window * layer->window;
-    step = (model_step){.kind = STEP_CONV, .in = 0, .out = 1, .addend = layer->addend ? 2 : -1, .scratch = 3, .k = k};
+    step = (model_step){
+        .kind = STEP_CONV, .guard = -1, .in = 0, .out = 1, .addend = layer->addend ? 2 : -1, .scratch = 3, .k = k};
     step.bounds = (vme_bounds){layer->relu ? 0 : -INFINITY, INFINITY};
     const int32_t p[PARAMETERS_USED] = {layer->window,
                                         layer->window,

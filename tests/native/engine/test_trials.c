@@ -35,6 +35,7 @@ static void attention(int64_t items, int64_t rows, int64_t keys, int64_t depth, 
     lies(ADDEND, 1, (int64_t[]){keys}, (int64_t[]){1});
     lies(OUT, 3, (int64_t[]){items, rows, width}, (int64_t[]){width, items * width, 1});
     step = (model_step){.kind = STEP_TENSOR,
+                        .guard = -1,
                         .op = MODEL_ATTENTION,
                         .run = attention_run,
                         .in = -1,

@@ -47,7 +47,7 @@ class ModelFile:
     def __init__(self, data):
         data = memoryview(data)
         (_, _, _, _, tensors, nodes, inputs, outputs, operands, opens, names, weights, varyings, terms, notes_at,
-         notes_size, quotients) = struct.unpack_from("<8s2IQ6I2Q5I", data)  # fmt: skip
+         notes_size, quotients, needs, guards) = struct.unpack_from("<8s2IQ6I2Q7I", data)  # fmt: skip
         at = 128
 
         def section(count, size):
@@ -59,6 +59,7 @@ class ModelFile:
         numbers = struct.unpack(f"<{inputs + outputs + operands}I", b"".join(section(inputs + outputs + operands, 4)))
         open_records, varying_records = section(opens, 16), section(varyings, 24)
         term_records, quotient_records = section(terms, 16), section(quotients, 16)
+        need_records, self.guards = section(needs, 24), len(section(guards, 16))
         text = bytes(data[at : at + names])
         self.notes = text[notes_at : notes_at + notes_size]
         at += names
@@ -86,6 +87,8 @@ class ModelFile:
                     tuple(parameters),
                 )
             )
+        needed = [struct.unpack("<6I", record)[:5] for record in need_records]
+        self._needs = [(first, count, text[at : at + size].decode(), least) for first, count, at, size, least in needed]
         self.opens = []
         for record in open_records:
             name_at, name_size, *_ = struct.unpack("<4I", record)
@@ -95,7 +98,7 @@ class ModelFile:
         self._quotients = [struct.unpack("<4I", record) for record in quotient_records]
 
     def at(self, sizes):
-        """The tensors where the open sizes are these."""
+        """The tensors where the open sizes are these. ValueError: the network does not work at them."""
         variables = [1, *(sizes[name] for name in self.opens)]
 
         def total(first, count):
@@ -106,6 +109,10 @@ class ModelFile:
 
         for over_at, overs, under_at, unders in self._quotients:
             variables.append(total(over_at, overs) // total(under_at, unders))
+        for first, count, text, least in self._needs:
+            number = total(first, count)
+            if number < 0 or (number and not least):
+                raise ValueError(f"at {', '.join(f'{name} = {size}' for name, size in sizes.items())}: {text}")
         made = [Tensor(**vars(one)) for one in self._tensors]
         for number, field, first, count in self._varyings:
             tensor, value = made[number], total(first, count)

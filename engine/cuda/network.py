@@ -59,6 +59,8 @@ class CudaModel(Model):
             programs.made(self._file, dict.fromkeys(self._file.opens, 2))  # an operator that is lacking is told now
         except UnsupportedError as error:
             raise UnsupportedError(f"{name}: {error}") from error
+        except ValueError:  # at these sizes it does not work: a call says so at its own
+            pass
         made = ffi.new("vme_cuda_weights **")
         weights = self._file.weights
         check(lib.vme_cuda_weights_new(self.device.handle, ffi.from_buffer(weights), len(weights), made))

@@ -83,6 +83,10 @@ class Program:
 
 def made(file, sizes, *, fused=True):
     """The Program of a ModelFile at these sizes. UnsupportedError: an operator or dtype that the GPU lacks."""
+    if file.guards:
+        raise UnsupportedError(
+            "the GPU runs no networks in which a value chooses what is run (If); open the network with device='cpu'"
+        )
     maker = _Maker(file, file.at(sizes))
     for node in file.nodes:
         maker.add(node)

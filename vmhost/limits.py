@@ -527,6 +527,7 @@ _CHECKS = {
         "task": _of(TaskPolicy),
         "tasks": _by_task,
         "debugging": _of(DebugPolicy),
+        "origins": _of(Mapping),
     },
 }
 

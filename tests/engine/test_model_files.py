@@ -425,6 +425,14 @@ def test_needs_and_guards_that_are_not_there_are_refused(name, record, field, va
         opened(behind(name, record, field, value))
 
 
+def test_what_a_file_says_stays_one_line():
+    file = file_of("needy")
+    at = file.index(b"Reshape", 128 + 192)
+    model = opened(file[:at] + b"Re\n\x7fape" + file[at + 7 :])
+    with pytest.raises(ValueError, match=r"does not work at b = 1, n = 1: .*Re\?\?ape"):
+        model({"x": vmhost.engine.numpy.zeros((1, 1), "float32")})
+
+
 def test_a_guard_is_a_computed_bool():
     file = file_of("chosen")
     tensors = struct.unpack_from("<I", file, 24)[0]

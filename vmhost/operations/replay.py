@@ -141,8 +141,8 @@ def _host(trust, allow_unsigned, faults, functions, tables):
 
 
 def _outcomes(task, calls, rules, faults) -> Iterator[Outcome]:
-    """In the order of `calls`; a few run at once."""
-    at_once = max(2, os.process_cpu_count() or 1)
+    """In the order of `calls`. As many as cores run at once; others wait, so that no VM waits for what is done here."""
+    at_once = 4 * max(2, os.process_cpu_count() or 1)
     waiting: deque = deque()
     for recorded in calls:
         waiting.append((recorded, None if recorded.unfit else task.replay(recorded, faults=faults.functions)))

@@ -13,7 +13,7 @@ import random
 import time
 from pathlib import Path
 
-from vmhost.baseline import BaselineWriter, Header, check_observed, pack_value
+from vmhost.baseline import BaselineWriter, Header, Recorded, check_observed, pack_value
 from vmhost.errors import ConfigurationError, Kind, VMHostError
 
 _log = logging.getLogger("vmhost")
@@ -255,8 +255,6 @@ def _told(error):
 
 def replayed(call, recorded, pack_other):
     """What the native `call`, a replay of `recorded` that has ended, did: a Recorded."""
-    from dataclasses import replace
-
     kind = Kind(call.kind)
     result = error = None
     try:
@@ -269,8 +267,11 @@ def replayed(call, recorded, pack_other):
         size = 0 if kind is not Kind.OK else len(pack_value(result, pack_other))
     except TypeError, ValueError, RecursionError:
         size = 0
-    return replace(
-        recorded,
+    return Recorded(
+        recorded.number,
+        recorded.at,
+        recorded.entry,
+        recorded.value,
         outcome=kind.name,
         result=result,
         error=error,

@@ -24,7 +24,7 @@ def device_tools():
 
 def made_once(factory, *options):
     """The folder of the image that `vmhost image` makes with these options: one for all workers of a run, made by the
-    first that asks, while the others wait. `factory`: tmp_path_factory. Nobody writes there."""
+    first that asks, while the others wait. `factory`: tmp_path_factory. Tests must not write into the folder."""
     base = factory.getbasetemp()
     images = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "images"
     images.mkdir(exist_ok=True)

@@ -141,7 +141,8 @@ def _host(trust, allow_unsigned, faults, functions, tables):
 
 
 def _outcomes(task, calls, rules, faults) -> Iterator[Outcome]:
-    """In the order of `calls`. As many as cores run at once; others wait, so that no VM waits for what is done here."""
+    """In the order of `calls`. More calls are queued than can run at once, so that VMs stay busy while results are
+    compared here."""
     at_once = 4 * max(2, os.process_cpu_count() or 1)
     waiting: deque = deque()
     for recorded in calls:

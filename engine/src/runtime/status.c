@@ -12,7 +12,7 @@ vme_status vme_fail(vme_status status, const char *format, ...)
     va_start(values, format);
     vsnprintf(message, sizeof message, format, values);
     va_end(values);
-    for (char *c = message; *c != '\0'; c++) /* a name of a file may hold anything; a message is one line */
+    for (char *c = message; *c != '\0'; c++) /* names from a file may hold control characters; a message is one line */
         if ((unsigned char)*c < ' ' || *c == 0x7f)
             *c = '?';
     return status;

@@ -44,7 +44,7 @@ void vmh_compat_show_interpreter(PyInterpreterState *interp)
 
 uintptr_t vmh_compat_stack_limit(PyThreadState *ts) { return ((_PyThreadStateImpl *)ts)->c_stack_hard_limit; }
 
-/* What tracemalloc sets for a thread while it allocates for itself. */
+/* Sets the flag by which tracemalloc leaves out its own allocations on a thread. */
 void vmh_compat_trace_memory(bool traced)
 {
     Py_tss_t *key = &_PyRuntime.tracemalloc.reentrant_key;

@@ -231,8 +231,8 @@ PyStatus vmh_creation_make(PyThreadState **tstate)
     };
     creation own = {0};
     current = &own;
-    /* CPython allocates the interpreter under its lock of thread states. tracemalloc would make a thread state for this
-     * thread then, and wait for that lock for ever. */
+    /* CPython holds its lock of thread states while it allocates the interpreter. This thread has no thread state yet:
+     * tracemalloc would make one for it, which takes the same lock, and so wait for ever. */
     vmh_compat_trace_memory(false);
     PyStatus status = Py_NewInterpreterFromConfig(tstate, &config);
     vmh_compat_trace_memory(true);

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import datetime
+import os
 import socket
 import threading
 
@@ -21,6 +22,7 @@ from vmhost.tunnel import (
     Rule,
     StreamBrokenError,
     TunnelConfigurationError,
+    pushes,
 )
 from vmhost.tunnel.backoff import Backoff
 from vmhost.tunnel.connection import Connection
@@ -532,6 +534,25 @@ def test_a_restart_of_the_server_loses_nothing(make_server, make_device, tmp_pat
                 assert device.wait_sent(WAIT_S)
             proxy.retarget("127.0.0.1:1")
     assert [body for (body,) in bodies(tmp_path / "cloud.sqlite")] == [b"%d" % number for number in range(6)]
+
+
+def test_a_server_starts_while_other_files_are_opened(make_server, monkeypatch):
+    """The number that its status socket was bound by is that of another file as soon as it is closed."""
+    short_address, others = pushes.short_address, []
+
+    @contextlib.contextmanager
+    def taken_at_once(folder, name):
+        with short_address(folder, name) as address:
+            yield address
+        others.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    monkeypatch.setattr(pushes, "short_address", taken_at_once)
+    try:
+        with make_server().running():
+            assert others
+    finally:
+        for handle in others:
+            os.close(handle)
 
 
 def test_drain_moves_devices_to_another_server(make_server, make_device, tmp_path):

@@ -103,7 +103,8 @@ class Worker:
         with pushes.short_address(folder, path) as name:
             listening.bind(name)
         self._status_path = folder / path
-        self._status = await asyncio.start_unix_server(self._tell, sock=listening)
+        # asyncio would look for the socket by the name that it was bound by, which holds no longer
+        self._status = await asyncio.start_unix_server(self._tell, sock=listening, cleanup_socket=False)
 
     async def _tell(self, reader, writer):
         writer.write(json.dumps(self.statistics()).encode())

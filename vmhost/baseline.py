@@ -55,7 +55,8 @@ class Recorded:
     """One call. `outcome` is a name of vmhost.errors.Kind; `error` has type_name and message where it is not OK.
 
     `observed`: what its VM told (vmhost/guest/recording.py), None where the VM could not tell. `hidden`: how many
-    fields were masked. Times are in seconds."""
+    fields were masked. `packed_result`: the result as `pack_value` gives it, None where it has none. Times are in
+    seconds."""
 
     number: int
     at: float
@@ -69,6 +70,7 @@ class Recorded:
     result_bytes: int = 0
     observed: dict[str, "Any"] | None = None
     hidden: int = 0
+    packed_result: bytes | None = field(default=None, repr=False, compare=False)
 
     @property
     def unfit(self) -> str | None:
@@ -341,6 +343,7 @@ def _recorded(path, number, at, body):
             result_bytes=_of(int, fields["result_bytes"], "result_bytes"),
             observed=None if observed is None else check_observed(unpack_value(_of(bytes, observed, "observed"))),
             hidden=_of(int, fields["hidden"], "hidden"),
+            packed_result=result,
         )
     except (ValueError, TypeError, KeyError, BaselineError, msgpack.UnpackException) as error:
         raise BaselineError(

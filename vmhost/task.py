@@ -325,7 +325,11 @@ class Task:
         """Submit a recorded call again: clocks, randomness and host functions answer from the record.
 
         `faults`: rules for host functions, {"function": name or "*", "fails": text, "slow_s": seconds, "every": n}."""
-        given = {**(recorded.observed or {"answers": {}}), "faults": list(faults)}
+        observed = recorded.observed or {}
+        given = {"answers": observed.get("answers", {})}
+        given |= {name: observed[name] for name in ("random", "functions") if observed.get(name)}
+        if faults:
+            given["faults"] = list(faults)
         lane = self._current.lane
         call = lane.submit(recorded.value, timeout_s, 0, recorded.entry, False, given)
         return Replay(call, recorded, self._service.codec)

@@ -9,7 +9,7 @@ import pytest
 import vmhost
 from tests.operations.hosts_at_work import bundle as compiled
 from tests.operations.recordings import recorded
-from vmhost.baseline import BaselineError, Foreign
+from vmhost.baseline import BaselineError, Foreign, Recorded
 from vmhost.cli import main
 from vmhost.operations import replay, replay_reports
 from vmhost.operations.comparison import Tolerance, differences
@@ -232,3 +232,36 @@ def test_a_signed_bundle_is_asked_for(tmp_path):
     baseline = recorded(tmp_path / "baseline", ["same"], SOURCE)
     with pytest.raises(vmhost.BundleError, match="signed"):
         replay.replay(baseline, compiled(tmp_path, "task"))
+
+
+class Alone:
+    """A task whose calls take `wall_s` when they run alone; `ran`: how many did."""
+
+    def __init__(self, wall_s):
+        self.wall_s, self.ran = wall_s, 0
+
+    def replay(self, recorded):
+        return self
+
+    def result(self):
+        self.ran += 1
+        return self
+
+
+def slow_outcomes(count, *, now_s):
+    recorded = Recorded(1, 0.0, None, None, "OK", wall_s=1.0)
+    return [replay.Outcome(recorded, "same", wall_s=now_s) for _ in range(count)]
+
+
+def test_where_all_calls_look_slower_one_that_is_not_ends_the_looking():
+    outcomes, task = slow_outcomes(8, now_s=3.0), Alone(1.0)
+    replay._look_again_at_slow_ones(task, outcomes, replay.Rules(), 0.0)
+    assert task.ran == 1, "each of them runs again, though the first took no longer than it did"
+    assert [outcome.status for outcome in outcomes] == ["same"] * 8
+
+
+def test_where_all_calls_are_slower_one_of_them_tells():
+    outcomes, task = slow_outcomes(8, now_s=3.0), Alone(3.0)
+    replay._look_again_at_slow_ones(task, outcomes, replay.Rules(), 0.0)
+    assert task.ran == 2
+    assert [outcome.status for outcome in outcomes].count("slower") == 1

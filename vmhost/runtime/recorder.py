@@ -6,6 +6,7 @@ made, as its caller may change it afterwards; all else is done on the service's 
 ended.
 """
 
+import contextlib
 import logging
 import os
 import platform
@@ -263,10 +264,10 @@ def replayed(call, recorded, pack_other):
         kind = Kind.VALUE if kind is Kind.OK else kind
         error = _told(raised)
     submitted, started, ended = call.timings
-    try:
-        size = 0 if kind is not Kind.OK else len(pack_value(result, pack_other))
-    except TypeError, ValueError, RecursionError:
-        size = 0
+    packed = None
+    if kind is Kind.OK:
+        with contextlib.suppress(TypeError, ValueError, RecursionError):
+            packed = pack_value(result, pack_other)
     return Recorded(
         recorded.number,
         recorded.at,
@@ -277,7 +278,7 @@ def replayed(call, recorded, pack_other):
         error=error,
         wall_s=(ended - started) / 1e9 if started else 0.0,
         wait_s=((started or ended) - submitted) / 1e9,
-        result_bytes=size,
+        result_bytes=0 if packed is None else len(packed),
         observed=_observed(call),
-        hidden=0,
+        packed_result=packed,
     )

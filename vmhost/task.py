@@ -8,6 +8,7 @@ of calling goes straight to the native lane while the breaker is closed: opening
 handle holds.
 """
 
+import functools
 import itertools
 import time
 import weakref
@@ -187,6 +188,13 @@ class Version:
         raise ClosedError(f"{self.name} {self.version}: {self.closed_because}", task=self.name, version=self.version)
 
 
+@functools.cache
+def _replayed():
+    from vmhost.runtime.recorder import replayed  # few hosts replay
+
+    return replayed
+
+
 class Replay:
     """A recorded call that runs again: `Task.replay`."""
 
@@ -204,10 +212,8 @@ class Replay:
 
     def result(self) -> "Recorded":
         """What it did now, however it ended; waits for it."""
-        from vmhost.runtime.recorder import replayed
-
         self._call.wait()
-        return replayed(self._call, self.recorded, self._codec.pack)
+        return _replayed()(self._call, self.recorded, self._codec.pack)
 
     def stop(self) -> None:
         """End it, wherever it is."""

@@ -180,7 +180,7 @@ def test_what_a_task_makes_up_about_itself_is_left_out(tmp_path, made_up):
         import sys
         from vmhost.guest import recording
         def run(value):
-            recording._Recorder.record = lambda self: {made_up}
+            recording._Recorder.record = lambda self, used: {made_up}
             return value
     """
     baseline = recorded(tmp_path, [1, 2], source, permissions={})

@@ -598,6 +598,7 @@ def _try(function, *args):
 
 
 _streams = ()
+_recording = None
 
 
 def pack(value):
@@ -616,16 +617,15 @@ def unpack(kind, detail, payload, in_key, entry):
 
 def begin_recording(given):
     """The call that begins is recorded, or answered from a record: vmhost.guest.recording."""
-    from vmhost.guest.recording import begin
-
-    begin(given)
+    global _recording
+    if _recording is None:  # few VMs record
+        from vmhost.guest import recording as _recording
+    _recording.begin(given)
 
 
 def end_recording():
     """What the call that was recorded did."""
-    from vmhost.guest.recording import end
-
-    return end()
+    return _recording.end()
 
 
 def boot(native):

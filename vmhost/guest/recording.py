@@ -22,16 +22,21 @@ _current = None
 class _Recorder:
     """Calls itself for each answer of a clock or of randomness, with the real one."""
 
+    # What a call need not set: most calls ask nothing, and are as short as this is.
+    left = _ANSWERS_MOST
+    cut = False
+    told = faults = ()
+    state = ids = None
+
     def __init__(self, given):
-        self.replays = given.get("answers") is not None
+        answers = given["answers"]
+        self.replays = answers is not None
         self.answers, self.functions, self.beyond = {}, [], {}
-        self.left = _ANSWERS_MOST
-        self.cut = False
-        self.waiting = {name: answers[::-1] for name, answers in given["answers"].items()} if self.replays else {}
         self.last = {}  # clock -> (its last answer, what it really was)
-        self.told = list(given.get("functions") or ())
-        self.faults = [{"calls": 0, **fault} for fault in given.get("faults") or ()]
-        self.state = self.ids = None
+        self.waiting = {name: told[::-1] for name, told in answers.items()} if answers else {}
+        if len(given) > 1:
+            self.told = list(given.get("functions") or ())
+            self.faults = [{"calls": 0, **fault} for fault in given.get("faults") or ()]
         self.given_state = given.get("random")
 
     def __call__(self, name, real, argument):
@@ -142,13 +147,14 @@ class _Recorder:
         ids = self.ids if uuid is not None and self.ids != _last_ids(uuid) else None
         return (state, ids) if state or ids else None
 
-    def record(self):
+    def record(self, used):
         return {
             "answers": self.answers,
             "random": None if self.replays else self.end_random(),
             "functions": self.functions,
             "beyond": self.beyond,
             "cut": self.cut,
+            "used": used,
         }
 
 
@@ -190,4 +196,4 @@ def end():
     guest = sys.modules.get("vmhost.guest")
     if guest is not None:
         guest.host_call = _vmhost.host_call
-    return None if recorder is None else {**recorder.record(), "used": used}
+    return None if recorder is None else recorder.record(used)

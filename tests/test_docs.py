@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -55,18 +56,28 @@ def block(page, first):
     return text
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """The current folder, as a reader's checkout is: tasks/, tools/, and build/digits.vmb signed with the key `me`, in
-    keys/."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VMHOST_KEYS", str(tmp_path / "own"))
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A folder as a reader's checkout is: tasks/, tools/, and build/digits.vmb signed with the key `signer`, in
+    keys/. Copied by each test."""
+    made = tmp_path_factory.mktemp("checkout")
     for name in ("tasks", "tools"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    with contextlib.redirect_stdout(io.StringIO()):
+        (made / name).symlink_to(ROOT / name)
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+        patch.chdir(made)
+        patch.setenv("VMHOST_KEYS", str(made / "own"))
         assert main(["keys", "new", "signer", "--trust"]) == 0
         assert main(["compile", "tasks/digits", "-o", "build/digits.vmb", "--sign", "signer"]) == 0
-    (tmp_path / "keys").symlink_to(tmp_path / "own" / "trusted")
+    (made / "keys").symlink_to("own/trusted")
+    return made
+
+
+@pytest.fixture
+def folder(checkout, tmp_path, monkeypatch):
+    """The current folder, as a reader's checkout is."""
+    shutil.copytree(checkout, tmp_path, symlinks=True, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VMHOST_KEYS", str(tmp_path / "own"))
     return tmp_path
 
 

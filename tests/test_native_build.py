@@ -21,7 +21,9 @@ def built(tmp_path_factory):
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, checkout)
     (checkout / "tools").mkdir()
-    shutil.copy(ROOT / "tools" / "native_build.py", checkout / "tools")
+    tool = (ROOT / "tools" / "native_build.py").read_text()
+    assert "-O3" in tool
+    (checkout / "tools" / "native_build.py").write_text(tool.replace("-O3", "-O0"))  # nothing here runs what it makes
     shutil.copytree(ROOT / "engine" / "include", checkout / "engine" / "include")
     shutil.copytree(ROOT / "engine" / "src" / "vendor", checkout / "engine" / "src" / "vendor")
     for name in ("__init__.py", "declarations.py"):

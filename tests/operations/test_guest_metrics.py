@@ -73,14 +73,14 @@ def test_counts_are_those_of_what_ran_while_vms_come_and_go_and_others_read():
         over, scraped = threading.Event(), []
 
         def scrape():
-            while not over.is_set():
+            while not over.wait(0.001):
                 scraped.append(samples(running).get(("orders_total", (("kind", "a"),)), 0))
 
         reader = threading.Thread(target=scrape)
         reader.start()
         try:
             values = [{"kind": "ab"[number % 2], "open": 1, "price": 5.0} for number in range(4000)]
-            for _ in range(3):
+            for _ in range(2):
                 assert sum(1 for _ in task.map(values)) == 4000
                 with pytest.raises(vmhost.TaskError):
                     task({"kind": "a"})  # counted before it fails
@@ -90,10 +90,10 @@ def test_counts_are_those_of_what_ran_while_vms_come_and_go_and_others_read():
             over.set()
             reader.join()
         found = samples(running)
-    assert found["orders_total", (("kind", "b"),)] == 12_000
-    assert found["orders_total", (("kind", "a"),)] == 12_006
-    assert found["orders_total", (("kind", "endless"),)] == 6
-    assert found["price_euros_count", ()] == 12_003
+    assert found["orders_total", (("kind", "b"),)] == 8_000
+    assert found["orders_total", (("kind", "a"),)] == 8_004
+    assert found["orders_total", (("kind", "endless"),)] == 4
+    assert found["price_euros_count", ()] == 8_002
     assert scraped == sorted(scraped), "a counter only grows"
 
 

@@ -222,23 +222,33 @@ GAPS = """
 """
 
 
-def test_a_module_may_import_what_a_vm_has_not_as_long_as_it_is_not_used(pool, write_module):
-    module = write_module("gaps", GAPS)
-    assert pool.submit(module.separator).result() == ("/", "ThreadPoolExecutor")
-    error = pool.submit(module.line).exception()
-    number = module.line.__code__.co_firstlineno + 1
-    assert f'File "{module.__file__}", line {number}, in line' in error.__cause__.guest_traceback
+@pytest.fixture(scope="module")
+def gaps(tmp_path_factory):
+    """The module GAPS, one for all tests: pytest travels with it, which takes seconds to compile and verify."""
+    folder = tmp_path_factory.mktemp("gaps")
+    (folder / "gaps.py").write_text(textwrap.dedent(GAPS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        importlib.invalidate_caches()
+        yield importlib.import_module("gaps")
+    del sys.modules["gaps"]
 
 
-def test_using_what_a_vm_has_not_is_refused_or_raises_with_the_line_of_the_import(pool, write_module):
-    module = write_module("gaps", GAPS)
-    assert f"it uses subprocess:\n{module.__file__}:2: import subprocess" in refusal(pool, module.run)
-    line = f"{module.__file__}:3: from concurrent.futures import ProcessPoolExecutor: "
-    assert f"it uses helper, which uses ProcessPoolExecutor:\n{line}" in refusal(pool, module.indirect)
+def test_a_module_may_import_what_a_vm_has_not_as_long_as_it_is_not_used(pool, gaps):
+    assert pool.submit(gaps.separator).result() == ("/", "ThreadPoolExecutor")
+    error = pool.submit(gaps.line).exception()
+    number = gaps.line.__code__.co_firstlineno + 1
+    assert f'File "{gaps.__file__}", line {number}, in line' in error.__cause__.guest_traceback
+
+
+def test_using_what_a_vm_has_not_is_refused_or_raises_with_the_line_of_the_import(pool, gaps):
+    assert f"it uses subprocess:\n{gaps.__file__}:2: import subprocess" in refusal(pool, gaps.run)
+    line = f"{gaps.__file__}:3: from concurrent.futures import ProcessPoolExecutor: "
+    assert f"it uses helper, which uses ProcessPoolExecutor:\n{line}" in refusal(pool, gaps.indirect)
     with pytest.raises(ImportError) as caught:
-        pool.submit(module.by_name, "helper").result()
+        pool.submit(gaps.by_name, "helper").result()
     assert str(caught.value).startswith(line)
-    assert pool.submit(module.separator).result() == ("/", "ThreadPoolExecutor")
+    assert pool.submit(gaps.separator).result() == ("/", "ThreadPoolExecutor")
 
 
 def test_installed_packages_travel_when_they_are_pure_python(pool, write_module):

@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.properties import generated_programs, verifier_mutations
 
 CRASHERS = sorted(Path(__file__).parents[1].joinpath("crashers").glob("verifier-3.14-*.txt"))
+SLOW = {"verifier-3.14-2-6428.txt"}  # recurses for seconds until its stack is used up
 
 
 def test_accepted_mutants_do_not_crash(capsys):
@@ -24,16 +25,16 @@ def test_accepted_mutants_do_not_crash(capsys):
     )
 
 
-def outcomes_of_kept(*options):
-    """{file name: outcome} of the mutants kept in tests/crashers."""
-    process = verifier_mutations.start(["--files", *map(str, CRASHERS), *options], stdout=subprocess.PIPE, text=True)
+def outcomes_of_kept(paths, *options):
+    """{file name: outcome} of mutants kept in tests/crashers."""
+    process = verifier_mutations.start(["--files", *map(str, paths), *options], stdout=subprocess.PIPE, text=True)
     lines, _ = process.communicate()
     assert process.returncode == 0
     return dict(map(json.loads, lines.splitlines()))
 
 
 def test_what_crashes_python_is_refused():
-    outcomes = outcomes_of_kept()
+    outcomes = outcomes_of_kept(CRASHERS)
     assert len(outcomes) == len(CRASHERS) > 5
     assert set(outcomes.values()) <= {
         verifier_mutations.REJECTED,
@@ -44,7 +45,8 @@ def test_what_crashes_python_is_refused():
 
 def test_crashes_are_seen():
     """Without the verifier, the same machinery finds the crashes that it is there to find."""
-    crashed = [outcome for outcome in outcomes_of_kept("--unverified").values() if outcome.startswith("SIG")]
+    paths = [path for path in CRASHERS if path.name not in SLOW]
+    crashed = [outcome for outcome in outcomes_of_kept(paths, "--unverified").values() if outcome.startswith("SIG")]
     assert len(crashed) > len(CRASHERS) / 2
 
 

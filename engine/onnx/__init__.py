@@ -76,7 +76,7 @@ def compiled(data, where, folder=None):
 
         from . import caches
         from .cleaning import cleaned
-        from .parsing import parse, reason
+        from .parsing import parse, reason, without_lists
     except ImportError as error:
         raise OnnxError(
             where, "models need the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'"
@@ -90,6 +90,7 @@ def compiled(data, where, folder=None):
         raise OnnxError(where, f"is no valid ONNX model: {reason(error)}") from error
 
     caches.mark(model)
+    kept["whole nodes"] = without_lists(model)
 
     def network(opens=None):
         contradiction = None

@@ -36,10 +36,12 @@ class _Part:
 def factor_products(network):
     """Rewrites each product where that leaves fewer numbers to multiply."""
     layers, network.layers = network.layers, []
-    makers = {layer.output: layer for layer in layers}
+    makers, writers = {layer.output: layer for layer in layers}, {}
+    for layer in layers:
+        writers.setdefault(network.as_view(layer.output).base, []).append(layer)
     for layer in layers:
         parts = (
-            _parts(network, layer, layers)
+            _parts(network, layer, writers)
             if layer.op == "Gemm" and not layer.activated and not layer.inputs[3]
             else None
         )
@@ -47,8 +49,9 @@ def factor_products(network):
             network.layers.append(layer)
 
 
-def _parts(network, product, layers):
-    """[(part, its place in a row)] of the concatenation along rows whose rows the product reads, or None."""
+def _parts(network, product, writers):
+    """[(part, its place in a row)] of the concatenation along rows whose rows the product reads, or None. `writers`
+    has the layers that write to each base."""
     rows = product.inputs[0]
     whole = network.as_view(rows).base
     if (
@@ -59,7 +62,7 @@ def _parts(network, product, layers):
     ):
         return None
     shape, found, at = network.shape(whole), [], 0
-    copies = [layer for layer in layers if network.as_view(layer.output).base == whole]
+    copies = writers.get(whole, ())
     if (
         len(shape) < 2
         or shape[-1] != network.shape(rows)[1]

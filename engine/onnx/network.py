@@ -34,8 +34,18 @@ CURVES = ("gelu", "gelu tanh", "sigmoid", "silu", "mish", "hard sigmoid", "hard 
 MAX_ROW = 1 << 16  # numbers of a row that Softmax and Normalize do
 
 
+_NUMBERS = {numpy.dtype(name): number for number, name in enumerate(DTYPES)}
+
+
 def dtype_number(dtype):
-    return DTYPES.index(numpy.dtype(dtype).name)
+    dtype = numpy.dtype(dtype)
+    number = _NUMBERS.get(dtype)
+    return DTYPES.index(dtype.name) if number is None else number  # of other byte orders
+
+
+def has_dtype(dtype):
+    """Whether the engine has that dtype of NumPy's."""
+    return dtype in _NUMBERS or dtype.name in DTYPES
 
 
 def is_binary(layer, op):
@@ -133,10 +143,12 @@ class Network:
     _whole: dict = field(default_factory=dict)  # tensors to their shapes, and what they are as views of themselves
 
     def shape(self, name):
-        return self.constants[name].shape if name in self.constants else self.shapes[name]
+        values = self.constants.get(name)
+        return self.shapes[name] if values is None else values.shape
 
     def dtype(self, name):
-        return self.constants[name].dtype if name in self.constants else self.dtypes[name]
+        values = self.constants.get(name)
+        return self.dtypes[name] if values is None else values.dtype
 
     def declare(self, name, shape, dtype):
         self.shapes[name], self.dtypes[name] = _integers(shape), numpy.dtype(dtype)
@@ -168,12 +180,13 @@ class Network:
     def as_view(self, name):
         """The tensor as a view: of its base, or of itself."""
         view = self.views.get(name)
-        if view is None:
-            shape = self.shape(name)
-            known, view = self._whole.get(name, (None, None))
-            if known is not shape and (view is None or known != shape):
-                view = View(name, 0, contiguous(shape))
-                self._whole[name] = shape, view
+        if view is not None:
+            return view
+        shape, known = self.shape(name), self._whole.get(name)
+        if known is not None and (known[0] is shape or known[0] == shape):
+            return known[1]
+        view = View(name, 0, contiguous(shape))
+        self._whole[name] = shape, view
         return view
 
     def is_dense(self, name):
@@ -197,6 +210,10 @@ class Network:
     def need(self, one, other, text, equal=True):
         """Has calls refused at whose sizes `one` is not `other`, or unless `equal` less than it: what is made of the
         numbers would be wrong there. `text()` says what is wrong and what to do."""
+        if not sizes.is_open(one) and not sizes.is_open(other):
+            if one < other or (equal and one != other):
+                raise ValueError(text())
+            return
         difference = one - other
         terms = sizes.terms_of(difference)
         known = self.counted.keys().isdisjoint(sizes.variables(terms))  # what is counted may be more than can be here

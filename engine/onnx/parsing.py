@@ -14,6 +14,7 @@ from .problems import OnnxError
 _MAX_BYTES = (1 << 31) - 1  # of a protobuf message
 _APART = 4096  # bytes of weights from which on they are kept apart
 _KINDS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.UINT8)
+_OF_TREES = ("nodes_", "class_", "target_")  # attributes that are lists of nodes and leaves
 _PLACEHOLDER = b"these weights are kept apart"  # data of a tensor that are in `weights`
 
 
@@ -57,6 +58,20 @@ def array_of(tensor, weights):
     if tensor.name in weights and tensor.raw_data == _PLACEHOLDER:
         return weights[tensor.name]
     return numpy_helper.to_array(tensor)
+
+
+def without_lists(model):
+    """Takes the nodes of trees out of the model, which ONNX's shape inference would copy each time and asks nothing
+    of. The ensembles as they were, {number of the node: NodeProto}."""
+    whole = {}
+    for number, node in enumerate(model.graph.node):
+        if node.domain == "ai.onnx.ml" and node.op_type in ("TreeEnsembleClassifier", "TreeEnsembleRegressor"):
+            whole[number] = onnx.NodeProto.FromString(node.SerializeToString())
+            for attribute in node.attribute:
+                if attribute.name.startswith(_OF_TREES):
+                    for field in ("ints", "floats", "strings"):
+                        attribute.ClearField(field)
+    return whole
 
 
 def _keep_apart(graph, weights):

@@ -57,14 +57,19 @@ def find_attention(network):
 
 
 def _replace(network, *matches):
+    graph = None
     for match in matches:
-        graph = Graph(network)
+        graph = graph or Graph(network)
+        replaced = False
         for number, layer in enumerate(network.layers):
             if network.dtype(layer.output) == numpy.float32:
                 found = match(graph, layer)
                 if found is not None:
                     network.layers[number] = found
                     graph.makers[found.output] = found
+                    replaced = True
+        if replaced:  # others read what it read
+            graph = None
 
 
 def _is(graph, layer, op):

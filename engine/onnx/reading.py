@@ -7,7 +7,7 @@ import numpy
 
 from . import sizes
 from .lowering import Lowering
-from .network import DTYPES, Network
+from .network import Network, has_dtype
 from .problems import ELEMENTS, OPERATOR, OTHERS_OPERATOR, SHAPE, TEXTS, OnnxError, Problem, told
 from .readers import BY_VALUE, EARLY, READERS, WHOLE, Unsupported
 from .savings import Savings
@@ -15,6 +15,7 @@ from .shape_values import NUMBERS, parts_of, value_of
 from .texts import KEEPERS, READERS_OF_TEXTS, is_text, numbers_of_texts, vocabulary
 
 _LARGEST_CONSTANT = 1 << 24  # bytes that a node may be computed to ahead of time, if it is given no more
+_LARGEST_KEPT = 64  # numbers of operands by which results are known
 _LARGEST_SAID = 64  # numbers of a constant of floats that ONNX is told when it is asked for a shape
 _SIZED = ("MelWeightMatrix", "HannWindow", "HammingWindow", "BlackmanWindow")
 _MAX_RANK = 8
@@ -39,7 +40,8 @@ class _Attributes(Mapping):
             if isinstance(value, bytes):
                 value = value.decode(errors="replace")
             elif isinstance(value, list) and value and isinstance(value[0], bytes):
-                value = [text.decode(errors="replace") for text in value]
+                texts = {text: text.decode(errors="replace") for text in set(value)}
+                value = [texts[text] for text in value]
             self._made[name] = value
         return self._made[name]
 
@@ -97,9 +99,9 @@ class Reader:
         self.vocabulary = vocabulary(model)
         self.network.vocabulary = list(self.vocabulary)
         self._given = set()  # texts that callers give, whatever they are
-        for item in self.graph.initializer:
+        for number, item in enumerate(self.graph.initializer):
             try:
-                self.keep_constant(item.name, array_of(item, weights or {}))
+                self.keep_constant(item.name, self.once(("weights", number), lambda: array_of(item, weights or {})))
             except ValueError as error:
                 self.problems.append(Problem(None, item.name, f"its data do not fit its shape and type: {error}"))
         self._take_inferred((*self.graph.input, *self.graph.value_info, *self.graph.output))
@@ -124,8 +126,9 @@ class Reader:
                     dtype = numpy.dtype("int64")
                 network.declare(name, self.open_inputs.shape(name, shape) if self.open_inputs else shape, dtype)
         self.network.counted = {}
-        for proto in self.graph.node:
-            self.read_inner(proto)
+        whole = self._kept.get("whole nodes", {})  # of those that ONNX was told less of
+        for number, proto in enumerate(self.graph.node):
+            self.read_inner(whole.get(number, proto))
         computed = sum(all(name in network.constants for name in proto.output if name) for proto in self.graph.node)
         network.savings = Savings(len(self.graph.node), len(self.graph.node), computed)
         if not self.problems:
@@ -277,9 +280,9 @@ class Reader:
         if _operator(proto) in WHOLE or any(name in self.structures for name in node.inputs):
             self._read_whole(node, proto)
             return
-        if not (self._follows(node, proto) or self._early(node, proto) or self._compute(proto)):
+        if not (self._follows(node, proto) or self._early(node, proto) or self._compute(node, proto)):
             self._read_node(node, proto)
-        self.made.update(dict.fromkeys(filter(None, proto.output), node))
+        self.made.update(dict.fromkeys(filter(None, node.outputs), node))
 
     def _read_whole(self, node, proto):
         """Of nodes that work on graphs, sequences and optionals, and of the identity of these."""
@@ -347,27 +350,53 @@ class Reader:
         values = self.network.values.get(name)
         return name if values is None else Lowering(self, node).of_sizes(values, self.dtype(name))
 
-    def _compute(self, proto):
+    def _compute(self, node, proto):
         """Whether the node is a constant or computes one of constants."""
         constants = self.network.constants
         if (
-            not all(not name or self.name_of(name) in constants for name in proto.input)
-            or proto.op_type.startswith(("Random", "Bernoulli", "Multinomial"))
-            or (proto.op_type in _SIZED and not self._is_small(proto))
-            or any(self.name_of(name) in self.network.values for name in proto.input if name)
+            not all(name is None or name in constants for name in node.inputs)
+            or node.op.startswith(("Random", "Bernoulli", "Multinomial"))
+            or (node.op in _SIZED and not self._is_small(proto))
+            or any(name in self.network.values for name in node.inputs)
             or (self._texts_of(proto) and _operator(proto) not in KEEPERS)
         ):
             return False
-        from onnx import helper, numpy_helper
-        from onnx.reference import ReferenceEvaluator
+        from onnx import numpy_helper
 
-        operands = {name: constants[self.name_of(name)] for name in proto.input if name}
-        if proto.op_type == "Constant" and len(proto.attribute) == 1 and proto.attribute[0].name == "value":
-            self.keep_constant(proto.output[0], numpy_helper.to_array(proto.attribute[0].t))
+        if node.op == "Constant" and list(node.attributes) == ["value"]:
+            self.keep_constant(node.output, numpy_helper.to_array(node.get("value")))
             return True
+        operands = {name: constants[own] for name, own in zip(node.names, node.inputs) if name}
         bound = max(_LARGEST_CONSTANT, *(8 * values.size for values in operands.values()), 0)
         if any(math.prod(self.inferred.get(name, ((),))[0]) * 8 > bound for name in proto.output):
             return False
+        values = self._computed(proto, operands)
+        if values is None:
+            return False
+        for name, made in zip(filter(None, node.outputs), values):
+            self.keep_constant(name, made)
+        self._mark_texts(proto)
+        return True
+
+    def _computed(self, proto, operands):
+        """What the node makes of constants, by ONNX's own implementation; None: it has none, or it is no tensor. Kept,
+        since equal nodes are in each layer of a model and in each reading of it."""
+        if all(values.size <= _LARGEST_KEPT and values.dtype.kind != "O" for values in operands.values()):
+            places = {name: place for place, name in enumerate(operands)}
+            key = (
+                _operator(proto),
+                tuple(places.get(name) for name in proto.input),
+                tuple(map(bool, proto.output)),
+                tuple(item.SerializeToString(deterministic=True) for item in proto.attribute),
+                tuple((values.dtype.str, values.shape, values.tobytes()) for values in operands.values()),
+            )
+            return self.once(key, lambda: self._evaluated(proto, operands))
+        return self._evaluated(proto, operands)
+
+    def _evaluated(self, proto, operands):
+        from onnx import helper
+        from onnx.reference import ReferenceEvaluator
+
         try:
             graph = helper.make_graph(
                 [proto],
@@ -378,13 +407,9 @@ class Reader:
             single = helper.make_model(graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version)
             values = ReferenceEvaluator(single).run(None, operands)
         except Exception:  # whatever an operator raises: then it is not computed here, and is reported as it stands
-            return False
-        if not all(isinstance(value, (numpy.ndarray, numpy.generic, int, float, bool)) for value in values):
-            return False
-        for name, made in zip((name for name in proto.output if name), values):
-            self.keep_constant(name, made)
-        self._mark_texts(proto)
-        return True
+            return None
+        known = numpy.ndarray, numpy.generic, int, float, bool
+        return values if all(isinstance(value, known) for value in values) else None
 
     def _is_small(self, proto):
         """Whether numbers that say how much is made say little."""
@@ -393,6 +418,8 @@ class Reader:
 
     def _texts_of(self, proto):
         """The node's operands that are texts."""
+        if not self.network.texts:
+            return []
         return [name for name in map(self.name_of, proto.input) if name in self.network.texts]
 
     def _mark_texts(self, proto):
@@ -407,9 +434,8 @@ class Reader:
     def _read_node(self, node, proto):
         operator = _operator(proto)
         reader, self.proto = READERS.get(operator), proto
-        known = [
-            name for name in node.inputs if name and (name in self.network.shapes or name in self.network.constants)
-        ]
+        network = self.network
+        known = [name for name in node.inputs if name and (name in network.shapes or name in network.constants)]
         lost = [name for name in node.inputs if name and name not in known]
         try:
             if reader is None:
@@ -419,7 +445,7 @@ class Reader:
             if lost:
                 raise Unsupported(f"works on {lost[0]!r}, of a shape that is not fixed", SHAPE)
             self._check_texts(proto)
-            foreign = [name for name in known if self.dtype(name).name not in DTYPES]
+            foreign = [name for name in known if not has_dtype(self.dtype(name))]
             self.problems += [Problem(None, name, _no_element_type(self.dtype(name)), ELEMENTS) for name in foreign]
             if not foreign:
                 numbers = NUMBERS.get(operator, ()) or (range(1, 9) if operator.startswith("Reduce") else ())
@@ -427,9 +453,11 @@ class Reader:
                     name and place in numbers and self.constant(name) is None for place, name in enumerate(node.inputs)
                 ):
                     reader = BY_VALUE[operator]
-                node.inputs = [
-                    name if place in numbers else self.as_tensor(name, node) for place, name in enumerate(node.inputs)
-                ]
+                if network.values:
+                    node.inputs = [
+                        name if place in numbers else self.as_tensor(name, node)
+                        for place, name in enumerate(node.inputs)
+                    ]
                 reader(self, node)
                 self._mark_texts(proto)
         except Unsupported as error:
@@ -515,7 +543,7 @@ class Reader:
             )
         ):
             shape, dtype = network.shape(name), network.dtype(name)
-            if dtype.name not in DTYPES:
+            if not has_dtype(dtype):
                 self.problems.append(Problem(None, name, _no_element_type(dtype), ELEMENTS))
             elif any(size < 1 for size in shape) or len(shape) > _MAX_RANK:
                 self.problems.append(

@@ -32,6 +32,7 @@ class Savings:
     saved: dict = field(default_factory=lambda: dict.fromkeys(KINDS, (0, 0)))
     sizes: dict = field(default_factory=dict)
     idle: bool = False  # nothing is counted
+    _moved: int | None = None  # bytes at the end of the last `counting`
 
     def begin(self, network, views):
         """Counts what was read, before anything is merged. `views` are all that there were."""
@@ -47,14 +48,15 @@ class Savings:
 
     @contextlib.contextmanager
     def counting(self, kind, network):
-        """What is done within goes under `kind`."""
+        """What is done within goes under `kind`; between two of them layers stay as they are."""
         if self.idle:
             yield
             return
-        layers, moved = len(network.layers), _moved(network)
+        layers, moved = len(network.layers), _moved(network) if self._moved is None else self._moved
         yield
         operators, size = self.saved[kind]
-        self.saved[kind] = (operators + layers - len(network.layers), size + moved - _moved(network))
+        self._moved = _moved(network)
+        self.saved[kind] = (operators + layers - len(network.layers), size + moved - self._moved)
         self.steps = len(network.layers)
 
     @property
@@ -99,9 +101,15 @@ def _bytes(network, name):
 
 def _moved(network):
     """Bytes that all layers read and write."""
-    return sum(
-        sum(_bytes(network, name) for name in {*filter(None, layer.inputs), layer.output}) for layer in network.layers
-    )
+    known, total = {}, 0
+    for layer in network.layers:
+        for name in {*layer.inputs, layer.output}:
+            if name:
+                size = known.get(name)
+                if size is None:
+                    size = known[name] = _bytes(network, name)
+                total += size
+    return total
 
 
 def _read_through(network, views):

@@ -180,7 +180,10 @@ def _sum(one, other):
 def _product(one, other):
     total = {}
     for (a, x), (b, y) in itertools.product(one.items(), other.items()):
-        total = _sum(total, {tuple(sorted(a + b, key=repr)): x * y})
+        some = tuple(sorted(a + b, key=repr)) if a and b else a + b
+        total[some] = total.get(some, 0) + x * y
+        if not total[some]:
+            del total[some]
     return total
 
 

@@ -63,8 +63,8 @@ def _classic(node, kind):
     trees, numbers = _integers(node, "nodes_treeids"), _integers(node, "nodes_nodeids")
     known = {mode: number for number, mode in enumerate(_MODES) if number != _MEMBER}
     names = node.get("nodes_modes", ())
-    unknown = next((mode for mode in names if mode not in known), None)
-    if unknown is not None:
+    if not known.keys() >= set(names):
+        unknown = next(mode for mode in names if mode not in known)
         raise Unsupported(f"has nodes of the unknown mode {unknown!r}")
     columns = [_integers(node, f"nodes_{name}") for name in ("featureids", "truenodeids", "falsenodeids")]
     missing = _integers(node, "nodes_missing_value_tracks_true", len(trees)).astype(bool)

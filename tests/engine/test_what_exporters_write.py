@@ -3,11 +3,12 @@ and doubled, sounds that are long before anything of them is left. ONNX Runtime'
 
 import numpy
 import pytest
-from onnx import helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 
+from tests import networks
 from tests.engine.test_other_models import assert_same, by_onnx_runtime
 from vmhost.engine.models import opened
-from vmhost.engine.onnx import OnnxError, compile_model
+from vmhost.engine.onnx import OnnxError, compile_model, compiled
 
 random = numpy.random.default_rng(31)
 
@@ -166,3 +167,33 @@ def test_what_no_size_makes_fit_is_refused():
     }"""
     with pytest.raises(OnnxError, match=r"works on tensors of the sizes (n and 2\*n|2\*n and n) as if they were equal"):
         compile_model(parsed(text).SerializeToString(), "odd")
+
+
+def test_constants_of_nodes_that_differ_in_little_are_not_taken_for_each_other():
+    a, b = numpy.array([[1, 2, 3], [4, 5, 6]], "float32"), numpy.array([[3, 1, 2], [9, 7, 8]], "float32")
+    whole = a.view("int32")  # of the same bytes
+    constants = {"a": a, "b": b, "whole": whole, "axis": numpy.int64(1), "other": numpy.int64(0)}
+    nodes, wanted = [], {}
+    for op, inputs, attributes, value in (
+        ("Sub", ["a", "b"], {}, a - b),
+        ("Sub", ["b", "a"], {}, b - a),
+        ("Sub", ["a", "a"], {}, a - a),
+        ("CumSum", ["a", "axis"], {}, a.cumsum(1)),
+        ("CumSum", ["a", "other"], {}, a.cumsum(0)),
+        ("CumSum", ["a", "axis"], {"reverse": 1}, a[:, ::-1].cumsum(1)[:, ::-1]),
+        ("Cast", ["a"], {"to": TensorProto.FLOAT}, a),
+        ("Cast", ["whole"], {"to": TensorProto.FLOAT}, whole.astype("float32")),
+        ("Clip", ["a", "", "least"], {}, numpy.minimum(a, 2)),
+        ("Clip", ["a", "least"], {}, numpy.maximum(a, 2)),
+    ):
+        number = len(wanted)
+        nodes.append(helper.make_node(op, inputs, [f"c{number}"], **attributes))
+        nodes.append(helper.make_node("Add", ["x", f"c{number}"], [f"y{number}"]))
+        wanted[f"y{number}"] = value
+    x = networks.values((2, 3))
+    model = networks.graph_of(nodes, {"x": x}, list(wanted), constants | {"least": numpy.float32(2)})
+    result = compiled(model, "net")
+    assert result.savings.computed == len(wanted)
+    made = opened("net", result.data)({"x": x})
+    for name, value in wanted.items():
+        numpy.testing.assert_allclose(made[name], x + value, rtol=1e-6, err_msg=name)

@@ -139,6 +139,7 @@ def _openvino(data, threads, given):
     except ImportError:
         return None
     options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+    options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"  # activations stay float32, as they do here
     try:
         core = openvino.Core()
         model = core.compile_model(core.read_model(data, b""), "CPU", options)

@@ -437,31 +437,40 @@ static void rows_of(int rows, const narrow_sliver *sliver, const narrow_rows *a,
 #endif
 
 /* ---- weights as floats */
-ALWAYS vec weight_of(const narrow_sliver *sliver, const narrow_kind kind, int64_t k, int64_t column)
+/* Of a vector of columns; each number's lie `step` floats behind the last one's. */
+ALWAYS void unpack_vector(const narrow_kind kind, const narrow_sliver *sliver, int64_t first, int64_t count,
+                          int64_t column, float *to, int64_t step)
 {
-    if (kind == NARROW_HALF)
-        return halves(sliver->weights + 2 * (k * NARROW_COLUMNS + column));
-    const int64_t each = kind == NARROW_NIBBLES ? 8 : 4, at = k / sliver->block * NARROW_COLUMNS + column;
-    const integers quads = words(sliver->weights + k / each * QUAD_BYTES + 4 * column);
-    const vec zero = sliver->zeros == NULL ? all(sliver->zero) : load(sliver->zeros + at);
-    const integers numbers =
-        kind == NARROW_NIBBLES ? quads >> (int)(k % 4 * 8 + k % 8 / 4 * 4) & 15 : quads >> (int)(k % 4 * 8) & 255;
-    return (floats(numbers) - zero) * load(sliver->scales + at);
+    if (kind == NARROW_HALF) {
+        for (int64_t k = first; k < first + count; k++, to += step)
+            store(to, halves(sliver->weights + 2 * (k * NARROW_COLUMNS + column)));
+        return;
+    }
+    const int each = kind == NARROW_NIBBLES ? 8 : 4, most = kind == NARROW_NIBBLES ? 15 : 255;
+    const uint8_t *from = sliver->weights + first / each * QUAD_BYTES + 4 * column;
+    int64_t k = first;
+    for (int64_t block = first / sliver->block; k < first + count; block++) {
+        const int64_t at = block * NARROW_COLUMNS + column, ends = (block + 1) * sliver->block,
+                      until = ends < first + count ? ends : first + count;
+        const vec scale = load(sliver->scales + at),
+                  zero = sliver->zeros == NULL ? all(sliver->zero) : load(sliver->zeros + at);
+        for (; k < until; k += each, from += QUAD_BYTES) {
+            const integers quads = words(from);
+#pragma GCC unroll 8
+            for (int i = 0; i < each; i++, to += step)
+                store(to, (floats(quads >> (i % 4 * 8 + i / 4 * 4) & most) - zero) * scale);
+        }
+    }
 }
 
 ALWAYS void unpack_of(const narrow_kind kind, const narrow_sliver *sliver, int64_t first, int64_t count,
                       int64_t columns, float *out)
 {
-    for (int64_t k = 0; k < count; k++)
-        for (int v = 0; v < VECTORS; v++) {
-            const int64_t column = v * LANES;
-            const vec weight = weight_of(sliver, kind, first + k, column);
-            if (columns >= LANES)
-                store(out + (column / columns * count + k) * columns + column % columns, weight);
-            else
-                for (int lane = 0; lane < LANES; lane++)
-                    out[((column + lane) / columns * count + k) * columns + (column + lane) % columns] = weight[lane];
-        }
+    for (int v = 0; v < VECTORS; v++) {
+        const int64_t column = v * LANES;
+        unpack_vector(kind, sliver, first, count, column, out + column / columns * count * columns + column % columns,
+                      columns);
+    }
 }
 
 static void unpack(const narrow_sliver *sliver, int64_t first, int64_t count, int64_t columns, float *out)

@@ -38,7 +38,7 @@ typedef struct model_narrow_kernels {
     /* As half_rows, of integers */
     void (*rows)(int rows, const narrow_sliver *sliver, const narrow_rows *a, float *out);
     /* Weights of `count` numbers from `first` on (both even, of integers multiples of 8, and of one block or whole
-     * ones) as slivers of `columns`, which 32 is a multiple of: out[32 / columns][count][columns] */
+     * ones) as slivers of `columns`, whole vectors, which 32 is a multiple of: out[32 / columns][count][columns] */
     void (*unpack)(const narrow_sliver *sliver, int64_t first, int64_t count, int64_t columns, float *out);
 } model_narrow_kernels;
 

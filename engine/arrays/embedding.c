@@ -236,6 +236,8 @@ typedef struct bag_sets {
     vme_embedding_bags *sets;
     vme_tensor *tensors;
     PyObject *held;
+    PyObject *offsets;   /* of the set before, borrowed, ... */
+    array *offsets_copy; /* ... and the copy of them, borrowed: sets of bags of one size have the same */
 } bag_sets;
 
 static void sets_free(bag_sets *sets)
@@ -292,9 +294,12 @@ static int read_set(array_state *state, bag_sets *sets, PyObject *item, int righ
         PyErr_SetString(PyExc_TypeError, "offsets: expected an array of whole numbers");
         return -1;
     }
-    offsets = array_cast((array *)offsets_object, VME_INT64);
+    offsets = sets->offsets == offsets_object ? (array *)Py_NewRef(sets->offsets_copy)
+                                              : array_cast((array *)offsets_object, VME_INT64);
     if (hold(sets, offsets) < 0)
         return -1;
+    sets->offsets = offsets_object;
+    sets->offsets_copy = offsets;
     if (weights_object != Py_None) {
         weights = dense_of("weights", weights_object, VME_FLOAT32);
         if (hold(sets, weights) < 0)
@@ -356,45 +361,61 @@ static int sets_read(array_state *state, PyObject *list, int right, bag_sets *se
     return rc;
 }
 
-/* _embedding_bags(sets): of each (table or plain array, ids, offsets, weights or None, default id, combiner) the sums
- * of its bags, side by side in one array [bags, dims of all] */
+/* Where the sums of each set go: its columns of one new array, `*out`, or `apart` an array of its own in a new list. */
+static int sums_of(array_state *state, bag_sets *sets, int64_t (*shapes)[2], bool apart, PyObject **out)
+{
+    array *all = NULL;
+    if (!apart && (all = array_new(state, VME_FLOAT32, 2, (int64_t[]){sets->bags, sets->width}, false)) == NULL)
+        return -1;
+    *out = apart ? PyList_New(sets->count) : (PyObject *)all;
+    for (int64_t i = 0, column = 0; *out != NULL && i < sets->count; i++) {
+        const vme_embedding_bags *set = &sets->sets[i];
+        shapes[i][0] = sets->bags;
+        shapes[i][1] = set->table == NULL ? set->plain->shape[1] : vme_embedding_dim(set->table);
+        array *own = apart ? array_new(state, VME_FLOAT32, 2, shapes[i], false) : all;
+        if (own == NULL) {
+            Py_CLEAR(*out);
+            break;
+        }
+        if (apart)
+            PyList_SET_ITEM(*out, i, (PyObject *)own);
+        sets->tensors[i] = own->t;
+        if (!apart) {
+            sets->tensors[i].data += column * (int64_t)sizeof(float);
+            sets->tensors[i].shape = shapes[i];
+        }
+        sets->sets[i].dense = &sets->tensors[i];
+        column += shapes[i][1];
+    }
+    return *out == NULL ? -1 : 0;
+}
+
+/* _embedding_bags(sets, apart): of each (table or plain array, ids, offsets, weights or None, default id, combiner) the
+ * sums of its bags: side by side in one array [bags, dims of all], or `apart` in a list of arrays [bags, dim] */
 PyObject *array_function__embedding_bags(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
     bag_sets sets;
-    if (count != 1 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_embedding_bags(sets)");
-    if (sets_read(state, args[0], READS, &sets) < 0)
+    if (count < 1 || count > 2 || keywords != NULL)
+        return PyErr_Format(PyExc_TypeError, "_embedding_bags(sets, apart=False)");
+    const int apart = count == 2 ? PyObject_IsTrue(args[1]) : 0;
+    if (apart < 0 || sets_read(state, args[0], READS, &sets) < 0)
         return NULL;
-    array *out = NULL;
+    PyObject *out = NULL;
+    int64_t (*shapes)[2] = PyMem_Calloc((size_t)sets.count + 1, sizeof *shapes);
     if (sets.count == 0 || sets.bags < 0)
         PyErr_SetString(PyExc_ValueError,
                         "offsets: expected as many bags of each table, and one offset more than bags");
-    else
-        out = array_new(state, VME_FLOAT32, 2, (int64_t[]){sets.bags, sets.width}, false);
-    int64_t (*shapes)[2] = out == NULL ? NULL : PyMem_Calloc((size_t)sets.count, sizeof *shapes);
-    if (out != NULL && shapes == NULL) {
+    else if (shapes == NULL)
         PyErr_NoMemory();
-        Py_CLEAR(out);
-    }
-    for (int64_t i = 0, column = 0; out != NULL && i < sets.count; i++) {
-        shapes[i][0] = sets.bags;
-        shapes[i][1] =
-            sets.sets[i].table == NULL ? sets.sets[i].plain->shape[1] : vme_embedding_dim(sets.sets[i].table);
-        sets.tensors[i] = out->t;
-        sets.tensors[i].data += column * (int64_t)sizeof(float);
-        sets.tensors[i].shape = shapes[i];
-        sets.sets[i].dense = &sets.tensors[i];
-        column += shapes[i][1];
-    }
-    if (out != NULL
-        && array_check_status(state,
-                              ENGINE(sets.work, vme_embedding_lookup_bags(state->context, sets.count, sets.sets)))
-               < 0)
+    else if (sums_of(state, &sets, shapes, apart == 1, &out) == 0
+             && array_check_status(state,
+                                   ENGINE(sets.work, vme_embedding_lookup_bags(state->context, sets.count, sets.sets)))
+                    < 0)
         Py_CLEAR(out);
     PyMem_Free(shapes);
     sets_free(&sets);
-    return (PyObject *)out;
+    return out;
 }
 
 static int rates_of(PyObject *tuple, vme_embedding_rates *rates)

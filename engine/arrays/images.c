@@ -1,5 +1,5 @@
-/* Windows over images for vmhost.engine.nn, which checks what it is given: `windows` is a tuple of eight whole numbers,
- * kernel, stride, dilation and padding, each of height and width. */
+/* Windows over images, and batch normalization, for vmhost.engine.nn, which checks what it is given: `windows` is a
+ * tuple of eight whole numbers, kernel, stride, dilation and padding, each of height and width. */
 #include "methods.h"
 
 #include "vme_images.h"
@@ -134,4 +134,146 @@ end:
     for (int i = 0; i < 3; i++)
         Py_XDECREF(of[i]);
     return (PyObject *)result;
+}
+
+/* What the function gives for two images, or images and weights, of four dimensions and `shape`. */
+static PyObject *depthwise(array_state *state, const vme_windows *windows, PyObject *const *args, const int64_t *shape,
+                           vme_status (*function)(vme_context *, const vme_windows *, const vme_tensor *,
+                                                  const vme_tensor *, const vme_tensor *))
+{
+    array *first = dense_image(args[0], 4), *second = first == NULL ? NULL : dense_image(args[1], 4), *result = NULL;
+    if (second != NULL)
+        result = array_new(state, first->t.dtype, 4, shape, false);
+    if (result != NULL
+        && array_check_status(state, ENGINE(result->size + first->size + second->size,
+                                            function(state->context, windows, &first->t, &second->t, &result->t)))
+               < 0)
+        Py_CLEAR(result);
+    Py_XDECREF(first);
+    Py_XDECREF(second);
+    return (PyObject *)result;
+}
+
+/* The shape of an array of four dimensions, or NULL with an error set. */
+static const int64_t *shape_of_image(PyObject *value)
+{
+    if (is_array(value) && ((array *)value)->t.rank == 4)
+        return ((array *)value)->t.shape;
+    PyErr_SetString(PyExc_TypeError, "windows over images: expected an array of 4 dimensions");
+    return NULL;
+}
+
+/* _depthwise(images, weights, windows) */
+PyObject *array_function__depthwise(PyObject *module, ARRAY_VECTORCALL)
+{
+    vme_windows windows;
+    if (count != 3 || keywords != NULL)
+        return PyErr_Format(PyExc_TypeError, "_depthwise(images, weights, windows)");
+    const int64_t *size = windows_from(args[2], &windows) < 0 ? NULL : shape_of_image(args[0]);
+    if (size == NULL)
+        return NULL;
+    const int64_t shape[4] = {size[0], size[1], windows_along(&windows, 0, size[2]),
+                              windows_along(&windows, 1, size[3])};
+    return depthwise(array_state_of(module), &windows, args, shape, vme_depthwise_forward);
+}
+
+/* _depthwise_images(gradient, weights, windows, shape of the images) */
+PyObject *array_function__depthwise_images(PyObject *module, ARRAY_VECTORCALL)
+{
+    vme_windows windows;
+    int64_t shape[VME_RANK_MAX];
+    int rank;
+    if (count != 4 || keywords != NULL)
+        return PyErr_Format(PyExc_TypeError, "_depthwise_images(gradient, weights, windows, shape)");
+    if (windows_from(args[2], &windows) < 0 || array_argument_shape(args[3], &rank, shape) < 0)
+        return NULL;
+    if (rank != 4)
+        return PyErr_Format(PyExc_ValueError, "shape: expected four numbers, got %d", rank);
+    return depthwise(array_state_of(module), &windows, args, shape, vme_depthwise_images);
+}
+
+/* _depthwise_weights(images, gradient, windows) */
+PyObject *array_function__depthwise_weights(PyObject *module, ARRAY_VECTORCALL)
+{
+    vme_windows windows;
+    if (count != 3 || keywords != NULL)
+        return PyErr_Format(PyExc_TypeError, "_depthwise_weights(images, gradient, windows)");
+    const int64_t *size = windows_from(args[2], &windows) < 0 ? NULL : shape_of_image(args[0]);
+    if (size == NULL)
+        return NULL;
+    if (windows.kernel[0] < 1 || windows.kernel[1] < 1)
+        return PyErr_Format(PyExc_ValueError, "windows: expected a kernel from 1 on");
+    const int64_t shape[4] = {size[1], 1, windows.kernel[0], windows.kernel[1]};
+    return depthwise(array_state_of(module), &windows, args, shape, vme_depthwise_weights);
+}
+
+/* ---- batch normalization */
+/* Of `count` arguments, arrays of one dtype, contiguous: new references in `of`. */
+static int dense_arrays(PyObject *const *args, int count, array **of)
+{
+    for (int i = 0; i < count; i++) {
+        of[i] = is_array(args[i]) ? array_contiguous((array *)args[i], ((array *)args[i])->t.dtype) : NULL;
+        if (of[i] == NULL) {
+            if (!PyErr_Occurred())
+                PyErr_Format(PyExc_TypeError, "expected arrays, got %s", Py_TYPE(args[i])->tp_name);
+            return -1;
+        }
+    }
+    if (of[0]->t.rank >= 2)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "expected [examples, channels, ...], got %d dimensions", of[0]->t.rank);
+    return -1;
+}
+
+/* Three results: one like the array, and two with a number for each of its channels. */
+static int three_results(array_state *state, const array *like, array **results)
+{
+    results[0] = array_new(state, like->t.dtype, like->t.rank, like->t.shape, false);
+    for (int i = 1; i < 3 && results[i - 1] != NULL; i++)
+        results[i] = array_new(state, like->t.dtype, 1, &like->t.shape[1], false);
+    return results[2] == NULL ? -1 : 0;
+}
+
+/* A tuple of the results, whose references it takes over; `rc` below 0: an error is set. */
+static PyObject *told(int rc, array **of, int count, array **results)
+{
+    PyObject *tuple = rc < 0 ? NULL : PyTuple_Pack(3, results[0], results[1], results[2]);
+    for (int i = 0; i < count; i++)
+        Py_XDECREF(of[i]);
+    for (int i = 0; i < 3; i++)
+        Py_XDECREF(results[i]);
+    return tuple;
+}
+
+/* _normalize(x, weight, bias, eps): (normalized, mean, variance) */
+PyObject *array_function__normalize(PyObject *module, ARRAY_VECTORCALL)
+{
+    array_state *state = array_state_of(module);
+    array *of[3] = {NULL}, *made[3] = {NULL};
+    if (count != 4 || keywords != NULL)
+        return PyErr_Format(PyExc_TypeError, "_normalize(x, weight, bias, eps)");
+    const double eps = PyFloat_AsDouble(args[3]);
+    int rc = PyErr_Occurred() || dense_arrays(args, 3, of) < 0 || three_results(state, of[0], made) < 0 ? -1 : 0;
+    if (rc == 0)
+        rc = array_check_status(state,
+                                ENGINE(of[0]->size * 4, vme_normalize(state->context, &of[0]->t, &of[1]->t, &of[2]->t,
+                                                                      eps, &made[0]->t, &made[1]->t, &made[2]->t)));
+    return told(rc, of, 3, made);
+}
+
+/* _normalize_gradient(x, gradient, mean, variance, weight, eps): the gradients of (x, weight, bias) */
+PyObject *array_function__normalize_gradient(PyObject *module, ARRAY_VECTORCALL)
+{
+    array_state *state = array_state_of(module);
+    array *of[5] = {NULL}, *made[3] = {NULL};
+    if (count != 6 || keywords != NULL)
+        return PyErr_Format(PyExc_TypeError, "_normalize_gradient(x, gradient, mean, variance, weight, eps)");
+    const double eps = PyFloat_AsDouble(args[5]);
+    int rc = PyErr_Occurred() || dense_arrays(args, 5, of) < 0 || three_results(state, of[0], made) < 0 ? -1 : 0;
+    if (rc == 0)
+        rc = array_check_status(
+            state,
+            ENGINE(of[0]->size * 4, vme_normalize_gradient(state->context, &of[0]->t, &of[1]->t, &of[2]->t, &of[3]->t,
+                                                           &of[4]->t, eps, &made[0]->t, &made[1]->t, &made[2]->t)));
+    return told(rc, of, 5, made);
 }

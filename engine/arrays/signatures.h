@@ -105,7 +105,7 @@
 #define SIGNATURE__bpe_table        "(merges)"
 #define SIGNATURE__unigram_pieces   "(table, text, unknown, score)"
 #define SIGNATURE__unigram_table    "(ids, scores)"
-#define SIGNATURE__embedding_bags   "(sets)"
+#define SIGNATURE__embedding_bags   "(sets, apart=False)"
 #define SIGNATURE__embedding_evict  "(table, step)"
 #define SIGNATURE__embedding_lookup "(table, ids)"
 #define SIGNATURE__embedding_names  "()"
@@ -124,5 +124,11 @@
 #define SIGNATURE__embedding_update           "(table, rates, ids, gradients)"
 #define SIGNATURE__embedding_update_bags      "(sets, rates)"
 #define SIGNATURE__trace                      "(type, function)"
+
+#define SIGNATURE__depthwise          "(images, weights, windows)"
+#define SIGNATURE__depthwise_images   "(gradient, weights, windows, shape)"
+#define SIGNATURE__depthwise_weights  "(images, gradient, windows)"
+#define SIGNATURE__normalize          "(x, weight, bias, eps)"
+#define SIGNATURE__normalize_gradient "(x, gradient, mean, variance, weight, eps)"
 
 #endif

@@ -1,5 +1,6 @@
 """Embedding tables in a GPU's memory, with the rows and results of EmbeddingVariables in the host's."""
 
+import itertools
 import secrets
 
 import vmhost.engine.numpy as np
@@ -133,7 +134,7 @@ class _Natives:
             raise ValueError("offsets: expected as many bags of each table, and one offset more than bags")
         return made, counts.pop(), held
 
-    def _embedding_bags(self, sets):
+    def _embedding_bags(self, sets, apart=False):
         made, bags, held = self._sets(sets)
         out = np.empty((bags, sum(one[0].dim for one in sets)), "float32")
         numbers, column = self._float(out), 0
@@ -141,7 +142,10 @@ class _Natives:
             to.dense, to.step = numbers + column, out.shape[1]
             column += one[0].dim
         check(self._lib.vme_cuda_lookup_bags(len(sets), bags, made))
-        return out
+        if not apart:
+            return out
+        ends = list(itertools.accumulate(one[0].dim for one in sets))
+        return [out[:, end - one[0].dim : end] for one, end in zip(sets, ends)]
 
     def _embedding_update_bags(self, sets, rates):
         made, bags, held = self._sets(sets)

@@ -185,15 +185,16 @@ def _natives(tables):
     return next((one.natives for one in tables if getattr(one, "natives", _a) is not _a), _a)
 
 
-def read_bags(anchors, sets):
-    """What the sets of bags read, side by side, without a tape."""
+def read_bags(anchors, sets, apart=False):
+    """What the sets of bags read, side by side, without a tape; `apart`: a list of arrays, one of each set."""
     sharded = next((bags.table for bags in sets if bags.table.sharded), None)
     tables = [bags.table for bags in sets] if sharded is None else sharded.read(sets)
     return _natives(tables)._embedding_bags(
         [
             (rows if type(table) is PlainTable else table._table, *bags[1:])
             for rows, table, bags in zip(anchors, tables, sets)
-        ]
+        ],
+        apart,
     )
 
 
@@ -244,7 +245,10 @@ def group_embedding_lookup_sparse(tables, ids, weights=None, combiners="mean", d
     variables, anchors = zip(*map(_table_of, tables)) if tables else ((), ())
     ends = {}
     sets = tuple(bags_of(*one, ends) for one in zip(variables, ids, weights, combiners, default_ids))
-    joined = embedding_bags(list(anchors), sets)
+    tape = highest([*anchors, *(bags.ids for bags in sets)])
+    if tape is None:
+        return read_bags(anchors, sets, not together)
+    joined = tape.apply("embedding_bags", (list(anchors), sets), {})
     if together:
         return joined
     parts, column = [], 0

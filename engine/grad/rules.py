@@ -29,7 +29,7 @@ REFUSED = frozenset(
     "_model_steps _embedding_bags _embedding_evict _embedding_lookup _embedding_names _embedding_new _embedding_open "
     "_embedding_put _embedding_snapshot _embedding_snapshot_bloom _embedding_snapshot_end _embedding_snapshot_read "
     "_embedding_snapshot_rows _embedding_snapshot_waiting _embedding_statistics _embedding_update "
-    "_embedding_update_bags".split()
+    "_embedding_update_bags _normalize _normalize_gradient".split()
 )
 
 
@@ -582,6 +582,27 @@ def _pool_gradient(x, y, g, windows):
         return _a.reshape(_a.sum(chosen * seen, 2) / _a.sum(chosen, 2), y.shape)
 
     return _a._pool_gradient(x, y, g, windows), (None, None, back)
+
+
+@rule
+def _depthwise(x, weight, windows):
+    pulls = (
+        lambda g: _a._depthwise_images(g, weight, windows, x.shape),
+        lambda g: _a._depthwise_weights(x, g, windows),
+    )
+    return _a._depthwise(x, weight, windows), pulls
+
+
+@rule
+def _depthwise_images(g, weight, windows, shape):
+    pulls = lambda h: _a._depthwise(h, weight, windows), lambda h: _a._depthwise_weights(h, g, windows)
+    return _a._depthwise_images(g, weight, windows, shape), pulls
+
+
+@rule
+def _depthwise_weights(x, g, windows):
+    pulls = lambda h: _a._depthwise_images(g, h, windows, x.shape), lambda h: _a._depthwise(x, h, windows)
+    return _a._depthwise_weights(x, g, windows), pulls
 
 
 # ---- products

@@ -28,4 +28,26 @@ VME_API vme_status vme_max_pool(vme_context *context, const vme_windows *windows
 VME_API vme_status vme_max_pool_gradient(vme_context *context, const vme_windows *windows, const vme_tensor *images,
                                          const vme_tensor *pooled, const vme_tensor *gradient, const vme_tensor *out);
 
+/* Convolutions of each channel with weights of its own, [channels, 1, kernel height, kernel width]; out [examples,
+ * channels, rows of windows, windows of a row]. */
+VME_API vme_status vme_depthwise_forward(vme_context *context, const vme_windows *windows, const vme_tensor *images,
+                                         const vme_tensor *weights, const vme_tensor *out);
+/* Of `gradient`, that of what vme_depthwise_forward made: the images' gradient, and that of the weights. */
+VME_API vme_status vme_depthwise_images(vme_context *context, const vme_windows *windows, const vme_tensor *gradient,
+                                        const vme_tensor *weights, const vme_tensor *out);
+VME_API vme_status vme_depthwise_weights(vme_context *context, const vme_windows *windows, const vme_tensor *images,
+                                         const vme_tensor *gradient, const vme_tensor *out);
+
+/* Batch normalization over all dimensions but the second, of images or of any [examples, channels, ...]; the others are
+ * vectors of a number for each channel. `out` is x with mean 0 and variance 1, times weight, plus bias. `mean` and
+ * `var` get the mean and the variance. No elements: VME_BAD_SHAPE. */
+VME_API vme_status vme_normalize(vme_context *context, const vme_tensor *x, const vme_tensor *weight,
+                                 const vme_tensor *bias, double eps, const vme_tensor *out, const vme_tensor *mean,
+                                 const vme_tensor *var);
+/* Of `gradient`, that of what it gave: the gradients of x, weight and bias. */
+VME_API vme_status vme_normalize_gradient(vme_context *context, const vme_tensor *x, const vme_tensor *gradient,
+                                          const vme_tensor *mean, const vme_tensor *var, const vme_tensor *weight,
+                                          double eps, const vme_tensor *out, const vme_tensor *of_weight,
+                                          const vme_tensor *of_bias);
+
 #endif

@@ -1,6 +1,7 @@
 """Layers. Initial weights come from one generator, which `seed` sets."""
 
 import vmhost.engine.numpy as np
+from vmhost.engine import _array as _a
 from vmhost.engine.grad import stop_gradient
 from vmhost.engine.grad.rules import RULES
 from vmhost.engine.grad.traced import call, primitive
@@ -124,10 +125,25 @@ def _moments(x, axes):
     return mean, np.mean(centred * centred, axis=axes, keepdims=True)
 
 
+def _of_channels(x, weight, bias):
+    """Whether the engine normalizes these itself: numbers of one kind, over all dimensions but the second."""
+    return (
+        x.dtype in (np.float32, np.float64)
+        and weight.dtype == bias.dtype == x.dtype
+        and x.ndim >= 2
+        and weight.shape == bias.shape == (1, x.shape[1], *[1] * (x.ndim - 2))
+        and x.size > 0
+    )
+
+
 @primitive
 def batch_normalized(x, weight, bias, eps, moments):
     """x with mean 0 and variance 1 over the dimensions in which `weight` and `bias` have size 1, times weight, plus
     bias. The mean and the variance come into the list `moments`."""
+    if _of_channels(x, weight, bias) and type(x) is type(weight) is type(bias) is _a.ndarray:
+        y, mean, var = _a._normalize(x, weight.reshape(-1), bias.reshape(-1), eps)
+        moments[:] = mean.reshape(weight.shape), var.reshape(weight.shape)
+        return y
     moments[:] = mean, var = _moments(x, tuple(i for i, size in enumerate(weight.shape) if size == 1))
     factor = weight / np.sqrt(var + eps)
     return x * factor + (bias - mean * factor)
@@ -137,19 +153,25 @@ def _batch_normalized_rule(x, weight, bias, eps, moments):
     y = call("batch_normalized", x, weight, bias, eps, moments)
     (mean, var), axes = moments, tuple(i for i, size in enumerate(weight.shape) if size == 1)
     root, count, kept = 1 / np.sqrt(var + eps), x.size // weight.size, {}
+    whole = _of_channels(x, weight, bias) and all(type(one) is _a.ndarray for one in (x, weight, mean, var))
 
-    def sums(g):  # of g, and of g times x with mean 0 and variance 1
+    def of_all(g):  # the gradients of x, weight and bias
         if kept.get("of") is not g:
-            whole = np.sum(g, axis=axes, keepdims=True)
-            kept.update(of=g, sums=(whole, (np.sum(g * x, axis=axes, keepdims=True) - mean * whole) * root))
-        return kept["sums"]
+            if whole and type(g) is _a.ndarray and g.dtype == x.dtype:
+                flat = (one.reshape(-1) for one in (mean, var, weight))
+                of_x, *others = _a._normalize_gradient(x, g, *flat, eps)
+                kept.update(of=g, all=(of_x, *(one.reshape(weight.shape) for one in others)))
+            else:
+                kept.update(of=g, all=by_sums(g))
+        return kept["all"]
 
-    def of_x(g):
-        whole, along = sums(g)
+    def by_sums(g):  # of g, and of g times x with mean 0 and variance 1
+        total = np.sum(g, axis=axes, keepdims=True)
+        along = (np.sum(g * x, axis=axes, keepdims=True) - mean * total) * root
         turned = along * root / count
-        return (g - x * turned - (whole / count - turned * mean)) * (weight * root)
+        return (g - x * turned - (total / count - turned * mean)) * (weight * root), along, total
 
-    return y, (of_x, lambda g: sums(g)[1], lambda g: sums(g)[0], None, None)
+    return y, (lambda g: of_all(g)[0], lambda g: of_all(g)[1], lambda g: of_all(g)[2], None, None)
 
 
 RULES["batch_normalized"] = _batch_normalized_rule

@@ -53,14 +53,17 @@ class Optimizer:
             for one, array in slots.items():
                 array[ids] = few[one]
         else:
-            parameter[...] = self.step(gradient, parameter, slots)
+            after = self.step(gradient, parameter, slots)
+            if after is not parameter:
+                parameter[...] = after
         return parameter
 
     def first(self, slot, parameter):
         return np.zeros(parameter.shape, parameter.dtype)
 
     def step(self, gradient, parameter, slots):
-        """The new parameter, or its rows; puts new arrays into `slots` or changes those there."""
+        """The new parameter, or its rows, which may be the one that was given, changed; puts new arrays into `slots` or
+        changes those there."""
         raise NotImplementedError
 
 
@@ -89,7 +92,8 @@ class SGD(Optimizer):
         if self.momentum:
             velocity = slots["velocity"] = slots["velocity"] * self.momentum + gradient
             gradient = gradient + velocity * self.momentum if self.nesterov else velocity
-        return parameter - gradient * self.learning_rate
+        parameter -= gradient * self.learning_rate
+        return parameter
 
 
 class Adagrad(Optimizer):

@@ -5,7 +5,15 @@ A case is (name of the rule, function, arrays). The arrays are float64 and away 
 
 import vmhost.engine.numpy as np
 from vmhost.engine import nn
-from vmhost.engine._array import _max_pool, _patches, _patches_sum, _pool_gradient
+from vmhost.engine._array import (
+    _depthwise,
+    _depthwise_images,
+    _depthwise_weights,
+    _max_pool,
+    _patches,
+    _patches_sum,
+    _pool_gradient,
+)
 from vmhost.engine.grad.traced import call
 
 _random = np.random.default_rng(7)
@@ -21,6 +29,18 @@ CUBE = _some(2, 3, 4)
 IMAGES = _some(1, 2, 5, 9)
 IDS = np.array([2, 0, 2, -1])
 PLACES = np.array([[0, 2], [2, 1]])
+
+
+def _depthwise_cases(weights, windows):
+    """Of images with two channels: each of the three functions by each of its arrays."""
+    made = _depthwise(IMAGES, weights, windows)
+    g = _some(*made.shape)
+    return (
+        ("_depthwise", lambda x, w: _depthwise(x, w, windows), (IMAGES, weights)),
+        ("_depthwise_images", lambda g, w: _depthwise_images(g, w, windows, IMAGES.shape), (g, weights)),
+        ("_depthwise_weights", lambda x, g: _depthwise_weights(x, g, windows), (IMAGES, g)),
+    )
+
 
 CASES = [
     *((name, getattr(np, name), (X,)) for name in "negative positive absolute square exp exp2 expm1 sin cos".split()),
@@ -135,6 +155,15 @@ CASES = [
             (_some(1, 2, (5 - kernel) // 2 + 1, (9 - kernel) // 2 + 1),),
         )
         for kernel in (2, 3)
+    ),
+    *(
+        case
+        for w, windows in (
+            (_some(2, 1, 2, 3), (2, 3, 1, 1, 1, 1, 1, 2)),
+            (_some(2, 1, 3, 3), (3, 3, 1, 1, 2, 1, 2, 0)),
+            (_some(2, 1, 3, 2), (3, 2, 2, 3, 1, 2, 1, 1)),
+        )
+        for case in _depthwise_cases(w, windows)
     ),
     ("matmul", np.matmul, (_some(5, 6), _some(2, 6, 2))),
     (

@@ -58,6 +58,7 @@ typedef struct tested_call {
         COUNT,
         LINES,
         WINDOWS,
+        NORMALIZE,
         SESSION,
         PLAN,
         RUN
@@ -65,7 +66,7 @@ typedef struct tested_call {
     int op, axis;
     int64_t n, batch;
     vme_dtype loop;
-    vme_tensor a, b, c, out;
+    vme_tensor a, b, c, more, out;
     vme_buffer *buffer;
     vme_model *model, *plan;
     vme_session *session;
@@ -144,13 +145,23 @@ static void operate(tested_call *call)
     case COUNT: call->status = vme_count(context, &call->a, call->op ? &call->b : NULL, &call->out); break;
     case LINES: call->status = vme_interpolate(context, &call->a, &call->b, &call->b, 0, 1, &call->out); break;
     case WINDOWS: {
-        const vme_windows w = {{3, 3}, {2, 2}, {1, 1}, {call->op < 2, call->op < 2}};
+        const int step = call->op < 4 ? 2 : 1, around = call->op < 2 || call->op > 3;
+        const vme_windows w = {{3, 3}, {step, step}, {1, 1}, {around, around}};
         call->status = call->op == 0   ? vme_patches(context, &w, &call->a, &call->b)
                        : call->op == 1 ? vme_patches_sum(context, &w, &call->b, &call->a)
                        : call->op == 2 ? vme_max_pool(context, &w, &call->a, &call->b)
-                                       : vme_max_pool_gradient(context, &w, &call->a, &call->b, &call->b, &call->out);
+                       : call->op == 3 ? vme_max_pool_gradient(context, &w, &call->a, &call->b, &call->b, &call->out)
+                       : call->op == 4 ? vme_depthwise_forward(context, &w, &call->a, &call->b, &call->out)
+                       : call->op == 5 ? vme_depthwise_images(context, &w, &call->a, &call->b, &call->out)
+                                       : vme_depthwise_weights(context, &w, &call->a, &call->out, &call->b);
         break;
     }
+    case NORMALIZE:
+        call->status = call->op == 0 ? vme_normalize(context, &call->a, &call->c, &call->c, 1e-5, &call->out, &call->b,
+                                                     &call->more)
+                                     : vme_normalize_gradient(context, &call->a, &call->a, &call->c, &call->c, &call->c,
+                                                              1e-5, &call->out, &call->b, &call->more);
+        break;
     case SESSION: call->status = vme_session_new(context, call->model, &call->session); break;
     case PLAN: call->status = vme_session_plan(call->session, pair, &call->plan); break;
     case RUN: call->status = vme_session_run(call->session, pair, (const vme_tensor *[]){&call->out}); break;
@@ -423,15 +434,25 @@ static void bits_draws_and_tables(void)
                     measure(&call, "partition");
                 }
         }
-    const int64_t images[] = {2, 3, 9, 9}, patches[] = {2, 27, 25}, pooled[] = {2, 3, 4, 4};
+    const int64_t images[] = {2, 3, 9, 9}, patches[] = {2, 27, 25}, pooled[] = {2, 3, 4, 4}, weights[] = {3, 1, 3, 3};
     for (int wide = 0; wide < 2; wide++)
-        for (call.kind = WINDOWS, call.op = 0; call.op < 4; call.op++) {
+        for (call.kind = WINDOWS, call.op = 0; call.op < 7; call.op++) {
             const vme_dtype of = wide ? VME_FLOAT64 : VME_FLOAT32;
             call.a = tensor(0, of, 0, 4, images);
-            call.b = call.op < 2 ? tensor(1, of, 0, 3, patches) : tensor(1, of, 0, 4, pooled);
+            call.b = call.op < 2 ? tensor(1, of, 0, 3, patches) : tensor(1, of, 0, 4, call.op < 4 ? pooled : weights);
             call.out = tensor(2, of, 0, 4, images);
             measure(&call, "windows over images");
         }
+    const int64_t channels[] = {3};
+    for (call.kind = NORMALIZE, call.op = 0; call.op < 2; call.op++) {
+        call.a = tensor(0, VME_FLOAT32, 0, 4, images);
+        call.b = tensor(1, VME_FLOAT32, 0, 1, channels);
+        call.more = tensor(1, VME_FLOAT32, 0, 1, channels);
+        call.more.data += 64;
+        call.c = tensor(2, VME_FLOAT32, 0, 1, channels);
+        call.out = tensor(3, VME_FLOAT32, 0, 4, images);
+        measure(&call, "batch normalization");
+    }
     for (call.op = 0; call.op < 2; call.op++) {
         call.a = tensor(0, VME_BOOL, 0, 2, rows);
         call.out = tensor(2, VME_UINT8, 0, 2, bytes);

@@ -35,6 +35,11 @@ KERNELS_OF = {
     "patches_sum": r"images->patches_sum\[",
     "max_pool": r"images->max_pool\[",
     "max_pool_gradient": r"images->max_pool_gradient\[",
+    "depthwise_forward": r"images->depthwise\[",
+    "depthwise_images": r"images->depthwise_images\[",
+    "depthwise_weights": r"images->depthwise_weights\[",
+    "normalize": r"kernels->normalize\[",
+    "normalize_gradient": r"kernels->normalize_gradient\[",
 }
 LOOPS = r"\bvme_parallel\(|\bvme_stopping\("
 

@@ -10,7 +10,8 @@ import pytest
 
 import vmhost.engine.numpy as np
 from vmhost.engine import nn
-from vmhost.engine.grad import RowGradient, grad
+from vmhost.engine.grad import RowGradient, grad, value_and_grad
+from vmhost.engine.nn.images import convolution
 
 RANDOM = np.random.default_rng(5)
 nn.seed(0)  # here, since the generator stays
@@ -76,6 +77,34 @@ def test_convolution_by_its_definition(stride, padding, dilation, groups):
     layer, x = nn.Conv2d(4, 8, 3, stride, padding, dilation, groups), some(2, 4, 7, 6)
     wanted = convolved(*map(numpy.asarray, (x, layer.weight, layer.bias)), stride, padding, dilation, groups)
     assert numpy.allclose(layer(x), wanted, atol=1e-5)
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation"),
+    [((3, 3), 1, 1, 1), ((3, 3), 2, 1, 1), ((2, 5), 1, 2, 1), ((3, 2), 1, 0, 2), ((1, 1), 3, 0, 1), ((5, 5), 1, 9, 1)],
+)
+def test_depthwise_convolution_and_its_gradients_are_those_of_a_whole_one(kernel, stride, padding, dilation, dtype):
+    """Beside a convolution whose weights of other channels are zeros, on every backend; planes of many sizes."""
+    for height, width in ((7, 7), (9, 33), (20, 6)):
+        layer = nn.Conv2d(3, 3, kernel, stride, padding, dilation, groups=3, bias=False)
+        weight, x = layer.weight.astype(dtype), np.asarray(some(5, 3, height, width).astype(dtype))
+        whole = np.zeros((3, 3, *kernel), dtype)
+        for channel in range(3):
+            whole[channel, channel] = weight[channel, 0]
+        options = {"stride": (stride, stride), "padding": (padding, padding), "dilation": (dilation, dilation)}
+        g = np.asarray(some(*convolution(x, whole, **options).shape).astype(dtype))
+
+        def loss(x, weight, groups):
+            return (convolution(x, weight, groups=groups, **options) * g).sum()
+
+        found, (of_x, of_weight) = value_and_grad(loss, (0, 1))(x, weight, 3)
+        wanted, (whole_x, whole_weight) = value_and_grad(loss, (0, 1))(x, whole, 1)
+        close = {"rtol": 1e-4, "atol": 1e-3} if dtype == "float32" else {"rtol": 1e-10, "atol": 1e-9}
+        assert numpy.allclose(found, wanted, **close) and of_x.dtype == of_weight.dtype == dtype
+        assert numpy.allclose(of_x, whole_x, **close)
+        assert numpy.allclose(of_weight[:, 0], numpy.asarray(whole_weight)[range(3), range(3)], **close)
 
 
 def wide(layer):

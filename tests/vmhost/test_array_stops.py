@@ -40,6 +40,11 @@ LOOPS = {
     "sums_of_patches": "_array._patches_sum(_array._patches(a.image, WINDOWS), WINDOWS, a.image.shape)",
     "largest_of_windows": "_array._max_pool(a.image, POOLS)",
     "gradients_of_these": "_array._pool_gradient(a.image, a.pooled, a.pooled, POOLS)",
+    "depthwise": "_array._depthwise(a.image, a.weights, WINDOWS)",
+    "depthwise_images": "_array._depthwise_images(a.image, a.weights, WINDOWS, a.image.shape)",
+    "depthwise_weights": "_array._depthwise_weights(a.image, a.image, WINDOWS)",
+    "normalize": "_array._normalize(a.channels, a.line, a.line, 1e-5)",
+    "normalize_gradient": "_array._normalize_gradient(a.channels, a.channels, a.line, a.line, a.line, 1e-5)",
     "gather": "a.x[a.places]",
     "scatter": "put(out, a.places, a.x)",
     "nonzero": "np.nonzero(a.mask)",
@@ -103,6 +108,11 @@ LOOP_OF = {
     "patches_sum": "sums_of_patches",
     "max_pool": "largest_of_windows",
     "max_pool_gradient": "gradients_of_these",
+    "depthwise_forward": "depthwise",
+    "depthwise_images": "depthwise_images",
+    "depthwise_weights": "depthwise_weights",
+    "normalize": "normalize",
+    "normalize_gradient": "normalize_gradient",
 }
 TASK = """
 import vmhost.engine.numpy as np
@@ -184,6 +194,9 @@ def arrays():
         "x": x,
         "square": x.reshape(500, 500),
         "image": x.reshape(1, 1, 500, 500),
+        "channels": x.reshape(1, 500, 500),
+        "line": x[:500],
+        "weights": x[:9].reshape(1, 1, 3, 3),
         "pooled": x[: 250 * 250].reshape(1, 1, 250, 250),
         "narrow": x.astype("float32"),
         "mask": x > 0.5,

@@ -15,8 +15,7 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from vmhost import ClosedError
-from vmhost.engine.embedding import group_embedding_lookup_sparse
-from vmhost.engine.embedding.lookups import COMBINERS, bags_of
+from vmhost.engine.embedding.lookups import COMBINERS, bags_of, read_bags
 from vmhost.engine.models import opened
 from vmhost.serving import exports
 from vmhost.serving.errors import ExportError
@@ -88,18 +87,19 @@ class SessionGroup:
     # ---- calls
     def submit(self, columns, key=None):
         """A Future of what `group(columns)` gives."""
+        return self._session_for(key).submit(columns)
+
+    def _session_for(self, key):
         if self.policy == "modulo":
             if type(key) is not int:
                 raise TypeError(f"key: expected a whole number, which decides the session, got {key!r}")
-            number = key % len(self._sessions)
-        else:
-            number = next(self._turn) % len(self._sessions)
-        return self._sessions[number].submit(columns)
+            return self._sessions[key % len(self._sessions)]
+        return self._sessions[next(self._turn) % len(self._sessions)]
 
     def __call__(self, columns, key=None):
         """The network's outputs by name for columns by name, as the version's FeatureSpec takes them, or for Inputs of
         it (`group.spec.transform`)."""
-        return self.submit(columns, key).result()
+        return self._session_for(key).ask(columns)
 
     @property
     def functions(self):
@@ -204,8 +204,9 @@ class SessionGroup:
         self._longest = max(self._longest, time.perf_counter() - begun)
 
     def _give(self, export, tables, networks):
+        reader = _Reader(export, tables)
         for number, one in enumerate(self._sessions):
-            one.served = export, tables
+            one.served = reader
             if networks is not None:
                 one.network = networks[number]
 
@@ -230,6 +231,37 @@ class SessionGroup:
         self.close()
 
 
+class _Call:
+    """A call whose caller waits for nothing else: a Future costs several times as much."""
+
+    __slots__ = ("answer", "columns", "done", "error")
+
+    def __init__(self, columns):
+        self.columns, self.answer, self.error = columns, None, None
+        self.done = threading.Lock()  # held until there is an answer or an error
+        self.done.acquire()
+
+    def set_running_or_notify_cancel(self):
+        return True
+
+    def set_result(self, answer):
+        self.answer = answer
+        self.done.release()
+
+    def set_exception(self, error):
+        self.error = error
+        self.done.release()
+
+    def result(self):
+        self.done.acquire()
+        try:
+            if self.error is not None:
+                raise self.error
+            return self.answer
+        finally:
+            self.error = None  # whose traceback leads here
+
+
 class _Session:
     """A thread on its cores, which answers calls in order by its own network."""
 
@@ -240,7 +272,8 @@ class _Session:
         self.calls, self.examples = 0, 1  # examples: of the last call
         self.lock = threading.Lock()  # while rows are read and the network is taken; on tables of a GPU while it runs
         self.gate = threading.Lock()  # passed before the lock is taken: held by an update that waits for it
-        self._waiting, self._entry, self._ended = queue.Queue(room), threading.Lock(), False
+        self._waiting, self._room = queue.SimpleQueue(), room
+        self._entry, self._ended = threading.Lock(), False
         self._thread = threading.Thread(target=self._run, name=f"vmhost-session-{number}", daemon=True)
 
     def start(self):
@@ -248,11 +281,21 @@ class _Session:
 
     def submit(self, columns):
         future = Future()
+        self._put(columns, future)
+        return future
+
+    def ask(self, columns):
+        call = _Call(columns)
+        self._put(columns, call)
+        return call.result()
+
+    def _put(self, columns, call):
         with self._entry:
             if self._ended:
                 raise ClosedError("the session group is closed")
-            self._waiting.put_nowait((columns, future))
-        return future
+            if self._waiting.qsize() >= self._room > 0:
+                raise queue.Full
+            self._waiting.put((columns, call))
 
     def end(self):
         with self._entry:
@@ -268,28 +311,28 @@ class _Session:
         if self.cores:
             os.sched_setaffinity(0, self.cores)  # of this thread
         while (asked := self._waiting.get()) is not _END:
-            columns, future = asked
-            if future.set_running_or_notify_cancel():
+            columns, call = asked
+            if call.set_running_or_notify_cancel():
                 try:
                     answer = self._answer(columns)
                 except BaseException as error:
-                    future.set_exception(error)
+                    call.set_exception(error)
                 else:
-                    future.set_result(answer)
-            del asked, columns, future
+                    call.set_result(answer)
+                    del answer
+            del asked, columns, call
 
     def _answer(self, columns):
         with self.gate:
             pass
         with self.lock:
-            export, tables = self.served
-            network = self.network
-            inputs = columns if hasattr(columns, "ids") else export.spec.transform(columns)
+            reader, network = self.served, self.network
+            inputs = columns if hasattr(columns, "ids") else reader.spec.transform(columns)
             fed = {"numbers": inputs.numbers} if any(port.name == "numbers" for port in network.inputs) else {}
             if self.on_gpu:  # which reads the rows while it runs
                 self.calls, self.examples = self.calls + 1, max(len(inputs), 1)
-                return network.run_bags(fed, _bags(export.lookups, tables, inputs))
-            fed |= zip((one.input for one in export.lookups), _rows(export.lookups, tables, inputs))
+                return network.run_bags(fed, reader.bags(inputs))
+            fed |= reader.rows(inputs)
             if hasattr(network, "staging"):
                 fed = self._stage(network, fed, len(inputs))
         self.calls, self.examples = self.calls + 1, max(len(inputs), 1)
@@ -313,27 +356,39 @@ class _Session:
         return staged
 
 
-def _bags(lookups, tables, inputs):
-    """What each lookup asks for: {the network's input: (ids, offsets, weights or None)}."""
-    ends, found = {}, {}
-    for one in lookups:
-        weights = None if one.weights is None else inputs.weights[one.weights.removeprefix("weights.")]
-        ids = inputs.ids[one.ids.removeprefix("ids.")]
-        bags = bags_of(tables[one.table], ids, weights, one.combiner, one.default_id, ends)
-        found[one.input] = bags.ids, bags.offsets, bags.weights
-    return found
+class _Reader:
+    """What the lookups of a version read of these tables."""
 
+    def __init__(self, export, tables):
+        self.spec = export.spec
+        self._lookups = [
+            (
+                one.input,
+                tables[one.table],
+                one.ids.removeprefix("ids."),
+                None if one.weights is None else one.weights.removeprefix("weights."),
+                one.combiner,
+                one.default_id,
+            )
+            for one in export.lookups
+        ]
+        self._names = [one.input for one in export.lookups]
+        self._anchors = [tables[one.table].anchor for one in export.lookups]
 
-def _rows(lookups, tables, inputs):
-    """What each lookup gives."""
-    weights = [None if one.weights is None else inputs.weights[one.weights.removeprefix("weights.")] for one in lookups]
-    return group_embedding_lookup_sparse(
-        [tables[one.table] for one in lookups],
-        [inputs.ids[one.ids.removeprefix("ids.")] for one in lookups],
-        weights,
-        [one.combiner for one in lookups],
-        [one.default_id for one in lookups],
-    )
+    def _sets(self, inputs):
+        ends, ids, weights = {}, inputs.ids, inputs.weights
+        return [
+            bags_of(table, ids[own], None if weighed is None else weights[weighed], combiner, default_id, ends)
+            for _, table, own, weighed, combiner, default_id in self._lookups
+        ]
+
+    def bags(self, inputs):
+        """{the network's input: (ids, offsets, weights or None)} of each lookup."""
+        return {name: (one.ids, one.offsets, one.weights) for name, one in zip(self._names, self._sets(inputs))}
+
+    def rows(self, inputs):
+        """{the network's input: what its lookup gives}."""
+        return dict(zip(self._names, read_bags(self._anchors, self._sets(inputs), apart=True)))
 
 
 def _same_rows(one, other):

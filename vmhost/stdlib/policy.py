@@ -140,13 +140,13 @@ POLICY = {
         _embedding_put _embedding_snapshot _embedding_snapshot_bloom _embedding_snapshot_end
         _embedding_snapshot_read _embedding_snapshot_rows _embedding_snapshot_waiting _embedding_statistics
         _embedding_update _embedding_update_bags
-        _cummax _cummin _fft _fmax _fmin _interp
-        _linear _max_pool _pad _partition _parts _patches _patches_sum _pool_gradient _random
-        _reduceat _roll _scatter_add _model_backends _model_names _model_open _model_ports _model_run _model_steps
-        _shortest _split _tile _trace _unigram_pieces _unigram_table _windows _words absolute add all any arange arccos
-        arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort array asarray ascontiguousarray
-        astype bitwise_and bitwise_count bitwise_or bitwise_xor bool bool_ broadcast_to byte can_cast cbrt cdouble
-        ceil clip
+        _cummax _cummin _depthwise _depthwise_images _depthwise_weights _fft _fmax _fmin _interp
+        _linear _max_pool _normalize _normalize_gradient _pad _partition _parts _patches _patches_sum _pool_gradient
+        _random _reduceat _roll _scatter_add _model_backends _model_names _model_open _model_ports _model_run
+        _model_steps _shortest _split _tile _trace _unigram_pieces _unigram_table _windows _words absolute add all any
+        arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort array asarray
+        ascontiguousarray astype bitwise_and bitwise_count bitwise_or bitwise_xor bool bool_ broadcast_to byte
+        can_cast cbrt cdouble ceil clip
         complex128 complex64 concatenate conjugate copy copysign cos cosh count_nonzero csingle cumprod cumsum
         diagonal divide dot double dtype empty empty_like equal erf exp exp2 expm1 float16 float32 float64 floor
         floor_divide fmax fmin fmod from_dlpack frombuffer full full_like gcd greater greater_equal half heaviside

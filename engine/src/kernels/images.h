@@ -1,6 +1,7 @@
 /* Windows over one plane of an image: loops that the compiler makes vectors of, for float32 and float64. */
 #include "operators/image_kernels.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -199,11 +200,40 @@ IMAGE_KERNELS_OF(float, images_f32, int32_t, IMAGE_LIST(0, 2, 4, 6), IMAGE_LIST(
                  IMAGE_LIST(2, 2, 3, 3))
 IMAGE_KERNELS_OF(double, images_f64, int64_t, IMAGE_LIST(0, 2), IMAGE_LIST(1, 3), IMAGE_LIST(0, 0), IMAGE_LIST(1, 1))
 
+#if defined __AVX512F__
+#define PLANE_BYTES 64
+#elif defined __AVX__
+#define PLANE_BYTES 32
+#else
+#define PLANE_BYTES 16
+#endif
+#define PLANE_JOIN_(a, b) a##_##b
+#define PLANE_JOIN(a, b)  PLANE_JOIN_(a, b)
+#define PLANE(function)   PLANE_JOIN(PLANE_NAME, function)
+#define PLANE_TYPE        float
+#define PLANE_NAME        images_f32
+#include "plane_depthwise.h"
+#include "plane_normalization.h"
+#undef PLANE_TYPE
+#undef PLANE_NAME
+#define PLANE_TYPE double
+#define PLANE_NAME images_f64
+#include "plane_depthwise.h"
+#include "plane_normalization.h"
+#undef PLANE_TYPE
+#undef PLANE_NAME
+#undef PLANE
+#undef PLANE_JOIN
+#undef PLANE_JOIN_
+
 #define IMAGE_KERNELS \
     { \
         {images_f32_patches, images_f64_patches}, {images_f32_patches_sum, images_f64_patches_sum}, \
-            {images_f32_max_pool, images_f64_max_pool}, \
+            {images_f32_max_pool, images_f64_max_pool}, {images_f32_max_pool_gradient, images_f64_max_pool_gradient}, \
+            {images_f32_depthwise, images_f64_depthwise}, {images_f32_depthwise_images, images_f64_depthwise_images}, \
+            {images_f32_depthwise_weights, images_f64_depthwise_weights}, \
+            {images_f32_normalize, images_f64_normalize}, \
         { \
-            images_f32_max_pool_gradient, images_f64_max_pool_gradient \
+            images_f32_normalize_gradient, images_f64_normalize_gradient \
         } \
     }

@@ -10,6 +10,9 @@ typedef struct image_plane {
     int64_t rows, columns; /* of windows */
 } image_plane;
 
+/* Numbers that sums of a line are made of together, at most. */
+enum { IMAGE_BLOCK = 64 };
+
 /* By dtype: 0 float32, 1 float64. */
 typedef struct image_kernels {
     /* out: [kernel height, kernel width, rows, columns] */
@@ -18,6 +21,22 @@ typedef struct image_kernels {
     void (*max_pool[2])(const image_plane *of, const void *plane, void *out);
     void (*max_pool_gradient[2])(const image_plane *of, const void *plane, const void *pooled, const void *gradient,
                                  void *out);
+    /* Depthwise convolutions: `weights` are those of the plane's channel, [kernel height, kernel width]. `room`: where
+     * windows are one element apart, 2 * (2 * size + IMAGE_BLOCK) numbers and 64 bytes for each weight, where `size` is
+     * that of the plane with its zeros around; zeros at first, then as the call of the same kind before left it. */
+    void (*depthwise[2])(const image_plane *of, const void *plane, const void *weights, void *out, void *room);
+    void (*depthwise_images[2])(const image_plane *of, const void *gradient, const void *weights, void *out,
+                                void *room);
+    /* Adds to `sums`; of `count` planes, `step` numbers apart. */
+    void (*depthwise_weights[2])(const image_plane *of, int64_t count, const void *planes, int64_t step,
+                                 const void *gradients, int64_t gradient_step, void *sums, void *room);
+    /* Batch normalization of a channel: `examples` pieces of `n` numbers, `step` apart. Single numbers: weight, bias,
+     * mean and variance, and the gradients of weight and bias. */
+    void (*normalize[2])(int64_t examples, int64_t step, int64_t n, const void *channel, const void *weight,
+                         const void *bias, double eps, void *out, void *mean, void *var);
+    void (*normalize_gradient[2])(int64_t examples, int64_t step, int64_t n, const void *channel, const void *gradient,
+                                  const void *mean, const void *var, const void *weight, double eps, void *out,
+                                  void *of_weight, void *of_bias);
 } image_kernels;
 
 #endif

@@ -160,3 +160,134 @@ vme_status vme_max_pool_gradient(vme_context *context, const vme_windows *window
     job.gradient = kernels->images->max_pool_gradient[number_of(images)];
     return run(&job, images, pixels(&job.plane), pixels(&job.plane));
 }
+
+/* ---- depthwise convolutions */
+typedef struct depthwise_job {
+    vme_context *context;
+    image_plane plane;
+    void (*one)(const image_plane *of, const void *in, const void *weights, void *out, void *room);
+    void (*sums)(const image_plane *of, int64_t count, const void *planes, int64_t step, const void *gradients,
+                 int64_t gradient_step, void *sums, void *room);
+    const char *in, *other; /* other: the weights, or of `sums` the gradient */
+    char *out;
+    int64_t examples, channels, in_size, out_size; /* numbers of a plane; of `sums` out_size is the gradient's */
+    int64_t item, together;                        /* bytes of a number; planes between two looks at the stop flag */
+    size_t room;                                   /* bytes */
+} depthwise_job;
+
+static void *room_of(const depthwise_job *job)
+{
+    void *room = vme_scratch_new(job->context, job->room);
+    if (room != NULL)
+        memset(room, 0, job->room);
+    return room;
+}
+
+static vme_status depthwise_planes(void *argument, int64_t begin, int64_t end)
+{
+    const depthwise_job *job = argument;
+    VME_FLUSHING(job->context);
+    void *room = room_of(job);
+    if (room == NULL)
+        return VME_NO_MEMORY;
+    for (int64_t i = begin; i < end; i++)
+        job->one(&job->plane, job->in + i * job->in_size * job->item,
+                 job->other + i % job->channels * places(&job->plane) * job->item,
+                 job->out + i * job->out_size * job->item, room);
+    vme_scratch_free(job->context, room, job->room);
+    return VME_OK;
+}
+
+static vme_status depthwise_sums(void *argument, int64_t begin, int64_t end)
+{
+    const depthwise_job *job = argument;
+    VME_FLUSHING(job->context);
+    void *room = room_of(job);
+    if (room == NULL)
+        return VME_NO_MEMORY;
+    vme_status status = VME_OK;
+    for (int64_t c = begin; c < end && status == VME_OK; c++) {
+        const int64_t step = places(&job->plane) * job->item;
+        memset(job->out + c * step, 0, (size_t)step);
+        for (int64_t first = 0; first < job->examples; first += job->together) {
+            if (vme_stopping(job->context)) {
+                status = vme_stopped_here(job->context);
+                break;
+            }
+            const int64_t count = job->examples - first < job->together ? job->examples - first : job->together;
+            const int64_t at = first * job->channels + c;
+            job->sums(&job->plane, count, job->in + at * job->in_size * job->item, job->channels * job->in_size,
+                      job->other + at * job->out_size * job->item, job->channels * job->out_size, job->out + c * step,
+                      room);
+        }
+    }
+    vme_scratch_free(job->context, room, job->room);
+    return status;
+}
+
+/* Of images, the weights and what comes of them. `out` is one of these. */
+static vme_status depthwise(depthwise_job *job, const vme_windows *windows, const vme_tensor *images,
+                            const vme_tensor *weights, const vme_tensor *given, const vme_tensor *out)
+{
+    vme_status status = vme_check_output(out);
+    if (status != VME_OK || (status = look_at(windows, images, given, false, &job->plane)) != VME_OK)
+        return status;
+    const image_plane *of = &job->plane;
+    const int64_t *shape = weights->shape, channels = images->shape[1];
+    if (!plain(weights, images, 4) || shape[0] != channels || shape[1] != 1 || shape[2] != windows->kernel[0]
+        || shape[3] != windows->kernel[1])
+        return vme_fail(VME_BAD_SHAPE, "weights: expected %lld of 1 x %lld x %lld", (long long)channels,
+                        (long long)windows->kernel[0], (long long)windows->kernel[1]);
+    for (const vme_tensor *const *one = (const vme_tensor *const[]){images, weights, given, NULL}; *one != NULL; one++)
+        if (*one != out && vme_overlap(*one, out))
+            return vme_fail(VME_BAD_VALUE, "out: it lies over what is read");
+    if (channels == 0 || images->shape[0] == 0) {
+        if (out == weights)
+            memset(out->data, 0, (size_t)(vme_elements(out) * vme_dtype_size((vme_dtype)out->dtype)));
+        return VME_OK;
+    }
+    job->item = vme_dtype_size((vme_dtype)images->dtype);
+    job->examples = images->shape[0];
+    job->channels = channels;
+    job->in_size = job->one != NULL && out == images ? windows_of(of) : pixels(of);
+    job->out_size = job->one != NULL && out == images ? pixels(of) : windows_of(of);
+    job->room = 64;
+    if (windows->stride[0] == 1 && windows->stride[1] == 1) {
+        const int64_t high = of->height + 2 * windows->padding[0], wide = of->width + 2 * windows->padding[1];
+        int64_t size;
+        if (__builtin_mul_overflow(high, wide, &size) || size > INT64_C(1) << 40)
+            return vme_fail(VME_NO_MEMORY, "images of %lld x %lld with their padding are too large", (long long)high,
+                            (long long)wide);
+        job->room = (size_t)(2 * (2 * size + IMAGE_BLOCK) * job->item + 64 * places(of));
+    }
+    atomic_fetch_add_explicit(&job->context->operators, 1, memory_order_relaxed);
+    const int64_t work = pixels(of) + windows_of(of) * places(of);
+    job->together = 1 + PIECE / (work + 1);
+    return job->one != NULL
+               ? vme_parallel(job->context, job->examples * channels, job->together, depthwise_planes, job)
+               : vme_parallel(job->context, channels, 1 + job->together / job->examples, depthwise_sums, job);
+}
+
+vme_status vme_depthwise_forward(vme_context *context, const vme_windows *windows, const vme_tensor *images,
+                                 const vme_tensor *weights, const vme_tensor *out)
+{
+    depthwise_job job = {.context = context, .in = images->data, .other = weights->data, .out = out->data};
+    job.one = vme_kernels_current()->images->depthwise[number_of(images)];
+    return depthwise(&job, windows, images, weights, out, out);
+}
+
+vme_status vme_depthwise_images(vme_context *context, const vme_windows *windows, const vme_tensor *gradient,
+                                const vme_tensor *weights, const vme_tensor *out)
+{
+    depthwise_job job = {.context = context, .in = gradient->data, .other = weights->data, .out = out->data};
+    job.one = vme_kernels_current()->images->depthwise_images[number_of(gradient)];
+    return depthwise(&job, windows, out, weights, gradient, out);
+}
+
+vme_status vme_depthwise_weights(vme_context *context, const vme_windows *windows, const vme_tensor *images,
+                                 const vme_tensor *gradient, const vme_tensor *out)
+{
+    depthwise_job job = {.context = context, .in = images->data, .other = gradient->data, .out = out->data};
+    job.sums = vme_kernels_current()->images->depthwise_weights[number_of(images)];
+    return depthwise(&job, windows, images, out, gradient, out);
+}

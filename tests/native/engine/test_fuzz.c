@@ -531,29 +531,50 @@ static vme_status try_tables(vme_context *context, operand *m, int *used)
 
 static vme_status try_images(vme_context *context, operand *m, int *used)
 {
-    const int which = below(4), dtype = one_in(40) ? any_dtype() : one_in(2) ? VME_FLOAT32 : VME_FLOAT64;
+    const int which = below(7), dtype = one_in(40) ? any_dtype() : one_in(2) ? VME_FLOAT32 : VME_FLOAT64;
+    const bool pools = which == 2 || which == 3;
     vme_windows w;
     int64_t images[4] = {below(3), 1 + below(3), 1 + below(20), 1 + below(20)}, count[2];
     for (int i = 0; i < 2; i++) {
-        w.kernel[i] = which < 2 ? below(4) : 1 + below(3);
-        w.stride[i] = one_in(60) ? 0 : which >= 2 && one_in(2) ? w.kernel[i] : 1 + below(3);
-        w.dilation[i] = which < 2 ? 1 + below(2) : 1;
-        w.padding[i] = which < 2 ? below(3) : 0;
+        w.kernel[i] = pools ? 1 + below(3) : below(4);
+        w.stride[i] = one_in(60) ? 0 : pools && one_in(2) ? w.kernel[i] : which > 3 && one_in(2) ? 1 : 1 + below(3);
+        w.dilation[i] = pools ? 1 : 1 + below(2);
+        w.padding[i] = pools ? 0 : below(3);
         const int64_t covered = images[2 + i] + 2 * w.padding[i] - w.dilation[i] * (w.kernel[i] - 1) - 1;
         count[i] = covered < 0 || w.stride[i] == 0 ? 1 : covered / w.stride[i] + 1 + one_in(60);
     }
     const int64_t patches[3] = {images[0], images[1] * w.kernel[0] * w.kernel[1], count[0] * count[1]},
-                  pooled[4] = {images[0], images[1], count[0], count[1]};
+                  pooled[4] = {images[0], images[1], count[0], count[1]},
+                  weights[4] = {images[1] + one_in(60), 1, w.kernel[0], w.kernel[1]};
     make_dense(&m[0], dtype, 4, images);
     make_dense(&m[1], dtype, which < 2 ? 3 : 4, which < 2 ? patches : pooled);
-    make_dense(&m[2], dtype, 4, one_in(60) ? pooled : images);
+    make_dense(&m[2], dtype, 4, which > 3 ? weights : one_in(60) ? pooled : images);
     *used = 3;
     switch (which) {
     case 0: return vme_patches(context, &w, &m[0].t, &m[1].t);
     case 1: return vme_patches_sum(context, &w, &m[1].t, &m[0].t);
     case 2: return vme_max_pool(context, &w, &m[0].t, &m[1].t);
-    default: return vme_max_pool_gradient(context, &w, &m[0].t, &m[1].t, &m[1].t, &m[2].t);
+    case 3: return vme_max_pool_gradient(context, &w, &m[0].t, &m[1].t, &m[1].t, &m[2].t);
+    case 4: return vme_depthwise_forward(context, &w, &m[0].t, &m[2].t, &m[1].t);
+    case 5: return vme_depthwise_images(context, &w, &m[1].t, &m[2].t, &m[0].t);
+    default: return vme_depthwise_weights(context, &w, &m[0].t, &m[1].t, &m[2].t);
     }
+}
+
+static vme_status try_normalization(vme_context *context, operand *m, int *used)
+{
+    const int dtype = one_in(40) ? any_dtype() : one_in(2) ? VME_FLOAT32 : VME_FLOAT64, back = one_in(2);
+    const int64_t channels = 1 + below(5), other = channels + one_in(80);
+    const int rank = 2 + below(3);
+    const int64_t shape[4] = {below(4), channels, 1 + below(40), 1 + below(9)};
+    for (int i = 0; i < 3; i++)
+        make_dense(&m[i], i == 2 && one_in(60) ? any_dtype() : dtype, rank, shape);
+    for (int i = 3; i < 8; i++)
+        make_dense(&m[i], dtype, 1, i == 5 ? &other : &channels);
+    *used = 8;
+    return back ? vme_normalize_gradient(context, &m[0].t, &m[1].t, &m[3].t, &m[4].t, &m[5].t, 1e-5, &m[2].t, &m[6].t,
+                                         &m[7].t)
+                : vme_normalize(context, &m[0].t, &m[3].t, &m[5].t, 1e-5, &m[2].t, &m[6].t, &m[7].t);
 }
 
 /* Parameters that a distribution allows, its bounds among them: the arrays refuse others. */
@@ -709,9 +730,10 @@ static bool charge(void *owner, size_t bytes)
 static int try_one(vme_context *context, uint64_t seed)
 {
     static vme_status (*const tries[])(vme_context *, operand *, int *) = {
-        try_elementwise, try_elementwise, try_elementwise, try_copy, try_reduce,       try_scan,   try_matmul,
-        try_transform,   try_index,       try_nonzero,     try_sort, try_random,       try_raster, try_check,
-        try_partition,   try_fft,         try_linear,      try_bits, try_distribution, try_tables, try_images,
+        try_elementwise,  try_elementwise, try_elementwise, try_copy,          try_reduce, try_scan,
+        try_matmul,       try_transform,   try_index,       try_nonzero,       try_sort,   try_random,
+        try_raster,       try_check,       try_partition,   try_fft,           try_linear, try_bits,
+        try_distribution, try_tables,      try_images,      try_normalization,
     };
     static operand m[2 + RANK];
     state = seed;

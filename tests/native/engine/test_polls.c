@@ -305,6 +305,23 @@ int main(void)
     LOOK("sums of patches", vme_patches_sum(context, &three, &patches, &sums));
     LOOK("maxima of windows", vme_max_pool(context, &two, &images, &pooled));
     LOOK("their gradient", vme_max_pool_gradient(context, &two, &images, &pooled, &pooled, &sums));
+    double taps[9] = {1};
+    const vme_tensor weights =
+        tensor(VME_FLOAT64, (char *)taps, (int64_t[]){1, 1, 3, 3}, (int64_t[]){9 * item, 9 * item, 3 * item, item}, 4);
+    LOOK("depthwise convolutions", vme_depthwise_forward(context, &three, &images, &weights, &sums));
+    LOOK("their images", vme_depthwise_images(context, &three, &images, &weights, &sums));
+    LOOK("their weights", vme_depthwise_weights(context, &three, &images, &sums, &weights));
+    double vectors[4][256] = {{0}};
+    const int64_t in_channels[3] = {many / 256, 256, 1024}, channel[1] = {256};
+    vme_tensor v[4],
+        normal = tensor(VME_FLOAT64, memory[0], in_channels, (int64_t[]){256 * 1024 * item, 1024 * item, item}, 3),
+        normalized = normal;
+    normalized.data = memory[2];
+    for (int i = 0; i < 4; i++)
+        v[i] = tensor(VME_FLOAT64, (char *)vectors[i], channel, steps, 1);
+    LOOK("normalizing", vme_normalize(context, &normal, &v[0], &v[0], 1e-5, &normalized, &v[1], &v[2]));
+    LOOK("its gradient",
+         vme_normalize_gradient(context, &normal, &normal, &v[0], &v[0], &v[0], 1e-5, &normalized, &v[1], &v[2]));
     look_at_models(memory[0], memory[1]);
     const int64_t quarter[] = {ELEMENTS / 4}; /* giving much memory back takes long, too */
     numbers.shape = others.shape = quarter;

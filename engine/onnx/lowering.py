@@ -16,6 +16,12 @@ _MAX_COUNTED = 1 << 26  # places that a constant numbers
 _OPERATIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2)}
 
 
+def _may_be_none(width):
+    """Whether the width, which follows from open sizes, may be 0 in a call: no tensor has so many rows."""
+    bound = sizes.at_least(width)
+    return sizes.is_open(width) and (bound is None or bound < 1)
+
+
 class Lowering:
     """Each method adds layers or views and returns the name of what they make. Operands are names, or numbers of the
     dtype of the first name."""
@@ -187,6 +193,10 @@ class Lowering:
         own = self.shape(source)
         if all(map(sizes.is_nothing, (*before, *after))):
             return source
+        spare = [
+            [int(_may_be_none(n)) for n in widths] for widths in (before, after)
+        ]  # a row more, which views leave out
+        before, after = ([n + more for n, more in zip(*pair)] for pair in zip((before, after), spare))
         whole = self.whole([sum(widths) for widths in zip(before, own, after)], self.dtype(source))
         inside = whole
         for d, (front, size, back) in enumerate(zip(before, own, after)):  # slabs: no two of them overlap
@@ -196,6 +206,9 @@ class Lowering:
                 self.put(self.part(inside, d, front + size, front + size + back), value)
             inside = self.part(inside, d, front, front + size)
         self.put(inside, source)
+        for d, (front, back) in enumerate(zip(*spare)):
+            if front or back:
+                whole = self.part(whole, d, front, self.shape(whole)[d] - back)
         return whole
 
     def matmul(self, a, b):

@@ -18,12 +18,13 @@ from .sizes import Size, Unequal, is_open, label, terms_of, variables, worked_ou
 from .writing import numbered
 
 # Sizes at which a model is read: large enough and odd enough to be no other number of a model. Where that does not
-# work, for all but counts of examples, multiples: of a model that halves and doubles its image, or that makes one of
-# many samples of a sound. What fits only then is looked at again at each call, as all that a file says is.
+# work, larger ones first (a mask of all words, then the words of a cache, which are fewer), and for all but counts of
+# examples, multiples: of a model that halves and doubles its image, or that makes one of many samples of a sound. What
+# fits only then is looked at again at each call, as all that a file says is.
 _SAMPLES = ((11, 17, 19, 23, 29, 31, 37, 41), (13, 26, 34, 22, 38, 46, 58, 62))
 _PICTURE_SAMPLES = ((197, 211, 227, 239, 251, 263, 269, 281), (262, 230, 278, 246, 294, 310, 326, 342))  # divided often
 _FACTORS = ((3, 5, 7, 11, 13, 17, 19, 23), (4, 6, 9, 8, 10, 14, 15, 21))
-_MULTIPLES_OF = (None, 64, 1920)
+_TRIES = ((None, False), (None, True), (64, False), (1920, False))  # (multiples of, the largest size first)
 _PICTURE, _COUNT = 224, 32  # that algorithms are chosen for: sides of images, things found
 MAX_OPEN_SIZES = 16
 _MAX_DEGREE = 8  # of a term
@@ -119,9 +120,9 @@ def compile_open(found, network_at, where):
     given."""
     refused = None
     try:
-        for multiple in _MULTIPLES_OF:
+        for multiple, largest_first in _TRIES:
             try:
-                return _compile_at(_Samples(found, multiple), found, network_at, where)
+                return _compile_at(_Samples(found, multiple, largest_first), found, network_at, where)
             except OnnxError as error:
                 refused = refused or error
                 if not any(axis > 0 for _, axis in found[1]):
@@ -134,16 +135,17 @@ def compile_open(found, network_at, where):
 class _Samples:
     """Sizes to read a model at: `names` are those that are free, `of(number)` gives one for each in that reading."""
 
-    def __init__(self, found, multiple):
+    def __init__(self, found, multiple, largest_first=False):
         dimensions, places, self.pictures = found
-        self.names, self._multiple = list(dimensions), multiple
+        self.names, self._multiple, self._turned = list(dimensions), multiple, largest_first
         self._counts = {
             name for name in dimensions if {axis for (_, axis), own in places.items() if own == name} == {0}
         }
 
     def of(self, number):
         made = []
-        for index, name in enumerate(self.names):
+        for place, name in enumerate(self.names):
+            index = len(self.names) - 1 - place if self._turned else place
             some = (_PICTURE_SAMPLES if name in self.pictures else _SAMPLES)[number]
             size = some[index % len(some)] + 60 * (index // len(some))
             if self._multiple and name not in self._counts:
@@ -255,28 +257,31 @@ def _tells(network, name, tensor):
 
 def _bind(bound, unequal, where, names, free):
     """Makes one of the two sizes, an open size itself, the other one from now on."""
-    for own, other in ((unequal.one, unequal.other), (unequal.other, unequal.one)):
-        terms = terms_of(own)
-        [some, factor] = next(iter(terms.items())) if len(terms) == 1 else [(), 0]
-        if (
-            factor == 1
-            and len(some) == 1
-            and isinstance(some[0], str)
-            and some[0] not in variables(terms_of(other))
-            and some[0] in free
-            and variables(terms_of(other)) <= free
-        ):
-            name = some[0]
-            one = {name: other}
-            for key, old in bound.items():
-                bound[key] = _put_in(old, name, terms_of(other))
-            bound[name] = terms_of(one[name])
-            return
+    found = [
+        (name, terms)
+        for name, terms in _solutions(unequal.one - unequal.other)
+        if name in free and variables(terms) <= free
+    ]
+    if found:  # sums first: a length before and one that is added, not the difference of two lengths
+        name, terms = min(found, key=lambda pair: any(factor < 0 for factor in pair[1].values()))
+        for key, old in bound.items():
+            bound[key] = _put_in(old, name, terms)
+        bound[name] = terms
+        return
     raise OnnxError(
         where,
         f"works on tensors of the sizes {OpenSizes(names, None).told(unequal.one)} and"
         f" {OpenSizes(names, None).told(unequal.other)} as if they were equal; export the model with fixed sizes",
     )
+
+
+def _solutions(difference):
+    """Names of open sizes, and the terms that each has to be for the difference to be 0."""
+    for some, factor in terms_of(difference).items():
+        if factor in (-1, 1) and len(some) == 1 and isinstance(some[0], str):
+            others = {other: -factor * own for other, own in terms_of(difference).items() if other != some}
+            if some[0] not in variables(others):
+                yield some[0], others
 
 
 def _put_in(terms, name, other):

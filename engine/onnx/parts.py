@@ -176,8 +176,19 @@ def _vanishes(network, number, size):
     """Whether the number is 0 where that size is: a product with it, or with what is counted of so many."""
     if not isinstance(number, Size):
         return False
-    return all(
-        any(own == size or _vanishes(network, network.bounds.get(own), size) for own in some) for some in number.terms
+    return all(any(_is_nothing(network, own, size) for own in some) for some in number.terms)
+
+
+def _is_nothing(network, variable, size):
+    """Whether that variable is 0 where the size is: itself, what is counted of so many, or a quotient of these, such as
+    sizes.at_most has, which divides by what is endless then."""
+    if isinstance(variable, str):
+        return variable == size or _vanishes(network, network.bounds.get(variable), size)
+    over, under = (dict(part) for part in variable[1:])
+    return _vanishes(network, Size(0, over), size) or any(
+        isinstance(own, tuple) and len(some) == 1 and _vanishes(network, Size(0, dict(own[2])), size)
+        for some in under
+        for own in some
     )
 
 

@@ -232,6 +232,11 @@ def _squeezed(node, values, dtypes):
     return numpy.asarray(numpy.squeeze(values[0], None if axes is None else tuple(axes)), object), dtypes[0]
 
 
+@_computes("Transpose")
+def _transposed(node, values, dtypes):
+    return values[0].transpose(node.get("perm")), dtypes[0]
+
+
 @_computes("Reshape")
 def _reshaped(node, values, dtypes):
     return values[0].reshape(_plain(values[1])), dtypes[0]

@@ -332,6 +332,17 @@ def reshaped(shape, wanted):
 
 
 def _differ(shape, wanted):
+    """Raises Unequal of the two sizes that have to be equal for the shapes to be of as many elements."""
+    counts = math.prod(shape), math.prod(wanted)
+    for one, other in (counts, counts[::-1]):
+        number = math.gcd(*terms_of(other).values())
+        if not is_open(one) or number < 1:
+            continue
+        rest = other // number
+        quotient = one // rest  # what is left of one without all that the other has
+        if is_open(quotient) and quotient * rest == one:
+            common = math.gcd(number, *quotient.terms.values())
+            raise Unequal(quotient // common, number // common)
     for own, other in zip(shape, wanted):
         if int(own) != int(other) and is_open(own) and is_open(other):
             raise Unequal(own, other)
@@ -384,9 +395,10 @@ def at_most(size, bound):
     return size - (size - bound) * above
 
 
-def sliced(size, start, stop, step=1, need=None):
+def sliced(size, start, stop, step=1, need=None, small=_SMALL):
     """(first place, number of elements) of `range(size)[start:stop:step]`. `need(one, other)` is called with numbers of
-    which the first has to be at least the other in each call: ends are cut off, or not, as where the model is read."""
+    which the first has to be at least the other in each call: ends up to `small` are cut off, or not, as where the
+    model is read, all others as the size of the call wants."""
     low, high = (0, size) if step > 0 else (-1, size - 1)
     need = need or (lambda one, other: None)
 
@@ -396,7 +408,7 @@ def sliced(size, start, stop, step=1, need=None):
             place = place + size
         else:
             need(place, 0)
-        if place >= high or (is_open(high) and not is_open(place) and place > _SMALL):
+        if place >= high or (is_open(high) and not is_open(place) and place > small):
             bounded = at_most(high, place)
             if bounded is high:
                 need(place, high)

@@ -510,7 +510,8 @@ def sliced(reader, node, shape, axis, start, end, step=1):
         if step < 0:
             need(end, -shape[axis])
         end_there = end
-    return sizes.sliced(shape[axis], start, end_there, step, need)
+    counted = not reader.network.counted.keys().isdisjoint(sizes.variables(sizes.terms_of(shape[axis])))
+    return sizes.sliced(shape[axis], start, end_there, step, need, *([0] if counted else []))
 
 
 @reads("Split")

@@ -166,6 +166,19 @@ def case_detections():
     return nodes, given, {"y": (FLOAT, 2), "best": (FLOAT, 1)}, constants
 
 
+def case_first_of_found():
+    """Of what is found the first ten, or all where there are fewer, or none."""
+    nodes = [
+        node("NonZero", "x", "places"),
+        node("Squeeze", "places zero", "all"),
+        node("Slice", "all zero ten", "first"),
+        node("Gather", "x first", "y"),
+    ]
+    x = floats(40)
+    given = [{"x": x}, {"x": x * (numpy.arange(40) % 8 == 0)}, {"x": x * 0}]
+    return nodes, given, {"y": (FLOAT, 1)}, {"zero": [0], "ten": [10]}
+
+
 CASES = {name.removeprefix("case_"): make for name, make in globals().items() if name.startswith("case_")}
 
 

@@ -21,6 +21,10 @@ CONSTANTS = {
     "last": numpy.array([0, -1]),
     "128": numpy.array([128]),
     "16": numpy.array([16]),
+    "two": numpy.array([2]),
+    "pairs": numpy.array([-1, 2]),
+    "couples": numpy.array([0, -1, 2]),
+    "least": numpy.array([-(1 << 63) + 1]),
     **{f"axis{axis}": numpy.array([axis]) for axis in range(4)},
     "weights": networks.values((6, 6), 1),
     "bias": networks.values((6,), 2),
@@ -134,6 +138,23 @@ MODELS = {  # nodes, inputs, sizes to call it at
         {"x": ("n", 3, "n"), "o": ("n", 3, "n")},
         WINDOWS,
     ),
+    "made even, as PyTorch's pads are written": (  # pairs of an axis each, from behind, are turned round
+        [
+            node("Shape", ["x"], ["shape"]),
+            node("Gather", ["shape", "axis1"], ["length"]),
+            node("Mod", ["length", "two"], ["odd"]),
+            node("Concat", ["zero", "odd", "zero", "zero"], ["flat"], axis=0),
+            node("Reshape", ["flat", "pairs"], ["rows"]),
+            node("Slice", ["rows", "all", "least", "axis0", "all"], ["turned"]),
+            node("Transpose", ["turned"], ["columns"], perm=[1, 0]),
+            node("Reshape", ["columns", "all"], ["pads"]),
+            node("Pad", ["x", "pads"], ["even"]),
+            node("Reshape", ["even", "couples"], ["couple"]),
+            node("ReduceSum", ["couple", "axis2"], ["z"]),
+        ],
+        {"x": ROWS},
+        LENGTHS,
+    ),
     "every sixteenth": (
         [
             node("Slice", ["x", "zero", "128", "axis1", "16"], ["y"]),
@@ -182,6 +203,52 @@ def test_what_is_joined_where_sizes_differ_says_so():
     numpy.testing.assert_allclose(numpy.asarray(run({"x": x})["z"]), expected, 1e-5, 1e-6)
     with pytest.raises(ValueError, match="does not work at b = 2, n = 23"):
         run({"x": networks.values((2, 3, 23))})
+
+
+def test_a_batch_that_the_model_takes_for_one_is_one():
+    """As dynamo writes what was traced with one example, with the batch left open."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Slice", ["shape", "axis2", "128"], ["sides"]),
+        node("ReduceProd", ["sides"], ["pixels"]),
+        node("Slice", ["shape", "zero", "axis1"], ["examples"]),
+        node("Concat", ["examples", "two", "pixels"], ["rows"], axis=0),
+        node("Relu", ["x"], ["r"]),
+        node("Reshape", ["r", "rows"], ["y"]),
+        node("Concat", ["axis1", "two", "sides"], ["back"], axis=0),
+        node("Reshape", ["y", "back"], ["z"]),
+    ]
+    constants = {name: CONSTANTS[name] for name in ("zero", "two", "axis1", "axis2", "128")}
+    model = networks.graph(nodes, {"x": ("b", 2, "h", "w")}, {"z": (1, 2, "h", "w")}, constants)
+    run = opened("one", compile_model(model, "one"))
+    assert run.inputs[0].shape == (1, 2, "h", "w")
+    x = networks.values((1, 2, 5, 7))
+    numpy.testing.assert_array_equal(numpy.asarray(run({"x": x})["z"]), networks.expected(model, {"x": x})[0])
+    with pytest.raises(ValueError, match=r"expected shape \(1, 2, h, w\)"):
+        run({"x": networks.values((3, 2, 5, 7))})
+
+
+def test_a_mask_that_comes_before_a_cache_is_longer_than_that():
+    """As decoders with learned positions: those of new words are behind those of the cache's."""
+    nodes = [
+        node("Shape", ["past"], ["shape"]),
+        node("Gather", ["shape", "axis1"], ["known"]),
+        node("Squeeze", ["axis1"], ["axis"]),
+        node("CumSum", ["mask", "axis"], ["places"]),
+        node("Slice", ["places", "known", "128", "axis1"], ["new"]),
+        node("Add", ["x", "new"], ["z"]),
+    ]
+    constants = {name: CONSTANTS[name] for name in ("axis1", "128")}
+    inputs = {"x": ("b", "n"), "mask": ("b", "t"), "past": ("b", "p", 3)}
+    model = networks.graph(nodes, inputs, {"z": ("b", "n")}, constants)
+    run = opened("cache", compile_model(model, "cache"))
+    for new, known in ((1, 4), (5, 2), (3, 30)):
+        shapes = {"x": (2, new), "mask": (2, new + known), "past": (2, known, 3)}
+        given = {name: networks.values(shape, seed) for seed, (name, shape) in enumerate(shapes.items())}
+        [expected] = networks.expected(model, given)
+        numpy.testing.assert_allclose(numpy.asarray(run(given)["z"]), expected, 1e-5, 1e-6)
+    with pytest.raises(ValueError, match="expected"):
+        run({**given, "mask": given["mask"][:, 1:].copy()})
 
 
 def test_a_size_equals_what_it_is_at_all_sizes_only():

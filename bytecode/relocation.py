@@ -17,20 +17,18 @@ def gives_a_place(call):
     return is_method and bool(call.keywords) and all(keyword.arg in WHERE for keyword in call.keywords)
 
 
-def with_places(source, filename):
-    """`source` (bytes, str or a syntax tree) as the compiler is to get it: itself where there is no such call."""
-    if isinstance(source, ast.AST):
-        tree = source
-    else:
-        text = source if isinstance(source, bytes) else source.encode()
-        if b".replace(" not in text or not any(name.encode() in text for name in WHERE):
-            return source
-        tree = compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and gives_a_place(node)]
+def with_places(source, filename, tree=None):
+    """What the compiler is to get for `source` (bytes or str), whose syntax tree is `tree` where the caller has one:
+    the tree with such calls replaced; `source` itself where there are none and no tree was given."""
+    text = source if isinstance(source, bytes) else source.encode()
+    if b".replace(" not in text or not any(name.encode() in text for name in WHERE):
+        return source if tree is None else tree  # told by the text: a walk of the tree takes as long as compiling it
+    parsed = tree or compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    calls = [node for node in ast.walk(parsed) if isinstance(node, ast.Call) and gives_a_place(node)]
     for call in calls:
         call.args = [call.func.value]
         function = ast.parse(_REPLACED, mode="eval").body
         for node in ast.walk(function):
             ast.copy_location(node, call.func)
         call.func = function
-    return tree if calls or isinstance(source, ast.AST) else source
+    return parsed if calls or tree is not None else source

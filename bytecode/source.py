@@ -17,6 +17,7 @@ from .corrections import compile_corrected
 from .errors import CompileError, Diagnostic
 from .relocation import with_places
 
+_STATEMENTS_IN = ("body", "orelse", "handlers", "finalbody", "cases")
 _warnings_lock = threading.Lock()  # warnings.catch_warnings changes what all threads see
 
 
@@ -35,9 +36,10 @@ def compile_source(source, filename, shown, optimize=0, warned=None, docstrings=
     it, and asserts stay.
     """
     with _reporting(source, shown, [] if warned is None else warned):
+        tree = None
         if not docstrings:
-            source = _without_docstrings(compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True))
-        return marshalled(compile_corrected(with_places(source, filename), filename, optimize))
+            tree = _without_docstrings(compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True))
+        return marshalled(compile_corrected(with_places(source, filename, tree), filename, optimize))
 
 
 def marshalled(code):
@@ -46,7 +48,11 @@ def marshalled(code):
 
 
 def _without_docstrings(tree):
-    for node in ast.walk(tree):
+    pending = [tree]  # and all statements in it: no expression holds a docstring
+    while pending:
+        node = pending.pop()
+        for name in _STATEMENTS_IN:
+            pending += getattr(node, name, ())
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         body = node.body

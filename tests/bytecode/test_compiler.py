@@ -3,6 +3,7 @@
 import dis
 import marshal
 import traceback
+import types
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -246,3 +247,70 @@ def test_docstrings_go_without_the_asserts():
             space["checked"](0)
         exec(marshal.loads(compile_source(text, "sample.py", "sample.py")), space)
         assert space["checked"].__doc__ == "a function" and space["__doc__"] == "the module"
+
+
+NESTED = """
+import sys
+found = []
+def here(function):
+    found.append(function.__doc__)
+if sys:
+    @here
+    def f(): "in an if"
+else:
+    pass
+if not sys:
+    pass
+elif sys:
+    @here
+    def f(): "in an elif"
+for _ in [1]:
+    @here
+    def f(): "in a loop"
+else:
+    @here
+    def f(): "behind a loop"
+while True:
+    with open("/dev/null"):
+        @here
+        def f(): "in a with"
+    break
+try:
+    @here
+    def f(): "in a try"
+    raise ValueError
+except ValueError:
+    @here
+    def f(): "in a handler"
+finally:
+    @here
+    def f(): "in the end"
+match 1:
+    case 1:
+        @here
+        def f(): "in a case"
+def outer():
+    class Inner:
+        @here
+        def f(self): "in a class of a function"
+outer()
+"""
+
+
+def test_docstrings_go_wherever_a_statement_stands():
+    space = {}
+    exec(marshal.loads(compile_source(NESTED.encode(), "sample.py", "sample.py", docstrings=False)), space)
+    assert space["found"] == [None] * 10
+    exec(marshal.loads(compile_source(NESTED.encode(), "sample.py", "sample.py")), space)
+    assert len(space["found"]) == 10 and all(text.startswith(("in ", "behind ")) for text in space["found"])
+
+
+def test_code_is_given_another_place_with_docstrings_and_without():
+    source = b"def run(code):\n    return code.replace(co_name='other')\n"
+    for docstrings in (True, False):
+        [run] = [
+            each
+            for each in marshal.loads(compile_source(source, "a.py", "a.py", docstrings=docstrings)).co_consts
+            if isinstance(each, types.CodeType)
+        ]
+        assert "replaced" in run.co_names and "replace" not in run.co_names

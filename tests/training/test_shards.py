@@ -1,6 +1,7 @@
 """Training in several processes: equal to one process, saves of all, shards that end, tasks in VMs."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -61,6 +62,18 @@ def test_a_save_of_shards_is_read_by_any_count_of_them(tmp_path):
 def test_a_shard_that_ends_ends_the_others_with_one_error(how, said):
     with pytest.raises(ShardError, match=said):
         shards.run(sharded.ends_badly, 3, how)
+
+
+def test_the_shard_that_ended_is_named_also_where_another_tells_first_that_it_lost_it():
+    class Ended:
+        def recv(self):
+            raise EOFError
+
+        def wait(self):
+            return -signal.SIGKILL
+
+    said = shards._why(0, [None, Ended()], [None, Ended()], [("lost", 1), None])
+    assert said == "shard 1 of 2 was killed by SIGKILL"
 
 
 def test_shards_end_with_the_process_that_began_them(tmp_path):

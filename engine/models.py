@@ -241,14 +241,25 @@ class Model:
     def _fits(self, port, shape, sizes):
         """Whether the shape is the port's; `sizes` has the open sizes that are known, and gets those that a fitting
         shape tells."""
-        told = dict(sizes)
-        fits = len(shape) == len(port.shape) and all(
-            size >= 1 and told.setdefault(wanted, size) == size if isinstance(wanted, str) else size == wanted
-            for wanted, size in zip(port.shape, shape)
-        )
-        if fits:
-            sizes.update(told)
-        return fits
+        if len(shape) != len(port.shape):
+            return False
+        new = None
+        for wanted, size in zip(port.shape, shape):
+            if size < 1:
+                return False
+            if wanted == size:
+                continue
+            if not isinstance(wanted, str):
+                return False
+            known = sizes.get(wanted)
+            if known is None:
+                new = {} if new is None else new
+                known = new.setdefault(wanted, size)
+            if known != size:
+                return False
+        if new is not None:
+            sizes.update(new)
+        return True
 
     def _named(self, arrays):
         found = {port.name: array for port, array in zip(self.outputs, arrays)}

@@ -15,6 +15,8 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from vmhost import ClosedError
+from vmhost.engine import _array
+from vmhost.engine.embedding import EmbeddingVariable
 from vmhost.engine.embedding.lookups import COMBINERS, bags_of, read_bags
 from vmhost.engine.models import opened
 from vmhost.serving import exports
@@ -373,6 +375,12 @@ class _Reader:
             for one in export.lookups
         ]
         self._names = [one.input for one in export.lookups]
+        self._natives = None  # (native table, ids, weights, combiner, default) of each, of tables in the host's memory
+        if all(type(one) is EmbeddingVariable for one in tables.values()):
+            self._natives = [
+                (table._table, own, weighed, COMBINERS.index(combiner), -1 if default_id is None else default_id)
+                for _, table, own, weighed, combiner, default_id in self._lookups
+            ]
         self._anchors = [tables[one.table].anchor for one in export.lookups]
 
     def _sets(self, inputs):
@@ -382,12 +390,27 @@ class _Reader:
             for _, table, own, weighed, combiner, default_id in self._lookups
         ]
 
+    def _singles(self, ids):
+        """The sets for the engine, where all ids are single ones without weights; else None: `bags_of` makes them."""
+        ends, sets = {}, []
+        for table, own, weighed, combiner, default_id in self._natives:
+            found = ids[own]
+            if weighed is not None or type(found) is not _array.ndarray or found.ndim != 1:
+                return None
+            count = len(found)
+            if count not in ends:
+                ends[count] = _array.arange(count + 1)
+            sets.append((table, found, ends[count], None, default_id, combiner))
+        return sets
+
     def bags(self, inputs):
         """{the network's input: (ids, offsets, weights or None)} of each lookup."""
         return {name: (one.ids, one.offsets, one.weights) for name, one in zip(self._names, self._sets(inputs))}
 
     def rows(self, inputs):
         """{the network's input: what its lookup gives}."""
+        if self._natives is not None and (sets := self._singles(inputs.ids)) is not None:
+            return dict(zip(self._names, _array._embedding_bags(sets, True)))
         return dict(zip(self._names, read_bags(self._anchors, self._sets(inputs), apart=True)))
 
 

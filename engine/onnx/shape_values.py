@@ -36,6 +36,7 @@ NUMBERS = {
     "Unsqueeze": (1,),
 }
 _LARGEST = 1 << 12  # numbers of such a constant
+_REPEATED = 64  # numbers that fewer are broadcast to: more are left to a layer, which need not compute each
 _OPERATORS = {}
 
 
@@ -61,7 +62,10 @@ def value_of(node, values, dtypes):
         result, dtype = function(node, [None if value is None else value.astype(object) for value in values], dtypes)
     except NotFollowed, ArithmeticError, LookupError, TypeError, ValueError:
         return None
-    return (result, numpy.dtype(dtype)) if result.size <= _LARGEST else None
+    given = max((value.size for value in values if value is not None), default=0)
+    if result.size > _LARGEST or (result.size > max(_REPEATED, given) and sizes.is_open(result)):
+        return None
+    return result, numpy.dtype(dtype)
 
 
 def parts_of(node, values):

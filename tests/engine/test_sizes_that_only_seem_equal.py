@@ -251,6 +251,27 @@ def test_a_mask_that_comes_before_a_cache_is_longer_than_that():
         run({**given, "mask": given["mask"][:, 1:].copy()})
 
 
+def test_sizes_that_are_broadcast_to_many_are_computed_once_each():
+    """As the places of a text relative to others, of which each row is the same."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "axis1"], ["length"]),
+        node("Sub", ["length", "column"], ["own"]),
+        node("Expand", ["own", "wide"], ["many"]),
+        node("Cast", ["many"], ["numbers"], to=1),
+        node("Relu", ["x"], ["r"]),
+        node("ReduceSum", ["r"], ["sum"]),
+        node("Add", ["numbers", "sum"], ["z"]),
+    ]
+    constants = {"axis1": CONSTANTS["axis1"], "column": numpy.arange(8)[:, None], "wide": numpy.array([8, 64])}
+    model = networks.graph(nodes, {"x": ROWS}, {"z": (8, 64)}, constants)
+    run = opened("many", compile_model(model, "many"))
+    assert len(run.steps) < 100
+    for length in (3, 20):
+        x = networks.values((2, length))
+        numpy.testing.assert_allclose(numpy.asarray(run({"x": x})["z"]), networks.expected(model, {"x": x})[0], 1e-5)
+
+
 def test_a_size_equals_what_it_is_at_all_sizes_only():
     n = Size.open("n", 11)
     assert n != 11 and 11 != n and n // 8 != 1 and numpy.int64(11) != n

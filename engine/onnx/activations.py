@@ -143,16 +143,26 @@ def triangle(reader, node):
 def eye(reader, node):
     from onnx import helper
 
-    name = node.inputs[0]
+    add, name = Lowering(reader, node), node.inputs[0]
     dtype = helper.tensor_dtype_to_np_dtype(node.get("dtype")) if node.get("dtype") is not None else reader.dtype(name)
-    reader.network.constants[node.output] = numpy.eye(*reader.shape(name), k=node.get("k", 0), dtype=dtype)
+    rows, columns = reader.shape(name)
+    if sizes.is_open(rows) or sizes.is_open(columns):
+        row = add.do("add", add.reshape(add.counted(rows), (rows, 1)), node.get("k", 0))
+        add.done(add.cast(add.do("equal", row, add.reshape(add.counted(columns), (1, columns))), dtype))
+        return
+    reader.network.constants[node.output] = numpy.eye(rows, columns, k=node.get("k", 0), dtype=dtype)
+
+
+def _is_whole(value):
+    """Whether the constant is a whole number, be it a float."""
+    return value is not None and (value.dtype.kind in "iu" or (value.dtype.kind == "f" and (value % 1 == 0).all()))
 
 
 @reads("Range")
 def numbers_in_a_row(reader, node):
     """As many as follow from constants and open sizes, or as the model says that there are."""
     add, (start, _, delta) = Lowering(reader, node), node.inputs
-    if all(reader.constant(name) is not None for name in node.inputs) and add.dtype(start).kind in "iu":
+    if all(_is_whole(reader.constant(name)) for name in node.inputs):
         first, limit, step = (reader.number(name) for name in node.inputs)
         count = -((first - limit) // step)
         if sizes.is_open(count) and count > 0:

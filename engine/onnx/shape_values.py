@@ -116,11 +116,14 @@ def _identity(node, values, dtypes):
 def _cast(node, values, dtypes):
     from onnx import helper
 
-    _integers(dtypes[0])
     dtype = numpy.dtype(helper.tensor_dtype_to_np_dtype(node.get("to")))
+    if dtypes[0].kind == "f" and not all(isinstance(value, int) for value in values[0].flat):
+        raise NotFollowed
     if dtype.kind == "b":
         return _each(lambda value: _truth(value, 0, "!="), values[0]), dtype
-    return values[0], _integers(dtype)
+    if dtype.kind != "f" or dtype.itemsize < 4:  # as floats that have all sizes they are these whole numbers still
+        _integers(dtype)
+    return values[0], dtype
 
 
 def _divided(a, b):

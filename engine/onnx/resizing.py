@@ -3,6 +3,7 @@ depth for space.
 
 An axis is interpolated by what each new place takes of each old one: few places (Blend), or a product with a matrix."""
 
+import functools
 import math
 from fractions import Fraction
 
@@ -196,8 +197,8 @@ def _resized_open_axis(add, node, x, axis, count, scale):
         chosen = _nearest(_coordinates(where, int(size), times, int(count), None), rounding)
         if (numpy.clip(chosen, 0, int(size) - 1) == numpy.arange(int(count)) // times).all():
             return _repeated(add, x, axis, times)
-    if kind == "cubic" or node.get("antialias", 0) or node.get("exclude_outside", 0):
-        raise Unsupported(f"interpolates by {kind!r} over an open size, with antialias or exclude_outside perhaps")
+    if node.get("antialias", 0) or node.get("exclude_outside", 0):
+        raise Unsupported("has antialias or exclude_outside over an open size")
     old, new = (add.cast(add.constant(number, numpy.int64), numpy.float64) for number in (size, count))
     at = add.cast(add.counted(count), numpy.float64)
     step = add.do("divide", old, new) if scale is None else add.constant(1 / scale, numpy.float64)
@@ -230,8 +231,12 @@ def _resized_open_axis(add, node, x, axis, count, scale):
         raise Unsupported(f"interpolates {dtype}, expected floats")
     first = add.do("floor", at)
     beyond = add.do("subtract", at, first)
-    places = [bounded(first), bounded(add.do("add", first, 1.0))]
-    weights = [add.do("add", add.do("negative", beyond), 1.0), beyond]
+    if kind == "cubic":
+        places, weights = _cubic_taps(add, first, beyond, node.get("cubic_coeff_a", -0.75))
+        places = [bounded(place) for place in places]
+    else:
+        places = [bounded(first), bounded(add.do("add", first, 1.0))]
+        weights = [add.do("add", add.do("negative", beyond), 1.0), beyond]
     if dtype == numpy.float32:
         rows = [add.joined([add.reshape(name, (1, count)) for name in names], 0) for names in (places, weights)]
         return _blended_by(add, x, axis, add.cast(rows[0], "int32"), add.cast(rows[1], "float32"), count)
@@ -244,7 +249,22 @@ def _resized_open_axis(add, node, x, axis, count, scale):
         )
         for place, weight in zip(places, weights)
     ]
-    return add.do("add", *taps)
+    return functools.reduce(lambda one, other: add.do("add", one, other), taps)
+
+
+def _cubic_taps(add, first, beyond, a):
+    """The four places around each new element, which lies `beyond` the `first` one, and what is taken of each
+    (_weights, of tensors)."""
+    places, weights = [], []
+    for tap in (-1, 0, 1, 2):
+        distance = add.do("absolute", add.do("subtract", beyond, float(tap)))
+        factors = (a + 2, -(a + 3), 0.0, 1.0) if tap in (0, 1) else (a, -5 * a, 8 * a, -4 * a)
+        weight = add.do("add", add.do("multiply", distance, factors[0]), factors[1])
+        for factor in factors[2:]:
+            weight = add.do("add", add.do("multiply", weight, distance), factor)
+        places.append(add.do("add", first, float(tap)))
+        weights.append(weight)
+    return places, weights
 
 
 def _blended_by(add, x, axis, places, weights, count):

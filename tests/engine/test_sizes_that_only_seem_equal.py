@@ -299,6 +299,24 @@ def test_sizes_that_are_broadcast_to_many_are_computed_once_each():
         numpy.testing.assert_allclose(numpy.asarray(run({"x": x})["z"]), networks.expected(model, {"x": x})[0], 1e-5)
 
 
+@pytest.mark.parametrize("where", ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"])
+def test_images_of_any_size_are_interpolated_by_cubes(where):
+    """To twice the size, and to the size of another image."""
+    attributes = {"mode": "cubic", "coordinate_transformation_mode": where, "cubic_coeff_a": -0.6}
+    nodes = [
+        node("Resize", ["x", "", "scales"], ["large"], **attributes),
+        node("Shape", ["y"], ["shape"]),
+        node("Resize", ["large", "", "", "shape"], ["z"], **attributes),
+    ]
+    inputs = {"x": ("b", 3, "h", "w"), "y": ("b", 3, "v", "u")}
+    model = networks.graph(nodes, inputs, {"z": ("b", 3, "v", "u")}, {"scales": numpy.float32([1, 1, 2, 2])})
+    run = opened("cubes", compile_model(model, "cubes"))
+    calls = [((5, 7), (13, 9)), ((2, 3), (3, 50)), ((30, 16), (7, 8))]
+    given = [{"x": networks.values((2, 3, *x), 1), "y": networks.values((2, 3, *y), 2)} for x, y in calls]
+    for some, [expected] in zip(given, networks.all_by_onnx_runtime(model, given), strict=True):
+        numpy.testing.assert_allclose(numpy.asarray(run(some)["z"]), expected, 1e-4, 1e-5)
+
+
 def test_a_size_equals_what_it_is_at_all_sizes_only():
     n = Size.open("n", 11)
     assert n != 11 and 11 != n and n // 8 != 1 and numpy.int64(11) != n

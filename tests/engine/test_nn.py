@@ -107,6 +107,33 @@ def test_depthwise_convolution_and_its_gradients_are_those_of_a_whole_one(kernel
         assert numpy.allclose(of_weight[:, 0], numpy.asarray(whole_weight)[range(3), range(3)], **close)
 
 
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("shape", [(5, 3, 7, 7), (4, 2), (1, 3, 1, 2), (40, 2, 333), (2, 3, 4, 5, 6)])
+def test_batch_norm_of_numbers_far_from_0_and_its_gradients_are_numpys_of_float64(shape):
+    x = RANDOM.normal(300, 2, shape).astype("float32")
+    weight, bias, g = some(shape[1]), some(shape[1]), some(*shape)
+    axes, apart = (0, *range(2, len(shape))), (1, -1, *[1] * (len(shape) - 2))
+
+    def loss(x, weight, bias):
+        layer = nn.BatchNorm(shape[1])
+        layer.weight, layer.bias = weight, bias
+        return (layer(x) * g).sum()
+
+    _, found = value_and_grad(loss, (0, 1, 2))(np.asarray(x), np.asarray(weight), np.asarray(bias))
+    wide_x, wide_g = numpy.asarray(x, "float64"), numpy.asarray(g, "float64")
+    centred = wide_x - wide_x.mean(axes, keepdims=True)
+    normal = centred / numpy.sqrt((centred * centred).mean(axes, keepdims=True) + 1e-5)
+    root = normal.std(axes, keepdims=True) / numpy.maximum(wide_x.std(axes, keepdims=True), 1e-30)
+    along = (wide_g * normal).mean(axes, keepdims=True)
+    of_x = (wide_g - normal * along - wide_g.mean(axes, keepdims=True)) * root * numpy.reshape(weight, apart)
+    wanted = of_x, (wide_g * normal).sum(axes), wide_g.sum(axes)
+    for one, other in zip(found, wanted):
+        assert one.dtype == "float32" and numpy.allclose(one, other, rtol=1e-3, atol=2e-3)
+    layer = nn.BatchNorm(shape[1])
+    assert numpy.allclose(layer(np.asarray(x)), normal, atol=1e-3)
+    assert numpy.allclose(layer.running_mean, 0.1 * wide_x.mean(axes), rtol=1e-5)
+
+
 def wide(layer):
     """The layer with weights of float64, for finite differences."""
     layer.update({name: array.astype("float64") for name, array in layer.parameters().items()})

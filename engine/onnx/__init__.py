@@ -75,7 +75,7 @@ def compiled(data, where, folder=None):
         import onnx
 
         from . import caches
-        from .cleaning import cleaned
+        from .cleaning import cleaned, tell_types
         from .parsing import parse, reason, without_lists
     except ImportError as error:
         raise OnnxError(
@@ -89,6 +89,7 @@ def compiled(data, where, folder=None):
     except Exception as error:  # onnx-ir's own, and numpy's, of no common class
         raise OnnxError(where, f"is no valid ONNX model: {reason(error)}") from error
 
+    tell_types(model)
     caches.mark(model)
     kept["whole nodes"] = without_lists(model)
 

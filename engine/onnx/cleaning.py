@@ -28,6 +28,24 @@ def cleaned(model):
     return result
 
 
+def tell_types(model):
+    """Says of what LabelEncoder looks up what its keys are: ONNX's shape inference (1.23) ends the process where it
+    does not know that, as behind an ensemble of trees."""
+    from onnx import TensorProto, helper
+
+    kinds = {"keys_floats": TensorProto.FLOAT, "keys_int64s": TensorProto.INT64, "keys_strings": TensorProto.STRING}
+    known = {value.name for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
+    known.update(tensor.name for tensor in model.graph.initializer)
+    for node in model.graph.node:
+        if node.op_type != "LabelEncoder" or node.domain != "ai.onnx.ml" or node.input[0] in known:
+            continue
+        said = [item.t.data_type if item.name == "keys_tensor" else kinds.get(item.name) for item in node.attribute]
+        for kind in filter(None, said):
+            model.graph.value_info.append(helper.make_tensor_value_info(node.input[0], kind, None))
+            known.add(node.input[0])
+            break
+
+
 def _is_clean(model):
     """Whether the passes would change nothing: no functions, and everything that is made is used."""
     if model.functions:

@@ -348,6 +348,11 @@ def _leaf_values(ensemble, trees, targets, aggregate, dtype):
 def regressor(reader, node):
     add, targets = Lowering(reader, node), node.get("n_targets", 1)
     ensemble = reader.once(("ensemble", node.output), lambda: _classic(node, "target"))
+    if targets == 1:  # as ONNX Runtime: of a leaf with several numbers for it the first one
+        _, firsts = numpy.unique(ensemble.leaves, return_index=True)
+        firsts.sort()
+        parts = (ensemble.leaves[firsts], ensemble.targets[firsts], ensemble.weights[firsts])
+        ensemble = ensemble._replace(leaves=parts[0], targets=parts[1], weights=parts[2])
     base = _array(node, "base_values")
     if base is not None and len(base) == 1:
         base = numpy.broadcast_to(base, (targets,))

@@ -168,3 +168,50 @@ def test_scores_become_labels_and_probabilities(by_runtime, number, transform):
     answers = opened("model", compile_model(data, "model"))(given)
     for name, theirs in by_runtime[transform, number]:
         assert_same(answers[name], theirs, 1e-3 if transform == "PROBIT" else 1e-5)  # theirs lose digits
+
+
+def test_paths_of_trees_are_told_as_texts(by_trees):
+    """As skl2onnx writes decision paths: leaves' numbers, more than once each, looked up behind an ensemble, of whose
+    result ONNX's shape inference says nothing."""
+    data, given, [(name, theirs)] = by_trees
+    assert_same(opened("paths", compile_model(data, "paths"))(given)[name], theirs)
+
+
+@pytest.fixture(scope="module")
+def by_trees():
+    leaves = {"target_nodeids": [1, 1, 2, 2], "target_treeids": [0] * 4, "target_ids": [0] * 4}
+    tree = helper.make_node(
+        "TreeEnsembleRegressor",
+        ["x"],
+        ["leaf"],
+        domain="ai.onnx.ml",
+        n_targets=1,
+        nodes_treeids=[0] * 3,
+        nodes_nodeids=[0, 1, 2],
+        nodes_featureids=[1, 0, 0],
+        nodes_values=[0.5, 0.0, 0.0],
+        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"],
+        nodes_truenodeids=[1, 0, 0],
+        nodes_falsenodeids=[2, 0, 0],
+        target_weights=[1.0, 1.0, 2.0, 2.0],
+        **leaves,
+    )
+    looked_up = helper.make_node(
+        "LabelEncoder",
+        ["leaf"],
+        ["path"],
+        domain="ai.onnx.ml",
+        keys_floats=[1.0, 2.0],
+        values_strings=["110", "101"],
+        default_string="0",
+    )
+    ports = [
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])],
+        [helper.make_tensor_value_info("path", TensorProto.STRING, ["n", 1])],
+    ]
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(
+        helper.make_graph([tree, looked_up], "paths", *ports), opset_imports=opsets, ir_version=9
+    ).SerializeToString()
+    given = {"x": numpy.float32([[0, 0], [0, 1], [1, 0.5]])}
+    return model, given, by_onnx_runtime({"paths": (model, given)})["paths"]

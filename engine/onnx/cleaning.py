@@ -15,6 +15,7 @@ def cleaned(model):
         node.name = node.name
     if _is_clean(model):
         return model
+    _raise_functions(model)
     maps = {value.name: value.type for value in model.graph.output if _has_map(value.type)}
     for value in (*model.graph.output, *model.graph.value_info):
         if _has_map(value.type):  # onnx-ir knows no maps; none of its passes asks for types
@@ -26,6 +27,22 @@ def cleaned(model):
         if value.name in maps:
             value.type.CopyFrom(maps[value.name])
     return result
+
+
+def _raise_functions(model):
+    """Gives functions the model's opset, which onnx-ir's inlining wants, where their operators are the same in both."""
+    from onnx import defs
+
+    [version] = [item.version for item in model.opset_import if item.domain == ""] or [None]
+    for function in model.functions if version else ():
+        for opset in function.opset_import:
+            names = {node.op_type for node in function.node if node.domain in ("", "ai.onnx")}
+            if opset.domain == "" and all(
+                defs.has(name)
+                and len({defs.get_schema(name, number, "").since_version for number in (opset.version, version)}) == 1
+                for name in names
+            ):
+                opset.version = version
 
 
 def tell_types(model):

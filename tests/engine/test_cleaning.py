@@ -67,6 +67,13 @@ def test_functions_are_written_out():
     numpy.testing.assert_allclose(opened("net", result.data)({"x": X})["y"], X**16, rtol=1e-5)
 
 
+def test_a_function_of_another_opset_is_written_out_where_its_operators_are_the_same():
+    """As onnxscript's functions in a model that skl2onnx writes."""
+    nodes = [helper.make_node("Square", ["x"], ["y"], domain=DOMAIN)]
+    data = with_functions(nodes, [("Square", [helper.make_node("Mul", ["a", "a"], ["b"])], 18)], opset=17)
+    numpy.testing.assert_allclose(opened("net", compiled(data, "net").data)({"x": X})["y"], X**2, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("functions", "expected"),
     [

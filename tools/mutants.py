@@ -42,7 +42,8 @@ KINDS = {  # kind: patterns of its sources, folders of its tests
     "engine-c": (("engine/src/**/*.[ch]", "engine/arrays/**/*.[ch]", "engine/embedding/**/*.[ch]"), ("tests/engine",)),
 }
 NOT_COPIED = shutil.ignore_patterns(
-    ".git", ".venv", ".python", ".hypothesis", ".pytest_cache", ".ruff_cache", ".mypy_cache", "__pycache__", "*.new"
+    *(".git", ".venv", ".python", ".hypothesis", ".pytest_cache", ".ruff_cache", ".mypy_cache", "__pycache__", "*.new"),
+    *("mutants", "native_tests"),  # of build/: the copy itself lies in the former
 )
 CHUNKS_S = (10, 40)  # seconds of tests before it is looked whether one failed; the rest comes last
 IDLE_LIMIT = 12  # wall time over processor time that tests may take before they count as hanging, on a busy machine
@@ -145,7 +146,7 @@ def draw(root, kinds, seed):
     for kind in kinds:
         order = random.Random(f"{seed} {kind}")
         files = sorted(
-            {path for pattern in KINDS[kind][0] for path in root.glob(pattern) if "vendor" not in path.parts}
+            {path for pattern in KINDS[kind][0] for path in root.glob(pattern) if not {"vendor", "cuda"} & set(path.parts)}
         )
         mutations = {path: (c_mutations if path.suffix in (".c", ".h") else python_mutations)(path) for path in files}
         deck = [(path, row) for path in files for row in mutations[path]]

@@ -207,8 +207,8 @@ static PyObject *unary(array_state *state, int op, PyObject *object, array *out,
         created = result_new(state, (int)result, in->t.rank, in->t.shape, &in->t);
     }
     if (created != NULL) {
-        status = ENGINE(created->size * unary_cost(op),
-                        vme_unary(state->context, (vme_unary_op)op, loop, &in->t, &created->t));
+        status = OPERATOR(state->context, vme_unary_name((vme_unary_op)op), created->size * unary_cost(op),
+                          vme_unary(state->context, (vme_unary_op)op, loop, &in->t, &created->t));
         if (status != VME_OK) {
             array_fail(state, status);
             Py_CLEAR(created);
@@ -384,8 +384,8 @@ static PyObject *binary(array_state *state, int op, PyObject *left, PyObject *ri
         if (created == NULL)
             goto done;
     }
-    status = ENGINE(created->size * binary_cost(op),
-                    vme_binary(state->context, (vme_binary_op)op, loop, a.t, b.t, &created->t));
+    status = OPERATOR(state->context, vme_binary_name((vme_binary_op)op), created->size * binary_cost(op),
+                      vme_binary(state->context, (vme_binary_op)op, loop, a.t, b.t, &created->t));
     if (status != VME_OK) {
         array_fail(state, status);
         Py_CLEAR(created);
@@ -424,8 +424,9 @@ static PyObject *binary_operator(int op, PyObject *left, PyObject *right, bool t
                                                 : array_new_like(a, (int)result);
                 if (out == NULL)
                     return NULL;
-                vme_status status = ENGINE(a->size * binary_cost(op), vme_binary(a->state->context, (vme_binary_op)op,
-                                                                                 loop, &a->t, &b->t, &out->t));
+                vme_status status =
+                    OPERATOR(a->state->context, vme_binary_name((vme_binary_op)op), a->size * binary_cost(op),
+                             vme_binary(a->state->context, (vme_binary_op)op, loop, &a->t, &b->t, &out->t));
                 if (__builtin_expect(status != VME_OK, 0)) {
                     Py_DECREF(out);
                     return array_fail(a->state, status);
@@ -444,8 +445,9 @@ static PyObject *binary_operator(int op, PyObject *left, PyObject *right, bool t
                                                                       : array_new_like(a, (int)result);
             if (out == NULL)
                 return NULL;
-            vme_status status = ENGINE(a->size * binary_cost(op),
-                                       vme_binary(a->state->context, (vme_binary_op)op, loop, &a->t, &scalar, &out->t));
+            vme_status status =
+                OPERATOR(a->state->context, vme_binary_name((vme_binary_op)op), a->size * binary_cost(op),
+                         vme_binary(a->state->context, (vme_binary_op)op, loop, &a->t, &scalar, &out->t));
             if (__builtin_expect(status != VME_OK, 0)) {
                 Py_DECREF(out);
                 return array_fail(a->state, status);
@@ -662,8 +664,9 @@ static PyObject *ufunc_with_arguments(ufunc *self, PyObject *const *args, Py_ssi
     else if (mask != NULL) {
         into = out != NULL ? (array *)Py_NewRef(out) : masked_result(mask, computed);
         if (into != NULL
-            && array_check_status(self->state, ENGINE(into->size, vme_where(self->state->context, &mask->t,
-                                                                            &computed->t, &into->t, &into->t)))
+            && array_check_status(self->state,
+                                  OPERATOR(self->state->context, "where", into->size,
+                                           vme_where(self->state->context, &mask->t, &computed->t, &into->t, &into->t)))
                    < 0)
             Py_CLEAR(into);
     }
@@ -867,8 +870,8 @@ PyObject *array_function_where(PyObject *module, ARRAY_VECTORCALL)
         goto done;
     result = array_new(state, (int)vme_dtype_promote((vme_dtype)a_dtype, (vme_dtype)b_dtype), rank, shape, false);
     if (result != NULL
-        && array_check_status(state,
-                              ENGINE(result->size * 2, vme_where(state->context, &mask->t, a.t, b.t, &result->t)))
+        && array_check_status(state, OPERATOR(state->context, "where", result->size * 2,
+                                              vme_where(state->context, &mask->t, a.t, b.t, &result->t)))
                < 0)
         Py_CLEAR(result);
 done:
@@ -916,8 +919,8 @@ static PyObject *clip_in_blocks(array_state *state, array *self, PyObject *low, 
     }
     array *result = array_new_like(self, self->t.dtype);
     if (result != NULL
-        && array_check_status(
-               state, ENGINE(result->size * 2, clip_blocks(state->context, self, &bounds[0], &bounds[1], result)))
+        && array_check_status(state, OPERATOR(state->context, "clip", result->size * 2,
+                                              clip_blocks(state->context, self, &bounds[0], &bounds[1], result)))
                < 0)
         Py_CLEAR(result);
     return (PyObject *)result;
@@ -1054,7 +1057,9 @@ PyObject *array_matrix_product(array_state *state, PyObject *left, PyObject *rig
         step *= full[i] == 0 ? 1 : full[i];
     }
     vme_tensor result = {created->t.buffer, created->t.data, full, steps, lead + 2, dtype};
-    if (array_check_status(state, ENGINE(created->size * k / 8, vme_matmul(state->context, &at, &bt, &result))) < 0)
+    if (array_check_status(state, OPERATOR(state->context, "matmul", created->size * k / 8,
+                                           vme_matmul(state->context, &at, &bt, &result)))
+        < 0)
         Py_CLEAR(created);
     else if (out != NULL) {
         if (array_assign(out, created) < 0)

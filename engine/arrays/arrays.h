@@ -89,6 +89,22 @@ PyObject *array_axis_error(array_state *state, int64_t axis, int rank);
         } \
         engine_status; \
     })
+/* The same for an operator that profiles show, where it takes that long, as `name`, a text that stays for good. */
+#define OPERATOR(context, name, work, call) \
+    ({ \
+        vme_status operator_status; \
+        if (__builtin_expect((work) < ARRAY_WORK_RELEASE, 1)) { \
+            operator_status = (call); \
+        } else { \
+            vme_context *operator_context = (context); \
+            const char *operator_before = vme_context_do(operator_context, name); \
+            PyThreadState *operator_thread = PyEval_SaveThread(); \
+            operator_status = (call); \
+            PyEval_RestoreThread(operator_thread); \
+            vme_context_do(operator_context, operator_before); \
+        } \
+        operator_status; \
+    })
 
 /* A call that asks whether an array may be written, and writes later: without the GIL, or after code of the program has
  * run, which may have had the array cross a wall meanwhile. It crosses as a copy then. */

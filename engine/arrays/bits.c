@@ -14,9 +14,10 @@ static PyObject *result_rows(array_state *state, array *in, int64_t length, bool
     shape[in->t.rank - 1] = length;
     array *result = array_new(state, VME_UINT8, in->t.rank, shape, false);
     if (result != NULL
-        && array_check_status(
-               state, ENGINE(in->size + result->size, unpacks ? vme_bits_unpack(state->context, big, &in->t, &result->t)
-                                                              : vme_bits_pack(state->context, big, &in->t, &result->t)))
+        && array_check_status(state,
+                              OPERATOR(state->context, unpacks ? "bits_unpack" : "bits_pack", in->size + result->size,
+                                       unpacks ? vme_bits_unpack(state->context, big, &in->t, &result->t)
+                                               : vme_bits_pack(state->context, big, &in->t, &result->t)))
                < 0)
         Py_CLEAR(result);
     return (PyObject *)result;
@@ -68,7 +69,8 @@ static PyObject *taken_apart(array_state *state, const char *name, PyObject *obj
     result[1] =
         result[0] == NULL ? NULL : array_new(state, parts ? in->t.dtype : VME_INT32, in->t.rank, in->t.shape, false);
     if (result[1] == NULL
-        || array_check_status(state, ENGINE(in->size, vme_split(state->context, &in->t, &result[0]->t, &result[1]->t)))
+        || array_check_status(state, OPERATOR(state->context, "split", in->size,
+                                              vme_split(state->context, &in->t, &result[0]->t, &result[1]->t)))
                < 0)
         goto done;
     for (int i = 0; dtype == VME_FLOAT16 && i < 1 + parts; i++) {

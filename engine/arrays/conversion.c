@@ -5,7 +5,8 @@ array *array_cast(array *self, int dtype)
 {
     array *result = array_new_like(self, dtype);
     if (result != NULL
-        && array_check_status(self->state, ENGINE(self->size, vme_copy(self->state->context, &self->t, &result->t)))
+        && array_check_status(self->state, OPERATOR(self->state->context, "copy", self->size,
+                                                    vme_copy(self->state->context, &self->t, &result->t)))
                < 0)
         Py_CLEAR(result);
     return result;
@@ -27,7 +28,8 @@ int array_assign(array *target, const array *source)
         from.strides++;
         from.rank--;
     }
-    return array_check_status(target->state, ENGINE(target->size, vme_copy(target->state->context, &from, &target->t)));
+    return array_check_status(target->state, OPERATOR(target->state->context, "copy", target->size,
+                                                      vme_copy(target->state->context, &from, &target->t)));
 }
 
 int array_assign_python(array *target, PyObject *value)
@@ -41,8 +43,8 @@ int array_assign_python(array *target, PyObject *value)
             return 0;
         }
         vme_tensor scalar = {NULL, element, NULL, NULL, 0, target->t.dtype};
-        return array_check_status(target->state,
-                                  ENGINE(target->size, vme_copy(target->state->context, &scalar, &target->t)));
+        return array_check_status(target->state, OPERATOR(target->state->context, "copy", target->size,
+                                                          vme_copy(target->state->context, &scalar, &target->t)));
     }
     array *source;
     if (is_array(value))
@@ -102,7 +104,8 @@ array *array_cast_in_order(array *self, int dtype, char order)
         return array_cast(self, dtype);
     array *result = array_new_in_order(self, dtype, self->t.rank, self->t.shape, order, false);
     if (result != NULL
-        && array_check_status(self->state, ENGINE(self->size, vme_copy(self->state->context, &self->t, &result->t)))
+        && array_check_status(self->state, OPERATOR(self->state->context, "copy", self->size,
+                                                    vme_copy(self->state->context, &self->t, &result->t)))
                < 0)
         Py_CLEAR(result);
     return result;
@@ -260,7 +263,9 @@ PyObject *array_method_tobytes(PyObject *self, ARRAY_VECTORCALL)
     vme_tensor out = {NULL, PyBytes_AS_STRING(bytes), of->t.shape, strides, of->t.rank, of->t.dtype};
     if (array_check_status(of->state, vme_shape_bytes((vme_dtype)of->t.dtype, of->t.rank, of->t.shape, strides, &size))
             < 0
-        || array_check_status(of->state, ENGINE(of->size, vme_copy(of->state->context, &of->t, &out))) < 0)
+        || array_check_status(
+               of->state, OPERATOR(of->state->context, "copy", of->size, vme_copy(of->state->context, &of->t, &out)))
+               < 0)
         Py_CLEAR(bytes);
 done:
     Py_DECREF(of);

@@ -197,8 +197,8 @@ static int fill_nested(nesting *found, int dtype, PyObject *object, int depth, i
             array_check_status(found->state, vme_shape_bytes((vme_dtype)dtype, out.rank, out.shape, strides, &bytes));
         out.strides = strides;
         if (result == 0)
-            result =
-                array_check_status(found->state, ENGINE(inner->size, vme_copy(found->state->context, &inner->t, &out)));
+            result = array_check_status(found->state, OPERATOR(found->state->context, "copy", inner->size,
+                                                               vme_copy(found->state->context, &inner->t, &out)));
         Py_DECREF(inner);
         return result;
     }
@@ -608,8 +608,9 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
         integers[2] = (int64_t)(limits[0] + limits[2]) - integers[0];
     }
     if (result != NULL
-        && array_check_status(state, ENGINE(result->size, vme_arange(state->context, limits[0], limits[2], integers[0],
-                                                                     integers[2], &result->t)))
+        && array_check_status(
+               state, OPERATOR(state->context, "arange", result->size,
+                               vme_arange(state->context, limits[0], limits[2], integers[0], integers[2], &result->t)))
                < 0)
         Py_CLEAR(result);
     return (PyObject *)result;

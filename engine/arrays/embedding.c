@@ -221,8 +221,8 @@ PyObject *array_function__embedding_lookup(PyObject *module, ARRAY_VECTORCALL)
                      ? PyErr_Format(PyExc_ValueError, "ids: expected at most %d dimensions", VME_RANK_MAX - 1)
                      : (void *)array_new(state, VME_FLOAT32, ids->t.rank + 1, shape, false);
     if (out != NULL
-        && array_check_status(
-               state, ENGINE(out->size + 64 * ids->size, vme_embedding_lookup(state->context, table, &ids->t, &out->t)))
+        && array_check_status(state, OPERATOR(state->context, "embedding_lookup", out->size + 64 * ids->size,
+                                              vme_embedding_lookup(state->context, table, &ids->t, &out->t)))
                < 0)
         Py_CLEAR(out);
     Py_DECREF(ids);
@@ -409,8 +409,8 @@ PyObject *array_function__embedding_bags(PyObject *module, ARRAY_VECTORCALL)
     else if (shapes == NULL)
         PyErr_NoMemory();
     else if (sums_of(state, &sets, shapes, apart == 1, &out) == 0
-             && array_check_status(state,
-                                   ENGINE(sets.work, vme_embedding_lookup_bags(state->context, sets.count, sets.sets)))
+             && array_check_status(state, OPERATOR(state->context, "embedding_lookup_bags", sets.work,
+                                                   vme_embedding_lookup_bags(state->context, sets.count, sets.sets)))
                     < 0)
         Py_CLEAR(out);
     PyMem_Free(shapes);
@@ -444,8 +444,9 @@ PyObject *array_function__embedding_update_bags(PyObject *module, ARRAY_VECTORCA
         return PyErr_Format(PyExc_TypeError, "_embedding_update_bags(sets, rates)");
     if (rates_of(args[1], &rates) < 0 || sets_read(state, args[0], TRAINS, &sets) < 0)
         return NULL;
-    int rc = array_check_status(
-        state, ENGINE(2 * sets.work, vme_embedding_update_bags(state->context, sets.count, sets.sets, &rates)));
+    int rc =
+        array_check_status(state, OPERATOR(state->context, "embedding_update_bags", 2 * sets.work,
+                                           vme_embedding_update_bags(state->context, sets.count, sets.sets, &rates)));
     sets_free(&sets);
     return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
@@ -462,10 +463,11 @@ PyObject *array_function__embedding_update(PyObject *module, ARRAY_VECTORCALL)
         return NULL;
     array *ids = dense_of("ids", args[2], VME_INT64),
           *gradients = ids == NULL ? NULL : dense_of("gradients", args[3], VME_FLOAT32);
-    int rc = gradients == NULL ? -1
-                               : array_check_status(state, ENGINE(2 * gradients->size + 64 * ids->size,
-                                                                  vme_embedding_update(state->context, table, &rates,
-                                                                                       &ids->t, &gradients->t)));
+    int rc = gradients == NULL
+                 ? -1
+                 : array_check_status(
+                       state, OPERATOR(state->context, "embedding_update", 2 * gradients->size + 64 * ids->size,
+                                       vme_embedding_update(state->context, table, &rates, &ids->t, &gradients->t)));
     Py_XDECREF(ids);
     Py_XDECREF(gradients);
     return rc < 0 ? NULL : Py_NewRef(Py_None);
@@ -481,8 +483,8 @@ PyObject *array_function__embedding_evict(PyObject *module, ARRAY_VECTORCALL)
         return PyErr_Format(PyExc_TypeError, "_embedding_evict(table, step)");
     vme_embedding *table = table_of(args[0], OWNS);
     if (table == NULL || array_argument_int(args[1], 0, &step) < 0
-        || array_check_status(state,
-                              ENGINE(ARRAY_WORK_RELEASE, vme_embedding_evict(state->context, table, step, &evicted)))
+        || array_check_status(state, OPERATOR(state->context, "embedding_evict", ARRAY_WORK_RELEASE,
+                                              vme_embedding_evict(state->context, table, step, &evicted)))
                < 0)
         return NULL;
     return PyLong_FromLongLong(evicted);
@@ -550,8 +552,8 @@ PyObject *array_function__embedding_snapshot(PyObject *module, ARRAY_VECTORCALL)
     }
     if (list != NULL
         && array_check_status(
-               state, ENGINE(ARRAY_WORK_RELEASE,
-                             vme_embedding_snapshot_new(state->context, (int)n, tables, incremental, snapshots)))
+               state, OPERATOR(state->context, "embedding_snapshot_new", ARRAY_WORK_RELEASE,
+                               vme_embedding_snapshot_new(state->context, (int)n, tables, incremental, snapshots)))
                < 0)
         Py_CLEAR(list);
     for (Py_ssize_t i = 0; list != NULL && i < n; i++)
@@ -701,13 +703,16 @@ PyObject *array_function__embedding_put(PyObject *module, ARRAY_VECTORCALL)
     if (rc == 0) {
         vme_status status;
         if (bloom)
-            status = ENGINE(ARRAY_WORK_RELEASE, vme_embedding_put_bloom(state->context, table, &parts[1]->t));
+            status = OPERATOR(state->context, "embedding_put_bloom", ARRAY_WORK_RELEASE,
+                              vme_embedding_put_bloom(state->context, table, &parts[1]->t));
         else if (!rows)
-            status = ENGINE(ARRAY_WORK_RELEASE,
-                            vme_embedding_put_waiting(state->context, table, &parts[0]->t, &parts[1]->t, &parts[2]->t));
+            status =
+                OPERATOR(state->context, "embedding_put_waiting", ARRAY_WORK_RELEASE,
+                         vme_embedding_put_waiting(state->context, table, &parts[0]->t, &parts[1]->t, &parts[2]->t));
         else
-            status = ENGINE(ARRAY_WORK_RELEASE, vme_embedding_put(state->context, table, &parts[0]->t, &parts[1]->t,
-                                                                  &parts[2]->t, &parts[3]->t, &parts[4]->t));
+            status = OPERATOR(state->context, "embedding_put", ARRAY_WORK_RELEASE,
+                              vme_embedding_put(state->context, table, &parts[0]->t, &parts[1]->t, &parts[2]->t,
+                                                &parts[3]->t, &parts[4]->t));
         rc = array_check_status(state, status);
     }
     for (int i = 0; i < 5; i++)

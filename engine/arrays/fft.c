@@ -19,6 +19,7 @@ PyObject *array_function__fft(PyObject *module, ARRAY_VECTORCALL)
         return PyErr_Format(PyExc_ValueError, "_fft(): unknown kind");
     array *in = (array *)args[3], *out = (array *)args[4];
     vme_status status =
-        WRITING(state, ENGINE(out->size * 16, vme_fft(state->context, (vme_fft_kind)kind, n, factor, &in->t, &out->t)));
+        WRITING(state, OPERATOR(state->context, "fft", out->size * 16,
+                                vme_fft(state->context, (vme_fft_kind)kind, n, factor, &in->t, &out->t)));
     return status == VME_OK ? Py_NewRef(Py_None) : array_fail(state, status);
 }

@@ -56,8 +56,8 @@ PyObject *array_function__patches(PyObject *module, ARRAY_VECTORCALL)
                               windows_along(&windows, 0, size[2]) * windows_along(&windows, 1, size[3])};
     array *result = array_new(state, images->t.dtype, 3, shape, false);
     if (result != NULL
-        && array_check_status(state,
-                              ENGINE(result->size, vme_patches(state->context, &windows, &images->t, &result->t)))
+        && array_check_status(state, OPERATOR(state->context, "patches", result->size,
+                                              vme_patches(state->context, &windows, &images->t, &result->t)))
                < 0)
         Py_CLEAR(result);
     Py_DECREF(images);
@@ -80,8 +80,8 @@ PyObject *array_function__patches_sum(PyObject *module, ARRAY_VECTORCALL)
         return NULL;
     array *result = array_new(state, patches->t.dtype, rank, shape, false);
     if (result != NULL
-        && array_check_status(state,
-                              ENGINE(patches->size, vme_patches_sum(state->context, &windows, &patches->t, &result->t)))
+        && array_check_status(state, OPERATOR(state->context, "patches_sum", patches->size,
+                                              vme_patches_sum(state->context, &windows, &patches->t, &result->t)))
                < 0)
         Py_CLEAR(result);
     Py_DECREF(patches);
@@ -103,8 +103,8 @@ PyObject *array_function__max_pool(PyObject *module, ARRAY_VECTORCALL)
                               windows_along(&windows, 1, size[3])};
     array *result = array_new(state, images->t.dtype, 4, shape, false);
     if (result != NULL
-        && array_check_status(state,
-                              ENGINE(images->size, vme_max_pool(state->context, &windows, &images->t, &result->t)))
+        && array_check_status(state, OPERATOR(state->context, "max_pool", images->size,
+                                              vme_max_pool(state->context, &windows, &images->t, &result->t)))
                < 0)
         Py_CLEAR(result);
     Py_DECREF(images);
@@ -126,8 +126,9 @@ PyObject *array_function__pool_gradient(PyObject *module, ARRAY_VECTORCALL)
             goto end;
     result = array_new(state, of[0]->t.dtype, 4, of[0]->t.shape, false);
     if (result != NULL
-        && array_check_status(state, ENGINE(result->size, vme_max_pool_gradient(state->context, &windows, &of[0]->t,
-                                                                                &of[1]->t, &of[2]->t, &result->t)))
+        && array_check_status(state, OPERATOR(state->context, "max_pool_gradient", result->size,
+                                              vme_max_pool_gradient(state->context, &windows, &of[0]->t, &of[1]->t,
+                                                                    &of[2]->t, &result->t)))
                < 0)
         Py_CLEAR(result);
 end:
@@ -145,8 +146,8 @@ static PyObject *depthwise(array_state *state, const vme_windows *windows, PyObj
     if (second != NULL)
         result = array_new(state, first->t.dtype, 4, shape, false);
     if (result != NULL
-        && array_check_status(state, ENGINE(result->size + first->size + second->size,
-                                            function(state->context, windows, &first->t, &second->t, &result->t)))
+        && array_check_status(state, OPERATOR(state->context, "depthwise", result->size + first->size + second->size,
+                                              function(state->context, windows, &first->t, &second->t, &result->t)))
                < 0)
         Py_CLEAR(result);
     Py_XDECREF(first);
@@ -255,9 +256,9 @@ PyObject *array_function__normalize(PyObject *module, ARRAY_VECTORCALL)
     const double eps = PyFloat_AsDouble(args[3]);
     int rc = PyErr_Occurred() || dense_arrays(args, 3, of) < 0 || three_results(state, of[0], made) < 0 ? -1 : 0;
     if (rc == 0)
-        rc = array_check_status(state,
-                                ENGINE(of[0]->size * 4, vme_normalize(state->context, &of[0]->t, &of[1]->t, &of[2]->t,
-                                                                      eps, &made[0]->t, &made[1]->t, &made[2]->t)));
+        rc = array_check_status(state, OPERATOR(state->context, "normalize", of[0]->size * 4,
+                                                vme_normalize(state->context, &of[0]->t, &of[1]->t, &of[2]->t, eps,
+                                                              &made[0]->t, &made[1]->t, &made[2]->t)));
     return told(rc, of, 3, made);
 }
 
@@ -272,8 +273,8 @@ PyObject *array_function__normalize_gradient(PyObject *module, ARRAY_VECTORCALL)
     int rc = PyErr_Occurred() || dense_arrays(args, 5, of) < 0 || three_results(state, of[0], made) < 0 ? -1 : 0;
     if (rc == 0)
         rc = array_check_status(
-            state,
-            ENGINE(of[0]->size * 4, vme_normalize_gradient(state->context, &of[0]->t, &of[1]->t, &of[2]->t, &of[3]->t,
-                                                           &of[4]->t, eps, &made[0]->t, &made[1]->t, &made[2]->t)));
+            state, OPERATOR(state->context, "normalize_gradient", of[0]->size * 4,
+                            vme_normalize_gradient(state->context, &of[0]->t, &of[1]->t, &of[2]->t, &of[3]->t,
+                                                   &of[4]->t, eps, &made[0]->t, &made[1]->t, &made[2]->t)));
     return told(rc, of, 5, made);
 }

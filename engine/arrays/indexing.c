@@ -55,7 +55,9 @@ static int add_mask(index_key *key, array *self, array *mask)
         return 0;
     }
     int64_t indices;
-    if (array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &indices, NULL))) < 0)
+    if (array_check_status(state, OPERATOR(state->context, "nonzero", mask->size,
+                                           vme_nonzero(state->context, &mask->t, &indices, NULL)))
+        < 0)
         return -1;
     const vme_tensor *tensors[VME_RANK_MAX];
     int first = key->count;
@@ -68,7 +70,8 @@ static int add_mask(index_key *key, array *self, array *mask)
         key->advanced++;
         key->used++;
     }
-    return array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &indices, tensors)));
+    return array_check_status(state, OPERATOR(state->context, "nonzero", mask->size,
+                                              vme_nonzero(state->context, &mask->t, &indices, tensors)));
 }
 
 static int add_item(index_key *key, array *self, PyObject *object)
@@ -420,9 +423,9 @@ PyObject *array_subscript(PyObject *object, PyObject *key)
         goto done;
     created = array_new(self->state, self->t.dtype, rank, shape, false);
     if (created != NULL
-        && array_check_status(self->state,
-                              ENGINE(created->size * 4, vme_gather(self->state->context, &chosen.view, chosen.first,
-                                                                   chosen.count, chosen.indices, &created->t)))
+        && array_check_status(self->state, OPERATOR(self->state->context, "gather", created->size * 4,
+                                                    vme_gather(self->state->context, &chosen.view, chosen.first,
+                                                               chosen.count, chosen.indices, &created->t)))
                < 0)
         Py_CLEAR(created);
     result = array_as_scalar(created);
@@ -439,8 +442,9 @@ static int assign_masked(array *self, array *mask, PyObject *number)
     if (element_from_python(self->t.dtype, number, element) < 0)
         return -1;
     vme_tensor scalar = {NULL, element, NULL, NULL, 0, self->t.dtype};
-    return array_check_status(
-        self->state, ENGINE(self->size * 2, vme_where(self->state->context, &mask->t, &scalar, &self->t, &self->t)));
+    return array_check_status(self->state,
+                              OPERATOR(self->state->context, "where", self->size * 2,
+                                       vme_where(self->state->context, &mask->t, &scalar, &self->t, &self->t)));
 }
 
 static int assign_gathered(array *self, const index_key *read, const selection *chosen, PyObject *value)
@@ -487,8 +491,9 @@ static int assign_gathered(array *self, const index_key *read, const selection *
     int64_t size = 1;
     for (int i = 0; i < rank; i++)
         size *= shape[i];
-    result = array_check_status(state, ENGINE(size * 4, vme_scatter(state->context, &from, chosen->first, chosen->count,
-                                                                    chosen->indices, false, &chosen->view)));
+    result = array_check_status(state, OPERATOR(state->context, "scatter", size * 4,
+                                                vme_scatter(state->context, &from, chosen->first, chosen->count,
+                                                            chosen->indices, false, &chosen->view)));
 done:
     Py_XDECREF(values);
     return result;
@@ -632,8 +637,8 @@ PyObject *array_take(array_state *state, array *self, PyObject **values)
     bool any =
         result != NULL && (result->size > 0 || over->t.shape[axis] > 0); /* as NumPy: else no index is looked at */
     if (any
-        && array_check_status(
-               state, ENGINE(result->size * 2, vme_gather(state->context, &over->t, axis, 1, indices, &result->t)))
+        && array_check_status(state, OPERATOR(state->context, "gather", result->size * 2,
+                                              vme_gather(state->context, &over->t, axis, 1, indices, &result->t)))
                < 0)
         Py_CLEAR(result);
     if (result != NULL && out != NULL) { /* nothing is written when an index is wrong */
@@ -661,7 +666,9 @@ static PyObject *nonzero(array_state *state, array *self, PyObject **values)
     int64_t found;
     if (mask == NULL)
         return NULL;
-    if (array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &found, NULL))) < 0)
+    if (array_check_status(
+            state, OPERATOR(state->context, "nonzero", mask->size, vme_nonzero(state->context, &mask->t, &found, NULL)))
+        < 0)
         goto done;
     const vme_tensor *tensors[VME_RANK_MAX];
     indices = PyTuple_New(mask->t.rank);
@@ -675,7 +682,9 @@ static PyObject *nonzero(array_state *state, array *self, PyObject **values)
         }
     }
     if (indices != NULL
-        && array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &found, tensors))) < 0)
+        && array_check_status(state, OPERATOR(state->context, "nonzero", mask->size,
+                                              vme_nonzero(state->context, &mask->t, &found, tensors)))
+               < 0)
         Py_CLEAR(indices);
 done:
     Py_DECREF(mask);
@@ -700,9 +709,9 @@ static PyObject *scatter_add(array_state *state, PyObject *const *values)
         goto done;
     if (chosen.count == 0)
         PyErr_SetString(PyExc_IndexError, "an index array is needed");
-    else if (array_check_status(state,
-                                ENGINE(added->size * 4, vme_scatter(state->context, &added->t, chosen.first,
-                                                                    chosen.count, chosen.indices, true, &chosen.view)))
+    else if (array_check_status(state, OPERATOR(state->context, "scatter", added->size * 4,
+                                                vme_scatter(state->context, &added->t, chosen.first, chosen.count,
+                                                            chosen.indices, true, &chosen.view)))
              == 0)
         result = Py_NewRef(Py_None);
 done:

@@ -34,9 +34,10 @@ PyObject *array_function__linear(PyObject *module, ARRAY_VECTORCALL)
         if (size[i] < 0)
             return PyErr_Format(PyExc_ValueError, "_linear(): negative sizes");
     int64_t work = size[0] * size[2] * size[1] * (size[2] + size[3]) + 100;
-    vme_status status = WRITING(state, ENGINE(op > VME_LINEAR_CHOLESKY ? ARRAY_WORK_RELEASE : work,
-                                              vme_linear(state->context, (vme_linear_op)op, (unsigned)flags, cutoff,
-                                                         size[0], size[1], size[2], size[3], in, out, &failed)));
+    vme_status status =
+        WRITING(state, OPERATOR(state->context, "linear", op > VME_LINEAR_CHOLESKY ? ARRAY_WORK_RELEASE : work,
+                                vme_linear(state->context, (vme_linear_op)op, (unsigned)flags, cutoff, size[0], size[1],
+                                           size[2], size[3], in, out, &failed)));
     return status == VME_OK ? PyLong_FromLongLong(failed) : array_fail(state, status);
 }
 
@@ -67,7 +68,9 @@ PyObject *array_function__windows(PyObject *module, ARRAY_VECTORCALL)
         const vme_tensor factor = {v->t.buffer, v->t.data, column, steps, 2, dtype};
         const vme_tensor out = {result->t.buffer, result->t.data, columns, steps, 2, dtype};
         if (array_check_status(state, vme_copy(state->context, &a->t, &middle)) < 0
-            || array_check_status(state, ENGINE(windows * m, vme_matmul(state->context, &view, &factor, &out))) < 0)
+            || array_check_status(state, OPERATOR(state->context, "matmul", windows * m,
+                                                  vme_matmul(state->context, &view, &factor, &out)))
+                   < 0)
             Py_CLEAR(result);
     }
     Py_XDECREF(v);

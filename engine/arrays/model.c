@@ -84,8 +84,8 @@ PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
         Py_buffer bytes;
         if (PyObject_GetBuffer(source, &bytes, options.spend ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0)
             return NULL;
-        vme_status status = ENGINE(ARRAY_WORK_RELEASE,
-                                   vme_model_prepare(state->context, bytes.buf, (size_t)bytes.len, &options, &model));
+        vme_status status = OPERATOR(state->context, "model_prepare", ARRAY_WORK_RELEASE,
+                                     vme_model_prepare(state->context, bytes.buf, (size_t)bytes.len, &options, &model));
         PyBuffer_Release(&bytes);
         if (status != VME_OK)
             return array_fail(state, status);

@@ -28,9 +28,9 @@ static array *sorted(array *self, PyObject *axis_value, PyObject *descending_val
         goto done;
     result = array_new(state, indices ? VME_INT64 : over->t.dtype, over->t.rank, over->t.shape, false);
     if (result != NULL
-        && array_check_status(
-               state,
-               ENGINE(over->size * 16, indices ? vme_argsort(state->context, &over->t, axis, descending, &result->t)
+        && array_check_status(state,
+                              OPERATOR(state->context, indices ? "argsort" : "sort", over->size * 16,
+                                       indices ? vme_argsort(state->context, &over->t, axis, descending, &result->t)
                                                : vme_sort(state->context, &over->t, axis, descending, &result->t)))
                < 0)
         Py_CLEAR(result);
@@ -76,8 +76,9 @@ static PyObject *select_elements(array_state *state, array *self, PyObject **val
         return NULL;
     array *result = array_new(state, indices ? VME_INT64 : self->t.dtype, self->t.rank, self->t.shape, false);
     if (result != NULL
-        && array_check_status(state, ENGINE(self->size * 4, vme_partition(state->context, &self->t, axis, count, kth,
-                                                                          indices, &result->t)))
+        && array_check_status(state,
+                              OPERATOR(state->context, "partition", self->size * 4,
+                                       vme_partition(state->context, &self->t, axis, count, kth, indices, &result->t)))
                < 0)
         Py_CLEAR(result);
     return (PyObject *)result;
@@ -131,8 +132,9 @@ static PyObject *searchsorted(array_state *state, array *self, PyObject **values
         goto done;
     result = array_new(state, VME_INT64, wanted->t.rank, wanted->t.shape, false);
     if (result != NULL
-        && array_check_status(state, ENGINE(result->size * 16,
-                                            vme_searchsorted(state->context, &over->t, &wanted->t, right, &result->t)))
+        && array_check_status(state,
+                              OPERATOR(state->context, "searchsorted", result->size * 16,
+                                       vme_searchsorted(state->context, &over->t, &wanted->t, right, &result->t)))
                < 0)
         Py_CLEAR(result);
 done:
@@ -163,8 +165,8 @@ PyObject *array_function__words(PyObject *module, ARRAY_VECTORCALL)
     uint64_t own_key[2] = {key[0], key[1]}, own_counter[4] = {counter[0], counter[1], counter[2], counter[3]};
     array *result = array_new(state, VME_UINT64, 1, shape, false);
     if (result != NULL
-        && array_check_status(
-               state, ENGINE(result->size * 8, vme_philox(state->context, own_key, own_counter, first, &result->t)))
+        && array_check_status(state, OPERATOR(state->context, "philox", result->size * 8,
+                                              vme_philox(state->context, own_key, own_counter, first, &result->t)))
                < 0)
         Py_CLEAR(result);
     return (PyObject *)result;

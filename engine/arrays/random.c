@@ -31,8 +31,9 @@ PyObject *array_function__random(PyObject *module, ARRAY_VECTORCALL)
     }
     vme_random_state moving; /* a copy: another thread of this interpreter may draw meanwhile */
     memcpy(&moving, own->t.data, sizeof moving);
-    vme_status status = WRITING(
-        state, ENGINE(out->size * 8, vme_random(state->context, &moving, (vme_random_kind)kind, parameters, &out->t)));
+    vme_status status =
+        WRITING(state, OPERATOR(state->context, "random", out->size * 8,
+                                vme_random(state->context, &moving, (vme_random_kind)kind, parameters, &out->t)));
     if (status != VME_OK)
         return array_fail(state, status);
     if (array_require_writable(own, "the generator's state is read-only") < 0) /* it may have crossed meanwhile */

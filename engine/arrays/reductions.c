@@ -61,8 +61,9 @@ PyObject *array_reduce(array *self, int op, uint64_t axes, bool keep, int dtype,
     array *created = reduced_new(self, axes, keep, (int)result, out, &full, shape, strides);
     if (created == NULL)
         return NULL;
-    status = ENGINE(self->size * reduce_cost(op), vme_reduce(state->context, (vme_reduce_op)op, loop, &self->t, axes,
-                                                             initial != NULL ? element : NULL, &full));
+    status = OPERATOR(
+        state->context, vme_reduce_name((vme_reduce_op)op), self->size * reduce_cost(op),
+        vme_reduce(state->context, (vme_reduce_op)op, loop, &self->t, axes, initial != NULL ? element : NULL, &full));
     if (status != VME_OK) {
         Py_DECREF(created);
         return array_fail(state, status);
@@ -96,8 +97,9 @@ static array *masked(array *self, PyObject *where, int op, PyObject *initial)
         if (array_check_status(self->state, vme_shape_broadcast(2, both, &rank, shape)) == 0)
             result = array_new(self->state, self->t.dtype, rank, shape, false);
         if (result != NULL
-            && array_check_status(self->state, ENGINE(self->size, vme_where(self->state->context, &mask->t, &self->t,
-                                                                            &value->t, &result->t)))
+            && array_check_status(self->state,
+                                  OPERATOR(self->state->context, "where", self->size,
+                                           vme_where(self->state->context, &mask->t, &self->t, &value->t, &result->t)))
                    < 0)
             Py_CLEAR(result);
     }
@@ -222,8 +224,9 @@ PyObject *array_function__reduceat(PyObject *module, ARRAY_VECTORCALL)
         in_shape[0] = stop > start ? stop - start : 1;
         in.data = self->t.data + start * self->t.strides[0];
         out.data = created->t.data + i * created->t.strides[0];
-        if (array_check_status(state, ENGINE(self->size / length * in_shape[0],
-                                             vme_reduce(state->context, (vme_reduce_op)op, loop, &in, 1, NULL, &out)))
+        if (array_check_status(state, OPERATOR(state->context, vme_reduce_name((vme_reduce_op)op),
+                                               self->size / length * in_shape[0],
+                                               vme_reduce(state->context, (vme_reduce_op)op, loop, &in, 1, NULL, &out)))
             < 0) {
             Py_CLEAR(created);
             break;
@@ -357,8 +360,9 @@ static PyObject *scan(array *self, int op, PyObject **values)
         created =
             out != NULL ? (array *)Py_NewRef(out) : array_new(state, (int)result, over->t.rank, over->t.shape, false);
     if (created != NULL
-        && array_check_status(state, ENGINE(over->size * 2, vme_scan(state->context, (vme_scan_op)op, loop, &over->t,
-                                                                     axis, &created->t)))
+        && array_check_status(state,
+                              OPERATOR(state->context, vme_scan_name((vme_scan_op)op), over->size * 2,
+                                       vme_scan(state->context, (vme_scan_op)op, loop, &over->t, axis, &created->t)))
                < 0)
         Py_CLEAR(created);
 done:

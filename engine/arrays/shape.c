@@ -430,7 +430,8 @@ static int join(array_state *state, array **parts, int parts_count, int axis, ar
     }
     for (int i = 0; i < parts_count; i++)
         tensors[i] = &parts[i]->t;
-    vme_status status = ENGINE(out->size, vme_concatenate(state->context, parts_count, tensors, axis, &out->t));
+    vme_status status = OPERATOR(state->context, "concatenate", out->size,
+                                 vme_concatenate(state->context, parts_count, tensors, axis, &out->t));
     PyMem_Free(tensors);
     return array_check_status(state, status);
 }
@@ -563,8 +564,9 @@ static PyObject *pad(array_state *state, array *self, PyObject **values)
         return PyErr_Format(PyExc_ValueError, "before and shape must have one size for each dimension");
     array *result = array_new(state, self->t.dtype, rank, shape, false);
     if (result != NULL
-        && array_check_status(state, ENGINE(result->size, vme_pad(state->context, (vme_pad_mode)mode, &self->t, before,
-                                                                  element, &result->t)))
+        && array_check_status(
+               state, OPERATOR(state->context, "pad", result->size,
+                               vme_pad(state->context, (vme_pad_mode)mode, &self->t, before, element, &result->t)))
                < 0)
         Py_CLEAR(result);
     return (PyObject *)result;
@@ -580,7 +582,9 @@ static PyObject *tile(array_state *state, array *self, PyObject **values)
         return NULL;
     array *result = array_new(state, self->t.dtype, rank, shape, false);
     if (result != NULL
-        && array_check_status(state, ENGINE(result->size, vme_tile(state->context, &self->t, &result->t))) < 0)
+        && array_check_status(
+               state, OPERATOR(state->context, "tile", result->size, vme_tile(state->context, &self->t, &result->t)))
+               < 0)
         Py_CLEAR(result);
     return (PyObject *)result;
 }
@@ -597,7 +601,9 @@ static PyObject *roll(array_state *state, array *self, PyObject **values)
         return PyErr_Format(PyExc_ValueError, "shifts must have one number for each dimension");
     array *result = array_new_like(self, self->t.dtype);
     if (result != NULL
-        && array_check_status(state, ENGINE(result->size, vme_roll(state->context, &self->t, shifts, &result->t))) < 0)
+        && array_check_status(state, OPERATOR(state->context, "roll", result->size,
+                                              vme_roll(state->context, &self->t, shifts, &result->t)))
+               < 0)
         Py_CLEAR(result);
     return (PyObject *)result;
 }

@@ -10,8 +10,9 @@ static int largest(array *of, uint64_t *value)
     const vme_tensor number = {NULL, (char *)value, &one, &step, 1, VME_UINT64};
     vme_tensor plain = of->t;
     plain.dtype = VME_UINT64;
-    return array_check_status(
-        of->state, ENGINE(of->size, vme_reduce(of->state->context, VME_MAX, VME_UINT64, &plain, 1, NULL, &number)));
+    return array_check_status(of->state,
+                              OPERATOR(of->state->context, "max", of->size,
+                                       vme_reduce(of->state->context, VME_MAX, VME_UINT64, &plain, 1, NULL, &number)));
 }
 
 /* _bincount(places, weights or None, least length): contiguous vectors of int64 and float64, of one length */
@@ -38,9 +39,9 @@ PyObject *array_function__bincount(PyObject *module, ARRAY_VECTORCALL)
         length = (int64_t)max + 1;
     array *result = array_new(state, weighted ? VME_FLOAT64 : VME_INT64, 1, &length, true);
     if (result != NULL
-        && array_check_status(
-               state, ENGINE(indices->size * 2, vme_count(state->context, &indices->t,
-                                                          weighted ? &((array *)args[1])->t : NULL, &result->t)))
+        && array_check_status(state, OPERATOR(state->context, "count", indices->size * 2,
+                                              vme_count(state->context, &indices->t,
+                                                        weighted ? &((array *)args[1])->t : NULL, &result->t)))
                < 0)
         Py_CLEAR(result);
     return (PyObject *)result;
@@ -64,8 +65,9 @@ PyObject *array_function__interp(PyObject *module, ARRAY_VECTORCALL)
     }
     array *result = array_new(state, VME_FLOAT64, x->t.rank, x->t.shape, false);
     if (result != NULL
-        && array_check_status(state, ENGINE(result->size * 16, vme_interpolate(state->context, &x->t, &xp->t, &fp->t,
-                                                                               ends[0], ends[1], &result->t)))
+        && array_check_status(
+               state, OPERATOR(state->context, "interpolate", result->size * 16,
+                               vme_interpolate(state->context, &x->t, &xp->t, &fp->t, ends[0], ends[1], &result->t)))
                < 0)
         Py_CLEAR(result);
     return array_as_scalar(result);

@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 #define VME_API       __attribute__((visibility("default")))
-#define VME_ABI       5  /* changes when a struct or the meaning of a function does */
+#define VME_ABI       6  /* changes when a struct or the meaning of a function does */
 #define VME_RANK_MAX  64 /* as NumPy 2 */
 #define VME_ALIGNMENT 64 /* bytes; every buffer that the engine allocates starts there */
 
@@ -106,9 +106,13 @@ VME_API void vme_context_end(vme_context *context);
  * false. */
 VME_API void vme_context_stop(vme_context *context, bool stop);
 VME_API bool vme_context_stopped(const vme_context *context);
-/* The operator that a model of this context is at now, as vme_model_step names its kind; NULL: none. Any thread; the
- * text stays for good. */
-VME_API const char *vme_context_doing(const vme_context *context);
+/* The operator that `thread` (its pthread_self) is at now for this context: of a model, as vme_model_step names its
+ * kind, or what vme_context_do said. NULL: none, or another thread began one since. From any thread; the text stays for
+ * good. */
+VME_API const char *vme_context_doing(const vme_context *context, uintptr_t thread);
+/* This thread begins `what`, a text that stays for good, for this context. Gives what it did before, which it is to be
+ * called with at the end. */
+VME_API const char *vme_context_do(vme_context *context, const char *what);
 
 typedef struct vme_statistics {
     int64_t live_bytes, peak_bytes, buffers; /* buffers that this context paid for and that live; a count */
@@ -394,7 +398,7 @@ struct vme_api {
     void (*context_unref)(vme_context *);
     void (*context_end)(vme_context *);
     void (*context_stop)(vme_context *, bool);
-    const char *(*context_doing)(const vme_context *);
+    const char *(*context_doing)(const vme_context *, uintptr_t thread);
     void (*context_statistics)(const vme_context *, vme_statistics *);
     vme_status (*buffer_new)(vme_context *, size_t, bool, vme_buffer **);
     vme_status (*buffer_wrap)(vme_context *, void *, size_t, bool, void *, void (*)(void *), vme_buffer **);

@@ -4,7 +4,11 @@ import asyncio
 import contextlib
 import json
 import random
+import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +17,7 @@ from starlette.responses import FileResponse, JSONResponse
 from starlette.routing import Route
 
 from tests.deployment.platforms import WorkingCopy, nothing_left, platform_in
+from tests.hosts import until
 from vmhost import ConfigurationError
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.server import serving
@@ -27,6 +32,7 @@ from vmhost.deployment.tunnel_channel import CHANNEL, PIECE_BYTES
 from vmhost.tunnel import Device, OfflineError, Server
 from vmhost.tunnel.tls import make_certificates
 
+ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 30
 NOWHERE = "http://127.0.0.1:9"  # nothing answers there: what comes, comes by the tunnel
 PLAN = "steps: [{percent: 100, min_reports: 9}]\nmax_error: 100 %\nproof: {calls: 0}\n"
@@ -123,6 +129,35 @@ def test_a_release_reaches_a_device_by_the_tunnel_alone_as_soon_as_it_is_made(cl
             finally:
                 agent.stop()
                 running.join()
+
+
+def test_a_crash_of_a_device_is_told_by_the_tunnel_alone(cloud, tmp_path):
+    """An agent's process is killed by SIGSEGV; the next one sends what it left behind."""
+    platform, address, keys = cloud
+    settings = {
+        "device": "kitchen-2",
+        "platform": NOWHERE,
+        "folder": str(tmp_path / "device"),
+        "keys": str(platform.folder / "keys" / "bundles.pub"),
+        "root": str(platform.folder / "metadata" / "1.root.json"),
+        "token": platform.access.add_token("fleet", "test"),
+        "tunnel": {"address": address.replace("127.0.0.1", "localhost"), "keys": str(keys)},
+    }
+    (tmp_path / "agent.yaml").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "vmhost", "agent", tmp_path / "agent.yaml"]
+    with subprocess.Popen(command, cwd=ROOT) as agent:
+        until(lambda: any(device["device"] == "kitchen-2" for device in platform.devices.list()))
+        agent.send_signal(signal.SIGSEGV)
+        assert agent.wait(60) == -signal.SIGSEGV
+    assert platform.fleet.crashes(1) == []
+    with subprocess.Popen(command, cwd=ROOT) as agent:
+        until(lambda: platform.fleet.crashes(1))
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(60) == 0
+    [crash] = platform.fleet.crashes(1)
+    assert crash["device"] == "kitchen-2" and "SIGSEGV" in crash["title"]
+    report = platform.fleet.crash("kitchen-2", crash["id"])
+    assert report["native"] and report["signal"] == "SIGSEGV"
 
 
 @contextlib.contextmanager

@@ -179,6 +179,71 @@ def test_a_models_operators_are_below_the_python_that_runs_it():
     raise AssertionError(found)
 
 
+def test_operators_of_arrays_are_below_the_python_that_calls_them(tmp_path):
+    source = """
+import vmhost.engine.numpy as np
+
+def run(value):
+    a = np.ones((300, 300), dtype="float32")
+    return float(spread(product(a)).sum())
+
+def product(a):
+    for _ in range(20):
+        b = a @ a
+    return b
+
+def spread(a):
+    for _ in range(60):
+        b = np.exp(-a)
+    return b
+"""
+    with host(warm=1) as running:
+        task = running.load(bundle(tmp_path, "arrays", source=source))
+        found = set()
+        for _ in range(100):  # until each is met inside of an operator
+            with running.profile(2000) as profiling:
+                list(task.map([None] * 20))
+            stacks = [stack for stack, _ in profiling.profile.stacks()]
+            found.update((stack[-2].name, stack[-1].name) for stack in stacks if stack[-1].file == "engine")
+            if {("product", "matmul"), ("spread", "exp")} <= found:
+                break
+        else:
+            raise AssertionError(found)
+        assert not {("product", "exp"), ("spread", "matmul")} & found
+
+
+def test_an_operator_is_over_for_its_profile_when_it_ends(tmp_path):
+    """Also where two threads of a task compute at once, of which each knew the other's operator as the one before."""
+    source = """
+import threading
+import vmhost.engine.numpy as np
+
+def compute():
+    a = np.ones((200, 200), dtype="float32")
+    for _ in range(30):
+        a = np.exp(a @ a * 0)
+
+def run(value):
+    threads = [threading.Thread(target=compute) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    only_python(value)
+
+def only_python(rounds):
+    for _ in range(rounds):
+        pass
+"""
+    with host(warm=1) as running:
+        task = running.load(bundle(tmp_path, "over", source=source))
+        with running.profile(2000) as profiling:
+            list(task.map([300_000] * 30))
+        stacks = [stack for stack, _ in profiling.profile.stacks()]
+        assert any(stack[-1].name == "only_python" for stack in stacks)
+        assert not [stack for stack in stacks if stack[-1].file == "engine" and stack[-2].name == "only_python"]
+
+
 def test_one_profile_at_a_time(shares):
     running, _ = shares
     with running.profile():

@@ -153,7 +153,7 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
     wishes.kernels = model->kernels;
     const vme_wishes before = vme_wish(wishes);
     VME_FLUSHING_IF(session->wishes.flags);
-    const char *const outer = vme_context_doing(context);
+    const char *const outer = vme_context_do(context, "model");
     void (*const ended)(int64_t) = outer == NULL ? atomic_load_explicit(&run_ended, memory_order_acquire) : NULL;
     int64_t run_began_ns = ended == NULL ? 0 : atomic_load_explicit(&run_now_ns, memory_order_relaxed)();
     if (model->caches > 0)
@@ -165,7 +165,7 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
         if (step->guard >= 0 && !model_guard_holds(model, step->guard, arena))
             continue;
         atomic_fetch_add_explicit(&context->operators, (uint64_t)count, memory_order_relaxed);
-        atomic_store_explicit(&context->doing, model_step_kind(step), memory_order_relaxed);
+        vme_context_do(context, model_step_kind(step));
         if (step->chain.steps > 0)
             status = chain_run(context, model, s, arena, inputs, ns == NULL ? NULL : ns + s);
         else
@@ -178,7 +178,7 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
         if (ns != NULL && step->chain.steps == 0)
             ns[s] = model_now_ns() - began;
     }
-    atomic_store_explicit(&context->doing, outer, memory_order_relaxed);
+    vme_context_do(context, outer);
     if (ended != NULL)
         ended(run_began_ns);
     vme_wish(before);

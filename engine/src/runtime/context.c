@@ -2,6 +2,7 @@
  * freed. */
 #include "runtime/pages.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 vme_status vme_context_new(const vme_account *account, unsigned flags, vme_context **result)
@@ -44,9 +45,26 @@ void vme_context_stop(vme_context *context, bool stop)
 
 bool vme_context_stopped(const vme_context *context) { return atomic_load(&context->stopped); }
 
-const char *vme_context_doing(const vme_context *context)
+const char *vme_context_doing(const vme_context *context, uintptr_t thread)
 {
-    return atomic_load_explicit(&context->doing, memory_order_relaxed);
+    const char *const what = atomic_load(&context->doing);
+    return atomic_load(&context->doer) == thread && atomic_load(&context->doing) == what ? what : NULL;
+}
+
+/* Each thread knows what it did before: of two that compute for one context, the last to end leaves nothing behind. */
+static _Thread_local const char *doing_here;
+
+const char *vme_context_do(vme_context *context, const char *what)
+{
+    const char *const before = doing_here;
+    const uintptr_t self = (uintptr_t)pthread_self();
+    doing_here = what;
+    if (atomic_load_explicit(&context->doer, memory_order_relaxed) != self) {
+        atomic_store_explicit(&context->doing, NULL, memory_order_release); /* the other one's is not this thread's */
+        atomic_store_explicit(&context->doer, self, memory_order_release);
+    }
+    atomic_store_explicit(&context->doing, what, memory_order_release);
+    return before;
 }
 
 vme_status vme_stopped_here(vme_context *context)

@@ -20,7 +20,8 @@ struct vme_context {
     vme_account account;
     atomic_llong live, peak, buffers, operators, stops, refused;
     atomic_ullong helper_ns;
-    _Atomic(const char *) doing; /* of vme_context_doing */
+    _Atomic(const char *) doing; /* of vme_context_doing, by the thread `doer` */
+    _Atomic uintptr_t doer;
     atomic_uint events;  /* counts stops and ends of foreign work; who waits for either sleeps on it (foreign.c) */
     bool ended;          /* these two under the lock of buffer.c */
     vme_buffer *crossed; /* buffers that it pays for and that crossed a wall, so may outlive it */

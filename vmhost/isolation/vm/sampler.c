@@ -39,10 +39,10 @@ static int32_t function_of(vmh_profile *profile, uint64_t vm, const vmh_stack_fr
     return function;
 }
 
-/* `engine`: the engine operation that the thread waits for; NULL: none. */
-static void add_stack(sampling *look, vmh_vm *vm, const vmh_lane *lane, PyThreadState *ts, const char *engine,
-                      int64_t cpu_ns)
+static void add_stack(sampling *look, vmh_vm *vm, const vmh_lane *lane, PyThreadState *ts, int64_t cpu_ns)
 {
+    struct vme_context *context = atomic_load(&vm->engine);
+    const char *engine = vmh_engine_doing(context, (uintptr_t)ts->thread_id);
     vmh_stack_frame frames[VMH_PROFILE_DEPTH];
     vmh_profile *profile = &look->sampler->profile;
     bool cut;
@@ -51,6 +51,8 @@ static void add_stack(sampling *look, vmh_vm *vm, const vmh_lane *lane, PyThread
         look->sampler->unreadable++;
         count = 0;
     }
+    if (engine != vmh_engine_doing(context, (uintptr_t)ts->thread_id))
+        engine = NULL; /* the thread went on meanwhile: the stack may be that of another operator */
     int32_t node = vmh_profile_task(profile, lane->name, lane->version);
     if (node < 0)
         return;
@@ -89,8 +91,7 @@ static void visit(vmh_vm *vm, void *context)
     if (atomic_load(&threads->cpu_clock_valid) && (busy || first)) {
         int64_t cpu = clock_ns(threads->cpu_clock);
         if (busy)
-            add_stack(look, vm, lane, vm->interpreter.tstate, vmh_engine_doing(atomic_load(&vm->engine)),
-                      first ? 0 : cpu - threads->told_cpu_ns);
+            add_stack(look, vm, lane, vm->interpreter.tstate, first ? 0 : cpu - threads->told_cpu_ns);
         threads->told_cpu_ns = cpu;
     }
     for (int i = 0; threads->count > 0 && i < VMH_GUEST_THREADS_MAX; i++) {
@@ -98,7 +99,7 @@ static void visit(vmh_vm *vm, void *context)
             continue;
         int64_t cpu = clock_ns(threads->guests[i].clock);
         if (busy)
-            add_stack(look, vm, lane, threads->guests[i].state, NULL, first ? 0 : cpu - threads->guests[i].told_cpu_ns);
+            add_stack(look, vm, lane, threads->guests[i].state, first ? 0 : cpu - threads->guests[i].told_cpu_ns);
         if (busy || first)
             threads->guests[i].told_cpu_ns = cpu;
     }

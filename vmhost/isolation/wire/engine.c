@@ -280,9 +280,9 @@ void vmh_engine_stop(vme_context *context, bool stop)
         atomic_load(&engine)->context_stop(context, stop);
 }
 
-const char *vmh_engine_doing(const struct vme_context *context)
+const char *vmh_engine_doing(const struct vme_context *context, uintptr_t thread)
 {
-    return context == NULL ? NULL : atomic_load(&engine)->context_doing(context);
+    return context == NULL ? NULL : atomic_load(&engine)->context_doing(context, thread);
 }
 
 void vmh_engine_end(vme_context *context)

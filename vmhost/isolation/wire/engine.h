@@ -42,7 +42,7 @@ void vmh_engine_trace(void);
 void vmh_engine_runs_begin(void);
 vmh_engine_runs *vmh_engine_runs_end(void);
 
-const char *vmh_engine_doing(const struct vme_context *context);
+const char *vmh_engine_doing(const struct vme_context *context, uintptr_t thread);
 /* The interpreter is gone: its buffers that others hold are paid for by one of them from now on. */
 void vmh_engine_end(struct vme_context *context);
 /* The VM is gone, and with it its reference. */

@@ -1,5 +1,5 @@
-"""What libraries call of ours, wherever the end of a VM's stack lies in it: they may hold locks of the whole process
-then, so no thread is parked there."""
+"""Malloc interposition near the end of a VM's stack. The library that allocates may hold a lock of the whole process, so
+a thread that overflows its stack there must not be parked."""
 
 import os
 import shutil

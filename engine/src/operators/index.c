@@ -264,8 +264,8 @@ typedef struct picking {
     int element;
 } picking;
 
-/* Of the element `i` along dimension `d`; one that is out of bounds ends it all: the other way finds which one is to be
- * told. */
+/* The position of element `i` along dimension `d`. Stop where it is out of bounds: the checked path reports which index
+ * it was. */
 #define POSITION(position, d, i) \
     int64_t position = index##d[i]; \
     if (__builtin_expect((uint64_t)position >= (uint64_t)size##d, 0)) { \

@@ -99,8 +99,8 @@ VME_API vme_status vme_context_new(const vme_account *account, unsigned flags, v
 VME_API vme_context *vme_context_ref(vme_context *context);
 VME_API void vme_context_unref(vme_context *context);
 /* Call when the owner has ended. Each buffer that the context paid for and that others still hold is charged to one of
- * its holders from now on, even beyond that account's limit: the first holder with room, else the first with an account,
- * else the first of all (the host), else nobody. The context itself lives as long as it is referenced. */
+ * its holders from now on, even beyond that account's limit: the first holder with room, else the first with an
+ * account, else the first of all (the host), else nobody. The context itself lives as long as it is referenced. */
 VME_API void vme_context_end(vme_context *context);
 /* From any thread, also from a signal handler: operators of this context end with VME_STOPPED until it is called with
  * false. */

@@ -20,7 +20,7 @@ demo: build       ## compile the shipped tasks and run them side by side in VMs
 	@.venv/bin/vmhost demo $(ARGS)
 
 test: build       ## the test suite
-	@$(PYTHON) -m pytest -q -n 3 $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 $(ARGS)
 
 lint:             ## hold the sources to the rules: ruff (pyproject.toml), clang-format (.clang-format)
 	@sh tools/setup.sh lint && sh tools/lint.sh $(ARGS)

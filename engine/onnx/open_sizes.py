@@ -260,9 +260,11 @@ def _bind(bound, unequal, where, names, free):
     found = [
         (name, terms)
         for name, terms in _solutions(unequal.one - unequal.other)
-        if name in free and variables(terms) <= free
+        if name in free and variables(terms) <= free and any(factor > 0 for factor in terms.values())
     ]
-    if found:  # sums first: a length before and one that is added, not the difference of two lengths
+    # A size is at least 1: what has no positive term is none. Sums come first: a length before and one that is added,
+    # not the difference of two lengths.
+    if found:
         name, terms = min(found, key=lambda pair: any(factor < 0 for factor in pair[1].values()))
         for key, old in bound.items():
             bound[key] = _put_in(old, name, terms)

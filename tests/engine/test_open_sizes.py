@@ -221,14 +221,23 @@ def refused(nodes, inputs, outputs, message, constants=None):
     assert message in str(caught.value)
 
 
-def test_a_size_that_constants_fix_is_refused_when_it_is_compiled():
+def test_a_size_that_constants_fix_is_that_size():
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    graph = networks.graph(nodes, {"x": ("n", 6)}, {"y": (4, 3)}, {"shape": numpy.array([4, 3])})
+    model = opened("fixed", compile_model(graph, "model.onnx"))
+    x = numpy.arange(12, dtype="float32").reshape(2, 6)
+    assert numpy.array_equal(model({"x": x})["y"], x.reshape(4, 3))
+    with pytest.raises(ValueError, match=r"expected shape \(2, 6\), got \(3, 6\)"):
+        model({"x": numpy.zeros((3, 6), "float32")})
+
+
+def test_a_size_that_constants_fix_to_no_whole_number_is_refused_when_it_is_compiled():
     refused(
         [helper.make_node("Reshape", ["x", "shape"], ["y"])],
         {"x": ("n", 6)},
-        {"y": (4, 3)},
-        "operator Reshape (node 'y') does not make [4, 3] of (11, 6)\nmodel.onnx: that is at n = 11, tried since the"
-        " model leaves n open; export it with fixed sizes if it cannot take all",
-        {"shape": numpy.array([4, 3])},
+        {"y": (4, 4)},
+        "works on tensors of the sizes 3*n and 8 as if they were equal; export the model with fixed sizes",
+        {"shape": numpy.array([4, 4])},
     )
 
 

@@ -72,7 +72,8 @@ def test_damaged_code_that_crashes_cpython_leads_to_a_report_of_its_task(tmp_pat
     assert len(crashed) > len(CRASHERS) / 4, "what is kept crashes CPython"
     for code, report in crashed:
         assert (report.signal, report.task, report.version) == (signal.Signals(-code).name, "bad", "1.0.0")
-        assert report.phase == "call" and report.complete and report.native
+        # what the call damaged may be met only as its VM ends
+        assert report.phase in ("call", "end") and report.complete and report.native
         assert report.call["entry"] == "main:run"
 
 

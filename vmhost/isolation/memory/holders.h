@@ -1,8 +1,8 @@
-/* Which lines hold a VM's memory: samples of its allocations, for a MemoryLimitError to tell.
+/* Which lines hold a VM's memory: samples of its allocations, which a MemoryLimitError reports.
  *
- * Off, there is none of it: CPython's allocators of objects have our hooks while a VM lives that wants to know. Then an
- * object costs some nanoseconds more, in other VMs as well; in that VM a subtraction on top, a look into the filter
- * when it is freed, and each interval (a thousandth of the memory limit) a look at the stack.
+ * CPython's object allocators have our hooks only while a VM with this option lives; otherwise there is no cost. With
+ * the hooks, an object costs some nanoseconds more in every VM. In that VM an allocation also subtracts its size from a
+ * counter, a free looks into a filter, and each interval (a thousandth of the memory limit) reads the stack.
  */
 #ifndef VMH_HOLDERS_H
 #define VMH_HOLDERS_H
@@ -11,15 +11,15 @@
 #include "lanes/meter.h"
 #include "profile/holdings.h"
 
-/* From now on it is noted what holds the meter's memory. On a thread of its VM, at most once; without memory for it,
- * nothing is noted. */
+/* Starts to sample the meter's memory. Call on a thread of its VM, at most once. Where there is no memory for the
+ * samples, nothing is sampled. */
 void vmh_holders_start(vmh_meter *meter, const char *task, const char *version);
-/* A call begins, or the VM loads: what was remembered of limits before is forgotten. */
+/* Call when a call begins or the VM loads: drops the report of an earlier limit. */
 void vmh_holders_rearm(vmh_meter *meter);
 /* What held the memory when the limit was met: vmh_holdings_tell's text, or NULL. Any thread. */
 char *vmh_holders_tell(vmh_meter *meter);
 
-/* Is `now`, of objects, our hooks over `before`? */
+/* Whether `now`, an object allocator, is our hooks around `before`. */
 bool vmh_holders_are(const PyMemAllocatorEx *now, const PyMemAllocatorEx *before);
 
 void vmh_holders_note(vmh_meter *meter, const void *address, size_t bytes);

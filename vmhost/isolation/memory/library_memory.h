@@ -16,7 +16,7 @@ bool vmh_library_memory_counted(const char *name);
 /* Names of the native modules whose library is meant, NULL at the end. */
 extern const char *const vmh_library_memory_modules[];
 
-/* Where what libraries call lies: who stands there may hold their locks (overflow.h). */
+/* The code of malloc interposition. A thread in it may hold a lock of the library that allocates (overflow.h). */
 void vmh_library_memory_code(const void **begin, const void **end);
 
 /* The library that holds the address `inside`. False: left as it was. */

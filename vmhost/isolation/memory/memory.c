@@ -285,6 +285,9 @@ int vmh_memory_install(void)
     const char *name = _PyMem_GetCurrentAllocatorName();
     plain = name != NULL && strcmp(name, "pymalloc") == 0;
     PyMem_GetAllocator(PYMEM_DOMAIN_OBJ, &object);
+    /* Other threads may allocate raw memory meanwhile, and CPython reads the allocator without a lock. They may meet
+     * any mixture of the old and the new functions: each works on blocks of the other, and the context is NULL in both.
+     */
     if (name == NULL || strstr(name, "debug") == NULL)
         PyMem_SetAllocator(PYMEM_DOMAIN_RAW, &(PyMemAllocatorEx){NULL, raw_malloc, raw_calloc, raw_realloc, raw_free});
     PyObject_SetArenaAllocator(&(PyObjectArenaAllocator){NULL, arena_alloc, arena_free});

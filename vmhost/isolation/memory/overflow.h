@@ -23,7 +23,7 @@
 
 /* Once per process, before its first VM: learns where CPython's and our own code lies. */
 void vmh_overflow_install(void);
-/* Code from `begin` to `end`, in the same object, is a library's all the same: who stands in it may hold its locks.
+/* Treats code from `begin` to `end` of our own object as a library's: a thread in it may hold that library's locks.
  * Three times at most, before the first VM. */
 void vmh_overflow_leave_out(const void *begin, const void *end);
 /* On a thread of `vm`, its GIL held and its thread state current: closes the yellow zone. Does nothing where the

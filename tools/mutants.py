@@ -146,7 +146,12 @@ def draw(root, kinds, seed):
     for kind in kinds:
         order = random.Random(f"{seed} {kind}")
         files = sorted(
-            {path for pattern in KINDS[kind][0] for path in root.glob(pattern) if not {"vendor", "cuda"} & set(path.parts)}
+            {
+                path
+                for pattern in KINDS[kind][0]
+                for path in root.glob(pattern)
+                if not {"vendor", "cuda"} & set(path.parts)
+            }
         )
         mutations = {path: (c_mutations if path.suffix in (".c", ".h") else python_mutations)(path) for path in files}
         deck = [(path, row) for path in files for row in mutations[path]]

@@ -1,5 +1,5 @@
-"""Malloc interposition near the end of a VM's stack. The library that allocates may hold a lock of the whole process, so
-a thread that overflows its stack there must not be parked."""
+"""Malloc interposition near the end of a VM's stack. The library that allocates may hold a lock of the whole process,
+so a thread that overflows its stack there must not be parked."""
 
 import os
 import shutil

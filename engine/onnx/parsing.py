@@ -2,6 +2,7 @@
 the file."""
 
 import collections
+import heapq
 import os
 import warnings
 
@@ -14,6 +15,7 @@ from .problems import OnnxError
 _MAX_BYTES = (1 << 31) - 1  # of a protobuf message
 _APART = 4096  # bytes of weights from which on they are kept apart
 _KINDS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.UINT8)
+_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 _OF_TREES = ("nodes_", "class_", "target_")  # attributes that are lists of nodes and leaves
 _PLACEHOLDER = b"these weights are kept apart"  # data of a tensor that are in `weights`
 
@@ -32,6 +34,7 @@ def parse(data, where, folder, weights=None):
         raise OnnxError(where, "not an ONNX model: it has no version and no graph")
     _check_versions(model, where)
     _name_domains(model)
+    _sort(model.graph)
     files = _load_weights(model, where, folder)
     _check_form(model, where)
     apart = [] if weights is None else _keep_apart(model.graph, weights)
@@ -117,15 +120,57 @@ def _check_versions(model, where):
 
 def _name_domains(model):
     """Moves operators that ONNX Runtime's optimizers write into ONNX's own domain to theirs."""
-    nodes = [
-        node
-        for node in model.graph.node
-        if node.domain in ("", "ai.onnx") and node.op_type in ("SimplifiedLayerNormalization", "FusedMatMul")
-    ]
+    opset = min((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
+    names = {"SimplifiedLayerNormalization", "FusedMatMul"} | ({"LayerNormalization"} if opset < 17 else set())
+    nodes = [node for node in model.graph.node if node.domain in ("", "ai.onnx") and node.op_type in names]
     for node in nodes:
         node.domain = "com.microsoft"
     if nodes and all(item.domain != "com.microsoft" for item in model.opset_import):
         model.opset_import.add(domain="com.microsoft", version=1)
+
+
+def _sort(graph):
+    """Puts nodes behind those that make what they read, as the format wants it and some converters do not write it. The
+    order of others stays; nodes that wait for each other stay where they are, for the checker to refuse."""
+    for inner in (inner for node in graph.node for inner in _graphs_of(node)):
+        _sort(inner)
+    makers = {name: number for number, node in enumerate(graph.node) for name in node.output if name}
+    reads = [{makers[name] for name in _names_read(node) if name in makers} for node in graph.node]
+    if all(number > max(before, default=-1) for number, before in enumerate(reads)):
+        return
+    followers = collections.defaultdict(list)
+    for number, before in enumerate(reads):
+        for other in before:
+            followers[other].append(number)
+    waiting, ready, order = [len(before) for before in reads], [], []
+    for number, count in enumerate(waiting):
+        if count == 0:
+            heapq.heappush(ready, number)
+    while ready:
+        order.append(heapq.heappop(ready))
+        for number in followers[order[-1]]:
+            waiting[number] -= 1
+            if waiting[number] == 0:
+                heapq.heappush(ready, number)
+    if len(order) == len(reads):
+        nodes = [onnx.NodeProto.FromString(graph.node[number].SerializeToString()) for number in order]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+
+def _names_read(node):
+    """Names of tensors that the node reads, those that its graphs read from around them included."""
+    yield from node.input
+    for graph in _graphs_of(node):
+        for inner in graph.node:
+            yield from _names_read(inner)
+        yield from (value.name for value in graph.output)
+
+
+def _graphs_of(node):
+    for attribute in node.attribute:
+        if attribute.type in _GRAPHS:
+            yield from (attribute.g, *attribute.graphs)
 
 
 def _check_form(model, where):

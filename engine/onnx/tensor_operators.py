@@ -677,7 +677,7 @@ def softmax(reader, node):
         network.binary("subtract", node.name, below, logarithm, label)
 
 
-@reads("LayerNormalization")
+@reads("LayerNormalization", "com.microsoft.LayerNormalization")  # the latter of opsets without it: parsing.py
 def layer_normalization(reader, node):
     network, source = reader.network, node.inputs[0]
     axis, rank = axis_of(reader, node, source, default=-1), len(reader.shape(source))

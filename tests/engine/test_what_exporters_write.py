@@ -197,3 +197,43 @@ def test_constants_of_nodes_that_differ_in_little_are_not_taken_for_each_other()
     made = opened("net", result.data)({"x": x})
     for name, value in wanted.items():
         numpy.testing.assert_allclose(made[name], x + value, rtol=1e-6, err_msg=name)
+
+
+def test_nodes_in_any_order_are_put_in_order():
+    """As converters to float16 write them; in a branch, too."""
+    branch = [helper.make_node("Add", ["b", "a"], ["c"]), helper.make_node("Exp", ["a"], ["b"])]
+    other = [helper.make_node("Identity", ["a"], ["c2"])]
+    nodes = [
+        helper.make_node("Abs", ["chosen"], ["y"]),
+        helper.make_node(
+            "If",
+            ["flag"],
+            ["chosen"],
+            then_branch=helper.make_graph(branch, "then", [], [helper.make_empty_tensor_value_info("c")]),
+            else_branch=helper.make_graph(other, "else", [], [helper.make_empty_tensor_value_info("c2")]),
+        ),
+        helper.make_node("Greater", ["total", "zero"], ["flag"]),
+        helper.make_node("ReduceSum", ["a"], ["total"], keepdims=0),
+        helper.make_node("Neg", ["x"], ["a"]),
+    ]
+    x = numpy.linspace(-1, 0.5, 6, dtype="float32").reshape(2, 3)
+    data = networks.graph(nodes, {"x": (2, 3)}, {"y": (2, 3)}, {"zero": numpy.float32(0)})
+    made = opened("sorted", compile_model(data, "sorted")).run(None, {"x": x})[0]
+    numpy.testing.assert_allclose(made, numpy.abs(numpy.exp(-x) - x), rtol=1e-5)
+
+
+def test_nodes_that_wait_for_each_other_are_refused():
+    nodes = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
+    data = networks.graph_of(nodes, {"x": numpy.zeros(3, "float32")}, ["b"])
+    with pytest.raises(OnnxError, match="is no valid ONNX model: .*topologically sorted"):
+        compile_model(data, "round")
+
+
+def test_layer_normalization_before_its_opset_is_that_of_onnx_runtimes_optimizer():
+    x, scale = numpy.random.default_rng(1).normal(size=(2, 8)).astype("float32"), numpy.arange(8, dtype="float32")
+    nodes = [helper.make_node("LayerNormalization", ["x", "scale"], ["h"]), helper.make_node("Neg", ["h"], ["y"])]
+    data = networks.graph_of(nodes, {"x": x}, ["y"], {"scale": scale}, opset=13)
+    made = opened("old", compile_model(data, "old")).run(None, {"x": x})[0]
+    centred = x - x.mean(axis=-1, keepdims=True)
+    expected = -centred / numpy.sqrt(x.var(axis=-1, keepdims=True) + 1e-5) * scale
+    numpy.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5)

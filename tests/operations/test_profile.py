@@ -21,9 +21,10 @@ SHARES = """
 import threading, time
 
 def work(rounds):
-    total = 0
-    for i in range(rounds):
-        total += i * i
+    for _ in range(rounds // 100):  # equal pieces: a sum that grows takes longer to add to
+        total = 0
+        for i in range(100):
+            total += i * i
     return total
 
 def seventy():

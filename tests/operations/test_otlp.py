@@ -11,7 +11,7 @@ import pytest
 
 import vmhost
 from tests import networks
-from tests.hosts import bundle
+from tests.hosts import bundle, until
 from vmhost.compiler import compile_folder
 from vmhost.limits import Policy, TaskPolicy
 from vmhost.operations import OtlpExporter
@@ -212,7 +212,7 @@ def decoded_lines(requests):
     return lines
 
 
-def test_a_collector_gets_the_log_of_host_and_tasks_masked(collector):
+def test_a_collector_gets_the_log_of_host_and_tasks_masked(collector, caplog):
     address, got = collector
     source = """
         from vmhost.guest import log
@@ -227,6 +227,7 @@ def test_a_collector_gets_the_log_of_host_and_tasks_masked(collector):
         task = host.load(bundle(source, name="says"))
         with OtlpExporter(host, address, interval_s=60, headers={"X-Key": "k"}):
             task(1)
+            until(lambda: any(record.name == "vmhost.task.says" for record in caplog.records))  # another thread's
             logging.getLogger("vmhost.pipeline").error("token=Bearer abcdefghijkl %s")
             try:
                 raise KeyError("lost")

@@ -86,8 +86,11 @@ def functions_in(profile, names, measure="cpu"):
 
 def test_four_vms_at_once_have_the_shares_that_they_should_have(shares):
     """Its samples are as many as a tenth of the stress test's: the bounds are five standard errors of so many."""
-    profile = profile_of(*shares, [1.5] * 4, hz=300)
-    found, samples = functions_in(profile, NAMES)
+    for _ in range(8):  # a busy machine leaves a profile few samples
+        profile = profile_of(*shares, [1.5] * 4, hz=300)
+        found, samples = functions_in(profile, NAMES)
+        if samples > 100:
+            break
     assert samples > 100 and profile.unreadable == 0 and not profile.full
     for name, share in zip(NAMES, (70, 20, 10), strict=True):
         error = 100 * (share / 100 * (1 - share / 100) / samples) ** 0.5

@@ -241,9 +241,13 @@ def only_python(rounds):
 """
     with host(warm=1) as running:
         task = running.load(bundle(tmp_path, "over", source=source))
-        with running.profile(2000) as profiling:
-            list(task.map([300_000] * 30))
-        stacks = [stack for stack, _ in profiling.profile.stacks()]
+        stacks = []
+        for _ in range(20):  # until it is met behind an operator: a busy machine leaves a profile few samples
+            with running.profile(2000) as profiling:
+                list(task.map([300_000] * 30))
+            stacks += [stack for stack, _ in profiling.profile.stacks()]
+            if any(frame.name == "only_python" for stack in stacks for frame in stack):
+                break
         assert any(stack[-1].name == "only_python" for stack in stacks)
         assert not [stack for stack in stacks if stack[-1].file == "engine" and stack[-2].name == "only_python"]
 

@@ -2,6 +2,8 @@
 
 import importlib.util
 import itertools
+import json
+import shutil
 import subprocess
 import sys
 
@@ -104,12 +106,11 @@ def test_what_tests_hold_is_caught_and_what_they_do_not_survives(mutants, checko
 
 
 def test_the_tests_of_a_line_are_found(mutants, checkout, tmp_path):
-    arguments = type("Arguments", (), {"checkout": checkout, "work": tmp_path, "folder": tmp_path / "copy"})
-    (tmp_path / "bytecode.map").write_text('{"seconds": {}, "failing": [], "lines": {}}')
+    arguments = type("Arguments", (), {"checkout": checkout, "work": tmp_path, "kinds": ["engine"]})
     (checkout / "tools").mkdir()
     (checkout / "tools/mutants.py").write_bytes((ROOT / "tools/mutants.py").read_bytes())
     mutants.make_map(arguments)
-    found = mutants.Map(tmp_path, tmp_path / "copy")
+    found = mutants.Map(tmp_path, tmp_path / "copy", ["engine"])
     drawn = {"kind": "engine", "file": "engine/first.py"}
     assert found.files({**drawn, "row": 8}) == (["tests/engine/test_first.py"], True)
     assert found.files({**drawn, "row": 7}) == (["tests/engine/test_first.py"], False), "no test runs it"
@@ -126,6 +127,35 @@ def test_two_runs_are_compared(tmp_path):
     )
     assert done.returncode == 1
     assert "engine: 2 mutants, 1 and 0 caught" in done.stdout and "engine/a.py:1: caught and survived" in done.stdout
+
+
+def test_lines_of_two_checkouts_are_held_against_the_tests_of_each(mutants, checkout, tmp_path):
+    """The older checkout's test holds the line that raises too, has a line more above, and a test that always fails."""
+    before = tmp_path / "before"
+    shutil.copytree(checkout, before, symlinks=True)
+    lines = PYTHON.replace("(1 + 1)", "(2)").splitlines()
+    (before / "engine/first.py").write_text("\n".join(["# more", *lines[:-1], "    return values[0]"]) + "\n")
+    (before / "tests/engine/test_first.py").write_text(
+        "import pytest\n" + TEST.replace(" and first([]) == -1", "") + "def test_never():\n    assert first([7]) == 8\n"
+        "def test_raise():\n    with pytest.raises(ValueError):\n        first([1, 2])\n"
+    )
+    lines = {"engine/first.py": {row: ["tests/engine/test_first.py"] for row in range(1, 9)}}
+    found = {"seconds": {"tests/engine/test_first.py": 1}, "failing": [], "lines": lines}
+    (tmp_path / "engine.map").write_text(json.dumps(found))
+    arguments = ["pairs", str(before), "--checkout", str(checkout), "--work", str(tmp_path), "--kinds", "engine"]
+    arguments += ["-o", str(tmp_path / "out")]
+    for _ in range(2):  # the second run finds all done
+        done = subprocess.run(
+            [sys.executable, ROOT / "tools/mutants.py", *arguments], capture_output=True, text=True, check=True
+        )
+        results = {}
+        for name in ("after", "before"):
+            for line in (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines():
+                outcome = json.loads(line)
+                results.setdefault(outcome["row"], []).append((outcome["result"], outcome.get("by", "")[-5:]))
+        assert sorted(results) == [6, 7], "the last line differs"
+        assert results[7] == [("survived", ""), ("caught", "raise")]
+    assert "survived, caught" in done.stdout
 
 
 def test_a_mutant_that_a_killed_run_left_is_taken_back(mutants, checkout, tmp_path):

@@ -3,6 +3,7 @@
     python tools/mutants.py map                              which test files run which line, and how long each takes
     python tools/mutants.py run -o after.jsonl               a sample of mutants through their room's tests
     python tools/mutants.py run -o after.jsonl --of before.jsonl    the mutants of another run again
+    python tools/mutants.py pairs BEFORE -o FOLDER           each mutant here and in BEFORE, another checkout
     python tools/mutants.py compare before.jsonl after.jsonl        lists the mutants that only one run caught
 
 The sample is drawn with a seed, in equal parts from `bytecode` (Python), `engine` (Python) and `engine` (C). Each
@@ -16,10 +17,17 @@ likely to notice first, until one test fails. A test that fails without a mutant
 | not compiled | the compiler refuses it; drawn anew, and not counted |
 
 Files beyond --seconds of tests for one mutant are not run. Results are written one line a mutant. A run that was
-interrupted goes on where it stopped. Only the standard library and pytest are needed."""
+interrupted goes on where it stopped. Only the standard library and pytest are needed.
+
+`pairs` compares the tests of two checkouts whose sources differ too. It draws lines of .py and .c files that stand
+unchanged in both and applies each mutation in both, against the tests of each. The files that the map of this checkout
+names for a line are run in both, so both are given the same files in the same order; a file that BEFORE has not is
+left out there. BEFORE begins with the file that caught the mutant here. FOLDER holds before.jsonl and after.jsonl. A
+test that catches a mutant is run again without it; if it fails then too, it is left out from there on."""
 
 import argparse
 import ast
+import difflib
 import functools
 import io
 import json
@@ -312,7 +320,7 @@ def pytest_configure(config):
 
 def make_map(arguments):
     copy = Copy(arguments.checkout, arguments.work / "copy")
-    for kind in ("bytecode", "engine"):
+    for kind in dict.fromkeys(kind.partition("-")[0] for kind in arguments.kinds):
         if not (arguments.work / f"{kind}.map").exists():
             log = arguments.work / f"{kind}.map.log"
             command = [copy.python, "-m", "pytest", "-q", "-p", "mutants", "-p", "no:cacheprovider", *KINDS[kind][1]]
@@ -325,10 +333,10 @@ def make_map(arguments):
 
 
 class Map:
-    def __init__(self, work, root):
+    def __init__(self, work, root, kinds=KINDS):
         self.root, self.seconds, self.failing, self.lines = root, {}, [], {}
         self.room = {}
-        for room in ("bytecode", "engine"):
+        for room in dict.fromkeys(kind.partition("-")[0] for kind in kinds):
             path = work / f"{room}.map"
             if not path.exists():
                 raise SystemExit(f"{path} is missing: run `python tools/mutants.py map` first")
@@ -406,7 +414,7 @@ def try_mutant(copy, mutant, files, times, log, limit_s, first=()):
 
 def run(arguments):
     copy = Copy(arguments.checkout, arguments.work / "copy")
-    times = Map(arguments.work, copy.folder)
+    times = Map(arguments.work, copy.folder, arguments.kinds)
     done = _read(arguments.out) if arguments.out.exists() else {}
     before = _read(arguments.of) if arguments.of else {}
     log = arguments.work / f"{arguments.out.stem}.log"
@@ -435,6 +443,90 @@ def run(arguments):
     print(", ".join(f"{count} {result}" for result, count in counted.most_common()))
 
 
+# ---- two checkouts
+
+
+class Pairs:
+    """Mutants of lines that stand in two checkouts, against the tests of each."""
+
+    def __init__(self, arguments):
+        self.copies = {
+            "after": Copy(arguments.checkout, arguments.work / "copy"),
+            "before": Copy(arguments.before, arguments.work / "before"),
+        }
+        self.times = {name: Map(arguments.work, self.copies["after"].folder, arguments.kinds) for name in self.copies}
+        self.times["before"].failing = []  # of the other checkout; found where they catch a mutant
+        self.rows, self.sound = {}, set()
+        self.log = {name: arguments.work / f"pairs.{name}.log" for name in self.copies}
+        self.limit_s = arguments.seconds
+
+    def in_before(self, mutant):
+        """The row of the line in the older checkout; None where it is not the same there."""
+        name = mutant["file"]
+        if name not in self.rows:
+            here, there = (copy.folder / name for copy in self.copies.values())
+            rows = {}
+            if there.exists():
+                texts = [path.read_text().splitlines() for path in (here, there)]
+                for block in difflib.SequenceMatcher(None, *texts, autojunk=False).get_matching_blocks():
+                    rows |= {block.a + i + 1: block.b + i + 1 for i in range(block.size)}
+            self.rows[name] = rows
+        return self.rows[name].get(mutant["row"])
+
+    def outcome(self, name, mutant, files, first):
+        """What becomes of a mutant in one of the checkouts, by tests that pass without it."""
+        copy, times = self.copies[name], self.times[name]
+        while True:
+            began = time.monotonic()
+            files = [file for file in files if (copy.folder / file).exists()]
+            outcome = try_mutant(copy, mutant, files, times, self.log[name], self.limit_s, first)
+            by = outcome.get("by", "")
+            if "::" in by and (name, by) not in self.sound:
+                if mutant["kind"] == "engine-c" and not copy.build(self.log[name]):
+                    raise SystemExit(f"the copy does not build, see {self.log[name]}")
+                if copy.failing([by], self.log[name], 120, []):
+                    times.failing.append(by)
+                    continue
+                self.sound.add((name, by))
+            return mutant | outcome | {"of": len(files), "wall_s": round(time.monotonic() - began, 1)}
+
+
+def pairs(arguments):
+    pair = Pairs(arguments)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    done = {}
+    for name, copy in pair.copies.items():
+        path = arguments.out / f"{name}.jsonl"
+        done[name] = _read(path) if path.exists() else {}
+        if not copy.build(pair.log[name]):
+            raise SystemExit(f"the copy does not build, see {pair.log[name]}")
+    counted = Counter()
+    for mutant in draw(pair.copies["after"].folder, arguments.kinds, arguments.seed):
+        if counted.total() - counted["not compiled"] >= arguments.count:
+            break
+        row = pair.in_before(mutant)
+        if row is None or mutant["file"].endswith(".h"):  # of a header all that include it would be compiled
+            continue
+        files, _ = pair.times["after"].files(mutant)
+        first, results = [], []
+        for name in pair.copies:
+            outcome = done[name].get(_key(mutant))
+            if outcome is None:
+                there = mutant | ({"row": row} if name == "before" else {})
+                outcome = pair.outcome(name, there, files, first) | {"row": mutant["row"]}
+                with open(arguments.out / f"{name}.jsonl", "a") as output:
+                    output.write(json.dumps(outcome) + "\n")
+                print(name, outcome["result"], outcome.get("by", ""), f"{mutant['file']}:{mutant['row']}", flush=True)
+            results.append(outcome["result"])
+            if results == ["not compiled"]:
+                break
+            caught_by = outcome.get("by", "").partition("::")[0]
+            there = pair.copies["before"].folder / caught_by
+            first = [caught_by] if caught_by.endswith(".py") and there.exists() else []
+        counted["not compiled" if "not compiled" in results else ", ".join(results)] += 1
+    print("after, before: " + "; ".join(f"{count} {result}" for result, count in counted.most_common()))
+
+
 def _key(mutant):
     return mutant["file"], mutant["row"], mutant["new"]
 
@@ -459,17 +551,20 @@ def compare(arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("map", "run"):
+    for name in ("map", "run", "pairs"):
         one = commands.add_parser(name)
         one.add_argument("--checkout", type=Path, default=ROOT, help="what is copied; built, with its .venv")
         one.add_argument("--work", type=Path, default=ROOT / "build/mutants", help="where the copy and the maps lie")
-        if name == "run":
+        one.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+        if name != "map":
             one.add_argument("--count", type=int, default=200)
             one.add_argument("--seed", type=int, default=1)
-            one.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
             one.add_argument("--seconds", type=float, default=600, help="of tests for one mutant, at most")
-            one.add_argument("--of", type=Path, help="the results of another run, whose mutants are tried again")
             one.add_argument("-o", "--out", type=Path, required=True)
+        if name == "run":
+            one.add_argument("--of", type=Path, help="the results of another run, whose mutants are tried again")
+        if name == "pairs":
+            one.add_argument("before", type=Path, help="the other checkout; built, with its .venv")
     one = commands.add_parser("compare")
     one.add_argument("one", type=Path)
     one.add_argument("other", type=Path)
@@ -478,7 +573,7 @@ def main():
         return compare(arguments)
     arguments.checkout, arguments.work = arguments.checkout.resolve(), arguments.work.resolve()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    return {"map": make_map, "run": run}[arguments.command](arguments)
+    return {"map": make_map, "run": run, "pairs": pairs}[arguments.command](arguments)
 
 
 if __name__ == "__main__":

@@ -14,29 +14,30 @@
 #include "vme_window.h"
 
 enum {
-    SMALL_MAX = 4096,      /* bytes of one block with the header */
-    PAGES_MIN = 128 << 10, /* from here on on pages of its own: malloc would give them back to the system each time */
+    SMALL_MAX = 4096,      /* largest size in bytes that shares one block with its header */
+    PAGES_MIN = 128 << 10, /* from this size on mapped pages: malloc would return them to the system at each free */
 };
 
 struct vme_buffer {
     atomic_int refs;
-    atomic_int windows; /* of the whole, also those that were opened on a share */
+    atomic_int windows; /* open windows on the whole buffer, including those opened through a share */
     atomic_bool frozen;
-    atomic_bool crossed;     /* it may be in a list */
+    atomic_bool crossed;     /* passed to another context: it may be in a list */
     bool writable, separate; /* separate: `data` is a block of its own */
     void *data;
     size_t size;        /* bytes */
     size_t pages;       /* bytes of pages of its own; 0: malloc's */
-    bool inherited;     /* who pays did not make it: its pages are not kept for them, who saw a part of them at most */
-    vme_context *payer; /* one reference; NULL: nobody. Lock held once it crossed */
-    void *owner;        /* foreign: what `drop` takes */
+    bool inherited;     /* the payer did not make it and may have seen a part only: its pages are not cached for the
+                         * payer */
+    vme_context *payer; /* one reference; NULL: not charged. Guarded by the lock once the buffer has crossed */
+    void *owner;        /* foreign memory: the argument of `drop` */
     void (*drop)(void *owner);
-    /* across walls */
-    vme_buffer *whole;   /* a share: what it shares, one reference; else NULL */
-    vme_context *holder; /* a share: who holds it, one reference */
-    vme_buffer *shares;  /* lock held */
-    vme_buffer *next,
-        **link; /* lock held: in the list of the whole's shares, or of what its payer's crossed; link NULL: in none */
+    /* passed to another context */
+    vme_buffer *whole;        /* of a share: the buffer that it shares, one reference; else NULL */
+    vme_context *holder;      /* of a share: the context that holds it, one reference */
+    vme_buffer *shares;       /* guarded by the lock */
+    vme_buffer *next, **link; /* guarded by the lock: links of the whole's list of shares, or of the payer's list of
+                               * crossed buffers; link NULL: in no list */
 };
 
 static pthread_mutex_t walls = PTHREAD_MUTEX_INITIALIZER;
@@ -126,7 +127,7 @@ vme_status vme_buffer_new(vme_context *context, size_t bytes, bool zeroed, vme_b
 vme_status vme_buffer_wrap(vme_context *context, void *data, size_t bytes, bool writable, void *owner,
                            void (*drop)(void *owner), vme_buffer **result)
 {
-    (void)context; /* foreign memory is its owner's to pay */
+    (void)context; /* foreign memory is not charged */
     vme_buffer *buffer = calloc(1, sizeof *buffer);
     if (buffer == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a buffer's header");
@@ -205,11 +206,12 @@ bool vme_buffer_writable(vme_buffer *buffer)
     if (atomic_load_explicit(&whole->refs, memory_order_acquire) != 1
         || atomic_load_explicit(&buffer->refs, memory_order_acquire) != 1)
         return false;
-    atomic_store(&whole->frozen, false); /* nobody else is left to see it change, and nobody can come */
+    atomic_store(&whole->frozen, false); /* the caller holds the only reference, so nobody else can read it or take
+                                          * another one */
     return true;
 }
 
-/* The buffer that a share stands for. Changes neither. */
+/* The buffer behind a share, or the buffer itself. */
 static vme_buffer *whole_of(const vme_buffer *buffer)
 {
     return buffer->whole != NULL ? buffer->whole : (vme_buffer *)buffer;
@@ -246,7 +248,7 @@ vme_status vme_buffer_share(vme_context *holder, vme_buffer *buffer, vme_buffer 
     return VME_OK;
 }
 
-/* Called with the lock held. The context that pays from now on, already charged. NULL: none can. */
+/* Returns the context that pays from now on, already charged; NULL: none can. Called with the lock held. */
 static vme_context *heir_of(const vme_buffer *buffer)
 {
     vme_context *host = NULL;

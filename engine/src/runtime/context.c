@@ -51,7 +51,8 @@ const char *vme_context_doing(const vme_context *context, uintptr_t thread)
     return atomic_load(&context->doer) == thread && atomic_load(&context->doing) == what ? what : NULL;
 }
 
-/* Each thread knows what it did before: of two that compute for one context, the last to end leaves nothing behind. */
+/* Each thread remembers its own operation, so that of two threads that compute for one context the last to end leaves
+ * no name behind. */
 static _Thread_local const char *doing_here;
 
 const char *vme_context_do(vme_context *context, const char *what)
@@ -60,7 +61,8 @@ const char *vme_context_do(vme_context *context, const char *what)
     const uintptr_t self = (uintptr_t)pthread_self();
     doing_here = what;
     if (atomic_load_explicit(&context->doer, memory_order_relaxed) != self) {
-        atomic_store_explicit(&context->doing, NULL, memory_order_release); /* the other one's is not this thread's */
+        atomic_store_explicit(&context->doing, NULL, memory_order_release); /* the name of another thread's operation
+                                                                             * must never be read as this thread's */
         atomic_store_explicit(&context->doer, self, memory_order_release);
     }
     atomic_store_explicit(&context->doing, what, memory_order_release);

@@ -46,7 +46,8 @@ bool vme_dtype_from_format(const char *format, vme_dtype *dtype)
 static bool is_signed(vme_dtype dtype) { return dtype >= VME_INT8 && dtype <= VME_INT64; }
 static bool is_unsigned(vme_dtype dtype) { return dtype >= VME_UINT8 && dtype <= VME_UINT64; }
 
-/* The smallest float that holds an integer (or bool, float) dtype well enough for NumPy. */
+/* The float that NumPy computes a dtype's float operations in: floats themselves, else the smallest one it considers
+ * exact enough. */
 static vme_dtype float_for(vme_dtype dtype)
 {
     if (dtype >= VME_FLOAT16)

@@ -31,7 +31,7 @@ typedef struct job {
     vme_foreign_work *work;
     void *block;
     size_t bytes;
-    clockid_t clock; /* the thread's CPU; set before `begun` */
+    clockid_t clock; /* the thread's CPU clock; set before `begun` */
     atomic_bool begun;
     uint64_t before_ns;
     uint64_t spent_ns; /* set before `done` */
@@ -42,16 +42,16 @@ typedef struct job {
 typedef struct worker {
     pthread_cond_t wake;
     job *next;
-    struct worker *following; /* in the list of idle ones */
+    struct worker *following; /* next in the list of idle workers */
 } worker;
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t ended; /* a job has; who exits waits for it */
+    pthread_cond_t ended; /* signalled when a job ends; an exiting process waits on it */
     worker *idle;
     int idle_count;
     int busy;    /* threads with a job */
-    bool ending; /* the process exits: nobody begins another */
+    bool ending; /* the process exits: no job may start */
 } crew = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
 
 static void job_drop(job *done)
@@ -152,7 +152,7 @@ static void at_exit(int exit_status, void *unused)
 __attribute__((constructor)) static void begin(void)
 {
     pthread_atfork(before_fork, in_parent, in_child);
-    (void)on_exit(at_exit, NULL); /* without memory for it a process that exits does not wait */
+    (void)on_exit(at_exit, NULL); /* if memory for the handler is short, the process does not wait at exit */
 }
 
 static vme_status thread_start(job *todo)
@@ -239,7 +239,7 @@ vme_status vme_foreign(vme_context *context, vme_foreign_work *work, void **bloc
         if (atomic_load(&todo->done)) {
             report(context, todo->spent_ns, &reported_ns);
             status = todo->status == VME_OK ? VME_OK : vme_fail(todo->status, "%s", todo->message);
-            todo->block = NULL; /* the caller's again */
+            todo->block = NULL; /* ownership is back at the caller */
             break;
         }
         if (vme_stopping(context)) {

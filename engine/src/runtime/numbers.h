@@ -1,4 +1,4 @@
-/* Minimum, maximum, and division of what is not negative, rounded up. */
+/* Minimum, maximum, and division of non-negative numbers, rounded up. */
 #ifndef VME_NUMBERS_H
 #define VME_NUMBERS_H
 

@@ -6,18 +6,18 @@
 #include <sys/mman.h>
 
 enum {
-    PAGE = 2 << 20,  /* a huge page: fewer page faults and TLB misses */
-    LARGE = 4 << 20, /* blocks from here on have whole ones, ... */
-    STEP = 64 << 10, /* ... smaller ones a multiple of this */
+    PAGE = 2 << 20,  /* size of a huge page: fewer page faults and TLB misses */
+    LARGE = 4 << 20, /* blocks of this size and more are whole huge pages, ... */
+    STEP = 64 << 10, /* ... smaller ones are multiples of this */
     SPARES = 64,
-    SPARES_MAX = 160 << 20, /* kept in the whole process: blocks, and their bytes */
+    SPARES_MAX = 160 << 20, /* limits of the whole process: cached blocks, and their bytes */
 };
 
 static struct spare {
     char *data;
     size_t size;
     const vme_context *context;
-} spares[SPARES]; /* the newest last */
+} spares[SPARES]; /* in order of age, the newest last */
 static int spare_count;
 static size_t spare_bytes;
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -64,7 +64,7 @@ void *vme_pages_new(const vme_context *context, size_t bytes, bool zeroed, size_
     if (before > 0)
         munmap(mapped, before);
     munmap(data + size, PAGE - before);
-    madvise(data, size, MADV_HUGEPAGE); /* a hint: without it only slower */
+    madvise(data, size, MADV_HUGEPAGE); /* a hint only; failure costs speed */
     *pages = size;
     return data;
 }

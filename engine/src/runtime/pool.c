@@ -22,13 +22,14 @@
 #include <time.h>
 
 enum {
-    PARTS_MAX = 8, /* that threads have to themselves */
+    PARTS_MAX = 8, /* parts of a range; each thread starts with one of them */
     HELPERS_MAX = 255,
     HELPER_STACK = 256 << 10,
     SPINS_MAX = 1 << 10,
     SPINS_MIN = 1 << 4,
-    TRIED_MIN = 4,      /* pieces of a job that does one before it wakes helpers */
-    WAKING_NS = 100000, /* of work left: half of it is gained, and the waking and the way to a core lost */
+    TRIED_MIN = 4,      /* pieces of a job that does one piece before it wakes helpers */
+    WAKING_NS = 100000, /* minimum work left to wake a helper: it saves half of that, and costs the wake-up and a cold
+                         * cache */
 };
 
 struct job {
@@ -36,19 +37,19 @@ struct job {
     vme_body *body;
     void *argument;
     int64_t count, grain;
-    vme_wishes wishes; /* its caller's */
+    vme_wishes wishes; /* of the caller */
     int parts;         /* of the range: each begins where the one before it ends */
     struct {
         _Atomic int64_t next;
         int64_t end;
-    } part[PARTS_MAX];            /* next: the first element that nobody has taken */
+    } part[PARTS_MAX];            /* next: the first element that no thread has taken */
     atomic_bool ended;            /* a piece failed, or the context was stopped */
-    atomic_int helpers;           /* at work on it; changes under the lock */
-    bool listed, called, waiting; /* under the lock: helpers may join; sleeping ones were woken; the caller sleeps until
-                                     they have left */
+    atomic_int helpers;           /* helpers working on the job; changes under the lock */
+    bool listed, called, waiting; /* under the lock: helpers may join; sleeping helpers were woken; the caller sleeps
+                                   * until all helpers have left */
     struct job *previous, *following;
-    int core;                     /* that its caller was on when it was listed */
-    int64_t left_first, first_ns; /* pieces that were left when it was first looked at, and when; 0: not yet */
+    int core;                     /* the caller's core when the job was listed */
+    int64_t left_first, first_ns; /* pieces left at the first check, and its time; 0: not checked yet */
     /* under the lock: the lowest piece that failed, so that the caller's error does not depend on timing */
     int64_t failed_at;
     vme_status status;
@@ -59,23 +60,23 @@ struct job {
 struct helper {
     pthread_t thread;
     pthread_cond_t woken;
-    bool sleeping;   /* nobody has woken it yet */
-    int spinning_on; /* a core, or CORE_NONE */
+    bool sleeping;   /* not woken yet */
+    int spinning_on; /* the core that it spins on, or CORE_NONE */
     core_avoided avoided;
 };
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t left;         /* a helper left a job whose caller waits */
-    _Atomic(struct job *) first; /* of the listed ones; changes under the lock */
-    int started;                 /* helpers */
+    pthread_cond_t left;         /* signalled when a helper leaves a job whose caller waits */
+    _Atomic(struct job *) first; /* the listed jobs; changes under the lock */
+    int started;                 /* number of helpers */
     struct helper helpers[HELPERS_MAX];
     bool closing;
     atomic_int sleeping, spinning;
-    atomic_int working;     /* threads at work on jobs of several pieces, callers and helpers */
-    atomic_int max_threads; /* that may be; 0: not asked yet */
-    _Alignas(VME_ALIGNMENT)
-        atomic_uint listings; /* counts, so that spinning helpers see a new one; alone in its line */
+    atomic_int working;                           /* threads working on jobs of several pieces, callers and helpers */
+    atomic_int max_threads;                       /* limit of `working`; 0: not determined yet */
+    _Alignas(VME_ALIGNMENT) atomic_uint listings; /* incremented for each listing, so that spinning helpers notice it;
+                                                   * on a cache line of its own */
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER};
 
 static int cores(void)
@@ -106,7 +107,7 @@ vme_status vme_threads_set(int threads)
     return VME_OK;
 }
 
-static _Thread_local int worker; /* of a helper: its number, from 1 */
+static _Thread_local int worker; /* number of this helper, from 1; 0: a caller */
 _Thread_local vme_wishes vme_wished;
 
 int vme_worker(void) { return worker; }
@@ -217,7 +218,7 @@ static struct job *join(void)
 
 static void help(struct job *job)
 {
-    vme_context *context = job->context; /* its caller waits in it until this helper has left */
+    vme_context *context = job->context; /* stays valid: the caller waits until this helper has left */
     uint64_t before = thread_cpu_ns();
     {
         VME_FLUSHING_IF(context->flags | job->wishes.flags);
@@ -233,7 +234,7 @@ static void help(struct job *job)
     pthread_mutex_lock(&pool.lock);
     atomic_fetch_sub(&pool.working, 1);
     bool waiting = job->waiting;
-    if (atomic_fetch_sub(&job->helpers, 1) == 1 && waiting) /* from here on the job may be gone */
+    if (atomic_fetch_sub(&job->helpers, 1) == 1 && waiting) /* from here on the job may no longer exist */
         pthread_cond_broadcast(&pool.left);
     pthread_mutex_unlock(&pool.lock);
 }
@@ -253,7 +254,7 @@ static void *helper(void *number)
             continue;
         }
         unsigned seen = atomic_load(&pool.listings);
-        /* spinning pays only where a core is idle: not while callers fill them */
+        /* spinning pays only while a core is idle */
         if (spins > SPINS_MIN && atomic_load(&pool.working) < vme_threads()) {
             self->spinning_on = sched_getcpu();
             atomic_fetch_add(&pool.spinning, 1);
@@ -289,7 +290,7 @@ static void in_parent(void) { pthread_mutex_unlock(&pool.lock); }
 
 static void in_child(void)
 {
-    /* the helpers and all other callers are the parent's; nobody else is here to hold what is made anew */
+    /* the child has this thread only: no one can hold the lock or wait, so both are made anew */
     pool.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     pool.left = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     atomic_store(&pool.first, NULL);
@@ -301,7 +302,7 @@ static void in_child(void)
 
 __attribute__((constructor)) static void begin(void) { pthread_atfork(before_fork, in_parent, in_child); }
 
-/* The process ends or the library goes: no helper may run its code any longer. */
+/* The process ends or the library is unloaded: no helper may run its code any longer. */
 __attribute__((destructor)) static void end(void)
 {
     pthread_mutex_lock(&pool.lock);
@@ -365,7 +366,7 @@ static void wake(int wanted, const struct job *job)
         if (pool.helpers[i].spinning_on != CORE_NONE) {
             if (pool.helpers[i].spinning_on == core)
                 core_avoid(pool.helpers[i].thread, &pool.helpers[i].avoided,
-                           core); /* it does not run, the caller does */
+                           core); /* a spinning helper on the caller's core cannot run there */
             wanted--;
         }
     for (int i = 0; i < pool.started && count < wanted; i++)
@@ -387,7 +388,7 @@ static int64_t pieces_left(const struct job *job) { return (left_of(job) + job->
 /* Wakes as many helpers as the job can use and the machine has cores for. */
 static void call_helpers(struct job *job)
 {
-    int64_t pieces = pieces_left(job) - 1; /* beside the caller's own next one */
+    int64_t pieces = pieces_left(job) - 1; /* without the one that the caller takes next */
     int free = vme_threads() - atomic_load(&pool.working);
     int wanted = pieces < free ? (int)pieces : free;
     wake(wanted < helpers_max(job) ? wanted : helpers_max(job), job);
@@ -431,7 +432,7 @@ static int64_t now_ns(void)
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* Between two pieces: lists the job as soon as the pool has room, and wakes helpers if that is worth it. */
+/* Between two pieces: lists the job as soon as the pool has room, and wakes helpers if that pays. */
 static void look_for_help(struct job *job)
 {
     int64_t left = pieces_left(job);
@@ -470,7 +471,7 @@ static vme_status run(struct job *job)
     return VME_OK;
 }
 
-/* `max_threads` parts at most. */
+/* With at most `max_threads` parts. */
 static vme_status divided(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument,
                           int max_threads)
 {

@@ -1,24 +1,24 @@
-/* The part of the thread pool that few operators need, beside vme_parallel (internal.h).
+/* The part of the thread pool that few operators need in addition to vme_parallel (internal.h).
  *
- * Pieces are taken in order (unless the job is vme_parallel_apart's), and one that was taken is done to its end. So a
- * piece may wait for those before it, with an eye on the stop flag: they are done or somebody is at work on them. */
+ * Pieces are taken in order (except in vme_parallel_apart), and a piece that was taken is completed. So a piece may
+ * wait for earlier ones while it polls the stop flag: each of them is done or in progress. */
 #ifndef VME_POOL_H
 #define VME_POOL_H
 
 #include "runtime/internal.h"
 
-/* Which of the pool's threads this is: 0 for a caller, else a helper's number from 1. Those at work on one job differ.
- */
+/* The number of the calling thread: 0 for a caller, 1 and up for helpers. Threads that work on one job have different
+ * numbers. */
 int vme_worker(void);
 
 /* ---- slots.c */
-/* Items that are done in slots, each with scratch memory of its own: vme_parallel_apart(slots), where whoever has a
- * slot does its part of the items, then what others have left of theirs. */
+/* Items processed in slots, each slot with scratch memory of its own: vme_parallel_apart over the slots. A slot
+ * processes its own part of the items first, then takes items that are left in other parts. */
 enum { VME_SLOTS_MAX = 16 };
 typedef struct vme_items vme_items;
-/* One slot, on one thread: does each item that it is given. */
+/* Runs one slot on one thread: processes every item that vme_item_next gives it. */
 typedef void vme_slot_body(void *argument, int64_t slot, vme_items *items);
-/* False: none is left, or the context was stopped. */
+/* False: no item is left, or the context was stopped. */
 bool vme_item_next(vme_items *items, int64_t *item);
 vme_status vme_parallel_slots(vme_context *context, int64_t slots, int64_t items, vme_slot_body *body, void *argument);
 

@@ -1,4 +1,4 @@
-/* Items that are done in slots, each with scratch memory of its own (pool.h): which slot does which item. */
+/* Items processed in slots (pool.h): how items are distributed. */
 #include "runtime/pool.h"
 
 struct shared {
@@ -6,11 +6,11 @@ struct shared {
     vme_slot_body *body;
     void *argument;
     int64_t slots, items;
-    atomic_llong next[VME_SLOTS_MAX]; /* the first item that none has taken, of each slot's part */
+    atomic_llong next[VME_SLOTS_MAX]; /* the first free item of each slot's part */
 };
 struct vme_items {
     struct shared *of;
-    int64_t slot, done; /* parts that have none left, from the slot's own on */
+    int64_t slot, done; /* done: parts found empty so far, counted from the slot's own part */
 };
 
 bool vme_item_next(vme_items *items, int64_t *item)

@@ -85,7 +85,7 @@ void vme_extent(const vme_tensor *tensor, const char **begin, const char **end)
     const char *first = tensor->data, *last = tensor->data;
     *begin = *end = first;
     for (int i = 0; i < tensor->rank; i++)
-        if (tensor->shape[i] == 0) /* the other sizes, and strides, may be anything */
+        if (tensor->shape[i] == 0) /* no elements: other sizes and all strides may be anything */
             return;
     for (int i = 0; i < tensor->rank; i++) {
         int64_t span = (tensor->shape[i] - 1) * tensor->strides[i];
@@ -148,7 +148,7 @@ vme_status vme_tensor_check(const vme_tensor *tensor)
     vme_status status = vme_shape_bytes((vme_dtype)tensor->dtype, tensor->rank, tensor->shape, NULL, &bytes);
     if (status != VME_OK)
         return status;
-    /* offsets are summed with care: foreign strides may be anything */
+    /* offsets are summed with overflow checks: foreign strides may be anything */
     const char *base = vme_buffer_data(tensor->buffer);
     int64_t low = tensor->data - base, high = low;
     bool fits = true, empty = false;

@@ -1,4 +1,4 @@
-/* Where values lie in the arena: by when they live. */
+/* Assigns arena offsets to values, by their lifetimes. */
 #include "models/arena.h"
 #include "models/caches.h"
 #include "models/file.h"

@@ -1,14 +1,14 @@
-/* Where values lie in the arena (arena.c). */
+/* Arena offsets of values (arena.c). */
 #ifndef VME_MODEL_ARENA_H
 #define VME_MODEL_ARENA_H
 
 #include "vme.h"
 
-/* Says of values that lie in no other which steps use them first and last. */
+/* Computes the first and last step that use each value which is not part of another one. */
 void arena_lives(vme_model *model);
-/* Largest first, each at the lowest place that no value which lives at the same time has. */
+/* Assigns offsets, largest value first, each at the lowest offset that is free during its lifetime. */
 vme_status arena_plan(vme_model *model);
-/* Values that lie within others lie where those do. */
+/* Assigns offsets to values within others. */
 void arena_place_views(vme_model *model);
 
 #endif

@@ -1,13 +1,12 @@
-/* Attention: softmax(q @ k * factor + addend) @ v, where k comes transposed, as a product wants it, in two ways, of
- * which tuning.c chooses.
+/* Attention: softmax(q @ k * factor + addend) @ v, with k transposed as a product needs it. There are two algorithms,
+ * and tuning.c chooses.
  *
- * Fused, a block of rows at a time: as many rows of scores as a tile has are made, weighed and multiplied with v while
- * they lie in the nearest cache, so that scores, which are as many as rows times keys, are never in memory. Both
- * products are the tiles of models' layers, at their full rate: k and v are packed into slivers once, by all threads,
- * then threads take blocks. Every block is computed alike whoever takes it.
+ * Fused: one tile's rows of scores are computed, exponentiated and multiplied with v while they are in L1, so the rows
+ * x keys matrix of scores is never in memory. Both products use the tiles of models' layers at their full rate: all
+ * threads first pack k and v into slivers, then take blocks of rows. The result of a block does not depend on the
+ * thread.
  *
- * Apart, as the three operators that it stands for: for a few rows, for which packing takes longer than what it saves.
- */
+ * Apart: as the three separate operators, for a few rows, where packing costs more than it saves. */
 #include "models/attention.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -28,8 +27,8 @@
 #include <string.h>
 
 enum {
-    K_PART = 1 << 12, /* numbers of a sum, or rows that are packed, between two looks at the stop flag */
-    LINE = 16,        /* floats more in a row of scores, so that rows do not want one set of the nearest cache */
+    K_PART = 1 << 12, /* elements of a sum, or rows packed, between two checks of the stop flag */
+    LINE = 16,        /* floats of padding in a row of scores, so that rows do not map to one set of L1 */
 };
 
 typedef struct attention {
@@ -41,18 +40,18 @@ typedef struct attention {
     bool guarded;                    /* rows of NaN count as 0 */
     vme_tensor q, k, v, addend, out; /* addend.data NULL: none */
     int64_t q_steps[VME_RANK_MAX], k_steps[VME_RANK_MAX], v_steps[VME_RANK_MAX],
-        addend_steps[VME_RANK_MAX]; /* as broadcast to out's dimensions */
+        addend_steps[VME_RANK_MAX]; /* broadcast to out's dimensions */
     int64_t rows, keys, depth,
-        width; /* of one item: its scores are rows x keys, sums of depth; the result is rows x width */
+        width; /* of one item: scores are rows x keys with sums over depth; the result is rows x width */
     int64_t items, row_blocks, blocks;
-    bool k_beside;                                   /* each key's numbers lie side by side */
-    int64_t key_slivers, width_slivers, item_floats; /* packed */
+    bool k_beside;                                   /* the elements of each key are contiguous */
+    int64_t key_slivers, width_slivers, item_floats; /* of packed operands */
     int64_t score_row, result_row, slot_floats;
     float *packed, *slots;
-    int count; /* of slots */
+    int count; /* number of slots */
 } attention;
 
-/* Where item `number`'s matrix begins: an offset in bytes by steps of the dimensions before the last two. */
+/* Offset in bytes of the matrix of item `number`, by the strides of the dimensions before the last two. */
 static int64_t item_at(const attention *job, const int64_t *steps, int64_t number)
 {
     int64_t at = 0;
@@ -66,7 +65,7 @@ static int64_t item_at(const attention *job, const int64_t *steps, int64_t numbe
 /* ---- sizes */
 static int64_t last(const model_value *value, int from_end) { return value->shape[value->rank - from_end]; }
 
-/* What scratch memory holds; false: more than there is. */
+/* Lays out scratch memory; false: its size overflows. */
 static bool lay_out(attention *job, const vme_gemm_kernel *gemm, const model_value *q, const model_value *k,
                     const model_value *out)
 {
@@ -91,7 +90,7 @@ static bool lay_out(attention *job, const vme_gemm_kernel *gemm, const model_val
     return !__builtin_mul_overflow(job->items, job->item_floats, &total) && total < MODEL_ELEMENTS_MAX / 8;
 }
 
-/* ---- work */
+/* ---- costs */
 static double scores_of(const attention *job) { return (double)(job->items * job->rows) * (double)job->keys; }
 static double packed_of(const attention *job) { return (double)job->items * (double)job->item_floats; }
 
@@ -107,7 +106,7 @@ static rates_counted tiles_work(const attention *job, const vme_gemm_kernel *gem
 }
 
 /* ---- fused */
-/* Rows x columns of a matrix into a sliver. */
+/* Packs rows x columns of a matrix into a sliver. */
 static void pack_sliver(const attention *job, int64_t rows, int64_t columns, const char *from, int64_t row,
                         int64_t column, float *to)
 {
@@ -148,7 +147,7 @@ static vme_status pack(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* to = a @ packed slivers, for a tile's rows. */
+/* to = a @ packed slivers, for the rows of one tile. */
 static void product(const attention *job, int64_t rows, int64_t k, int64_t columns, const char *a, int64_t a_row,
                     int64_t a_column, const float *packed, float *to, int64_t to_row)
 {
@@ -189,7 +188,8 @@ static void write_row(const attention *job, const float *from, float factor, cha
         *(float *)(to + i * step) = from[i] * factor;
 }
 
-/* The factor of a row of exponentials with that sum; a row that sees nothing is 0 where the step says so. */
+/* The factor that normalizes a row of exponentials with this sum. If the step is guarded, a fully masked row (NaN) is
+ * set to 0. */
 static float weight_of(const attention *job, float sum, float *row)
 {
     if (!job->guarded || sum == sum)
@@ -206,7 +206,7 @@ static void do_block(const attention *job, int64_t number, float *scores)
     const int64_t rows = (row_block + 1) * job->rows / job->row_blocks - first;
     const float *k = job->packed + item * job->item_floats, *v = k + job->key_slivers * job->gemm->columns * job->depth;
     float *result = scores + job->gemm->rows * job->score_row;
-    float factors[32]; /* more rows than any tile has */
+    float factors[32]; /* at least the rows of any tile */
     product(job, rows, job->depth, job->keys,
             (const char *)job->q.data + item_at(job, job->q_steps, item) + first * job->q_steps[rank - 2],
             job->q_steps[rank - 2], job->q_steps[rank - 1], k, scores, job->score_row);
@@ -294,7 +294,7 @@ static vme_status run_apart(attention *job, char *scratch)
     return status == VME_OK ? vme_matmul(job->context, &scores, &job->v, &job->out) : status;
 }
 
-/* Of few rows the first product is dot products, where the numbers of each key lie side by side, and nothing is packed.
+/* With few rows the first product is dot products if the elements of each key are contiguous; then nothing is packed.
  */
 static rates_counted apart_work(const attention *job, const vme_gemm_kernel *gemm)
 {
@@ -314,11 +314,11 @@ static int64_t apart_floats(const attention *job, int slots)
     return job->items * job->rows * job->keys;
 }
 
-/* ---- both */
+/* ---- the table of both */
 typedef struct attention_algorithm {
     const char *name;
     rates_counted (*work)(const attention *job, const vme_gemm_kernel *gemm);
-    int64_t (*floats)(const attention *job, int slots); /* of scratch memory */
+    int64_t (*floats)(const attention *job, int slots); /* floats of scratch memory */
     vme_status (*run)(attention *job, char *scratch);
 } attention_algorithm;
 
@@ -329,7 +329,7 @@ static const attention_algorithm *algorithm_of(model_algorithm algorithm)
     return algorithm == ATTENTION_APART ? &apart : &fused;
 }
 
-/* Strides of the operand's dimensions as out has them: of its matrix as they are, of those before it broadcast. */
+/* Strides of the operand for out's dimensions: its own for the matrix, broadcast for the dimensions before it. */
 static vme_status steps_of(const vme_tensor *operand, const vme_tensor *out, int64_t steps[VME_RANK_MAX])
 {
     vme_tensor before = *operand, all = *out;

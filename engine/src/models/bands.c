@@ -1,15 +1,13 @@
-/* Steps on images that follow each other, done by bands of rows: each makes only the rows that the next one needs next,
- * so that what one writes is read from the near caches by the next. What is computed is the same in both ways, to the
- * bit.
+/* Runs consecutive steps on images by bands of rows: each step computes only the rows that the next one needs next, so
+ * that intermediate rows are read from L1 or L2. The results are bit-identical to running the steps one by one.
  *
- * A chain is some steps in a row. What only they read and write has no place in the arena but a strip of rows in the
- * chain's scratch memory: rows that are needed no longer make room for the next ones, which are moved to the strip's
- * start. What others read is whole, and no step of the chain reads it. Threads take pieces of the image, in slots with
- * strips of their own; rows that two pieces need are made in both.
+ * A chain is a range of consecutive steps. A value that only the chain reads and writes has no place in the arena but a
+ * strip of rows in the chain's scratch memory: rows that are no longer needed are dropped, and the rest is moved to the
+ * strip's start. A value that others read is computed in full in the arena, and no step of the chain reads it. Threads
+ * take pieces of the image, in slots with strips of their own; rows that two pieces need are computed in both.
  *
  *     rows of   input     made                a band more of the last step's rows, and what the steps before it need
- * for that stem      made |  band pool      made | band         <- these rows are the chain's
- */
+ * for that stem      made |  band pool      made | band         <- these rows are the chain's */
 #include "models/bands.h"
 #include "models/bands_walk.h"
 #include "models/model.h"
@@ -25,12 +23,12 @@
 typedef struct chain_job {
     vme_context *context;
     const vme_model *model;
-    const model_step *step; /* the first */
+    const model_step *step; /* the chain's first step */
     char *arena;
     const vme_tensor *const *inputs;
     const chain_walk *begun;
-    int64_t pieces;   /* of an image */
-    atomic_llong *ns; /* of each step; NULL: nobody asks */
+    int64_t pieces;   /* of each image */
+    atomic_llong *ns; /* time of each step; NULL: not wanted */
 } chain_job;
 
 static float *strip_row(const chain_job *job, const strip *of, int64_t slot, int64_t y)
@@ -41,7 +39,7 @@ static float *strip_row(const chain_job *job, const strip *of, int64_t slot, int
            + (y - of->base) * value->row;
 }
 
-/* Zeros left and right of the strip's rows, which stay there. */
+/* Zeros the columns left and right of the strip's rows; they stay zero. */
 static void clear_sides(const chain_job *job, const strip *of, int64_t slot)
 {
     const model_value *value = &job->model->value[of->root];
@@ -60,7 +58,7 @@ static void clear_rows(const chain_job *job, const strip *of, int64_t slot, int6
                     (size_t)((end - begin) * job->model->value[of->root].row) * sizeof(float));
 }
 
-/* Makes room: rows that are needed no longer go. */
+/* Drops rows that are no longer needed, to make room in the strip. */
 static void strip_on(const chain_job *job, const chain_walk *at, int number, strip *of, int64_t slot)
 {
     const model_value *value = &job->model->value[of->root];
@@ -75,7 +73,7 @@ static void strip_on(const chain_job *job, const chain_walk *at, int number, str
     of->end = end;
 }
 
-/* Where a value lies while its strip has these rows. */
+/* The value with the address that its strip has at present. */
 static const model_value *lies(const chain_job *job, const chain_walk *at, int value, int number, int64_t slot,
                                model_value *copy)
 {
@@ -160,7 +158,7 @@ vme_status chain_run(vme_context *context, const vme_model *model, int first, ch
     }
     job.ns = ns == NULL ? NULL : spent;
     const vme_status status = vme_parallel_slots(context, slots, images * job.pieces, do_items, &job);
-    if (ns != NULL) { /* threads at the same time: each step has its part of the whole */
+    if (ns != NULL) { /* threads overlap: the elapsed time is divided among the steps in proportion */
         const uint64_t whole = model_now_ns() - began;
         double sum = 0;
         for (int s = 0; s < steps; s++)

@@ -1,7 +1,7 @@
-/* Which steps of a model are done by bands (bands.c), and how many rows a band has: of all ways to cut the steps into
- * chains the one that is expected to save the most. A chain saves the bytes that would not stay near from one step to
- * the next; it costs a start of each step for each band, rows that are moved within strips, and rows that two pieces
- * make both. */
+/* Chooses which steps of a model run by bands (bands.c), and the rows of a band: of all divisions of the steps into
+ * chains the one with the largest expected saving. A chain saves memory traffic for bytes that would not stay in L2
+ * from one step to the next. It costs a start of each step for each band, moves of rows within strips, and rows that
+ * two pieces both compute. */
 #include "models/bands.h"
 #include "models/bands_walk.h"
 #include "models/file.h"
@@ -35,7 +35,7 @@ static bool possible(const vme_model *model, const model_step *step)
     case STEP_NOTHING: return true;
     case STEP_IMPORT: return is_image(&model->value[step->out]);
     case STEP_CONV:
-        if (step->algorithm != CONVOLUTION_DIRECT /* their curves are done to all of an image at once */
+        if (step->algorithm != CONVOLUTION_DIRECT /* curves are applied to a whole image at once */
             && ((step->algorithm != CONVOLUTION_WINOGRAD_2 && step->algorithm != CONVOLUTION_WINOGRAD_4)
                 || model_curve_of(model, step) != NULL))
             return false;
@@ -56,15 +56,15 @@ static bool possible(const vme_model *model, const model_step *step)
     }
 }
 
-/* What only steps `first` to `end` read and write. */
+/* Whether only steps `first` to `end` read and write the value. */
 static bool is_inner(const vme_model *model, int root, int first, int end)
 {
     const model_value *value = &model->value[root];
     return value->kind == MODEL_COMPUTED && value->first >= first && value->last < end;
 }
 
-/* Whether these steps can be a chain: of as many images all of them, what they leave is as high as what the last one
- * makes, and none of them reads it. */
+/* Whether these steps can be a chain: they have the same number of images, their outputs have the height of the last
+ * one's, and no step of the chain reads an output. */
 static bool are_chain(const vme_model *model, int first, int end)
 {
     const model_step *last = &model->step[end - 1];
@@ -92,7 +92,7 @@ static bool are_chain(const vme_model *model, int first, int end)
     return true;
 }
 
-/* Nanoseconds that a chain of these steps saves at most: each byte that would not stay near is written and read there.
+/* Upper bound of the nanoseconds saved by a chain of these steps: the traffic of all bytes that would not stay in L2.
  */
 static double saved(const chain_walk *walk)
 {
@@ -105,7 +105,7 @@ static double saved(const chain_walk *walk)
     return bytes * BANDS_BYTE_NS;
 }
 
-/* What the bands of so many rows want in their slots, and the nanoseconds that they cost. */
+/* The scratch memory of a slot with bands of `rows` rows, and the cost in nanoseconds. */
 static double measure(chain_walk *walk, int64_t rows, int slots, model_chain *chain, int64_t *near)
 {
     const vme_model *model = walk->model;
@@ -165,7 +165,7 @@ static double measure(chain_walk *walk, int64_t rows, int slots, model_chain *ch
             numbers = step->k / 9 * side * side;
             cost += (double)(squares[s] - all) * (double)(numbers * model->value[step->out].c) * BANDS_PRODUCT_NS;
         }
-        /* between pieces some rows are made twice */
+        /* rows at the borders of pieces are computed twice */
         const model_value *out = &model->value[step->out];
         const double twice =
             (double)max(0, all_done[s] - out->h) * (double)(out->w * out->c * numbers) * BANDS_PRODUCT_NS;
@@ -180,7 +180,7 @@ static double measure(chain_walk *walk, int64_t rows, int slots, model_chain *ch
     return cost;
 }
 
-/* What these steps save as a chain with the best bands that stay near, 0: nothing; values get their strips. */
+/* The saving of these steps as a chain, with the best bands that fit in L2; 0: none. Sets the strips of its values. */
 static double try_chain(const vme_model *model, int first, int end, int threads, model_chain *chain)
 {
     chain_walk walk;
@@ -231,7 +231,7 @@ static void chain_make(model_preparation *preparation, int first, int end, model
         model_step *step = &model->step[s];
         if (step->kind == STEP_NOTHING)
             continue;
-        if (step->scratch >= 0) { /* a slot has it */
+        if (step->scratch >= 0) { /* the chain's slots hold it instead */
             model->value[step->scratch].bytes = 0;
             step->scratch = -1;
         }
@@ -239,7 +239,8 @@ static void chain_make(model_preparation *preparation, int first, int end, model
         for (int i = 0; i < 3; i++)
             if (values[i] >= 0) {
                 model_value *root = &model->value[model_root(model, values[i])];
-                root->first = root->first > first ? first : root->first; /* all live as long as the chain, then */
+                root->first = root->first > first ? first : root->first; /* the chain's steps overlap: each of its
+                                                                          * values lives from the first one on */
                 if (root->strip > 0)
                     root->bytes = 0;
             }
@@ -253,7 +254,7 @@ vme_status chains_choose(model_preparation *preparation)
     struct {
         double saved;
         int end;
-    } *best = NULL; /* of the steps from each one on: in which step its chain ends */
+    } *best = NULL; /* for each step: where the chain that begins there ends */
     vme_status status = VME_OK;
     if (model->bands == VME_BANDS_NEVER)
         return VME_OK;

@@ -1,5 +1,5 @@
-/* Which rows of a chain's values are made and read when: what a band of the last step's rows needs, step by step
- * backwards (bands.h). Nothing is computed here. */
+/* Which rows of a chain's values are computed and read, and when: derived from a band of the last step's rows,
+ * backwards step by step (bands.h). This file computes no values. */
 #include "models/bands_walk.h"
 #include "models/file.h"
 #include "models/model.h"
@@ -42,7 +42,7 @@ void walk_begin(chain_walk *walk, const vme_model *model, const model_step *step
 static bool has_window(const model_step *step) { return step->kind == STEP_CONV || step->kind == STEP_DEPTHWISE; }
 static bool is_pool(const model_step *step) { return step->kind == STEP_MAX_POOL || step->kind == STEP_AVERAGE_POOL; }
 
-/* The first row that a step reads for its row `y` and those after it. */
+/* The first row that a step reads for its rows from `y` on. */
 static int64_t first_read(const chain_walk *walk, const model_step *step, int64_t y)
 {
     const model_value *in = &walk->model->value[step->in];
@@ -50,13 +50,13 @@ static int64_t first_read(const chain_walk *walk, const model_step *step, int64_
     return max(first, is_pool(step) ? 0 : -in->top);
 }
 
-/* The row after the last one that it reads for its rows before `end`. */
+/* One past the last row that a step reads for its rows before `end`. */
 static int64_t end_read(const chain_walk *walk, const model_step *step, int64_t unit, int64_t end)
 {
     const model_value *in = &walk->model->value[step->in];
     if (!has_window(step) && !is_pool(step))
         return end;
-    const int64_t last = ceil_div(end, unit) * unit - 1; /* Winograd's squares are whole */
+    const int64_t last = ceil_div(end, unit) * unit - 1; /* Winograd squares are computed whole */
     const int64_t after =
         last * step->p[STRIDE_H] - step->p[PAD_TOP] + (int64_t)step->p[DILATION_H] * (step->p[KERNEL_H] - 1) + 1;
     return min(after, in->h + (is_pool(step) ? 0 : in->bottom));
@@ -73,7 +73,7 @@ void walk_from(chain_walk *walk, int64_t begin)
         int64_t first = begin;
         if (walk->of[s].out >= 0) {
             strip *out = &walk->strip[walk->of[s].out];
-            /* what nobody reads is not made */
+            /* rows that no step reads are not computed */
             first = out->base == INT64_MAX ? walk->model->value[step->out].h
                                            : max(0, out->base) / walk->of[s].unit * walk->of[s].unit;
             out->base = min(out->base, first);

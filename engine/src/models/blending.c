@@ -1,8 +1,8 @@
-/* Weighted sums of a few places along one axis, as interpolation wants: out[.., j, ..] = sum over taps of weights[t][j]
- * * x[.., indices[t][j], ..].
+/* Weighted sums of a few elements along one axis, as interpolation needs them: out[.., j, ..] = sum over taps of
+ * weights[t][j] * x[.., indices[t][j], ..].
  *
  * Operands: 0 x, float32, dense; 1 indices, int32 [taps, new]; 2 weights, float32 [taps, new]. The result is dense and
- * differs from x along the axis only. */
+ * differs from x in the axis only. */
 #include "models/file.h"
 #include "models/makers.h"
 #include "models/model.h"
@@ -15,7 +15,7 @@
 
 enum {
     TAPS_MAX = 64,
-    PIECE = 1 << 14, /* numbers that are made between two looks at the stop flag */
+    PIECE = 1 << 14, /* elements computed between two checks of the stop flag */
 };
 
 typedef struct blending {
@@ -28,7 +28,7 @@ typedef struct blending {
     int64_t outer, size, made, inner;
 } blending;
 
-/* Numbers `begin` to `end` of the outer dimensions, whose elements along the axis lie side by side. */
+/* Outer indices `begin` to `end`; elements along the axis are contiguous. */
 static vme_status along(void *argument, int64_t begin, int64_t end)
 {
     const blending *job = argument;
@@ -39,7 +39,7 @@ static vme_status along(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* Rows of the result, numbered through the outer dimensions. */
+/* Rows of the result, numbered across the outer dimensions. */
 static vme_status across(void *argument, int64_t begin, int64_t end)
 {
     const blending *job = argument;

@@ -1,10 +1,10 @@
-/* Outputs that go on from an input: the keys and values that a decoder has seen, and those of the new token behind
- * them.
+/* Outputs that continue an input, as a decoder's key and value caches do: the rows of earlier tokens, followed by those
+ * of the new token.
  *
- * Such an output is what a scatter makes of an input that nothing else reads, of the same shape: a tensor of a
- * capacity, into which rows are written. Both are the caller's memory, the output's. A caller who gives one array as
- * both has it written in place: nothing is copied, and the next token is another call of the same sizes. Of two arrays
- * the input's is copied to the output's first. */
+ * Such an output is a scatter into an input of the same shape that nothing else reads: a tensor of fixed capacity into
+ * which rows are written. Both are the caller's memory, at the output's address. A caller that passes one array as both
+ * has it updated in place: nothing is copied, and the next token is another call with the same sizes. If they are two
+ * arrays, the input is copied to the output first. */
 #include "models/caches.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -22,7 +22,7 @@ static int64_t cache_bytes(const vme_tensor *tensor)
     return bytes;
 }
 
-/* Whether the value is a whole tensor as its port has it, which is no part of others. */
+/* Whether the value is a whole contiguous tensor of its port, and not part of another value. */
 static bool is_whole(const vme_model *model, int number)
 {
     const model_value *value = &model->value[number];
@@ -49,7 +49,7 @@ static int port_of(const int *ports, int count, int value)
     return found;
 }
 
-/* How many operands of steps lie in the value. */
+/* The number of step operands that are the value or a part of it. */
 static int readings(const vme_model *model, int value)
 {
     int count = 0;
@@ -64,8 +64,7 @@ static int readings(const vme_model *model, int value)
     return count;
 }
 
-/* Whether all steps that work on the value or on a part of it find it as a tensor: those of images look in the arena.
- */
+/* Whether all steps that use the value or a part of it access it as a tensor. Steps of images address the arena. */
 static bool seen_as_tensor(const vme_model *model, int value)
 {
     for (int s = 0; s < model->steps; s++) {
@@ -82,7 +81,7 @@ static bool seen_as_tensor(const vme_model *model, int value)
     return true;
 }
 
-/* How many steps write to the value or to a part of it, and not by `but`. */
+/* Whether a step other than `but` writes to the value or to a part of it. */
 static bool written_besides(const vme_model *model, int value, int but)
 {
     for (int s = 0; s < model->steps; s++)

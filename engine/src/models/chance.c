@@ -1,7 +1,8 @@
-/* Random numbers (vme_random.h): uniform in [low, high), or normal of a mean and a deviation. With a seed each run
- * gives the same numbers, else each one others.
+/* Random numbers (vme_random.h): uniform in [low, high), or normal with a mean and a deviation. With a seed every run
+ * gives the same numbers, otherwise each run gives new ones.
  *
- * Operand: any tensor, which is not read (its shape is the result's). The result is dense, float32 or float64. */
+ * Operand: any tensor; its shape is the result's, its elements are not read. The result is dense, float32 or float64.
+ */
 #include "vme_random.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -16,9 +17,9 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { PIECE = 1 << 14 }; /* numbers between two looks at the stop flag */
+enum { PIECE = 1 << 14 }; /* numbers between two checks of the stop flag */
 
-/* A piece of rank 1 of the result. */
+/* A piece of the result, as a tensor of rank 1. */
 static vme_tensor piece_of(const vme_tensor *out, int64_t begin, const int64_t *count, const int64_t *stride)
 {
     return (vme_tensor){
@@ -39,7 +40,7 @@ static vme_status chance_run(vme_context *context, const vme_model *model, const
     float first, second;
     memcpy(&first, &step->p[CHANCE_FIRST], sizeof first);
     memcpy(&second, &step->p[CHANCE_SECOND], sizeof second);
-    vme_random_state state = {.buffer_pos = 4}; /* nothing is left of a block */
+    vme_random_state state = {.buffer_pos = 4}; /* the current block is used up */
     if (step->p[CHANCE_SEEDED] != 0) {
         state.key[0] = (uint32_t)step->p[CHANCE_SEED];
         state.key[1] = (uint32_t)step->p[CHANCE_PLACE];

@@ -1,18 +1,17 @@
-/* Convolutions: how their weights are packed, and the direct algorithm. (tuning.c chooses among algorithms.)
+/* Convolutions: packing of weights, and the direct algorithm. (tuning.c chooses the algorithm.)
  *
- * That one is products of matrices, without copying the image: a tile (kernels/gemm_tile.h) has neighbouring pixels of
- * one output row as its rows and output channels as its columns. With channels last, what a row of the window sees of
- * one pixel lies together, so a tile's sum runs over kh runs of kw * channels numbers (kh * kw runs of channels where
- * the window is dilated), whose rows are `stride` pixels apart. Margins of zeros stand for the padding.
+ * The direct algorithm multiplies matrices without copying the image: a tile (kernels/gemm_tile.h) has neighbouring
+ * pixels of one output row as rows and output channels as columns. With channels last, the elements of one window row
+ * at one pixel are contiguous, so a tile sums over kh runs of kw * channels elements (kh * kw runs of channels if the
+ * window is dilated); its rows are `stride` pixels apart. Margins of zeros implement the padding.
  *
- * A layer of weights times vectors (ONNX's Gemm) is a convolution of one pixel, and one that looks at single pixels
- * sees all images as one row.
+ * A fully connected layer (ONNX's Gemm) is a convolution of one pixel. A 1x1 convolution treats all images as one row.
  *
- * Groups of channels are convolutions side by side.
+ * Groups of channels are independent convolutions.
  *
- * Weights are slivers of the tile's columns for each group, each kh * kw * channels rows of them in the order in which
- * they are added up; absent columns are 0. Behind every algorithm's weights lies the bias, as long as all slivers are
- * wide. */
+ * Packed weights are slivers as wide as a tile for each group, each with kh * kw * channels rows in the order of
+ * summation; missing columns are 0. The bias follows the weights of every algorithm and has an element for each column
+ * of all slivers. */
 #include "models/convolution.h"
 #include "models/file.h"
 #include "models/model.h"
@@ -32,8 +31,8 @@
 #include <string.h>
 
 enum {
-    PIECES = 4, /* for each thread, at least */
-    SPARSE = 4, /* padding of more than such a part of an image is left out of sums */
+    PIECES = 4, /* minimum for each thread */
+    SPARSE = 4, /* if padding is more than 1 / SPARSE of an image, it is left out of sums */
 };
 
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
@@ -94,7 +93,7 @@ bool convolution_is_product(const model_value *in, const model_value *addend, co
            && (addend == NULL || dense(addend));
 }
 
-/* ---- the direct one: its weights */
+/* ---- direct: weights */
 static bool direct_possible(const vme_kernels *kernels, const model_value *in, const model_value *addend,
                             const model_value *out, const model_step *step)
 {
@@ -136,36 +135,37 @@ void direct_pack(const vme_kernels *kernels, const model_step *step, int64_t out
     }
 }
 
-/* ---- and its tiles */
+/* ---- direct: tiles */
 typedef struct convolution {
     vme_context *context;
     const vme_model *model;
     const model_step *step;
     const vme_gemm_kernel *kernel;
-    const float *in, *addend; /* what the window's first element is at the first output; first pixel; or NULL */
+    const float *in, *addend; /* the element under the window's first tap at the first output; the addend's first pixel,
+                               * or NULL */
     float *out;
     int64_t in_pixel, in_row, in_image, out_pixel, out_row, out_image, addend_pixel, addend_row,
-        addend_image;              /* elements */
-    int64_t channels, outputs;     /* of a group */
+        addend_image;              /* strides in elements */
+    int64_t channels, outputs;     /* of one group */
     int64_t images, height, width; /* of the output */
-    int64_t lines, runs, run;      /* of the window: lines of runs, and a run's length */
-    int64_t next_line, next_run;   /* elements */
-    int64_t part_runs, part;       /* of a tile's sum: so many runs, or one part of a run */
+    int64_t lines, runs, run;      /* of the window: lines of runs, and elements of a run */
+    int64_t next_line, next_run;   /* strides in elements */
+    int64_t part_runs, part;       /* one partial sum: a number of whole runs, or a part of one run */
     int64_t panel, row_tiles, tiles, piece_tiles, pieces, group_slivers, slivers;
-    int64_t piece_slivers; /* 1, or all of them where they are near, or many where sums go over a block of the input at
-                              a time */
-    model_curve_kernel *curve; /* the activation, where it is one that bounds do not do */
-    bool product;              /* of one image, tile by tile */
-    /* many taps see only padding, and tiles do without those; each run is a part of a sum then */
+    int64_t piece_slivers; /* 1; or all of them if they stay in L2; or many, if sums go over one block of the input at a
+                            * time */
+    model_curve_kernel *curve; /* the activation, if bounds cannot express it */
+    bool product;              /* product of one image, computed tile by tile */
+    /* many taps see padding only and tiles skip them; each run is a partial sum then */
     bool sparse;
-    int64_t first_row, in_height, in_width; /* of the result, and sizes of the image */
-    bool by_rows;  /* a piece of rows with all slivers, then the next one, so that each thread has rows of its own from
-                      layer to layer */
-    int64_t block; /* of a run: so many numbers for all of a piece's slivers, then the next ones */
+    int64_t first_row, in_height, in_width; /* first row of the result; size of the image */
+    bool by_rows;  /* each thread has consecutive rows with all slivers, so that it keeps its rows in its cache from
+                    * layer to layer */
+    int64_t block; /* elements of a run that are summed for all of a piece's slivers before the next block */
 } convolution;
 
-/* Of `count` taps that lie `step` apart, the first one over numbers from `at` on, `span` of them, those that see any of
- * `size`: the others see padding. */
+/* Of `count` taps `step` apart, whose first one covers `span` elements from `at` on: the range of taps that see any of
+ * the `size` elements. The others see padding only. */
 typedef struct taps {
     int64_t first, last;
 } taps;
@@ -173,11 +173,11 @@ static taps seeing(int64_t at, int64_t span, int64_t step, int64_t count, int64_
 {
     const taps some = {at + span > 0 ? 0 : ceil_div(1 - at - span, step),
                        at >= size ? -1 : min(count - 1, (size - 1 - at) / step)};
-    return some.first > some.last ? (taps){0, 0} : some; /* one has to write the result */
+    return some.first > some.last ? (taps){0, 0} : some; /* at least one tap, because the result must be written */
 }
 
-/* Sums of one sliver over the numbers k_first to k_end of each run, some of the runs, for tiles from `first` to `end`.
- * `after`: the weights that are read next. */
+/* Sums of one sliver from element k_first of each run on, for tiles `first` to `end`. `after`: the weights that are
+ * read next. */
 static void compute(const convolution *job, int64_t image, int64_t sliver, int64_t first, int64_t end, int64_t k_first,
                     const float *after)
 {
@@ -255,8 +255,8 @@ static void compute(const convolution *job, int64_t image, int64_t sliver, int64
             }
 }
 
-/* The same of a product, tile by tile: the output stays in the nearest cache between two parts of a sum, so that there
- * can be more of them, which is more exact. */
+/* The same for a product, tile by tile: the output stays in L1 between two partial sums, so that there can be more of
+ * them, which is more exact. */
 static void compute_product(const convolution *job, int64_t sliver, int64_t first, int64_t end, int64_t k_first,
                             const float *after)
 {
@@ -300,7 +300,7 @@ static void compute_product(const convolution *job, int64_t sliver, int64_t firs
     }
 }
 
-/* Of slivers. */
+/* Groups of slivers. */
 static int64_t groups_of(const convolution *job) { return ceil_div(job->slivers, job->piece_slivers); }
 
 static vme_status body(void *argument, int64_t begin, int64_t end)
@@ -327,7 +327,7 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* What a tile sums at a time. Sums are the same however many rows are asked for. */
+/* Sets the lengths of partial sums. They do not depend on how many rows are requested. */
 static void divide_sums(convolution *job, int64_t whole_tiles, int64_t whole_panel, bool product, bool few, bool near)
 {
     const int64_t blocks = few || job->lines * job->runs > 1
@@ -344,7 +344,7 @@ static void divide_sums(convolution *job, int64_t whole_tiles, int64_t whole_pan
     job->part_runs = job->part < job->run ? 1 : ceil_div(job->runs, ceil_div(job->runs * job->run, part));
 }
 
-/* Pieces of tiles and slivers, which threads take. */
+/* Divides the work into pieces of tiles and slivers, which threads take. */
 static void divide_work(convolution *job, int64_t whole_tiles, bool near, int64_t threads, int64_t wanted)
 {
     const bool in_blocks = job->block < job->run;
@@ -353,7 +353,7 @@ static void divide_work(convolution *job, int64_t whole_tiles, bool near, int64_
                            ? min(min(CONVOLUTION_TILES_MAX, whole_tiles), job->tiles)
                            : max(1, min(CONVOLUTION_TILES_MAX,
                                         job->kernel->work / (job->step->k * job->kernel->columns * job->panel)));
-    int64_t groups = near ? 1 : job->slivers; /* of slivers */
+    int64_t groups = near ? 1 : job->slivers; /* groups of slivers */
     if (in_blocks)
         groups = min(groups, ceil_div(wanted, job->images * ceil_div(job->tiles, job->piece_tiles)));
     job->piece_slivers = ceil_div(job->slivers, groups);
@@ -369,7 +369,7 @@ static void divide_work(convolution *job, int64_t whole_tiles, bool near, int64_
     }
 }
 
-/* Rows of one image, or all rows of all; for so many threads. */
+/* Describes the work on rows of one image (`band`), or on all rows of all images, for `threads` threads. */
 static convolution lay_out(vme_context *context, const vme_model *model, const model_step *step, const model_band *band,
                            int64_t images, int64_t threads)
 {
@@ -411,7 +411,7 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
         job.addend_row = addend->row;
         job.addend_image = addend->image;
     }
-    int64_t width = out->w, height = out->h; /* of the whole step */
+    int64_t width = out->w, height = out->h; /* of the step's whole output */
     const bool product = convolution_is_product(in, addend, out, step);
     if (product) {
         width *= height * out->n;

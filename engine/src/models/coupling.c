@@ -1,6 +1,6 @@
-/* Probabilities of classes from those of each pair of them, as support vector machines have them: T.-F. Wu, C.-J. Lin
- * and R. C. Weng, "Probability Estimates for Multi-class Classification by Pairwise Coupling", JMLR 5 (2004),
- * algorithm 2, with the end of its iteration that LIBSVM and ONNX Runtime have. */
+/* Class probabilities from pairwise ones, for support vector machines: T.-F. Wu, C.-J. Lin and R. C. Weng, "Probability
+ * Estimates for Multi-class Classification by Pairwise Coupling", JMLR 5 (2004), algorithm 2, with the stopping rule of
+ * LIBSVM and ONNX Runtime. */
 #include "models/file.h"
 #include "models/makers.h"
 #include "models/model.h"
@@ -13,7 +13,7 @@
 #include <math.h>
 
 enum { CLASSES_MAX = 256, ROUNDS_MIN = 100, TABLE = 24 };
-#define NEAR_ENOUGH 0.005 /* of the gradient, over the number of classes */
+#define NEAR_ENOUGH 0.005 /* bound of the gradient, divided by the number of classes */
 #define SMALLEST    1e-7
 
 typedef struct coupling {
@@ -22,7 +22,7 @@ typedef struct coupling {
     int64_t classes;
 } coupling;
 
-/* The probability of class i where it is i or j; pairs are those of i < j, in order. */
+/* The probability of class i given that it is i or j; pairs are those with i < j, in order. */
 static double of_pair(const float *pairs, int64_t classes, int64_t i, int64_t j)
 {
     const int64_t a = i < j ? i : j, b = i < j ? j : i;
@@ -30,7 +30,7 @@ static double of_pair(const float *pairs, int64_t classes, int64_t i, int64_t j)
     return i < j ? p : 1 - p;
 }
 
-/* Element t, j of the matrix whose quadratic form is least. */
+/* Element (t, j) of the matrix whose quadratic form is minimized. */
 static double element(const float *pairs, int64_t classes, int64_t t, int64_t j)
 {
     if (t != j)
@@ -42,7 +42,7 @@ static double element(const float *pairs, int64_t classes, int64_t t, int64_t j)
     return sum;
 }
 
-/* The matrix of few classes, worked out once; of many each element anew. */
+/* The matrix: stored for few classes, otherwise each element is computed on demand. */
 typedef struct matrix {
     const float *pairs;
     int64_t classes;

@@ -1,7 +1,7 @@
-/* Depthwise convolution: as many groups as channels, each channel is made of its own. Rows of outputs go to the
- * backend's kernel; margins of zeros stand for the padding.
+/* Depthwise convolution: as many groups as channels, so each channel depends on its own only. Rows of outputs go to the
+ * backend's kernel; margins of zeros implement the padding.
  *
- * Weights are packed as [kh][kw][channels], the bias behind them. */
+ * Weights are packed as [kh][kw][channels], followed by the bias. */
 #include "models/depthwise.h"
 #include "models/file.h"
 #include "models/model.h"
@@ -34,8 +34,8 @@ typedef struct depthwise {
     const vme_model *model;
     const model_step *step;
     const model_band *band;
-    int64_t at_once;           /* outputs */
-    model_curve_kernel *curve; /* or NULL */
+    int64_t at_once;           /* outputs of one kernel call */
+    model_curve_kernel *curve; /* the activation, or NULL */
 } depthwise;
 
 static void row(const depthwise *job, int64_t n, int64_t y)

@@ -1,4 +1,4 @@
-/* What a prepared model says of itself: its inputs and outputs, and what it does step by step. */
+/* What a prepared model reports about itself: its inputs and outputs, and its steps. */
 #include "models/attention.h"
 #include "models/file.h"
 #include "models/integer_products.h"
@@ -38,7 +38,7 @@ static int64_t bytes_of(const vme_model *model, int value)
     return value < 0 ? 0 : elements(&model->value[value]) * vme_dtype_size((vme_dtype)model->value[value].dtype);
 }
 
-/* What each of a value's elements adds up; a view may have an element so often that a number has no room for it. */
+/* Elements times the terms that each one sums, saturated: a view may repeat elements until the product overflows. */
 static int64_t products_of(const model_value *out, int64_t each)
 {
     int64_t products;
@@ -108,7 +108,7 @@ void vme_model_step(const vme_model *model, int number, vme_step *told)
         told->products = products_of(result, narrow_product_terms(model, step));
     told->bytes += bytes_of(model, step->in) + bytes_of(model, step->addend) + bytes_of(model, step->out);
     if (port)
-        told->bytes += told->bytes; /* the caller's array is as large */
+        told->bytes += told->bytes; /* counted twice: the caller's array has the same size */
     for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
         told->bytes += bytes_of(model, step->operand[i]);
 }

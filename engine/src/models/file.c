@@ -1,5 +1,5 @@
-/* Reads a model file (docs/model-format.md): nothing in it is believed, every number is held against what it points
- * into. */
+/* Reads a model file (docs/model-format.md). The file is not trusted: every number is checked against the range that it
+ * indexes. */
 #include "models/file.h"
 #include "models/makers.h"
 #include "runtime/internal.h"
@@ -67,7 +67,7 @@ static vme_status check_name(uint32_t at, uint32_t size, uint64_t names_size, co
     return VME_OK;
 }
 
-/* Holds the view's elements against its base, whose own record may still be wrong: then it is found on its turn. */
+/* Checks the view's elements against its base. The base's own record is checked on its turn. */
 static vme_status check_view(const model_file *file, uint32_t number, const model_tensor_record *view)
 {
     if (view->base >= file->tensors)
@@ -141,7 +141,7 @@ static vme_status check_node(const model_file *file, uint32_t number, const head
     return VME_OK;
 }
 
-/* Whether these are terms of the file's, with no quotient but those before this one. */
+/* Whether these terms are in the file and use only quotients before this one. */
 static bool reads_earlier(const model_file *file, uint32_t first, uint32_t count, uint32_t quotient)
 {
     bool earlier = first <= file->terms && count <= file->terms - first;
@@ -154,8 +154,7 @@ static bool reads_earlier(const model_file *file, uint32_t first, uint32_t count
     return earlier;
 }
 
-/* Of sizes that calls choose, and the numbers that follow from them; what these come to is looked at when a plan is
- * made. */
+/* Checks open sizes and the numbers derived from them; their values are checked when a plan is made. */
 static vme_status check_open(const model_file *file, const header *head)
 {
     for (uint32_t i = 0; i < file->opens; i++) {
@@ -253,7 +252,7 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
                        head.tensors, head.nodes, head.inputs, head.outputs, head.operands, head.opens);
     if (head.notes_at > head.names_size || head.notes_size > head.names_size - head.notes_at)
         return DAMAGED("its notes lie outside the names");
-    /* none of these sums can overflow: all counts are bounded above */
+    /* these sums cannot overflow: all counts are bounded above */
     uint64_t nodes = MODEL_HEADER + (uint64_t)head.tensors * sizeof(model_tensor_record);
     uint64_t inputs = nodes + (uint64_t)head.nodes * sizeof(model_node_record);
     uint64_t outputs = inputs + 4ull * head.inputs, operands = outputs + 4ull * head.outputs,
@@ -303,7 +302,7 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
     for (uint32_t i = 0; status == VME_OK && i < file->nodes; i++)
         status = check_node(file, i, &head);
     for (uint32_t i = 0; status == VME_OK && i < file->inputs + file->outputs; i++)
-        if (model_file_number(file->input_list, i) >= file->tensors) /* the outputs' list follows */
+        if (model_file_number(file->input_list, i) >= file->tensors) /* the list of outputs follows directly */
             status =
                 DAMAGED("an input or output is tensor %u of %u", model_file_number(file->input_list, i), file->tensors);
     if (status == VME_OK)

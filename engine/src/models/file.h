@@ -1,5 +1,5 @@
-/* The form of a model file (docs/model-format.md), little-endian, without padding of the compiler's, and reading
- * one: file.c answers for its form. */
+/* The format of a model file (docs/model-format.md), little-endian, without compiler padding, and its reader. file.c
+ * validates the format. */
 #ifndef VME_MODEL_FILE_H
 #define VME_MODEL_FILE_H
 
@@ -29,13 +29,13 @@ enum {
     MODEL_PARTS_MAX = 32,
     MODEL_DEGREE_MAX = 8,
 };
-#define MODEL_FLAG_OPEN    1u         /* of the header: there are open sizes */
-#define MODEL_ABSENT       UINT32_MAX /* an operand that is left out */
+#define MODEL_FLAG_OPEN    1u         /* in the header: the model has open sizes */
+#define MODEL_ABSENT       UINT32_MAX /* an omitted operand */
 #define MODEL_REFUSED      "not a model file that this engine can run: "
 #define MODEL_ELEMENTS_MAX ((int64_t)1 << 40)
 
 enum { MODEL_COMPUTED, MODEL_CONSTANT, MODEL_VIEW };
-/* Numbers in files: an operator keeps its own. Below 32 those that work on images. */
+/* Operator numbers in files: never reused. Those below 32 work on images. */
 typedef enum model_op {
     MODEL_CONV = 1,            /* x, weights [out, in, kh, kw], bias or absent, addend or absent */
     MODEL_MAX_POOL,            /* x */
@@ -46,61 +46,62 @@ typedef enum model_op {
     MODEL_FLATTEN,             /* x to [n, the rest] */
     MODEL_CLIP,                /* x */
     MODEL_AVERAGE_POOL,        /* x */
-    MODEL_CONCAT,              /* any number of values, side by side in their channels */
-    MODEL_SLICE,               /* x: channels of it that follow each other */
-    MODEL_SHUFFLE,             /* x, or two halves of it: channel i of GROUPS equal groups, for each i */
-    MODEL_INTERLEAVE, /* pixels of STRIDE_H * STRIDE_W images: image i has those from row i / STRIDE_W, column i %
-                         STRIDE_W on */
+    MODEL_CONCAT,              /* any number of values, concatenated along channels */
+    MODEL_SLICE,               /* x: a range of its channels */
+    MODEL_SHUFFLE,             /* x, or its two halves: channel i of each of GROUPS equal groups, for each i */
+    MODEL_INTERLEAVE, /* pixels of STRIDE_H * STRIDE_W images: image i has those from row i / STRIDE_W and column i %
+                       * STRIDE_W on */
     MODEL_COPY = 32,  /* x, broadcast and cast */
     MODEL_UNARY,      /* x; parameters: vme_unary_op, dtype to compute in */
     MODEL_BINARY,     /* a, b; vme_binary_op, dtype to compute in */
     MODEL_WHERE,      /* condition, a, b */
-    MODEL_REDUCE,     /* x; vme_reduce_op, dtype to compute in, axes as bits; the result keeps them */
+    MODEL_REDUCE,     /* x; vme_reduce_op, dtype to compute in, axes as a bit mask; reduced axes are kept */
     MODEL_MATMUL,     /* a, b */
-    MODEL_GATHER,     /* x, indices (int64) of dimensions in a row; the first of these */
-    /* x, addend or absent; logarithm or not, a float's bits: softmax(x * factor + addend) of rows */
+    MODEL_GATHER,     /* x, indices (int64) of consecutive dimensions; the first of these */
+    /* x, addend or absent; whether log-softmax, bits of a float: softmax(x * factor + addend) of rows */
     MODEL_SOFTMAX,
-    /* x, scale, bias or absent; epsilon's bits, 1: each row gets mean square 1 first, 0: mean 0 and variance 1 */
+    /* x, scale, bias or absent; bits of epsilon, 1: RMS norm of each row, 0: mean 0 and variance 1 */
     MODEL_NORMALIZE,
     MODEL_ACTIVATE, /* x; model_curve */
     MODEL_SCAN,     /* x; vme_scan_op, dtype to compute in, axis */
-    MODEL_ARGSORT,  /* x; axis, whether the largest is first. Equal ones stay in order */
-    /* x, values, indices as MODEL_GATHER's; the first dimension, vme_binary_op of old and new or -1: the new one */
+    MODEL_ARGSORT,  /* x; axis, whether descending. Stable */
+    /* x, values, indices as in MODEL_GATHER; the first dimension, vme_binary_op of old and new value or -1: the new
+     * value */
     MODEL_SCATTER,
-    /* q, k transposed, v, addend or absent; a float's bits, 1: weights of NaN are 0: softmax(q @ k * factor + addend) @
-       v */
+    /* q, k transposed, v, addend or absent; bits of a float, 1: weights of NaN count as 0: softmax(q @ k * factor +
+     * addend) @ v */
     MODEL_ATTENTION,
-    /* gates of the inputs, weights of the state, bias, peepholes, first state, first cell, lengths: recurrence.c */
+    /* gates of the inputs, weights of the state, bias, peepholes, initial state, initial cell, lengths: recurrence.c */
     MODEL_RECURRENCE,
-    /* x [rows, features], nodes, trees, values of leaves or absent, base or absent: trees.c */
+    /* x [rows, features], nodes, trees, leaf values or absent, base or absent: trees.c */
     MODEL_TREES,
     MODEL_COUPLE, /* x [rows, pairs of classes]: coupling.c */
     /* image of bytes, weights, their sums, bias, factors, zero points of weights, zero point: integer_products.c */
     MODEL_INTEGER_PRODUCT,
-    MODEL_QUANTIZE,           /* x of float32: bytes (quantized.c) */
-    MODEL_DEQUANTIZE,         /* x of bytes: float32 */
+    MODEL_QUANTIZE,           /* x of float32 to bytes (quantized.c) */
+    MODEL_DEQUANTIZE,         /* x of bytes to float32 */
     MODEL_QUANTIZED_ADD,      /* a, b of one shape: bytes */
     MODEL_QUANTIZED_MULTIPLY, /* a, b of one shape: bytes */
-    MODEL_LOOK_UP,            /* x of bytes, 256 bytes: that of each */
+    MODEL_LOOK_UP,            /* x of bytes, a table of 256 bytes */
     MODEL_NARROW_PRODUCT,     /* rows, narrow weights, scales, zero points, bias: narrow_products.c */
-    MODEL_BLEND,              /* x, places, weights: sums of a few places along an axis (blending.c) */
-    MODEL_SAMPLE,             /* x, grid: images read at computed places (sampling.c) */
-    MODEL_REGIONS,            /* x, regions, images of these: of one size (regions.c) */
-    MODEL_FOURIER,            /* x: of rows (fourier.c) */
+    MODEL_BLEND,              /* x, indices, weights: sums of a few elements along an axis (blending.c) */
+    MODEL_SAMPLE,             /* x, grid: images sampled at computed coordinates (sampling.c) */
+    MODEL_REGIONS,            /* x, regions, the image of each region: all of one size (regions.c) */
+    MODEL_FOURIER,            /* x: transforms of rows (fourier.c) */
     MODEL_CHANCE,             /* a tensor of the result's shape: random numbers (chance.c) */
-    MODEL_BITS,               /* x: the same bits as another dtype of that size */
-    MODEL_SUPPRESS,           /* boxes, scores, count, bound of overlap, of scores: suppression.c */
+    MODEL_BITS,               /* x: the same bits as another dtype of the same size */
+    MODEL_SUPPRESS,           /* boxes, scores, count, overlap bound, score bound: suppression.c */
     MODEL_OPS,
 } model_op;
 typedef struct model_tensor_record {
     uint32_t name_at, name_size, dtype, rank;
     int64_t shape[MODEL_RANK];
     uint64_t data_at, data_size;
-    uint32_t kind, base;                 /* of a view: the tensor that it sees, which is no view */
-    int64_t offset, strides[MODEL_RANK]; /* of a view: elements of the base, as if it were contiguous */
+    uint32_t kind, base;                 /* of a view: the tensor that it views, itself no view */
+    int64_t offset, strides[MODEL_RANK]; /* of a view: in elements of the base, as if it were contiguous */
     uint32_t reserved[4];
 } model_tensor_record;
-/* Parameters of what has a window; `activation` of MODEL_GEMM, MODEL_ADD and MODEL_CLIP too. */
+/* Parameters of operators with a window; `activation` also of MODEL_GEMM, MODEL_ADD and MODEL_CLIP. */
 enum {
     KERNEL_H,
     KERNEL_W,
@@ -115,18 +116,18 @@ enum {
     GROUPS,
     ACTIVATION,
     LOW,
-    HIGH,          /* of ACTIVATION_CLIP: a float32's bits */
-    COUNT_PADDING, /* MODEL_AVERAGE_POOL: whether padding counts, but for */
+    HIGH,          /* of ACTIVATION_CLIP: bits of a float32 */
+    COUNT_PADDING, /* MODEL_AVERAGE_POOL: whether padding counts, except */
     UNCOUNTED_BOTTOM,
-    UNCOUNTED_RIGHT, /* so much of it at the ends */
-    CHANNEL,         /* MODEL_SLICE: the first one */
+    UNCOUNTED_RIGHT, /* this much of it at the ends */
+    CHANNEL,         /* MODEL_SLICE: the first channel */
     PARAMETERS_USED,
 };
 enum {
     ACTIVATION_NONE,
     ACTIVATION_RELU,
     ACTIVATION_CLIP,
-    ACTIVATION_CURVES, /* and a model_curve: of MODEL_CONV and MODEL_GEMM only */
+    ACTIVATION_CURVES, /* this plus a model_curve: of MODEL_CONV and MODEL_GEMM only */
 };
 /* Parameter of MODEL_ACTIVATE: x * (1 + erf(x / sqrt(2))) / 2, the same by tanh, 1 / (1 + exp(-x)), x times that,
  * x * tanh(log(1 + exp(x))), x / 6 + 1 / 2 within 0 and 1, x times that. */
@@ -140,11 +141,11 @@ typedef enum model_curve {
     CURVE_HARD_SWISH,
     CURVES
 } model_curve;
-/* Parameters of MODEL_INTEGER_PRODUCT behind those of its window, to GROUPS; of bytes what it makes at least and most.
- */
+/* Parameters of MODEL_INTEGER_PRODUCT after those of its window, up to GROUPS; of results in bytes their minimum and
+ * maximum. */
 enum { INTEGER_ZERO = GROUPS + 1, INTEGER_LOW, INTEGER_HIGH, INTEGER_SINGLE };
-/* Parameters of quantized operators: of the result and of operands; scales are float32's bits. The result's scale is
- * within the others. */
+/* Parameters of quantized operators, for the result and the operands; scales are bits of float32. The result's scale is
+ * folded into the operands' scales. */
 enum {
     QUANTIZED_ZERO,
     QUANTIZED_LOW,
@@ -154,42 +155,43 @@ enum {
     QUANTIZED_SCALE_B,
     QUANTIZED_ZERO_B,
 };
-/* Parameters of MODEL_NARROW_PRODUCT: narrow_kind; numbers of a block of integers; their zero point, where there is but
- * one. */
+/* Parameters of MODEL_NARROW_PRODUCT: narrow_kind; elements of a block of integers; their zero point, if there is one
+ * for all. */
 enum { NARROW_KIND, NARROW_BLOCK, NARROW_ZERO };
 enum { BLEND_AXIS }; /* of MODEL_BLEND */
-/* Parameters of MODEL_SAMPLE: how is read between pixels, what lies beyond the border, and what coordinates -1 and 1
- * are: the border, or the middle of the outermost pixels; or coordinates are pixels. */
+/* Parameters of MODEL_SAMPLE: interpolation, padding, and the meaning of the coordinates: -1 and 1 are the image's
+ * edges, or the centres of its corner pixels; or coordinates are in pixels. */
 enum { SAMPLE_MODE, SAMPLE_BEYOND, SAMPLE_COORDINATES };
 enum { SAMPLE_NEAREST, SAMPLE_LINEAR, SAMPLE_CUBIC, SAMPLE_MODES };
 enum { SAMPLE_ZEROS, SAMPLE_BORDER, SAMPLE_REFLECTION, SAMPLE_BORDERS };
 enum { SAMPLE_EDGES, SAMPLE_CORNERS, SAMPLE_PIXELS, SAMPLE_COORDINATE_KINDS };
-/* Of MODEL_REGIONS: the scale is a float32's bits, that of regions' coordinates to pixels; the ratio is the points
- * along each side of a number of the result, 0: one a pixel; whether coordinates are of pixels' borders. */
+/* Parameters of MODEL_REGIONS: the scale (bits of a float32) converts regions' coordinates to pixels; the ratio is the
+ * number of sampling points along each side of an output cell, 0: one per pixel; half_pixel: coordinates are those of
+ * pixel edges. */
 enum { REGION_MODE, REGION_RATIO, REGION_SCALE, REGION_HALF_PIXEL };
 enum { REGION_AVERAGE, REGION_MOST, REGION_PIXELS, REGION_MODES };
 enum { FOURIER_KIND }; /* of MODEL_FOURIER: vme_fft_kind */
-/* Of MODEL_CHANCE: low and high, or mean and deviation, as float32's bits; whether there is a seed, and it, and which
- * of the model's streams of that seed this is. */
+/* Parameters of MODEL_CHANCE: low and high, or mean and deviation, as bits of float32; whether it is seeded; the seed;
+ * the number of the stream of that seed within the model. */
 enum { CHANCE_KIND, CHANCE_FIRST, CHANCE_SECOND, CHANCE_SEEDED, CHANCE_SEED, CHANCE_PLACE };
-enum { SUPPRESS_CENTERS }; /* of MODEL_SUPPRESS: boxes are x and y of the middle, width and height */
+enum { SUPPRESS_CENTERS }; /* of MODEL_SUPPRESS: boxes are centre x, centre y, width and height */
 enum { CHANCE_UNIFORM, CHANCE_NORMAL, CHANCE_KINDS };
-/* Parameters of MODEL_RECURRENCE; FUNCTIONS: for each direction the functions of gates, of the candidate and of the
- * cell, each with two numbers as float32's bits. */
+/* Parameters of MODEL_RECURRENCE; FUNCTIONS: for each direction the functions of gates, candidate and cell, each with
+ * two parameters as bits of float32. */
 enum {
     RECURRENCE_KIND,
     RECURRENCE_FLAGS,
-    RECURRENCE_CLIP, /* a float32's bits: bounds of what functions are given */
+    RECURRENCE_CLIP, /* bits of a float32: clips the arguments of the functions */
     RECURRENCE_FUNCTIONS,
-    RECURRENCE_FUNCTION = 3, /* parameters */
-    RECURRENCE_GATES = 3,    /* functions */
+    RECURRENCE_FUNCTION = 3, /* parameters of each function */
+    RECURRENCE_GATES = 3,    /* functions of each direction */
     RECURRENCE_USED = RECURRENCE_FUNCTIONS + 2 * RECURRENCE_GATES * RECURRENCE_FUNCTION,
 };
 typedef enum recurrence_kind { RECURRENCE_RNN, RECURRENCE_GRU, RECURRENCE_LSTM, RECURRENCE_KINDS } recurrence_kind;
 enum {
-    RECURRENCE_REVERSE = 1,      /* the first direction; a second one always is */
-    RECURRENCE_RESET_AFTER = 2,  /* of GRU: the reset gate weighs the product */
-    RECURRENCE_INPUT_FORGET = 4, /* of LSTM: the forget gate is what the input gate leaves */
+    RECURRENCE_REVERSE = 1,      /* the first direction runs backwards; a second one always does */
+    RECURRENCE_RESET_AFTER = 2,  /* of GRU: the reset gate multiplies the product */
+    RECURRENCE_INPUT_FORGET = 4, /* of LSTM: the forget gate is 1 minus the input gate */
     RECURRENCE_FLAGS_ALL = 7,
 };
 typedef enum recurrence_function {
@@ -200,46 +202,46 @@ typedef enum recurrence_function {
     FUNCTION_LEAKY_RELU,       /* x < 0: a * x */
     FUNCTION_THRESHOLDED_RELU, /* x <= a: 0 */
     FUNCTION_SCALED_TANH,      /* a * tanh(b * x) */
-    FUNCTION_HARD_SIGMOID,     /* a * x + b within 0 and 1 */
+    FUNCTION_HARD_SIGMOID,     /* a * x + b clipped to 0 and 1 */
     FUNCTION_ELU,              /* x < 0: a * (exp(x) - 1) */
     FUNCTION_SOFTSIGN,
     FUNCTION_SOFTPLUS,
     FUNCTIONS,
 } recurrence_function;
-/* Numbers of a row for MODEL_SOFTMAX and MODEL_NORMALIZE: done between two looks at the stop flag. */
+/* Maximum elements of a row of MODEL_SOFTMAX and MODEL_NORMALIZE: computed between two checks of the stop flag. */
 #define MODEL_ROW_MAX (1 << 16)
 typedef struct model_node_record {
     uint32_t name_at, name_size, op, first_operand, inputs, outputs;
     int32_t parameters[MODEL_PARAMETERS];
-    uint32_t guard; /* 1 + the number of one: where that does not hold, nobody reads the result; 0: none */
+    uint32_t guard; /* 1 + the number of a guard: if it does not hold, no step reads the result; 0: none */
     uint32_t reserved;
 } model_node_record;
-/* A size that each call chooses: what dimension of an input has it. */
+/* A size that each call chooses, and the input dimension that determines it. */
 typedef struct model_open_record {
     uint32_t name_at, name_size, input, dimension;
 } model_open_record;
-/* A number of a tensor's record that follows from open sizes: the sum of some terms. Place 0 to 7: a size, 8: the
- * offset, 9 to 16: a stride. The label is of sizes of inputs and outputs. */
+/* A number in a tensor's record that depends on open sizes: a sum of terms. Field 0 to 7: a size, 8: the offset, 9 to
+ * 16: a stride. The label names sizes of inputs and outputs. */
 typedef struct model_varying_record {
     uint32_t tensor, field, first_term, terms, label_at, label_size;
 } model_varying_record;
 enum { FIELD_OFFSET = MODEL_RANK, FIELD_STRIDES, FIELDS = FIELD_STRIDES + MODEL_RANK };
-/* Variables: 0 none, then the open sizes from 1 on, then the quotients. */
+/* Variables: 0 none, open sizes from 1 on, then quotients. */
 typedef struct model_term_record {
     int64_t factor;
-    uint8_t variables[MODEL_DEGREE_MAX]; /* that it is multiplied by; zeros are last */
+    uint8_t variables[MODEL_DEGREE_MAX]; /* factors; unused ones are 0 and come last */
 } model_term_record;
-/* A whole number that sums of terms divide to, rounded down; they have open sizes and earlier quotients. */
+/* A quotient of two sums of terms, rounded down; they use open sizes and earlier quotients. */
 typedef struct model_quotient_record {
     uint32_t first_over, overs, first_under, unders;
 } model_quotient_record;
-/* What has to hold at the sizes of a call: that the sum of some terms is 0, or where `least` is 1 that it is not below
- * 0. The text, of the names, says what does not work otherwise and what to do. */
+/* A condition on the sizes of a call: the sum of some terms is 0, or, if `least` is 1, at least 0. The text, among the
+ * names, says what fails otherwise and what to do. */
 typedef struct model_need_record {
     uint32_t first_term, terms, text_at, text_size, least, reserved;
 } model_need_record;
-/* Holds where the bool tensor, of one element, is `side` and the parent holds: 1 + the number of an earlier one, or 0.
- */
+/* Holds if the bool tensor, of one element, equals `side` and the parent holds: 1 + the number of an earlier guard, or
+ * 0. */
 typedef struct model_guard_record {
     uint32_t tensor, side, parent, reserved;
 } model_guard_record;
@@ -249,16 +251,16 @@ _Static_assert(sizeof(model_tensor_record) == 192 && sizeof(model_node_record) =
                    && sizeof(model_guard_record) == 16,
                "records of the file have no holes");
 
-/* A file whose form is right: every number in a record is a place that exists. What operators want of their
- * operands is not looked at. */
+/* A file with a valid format: every number in a record refers to something that exists. Operators' requirements on
+ * their operands are not checked. */
 typedef struct model_file {
     uint32_t tensors, nodes, inputs, outputs, operands, opens, varyings, terms, quotients, needs, guards;
     const char *tensor_records, *node_records, *input_list, *output_list, *operand_list, *open_list, *varying_list,
         *term_list, *quotient_list, *need_list, *guard_list, *names, *weights;
-    uint32_t notes_at, notes_size; /* of the names */
+    uint32_t notes_at, notes_size; /* in the names */
 } model_file;
-/* Of `bytes` only what is before the weights is looked at; `size` is the whole file's. */
-/* Bytes of the first of the files that lie one behind the other; all of them where that cannot be. */
+/* Bytes of the first of several concatenated files; `size` if that cannot be told. */
+/* Reads only the part of `bytes` before the weights; `size` is that of the whole file. */
 size_t model_file_size(const void *bytes, size_t size);
 vme_status model_file_read(const void *bytes, size_t size, model_file *file);
 model_tensor_record model_file_tensor(const model_file *file, uint32_t number);

@@ -1,7 +1,7 @@
-/* Fourier transforms of rows (vme_fft.h). A complex number is two that lie side by side.
+/* Fourier transforms of rows (vme_fft.h). A complex number is two adjacent elements.
  *
- * Operand: x [any …, n, 1 or 2], float32 or float64, dense. The result is [any …, m, 1 or 2], dense: of both kinds of
- * complex transforms m is n, of reals to complex n / 2 + 1, and back n is m / 2 + 1. */
+ * Operand: x [any …, n, 1 or 2], float32 or float64, dense. The result is [any …, m, 1 or 2], dense. Complex
+ * transforms, forward and inverse: m = n; real to complex: m = n / 2 + 1; complex to real: n = m / 2 + 1. */
 #include "vme_fft.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -12,7 +12,7 @@
 #include "models/value.h"
 #include "runtime/internal.h"
 
-/* The rows as vme_fft takes them: of numbers that may be complex. */
+/* The rows as vme_fft takes them, with complex dtype where pairs are complex numbers. */
 static vme_tensor rows_of(const vme_tensor *tensor, int64_t shape[2], int64_t strides[2])
 {
     const int64_t parts = tensor->shape[tensor->rank - 1];

@@ -1,12 +1,12 @@
-/* Convolutions as one matrix product each: what the window sees of a pixel is copied side by side (im2col), so that a
- * tile's rows are pixels of any rows of the image, and its sum is one run. That pays where rows of the image are far
- * shorter than a tile is high, or runs are short.
+/* Convolutions as one matrix product: the elements under a pixel's window are copied side by side (im2col), so that a
+ * tile's rows are pixels of any image rows and its sum is one run. That pays if image rows are far shorter than a tile
+ * is high, or if runs are short.
  *
- * Pixels are done in blocks, whose copies stay in the second cache beside a sliver of weights. Where there are blocks
- * for all threads, each thread does whole blocks in scratch memory of its own; else all do one part of a block after
- * the other. What is computed is the same in both.
+ * Pixels are processed in blocks whose copies stay in L2 beside a sliver of weights. If there are enough blocks, each
+ * thread processes whole blocks in scratch memory of its own; otherwise all threads share each block. Results are the
+ * same in both cases.
  *
- * Packed weights are the direct algorithm's. */
+ * Packed weights are those of the direct algorithm. */
 #include "models/convolution.h"
 #include "models/file.h"
 #include "models/model.h"
@@ -23,7 +23,7 @@
 #include <string.h>
 
 enum {
-    FLOATS = 16, /* a line of a cache */
+    FLOATS = 16, /* one cache line */
     ROWS_MAX = 14,
     COLUMNS_MAX = 32,
 };
@@ -37,18 +37,18 @@ typedef struct im2col {
     const model_value *in, *out, *addend; /* addend may be NULL */
     char *arena;
     float *scratch;
-    bool joined; /* all pixels of the result, and of the addend, lie at one distance from the next */
-    int64_t pixels, row, panel,
-        part; /* row: floats from a pixel's copy to the next one's; part: of a sum, between two looks at the flag */
+    bool joined;                      /* all pixels of the result, and of the addend, are evenly spaced */
+    int64_t pixels, row, panel, part; /* row: floats from one pixel's copy to the next; part: elements of a sum between
+                                       * two checks of the stop flag */
     int64_t block_pixels, blocks, slivers;
-    int64_t block; /* that all threads do together */
+    int64_t block; /* the block that all threads share */
 } im2col;
 
 static void lay_out(im2col *job, const model_value *out, const model_step *step)
 {
     job->pixels = out->n * out->h * out->w;
-    job->row =
-        ceil_div(step->k, FLOATS) * FLOATS + FLOATS; /* equal places of all would share a set of the nearest cache */
+    job->row = ceil_div(step->k, FLOATS) * FLOATS + FLOATS; /* padding: otherwise equal offsets of all rows map to one
+                                                             * set of L1 */
     job->panel = ceil_div(job->pixels, ceil_div(job->pixels, job->kernel->rows));
     const int64_t panels = ceil_div(job->pixels, job->panel),
                   each = max(1, IM2COL_BLOCK_BYTES / (job->panel * job->row * (int64_t)sizeof(float)));
@@ -58,7 +58,7 @@ static void lay_out(im2col *job, const model_value *out, const model_step *step)
     job->part = max(1, job->kernel->work / (job->panel * job->kernel->columns));
 }
 
-/* Of a line of the window: runs of numbers that lie together, and how long each is. */
+/* Runs of contiguous elements in one line of the window, and their length. */
 static int64_t runs_of(const im2col *job, const model_step *step, int64_t *run)
 {
     const bool join = step->p[DILATION_W] == 1 && job->in->pixel == job->in->c;
@@ -104,7 +104,7 @@ static int64_t block_count(const im2col *job, int64_t block)
 }
 static float *copies(const im2col *job, int64_t slot) { return job->scratch + slot * job->block_pixels * job->row; }
 
-/* Where a pixel of the result is: in its image's row, of which so many follow. */
+/* Position of a result pixel. */
 typedef struct pixel_index {
     int64_t n, y, x;
 } pixel_index;
@@ -131,8 +131,7 @@ static void copy(const im2col *job, int64_t slot, int64_t block, int64_t begin, 
     }
 }
 
-/* What a tile makes lies in `sums`: it gets bias, addend and bounds, and goes where it belongs, row of the image by
- * row. */
+/* Takes a tile's results from `sums`, applies bias, addend and bounds, and writes them row by row of the image. */
 static void write_out(const im2col *job, int64_t pixel, int64_t rows, int64_t sliver, float *sums)
 {
     static const float nothing[COLUMNS_MAX];
@@ -162,7 +161,7 @@ static void write_out(const im2col *job, int64_t pixel, int64_t rows, int64_t sl
     }
 }
 
-/* Slivers `begin` to `end` of a block. */
+/* Multiplies slivers `begin` to `end` with a block. */
 static void multiply(const im2col *job, int64_t slot, int64_t block, int64_t begin, int64_t end)
 {
     const int64_t columns = job->kernel->columns, count = block_count(job, block), k = job->step->k;
@@ -212,7 +211,7 @@ static void multiply(const im2col *job, int64_t slot, int64_t block, int64_t beg
     }
 }
 
-/* ----  ---- */
+/* ---- scheduling */
 static void whole_blocks(void *argument, int64_t slot, vme_items *blocks)
 {
     const im2col *job = argument;

@@ -1,5 +1,5 @@
-/* Operators on images: how those below MODEL_COPY become steps. What puts images together or takes channels of one
- * makes no step where values can be made where they are read. */
+/* Operators on images: how those below MODEL_COPY become steps. Operators that concatenate, interleave or select
+ * channels need no step if the values can be computed directly at their place in the result. */
 #include "models/file.h"
 #include "models/makers.h"
 #include "models/model.h"
@@ -20,7 +20,7 @@ static vme_status window_check(uint32_t number, const int32_t p[PARAMETERS_USED]
     return VME_OK;
 }
 
-/* Sizes of what a window makes of height and width; VME_BAD_VALUE unless `out` has them. */
+/* Output height and width of a window; VME_BAD_VALUE unless they are those of `out`. */
 static vme_status window_shape(uint32_t number, const int32_t p[PARAMETERS_USED], const model_value *in,
                                const model_value *out)
 {
@@ -164,7 +164,7 @@ vme_status model_make_flatten(model_preparation *preparation, uint32_t number, c
                : MODEL_WRONG(number, "does not make rows of images");
 }
 
-/* Operands that nothing else claims lie in the result; others are copied there. */
+/* Operands that are part of no other value are computed directly in the result; others are copied there. */
 vme_status model_make_concat(model_preparation *preparation, uint32_t number, const model_node_record *node,
                              const uint32_t *operands, model_step *step, int step_number)
 {
@@ -209,7 +209,7 @@ vme_status model_make_concat(model_preparation *preparation, uint32_t number, co
                : MODEL_WRONG(number, "makes %lld channels of %lld", (long long)out->c, (long long)channel);
 }
 
-/* Channels of an image, read where they lie. */
+/* A range of an image's channels, read in place. */
 vme_status model_make_slice(model_preparation *preparation, uint32_t number, const model_node_record *node,
                             const uint32_t *operands, model_step *step, int step_number)
 {
@@ -227,7 +227,7 @@ vme_status model_make_slice(model_preparation *preparation, uint32_t number, con
     return VME_OK;
 }
 
-/* Operands that nothing else reads are made where they lie in the result; others are copied there. */
+/* Operands that nothing else reads are computed directly in the result; others are copied there. */
 vme_status model_make_interleave(model_preparation *preparation, uint32_t number, const model_node_record *node,
                                  const uint32_t *operands, model_step *step, int step_number)
 {
@@ -268,7 +268,7 @@ vme_status model_make_interleave(model_preparation *preparation, uint32_t number
         value->place_h = y, value->place_w = x;
     }
     model->value[result].holds = true;
-    /* behind the copies: nothing else clears what lies around the pixels */
+    /* after the copies: nothing else clears the margin around the pixels */
     model_step margin = model_step_empty(STEP_MARGIN);
     margin.op = node->op;
     margin.out = result;

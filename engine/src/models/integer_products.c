@@ -1,20 +1,19 @@
-/* Convolutions and products of bytes with constant weights: exact sums in 32 bits, then bytes, the sums themselves, or
- * float32.
+/* Convolutions and products of bytes with constant weights: exact 32-bit sums, written as bytes, int32 or float32.
  *
  * Images are [n, height, width, channels], of uint8 or int8; a matrix is one row of pixels. A tile multiplies some
- * pixels, each a row of bytes that lies together, with 32 outputs; rows are what a window sees of the image, copied to
- * scratch memory (zero points for padding, int8 as uint8), or the pixels themselves where that is the same. Windows of
- * single channels have a kernel of their own.
+ * pixels, each a contiguous row of bytes, with 32 outputs. Rows are the bytes under a window, copied to scratch memory
+ * (zero points for padding, int8 as uint8), or the pixels themselves if those are the same. Depthwise windows have a
+ * kernel of their own.
  *
- * Operands: 0 the image; 1 weights, int8 [groups, slivers, quads, 32, 4]: for each four numbers of a window
- * [height][width][channels of the group] 32 outputs, zeros where there are none; of single channels [1, 1,
- * parts * taps, channels, 1], of which each weight is the sum; 2 sums of the weights of each output, int32; 3 bias,
- * int32, or absent; 4 factors, float32: of each output, absent where the result has the sums; 5 zero points of weights,
- * int32, or absent: then each group has one output more, of ones; 6 the zero point of the image, one number of its
- * dtype, or absent.
+ * Operands: 0 the image; 1 weights, int8 [groups, slivers, quads, 32, 4]: for each four elements of a window
+ * [height][width][channels of the group] 32 outputs, zero-padded; depthwise: [1, 1, parts * taps, channels, 1], where
+ * each weight is the sum of its parts; 2 sums of the weights of each output, int32; 3 bias, int32, or absent; 4
+ * factors, float32: one for each output, absent if the result is the sums; 5 zero points of weights, int32, or absent;
+ * if present, each group has one more output, of ones; 6 the zero point of the image, one number of its dtype, or
+ * absent.
  *
- * With x and w that lie z and v above what they stand for, the sum of (x - z) * (w - v) over k numbers is that of x *
- * w, less z times that of w, less v times that of x, plus k * z * v. */
+ * With zero points z of x and v of w, the sum of (x - z) * (w - v) over k elements is sum(x * w) - z * sum(w) - v *
+ * sum(x) + k * z * v. */
 #include "models/integer_products.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -31,11 +30,11 @@
 #include <string.h>
 
 enum {
-    BLOCK = 4 * QUANTIZED_ROWS, /* pixels whose rows are made at once, at most */
-    PIECES = 4,                 /* for each thread, at least */
-    WINDOW_MAX = 1 << 12,       /* taps of a window of single channels */
-    SINGLE_PIXELS = 16,         /* whose windows are summed up at once */
-    PARTS_MAX = 3,              /* of which weights of single channels are sums */
+    BLOCK = 4 * QUANTIZED_ROWS, /* maximum pixels whose rows are copied at once */
+    PIECES = 4,                 /* minimum for each thread */
+    WINDOW_MAX = 1 << 12,       /* taps of a depthwise window */
+    SINGLE_PIXELS = 16,         /* depthwise outputs summed at once */
+    PARTS_MAX = 3,              /* parts of a depthwise weight */
     FLIP = 0x80,
     SPILL = QUANTIZED_SPILL,
 };
@@ -47,24 +46,24 @@ typedef struct integer_product {
     const uint8_t *in;
     const int8_t *weights;
     uint8_t *out;
-    const float *factors; /* of each output; NULL: sums */
+    const float *factors; /* one for each output; NULL: the result is the sums */
     const int32_t *zeros; /* of weights, NULL: 0 */
-    int32_t *more;        /* of each output: what is added to its sum */
-    uint8_t flip, zero;   /* of the image; zero as it is read */
+    int32_t *more;        /* for each output: what is added to its sum */
+    uint8_t flip, zero;   /* flip: XORed with the image's bytes; zero: the zero point after that */
     int out_dtype;
     quantized_result to;
     int64_t images, height, width, channels;                 /* of the image */
     int64_t out_height, out_width, outputs;                  /* of the result */
-    int64_t groups, group_channels, group_outputs;           /* the last with the output of ones */
+    int64_t groups, group_channels, group_outputs;           /* group_outputs includes the output of ones */
     int64_t k, quads, slivers;                               /* of a group */
-    int64_t pixels, block, blocks, sliver_groups, per_group; /* a block's pixels; slivers that a piece does */
-    bool single, direct, of_row3; /* single channels; rows are the pixels themselves; windows of 3x3 to bytes */
+    int64_t pixels, block, blocks, sliver_groups, per_group; /* pixels of a block; slivers of a piece */
+    bool single, direct, of_row3; /* depthwise; rows are the pixels themselves; 3x3 windows with results in bytes */
     int64_t slot_bytes, row_bytes;
     char *slots;
 } integer_product;
 
 /* ---- rows */
-/* Bytes to a place that has SPILL more, which are written later or never read. */
+/* Copies bytes to a place with SPILL bytes more, which are overwritten later or never read. */
 static inline void copy_short(const integer_product *job, const uint8_t *from, int64_t count, const uint8_t *from_end,
                               uint8_t *to)
 {
@@ -74,7 +73,7 @@ static inline void copy_short(const integer_product *job, const uint8_t *from, i
         job->kernels->copy(count, from, to);
 }
 
-/* What the windows of `count` pixels from `first` on see of group `group`. */
+/* Copies the bytes under the windows of `count` pixels from `first` on, for group `group`. */
 static void copy_rows(const integer_product *job, int64_t first, int64_t count, int64_t group, uint8_t *rows)
 {
     const int32_t *p = job->p;
@@ -85,7 +84,7 @@ static void copy_rows(const integer_product *job, int64_t first, int64_t count, 
     for (int64_t r = 0; r < count && !vme_stopping(job->context); r++) {
         const int64_t top = row * p[STRIDE_H] - p[PAD_TOP], left = column * p[STRIDE_W] - p[PAD_LEFT];
         uint8_t *to = rows + r * job->row_bytes;
-        /* taps of a row of the window that lie together are copied at once */
+        /* contiguous taps of a window row are copied at once */
         const bool together = job->groups == 1 && p[DILATION_W] == 1 && left >= 0 && left + across < job->width;
         const int64_t taps = together ? 1 : p[KERNEL_W], bytes = together ? each * p[KERNEL_W] : each;
         for (int64_t h = 0; h < p[KERNEL_H]; h++) {
@@ -112,7 +111,7 @@ static void copy_rows(const integer_product *job, int64_t first, int64_t count, 
 }
 
 /* ---- results */
-/* Sums of `count` outputs of one pixel to the result. */
+/* Writes the sums of `count` outputs of one pixel to the result. */
 static void write(const integer_product *job, int64_t pixel, int64_t output, int64_t count, const int32_t *sums,
                   const int32_t *more)
 {
@@ -131,7 +130,7 @@ static void write(const integer_product *job, int64_t pixel, int64_t output, int
     }
 }
 
-/* The sums of one sliver of outputs for some pixels. */
+/* Writes the sums of one sliver of outputs for some pixels. */
 static void write_tile(const integer_product *job, int64_t first, int64_t rows, int64_t group, int64_t sliver,
                        const int32_t *sums, const int32_t *ones)
 {
@@ -149,12 +148,12 @@ static void write_tile(const integer_product *job, int64_t first, int64_t rows, 
     }
 }
 
-/* Bytes of some slivers for `count` pixels whose rows are `a`. */
+/* Computes bytes of some slivers for `count` pixels whose rows are `a`. */
 static void do_bytes(const integer_product *job, int64_t first, int64_t count, int64_t group, int64_t begin,
                      int64_t end, const uint8_t *a, int64_t a_row)
 {
     const int64_t own = job->group_outputs, sliver_bytes = job->quads * QUANTIZED_COLUMNS * QUANTIZED_QUAD;
-    const int64_t each = ceil_div(count, ceil_div(count, QUANTIZED_ROWS)); /* as many rows in each tile */
+    const int64_t each = ceil_div(count, ceil_div(count, QUANTIZED_ROWS)); /* equal numbers of rows in all tiles */
     const int8_t *weights = job->weights + group * job->slivers * sliver_bytes;
     for (int64_t s = begin; s < end; s++) {
         const int64_t output = group * own + s * QUANTIZED_COLUMNS;
@@ -212,8 +211,8 @@ static void do_blocks(void *argument, int64_t slot, vme_items *items)
     }
 }
 
-/* ---- windows of single channels */
-/* Where the taps of one pixel's window lie: all of them as often as there are parts of weights. */
+/* ---- depthwise windows */
+/* Addresses of the taps of one pixel's window, repeated for each part of the weights. */
 static void find_taps(const integer_product *job, int64_t top, int64_t column, const uint8_t *in, int64_t in_row,
                       bool from_top, const uint8_t *outside, const uint8_t **taps)
 {
@@ -230,7 +229,7 @@ static void find_taps(const integer_product *job, int64_t top, int64_t column, c
         memcpy(taps + part * count, taps, (size_t)count * sizeof *taps);
 }
 
-/* A slot has the places of taps, sums, a pixel of zero points, and of int8 the rows that the window sees. */
+/* A slot holds addresses of taps, sums, a pixel of zero points, and, for int8, the converted rows under the window. */
 static void single_row(const integer_product *job, int64_t number, char *slot)
 {
     const int32_t *p = job->p;
@@ -324,7 +323,7 @@ static const void *data_of(const vme_model *model, const model_step *step, int o
     return step->operand[operand] < 0 ? NULL : model_tensor(model, step->operand[operand], arena).data;
 }
 
-/* What is added to each output's sum: its bias, and what zero points make of the sums of weights. */
+/* What is added to each output's sum: its bias, and the zero point's correction by the sum of its weights. */
 static void add_up(const integer_product *job, const int32_t *sums, const int32_t *bias)
 {
     const int32_t zero = job->zero;

@@ -1,12 +1,13 @@
-/* Prepared models in files: the backend and the algorithms that were chosen and the packed weights, so that the next
- * process neither chooses nor packs, and processes share the memory. Everything else about a model is made anew from
- * its own file, which takes no time.
+/* Prepared models in files: the backend, the chosen algorithms and the packed weights, so that the next process neither
+ * chooses nor packs, and processes share the memory. Everything else is rebuilt from the model's own file, which is
+ * cheap.
  *
- * Only files of this user that nobody else can write are mapped: who could shorten one could end the process. Who gives
- * the path answers for its being the one of this model file, engine, backend and CPU; sizes and counts are held against
- * the model all the same, and no content of the packed block can make a run leave its memory. A sum of all that follows
- * the header tells of bytes that a disk or a crash has damaged: it is no digest, since who can write here can write the
- * engine, and takes a tenth of one's time. Little-endian, and of this machine only:
+ * Only files of this user that nobody else can write are mapped: anyone who can truncate a mapped file can end the
+ * process. The caller guarantees that the path belongs to this model file, engine, backend and CPU. Sizes and counts
+ * are checked against the model all the same, and no content of the packed block can make a run access memory outside
+ * it. A checksum of everything after the header detects damage by a disk or a crash. It is no cryptographic digest,
+ * because anyone who can write here can write the engine, and takes a tenth of the time. Little-endian, for this
+ * machine only:
  *
  *   kept_header, an algorithm's number for each step (a byte), zeros to a multiple of PAGE, the packed block */
 #include "models/kept.h"
@@ -37,7 +38,8 @@ static size_t packed_at(uint64_t steps) { return (sizeof(kept_header) + (size_t)
 
 enum { LANES = 8, BLOCK = LANES * 8 };
 
-/* Each word into a lane of its own by a product, which no change of one word leaves as it was. */
+/* Mixes each word into a lane of its own by a bijective product, so that a change of one word always changes the lane.
+ */
 static inline void mix(uint64_t *lane, const uint64_t *word)
 {
     for (int i = 0; i < LANES; i++) {
@@ -46,14 +48,14 @@ static inline void mix(uint64_t *lane, const uint64_t *word)
     }
 }
 
-/* Goes on from `sum`; the size counts too. */
+/* Continues the checksum `sum`; the size is included. */
 static uint64_t sum_of(uint64_t sum, const char *bytes, size_t size)
 {
     uint64_t lane[LANES], word[LANES];
     size_t at = 0;
     for (int i = 0; i < LANES; i++)
         lane[i] = sum + (uint64_t)i + size;
-    for (; at + BLOCK <= size; at += BLOCK) { /* nearly as fast as memory is read */
+    for (; at + BLOCK <= size; at += BLOCK) { /* nearly as fast as memory can be read */
         memcpy(word, bytes + at, BLOCK);
         mix(lane, word);
     }
@@ -67,8 +69,8 @@ static uint64_t sum_of(uint64_t sum, const char *bytes, size_t size)
     return sum ^ sum >> 32;
 }
 
-/* The same of the choices and the packed block, a piece after the other. `leave`: each piece of the mapping is let go
- * of, and stays in the system's cache: the model's own file may still be in memory, too. */
+/* The checksum of the choices and the packed block. `leave`: drops each piece of the mapping from the process after
+ * use; it stays in the page cache. The model's own file may still be in memory at that time. */
 static uint64_t sum_of_all(const char *choices, size_t count, const char *packed, size_t size, bool leave)
 {
     uint64_t sum = sum_of(0, choices, count);
@@ -93,7 +95,7 @@ void kept_open(model_preparation *preparation, const char *path, size_t size)
     const bool leave = preparation->spent != NULL;
     struct stat found;
     kept_header head;
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* nor is a pipe waited for */
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* O_NONBLOCK: does not wait on a pipe */
     if (file < 0)
         return;
     if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == geteuid()
@@ -128,7 +130,7 @@ char *kept_packed(const model_preparation *preparation)
         return NULL;
     kept_header head;
     memcpy(&head, preparation->model->map, sizeof head);
-    for (int s = 0; s < preparation->model->steps; s++) /* others may have been forced since */
+    for (int s = 0; s < preparation->model->steps; s++) /* algorithms may have been forced since */
         if (preparation->model->step[s].kind == STEP_CONV
             && preparation->model->step[s].algorithm != (model_algorithm)preparation->kept[s])
             return NULL;
@@ -177,7 +179,7 @@ void kept_write(const vme_model *model, const char *path, size_t size)
     head.sum = with_backend(
         sum_of_all(front + sizeof head, room - sizeof head, model->packed, model->packed_bytes, false), head.backend);
     memcpy(front, &head, sizeof head);
-    /* on the disk before it has its name: after a loss of power there is a whole file or none */
+    /* synced before the rename: after a power loss there is the whole file or none */
     bool whole = put(file, front, room) && put(file, model->packed, model->packed_bytes) && fsync(file) == 0;
     whole = close(file) == 0 && whole;
     if (!whole || rename(unfinished, path) != 0)

@@ -4,14 +4,14 @@
 
 #include "models/preparation.h"
 
-/* Maps the kept file at `path` for a model file of `size` bytes, if there is one that is this user's, and says in
- * it->kept what was chosen. */
+/* Maps the kept file at `path` for a model file of `size` bytes, if there is a valid one of this user, and stores its
+ * choices in `preparation->kept`. */
 void kept_open(model_preparation *preparation, const char *path, size_t size);
-/* The packed block in the mapped file; NULL: it has another one. */
+/* The packed block in the mapped file; NULL: it does not match this preparation. */
 char *kept_packed(const model_preparation *preparation);
-/* Has all of the mapped file in memory, now that the model's own bytes were given back. */
+/* Loads all of the mapped file into memory, after the model's own bytes were released. */
 void kept_return(const model_preparation *preparation);
-/* Keeps a finished model; where that fails there is no file. */
+/* Writes a finished model; on failure no file is left. */
 void kept_write(const vme_model *model, const char *path, size_t size);
 
 #endif

@@ -1,26 +1,26 @@
-/* How operators become steps: a maker for each, and what they share (model.c). */
+/* How operators become steps: a maker for each operator, and what they share (model.c). */
 #ifndef VME_MODEL_MAKERS_H
 #define VME_MODEL_MAKERS_H
 
 #include "models/preparation.h"
 
-/* How an operator becomes a step. `operands` are the node's inputs and then its output, each MODEL_ABSENT or a
- * tensor; inputs 0 and the output are there, and inputs that are no constants have values. `step` comes with in,
- * out, the operands that are there, p and relu filled in. */
+/* Turns an operator into a step. `operands` are the node's inputs followed by its output, each MODEL_ABSENT or a
+ * tensor; input 0 and the output are present, and inputs other than constants have values. `step` comes with in, out,
+ * the present operands, p and relu filled in. */
 typedef vme_status model_make(model_preparation *preparation, uint32_t number, const model_node_record *node,
                               const uint32_t *operands, model_step *step, int step_number);
-/* NULL: there is no such operator. */
+/* NULL: no such operator. */
 model_make *model_maker(uint32_t op);
 const char *model_operator_name(uint32_t op);
-/* For them: */
+/* Shared by makers: */
 bool model_is_constant(const model_preparation *preparation, uint32_t tensor);
 bool model_same_shape(const model_value *a, const model_value *b);
 model_step model_step_empty(step_kind kind);
-/* What an operator of images reads or makes: of rank 4 it lies as an image from now on. */
+/* Checks an operand or result of an image operator; if its rank is 4, it has an image's layout from now on. */
 vme_status model_as_image(model_preparation *preparation, uint32_t number, int tensor);
-/* Whether the tensor, which is plain from now on, has that dtype and its elements side by side, in order. */
+/* Whether the tensor, whose layout is plain from now on, has that dtype and is contiguous. */
 bool model_lies_dense(model_preparation *preparation, int tensor, int dtype);
-/* VME_BAD_VALUE where the result lies in what an operand does. */
+/* VME_BAD_VALUE if the result overlaps an operand. */
 vme_status model_writes_apart(const model_preparation *preparation, uint32_t number, const model_step *step);
 void model_margin_widen(model_value *value, int64_t top, int64_t left, int64_t bottom, int64_t right);
 
@@ -46,7 +46,7 @@ model_make model_make_integer_product, model_make_quantized;
 model_make model_make_narrow_product;
 /* blending.c */
 model_make model_make_blending;
-/* sampling.c, regions.c: images read at computed places */
+/* sampling.c, regions.c: images sampled at computed coordinates */
 model_make model_make_sampling, model_make_regions;
 /* suppression.c */
 model_make model_make_suppression;

@@ -1,8 +1,8 @@
-/* Prepares a model, or a plan of one for other sizes: works out every shape and holds it against the file's, chooses
- * layouts and margins, makes steps of the nodes, has every value get its place in the arena (arena.c), and the weights
- * packed (weights.c). The file's bytes are not needed afterwards.
+/* Prepares a model, or a plan of one for other sizes: computes every shape and checks it against the file's, chooses
+ * layouts and margins, turns nodes into steps, assigns arena offsets (arena.c) and packs the weights (weights.c). The
+ * file's bytes are not needed afterwards.
  *
- * A model is never written again, so any number of sessions on any threads read it. */
+ * A prepared model is never written, so any number of sessions on any threads may read it. */
 #include "models/model.h"
 #include "models/arena.h"
 #include "models/attention.h"
@@ -32,9 +32,9 @@
 #include <sys/mman.h>
 
 enum {
-    SPARE_PART =
-        3, /* of the file: what sums of weights may take besides. BERT's process takes less than ONNX Runtime's so */
-    CACHE_WAY = 4096, /* bytes: what lies so far apart wants the same lines of the nearest cache, on most CPUs */
+    SPARE_PART = 3,   /* packed weights may exceed the plain ones by 1 / SPARE_PART of the file; BERT then takes less
+                       * memory than in ONNX Runtime */
+    CACHE_WAY = 4096, /* bytes: on most CPUs addresses this far apart map to the same set of L1 */
 };
 
 #define NOT_A_MODEL(...) vme_fail(VME_BAD_VALUE, MODEL_REFUSED __VA_ARGS__)
@@ -86,7 +86,7 @@ static bool has_value(const model_preparation *preparation, uint32_t tensor)
     return model_is_constant(preparation, tensor) || preparation->defined[base_of(preparation, tensor)] != 0;
 }
 
-/* Of what an input or a node makes. A view gives a part of its base a value. */
+/* For results of inputs and nodes. Defining a view defines a part of its base. */
 static vme_status value_define(model_preparation *preparation, uint32_t tensor, const char *what)
 {
     char *defined = &preparation->defined[base_of(preparation, tensor)];
@@ -136,8 +136,8 @@ static void image_strides(model_value *value)
     value->start = (value->top * value->row + value->left * value->pixel) * 4;
 }
 
-/* Elements from a row of c numbers to the next: a line more where a tile's rows would drive each other out of the
- * nearest cache. */
+/* Elements from one row of c elements to the next: with a cache line of padding where the rows of a tile would
+ * otherwise map to the same set of L1. */
 static int64_t row_apart(const model_value *value)
 {
     return value->may_be_apart && value->n * value->h * value->w > 1
@@ -146,7 +146,7 @@ static int64_t row_apart(const model_value *value)
                : value->c;
 }
 
-/* Of a matrix between two products. */
+/* The layout of a matrix between two products. */
 static void matrix_lay_out(model_value *value)
 {
     value->pixel = value->row = value->image = row_apart(value);
@@ -160,8 +160,8 @@ static void not_apart(vme_model *model, int value)
         model->value[model_root(model, value)].may_be_apart = false;
 }
 
-/* Says which values' rows may lie apart: images that no operator on tensors sees, and matrices that only products do.
- */
+/* Finds the values whose rows may be padded: images that no operator on tensors uses, and matrices that only products
+ * use. */
 static void find_apart(vme_model *model)
 {
     for (int v = 0; v < model->values; v++) {
@@ -198,7 +198,7 @@ static vme_status image_lay_out(model_value *value)
     return VME_OK;
 }
 
-/* An image within another one has its margin, which is as wide as any of them wants. */
+/* An image within another one has the outer image's margin, which is the widest that any of them needs. */
 static vme_status lay_out(vme_model *model)
 {
     vme_status status = VME_OK;
@@ -250,7 +250,7 @@ model_step model_step_empty(step_kind kind)
 static const struct {
     model_make *make;
     const char *name;
-    bool images; /* works on images: its operand 0, operand 3 or (of two inputs) 1 and its result are ones */
+    bool images; /* works on images: operand 0, operand 3 or (of two inputs) 1, and the result are images */
 } operators[MODEL_OPS] = {
     [MODEL_CONV] = {model_make_product, "Conv", true},
     [MODEL_MAX_POOL] = {model_make_pool, "MaxPool", true},
@@ -319,7 +319,7 @@ static vme_status activation_read(uint32_t number, model_step *step)
     }
 }
 
-/* Whether what the guard and its parents look at is there: one bool each, which is computed. */
+/* Whether the values that the guard and its parents read exist: one bool each, computed by a step. */
 static vme_status check_guard(model_preparation *preparation, uint32_t number, int guard)
 {
     const vme_model *model = preparation->model;
@@ -394,7 +394,7 @@ static vme_status make_node(model_preparation *preparation, uint32_t number)
     return status == VME_OK && step->addend >= 0 ? model_as_image(preparation, number, step->addend) : status;
 }
 
-/* What is computed element by element of an image lies as one too, where nothing wants it plain. */
+/* Element-wise results of images get an image's layout too, unless something needs them plain. */
 static void spread_layouts(vme_model *model)
 {
     for (int s = 0; s < model->steps; s++) {
@@ -410,7 +410,7 @@ static void spread_layouts(vme_model *model)
     }
 }
 
-/* ---- the whole */
+/* ---- whole models */
 static model_step port_step(step_kind kind, uint32_t port)
 {
     model_step step = model_step_empty(kind);
@@ -447,7 +447,8 @@ static void count_readers(const model_preparation *preparation)
 
 static bool has_choice(const model_step *step) { return step->kind == STEP_CONV || model_is_attention(step); }
 
-/* Whether the models have as many steps, and choices of the same kinds to make: so those of one fit the other. */
+/* Whether both models have the same number of steps, with choices of the same kinds: then the choices of one fit the
+ * other. */
 static bool of_same_choices(const vme_model *model, const vme_model *other)
 {
     bool same = model->steps == other->steps;
@@ -466,7 +467,7 @@ static vme_status make(model_preparation *preparation)
     for (uint32_t v = 0; v < file->tensors; v++)
         value_read(preparation, v);
     count_readers(preparation);
-    for (int v = (int)file->tensors; v < model->values; v++) /* scratch memory of steps, where it gets bytes */
+    for (int v = (int)file->tensors; v < model->values; v++) /* scratch memory of steps, for those that get bytes */
         model->value[v] = (model_value){.kind = MODEL_COMPUTED, .first = -1, .within = -1};
     for (uint32_t i = 0; status == VME_OK && i < file->inputs; i++, s++) {
         uint32_t tensor = model_file_number(file->input_list, i);
@@ -516,7 +517,7 @@ static vme_status make(model_preparation *preparation)
         model_step *step = &model->step[s];
         model_value *in = step->in < 0 ? NULL : &model->value[step->in],
                     *out = step->out < 0 ? NULL : &model->value[step->out];
-        /* the numbers of one pixel lie as they will */
+        /* the elements of one pixel are contiguous in any layout */
         if (step->kind == STEP_FLATTEN && in->bytes == out->bytes && in->h == 1 && in->w == 1 && in->image == in->c
             && out->within < 0 && in->spread_h == 0) {
             step->kind = STEP_NOTHING;
@@ -525,9 +526,8 @@ static vme_status make(model_preparation *preparation)
         if (has_choice(step)) {
             int64_t bytes = 0;
             const bool based =
-                model->base != NULL
-                && step->kind
-                       == STEP_CONV; /* has the base's weights; attention has none, and chooses for its own sizes */
+                model->base != NULL && step->kind == STEP_CONV; /* a convolution shares the base's weights; attention
+                                                                 * has none and chooses for its own sizes */
             const model_algorithm chosen = based                       ? model->base->step[s].algorithm
                                            : preparation->kept != NULL ? (model_algorithm)preparation->kept[s]
                                            : preparation->like != NULL ? preparation->like->step[s].algorithm
@@ -563,8 +563,8 @@ vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, v
     return vme_model_prepare(context, bytes, size, &(vme_model_options){.fixed = true}, result);
 }
 
-/* The arrays of a model and of its making, zeroed. Those of a plan, which VMs make, are charged; it has as many values
- * and steps as its base, and scratch memory of steps besides. */
+/* Allocates the arrays of a model and of its preparation, zeroed. Those of a plan, which VMs make, are charged. A plan
+ * has the values and steps of its base, and scratch memory of steps in addition. */
 static vme_status arrays_new(model_preparation *preparation)
 {
     vme_model *model = preparation->model;
@@ -572,7 +572,7 @@ static vme_status arrays_new(model_preparation *preparation)
     model->steps =
         model->base != NULL ? model->base->steps : (int)(file->inputs + file->nodes + file->operands + file->outputs);
     model->max_steps = model->steps;
-    /* at most: parts of concatenations, and scratch memory of steps and of chains of two or more */
+    /* upper bound: parts of concatenations, and scratch memory of steps and of chains of two or more */
     model->values = (model->base != NULL ? model->base->values : (int)(file->tensors + file->operands)) + model->steps
                     + model->steps / 2;
     const size_t values = (size_t)model->values, steps = (size_t)model->steps;

@@ -1,14 +1,14 @@
-/* Products of rows with constant weights that are kept narrow: float16, or integers of 8 or 4 bits in blocks with
- * scales and zero points. Sums are in float32.
+/* Products of rows with constant weights stored as float16, or as 8- or 4-bit integers in blocks with scales and zero
+ * points. Sums are in float32.
  *
- * Operands: 0 rows [rows, k], float32 or float16, of which the result [rows, columns] is too; 1 weights, [slivers, k,
- * 32] of float16, uint8 [slivers, k / 4, 128] or, of 4 bits, uint8 [slivers, k / 8, 128] (narrow_kernels.h), whatever
- * for columns that are not there; 2 scales of integers, float32 [slivers, k / block, 32]; 3 zero points likewise, or
- * absent where all are NARROW_ZERO; 4 a bias of the columns, float32, or absent.
+ * Operands: 0 rows [rows, k], float32 or float16, as is the result [rows, columns]; 1 weights, [slivers, k, 32] of
+ * float16, uint8 [slivers, k / 4, 128] or, for 4 bits, uint8 [slivers, k / 8, 128] (narrow_kernels.h), with any content
+ * in missing columns; 2 scales of integers, float32 [slivers, k / block, 32]; 3 zero points likewise, or absent if all
+ * are NARROW_ZERO; 4 a bias of the columns, float32, or absent.
  *
- * Few rows read weights as they lie, once: rows become integers of 24 bits in parts of a block, so that products
- * with integers are sums of integers. Of more rows, weights become float32 for a part of the sum at a time, which a
- * matrix product's tiles then read from the nearest cache. */
+ * Few rows read the stored weights directly, once: the rows are converted to 24-bit integers in parts of a block, so
+ * that products with integers are sums of integers. For more rows, the weights of one part of the sum at a time are
+ * converted to float32, which the tiles of a matrix product then read from L1. */
 #include "models/narrow_products.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -25,22 +25,22 @@
 #include <string.h>
 
 enum {
-    PART = 256,      /* numbers of a sum whose weights are float32 at a time */
-    FEW = 8,         /* rows that read narrow weights */
-    PIECE = 1 << 14, /* numbers between two looks at the stop flag */
+    PART = 256,      /* elements of a sum whose weights are converted to float32 at a time */
+    FEW = 8,         /* maximum rows that read the stored weights directly */
+    PIECE = 1 << 14, /* elements between two checks of the stop flag */
 };
 
 typedef struct narrow_product {
     vme_context *context;
     const vme_kernels *kernels;
-    narrow_sliver sliver; /* but for what lies in each */
+    narrow_sliver sliver; /* without the addresses, which differ between slivers */
     const uint8_t *weights;
-    const float *scales, *zeros, *bias; /* NULL: none */
+    const float *scales, *zeros, *bias; /* bias NULL: none */
     int64_t rows, columns, slivers, blocks, sliver_bytes, block_parts;
-    bool half; /* rows and result */
+    bool half; /* rows and result are float16 */
     char *out;
-    const float *a;    /* as float32 */
-    narrow_rows ready; /* of few rows and integers */
+    const float *a;    /* converted to float32 */
+    narrow_rows ready; /* for few rows and integers */
     float *slots;
     int64_t slot_floats;
 } narrow_product;
@@ -66,7 +66,7 @@ static void lay_out(narrow_product *job, const vme_model *model, const model_ste
 }
 
 /* ---- a sliver of columns */
-/* Sums of all rows, [rows][32], by tiles; `weights` has room for a part of them. */
+/* Sums of all rows, [rows][32], by tiles; `weights` holds one converted part. */
 static void by_tiles(const narrow_product *job, const narrow_sliver *sliver, float *weights, float *sums)
 {
     const vme_gemm_kernel *kernel = &job->kernels->gemm.of[VME_FLOAT32];
@@ -140,7 +140,7 @@ static void do_slivers(void *argument, int64_t slot, vme_items *items)
 }
 
 /* ---- the step */
-/* Rows that are made ready, as what they are made of: none of many rows, nor of float16's weights. */
+/* The number of rows that are converted to integers: none if there are many rows or if weights are float16. */
 static int64_t ready_rows(const narrow_product *job)
 {
     return job->rows <= FEW && job->sliver.kind != NARROW_HALF ? job->rows : 0;
@@ -151,7 +151,7 @@ static int64_t scratch_floats(const narrow_product *job)
     return (job->half ? job->rows * job->sliver.k : 0) + ready_rows(job) * (job->sliver.k + 2 * job->ready.parts);
 }
 
-/* Writes job->ready into `scratch`. */
+/* Sets job->ready, with its data in `scratch`. */
 static void make_ready(narrow_product *job, float *scratch)
 {
     const int64_t rows = ready_rows(job), block = job->sliver.block;

@@ -1,10 +1,10 @@
-/* Models with open sizes: numbers of examples, lengths of sequences and the like, which each call chooses by the shapes
- * of its inputs.
+/* Models with open sizes: batch sizes, sequence lengths and the like, which each call chooses by the shapes of its
+ * inputs.
  *
- * The file has every number that follows from such sizes as a sum of products of them and of quotients
- * (docs/model-format.md). A plan is the model of the same file with these numbers worked out for the sizes of a call:
- * it has steps, layouts and an arena of its own, and the algorithms and packed weights of its base. Nothing that a file
- * says of its numbers is believed: what comes out is looked at as any file. */
+ * The file expresses every number that depends on such sizes as a sum of products of sizes and quotients
+ * (docs/model-format.md). A plan is the model of the same file with these numbers evaluated for the sizes of a call. It
+ * has steps, layouts and an arena of its own, and shares the algorithms and packed weights of its base. The file is not
+ * trusted: evaluated numbers are checked like those of any file. */
 #include "models/plans.h"
 #include "models/file.h"
 #include "models/model.h"
@@ -36,7 +36,7 @@ vme_status model_open(vme_model *model, const model_file *file, const void *byte
         for (size_t port = 0; port < ports && varying.field < FIELD_OFFSET; port++) {
             char **label = &model->label[port * MODEL_RANK + varying.field];
             if (model_file_number(file->input_list, (uint32_t)port) != varying.tensor
-                || *label != NULL) /* the outputs' list follows */
+                || *label != NULL) /* the list of outputs follows directly */
                 continue;
             *label = strndup(file->names + varying.label_at, varying.label_size);
             if (*label == NULL)
@@ -56,7 +56,7 @@ void model_close(vme_model *model)
     free(model->front);
 }
 
-/* The sum of `count` terms, `values` being those of variables; false: it is beyond 64 bits. */
+/* The sum of `count` terms for the variables' `values`; false: it exceeds 64 bits. */
 static bool sum_of_terms(const model_file *file, uint32_t first, uint32_t count, const int64_t *values, int64_t *sum)
 {
     *sum = 0;
@@ -73,7 +73,7 @@ static bool sum_of_terms(const model_file *file, uint32_t first, uint32_t count,
     return true;
 }
 
-/* Numbers of all variables at these sizes. */
+/* The values of all variables at these sizes. */
 static vme_status variables_at(const model_file *file, const int64_t *sizes, int64_t *values)
 {
     values[0] = 0;
@@ -91,7 +91,7 @@ static vme_status variables_at(const model_file *file, const int64_t *sizes, int
     return VME_OK;
 }
 
-/* Holds what a call's sizes have to be: what is made of the numbers would be wrong elements otherwise. */
+/* Checks the conditions on a call's sizes; if one failed, results would be wrong. */
 static vme_status check_needs(const model_file *file, const int64_t *values)
 {
     for (uint32_t i = 0; i < file->needs; i++) {
@@ -105,7 +105,7 @@ static vme_status check_needs(const model_file *file, const int64_t *values)
     return VME_OK;
 }
 
-/* What is wrong, with the sizes at which it is. */
+/* Adds the sizes to the message of an error. */
 static vme_status does_not_work(const vme_model *model, const int64_t *sizes, vme_status status)
 {
     char list[128] = "", why[VME_MESSAGE_SIZE];
@@ -178,7 +178,7 @@ static vme_status sizes_of(const vme_model *model, const vme_tensor *const *inpu
     return VME_OK;
 }
 
-/* The kept plan for these sizes, a new reference, or NULL. */
+/* Returns a new reference to the cached plan for these sizes, or NULL. */
 static vme_model *plan_kept(model_plans *plans, const int64_t *sizes)
 {
     vme_model *found = NULL;
@@ -193,7 +193,7 @@ static vme_model *plan_kept(model_plans *plans, const int64_t *sizes)
     return found;
 }
 
-/* Keeps the plan in the place of the one that was not used for longest. */
+/* Caches the plan in place of the least recently used one. */
 static void plan_keep(model_plans *plans, vme_model *plan)
 {
     int oldest = 0;
@@ -220,7 +220,7 @@ vme_status plans_find(model_plans *plans, vme_context *context, vme_model *model
     vme_status status = sizes_of(model, inputs, sizes);
     if (status != VME_OK || (*plan = plan_kept(plans, sizes)) != NULL)
         return status;
-    status = plan_new(context, model, sizes, plan); /* two threads may make the same one */
+    status = plan_new(context, model, sizes, plan); /* two threads may make the same plan */
     if (status == VME_OK)
         plan_keep(plans, *plan);
     return status;

@@ -6,11 +6,11 @@
 
 #include <pthread.h>
 
-/* Keeps in `model` what plans need of its file, which begins at `bytes`. */
+/* Stores in `model` what plans need of its file, which begins at `bytes`. */
 vme_status model_open(vme_model *model, const model_file *file, const void *bytes, size_t size);
 void model_close(vme_model *model);
 enum { PLANS_MAX = 8 };
-typedef struct model_plans { /* the plans that were used last */
+typedef struct model_plans { /* the most recently used plans */
     pthread_mutex_t lock;
     uint64_t clock;
     struct {
@@ -18,7 +18,7 @@ typedef struct model_plans { /* the plans that were used last */
         uint64_t used;
     } kept[PLANS_MAX];
 } model_plans;
-/* The plan for inputs of these shapes, a new reference; `model` itself where no size is open. */
+/* The plan for inputs of these shapes, a new reference; `model` itself if no size is open. */
 vme_status plans_find(model_plans *plans, vme_context *context, vme_model *model, const vme_tensor *const *inputs,
                       vme_model **plan);
 void plans_free(model_plans *plans);

@@ -1,4 +1,4 @@
-/* Pools: each pixel is made of those that its window sees; padding is seen as nothing, and may count in an average. */
+/* Pooling: each pixel is computed from those under its window. Padding is skipped, and may count in an average. */
 #include "models/pooling.h"
 #include "models/file.h"
 #include "models/model.h"
@@ -14,7 +14,7 @@ typedef struct pooling {
     const model_band *band;
 } pooling;
 
-/* Of the positions at + i * dilation for i < kernel, those in [begin, end): how many, and the first of them. */
+/* Counts the positions at + i * dilation, i < kernel, that are in [begin, end), and sets `first` to the first one. */
 static int64_t seen(int64_t at, int64_t kernel, int64_t dilation, int64_t begin, int64_t end, int64_t *first)
 {
     int64_t skipped = at < begin ? (begin - at + dilation - 1) / dilation : 0;
@@ -43,7 +43,7 @@ static void pool_row(const pooling *job, int64_t n, int64_t y)
         int64_t before = x * p[STRIDE_W] - p[PAD_LEFT];
         window.columns = seen(before, p[KERNEL_W], p[DILATION_W], 0, in->w, &from_x);
         window.out = model_pixel(out, arena, n, y, x);
-        if (window.rows == 0 || window.columns == 0) { /* a window with holes may see nothing but padding */
+        if (window.rows == 0 || window.columns == 0) { /* a dilated window may see padding only */
             for (int64_t i = 0; i < out->c; i++)
                 window.out[i] = largest ? -__builtin_inff() : 0;
             continue;
@@ -94,7 +94,7 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
 
 vme_status pooling_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    enum { PIECE = 1 << 16 }; /* numbers read between two looks at the stop flag, or a row's */
+    enum { PIECE = 1 << 16 }; /* elements read between two checks of the stop flag, or those of one row */
     const model_band band = model_whole(model, step, arena);
     pooling job = {.context = context, .model = model, .step = step, .band = &band};
     const model_value *in = band.in, *out = band.out;

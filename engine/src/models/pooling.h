@@ -5,7 +5,7 @@
 #include "models/step.h"
 
 vme_status pooling_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
-/* not of the last */
+/* not for STEP_GLOBAL_AVERAGE_POOL */
 void pooling_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band);
 
 #endif

@@ -1,4 +1,4 @@
-/* A model that is being made of its file (model.c). */
+/* The state of preparing a model from its file (model.c). */
 #ifndef VME_MODEL_PREPARATION_H
 #define VME_MODEL_PREPARATION_H
 
@@ -7,20 +7,21 @@
 typedef struct model_preparation {
     vme_model *model;
     const model_file *file;
-    int values, steps; /* so far: parts of concatenations follow the tensors */
-    char *defined;     /* of each tensor: 0 it has no value yet, 1 parts of it have, 2 it has one */
-    bool *wanted;      /* constants that steps read as they are */
+    int values, steps; /* so far; parts of concatenations follow the tensors */
+    char *defined;     /* of each tensor: 0 undefined, 1 partly defined, 2 defined */
+    bool *wanted;      /* constants that steps read unpacked */
     struct packing {
-        bool weights, bias;            /* there are some, which begin */
-        uint64_t weights_at, bias_at;  /* so far into the file's weights */
-        int64_t outputs, channels, at; /* floats into the packed block */
-    } *packing;                        /* one a step */
-    const char *kept;                  /* the kept file's choices, one a step; NULL: there is none */
-    const vme_model *like;             /* whose choices are taken; NULL: nobody's */
-    /* weights from here on have not been given back, and end there; NULL: their bytes are not ours to spend */
+        bool weights, bias;            /* present; they begin */
+        uint64_t weights_at, bias_at;  /* at these offsets in the file's weights */
+        int64_t outputs, channels, at; /* at: offset in floats in the packed block */
+    } *packing;                        /* one for each step */
+    const char *kept;                  /* the choices in the kept file, one for each step; NULL: no file */
+    const vme_model *like;             /* a model whose choices are copied, or NULL */
+    /* the weights from `spent` to `end` have not been released yet; NULL: the caller keeps the bytes, so nothing is
+     * released */
     char *spent, *end;
 } model_preparation;
-/* The model of a file whose form is right. A plan of `base` if that is not NULL: the file is base's at other sizes. */
+/* The model of a validated file. If `base` is not NULL, it is a plan of it: the file is base's at other sizes. */
 vme_status model_new(vme_context *context, const model_file *file, size_t size, const vme_model_options *options,
                      vme_model *base, vme_model **result);
 

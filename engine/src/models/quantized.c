@@ -1,7 +1,7 @@
-/* Steps that do the same to every byte: float32 to bytes and back, sums and products of quantized numbers, tables.
+/* Element-wise steps on bytes: quantization of float32 and back, sums and products of quantized numbers, tables.
  *
  * A byte q of a tensor with scale s and zero point z stands for (q - z) * s. All operands and results are dense and of
- * one shape; those of int8 are read as uint8 with 128 more (quantized_kernels.h). */
+ * one shape; int8 is converted to uint8 by adding 128 (quantized_kernels.h). */
 #include "models/quantized_kernels.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -15,7 +15,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { PIECE = 1 << 14, FLIP = 0x80 }; /* numbers between two looks at the stop flag */
+enum { PIECE = 1 << 14, FLIP = 0x80 }; /* numbers between two checks of the stop flag */
 
 typedef struct bytes {
     const model_quantized_kernels *kernels;
@@ -23,7 +23,7 @@ typedef struct bytes {
     const char *a, *b; /* b: the second operand, or the table */
     char *out;
     uint8_t a_flip, b_flip;
-    int32_t zeros[2]; /* as they are read */
+    int32_t zeros[2]; /* zero points of the converted bytes */
     quantized_result to;
 } bytes;
 

@@ -1,10 +1,10 @@
-/* What a step costs: Q is counted, P, the rates, are built in, or measured once by running small convolutions of zeros;
- * S is what starting a step takes. Q is products of full tiles (a tile that is not full takes as long as one of
- * RATES_ROWS_MIN rows at least, and each as long as RATES_TILE_ROWS rows more), numbers of Winograd's points and of
- * other sums, bytes of weights and of copies. Weights are on their way while products are made (vme_gemm_layer), so the
- * longer of these two counts.
+/* Estimates the cost of a step as Q / P + S. Q is the work, counted; P the rates, built in or measured once by running
+ * small convolutions of zeros; S the cost of starting a step. Q counts products of full tiles (a partial tile costs at
+ * least as much as one of RATES_ROWS_MIN rows, and each tile RATES_TILE_ROWS rows more), Winograd points and other
+ * sums, and bytes of weights and of copies. Weights are prefetched during products (vme_gemm_layer), so the longer of
+ * these two counts.
  *
- * Everything is about one core: what threads share makes no algorithm better than another. */
+ * All costs are those of one core: dividing work among threads does not change which algorithm is best. */
 #include "models/rates.h"
 #include "models/attention.h"
 #include "models/convolution.h"
@@ -25,12 +25,12 @@
 #include <time.h>
 
 enum { ROUNDS_MAX = 9, ROUNDS_MIN = 2 };
-static const double BOUND = 16;        /* times the built-in rates: what a measured one can be */
-static const double ENOUGH_NS = 1.5e6; /* for the rounds of one algorithm */
+static const double BOUND = 16;        /* limit of the ratio between measured and built-in rates */
+static const double ENOUGH_NS = 1.5e6; /* time for the rounds of one algorithm */
 
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
-/* ---- Q, and what it costs */
+/* ---- Q and its cost */
 double rates_tile_rows(const vme_gemm_kernel *kernel, int64_t rows)
 {
     const int64_t tiles = ceil_div(rows, kernel->rows), each = ceil_div(rows, tiles);
@@ -49,7 +49,7 @@ double rates_cost(const rates_counted *counted, const double rates[VME_RATES])
 }
 
 /* ---- trials */
-/* Of this thread's CPU: what else the machine does is no algorithm's doing. */
+/* CPU time of this thread, so that other load on the machine does not count. */
 static double now_ns(void)
 {
     struct timespec now;
@@ -73,8 +73,8 @@ void trial_end(algorithm_trial *trial)
 
 static int64_t aligned(int64_t bytes) { return (bytes + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT; }
 
-/* The value at a place of its own from `at` on in the trial's arena, as it lies, whatever it is a part of; returns
- * where the next one is. */
+/* Places the value at `at` in the trial's arena with its own layout, even if it is a part of another one. Returns the
+ * end. */
 static int64_t slot(model_value *value, int64_t at, bool image)
 {
     value->kind = MODEL_COMPUTED;
@@ -139,11 +139,11 @@ static vme_status trial_run(algorithm_trial *trial)
 vme_status trials_run(algorithm_trial *trials, int count)
 {
     const vme_wishes before =
-        vme_wish((vme_wishes){.threads = 1, .kernels = trials->model.kernels}); /* all are of one backend */
+        vme_wish((vme_wishes){.threads = 1, .kernels = trials->model.kernels}); /* all trials use one backend */
     vme_status status = VME_OK;
     for (int i = 0; status == VME_OK && i < count; i++) {
         status = trial_run(&trials[i]);
-        trials[i].best_ns = 0; /* its memory was not there yet */
+        trials[i].best_ns = 0; /* discarded: the first run faults in its memory */
     }
     double spent = 0;
     for (int round = 0; status == VME_OK && round < ROUNDS_MAX && (round < ROUNDS_MIN || spent < ENOUGH_NS * count);
@@ -164,10 +164,10 @@ static struct {
     struct {
         const vme_kernels *kernels;
         double rates[VME_RATES];
-    } of[BACKENDS_MAX]; /* kernels NULL: free */
+    } of[BACKENDS_MAX]; /* kernels NULL: a free entry */
 } measured = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Where the backend's are, or will be; under the lock. */
+/* Index of the backend's entry, existing or new. Called with the lock held. */
 static int slot_of(const vme_kernels *kernels)
 {
     int slot = 0;
@@ -207,19 +207,18 @@ static void image(model_value *value, int64_t side, int64_t channels, int64_t ma
                            .image = (side + 2 * margin) * (side + 2 * margin) * channels};
 }
 
-/* A rate from one run: what its work of that kind takes of the time that the rates known so far leave. Out of bounds:
- * the built-in one stays. */
+/* Derives one rate from one run: the time left after the work of the other kinds, at the rates known so far, is spent
+ * on this kind. If the result is out of bounds, the built-in rate stays. */
 static void rate_from(double rates[VME_RATES], vme_rate rate, const rates_counted *counted, double ns)
 {
     rates_counted others = *counted;
     others.of[rate] = 0;
     if (rate == VME_RATE_PRODUCTS
-        || rate == VME_RATE_WEIGHTS) /* side by side: the run is one of which this takes longer */
+        || rate == VME_RATE_WEIGHTS) /* they overlap, and the run is one in which this kind takes longer */
         others.of[VME_RATE_PRODUCTS] = others.of[VME_RATE_WEIGHTS] = 0;
     double rest = ns - rates_cost(&others, rates);
     double found = rest > 0 ? counted->of[rate] / rest : 0;
-    if (rate
-        == VME_RATE_WEIGHTS) /* and never at more than is built in: the run's own may all lie in a large third cache */
+    if (rate == VME_RATE_WEIGHTS) /* at most the built-in rate: the weights of this run may all be in a large L3 */
         found = found / RATES_FARTHER < rates[rate] ? found / RATES_FARTHER : rates[rate];
     if (found > rates[rate] / BOUND && found < rates[rate] * BOUND)
         rates[rate] = found;
@@ -239,7 +238,7 @@ static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
         {56, 64, CONVOLUTION_WINOGRAD_4, VME_RATE_POINTS_4},
     };
     algorithm_trial *trials = calloc(SHAPES, sizeof *trials);
-    vme_context *context = NULL; /* nobody's: what it takes is the machine's, not a task's */
+    vme_context *context = NULL; /* charged to no task: rates belong to the machine */
     vme_status status =
         trials == NULL ? vme_fail(VME_NO_MEMORY, "no memory for measuring") : vme_context_new(NULL, 0, &context);
     int begun = 0;
@@ -328,7 +327,7 @@ double rates_algorithm(const vme_model *model, const vme_kernels *kernels, const
     else {
         counted = convolution_algorithm_of(algorithm)->work(kernels, &model->value[step->in], out, step);
         if (algorithm != CONVOLUTION_DIRECT
-            && model_curve_of(model, step) != NULL) /* the direct one does it while a tile is near */
+            && model_curve_of(model, step) != NULL) /* the direct algorithm applies it while a tile is in cache */
             counted.of[VME_RATE_BYTES] += 2 * sizeof(float) * (double)(out->n * out->h * out->w) * (double)out->c;
     }
     return rates_cost(&counted, rates);
@@ -349,7 +348,8 @@ double vme_model_expected(const vme_model *model, int number)
     double rates[VME_RATES];
     rates_fixed(model->kernels, rates);
     if (!model->fixed)
-        (void)rates_known(model->kernels, rates); /* without memory for it these are the built-in ones, or nearly */
+        (void)rates_known(model->kernels, rates); /* if memory is short, the rates are the built-in ones or close to
+                                                   * them */
     return step->kind == STEP_CONV || model_is_attention(step)
                ? rates_algorithm(model, model->kernels, step, step->algorithm, rates)
                : rates_step(model, number, rates);

@@ -1,4 +1,4 @@
-/* What a step is expected to take on one core, and trials of algorithms, which measure it: for tuning.c. */
+/* Expected costs of steps on one core, and trials of algorithms that measure them; for tuning.c. */
 #ifndef VME_RATES_H
 #define VME_RATES_H
 
@@ -6,23 +6,23 @@
 
 #include "vme_search.h"
 
-/* The work of a step, of each kind. */
+/* The work of a step, by kind. */
 typedef struct rates_counted {
     double of[VME_RATES];
 } rates_counted;
-/* Rows of tiles for `rows` that follow each other, as they cost. */
+/* The cost of `rows` consecutive rows, as rows of full tiles. */
 double rates_tile_rows(const vme_gemm_kernel *kernel, int64_t rows);
 /* Nanoseconds at these rates. */
 double rates_cost(const rates_counted *work, const double rates[VME_RATES]);
-/* What a step costs by one of its algorithms; and one that has none to choose from. */
+/* The cost of a step with one of its algorithms, and of a step without a choice. */
 double rates_algorithm(const vme_model *model, const vme_kernels *kernels, const model_step *step,
                        model_algorithm algorithm, const double rates[VME_RATES]);
 double rates_step(const vme_model *model, int number, const double rates[VME_RATES]);
 void rates_fixed(const vme_kernels *kernels, double rates[VME_RATES]);
-/* Measured now if they were neither measured nor set yet. VME_NO_MEMORY. */
+/* Measures the rates if they were neither measured nor set. VME_NO_MEMORY. */
 vme_status rates_known(const vme_kernels *kernels, double rates[VME_RATES]);
 
-/* One algorithm on zeros, with weights that are not packed: only the time counts. */
+/* A timed run of one algorithm on zeros, with unpacked weights: only the time counts. */
 enum { TRIAL_OPERANDS = 4, TRIAL_VALUES = 4 + TRIAL_OPERANDS };
 typedef struct algorithm_trial {
     vme_model model;
@@ -32,11 +32,10 @@ typedef struct algorithm_trial {
     size_t arena_bytes, weights_bytes;
     double best_ns; /* nanoseconds; 0: not run yet */
 } algorithm_trial;
-/* A trial of `step`, whose numbers of values are those of `values`. What it holds is for trial_end, also when it
- * fails. */
+/* Prepares a trial of `step`, whose value numbers index `values`. Call trial_end also if it fails. */
 vme_status trial_begin(algorithm_trial *trial, vme_context *context, const vme_kernels *kernels,
                        const model_value *values, const model_step *step, model_algorithm algorithm);
-/* Some rounds of all in turn, on this thread alone: a machine that is busy for a moment is so for all. */
+/* Runs some rounds of all trials in turn, on this thread only, so that a moment of other load affects all of them. */
 vme_status trials_run(algorithm_trial *trials, int count);
 void trial_end(algorithm_trial *trial);
 

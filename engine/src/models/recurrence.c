@@ -1,19 +1,19 @@
-/* Recurrent layers: RNN, GRU and LSTM as ONNX has them, one or both directions.
+/* Recurrent layers: RNN, GRU and LSTM as ONNX defines them, in one or both directions.
  *
- * What the gates make of the inputs is no part of the step: a product over all times at once gives it, with both biases
- * (of GRU whose reset gate weighs the product all but the bias in there). Here each time multiplies the state before
- * with its weights and makes the next state. Rows of the batch and directions depend on nothing of each other: threads
- * take blocks of rows of one direction, and do all times of a block one after the other, with its states in scratch
- * memory of their own.
+ * The gates' products with the inputs are not part of the step: one product for all times computes them, including both
+ * biases (except the candidate's bias of a GRU whose reset gate multiplies the product). For each time, the step
+ * multiplies the previous state with its weights and computes the next state. Rows of the batch and directions are
+ * independent: threads take blocks of rows of one direction and process all times of a block in order, with its states
+ * in scratch memory of their own.
  *
  * Operands: 0 gates of the inputs [times, batch, directions * gates * hidden]; 1 weights [directions, slivers, hidden,
- * VME_SLIVER], the columns of all gates side by side (of GRU the candidate's begin with a sliver of their own), padded;
- * 2 bias of GRU's candidate [directions, hidden]; 3 peepholes of LSTM [directions, 3 * hidden]; 4 first state, 5 first
- * cell [directions, batch, hidden]; 6 lengths [batch], int64. Those from 2 on may be absent. Gates are in ONNX's order:
- * LSTM input, output, forget, cell; GRU update, reset, candidate.
+ * VME_SLIVER], the columns of all gates side by side (GRU: the candidate's begin with a new sliver), padded; 2 bias of
+ * GRU's candidate [directions, hidden]; 3 peepholes of LSTM [directions, 3 * hidden]; 4 initial state, 5 initial cell
+ * [directions, batch, hidden]; 6 lengths [batch], int64. Those from 2 on may be absent. Gates are in ONNX's order: LSTM
+ * input, output, forget, cell; GRU update, reset, candidate.
  *
- * The result is [times + 1, directions, batch, hidden], of LSTM times + 2: states of all times, the last state, the
- * last cell. Rows that are shorter have zeros at the end, and last states of their last time. */
+ * The result is [times + 1, directions, batch, hidden], for LSTM times + 2: the states of all times, the last state,
+ * the last cell. Shorter rows are followed by zeros, and their last states are those of their own last time. */
 #include "models/recurrence.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -31,7 +31,7 @@
 #include <string.h>
 
 enum {
-    BLOCK_ROWS = 8 * VME_SLIVER_ROWS, /* of the batch: their gates lie in the second cache */
+    BLOCK_ROWS = 8 * VME_SLIVER_ROWS, /* rows of the batch: their gates stay in L2 */
 };
 
 typedef struct function {
@@ -45,12 +45,12 @@ typedef struct recurrence {
     recurrence_kind kind;
     int flags;
     float clip;
-    bool usual[2];                           /* of each direction: sigmoids and tanh, and nothing else */
-    function functions[2][RECURRENCE_GATES]; /* of gates, candidate, cell */
+    bool usual[2];                                                /* of each direction: only sigmoid and tanh */
+    function functions[2][RECURRENCE_GATES];                      /* of gates, candidate, cell */
     vme_tensor gates, bias, peepholes, state, cell, lengths, out; /* absent: data NULL */
     const float *weights;
     int64_t times, directions, batch, hidden;
-    int64_t slivers, candidate; /* of one direction, of which those from `candidate` on are GRU's candidate's */
+    int64_t slivers, candidate; /* of one direction; GRU: the candidate's slivers are those from `candidate` on */
     int64_t block_rows, blocks; /* of one direction */
     int64_t slot_floats;
     float *slots;
@@ -63,14 +63,14 @@ static int64_t slivers_of(recurrence_kind kind, int64_t hidden)
                                   : ceil_div(gates_of(kind) * hidden, VME_SLIVER);
 }
 
-/* What a slot holds of a row: products of all slivers, the state, the cell (GRU: the state that the reset gate has
- * weighed), and room for gates. */
+/* Floats of a row in a slot: products of all slivers, the state, the cell (GRU: the state times the reset gate), and
+ * room for gates. */
 static int64_t row_floats(recurrence_kind kind, int64_t hidden)
 {
     return slivers_of(kind, hidden) * VME_SLIVER + 2 * hidden + gates_of(kind) * hidden;
 }
 
-/* ---- functions, where they are others than the usual ones */
+/* ---- functions other than the usual ones */
 static void bend(const recurrence *job, const function *by, int64_t n, float *x)
 {
     const float a = by->a, b = by->b;
@@ -109,7 +109,7 @@ static void limit(const recurrence *job, int64_t n, float *x)
 
 /* One row at one time. */
 typedef struct row {
-    const float *x, *p; /* gates of the input, products of the state */
+    const float *x, *p; /* the gates' products with the input, and with the state */
     const float *bias, *peepholes;
     float *h, *c, *y, *room;
     const function *functions;
@@ -121,7 +121,7 @@ static void bent(const recurrence *job, const row *at, int which, int64_t n, flo
     bend(job, &at->functions[which], n, x);
 }
 
-/* room[i] = x[i] + p[i], and what a peephole sees of the cell */
+/* room[i] = x[i] + p[i], plus the peephole's weight times the cell */
 static void add_up(const row *at, int64_t from, int64_t n, const float *peephole)
 {
     for (int64_t i = 0; i < n; i++)
@@ -152,8 +152,8 @@ static void lstm_row(const recurrence *job, const row *at)
         at->y[i] = at->h[i] *= out[i];
 }
 
-/* The reset gate's part of a GRU that weighs the state: h times the gate, to c, which the candidate's weights multiply.
- */
+/* The reset gate of a GRU that multiplies the state: writes h times the gate to c, which the candidate's weights then
+ * multiply. */
 static void gru_reset_row(const recurrence *job, const row *at)
 {
     const int64_t n = job->hidden;
@@ -213,11 +213,11 @@ static void next_state(const recurrence *job, const row *at, bool usual)
 typedef struct block {
     int64_t direction, first, rows;
     bool backward;
-    float *products, *h, *c, *room; /* of its rows; the room is of one row */
+    float *products, *h, *c, *room; /* of the block's rows; room is that of one row */
     int64_t product_row;
 } block;
 
-/* Products of `from` with the slivers from `begin` to `end`. */
+/* Products of `from` with slivers `begin` to `end`. */
 static void multiply(const recurrence *job, const block *part, const float *from, int64_t begin, int64_t end)
 {
     const float *weights = job->weights + part->direction * job->slivers * job->hidden * VME_SLIVER;
@@ -239,7 +239,7 @@ static int64_t length_of(const recurrence *job, int64_t item)
     return length;
 }
 
-/* Where a state [directions, batch, hidden] has a row. */
+/* Address of a row in a state [directions, batch, hidden]. */
 static const float *state_at(const vme_tensor *state, const block *part, int64_t item)
 {
     return (const float *)((const char *)state->data + part->direction * state->strides[0] + item * state->strides[1]);
@@ -260,7 +260,7 @@ static void first_state(const recurrence *job, const block *part, const vme_tens
             memcpy(to + r * job->hidden, state_at(state, part, part->first + r), bytes);
 }
 
-/* The row's place at that step of its own way through the times. */
+/* The row at its own step `step`: rows that run backwards begin at their last time. */
 static row row_at(const recurrence *job, const block *part, int64_t r, int64_t step, int64_t length)
 {
     const int64_t item = part->first + r, time = part->backward ? length - 1 - step : step;
@@ -452,7 +452,7 @@ static bool is_tensor(model_preparation *preparation, int tensor, int dtype, int
                && (value->shape[d] == 1 || value->strides[d] == step || (!dense && d < rank - 1));
         step *= value->shape[d];
     }
-    value->plain = true; /* its rows are read as they are */
+    value->plain = true; /* its rows are read in place, so it never gets an image's layout */
     return fits;
 }
 

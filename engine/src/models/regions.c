@@ -1,9 +1,9 @@
-/* Regions of images, each brought to one size: averages or maxima of what is read between pixels (RoiAlign, He et al.,
- * Mask R-CNN, 2017), or maxima of its pixels (RoI pooling, Girshick, Fast R-CNN, 2015).
+/* Regions of images, each resized to one size: averages or maxima of interpolated samples (RoiAlign, He et al., Mask
+ * R-CNN, 2017), or maxima of pixels (RoI pooling, Girshick, Fast R-CNN, 2015).
  *
  * Operands: 0 x [n, channels, height, width]; 1 regions [count, 4] of left, top, right, bottom; 2 int64 [count], the
- * image of each. x and regions are dense and of one dtype, float32 or float64. The result is [count, channels, height,
- * width], dense. */
+ * image of each region. x and regions are dense and of one dtype, float32 or float64. The result is [count, channels,
+ * height, width], dense. */
 #include "models/file.h"
 #include "models/makers.h"
 #include "models/model.h"
@@ -19,9 +19,9 @@
 
 enum {
     CORNERS = 4,           /* pixels around a point */
-    SAMPLES_MAX = 1 << 16, /* points of a region that one number of the result is made of */
-    NUMBERS = 1024,        /* places and weights of a row of results */
-    TAPS_MAX = 64,         /* that blend_places does at once */
+    SAMPLES_MAX = 1 << 16, /* sampling points of one output cell */
+    NUMBERS = 1024,        /* indices and weights of a row of results */
+    TAPS_MAX = 64,         /* taps of one blend_places call */
 };
 
 typedef struct pooling {
@@ -39,7 +39,7 @@ typedef struct pooling {
 
 typedef struct region {
     double left, top, bin_width, bin_height;
-    int64_t across, down; /* points of a number of the result */
+    int64_t across, down; /* sampling points of one output cell */
 } region;
 
 static double load(const char *numbers, bool wide, int64_t i)
@@ -55,7 +55,7 @@ static void store(char *numbers, bool wide, int64_t i, double value)
         ((float *)(void *)numbers)[i] = (float)value;
 }
 
-/* Rounded as the dtype rounds. */
+/* Rounds to the dtype. */
 static double rounded(const pooling *job, double value) { return job->wide ? value : (double)(float)value; }
 
 static vme_status region_read(const pooling *job, int64_t number, double corner[4])
@@ -71,7 +71,7 @@ static vme_status region_read(const pooling *job, int64_t number, double corner[
     return VME_OK;
 }
 
-/* Points along one side of a number of the result. */
+/* Sampling points along one side of an output cell. */
 static double points(const pooling *job, double bin) { return job->ratio > 0 ? job->ratio : ceil(bin); }
 
 static vme_status region_align(const pooling *job, int64_t number, region *found)
@@ -101,7 +101,8 @@ static vme_status region_align(const pooling *job, int64_t number, region *found
     return VME_OK;
 }
 
-/* The pixels on both sides of a point along one dimension, and how far it lies from the first; false: too far out. */
+/* The pixels on both sides of a point in one dimension, and its distance from the first one; false: outside the image.
+ */
 static bool between(double at, int64_t size, int64_t *low, int64_t *high, double *part)
 {
     if (!(at >= -1 && at <= (double)size))
@@ -118,7 +119,7 @@ static bool between(double at, int64_t size, int64_t *low, int64_t *high, double
     return true;
 }
 
-/* Places and weights of one point of the region, each `next` numbers apart. */
+/* Indices and weights of the pixels around one point of the region, `next` elements apart. */
 static void corners_of(const pooling *job, double x, double y, int64_t next, int32_t *places, float *weights)
 {
     int64_t top, bottom, left, right;
@@ -146,7 +147,7 @@ static double point(const pooling *job, double first, double bin, int64_t place,
     return rounded(job, first + (double)place * bin + ((double)i + 0.5) * bin / (double)count);
 }
 
-/* Averages of float32, of few points: a part of a row of results at a time, all channels. */
+/* Averages of float32 with few points: a part of a row of results at a time, for all channels. */
 static void align_few(const pooling *job, const region *of, int64_t number)
 {
     int32_t places[NUMBERS];
@@ -173,7 +174,7 @@ static void align_few(const pooling *job, const region *of, int64_t number)
     }
 }
 
-/* Any other: a number at a time, where each point's pixels are found again for each channel. */
+/* All other cases: one result at a time; the pixels of each point are computed again for each channel. */
 static void align_any(const pooling *job, const region *of, int64_t number, int64_t c)
 {
     const int64_t area = job->height * job->width, total = job->made_height * job->made_width,

@@ -1,5 +1,5 @@
-/* Steps over rows of float32 that would be many of the engine's operators, one after the other over all of the tensor:
- * softmax, normalization, and activations. A row stays in the nearest cache until it is done. */
+/* Fused steps on rows of float32: softmax, normalization and activations, each of which would otherwise be several
+ * operators over the whole tensor. A row stays in L1 until it is done. */
 #include "models/rows.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -15,10 +15,8 @@
 #include <math.h>
 #include <string.h>
 
-enum {
-    PIECE = 1 << 13
-}; /* numbers between two looks at the stop flag: at most a hundred nanoseconds for eight of them */
-enum { CHUNK = 512 }; /* exponentials that are aside at a time: on the stack */
+enum { PIECE = 1 << 13 }; /* elements between two checks of the stop flag; eight take at most a hundred nanoseconds */
+enum { CHUNK = 512 }; /* exponentials buffered on the stack at a time */
 
 typedef struct rows {
     vme_context *context;
@@ -61,7 +59,7 @@ static bool rows_lie(const model_value *value)
            && (value->shape[value->rank - 1] == 1 || value->strides[value->rank - 1] == 4) && !value->channels_last;
 }
 
-/* Operand `number` of the step, or NULL: its rows are read as they are, so that it never becomes an image. */
+/* Operand `number` of the step, or NULL. Its rows are read in place, so it never gets an image's layout. */
 static model_value *row_operand(model_preparation *preparation, int value)
 {
     if (value >= 0)
@@ -155,8 +153,7 @@ vme_status model_make_softmax(model_preparation *preparation, uint32_t number, c
     return VME_OK;
 }
 
-/* ---- (x - mean) / sqrt(variance + epsilon) * scale + bias along the last dimension; by the root of the mean square
- * the mean counts as 0 */
+/* ---- (x - mean) / sqrt(variance + epsilon) * scale + bias along the last dimension; RMS norm: the mean counts as 0 */
 static vme_status normalize_body(void *argument, int64_t begin, int64_t end)
 {
     const rows *job = argument;
@@ -203,7 +200,7 @@ vme_status model_make_normalize(model_preparation *preparation, uint32_t number,
     return VME_OK;
 }
 
-/* ---- activations, element by element, whatever the layout */
+/* ---- activations, element by element, for any layout */
 static void activate(const rows *job, int64_t n, const float *in, float *out)
 {
     job->row_kernels->curve(job->curve, n, in, out);
@@ -216,7 +213,7 @@ static vme_status activate_flat(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* Rows of any two tensors of one shape; those of an image are its rows of pixels, or its pixels. */
+/* Rows of any two tensors of one shape; rows of an image are its rows of pixels, or its pixels. */
 static vme_status activate_body(void *argument, int64_t begin, int64_t end)
 {
     const rows *job = argument;
@@ -249,7 +246,7 @@ static vme_status activate_value(vme_context *context, const vme_model *model, i
     }
     if (out->channels_last) {
         const bool joined =
-            in->pixel == in->c && out->pixel == out->c; /* else beside others' channels: pixel by pixel */
+            in->pixel == in->c && out->pixel == out->c; /* otherwise other channels lie between them: pixel by pixel */
         memcpy(image_shape, (int64_t[4]){out->n, out->h, joined ? out->w * out->c : out->w, out->c},
                sizeof image_shape);
         memcpy(in_strides, (int64_t[4]){in->image * 4, in->row * 4, joined ? 4 : in->pixel * 4, 4}, sizeof in_strides);

@@ -6,7 +6,7 @@
 #include "models/row_kernels.h"
 
 bool model_is_activation(const model_step *step);
-/* Of steps whose activation is a curve: what does it to finished numbers, or NULL; and for all that the step has
+/* Of steps whose activation is a curve: its kernel, or NULL; and its application to everything that the step has
  * written. */
 model_curve_kernel *model_curve_of(const vme_model *model, const model_step *step);
 vme_status model_activate(vme_context *context, const vme_model *model, const model_step *step, char *arena);

@@ -1,9 +1,9 @@
-/* Images read at places that other tensors say (ONNX's GridSample, DeformConv): of two or three dimensions, by the
- * nearest pixel, linearly, or by cubic convolution (Keys, 1981).
+/* Images sampled at coordinates given by another tensor (ONNX's GridSample, DeformConv): in two or three dimensions, by
+ * nearest pixel, linear interpolation, or cubic convolution (Keys, 1981).
  *
- * Operands: 0 x [n, channels, sizes …]; 1 grid [n, any …, dimensions], the last size's coordinate first. Both dense and
- * of one dtype, float32 or float64. The result is [n, channels, any …], dense. A coordinate that is no number reads
- * nothing where nothing lies beyond the border, else it gives NaN (the nearest pixel: the first one). */
+ * Operands: 0 x [n, channels, sizes …]; 1 grid [n, any …, dimensions], the last size's coordinate first. Both are dense
+ * and of one dtype, float32 or float64. The result is [n, channels, any …], dense. A NaN coordinate reads 0 with zero
+ * padding; otherwise it gives NaN (nearest: the first pixel). */
 #include "models/file.h"
 #include "models/makers.h"
 #include "models/model.h"
@@ -19,9 +19,9 @@
 
 enum {
     DIMENSIONS_MAX = 3,
-    TAPS_MAX = 4,    /* of a dimension */
-    NUMBERS = 1024,  /* places and weights of a block: taps times results */
-    PIECE = 1 << 14, /* products between two looks at the stop flag, at least */
+    TAPS_MAX = 4,    /* of one dimension */
+    NUMBERS = 1024,  /* indices and weights of a block: taps times results */
+    PIECE = 1 << 14, /* minimum products between two checks of the stop flag */
 };
 
 typedef struct sampling {
@@ -39,7 +39,7 @@ static double load(const char *numbers, bool wide, int64_t i)
     return wide ? ((const double *)(const void *)numbers)[i] : (double)((const float *)(const void *)numbers)[i];
 }
 
-/* In pixels, rounded as the dtype rounds. */
+/* The coordinate in pixels, rounded to the dtype. */
 static double pixel_of(const sampling *job, int64_t i, int64_t size)
 {
     const double at = load(job->grid, job->wide, i);
@@ -65,7 +65,7 @@ static double reflected(double at, double low, double high)
     return from_low ? low + rest : high - rest;
 }
 
-/* The pixel there, -1: none. */
+/* Index of the pixel at `at`; -1: none. */
 static int64_t pixel_at(const sampling *job, double at, int64_t size)
 {
     if (job->border == SAMPLE_ZEROS)
@@ -86,14 +86,15 @@ static void cubic(double at, double weights[TAPS_MAX])
     weights[3] = ((a * (2 - at) - 5 * a) * (2 - at) + 8 * a) * (2 - at) - 4 * a;
 }
 
-/* What one dimension takes of which pixels, for the coordinate `i` of the grid. */
+/* Pixels and weights of the taps along one dimension, for coordinate `i` of the grid. */
 static void taps_along(const sampling *job, int64_t i, int64_t size, int64_t pixel[TAPS_MAX], double weight[TAPS_MAX])
 {
     const double half = job->coordinates == SAMPLE_CORNERS ? 0 : 0.5;
     double at = pixel_of(job, i, size);
     if (job->mode == SAMPLE_NEAREST)
         at = rint(at);
-    if (job->mode != SAMPLE_CUBIC && (at < -half || at > (double)(size - 1) + half)) { /* cubic: pixels are moved */
+    if (job->mode != SAMPLE_CUBIC && (at < -half || at > (double)(size - 1) + half)) { /* cubic: each tap's pixel is
+                                                                                        * moved instead */
         if (job->border == SAMPLE_BORDER)
             at = at < 0 ? 0 : (double)(size - 1);
         else if (job->border == SAMPLE_REFLECTION)
@@ -120,7 +121,7 @@ typedef struct taps {
     float weights[NUMBERS];
 } taps;
 
-/* Place and weight of each tap of one result; taps are `next` numbers apart. */
+/* Index and weight of each tap of one result; taps are `next` elements apart. */
 static void taps_of(const sampling *job, int64_t result, int64_t next, int32_t *places, float *narrow, double *wide)
 {
     int64_t pixel[DIMENSIONS_MAX][TAPS_MAX];
@@ -161,7 +162,7 @@ static int64_t taps_count(const sampling *job)
     return count;
 }
 
-/* A block of results of one of the n, all channels. */
+/* A block of results of image n, for all channels. */
 static void sample_block(const sampling *job, int64_t n, int64_t begin, int64_t end)
 {
     taps table;

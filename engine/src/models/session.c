@@ -1,7 +1,6 @@
-/* Runs a prepared model: one step, or chain of steps (bands.c), after the other, each divided among threads. A session
- * keeps its arena from run to run, so that a run allocates nothing; runs of one session at the same time take arenas of
- * their own. Of a model with open sizes it keeps plans, and one arena, as large as the largest of them so far wants it.
- */
+/* Runs a prepared model: its steps, or chains of steps (bands.c), in order, each divided among threads. A session keeps
+ * its arena between runs, so that a run allocates nothing; simultaneous runs of one session allocate arenas of their
+ * own. For a model with open sizes it caches plans, and keeps one arena as large as the largest plan so far. */
 #include "models/bands.h"
 #include "models/caches.h"
 #include "models/model.h"
@@ -22,7 +21,7 @@ struct vme_session {
     model_plans plans;
 };
 
-/* Who is told of runs; NULL: nobody. `run_now_ns` is set before it. */
+/* Observer of runs; NULL: none. `run_now_ns` is set before `run_ended`. */
 static int64_t (*_Atomic run_now_ns)(void);
 static void (*_Atomic run_ended)(int64_t began_ns);
 
@@ -33,7 +32,7 @@ void vme_runs_observe(int64_t (*now_ns)(void), void (*ended)(int64_t began_ns))
 }
 
 /* ---- sessions */
-/* Zeroed: a file may read parts of values that nothing wrote, which must not show what others left in memory. */
+/* Zeroed: a file may read parts of values that no step wrote; those must not reveal old contents of memory. */
 static vme_status arena_new(vme_context *context, const vme_model *model, char **result)
 {
     char *arena = vme_scratch_new(context, model->arena_bytes);
@@ -53,7 +52,7 @@ vme_status vme_session_new(vme_context *context, vme_model *model, vme_session *
     vme_session *session = calloc(1, sizeof *session);
     if (session == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a session");
-    if (model->opens == 0) { /* else the first run says how large it is */
+    if (model->opens == 0) { /* otherwise the first run determines the size */
         vme_status status = arena_new(context, model, &session->arena);
         if (status != VME_OK) {
             free(session);
@@ -113,7 +112,7 @@ vme_status vme_session_plan(vme_session *session, const vme_tensor *const *input
     return plans_find(&session->plans, session->context, session->model, inputs, plan);
 }
 
-/* The session's own arena, large enough for the plan: for the one run that has it. */
+/* The session's own arena, large enough for the plan; for the run that holds the session. */
 static vme_status arena_own(vme_session *session, const vme_model *plan, char **arena)
 {
     vme_status status = VME_OK;
@@ -129,7 +128,7 @@ static vme_status arena_own(vme_session *session, const vme_model *plan, char **
     return status;
 }
 
-/* `ns` is of vme_session_profile, else NULL. */
+/* `ns`: times of the steps, for vme_session_profile; otherwise NULL. */
 static vme_status run_plan(vme_session *session, const vme_model *model, const vme_tensor *const *inputs,
                            const vme_tensor *const *outputs, uint64_t *ns)
 {

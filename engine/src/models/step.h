@@ -1,13 +1,12 @@
-/* A step of a prepared model: what it does, on which values, by which algorithm, and whether a chain of steps
- * begins with it. */
+/* A step of a prepared model: its operation, values and algorithm, and the chain of steps that begins with it. */
 #ifndef VME_MODEL_STEP_H
 #define VME_MODEL_STEP_H
 
 #include "models/value.h"
 #include "runtime/internal.h"
 
-/* Ways to compute a convolution, and attention; docs/decisions/models-algorithms.md has what each is for. The first of
- * each can always be used. */
+/* Algorithms of convolution and of attention; docs/decisions/models-algorithms.md describes them. The first one of each
+ * is always possible. */
 typedef enum model_algorithm {
     CONVOLUTION_DIRECT,
     CONVOLUTION_WINOGRAD_2,
@@ -33,51 +32,53 @@ typedef enum step_kind {
     STEP_FLATTEN,
     STEP_SHUFFLE,
     STEP_COPY,
-    STEP_MARGIN, /* zeros around what other steps make */
+    STEP_MARGIN, /* writes zeros around other steps' results */
     STEP_NOTHING,
     STEP_TENSOR,
 } step_kind;
 
 typedef struct model_step model_step;
-/* Of the first of some steps that follow each other, which are done by bands of rows (bands.c). */
+/* Stored in the first of some consecutive steps that run by bands of rows (bands.c). */
 typedef struct model_chain {
     int steps;                     /* 0: none */
-    int slots;                     /* equal parts of the scratch memory, one a thread */
+    int slots;                     /* equal parts of the scratch memory, one for each thread */
     int scratch;                   /* a value that only this chain uses */
-    int64_t rows;                  /* of a band of what the last step makes */
-    int64_t slot_bytes, points_at; /* Winograd's points begin so far into a slot */
+    int64_t rows;                  /* rows of a band, of the last step's output */
+    int64_t slot_bytes, points_at; /* offset of Winograd points in a slot */
 } model_chain;
 typedef vme_status model_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
 struct model_step {
     step_kind kind;
-    uint32_t op;       /* the node's */
-    char *name;        /* owned: the node's; NULL of STEP_IMPORT and STEP_EXPORT */
+    uint32_t op;       /* of the node */
+    char *name;        /* of the node; owned; NULL for STEP_IMPORT and STEP_EXPORT */
     vme_bounds bounds; /* of the activation */
-    /* values; -1: none. STEP_ADD adds `addend` to `in`, STEP_SHUFFLE takes it as a second half */
+    /* values; -1: none. STEP_ADD adds `addend` to `in`; STEP_SHUFFLE uses it as the second half */
     int in, addend, out;
     int port;                         /* of STEP_IMPORT and STEP_EXPORT */
-    int operand[MODEL_STEP_OPERANDS]; /* values that it reads besides, -1: none; of STEP_TENSOR all of them */
+    int operand[MODEL_STEP_OPERANDS]; /* other values that it reads, -1: none; STEP_TENSOR has all of its operands here
+                                       */
     int scratch;                      /* a value that only this step uses, or -1 */
     model_run *run;                   /* of STEP_TENSOR */
     int32_t p[MODEL_PARAMETERS];
     model_algorithm algorithm; /* of STEP_CONV and of attention */
-    int guard;                 /* of the model's: where that does not hold, the step is left out; -1: none */
-    int slots;                 /* of these and of recurrence: equal parts of the scratch memory, one a thread */
-    /* of STEP_CONV, weights as the algorithm's file says, and of STEP_DEPTHWISE */
-    int64_t k; /* numbers that are added up */
-    /* of the model's packed block; bias: 0 where there is none, as long as whole slivers */
+    int guard;                 /* guard of the model: if it does not hold, the step is skipped; -1: none */
+    int slots;                 /* of convolution, attention and recurrence: equal parts of the scratch memory, one for
+                                * each thread */
+    /* of STEP_CONV and STEP_DEPTHWISE: weights in the format of the algorithm's file */
+    int64_t k; /* terms of each sum */
+    /* in the model's packed block; bias: padded to whole slivers, or NULL */
     float *weights, *bias;
     model_chain chain;
 };
 
-/* The name of what it does; a text that stays for good. */
+/* The name of its operation; the string is never freed. */
 const char *model_step_kind(const model_step *step);
 
-/* Rows of one image of what a step makes, and where its values lie. */
+/* A range of rows of one image of a step's output, and the values that it uses. */
 typedef struct model_band {
-    /* NULL: none. Of a value of which only some rows are there, a copy that says where row 0 would lie */
+    /* NULL: none. If only some rows of a value are present, a copy with the address that row 0 would have */
     const model_value *in, *addend, *out;
-    char *arena, *scratch, *outside; /* of Winograd's points; the caller's array of STEP_IMPORT */
+    char *arena, *scratch, *outside; /* scratch: of Winograd points; outside: the caller's array of STEP_IMPORT */
     int64_t n, begin, end;
 } model_band;
 

@@ -1,5 +1,6 @@
-/* What steps of each kind do: whole, or some rows of one image for a chain (bands.c). Steps that have a file of their
- * own are called there; here are those that move numbers, add and clip, and the zeros around what convolutions read. */
+/* Runs steps of each kind: whole, or some rows of one image for a chain (bands.c). Steps with a file of their own are
+ * called from here; this file implements those that move data, add and clip, and clears the margins that convolutions
+ * read. */
 #include "models/steps.h"
 #include "models/convolution.h"
 #include "models/depthwise.h"
@@ -15,8 +16,8 @@
 #include <time.h>
 
 enum {
-    PIECE = 1 << 16,         /* numbers that are moved or added between two looks at the stop flag */
-    CLEARED_PIECE = 1 << 20, /* bytes that are cleared, where memory may be touched for the first time */
+    PIECE = 1 << 16,         /* elements moved or added between two checks of the stop flag */
+    CLEARED_PIECE = 1 << 20, /* bytes cleared between two checks; memory may be touched for the first time */
 };
 
 model_band model_whole(const vme_model *model, const model_step *step, char *arena)
@@ -44,10 +45,10 @@ typedef struct rows {
     const vme_model *model;
     const model_step *step;
     const model_value *in, *addend, *out;
-    char *arena, *outside; /* the caller's array of an import or export */
+    char *arena, *outside; /* outside: the caller's array of an import or export */
 } rows;
 
-/* Channels last to channels first, or back, one row of pixels. */
+/* Transposes one row of pixels from channels last to channels first, or back. */
 static void turn_row(const rows *job, const model_value *value, int64_t n, int64_t y, char *outside, bool inward)
 {
     int64_t plane = value->h * value->w * 4, pixel = value->pixel * 4, at_once = PIECE / value->c + 1;
@@ -63,8 +64,8 @@ static void turn_row(const rows *job, const model_value *value, int64_t n, int64
     }
 }
 
-/* Runs of numbers that lie together in every value of a row: of so many pixels of a row as are done at once where all
- * do, else of one. */
+/* Processes contiguous runs of a row: of PIECE elements if all pixels are contiguous in every value, otherwise of one
+ * pixel. */
 static void do_runs(const rows *job, int64_t n, int64_t y)
 {
     const vme_model_kernels *kernels = &job->model->kernels->model;
@@ -102,7 +103,7 @@ static void shuffle(const rows *job, int64_t n, int64_t y)
     }
 }
 
-/* One row of the step's output, or of its input where that is what it walks; rows are numbered through all images. */
+/* One row of the step's output, or of its input if it walks that; rows are numbered across all images. */
 static void do_row(const rows *job, int64_t number)
 {
     const model_value *over = job->step->kind == STEP_EXPORT || job->step->kind == STEP_FLATTEN ? job->in : job->out;
@@ -134,7 +135,7 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* Both until the context is stopped, which run() sees. */
+/* Both stop early if the context is stopped; run() checks for that. */
 void model_clear(vme_context *context, void *from, size_t bytes)
 {
     for (size_t at = 0; at < bytes && !vme_stopping(context); at += CLEARED_PIECE)
@@ -159,13 +160,13 @@ static void clear_margin_beside_others(vme_context *context, const model_value *
         }
 }
 
-/* Zeros around what the step will write: the arena's bytes were other values before. */
+/* Clears the margin around a step's output: the arena's bytes held other values before. */
 void model_clear_margin(vme_context *context, const model_value *value, char *arena)
 {
     if (value->top + value->left + value->bottom + value->right == 0)
         return;
     int64_t beside = (value->left + value->right) * value->pixel;
-    if (value->pixel != value->c) { /* what lies beside it in the pixels is another value's */
+    if (value->pixel != value->c) { /* another value's channels are beside its own in each pixel */
         clear_margin_beside_others(context, value, arena);
         return;
     }
@@ -223,7 +224,7 @@ vme_status step_run(vme_context *context, const vme_model *model, const model_st
     default: break;
     }
     if (outside != NULL && model->value[in == NULL ? step->out : step->in].outside > 0)
-        return VME_OK; /* it lies there */
+        return VME_OK; /* it is already there */
     if (outside != NULL && !model->value[in == NULL ? step->out : step->in].channels_last) {
         vme_tensor inside = model_tensor(model, in == NULL ? step->out : step->in, arena);
         return in == NULL ? vme_copy(context, outside, &inside) : vme_copy(context, &inside, outside);

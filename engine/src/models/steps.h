@@ -9,8 +9,8 @@ vme_status step_run(vme_context *context, const vme_model *model, const model_st
                     const vme_tensor *outside);
 void step_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band);
 model_band model_whole(const vme_model *model, const model_step *step, char *arena);
-/* Both until the context is stopped: zeros, and zeros around what a step will write, since the arena's bytes were
- * other values before. */
+/* Clear memory, and the margin around a step's output, whose bytes held other values before. Both stop early if the
+ * context is stopped. */
 void model_clear(vme_context *context, void *from, size_t bytes);
 void model_clear_margin(vme_context *context, const model_value *value, char *arena);
 uint64_t model_now_ns(void);

@@ -1,22 +1,22 @@
-/* Layers that look at single pixels by Strassen's way, in Winograd's form (Higham, Accuracy and Stability of Numerical
- * Algorithms, chapter 23): of pixels A and weights B, each cut in four, 7 products of quarters and 15 sums make what 8
- * products make.
+/* 1x1 convolutions by Strassen's algorithm, in Winograd's form (Higham, Accuracy and Stability of Numerical Algorithms,
+ * chapter 23): pixels A and weights B are each divided into quarters; 7 products of quarters and 15 sums replace 8
+ * products.
  *
  *     S1 = A21 + A22   T1 = B12 - B11     P1 = A11 B11   P5 = S1 T1     C11 = P1 + P2
  *     S2 = S1 - A11    T2 = B22 - T1      P2 = A12 B21   P6 = S2 T2     C12 = P1 + P6 + P5 + P3
  *     S3 = A11 - A21   T3 = B22 - B12     P3 = S4 B22    P7 = S3 T3     C21 = P1 + P6 + P7 - P4
  *     S4 = A12 - S2    T4 = T2 - B21      P4 = A22 T4                   C22 = P1 + P6 + P7 + P5
  *
- * The weights' sums are packed, which takes 7/4 of the memory. A sum over the channels goes block by block, each cut in
- * two; the pixels' sums of one block are made for all its products, in scratch memory. The columns of a pair of slivers
- * are the two halves of B, so that a tile of each quarter of the result is made of products that lie in the nearest
- * cache, and is written once.
+ * The sums of the weights are packed, which takes 7/4 of the memory. The sum over channels goes by blocks, each halved.
+ * The pixels' sums of one block are computed in scratch memory for all its products. The columns of a pair of slivers
+ * are the two halves of B, so that a tile of each quarter of the result is computed from products in L1 and written
+ * once.
  *
- * Where there is an odd number of rows, the lower half lacks one, which counts as zeros; so does a channel, of a block
- * with an odd number. A sliver without another one is done as the direct algorithm does.
+ * If the number of rows is odd, the missing row of the lower half counts as zeros, as does the missing channel of an
+ * odd block. A sliver without a partner is computed by the direct algorithm.
  *
- * Packed weights: of each block and pair B11, B21, T2, T1, B22, T3, -T4, as they are used, each with as many rows as
- * the first half of the longest block; of the last sliver, where it is alone, as many as there are channels. */
+ * Packed weights: for each block and pair B11, B21, T2, T1, B22, T3, -T4, in order of use, each with as many rows as
+ * the first half of the longest block; for an unpaired last sliver as many rows as there are channels. */
 #include "models/convolution.h"
 #include "models/file.h"
 #include "models/model.h"
@@ -32,8 +32,8 @@
 #include <string.h>
 
 enum {
-    FLOATS = 16, /* a line of a cache */
-    PIECES = 4,  /* for each thread, at least */
+    FLOATS = 16, /* floats of a cache line */
+    PIECES = 4,  /* minimum for each thread */
     ROWS_MAX = 14,
     COLUMNS_MAX = 32,
     PRODUCTS = 7,
@@ -45,9 +45,9 @@ enum { S1, S2, S3, S4 };
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
 typedef struct block_cut {
-    int64_t channels, blocks, half; /* of the longest block the first half */
+    int64_t channels, blocks, half; /* half: length of the first half of the longest block */
     int64_t columns, pairs;
-    bool alone; /* there is a last sliver that is in no pair */
+    bool alone; /* the last sliver has no partner */
 } block_cut;
 
 static block_cut cut_of(const vme_kernels *kernels, int64_t outputs, int64_t channels)
@@ -67,7 +67,7 @@ static int64_t block_length(const block_cut *cut, int64_t block)
     return block_begin(cut, block + 1) - block_begin(cut, block);
 }
 static int64_t part_floats(const block_cut *cut) { return cut->half * cut->columns; }
-/* Where those of a pair lie, and with the number of pairs the sliver that is alone. */
+/* Offset of a pair's weights; with the number of pairs, that of the unpaired sliver. */
 static int64_t pair_at(const block_cut *cut, int64_t block, int64_t pair)
 {
     return (block * cut->pairs + pair) * PRODUCTS * part_floats(cut);
@@ -133,12 +133,12 @@ typedef struct strassen {
     const model_step *step;
     const vme_gemm_kernel *kernel;
     block_cut cut;
-    const float *in, *addend; /* at the block's first channel; or NULL */
+    const float *in, *addend; /* at the block's first channel; addend may be NULL */
     float *out, *sums;
-    int64_t in_row, out_row, addend_row, sums_row, sum; /* floats, the last from a sum to the next */
+    int64_t in_row, out_row, addend_row, sums_row, sum; /* in floats; sum: from one sum to the next */
     int64_t rows, upper, panel, panels, outputs;        /* upper: rows of the upper half */
     int64_t block, length, first;
-    int64_t group, group_panels; /* panels whose sums there are: first, and how many at most */
+    int64_t group, group_panels; /* the panels whose sums are present: the first one, and their maximum number */
     int64_t piece_panels, pieces;
 } strassen;
 
@@ -164,7 +164,7 @@ int64_t strassen_more(const vme_kernels *kernels, const model_step *step, int64_
            * (int64_t)sizeof(float);
 }
 
-/* Numbers of sums count as Winograd's points: those of pixels, and those of the result that each block adds to. */
+/* Elements of sums count as Winograd points: sums of pixels, and of the result, to which each block adds. */
 static rates_counted work(const vme_kernels *kernels, const model_value *in, const model_value *out,
                           const model_step *step)
 {
@@ -192,7 +192,7 @@ static int64_t scratch(const vme_model *model, model_step *step)
     return SUMS * job.sum * (int64_t)sizeof(float);
 }
 
-/* `k` channels of a row; pointers keep apart, so that the compiler has vectors. */
+/* Computes the sums of `k` channels of a row. `restrict` lets the compiler vectorize. */
 static void add(int64_t k, const float *restrict a11, const float *restrict a12, const float *restrict a21,
                 const float *restrict a22, float *restrict s1, float *restrict s2, float *restrict s3,
                 float *restrict s4)
@@ -250,10 +250,10 @@ static quarter quarter_of(const strassen *job, int64_t row, int64_t rows, int64_
     };
 }
 
-/* What the products of a tile share. */
+/* State shared by the products of a tile. */
 typedef struct tiles {
     const strassen *job;
-    const float *b; /* of the pair, in the block */
+    const float *b; /* of the pair, in this block */
     vme_gemm_layer layer;
 } tiles;
 
@@ -271,7 +271,7 @@ static vme_gemm_tile tile_of(const strassen *job, const quarter *to, int64_t k)
                            .far = true};
 }
 
-/* Bias, addend and bounds are for what the last block adds to a quarter last. */
+/* Bias, addend and bounds apply with the last addition of the last block. */
 static void finish(const strassen *job, const quarter *to, vme_gemm_layer *layer)
 {
     if (job->block + 1 < job->cut.blocks)
@@ -282,7 +282,7 @@ static void finish(const strassen *job, const quarter *to, vme_gemm_layer *layer
     layer->bounds = job->step->bounds;
 }
 
-/* x += by, or x = by where nothing is there yet: a tile without products, of numbers in the nearest cache. */
+/* x += by, or x = by if x is not initialized: a tile without products, on data in L1. */
 static void add_tile(const strassen *job, float *x, int64_t x_row, int64_t rows, int64_t columns, const float *by,
                      bool there)
 {
@@ -306,7 +306,7 @@ static void multiply(tiles *of, const float *a, int64_t a_row, const float *b, v
     of->layer.coming += of->layer.coming_step * tile->k;
 }
 
-/* x (+)= a sum of the pixels times number `b` of the weights'. */
+/* x (+)= a sum of the pixels times matrix `b` of the packed weights. */
 static void product(tiles *of, const float *a, int64_t a_row, int b, int64_t rows, float *x, bool there)
 {
     const block_cut *cut = &of->job->cut;
@@ -319,7 +319,7 @@ static void product(tiles *of, const float *a, int64_t a_row, int b, int64_t row
     multiply(of, a, a_row, of->b + b * part_floats(cut), &tile, &of->layer);
 }
 
-/* The quarter's tile is x and this product, which has no channels where there is none. */
+/* Writes x plus this product to the quarter's tile; with k = 0 there is no product. */
 static void last_product(tiles *of, const float *a, int64_t a_row, int b, int64_t k, const quarter *to, const float *x)
 {
     const strassen *job = of->job;
@@ -328,7 +328,7 @@ static void last_product(tiles *of, const float *a, int64_t a_row, int b, int64_
     layer.bias = nothing;
     layer.bounds = unbounded;
     finish(job, to, &layer);
-    if (layer.addend != NULL) { /* a tile adds one thing */
+    if (layer.addend != NULL) { /* a tile has room for one addend */
         add_tile(job, to->c, job->out_row, to->rows, to->columns, x, tile.accumulate);
         tile.accumulate = true;
     } else {
@@ -338,7 +338,7 @@ static void last_product(tiles *of, const float *a, int64_t a_row, int b, int64_
     multiply(of, a, a_row, of->b + b * part_floats(&job->cut), &tile, &layer);
 }
 
-/* The tile of all four quarters in the rows of one panel and the columns of one pair. */
+/* The tiles of all four quarters for the rows of one panel and the columns of one pair. */
 static void quarters(tiles *of, int64_t pair, int64_t panel)
 {
     const strassen *job = of->job;
@@ -367,7 +367,7 @@ static void quarters(tiles *of, int64_t pair, int64_t panel)
     last_product(of, a11, job->in_row, B11, 0, &c22, y);
 }
 
-/* Both tiles of the sliver that is in no pair. */
+/* Both tiles of the unpaired sliver. */
 static void alone(tiles *of, int64_t panel)
 {
     const strassen *job = of->job;

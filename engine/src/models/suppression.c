@@ -1,13 +1,12 @@
-/* Non-maximum suppression: of boxes that overlap more than a bound, the one with the highest score is chosen, for each
+/* Non-maximum suppression: of boxes that overlap by more than a bound, keeps the one with the highest score, for each
  * class of each image.
  *
- * Operands: 0 boxes [images, count, 4], float32; 1 scores [images, classes, count], float32; 2 int64 [1], at most so
- * many boxes of a class; 3 float32 [1], the bound of what two share over what they cover; 4 float32 [1] or absent:
- * only boxes with higher scores are looked at. All dense. The result is int64 [1 + rows, 3]: how many there are, and
- * image, class and box of each, images, classes and scores in order; zeros are behind them. Each
- * class of each image has room for as many boxes. Of equal scores the first box is chosen
- * first. A box with a coordinate that is no number overlaps none; one with such a score is not looked at where there is
- * a bound. */
+ * Operands: 0 boxes [images, count, 4], float32; 1 scores [images, classes, count], float32; 2 int64 [1], the maximum
+ * number of boxes of a class; 3 float32 [1], the bound of intersection over union; 4 float32 [1] or absent: only boxes
+ * with higher scores are considered. All are dense. The result is int64 [1 + rows, 3]: the number of boxes, then image,
+ * class and box index of each, ordered by image, class and descending score, followed by zeros. There is room for the
+ * maximum number of boxes of each class of each image. Of equal scores the first box is chosen first. A box with a NaN
+ * coordinate overlaps none; one with a NaN score is not considered if there is a score bound. */
 #include "models/file.h"
 #include "models/makers.h"
 #include "models/model.h"
@@ -21,12 +20,12 @@
 #include <math.h>
 #include <string.h>
 
-enum { COORDINATES = 4, COLUMNS = 3, LOOK = 1 << 12 /* boxes between two looks at the stop flag */ };
+enum { COORDINATES = 4, COLUMNS = 3, LOOK = 1 << 12 /* boxes between two checks of the stop flag */ };
 
 typedef struct suppression {
     vme_context *context;
     const float *boxes, *scores;
-    int64_t *rows, *found; /* found: of each class of each image */
+    int64_t *rows, *found; /* found: number of boxes, for each class of each image */
     int64_t classes, count, room, most;
     float overlap, least;
     bool bounded, centers;
@@ -46,7 +45,7 @@ static bool comes_before(candidate a, candidate b)
     return a.score > b.score || (a.score == b.score && a.box < b.box);
 }
 
-/* The first of `count` that are a heap goes down to its place. */
+/* Moves element `place` down to its position in the heap. */
 static void sift(candidate *heap, int64_t count, int64_t place)
 {
     const candidate own = heap[place];

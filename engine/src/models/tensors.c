@@ -1,8 +1,7 @@
-/* Steps that are the engine's operators on tensors: a step's values are looked at as tensors that lie in the arena, or
- * in the model where they are constants, and handed to the operator. Nothing is allocated but what the operator takes
- * for itself.
+/* Steps that call the engine's operators on tensors: a step's values are viewed as tensors in the arena, or in the
+ * model if they are constants, and passed to the operator. Only the operator itself allocates.
  *
- * What the operator would refuse for its shapes and dtypes is refused when the model is made, so that a run fails for
+ * Shapes and dtypes that the operator would refuse are refused when the model is prepared, so that a run can fail for
  * values only. */
 #include "models/tensors.h"
 #include "models/file.h"
@@ -62,7 +61,7 @@ static vme_status inputs_broadcast(const model_preparation *preparation, uint32_
 
 static int dtype_of(const model_preparation *preparation, int value) { return preparation->model->value[value].dtype; }
 
-/* `status` and `loop` are what the operator says of the dtype in which the step computes. */
+/* Checks the operator's verdict (`status`, `loop`) on the dtype in which the step computes. */
 static vme_status loop_is(uint32_t number, vme_status status, const vme_dtype *loop, const model_step *step)
 {
     return status == VME_OK && (int32_t)*loop == step->p[1]
@@ -106,7 +105,7 @@ vme_status model_make_copy(model_preparation *preparation, uint32_t number, cons
     return status == VME_OK ? inputs_broadcast(preparation, number, node, step) : status;
 }
 
-/* ---- bits: a copy that takes none for a number */
+/* ---- bits: a copy that does not convert */
 static vme_status run_bits(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     vme_tensor in = model_tensor(model, step->operand[0], arena), out = model_tensor(model, step->out, arena);
@@ -278,7 +277,7 @@ static vme_status run_argsort(vme_context *context, const vme_model *model, cons
     return vme_argsort(context, &in, step->p[0], step->p[1] != 0, &out);
 }
 
-/* Whether the step's operand and its result have one shape, with a dimension of that number. */
+/* Whether the step's operand and result have one shape, and `axis` is one of its dimensions. */
 static bool works_along(const model_preparation *preparation, const model_step *step, int32_t axis)
 {
     const model_value *in = &preparation->model->value[step->operand[0]], *out = &preparation->model->value[step->out];
@@ -315,7 +314,8 @@ vme_status model_make_argsort(model_preparation *preparation, uint32_t number, c
 }
 
 /* ---- by index */
-/* Indices follow the operands `before` them: how many; as tensors they and pointers to them lie in the arrays. */
+/* Writes the index tensors, which follow the first `before` operands, and pointers to them to the arrays; returns their
+ * number. */
 static int indices_of(const vme_model *model, const model_step *step, int before, char *arena,
                       vme_tensor index[MODEL_STEP_OPERANDS], const vme_tensor *indices[MODEL_STEP_OPERANDS])
 {
@@ -327,8 +327,8 @@ static int indices_of(const vme_model *model, const model_step *step, int before
     return count;
 }
 
-/* Whether `part` is what lies in `whole` where the indices behind the operands `before` them say, in dimensions from
- * p[0] on. */
+/* Checks that `part` has the shape of `whole` indexed by the indices (the operands after the first `before`) in
+ * dimensions from p[0] on. */
 static vme_status indices_fit(const model_preparation *preparation, uint32_t number, const model_step *step, int before,
                               const model_value *whole, const model_value *part)
 {
@@ -371,8 +371,8 @@ vme_status model_make_gather(model_preparation *preparation, uint32_t number, co
                             : status;
 }
 
-/* The operand is copied, then the values are written there, or what the operation makes of both. Of a cache both are
- * one. */
+/* Copies the operand, then writes the values, or the operation's results of both, at the indices. In a cache operand
+ * and result are the same memory. */
 static vme_status run_scatter(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     vme_tensor in = model_tensor(model, step->operand[0], arena), values = model_tensor(model, step->operand[1], arena);

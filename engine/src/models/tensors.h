@@ -4,9 +4,9 @@
 
 #include "models/step.h"
 
-/* The value as a tensor; `arena` may be NULL where its data are not looked at. Valid as long as the model. */
+/* The value as a tensor; `arena` may be NULL if its data are not read. Valid as long as the model. */
 vme_tensor model_tensor(const vme_model *model, int value, char *arena);
-/* Whether the step does the same to every element, whatever its place. */
+/* Whether the step applies one function to every element, independent of its position. */
 bool model_is_elementwise(const model_step *step);
 
 #endif

@@ -1,8 +1,8 @@
 /* Ensembles of decision trees, as gradient boosting and random forests make them.
  *
- * The numbers of a row become integers in the same order once, and each node is one comparison of integers (the
- * compiler has turned the others into it, engine/onnx/trees.py): NaNs and the two zeros need no look at a node.
- * Eight rows go through a tree at a time, or one through eight trees. Sums are of float64. */
+ * The features of a row are converted once to integers in the same order, so that each node is one comparison of
+ * integers (the compiler converts other comparisons, engine/onnx/trees.py): nodes need no special case for NaN and the
+ * two zeros. Eight rows go through a tree at a time, or one row through eight trees. Sums are in float64. */
 #include "models/trees.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -19,33 +19,34 @@
 
 enum {
     LANES = 8,
-    BLOCK_BYTES = 1 << 14, /* of keys: they and a tree fit the nearest cache */
+    BLOCK_BYTES = 1 << 14, /* bytes of keys: they and a tree fit in L1 */
     BLOCK_ROWS = 256,
-    STEPS_BETWEEN_LOOKS = 1 << 12, /* at the stop flag, of eight walks: some 50 us */
+    STEPS_BETWEEN_LOOKS = 1 << 12, /* steps of eight walks between two checks of the stop flag: about 50 us */
 };
-/* Parameters: how leaves are put together, by what the sum is divided (0: by nothing), which keys a row has (bits: with
- * NaN above all numbers, below). */
+/* Parameters: how leaves are combined; the divisor of the sum (0: none); which keys a row has (bits: NaN above all
+ * numbers, NaN below). */
 enum { COMBINE, DIVISOR, NAN_KEYS };
 enum { COMBINE_SUM, COMBINE_MIN, COMBINE_MAX, COMBINES };
 enum { X, NODES, TREES, VALUES, BASE, OPERANDS };
 
 typedef struct tree_record {
     int32_t root, target;
-    int32_t sure; /* steps that lead no walk beyond its leaf */
+    int32_t sure; /* steps that every walk can take without passing its leaf */
 } tree_record;
 
 typedef struct trees {
     vme_context *context;
     const char *nodes, *rows;
     const tree_record *tree;
-    const char *values; /* [leaves, targets]; NULL: a leaf's key is its value, which is the tree's target's */
-    const char *base;   /* [targets] that sums begin with, or NULL */
+    const char *values; /* [leaves, targets]; NULL: a leaf's key is its value, for the tree's target */
+    const char *base;   /* [targets], initial values of the sums, or NULL */
     char *out, *scratch;
-    int64_t trees, leaves, targets, features, count; /* rows */
-    int64_t keys;                                    /* of a row: its features, once or twice, and the lowest */
+    int64_t trees, leaves, targets, features, count; /* count: number of rows */
+    int64_t keys;                                    /* keys of a row: its features, once or twice, and the lowest key
+                                                      */
     int64_t row_bytes, out_bytes;
     int64_t block, slot_bytes;
-    int value_bytes, number_bytes, key_bytes; /* of x and of the result one size */
+    int value_bytes, number_bytes, key_bytes; /* the sizes are the same for x and the result */
     int combine, divisor, nan_keys;
 } trees;
 
@@ -61,7 +62,7 @@ static inline double combined(int how, double one, double other)
 #define LINK         uint32_t
 #define NUMBER       float
 #define FEATURE_BITS 16
-#include "models/trees_walk.h" /* NOLINT: once for each size */
+#include "models/trees_walk.h" /* NOLINT: included once for each size */
 #undef NAME
 #undef KEY
 #undef LINK
@@ -130,7 +131,7 @@ static void do_block(const trees *job, int64_t begin, int64_t end, char *slot)
     for (int64_t i = 0; i < end - begin; i++)
         for (int64_t t = 0; t < job->targets; t++) {
             double total = totals[i * job->targets + t];
-            if (job->combine != COMBINE_SUM && total == first) /* no tree has said anything */
+            if (job->combine != COMBINE_SUM && total == first) /* no tree contributed */
                 total = 0;
             if (job->divisor > 0)
                 total /= job->divisor;
@@ -179,7 +180,7 @@ vme_status trees_check(const vme_model *model, const model_step *step)
                 : vme_fail(VME_BAD_VALUE, MODEL_REFUSED "the nodes of ensemble '%s' are no decision trees", step->name);
 }
 
-/* A constant of that shape that is no view; -1: any size. */
+/* Whether the operand is a constant of that shape, not a view; columns -1: any size. */
 static bool is_table(const model_preparation *preparation, int operand, int rank, int64_t columns)
 {
     const model_value *value = &preparation->model->value[operand];

@@ -1,14 +1,14 @@
-/* Walks through decision trees, for keys of one size: trees.c includes this for each of KEY, LINK (unsigned, of its
- * size) and FEATURE_BITS; NAME(x) gives what is made here its names.
+/* Walks through decision trees, for keys of one size: trees.c includes this file for each KEY, LINK (unsigned, of the
+ * same size) and FEATURE_BITS; NAME(x) prefixes the names defined here.
  *
- * Lanes are walks that do not wait for each other: a step of one takes some thirteen cycles from the node to the next,
- * and a core has room for eight of them meanwhile. A walk that has come to a leaf stays there. */
+ * Lanes are independent walks: one step takes some thirteen cycles of latency, in which a core can run eight of them. A
+ * walk that has reached a leaf stays there. */
 
-/* Goes right if the feature's key is above the node's. A leaf's feature is the one that is below all, and its children
- * are the leaf itself. */
+/* Goes right if the feature's key is above the node's. A leaf compares the key that is below all others, and its
+ * children are the leaf itself. */
 typedef struct NAME(node) {
     KEY key;
-    LINK link; /* nodes from here to the left child, the right one follows it; in the lowest bits the feature */
+    LINK link; /* distance in nodes to the left child, which the right one follows; the feature in the low bits */
 } NAME(node);
 
 static inline const NAME(node) * NAME(next)(const NAME(node) * node, const KEY *keys, int lanes)
@@ -17,8 +17,8 @@ static inline const NAME(node) * NAME(next)(const NAME(node) * node, const KEY *
     return node + (node->link >> FEATURE_BITS) + (keys[(int64_t)feature * lanes] > node->key);
 }
 
-/* All walks to their leaves: `sure` steps that each takes at least, then as many as one of them wants. `keys[w]` are
- * those of lane w. */
+/* Takes all walks to their leaves: first `sure` steps without a check, then until the last walk has arrived. `keys[w]`
+ * are the keys of lane w. */
 static inline void NAME(walk)(vme_context *context, const NAME(node) * *at, const KEY *const *keys, int lanes, int sure)
 {
     for (int level = 0; level < sure; level++)
@@ -38,7 +38,7 @@ static inline void NAME(walk)(vme_context *context, const NAME(node) * *at, cons
     }
 }
 
-/* Adds what a leaf holds to the totals of a row. */
+/* Adds a leaf's values to the totals of a row. */
 static inline void NAME(gather)(const trees *job, const NAME(node) * leaf, int32_t target, double *total)
 {
     if (job->values == NULL) {
@@ -53,7 +53,7 @@ static inline void NAME(gather)(const trees *job, const NAME(node) * leaf, int32
                             job->value_bytes == 4 ? (double)((const float *)values)[t] : ((const double *)values)[t]);
 }
 
-/* LANES rows at a time through one tree, then through the next one: their keys lie [feature][row]. */
+/* LANES rows at a time, through one tree after the other: their keys are [feature][row]. */
 static void NAME(rows_together)(const trees *job, const KEY *keys, int64_t groups, double *totals)
 {
     const NAME(node) *nodes = (const NAME(node) *)job->nodes;
@@ -94,7 +94,7 @@ static void NAME(trees_together)(const trees *job, const KEY *keys, double *tota
     }
 }
 
-/* The order of numbers as that of integers, -0 and 0 being one; NaN is above or below all. */
+/* Maps numbers to integers in the same order, with -0 and 0 equal; NaN becomes `of_nan`. */
 static inline KEY NAME(key)(NUMBER number, KEY of_nan)
 {
     KEY bits;
@@ -104,8 +104,8 @@ static inline KEY NAME(key)(NUMBER number, KEY of_nan)
     return number != number ? of_nan : bits;
 }
 
-/* The keys of a row, each `lanes` from the next: of all features, with NaN above all, or below, or first the one and
- * then the other; then the key that is below all. */
+/* The keys of a row, `lanes` apart: of all features, with NaN above all, or below, or first one and then the other;
+ * then the key that is below all others. */
 static void NAME(keys_of)(const trees *job, const char *row, KEY *keys, int lanes)
 {
     const KEY lowest = (KEY)((LINK)1 << (sizeof lowest * 8 - 1)), highest = (KEY)~lowest;
@@ -131,7 +131,7 @@ static void NAME(block)(const trees *job, int64_t begin, int64_t end, void *keys
     }
 }
 
-/* Every walk ends: children lie behind their parents, and a leaf is told by its feature. */
+/* Checks that every walk ends: children come after their parents, and a leaf is recognized by its feature. */
 static bool NAME(are_trees)(const trees *job, int64_t count)
 {
     const NAME(node) *nodes = (const NAME(node) *)job->nodes;

@@ -1,12 +1,12 @@
-/* Semi-auto search: which algorithm computes each convolution, each product with constant weights and each attention,
- * by what each is expected to take (rates.c; Walle, OSDI '22, section 4.2):
+/* Semi-automatic search: chooses the algorithm of each convolution, each product with constant weights and each
+ * attention by its expected cost (rates.c; Walle, OSDI '22, section 4.2):
  *
  *     C(operator, backend) = min over algorithms of Q / P + S
  *
- * summed over a model's operators for each backend, of which the one with the least total is taken.
+ * The cost is summed over a model's operators for each backend, and the backend with the lowest total is used.
  *
- * Where the two best are expected to take nearly the same, both are run, once a process for each shape, so that a
- * process always chooses alike. */
+ * If the expected costs of the best algorithms are nearly equal, they are timed, once in a process for each shape, so
+ * that a process always makes the same choice. */
 #include "models/tuning.h"
 #include "models/attention.h"
 #include "models/convolution.h"
@@ -47,7 +47,7 @@ vme_status vme_algorithm_force(int algorithm)
     return VME_OK;
 }
 
-/* Those that compute steps of its kind, of which the first one always can; none where there is no choice. */
+/* The algorithms of a step's kind; the first one is always possible. Empty: there is no choice. */
 typedef struct algorithms {
     int first, end;
 } algorithms;
@@ -71,8 +71,8 @@ static bool possible(const vme_model *model, const vme_kernels *kernels, const m
                                                             &model->value[step->out], step);
 }
 
-/* Bytes that an algorithm's weights take beyond the plain ones, where it gains little by them. A trial does not show
- * what reading them takes in a network, where they come from memory: assume no overlap with compute. */
+/* Bytes by which an algorithm's weights exceed the plain ones, if it gains little by them. A trial does not show what
+ * reading them costs in a network, where they come from memory: assume no overlap with compute. */
 static int64_t more_of(const vme_model *model, const model_step *step, model_algorithm algorithm)
 {
     return algorithm == CONVOLUTION_STRASSEN
@@ -81,7 +81,7 @@ static int64_t more_of(const vme_model *model, const model_step *step, model_alg
 }
 
 /* ---- choices */
-/* What near ties of this process came to. */
+/* Results of the near ties of this process. */
 typedef struct known {
     const vme_kernels *kernels;
     int64_t shape[SHAPE];
@@ -93,7 +93,8 @@ static struct {
     known of[KNOWN_MAX];
 } ties = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* All that the times of a step's algorithms depend on; candidates, which are never two kinds' at once, come last. */
+/* Writes everything that determines the times of a step's algorithms. The candidates, which are all of one kind, come
+ * last. */
 static void tell_shape(const vme_model *model, const model_step *step, int64_t candidates, int64_t shape[SHAPE])
 {
     const model_value *out = &model->value[step->out];
@@ -130,7 +131,8 @@ static void tell_shape(const vme_model *model, const model_step *step, int64_t c
         shape[1] *= out->shape[d];
 }
 
-/* Runs those that are near. `chosen` is the one that is expected to be quickest, and then the one that was. */
+/* Times the algorithms marked in `near`. `chosen` is the expected best one on entry, and the measured best one on
+ * return. */
 static vme_status break_tie(const vme_model *model, const model_step *step, const bool near[MODEL_ALGORITHMS],
                             const double rates[VME_RATES], model_algorithm *chosen)
 {
@@ -200,7 +202,7 @@ vme_status algorithm_choose(vme_model *model, model_step *step, const model_algo
     if (wish >= 0)
         step->algorithm = wish < MODEL_ALGORITHMS && can[wish] ? (model_algorithm)wish : step->algorithm;
     else if (candidates > 1) {
-        const bool fixed = model->fixed || plan; /* a call waits for a plan, and not for what measuring takes */
+        const bool fixed = model->fixed || plan; /* a call that waits for a plan must not wait for measurements */
         rates_fixed(model->kernels, rates);
         if (!fixed)
             status = rates_known(model->kernels, rates);
@@ -242,8 +244,8 @@ static double total_of(const vme_model *model, const vme_kernels *kernels, const
     return total;
 }
 
-/* The built-in rates tell first. One that they leave behind is measured, too, where they promise more of it than the
- * best one was found to do. */
+/* Compares totals by the built-in rates first. A backend with a higher total is measured as well if its built-in rates
+ * promise less time than was measured for the best one. */
 vme_status backend_choose(vme_model *model, bool kept)
 {
     const int best = vme_backend_current();

@@ -4,11 +4,11 @@
 
 #include "models/step.h"
 
-/* Chooses the backend, for steps whose shapes and layouts are known, and says what each would take. `kept`: it was
- * chosen before. VME_NO_MEMORY. */
+/* Chooses the backend, for steps with known shapes and layouts, and stores the expected total of each. `kept`: the
+ * backend is the kept file's. VME_NO_MEMORY. */
 vme_status backend_choose(vme_model *model, bool kept);
-/* Sets the step's algorithm, for shapes that are known, and the bytes of scratch memory that it needs. `kept`: what
- * an earlier process or the plan's base chose, or NULL. */
+/* Sets the step's algorithm, for known shapes, and the bytes of scratch memory that it needs. `kept`: the choice of an
+ * earlier process or of the plan's base, or NULL. */
 vme_status algorithm_choose(vme_model *model, model_step *step, const model_algorithm *kept, int64_t *scratch);
 
 #endif

@@ -1,4 +1,4 @@
-/* Packs a model's weights as their steps want them, and gives the file's own back while it goes on. */
+/* Packs a model's weights in the formats of its steps, and releases the file's own weights as it goes. */
 #include "models/weights.h"
 #include "models/convolution.h"
 #include "models/depthwise.h"
@@ -13,13 +13,13 @@
 #include <sys/mman.h>
 
 enum {
-    SPEND_PAGE = 1 << 16, /* a multiple of any system's page */
+    SPEND_PAGE = 1 << 16, /* a multiple of every system's page size */
     SPEND_MIN = 1 << 20,
 };
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* Where in the file's weights the first byte lies that constants from `tensor` on or steps from `s` on are still packed
+/* Offset in the file's weights of the first byte that constants from `tensor` on or steps from `s` on are still packed
  * from. */
 static uint64_t first_unpacked(const model_preparation *preparation, uint32_t tensor, int s)
 {
@@ -44,8 +44,8 @@ void weights_spend(model_preparation *preparation, size_t size)
     preparation->end = (char *)(uintptr_t)preparation->file->tensor_records - MODEL_HEADER + size;
 }
 
-/* Gives pages of weights back that lie before what is still to be packed, after `bytes` more were: not for few, looking
- * takes time too. */
+/* Releases the pages of weights before everything that is still to be packed, once `bytes` more were packed: not for
+ * few bytes, because the search has a cost too. */
 static void spend(model_preparation *preparation, uint64_t bytes, uint32_t tensor, int s)
 {
     if (preparation->spent == NULL || bytes < SPEND_MIN)
@@ -57,7 +57,7 @@ static void spend(model_preparation *preparation, uint64_t bytes, uint32_t tenso
     if (before <= (uintptr_t)preparation->spent)
         return;
     madvise(preparation->spent, before - (uintptr_t)preparation->spent,
-            MADV_DONTNEED); /* else they stay, and that is all */
+            MADV_DONTNEED); /* on failure the pages just stay */
     preparation->spent = (char *)before;
 }
 
@@ -87,7 +87,7 @@ vme_status weights_pack(model_preparation *preparation)
     model->packed = model->base != NULL ? model->base->packed : kept_packed(preparation);
     const bool kept = model->packed != NULL;
     if (!kept) {
-        if (model->map != NULL) /* of another build's layout */
+        if (model->map != NULL) /* its layout is that of another build */
             munmap(model->map, model->map_bytes);
         model->map = NULL;
         model->packed = vme_scratch_new(model->context, model->packed_bytes);

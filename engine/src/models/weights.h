@@ -4,9 +4,9 @@
 
 #include "models/preparation.h"
 
-/* The weights of a file of `size` bytes are given back as they are packed. */
+/* Lets weights_pack release the weights of a file of `size` bytes as it packs them. */
 void weights_spend(model_preparation *preparation, size_t size);
-/* The weights of products as their tiles want them, then the constants that steps read as they are. */
+/* Packs the weights of products in the formats of their tiles, then the constants that steps read unpacked. */
 vme_status weights_pack(model_preparation *preparation);
 
 #endif

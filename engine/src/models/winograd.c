@@ -1,13 +1,13 @@
-/* Convolutions of 3x3 windows at stride 1 by Winograd's way (Lavin and Gray, CVPR '16): a square of m x m outputs takes
- * (m + 2)^2 products a pair of channels instead of 9 m^2. Pixels become points (kernels/winograd.h), each point is one
- * matrix product of squares by channels with channels by outputs, on the tiles of matrix products, and what comes out
- * becomes pixels again, with bias, addend and activation.
+/* Convolutions of 3x3 windows at stride 1 by Winograd's algorithm (Lavin and Gray, CVPR '16): a square of m x m outputs
+ * takes (m + 2)^2 products for each pair of channels instead of 9 m^2. Pixels are transformed to points
+ * (kernels/winograd.h); each point is one matrix product, of squares by channels with channels by outputs, on the tiles
+ * of matrix products; the products are transformed back to pixels, with bias, addend and activation.
  *
- * Squares are done in blocks, whose points stay in the second cache. Where there are blocks for all threads, each
- * thread does whole blocks in scratch memory of its own; else all do one part of a block after the other, so that the
- * weights, larger than the cache where there are few squares, are read once. What is computed is the same in both.
+ * Squares are processed in blocks whose points stay in L2. If there are enough blocks, each thread processes whole
+ * blocks in scratch memory of its own. Otherwise all threads share each block, so that the weights, which exceed the
+ * cache if there are few squares, are read once. Results are the same in both cases.
  *
- * Packed weights: for each point slivers of the tile's columns, each as many rows as there are channels. */
+ * Packed weights: for each point slivers of the tile's columns, each with as many rows as there are channels. */
 #include "models/winograd.h"
 #include "models/convolution.h"
 #include "models/file.h"
@@ -34,7 +34,7 @@ static int64_t wide(int64_t channels) { return ceil_div(channels, WINOGRAD_GAP) 
 static const vme_gemm_kernel *gemm_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 static int square_of(const model_step *step) { return step->algorithm == CONVOLUTION_WINOGRAD_2 ? 2 : 4; }
 
-/* Kernels know no other bound than 0. */
+/* The kernels' only bound is ReLU's 0. */
 static bool possible(const vme_kernels *kernels, const model_value *in, const model_value *addend,
                      const model_value *out, const model_step *step)
 {
@@ -79,11 +79,12 @@ typedef struct winograd {
     const model_value *in, *out, *addend; /* addend may be NULL */
     char *arena, *scratch;
     int64_t m, points, down, across, slivers;
-    int64_t first, squares; /* number of the first one, of down * across * images, and how many are done */
+    int64_t first, squares; /* first: the number of the first one, of down * across * images; squares: how many are
+                             * processed */
     int64_t block_squares, blocks, slot_floats;
-    int64_t max_squares;                            /* of a block, here or with fewer squares */
-    int64_t in_wide, out_wide, in_point, out_point; /* floats from a square to the next, and from a point */
-    int64_t block;                                  /* that all threads do together */
+    int64_t max_squares;                            /* upper bound of a block's squares */
+    int64_t in_wide, out_wide, in_point, out_point; /* floats from a square to the next, and from a point to the next */
+    int64_t block;                                  /* the block that all threads share */
 } winograd;
 
 static void points_lie(winograd *job)
@@ -93,7 +94,7 @@ static void points_lie(winograd *job)
     job->slot_floats = job->points * (job->in_point + job->out_point);
 }
 
-/* Squares of `rows` rows of squares in blocks of some bytes of points. */
+/* Divides `rows` rows of squares into blocks of `block_bytes` bytes of points. */
 static void lay_out(winograd *job, const model_value *in, const model_value *out, const model_step *step, int64_t rows,
                     int64_t block_bytes)
 {
@@ -109,7 +110,7 @@ static void lay_out(winograd *job, const model_value *in, const model_value *out
     job->max_squares = min(job->squares, ceil_div(whole, job->gemm->rows) * job->gemm->rows);
     job->blocks = ceil_div(job->squares, whole);
     job->block_squares = ceil_div(job->squares, job->blocks);
-    /* blocks of whole tiles */
+    /* whole tiles in each block */
     job->block_squares = min(job->squares, ceil_div(job->block_squares, job->gemm->rows) * job->gemm->rows);
     job->blocks = ceil_div(job->squares, job->block_squares);
     points_lie(job);
@@ -150,7 +151,8 @@ static int64_t packed_floats(const vme_kernels *kernels, const model_step *step,
     return ceil_div(outputs, columns) * columns * channels * side * side;
 }
 
-/* ---- the windows: w at the points of kernels/winograd.h, each divided by what the pixels' polynomials lack there */
+/* ---- the windows: w at the points of kernels/winograd.h, each divided by the factor that the pixels' polynomials omit
+ * there */
 static int window_points(int m, double rows[SIDE_MAX][WINDOW])
 {
     const double four[] = {0, VME_WINOGRAD_A, -VME_WINOGRAD_A, VME_WINOGRAD_B, -VME_WINOGRAD_B}, two[] = {0, 1, -1};
@@ -212,7 +214,7 @@ static float *out_points(const winograd *job, int64_t slot)
     return in_points(job, slot) + job->points * job->in_point;
 }
 
-/* Squares `begin` to `end` of a block, `kernel` being the transform in or out. */
+/* Transforms squares `begin` to `end` of a block, to points (`inward`) or back. */
 static void turn(const winograd *job, int64_t slot, int64_t block, int64_t begin, int64_t end, bool inward)
 {
     const int32_t *p = job->step->p;
@@ -249,7 +251,7 @@ static void turn(const winograd *job, int64_t slot, int64_t block, int64_t begin
     }
 }
 
-/* Products number `begin` to `end` of a block, each of one point with one sliver. */
+/* Products `begin` to `end` of a block, each of one point with one sliver. */
 static void multiply(const winograd *job, int64_t slot, int64_t block, int64_t begin, int64_t end)
 {
     const int64_t columns = job->gemm->columns, channels = job->in->c, count = block_count(job, block);
@@ -284,8 +286,8 @@ static void multiply(const winograd *job, int64_t slot, int64_t block, int64_t b
     }
 }
 
-/* ----  ---- */
-/* A block, by one thread. */
+/* ---- scheduling */
+/* One block, by one thread. */
 static void do_block(const winograd *job, int64_t slot, int64_t block)
 {
     turn(job, slot, block, 0, block_count(job, block), true);

@@ -1,3 +1,3 @@
-/* Kernels of counting bits compiled for this folder's instructions. */
+/* Kernels of bits, for this backend. */
 #define VME_TARGET avx2
 #include "../kernels/bits.h"

@@ -1,3 +1,3 @@
-/* Kernels of comparisons, logic and choices, for this backend. */
+/* Kernels of comparisons, logic and selection, for this backend. */
 #define VME_TARGET avx2
 #include "../kernels/comparisons.h"

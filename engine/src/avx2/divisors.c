@@ -1,3 +1,3 @@
-/* Kernels of divisors and multiples, for this backend. */
+/* Kernels of greatest common divisors and least common multiples, for this backend. */
 #define VME_TARGET avx2
 #include "../kernels/divisors.h"

@@ -1,3 +1,3 @@
-/* Kernels of the floating dtypes, for this backend. */
+/* Kernels of float32 and float64, for this backend. */
 #define VME_TARGET avx2
 #include "../kernels/floats.h"

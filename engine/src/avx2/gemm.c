@@ -8,7 +8,7 @@
 VME_FACTORS_ASIDE(f32)
 VME_FACTORS_ASIDE(f64)
 
-/* rows are turned by the kernels that move elements */
+/* rows are packed by the kernels that move elements */
 #define f32_PACK_A NULL
 #define f64_PACK_A NULL
 

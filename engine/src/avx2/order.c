@@ -1,3 +1,3 @@
-/* Kernels of sorting compiled for this folder's instructions. */
+/* Kernels of sorting, for this backend. */
 #define VME_TARGET avx2
 #include "../kernels/order.h"

@@ -1,3 +1,3 @@
-/* Rows of models, for this backend. */
+/* Kernels of fused operators on rows, for this backend. */
 #define VME_TARGET avx2
 #include "../kernels/rows.h"

@@ -1,4 +1,4 @@
-/* AVX2's vectors of float32 and float64, for gemm.c and winograd.c. */
+/* AVX2 vectors of float32 and float64, for gemm.c and winograd.c. */
 #ifndef VME_AVX2_VECTORS_H
 #define VME_AVX2_VECTORS_H
 
@@ -14,7 +14,7 @@ typedef __m256 f32_vec;
 typedef __m256d f64_vec;
 typedef __m256i f32_mask, f64_mask;
 
-/* a window on this, ending `count` elements after its ones begin, is the mask of the first `count` lanes */
+/* the 8 entries that begin at 8 - count are the mask of the first `count` lanes */
 static const int32_t ones_then_none[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
 
 INLINE f32_vec f32_load(const float *from) { return _mm256_loadu_ps(from); }
@@ -25,7 +25,7 @@ INLINE void f32_store_first(float *to, f32_mask some, f32_vec v) { _mm256_maskst
 INLINE f32_vec f32_all(float value) { return _mm256_set1_ps(value); }
 INLINE f32_vec f32_add_product(f32_vec sum, f32_vec a, f32_vec b) { return _mm256_fmadd_ps(a, b, sum); }
 INLINE f32_vec f32_add(f32_vec a, f32_vec b) { return _mm256_add_ps(a, b); }
-/* NaN stays, and so does -0 */
+/* NaN and -0 stay */
 INLINE f32_vec f32_without_negatives(f32_vec v) { return _mm256_max_ps(_mm256_setzero_ps(), v); }
 /* NaN stays */
 INLINE f32_vec f32_max(f32_vec v, f32_vec low) { return _mm256_max_ps(low, v); }
@@ -51,7 +51,7 @@ INLINE double f64_total(f64_vec v)
     return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
 }
 
-/* Integers. Only those of 32 and 64 bits have masked loads. */
+/* Integers. Only 32- and 64-bit ones have masked loads. */
 #define FIRST_LANES(T, E, BITS, POINTEE) \
     typedef __m256i T##_mask; \
     VME_INLINE T##_mask T##_first(int count) { return f##BITS##_first(count); } \

@@ -6,8 +6,8 @@
 #include "vectors.h"
 
 #define INLINE VME_INLINE
-/* Of 14 rows, 6: then 14 + 6 factors are loaded in the 14 cycles of a step, beside b and what is fetched ahead. More of
- * them measured slower. */
+/* Six of 14 rows read their factor from memory: then 14 + 6 factors are loaded in the 14 cycles of a step, beside b and
+ * prefetches. More measured slower. */
 INLINE bool f32_from_memory(int row) { return row * 6 / 14 != (row + 1) * 6 / 14; }
 INLINE bool f64_from_memory(int row) { return f32_from_memory(row); }
 INLINE f32_vec f32_add_product_from(f32_vec sum, const void *factor, f32_vec b)
@@ -21,8 +21,8 @@ INLINE f64_vec f64_add_product_from(f64_vec sum, const void *factor, f64_vec b)
     return sum;
 }
 
-/* Columns side by side into rows side by side: 16 x 16 at a time. Lanes of 4 are put together as they are read, then
- * turned. */
+/* Packs rows with contiguous columns into columns with contiguous rows, 16 x 16 at a time. Groups of 4 lanes are
+ * combined as they are loaded, then transposed. */
 static void f32_pack_a(int64_t k, const char *a, int64_t a_row, char *out)
 {
     int64_t p = 0;
@@ -50,7 +50,7 @@ static void f32_pack_a(int64_t k, const char *a, int64_t a_row, char *out)
             memcpy(out + i * 4, a + i * a_row + p * 4, 4);
 }
 
-/* The same, 16 x 2 at a time, in lanes of 2. */
+/* The same for float64, 16 x 2 at a time, in groups of 2 lanes. */
 static void f64_pack_a(int64_t k, const char *a, int64_t a_row, char *out)
 {
     int64_t p = 0;

@@ -1,3 +1,3 @@
-/* Data-movement kernels compiled for this folder's instructions. */
+/* Kernels that move elements, for this backend. */
 #define VME_TARGET avx512
 #include "../kernels/move.h"

@@ -1,3 +1,3 @@
-/* Kernels of sorting compiled for this folder's instructions. */
+/* Kernels of sorting, for this backend. */
 #define VME_TARGET avx512
 #include "../kernels/order.h"

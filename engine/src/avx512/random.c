@@ -1,5 +1,5 @@
-/* Philox 4x64 of 10 rounds, a block in each lane, twice eight at once: products of 64 bits are put together from those
- * of 32. */
+/* Philox 4x64 with 10 rounds, one block in each lane, twice eight at once: 64-bit products are composed of 32-bit ones.
+ */
 #include <immintrin.h>
 
 #include "runtime/internal.h"
@@ -8,7 +8,7 @@ typedef struct part {
     __m512i x0, x1, x2, x3;
 } part;
 
-/* The upper and lower 64 bits of x times (high << 32 | low). */
+/* The upper and lower 64 bits of x * (high << 32 | low). */
 static inline void multiply(__m512i x, __m512i high, __m512i low, __m512i *above, __m512i *below)
 {
     __m512i lower = _mm512_set1_epi64(0xffffffff), upper_x = _mm512_srli_epi64(x, 32);
@@ -30,7 +30,7 @@ static inline part turn(part p, uint64_t key0, uint64_t key1)
                   _mm512_ternarylogic_epi64(high0, p.x3, _mm512_set1_epi64((int64_t)key1), EXCLUSIVE_OR), low0};
 }
 
-/* Rows of words become blocks of four. */
+/* Transposes rows of words to blocks of four words. */
 static inline void put(part p, uint64_t *words)
 {
     __m512i a = _mm512_unpacklo_epi64(p.x0, p.x1),

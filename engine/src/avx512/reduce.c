@@ -1,3 +1,3 @@
-/* Reduction kernels compiled for this folder's instructions. */
+/* Kernels of reductions, for this backend. */
 #define VME_TARGET avx512
 #include "../kernels/reduce.h"

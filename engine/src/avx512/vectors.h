@@ -1,4 +1,4 @@
-/* AVX-512's vectors of float32 and float64, for gemm.c and winograd.c. */
+/* AVX-512 vectors of float32 and float64, for gemm.c and winograd.c. */
 #ifndef VME_AVX512_VECTORS_H
 #define VME_AVX512_VECTORS_H
 
@@ -22,7 +22,7 @@ INLINE void f32_store_first(float *to, f32_mask some, f32_vec v) { _mm512_mask_s
 INLINE f32_vec f32_all(float value) { return _mm512_set1_ps(value); }
 INLINE f32_vec f32_add_product(f32_vec sum, f32_vec a, f32_vec b) { return _mm512_fmadd_ps(a, b, sum); }
 INLINE f32_vec f32_add(f32_vec a, f32_vec b) { return _mm512_add_ps(a, b); }
-/* NaN stays, and so does -0 */
+/* NaN and -0 stay */
 INLINE f32_vec f32_without_negatives(f32_vec v) { return _mm512_max_ps(_mm512_setzero_ps(), v); }
 /* NaN stays */
 INLINE f32_vec f32_max(f32_vec v, f32_vec low) { return _mm512_max_ps(low, v); }
@@ -39,7 +39,7 @@ INLINE f64_vec f64_add_product(f64_vec sum, f64_vec a, f64_vec b) { return _mm51
 INLINE f64_vec f64_add(f64_vec a, f64_vec b) { return _mm512_add_pd(a, b); }
 INLINE double f64_total(f64_vec v) { return _mm512_reduce_add_pd(v); }
 
-/* Integers: `count` is 1 .. all lanes. */
+/* Integers: `count` is at least 1 and at most the number of lanes. */
 #define FIRST_LANES(T, E, BITS, MASK) \
     typedef MASK T##_mask; \
     VME_INLINE T##_mask T##_first(int count) \

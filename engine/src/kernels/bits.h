@@ -1,12 +1,13 @@
-/* Bits: counted in integers (of negative ones in their absolute value, as numpy.bitwise_count), packed into bytes and
- * unpacked. */
+/* Bits: population count of integers (of the absolute value, as numpy.bitwise_count), packing booleans into bytes and
+ * unpacking. */
 #include "loops.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
-/* Whole vectors of bytes are counted in parts; wider ones by the instruction, or its like in libgcc. */
+/* Bytes are counted by arithmetic, which compilers vectorize; wider integers by the instruction, or libgcc's
+ * substitute. */
 static inline u8 bits_of_byte(u8 x)
 {
     x = (u8)(x - (x >> 1 & 0x55));
@@ -25,7 +26,8 @@ COUNT(32, __builtin_popcount)
 COUNT(64, __builtin_popcountll)
 
 #ifdef __AVX512BW__
-/* Words side by side: half a byte is looked up, the bytes of a word are added, and one of it is kept. */
+/* Contiguous words: a table gives the count of each half byte, the bytes of a word are summed, and one byte of the sum
+ * is kept. */
 #define COUNT_WORDS(T, SIZE) \
     static void count_words_##T(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step) \
     { \
@@ -48,7 +50,7 @@ COUNT_WORDS(u64, )
 #define count_words_u64 count_u64
 #endif
 
-/* ---- floats taken apart: subnormal ones are first made larger by more than their mantissa is wide */
+/* ---- mantissa and exponent: subnormal numbers are first scaled up by more than the mantissa's width */
 #define SPLIT(T, U, S, LEAST, LARGER, WIDTH, BIAS) \
     static void split_##T(int64_t n, const char *in, char *mantissas, char *exponents) \
     { \
@@ -91,7 +93,7 @@ PARTS(f32, f)
 PARTS(f64, )
 
 /* ---- packing */
-/* The eight bytes of a word, 0 or 1 each, come together in its highest one. */
+/* These factors move the eight bytes of a word, 0 or 1 each, to the bits of its highest byte. */
 #define GATHER_BIG    UINT64_C(0x8040201008040201)
 #define GATHER_LITTLE UINT64_C(0x0102040810204080)
 #define LOWER_BITS    UINT64_C(0x7f7f7f7f7f7f7f7f)
@@ -110,12 +112,12 @@ static void pack(int64_t bytes, bool big, const u8 *truths, u8 *out)
 #endif
     for (; i < bytes; i++) {
         u64 word = *(const u64_at *)(truths + 8 * i);
-        word = (((word & LOWER_BITS) + LOWER_BITS) | word) >> 7 & ~LOWER_BITS >> 7; /* any other byte than 0 is true */
+        word = (((word & LOWER_BITS) + LOWER_BITS) | word) >> 7 & ~LOWER_BITS >> 7; /* any non-zero byte is true */
         out[i] = (u8)(word * (big ? GATHER_BIG : GATHER_LITTLE) >> 56);
     }
 }
 
-/* Byte i: the bit of `value` that is number i from below. */
+/* Byte i is bit i of `value`. */
 #define BIT(value, i) ((u64)((value) >> (i) & 1) << 8 * (i))
 #define SPREAD1(value) \
     (BIT(value, 0) | BIT(value, 1) | BIT(value, 2) | BIT(value, 3) | BIT(value, 4) | BIT(value, 5) | BIT(value, 6) \

@@ -1,14 +1,14 @@
 /* Casts between all dtypes, as NumPy's casting="unsafe".
  *
- * Integers keep their low bits. Floating numbers are cut towards zero; those that the integer cannot hold give what
- * x86-64's conversion to 32 or 64 bits and the low bits of it give (in C: anything). Complex numbers lose their
- * imaginary part. */
+ * Integers keep their low bits. Floats are truncated towards zero. If the integer cannot hold the value, the result is
+ * that of x86-64's conversion to 32 or 64 bits, or its low bits (undefined in C). Complex numbers lose their imaginary
+ * part. */
 #include "half.h"
 
-/* Floating numbers to integers. */
+/* Floats to integers. */
 static inline u64 whole_u64(f64 x) { return x < 0x1p63 ? (u64)(i64)x : (u64)(i64)(x - 0x1p63) ^ (u64)1 << 63; }
 
-/* From an integer type: bool is any byte but 0. */
+/* From an integer type; bool is any non-zero byte. */
 #define FROM_INTEGER(N, T, VALUE) \
     LOOP1(N##_to_bool, T, u8, (u8)(x != 0)) \
     LOOP1(N##_to_8, T, u8, (u8)(VALUE)) \
@@ -30,7 +30,7 @@ FROM_INTEGER(u16, u16, x)
 FROM_INTEGER(u32, u32, x)
 FROM_INTEGER(u64, u64, x)
 
-/* From a floating type with VALUE in it; TRUE says whether it counts as true, HALF makes a half, C64 and C128 complex
+/* From a floating-point type: VALUE is the real value, TRUE its truth value, HALF a float16, C64 and C128 complex
  * numbers. */
 #define FROM_FLOATING(N, T, VALUE, TRUE, HALF, C64, C128) \
     LOOP1(N##_to_bool, T, u8, (u8)(TRUE)) \

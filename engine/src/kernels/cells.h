@@ -1,7 +1,7 @@
-/* Recurrent cells over rows of float32, and the product of few rows with a packed matrix that each of their steps
- * begins with (models/recurrence.c). Included by rows.h, whose exponentials these are made of. */
+/* Recurrent cells over rows of float32, and the product of a few rows with a packed matrix that starts each step
+ * (models/recurrence.c). Included by rows.h, whose exponentials it uses. */
 
-/* ---- a vector, or one number where the compiler makes vectors of a loop */
+/* ---- a vector, or a single number if the compiler vectorizes the loop */
 #ifdef __AVX512F__
 typedef __m512 number;
 #define EACH(n) \
@@ -36,8 +36,8 @@ static inline number with_sign(number x, number sign) { return __builtin_copysig
 static inline number product_and(number sum, number a, number b) { return add_product(sum, a, b); }
 #endif
 
-/* With E = e^(2|x|) - 1 it is E / (E + 2). 2|x| = k log(2) + r; E is 2^k (e^r - 1) + (2^k - 1), whose second part is
- * exact, and e^r - 1 Taylor's series. Beyond 10 the quotient rounds to 1. */
+/* tanh(|x|) = E / (E + 2) with E = e^(2|x|) - 1. With 2|x| = k log(2) + r, E = 2^k (e^r - 1) + (2^k - 1): the second
+ * term is exact, e^r - 1 is a Taylor series. Beyond 10 the quotient rounds to 1. */
 static inline number tanh_of(number x)
 {
     const number y = limited(x, 10), rounded = product_and(all(ROUNDING), y, all(0x1.715476p+1f)),
@@ -53,8 +53,8 @@ static inline number tanh_of(number x)
     return with_sign(e / (e + all(2)), x);
 }
 
-/* ---- cells: gates side by side in `x`, of the input, and `p`, of the state before; both are added. `h` is the state,
- * which becomes the next one, and so does `y`. */
+/* ---- cells: the gates' products with the input, `x`, and with the previous state, `p`, gates side by side; both are
+ * added. The next state is written to `h` and `y`. */
 static void cell_lstm(int64_t n, const float *restrict x, const float *restrict p, float *restrict c, float *restrict h,
                       float *restrict y)
 {
@@ -70,7 +70,8 @@ static void cell_lstm(int64_t n, const float *restrict x, const float *restrict 
     }
 }
 
-/* `q` of the candidate: its products, behind the reset where it comes after them, and `bias` is within it. */
+/* `q`: the candidate's product with the state. If the reset gate multiplies products, `bias` is included in it;
+ * otherwise the gate was already applied to the state. */
 static void cell_gru(int64_t n, const float *restrict x, const float *restrict p, const float *restrict q,
                      const float *restrict bias, float *restrict h, float *restrict y)
 {
@@ -111,7 +112,7 @@ static void cell_bend_tanh(int64_t n, float *x) { EACH(n) WRITE(x, tanh_of(READ(
 #undef all
 #endif
 
-/* ---- rows x k times a sliver k x VME_SLIVER */
+/* ---- product: rows x k times a sliver k x VME_SLIVER */
 #if defined(__AVX512F__)
 #define CELL_BYTES 64
 #elif defined(__AVX2__)
@@ -123,7 +124,7 @@ typedef float cell_vec __attribute__((vector_size(CELL_BYTES)));
 typedef float cell_vec_anywhere __attribute__((vector_size(CELL_BYTES), aligned(4), may_alias));
 enum { CELL_LANES = CELL_BYTES / 4 };
 
-/* `rows` x `vectors` sums in registers; a single row adds even and odd steps apart, to hide the latency of sums. */
+/* Keeps `rows` x `vectors` sums in registers; a single row sums even and odd steps separately, to hide latency. */
 static inline __attribute__((always_inline)) void sliver_block(const int rows, const int vectors, int64_t k,
                                                                const float *a, int64_t a_row, const float *b,
                                                                float *out, int64_t out_row)
@@ -169,7 +170,7 @@ static inline __attribute__((always_inline)) void sliver_block(const int rows, c
                 steps == 2 ? sum[2 * r][v] + sum[2 * r + 1][v] : sum[r][v];
 }
 
-/* Vectors of a sliver that fit the registers beside so many rows. */
+/* Vectors of a sliver whose sums fit in the registers, for a number of rows. */
 #if defined(__AVX512F__)
 #define VECTORS(rows) 4
 #else

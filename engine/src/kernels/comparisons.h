@@ -1,5 +1,4 @@
-/* Kernels that give bool: comparisons, logic, and the questions about floating numbers; and choosing by a bool (where).
- */
+/* Kernels with bool results: comparisons, logic, and floating-point classification; and selection by a bool (where). */
 #include "loops.h"
 
 #ifdef __AVX512BW__
@@ -11,7 +10,7 @@
     LOOP2(logical_and_##T, T, u8, (u8)((x != 0) & (y != 0))) \
     LOOP2(logical_or_##T, T, u8, (u8)((x != 0) | (y != 0))) \
     LOOP2(logical_xor_##T, T, u8, (u8)((x != 0) ^ (y != 0)))
-/* greater is less with its operands swapped, which should be a jump, not a second copy */
+/* `greater` calls `less` with swapped operands: noinline avoids a second copy */
 #define ORDER(T) \
     static vme_loop2 less_##T __attribute__((noinline)), less_equal_##T __attribute__((noinline)); \
     LOOP2(less_##T, T, u8, (u8)(x < y)) \
@@ -65,14 +64,14 @@ SWAPPED(i64)
 SWAPPED(f32)
 SWAPPED(f64)
 
-/* bool: any byte but 0 is true. */
+/* bool: any non-zero byte is true. */
 LOOP2(equal_bool, u8, u8, (u8)((x != 0) == (y != 0)))
 LOOP2(not_equal_bool, u8, u8, (u8)((x != 0) != (y != 0)))
 LOOP2(less_bool, u8, u8, (u8)((x == 0) & (y != 0)))
 LOOP2(less_equal_bool, u8, u8, (u8)((x == 0) | (y != 0)))
 SWAPPED(bool)
 
-/* int64 against uint64: exact, though no dtype holds both. */
+/* int64 against uint64: exact, although no dtype holds both. */
 LOOP2_MIXED(equal_mixed, i64, u64, u8, (u8)((x >= 0) & ((u64)x == y)))
 LOOP2_MIXED(not_equal_mixed, i64, u64, u8, (u8)((x < 0) | ((u64)x != y)))
 LOOP2_MIXED(less_mixed, i64, u64, u8, (u8)((x < 0) | ((u64)x < y)))
@@ -107,7 +106,7 @@ COMPLEX(c128)
 FLOAT(f32, u32)
 FLOAT(f64, u64)
 
-/* The questions about integers have one answer for all. */
+/* Classification of integers is constant. */
 #define CONSTANT(NAME, VALUE) \
     static void NAME(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step) \
     { \

@@ -3,7 +3,7 @@
 
 #include "loops.h"
 
-/* What a mask of so many lanes is stored as: bytes 0 and 1. */
+/* Stores a mask of lanes as bytes 0 and 1. */
 static inline void put_8(char *out, u64 all, u64 bits)
 {
     _mm_mask_storeu_epi8(out, (__mmask16)(all & 0xff), _mm_maskz_set1_epi8((__mmask16)bits, 1));
@@ -21,7 +21,7 @@ static inline void put_64(char *out, u64 all, u64 bits)
     _mm512_mask_storeu_epi8(out, all, _mm512_maskz_set1_epi8(bits, 1));
 }
 
-/* out = BITS of vectors x and y where the steps allow, else EXPRESSION of single values x and y. */
+/* out = BITS of vectors x and y if the steps allow, otherwise EXPRESSION of single values x and y. */
 #define COMPARE(NAME, T, V, LANES, LOAD, SPLAT, BITS, EXPRESSION) \
     static void NAME(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
                      int64_t out_step) \
@@ -78,7 +78,7 @@ EQUALITY(u16, 16, 32)
 EQUALITY(u32, 32, 16)
 EQUALITY(u64, 64, 8)
 
-/* greater is less with its operands swapped, which should be a jump, not a second copy */
+/* `greater` calls `less` with swapped operands: noinline avoids a second copy */
 #define ORDER(T, W, KIND, LANES) \
     static vme_loop2 less_##T __attribute__((noinline)), less_equal_##T __attribute__((noinline)); \
     COMPARE(less_##T, T, __m512i, LANES, LOAD_##W, SPLAT_##W, _mm512_cmplt_##KIND##_mask(x, y), x < y) \

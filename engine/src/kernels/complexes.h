@@ -1,7 +1,7 @@
 /* Kernels of complex64 and complex128: arithmetic and order.
  *
- * Formulas are NumPy's (umath/loops.c.src), so that infinities and NaNs come out the same: division scales by the
- * larger part of the divisor (Smith 1962), the order is that of the real parts, then of the imaginary ones. */
+ * Formulas are NumPy's (umath/loops.c.src), so that infinities and NaNs match: division scales by the larger part of
+ * the divisor (Smith 1962); the order is lexicographic, real parts first. */
 #include "loops.h"
 
 #ifdef __AVX512F__
@@ -72,8 +72,8 @@
 COMPLEXES(c64, f32, f)
 COMPLEXES(c128, f64, )
 
-/* The square root of the sum of squares, which float64 holds for float32's parts; for its own the larger part is taken
- * out. An infinite part beats a NaN. */
+/* Absolute value: for complex64 in float64, which holds the sum of squares; for complex128 scaled by the larger part.
+ * An infinite part takes precedence over NaN. */
 static inline f32 size_of_c64(c64 x)
 {
     f64 re = x.re, im = x.im;
@@ -88,7 +88,7 @@ static inline f64 size_of_c128(c128 x)
     return re == INFINITY || im == INFINITY ? INFINITY : size;
 }
 #ifdef __AVX512F__
-/* Scaled by the exponent of the larger part, so that squares neither overflow nor vanish. */
+/* Scales by the exponent of the larger part, so that squares neither overflow nor underflow. */
 static inline __m512 sizes_of(__m512 low, __m512 high)
 {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);

@@ -1,16 +1,15 @@
-/* Depthwise convolution, one row of outputs: channels lie side by side, so a vector is of channels, and a few
- * neighbouring outputs share the weights and the pixels that they see together. Whole vectors only: the last one of a
- * row of channels begins earlier, and makes some channels twice. */
+/* Depthwise convolution, one row of outputs: channels are contiguous, so a vector holds channels, and a few
+ * neighbouring outputs share weights and pixels. Whole vectors only: the last vector of a row of channels overlaps the
+ * one before it. */
 #include "vectors_f32.h"
 
 enum { DEPTHWISE_OUTPUTS = LANES == 16 ? 7 : 4, FEW_OUTPUTS = 6 };
 
-/* `stride` and `kernel_w` 0: as the row says; constants otherwise, and then the windows' columns are pixels side by
- * side. */
+/* `stride` and `kernel_w` are constants, and then pixels are contiguous in the window's rows; 0: taken from `row`. */
 VME_INLINE void depthwise_outputs(const vme_depthwise *row, const float *in, const float *addend, float *out,
                                   const int outputs, const int stride, const int kernel_w)
 {
-    /* the compiler is kept from making a moving pointer of each pixel, for which it has too few registers */
+    /* prevents the compiler from keeping a pointer for each pixel, for which it has too few registers */
     const char *near = (const char *)in;
     int64_t step1 = row->in_column * 4, step3 = 3 * step1, step5 = 5 * step1, step7 = 7 * step1;
     const int64_t next_row = row->in_row * 4, stride_bytes = row->in_stride * 4,
@@ -101,7 +100,7 @@ DEPTHWISE_ROW(depthwise_5, 1, 5)
 DEPTHWISE_ROW(depthwise_any, 0, 0)
 #undef DEPTHWISE_ROW
 
-/* Fewer channels than a vector has. */
+/* Fewer channels than a vector has lanes. */
 VME_INLINE void few_channels(const vme_depthwise *row, int64_t x, const int outputs)
 {
     const int64_t channels = row->channels;

@@ -1,16 +1,16 @@
-/* Greatest common divisors and least common multiples, of the integers' absolute values as numpy.gcd and lcm: a loop
- * that is as long as the numbers ask for, so that vectors go through it together.
+/* Greatest common divisors and least common multiples of absolute values, as numpy.gcd and lcm: the number of steps
+ * depends on the values, so a group of pairs runs until the slowest is done.
  *
- * Euclid's steps on floats that hold the numbers and their quotients exactly; rounding makes no quotient whole that is
- * not, since the nearest whole one is at least 1/y away. Larger numbers are taken one by one, with shifts and
- * differences (Stein 1967). */
+ * Euclid's algorithm on floats that hold the numbers and their quotients exactly; rounding never makes a fractional
+ * quotient whole, because it is at least 1/y away from the nearest integer. Larger numbers are computed one by one with
+ * shifts and differences (Stein 1967). */
 #include "loops.h"
 
 enum { TOGETHER = 32 };
 #define MOST_F32 (UINT64_C(1) << 22)
 #define MOST_F64 (UINT64_C(1) << 31)
 
-/* TOGETHER pairs, all below MAX: the divisor of each, or the multiple. */
+/* TOGETHER pairs, all below MAX: their divisors, or their multiples. */
 #define EUCLID(F) \
     static void together_##F(const u64 *restrict x, const u64 *restrict y, bool multiples, u64 *restrict result) \
     { \
@@ -21,7 +21,7 @@ enum { TOGETHER = 32 };
         } \
         for (i32 more = 1; more != 0;) { \
             more = 0; \
-            for (int i = 0; i < TOGETHER; i++) { /* where nothing is right of it, 1 leaves nothing */ \
+            for (int i = 0; i < TOGETHER; i++) { /* a finished pair (right is 0) is divided by 1 */ \
                 F a = left[i], b = right[i], by = b == 0 ? 1 : b, rest = a - (F)(i32)(a / by) * by; \
                 left[i] = b == 0 ? a : b; \
                 right[i] = rest; \

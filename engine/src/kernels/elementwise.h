@@ -1,4 +1,5 @@
-/* The groups of elementwise kernels that a backend has, one C file each: compiled side by side, merged by backend.c. */
+/* The groups of elementwise kernels of a backend, one C file each, so that they compile in parallel; backend.c merges
+ * them. */
 #include "loops.h"
 
 extern const vme_elementwise_kernels VME_TABLE(integers), VME_TABLE(floats), VME_TABLE(complexes),

@@ -1,12 +1,12 @@
-/* Rows of embedding tables: sums of rows, and the optimizers' steps. The steps do the same operations in the same order
- * as vmhost.engine.optim, so their results are equal on every backend. */
+/* Rows of embedding tables: sums of rows, and the optimizers' steps. The steps perform the same operations in the same
+ * order as vmhost.engine.optim, so that results are equal on every backend. */
 #include "embedding/row_kernels.h"
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-/* Of the backend's registers: compilers keep wider vectors in memory, which costs three times as long. */
+/* As wide as the backend's registers: compilers spill wider vectors to memory, which takes three times as long. */
 #if defined __AVX512F__
 enum { EMBEDDING_BYTES = 64, EMBEDDING_SUMS = 4 };
 #elif defined __AVX__
@@ -17,7 +17,7 @@ enum { EMBEDDING_BYTES = 16, EMBEDDING_SUMS = 8 };
 typedef float embedding_vector __attribute__((vector_size(EMBEDDING_BYTES), aligned(4), may_alias));
 enum { EMBEDDING_LANES = EMBEDDING_BYTES / 4 };
 
-/* A macro: a function would return more than a register of some backends. */
+/* A macro, because some backends cannot return such a vector in a register. */
 #define EMBEDDING_AT(from) (*(embedding_vector *)(uintptr_t)(from))
 
 /* Sums of `sums` vectors from `out` on, which stay in registers. */

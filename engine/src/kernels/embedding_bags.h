@@ -1,9 +1,9 @@
-/* Bags of rows of an embedding table, as one pipeline of eight keys at a time: while a bag is summed up, the rows of
- * keys behind it are on their way to the cache, and the entries of keys behind those. Two things would stop it all:
- *   - a chain of operations from key to row that is longer than what the processor looks ahead: each stage is a short
- *     part of the chain, and hands its results to the next one through memory some turns later;
- *   - a branch that cannot be foreseen: keys that do not lie in their own bucket are set aside, and looked for when the
- *     next bucket has come. */
+/* Bags of rows of an embedding table, pipelined by groups of eight keys: while one bag is summed, the rows of later
+ * keys are prefetched, and the entries of still later keys. Two things would stall the pipeline:
+ *   - a chain of dependent operations from key to row that exceeds the processor's reorder window: each stage is a
+ *   short part of the chain and passes its results to the next one through memory some turns later;
+ *   - an unpredictable branch: keys that are not in their own bucket are set aside, and looked up when the next bucket
+ *   has arrived. */
 #include "embedding/table.h"
 
 #ifdef __AVX2__
@@ -12,27 +12,26 @@
 
 enum {
     EIGHT = 8,
-    /* Stages of eight keys, in turns from the first: hashed, bucket asked for, entry read, chunk found, row asked for.
-     * A stage that reads many small results as one vector comes two turns later, when they have left the store queue.
-     */
+    /* Turns at which the stages of eight keys run: hash, prefetch bucket, read entry, find chunk, prefetch row. A stage
+     * that reads many small results as one vector runs two turns later, when they have left the store queue. */
     ASKS = 1,
     READS = 9,
     PLACES = 11,
     ENDS = 12,
-    RING = 16,           /* eights under way; a power of two */
-    ROWS_AHEAD = 16,     /* keys whose rows are asked for before they are read */
-    ROWS_RING = 256,     /* rows that were found and not read; a power of two */
-    ROWS_TOGETHER = 128, /* are summed up at most */
-    LATE_AHEAD = 16,     /* of those that were set aside */
-    LINES_AHEAD = 8,     /* of a row; the processor sees the pattern then */
-    SINGLES = 16,        /* bags of single keys that are copied at a time */
+    RING = 16,           /* groups of eight keys in the pipeline; a power of two */
+    ROWS_AHEAD = 16,     /* keys whose rows are prefetched before they are read */
+    ROWS_RING = 256,     /* rows that were found but not yet read; a power of two */
+    ROWS_TOGETHER = 128, /* maximum rows summed at once */
+    LATE_AHEAD = 16,     /* the same for keys that were set aside */
+    LINES_AHEAD = 8,     /* lines of a row that are prefetched; the hardware prefetcher does the rest */
+    SINGLES = 16,        /* bags of single keys that are copied at once */
 };
 
-/* What lookups need of the table's shards, close together. */
+/* The fields of the table's shards that lookups need, close together. */
 typedef struct bags_table {
-    _Alignas(64) uint64_t directory[SHARDS]; /* where it begins */
-    uint64_t shift[SHARDS];                  /* of a hash shifted right by one, down to the directory's number */
-    uint64_t chunks[SHARDS];                 /* where they begin */
+    _Alignas(64) uint64_t directory[SHARDS]; /* its address */
+    uint64_t shift[SHARDS];                  /* shift of (hash >> 1) that leaves the directory index */
+    uint64_t chunks[SHARDS];                 /* their address */
     uint64_t seed, row_bytes;
     int steps;
 } bags_table;
@@ -50,12 +49,12 @@ static void view_table(const vme_embedding *table, bags_table *view)
     }
 }
 
-/* Eight keys under way. Fewer are there at the end only: the others have places of keys 0, and no entry. */
+/* Eight keys in the pipeline. Only the last group has fewer: its other slots hold key 0 and no entry. */
 typedef struct eight_keys {
     _Alignas(64) uint64_t hash[EIGHT];
-    uint64_t place[EIGHT];              /* of the segment in the directory; then of the row's chunk */
-    uint64_t bucket[EIGHT];             /* where it begins; then the row's bytes from its shard's origin */
-    _Alignas(32) uint32_t where[EIGHT]; /* at least ENTRY_WAITING: set aside */
+    uint64_t place[EIGHT];              /* address of the segment in the directory; later of the row's chunk */
+    uint64_t bucket[EIGHT];             /* its address; later the row's offset in bytes from its shard's origin */
+    _Alignas(32) uint32_t where[EIGHT]; /* ENTRY_WAITING and above: set aside */
 } eight_keys;
 
 #ifdef __AVX512F__
@@ -63,11 +62,11 @@ static inline void hash_keys(const bags_table *view, const int64_t *keys, int64_
 {
     const __m512i factor = _mm512_set1_epi64((long long)UINT64_C(0xd6e8feb86659fd93));
     __m512i h = _mm512_maskz_loadu_epi64((__mmask8)(0xff >> (EIGHT - count)), keys);
-    h = _mm512_xor_si512(h, _mm512_set1_epi64((long long)view->seed)); /* embedding_hash */
+    h = _mm512_xor_si512(h, _mm512_set1_epi64((long long)view->seed)); /* the same as embedding_hash */
     h = _mm512_mullo_epi64(_mm512_xor_si512(h, _mm512_srli_epi64(h, 32)), factor);
     h = _mm512_mullo_epi64(_mm512_xor_si512(h, _mm512_srli_epi64(h, 32)), factor);
     h = _mm512_xor_si512(h, _mm512_srli_epi64(h, 32));
-    /* permutations read the lowest three bits, which are the shard's number */
+    /* permutations use the low three bits, which are the shard number */
     const __m512i directory = _mm512_permutexvar_epi64(h, _mm512_load_si512(view->directory));
     const __m512i shift = _mm512_permutexvar_epi64(h, _mm512_load_si512(view->shift));
     const __m512i number = _mm512_srlv_epi64(_mm512_srli_epi64(h, 1), shift);
@@ -80,9 +79,9 @@ static inline uint32_t entry_with(const key_entry *bucket, int64_t key)
     const __m512i entries = _mm512_load_si512((const void *)bucket);
     return _mm512_mask_cmpeq_epi64_mask(0x55, entries, _mm512_set1_epi64(key));
 }
-enum { ENTRY_BITS = 2 }; /* of what it gives, for each entry */
+enum { ENTRY_BITS = 2 }; /* bits of entry_with's result for each entry */
 
-/* embedding_row, up to the chunk's origin. */
+/* The same as embedding_row, up to the chunk's origin. */
 static inline void find_chunks(const bags_table *view, eight_keys *of)
 {
     const __m256i where = _mm256_load_si256((const void *)of->where);
@@ -158,7 +157,7 @@ static inline void read_entries(const int64_t *keys, int64_t count, eight_keys *
         const uint32_t same = entry_with(bucket, keys[i]);
         if (__builtin_expect(same != 0, 1))
             of->where[i] = bucket[__builtin_ctz(same) / ENTRY_BITS].where;
-        else { /* behind a segment's last bucket, in vain */
+        else { /* after a segment's last bucket: the prefetch is useless but harmless */
             __builtin_prefetch(bucket + BUCKET);
             of->where[i] = ENTRY_EMPTY;
         }
@@ -170,7 +169,7 @@ static inline void read_entries(const int64_t *keys, int64_t count, eight_keys *
 typedef struct bags_pipeline {
     bags_table view;
     eight_keys eights[RING];
-    const float *rows[ROWS_RING]; /* by the keys' numbers */
+    const float *rows[ROWS_RING]; /* by key number */
     uint32_t late[ROWS_RING];     /* keys that were set aside */
     uint32_t late_begin, late_end;
 } bags_pipeline;
@@ -181,7 +180,7 @@ static inline void ask_for_row(const float *row, int lines)
         __builtin_prefetch(row + (ptrdiff_t)line * 16);
 }
 
-/* Asks for the rows of keys from `begin` on, or sets keys aside. */
+/* Prefetches the rows of keys from `begin` on, or sets keys aside. */
 static inline void ask_for_rows(bags_pipeline *all, const eight_keys *of, int64_t begin, int64_t count, int lines)
 {
     const float **rows = &all->rows[begin % ROWS_RING];
@@ -218,8 +217,8 @@ static inline int64_t count_of(int64_t n, int64_t eight)
     return n - eight * EIGHT < EIGHT ? n - eight * EIGHT : EIGHT;
 }
 
-/* Asks for the rows of a plain table's keys from `begin` on. Each key is read once: others may write them meanwhile.
- * False: one, whose number is left in *begin, is none of a row. */
+/* Prefetches the rows of a plain table's keys from `begin` on. Reads each key once, because others may write keys
+ * meanwhile. False: a key, whose number is left in *begin, has no row. */
 static inline bool ask_for_plain_rows(const embedding_bags_piece *piece, const float **rows, int64_t *begin,
                                       int64_t end, int lines)
 {
@@ -234,9 +233,9 @@ static inline bool ask_for_plain_rows(const embedding_bags_piece *piece, const f
     return true;
 }
 
-/* As sum, of a plain table's bags without weights, whose rows are as wide as the sums that fit registers: asks for a
- * row behind these with each row that it reads, which spreads requests over the time that the sums take. A key without
- * a row is not asked for: ask_for_plain_rows finds it when its turn comes. */
+/* Like sum, for a plain table's bags without weights, with rows as wide as the sums that fit in registers. With each
+ * row that it reads it prefetches a later one, which spreads prefetches over the time of the sums. A key without a row
+ * is not prefetched: ask_for_plain_rows reports it later. */
 static inline __attribute__((always_inline)) void sum_and_ask(const embedding_bags_piece *piece, const float **ring,
                                                               int64_t from, int64_t to, int64_t *asked, bool more,
                                                               float *out)
@@ -261,7 +260,7 @@ static inline __attribute__((always_inline)) void sum_and_ask(const embedding_ba
         EMBEDDING_AT(out + k * EMBEDDING_LANES) = all[k];
 }
 
-/* `lines`: of a row, to be asked for. */
+/* `lines`: lines of a row to prefetch. */
 static inline __attribute__((always_inline)) int64_t sum_bags_of(const embedding_bags_piece *piece, const int lines)
 {
     const vme_embedding *table = piece->table;
@@ -273,9 +272,9 @@ static inline __attribute__((always_inline)) int64_t sum_bags_of(const embedding
         view_table(table, &all.view);
     const bool spread =
         table == NULL && piece->ends != NULL && piece->weights == NULL && dim == EMBEDDING_SUMS * EMBEDDING_LANES;
-    int64_t turn = 0, found = 0; /* turns that began; keys of those that ended */
+    int64_t turn = 0, found = 0; /* turns started; keys of the turns that ended */
     for (int64_t bag = 0, from = 0, begun = 0; bag < bags;) {
-        /* the rows from..to are read next: all of some bags of single keys, or part of a bag that began at `begun` */
+        /* reads rows from..to next: whole bags of single keys, or part of a bag that began at `begun` */
         const int64_t end = piece->ends != NULL ? piece->ends[bag] : n;
         const int64_t together = piece->ends != NULL ? ROWS_TOGETHER : SINGLES;
         int64_t to = from + together < end ? from + together : end;

@@ -1,10 +1,11 @@
-/* Kernels of float32 and float64: arithmetic, rounding, extremes. float16 computes through float32, but for nextafter.
+/* Kernels of float32 and float64: arithmetic, rounding, minima and maxima. float16 computes in float32, except
+ * nextafter.
  *
- * As NumPy: maximum and minimum give NaN when either is one, fmax and fmin the other operand; the remainder has the
- * divisor's sign. */
+ * As in NumPy, maximum and minimum return NaN if either operand is NaN, fmax and fmin return the other operand; the
+ * remainder has the divisor's sign. */
 #include "loops.h"
 
-/* Quotient rounded down and the remainder that belongs to it, as npy_divmod (numpy/_core/src/npymath). */
+/* Floor quotient and its remainder, as npy_divmod (numpy/_core/src/npymath). */
 #define FLOATS(T, S) \
     static inline T cut_of_##T(T x, T y) { return fmod##S(x, y); } \
     static inline T modulo_of_##T(T x, T y) \
@@ -32,7 +33,7 @@
     LOOP2(subtract_##T, T, T, x - y) \
     LOOP2(multiply_##T, T, T, x *y) \
     LOOP2(divide_any_##T, T, T, x / y) \
-    /* every other element: quotients and roots take so long that collecting elements before would not be hidden */ \
+    /* every other element: divisions and roots are so slow that collecting elements first would not be hidden */ \
     static void divide_##T(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
                            int64_t out_step) \
     { \
@@ -81,10 +82,9 @@ FLOATS(f32, f)
 FLOATS(f64, )
 
 #ifdef __FMA__
-/* Division with a remainder on vectors: while the quotient is below 2^BITS, the remainder of its whole part is exact in
- * a fused product, and one correction makes up for a quotient that was rounded to a whole number. A block with larger
- * quotients, zeros, infinities or NaNs goes through fmod. RESULT is made of x, y, the quotient cut towards zero (whole)
- * and what remains (rest). */
+/* Vectorized division with remainder: while the quotient is below 2^BITS, the remainder of its integer part is exact in
+ * a fused product, and one correction fixes a quotient that was rounded up to an integer. Blocks with larger quotients,
+ * zeros, infinities or NaNs use fmod. RESULT uses x, y, the truncated quotient (whole) and the remainder (rest). */
 enum { BLOCK = 64 };
 #define DIVIDING(NAME, T, S, LIMIT, SINGLE, RESULT) \
     static void NAME(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
@@ -133,7 +133,7 @@ DIVISIONS(f32)
 DIVISIONS(f64)
 #endif
 
-/* The neighbour of a half in the direction of another, on the bits (there is no libm function of halves). */
+/* The next float16 after x towards y, on the bits (libm has no such function). */
 static inline u16 half_nextafter(u16 x, u16 y)
 {
     bool x_nan = (x & 0x7fff) > 0x7c00, y_nan = (y & 0x7fff) > 0x7c00;

@@ -1,10 +1,10 @@
-/* Tiles of matrix products, once a backend: the file that includes this names VME_TARGET, VME_REGISTERS (of vectors)
- * and, for f32 and f64, a vector type and its operations (see portable/gemm.c). Integers and bool use the compiler's
- * own vectors.
+/* Tiles of matrix products, compiled once for each backend: the including file defines VME_TARGET, VME_REGISTERS (the
+ * number of vector registers) and, for f32 and f64, a vector type and its operations (see portable/gemm.c). Integers
+ * and bool use compiler vectors.
  *
- * A tile holds rows x 2 vectors of sums in registers. Each step along k reads two vectors of b and one element of a for
- * each row, wherever the rows of a lie: with 14 rows and 512-bit vectors that is 28 multiply-adds in 14 cycles, beside
- * 16 loads. */
+ * A tile keeps rows x 2 vectors of sums in registers. Each step along k loads two vectors of b and one element of a for
+ * each row, with any distance between the rows of a: with 14 rows and 512-bit vectors that is 28 multiply-adds in 14
+ * cycles, beside 16 loads. */
 #include "runtime/internal.h"
 #include "gemm_compiler_vectors.h"
 
@@ -14,11 +14,11 @@
 #define JOIN(a, b)  JOIN_(a, b)
 #define INLINE      VME_INLINE
 
-/* The tile of te rows and tb columns that moves the fewest numbers (Walle, OSDI '22, section 4.2): e x b sums over a
- * products each take (e/te)(b/tb)(a te + a tb + te tb) numbers, so 1/te + 1/tb counts, with te tb + te + tb <=
- * registers. Here tb is so many vectors, and of a step's te factors one at a time is in a register, so te v + v + 1 <=
- * registers. One vector is out of the question: te + 1 numbers are loaded for te multiply-adds then, and CPUs load no
- * faster than they compute. Two are the best of the rest, as is held below for each kind of number. */
+/* The tile of te rows and tb columns with the least memory traffic (Walle, OSDI '22, section 4.2): e x b sums over a
+ * products each move (e/te)(b/tb)(a te + a tb + te tb) elements, so 1/te + 1/tb is minimized, with te tb + te + tb <=
+ * registers. Here tb is v vectors, and only one of a step's te factors is in a register at a time, so te v + v + 1 <=
+ * registers. One vector is excluded: it needs te + 1 loads for te multiply-adds, and CPUs load no faster than they
+ * compute. Two vectors are the best of the rest, as asserted below for each element type. */
 #define VECTORS                      2
 #define TILE_ROWS(vectors)           ((VME_REGISTERS - 1 - (vectors)) / (vectors))
 #define TILE_NUMBERS(vectors, lanes) (1000000 / TILE_ROWS(vectors) + 1000000 / ((vectors) * (lanes)))
@@ -32,10 +32,10 @@
 HOLDS_FOR(f32, float)
 HOLDS_FOR(f64, double)
 
-/* A line of a cache for 14 float32. */
+/* One cache line for 14 float32. */
 #define VME_PACKED_ROWS(rows) ((rows) > 8 ? 16 : (rows) > 4 ? 8 : 4)
 
-/* ---- integers: the compiler's vectors, two's complement, wrapping; the backend reads some first lanes */
+/* ---- integers: compiler vectors, two's complement, wrapping; the backend loads partial vectors */
 #define INTEGER(T, E, BITS, COMBINE) \
     VME_COMPILER_VECTORS(T, E) \
     COMBINE(T) \

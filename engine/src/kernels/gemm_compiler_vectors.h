@@ -1,5 +1,5 @@
-/* Vectors of VME_VECTOR_BYTES as the compiler makes them, for the element types of gemm.h that have no intrinsics:
- * every one where there are none, integers everywhere. */
+/* Compiler vectors of VME_VECTOR_BYTES, for the element types of gemm.h without intrinsics: all types in the portable
+ * backend, integers in every backend. */
 #ifndef VME_GEMM_COMPILER_VECTORS_H
 #define VME_GEMM_COMPILER_VECTORS_H
 
@@ -19,7 +19,7 @@
     } \
     VME_INLINE void T##_store(E *to, T##_vec v) { memcpy(to, &v, sizeof v); } \
     VME_INLINE T##_vec T##_all(E value) { return (T##_vec){0} + value; }
-/* Some first lanes, where no instruction reads them alone. A mask is their count. */
+/* Loads and stores of the first lanes, where no instruction does that. A mask is the number of lanes. */
 #define VME_FIRST_LANES_COPIED(T, E) \
     typedef int T##_mask; \
     VME_INLINE T##_mask T##_first(int count) { return count; } \
@@ -35,14 +35,14 @@
 #define VME_SUM_OF_PRODUCTS(T) \
     VME_INLINE T##_vec T##_add_product(T##_vec sum, T##_vec a, T##_vec b) { return sum + a * b; } \
     VME_INLINE T##_vec T##_add(T##_vec a, T##_vec b) { return a + b; }
-/* bool: any byte but 0 is true */
+/* bool: any non-zero byte is true */
 #define VME_OR_OF_ANDS(T) \
     VME_INLINE T##_vec T##_add_product(T##_vec sum, T##_vec a, T##_vec b) \
     { \
         return sum | ((T##_vec)((a != 0) & (b != 0)) & 1); \
     } \
     VME_INLINE T##_vec T##_add(T##_vec a, T##_vec b) { return a | b; }
-/* No product reads its factor from memory: there is no such instruction. */
+/* Products never read their factor from memory: there is no such instruction. */
 #define VME_FACTORS_ASIDE(T) \
     VME_INLINE bool T##_from_memory(int row) \
     { \

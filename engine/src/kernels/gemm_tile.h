@@ -1,12 +1,12 @@
-/* The tile of gemm.h for one element type: T names it (f32), E is its C type, ROWS its most rows. Three kernels, each
- * with code of its own for every number of rows and of vectors, with its sums in registers: of packed rows (where
- * PACKED), of rows that lie anywhere, and of models' layers (where LAYERS). */
+/* The tile of gemm.h for one element type: T names it (f32), E is its C type, ROWS its maximum rows. There are three
+ * kernels, each with separate code for every number of rows and vectors, so that sums stay in registers: for packed
+ * rows (if PACKED), for rows at any distance, and for models' layers (if LAYERS). */
 #define F(name) JOIN(JOIN(T, _), name)
 typedef E F(loose) __attribute__((aligned(1), may_alias));
 
-/* ---- pieces of the kernels. Numbers of rows and vectors (1 or 2, a row's) and `whole` are constants of the caller,
- * whose loops unroll, so that `sum` lies in registers. Of the last vector all columns count, or (`whole` is false)
- * `some`. */
+/* ---- parts of the kernels. The numbers of rows and vectors (1 or 2 in a row) and `whole` are constants in the caller,
+ * so loops unroll and `sum` stays in registers. The last vector has all columns, or, if `whole` is false, those of the
+ * mask `some`. */
 
 /* The last vector of a row. */
 INLINE F(vec) F(load_last)(const E *from, const bool whole, const F(mask) some)
@@ -23,7 +23,7 @@ INLINE void F(start_sums)(F(vec) (*sum)[2], const F(vec) * start, const int rows
             sum[i][v] = start[v];
 }
 
-/* Adds what lies at `row` to a row's sums. */
+/* Adds the elements at `row` to a row's sums. */
 INLINE void F(add_row)(F(vec) * sum, const char *row, const int vectors, const bool whole, const F(mask) some)
 {
     enum { LANES = sizeof(F(vec)) / sizeof(E) };
@@ -69,7 +69,7 @@ INLINE void F(fetch_outputs)(const vme_gemm_tile *tile, const int rows, const in
             __builtin_prefetch(tile->c + i * tile->c_row + v * (int)sizeof(F(vec)), 1);
 }
 
-/* Adds what c holds where the tile accumulates. */
+/* Adds the values of c if the tile accumulates. */
 INLINE void F(add_output)(F(vec) (*sum)[2], const vme_gemm_tile *tile, const bool accumulate, const int rows,
                           const int vectors, const bool whole, const F(mask) some)
 {
@@ -88,7 +88,7 @@ INLINE void F(store_output)(F(vec) (*sum)[2], const vme_gemm_tile *tile, const i
         F(store_row)(sum[i], c, vectors, whole, some);
 }
 
-/* The two vectors of b that a step along k reads. */
+/* The two vectors of b of one step along k. */
 INLINE void F(load_columns)(F(vec) columns[2], const char *b, const int vectors, const bool whole, const F(mask) some)
 {
     enum { LANES = sizeof(F(vec)) / sizeof(E) };
@@ -106,9 +106,8 @@ INLINE void F(add_products)(F(vec) * sum, const F(vec) factor, const F(vec) colu
 
 /* ---- the kernel of packed rows */
 #if PACKED
-/* One step along k. Packed rows have constant distances, so that an instruction can read its factor itself: some do, as
- * many as there are loads to spare. That leaves fewer instructions to issue, which is what two threads on one core
- * share. */
+/* One step along k. Packed rows have constant distances, so an instruction can load its factor itself: as many do as
+ * there are load slots to spare. That leaves fewer instructions to issue, which two threads on one core share. */
 INLINE void F(packed_step)(F(vec) (*sum)[2], const char *a, const char *b, const int rows, const int vectors,
                            const bool whole, const F(mask) some)
 {
@@ -127,7 +126,7 @@ INLINE void F(packed_step)(F(vec) (*sum)[2], const char *a, const char *b, const
     }
 }
 
-/* Two steps, and what is read 8 steps on is fetched. */
+/* Two steps; prefetches what is read 8 steps later. */
 INLINE void F(packed_steps)(F(vec) (*sum)[2], const char *a, const char *b, int64_t b_row, int64_t ahead,
                             const int rows, const int vectors, const bool whole, const F(mask) some)
 {
@@ -151,8 +150,8 @@ INLINE void F(packed_block)(const vme_gemm_tile *tile, const int rows, const int
     const char *a = tile->a, *b = tile->b;
     const int64_t b_row = tile->b_row, ahead = tile->ahead;
     int64_t p = tile->k;
-    /* c is on its way while the sums are made: a row every two steps, so that loads of b are not delayed, where there
-     * are that many */
+    /* prefetches c while sums are computed: one row every two steps, if there are enough steps, so that loads of b are
+     * not delayed */
     const bool full = rows + 3 >= ROWS, slowly = full && p >= 4 * ROWS;
     if (tile->far && !slowly)
         F(fetch_outputs)(tile, rows, vectors);
@@ -167,7 +166,7 @@ INLINE void F(packed_block)(const vme_gemm_tile *tile, const int rows, const int
             b += 2 * b_row;
         }
     }
-    /* two at once, but where a mask of two vectors' tile has the register that the second step wants */
+    /* two steps at once, unless the mask of a two-vector tile occupies the register that the second step needs */
     const bool paired = full && (whole || vectors == 1 || sizeof(F(mask)) < sizeof(F(vec)));
     while (paired && p >= 2) {
         F(packed_steps)(sum, a, b, b_row, ahead, rows, vectors, whole, some);
@@ -184,9 +183,9 @@ INLINE void F(packed_block)(const vme_gemm_tile *tile, const int rows, const int
 }
 #endif
 
-/* ---- the kernel of rows that lie anywhere, each at one distance from the next */
-/* Where those are. Two moving pointers and three steps, which addresses can take once, twice or four times, reach 14
- * rows. The compiler is kept from making a moving pointer of each row: it has too few registers for that. */
+/* ---- the kernel of rows at one arbitrary distance */
+/* Addresses of the rows. Two moving pointers and three steps, which addressing modes scale by one, two or four, reach
+ * 14 rows. The compiler must not keep a pointer for each row: there are too few registers. */
 typedef struct F(rows) {
     const char *first, *seventh;
     int64_t step1, step3, step5;
@@ -218,8 +217,8 @@ INLINE void F(rows_move)(F(rows) * a, const int rows, int64_t bytes)
         a->seventh += bytes;
 }
 
-/* One step along k, `offset` bytes on in a. The products stand here, not in a function: gcc 12 keeps sums of 14 rows in
- * registers (AVX-512) only then. */
+/* One step along k, `offset` bytes further in a. The products are inline here: only then does gcc 12 keep the sums of
+ * 14 rows in registers (AVX-512). */
 INLINE void F(spread_step)(F(vec) (*sum)[2], const F(rows) * a, int64_t offset, const char *b, const int rows,
                            const int vectors, const bool whole, const F(mask) some)
 {
@@ -256,10 +255,9 @@ INLINE void F(spread_block)(const vme_gemm_tile *tile, const int rows, const int
     F(store_output)(sum, tile, rows, vectors, whole, some);
 }
 
-/* ---- the kernel of models' layers: runs of k, whose rows lie like those of the kernel above; then bias, addend,
- * bounds */
+/* ---- the kernel of models' layers: runs of k, with rows as in the kernel above; then bias, addend, bounds */
 #if LAYERS
-/* What is done with the sums of a layer that has a bias. */
+/* Adds bias and addend to the sums of a layer with a bias, and applies the bounds. */
 INLINE void F(layer_end)(F(vec) (*sum)[2], const vme_gemm_layer *layer, const bool from_bias, const int rows,
                          const int vectors, const bool whole, const F(mask) some)
 {
@@ -297,7 +295,7 @@ INLINE void F(layer_end)(F(vec) (*sum)[2], const vme_gemm_layer *layer, const bo
     }
 }
 
-/* Two steps, which move the pointers once: that takes cycles of the ports that multiply, too. */
+/* Two steps that move the pointers once: moving takes cycles of the multiplication ports. */
 INLINE void F(layer_steps)(F(vec) (*sum)[2], F(rows) * a, const char **b, const char **coming,
                            const volatile int64_t *coming_step, const int rows, const int vectors, const bool whole,
                            const F(mask) some)
@@ -317,10 +315,10 @@ INLINE void F(layer_steps)(F(vec) (*sum)[2], F(rows) * a, const char **b, const 
 INLINE void F(layer_block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, const int rows, const int vectors,
                            const bool whole)
 {
-    /* what is known of layers leaves registers to the pointers */
+    /* constants of layers leave registers to the pointers */
     enum { LANES = sizeof(F(vec)) / sizeof(E), B_ROW = 2 * sizeof(F(vec)), AHEAD = 8 * B_ROW };
     F(vec) sum[ROWS][2], start[2] = {{0}};
-    const bool from_bias = layer->bias != NULL && !tile->accumulate && !layer->apart; /* saves adding it */
+    const bool from_bias = layer->bias != NULL && !tile->accumulate && !layer->apart; /* saves an addition */
     if (from_bias)
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++)
@@ -330,13 +328,13 @@ INLINE void F(layer_block)(const vme_gemm_tile *tile, const vme_gemm_layer *laye
     const char *b = tile->b;
     bool accumulate = tile->accumulate;
     int64_t p = tile->k;
-    /* c is on its way while the sums are made, as in the kernel of packed rows */
+    /* prefetches c while sums are computed, as in the kernel of packed rows */
     const bool slowly = p >= 4 * ROWS;
     if (tile->far && !slowly)
         F(fetch_outputs)(tile, rows, vectors);
     F(rows) a = F(rows_of)(tile);
-    /* What has no register is better read from the stack (volatile) than brought back from a vector register, which
-     * takes the place of a sum's product. */
+    /* Values without a register are volatile, so that they are read from the stack: moving them back from a vector
+     * register would take a multiplication's slot. */
     const char *coming = layer->coming;
     const volatile int64_t coming_step = layer->coming_step;
     int64_t runs = layer->runs;
@@ -389,7 +387,7 @@ INLINE void F(layer_block)(const vme_gemm_tile *tile, const vme_gemm_layer *laye
 #endif
 
 #if PACKED
-/* Four slivers at once: of a row's part that lies together few lines are read, and few places are written in turn. */
+/* Four slivers at once: fewer cache lines of each row are open, and fewer places are written in turn. */
 static void F(pack_b)(int64_t k, int64_t count, const char *b, int64_t b_row, char *out, int64_t out_sliver)
 {
     enum { LANES = sizeof(F(vec)) / sizeof(E), WIDTH = 2 * sizeof(F(vec)), GROUP = 4 };
@@ -409,7 +407,7 @@ static void F(pack_b)(int64_t k, int64_t count, const char *b, int64_t b_row, ch
 }
 #endif
 
-/* ---- a kernel for each number of rows, 1 .. ROWS, and of vectors; the tile says which */
+/* ---- a kernel for each number of rows, 1 to ROWS, and of vectors, selected by the tile */
 #define CASE(BLOCK, n, ...) \
     case n: \
         if (n > ROWS) \

@@ -1,8 +1,8 @@
-/* A matrix times few vectors, and a vector times a matrix, for one floating element type of gemm.h: T names it, E is
+/* A matrix times a few vectors, and a vector times a matrix, for one floating-point type of gemm.h: T names it, E is
  * its C type. */
 #define F(name) JOIN(JOIN(T, _), name)
 
-/* Up to 4 rows and 4 vectors share their loads. One vector alone takes two steps at once, to hide the latency of its
+/* Up to 4 rows and 4 vectors share their loads. A single vector takes two steps at once, to hide the latency of its
  * sums. */
 INLINE void F(dot_rows)(const int rows, const int vectors, int64_t k, const char *a, int64_t a_row, const char *x,
                         int64_t x_row, char *out, int64_t out_row, int64_t out_vector)
@@ -67,7 +67,7 @@ static void F(dots)(int64_t rows, int vectors, int64_t k, const char *a, int64_t
 #undef CASE
 }
 
-/* Eight rows of b at a time go into the sums, which stay in the nearest cache while `columns` is a few thousand. */
+/* Adds eight rows of b at a time to the sums, which stay in L1 while `columns` is at most a few thousand. */
 INLINE void F(sum_rows)(const int rows, int64_t columns, const char *x, int64_t x_step, const char *b, int64_t b_row,
                         E *out, bool accumulate)
 {

@@ -1,5 +1,5 @@
-/* float16, which computes through float32: conversions of one element, and of 8 or 16 where the CPU has them. Rounds to
- * nearest, ties to even. */
+/* float16, computed in float32: conversions of one element, and of 8 or 16 if the CPU has them. Rounds to nearest even.
+ */
 #ifndef VME_KERNELS_HALF_H
 #define VME_KERNELS_HALF_H
 
@@ -47,8 +47,7 @@ static inline u16 half_of_f32(f32 value)
 }
 #endif
 
-/* Through float32, rounded to odd on the way, so that the second rounding is the only one (Boldo and Melquiond 2008).
- */
+/* Converts via float32, rounded to odd, so that only the second rounding counts (Boldo and Melquiond 2008). */
 static inline u16 half_of_f64(f64 value)
 {
     f32 near = (f32)value;

@@ -1,4 +1,4 @@
-/* Windows over one plane of an image: loops that the compiler makes vectors of, for float32 and float64. */
+/* Windows over one plane of an image, for float32 and float64: loops that the compiler vectorizes. */
 #include "operators/image_kernels.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The windows of a row whose element in this column of the kernel lies within the image: first..end. */
+/* The windows of a row whose element in this column of the kernel is within the image: first..end. */
 static inline void images_inside(const image_plane *of, int64_t column, int64_t *first, int64_t *end)
 {
     const int64_t at = column * of->windows.dilation[1] - of->windows.padding[1], step = of->windows.stride[1];
@@ -92,7 +92,7 @@ static inline bool images_of_2(const image_plane *of)
         const NAME##_mask first = (a >= b) | (a != a); \
         return (NAME##_vector)((first & (NAME##_mask)a) | (~first & (NAME##_mask)b)); \
     } \
-    /* Of 2 x 2 windows that touch nowhere, those of a row: so many at a time, the last ones once more. */ \
+    /* Row of non-overlapping 2 x 2 windows: whole vectors, the last of which overlaps the one before it. */ \
     IMAGE_INLINE void NAME##_max_row_of_2(const TYPE *restrict in, int64_t width, int64_t columns, TYPE *restrict out) \
     { \
         enum { LANES = 16 / sizeof(TYPE) }; \
@@ -173,7 +173,7 @@ static inline bool images_of_2(const image_plane *of)
         const TYPE *in = plane, *top = pooled, *g = gradient; \
         TYPE *out = result; \
         const bool of_2 = images_of_2(of) && of->columns >= (int64_t)(16 / sizeof(TYPE)); \
-        if (!of_2 || of->height != 2 * of->rows || of->width != 2 * of->columns) /* else each element is written */ \
+        if (!of_2 || of->height != 2 * of->rows || of->width != 2 * of->columns) /* otherwise all are written */ \
             memset(out, 0, (size_t)(of->height * of->width) * sizeof *out); \
         for (int64_t r = 0; of_2 && r < of->rows; r++) \
             NAME##_max_gradient_row_of_2(in + 2 * r * of->width, top + r * of->columns, g + r * of->columns, \

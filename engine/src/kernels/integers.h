@@ -1,7 +1,7 @@
-/* Kernels of bool and the integers: arithmetic that wraps around, division that rounds down, bits and shifts.
+/* Kernels of bool and the integers: wrapping arithmetic, floor division, bits and shifts.
  *
- * As NumPy: division by zero gives 0; the smallest number divided by -1 is itself; a shift by the width or more, or by
- * a negative count, shifts everything out. Signed and unsigned share a kernel wherever the bits are the same. */
+ * As in NumPy, division by zero gives 0; the minimum divided by -1 is itself; a shift by the width or more, or by a
+ * negative count, shifts everything out. Signed and unsigned types share a kernel if their bits are equal. */
 #include "loops.h"
 
 #define PRODUCTS(T, W) \
@@ -13,8 +13,9 @@ PRODUCTS(u64, u64)
 
 LOOP2(multiply_bytes, u8, u8, (u8)((u32)x * y))
 #if !defined(__AVX2__) || defined(__AVX512BW__)
-/* Vectors multiply no bytes, but pairs of them: the lower byte of their product is right, the upper one is made of one
- * pair shifted down and the other's upper byte where it lies. (With AVX2 compilers widen and narrow as fast.) */
+/* Vector units multiply pairs of bytes, not bytes: the lower byte of a pair's product is right; the upper one comes
+ * from one pair shifted down times the upper byte of the other in place. (With AVX2 compilers widen and narrow as
+ * fast.) */
 LOOP2(multiply_pairs, u16, u16, (u16)((((u32)x * y) & 0xff) | ((u32)(x >> 8) * (y & 0xff00))))
 static void multiply_u8(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out,
                         int64_t out_step)
@@ -38,7 +39,7 @@ static void square_u8(int64_t n, const char *in, int64_t in_step, char *out, int
     multiply_u8(n, in, in_step, in, in_step, out, out_step);
 }
 
-/* What has the same bits for signed and unsigned. */
+/* Operations with equal bits for signed and unsigned. */
 #define BITS(T, W) \
     LOOP2(add_##T, T, T, (T)(x + y)) \
     LOOP2(subtract_##T, T, T, (T)(x - y)) \
@@ -74,8 +75,9 @@ BITS(u16, u32)
 BITS(u32, u32)
 BITS(u64, u64)
 
-/* Quotients towards zero. Vector units divide only floating numbers: those that hold every value of T exactly (F) give
- * the exact quotient, for the nearest integer is at least 1/y away from one that is not whole. */
+/* Truncated quotients. Vector units divide floating-point numbers only. If the type F holds every value of T exactly,
+ * its quotient truncates to the exact one, because a fractional quotient is at least 1/y away from the nearest integer.
+ */
 #define QUOTIENT_UNSIGNED(T, F, I) \
     static inline T quotient_##T(T x, T y) { return y == 0 ? (T)0 : (T)(I)((F)x / (F)(y == 0 ? (T)1 : y)); }
 #define QUOTIENT_SIGNED(T, U, F, I) \
@@ -91,7 +93,7 @@ QUOTIENT_UNSIGNED(u32, f64, i64)
 QUOTIENT_SIGNED(i8, u8, f32, i32)
 QUOTIENT_SIGNED(i16, u16, f32, i32)
 QUOTIENT_SIGNED(i32, u32, f64, i32)
-/* 64 bits fit no double; the processor divides numbers of 32 bits three times faster than those of 64. */
+/* double does not hold 64 bits; the processor divides 32-bit numbers three times faster than 64-bit ones. */
 static inline u64 quotient_u64(u64 x, u64 y)
 {
     if (((x | y) >> 32) == 0)
@@ -161,8 +163,8 @@ SIGNED(i16, u16)
 SIGNED(i32, u32)
 SIGNED(i64, u64)
 
-/* By one divisor many 64-bit numbers are divided: a multiplication by its reciprocal, rounded up to 65 bits (Granlund
- * and Montgomery 1994, figure 5.2 with the sign taken aside). */
+/* Many 64-bit numbers by one divisor: multiplies by its reciprocal, rounded up to 65 bits (Granlund and Montgomery
+ * 1994, figure 5.2 with the sign handled separately). */
 static void floor_divide_by_one_i64(int64_t n, const char *a, int64_t a_step, i64 divisor, char *out, int64_t out_step)
 {
     u64 size = divisor < 0 ? (u64)0 - (u64)divisor : (u64)divisor;
@@ -171,7 +173,7 @@ static void floor_divide_by_one_i64(int64_t n, const char *a, int64_t a_step, i6
     int first = shift < 1 ? shift : 1, second = shift < 1 ? 0 : shift - 1;
     for (; n > 0; n--, a += a_step, out += out_step) {
         i64 x = *(const i64_at *)a;
-        /* rounding down: of x, or of -x when the divisor is negative, flipped where that is below zero */
+        /* rounds down x, or -x if the divisor is negative; if that is negative, uses the complement */
         u64 signs = (u64)((x >> 63) ^ (divisor >> 63));
         u64 magnitude = x < 0 ? (u64)0 - (u64)x : (u64)x;
         u64 rounded = signs ? magnitude - (magnitude != 0) : magnitude; /* -(m-1)/d - 1 is -ceil(m/d) */
@@ -181,8 +183,8 @@ static void floor_divide_by_one_i64(int64_t n, const char *a, int64_t a_step, i6
     }
 }
 #ifdef __AVX512DQ__
-/* The same in vectors of doubles, for numbers below 2^50, whose quotient by the rounded reciprocal is wrong only where
- * it should be whole, and by one; returns how many of the numbers came before a block with others. */
+/* The same in vectors of doubles, for numbers below 2^50: the quotient by the rounded reciprocal is wrong by one at
+ * most, and only if it should be whole. Returns how many numbers it processed before a block with larger ones. */
 static int64_t floor_divide_in_doubles_i64(int64_t n, const i64_at *from, i64 divisor, i64_at *to)
 {
     enum { BLOCK = 64 };
@@ -222,8 +224,8 @@ static void floor_divide_any_i64(int64_t n, const char *a, int64_t a_step, const
 #endif
     floor_divide_by_one_i64(n, a, a_step, divisor, out, out_step);
 }
-/* By one divisor many 32-bit numbers are multiplied by its reciprocal in doubles: wrong only where the quotient should
- * be whole, and by one. */
+/* Many 32-bit numbers by one divisor: multiplies by its reciprocal in doubles, which is wrong by one at most, and only
+ * if the quotient should be whole. */
 static void floor_divide_any_i32(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out,
                                  int64_t out_step)
 {
@@ -242,14 +244,14 @@ static void floor_divide_any_i32(int64_t n, const char *a, int64_t a_step, const
     }
 }
 
-/* bool: any byte but 0 is true; what is written is 0 or 1. */
+/* bool: any non-zero byte is true; results are 0 or 1. */
 LOOP2(or_bool, u8, u8, (u8)((x | y) != 0))
 LOOP2(and_bool, u8, u8, (u8)(x != 0 && y != 0))
 LOOP2(xor_bool, u8, u8, (u8)((x != 0) != (y != 0)))
 LOOP1(not_bool, u8, u8, (u8)(x == 0))
 LOOP1(true_bool, u8, u8, (u8)(x != 0))
 
-/* A row of the table for an operator whose kernels signed and unsigned share, and for one where they differ. */
+/* Rows of the table for an operator whose kernels signed and unsigned types share, and for one where they differ. */
 #define SHARED(k) \
     [VME_INT8] = k##_u8, [VME_INT16] = k##_u16, [VME_INT32] = k##_u32, [VME_INT64] = k##_u64, [VME_UINT8] = k##_u8, \
     [VME_UINT16] = k##_u16, [VME_UINT32] = k##_u32, [VME_UINT64] = k##_u64

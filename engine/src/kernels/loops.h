@@ -1,9 +1,8 @@
-/* What every elementwise kernel file shares: element types, and the loops around one element's expression.
+/* Shared by all elementwise kernel files: element types, and the loops around the expression for one element.
  *
- * A kernel walks n elements; its operands step by any number of bytes and need no alignment. Its output either is the
- * very place of an input (element by element) or touches none: no iteration depends on another one, which the loops
- * tell the compiler. Files in here are compiled once for each backend, with VME_TARGET naming it: portable, avx2 or
- * avx512. */
+ * A kernel walks n elements; its operands step by any number of bytes and need no alignment. The output is either
+ * exactly an input's memory (element by element) or overlaps none, so iterations are independent, which the loops tell
+ * the compiler. These files are compiled once for each backend, with VME_TARGET naming it: portable, avx2 or avx512. */
 #ifndef VME_KERNELS_LOOPS_H
 #define VME_KERNELS_LOOPS_H
 
@@ -14,7 +13,7 @@
 
 #define VME_JOIN_(group, target) vme_##group##_##target
 #define VME_JOIN(group, target)  VME_JOIN_(group, target)
-/* The name of a group's table in this backend: VME_TABLE(integers) is vme_integers_avx2, say. */
+/* The name of a group's table in this backend, e.g. VME_TABLE(integers) is vme_integers_avx2. */
 #define VME_TABLE(group) VME_JOIN(group, VME_TARGET)
 
 typedef uint8_t u8;
@@ -28,7 +27,7 @@ typedef int64_t i64;
 typedef float f32;
 typedef double f64;
 
-/* The same in memory: unaligned, and of no fixed type (one buffer may be viewed as several). */
+/* The same types in memory: unaligned and allowed to alias (one buffer may be viewed as several types). */
 #define VME_IN_MEMORY(T) typedef T T##_at __attribute__((aligned(1), may_alias));
 VME_IN_MEMORY(u8)
 VME_IN_MEMORY(u16)
@@ -48,7 +47,7 @@ typedef struct __attribute__((packed, may_alias)) c128 {
 } c128, c128_at;
 
 #define VME_INDEPENDENT _Pragma("GCC ivdep")
-/* In loops with any steps: vectors collected from single elements are no faster, and double the code. */
+/* For loops with arbitrary steps: vectors gathered from single elements are no faster, and double the code. */
 #define VME_ONE_BY_ONE(pointer) __asm__("" : "+r"(pointer))
 
 /* out = EXPRESSION of x; from elements T to elements R. */
@@ -112,7 +111,7 @@ typedef struct __attribute__((packed, may_alias)) c128 {
         } \
     }
 
-/* The same one by one whatever the steps: for what vectors do no better. */
+/* The same one by one for all steps, for expressions that do not gain from vectors. */
 #define LOOP2_SINGLE(NAME, T, R, EXPRESSION) \
     static void NAME(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
                      int64_t out_step) \

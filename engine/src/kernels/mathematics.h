@@ -1,11 +1,11 @@
-/* Transcendental kernels, one element at a time through libm: the portable backend's, and the complex ones of all.
+/* Transcendental kernels, one element at a time by libm: of the portable backend, and the complex ones of all backends.
  *
- * Vector code is in vector_mathematics.h. */
+ * Vectorized code is in vector_mathematics.h. */
 #include <complex.h>
 
 #include "loops.h"
 
-/* As npy_logaddexp: no overflow, and equal infinities do not give NaN. */
+/* As npy_logaddexp: no overflow, and no NaN for equal infinities. */
 #define REALS(T, S, LN2) \
     static inline T log_of_sum_##T(T x, T y) \
     { \
@@ -44,7 +44,7 @@
 REALS(f32, f, 0.693147180559945309417232121458176568F)
 REALS(f64, , 0.693147180559945309417232121458176568)
 
-/* Complex functions are libm's, and NumPy's own (umath/funcs.inc.src) where libm has none. */
+/* Complex functions are libm's, or NumPy's own (umath/funcs.inc.src) if libm has none. */
 #define COMPLEXES(T, R, C, S, MAKE) \
     static inline C in_##T(T x) { return MAKE(x.re, x.im); } \
     static inline T out_##T(C x) { return (T){creal##S(x), cimag##S(x)}; } \

@@ -1,4 +1,4 @@
-/* What models do to rows of channels beside products, for each backend. The file that includes this names VME_TARGET.
+/* Models' operations on rows of channels other than products, for each backend. The including file defines VME_TARGET.
  */
 #include "depthwise.h"
 #include "pooling.h"
@@ -6,7 +6,7 @@
 #define JOIN_(a, b) a##b
 #define JOIN(a, b)  JOIN_(a, b)
 
-VME_INLINE float within(float value, vme_bounds bounds) /* NaN stays */
+VME_INLINE float within(float value, vme_bounds bounds) /* NaN stays NaN */
 {
     value = value < bounds.low ? bounds.low : value;
     return value > bounds.high ? bounds.high : value;

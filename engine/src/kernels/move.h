@@ -1,5 +1,5 @@
-/* Kernels that move elements without looking at them: strided rows and transposed blocks, for elements of 1, 2, 4, 8
- * and 16 bytes. Included once a backend, with VME_TARGET naming it. Elements need not be aligned. */
+/* Kernels that move elements without interpreting them: strided rows and transposed blocks, for elements of 1, 2, 4, 8
+ * and 16 bytes. Included once for each backend, with VME_TARGET naming it. Elements need not be aligned. */
 #include <string.h>
 
 #include "runtime/internal.h"
@@ -17,15 +17,15 @@ typedef uint32_t element4 __attribute__((may_alias, aligned(1)));
 typedef uint64_t element8 __attribute__((may_alias, aligned(1)));
 typedef uint64_t element16 __attribute__((vector_size(16), may_alias, aligned(1)));
 
-/* A row: the steps that compilers vectorize have loops of their own. Every other element is read ahead: what follows
- * such a row is computing, and then mostly the next row. */
+/* A row; steps that compilers vectorize have loops of their own. A step of two elements is prefetched: computation
+ * follows such a row, and then mostly the next row. */
 enum { CHUNK = 256, AHEAD = 2048 }; /* bytes */
 #define STRIDED(bytes) \
     static void strided##bytes(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step) \
     { \
         if (out_step == bytes) { \
             element##bytes *restrict to = (element##bytes *)out; \
-            if (in_step == 0 && n > 0) { /* of nothing, not even the first may be read */ \
+            if (in_step == 0 && n > 0) { /* n == 0: not even the first element may be read */ \
                 element##bytes value = *(const element##bytes *)in; \
                 for (int64_t i = 0; i < n; i++) \
                     to[i] = value; \
@@ -59,7 +59,7 @@ STRIDED(4)
 STRIDED(8)
 STRIDED(16)
 
-/* A square of `quad` elements a side, full: out[i][j] = in[j][i]. */
+/* A full square with `quad` elements a side: out[i][j] = in[j][i]. */
 #define SCALAR_SQUARE(bytes, quad) \
     static inline void square##bytes(const char *in, int64_t in_step, char *out, int64_t out_step) \
     { \
@@ -102,8 +102,8 @@ SCALAR_SQUARE(4, 8)
 SCALAR_SQUARE(8, 4)
 #endif
 
-/* Pixels of two to four channels side by side, to a plane a channel and back. Shuffles of vectors, where the compiler
- * finds them good. */
+/* Interleaved pixels of two to four channels to one plane for each channel, and back, by vector shuffles where the
+ * compiler finds good ones. */
 #define EACH_CHANNEL(channels, i, MOVE) \
     do { \
         MOVE(0, channels, i); \
@@ -159,7 +159,7 @@ CHANNELS(4)
 CHANNELS(8)
 CHANNELS(16)
 
-/* A block of a whole cache line each way, out[i][j] = in[j][i], at once; false: squares do it. */
+/* A block of one cache line each way at once, out[i][j] = in[j][i]; false: not supported, use squares. */
 #define NO_LINES(bytes) \
     static inline bool lines##bytes(const char *in, int64_t in_step, char *out, int64_t out_step) \
     { \
@@ -169,7 +169,7 @@ NO_LINES(1)
 NO_LINES(2)
 NO_LINES(16)
 #ifdef __AVX512F__
-/* Quarters of rows j, j + 4, j + 8 and j + 12 (of rows j, j + 2, … of 8 bytes) in the lanes of a vector. */
+/* Quarters of rows j, j + 4, j + 8 and j + 12 (8-byte elements: of rows j, j + 2, …) in the lanes of a vector. */
 #define LANES_OF_ROWS(in, step) \
     _mm512_inserti32x4( \
         _mm512_inserti32x4(_mm512_inserti32x4(_mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(in))), \
@@ -207,10 +207,10 @@ NO_LINES(4)
 NO_LINES(8)
 #endif
 
-/* out[row][column] = in[row][column] where the input runs along rows and the output along columns: in blocks of a cache
- * line each way (`side` elements), so that every line of both is touched once, and of squares within: those of few
- * lines of the input first, which a power of two apart have few places in the nearest cache (bytes, of which a line has
- * many, are better the other way). */
+/* out[row][column] = in[row][column], where the input is contiguous along rows and the output along columns. Works in
+ * blocks of a cache line each way (`side` elements), so that every line of both is touched once, and in squares within
+ * them. Squares of few input lines come first, because lines at power-of-two distances share few sets of L1. (Bytes,
+ * with many elements a line, are faster in the other order.) */
 #define EACH(at, from, side, end, quad) for (int64_t at = from; at < from + side && at < end; at += quad)
 #define TRANSPOSE(bytes, side, quad, ORDER) \
     static void transpose##bytes(int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column, \
@@ -248,7 +248,7 @@ TRANSPOSE(4, 16, 8, BY_INPUT)
 TRANSPOSE(8, 8, 4, BY_INPUT)
 TRANSPOSE(16, 4, 2, BY_INPUT)
 
-/* Whole lines are written without being read first. */
+/* Writes whole lines without reading them first. */
 static void stream(int64_t bytes, const char *in, char *out)
 {
 #ifdef __AVX2__
@@ -261,7 +261,7 @@ static void stream(int64_t bytes, const char *in, char *out)
             _mm256_stream_si256((__m256i *)(out + i), low);
             _mm256_stream_si256((__m256i *)(out + i + 32), high);
         }
-        _mm_sfence(); /* other threads see it once the operator has ended */
+        _mm_sfence(); /* visible to other threads when the operator has ended */
         in += i;
         out += i;
         bytes -= i;

@@ -1,4 +1,4 @@
-/* Products with narrow weights, for each backend. The file that includes this names VME_TARGET. */
+/* Products with narrow weights, for each backend. The including file defines VME_TARGET. */
 #include "half.h"
 #include "models/narrow_kernels.h"
 #include "vectors_f32.h"
@@ -9,7 +9,7 @@
 #define JOIN(a, b)  JOIN_(a, b)
 #define ALWAYS      static inline __attribute__((always_inline))
 
-enum { VECTORS = NARROW_COLUMNS / LANES, CHAINS = 4 }; /* sums that do not wait for each other */
+enum { VECTORS = NARROW_COLUMNS / LANES, CHAINS = 4 }; /* independent sums, to hide latency */
 typedef int32_t integers __attribute__((vector_size(VEC_BYTES)));
 
 ALWAYS vec halves(const uint8_t *from)
@@ -38,7 +38,7 @@ ALWAYS integers words(const uint8_t *from)
     return v;
 }
 
-/* ---- weights of float16 */
+/* ---- float16 weights */
 ALWAYS void half_rows_of(const int rows, const narrow_sliver *sliver, const float *a, int64_t a_row, float *out)
 {
     const int chains = CHAINS / rows;
@@ -90,14 +90,14 @@ static void half_rows(int rows, const narrow_sliver *sliver, const float *a, int
     }
 }
 
-/* ---- integers: rows made ready
+/* ---- integers: quantization of rows
  *
- * A part's numbers become integers of at most LARGEST, which is as near as float32 is to the largest of them, and sums
- * of their products with weights are exact. Without instructions for these they stay floats. */
+ * The elements of a part become integers of at most LARGEST, with float32's precision relative to the largest of them,
+ * and sums of their products with weights are exact. Without instructions for such integers they stay floats. */
 enum { LARGEST = 127 << 16, QUAD_BYTES = 4 * NARROW_COLUMNS, SPLIT_QUAD = 16 };
 
 #ifdef __AVX2__
-/* The factor for a part's numbers, and by `scale` what each then stands for. What is not finite makes it NaN. */
+/* The factor for a part's elements; `scale` receives its inverse. Non-finite elements make it NaN. */
 ALWAYS float factor_of(int64_t count, const float *from, float *scale)
 {
     vec largest = all(0), total = all(0);
@@ -136,7 +136,8 @@ ALWAYS integers split_vector(const float *from, float factor)
     return factor == 0 ? (integers){0} : nearest(v * all(factor));
 }
 
-/* Numbers as 256 * high + low, of 16 bits; of each four the high ones, then the low ones, in the order 0, 2, 1, 3. */
+/* Numbers as 256 * high + low, of 16 bits; for each four the high halves, then the low halves, in the order 0, 2, 1, 3.
+ */
 ALWAYS void store_pairs(integers v, uint8_t *to)
 {
     const __m128i order = _mm_set_epi8(15, 14, 11, 10, 13, 12, 9, 8, 7, 6, 3, 2, 5, 4, 1, 0);
@@ -182,7 +183,7 @@ SPLIT(split_pairs, store_pairs, )
 
 enum { EIGHTS = NARROW_COLUMNS / 8 }; /* vectors of sums of 8 columns */
 
-/* Adds four numbers of each row times weights of 8 columns to sums of their high and of their low bits. */
+/* Adds four elements of each row times weights of 8 columns to the sums of their high and of their low halves. */
 ALWAYS void add_pairs(const int rows, __m256i numbers, const uint8_t *a, int64_t a_row, __m256i sum[][2])
 {
     const __m256i even = _mm256_and_si256(numbers, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(numbers, 8);
@@ -199,7 +200,7 @@ ALWAYS void add_pairs(const int rows, __m256i numbers, const uint8_t *a, int64_t
     }
 }
 
-/* Of a part at most 128 * 255 * 32,512 and as much again: within 31 bits. */
+/* The sums of a part are at most 128 * 255 * 32,512, twice: below 2^31. */
 ALWAYS void pairs_part(const narrow_kind kind, const int rows, int64_t count, const uint8_t *weights, const uint8_t *a,
                        int64_t a_row, float *sums)
 {
@@ -264,8 +265,8 @@ ALWAYS void floats_part(const narrow_kind kind, const int rows, int64_t count, c
 #define VNNI __attribute__((target("avx512vnni,avx512bw,avx512vl,avx512dq")))
 enum { BYTES = 3 };
 
-/* Numbers as 65,536 * high + 256 * middle + low, bytes with signs; of each four the high ones, the middle ones, the low
- * ones, and four of nothing. */
+/* Numbers as 65,536 * high + 256 * middle + low, signed bytes; for each four the high ones, the middle ones, the low
+ * ones, and four unused bytes. */
 VNNI ALWAYS void store_bytes(integers v, uint8_t *to)
 {
     const integers upper = (v + 128) >> 8, high = (upper + 128) >> 8;
@@ -280,14 +281,14 @@ VNNI ALWAYS void store_bytes(integers v, uint8_t *to)
 }
 SPLIT(split_bytes, store_bytes, VNNI)
 
-/* _mm512_dpbusd_epi32 in place: compilers that are left to choose registers move sums about between products. */
+/* _mm512_dpbusd_epi32 in place: when compilers choose the registers, they move sums between products. */
 VNNI ALWAYS void add_dots(__m512i *sum, __m512i weights, __m512i a)
 {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(weights), "v"(a));
 }
 
-/* The bytes of four numbers of each row, times weights of 32 columns; `place` tells sums apart that do not wait for
- * each other. */
+/* The bytes of four elements of each row, times weights of 32 columns; `place` selects one of several independent sums.
+ */
 VNNI ALWAYS void add_quads(const int rows, const int places, int place, const __m512i weights[2], const uint8_t *a,
                            int64_t a_row, __m512i sum[][BYTES][2])
 {
@@ -354,7 +355,7 @@ VNNI ALWAYS void bytes_part(const narrow_kind kind, const int rows, int64_t coun
 #endif
 
 /* ---- integers: products */
-/* Adds a part's sums to totals: (sum - zero * sum of the row's numbers) * both scales. */
+/* Adds a part's sums to the totals: (sum - zero * sum of the row's elements) * both scales. */
 ALWAYS void add_part(const int rows, const narrow_sliver *sliver, int64_t block, const narrow_rows *a, int64_t part,
                      const float *sums, vec total[NARROW_ROWS][VECTORS])
 {
@@ -436,8 +437,8 @@ static void rows_of(int rows, const narrow_sliver *sliver, const narrow_rows *a,
 #define rows_of    rows_of_floats
 #endif
 
-/* ---- weights as floats */
-/* Of a vector of columns; each number's lie `step` floats behind the last one's. */
+/* ---- weights converted to floats */
+/* One vector of columns; consecutive elements are `step` floats apart. */
 ALWAYS void unpack_vector(const narrow_kind kind, const narrow_sliver *sliver, int64_t first, int64_t count,
                           int64_t column, float *to, int64_t step)
 {

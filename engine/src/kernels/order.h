@@ -1,14 +1,15 @@
-/* Sorting and selecting keys in whole vectors: quicksort that parts by compressing, networks for what fits registers.
+/* Sorting and selecting keys in whole vectors: quicksort that partitions by compression, and sorting networks for what
+ * fits in registers.
  *
- * Keys are signed integers of 32 or 64 bits (sort.c makes them of elements). After Bingmann, Eberle and Wassenberg,
- * Vectorized and performance-portable Quicksort, 2022: partition in place, with a few vectors kept back at both ends so
- * that whole vectors may be stored; a matrix of registers is sorted column by column, and the columns are merged two by
- * two, bitonically. */
+ * Keys are signed integers of 32 or 64 bits (sort.c converts elements). After Bingmann, Eberle and Wassenberg,
+ * Vectorized and performance-portable Quicksort, 2022: partitions in place, with a few vectors held back at both ends
+ * so that whole vectors can be stored; a matrix of registers is sorted by columns, and the columns are merged in pairs,
+ * bitonically. */
 #include "loops.h"
 
 #include <immintrin.h>
 
-/* Lanes whose bit is set first, the others behind them; byte i: which lane comes to place i. */
+/* Permutations that move the lanes whose bit is set to the front; byte i is the source lane of lane i. */
 #define BELOW(mask, lane) __builtin_popcount((mask) & ((1 << (lane)) - 1))
 #define LANE(mask, lane) \
     ((u64)(lane) << 8 \
@@ -34,7 +35,7 @@ typedef i64 vector64 __attribute__((vector_size(64)));
 typedef i32 vector32_at __attribute__((vector_size(64), aligned(1), may_alias));
 typedef i64 vector64_at __attribute__((vector_size(64), aligned(1), may_alias));
 
-/* The lesser ones of each lane, and the others. */
+/* The minima and the maxima of each lane. */
 static inline void order32(vector32 a, vector32 b, vector32 *lowest, vector32 *highest)
 {
     *lowest = (vector32)_mm512_min_epi32((__m512i)a, (__m512i)b);
@@ -49,7 +50,7 @@ static inline void order64(vector64 a, vector64 b, vector64 *lowest,
     *highest = (vector64)_mm512_mask_blend_epi64(swapped, (__m512i)b, (__m512i)a);
 }
 
-/* The greater one in lanes that are -1 in `upper`, the lesser one where they are 0. */
+/* The maximum in lanes that are -1 in `upper`, the minimum in lanes that are 0. */
 static inline vector32 select32(vector32 a, vector32 b, vector32 upper)
 {
     return (vector32)_mm512_mask_max_epi32(_mm512_min_epi32((__m512i)a, (__m512i)b),
@@ -63,7 +64,7 @@ static inline vector64 select64(vector64 a, vector64 b, vector64 upper)
     return (vector64)_mm512_mask_blend_epi64(taken, (__m512i)a, (__m512i)b);
 }
 
-/* The lanes below the pivot first, the others behind them; *below: how many are. */
+/* Moves the lanes below the pivot to the front; *below is their number. */
 static inline vector32 part32(vector32 v, vector32 pivot, int64_t *below)
 {
     static const i32 ramp[32] = {LIST16(CROSSED, 0), LIST16(CROSSED, 0)};
@@ -125,7 +126,7 @@ static inline vector32 part32(vector32 v, vector32 pivot, int64_t *below)
     return (vector32)parted((__m256i)v, _mm256_cmpgt_epi32((__m256i)pivot, (__m256i)v), below);
 }
 
-static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below) /* both halves of a lane move alike */
+static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below) /* both halves of a lane move together */
 {
     vector64 result = (vector64)parted((__m256i)v, _mm256_cmpgt_epi64((__m256i)pivot, (__m256i)v), below);
     *below /= 2;
@@ -133,7 +134,7 @@ static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below) /* bot
 }
 #endif
 
-/* ---- networks: v[0..15] are rows. A pair (a, b) leaves the lesser ones in row a. */
+/* ---- networks: v[0..15] are rows. A pair (a, b) leaves the minima in row a. */
 #define COLUMNS1(X)
 #define COLUMNS2(X) X(0, 1)
 #define COLUMNS4(X) X(0, 1) X(2, 3) X(0, 2) X(1, 3) X(1, 2)
@@ -141,15 +142,15 @@ static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below) /* bot
 #define COLUMNS8(X) \
     X(0, 2) X(1, 3) X(4, 6) X(5, 7) X(0, 4) X(1, 5) X(2, 6) X(3, 7) X(0, 1) X(2, 3) X(4, 5) X(6, 7) X(2, 4) X(3, 5) \
     X(1, 4) X(3, 6) X(1, 2) X(3, 4) X(5, 6)
-#define COLUMNS16(X) /* M. W. Green's: 60 pairs */ \
+#define COLUMNS16(X) /* M. W. Green's network: 60 pairs */ \
     X(0, 1) X(2, 3) X(4, 5) X(6, 7) X(8, 9) X(10, 11) X(12, 13) X(14, 15) X(0, 2) X(4, 6) X(8, 10) X(12, 14) X(1, 3) \
     X(5, 7) X(9, 11) X(13, 15) X(0, 4) X(8, 12) X(1, 5) X(9, 13) X(2, 6) X(10, 14) X(3, 7) X(11, 15) X(0, 8) X(1, 9) \
     X(2, 10) X(3, 11) X(4, 12) X(5, 13) X(6, 14) X(7, 15) X(5, 10) X(6, 9) X(3, 12) X(13, 14) X(4, 8) X(7, 11) X(1, 2) \
     X(1, 4) X(7, 13) X(2, 8) X(11, 14) X(2, 4) X(5, 6) X(9, 10) X(11, 13) X(3, 8) X(7, 12) X(6, 8) X(10, 12) X(3, 5) \
     X(7, 9) X(3, 4) X(5, 6) X(7, 8) X(9, 10) X(11, 12) X(6, 7) X(8, 9)
 /* clang-format on */
-/* Rows of two sorted columns (or groups of them): the first against the last reversed, in both halves again, and so on.
- */
+/* Merges two sorted columns (or groups of columns): the first rows against the last ones reversed, then the same within
+ * both halves, and so on. */
 #define ROWS1(X, a)
 #define ROWS2(X, a) X(a, a + 1)
 #define ROWS4(X, a) X(a, a + 3) X(a + 1, a + 2) ROWS2(X, a) ROWS2(X, a + 2)
@@ -165,8 +166,8 @@ static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below) /* bot
 #define EACH8(X, a)  EACH4(X, a) EACH4(X, a + 4)
 #define EACH16(X, a) EACH8(X, a) EACH8(X, a + 8)
 
-/* What order_keys.h makes of them, for its width: v, keys, LANES, VECTOR, NAME. */
-/* Lane i takes lane i ^ by: reversed within groups where `by` is 1, 3, 7, 15. */
+/* Used by order_keys.h for its width: v, keys, LANES, VECTOR, NAME. */
+/* Lane i takes lane i ^ by: reverses groups if `by` is 1, 3, 7 or 15. */
 #define ACROSS(v, by)    __builtin_shuffle(v, (VECTOR){LIST(CROSSED, by)})
 #define UPPER(lane, bit) ((lane) & (bit) ? -1 : 0)
 #define PAIR(a, b)       NAME(order)(v[a], v[b], v + (a), v + (b));
@@ -196,7 +197,7 @@ static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below) /* bot
 #define BITS 64
 #include "order_keys.h"
 
-/* ---- keys of elements: any steps, in place where those are a key's */
+/* ---- keys of elements: any steps, in place if elements have a key's size */
 #define TO_KEYS(K, BITS_TYPE, KEY) \
     VME_INDEPENDENT \
     for (int64_t i = 0; i < n; i++) { \
@@ -212,8 +213,8 @@ static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below) /* bot
     } else \
         TO_KEYS(K, TYPE, KEY)
 
-/* Negative floats are larger the larger their bits: those are turned over. NaNs are the largest key, which no number
- * has. */
+/* Negative floats have larger bits for larger magnitudes: their bits are inverted. NaN becomes the largest key, which
+ * no number has. */
 static inline i32 key_of_f32(i32 bits, bool zeros_equal)
 {
     i32 key = bits ^ (bits >> 31 & INT32_MAX);
@@ -304,7 +305,7 @@ static void elements64(vme_dtype dtype, int64_t n, void *from, bool descending, 
     }
 }
 
-/* ---- keys with their places */
+/* ---- keys with indices */
 static void index_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, const int64_t *first,
                        int64_t *keys, int64_t range[3])
 {
@@ -346,7 +347,8 @@ static void indices(int64_t n, const int64_t *words, int index_bits, int64_t *to
         to[i] = words[i] & mask;
 }
 
-/* ---- searching: a step halves what is left for all values of a vector, and a few vectors wait for memory together */
+/* ---- searching: a step halves the range for all values of a vector; a few vectors are searched at once, to overlap
+ * their memory latency */
 #ifdef __AVX512F__
 #define SEARCH_STEP(at, half) \
     { \

@@ -1,4 +1,4 @@
-/* order.h's sort, once for each width of keys: BITS is 32 or 64. */
+/* order.h's sort, once for each key width: BITS is 32 or 64. */
 #if BITS == 32
 #define NAME(x)   x##32
 #define KEY       i32
@@ -36,7 +36,7 @@
 #define MERGED MERGED4
 #endif
 
-/* LANES * rows keys, aligned. */
+/* Sorts LANES * rows keys, aligned. */
 #define NETWORK(rows) \
     static __attribute__((noinline)) void NAME(network##rows##_)(KEY * keys) \
     { \
@@ -82,7 +82,7 @@ static void NAME(sort_few)(KEY_AT *keys, int64_t n)
 
 enum { NAME(FEW) = 16 * LANES, NAME(KEPT) = 4 };
 
-/* How many of `n` (more than FEW) keys are below the pivot: those come first. -1: stopped. */
+/* Moves the keys below the pivot to the front of `n` (more than FEW) keys and returns their number. -1: stopped. */
 static int64_t NAME(part_many)(const vme_context *context, KEY_AT *keys, int64_t n, KEY pivot)
 {
     enum { BLOCK = NAME(KEPT) * LANES };
@@ -94,8 +94,9 @@ static int64_t NAME(part_many)(const vme_context *context, KEY_AT *keys, int64_t
         kept[i] = *(const VECTOR_AT *)(keys + i * LANES);
         kept[NAME(KEPT) + i] = *(const VECTOR_AT *)(end + i * LANES);
     }
-    /* What was read may be overwritten: [low, from) and [end, high). The next block comes from the smaller of the two,
-     * without a branch, and one block before it is written: by then both have room for a whole one. */
+    /* Memory that was read may be overwritten: [low, from) and [end, high). The next block is read from the side with
+     * less free room, without a branch, and one block before it is written: then both sides have room for a whole
+     * block. */
 #define PUT(vector) \
     do { \
         VECTOR result = NAME(part)(vector, pivots, &below); \
@@ -149,7 +150,7 @@ static int64_t NAME(part_many)(const vme_context *context, KEY_AT *keys, int64_t
     return low - keys;
 }
 
-/* About the middle of more than FEW keys: the median of some, single ones of many keys, four vectors of few. */
+/* A pivot near the median of more than FEW keys: the median of a sample, single keys of many, four vectors of few. */
 static KEY NAME(choose_pivot)(const KEY_AT *keys, int64_t n)
 {
     enum { SINGLE = 8 * LANES };
@@ -169,7 +170,7 @@ static KEY NAME(choose_pivot)(const KEY_AT *keys, int64_t n)
     return drawn[SINGLE / 2];
 }
 
-/* Against orders of keys that make all pivots bad. False: stopped. */
+/* Fallback for inputs whose pivots are all bad. False: stopped. */
 static bool NAME(sort_heap)(const vme_context *context, KEY_AT *keys, int64_t n)
 {
     for (int64_t begin = n / 2, end = n; end > 1;) {
@@ -194,15 +195,14 @@ static bool NAME(sort_heap)(const vme_context *context, KEY_AT *keys, int64_t n)
     return true;
 }
 
-/* Parts more than FEW keys: *low of them come first, all lower than the others. Where the first ones are all alike,
- * *alike. */
+/* Partitions more than FEW keys: the first *low keys are all lower than the others, or, with *alike, all equal. */
 static bool NAME(part_somewhere)(const vme_context *context, int64_t n, void *memory, int64_t *low, bool *alike)
 {
     KEY_AT *keys = memory;
     KEY pivot = NAME(choose_pivot)(keys, n);
     *alike = false;
     *low = NAME(part_many)(context, keys, n, pivot);
-    if (*low == 0) { /* the pivot is the least of all, and there may be many of it */
+    if (*low == 0) { /* the pivot is the minimum, which may occur many times */
         *alike = true;
         *low = pivot == KEY_MAX ? n : NAME(part_many)(context, keys, n, (KEY)(pivot + 1));
     }
@@ -214,7 +214,7 @@ static bool NAME(sort_keys)(const vme_context *context, int64_t n, void *memory)
     struct {
         KEY_AT *keys;
         int64_t n;
-    } waiting[64]; /* the larger part waits: each at most half as long as the one before */
+    } waiting[64]; /* the larger part waits, so each is at most half as long as the one before */
     int count = 0;
     int64_t may_waste = 16 * n;
     KEY_AT *keys = memory;

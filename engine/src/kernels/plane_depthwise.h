@@ -1,9 +1,8 @@
-/* Depthwise convolutions of one plane, and their gradients, of numbers PLANE_TYPE; names begin with PLANE_NAME.
- * Included once for each.
+/* Depthwise convolutions of one plane, and their gradients, for elements PLANE_TYPE; names begin with PLANE_NAME.
+ * Included once for each type.
  *
- * Windows that are one element apart are sums over a plane with its zeros around it, laid out as one line: what the
- * windows of a row make lies as far apart as the rows of that plane, so that sums of all rows are one loop, whatever
- * the rows' length. Between the rows lie sums that nobody reads.
+ * Windows at stride 1 are sums over a zero-padded plane treated as one line: results of a row are as far apart as the
+ * rows of that plane, so the sums of all rows are one loop, for any row length. The sums between rows are unused.
  *
  * `room`: see operators/image_kernels.h. */
 typedef PLANE_TYPE PLANE(line) __attribute__((vector_size(PLANE_BYTES), aligned(sizeof(PLANE_TYPE)), may_alias));
@@ -15,14 +14,14 @@ static inline void PLANE(copy)(int64_t n, const PLANE_TYPE *from, PLANE_TYPE *to
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         *(PLANE(part) *)(uintptr_t)(to + i) = *(const PLANE(part) *)(uintptr_t)(from + i);
-    switch (n - i) {                 /* a loop would become a call of memcpy */
+    switch (n - i) {                 /* the compiler would turn a loop into a call of memcpy */
     case 3: to[i + 2] = from[i + 2]; /* fall through */
     case 2: to[i + 1] = from[i + 1]; /* fall through */
     case 1: to[i] = from[i];
     }
 }
 
-/* Rows of `n` elements to or from rows that are `pitch` and `other` elements apart. */
+/* Copies rows of `n` elements between rows that are `pitch` and `other` elements apart. */
 static inline void PLANE(copy_rows)(int64_t rows, int64_t n, const PLANE_TYPE *from, int64_t pitch, PLANE_TYPE *to,
                                     int64_t other)
 {
@@ -30,7 +29,7 @@ static inline void PLANE(copy_rows)(int64_t rows, int64_t n, const PLANE_TYPE *f
         PLANE(copy)(n, from + r * pitch, to + r * other);
 }
 
-/* out[i] = the sum of weights[y, x] * in[i + y * down + x * right], to a multiple of IMAGE_BLOCK. */
+/* out[i] = sum of weights[y, x] * in[i + y * down + x * right], for i up to a multiple of IMAGE_BLOCK. */
 static inline void PLANE(sums)(const vme_windows *w, int64_t n, const PLANE_TYPE *in, int64_t down, int64_t right,
                                const PLANE_TYPE *weights, PLANE_TYPE *out)
 {
@@ -49,8 +48,8 @@ static inline void PLANE(sums)(const vme_windows *w, int64_t n, const PLANE_TYPE
     }
 }
 
-/* A plane with zeros around it: its size, where its image begins, and how far the last element that a window meets lies
- * behind the first. */
+/* A zero-padded plane: its size, where its image begins, and the distance from the first to the last element of a
+ * window. */
 typedef struct PLANE(padded) {
     int64_t size, pitch, begin, reach;
 } PLANE(padded);
@@ -68,8 +67,8 @@ static inline bool PLANE(in_lines)(const image_plane *of)
     return of->windows.stride[0] == 1 && of->windows.stride[1] == 1;
 }
 
-/* The window's element (y, x) of each window of a row, if the image has that row: the windows first..end, and where the
- * first one's lies. */
+/* For element (y, x) of the windows of row r: the windows first..end that meet the image, and the index of the first
+ * one's element; false: none does. */
 static inline bool PLANE(met)(const image_plane *of, int64_t y, int64_t x, int64_t r, int64_t *first, int64_t *end,
                               int64_t *at)
 {
@@ -102,7 +101,7 @@ static void PLANE(depthwise)(const image_plane *of, const void *plane, const voi
                         out[r * of->columns + i] += *weight * in[at + (i - first) * w->stride[1]];
 }
 
-/* The gradient of the plane. */
+/* The gradient with respect to the plane. */
 static void PLANE(depthwise_images)(const image_plane *of, const void *gradient, const void *weights, void *result,
                                     void *room)
 {
@@ -127,8 +126,8 @@ static void PLANE(depthwise_images)(const image_plane *of, const void *gradient,
                         out[at + (i - first) * w->stride[1]] += *weight * g[r * of->columns + i];
 }
 
-/* Adds the gradient of the weights to `result`: of `count` planes that are `step` elements apart, and of what came of
- * them, `gradient_step` apart. */
+/* Adds the gradient with respect to the weights to `result`: of `count` planes that are `step` elements apart, with
+ * result gradients `gradient_step` apart. */
 static void PLANE(depthwise_weights)(const image_plane *of, int64_t count, const void *planes, int64_t step,
                                      const void *gradients, int64_t gradient_step, void *result, void *room)
 {

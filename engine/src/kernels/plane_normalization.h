@@ -1,12 +1,11 @@
-/* Batch normalization of one channel, and its gradient, of numbers PLANE_TYPE. Included once for each, behind
+/* Batch normalization of one channel, and its gradient, for elements PLANE_TYPE. Included once for each type, after
  * plane_depthwise.h.
  *
- * A channel is `examples` pieces of `n` numbers, `step` apart. All passes over it follow each other, while it is in the
- * cache. Sums are made in lines of the backend's registers, and added up in float64 at the latest after SUMMED numbers
- * of a lane. */
+ * A channel is `examples` pieces of `n` elements, `step` apart. All passes over a channel run consecutively, while it
+ * is in the cache. Sums are kept in vectors and added in float64 after at most SUMMED elements of a lane. */
 enum { PLANE(summed) = 256 };
 
-/* The sum of term(i), a PLANE_TYPE, or of a line of them where `line` is true, over the channel. */
+/* The sum over the channel of term(i), a PLANE_TYPE, or line_term(i), a vector of them. */
 #define PLANE_SUM(result, line_term, term) \
     do { \
         enum { LANES = PLANE_BYTES / sizeof(PLANE_TYPE) }; \

@@ -1,4 +1,4 @@
-/* A pixel made of a window's pixels: the largest of each channel, or a multiple of their sum. */
+/* Pools a window's pixels into one: the maximum of each channel, or a multiple of the sum. */
 #include "vectors_f32.h"
 
 enum { POOLING_VECTORS = 4 };
@@ -29,7 +29,8 @@ VME_INLINE void pool(const vme_pooling *window, const bool sums)
         pool_vectors(window, channel, POOLING_VECTORS, sums);
     for (; channel + LANES <= window->channels; channel += LANES)
         pool_vectors(window, channel, 1, sums);
-    if (channel < window->channels && window->channels >= LANES && !window->more) /* some once more */
+    if (channel < window->channels && window->channels >= LANES && !window->more) /* the last vector overlaps the one
+                                                                                   * before it */
         pool_vectors(window, window->channels - LANES, 1, sums);
     else
         for (; channel < window->channels; channel++) {

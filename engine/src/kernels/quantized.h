@@ -1,4 +1,4 @@
-/* Quantized operators on bytes, for each backend. The file that includes this names VME_TARGET. */
+/* Quantized operators on bytes, for each backend. The including file defines VME_TARGET. */
 #include "models/quantized_kernels.h"
 
 #include <string.h>
@@ -11,18 +11,18 @@
 #define ALWAYS      static inline __attribute__((always_inline))
 
 #if defined(__AVX512F__)
-#define COPIED 64 /* bytes at a time */
+#define COPIED 64 /* bytes copied at a time */
 #elif defined(__AVX2__)
 #define COPIED 32
 #else
 #define COPIED 16
 #endif
 enum { COLUMNS = QUANTIZED_COLUMNS, QUAD = QUANTIZED_QUAD, SLIVER = COLUMNS * QUAD };
-enum { AHEAD = 16 }; /* fours of numbers whose weights are asked for before they are wanted */
+enum { AHEAD = 16 }; /* quads whose weights are prefetched ahead */
 
 /* ---- products */
 #ifdef __AVX2__
-/* Pairs of 16 bits: exact, where products of bytes that are added in 16 bits are not. Eight columns of up to 4 rows. */
+/* Pairs of 16-bit products: exact, unlike 16-bit sums of byte products. Eight columns of up to 4 rows. */
 ALWAYS void wide_block(const int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b, int32_t *out)
 {
     __m256i sum[4][2];
@@ -42,7 +42,7 @@ ALWAYS void wide_block(const int rows, int64_t quads, const uint8_t *a, int64_t 
         }
     }
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) /* a column's two sums lie side by side */
+    for (int r = 0; r < rows; r++) /* the two partial sums of a column are adjacent */
         _mm256_storeu_si256((__m256i *)(out + r * COLUMNS),
                             _mm256_permute4x64_epi64(_mm256_hadd_epi32(sum[r][0], sum[r][1]), 0xd8));
 }
@@ -66,9 +66,9 @@ static void wide_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_row, 
 
 #ifdef __AVX512F__
 /* ---- bytes of sums */
-/* How sums become bytes. */
+/* Constants of the conversion from sums to bytes. */
 typedef struct ending {
-    __m512i zero, low, high, flip; /* zero in 16 bits, the others bytes */
+    __m512i zero, low, high, flip; /* zero as 16-bit, the others as 8-bit lanes */
 } ending;
 
 ALWAYS ending ending_of(quantized_result to)
@@ -77,12 +77,12 @@ ALWAYS ending ending_of(quantized_result to)
                     _mm512_set1_epi8((char)to.high), _mm512_set1_epi8((char)to.flip)};
 }
 
-/* The nearest whole numbers. What is too large for 16 bits stays so; NaN becomes the lowest. */
+/* Rounds to nearest. Values too large for 16 bits stay too large; NaN becomes the minimum. */
 ALWAYS __m512i nearest(__m512 numbers) { return _mm512_cvtps_epi32(_mm512_min_ps(_mm512_set1_ps(0x1p20f), numbers)); }
 
 ALWAYS __m512i rounded(__m512i sum, __m512 factor) { return nearest(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), factor)); }
 
-/* Bytes of four vectors: of each 16, four of each vector, in their order. */
+/* Bytes of four vectors, in the order that packing leaves: each 16 bytes hold four of each vector. */
 ALWAYS __m512i packed(__m512i a, __m512i b, __m512i c, __m512i d, ending end)
 {
     const __m512i left = _mm512_adds_epi16(_mm512_packs_epi32(a, b), end.zero),
@@ -91,16 +91,16 @@ ALWAYS __m512i packed(__m512i a, __m512i b, __m512i c, __m512i d, ending end)
     return _mm512_xor_si512(_mm512_min_epu8(_mm512_max_epu8(bytes, end.low), end.high), end.flip);
 }
 
-/* ---- products in fours */
+/* ---- products of quads */
 #define VNNI __attribute__((target("avx512vnni,avx512bw,avx512vl,avx512dq")))
 
-/* _mm512_dpbusd_epi32 in place: compilers that are left to choose registers move sums about between products. */
+/* _mm512_dpbusd_epi32 in place: when compilers choose the registers, they move sums between products. */
 VNNI ALWAYS void dot(__m512i *sum, __m512i bytes, __m512i weights)
 {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(bytes), "v"(weights));
 }
 
-/* Adds products to sums of `rows` pixels and 16 or 32 columns. */
+/* Adds products to the sums of `rows` pixels and 16 or 32 columns. */
 VNNI ALWAYS void dots(const int rows, const int halves, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
                       __m512i sum[QUANTIZED_ROWS][2])
 {
@@ -246,10 +246,10 @@ static void any_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_row, c
 }
 #endif
 
-/* ---- windows of single channels */
+/* ---- depthwise windows */
 enum { SOME_CHANNELS = 32 };
 
-/* Channels from `c` on, at most SOME_CHANNELS, of one pixel. */
+/* Channels `c` and up, at most SOME_CHANNELS, of one pixel. */
 ALWAYS void window_sums(int64_t count, int64_t channels, int taps, const uint8_t *const *in, int64_t c,
                         const int8_t *weights, int32_t *out)
 {
@@ -258,7 +258,7 @@ ALWAYS void window_sums(int64_t count, int64_t channels, int taps, const uint8_t
         const uint8_t *restrict from = in[tap] + c;
         const int8_t *restrict by = weights + tap * channels + c;
         if (count == SOME_CHANNELS)
-            for (int i = 0; i < SOME_CHANNELS; i++) /* a product of bytes fits 16 bits */
+            for (int i = 0; i < SOME_CHANNELS; i++) /* a product of bytes fits in 16 bits */
                 sum[i] += (int16_t)((int16_t)from[i] * (int16_t)by[i]);
         else
             for (int64_t i = 0; i < count; i++)
@@ -277,9 +277,10 @@ static void any_windows(int64_t pixels, int64_t channels, int taps, const uint8_
 }
 
 #ifdef __AVX512F__
-enum { WIDE = 64, FOURS = 3 }; /* channels at once; fours of taps whose weights are in registers */
+enum { WIDE = 64, FOURS = 3 }; /* channels at once; quads of taps whose weights stay in registers */
 
-/* Four taps of 64 channels, a channel's side by side: vector v has channels 4v to 4v + 3 of each 16. */
+/* Interleaves four taps of 64 channels, the taps of a channel adjacent: vector v has channels 4v to 4v + 3 of each 16.
+ */
 VNNI ALWAYS void interleaved(const __m512i tap[4], __m512i out[4])
 {
     const __m512i low01 = _mm512_unpacklo_epi8(tap[0], tap[1]), high01 = _mm512_unpackhi_epi8(tap[0], tap[1]),
@@ -290,7 +291,7 @@ VNNI ALWAYS void interleaved(const __m512i tap[4], __m512i out[4])
     out[3] = _mm512_unpackhi_epi16(high01, high23);
 }
 
-/* Vectors of fours of each 16 channels as 64 channels in their order. */
+/* Reorders such vectors to 64 consecutive channels. */
 VNNI ALWAYS void in_order(const __m512i sum[4], __m512i out[4])
 {
     const __m512i a = _mm512_shuffle_i32x4(sum[0], sum[1], 0x44), b = _mm512_shuffle_i32x4(sum[2], sum[3], 0x44),
@@ -301,8 +302,8 @@ VNNI ALWAYS void in_order(const __m512i sum[4], __m512i out[4])
     out[3] = _mm512_shuffle_i32x4(c, d, 0xdd);
 }
 
-/* All pixels of 64 channels from `c` on, or of `some` of them, for `fours` of the taps; adds to the sums but at first.
- */
+/* All pixels of 64 channels from `c` on (those of the mask `some`), for `fours` quads of taps; adds to the sums, except
+ * in the first call. */
 VNNI ALWAYS void dots_windows_of(const int fours, int64_t pixels, int64_t channels, int taps, int first_tap,
                                  const uint8_t *const *in, const int8_t *weights, int64_t c, __mmask64 some,
                                  int32_t *out)
@@ -327,7 +328,7 @@ VNNI ALWAYS void dots_windows_of(const int fours, int64_t pixels, int64_t channe
         for (int four = 0; four < fours; four++) {
             __m512i tap[4], together[4];
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) { /* of taps that are not there the weights are 0 */
+            for (int i = 0; i < 4; i++) { /* missing taps have weight 0 */
                 const int number = first_tap + 4 * four + i;
                 tap[i] = _mm512_maskz_loadu_epi8(some, in[number < taps ? number : taps - 1] + c);
             }
@@ -365,7 +366,7 @@ VNNI static void dots_windows(int64_t pixels, int64_t channels, int taps, const 
 #endif
 
 #ifdef __AVX512F__
-/* What three rows have at one column, a channel's side by side; the fourth of each is 0. */
+/* The bytes of three rows in one column, the taps of a channel adjacent; the fourth is 0. */
 VNNI ALWAYS void column_of(const quantized_row *job, int64_t x, int64_t c, __mmask64 some, __m512i out[4])
 {
     __m512i tap[4];
@@ -458,7 +459,7 @@ static void windows(int64_t pixels, int64_t channels, int taps, const uint8_t *c
 }
 
 /* ---- to bytes */
-/* The nearest whole number to x, |x| < 2^22, is in the last bits of x + ROUNDING. NaN becomes the lowest. */
+/* The integer nearest to x, |x| < 2^22, is in the low bits of x + ROUNDING. NaN becomes the minimum. */
 #define ROUNDING 0x1.8p23f
 ALWAYS uint8_t byte_of(float value, quantized_result to)
 {
@@ -475,7 +476,7 @@ static void finish(int64_t n, const int32_t *restrict sums, const int32_t *restr
         out[i] = byte_of((float)(sums[i] + more[i]) * factors[i], to);
 }
 
-/* `columns` of a tile's, as bytes. */
+/* A tile's first `columns`, as bytes. */
 static void tile_bytes(int rows, int columns, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
                        const int32_t *more, const float *factors, quantized_result to, uint8_t *out, int64_t out_row)
 {
@@ -505,7 +506,7 @@ static void flip_all(int64_t n, const uint8_t *restrict in, uint8_t *restrict ou
 }
 
 #ifdef __AVX512F__
-/* 64 at once; gives how many are done. */
+/* 64 elements at a time; returns how many were processed. */
 static int64_t add_vectors(int64_t n, const uint8_t *a, uint8_t a_flip, const uint8_t *b, uint8_t b_flip,
                            const float *factors, quantized_result to, uint8_t *out)
 {

@@ -1,9 +1,9 @@
-/* Kernels that fold elements into an accumulator, a run of them (`fold`) or row by row (`rows`). Included once a
- * backend, with VME_TARGET naming it. What an accumulator is stands in engine/src/operators/reduce.h; float16 has no
- * kernels, it goes through float32.
+/* Kernels that fold elements into an accumulator, a run of them (`fold`) or row by row (`rows`). Included once for each
+ * backend, with VME_TARGET naming it. engine/src/operators/reduce.h defines accumulators; float16 has no kernels and is
+ * computed in float32.
  *
- * Floating sums are pairwise: blocks of 32 vectors, the blocks' sums added two by two; as accurate as NumPy's. Products
- * of less than 64 floats are in order, as NumPy's. Elements need not be aligned. */
+ * Floating-point sums are pairwise: blocks of 32 vectors, whose sums are added in pairs; as accurate as NumPy's.
+ * Products of fewer than 64 floats are in order, as NumPy's. Elements need not be aligned. */
 #include "operators/elements.h"
 #include "operators/reduce.h"
 
@@ -25,8 +25,8 @@
 #define VECTOR 16
 #endif
 
-/* ---- sums and products of integers, modulo 2**64. `narrow`: what holds the sum of `block` elements, so that lanes
- * stay narrow. */
+/* ---- sums and products of integers, modulo 2**64. `narrow` holds the sum of `block` elements, so that lanes stay
+ * narrow. */
 #define INTEGER_SUM(name, narrow, block) \
     static void sum_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
@@ -76,7 +76,7 @@ INTEGER_PROD(i32)
 INTEGER_PROD(u32)
 INTEGER_PROD(i64)
 
-/* ---- sums of floats; `parts` 2: complex, real and imaginary parts in alternate lanes */
+/* ---- sums of floats; `parts` 2: complex, with real and imaginary parts in alternate lanes */
 #define FLOAT_SUM(name, real, parts) \
     typedef real v_##name __attribute__((vector_size(VECTOR), may_alias, aligned(1))); \
     typedef real r_##name __attribute__((vector_size(VECTOR))); \
@@ -192,7 +192,7 @@ FLOAT_PROD(f64, double)
 COMPLEX_PROD(c64, float)
 COMPLEX_PROD(c128, double)
 
-/* ---- extremes. `BEYOND(a, b)`: a takes b's place; a NaN takes every number's, and stays. */
+/* ---- minima and maxima. `BEYOND(a, b)`: a replaces b; NaN replaces every number, and stays. */
 #define INTEGER_EXTREME(op, name, sign) \
     static inline bool beyond_##op##_##name(e_##name a, e_##name b) { return a sign b; } \
     static inline bool odd_##op##_##name(e_##name a) { return (void)a, false; } \
@@ -216,7 +216,7 @@ INTEGER_EXTREMES(i8)
 INTEGER_EXTREMES(i16)
 INTEGER_EXTREMES(i32)
 #ifdef __AVX512F__
-/* An extreme of 64-bit numbers takes six cycles: four at once. */
+/* Minimum and maximum of 64-bit integers have a latency of six cycles: four chains at once. */
 #define LONG_EXTREME(op) \
     static void op##_i64(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
@@ -257,8 +257,8 @@ INTEGER_EXTREMES(u16)
 INTEGER_EXTREMES(u32)
 INTEGER_EXTREMES(u64)
 
-/* x86's max and min instructions give their second operand when either is NaN: the running one, first to be told of
- * NaNs. */
+/* x86's max and min instructions return their second operand if either is NaN: the accumulator, so NaNs must be noted
+ * separately first. */
 #if defined(__AVX512F__)
 typedef uint32_t nans;
 #define NANS_NONE      0
@@ -319,8 +319,8 @@ typedef bool nans;
 FLOAT_VECTOR(f32, ps)
 FLOAT_VECTOR(f64, pd)
 
-/* A vector of fewer elements than it has lanes, the first one where there are none, and the furthest lane; else n is at
- * least LANES. */
+/* A vector of n elements, at least VECTOR_LEAST: with fewer elements than lanes, the rest repeats the first element.
+ * furthest: the maximum or minimum of all lanes. */
 #if defined(__AVX512F__)
 enum { VECTOR_LEAST_f32 = 2, VECTOR_LEAST_f64 = 2 };
 static inline r_f32 vector_f32(int64_t n, const char *in)
@@ -407,7 +407,7 @@ FLOAT_EXTREME(min, f32, float, <, smaller)
 FLOAT_EXTREME(max, f64, double, >, larger)
 FLOAT_EXTREME(min, f64, double, <, smaller)
 
-/* The same of what is no NaN, from an accumulator that is one until something was seen. */
+/* The same, ignoring NaN: the accumulator is NaN until a number was seen. */
 #define FLOAT_KNOWN(op, name, real, sign, further, worst) \
     static void op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
@@ -426,7 +426,7 @@ FLOAT_EXTREME(min, f64, double, <, smaller)
             real last = \
                 furthest_##further##_##name(further##_##name(further##_##name(b0, b1), further##_##name(b2, b3))); \
             if (last == (real)(worst)) \
-                i = 0; /* it may be an element, or there were NaNs only */ \
+                i = 0; /* `worst` may be an element, or there were NaNs only */ \
             else \
                 best = last sign best || best != best ? last : best; \
         } \
@@ -441,7 +441,7 @@ FLOAT_KNOWN(known_min, f32, float, <, smaller, INFINITY)
 FLOAT_KNOWN(known_max, f64, double, >, larger, -INFINITY)
 FLOAT_KNOWN(known_min, f64, double, <, smaller, INFINITY)
 
-/* Complex numbers in lexicographic order; one with a NaN in either part is a NaN. */
+/* Complex numbers in lexicographic order; a number with NaN in either part counts as NaN. */
 #define COMPLEX_EXTREME(op, name, sign) \
     static inline bool odd_##op##_##name(e_##name a) { return a.re != a.re || a.im != a.im; } \
     static inline bool beyond_##op##_##name(e_##name a, e_##name b) \
@@ -480,7 +480,8 @@ COMPLEX_KNOWN(known_min, min, c64)
 COMPLEX_KNOWN(known_max, max, c128)
 COMPLEX_KNOWN(known_min, min, c128)
 
-/* ---- the first place of an extreme: the extreme of a block, and a search in the blocks that bring a further one */
+/* ---- the index of the first minimum or maximum: finds the value in a block, and searches the blocks that improve it
+ */
 #define FIND(op, name) \
     /* the first element that `here`, an extreme of these, does not go beyond; 32 at a time, which compilers vectorize \
      */ \
@@ -500,8 +501,8 @@ COMPLEX_KNOWN(known_min, min, c128)
         return j; \
     }
 #ifdef __AVX512BW__
-/* The same with vectors' comparisons: an extreme equals the element, or both are NaN. Four vectors at once, of which
- * the last ones may begin among what was searched; `some`: the lanes that there are of a single one. */
+/* The same with vector comparisons: an element matches if it equals the value, or if both are NaN. Four vectors at
+ * once, the last of which may overlap those before; `some`: the valid lanes of a single vector. */
 #define FIND_VECTOR(op, name, lanes) \
     static int64_t find_##op##_##name(e_##name here, int64_t n, const char *in, int64_t step) \
     { \
@@ -585,7 +586,7 @@ static inline uint64_t matches_f64(double here, uint64_t some, const char *in)
 FINDS(max)
 FINDS(min)
 
-/* The extreme of a block, and its place where that comes with it; else -1. */
+/* The minimum or maximum of a block, and its index if the search yields it; otherwise -1. */
 #define FIRST_WITHOUT_INDEX(op, name) \
     static inline int64_t first_##op##_##name(int64_t n, const char *in, int64_t step, e_##name *here) \
     { \
@@ -593,8 +594,8 @@ FINDS(min)
         return -1; \
     }
 #ifdef __AVX512BW__
-/* Each lane keeps the number of the four vectors that brought its extreme. The last four may begin among those before:
- * what equals an earlier extreme never counts. */
+/* Each lane keeps the number of the group of four vectors that brought its best value. The last group may overlap those
+ * before: elements equal to an earlier best value never count. */
 #define FIRST_VECTORS(op, name, lanes, vector, LOAD, FURTHER, BEYOND, SAME, REDUCE, NARROW, NANS) \
     static int64_t first_##op##_##name(int64_t n, const char *in, int64_t step, e_##name *here) \
     { \
@@ -712,8 +713,8 @@ ARGS(f64)
 ARGS(c64)
 ARGS(c128)
 
-/* bool: the first byte of that truth ends the search. What `first` gives need only be a place before which there is
- * none. */
+/* bool: the first byte of the searched truth value ends the search. `first` need only return an index before which
+ * there is none. */
 static inline int64_t first_true(int64_t n, const char *in)
 {
     int64_t j = 0;
@@ -805,7 +806,7 @@ TRUTH(f64, x != 0)
 TRUTH(c64, (x.re != 0) | (x.im != 0))
 TRUTH(c128, (x.re != 0) | (x.im != 0))
 
-/* bytes: lanes count to 255 before they are added up */
+/* bytes: lanes count up to 255 before they are summed */
 static inline int32_t count_block_u8(int64_t n, const char *in, int64_t step)
 {
     int32_t count = 0;
@@ -859,8 +860,8 @@ static void any_u8(int64_t n, const char *in, int64_t step, void *accumulator)
         *any = count_block_u8(n - i < block ? n - i : block, in + i * step, step) != 0;
 }
 
-/* ---- rows: accumulator[i] is folded with rows 0, 1, … of column i. Four rows at a time: the accumulators are read and
- * written once for the four. */
+/* ---- rows: accumulator[i] is folded with rows 0, 1, … of column i, four rows at a time, so that accumulators are read
+ * and written once for four rows. */
 #define ROWS(name, in_type, type, FOLD) \
     static void rows_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, void *accumulators) \
     { \
@@ -896,7 +897,7 @@ static void any_u8(int64_t n, const char *in, int64_t step, void *accumulator)
 #define MULTIPLY(a, b) ((a) * (b))
 #define LARGER(a, b)   ((b) > (a) ? (b) : (a))
 #define SMALLER(a, b)  ((b) < (a) ? (b) : (a))
-/* a NaN in `a` fails the comparison and stays */
+/* NaN in `a` fails the comparison and stays */
 #define LARGER_OR_NAN(a, b)  (((b) > (a)) | ((b) != (b)) ? (b) : (a))
 #define SMALLER_OR_NAN(a, b) (((b) < (a)) | ((b) != (b)) ? (b) : (a))
 #define LARGER_KNOWN(a, b)   (((b) > (a)) | ((a) != (a)) ? (b) : (a))
@@ -932,8 +933,8 @@ INTEGER_ROWS(u64)
 FLOAT_ROWS(f32, float)
 FLOAT_ROWS(f64, double)
 
-/* A complex sum of rows is a real one of twice as many columns; everything else about complex rows is a fold of one
- * element each. */
+/* A complex sum of rows is a real one with twice as many columns; all other complex folds of rows process single
+ * elements. */
 #define COMPLEX_ROWS(name, real_name, real) \
     static void rows_sum_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, \
                                 void *accumulators) \
@@ -1000,13 +1001,13 @@ TRUTH_ROWS(f64, x != 0)
 TRUTH_ROWS(c64, (x.re != 0) | (x.im != 0))
 TRUTH_ROWS(c128, (x.re != 0) | (x.im != 0))
 
-/* By element type; sums modulo 2**64 do not tell signed from unsigned, and truth does not either. */
+/* By element type; sums modulo 2**64 and truth values do not depend on the sign. */
 #define OF(op, b, i8_, i16_, i32_, i64_, u8_, u16_, u32_, u64_) \
     [VME_BOOL] = op##_##b, [VME_INT8] = op##_##i8_, [VME_INT16] = op##_##i16_, [VME_INT32] = op##_##i32_, \
     [VME_INT64] = op##_##i64_, [VME_UINT8] = op##_##u8_, [VME_UINT16] = op##_##u16_, [VME_UINT32] = op##_##u32_, \
     [VME_UINT64] = op##_##u64_, [VME_FLOAT32] = op##_f32, [VME_FLOAT64] = op##_f64, [VME_COMPLEX64] = op##_c64, \
     [VME_COMPLEX128] = op##_c128
-/* integers are never unknown */
+/* integers have no NaN */
 #define KNOWN(known, op) \
     {[VME_BOOL] = op##_u8,           [VME_INT8] = op##_i8,        [VME_INT16] = op##_i16, \
      [VME_INT32] = op##_i32,         [VME_INT64] = op##_i64,      [VME_UINT8] = op##_u8, \

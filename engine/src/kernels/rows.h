@@ -1,5 +1,5 @@
-/* What models do to rows of numbers that are normalized, weighed or bent: plain loops, for each backend. The file that
- * includes this names VME_TARGET. */
+/* Models' kernels for rows that are normalized, weighted or activated, as plain loops, for each backend. The including
+ * file defines VME_TARGET. */
 #include "models/file.h"
 #include "models/row_kernels.h"
 
@@ -11,7 +11,7 @@
 #define JOIN_(a, b) a##b
 #define JOIN(a, b)  JOIN_(a, b)
 
-/* Sums and maxima have so many of their own, so that the compiler may do them side by side. */
+/* Sums and maxima have this many accumulators, so that the compiler can vectorize them. */
 enum { LANES = 32 };
 
 #define ALONE(index)
@@ -117,9 +117,9 @@ static void normalize(int64_t n, float factor, const float *restrict scale_by, c
             out[i] = out[i] * factor * scale_by[i] + bias[i];
 }
 
-/* ---- exponentials, within 2 units in the last place; below -87 they are 0. Every backend's loop is made of these
- * lines, so that a number's result never depends on where in a row it lies. */
-/* The nearest whole number to x, |x| < 2^22, is in the last bits of x + ROUNDING. */
+/* ---- exponentials, within 2 ulp; below -87 they are 0. All loops of a backend use these functions, so that a result
+ * never depends on the position in a row. */
+/* The integer nearest to x, |x| < 2^22, is in the low bits of x + ROUNDING. */
 #define ROUNDING 0x1.8p23f
 
 #ifndef __AVX512F__
@@ -129,7 +129,7 @@ static inline float add_product(float sum, float a, float b) { return __builtin_
 static inline float add_product(float sum, float a, float b) { return sum + a * b; }
 #endif
 
-/* x * 2^n, where n is in the last bits of `rounded`. NaN stays. */
+/* x * 2^n, where n is in the low bits of `rounded`. NaN stays. */
 static inline float times_power(float x, float rounded)
 {
     uint32_t bits;
@@ -140,7 +140,7 @@ static inline float times_power(float x, float rounded)
     return x * power;
 }
 
-/* exp(x); log(2) in two parts, of which the first's products with n are exact */
+/* exp(x); log(2) is split in two parts, so that the first part's products with n are exact */
 static inline float exponential(float x)
 {
     const float limited = x < -87  ? -87
@@ -159,8 +159,8 @@ static inline float exponential(float x)
     return x < -87 ? 0 : sum;
 }
 
-/* x * (1 + erf(x / sqrt(2))) / 2. The part of the normal distribution beyond |x| is 2^(-x^2 / log(4) + Q(|x|)), where Q
- * hardly bends: a polynomial, fitted for |x| < 6. What is beyond 6 is less than 1e-9 and can have any Q. */
+/* x * (1 + erf(x / sqrt(2))) / 2. The tail of the normal distribution beyond |x| is 2^(-x^2 / log(4) + Q(|x|)), where Q
+ * is smooth: a polynomial fitted for |x| < 6. Beyond 6 the tail is below 1e-9 and any Q will do. */
 static inline float gelu(float x)
 {
     const float away = x < 0 ? -x : x, u = away > 6 ? 6 : away;
@@ -223,17 +223,16 @@ static inline float hard_swish(float x) { return x * hard_gate(x); }
     for (; i < n; i++) \
         out[i] = FUNCTION(in[i]);
 #else
-/* The same with the instruction that multiplies by a power of 2; the last numbers of a row go through it, too. */
+/* The same with the instruction that multiplies by a power of 2; partial vectors at the end of a row use it too. */
 static inline __m512 all(float x) { return _mm512_set1_ps(x); }
 static inline __mmask16 first(int64_t count) { return count < 16 ? (__mmask16)((1u << count) - 1) : 0xffff; }
 static inline __m512 exponential16_of(__m512 x, __m512 limited)
 {
     static const float terms[] = {
         0x1.6a2316p-10f, 0x1.123a8ep-7f, 0x1.5558f6p-5f, 0x1.555490p-3f, 0x1.fffffcp-2f, 1, 1};
-    const __mmask16 some =
-        _mm512_cmp_ps_mask(x, all(-87), _CMP_NLT_UQ); /* a power that is no normal number takes 100 cycles */
+    const __mmask16 some = _mm512_cmp_ps_mask(x, all(-87), _CMP_NLT_UQ); /* a subnormal power takes 100 cycles */
     const __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(limited, all(0x1.715476p+0f), all(ROUNDING)),
-                                   all(ROUNDING)); /* an instruction that rounds is slower */
+                                   all(ROUNDING)); /* a rounding instruction is slower */
     const __m512 r = _mm512_fmadd_ps(n, all(-0x1.7f7d1cp-20f), _mm512_fmadd_ps(n, all(-0x1.62e4p-1f), limited));
     __m512 sum = all(terms[0]);
     for (int i = 1; i < 7; i++)
@@ -246,7 +245,7 @@ static inline __m512 exponential16(__m512 x)
     return exponential16_of(
         x, _mm512_max_ps(all(-87), _mm512_min_ps(all(89), x))); /* NaN is the second operand and stays */
 }
-/* Of what is not above 0: what is so far below that nothing in between holds is masked. */
+/* For x at most 0: results that would underflow are masked. */
 static inline __m512 exponential16_below(__m512 x) { return exponential16_of(x, x); }
 
 static float exponentials(int64_t n, float by, float *out)
@@ -269,10 +268,10 @@ static float exponentials(int64_t n, float by, float *out)
     return _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1]));
 }
 
-/* max(x, 0) - g(|x|), where g(u) = u * (1 - erf(u / sqrt(2))) / 2 is a polynomial of u's distance to the nearest of 16
- * places, 0.4 apart: a table's lanes have the factors of the highest power, then of the next (least squares at
- * Chebyshev's points; the first's are of u * (1 / 2 - u * polynomial)). Within 1.3e-8 of the exact value below 0, and
- * one unit in the last place above. Beyond 6.2 g is that of 6.2, less than 2e-9. */
+/* max(x, 0) - g(|x|), where g(u) = u * (1 - erf(u / sqrt(2))) / 2 is a polynomial in u's distance to the nearest of 16
+ * points, 0.4 apart: each lane of the table belongs to one point, and its rows hold the coefficients from the highest
+ * power down (least squares at Chebyshev nodes; at the first point of u * (1 / 2 - u * polynomial)). Within 1.3e-8 of
+ * the exact value below 0, and 1 ulp above. Beyond 6.2 g is g(6.2), less than 2e-9. */
 static const float gelu_terms[7][16] = {
     {-0x1.447c2cp-7f, -0x1.54fcdcp-8f, 0x1.b15004p-9f, 0x1.ba1b52p-8f, 0x1.ed2706p-9f, -0x1.bab7ep-12f, -0x1.021e2cp-9f,
      -0x1.58909cp-10f, -0x1.603084p-12f, 0x1.c856b4p-14f, 0x1.3564dap-13f, 0x1.44f5fcp-14f, 0x1.c87f94p-16f,
@@ -300,7 +299,7 @@ static inline __m512 gelu16(__m512 x)
 {
     const __m512 u = _mm512_min_ps(all(6.2f), _mm512_abs_ps(x)); /* NaN is the second operand and stays */
     const __m512 rounded = _mm512_fmadd_ps(u, all(2.5f), all(ROUNDING));
-    const __m512i index = _mm512_castps_si512(rounded); /* its last bits */
+    const __m512i index = _mm512_castps_si512(rounded); /* in its low bits */
     const __m512 away = _mm512_fnmadd_ps(_mm512_sub_ps(rounded, all(ROUNDING)), all(0.4f), u);
     __m512 sum = _mm512_permutexvar_ps(index, _mm512_loadu_ps(gelu_terms[0]));
 #pragma GCC unroll 6

@@ -1,8 +1,8 @@
-/* Transcendental kernels on whole vectors: glibc's libmvec (2.35 and later) through its vector ABI, within 4 ulp.
+/* Vectorized transcendental kernels: glibc's libmvec (2.35 and later) through its vector ABI, within 4 ulp.
  *
- * The last elements of a run, and elements with steps, go through the same functions in a padded vector: a value never
- * depends on where in an array it lies, nor on how the work was divided. Empty without VME_LIBMVEC (setup.py): libm's
- * kernels serve then. */
+ * The last elements of a run, and strided elements, use the same functions on padded vectors: a result never depends on
+ * the position in an array or on how work was divided. Empty without VME_LIBMVEC (setup.py): libm's kernels are used
+ * then. */
 #include "loops.h"
 
 #ifdef VME_LIBMVEC
@@ -22,7 +22,7 @@ typedef f64 v64 __attribute__((vector_size(32)));
 #define NAME64_2(base) _ZGVdN4vv_##base
 #endif
 
-/* Elements with steps are brought together in blocks: the stack holds one for each operand. */
+/* Strided elements are collected in blocks on the stack, one for each operand. */
 enum { STAGED = 64 };
 
 #define BRING(T, to, from, step, count) \
@@ -151,8 +151,8 @@ BOTH2(hypot, hypot)
                 *(u16_at *)(out + lane * out_step) = ends[lane]; \
         } \
     }
-/* For the 11 bits of a half: Taylor's series to r^6/6!, |r| <= log(2)/2, is right to 23. A NaN is the second operand
- * and passes. */
+/* Precise enough for the 11 bits of float16: the Taylor series to r^6/6!, |r| <= log(2)/2, has 23 correct bits. A NaN
+ * is the second operand and passes through. */
 static inline v32 exp_for_half(v32 of)
 {
     static const f32 inverse_factorials[] = {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1, 1};

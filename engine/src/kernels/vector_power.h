@@ -1,15 +1,15 @@
-/* exp and log of float64 and power of both in AVX-512, where libmvec's measured half as fast as NumPy's.
+/* exp and log of float64 and power of both types in AVX-512, where libmvec measured half as fast as NumPy.
  *
- * log(x), x = 2^k m, 0.75 <= m < 1.5: a reciprocal of few bits, c = j/16, is made of m, so that r = m c - 1 is exact;
- * then log(x) is k log(2) - log(c) (a table) + log(1 + r) (Taylor's series). e^x is 2^(n/16) (a table) times Taylor's
- * series around 0, and vscalef does overflow and gradual underflow. As in ARM's optimized routines (math/pow.c), which
- * gather tables of 128 entries. */
+ * log(x), x = 2^k m, 0.75 <= m < 1.5: a reciprocal with few bits, c = j/16, is derived from m, so that r = m c - 1 is
+ * exact; then log(x) = k log(2) - log(c) (a table) + log(1 + r) (Taylor series). e^x = 2^(n/16) (a table) times a
+ * Taylor series around 0; vscalef handles overflow and gradual underflow. As in ARM's optimized routines (math/pow.c),
+ * which gather from tables of 128 entries. */
 #include <immintrin.h>
 
 static inline __m512d all(f64 x) { return _mm512_set1_pd(x); }
 
-/* c[0] + c[1] x + … + c[count - 1] x^(count-1), at most 16 terms, in pairs, pairs of pairs …: less latency than
- * Horner's rule. */
+/* c[0] + c[1] x + … + c[count - 1] x^(count-1), at most 16 terms, evaluated in pairs, pairs of pairs and so on
+ * (Estrin's scheme): less latency than Horner's rule. */
 static inline __attribute__((always_inline)) __m512d series(int count, const f64 *c, __m512d x)
 {
     __m512d part[8], power = x;
@@ -31,8 +31,8 @@ static inline __m512d look_up(const f64 *sixteen, __m512d shifted)
     return _mm512_permutex2var_pd(_mm512_loadu_pd(sixteen), _mm512_castpd_si512(shifted), _mm512_loadu_pd(sixteen + 8));
 }
 
-/* -log(j/16), j = 11 .. 21, at j & 15: in multiples of 2^-42, so that k LOG_2_HIGH can be added exactly, and what
- * remains. */
+/* -log(j/16), j = 11 to 21, at index j & 15: in multiples of 2^-42, so that k LOG_2_HIGH can be added exactly, and the
+ * remainder. */
 static const f64 log_high[] = {
     0x0.0p+0,
     -0x1.f0a30c0118000p-5,
@@ -81,8 +81,8 @@ static const f64 root_powers[] = {
 #define SIXTEENTH_HIGH 0x1.62e42fefa0000p-5
 #define SIXTEENTH_LOW  0x1.cf79abc9e3b3ap-44
 
-/* k and r of x > 0, which may be subnormal; j is in the lowest bits of `shifted`. |r| < 2^-4.4 */
-#define TO_SIXTEENTHS all(0x1.8p48) /* added, it rounds to 16ths */
+/* k and r of x > 0, which may be subnormal; j is in the low bits of `shifted`. |r| < 2^-4.4 */
+#define TO_SIXTEENTHS all(0x1.8p48) /* adding it rounds to 16ths */
 static inline __m512d reduced(__m512d x, __m512d *shifted, __m512d *r)
 {
     __m512d m = _mm512_getmant_pd(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_src), k = _mm512_getexp_pd(x), one = all(1);
@@ -106,7 +106,7 @@ static inline __m512d log_of(__m512d x)
     low = _mm512_fmadd_pd(square, all(-0.5), low);
     __m512d sum = _mm512_add_pd(high, r), lost = _mm512_add_pd(_mm512_sub_pd(high, sum), r);
     sum = _mm512_add_pd(sum, _mm512_add_pd(low, lost));
-    if (__builtin_expect(plain != 0xff, 0)) { /* zero: -infinity; infinity and NaN themselves; below zero: NaN */
+    if (__builtin_expect(plain != 0xff, 0)) { /* zero: -infinity; infinity and NaN: themselves; negative: NaN */
         __mmask8 zero = _mm512_cmp_pd_mask(x, all(0), _CMP_EQ_OQ), below = _mm512_cmp_pd_mask(x, all(0), _CMP_LT_OQ);
         __m512d odd = _mm512_mask_mov_pd(_mm512_mask_mov_pd(x, zero, all(-INFINITY)), below, all(NAN));
         sum = _mm512_mask_mov_pd(odd, plain, sum);
@@ -115,10 +115,10 @@ static inline __m512d log_of(__m512d x)
 }
 VECTOR1(log_f64, f64, v64, log_of)
 
-/* e^(x + low), `low` much smaller than x */
+/* e^(x + low), where `low` is much smaller than x */
 static inline __m512d exp_of_sum(__m512d x, __m512d low)
 {
-    /* beyond these it is 0 or infinity anyway; a NaN is the second operand and passes */
+    /* beyond these bounds the result is 0 or infinity; a NaN is the second operand and passes through */
     x = _mm512_max_pd(all(-760), _mm512_min_pd(all(720), x));
     __m512d shifted = _mm512_fmadd_pd(x, all(0x1.71547652b82fep+4), all(0x1.8p52)),
             n = _mm512_sub_pd(shifted, all(0x1.8p52));
@@ -133,8 +133,8 @@ static inline __m512d exp_of_sum(__m512d x, __m512d low)
 static inline __m512d exp_of(__m512d x) { return exp_of_sum(x, _mm512_setzero_pd()); }
 VECTOR1(exp_f64, f64, v64, exp_of)
 
-/* x^y = e^(y log(x)) for normal x > 0 and finite y, log(x) as a sum of two numbers: 63 bits of it. Not
- * inlined: its constants would be kept on the stack of the loop around it. */
+/* x^y = e^(y log(x)) for normal x > 0 and finite y, with log(x) as a sum of two numbers, to 63 bits. Not inlined: its
+ * constants would be spilled to the stack of the calling loop. */
 extern v64 NAME64_2(pow)(v64, v64);
 static __attribute__((noinline)) v64 power_of_f64(v64 base, v64 exponent)
 {
@@ -156,13 +156,13 @@ static __attribute__((noinline)) v64 power_of_f64(v64 base, v64 exponent)
     __mmask8 far = _mm512_cmp_pd_mask(_mm512_abs_pd(product), all(800), _CMP_GT_OQ);
     __m512d rest = _mm512_maskz_fmadd_pd((__mmask8)~far, y, low, _mm512_fmsub_pd(y, log, product));
     __m512d result = exp_of_sum(product, rest);
-    if (__builtin_expect(plain != 0xff, 0)) /* zeros, negative and odd ones: lane by lane from libmvec */
+    if (__builtin_expect(plain != 0xff, 0)) /* zeros, negative and special values: these lanes from libmvec */
         result = _mm512_mask_mov_pd((__m512d)NAME64_2(pow)(base, exponent), plain, result);
     return (v64)result;
 }
 VECTOR2(power_by_any_f64, f64, v64, power_of_f64)
 
-/* The same in float32, of numbers of which 23 bits are kept: within 2 ulp. */
+/* The same in float32, with 23 bits of log(x): within 2 ulp. */
 static const f32 log_high_f32[] = {
     /* in multiples of 2^-16 */
     0x0.0p+0f, -0x1.f0ap-5f, -0x1.e27p-4f, -0x1.5ffp-3f, -0x1.c90p-3f,   -0x1.167400p-2f, 0x0.0p+0f,      0x0.0p+0f,
@@ -225,7 +225,7 @@ static __attribute__((noinline)) v32 power_of_f32(v32 base, v32 exponent)
     __m512 root = look_up_f32(root_powers_f32, shifted);
     __m512 result =
         _mm512_scalef_ps(_mm512_fmadd_ps(_mm512_mul_ps(sum, r), root, root), _mm512_mul_ps(n, all_f32(0.0625f)));
-    if (__builtin_expect(plain != 0xffff, 0)) /* zeros, negative and odd ones: lane by lane from libmvec */
+    if (__builtin_expect(plain != 0xffff, 0)) /* zeros, negative and special values: these lanes from libmvec */
         result = _mm512_mask_mov_ps((__m512)NAME32_2(pow)(base, exponent), plain, result);
     return (v32)result;
 }

@@ -1,13 +1,14 @@
-/* tanh in AVX-512, where libmvec's measured 0.7 of NumPy's: with E = e^(2|x|) - 1 it is E / (E + 2).
+/* tanh in AVX-512, where libmvec measured 0.7 of NumPy's speed: with E = e^(2|x|) - 1, tanh(|x|) = E / (E + 2).
  *
- * 2|x| = k log(2) + r; E is 2^k (e^r - 1) + (2^k - 1), whose second part is exact, and e^r - 1 Taylor's series around
- * 0. Beyond 25 (in float32, 10) the quotient rounds to 1. */
+ * 2|x| = k log(2) + r; E = 2^k (e^r - 1) + (2^k - 1): the second term is exact, e^r - 1 is a Taylor series around 0.
+ * Beyond 25 (float32: 10) the quotient rounds to 1. */
 static inline v64 tanh_of_f64(v64 of)
 {
     static const f64 inverse_factorials[] = {1.0 / 2,       1.0 / 6,        1.0 / 24,        1.0 / 120,
                                              1.0 / 720,     1.0 / 5040,     1.0 / 40320,     1.0 / 362880,
                                              1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800.0};
-    __m512d x = (__m512d)of, y = _mm512_min_pd(all(25), _mm512_abs_pd(x)), shift = all(0x1.8p52); /* a NaN passes */
+    __m512d x = (__m512d)of, y = _mm512_min_pd(all(25), _mm512_abs_pd(x)), shift = all(0x1.8p52); /* NaN passes through
+                                                                                                   */
     __m512d k = _mm512_sub_pd(_mm512_fmadd_pd(y, all(0x1.71547652b82fep+1), shift), shift);
     __m512d r = _mm512_fnmadd_pd(k, all(0x1.62e42fefa39efp-1), _mm512_add_pd(y, y));
     r = _mm512_fnmadd_pd(k, all(0x1.abc9e3b39803fp-56), r);

@@ -1,4 +1,4 @@
-/* One vector of float32 of this backend: `vec`, its LANES, and a multiplication with an addition. */
+/* This backend's vector of float32: `vec`, its LANES, and fused multiply-add where there is one. */
 #ifndef VME_VECTORS_F32_H
 #define VME_VECTORS_F32_H
 
@@ -23,7 +23,7 @@ enum { LANES = VEC_BYTES / 4 };
 
 VME_INLINE vec load(const float *from) { return *(const vec_anywhere *)from; }
 VME_INLINE void store(float *to, vec v) { *(vec_anywhere *)to = v; }
-/* The first `count` numbers, 1 or more and fewer than LANES, with zeros behind them. */
+/* The first `count` elements, at least 1 and fewer than LANES, followed by zeros. */
 VME_INLINE vec load_some(const float *from, int64_t count)
 {
 #if defined(__AVX512F__)

@@ -1,10 +1,10 @@
-/* Winograd's transforms of 3x3 windows, for each backend: the file that includes this names VME_TARGET and has the
- * vectors of vectors.h.
+/* Winograd's transforms of 3x3 windows, for each backend: the including file defines VME_TARGET and has the vectors of
+ * vectors.h.
  *
- * A square of m x m outputs sees m + 2 pixels a side. In one dimension the pixels d are the coefficients of a
- * polynomial that is taken at the points 0, +-a, +-b and infinity (m = 4), or 0, +-1 and infinity (m = 2), multiplied
- * there with the window's, and turned back; in two, that is done along rows, then along columns. a = 3/4 and b = 3/2
- * are exact and lose a fifth of what the usual 1 and 2 do. winograd.c makes the windows' side of it. */
+ * A square of m x m outputs covers m + 2 pixels a side. In one dimension the pixels d are coefficients of a polynomial
+ * that is evaluated at the points 0, +-a, +-b and infinity (m = 4), or 0, +-1 and infinity (m = 2), multiplied there
+ * with the window's values, and transformed back; in two dimensions along rows, then along columns. a = 3/4 and b = 3/2
+ * are exact and lose a fifth of the precision that the usual 1 and 2 lose. winograd.c transforms the windows. */
 #include "runtime/internal.h"
 
 #define JOIN_(a, b) a##b
@@ -14,7 +14,7 @@
 enum { LANES = VME_VECTOR_BYTES / (int)sizeof(float) };
 #define TIMES(sum, factor, v) f32_add_product(sum, f32_all(factor), v)
 
-/* d[0], d[step] ... of m + 2 pixels become as many points */
+/* Transforms m + 2 pixels d[0], d[step] ... to as many points, in place */
 INLINE void turn_in(const int m, f32_vec *d, const int step)
 {
     const f32_vec d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step];
@@ -37,7 +37,7 @@ INLINE void turn_in(const int m, f32_vec *d, const int step)
     d[5 * step] = TIMES(TIMES(d5, -(a * a + b * b), d3), a * a * b * b, d1);
 }
 
-/* m + 2 points become m outputs, the first of them */
+/* Transforms m + 2 points to m outputs, in the first m of them */
 INLINE void turn_out(const int m, f32_vec *p, const int step)
 {
     const f32_vec p0 = p[0], sum = p[step] + p[2 * step], difference = p[step] - p[2 * step];

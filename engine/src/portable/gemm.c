@@ -1,4 +1,4 @@
-/* Matrix products in the compiler's own vectors of 16 bytes: SSE2 on x86-64, NEON on ARM. */
+/* Matrix products in compiler vectors of 16 bytes: SSE2 on x86-64, NEON on ARM. */
 #define VME_TARGET    portable
 #define VME_REGISTERS 16
 #define VME_GEMM_WORK (1 << 20)
@@ -8,7 +8,7 @@
 VME_FACTORS_ASIDE(f32)
 VME_FACTORS_ASIDE(f64)
 
-/* rows are turned by the kernels that move elements */
+/* rows are packed by the kernels that move elements */
 #define f32_PACK_A NULL
 #define f64_PACK_A NULL
 

@@ -1,4 +1,4 @@
-/* The compiler's own vectors of 16 bytes, SSE2 on x86-64 and NEON on ARM, for gemm.c and winograd.c. */
+/* Compiler vectors of 16 bytes, SSE2 on x86-64 and NEON on ARM, for gemm.c and winograd.c. */
 #ifndef VME_PORTABLE_VECTORS_H
 #define VME_PORTABLE_VECTORS_H
 
@@ -26,7 +26,7 @@
     }
 FLOATING(f32, float)
 FLOATING(f64, double)
-/* NaN stays, and so does -0 */
+/* NaN and -0 stay */
 VME_INLINE f32_vec f32_without_negatives(f32_vec v)
 {
     typedef int32_t bits __attribute__((vector_size(VME_VECTOR_BYTES)));

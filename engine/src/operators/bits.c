@@ -1,21 +1,21 @@
-/* Bits: packed into bytes and unpacked, and floats taken apart. */
+/* Packing booleans into bytes and unpacking, and splitting floats. */
 #include <string.h>
 
 #include "runtime/internal.h"
 #include "vme_bits.h"
 
-enum { PIECE = 65536 }; /* elements, or bytes of packed bits, between two looks at the stop flag */
+enum { PIECE = 65536 }; /* elements, or bytes of packed bits, between two checks of the stop flag */
 
 /* ---- packing */
 typedef struct packing {
     const vme_bits_kernels *kernels;
     const uint8_t *in;
     uint8_t *out;
-    int64_t truths, bytes; /* of a row */
+    int64_t truths, bytes; /* of one row */
     bool big;
 } packing;
 
-/* Bytes of the output, counted through its rows. */
+/* Bytes of the output, numbered across rows. */
 static vme_status pack_some(void *argument, int64_t begin, int64_t end)
 {
     const packing *p = argument;
@@ -34,7 +34,7 @@ static vme_status pack_some(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* Eights of the output, counted through its rows: the last one of a row may be cut. */
+/* Groups of eight elements of the output, numbered across rows; the last one of a row may be partial. */
 static vme_status unpack_some(void *argument, int64_t begin, int64_t end)
 {
     const packing *p = argument;
@@ -94,7 +94,7 @@ vme_status vme_bits_unpack(vme_context *context, bool big, const vme_tensor *in,
     return rows_of(context, big, in, out, true);
 }
 
-/* ---- floats taken apart */
+/* ---- splitting floats into mantissa and exponent, or into fraction and integer part */
 typedef struct splitting {
     void (*split)(int64_t n, const char *in, char *first, char *second);
     char *in, *first, *second;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* A contiguous copy of `in` (as it is, before broadcasting) in scratch memory; `strides` walk it as in's did. */
+/* Makes a contiguous copy of `in`, before broadcasting, in scratch memory; `strides` is changed to walk the copy. */
 static vme_status copy_aside(vme_context *context, const vme_tensor *in, int64_t *strides, void **scratch,
                              size_t *bytes)
 {
@@ -40,7 +40,7 @@ vme_status vme_copy(vme_context *context, const vme_tensor *in, const vme_tensor
     vme_tensor source = *in;
     void *scratch = NULL;
     size_t bytes = 0;
-    status = vme_broadcast_strides(&source, out, strides); /* before anything is allocated */
+    status = vme_broadcast_strides(&source, out, strides); /* checked before anything is allocated */
     if (status != VME_OK)
         return status;
     if (vme_overlap(in, out)) {

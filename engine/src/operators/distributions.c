@@ -1,11 +1,11 @@
-/* Distributions over Philox's stream, drawn one number after the other.
+/* Distributions over Philox's stream, drawn sequentially.
  *
  * Normal and exponential: ziggurats of 256 strips (Marsaglia, Tsang: The ziggurat method for generating random
- * variables, 2000), their tables computed from the definition. Gamma: Marsaglia, Tsang: A simple method for generating
+ * variables, 2000), with tables computed from the definition. Gamma: Marsaglia, Tsang: A simple method for generating
  * gamma variables, 2000. Beta: Johnk. Poisson: Hoermann's PTRS, 1993. Binomial: Kachitvichyanukul, Schmeiser: BTPE,
  * 1988, and inversion. Bounded integers: Lemire, 2019. Wald: Michael, Schucany, Haas, 1976. Von Mises: Best, Fisher,
- * 1979. All take words in the order in which NumPy's Generator does; a formula that looks odd is written as there, so
- * that roundings agree. */
+ * 1979. All consume words in the order of NumPy's Generator; unusual formulas are written as in NumPy, so that
+ * roundings agree. */
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
@@ -13,21 +13,21 @@
 #include "operators/random.h"
 
 #define PI 3.14159265358979323846
-enum { PIECE = 4096 }; /* numbers between two looks at the stop flag */
+enum { PIECE = 4096 }; /* numbers between two checks of the stop flag */
 
 /* ---- words */
 typedef struct bits {
     vme_random_state *state;
     uint64_t words[VME_PHILOX_WORDS], base[4]; /* base: the counter before the first block of `words` */
-    int at, end;                               /* of `words`: the next one, and how many there are */
-    bool own;                                  /* they are freshly made ones, not the rest of the state's block */
-    bool halved;                               /* `half` is the upper one of a word whose lower one is used up */
+    int at, end;                               /* index in `words` of the next one, and the number of words */
+    bool own;                                  /* freshly generated words, not the rest of the state's block */
+    bool halved;                               /* `half` is the upper half of a word whose lower half was used */
     uint32_t half;
-    uint32_t small; /* what is left of a word that 8- and 16-bit numbers share */
+    uint32_t small; /* the unused bits of a word that 8- and 16-bit numbers share */
     int small_left;
-    struct { /* what the last number of a distribution with parameters was computed with, for those of the same ones */
+    struct {              /* values derived from the last parameters, reused while the parameters stay the same */
         double mean, min; /* Poisson: e^-mean */
-        double p, none;   /* binomial by inversion: the chance of 0 */
+        double p, none;   /* binomial by inversion: the probability of 0 */
         int64_t n, max;
     } last;
 } bits;
@@ -75,7 +75,7 @@ static inline uint32_t next32(bits *b)
     return (uint32_t)word;
 }
 
-/* Leaves in the state the block that the last word came from. */
+/* Stores the block of the last word in the state. */
 static void bits_close(bits *b)
 {
     vme_random_state *state = b->state;
@@ -95,9 +95,9 @@ static void bits_close(bits *b)
 static inline double uniform(bits *b) { return (double)(next64(b) >> 11) * (1.0 / 9007199254740992.0); }
 static inline float uniform_f(bits *b) { return (float)(next32(b) >> 8) * (1.0f / 16777216.0f); }
 
-/* ---- ziggurats: strips of equal area; x[i] is the right edge of strip i, the first one has the tail */
+/* ---- ziggurats: strips of equal area; x[i] is the right edge of strip i; the first strip includes the tail */
 typedef struct ziggurat {
-    uint64_t k[256]; /* below it a number lies under the curve for certain */
+    uint64_t k[256]; /* numbers below it are certain to lie under the curve */
     double w[256], f[256];
     uint32_t k_f[256];
     float w_f[256], f_f[256];
@@ -289,7 +289,7 @@ static double beta(bits *b, double p, double q)
         double x = gamma_of(b, p), y = gamma_of(b, q);
         return x / (x + y);
     }
-    if (p < 3e-103 && q < 3e-103) /* nothing but 0 and 1 comes out */
+    if (p < 3e-103 && q < 3e-103) /* the result is always 0 or 1 */
         return (p + q) * uniform(b) < p;
     for (;;) {
         double u = uniform(b), v = uniform(b), x = pow(u, 1 / p), y = pow(v, 1 / q);
@@ -297,7 +297,7 @@ static double beta(bits *b, double p, double q)
             continue;
         if (x > 0 && y > 0)
             return x / (x + y);
-        double difference = log(u) / p - log(v) / q; /* one underflowed */
+        double difference = log(u) / p - log(v) / q; /* one of them underflowed */
         return difference > 0 ? exp(-log1p(exp(-difference))) : exp(difference - log1p(exp(difference)));
     }
 }
@@ -389,7 +389,7 @@ static double log_gamma(double x)
     static const double series[10] = {8.333333333333333e-02,  -2.777777777777778e-03, 7.936507936507937e-04,
                                       -5.952380952380952e-04, 8.417508417508418e-04,  -1.917526917526918e-03,
                                       6.410256410256410e-03,  -2.955065359477124e-02, 1.796443723688307e-01,
-                                      -1.39243221690590e+00}; /* Stirling's */
+                                      -1.39243221690590e+00}; /* Stirling's series */
     if (x == 1 || x == 2)
         return 0;
     int64_t up = x < 7 ? (int64_t)(7 - x) : 0;
@@ -603,7 +603,7 @@ static double noncentral_chisquare(bits *b, double freedom, double away)
     return 2 * gamma_of(b, (freedom + 2 * (double)poisson(b, away / 2)) / 2);
 }
 
-/* ---- integers from 0 to `max` */
+/* ---- integers from 0 to `max`, inclusive */
 static uint64_t masked(bits *b, uint64_t max)
 {
     if (max == 0)
@@ -647,7 +647,7 @@ static inline uint64_t bounded64(bits *b, uint64_t max)
     return (uint64_t)(product >> 64);
 }
 
-/* `width` bits of a word of 32 that is shared until it is used up */
+/* `width` bits of a shared 32-bit word; draws a new word when it is used up */
 static inline uint32_t shared(bits *b, int width)
 {
     if (b->small_left == 0) {
@@ -704,7 +704,8 @@ static void put_integer(bits *b, const vme_tensor *const p[3], const vme_tensor 
     memcpy(out->data + i * size, &value, (size_t)size); /* little-endian: the low bytes */
 }
 
-/* What is drawn most: loops over the words at hand, with a call only where those end or the number is a rare one. */
+/* The most frequent distributions: loops over the available words, with a call only where those end or for rare
+ * numbers. */
 static void fill_uniform(bits *b, double *out, int64_t n)
 {
     for (int64_t i = 0; i < n;) {
@@ -759,8 +760,8 @@ static void fill_exponential(bits *b, double *out, int64_t n)
     }
 }
 
-/* The same over halves of words: float32 and integers of 32 bits and less. Calls NUMBER for one value where no whole
- * word is left. */
+/* The same over halves of words: float32 and integers of up to 32 bits. Calls NUMBER for one value if no whole word is
+ * left. */
 #define FILL_HALVES(NAME, TYPE, PARAMETERS, SURE, VALUE, NUMBER) \
     static void NAME(bits *b, TYPE *out, int64_t n PARAMETERS) \
     { \
@@ -795,7 +796,7 @@ FILL_HALVES(fill_normal_f, float, NOTHING, SURE_NORMAL_F, NORMAL_F, normal_f(b))
 #define SURE_EXPONENTIAL_F(half) ((half) >> 9 < of_exponential.k_f[(half) >> 1 & 0xff])
 #define EXPONENTIAL_F(half)      ((float)(int32_t)((half) >> 9) * of_exponential.w_f[(half) >> 1 & 0xff])
 FILL_HALVES(fill_exponential_f, float, NOTHING, SURE_EXPONENTIAL_F, EXPONENTIAL_F, exponential_f(b))
-/* Below `range`, and added to `first`; a product whose lower half is below `range` may have to be drawn again. */
+/* Below `range`, plus `first`; a product whose lower half is below `range` may have to be redrawn. */
 #define RANGE            , uint64_t first, uint32_t range
 #define FIRST            , uint64_t first
 #define SURE_BELOW(half) ((uint32_t)((half) * range) >= range)
@@ -898,7 +899,7 @@ static void swap(int64_t *row, int64_t i, int64_t j)
     row[j] = kept;
 }
 
-/* Floyd's algorithm with a table of what was drawn. */
+/* Floyd's algorithm with a hash table of the numbers drawn. */
 static vme_status sample(vme_context *context, bits *b, uint64_t population, int64_t *out, int64_t count)
 {
     uint64_t wanted = (uint64_t)(1.2 * (double)count), mask = wanted == 0 ? 0 : ~UINT64_C(0) >> __builtin_clzll(wanted);
@@ -911,7 +912,7 @@ static vme_status sample(vme_context *context, bits *b, uint64_t population, int
         uint64_t last = population - (uint64_t)count + (uint64_t)i, value = bounded64(b, last), at = value & mask;
         while (drawn[at] != UINT64_MAX && drawn[at] != value)
             at = (at + 1) & mask;
-        if (drawn[at] != UINT64_MAX) { /* taken: the last one cannot be */
+        if (drawn[at] != UINT64_MAX) { /* already drawn: take the last number, which cannot have been */
             value = last;
             at = value & mask;
             while (drawn[at] != UINT64_MAX)

@@ -1,4 +1,4 @@
-/* Elements as they lie in memory: at any address, whatever else was written there. */
+/* Element types for memory access: unaligned, and allowed to alias other types. */
 #ifndef VME_ELEMENTS_H
 #define VME_ELEMENTS_H
 

@@ -1,9 +1,9 @@
 /* The drivers of the elementwise operators: unary, binary and where over any views, and arange.
  *
- * Operands of one contiguous layout and of the kernel's dtypes go straight to the kernel. All others are walked by a
- * loop nest, and what keeps kernels from their vector loops is brought to the stack block by block: elements of another
- * dtype are cast, those that lie apart are collected, a short row that is used again for each row of the output is
- * repeated. Large work is divided by vme_parallel, and no piece takes more than a fraction of a millisecond. */
+ * Contiguous operands of one layout with the kernel's dtypes go straight to the kernel. All others are walked by a loop
+ * nest, and whatever keeps kernels from their vector loops is staged on the stack in blocks: elements of another dtype
+ * are cast, strided elements are collected, and a short row that is used for each row of the output is repeated. Large
+ * work is divided by vme_parallel; no piece takes more than a fraction of a millisecond. */
 #include "operators/nest.h"
 #include "operators/raster.h"
 #include "runtime/machine.h"
@@ -13,14 +13,14 @@
 enum {
     INPUTS = 3,
     STAGE_BYTES = 4608,
-    BLOCK_MAX = 1024, /* what the stack holds at a time: in all, and elements of an operand */
+    BLOCK_MAX = 1024, /* limits of the stage: its total bytes, and elements of one operand */
 };
 
-/* From a tensor's dtype to the kernel's, or back: one cast, or two where float16 computes in float32; or a copy that
- * collects (or spreads) elements. */
+/* Converts a tensor's dtype to the kernel's, or back: one cast, or two if float16 computes in float32; or a copy that
+ * collects (or scatters) elements. */
 typedef struct conversion {
     vme_loop1 *first, *second; /* NULL: none */
-    vme_dtype compute;         /* what the kernel reads or writes */
+    vme_dtype compute;         /* the dtype that the kernel reads or writes */
     bool repeats;              /* of an input: its row is read again for each row of the output */
 } conversion;
 
@@ -30,10 +30,10 @@ struct job {
     vme_loop1 *unary; /* one of the three kernels */
     vme_loop2 *binary;
     vme_loop3 *choose;
-    bool staged, costly; /* staged: some operand goes through the stack */
-    bool every_other;    /* the kernel has a loop of its own for every other element of all inputs */
-    int64_t row;         /* elements of the rows that repeat, within the innermost loop; 0: none does */
-    vme_dtype exponent;  /* signed integers: negative ones are refused; else VME_BOOL */
+    bool staged, costly; /* staged: some operand goes through the stage on the stack */
+    bool every_other;    /* the kernel has a loop for inputs that all step by two elements */
+    int64_t row;         /* length of rows that repeat within the innermost loop; 0: none */
+    vme_dtype exponent;  /* a signed integer dtype: negative exponents are refused; otherwise VME_BOOL */
 };
 
 /* ---- one run of the innermost loop */
@@ -65,7 +65,7 @@ static vme_status checked(const struct job *job, int64_t n, char *const *data, c
     return VME_OK;
 }
 
-/* The row of an operand, again and again: `whole` elements of the kernel's dtype, so that rows end with them. */
+/* Repeats the row of an operand up to `whole` elements of the kernel's dtype, so that rows end there. */
 static void repeat_row(const conversion *convert, int64_t row, int64_t whole, const char *from, int64_t step,
                        char *halves, char *to)
 {
@@ -84,7 +84,7 @@ static void repeat_row(const conversion *convert, int64_t row, int64_t whole, co
     }
 }
 
-/* The same through blocks on the stack. `phase`: how far into its row the first element is. */
+/* The same through blocks on the stack. `phase`: index of the first element within its row. */
 static vme_status apply_staged(const struct job *job, int64_t n, char *const *data, const int64_t *step, int64_t phase)
 {
     _Alignas(VME_ALIGNMENT) char stage[STAGE_BYTES];
@@ -133,7 +133,7 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
                 continue;
             }
             int64_t own = step[o] == 0 ? 1 : count;
-            ready[o] = step[o] == 0; /* a repeated element is cast once a run */
+            ready[o] = step[o] == 0; /* a broadcast element is cast once in a run */
             const char *from = data[o] + begin * step[o];
             if (convert->second == NULL)
                 convert->first(own, from, step[o], block_data[o], block_step[o]);
@@ -155,7 +155,7 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
             convert->first(count, block_data[0], block_step[0], halves, 2);
             convert->second(count, halves, 2, to, step[0]);
         }
-        for (int o = 1; phase > 0 && o < job->nest.operands; o++) /* only the first block begins within a row */
+        for (int o = 1; phase > 0 && o < job->nest.operands; o++) /* only the first block starts within a row */
             if (job->convert[o].repeats)
                 block_data[o] -= phase * block_step[o];
         phase = 0;
@@ -163,15 +163,17 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
     return VME_OK;
 }
 
-/* Elements of a long run to do first, so that the most operands go on at the beginning of a line: from the second
- * cache, vectors that lie in two lines take up to twice as long. Inputs count twice, whose lines are waited for. What
- * kernels compute lane by lane does not depend on where a run begins; costly ones, which may, have enough to do. */
+/* Number of elements of a long run to process first, so that most operands continue at a cache line: from L2, vectors
+ * that span two lines take up to twice as long. Inputs count twice, because their lines are waited for. Results of
+ * lane-by-lane kernels do not depend on where a run begins; costly kernels, whose results may, gain little from
+ * alignment. */
 static int64_t before_lines(const vme_nest *nest, char *const *data)
 {
     const int64_t *step = nest->loops[0].step;
     int64_t best = 0;
     int block = 0;
-    for (int candidate = nest->operands; candidate >= 0; candidate--) { /* the first one: as they are */
+    for (int candidate = nest->operands; candidate >= 0; candidate--) { /* the first candidate is the current alignment
+                                                                         */
         int64_t first = 0;
         if (candidate < nest->operands) {
             int64_t bytes = (int64_t)(-(uintptr_t)data[candidate] % VME_ALIGNMENT);
@@ -211,7 +213,8 @@ static vme_status walk(void *argument, int64_t begin, int64_t end)
         else {
             int64_t rows = at.index[0] / job->row * job->row;
             char *data[VME_NEST_OPERANDS];
-            for (int o = 0; o < nest->operands; o++) /* what repeats has not gone on by the rows before this one */
+            for (int o = 0; o < nest->operands; o++) /* the cursor has not advanced repeated operands by the rows before
+                                                      * this one */
                 data[o] = at.data[o] - (job->convert[o].repeats ? rows * step[o] : 0);
             status = apply_staged(job, n, data, step, at.index[0] - rows);
         }
@@ -221,7 +224,7 @@ static vme_status walk(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* ---- setting a job up */
+/* ---- setup of a job */
 
 static vme_status set_conversion(const vme_kernels *kernels, struct job *job, int operand, vme_dtype own,
                                  vme_dtype loop, vme_dtype compute)
@@ -231,7 +234,7 @@ static vme_status set_conversion(const vme_kernels *kernels, struct job *job, in
     vme_dtype from = operand == 0 ? compute : own, to = operand == 0 ? own : compute;
     if (from == to && loop == compute)
         return VME_OK;
-    /* the loop's dtype lies between, where the kernel computes in another one for it */
+    /* the loop's dtype is in between if the kernel computes in another one */
     vme_dtype middle = loop == compute || loop == own ? to : loop;
     convert->first = kernels->elementwise.cast[from][middle];
     convert->second = middle == to ? NULL : kernels->elementwise.cast[middle][to];
@@ -242,8 +245,7 @@ static vme_status set_conversion(const vme_kernels *kernels, struct job *job, in
     return VME_OK;
 }
 
-/* A copy of `in` that does not overlap the output: made of one block, the view and its strides in front of the
- * elements. */
+/* A copy of `in` that does not overlap the output: one block with the view, its strides and the elements. */
 typedef struct aside {
     vme_tensor view;
     int64_t strides[VME_RANK_MAX];
@@ -277,8 +279,7 @@ static vme_status set_aside(vme_context *context, const vme_tensor *in, aside **
     return VME_OK;
 }
 
-/* Elements that lie apart are collected in runs of some length: kernels have vector loops for what lies side by side.
- */
+/* Collects strided elements in blocks: kernels have vector loops for contiguous elements. */
 static void collect(struct job *job)
 {
     const vme_nest *nest = &job->nest;
@@ -297,13 +298,13 @@ static void collect(struct job *job)
     }
 }
 
-/* Rows that are short, and of which some input's stays the same, become one long loop in which that row repeats. */
+/* Turns short rows, of which some input's row is the same each time, into one long loop in which that row repeats. */
 static void repeat(struct job *job, const int *sizes)
 {
     vme_nest *nest = &job->nest;
     const vme_loop *inner = &nest->loops[0], *outer = &nest->loops[1];
     bool any = false;
-    int64_t bytes = 2; /* of the stage, for an element of each operand: a row has to fit */
+    int64_t bytes = 2; /* of the stage, for one element of each operand: a row must fit */
     for (int o = 0; o < nest->operands; o++)
         bytes += vme_dtype_size(job->convert[o].compute);
     if (nest->rank < 2 || inner->size < 2 || inner->size > ELEMENTWISE_REPEAT_MAX
@@ -331,7 +332,7 @@ static void repeat(struct job *job, const int *sizes)
         nest->loops[i] = nest->loops[i + 1];
 }
 
-/* Walks `inputs` tensors and the output through the job's kernel. */
+/* Walks `inputs` tensors and the output with the job's kernel. */
 static vme_status run(vme_context *context, struct job *job, int inputs, const vme_tensor *const *in,
                       const vme_tensor *out)
 {
@@ -365,7 +366,7 @@ static vme_status run(vme_context *context, struct job *job, int inputs, const v
             piece = ELEMENTWISE_PIECE_STEPPING;
         step = step < 0 ? -step : step;
         element_bytes +=
-            step > VME_ALIGNMENT ? VME_ALIGNMENT : step; /* what lies between is touched as well, by the line */
+            step > VME_ALIGNMENT ? VME_ALIGNMENT : step; /* the bytes in between are loaded too, by cache lines */
     }
     job->row = 0;
     repeat(job, sizes);
@@ -387,9 +388,9 @@ done:
     return status;
 }
 
-/* ---- the short way: contiguous operands of one shape, or of one element */
+/* ---- fast path: contiguous operands of one shape, or of one element */
 
-/* Elements of the output when `tensor` walks it contiguously: -1 when it does not. `step`: 0 for a single element. */
+/* Elements of the output if `tensor` is contiguous, otherwise -1. `step`: 0 for a single element. */
 static inline int64_t flat(const vme_tensor *tensor, int size)
 {
     int64_t count = 1;
@@ -411,15 +412,15 @@ static inline bool one_shape(const vme_tensor *a, const vme_tensor *b)
     return true;
 }
 
-/* Whether `in` (contiguous and of out's shape, or one element of rank 0) may be read while `out` is written from its
- * beginning. */
+/* Whether `in` (contiguous and of out's shape, or one element of rank 0) can be read while `out` is written from its
+ * start. */
 static inline bool apart(const char *in, int64_t in_bytes, const char *out, int64_t out_bytes)
 {
     return in + in_bytes <= out || out + out_bytes <= in;
 }
 
-/* How `in` steps along a contiguous output of `elements` elements: its size, 0 for one element of rank 0, or -1: the
- * long way. */
+/* The step of `in` along a contiguous output of `elements` elements: its element size, 0 for one element of rank 0, or
+ * -1: use the general path. */
 static inline int64_t flat_step(const vme_tensor *in, const vme_tensor *out, int64_t elements, int size, int out_size)
 {
     if (in->rank == 0)
@@ -430,15 +431,15 @@ static inline int64_t flat_step(const vme_tensor *in, const vme_tensor *out, int
     return same || apart(in->data, elements * size, out->data, elements * out_size) ? size : -1;
 }
 
-/* Lossy when two threads share a context: a statistic is not worth a locked instruction an operator. */
+/* May lose counts if two threads share a context: a statistic is not worth a locked instruction for each operator. */
 static inline void count_operator(vme_context *context)
 {
     long long begun = atomic_load_explicit(&context->operators, memory_order_relaxed);
     atomic_store_explicit(&context->operators, begun + 1, memory_order_relaxed);
 }
 
-/* The words of vme_operators.h's last column. COSTLY: an element takes long enough that fewer are done between two
- * looks at the stop flag, and that few are worth dividing among threads. */
+/* The values of vme_operators.h's last column. COSTLY: elements are slow enough that fewer are computed between two
+ * checks of the stop flag, and that few are worth dividing among threads. */
 enum cost { CHEAP, COSTLY, COSTLY_IF_COMPLEX };
 #define COST(OPERATOR, NAME, LOOPS, RESULT, COST) [VME_##OPERATOR] = COST,
 static const unsigned char unary_cost[] = {VME_UNARY_OPERATORS(COST)};
@@ -497,7 +498,7 @@ vme_status vme_unary(vme_context *context, vme_unary_op op, vme_dtype loop, cons
     return run(context, &job, 1, &in, out);
 }
 
-/* The comparison that gives the same when its operands change places. */
+/* The comparison with the same result for swapped operands. */
 static vme_binary_op swapped(vme_binary_op op)
 {
     switch (op) {
@@ -597,14 +598,14 @@ vme_status vme_where(vme_context *context, const vme_tensor *condition, const vm
     return run(context, &job, 3, (const vme_tensor *const[]){condition, a, b}, out);
 }
 
-/* ---- arange: NumPy takes the step from its first two elements, in the dtype of the result */
+/* ---- arange: NumPy derives the step from the first two elements, in the dtype of the result */
 
 struct series {
     double start, step;
     int64_t int_start, int_step, out_step;
     char *out;
-    float half_start, half_delta; /* of float16: its first two elements are halves */
-    vme_loop1 *cast;              /* of float16 from float32, and of the narrow integers from int64; NULL: none */
+    float half_start, half_delta; /* float16: its first two elements, rounded to float16 */
+    vme_loop1 *cast;              /* to float16 from float32, and to the narrow integers from int64; NULL: none */
     vme_dtype dtype;
 };
 
@@ -616,7 +617,7 @@ static vme_status fill_series(void *argument, int64_t begin, int64_t end)
         uint64_t *to = (uint64_t *)series->out, each = (uint64_t)series->int_step;
         uint64_t value = (uint64_t)series->int_start + (uint64_t)begin * each;
         int64_t i = begin;
-        for (; i + 4 <= end; i += 4, value += 4 * each) { /* by fours: sums that don't wait for each other */
+        for (; i + 4 <= end; i += 4, value += 4 * each) { /* four independent sums at a time */
             to[i] = value;
             to[i + 1] = value + each;
             to[i + 2] = value + 2 * each;

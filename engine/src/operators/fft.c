@@ -1,10 +1,10 @@
-/* Fourier transforms: rows divided among threads, plans kept for the next call.
+/* Fourier transforms: rows are divided among threads, plans are cached.
  *
- * pocketfft cannot be asked to stop. Rows that take longer than a stop may wait are foreign work (foreign.h): on a
- * copy, on a thread of the engine's own, which a stop leaves behind; so is the making of their plan.
+ * pocketfft cannot be stopped. Rows that take longer than a stop may wait are foreign work (foreign.h): they run on a
+ * copy, on an engine thread that a stop abandons. So does making their plan.
  *
- * A plan (factors and roots of unity) is read only and may serve several threads. Small ones are kept, for the process;
- * they are not charged. Larger ones are made for the call and charged to its context, as all scratch is. */
+ * A plan (factors and roots of unity) is read only, so several threads may use it. Small plans are cached for the
+ * process and not charged. Larger ones are made for the call and charged to its context, as all scratch memory is. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +15,8 @@
 enum {
     PLANS = 32,
     KEPT_MAX = 1 << 14,
-    OWN_MAX = 1 << 16 /* one to two milliseconds */
-}; /* about 512 KiB each at most, 16 MiB in all */
+    OWN_MAX = 1 << 16 /* limit for rows on the caller's thread: one to two milliseconds */
+}; /* cached plans take at most about 512 KiB each, 16 MiB in all */
 
 /* ---- memory */
 typedef struct header {
@@ -25,7 +25,7 @@ typedef struct header {
 } header;
 enum { HEADER = 64 };
 static _Thread_local vme_context *payer;
-/* While rows are transformed: what the last one took as scratch, for the next one. Charged as long as it is kept. */
+/* While rows are transformed: the scratch memory of the last row, reused for the next one and charged meanwhile. */
 static _Thread_local struct {
     bool keeps;
     void *memory;
@@ -85,8 +85,8 @@ typedef struct plan {
     void *prepared;
     int64_t n;
     bool of_reals, wide;
-    int users;     /* under the lock */
-    uint64_t used; /* when last */
+    int users;     /* guarded by the lock */
+    uint64_t used; /* time of the last use */
 } plan;
 
 static struct {
@@ -112,7 +112,7 @@ static void plan_drop(bool of_reals, bool wide, void *prepared)
         vme_fft_drop_f32(of_reals, prepared);
 }
 
-/* A plan to use until plan_leave; *entry is where it is kept, NULL where it is the caller's. NULL: no memory. */
+/* Returns a plan to use until plan_leave; *entry is its cache entry, or NULL if the caller owns it. NULL: no memory. */
 static void *plan_take(vme_context *context, bool of_reals, bool wide, int64_t n, plan **entry)
 {
     *entry = NULL;
@@ -162,7 +162,7 @@ static void plan_leave(bool of_reals, bool wide, void *prepared, plan *entry)
 
 /* ---- long rows */
 typedef struct long_plan {
-    atomic_int users; /* the call, and each row that is on its way: abandoned ones end later */
+    atomic_int users; /* the call, and each row in progress: abandoned rows end later */
     bool of_reals, wide;
     void *prepared;
 } long_plan;
@@ -176,12 +176,12 @@ static void long_plan_leave(long_plan *p)
 }
 
 typedef struct long_row { /* the block of foreign work */
-    long_plan *plan;      /* a reference, which the work gives back */
-    bool begun;           /* only then has it */
+    long_plan *plan;      /* a reference, which the work releases */
+    bool begun;           /* set when the work has started: only then does it release the reference */
     vme_fft_kind kind;
     int64_t n, given;
     double factor;
-    void *in, *out, *row; /* in this block */
+    void *in, *out, *row; /* within this block */
 } long_row;
 
 static vme_status no_memory(int64_t n)
@@ -208,7 +208,7 @@ static vme_status do_row(vme_context *context, void *block, const atomic_bool *a
     long_row *r = block;
     r->begun = true;
     payer = context;
-    if (r->plan->prepared == NULL) /* the only row */
+    if (r->plan->prepared == NULL) /* a single row makes the plan itself */
         r->plan->prepared = plan_new(r->plan->of_reals, r->plan->wide, r->n);
     int rc = r->plan->prepared == NULL ? -1
              : r->plan->wide
@@ -219,7 +219,7 @@ static vme_status do_row(vme_context *context, void *block, const atomic_bool *a
     return rc == 0 ? VME_OK : no_memory(r->n);
 }
 
-/* Hands the block over; it is freed, or the thread's. */
+/* Hands the block over; afterwards it is freed or owned by the thread. */
 static vme_status hand_over(vme_context *context, vme_foreign_work *work, long_row *r, size_t bytes, void *to,
                             size_t out_bytes)
 {
@@ -237,7 +237,7 @@ static vme_status hand_over(vme_context *context, vme_foreign_work *work, long_r
     return status;
 }
 
-/* A single row makes its plan itself: one thread less to wait for. NULL, with *status: no memory, or stopped. */
+/* A single row makes its plan itself: one wait for a thread less. NULL, with *status: no memory, or stopped. */
 static long_plan *long_plan_take(vme_context *context, bool of_reals, bool wide, int64_t n, int64_t rows,
                                  vme_status *status)
 {
@@ -266,7 +266,7 @@ static long_plan *long_plan_take(vme_context *context, bool of_reals, bool wide,
     return NULL;
 }
 
-/* Lengths with a large prime factor take several transforms of more than twice the length (Bluestein's way). */
+/* Lengths with a large prime factor take several transforms of more than twice the length (Bluestein's algorithm). */
 static bool takes_long(int64_t n)
 {
     int64_t left = n;
@@ -281,7 +281,7 @@ typedef struct transform {
     vme_context *context;
     vme_fft_kind kind;
     void *plan;
-    long_plan *far; /* not NULL: rows are foreign work, and `plan` is not used */
+    long_plan *far; /* not NULL: rows are foreign work, and `plan` is unused */
     int64_t n, given;
     double factor;
     bool wide;
@@ -295,7 +295,8 @@ static size_t rounded(size_t bytes) { return (bytes + VME_ALIGNMENT - 1) & ~(siz
 static vme_status one_long_row(const transform *t, const char *in, char *out)
 {
     size_t real = t->wide ? 8 : 4, number = t->kind == VME_FFT_REAL_FORWARD ? real : 2 * real;
-    int64_t taken = t->kind == VME_FFT_REAL_BACKWARD ? t->n / 2 + 1 : t->n; /* of a row of the input at most */
+    int64_t taken = t->kind == VME_FFT_REAL_BACKWARD ? t->n / 2 + 1 : t->n; /* maximum elements read from a row of the
+                                                                             * input */
     size_t given = (size_t)(t->given < taken ? t->given : taken), before = rounded(sizeof(long_row)),
            result = rounded(t->out_row);
     bool in_place = t->kind == VME_FFT_FORWARD || t->kind == VME_FFT_BACKWARD;

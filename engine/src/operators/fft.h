@@ -1,11 +1,11 @@
-/* What fft.c asks of fft_float32.c and fft_float64.c, which hold pocketfft once for each precision. */
+/* The interface of fft_float32.c and fft_float64.c, which compile pocketfft once for each precision, to fft.c. */
 #ifndef VME_FFT_PARTS_H
 #define VME_FFT_PARTS_H
 
 #include "runtime/internal.h"
 #include "vme_fft.h"
 
-/* Memory that pocketfft asks for: charged to the context that the calling thread works for (NULL: the process). */
+/* pocketfft's allocator: charged to the context that the calling thread works for (NULL: the process). */
 void *vme_fft_new(size_t bytes);
 void vme_fft_free(void *memory);
 
@@ -14,7 +14,7 @@ void *vme_fft_plan_f32(bool of_reals, size_t n);
 void *vme_fft_plan_f64(bool of_reals, size_t n);
 void vme_fft_drop_f32(bool of_reals, void *plan);
 void vme_fft_drop_f64(bool of_reals, void *plan);
-/* One row in place; `row` has room for n reals, NULL: the row is made in `out`. 0, or -1: no memory. */
+/* Transforms one row in place; `row` has room for n reals, NULL: works in `out`. Returns 0, or -1: no memory. */
 int vme_fft_row_f32(vme_fft_kind kind, void *plan, int64_t n, double factor, const float *in, int64_t given, float *out,
                     float *row);
 int vme_fft_row_f64(vme_fft_kind kind, void *plan, int64_t n, double factor, const double *in, int64_t given,

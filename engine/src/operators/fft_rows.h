@@ -1,6 +1,5 @@
 /* Transforms of one row in the precision `real`, by pocketfft; included with `real` and NAME(x) defined. `in` may be
- * where the transform is done, which is `out` for complex rows and `row`, unless that is NULL, for real ones forward.
- */
+ * the memory where the transform works: `out` for complex rows, and `row`, unless it is NULL, for real rows forward. */
 #include "operators/fft.h"
 
 #define pocketfft_new  vme_fft_new
@@ -36,7 +35,7 @@ int NAME(row)(vme_fft_kind kind, void *plan, int64_t n, double factor, const rea
         rc = kind == VME_FFT_FORWARD ? cfft_forward(plan, out, (real)factor) : cfft_backward(plan, out, (real)factor);
         break;
     case VME_FFT_REAL_FORWARD:
-        /* halfcomplex r0 r1 i1 r2 i2 …: made one place on, it is r0 0 r1 i1 … */
+        /* halfcomplex r0 r1 i1 r2 i2 … written one element later becomes r0 0 r1 i1 … */
         if (row == NULL)
             row = out + 1;
         if (in != row)
@@ -55,7 +54,7 @@ int NAME(row)(vme_fft_kind kind, void *plan, int64_t n, double factor, const rea
                pairs = there == 0 ? 0 : there - 1;
         out[0] = there > 0 ? in[0] : 0;
         size_t reals =
-            2 * pairs < size - 1 ? 2 * pairs : size - 1; /* the middle one of an even length has no imaginary part */
+            2 * pairs < size - 1 ? 2 * pairs : size - 1; /* the last value of an even length has no imaginary part */
         memcpy(out + 1, in + 2, reals * sizeof *in);
         memset(out + 1 + reals, 0, (size - 1 - reals) * sizeof *in);
         rc = rfft_backward(plan, out, (real)factor);

@@ -7,13 +7,13 @@
 typedef struct image_plane {
     vme_windows windows;
     int64_t height, width;
-    int64_t rows, columns; /* of windows */
+    int64_t rows, columns; /* numbers of windows */
 } image_plane;
 
-/* Numbers that sums of a line are made of together, at most. */
+/* Maximum elements of a line that are summed together. */
 enum { IMAGE_BLOCK = 64 };
 
-/* By dtype: 0 float32, 1 float64. */
+/* Indexed by dtype: 0 float32, 1 float64. */
 typedef struct image_kernels {
     /* out: [kernel height, kernel width, rows, columns] */
     void (*patches[2])(const image_plane *of, const void *plane, void *out);
@@ -21,17 +21,17 @@ typedef struct image_kernels {
     void (*max_pool[2])(const image_plane *of, const void *plane, void *out);
     void (*max_pool_gradient[2])(const image_plane *of, const void *plane, const void *pooled, const void *gradient,
                                  void *out);
-    /* Depthwise convolutions: `weights` are those of the plane's channel, [kernel height, kernel width]. `room`: where
-     * windows are one element apart, 2 * (2 * size + IMAGE_BLOCK) numbers and 64 bytes for each weight, where `size` is
-     * that of the plane with its zeros around; zeros at first, then as the call of the same kind before left it. */
+    /* Depthwise convolutions: `weights` are those of the plane's channel, [kernel height, kernel width]. `room`, for
+     * windows at stride 1: 2 * (2 * size + IMAGE_BLOCK) elements plus 64 bytes for each weight, where `size` is that of
+     * the zero-padded plane; zeroed at first, then as the last call of the same kind left it. */
     void (*depthwise[2])(const image_plane *of, const void *plane, const void *weights, void *out, void *room);
     void (*depthwise_images[2])(const image_plane *of, const void *gradient, const void *weights, void *out,
                                 void *room);
-    /* Adds to `sums`; of `count` planes, `step` numbers apart. */
+    /* Adds to `sums`, for `count` planes, `step` elements apart. */
     void (*depthwise_weights[2])(const image_plane *of, int64_t count, const void *planes, int64_t step,
                                  const void *gradients, int64_t gradient_step, void *sums, void *room);
-    /* Batch normalization of a channel: `examples` pieces of `n` numbers, `step` apart. Single numbers: weight, bias,
-     * mean and variance, and the gradients of weight and bias. */
+    /* Batch normalization of one channel: `examples` pieces of `n` elements, `step` apart. Single elements: weight,
+     * bias, mean and variance, and the gradients of weight and bias. */
     void (*normalize[2])(int64_t examples, int64_t step, int64_t n, const void *channel, const void *weight,
                          const void *bias, double eps, void *out, void *mean, void *var);
     void (*normalize_gradient[2])(int64_t examples, int64_t step, int64_t n, const void *channel, const void *gradient,

@@ -1,4 +1,4 @@
-/* Windows over images: shapes are checked, then each plane is one call of a backend's kernel. */
+/* Windows over images: checks shapes, then calls a backend's kernel for each plane. */
 #include "operators/image_kernels.h"
 #include "runtime/internal.h"
 
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { PIECE = 1 << 16 }; /* elements of a piece of work */
+enum { PIECE = 1 << 16 }; /* elements of a piece */
 
 typedef struct planes_job {
     vme_context *context;
@@ -15,7 +15,7 @@ typedef struct planes_job {
     void (*gradient)(const image_plane *of, const void *plane, const void *pooled, const void *gradient, void *out);
     const char *in, *pooled, *over; /* over: the gradient of `pooled` */
     char *out;
-    size_t in_bytes, pooled_bytes, out_bytes; /* of a plane */
+    size_t in_bytes, pooled_bytes, out_bytes; /* bytes of one plane */
 } planes_job;
 
 static vme_status planes(void *argument, int64_t begin, int64_t end)
@@ -38,7 +38,8 @@ static bool plain(const vme_tensor *tensor, const vme_tensor *images, int rank)
     return tensor->dtype == images->dtype && tensor->rank == rank && vme_is_contiguous(tensor);
 }
 
-/* Of the images, whose windows these are, and what they gave, [examples, channels, ...] or patches. */
+/* Checks the images with these windows, and the windows' results `given`, [examples, channels, ...] or patches; fills
+ * in `of`. */
 static vme_status look_at(const vme_windows *w, const vme_tensor *images, const vme_tensor *given, bool patches,
                           image_plane *of)
 {
@@ -76,7 +77,7 @@ static int64_t pixels(const image_plane *of) { return of->height * of->width; }
 static int64_t windows_of(const image_plane *of) { return of->rows * of->columns; }
 static int64_t places(const image_plane *of) { return of->windows.kernel[0] * of->windows.kernel[1]; }
 
-/* A kernel for each plane: `in` and `out`, elements of one. */
+/* Calls the kernel for each plane; `in` and `out`: elements of one plane. */
 static vme_status run(planes_job *job, const vme_tensor *images, int64_t in, int64_t out)
 {
     const image_plane *of = &job->plane;
@@ -168,11 +169,12 @@ typedef struct depthwise_job {
     void (*one)(const image_plane *of, const void *in, const void *weights, void *out, void *room);
     void (*sums)(const image_plane *of, int64_t count, const void *planes, int64_t step, const void *gradients,
                  int64_t gradient_step, void *sums, void *room);
-    const char *in, *other; /* other: the weights, or of `sums` the gradient */
+    const char *in, *other; /* other: the weights, or, for `sums`, the gradient */
     char *out;
-    int64_t examples, channels, in_size, out_size; /* numbers of a plane; of `sums` out_size is the gradient's */
-    int64_t item, together;                        /* bytes of a number; planes between two looks at the stop flag */
-    size_t room;                                   /* bytes */
+    int64_t examples, channels, in_size, out_size; /* elements of a plane; for `sums` out_size is that of the gradient
+                                                    */
+    int64_t item, together;                        /* bytes of an element; planes between two checks of the stop flag */
+    size_t room;                                   /* in bytes */
 } depthwise_job;
 
 static void *room_of(const depthwise_job *job)
@@ -225,7 +227,7 @@ static vme_status depthwise_sums(void *argument, int64_t begin, int64_t end)
     return status;
 }
 
-/* Of images, the weights and what comes of them. `out` is one of these. */
+/* Takes images, weights and the convolution's result, one of which is `out`. */
 static vme_status depthwise(depthwise_job *job, const vme_windows *windows, const vme_tensor *images,
                             const vme_tensor *weights, const vme_tensor *given, const vme_tensor *out)
 {

@@ -1,8 +1,8 @@
-/* Elements by index: gather, scatter (also adding), and where a mask is true.
+/* Indexing: gather, scatter (also adding), and the indices of true elements.
  *
- * Index tensors are first turned into one list of byte offsets, negative indices and bounds dealt with, so that scatter
- * writes nothing when an index is wrong. Then for each leading index and each place of the list, the block of trailing
- * dimensions is copied. */
+ * Index tensors are first converted to one list of byte offsets, with negative indices and bounds resolved, so that
+ * scatter writes nothing if an index is out of bounds. Then for each leading index and each entry of the list, the
+ * block of trailing dimensions is copied. */
 #include <string.h>
 
 #include "operators/elements.h"
@@ -14,10 +14,10 @@ enum { PIECE_BYTES = 1 << 16, OFFSETS_PIECE = 16384 };
 
 /* ---- offsets */
 typedef struct offsets {
-    vme_nest nest;      /* the list, an index tensor */
+    vme_nest nest;      /* over the list and an index tensor */
     int64_t size, step; /* of the indexed dimension */
     int axis;
-    bool first; /* write; else add to what stands there */
+    bool first; /* overwrite the list; otherwise add to it */
 } offsets;
 
 static vme_status bad_index(const offsets *o, int64_t index)
@@ -47,9 +47,8 @@ static vme_status add_offsets(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* The places that `count` index tensors, broadcast to `shape`, name in dimensions first, first+1, … of `tensor`:
- * scratch of
- * `*bytes`, in C order. */
+/* The byte offsets that `count` index tensors, broadcast to `shape`, select in dimensions first, first+1, … of
+ * `tensor`: scratch memory of `*bytes`, in C order. */
 static vme_status offsets_new(vme_context *context, const vme_tensor *tensor, int first, int count,
                               const vme_tensor *const *indices, int rank, const int64_t *shape, int64_t **list,
                               size_t *bytes)
@@ -77,15 +76,15 @@ static vme_status offsets_new(vme_context *context, const vme_tensor *tensor, in
     return status;
 }
 
-/* ---- moving between the indexed tensor and the other one, whose middle dimensions are the list's */
+/* ---- transfer between the indexed tensor and the other one, whose middle dimensions are the list's */
 typedef struct transfer {
-    vme_nest middle;              /* other, list; outermost of the three */
-    vme_nest lead, tail;          /* other, indexed */
-    const char *origin, *indexed; /* where the other's and the indexed one's walks start */
+    vme_nest middle;              /* over the other one and the list; outermost of the three */
+    vme_nest lead, tail;          /* over the other one and the indexed one */
+    const char *origin, *indexed; /* where the walks of the other one and of the indexed one start */
     int element;
     bool scatter;
-    vme_loop2 *combine; /* scatter writes what this makes of both; NULL: it copies */
-    int summed;         /* the dtype in which it adds them; -1: it does something else */
+    vme_loop2 *combine; /* scatter writes its result of both; NULL: it copies */
+    int summed;         /* the dtype in which `combine` adds; -1: it does not add */
     vme_loop1 *strided;
 } transfer;
 
@@ -105,13 +104,12 @@ typedef struct transfer {
         *(type *)(base + *(const int64_t *)(list + i * list_step)) += *(type *)(other + i * other_step); \
     return
 
-/* Single elements. */
+/* Transfers single elements. */
 static void transfer_elements(const transfer *t, int64_t n, char *base, const char *list, int64_t list_step,
                               char *other, int64_t other_step)
 {
     if (t->combine != NULL) {
-        switch (
-            t->summed) { /* the ones that are counted and weighed with; the others go through the kernel one by one */
+        switch (t->summed) { /* the dtypes that sums by index use most; others go through the kernel one by one */
         case VME_INT64:
         case VME_UINT64: ADD_ONE_BY_ONE(e_u64);
         case VME_FLOAT32: ADD_ONE_BY_ONE(e_f32);
@@ -132,7 +130,7 @@ static void transfer_elements(const transfer *t, int64_t n, char *base, const ch
     }
 }
 
-/* A run of the trailing dimensions. */
+/* Transfers a run of the trailing dimensions. */
 static void transfer_run(const transfer *t, int64_t n, char *indexed, int64_t indexed_step, char *other,
                          int64_t other_step)
 {
@@ -162,8 +160,8 @@ static void transfer_block(const transfer *t, char *indexed, char *other)
                      other + (at.data[0] - t->origin), inner->step[0]);
 }
 
-/* Blocks number `begin` .. `end` - 1, one for each leading index and each place of the list, the places of a leading
- * index in a row. */
+/* Blocks `begin` to `end` - 1, one for each leading index and each entry of the list; entries of a leading index are
+ * consecutive. */
 static vme_status transfer_positions(void *argument, int64_t begin, int64_t end)
 {
     const transfer *t = argument;
@@ -189,7 +187,7 @@ static vme_status transfer_positions(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* `other`: gather's output or scatter's values, with strides through the whole shape lead + middle + tail. */
+/* `other`: gather's output or scatter's values, with strides for the whole shape lead + middle + tail. */
 static vme_status run(vme_context *context, transfer *t, const vme_tensor *indexed, int first, int count, int middle,
                       const int64_t *shape, const int64_t *other_strides, char *other, int64_t *list)
 {
@@ -216,7 +214,7 @@ static vme_status run(vme_context *context, transfer *t, const vme_tensor *index
     int64_t grain = block >= PIECE_BYTES ? 1 : PIECE_BYTES / block;
     if (!t->scatter)
         return vme_parallel(context, blocks, grain, transfer_positions, t);
-    /* the last one wins, or sums are made: one thread, in order */
+    /* the last value wins, or values are summed: one thread, in order */
     for (int64_t begin = 0; begin < blocks && status == VME_OK; begin += grain) {
         if (vme_stopping(context))
             return vme_stopped_here(context);
@@ -252,11 +250,11 @@ static vme_status indexed_shape(const vme_tensor *indexed, int first, int count,
     return VME_OK;
 }
 
-/* ---- single elements of a vector or a matrix, by indices that lie side by side: without a list */
+/* ---- fast path without a list: single elements of a vector or a matrix, by contiguous indices */
 typedef struct picking {
-    int count; /* of indices: 1 or 2 */
+    int count; /* number of indices: 1 or 2 */
     struct {
-        int64_t size, step; /* of its dimension */
+        int64_t size, step; /* of the indexed dimension */
         const e_i64 *list;
     } index[2];
     const char *in;
@@ -264,7 +262,7 @@ typedef struct picking {
     int element;
 } picking;
 
-/* The position of element `i` along dimension `d`. Stop where it is out of bounds: the checked path reports which index
+/* The position of element `i` along dimension `d`. Stops if it is out of bounds: the checked path reports which index
  * it was. */
 #define POSITION(position, d, i) \
     int64_t position = index##d[i]; \
@@ -313,7 +311,7 @@ static bool picks(const vme_tensor *in, int count, const vme_tensor *const *indi
     return simple;
 }
 
-/* VME_BAD_INDEX tells that there is one, without a message. */
+/* VME_BAD_INDEX without a message: the checked path finds the index. */
 static vme_status pick(vme_context *context, const vme_tensor *in, int count, const vme_tensor *const *indices,
                        const vme_tensor *out)
 {
@@ -371,7 +369,7 @@ vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int
     return status;
 }
 
-/* One by one: each sum is rounded, as those of the other dtypes are. */
+/* One by one: each sum is rounded, as for the other dtypes. */
 static void add_halves(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out,
                        int64_t out_step)
 {
@@ -457,9 +455,9 @@ static vme_status count_true(vme_context *context, const vme_tensor *mask, int64
     return vme_reduce(context, VME_COUNT_NONZERO, VME_BOOL, mask, axes, NULL, &out);
 }
 
-/* The columns from `begin` to `end` where a row is true, written from place `found` on, below `count`; the next free
- * place. Every column is written and only the true ones kept: no branch on what the mask holds, but for eight columns
- * of nothing. */
+/* Writes the columns from `begin` to `end` where a row is true, from entry `found` on, below `count`; returns the next
+ * free entry. Every column is written and only the true ones are kept, so there is no branch on the mask, except to
+ * skip eight false columns. */
 static int64_t true_columns(const char *row, int64_t step, int64_t begin, int64_t end, const vme_tensor *out,
                             int64_t found, int64_t count)
 {

@@ -1,11 +1,11 @@
-/* Scatter by more operations than the public one has: what models want. */
+/* Scatter with more operations than the public one: for models. */
 #ifndef VME_INDEX_H
 #define VME_INDEX_H
 
 #include "runtime/internal.h"
 
-/* As vme_scatter; with `op` (a vme_binary_op that vme_scatters_by knows, or -1: the value itself) of what stands there
- * and the value, one after the other where an index repeats. */
+/* Like vme_scatter, with `op` (a vme_binary_op that vme_scatters_by accepts, or -1: the value itself) of the old
+ * element and the value, in order if an index repeats. */
 vme_status vme_scatter_by(vme_context *context, const vme_tensor *values, int first, int count,
                           const vme_tensor *const *indices, int op, const vme_tensor *target);
 bool vme_scatters_by(int op, int dtype);

@@ -1,9 +1,8 @@
 /* LAPACK of a foreign library (OpenBLAS), opened at first use and called through pointers.
  *
- * All of it happens on a foreign thread (foreign.c), opening too: on copies, single-threaded, one item of the batch
- * after the other, so that work which was abandoned ends with the item that it is at. Matrices are turned into
- * Fortran's order and back. The calls are those of NumPy's linalg, and so are signs and orders of what is not unique.
- */
+ * Everything runs on a foreign thread (foreign.c), including opening: on copies, single-threaded, one item of the batch
+ * after the other, so that abandoned work ends after the current item. Matrices are transposed to Fortran order and
+ * back. The calls are those of NumPy's linalg, so signs and orders agree where results are not unique. */
 #include "operators/lapack.h"
 
 #include <dlfcn.h>
@@ -17,7 +16,7 @@
 #include "runtime/foreign.h"
 #include "runtime/numbers.h"
 
-/* The Fortran functions of one element type. All arguments are pointers, but the lengths of strings at the end. Real
+/* The Fortran functions of one element type. All arguments are pointers, except the string lengths at the end. Real
  * types have no `rwork`, complex ones no `wi`. */
 typedef struct functions {
     void (*gesv)(const int *n, const int *columns, void *a, const int *lda, int *pivots, void *b, const int *ldb,
@@ -87,7 +86,7 @@ static vme_status missing(void)
     return vme_fail(VME_UNSUPPORTED, "%s", tried ? lapack.why : "this function needs LAPACK: " ADVICE);
 }
 
-/* A function by its LAPACK name, under the names that builds of OpenBLAS and LAPACK give it. */
+/* Looks up a function by its LAPACK name, under the names that builds of OpenBLAS and LAPACK use. */
 static bool find(void *library, char kind, const char *name, void *pointer)
 {
     static const char *const forms[] = {"scipy_%c%s_", "%c%s_"};
@@ -150,8 +149,8 @@ typedef struct lapack_item {
     const functions *f;
     size_t size; /* bytes of an element */
     bool complex;
-    /* scratch of one item, in this order */
-    char *a, *b, *u, *vt; /* matrices in Fortran's order */
+    /* scratch memory of one item, in this order */
+    char *a, *b, *u, *vt; /* matrices in Fortran order */
     char *s, *tau;        /* vectors */
     int *integers;
     char *work, *rwork;
@@ -171,7 +170,7 @@ static void turn(char *to, const char *from, int64_t rows, int64_t columns, int6
         }
 }
 
-/* What is empty may have no memory, and memcpy wants some. */
+/* memcpy for possibly empty data: empty arrays may have a NULL pointer. */
 static void copy_bytes(char *to, const char *from, size_t bytes)
 {
     if (bytes > 0)
@@ -190,7 +189,7 @@ static void put_real(char *vector, int64_t i, double value)
     memcpy(vector + (size_t)i * sizeof value, &value, sizeof value);
 }
 
-/* The calls with their work space; lwork -1 asks for its size. Each returns LAPACK's info. */
+/* The calls with their work space; lwork -1 queries its size. Each returns LAPACK's info. */
 static int call_gesdd(const lapack_item *item, char jobz, int lwork)
 {
     const vme_linear_job *j = item->job;
@@ -250,7 +249,7 @@ static char svd_job(const vme_linear_job *j)
     return j->out_bytes[1] == 0 ? 'N' : j->flags & VME_LINEAR_FULL ? 'A' : 'S';
 }
 
-/* Asks how much work space the calls want; leaves only that behind. */
+/* Queries the sizes of the calls' work space; sets nothing else. */
 static void ask(lapack_item *item)
 {
     const vme_linear_job *j = item->job;
@@ -260,7 +259,7 @@ static void ask(lapack_item *item)
     item->work = answer;
     item->rwork = (char *)real_answer;
     item->integers = integers;
-    item->a = item->b = item->u = item->vt = item->s = item->tau = answer; /* not looked at */
+    item->a = item->b = item->u = item->vt = item->s = item->tau = answer; /* not read in a query */
     int64_t m = j->m, n = j->n, levels = 1;
     for (int64_t size = k; size > 25; size /= 2)
         levels++;
@@ -337,8 +336,8 @@ static void determinant(const lapack_item *item, int info, char *sign_out, char 
     put_real(log_out, 0, logarithm);
 }
 
-/* Real eigenvalues and pairs of vectors as complex numbers: LAPACK writes a pair's real and imaginary parts side by
- * side. */
+/* Converts real eigenvalues and pairs of vectors to complex numbers: LAPACK writes the real and imaginary parts of a
+ * conjugate pair as two vectors. */
 static void pairs_of(const lapack_item *item, char *values, char *vectors)
 {
     int64_t n = item->job->n;
@@ -367,7 +366,7 @@ static void not_a_number(char *out, size_t bytes)
         put_real(out, (int64_t)i, (double)NAN);
 }
 
-/* One item; LAPACK's info: above 0 it failed. */
+/* Solves one item; returns LAPACK's info: above 0 it failed. */
 static int solve_item(lapack_item *item, const char *const in[2], char *const out[3])
 {
     const vme_linear_job *j = item->job;
@@ -404,7 +403,8 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
         int full = (int)(j->flags & VME_LINEAR_FULL ? m : k);
         item->f->geqrf(&m, &n, item->a, &lda, item->tau, item->work, &item->lwork, &info);
         if (j->flags & VME_LINEAR_RAW) {
-            copy_bytes(out[0], item->a, (size_t)m * (size_t)n * size); /* as it lies: its transpose in C order */
+            copy_bytes(out[0], item->a, (size_t)m * (size_t)n * size); /* copied without transposing: the transpose in C
+                                                                        * order */
             copy_bytes(out[1], item->tau, (size_t)k * size);
             break;
         }
@@ -475,7 +475,7 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
 
 static size_t rounded(size_t bytes) { return (bytes + VME_ALIGNMENT - 1) & ~(size_t)(VME_ALIGNMENT - 1); }
 
-/* The whole batch, on a foreign thread: the block is the job with its copies behind it. */
+/* The whole batch, on a foreign thread: the block is the job followed by its copies. */
 static vme_status work(vme_context *context, void *block, const atomic_bool *abandoned)
 {
     vme_linear_job *j = block;

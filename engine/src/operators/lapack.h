@@ -4,8 +4,7 @@
 
 #include "runtime/internal.h"
 
-/* What a linear-algebra operator is given, after linear.c has checked it. Matrices lie in C order, one after the other.
- */
+/* The arguments of a linear-algebra operator, as checked by linear.c. Matrices are in C order, one after the other. */
 typedef struct vme_linear_job {
     vme_linear_op op;
     int dtype;                    /* VME_FLOAT64 or VME_COMPLEX128 */
@@ -18,7 +17,7 @@ typedef struct vme_linear_job {
     int64_t failed;                   /* items that did not converge, or are singular */
 } vme_linear_job;
 
-/* The whole batch, by LAPACK. VME_UNSUPPORTED, with a sentence that says what to install, where there is none. */
+/* Computes the whole batch by LAPACK. VME_UNSUPPORTED, with a message that says what to install, if there is none. */
 vme_status vme_lapack(vme_context *context, vme_linear_job *job);
 /* Whether a library was named and, if it was tried, could be loaded. */
 bool vme_lapack_present(void);

@@ -1,15 +1,15 @@
-/* Linear algebra: what is small, or has no LAPACK to go to, by own loops on the caller's thread and the pool's; the
- * rest by LAPACK.
+/* Linear algebra: small systems, or without LAPACK, by loops of our own on the caller's thread and the pool; all others
+ * by LAPACK.
  *
- * Handing work to another thread costs 10 to 100 us, a system of 4 equations less than one: filters solve such in
- * loops. The own loops choose pivots as LAPACK does, so that results agree to rounding. */
+ * Handing work to another thread costs 10 to 100 us, solving 4 equations less than one, and filters solve such systems
+ * in loops. Our loops choose pivots as LAPACK does, so that results agree up to rounding. */
 #include <complex.h>
 #include <math.h>
 #include <string.h>
 
 #include "operators/lapack.h"
 
-enum { OWN_MAX = 64 }; /* rows up to which own loops win over handing over */
+enum { OWN_MAX = 64 }; /* rows up to which our own loops are faster than handing over */
 
 #define TYPE       double
 #define NAME(x)    x##_d
@@ -69,7 +69,7 @@ static vme_status by_own_loops(vme_context *context, vme_linear_job *job)
     return status;
 }
 
-/* Bytes of an operand's item, checked against the tensor that holds all of them. */
+/* Sets the bytes of one item of an operand; checks them against the tensor that holds all items. */
 static vme_status operand(const vme_tensor *tensor, int64_t batch, int64_t elements, int dtype, size_t *bytes)
 {
     *bytes = 0;
@@ -96,7 +96,7 @@ vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, do
     if (op < 0 || op >= VME_LINEAR_COUNT || (square && m != n))
         return vme_fail(VME_BAD_SHAPE, "linear algebra: a matrix of %lld rows and %lld columns", (long long)m,
                         (long long)n);
-    /* elements and dtypes of the outputs, by operator */
+    /* elements and dtypes of the outputs, for each operator */
     int64_t sizes[3] = {n * n, 0, 0};
     int types[3] = {dtype, dtype, dtype};
     switch (op) {

@@ -1,8 +1,8 @@
-/* Solving, factoring and inverting one small matrix; included by linear.c for each element type with TYPE, NAME(x),
- * SIZE(x) (the size that pivots are chosen by), CONJ(x), RE(x). Rows lie side by side. Each looks at the stop flag once
- * a column, and returns 1 where the matrix is singular or not positive definite, 0 where not, -1 when stopped. */
+/* Solves, factors and inverts one small matrix; included by linear.c for each element type with TYPE, NAME(x), SIZE(x)
+ * (the magnitude that selects pivots), CONJ(x), RE(x). Matrices are row-major. Each function checks the stop flag once
+ * for each column, and returns 1 if the matrix is singular or not positive definite, 0 if not, -1 if stopped. */
 
-/* LU in place with partial pivoting: row i was exchanged with row pivots[i]. */
+/* LU in place with partial pivoting: row i was swapped with row pivots[i]. */
 static int NAME(factor)(vme_context *context, int64_t n, TYPE *restrict a, int32_t *pivots)
 {
     bool singular = false;
@@ -43,7 +43,7 @@ static int NAME(factor)(vme_context *context, int64_t n, TYPE *restrict a, int32
     return singular;
 }
 
-/* b[n, columns] = the solution for it, by what factor left. */
+/* Solves for b[n, columns], in place, with the result of `factor`. */
 static int NAME(substitute)(vme_context *context, int64_t n, int64_t columns, const TYPE *restrict a,
                             const int32_t *pivots, TYPE *restrict b)
 {
@@ -78,7 +78,7 @@ static int NAME(substitute)(vme_context *context, int64_t n, int64_t columns, co
     return 0;
 }
 
-/* The lower factor of what stands in the lower triangle of `a`, in place, zeros above. */
+/* Cholesky factor of the lower triangle of `a`, in place, with zeros above. */
 static int NAME(cholesky)(vme_context *context, int64_t n, TYPE *restrict a)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -141,7 +141,7 @@ static int NAME(item)(vme_context *context, const vme_linear_job *job, const cha
             columns = n;
             for (int64_t i = 0; i < n * n; i++)
                 result[i] = i % (n + 1) == 0;
-        } else if (rc == 0 && n * columns > 0) /* what is empty may have no memory, and memcpy wants some */
+        } else if (rc == 0 && n * columns > 0) /* empty arrays may have a NULL pointer */
             memcpy(result, in[1], (size_t)(n * columns) * sizeof(TYPE));
         if (rc == 0)
             rc = NAME(substitute)(context, n, columns, a, pivots, result);

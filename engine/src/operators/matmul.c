@@ -1,18 +1,18 @@
 /* The matrix product: out[..., i, j] = sum over p of a[..., i, p] * b[..., p, j].
  *
- * Work is cut into blocks of columns where there are many of them, and those into parts of k, whose sums go through the
- * output from one to the next. A block is one job. Its pieces are, for each part of k in turn, to pack what the part
- * needs of b, then the cells: a few panels of rows times all or many of the columns. Pieces are taken in this order and
- * wait for those before them that they build on, never all for all: a thread that runs out of cells of one part goes on
- * with the next. Of b two parts are kept packed, for everybody; a cell's rows of a are packed by who computes it, into
- * room of its own which stays in the nearest caches. Operands are read where they lie when the tiles (kernels/gemm.h)
- * can do that well: any steps for a, columns side by side for b.
+ * Work is divided into blocks of columns if there are many, and those into parts of k, whose partial sums are
+ * accumulated in the output. A block is one job. Its pieces are, for each part of k in turn, first packing what the
+ * part needs of b, then the cells: a few panels of rows times all or many of the columns. Pieces are taken in this
+ * order and wait only for the earlier pieces that they depend on, so a thread that finds no more cells of one part
+ * continues with the next. Two parts of b are kept packed, for all threads. A cell's rows of a are packed by the thread
+ * that computes it, into memory of its own that stays in L1 and L2. Operands are read in place if the tiles
+ * (kernels/gemm.h) can do that well: any steps for a, contiguous columns for b.
  *
- * Complex numbers are pairs of reals: with a and out as they lie and each row (x, y) of b packed as two, (x, y) and
- * (-y, x), their product is a real one of twice the columns and twice the k. float16 is packed as float32 and summed
- * there.
+ * Complex numbers are pairs of reals: with a and out in place and each row (x, y) of b packed as two, (x, y) and (-y,
+ * x), the product is a real one with twice the columns and twice the k. float16 is packed as float32 and summed in
+ * float32.
  *
- * The order in which a sum is taken depends on shapes and steps, never on the number of threads. */
+ * The order of summation depends on shapes and steps, never on the number of threads. */
 #include "runtime/machine.h"
 #include "runtime/numbers.h"
 #include "runtime/pages.h"
@@ -23,28 +23,28 @@
 #include <string.h>
 
 enum {
-    PIECES = 16,          /* for each thread: cores that are slowed down take fewer */
-    PACK_SLIVERS = 4,     /* in a piece that packs them */
-    RING = 2,             /* parts of k of which b is packed at a time */
-    ROOM_LARGE = 1 << 20, /* bytes of scratch memory */
-    STRIP = 32,           /* rows of b in a slab, tiles beside each other in a strip */
-    SUM_STRIPS = 64,      /* of a vector's product, at once */
-    SPINS_MAX = 1 << 10,  /* before a waiting thread lets others have its core */
+    PIECES = 16,          /* for each thread: slowed-down cores take fewer */
+    PACK_SLIVERS = 4,     /* slivers in a packing piece */
+    RING = 2,             /* parts of k for which b is packed at a time */
+    ROOM_LARGE = 1 << 20, /* bytes of scratch memory that count as large */
+    STRIP = 32,           /* rows of b in a slab, and tiles side by side in a strip */
+    SUM_STRIPS = 64,      /* strips of a vector product at once */
+    SPINS_MAX = 1 << 10,  /* spins of a waiting thread before it yields its core */
     TILE_ROWS_MAX = 14,
     TILE_BYTES_MAX = TILE_ROWS_MAX * 128,
 };
 
 typedef enum form { PLAIN, PAIRS, HALF } form;
 
-/* An operand: one matrix's first element, its steps in bytes from row to row and column to column, and from matrix to
- * matrix. */
+/* An operand: the first element of a matrix, its steps in bytes between rows and between columns, and the steps between
+ * matrices. */
 typedef struct side {
     char *data;
     int64_t row, column;
     int64_t lead[VME_RANK_MAX];
 } side;
 
-/* A part of k at hand. */
+/* The current part of k. */
 typedef struct k_part {
     int64_t number, k0, depth;
 } k_part;
@@ -53,27 +53,28 @@ typedef struct product {
     vme_context *context;
     const vme_gemm_kernel *kernel;
     form form;
-    int real, element; /* bytes: of what tiles compute in, and of the operands' elements */
-    int64_t m, n, k;   /* n and k in reals */
+    int real, element; /* in bytes: of the type that tiles compute in, and of the operands' elements */
+    int64_t m, n, k;   /* n and k count reals */
     int64_t matrices;
-    bool pack_a, pack_b, b_shared; /* b_shared: the same matrix for the whole batch */
-    int64_t panel;                 /* rows of a tile here */
-    int64_t depth, parts;          /* of a part of k; how many */
+    bool pack_a, pack_b, b_shared; /* b_shared: one matrix for the whole batch */
+    int64_t panel;                 /* rows of a tile in this product */
+    int64_t depth, parts;          /* depth: of one part of k; parts: their number */
     char *packed_b, *sums;         /* sums: float32 for HALF */
     int64_t packed_b_part, packed_b_matrix, panel_bytes, packed_a_column, packed_b_row, sliver_bytes;
-    char *rooms; /* for packed panels, one a thread: a flag that it is taken, then the panels */
+    char *rooms; /* memory for packed panels, one for each thread: a flag that it is in use, then the panels */
     int64_t room_count, room_bytes;
-    /* the block at hand */
-    int64_t first, group; /* matrices */
+    /* the current block */
+    int64_t first, group; /* in matrices */
     int64_t row0, rows, column0, columns;
     int64_t panels, slivers, cell_panels, cell_slivers, cell_rows, cell_columns;
-    int64_t near_slivers;                      /* that a cell's panels go through before the next ones */
-    int64_t packs, cells;                      /* pieces of each part of k */
-    atomic_llong packed[RING], computed[RING]; /* pieces done of the parts with this place in the ring, all so far */
-    atomic_llong *turns;                       /* parts of k done, a cell; NULL: there is one part */
-    atomic_bool abandoned;                     /* a piece was not done: the context was stopped */
-    /* the operands; only this part is not set to 0 first, being large */
-    int lead; /* leading dimensions */
+    int64_t near_slivers;                      /* slivers that a cell's panels are multiplied with before the next ones
+                                                */
+    int64_t packs, cells;                      /* numbers of pieces of each part of k */
+    atomic_llong packed[RING], computed[RING]; /* completed pieces of all parts so far at this index in the ring */
+    atomic_llong *turns;                       /* completed parts of k of each cell; NULL: there is one part */
+    atomic_bool abandoned;                     /* a piece was not computed: the context was stopped */
+    /* the operands; large, so the fields from here on are not zeroed */
+    int lead; /* number of leading dimensions */
     int64_t lead_shape[VME_RANK_MAX];
     side a, b, c;
 } product;
@@ -94,7 +95,7 @@ typedef double loose_double __attribute__((aligned(1), may_alias));
 typedef uint32_t loose32 __attribute__((aligned(1), may_alias));
 typedef uint64_t loose64 __attribute__((aligned(1), may_alias));
 
-/* `rows` x `columns` elements, rows side by side in `out`. */
+/* `rows` x `columns` elements, rows contiguous in `out`. */
 static void pack_rows(int element, int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column,
                       char *out, int64_t out_row)
 {
@@ -124,7 +125,7 @@ static void pack_halves(int64_t rows, int64_t columns, const char *in, int64_t i
             widen(columns, in + i * in_row, in_column, out + i * out_row, 4);
 }
 
-/* Each row of pairs (x, y) as two rows: (x, y) and (-y, x). `rows` and `columns` in pairs. */
+/* Packs each row of pairs (x, y) as two rows: (x, y) and (-y, x). `rows` and `columns` count pairs. */
 #define PACK_PAIRS(real) \
     static void pack_pairs_##real(int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column, \
                                   char *out, int64_t out_row) \
@@ -144,7 +145,7 @@ static void pack_halves(int64_t rows, int64_t columns, const char *in, int64_t i
 PACK_PAIRS(float)
 PACK_PAIRS(double)
 
-/* A panel of a, so that the elements of its rows lie side by side and its columns (reals) packed_a_column apart. */
+/* Packs a panel of a: its rows are contiguous, its columns (reals) packed_a_column apart. */
 static void pack_panel(const product *job, k_part at, const char *a, int64_t panel, char *out)
 {
     int64_t row = job->row0 + panel * job->panel, rows = min(job->panel, job->row0 + job->rows - row);
@@ -161,7 +162,7 @@ static void pack_panel(const product *job, k_part at, const char *a, int64_t pan
         pack_halves(at.depth, rows, in, job->a.column, job->a.row, out, column);
         return;
     }
-    /* whole squares are turned fastest: rows of the next panel fill the room behind this one's */
+    /* whole squares are transposed fastest: rows of the next panel fill the unused space of this one */
     if (job->kernel->pack_a != NULL && job->a.column == job->element && job->m - row >= job->kernel->packed_rows) {
         job->kernel->pack_a(at.depth, in, job->a.row, out);
         return;
@@ -185,7 +186,7 @@ static void pack_sliver(const product *job, k_part at, const char *b, int64_t sl
         pack_pairs_double(at.depth / 2, columns / 2, in, job->b.row, job->b.column, out, job->packed_b_row);
 }
 
-/* Some slivers of one matrix, the `piece`-th. */
+/* Packs some slivers of one matrix: piece `piece`. */
 static void pack(const product *job, k_part at, int64_t piece)
 {
     int64_t pieces = ceil_div(job->slivers, PACK_SLIVERS), matrix = piece / pieces,
@@ -207,7 +208,7 @@ static void pack(const product *job, k_part at, int64_t piece)
 }
 
 /* ---- computing */
-/* A tile whose columns do not lie side by side in the output: computed aside, then moved there. */
+/* A tile whose columns are not contiguous in the output: computed in a buffer, then moved. */
 static void scattered_tile(const product *job, vme_gemm_tile *tile, int64_t column)
 {
     _Alignas(VME_ALIGNMENT) char aside[TILE_BYTES_MAX];
@@ -230,9 +231,8 @@ static void scattered_tile(const product *job, vme_gemm_tile *tile, int64_t colu
     tile->c_row = c_row;
 }
 
-/* Room for packed panels, a thread's own while it computes a cell: the same one again where it can be, for that is in
- * its caches. There are as many as threads may work; should there be more all the same, the last one waits for another
- * to end. */
+/* Takes memory for packed panels, for one thread and one cell; the same memory again if possible, because it is in the
+ * thread's caches. There is one for each thread that may work; if there are more threads, the last one waits. */
 static char *room_take(const product *job)
 {
     for (int64_t i = vme_worker();; i++) {
@@ -244,7 +244,7 @@ static char *room_take(const product *job)
     }
 }
 
-/* Returns false when the context is stopped meanwhile. */
+/* Returns false if the context was stopped. */
 static bool compute_cell(const product *job, k_part at, int64_t matrix, int64_t cell_row, int64_t cell_column)
 {
     const vme_gemm_kernel *kernel = job->kernel;
@@ -270,7 +270,7 @@ static bool compute_cell(const product *job, k_part at, int64_t matrix, int64_t 
         .accumulate = at.k0 > 0,
         .far = true,
     };
-    /* so many rows of b as pass while one is on its way: from the second cache, or from where it lies */
+    /* the rows of b to prefetch: as many as are used while one is loaded, from L2 if packed, otherwise from memory */
     tile.ahead = (job->pack_b ? 8 : MATMUL_AHEAD / job->panel) * tile.b_row;
     int64_t panel_bytes = job->pack_a ? job->panel_bytes : job->panel * job->a.row;
     int64_t sliver_bytes = job->pack_b ? job->sliver_bytes : (int64_t)kernel->columns * job->real;
@@ -287,8 +287,8 @@ static bool compute_cell(const product *job, k_part at, int64_t matrix, int64_t 
     for (; first_sliver < end && !stopped; first_sliver += job->near_slivers) {
         int64_t slivers = min(job->near_slivers, end - first_sliver);
         for (int64_t i = 0; i < panels * slivers; i++) {
-            /* along the rows of the output; but where b is not packed few panels go through each sliver while it is
-             * near */
+            /* along the rows of the output; but if b is not packed, a few panels are multiplied with each sliver while
+             * it is in cache */
             int64_t p = job->pack_b ? i / slivers : i % panels;
             int64_t s = first_sliver + (job->pack_b ? i % slivers : i / panels);
             int64_t row = (first_panel + p) * job->panel, column = s * kernel->columns;
@@ -311,15 +311,14 @@ static bool compute_cell(const product *job, k_part at, int64_t matrix, int64_t 
     return !stopped;
 }
 
-/* Until pieces that were taken before this one have counted up to `target`; false: they will not, the context is
- * stopped. */
+/* Waits until earlier pieces have counted up to `target`; false: they will not, because the context was stopped. */
 static bool await(const product *job, const atomic_llong *count, int64_t target)
 {
     for (int spins = 1; atomic_load_explicit(count, memory_order_acquire) < target; spins++) {
         if (vme_stopping(job->context) || atomic_load_explicit(&job->abandoned, memory_order_relaxed))
             return false;
         if (spins % SPINS_MAX == 0)
-            sched_yield(); /* who has that piece may be waiting for this core */
+            sched_yield(); /* the thread with that piece may need this core */
         else
             vme_relax();
     }
@@ -330,7 +329,7 @@ static bool do_piece(product *job, k_part at, int64_t piece)
 {
     int64_t slot = at.number % RING, round = at.number / RING;
     if (piece < job->packs) {
-        /* what was packed there before is needed no longer */
+        /* the previous part at this index in the ring is no longer needed */
         if (!await(job, &job->computed[slot], round * job->cells))
             return false;
         pack(job, at, piece);
@@ -364,7 +363,7 @@ static vme_status do_pieces(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* Rows of the float32 sums into the float16 output. */
+/* Rounds rows of the float32 sums to the float16 output. */
 static vme_status round_halves(void *argument, int64_t begin, int64_t end)
 {
     const product *job = argument;
@@ -377,7 +376,7 @@ static vme_status round_halves(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* How many panels and slivers a cell has, for the largest block that there will be. */
+/* The panels and slivers of a cell, for the largest block. */
 static void divide(product *job)
 {
     const vme_gemm_kernel *kernel = job->kernel;
@@ -400,7 +399,7 @@ static void divide(product *job)
     job->cell_panels = ceil_div(panels, ceil_div(panels, job->cell_panels));
 }
 
-/* The cells of the block at hand. */
+/* The cells of the current block. */
 static void count_cells(product *job)
 {
     job->panels = ceil_div(job->rows, job->panel);
@@ -411,7 +410,7 @@ static void count_cells(product *job)
     job->packs = job->pack_b ? ceil_div(job->slivers, PACK_SLIVERS) * (job->b_shared ? 1 : job->group) : 0;
 }
 
-/* All of k of one block of rows and columns, for `group` matrices. */
+/* All of k for one block of rows and columns, for `group` matrices. */
 static vme_status do_block(product *job)
 {
     count_cells(job);
@@ -430,13 +429,13 @@ static vme_status do_block(product *job)
     return status;
 }
 
-/* Parts as equal as multiples of `unit` make them, none above `max_each`. */
+/* The length of equal parts, a multiple of `unit`, at most about `max_each`. */
 static int64_t equal_parts(int64_t whole, int64_t max_each, int64_t unit)
 {
     return ceil_div(ceil_div(max(1, whole), ceil_div(max(1, whole), max_each)), unit) * unit;
 }
 
-/* Whether operands are packed. */
+/* Decides which operands are packed. */
 static void plan(product *job)
 {
     const vme_gemm_kernel *kernel = job->kernel;
@@ -448,13 +447,13 @@ static void plan(product *job)
     job->pack_a =
         job->form == HALF
         || (job->form == PAIRS ? !beside : job->n > 2 * kernel->columns && (!beside || job->m * job->k > 1 << 14));
-    /* short rows side by side are near each other as they lie */
+    /* short contiguous rows are close together without packing */
     bool narrow = job->b.row > 0 && job->b.row < MATMUL_NARROW;
     job->pack_b = job->form != PLAIN || job->b.column != job->element || job->m > (narrow ? 16 : 4) * job->panel;
 }
 
-/* All of the output's rows in a block of columns. float16 goes by blocks of rows: its sums in float32 are only one
- * block's. */
+/* All rows of the output in one block of columns. float16 goes by blocks of rows, because its float32 sums have room
+ * for one block. */
 static vme_status do_columns(product *job, int64_t rows)
 {
     vme_status status = VME_OK;
@@ -469,7 +468,7 @@ static vme_status do_columns(product *job, int64_t rows)
 
 static size_t rounded(int64_t bytes) { return ((size_t)bytes + VME_ALIGNMENT - 1) & ~(size_t)(VME_ALIGNMENT - 1); }
 
-/* Scratch memory; a large one is of huge pages, kept for the next product. */
+/* Scratch memory; large memory has huge pages and is cached for the next product. */
 static char *room_new(vme_context *context, size_t bytes, size_t *pages)
 {
     *pages = 0;
@@ -501,7 +500,7 @@ static vme_status multiply(product *job)
 {
     plan(job);
     const vme_gemm_kernel *kernel = job->kernel;
-    /* depths are even, so that a complex number is never cut */
+    /* depths are even, so that complex numbers stay whole */
     job->depth = equal_parts(job->k, MATMUL_SUM, 2);
     job->parts = max(1, ceil_div(job->k, job->depth));
     int64_t rows = job->form == HALF ? equal_parts(job->m, MATMUL_ROWS, job->panel) : job->m;
@@ -512,7 +511,7 @@ static vme_status multiply(product *job)
     job->sliver_bytes = max(1, job->depth) * job->packed_b_row;
     job->packed_b_matrix = job->pack_b ? ceil_div(columns, kernel->columns) * job->sliver_bytes : 0;
     int64_t ring = min(RING, job->parts), each = job->b_shared ? 0 : ring * job->packed_b_matrix;
-    /* float16's sums are one matrix's */
+    /* float16's sums have room for one matrix */
     int64_t group = job->form == HALF ? 1
                     : each == 0       ? job->matrices
                                       : min(job->matrices, max(1, MATMUL_PACKED_MAX / each));
@@ -553,7 +552,7 @@ static vme_status multiply(product *job)
     return status;
 }
 
-/* ---- small products: tiles on the operands as they lie */
+/* ---- small products: tiles on the operands in place */
 static void small_tiles(const product *job, const char *a, const char *b, char *c)
 {
     const vme_gemm_kernel *kernel = job->kernel;
@@ -597,14 +596,14 @@ static vme_status small_products(void *argument, int64_t begin, int64_t end)
 
 static vme_status multiply_small(product *job)
 {
-    /* equal panels; divisions of 32 bits are the fast ones */
+    /* equal panels; 32-bit divisions are the fast ones */
     uint32_t m = (uint32_t)job->m, panels = (m + (uint32_t)job->kernel->rows - 1) / (uint32_t)job->kernel->rows;
     job->panel = (m + panels - 1) / panels;
     int64_t grain = job->matrices == 1 ? 1 : max(1, MATMUL_SMALL / (job->m * job->n * job->k + 256));
     return vme_parallel(job->context, job->matrices, grain, small_products, job);
 }
 
-/* ---- a thin product: each row of the output is a few rows of b, scaled and added */
+/* ---- thin products: each row of the output is a sum of a few scaled rows of b */
 static vme_status thin_rows(void *argument, int64_t begin, int64_t end)
 {
     const product *job = argument;
@@ -617,14 +616,14 @@ static vme_status thin_rows(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* ---- few rows, and a b from memory
- * A strip of columns is one thread's. It goes through b by slabs of a few rows: while the tiles of one slab are
- * computed, lines of the next one come, in the order in which they lie, and are packed as soon as they are there. So b
- * is read once and at the speed of memory, and all else stays in the second cache, where neither b nor the output would
- * by itself when rows lie a power of two apart. */
+/* ---- few rows, and b from memory
+ * A thread takes a strip of columns and walks b by slabs of a few rows: while the tiles of one slab are computed, the
+ * cache lines of the next slab are prefetched in memory order, and packed as they arrive. So b is read once and at the
+ * speed of memory, and all else stays in L2, where neither b nor the output would stay if rows are a power of two
+ * apart. */
 typedef struct strips {
     const product *job;
-    const char *a, *b; /* of the matrix at hand */
+    const char *a, *b; /* of the current matrix */
     char *c;
 } strips;
 
@@ -637,7 +636,7 @@ static void pack_row(const product *job, const char *b, int64_t columns, char *o
         memcpy(out + whole * job->sliver_bytes, b + whole * job->packed_b_row, (size_t)(rest * job->real));
 }
 
-/* Returns false when the context is stopped meanwhile. */
+/* Returns false if the context was stopped. */
 static bool compute_strip(const strips *at, int64_t column, char *panels)
 {
     const product *job = at->job;
@@ -665,7 +664,7 @@ static bool compute_strip(const strips *at, int64_t column, char *panels)
                                   .accumulate = number > 0};
             tile.columns = (int)min(tile_columns, columns - sliver * tile_columns);
             tile.b = slab + sliver * job->sliver_bytes;
-            /* a row more than will be packed after this tile; a step of it fetches what it reads itself */
+            /* one row more than is packed after this tile; a step on that row prefetches what it reads itself */
             const int64_t fetched = coming * sliver + slivers;
             if (fetched < coming * slivers)
                 tile.ahead = b + fetched / slivers * job->b.row + fetched % slivers * job->packed_b_row - tile.b;
@@ -703,7 +702,7 @@ static vme_status do_strips(void *argument, int64_t begin, int64_t end)
 static vme_status multiply_strips(product *job)
 {
     const vme_gemm_kernel *kernel = job->kernel;
-    job->depth = job->slivers = STRIP; /* alike: then a tile fetches a row */
+    job->depth = job->slivers = STRIP; /* equal, so that each tile prefetches one row */
     job->parts = ceil_div(job->k, job->depth);
     job->columns = job->slivers * kernel->columns;
     job->rows = job->m;
@@ -712,7 +711,7 @@ static vme_status multiply_strips(product *job)
     job->packed_a_column = (int64_t)kernel->packed_rows * job->real;
     job->panel_bytes = job->depth * job->packed_a_column;
     job->packed_b_row = (int64_t)kernel->columns * job->real;
-    job->sliver_bytes = (job->depth + 1) * job->packed_b_row; /* no power of two */
+    job->sliver_bytes = (job->depth + 1) * job->packed_b_row; /* not a power of two */
     job->packed_b_part = job->slivers * job->sliver_bytes;
     int64_t strip_count = ceil_div(job->n, job->columns);
     job->room_count = min(vme_threads(), strip_count);
@@ -733,11 +732,11 @@ static vme_status multiply_strips(product *job)
     return status;
 }
 
-/* ---- a matrix times few vectors, one matrix at a time */
+/* ---- a matrix times a few vectors, one matrix at a time */
 typedef struct vector_product {
     const product *job;
     const char *a, *x;
-    char *c; /* for parts of k: their sums, [part][vector][row] */
+    char *c; /* if k is divided: partial sums, [part][vector][row] */
     int64_t c_row, c_vector, c_part, x_row, pieces, step;
 } vector_product;
 
@@ -810,13 +809,13 @@ static vme_status multiply_dots(const product *job, const char *a, const char *b
     return status;
 }
 
-/* Strips of columns, a piece for each part of k: all strips' of one part before those of the next. */
+/* Strips of columns, with a piece for each part of k: all strips of one part before those of the next. */
 typedef struct strip_sums {
     const product *job;
     const char *a, *x;
     char *c;
     int64_t columns, strips, step, depth;
-    atomic_llong done[SUM_STRIPS]; /* parts of k, by strip */
+    atomic_llong done[SUM_STRIPS]; /* completed parts of k of each strip */
 } strip_sums;
 
 static vme_status sums(void *argument, int64_t begin, int64_t end)
@@ -835,7 +834,7 @@ static vme_status sums(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* One vector, and a matrix whose columns lie side by side, as do the output's elements. */
+/* One vector times a matrix with contiguous columns; the output is contiguous. */
 static vme_status multiply_sums(const product *job, const char *a, const char *x, char *c)
 {
     strip_sums at = {.job = job, .x = x, .step = min(job->m, job->m >= 4096 ? 1024 : job->m >= 1024 ? 512 : 256)};
@@ -879,7 +878,7 @@ static void swap_sides(product *job)
     }
 }
 
-/* Leading dimensions that only make a and c taller are rows; those of size 1 are nothing. */
+/* Merges leading dimensions that only make a and c taller into rows; drops those of size 1. */
 static void fold_leads(product *job)
 {
     int kept = 0;
@@ -962,14 +961,14 @@ static vme_status compute_product(vme_context *context, const vme_tensor *a, con
     bool floating = job.form == PLAIN && job.kernel->dots != NULL;
     bool scattered = job.c.column != job.element && job.n > 1;
     if (floating && job.m == 1 && job.n > 1)
-        swap_sides(&job); /* one kind of vector product is enough */
+        swap_sides(&job); /* reduces to one kind of vector product */
     else if (scattered && (job.c.row == job.element || job.m == 1))
-        swap_sides(&job); /* what tiles write lies along rows */
+        swap_sides(&job); /* tiles write along rows */
     else if (floating && job.n > 1 && job.n <= MATMUL_FEW && job.m > MATMUL_FEW && job.a.row == job.element)
-        swap_sides(&job); /* b is the one that is read along rows */
+        swap_sides(&job); /* makes b the operand that is read along rows */
     else if (floating && job.m <= (job.a.column == job.element ? 2 * MATMUL_FEW : MATMUL_FEW) && job.n > job.m
              && job.b.row == job.element && job.b.column != job.element)
-        swap_sides(&job); /* dot products, see below */
+        swap_sides(&job); /* for dot products, see below */
     if (job.n == 1)
         job.b.column = job.c.column = job.element;
     if (job.k == 1)
@@ -979,7 +978,7 @@ static vme_status compute_product(vme_context *context, const vme_tensor *a, con
     int64_t work = job.m * job.n * job.k;
     if (job.form == PLAIN && beside && work <= MATMUL_SMALL)
         return multiply_small(&job);
-    /* where the vectors lie along k too, tiles would have to pack both operands */
+    /* if the vectors are contiguous along k too, tiles would have to pack both operands */
     if (floating && job.k > 0 && job.n <= (job.b.row == job.element ? 2 * MATMUL_FEW : MATMUL_FEW)
         && job.a.column == job.element)
         return each_matrix(&job, multiply_dots);

@@ -1,5 +1,5 @@
-/* The operators' names, as NumPy calls them, and how each of the headers' operators is made
- * (tests/engine/test_inventory.py holds that against the sources). */
+/* Operator names, as in NumPy, and the implementation kind of each operator in the headers
+ * (tests/engine/test_inventory.py checks it against the sources). */
 #include "runtime/internal.h"
 
 #define NAME(OPERATOR, TEXT, ...) [VME_##OPERATOR] = TEXT,

@@ -3,7 +3,7 @@
 
 static uint64_t magnitude(int64_t step) { return step < 0 ? -(uint64_t)step : (uint64_t)step; }
 
-/* The larger, the further out. Saturates: a stride may be anything. */
+/* A loop's weight: the larger, the further out. Saturates, because strides may be anything. */
 static uint64_t weight(const vme_loop *loop, int operands)
 {
     uint64_t sum = 0;
@@ -15,7 +15,7 @@ static uint64_t weight(const vme_loop *loop, int operands)
     return sum;
 }
 
-/* Walks a loop from its other end when that makes every step positive or zero. */
+/* Reverses a loop if that makes every step positive or zero. */
 static void turn_forwards(vme_nest *nest, vme_loop *loop)
 {
     bool backwards = false;
@@ -50,7 +50,7 @@ void vme_nest_make(vme_nest *nest, int flags, int rank, const int64_t *shape, in
         nest->data[o] = data[o];
     for (int i = 0; i < rank; i++)
         nest->elements *= shape[i];
-    /* insertion sort from the last dimension, which stays innermost among equals */
+    /* insertion sort from the last dimension, which stays innermost among equal weights */
     for (int i = nest->elements == 0 ? -1 : rank - 1; i >= 0; i--) {
         if (shape[i] == 1)
             continue;
@@ -103,7 +103,7 @@ void vme_nest_carry(const vme_nest *nest, vme_cursor *cursor)
         for (int o = 0; o < nest->operands; o++)
             cursor->data[o] -= loop->size * loop->step[o];
         if (i + 1 == nest->rank)
-            return; /* the end of the walk, which is its beginning again */
+            return; /* the end of the walk, which wraps to its beginning */
         loop++;
         for (int o = 0; o < nest->operands; o++)
             cursor->data[o] += loop->step[o];

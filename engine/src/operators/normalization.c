@@ -1,19 +1,20 @@
-/* Batch normalization in training: each channel is one call of a backend's kernel, which goes over it while it is in
- * the cache. */
+/* Batch normalization in training: one call of a backend's kernel for each channel, which makes all its passes while
+ * the channel is in cache. */
 #include "operators/image_kernels.h"
 #include "runtime/internal.h"
 
 #include "vme_images.h"
 
-enum { PIECE = 1 << 16 }; /* elements of a piece of work */
+enum { PIECE = 1 << 16 }; /* elements of a piece */
 
 typedef struct normalize_job {
     vme_context *context;
     const image_kernels *kernels;
-    const vme_tensor *x, *gradient; /* gradient: NULL where x is normalized */
+    const vme_tensor *x, *gradient; /* gradient: NULL in the forward pass */
     const vme_tensor *vectors[5];   /* in the order of the kernel's arguments */
     const vme_tensor *out;
-    int64_t channels, step, n; /* of the channels; numbers from one example to the next; numbers of a channel's piece */
+    int64_t channels, step, n; /* number of channels; elements from one example to the next; elements of a channel in
+                                * one example */
     double eps;
 } normalize_job;
 
@@ -39,7 +40,7 @@ static vme_status normalize_some(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* The vectors from number `written` on are results. */
+/* The vectors from index `written` on are results. */
 static vme_status normalize(normalize_job *job, int count, int written)
 {
     const vme_tensor *x = job->x, *out = job->out;
@@ -62,7 +63,7 @@ static vme_status normalize(normalize_job *job, int count, int written)
     if (!fits)
         return vme_fail(VME_BAD_SHAPE, "batch normalization takes contiguous float32 or float64, [examples, channels, "
                                        "...], at least one number, and vectors of a number for each channel");
-    for (int i = written - 1; i < count; i++) { /* out stands for the vector before the first result */
+    for (int i = written - 1; i < count; i++) { /* `out` takes the index before the first result */
         const vme_tensor *to = i < written ? out : job->vectors[i];
         bool over = vme_overlap(x, to) || (job->gradient != NULL && vme_overlap(job->gradient, to))
                     || (to != out && vme_overlap(out, to));

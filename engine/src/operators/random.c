@@ -1,6 +1,6 @@
-/* Random words: Philox 4x64 of 10 rounds (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3, SC
- * '11, section 3.3), the stream of numpy.random.Philox(key=key, counter=counter). A block of four words is a function
- * of its number alone, so that threads divide the stream at will. */
+/* Random words: Philox 4x64 with 10 rounds (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3, SC
+ * '11, section 3.3), the stream of numpy.random.Philox(key=key, counter=counter). A block of four words depends on its
+ * number only, so threads can divide the stream freely. */
 #include "operators/random.h"
 
 #include <string.h>
@@ -9,8 +9,8 @@ enum { ROUNDS = 10, BLOCKS_AT_ONCE = VME_PHILOX_WORDS / 4, PIECE = 16384 };
 
 typedef struct stream {
     uint64_t key[2];
-    uint64_t counter[4]; /* before the first block: NumPy counts up before it makes one */
-    uint64_t first;      /* number of the word that comes first */
+    uint64_t counter[4]; /* before the first block: NumPy increments the counter before it generates a block */
+    uint64_t first;      /* number of the first word */
     uint64_t *out;
 } stream;
 
@@ -24,7 +24,7 @@ static void add_to_counter(const uint64_t counter[4], uint64_t number, uint64_t 
     }
 }
 
-/* Two blocks side by side: what one multiplies while the other waits still fits registers. */
+/* Two blocks at once: the multiplications of one overlap those of the other, and both fit in registers. */
 static void make_two(const uint64_t key[2], const uint64_t first[4], const uint64_t second[4], uint64_t out[8])
 {
     uint64_t a0 = first[0], a1 = first[1], a2 = first[2], a3 = first[3], b0 = second[0], b1 = second[1], b2 = second[2],

@@ -1,4 +1,4 @@
-/* Philox's blocks for who draws from them in order: random.c makes them, distributions.c uses them up. */
+/* Philox's blocks for sequential drawing: random.c generates them, distributions.c consumes them. */
 #ifndef VME_RANDOM_PARTS_H
 #define VME_RANDOM_PARTS_H
 

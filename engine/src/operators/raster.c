@@ -1,6 +1,6 @@
-/* Raster, the primitive for all data movement: copies between two strided views. Of the loop nest, the two dimensions
- * along which output and input run are cut into tiles, and each tile is copied by the kernel that fits: memcpy, a
- * strided loop, or a transposition. */
+/* Raster, the primitive for all data movement: copies between two strided views. The two dimensions of the loop nest
+ * along which output and input are contiguous are divided into tiles, and each tile is copied by the kernel that fits:
+ * memcpy, a strided loop, or a transposition. */
 #include "operators/raster.h"
 #include "runtime/machine.h"
 #include "runtime/numbers.h"
@@ -10,22 +10,23 @@
 #include "operators/nest.h"
 
 enum {
-    COLLECT_BYTES = 4096, /* of elements that lie apart and are cast: collected on the stack first */
-    CHANNELS_MAX = 4,     /* of pixels that the transposition has loops for */
+    COLLECT_BYTES = 4096, /* of strided elements that are cast: collected on the stack first */
+    CHANNELS_MAX = 4,     /* of pixels that transposition kernels have loops for */
 };
 
-enum { OUT, IN }; /* the operands of the nest */
+enum { OUT, IN }; /* operand numbers in the nest */
 
 typedef struct move {
-    vme_nest nest;        /* the dimensions outside of the tiles */
-    vme_loop row, column; /* what is cut into tiles; size 1 where there is none */
+    vme_nest nest;        /* the dimensions outside the tiles */
+    vme_loop row, column; /* the dimensions divided into tiles; size 1 if there is none */
     int64_t tile_rows, tile_columns, row_tiles, column_tiles;
-    int64_t run_bytes;    /* of an element when both sides run along columns: rows of memcpy. Else 0 */
-    vme_move2 *transpose; /* else, unless NULL, this; and else `strided` for each row */
+    int64_t run_bytes;    /* element size if both sides are contiguous along columns: rows are copied by memcpy;
+                           * otherwise 0 */
+    vme_move2 *transpose; /* otherwise this, unless NULL; else `strided` for each row */
     vme_loop1 *strided;
-    vme_loop1 *collect; /* with a cast, where it has a vector loop for what lies side by side only; else NULL */
+    vme_loop1 *collect; /* for casts that have a vector loop for contiguous elements only; else NULL */
     int64_t in_element;
-    void (*stream)(int64_t bytes, const char *in, char *out); /* takes memcpy's place; NULL: not worth it */
+    void (*stream)(int64_t bytes, const char *in, char *out); /* replaces memcpy; NULL: does not pay */
 } move;
 
 static int size_class(int64_t element) { return __builtin_ctzll((uint64_t)element); }
@@ -38,7 +39,7 @@ static void remove_loop(vme_nest *nest, int number)
         nest->loops[i] = nest->loops[i + 1];
 }
 
-/* A short run of both sides is one larger element: pairs of float32 move as 8 bytes. */
+/* Merges a short contiguous run of both sides into one larger element: pairs of float32 move as 8 bytes. */
 static int64_t widen(vme_nest *nest, int64_t element)
 {
     while (nest->rank > 1) {
@@ -52,9 +53,9 @@ static int64_t widen(vme_nest *nest, int64_t element)
     return element;
 }
 
-/* Pixels whose channels lie side by side in the input or the output, to or from planes: makes the dimension along which
- * the output runs the innermost one and returns that along which the input does. With more channels, which squares
- * turn, the former is done as well, and 0 returned, as where there are none. */
+/* Finds pixels with contiguous channels in the input or the output, to or from planes: makes the dimension along which
+ * the output is contiguous the innermost one, and returns the one along which the input is. With more channels, which
+ * squares transpose, does the former too but returns 0, as if there were none. */
 static int pixels(vme_nest *nest, int64_t element)
 {
     int row = -1, column = -1;
@@ -74,7 +75,7 @@ static int pixels(vme_nest *nest, int64_t element)
     return !split && !join ? 0 : row == 0 ? column : row;
 }
 
-/* The dimension, other than the innermost, along which the input runs closest; 0: none runs closer. */
+/* The dimension, other than the innermost, with the smallest step of the input; 0: the innermost is smallest. */
 static int crossing(const vme_nest *nest)
 {
     int along = 0;
@@ -158,7 +159,7 @@ static void copy_tile(const move *m, int64_t rows, int64_t columns, const char *
     }
 }
 
-/* Tiles number `begin` .. `end` - 1, in the order: other dimensions, rows, columns. */
+/* Tiles `begin` to `end` - 1, ordered by other dimensions, rows, columns. */
 static vme_status copy_tiles(void *argument, int64_t begin, int64_t end)
 {
     const move *m = argument;
@@ -213,7 +214,7 @@ vme_status vme_raster(vme_context *context, int element_size, int count, const v
     if (!vme_buffer_writable(destination))
         return vme_fail(VME_READ_ONLY, "assignment destination is read-only");
     int64_t elements = (int64_t)vme_buffer_size(destination) / element_size;
-    for (int i = 0; i < count; i++) { /* all are looked at before any is copied */
+    for (int i = 0; i < count; i++) { /* all regions are checked before any is copied */
         const vme_region *region = &regions[i];
         bool fits = region->rank >= 1 && region->rank <= VME_REGION_RANK, empty = false;
         int64_t low = region->destination_offset, high = low;
@@ -239,7 +240,7 @@ vme_status vme_raster(vme_context *context, int element_size, int count, const v
         if (empty)
             continue;
         for (int d = 0; d < region->rank; d++) {
-            bool steps = region->size[d] > 1; /* a stride along which nothing steps may be anything */
+            bool steps = region->size[d] > 1; /* the stride of a dimension of size 1 may be anything */
             in[d] = steps ? region->source_strides[d] * element_size : 0;
             out[d] = steps ? region->destination_strides[d] * element_size : 0;
         }

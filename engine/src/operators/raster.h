@@ -1,4 +1,4 @@
-/* The data-movement primitive inside the engine: everything that copies, casts or rearranges elements ends here. */
+/* The data-movement primitive inside the engine: everything that copies, casts or rearranges elements uses it. */
 #ifndef VME_RASTER_H
 #define VME_RASTER_H
 
@@ -11,13 +11,13 @@ typedef struct vme_side {
     int element; /* bytes */
 } vme_side;
 
-/* out[i] = in[i] for every index i below `shape` (rank 0 .. VME_RANK_MAX). The two sides must not overlap. `cast`
- * NULL: the elements are of one size and copied as they are; else it converts them. Divided among threads when large.
- */
+/* out[i] = in[i] for every index i below `shape` (rank 0 to VME_RANK_MAX). The two sides must not overlap. `cast` NULL:
+ * both have one element size and elements are copied unchanged; otherwise it converts them. Divided among threads if
+ * large. */
 vme_status vme_move(vme_context *context, int rank, const int64_t *shape, vme_side in, vme_side out, vme_loop1 *cast);
 
-/* A new contiguous tensor like `like`, in a buffer of its own: where an operator whose output overlaps an input writes
- * first. `strides` becomes the tensor's; the caller drops the buffer. */
+/* A new contiguous tensor like `like`, in a buffer of its own, for operators whose output overlaps an input. `strides`
+ * becomes the tensor's; the caller releases the buffer. */
 vme_status vme_aside_new(vme_context *context, const vme_tensor *like, int64_t strides[VME_RANK_MAX],
                          vme_tensor *aside);
 

@@ -1,10 +1,10 @@
 /* Reductions over any dimensions of any view.
  *
- * The dimensions fall into two loop nests, kept and reduced. Where the input runs along a reduced dimension, each
- * output folds its own run of elements (fold_tasks); where it runs along a kept one, a tile of outputs is folded row by
- * row (row_tasks), and places of extremes turn tiles first (place_tasks). Long reductions are cut into pieces whose
- * accumulators are combined at the end; pieces depend on shapes alone, so that a result does not depend on the number
- * of threads. */
+ * The dimensions form two loop nests, kept and reduced. If the input is contiguous along a reduced dimension, each
+ * output folds its own run of elements (fold_tasks). If it is contiguous along a kept one, a tile of outputs is folded
+ * row by row (row_tasks), and argmax and argmin transpose tiles first (arg_tasks). Long reductions are divided into
+ * pieces whose accumulators are combined at the end. Pieces depend on shapes only, so results do not depend on the
+ * number of threads. */
 #include "operators/reduce.h"
 
 #include <math.h>
@@ -15,34 +15,36 @@
 #include "runtime/machine.h"
 #include "runtime/numbers.h"
 
-enum { IN, OUT }; /* operands of the kept nest; the reduced one has the first */
+enum { IN, OUT }; /* operands of the kept nest; the reduced nest has only the first */
 enum {
-    TILE_BYTES = 4096,  /* a tile of accumulators, on the stack */
-    STAGE_BYTES = 2048, /* elements that are cast or collected before they are folded, on the stack */
-    TURN_BYTES = 4096,  /* elements turned for argmax and argmin, on the stack */
+    TILE_BYTES = 4096,  /* bytes of a tile of accumulators, on the stack */
+    STAGE_BYTES = 2048, /* bytes of elements cast or collected before they are folded, on the stack */
+    TURN_BYTES = 4096,  /* bytes of elements transposed for argmax and argmin, on the stack */
     TURN_COLUMNS = 16,
     ACCUMULATOR_MAX = sizeof(vme_arg_accumulator),
 };
 
 typedef struct reduction {
     vme_nest kept, reduced;
-    const char *origin; /* in->data, from which the reduced nest walks */
-    vme_loop1 *enter;   /* casts the input's elements to `element`, the dtype that is folded; NULL: it is that */
-    vme_loop1 *collect; /* brings elements together that lie apart, where that is worth it; else NULL */
+    const char *origin; /* in->data, where the reduced nest starts */
+    vme_loop1 *enter;   /* casts the input to the dtype that is folded; NULL: no cast */
+    vme_loop1 *collect; /* collects strided elements if that pays; else NULL */
     bool any_order;     /* the result does not depend on the order in which elements are folded */
     int64_t element_bytes;
-    vme_fold *fold, *combine; /* combine: accumulators of pieces, as elements */
+    vme_fold *fold, *combine; /* combine: folds the accumulators of pieces */
     vme_fold_rows *rows, *combine_rows;
     bool args;           /* argmax, argmin */
-    int decided_by;      /* all, any: the value that ends them; else -1 */
-    atomic_bool decided; /* some piece of the one output has found it */
+    int decided_by;      /* all, any: the truth value that decides the result; else -1 */
+    atomic_bool decided; /* a piece of the only output has found that value */
     int64_t accumulator_bytes;
     _Alignas(16) char identity[ACCUMULATOR_MAX], start[ACCUMULATOR_MAX];
-    vme_loop1 *leave, *leave_again; /* accumulator -> loop's dtype -> output's dtype; the second may be NULL */
+    vme_loop1 *leave, *leave_again; /* converts the accumulator to the loop's dtype, then to the output's; the second
+                                     * may be NULL */
     int64_t outputs, length;        /* elements of the two nests */
-    int64_t piece, pieces;          /* along the reduced nest */
-    char *partials;                 /* [pieces][outputs] accumulators; NULL: one piece, straight to the output */
-    int64_t tile, tiles;            /* row_tasks and place_tasks: outputs of a tile, tiles of a loop */
+    int64_t piece, pieces;          /* elements of a piece of the reduced nest; number of pieces */
+    char *partials;                 /* [pieces][outputs] accumulators; NULL: one piece, written directly to the output
+                                     */
+    int64_t tile, tiles;            /* row_tasks and arg_tasks: outputs of a tile, tiles of a loop */
 } reduction;
 
 static bool is_truth(vme_reduce_op op) { return op == VME_ALL || op == VME_ANY || op == VME_COUNT_NONZERO; }
@@ -75,7 +77,7 @@ static vme_loop1 *converter(vme_dtype from, vme_dtype to)
     return kernels->elementwise.cast[from][to];
 }
 
-/* The value that a reduction starts from. */
+/* The initial value of a reduction. */
 static void write_identity(vme_reduce_op op, vme_dtype dtype, void *to)
 {
     double real = 0;
@@ -103,18 +105,17 @@ static void write_identity(vme_reduce_op op, vme_dtype dtype, void *to)
             value = lowest ? (uint64_t)1 << (bits - 1) : ((uint64_t)1 << (bits - 1)) - 1;
         else if (extreme)
             value = lowest ? 0 : UINT64_MAX >> (64 - bits);
-        memcpy(to, &value, (size_t)vme_dtype_size(dtype)); /* little-endian, as every machine that this runs on */
+        memcpy(to, &value, (size_t)vme_dtype_size(dtype)); /* little-endian, like every supported machine */
     }
     }
 }
 
-/* Chooses kernels and types. What is folded is the input itself wherever that gives the same bits as casting it first.
- */
+/* Chooses kernels and types. The input itself is folded if that gives the same bits as casting it first. */
 static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop, vme_dtype in, vme_dtype out,
                                  const void *initial)
 {
     const vme_reduce_kernels *kernels = &vme_kernels_current()->reduce;
-    /* bytes above 1, which memory from outside may hold, are True too: they are told from 0, never taken as numbers */
+    /* foreign memory may hold bools above 1, which are True too: they are compared with 0, never used as numbers */
     if (loop == VME_BOOL && (op == VME_SUM || op == VME_MAX || op == VME_KNOWN_MAX))
         op = VME_ANY;
     if (loop == VME_BOOL && (op == VME_PROD || op == VME_MIN || op == VME_KNOWN_MIN))
@@ -139,7 +140,7 @@ static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop,
     vme_dtype folded = is_arg(op) ? element : accumulator;
 
     r->enter = element == in ? NULL : converter(in, element);
-    /* sums of floats keep their own order of additions, and truth ends early */
+    /* sums of floats have an order of their own, and truth values stop early */
     r->any_order = is_extreme(op) || is_arg(op) || op == VME_COUNT_NONZERO || (is_integer(in) && op == VME_SUM);
     r->collect = r->enter == NULL && r->any_order ? converter(in, in) : NULL;
     r->leave = converter(accumulator, out);
@@ -171,7 +172,7 @@ static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop,
     return VME_OK;
 }
 
-/* `n` accumulators that lie side by side become elements of the output. */
+/* Converts `n` contiguous accumulators to elements of the output. */
 static void store(const reduction *r, int64_t n, const char *accumulators, char *out, int64_t out_step)
 {
     if (r->leave_again == NULL) {
@@ -197,7 +198,7 @@ static void fold_run(const reduction *r, int64_t n, const char *in, int64_t step
     if (enter == NULL && step != r->element_bytes && step != 0 && n >= REDUCE_COLLECT_MIN)
         enter = r->collect;
     if (enter == NULL) {
-        /* from the second cache, vectors that lie in two lines take twice as long */
+        /* from L2, vectors that span two cache lines take twice as long */
         int64_t bytes = (int64_t)(-(uintptr_t)in % VME_ALIGNMENT);
         if (r->any_order && step == r->element_bytes && n >= REDUCE_ALIGNED_MIN && bytes != 0 && bytes % step == 0) {
             r->fold(bytes / step, in, step, accumulator);
@@ -216,7 +217,7 @@ static void fold_run(const reduction *r, int64_t n, const char *in, int64_t step
     }
 }
 
-/* Folds elements `begin` .. `end` - 1 of the reduced nest of the output whose first element is at `from`. */
+/* Folds elements `begin` to `end` - 1 of the reduced nest, for the output whose first element is at `from`. */
 static void fold_range(const reduction *r, const char *from, int64_t begin, int64_t end, void *accumulator)
 {
     const vme_nest *nest = &r->reduced;
@@ -233,7 +234,7 @@ static void fold_range(const reduction *r, const char *from, int64_t begin, int6
     }
 }
 
-/* Outputs along one loop, each of one short run, which begins and ends with the others of its tile. */
+/* Outputs along one loop, each with one short run; conversions are done for a whole tile of outputs. */
 static vme_status short_tasks(void *argument, int64_t begin, int64_t end)
 {
     const reduction *r = argument;
@@ -328,8 +329,8 @@ static vme_status row_tasks(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* As row_tasks, for argmax and argmin: a tile of outputs is turned, some rows at a time, and each output folds its run.
- */
+/* Like row_tasks, for argmax and argmin: a tile of outputs is transposed, some rows at a time, and each output folds
+ * its run. */
 static vme_status arg_tasks(void *argument, int64_t begin, int64_t end)
 {
     const reduction *r = argument;
@@ -368,7 +369,7 @@ static vme_status arg_tasks(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* The place of the extreme of all pieces: the piece whose extreme goes furthest, the first one among equals. */
+/* Combines the pieces of argmax or argmin: the piece with the best value, the first one among equals. */
 static void combine_args(const reduction *r, const char *partials, int64_t step, vme_arg_accumulator *arg)
 {
     r->combine(r->pieces, partials + offsetof(vme_arg_accumulator, value), step, arg);
@@ -377,7 +378,7 @@ static void combine_args(const reduction *r, const char *partials, int64_t step,
     arg->best = arg->best * r->piece + best.best;
 }
 
-/* Outputs `begin` .. `end` - 1 from the accumulators of their pieces. */
+/* Outputs `begin` to `end` - 1 from the accumulators of their pieces. */
 static vme_status combine_pieces(void *argument, int64_t begin, int64_t end)
 {
     const reduction *r = argument;
@@ -416,7 +417,7 @@ static vme_status run(vme_context *context, reduction *r)
     vme_body *tasks_of = fold_tasks;
     if (by_rows && r->args)
         by_rows = r->enter == NULL && column == r->element_bytes && r->kept.loops[0].step[IN] > 0;
-    int64_t task; /* elements */
+    int64_t task; /* elements of a task */
     int64_t count;
     if (by_rows) {
         tasks_of = r->args ? arg_tasks : row_tasks;
@@ -446,8 +447,8 @@ static vme_status run(vme_context *context, reduction *r)
         if (r->partials == NULL)
             return VME_NO_MEMORY;
     }
-    int64_t apart =
-        magnitude((by_rows ? r->kept : r->reduced).loops[0].step[IN]); /* what lies between is touched, by the line */
+    int64_t apart = magnitude((by_rows ? r->kept : r->reduced).loops[0].step[IN]); /* the bytes in between are loaded
+                                                                                    * too, by cache lines */
     apart = apart > r->element_bytes ? min(apart, 64) : r->element_bytes;
     int64_t bytes_touched = r->outputs * (r->length * apart + (by_rows ? 0 : REDUCE_OUTPUT_BYTES));
     vme_status status = vme_stopping(context) ? vme_stopped_here(context)
@@ -461,7 +462,7 @@ static vme_status run(vme_context *context, reduction *r)
     return status;
 }
 
-/* Dimensions that repeat the same elements go outside, so that the inner loop is a long one. */
+/* Moves dimensions that repeat the same elements outside, so that the inner loop is long. */
 static void repeat_outside(vme_nest *nest)
 {
     for (int i = 0, last = nest->rank; i < last;) {
@@ -476,9 +477,9 @@ static void repeat_outside(vme_nest *nest)
     }
 }
 
-/* The reduced dimensions into one nest, the others into another. `strides`: of the output, which has size 1 where it is
- * reduced. */
-/* Its arrays must not lie on the stack while the reduction runs: never part of its caller. */
+/* Makes one nest of the reduced dimensions and one of the others. `strides`: of the output, which has size 1 in reduced
+ * dimensions. */
+/* Never inlined: its arrays must not occupy the stack while the reduction runs. */
 __attribute__((noinline)) static void make_nests(reduction *r, const vme_tensor *in, uint64_t axes, char *out,
                                                  const int64_t *out_strides)
 {
@@ -532,7 +533,7 @@ static vme_status check(vme_reduce_op op, const vme_tensor *in, uint64_t axes, c
     return vme_check_output(out);
 }
 
-/* Of operands that do not overlap. */
+/* For operands that do not overlap. */
 static vme_status reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, const vme_tensor *in, uint64_t axes,
                          const void *initial, const vme_tensor *out)
 {
@@ -565,7 +566,7 @@ vme_status vme_reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, co
     if (status != VME_OK)
         return status;
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-    if (vme_overlap(in, out)) { /* outputs are written while others still read: into other memory first */
+    if (vme_overlap(in, out)) { /* outputs are written while inputs are still read: into other memory first */
         int64_t strides[VME_RANK_MAX];
         vme_tensor aside;
         status = vme_aside_new(context, out, strides, &aside);

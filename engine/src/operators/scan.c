@@ -1,17 +1,16 @@
-/* Scans: running sums, products and extremes along one axis, each place from the one before it.
+/* Scans: running sums, products, maxima and minima along one axis.
  *
- * Lines along the axis are independent of each other. Where the memory runs along the axis, a line is walked from end
- * to end; else a tile of lines goes side by side, one row at a time. An input of another dtype than the loop's is first
- * cast into the output's place (or into scratch of the loop's dtype, when the output has another one) and scanned
- * there. Sums are added in order, as NumPy's are. */
+ * Lines along the axis are independent. If memory is contiguous along the axis, a line is walked from end to end;
+ * otherwise a tile of lines is processed side by side, one row at a time. An input of another dtype than the loop's is
+ * first cast into the output (or into scratch memory of the loop's dtype, if the output has another one) and scanned
+ * there. Sums are added in order, as in NumPy. */
 #include "operators/elements.h"
 #include "operators/nest.h"
 #include "operators/raster.h"
 
 #include <string.h>
 
-/* Lines of `n` elements, `lines` of them side by side; the first element of each has its value already. `in` may be
- * `out`. */
+/* `lines` lines of `n` elements, side by side; the first element of each line is already set. `in` may be `out`. */
 typedef struct scan_side {
     char *data;
     int64_t step, line_step;
@@ -41,7 +40,7 @@ typedef void scan_kernel(int64_t n, int64_t lines, scan_side in, scan_side out);
 #define MULTIPLY(a, b) ((a) * (b))
 #define OR(a, b)       ((a) | (b))
 #define AND(a, b)      ((a) & (b))
-/* a NaN stays, and takes every number's place */
+/* NaN stays, and replaces every number */
 #define LARGER(a, b)        ((b) > (a) || (b) != (b) ? ((a) != (a) ? (a) : (b)) : (a))
 #define SMALLER(a, b)       ((b) < (a) || (b) != (b) ? ((a) != (a) ? (a) : (b)) : (a))
 #define IS_NAN(a)           ((a).re != (a).re || (a).im != (a).im)
@@ -115,7 +114,7 @@ enum { PIECE = 32768, TILE = 256 };
 
 typedef struct scan {
     vme_context *context;
-    vme_nest lines; /* where each line begins: of the output, or of the scratch; and of what is scanned */
+    vme_nest lines; /* the starts of lines: of the output or the scratch memory, and of the input */
     scan_kernel *kernel;
     int64_t length, step, in_step; /* of a line */
     bool side_by_side;
@@ -130,7 +129,7 @@ static vme_status scan_lines(void *argument, int64_t begin, int64_t end)
     vme_nest_seek(&s->lines, begin, &at);
     for (int64_t line = begin; line < end; line += n, vme_nest_advance(&s->lines, &at, n)) {
         n = s->side_by_side ? vme_nest_run(&s->lines, &at, end - line < TILE ? end - line : TILE) : 1;
-        /* a piece begins with the last element of the one before it */
+        /* a piece begins with the last element of the previous one */
         int64_t piece = PIECE / n + 1;
         for (int64_t i = 0; i + 1 < s->length; i += piece - 1) {
             int64_t count = s->length - i < piece ? s->length - i : piece;
@@ -143,7 +142,7 @@ static vme_status scan_lines(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* `out` has the first element of each line already. */
+/* The first element of each line of `out` is already set. */
 static vme_status scan_into(vme_context *context, scan_kernel *kernel, const vme_tensor *in, int axis,
                             const vme_tensor *out)
 {
@@ -172,7 +171,7 @@ static vme_status scan_into(vme_context *context, scan_kernel *kernel, const vme
     return vme_parallel(context, s.lines.elements, grain, scan_lines, &s);
 }
 
-/* Of an input of the loop's dtype. Where the two overlap the input is copied into the output's place first. */
+/* For an input of the loop's dtype. If input and output overlap, the input is copied to the output first. */
 static vme_status scan_out(vme_context *context, scan_kernel *kernel, const vme_tensor *in, int axis,
                            const vme_tensor *out)
 {
@@ -205,7 +204,7 @@ vme_status vme_scan(vme_context *context, vme_scan_op op, vme_dtype loop, const 
     scan_kernel *kernel = kernels[op][computed];
     if (computed == (vme_dtype)out->dtype)
         return scan_out(context, kernel, in, axis, out);
-    /* float16 is rounded when it is copied back, not at every step: nearer to the true sums than NumPy's */
+    /* float16 is rounded when it is copied back, not at every step: closer to the true sums than NumPy */
     int64_t strides[VME_RANK_MAX];
     vme_tensor like = *in, aside;
     like.dtype = computed;

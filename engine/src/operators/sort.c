@@ -1,10 +1,10 @@
 /* Sorting lines along an axis, and searching in sorted ones.
  *
- * Every element becomes a key whose order is NumPy's (negatives first, NaNs last). Backends with vectors sort those
- * (kernels/order.h); for argsort a key and its place share a word. Elsewhere, and where a word is too short, keys are
- * sorted digit by digit from the lowest (radix sort: stable, 2 ns an element and varying digit of 11 bits; digits that
- * are the same in all keys cost nothing), and argsort carries places along. Complex numbers are sorted by imaginary
- * part, by real part, and then by which of the two are NaN (none, imaginary, real, both: NumPy's order). */
+ * Every element is converted to a key in NumPy's order (NaN last). Backends with vectors sort keys directly
+ * (kernels/order.h); for argsort a key and its index share a word. On other backends, and if a word is too short, keys
+ * are radix sorted from the lowest digit (stable, 2 ns for each element and varying digit of 11 bits; digits that are
+ * equal in all keys cost nothing), and argsort moves indices along. Complex numbers are sorted by imaginary part, by
+ * real part, and then by which of the two are NaN (none, imaginary, real, both: NumPy's order). */
 #include <string.h>
 
 #include "operators/elements.h"
@@ -12,7 +12,7 @@
 #include "operators/raster.h"
 #include "vme_order.h"
 
-/* ---- keys. `sign`: the top bit of the element's width. */
+/* ---- keys. `sign`: the top bit at the element's width. */
 static inline uint64_t float_key(uint64_t bits, uint64_t sign, uint64_t infinity)
 {
     uint64_t all = sign | (sign - 1);
@@ -31,7 +31,7 @@ enum { SIGN8 = 0x80, SIGN16 = 0x8000, INFINITY16 = 0x7c00, INFINITY32 = 0x7f8000
 #define SIGN64     UINT64_C(0x8000000000000000)
 #define INFINITY64 UINT64_C(0x7ff0000000000000)
 
-/* The dtype of a key's bits: a complex number's parts are keyed as floats. */
+/* The dtype of a key: the parts of a complex number have keys as floats. */
 static vme_dtype part_of(vme_dtype dtype)
 {
     return dtype == VME_COMPLEX64 ? VME_FLOAT32 : dtype == VME_COMPLEX128 ? VME_FLOAT64 : dtype;
@@ -48,7 +48,7 @@ static bool has_nans(vme_dtype dtype) { return dtype >= VME_FLOAT16; }
     } \
     break
 
-/* Keys of `n` elements. -0.0 comes before 0.0, and equals it only where `zeros_equal`. */
+/* Keys of `n` elements. -0.0 sorts before 0.0, or equal to it if `zeros_equal`. */
 static void load_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, bool zeros_equal,
                       uint64_t *keys)
 {
@@ -81,7 +81,7 @@ static void load_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step, 
     } \
     break
 
-/* The elements back from their keys. `keys` is used up. */
+/* Converts keys back to elements. Overwrites `keys`. */
 static void store_keys(vme_dtype dtype, int64_t n, uint64_t *keys, bool descending, char *out, int64_t step)
 {
     uint64_t all = all_bits(dtype);
@@ -104,7 +104,7 @@ static void store_keys(vme_dtype dtype, int64_t n, uint64_t *keys, bool descendi
     }
 }
 
-/* A key of any dtype: which parts are NaN, the (real) element, the imaginary part. */
+/* A key for any dtype: which parts are NaN, the (real) element, the imaginary part. */
 static void load_key(vme_dtype dtype, const char *at, uint64_t key[3])
 {
     vme_dtype part = part_of(dtype);
@@ -126,16 +126,16 @@ static bool key_less(const uint64_t *a, const uint64_t *b)
 /* ---- radix sort */
 enum { INSERTION_MAX = 24, PIECE = 65536, DIGIT_MAX = 11 };
 
-/* Scratch of one thread, for lines of `length`. places is NULL where keys alone are sorted. */
+/* Scratch memory of one thread, for lines of `length`. indices is NULL if only keys are sorted. */
 typedef struct work {
     uint64_t *keys, *spare_keys;
     int64_t *indices, *spare_indices;
-    int64_t *counts; /* of each value of each pass's digit */
+    int64_t *counts; /* for each value of each pass's digit */
     void *block;
     size_t bytes;
 } work;
 
-/* Stable. False: given up after `highest` moves, in an order that equal keys have kept. */
+/* Stable. False: gave up after `highest` moves, in an order that keeps equal keys stable. */
 static bool insertion_sort(int64_t n, uint64_t *restrict keys, int64_t *restrict indices, int64_t highest)
 {
     for (int64_t i = 1; i < n; i++) {
@@ -158,7 +158,7 @@ static bool insertion_sort(int64_t n, uint64_t *restrict keys, int64_t *restrict
     return true;
 }
 
-/* Bits in a digit: short lines take small ones, for whose counts less must be cleared and summed. */
+/* Bits of a digit: short lines use small digits, with fewer counts to clear and sum. */
 static int digit_bits(int64_t n) { return n <= 2048 ? 8 : DIGIT_MAX; }
 
 static void scatter_keys(int64_t n, const uint64_t *restrict keys, uint64_t *restrict to, int64_t *restrict counts,
@@ -193,13 +193,13 @@ static inline __attribute__((always_inline)) void count_some(int64_t n, const ui
 
 static void count_digits(int64_t n, const uint64_t *keys, int64_t *counts, int low, int bits, int passes)
 {
-    if (bits == DIGIT_MAX && passes == 3) /* what long lines of floats take */
+    if (bits == DIGIT_MAX && passes == 3) /* the case of long lines of floats */
         count_some(n, keys, counts, low, DIGIT_MAX, 3);
     else
         count_some(n, keys, counts, low, bits, passes);
 }
 
-/* Sorts by the bits from `low` to `high`, `high` not among them. */
+/* Sorts by the bits from `low` up to but not including `high`. */
 static vme_status radix_passes(vme_context *context, work *w, int64_t n, int low, int high)
 {
     int bits = digit_bits(n), passes = (high - low + bits - 1) / bits;
@@ -240,11 +240,10 @@ static vme_status radix_passes(vme_context *context, work *w, int64_t n, int low
     return VME_OK;
 }
 
-/* Sorts w->keys and w->places with them.
+/* Sorts w->keys, and w->indices along with them.
  *
- * Only bits that differ between keys are looked at. Where those are many, sorting by as many of the upper ones as tell
- * most of `n` keys apart leaves few pairs in the wrong order, which insertion mends; where it turns out to leave many,
- * all bits are sorted. */
+ * Only bits that differ between keys matter. If there are many, sorting by just enough upper bits to separate most of
+ * `n` keys leaves few pairs out of order, which insertion sort repairs; if it leaves many, all bits are sorted. */
 static vme_status radix_sort(vme_context *context, work *w, int64_t n)
 {
     if (n <= INSERTION_MAX) {
@@ -278,7 +277,7 @@ static vme_status radix_sort(vme_context *context, work *w, int64_t n)
             return status;
         bool mended = true;
         for (int64_t begin = 0; begin < n && mended;
-             begin += PIECE) { /* pieces that do not tear a run of equal upper bits apart */
+             begin += PIECE) { /* pieces that do not split a run of equal upper bits */
             int64_t end = begin + PIECE, top = high - passes * bits;
             while (end < n && end - begin < 2 * PIECE && w->keys[end] >> top == w->keys[end - 1] >> top)
                 end++;
@@ -315,8 +314,7 @@ static vme_status work_new(vme_context *context, int64_t length, bool with_indic
 
 /* ---- selection */
 
-/* Splits keys begin .. end - 1 by the digit of `bits` bits from `shift` on: below `middle`, equal to it, above. Stable.
- */
+/* Splits keys begin to end - 1 by the digit at `shift`: below `middle`, equal to it, above. Stable. */
 static vme_status split(vme_context *context, work *w, int64_t begin, int64_t end, int shift, uint64_t mask,
                         uint64_t middle, int64_t below, int64_t equal)
 {
@@ -339,8 +337,8 @@ static vme_status split(vme_context *context, work *w, int64_t begin, int64_t en
     return VME_OK;
 }
 
-/* Puts the key that sorting would put at `kth` there, among keys begin .. end - 1: by the digit in which they first
- * differ, again and again among those that share kth's digit. */
+/* Puts the key that sorting would put at `kth` there, among keys begin to end - 1: splits by the highest digit that
+ * differs, repeatedly, among the keys that share kth's digit. */
 static vme_status select_key(vme_context *context, work *w, int64_t begin, int64_t end, int64_t kth)
 {
     while (end - begin > INSERTION_MAX) {
@@ -393,7 +391,7 @@ static vme_status select_keys(vme_context *context, work *w, int64_t n, int coun
 
 static bool key_is_wide(vme_dtype dtype) { return vme_dtype_size(dtype) == 8; }
 
-/* The keys of a line. VME_STOPPED: some. */
+/* The keys of a line. VME_STOPPED: incomplete. */
 static vme_status make_keys(vme_context *context, const vme_order_kernels *kernels, vme_dtype dtype, int64_t n,
                             const char *in, int64_t step, bool descending, bool zeros_equal, void *keys)
 {
@@ -407,16 +405,20 @@ static vme_status make_keys(vme_context *context, const vme_order_kernels *kerne
     return VME_OK;
 }
 
-enum { ROUNDS = 3, DIVIDED_MIN = 16384 }; /* keys of a part: threads that find none wait a moment only */
+enum {
+    ROUNDS = 3,
+    DIVIDED_MIN = 16384
+}; /* DIVIDED_MIN: keys of a part, few enough that threads without a part wait
+    * only briefly */
 
-/* Keys that several threads sort: parted, the parts parted again, and then each sorted by itself. */
+/* Keys sorted by several threads: partitioned, the parts partitioned again, then each part sorted. */
 typedef struct divided {
     vme_context *context;
     const vme_order_kernels *kernels;
     char *keys;
     bool wide;
-    int step;                         /* of this round: parts begin at every so many of `begin` */
-    int64_t begin[(1 << ROUNDS) + 1]; /* part i: from begin[i] up to the next one's */
+    int step;                         /* in this round, parts begin at every `step`-th entry of `begin` */
+    int64_t begin[(1 << ROUNDS) + 1]; /* part i is from begin[i] to begin[i + 1] */
 } divided;
 
 static vme_status part_some(void *argument, int64_t first, int64_t last)
@@ -428,7 +430,7 @@ static vme_status part_some(void *argument, int64_t first, int64_t last)
         if (n > VME_PART_MIN
             && !d->kernels->part[d->wide](d->context, n, d->keys + at[0] * (d->wide ? 8 : 4), &low, &alike))
             return vme_stopped_here(d->context);
-        at[d->step / 2] = at[0] + low; /* if those are alike, sorting them finds that at once */
+        at[d->step / 2] = at[0] + low; /* if those are all equal, sorting them detects that at once */
     }
     return VME_OK;
 }
@@ -456,7 +458,7 @@ static vme_status sort_divided(vme_context *context, const vme_order_kernels *ke
     return status == VME_OK ? vme_parallel(context, parts, 1, sort_some, &d) : status;
 }
 
-/* `alone`: nothing is done beside this, so that it may be divided among threads. */
+/* `alone`: no other line is sorted at the same time, so this one may be divided among threads. */
 static vme_status order_keys(vme_context *context, const vme_order_kernels *kernels, bool wide, int64_t n, void *keys,
                              int count, const int64_t *kth, bool alone)
 {
@@ -473,7 +475,7 @@ static vme_status order_keys(vme_context *context, const vme_order_kernels *kern
     return VME_OK;
 }
 
-/* A line in place; `keys`: room for them, NULL where the line itself has it. */
+/* Sorts a line in place; `keys`: memory for its keys, or NULL if the line itself can hold them. */
 static vme_status sort_by_keys(vme_context *context, const vme_order_kernels *kernels, vme_dtype dtype, int64_t n,
                                char *line, int64_t step, bool descending, int count, const int64_t *kth, void *keys,
                                bool alone)
@@ -493,7 +495,7 @@ static vme_status sort_by_keys(vme_context *context, const vme_order_kernels *ke
     return status;
 }
 
-/* Elements of a byte: counted. */
+/* One-byte elements: counting sort. */
 static vme_status sort_bytes(vme_context *context, vme_dtype dtype, int64_t n, char *line, int64_t step,
                              bool descending)
 {
@@ -519,8 +521,8 @@ static vme_status sort_bytes(vme_context *context, vme_dtype dtype, int64_t n, c
     return VME_OK;
 }
 
-/* Puts runs of words that are alike above the place in order by their whole keys. *mended is false where one was too
- * much out of order. */
+/* Sorts runs of words that are equal above the index bits by their whole keys. *mended is false if a run is too much
+ * out of order. */
 static vme_status mend_indices(vme_context *context, work *w, int64_t n, int index_bits, bool *mended)
 {
     const uint64_t *words = w->spare_keys, mask = (UINT64_C(1) << index_bits) - 1;
@@ -530,7 +532,7 @@ static vme_status mend_indices(vme_context *context, work *w, int64_t n, int ind
         for (end = begin + 1;
              end < n && end - begin <= PIECE && words[end] >> index_bits == words[begin] >> index_bits;)
             end++;
-        if (end - begin > PIECE) { /* too long to be done between two looks */
+        if (end - begin > PIECE) { /* too long for the time between two checks of the stop flag */
             *mended = false;
             return VME_OK;
         }
@@ -551,9 +553,9 @@ static vme_status mend_indices(vme_context *context, work *w, int64_t n, int ind
     return VME_OK;
 }
 
-/* The places of a line in order (parted at `count` kth), left in w->places; stable. Above the place that it came from,
- * a word holds as much of its key as there is room for, so that sorting words sorts both. *done is false where that was
- * not enough. */
+/* Leaves the sorted indices of a line (partitioned at `count` kth) in w->indices; stable. A word holds as much of an
+ * element's key as there is room for, above its index, so that sorting words sorts both. *done is false if that was not
+ * enough. */
 static vme_status order_indices(vme_context *context, const vme_order_kernels *kernels, work *w, vme_dtype dtype,
                                 int64_t n, const char *in, int64_t step, bool descending, int count, const int64_t *kth,
                                 bool alone, bool *done)
@@ -592,7 +594,8 @@ static vme_status order_indices(vme_context *context, const vme_order_kernels *k
     if (count == 0)
         return mend_indices(context, w, n, index_bits, done);
     *done = true;
-    for (int k = 0; k < count && *done; k++) { /* right unless another key looks like the one selected */
+    for (int k = 0; k < count && *done; k++) { /* correct unless another key's upper bits equal those of the selected
+                                                * one */
         uint64_t selected = words[kth[k]] >> index_bits;
         int64_t alike = 0;
         for (int64_t begin = 0; begin < n; begin += PIECE) {
@@ -609,17 +612,17 @@ static vme_status order_indices(vme_context *context, const vme_order_kernels *k
 
 /* ---- lines */
 enum { OUT, IN };
-enum { SHORT_MAX = 256 }; /* elements of a line for which beginning one takes a part of the time */
+enum { SHORT_MAX = 256 }; /* elements of a line that is short enough for its setup to take a part of the time */
 
 typedef struct sort {
     vme_context *context;
-    const vme_order_kernels *kernels; /* NULL: radix sort, always so of complex numbers */
+    const vme_order_kernels *kernels; /* NULL: radix sort, always for complex numbers */
     vme_nest lines;
     vme_dtype dtype;
     int64_t length, in_step, out_step;
-    bool descending, indices; /* places: the output is argsort's */
+    bool descending, indices; /* indices: the output is argsort's */
     bool alone;               /* there is one line */
-    int kth_count;            /* 0: whole lines are sorted */
+    int kth_count;            /* 0: sorts whole lines */
     const int64_t *kth;
 } sort;
 
@@ -630,7 +633,7 @@ typedef struct sorted_line {
     char *out;
 } sorted_line;
 
-/* A piece of a line, [begin, end), between two looks at the stop flag. */
+/* Processes a piece of a line, [begin, end), between two checks of the stop flag. */
 typedef void piece_work(const sorted_line *l, int64_t begin, int64_t end);
 
 static vme_status each_piece(const sorted_line *l, piece_work *run)
@@ -668,7 +671,7 @@ static void write_indices(const sorted_line *l, int64_t begin, int64_t end)
         *(e_i64 *)(l->out + i * l->s->out_step) = l->w->indices[i];
 }
 
-/* Of complex numbers, in the order of their places: keys of the imaginary parts, of the real ones, and of which parts
+/* For complex numbers, in the order of w->indices: keys of the imaginary parts, of the real parts, and of which parts
  * are NaN. */
 static void read_parts(const sorted_line *l, int64_t begin, int64_t end, int offset)
 {
@@ -693,8 +696,8 @@ static void read_nan_keys(const sorted_line *l, int64_t begin, int64_t end)
     }
 }
 
-/* A line of complex numbers is written in place: so it is gathered first, in the room of both kinds of keys, one behind
- * the other. */
+/* A line of complex numbers is written in place, so it is gathered first, into the memory of both arrays of keys, which
+ * are adjacent. */
 static char *line_aside(const sorted_line *l)
 {
     return (char *)(l->w->keys < l->w->spare_keys ? l->w->keys : l->w->spare_keys);
@@ -716,7 +719,7 @@ static void write_gathered(const sorted_line *l, int64_t begin, int64_t end)
         memcpy(l->out + i * l->s->out_step, from + i * bytes, (size_t)bytes);
 }
 
-/* The places of a line of complex numbers in order, left in w->places. */
+/* Leaves the sorted indices of a line of complex numbers in w->indices. */
 static vme_status order_complex(const sorted_line *l)
 {
     piece_work *const keys[] = {read_imaginary_keys, read_real_keys, read_nan_keys};
@@ -729,7 +732,7 @@ static vme_status order_complex(const sorted_line *l)
     return status;
 }
 
-/* The places, or the keys where only values are asked for, of a line of real numbers in order. */
+/* Sorts the indices of a line of real numbers, or only its keys if only values are needed. */
 static vme_status order_line(const sorted_line *l)
 {
     const sort *s = l->s;
@@ -762,7 +765,7 @@ static vme_status sort_line(const sort *s, work *w, const char *in, char *out)
     return status == VME_OK ? each_piece(&l, s->indices ? write_indices : write_elements) : status;
 }
 
-/* Short lines one behind the other: many are keyed at once. */
+/* Consecutive short lines: keys of many lines are made at once. */
 static vme_status sort_short_lines(const sort *s, int64_t begin, int64_t end)
 {
     bool wide = key_is_wide(s->dtype);
@@ -782,7 +785,7 @@ static vme_status sort_short_lines(const sort *s, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* Lines of which only the values are sorted, by the backend's kernels. */
+/* Lines of which only values are sorted, by the backend's kernels. */
 static vme_status sort_values_of_lines(const sort *s, int64_t begin, int64_t end)
 {
     int size = vme_dtype_size(s->dtype);
@@ -922,17 +925,18 @@ vme_status vme_partition(vme_context *context, const vme_tensor *in, int axis, i
 enum { SEARCH_BLOCK = 128 };
 
 typedef struct search {
-    vme_nest nest; /* places, values */
+    vme_nest nest; /* over results and values */
     vme_dtype dtype;
     const char *sorted;
-    const vme_order_kernels *kernels; /* NULL: none on this backend */
-    const uint64_t *keys; /* of the sorted array, the kernels' own where there are any; NULL: made one by one, for few
-                             values or complex ones */
+    const vme_order_kernels *kernels; /* NULL: none in this backend */
+    const uint64_t *keys; /* of the sorted array, in the kernels' format if there are kernels; NULL: computed one by
+                           * one, for few values or complex ones */
     int64_t count, step;
     bool right;
 } search;
 
-/* How many keys are below the value (at it, too: `right`). No branches: a wrong guess would cost more than a step. */
+/* How many keys are below the value (`right`: or equal to it). Branch-free: a misprediction would cost more than a
+ * step. */
 static inline int64_t index_of(const uint64_t *keys, int64_t count, uint64_t value, bool right)
 {
     const uint64_t *base = keys;

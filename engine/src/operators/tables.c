@@ -1,12 +1,12 @@
-/* Tables: counting into them, and straight lines between their points. */
+/* Counting into tables, and piecewise linear interpolation between points. */
 #include "runtime/internal.h"
 #include "vme_tables.h"
 
 enum {
-    COUNTS_PIECE = 65536, /* elements between two looks at the stop flag */
+    COUNTS_PIECE = 65536, /* elements between two checks of the stop flag */
     POINTS_PIECE = 4096,
-    POINTS_FEW = 16, /* are all compared */
-    SEARCHED = 128,  /* at a time, where the backend has a kernel */
+    POINTS_FEW = 16, /* up to this many points are all compared */
+    SEARCHED = 128,  /* elements searched at a time, if the backend has a kernel */
 };
 
 static bool is_vector(const vme_tensor *t, vme_dtype dtype)
@@ -14,7 +14,7 @@ static bool is_vector(const vme_tensor *t, vme_dtype dtype)
     return t->rank == 1 && t->dtype == (int)dtype && vme_is_contiguous(t);
 }
 
-/* ---- counting: one thread, since places repeat */
+/* ---- counting: one thread, because indices repeat */
 vme_status vme_count(vme_context *context, const vme_tensor *indices, const vme_tensor *weights,
                      const vme_tensor *table)
 {
@@ -49,17 +49,18 @@ vme_status vme_count(vme_context *context, const vme_tensor *indices, const vme_
     return VME_OK;
 }
 
-/* ---- straight lines */
+/* ---- linear interpolation */
 typedef struct lines {
-    const double *x, *points, *values, *slopes; /* slopes NULL: computed each time, for more points than elements */
+    const double *x, *points, *values, *slopes; /* slopes NULL: computed on demand, if there are more points than
+                                                 * elements */
     double *out;
-    int64_t count;                    /* of the points */
-    const vme_order_kernels *kernels; /* NULL: none on this backend */
-    const int64_t *keys;              /* of the points, the kernels' own */
+    int64_t count;                    /* number of points */
+    const vme_order_kernels *kernels; /* NULL: none in this backend */
+    const int64_t *keys;              /* of the points, in the kernels' format */
     double left, right;
 } lines;
 
-/* How many points are not above x. No branches: a wrong guess would cost more than a step. */
+/* How many points are not above x. Branch-free: a misprediction would cost more than a step. */
 static inline int64_t points_until(const lines *job, double x)
 {
     const double *base = job->points;
@@ -82,11 +83,11 @@ static inline double slope_behind(const lines *job, int64_t i)
     return (job->values[i + 1] - job->values[i]) / (job->points[i + 1] - job->points[i]);
 }
 
-/* `until`: of x, unless that is NaN. */
+/* `until`: the number of points not above x; unused if x is NaN. */
 static inline double on_line(const lines *job, double x, int64_t until)
 {
     if (x != x)
-        return job->count == 1 ? job->values[0] : x; /* of one point NumPy asks only on which side x is */
+        return job->count == 1 ? job->values[0] : x; /* with one point NumPy only compares x with it */
     if (until == 0)
         return job->left;
     const double *from = job->points + until - 1, *value = job->values + until - 1;
@@ -96,7 +97,7 @@ static inline double on_line(const lines *job, double x, int64_t until)
         return job->right;
     double slope = job->slopes != NULL ? job->slopes[until - 1] : slope_behind(job, until - 1),
            y = slope * (x - from[0]) + value[0];
-    if (y != y) { /* an infinite slope or end: from the other side, or the value that both ends have */
+    if (y != y) { /* an infinite slope or end: from the other end, or the value that both ends share */
         y = slope * (x - from[1]) + value[1];
         if (y != y && value[0] == value[1])
             y = value[0];

@@ -1,11 +1,11 @@
 /* Transform operators, each lowered to copies between boxes of its input and its output: to the raster primitive, whose
- * kernels serve them all. A new one belongs here; it needs no kernel.
+ * kernels serve all of them. New transforms belong here; they need no kernel.
  *
- * Each takes inputs of any strides and dtype (cast on the way). An output that overlaps an input is written aside
- * first. */
+ * Each accepts inputs of any strides and dtype (cast on the way). If an output overlaps an input, it is written to
+ * other memory first. */
 #include "operators/raster.h"
 
-/* A box of a tensor: the same memory, its own shape and strides. */
+/* A box of a tensor: a view with its own shape and strides. */
 typedef struct box {
     vme_tensor view;
     int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
@@ -22,7 +22,7 @@ static void box_whole(box *copy, const vme_tensor *tensor)
     }
 }
 
-/* Elements begin, begin + step, … of one dimension, `size` of them. */
+/* Takes `size` elements begin, begin + step, … of one dimension. */
 static void box_cut(box *copy, int dimension, int64_t begin, int64_t size, int64_t step)
 {
     copy->view.data += begin * copy->strides[dimension];
@@ -30,7 +30,7 @@ static void box_cut(box *copy, int dimension, int64_t begin, int64_t size, int64
     copy->shape[dimension] = size;
 }
 
-/* Copies within one tensor, between boxes of one shape that share no element. */
+/* Copies between boxes of one tensor, which have one shape and share no element. */
 static vme_status move_within(vme_context *context, const box *from, const box *to)
 {
     int element = vme_dtype_size((vme_dtype)to->view.dtype);
@@ -108,7 +108,7 @@ vme_status vme_concatenate(vme_context *context, int count, const vme_tensor *co
     return status;
 }
 
-/* ---- pad: the input in the middle, then the borders, one dimension after the other */
+/* ---- pad: copies the input to the middle, then the borders, one dimension after the other */
 typedef struct padding {
     vme_pad_mode mode;
     const int64_t *before;
@@ -116,7 +116,8 @@ typedef struct padding {
     const void *value;
 } padding;
 
-/* The box whose dimensions before `dimension` are whole and those behind it the middle (or the other way round). */
+/* The box whose dimensions before `dimension` are whole and whose later ones are the middle (or the other way round).
+ */
 static void border_box(box *copy, const padding *p, const vme_tensor *out, int dimension, bool whole_first)
 {
     box_whole(copy, out);
@@ -140,9 +141,9 @@ static vme_status pad_constant(vme_context *context, const padding *p, const vme
     return vme_copy(context, &value, &side.view);
 }
 
-/* Where the element `distance` (1, 2, …) outside of a middle of `size` comes from, how many further ones come from its
- * neighbours, and in which direction (0: all from the same one). `low`: outside of the lower end. Places are counted
- * from the middle's start. */
+/* The source of the element at `distance` (1, 2, …) outside of a middle of `size`: its position from the middle's
+ * start, how many further elements have neighbouring sources, and in which direction (0: all have the same source).
+ * `low`: outside of the lower end. */
 static void source_of(vme_pad_mode mode, int64_t size, int64_t distance, bool low, int64_t *position, int64_t *run,
                       int *direction)
 {
@@ -152,7 +153,7 @@ static void source_of(vme_pad_mode mode, int64_t size, int64_t distance, bool lo
         *run = INT64_MAX;
         return;
     }
-    /* as seen from the end that is left: 0 is the end itself, growing inwards */
+    /* relative to the nearer end: 0 is the end itself, growing inwards */
     int64_t lap = mode == VME_PAD_REFLECT ? size - 1 : size, at = (distance - 1) % lap, number = (distance - 1) / lap;
     bool inwards = mode != VME_PAD_WRAP && number % 2 == 0;
     int64_t inner;
@@ -164,7 +165,7 @@ static void source_of(vme_pad_mode mode, int64_t size, int64_t distance, bool lo
         inner = inwards ? at + 1 : size - 2 - at;
     *run = lap - at;
     *position = low ? inner : size - 1 - inner;
-    *direction = inwards == low ? 1 : -1; /* of the source while the target walks outwards */
+    *direction = inwards == low ? 1 : -1; /* of the source, as the target moves outwards */
 }
 
 static vme_status pad_from_middle(vme_context *context, const padding *p, const vme_tensor *out, int dimension)
@@ -233,7 +234,7 @@ vme_status vme_pad(vme_context *context, vme_pad_mode mode, const vme_tensor *in
     return status;
 }
 
-/* ---- tile: one copy; each repeated dimension is two of the output, the outer one broadcast */
+/* ---- tile: one copy; each repeated dimension becomes two of the output, the outer one broadcast */
 vme_status vme_tile(vme_context *context, const vme_tensor *in, const vme_tensor *out)
 {
     int64_t in_shape[VME_RANK_MAX], in_strides[VME_RANK_MAX], out_shape[VME_RANK_MAX], out_strides[VME_RANK_MAX];
@@ -242,7 +243,7 @@ vme_status vme_tile(vme_context *context, const vme_tensor *in, const vme_tensor
     for (int d = 0; fits && d < out->rank; d++) {
         int64_t size = d < extra ? 1 : in->shape[d - extra], whole = out->shape[d];
         fits = size == 0 ? whole == 0 : whole % size == 0;
-        /* sizes of 1 are left out, so that the rank never passes VME_RANK_MAX: every other one doubles the elements */
+        /* sizes of 1 are omitted, so that the rank never exceeds VME_RANK_MAX: every other size doubles the elements */
         if (fits && size != whole && size > 0 && whole > 0) {
             in_shape[rank] = 1;
             in_strides[rank] = 0;
@@ -263,7 +264,7 @@ vme_status vme_tile(vme_context *context, const vme_tensor *in, const vme_tensor
     return vme_copy(context, &from, &to);
 }
 
-/* ---- roll: each rolled dimension falls into two parts that change places */
+/* ---- roll: each rolled dimension is split into two parts that change places */
 static vme_status roll(vme_context *context, const vme_tensor *in, const int64_t *shifts, const vme_tensor *out)
 {
     int rolled = 0, dimension[VME_RANK_MAX];
@@ -275,7 +276,7 @@ static vme_status roll(vme_context *context, const vme_tensor *in, const int64_t
             dimension[rolled++] = d;
         }
     }
-    for (uint64_t corner = 0; corner < (uint64_t)1 << rolled; corner++) { /* no more corners than elements */
+    for (uint64_t corner = 0; corner < (uint64_t)1 << rolled; corner++) { /* at most as many corners as elements */
         box from, to;
         box_whole(&from, in);
         box_whole(&to, out);

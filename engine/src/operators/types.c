@@ -1,5 +1,5 @@
-/* What each operator computes in and returns, dtype by dtype: NumPy's ufunc loops (the `types` of each ufunc) and its
- * sentences for what has none. tests/engine/test_types.py holds every combination against NumPy. */
+/* Loop and result dtypes of each operator: NumPy's ufunc loops (the `types` of each ufunc) and its error messages for
+ * missing ones. tests/engine/test_types.py checks every combination against NumPy. */
 #include "runtime/internal.h"
 
 #define BIT(dtype) (1u << (dtype))
@@ -13,11 +13,11 @@ enum {
     ANY = BOOL | INTEGERS | FLOATS | COMPLEX,
 };
 
-/* The words of vme_operators.h's rows: dtypes (above), and what the result is. */
+/* The values in vme_operators.h's rows: dtypes (above), and the kind of result. */
 enum { LOOP_DTYPE, TRUTH, REAL_PART, BYTE };
 
 struct rule {
-    unsigned loops; /* dtypes that the operator computes in */
+    unsigned loops; /* bit mask of the dtypes that the operator computes in */
     int result;
 };
 
@@ -26,7 +26,7 @@ static const struct rule unary_rules[] = {VME_UNARY_OPERATORS(RULE)};
 static const struct rule binary_rules[] = {VME_BINARY_OPERATORS(RULE)};
 #undef RULE
 
-/* The first of the operator's dtypes that holds `wanted`, in NumPy's order; VME_DTYPE_COUNT when there is none. */
+/* The first of the operator's dtypes that holds `wanted`, in NumPy's order; VME_DTYPE_COUNT: none. */
 static vme_dtype first_loop(unsigned loops, vme_dtype wanted)
 {
     if (loops & BIT(wanted))
@@ -59,7 +59,7 @@ static vme_status no_loop(const char *name)
                     name);
 }
 
-/* The sentence on two dtypes, which it names by their classes. */
+/* The error message for two dtypes, named by their classes. */
 static vme_status no_loop_of(const char *name, vme_dtype a, vme_dtype b)
 {
     static const char *const classes[VME_DTYPE_COUNT] = {"Bool",    "Int8",    "Int16",     "Int32",     "Int64",
@@ -100,11 +100,11 @@ vme_status vme_binary_types(vme_binary_op op, vme_dtype a, vme_dtype b, vme_dtyp
     if ((op == VME_GCD || op == VME_LCM) && (both == VME_BOOL || both >= VME_FLOAT16))
         return no_loop_of(vme_binary_name(op), a, b);
     if (op == VME_DIVIDE && both < VME_FLOAT16)
-        both = VME_FLOAT64; /* true division of integers is float64 whatever their size */
+        both = VME_FLOAT64; /* true division of integers is float64 for every size */
     else if (!(binary_rules[op].loops
-               & INTEGERS)) /* each integer becomes a float by itself: int8 and uint8 are float16 */
+               & INTEGERS)) /* each integer is promoted to a float separately: int8 and uint8 to float16 */
         both = vme_dtype_promote(vme_dtype_promote(a, VME_FLOAT16), vme_dtype_promote(b, VME_FLOAT16));
-    /* integers of both signs compare exactly: vme_binary takes this loop with a signed operand as that */
+    /* integers of both signs compare exactly: vme_binary handles a signed operand of this loop */
     if (op >= VME_EQUAL && op <= VME_GREATER_EQUAL && both == VME_FLOAT64 && a < VME_FLOAT16 && b < VME_FLOAT16)
         both = VME_UINT64;
     vme_dtype found = first_loop(binary_rules[op].loops, both);
